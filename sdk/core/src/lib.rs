@@ -24,6 +24,7 @@
 //! | [`wire`] | the messages, their bytes and their limits |
 //! | [`data`] | shards of tokens, the order of windows, and the feed that makes batches of leases |
 //! | [`diloco`] | both machines, and what they consist of: codec, merge, outer step, quorum, leases, ledger |
+//! | [`cluster`] | the owner of a fragment and the gateways of its learners, for a run on several machines |
 //! | [`member`] | a learner with all that its shells have in common: feed, pace, back-off, patience, contact |
 //! | [`model`] | the shape of the model, its initial values, AdamW, and a scalar reference pass |
 //! | [`rng`] | random numbers from a seed |
@@ -83,6 +84,7 @@
 
 pub mod audit;
 pub mod bytes;
+pub mod cluster;
 pub mod data;
 pub mod diloco;
 pub mod member;

@@ -5,10 +5,11 @@
 //!
 //! The other modules are machinery of this repository's own programs and may change in any version: [`lab`] trains
 //! small models for real in a world, [`lesson`] tells a run of a few islands as pictures, and [`paper`] recomputes the
-//! tables of the paper.
+//! tables of the paper; [`cluster`] runs owners and gateways of a run on several machines.
 
 #![forbid(unsafe_code)]
 
+pub mod cluster;
 pub mod lab;
 pub mod lesson;
 pub mod paper;

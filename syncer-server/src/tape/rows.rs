@@ -12,7 +12,7 @@ use super::{Place, Row, log, wal};
 use crate::status::LogEntry;
 
 /// The layout that this program writes, and the newest that it reads.
-const FORMAT: i64 = 4;
+const FORMAT: i64 = 5;
 
 /// Where the tape of a run begins that was begun with one.
 pub const BEGINNING: &str = "beginning";

@@ -17,8 +17,8 @@ use crate::replay::args;
 use crate::support::{Learner, Server, config};
 
 /// The layouts there have been. On the first one no merge was bounded, before the third none was undone, and before the
-/// fourth nobody was suspected.
-const LAYOUTS: [u32; 4] = [1, 2, 3, 4];
+/// fourth nobody was suspected. Before the fifth additions of a merge were rounded.
+const LAYOUTS: [u32; 5] = [1, 2, 3, 4, 5];
 
 /// Merges until each fragment is merged with bounds.
 const MERGES: usize = 12;
@@ -82,6 +82,12 @@ fn bounded(dir: &Path) -> usize {
     tape(dir).query_row(count, [], |row| row.get::<_, i64>(0)).unwrap() as usize
 }
 
+/// Merges on the tape that were added up without rounding.
+fn exact(dir: &Path) -> usize {
+    let count = "SELECT count(*) FROM tape WHERE kind = 'merged' AND data LIKE '%\"summing\":\"exact\"%'";
+    tape(dir).query_row(count, [], |row| row.get::<_, i64>(0)).unwrap() as usize
+}
+
 /// Writes down that the learner of a run is suspected, as looks at its updates would have it, for which there have to
 /// be three: a row as `TAPE.md` describes it.
 fn suspect(dir: &Path) {
@@ -123,6 +129,7 @@ async fn stored_runs_of_every_layout_go_on() {
         let expected: Value = serde_json::from_slice(&fs::read(stored(layout).1).unwrap()).unwrap();
         assert_eq!(layout_of(dir.path()), layout.to_string());
         assert_eq!(bounded(dir.path()) > 0, layout > 1, "layout {layout}");
+        assert_eq!(exact(dir.path()) > 0, layout > 4, "layout {layout}");
         assert_eq!(leads_to(dir.path(), u64::MAX), expected, "layout {layout}");
         assert_eq!(layout_of(dir.path()), layout.to_string(), "who only looks changes nothing");
 

@@ -95,6 +95,14 @@ impl Alphabet for PowerOfTwo {
     }
 }
 
+/// The whole number nearest to `x`, halves to even, as long as it is at most 2⁵¹ in size.
+#[inline(always)]
+pub(super) fn whole(x: f64) -> f64 {
+    // From 2⁵² to 2⁵³ floats are 1 apart: the sum is rounded to a whole number.
+    const ROUND: f64 = 1.5 * (1_u64 << 52) as f64;
+    (x + ROUND) - ROUND
+}
+
 /// The largest size among `values`; what is no number does not count.
 #[inline(always)]
 pub(super) fn abs_max(values: &[f32]) -> f32 {

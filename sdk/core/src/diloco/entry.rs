@@ -10,7 +10,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::audit::Fault;
-use crate::diloco::{ExpertWeights, MergeRule, OuterSpec};
+use crate::diloco::{ExpertWeights, MergeRule, OuterSpec, Summing};
 use crate::wire::{Fate, FragmentId, LearnerId, LeaseGrant, LeaseId, Round, Serial, Share, Version};
 
 /// One decision of the syncer.
@@ -89,6 +89,9 @@ pub struct MergeEntry {
     pub version: Version,
     /// How updates were merged.
     pub rule: MergeRule,
+    /// How they were added up; on tapes of before there was a choice one after the other.
+    #[serde(default, skip_serializing_if = "Summing::is_by_id")]
+    pub summing: Summing,
     /// The outer step.
     pub outer: OuterSpec,
     /// How far the norm of an update of one step counted on each segment; empty for no bound, as on tapes of before
@@ -209,10 +212,13 @@ mod tests {
         assert_eq!(merge.absent, 0.0);
         assert!(!serde_json::to_string(&entry).unwrap().contains("absent"));
         assert!(!serde_json::to_string(&entry).unwrap().contains("experts"));
+        assert_eq!(merge.summing, Summing::ById);
+        assert!(!serde_json::to_string(&entry).unwrap().contains("summing"));
         let weights = ExpertWeights { weights: vec![0.0, 1.0 / 3.0], absent: 0.1 };
         let bounded = Entry::Merged(MergeEntry {
             radii: vec![0.1, 1.0 / 3.0],
             absent: 0.7,
+            summing: Summing::Exact,
             experts: vec![weights],
             ..merge.clone()
         });

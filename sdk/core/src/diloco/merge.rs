@@ -1,6 +1,10 @@
 //! Merging the updates of one fragment and taking the outer step.
 
+mod by_id;
 mod error;
+mod partial;
+mod plan;
+mod source;
 
 use std::sync::Arc;
 
@@ -10,8 +14,12 @@ use super::quant::{Block, Span, fragment_len};
 use super::{
     CheckedBody, Codec, ExpertWeights, FragmentId, LearnerId, MergeClass, OuterSpec, Round, Segment, Version,
 };
-use super::{block, checksum, halves, outer};
-pub use error::{MergeError, MergeFailure};
+use super::{checksum, halves, outer};
+pub use error::{MergeError, MergeFailure, SumError};
+pub use partial::PartialSum;
+pub use plan::{SumPlan, Summing};
+use plan::{Term, Terms};
+use source::{Added, Source, square};
 
 /// How updates are merged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,6 +98,11 @@ impl Weighted {
     pub(super) fn counted(&self, norm: f64, radius: f64) -> f64 {
         norm.min(radius * f64::from(self.steps.max(1)).sqrt())
     }
+
+    /// What it weighs on `segment`.
+    fn weight_on(&self, segment: &Segment) -> f64 {
+        segment.expert.map_or(self.weight, |expert| self.experts[usize::from(expert)])
+    }
 }
 
 /// All that one merge needs, so that it can run anywhere.
@@ -114,6 +127,8 @@ pub struct MergeJob {
     pub codec: Codec,
     /// How updates are merged.
     pub rule: MergeRule,
+    /// How they are added up.
+    pub summing: Summing,
     /// How far the norm of an update of one step counts on each segment, `[segments]`, each above 0; of one of n steps
     /// it counts √n times as far. Empty for no bound.
     pub radii: Vec<f64>,
@@ -142,17 +157,21 @@ pub struct MergeOutcome {
     pub norm: f64,
 }
 
-/// Below this length a weighted sum of unit vectors has no direction worth following: the updates
-/// cancel out.
-const DIRECTION_MIN: f64 = 1e-6;
+/// How the updates of a job are added up.
+enum Way<'a> {
+    ById,
+    Exact(SumPlan),
+    /// They were.
+    Summed(&'a PartialSum),
+}
 
 impl MergeJob {
     /// Merges the updates to Δ, steps Θ against it, and codes what learners lack of the new Θ.
     ///
     /// Per segment, with `v_m` the decoded updates, `w_m` the weights and φ(x) = x/‖x‖, φ(0) = 0:
     /// - [`MergeClass::Mean`]: `Δ = Σ w_m v_m / Σ w_m`;
-    /// - [`MergeClass::Radial`]: `Δ = (Σ w_m ‖v_m‖ / Σ w_m) φ(Σ w_m φ(v_m))`, so that Δ is as long as
-    ///   the updates are, however nearly orthogonal they are. If they cancel out, the weighted mean.
+    /// - [`MergeClass::Radial`]: `Δ = (Σ w_m ‖v_m‖ / Σ w_m) φ(Σ w_m φ(v_m))`, so that Δ is as long as the updates are,
+    ///   however nearly orthogonal they are. If they cancel out, the weighted mean.
     ///
     /// With `absent` that much is added to each Σ w_m by which is divided.
     ///
@@ -164,46 +183,117 @@ impl MergeJob {
     /// Then the outer step, `body = encode(Θ − Θ̂)`, and `Θ̂ = nearest(Θ̂ + decode(body))`, see
     /// [`halves::nearest`]. What either rounding left over stays in Θ − Θ̂ and goes out with the next merge.
     ///
-    /// Sums are in `f64` by ascending learner: the result is the same to the bit for any order of
-    /// `updates` and on any machine. One learner's update is its own merge, exactly.
+    /// With [`Summing::Exact`] the result is the same to the bit for any order of `updates`, on any machine, and
+    /// however they are grouped, see [`Self::finish`]. One learner's update is its own merge, but for values below
+    /// 2⁻²⁶ of the longest update, of which 2⁻⁵¹ of that is lost.
     ///
     /// # Errors
-    /// [`MergeFailure`] with each variant of [`MergeError`], and the state as it was.
+    /// [`MergeFailure`] with each variant of [`MergeError`] but `Sum`, `Cancelled` and `Unread`, and the state as it
+    /// was.
     pub fn run(mut self) -> Result<MergeOutcome, Box<MergeFailure>> {
         self.updates.sort_by_key(|update| update.learner);
-        if let Err(error) = self.check() {
-            let Self { round, fragment, state, .. } = self;
-            return Err(Box::new(MergeFailure { round, fragment, state, error }));
+        if let Err(error) = self.check().and_then(|()| self.check_bodies()) {
+            return Err(self.failure(error));
         }
+        Ok(match self.summing {
+            Summing::ById => self.step(&Way::ById),
+            Summing::Exact => {
+                let plan = SumPlan::of(&self);
+                self.step(&Way::Exact(plan))
+            }
+        })
+    }
+
+    /// How its updates are added up apart; of them it needs all but the bodies.
+    ///
+    /// # Errors
+    /// Each variant of [`MergeError`] but `Sum`, `Cancelled` and `Unread`.
+    pub fn plan(&mut self) -> Result<SumPlan, MergeError> {
+        self.updates.sort_by_key(|update| update.learner);
+        self.check()?;
+        Ok(SumPlan::of(self))
+    }
+
+    /// [`Self::run`] with the sum of its updates, whose bodies need not be there: the same to the bit.
+    ///
+    /// # Errors
+    /// [`MergeFailure`] with the state as it was, and [`MergeError::Sum`] if the sum was not made by its plan, or not
+    /// of its updates, or [`MergeError::Cancelled`]; else as [`Self::plan`].
+    pub fn finish(mut self, sum: &PartialSum) -> Result<MergeOutcome, Box<MergeFailure>> {
+        let plan = match self.plan() {
+            Ok(plan) => plan,
+            Err(error) => return Err(self.failure(error)),
+        };
+        let is_of_all = self.updates.iter().map(|update| update.learner).eq(sum.learners().iter().copied());
+        if !(is_of_all && plan.is_or_was(sum.plan()) && sum.values().len() == self.state.theta.len()) {
+            let (expected, actual) = (self.updates.len(), sum.learners().len());
+            return Err(self.failure(MergeError::Sum { expected, actual }));
+        }
+        if let Some(&segment) = sum.cancelled().first() {
+            return Err(self.failure(MergeError::Cancelled { segment: segment as usize }));
+        }
+        Ok(self.step(&Way::Summed(sum)))
+    }
+
+    /// Takes the outer step along the updates, which are added up in this way.
+    fn step(mut self, way: &Way<'_>) -> MergeOutcome {
+        let mut state = std::mem::replace(&mut self.state, FragmentState::new(Vec::new()));
         let mut body = vec![0; self.codec.body_bytes(&self.segments)];
-        let mut square = 0.0;
-        for (i, (segment, span)) in self.segments.iter().zip(self.codec.spans(&self.segments)).enumerate() {
-            let norms: Vec<f64> = self.updates.iter().map(|update| update.body.squares()[i].sqrt()).collect();
-            let radial = self.rule == MergeRule::Radial && segment.merge == MergeClass::Radial;
-            let radius = self.radii.get(i).copied().unwrap_or(f64::INFINITY);
-            let weights = self.weights(segment);
-            let (updates, norm) = factors(&self.codec, span, &self.updates, &weights, &norms, radius, radial);
-            square += norm * norm;
-            advance(&self.codec, span, &updates, &self.outer, &mut self.state, &mut body);
+        let mut squares = 0.0;
+        for (at, span) in self.codec.spans(&self.segments).enumerate() {
+            let added = match way {
+                Way::ById => by_id::added(&self, at, span),
+                Way::Exact(plan) => self.added(plan, at, span),
+                Way::Summed(sum) => sum.added(at, span),
+            };
+            squares += added.norm * added.norm;
+            advance(&self.codec, span, &added, &self.outer, &mut state, &mut body);
         }
-        self.state.version = self.next;
-        let Self { round, fragment, state, .. } = self;
+        state.version = self.next;
+        let Self { round, fragment, .. } = self;
         let (checksum, digest) = (checksum(&body), halves::digest(&state.hat));
-        Ok(MergeOutcome { round, fragment, state, body, checksum, digest, norm: square.sqrt() })
+        MergeOutcome { round, fragment, state, body, checksum, digest, norm: squares.sqrt() }
+    }
+
+    /// Its updates on segment `at`, in whole numbers.
+    fn added(&self, plan: &SumPlan, at: usize, span: Span) -> Added<'_> {
+        let terms = &plan.terms[at];
+        self.added_by(terms, at, span)
+            .or_else(|| self.added_by(&terms.by_mean(), at, span))
+            .unwrap_or_default()
+    }
+
+    fn added_by(&self, terms: &Terms, at: usize, span: Span) -> Option<Added<'_>> {
+        let segment = &self.segments[at];
+        let mut bodies = Vec::with_capacity(self.updates.len());
+        let mut lengths = 0.0;
+        for update in &self.updates {
+            let Term { factor, length } = terms.term(update, at, update.weight_on(segment));
+            lengths += length;
+            if factor != 0.0 {
+                bodies.push((factor, update.body.bytes()));
+            }
+        }
+        let source = Source::Whole(bodies);
+        let (factor, norm) = terms.scale(lengths, || square(&self.codec, span, &source).sqrt())?;
+        Some(Added { source, factor, norm })
+    }
+
+    fn failure(self, error: MergeError) -> Box<MergeFailure> {
+        let Self { round, fragment, state, .. } = self;
+        Box::new(MergeFailure { round, fragment, state, error })
+    }
+
+    /// Whether directions of updates are merged on `segment`.
+    fn is_radial(&self, segment: &Segment) -> bool {
+        self.rule == MergeRule::Radial && segment.merge == MergeClass::Radial
     }
 
     /// What the updates weigh on `segment`.
     fn weights(&self, segment: &Segment) -> ExpertWeights {
-        match segment.expert.map(usize::from) {
-            None => {
-                let weights = self.updates.iter().map(|update| update.weight).collect();
-                ExpertWeights { weights, absent: self.absent }
-            }
-            Some(expert) => {
-                let weights = self.updates.iter().map(|update| update.experts[expert]).collect();
-                ExpertWeights { weights, absent: self.absent_experts[expert] }
-            }
-        }
+        let weights = self.updates.iter().map(|update| update.weight_on(segment)).collect();
+        let absent = segment.expert.map_or(self.absent, |expert| self.absent_experts[usize::from(expert)]);
+        ExpertWeights { weights, absent }
     }
 
     fn check(&self) -> Result<(), MergeError> {
@@ -241,94 +331,45 @@ impl MergeJob {
             return Err(MergeError::Experts { learner: update.learner });
         }
         let expected = self.codec.body_bytes(&self.segments);
-        for Weighted { learner, body, .. } in &self.updates {
-            let actual = body.bytes().len();
-            if actual != expected || body.squares().len() != self.segments.len() {
-                return Err(MergeError::Body { learner: *learner, expected, actual });
-            }
-        }
-        Ok(())
+        let other = self.updates.iter().find(|update| update.body.squares().len() != self.segments.len());
+        other.map_or(Ok(()), |Weighted { learner, body, .. }| {
+            Err(MergeError::Body { learner: *learner, expected, actual: body.bytes().len() })
+        })
+    }
+
+    fn check_bodies(&self) -> Result<(), MergeError> {
+        let expected = self.codec.body_bytes(&self.segments);
+        let other = self.updates.iter().find(|update| update.body.bytes().len() != expected);
+        other.map_or(Ok(()), |Weighted { learner, body, .. }| {
+            Err(MergeError::Body { learner: *learner, expected, actual: body.bytes().len() })
+        })
     }
 }
 
-/// Factors and bodies such that `Δ = Σ factor · body` on `span`, given the norm of each update there and how far
-/// that of one step counts; and the norm of Δ.
-fn factors<'a>(
-    codec: &Codec,
-    span: Span,
-    updates: &'a [Weighted],
-    ExpertWeights { weights, absent }: &ExpertWeights,
-    norms: &[f64],
-    radius: f64,
-    radial: bool,
-) -> (Vec<(f64, &'a [u8])>, f64) {
-    let total = absent + weights.iter().sum::<f64>();
-    if total <= 0.0 {
-        return (Vec::new(), 0.0);
-    }
-    let shares = weights.iter().map(|weight| weight / total);
-    let bodies = updates.iter().map(|update| update.body.bytes());
-    let radii: Vec<f64> =
-        updates.iter().zip(norms).map(|(update, &norm)| update.counted(norm, radius)).collect();
-    if radial && updates.len() > 1 {
-        let unit = |(share, &norm): (f64, &f64)| if norm > 0.0 { share / norm } else { 0.0 };
-        let mut units: Vec<(f64, &[u8])> = shares.clone().zip(norms).map(unit).zip(bodies.clone()).collect();
-        let direction = combined_square(codec, span, &units).sqrt();
-        if direction > DIRECTION_MIN {
-            let radius: f64 = shares.zip(&radii).map(|(share, counted)| share * counted).sum();
-            for (factor, _) in &mut units {
-                *factor *= radius / direction;
-            }
-            return (units, radius);
-        }
-    }
-    // What counts in full is not divided and multiplied, so that one update is its own merge, exactly.
-    let shorter = |(&counted, &norm): (&f64, &f64)| if counted < norm { counted / norm } else { 1.0 };
-    let shares = shares.zip(radii.iter().zip(norms).map(shorter)).map(|(share, shorter)| share * shorter);
-    let mean: Vec<(f64, &[u8])> = shares.zip(bodies).collect();
-    let norm = match &radii[..] {
-        [counted] if *absent == 0.0 => *counted,
-        _ => combined_square(codec, span, &mean).sqrt(),
-    };
-    (mean, norm)
-}
-
-/// `‖Σ factor · update‖²` on `span`.
-#[cfg_attr(feature = "simd", multiversion::multiversion(targets = "simd"))]
-fn combined_square(codec: &Codec, span: Span, updates: &[(f64, &[u8])]) -> f64 {
-    let mut sums = vec![0.0; codec.block_len()];
-    let mut square = 0.0;
-    for block in codec.blocks(span) {
-        let sums = combine(codec, &block, updates, &mut sums);
-        square += block::sum_squares(sums, |sum| *sum);
-    }
-    square
-}
-
-/// Merges `updates` on `span`, steps, and codes into `body`.
+/// Steps along Δ, which is `added`, on `span`, and codes into `body`.
 #[cfg_attr(feature = "simd", multiversion::multiversion(targets = "simd"))]
 fn advance(
     codec: &Codec,
     span: Span,
-    updates: &[(f64, &[u8])],
+    added: &Added<'_>,
     spec: &OuterSpec,
     state: &mut FragmentState,
     body: &mut [u8],
 ) {
     let hat = Arc::make_mut(&mut state.hat);
     let (thetas, momenta) = (Arc::make_mut(&mut state.theta), Arc::make_mut(&mut state.momentum));
-    let mut sums = vec![0.0; codec.block_len()];
+    let mut space = vec![0.0; codec.block_len()];
     let mut lack = vec![0.0; codec.block_len()];
     for block in codec.blocks(span) {
-        let delta = combine(codec, &block, updates, &mut sums);
-        let lack = &mut lack[..delta.len()];
+        let sum = added.source.on(codec, &block, &mut space);
+        let lack = &mut lack[..sum.len()];
         let theta = &mut thetas[block.values.clone()];
         let momentum = &mut momenta[block.values.clone()];
         let hat = &mut hat[block.values.clone()];
 
         let state = theta.iter_mut().zip(momentum).zip(&*hat);
-        for ((((theta, v), hat), delta), lack) in state.zip(delta).zip(&mut *lack) {
-            outer::step(spec, theta, v, *delta as f32);
+        for ((((theta, v), hat), sum), lack) in state.zip(sum).zip(&mut *lack) {
+            outer::step(spec, theta, v, (added.factor * sum) as f32);
             *lack = *theta - hat;
         }
         send(codec, &block, lack, hat, body);
@@ -340,17 +381,6 @@ fn advance(
 pub(super) fn send(codec: &Codec, block: &Block, lack: &[f32], hat: &mut [f32], body: &mut [u8]) {
     codec.encode_block(block, lack, body);
     codec.unpack_block(block, body, hat, |hat, sent| *hat = halves::nearest(*hat + sent));
-}
-
-/// `Σ factor · update` on `block`, in `sums`.
-#[inline(always)]
-fn combine<'a>(codec: &Codec, block: &Block, updates: &[(f64, &[u8])], sums: &'a mut [f64]) -> &'a [f64] {
-    let sums = &mut sums[..block.values.len()];
-    sums.fill(0.0);
-    for (factor, body) in updates {
-        codec.add_block(block, body, *factor, sums);
-    }
-    sums
 }
 
 #[cfg(test)]

@@ -36,21 +36,25 @@ pub use downlink::DownlinkPolicy;
 pub use entry::{Doubt, Entry, MergeEntry, Part, RemadeEntry};
 pub use experts::{ExpertWeights, FragmentExpert};
 pub use fragment::{Fragments, Layout, LayoutError, Segment};
-pub use merge::{FragmentState, MergeError, MergeFailure, MergeJob, MergeOutcome, MergeRule, Weighted};
+pub use handover::{Repute, Standing};
+pub use merge::{
+    FragmentState, MergeError, MergeFailure, MergeJob, MergeOutcome, MergeRule, PartialSum, SumError,
+    SumPlan, Summing, Weighted,
+};
 pub use outer::OuterSpec;
 pub use quant::{CheckedBody, Codec, QuantError, VALUE_ABS_MAX, checksum};
 pub use quorum::{AbandonCause, Decision, MergeCause, QuorumPolicy, Timing};
 pub use rate::learning_rate;
 pub use replica::{Replica, ReplicaError};
 pub use roster::Reins;
-pub use rounds::{Influence, Verified, Verifier};
+pub use rounds::{Influence, RoundTerms, Verified, Verifier};
 
 // The five machines that `Syncer` routes among, and what they hand each other: nobody else drives them.
 pub(crate) use books::{BookTerms, Books, PROBATION_MS, Returned, Speed};
 pub(crate) use correction::{Correction, unkept};
 pub(crate) use downlink::{Downlink, DownlinkTerms, Follow};
-pub(crate) use handover::{Launch, Repute, Settled, Standing};
+pub(crate) use handover::{Launch, Settled};
 pub(crate) use quorum::RoundView;
 pub(crate) use roster::{Patience, Roster};
-pub(crate) use rounds::{Answered, Merge, Paced, Remade, RoundTerms, Rounds};
+pub(crate) use rounds::{Answered, Merge, Paced, Remade, Rounds};
 pub(crate) use schedule::{Schedule, ScheduleTerms, Traffic, Turn};

@@ -73,6 +73,12 @@ impl CheckedBody {
         Arc::clone(&self.bytes)
     }
 
+    /// What is known of it where it is not: its norms without its bytes.
+    #[must_use]
+    pub fn without_bytes(&self) -> Self {
+        Self { bytes: Arc::default(), squares: self.squares.clone() }
+    }
+
     /// The sum of squares of each segment, `[segments]`.
     #[must_use]
     pub(crate) fn squares(&self) -> &[f64] {

@@ -77,7 +77,7 @@ use happening::Happening;
 use look::Looking;
 use machine::Machine;
 use net::Conn;
-use queue::Queue;
+pub(crate) use queue::Queue;
 use record::Record;
 use snapshot::Snapshot;
 

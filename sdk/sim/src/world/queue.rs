@@ -6,29 +6,29 @@ use archipelago_core::wire::Millis;
 
 /// A queue of planned happenings.
 #[derive(Debug)]
-pub(super) struct Queue<T> {
+pub(crate) struct Queue<T> {
     planned: BTreeMap<(Millis, u64), T>,
     next: u64,
 }
 
 impl<T> Queue<T> {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { planned: BTreeMap::new(), next: 0 }
     }
 
     /// How much is planned.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.planned.len()
     }
 
     /// Plans `what` for `at`; among equal times the first planned comes first.
-    pub(super) fn plan(&mut self, at: Millis, what: T) {
+    pub(crate) fn plan(&mut self, at: Millis, what: T) {
         self.planned.insert((at, self.next), what);
         self.next += 1;
     }
 
     /// Takes the next happening, if it is planned for `until` or before.
-    pub(super) fn next_until(&mut self, until: Millis) -> Option<(Millis, T)> {
+    pub(crate) fn next_until(&mut self, until: Millis) -> Option<(Millis, T)> {
         let entry = self.planned.first_entry()?;
         let at = entry.key().0;
         (at <= until).then(|| (at, entry.remove()))

@@ -58,6 +58,20 @@ pub enum MergeError {
         /// Bytes of this one.
         actual: usize,
     },
+    /// A sum that was made apart has not the updates of this merge, or was made by another plan.
+    #[error("the sum of {actual} updates is not that of the {expected} of this merge")]
+    Sum {
+        /// Updates of the merge.
+        expected: usize,
+        /// Updates in the sum.
+        actual: usize,
+    },
+    /// Directions cancel out in a sum that was made apart: it is to be made once more.
+    #[error("the directions of updates cancel out on segment {segment}, and were not added up by length")]
+    Cancelled {
+        /// The first such segment.
+        segment: usize,
+    },
     /// Θ, Θ̂ or the momentum is not as long as the segments together.
     #[error("a state of {actual} values for a fragment of {expected}")]
     State {
@@ -75,5 +89,51 @@ pub enum MergeError {
     Outer {
         /// The offending values.
         spec: OuterSpec,
+    },
+}
+
+/// Why updates were not added up, or bytes are no sum of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SumError {
+    /// The plan, the code or the fragment is another one.
+    #[error("the sum is one of another merge, or of another fragment")]
+    Plan,
+    /// An update would be in the sum twice.
+    #[error("the update of learner {learner} is in the sum already")]
+    Duplicate {
+        /// The learner.
+        learner: LearnerId,
+    },
+    /// An update that was checked for a fragment of another shape, or that has no weights for its experts.
+    #[error("the update of learner {learner} is for another fragment")]
+    Update {
+        /// The learner.
+        learner: LearnerId,
+    },
+    /// A sum that is too large to be exact: the plan was not made for these updates.
+    #[error("value {index} of the sum is too large to be exact")]
+    Range {
+        /// Which value, those of lengths first.
+        index: usize,
+    },
+    /// Bytes of another version of this program.
+    #[error("the bytes of a sum are of layout {layout}, which this program does not know")]
+    Layout {
+        /// The layout that they name.
+        layout: u8,
+    },
+    /// Too few bytes or too many.
+    #[error("a sum of {actual} bytes instead of {expected}")]
+    Length {
+        /// Bytes that it should have.
+        expected: usize,
+        /// Bytes there are.
+        actual: usize,
+    },
+    /// Learners are not in ascending order.
+    #[error("learner {learner} stands in the wrong place of a sum")]
+    Order {
+        /// The first one that does.
+        learner: LearnerId,
     },
 }

@@ -21,7 +21,7 @@ fn segments(parts: &[(u32, MergeClass)]) -> Vec<Segment> {
 }
 
 /// A merge into zeros with lr 1 and no momentum, so that Θ becomes −Δ.
-fn job(code: Code, parts: &[(u32, MergeClass)], updates: &[(u32, f64, &[f32])]) -> MergeJob {
+pub(super) fn job(code: Code, parts: &[(u32, MergeClass)], updates: &[(u32, f64, &[f32])]) -> MergeJob {
     let (segments, codec) = (segments(parts), codec(code));
     let zeros = vec![0.0; fragment_len(&segments)];
     let update = |&(learner, weight, values): &(u32, f64, &[f32])| Weighted {
@@ -41,6 +41,7 @@ fn job(code: Code, parts: &[(u32, MergeClass)], updates: &[(u32, f64, &[f32])]) 
         segments,
         codec,
         rule: MergeRule::Radial,
+        summing: Summing::Exact,
         radii: Vec::new(),
         outer: OuterSpec { lr: 1.0, momentum: 0.0 },
         next: Version(8),
@@ -91,7 +92,7 @@ fn noise(seed: &mut u64) -> f32 {
     (*seed >> 40) as f32 / (1 << 23) as f32 - 1.0
 }
 
-fn noisy_job(seed: u64, code: Code, learners: u32) -> MergeJob {
+pub(super) fn noisy_job(seed: u64, code: Code, learners: u32) -> MergeJob {
     let mut seed = seed;
     let parts = [(33, MergeClass::Radial), (7, MergeClass::Mean), (300, MergeClass::Radial)];
     let updates: Vec<Vec<f32>> =
@@ -154,15 +155,17 @@ fn ignores_arrival_order() {
     let mut backwards = updates;
     backwards.reverse();
     let parts = [(1, MergeClass::Mean)];
-    let outcome = job(Code::F32, &parts, &updates).run().unwrap();
-    assert_eq!(outcome, job(Code::F32, &parts, &backwards).run().unwrap());
+    for summing in [Summing::ById, Summing::Exact] {
+        let of = |updates| MergeJob { summing, ..job(Code::F32, &parts, updates) }.run().unwrap();
+        assert_eq!(of(&updates), of(&backwards));
+    }
 }
 
 /// If this fails on one machine only, its sums run in another order; if on all, the arithmetic changed.
 #[test]
 fn bits_are_frozen() {
-    let bits = |code| {
-        let outcome = noisy_job(1, code, 3).run().unwrap();
+    let bits = |summing, code| {
+        let outcome = MergeJob { summing, ..noisy_job(1, code, 3) }.run().unwrap();
         let values = outcome.state.theta.iter().chain(&*outcome.state.hat).chain(&*outcome.state.momentum);
         let bytes: Vec<u8> = values.flat_map(|value| value.to_le_bytes()).collect();
         (checksum(&bytes), outcome.checksum, outcome.norm.to_bits())
@@ -172,7 +175,14 @@ fn bits_are_frozen() {
         (0xa563_6f91_251d_4a47, 0x2155_e2dd_668d_c7bc, 0x4025_b993_1a77_0cb9),
         (0x7eb5_fcd0_02de_0e7c, 0x2ee7_356e_832c_2350, 0x4025_5014_3bc0_53fb),
     ];
-    assert_eq!([Code::Int4, Code::E3m0, Code::F32].map(bits), frozen);
+    let codes = [Code::Int4, Code::E3m0, Code::F32];
+    assert_eq!(codes.map(|code| bits(Summing::ById, code)), frozen, "as on tapes of before sums were exact");
+    let frozen = [
+        (0x441f_a92b_43eb_c03c, 0xe515_ffba_361d_a247, 0x4025_59e3_1d8c_25c4),
+        (0xa563_6f91_251d_4a47, 0x2155_e2dd_668d_c7bc, 0x4025_b993_1a77_0cb9),
+        (0x7eb5_fcd0_02de_0e7c, 0x2ee7_356e_832c_2350, 0x4025_5014_3bc0_53f7),
+    ];
+    assert_eq!(codes.map(|code| bits(Summing::Exact, code)), frozen);
 }
 
 #[test]

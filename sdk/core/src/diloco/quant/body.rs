@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{Codec, QuantError, VALUE_ABS_MAX};
 use crate::diloco::Segment;
-use crate::diloco::block::{self, Alphabet, FourLevels, PowerOfTwo, Sign, Uniform};
+use crate::diloco::block::{self, Alphabet, FourLevels, PowerOfTwo, Sign, Uniform, whole};
 use crate::wire::Code;
 
 /// The alphabet `$A` of a code, or what holds for [`Code::F32`], which has none.
@@ -132,6 +132,24 @@ impl Codec {
             let unit = factor * f64::from(scale(block, body) * A::UNIT);
             block::unpack::<A, _>(codes, sums, |sum, n| *sum += f64::from(n) * unit);
         }, plain => block::read_f32(codes, sums, |sum, value| *sum += f64::from(value) * factor));
+    }
+
+    /// As [`Self::add_block`], but in whole numbers: each term is rounded to one, so that the sums are exact as long as
+    /// they stay below 2⁵³.
+    #[inline(always)]
+    pub(in crate::diloco) fn add_whole_block(
+        &self,
+        block: &Block,
+        body: &[u8],
+        factor: f64,
+        sums: &mut [f64],
+    ) {
+        let codes = &body[block.codes.clone()];
+        with_alphabet!(self.code, A => {
+            // Numbers are whole, so that it is enough to round what they are multiplied by.
+            let unit = whole(factor * f64::from(scale(block, body) * A::UNIT));
+            block::unpack::<A, _>(codes, sums, |sum, n| *sum += f64::from(n) * unit);
+        }, plain => block::read_f32(codes, sums, |sum, value| *sum += whole(f64::from(value) * factor)));
     }
 
     /// Sum of squares of what `block` of a checked `body` stands for.

@@ -4,7 +4,7 @@ use super::influence::{Load, Weights, of_expert, reaching};
 use super::{Phase, RoundTerms, Rounds, Taken};
 use crate::diloco::{
     ExpertWeights, FragmentState, MergeEntry, MergeFailure, MergeJob, MergeOutcome, OuterSpec, Part, Settled,
-    Weighted,
+    Summing, Weighted,
 };
 use crate::wire::{Fate, LateReason, LearnerId, Millis, Round, Serial, Version};
 
@@ -124,6 +124,7 @@ impl Rounds {
             segments: self.terms.segments.clone(),
             codec: self.terms.codec,
             rule: self.terms.merge,
+            summing: Summing::Exact,
             radii,
             outer,
             next: Version(round.0),
@@ -159,6 +160,7 @@ impl Rounds {
             base,
             version,
             rule,
+            summing: Summing::Exact,
             outer,
             radii,
             parts,

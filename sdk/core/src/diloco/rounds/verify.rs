@@ -36,7 +36,19 @@ pub struct Verified {
 }
 
 impl Verified {
+    /// All of it but the bytes of its body: what an owner needs where a gateway holds the body.
+    #[must_use]
+    pub fn without_bytes(&self) -> Self {
+        let body = self.body.as_ref().map(CheckedBody::without_bytes).map_err(|refusal| *refusal);
+        Self { body, seen: self.seen.clone(), ..*self }
+    }
+
     /// The body, if it can be one.
+    pub(crate) fn body(&self) -> Option<&CheckedBody> {
+        self.body.as_ref().ok()
+    }
+
+    /// Its bytes, if it can be one.
     pub(crate) fn shared(&self) -> Option<Arc<Vec<u8>>> {
         self.body.as_ref().ok().map(CheckedBody::shared)
     }

@@ -140,7 +140,7 @@ mod tests {
     use super::*;
     use crate::diloco::speed::lower_median;
     use crate::diloco::{
-        BookTerms, Books, Doubt, LeasePool, MergeEntry, MergeRule, OuterSpec, Part, Settled,
+        BookTerms, Books, Doubt, LeasePool, MergeEntry, MergeRule, OuterSpec, Part, Settled, Summing,
     };
     use crate::rng::Rng;
     use crate::wire::{Fate, FragmentId, Identity, Round, Serial, Version};
@@ -166,6 +166,7 @@ mod tests {
             base: Version(0),
             version: Version(1),
             rule: MergeRule::Radial,
+            summing: Summing::Exact,
             outer: OuterSpec { lr: 1.0, momentum: 0.0 },
             radii: Vec::new(),
             parts: vec![part],

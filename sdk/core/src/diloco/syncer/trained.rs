@@ -173,7 +173,7 @@ impl Course {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::diloco::{MergeRule, OuterSpec};
+    use crate::diloco::{MergeRule, OuterSpec, Summing};
     use crate::wire::{Round, Serial, Version};
 
     const LEARNER: LearnerId = LearnerId(1);
@@ -206,6 +206,7 @@ mod tests {
             base: Version(0),
             version: Version(1),
             rule: MergeRule::Radial,
+            summing: Summing::Exact,
             outer: OuterSpec { lr: 1.0, momentum: 0.0 },
             radii: Vec::new(),
             parts: vec![part],

@@ -1,0 +1,242 @@
+//! The updates of the learners of one gateway, of one fragment.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use super::{GatewayId, Notice, Offer, Record, Reply, Weighing};
+use crate::diloco::{Codec, PartialSum, Segment, Standing, SumError, SumPlan, Verified, Weighted};
+use crate::wire::{LearnerId, Round, Serial, Version};
+
+/// What a gateway knows of the fragment.
+#[derive(Clone, Debug)]
+pub struct GatewayTerms {
+    /// Its number.
+    pub gateway: GatewayId,
+    /// The fragment's segments.
+    pub segments: Arc<Vec<Segment>>,
+    /// How bodies are coded.
+    pub codec: Codec,
+}
+
+/// An update of which its sender does not know yet what became of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unsettled {
+    /// The round that it was sent for.
+    pub round: Round,
+    /// As its sender numbered it.
+    pub serial: Serial,
+}
+
+/// What a gateway is told.
+#[derive(Clone, Debug)]
+pub enum GatewayInput {
+    /// A learner came, with what it does not know of an update that it sent before, here or elsewhere.
+    Came(LearnerId, Option<Unsettled>),
+    /// A learner is gone. What it sent is held until its round has ended.
+    Left(LearnerId),
+    /// An update of a learner, looked into, for this round, and what is known of the learner.
+    Update(LearnerId, Round, Verified, Standing),
+    /// What an owner tells all gateways.
+    Notice(Notice),
+    /// The records of the tape after this number, in order.
+    Records(u64, Vec<Record>),
+    /// Time has passed: what was lost on the way is sent again.
+    Tick,
+}
+
+/// What a gateway asks for.
+#[derive(Clone, Debug)]
+pub enum GatewayOrder {
+    /// Ask this learner for its progress, for this round.
+    Ask(LearnerId, Round),
+    /// Tell this learner what became of its update: the version that it was merged to, or `None` if it was not merged
+    /// and its progress stays its own.
+    Receipt(LearnerId, Serial, Option<Version>),
+    /// Say this to the owner.
+    Reply(Reply),
+    /// Read the records after this number.
+    Read(u64),
+}
+
+/// Holds the updates of its learners until the tape says what became of them.
+#[derive(Debug)]
+pub struct Gateway {
+    terms: GatewayTerms,
+    /// Who is connected.
+    learners: BTreeSet<LearnerId>,
+    /// The newest record that was seen.
+    last: u64,
+    /// The newest round that collects.
+    round: Option<Round>,
+    /// Of whose update it is not known what became of it.
+    open: BTreeMap<LearnerId, Unsettled>,
+    /// The updates that are here.
+    held: BTreeMap<LearnerId, (Unsettled, Verified, Standing)>,
+    orders: VecDeque<GatewayOrder>,
+}
+
+impl Gateway {
+    /// One with nobody there.
+    #[must_use]
+    pub fn new(terms: GatewayTerms) -> Self {
+        Self {
+            terms,
+            learners: BTreeSet::new(),
+            last: 0,
+            round: None,
+            open: BTreeMap::new(),
+            held: BTreeMap::new(),
+            orders: VecDeque::new(),
+        }
+    }
+
+    /// Takes in what happened; then [`Self::poll`] until there is nothing more.
+    pub fn handle(&mut self, input: GatewayInput) {
+        match input {
+            GatewayInput::Came(learner, unsettled) => self.on_came(learner, unsettled),
+            GatewayInput::Left(learner) => {
+                self.learners.remove(&learner);
+                self.open.remove(&learner);
+                self.say_who_is_here();
+            }
+            GatewayInput::Update(learner, round, update, standing) => {
+                self.on_update(learner, round, update, standing);
+            }
+            GatewayInput::Notice(Notice::Collect(round)) => self.on_collect(round),
+            GatewayInput::Notice(Notice::Weigh { round, cancelled, plan, weights }) => {
+                let mine = weights.iter().filter(|(gateway, _)| *gateway == self.terms.gateway);
+                for (_, weights) in mine {
+                    // A sum that cannot be made is not sent: the owner's patience ends the round.
+                    if let Ok(Some(sum)) = self.sum(round, &plan, weights) {
+                        let (gateway, cancelled, bytes) =
+                            (self.terms.gateway, cancelled.clone(), sum.to_bytes());
+                        let reply = Reply::Sum { gateway, round, cancelled, bytes };
+                        self.orders.push_back(GatewayOrder::Reply(reply));
+                    }
+                }
+            }
+            GatewayInput::Notice(Notice::Ended(round)) if round.0 <= self.last => {}
+            GatewayInput::Notice(Notice::Ended(_)) => self.read(),
+            GatewayInput::Records(after, records) => self.on_records(after, &records),
+            GatewayInput::Tick => {
+                self.say_who_is_here();
+                self.read();
+            }
+        }
+    }
+
+    /// The next thing to do.
+    pub fn poll(&mut self) -> Option<GatewayOrder> {
+        self.orders.pop_front()
+    }
+
+    /// The updates that it holds, of whoever is connected or not.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.held.len()
+    }
+
+    fn on_came(&mut self, learner: LearnerId, unsettled: Option<Unsettled>) {
+        self.learners.insert(learner);
+        if let Some(unsettled) = unsettled {
+            // The word of a connection that is gone may come after that of the next one.
+            let newest = self.open.entry(learner).or_insert(unsettled);
+            if newest.round < unsettled.round {
+                *newest = unsettled;
+            }
+            // Its record may be an old one.
+            let before = unsettled.round.0.saturating_sub(1).min(self.last);
+            self.orders.push_back(GatewayOrder::Read(before));
+        } else if let Some(round) = self.round {
+            self.orders.push_back(GatewayOrder::Ask(learner, round));
+        }
+        self.say_who_is_here();
+    }
+
+    fn on_update(&mut self, learner: LearnerId, round: Round, update: Verified, standing: Standing) {
+        let unsettled = Unsettled { round, serial: update.serial };
+        // Who sends a newer one knows what became of the one before, perhaps from another gateway. Of one round only
+        // the first counts, which may have been weighed.
+        if self.open.get(&learner).is_some_and(|open| *open != unsettled && open.round >= round) {
+            return;
+        }
+        self.open.insert(learner, unsettled);
+        if self.round != Some(round) {
+            // Too late for its round, of which the tape will say that it was not merged.
+            self.orders.push_back(GatewayOrder::Read(round.0.saturating_sub(1).min(self.last)));
+            return;
+        }
+        self.held.insert(learner, (unsettled, update, standing));
+        self.offer(learner);
+    }
+
+    fn on_collect(&mut self, round: Round) {
+        let is_over = round.0 <= self.last || self.round.is_some_and(|newest| round < newest);
+        if is_over {
+            return;
+        }
+        self.round = Some(round);
+        for &learner in self.learners.iter().filter(|learner| !self.open.contains_key(learner)) {
+            self.orders.push_back(GatewayOrder::Ask(learner, round));
+        }
+        // An offer may have been lost; one that was not is taken once.
+        let held = self.held.iter().filter(|(_, (unsettled, ..))| unsettled.round == round);
+        let held: Vec<LearnerId> = held.map(|(learner, _)| *learner).collect();
+        held.into_iter().for_each(|learner| self.offer(learner));
+    }
+
+    fn on_records(&mut self, after: u64, records: &[Record]) {
+        for (record, seq) in records.iter().zip(after + 1..) {
+            let ends = |unsettled: &Unsettled| unsettled.round.0 == seq;
+            for (learner, unsettled) in self.open.extract_if(.., |_, unsettled| ends(unsettled)) {
+                let merged = record.has_merged(learner, unsettled.serial).then_some(Version(seq));
+                self.orders.push_back(GatewayOrder::Receipt(learner, unsettled.serial, merged));
+            }
+            self.held.retain(|_, (unsettled, ..)| !ends(unsettled));
+            if seq > self.last {
+                self.last = seq;
+                self.round.take_if(|round| round.0 <= seq);
+            }
+        }
+    }
+
+    /// The sum of these updates for `round`; `None` if one of them is not here.
+    fn sum(
+        &self,
+        round: Round,
+        plan: &Arc<SumPlan>,
+        weights: &[Weighing],
+    ) -> Result<Option<PartialSum>, SumError> {
+        let GatewayTerms { segments, codec, .. } = &self.terms;
+        let mut sum = PartialSum::new(Arc::clone(plan), *codec, Arc::clone(segments))?;
+        for Weighing { learner, serial, weight, experts, steps } in weights {
+            let Some((unsettled, update, _)) = self.held.get(learner) else { return Ok(None) };
+            let Some(body) = update.body() else { return Ok(None) };
+            if *unsettled != (Unsettled { round, serial: *serial }) {
+                return Ok(None);
+            }
+            let (experts, body) = (experts.clone(), body.clone());
+            sum.add(&Weighted { learner: *learner, weight: *weight, experts, steps: *steps, body })?;
+        }
+        Ok(Some(sum))
+    }
+
+    fn offer(&mut self, learner: LearnerId) {
+        let Some((unsettled, update, standing)) = self.held.get(&learner) else { return };
+        let (gateway, round) = (self.terms.gateway, unsettled.round);
+        let offer = Offer { gateway, round, learner, update: update.without_bytes(), standing: *standing };
+        self.orders.push_back(GatewayOrder::Reply(Reply::Offer(offer)));
+    }
+
+    fn say_who_is_here(&mut self) {
+        let here = Reply::Here(self.terms.gateway, self.learners.clone());
+        self.orders.push_back(GatewayOrder::Reply(here));
+    }
+
+    /// Reads on from the oldest record that somebody waits for.
+    fn read(&mut self) {
+        let oldest = self.open.values().map(|unsettled| unsettled.round.0.saturating_sub(1)).min();
+        let after = oldest.map_or(self.last, |oldest| oldest.min(self.last));
+        self.orders.push_back(GatewayOrder::Read(after));
+    }
+}

@@ -1,0 +1,167 @@
+//! A run on several machines: gateways, which hold the sockets of learners, and owners of fragments, as pure machines.
+//!
+//! An [`Owner`] leads the rounds of one fragment, with the same `Rounds` as a syncer in one process. Bodies stay where
+//! learners brought them: a [`Gateway`] offers the owner all but the body of an update, learns what each weighs, and
+//! sends the sum of those it holds. So an owner gets one sum from each gateway, however many learners there are.
+//! Sums are exact ([`PartialSum`](crate::diloco::PartialSum)), and a merge has the bits that it has in one process.
+//!
+//! Four services stand between them. Each is a few messages, so that a process, a simulated one with faults and a real
+//! one can serve:
+//!
+//! | service | what it does | what is asked of it |
+//! |---|---|---|
+//! | tape | [`Record`]s of a fragment, numbered 1, 2, 3 …; append after the last one known | what it took stays |
+//! | blobs | bytes under a key, written once | the same |
+//! | roster | a lease for each fragment, which runs out | liveness only: it may be wrong |
+//! | bus | [`Notice`]s to all gateways, [`Reply`]s to an owner | nothing: it may lose, repeat and reorder |
+//!
+//! # Why nothing is merged twice, and nothing that was told is lost
+//! - **A fence, and no clock.** An owner stores the state that a merge led to, appends the record with the last number
+//!   that it knows, and only then tells anybody. Whoever takes over appends [`Record::Took`] first, so whatever a
+//!   former owner appends after that is refused, whatever it believes about its lease.
+//! - **A round is the number of the record that ends it**, and so is the version. Each round ends in exactly one
+//!   record of this number: it was merged, or it came to nothing. The first record of another owner ends the round of
+//!   the one before.
+//! - **An update is of one round.** Whether it was merged says the record of that round, so any gateway can tell, and
+//!   a learner that comes back elsewhere sends nothing of that fragment until it knows. What was not merged stays with
+//!   it.
+
+mod gateway;
+mod owner;
+mod state;
+mod terms;
+mod work;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+pub use gateway::{Gateway, GatewayInput, GatewayOrder, GatewayTerms, Unsettled};
+pub use owner::{Owner, OwnerInput};
+pub use state::{state_bytes, state_of};
+pub use terms::OwnerTerms;
+
+use crate::diloco::{MergeEntry, Standing, SumPlan, Verified};
+use crate::wire::{LearnerId, Round, Serial};
+
+/// A gateway of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct GatewayId(pub u32);
+
+/// One process of an owner; another one of the same program has another number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ProcessId(pub u64);
+
+/// What the tape of a fragment has under one number.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Record {
+    /// This process owns the fragment from here on.
+    Took(ProcessId),
+    /// The round of this number led to the version of this number.
+    Merged {
+        /// All of the merge but the bodies of its updates.
+        merge: Box<MergeEntry>,
+        /// Checksum of the state that it led to, which is in the blob of this number: see [`state_bytes`].
+        state: u64,
+    },
+    /// The round of this number came to nothing.
+    Abandoned,
+}
+
+impl Record {
+    /// Whether the update `serial` of `learner` was merged by this record.
+    #[must_use]
+    pub fn has_merged(&self, learner: LearnerId, serial: Serial) -> bool {
+        let Self::Merged { merge, .. } = self else { return false };
+        merge.parts.iter().any(|part| (part.learner, part.serial) == (learner, serial))
+    }
+}
+
+/// What an owner tells all gateways over the bus.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Notice {
+    /// Learners are to hand in their progress, for this round.
+    Collect(Round),
+    /// The gateways named are to add up the updates that they hold of those named.
+    Weigh {
+        /// The round.
+        round: Round,
+        /// On these segments directions cancelled out, and all is added up once more.
+        cancelled: Vec<u32>,
+        /// By which they are added up.
+        plan: Arc<SumPlan>,
+        /// What each weighs, by the gateway that holds it.
+        weights: Arc<Vec<(GatewayId, Vec<Weighing>)>>,
+    },
+    /// The round has ended: the tape says how.
+    Ended(Round),
+}
+
+/// What one update weighs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Weighing {
+    /// Whose it is.
+    pub learner: LearnerId,
+    /// As its sender numbered it.
+    pub serial: Serial,
+    /// Its weight against the others'.
+    pub weight: f64,
+    /// Its weight for each expert of the fragment.
+    pub experts: Vec<f64>,
+    /// Steps that it may be as long as.
+    pub steps: u32,
+}
+
+/// What a gateway says to an owner over the bus.
+#[derive(Clone, Debug)]
+pub enum Reply {
+    /// These learners are connected to it.
+    Here(GatewayId, BTreeSet<LearnerId>),
+    /// It holds an update for this round.
+    Offer(Offer),
+    /// The sum of the updates that it was to add up.
+    Sum {
+        /// Which gateway.
+        gateway: GatewayId,
+        /// The round.
+        round: Round,
+        /// As the notice that asked for it.
+        cancelled: Vec<u32>,
+        /// As [`PartialSum::to_bytes`](crate::diloco::PartialSum::to_bytes) gives it.
+        bytes: Vec<u8>,
+    },
+}
+
+/// An update that a gateway holds.
+#[derive(Clone, Debug)]
+pub struct Offer {
+    /// Which gateway.
+    pub gateway: GatewayId,
+    /// The round that it is for.
+    pub round: Round,
+    /// Whose it is.
+    pub learner: LearnerId,
+    /// All of it but the bytes of its body.
+    pub update: Verified,
+    /// What is known of its sender.
+    pub standing: Standing,
+}
+
+/// What an owner asks of the tape, the blobs and the bus.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Order {
+    /// Append a record, if the last one has this number.
+    Append {
+        /// The last number that the owner knows.
+        expect: u64,
+        /// The record.
+        record: Record,
+    },
+    /// Read all records after this number.
+    Read(u64),
+    /// Store bytes under this key, if there are none.
+    Store(u64, Arc<Vec<u8>>),
+    /// Load what is stored under this key.
+    Load(u64),
+    /// Tell all gateways.
+    Tell(Notice),
+}

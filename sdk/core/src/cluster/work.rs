@@ -1,0 +1,197 @@
+//! One round of an owner: collect what gateways offer, weigh it, and add up their sums.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::terms::OwnerTerms;
+use super::{GatewayId, Notice, Offer, Reply, Weighing};
+use crate::diloco::{Decision, Launch, MergeEntry, MergeError, MergeFailure, MergeJob, PartialSum, Rounds};
+use crate::wire::{LearnerId, Millis, Round, Serial};
+
+/// A round under way.
+#[derive(Debug)]
+pub(super) struct Work {
+    round: Round,
+    /// Which gateway holds whose update, and how its sender numbered it.
+    offered: BTreeMap<LearnerId, (GatewayId, Serial)>,
+    /// What is added up; `None` while it collects.
+    summing: Option<Summing>,
+    /// When gateways were last told.
+    told: Option<Millis>,
+    notice: Option<Notice>,
+}
+
+/// A merge whose sums are awaited.
+#[derive(Debug)]
+struct Summing {
+    job: MergeJob,
+    /// On these segments directions cancelled out.
+    cancelled: Vec<u32>,
+    empty: PartialSum,
+    sum: PartialSum,
+    /// Whose sums are not in it.
+    missing: BTreeSet<GatewayId>,
+    weights: Arc<Vec<(GatewayId, Vec<Weighing>)>>,
+    since: Millis,
+}
+
+/// How a round ended.
+#[derive(Debug)]
+pub(super) enum Ended {
+    /// The fragment has a new version.
+    Merged(Box<MergeEntry>),
+    /// It came to nothing.
+    Abandoned,
+}
+
+impl Work {
+    /// Launches `round`.
+    pub(super) fn launch(
+        now: Millis,
+        terms: &OwnerTerms,
+        rounds: &mut Rounds,
+        round: Round,
+        invited: BTreeSet<LearnerId>,
+    ) -> Self {
+        let fragment = terms.rounds.fragment;
+        rounds.launch(now, Launch { round, fragment, invited, last_of: None });
+        Self { round, offered: BTreeMap::new(), summing: None, told: None, notice: None }
+    }
+
+    /// What gateways are to be told now.
+    pub(super) fn poll(&mut self) -> Option<Notice> {
+        self.notice.take()
+    }
+
+    /// Takes in what a gateway says.
+    pub(super) fn take(&mut self, now: Millis, rounds: &mut Rounds, reply: Reply) {
+        match reply {
+            Reply::Here(..) => {}
+            Reply::Offer(Offer { gateway, round, learner, update, standing }) => {
+                let serial = update.serial;
+                if round != self.round || self.summing.is_some() || self.offered.contains_key(&learner) {
+                    return;
+                }
+                // What is refused is not merged, which the record of the round says.
+                if rounds.answer(now, learner, update, &standing).is_ok() {
+                    self.offered.insert(learner, (gateway, serial));
+                }
+            }
+            Reply::Sum { gateway, round, cancelled, bytes } => {
+                let Some(summing) = self.summing.as_mut().filter(|_| round == self.round) else { return };
+                // A sum that is none is as one that does not come.
+                if cancelled == summing.cancelled && summing.missing.contains(&gateway) {
+                    summing.add(gateway, &bytes);
+                }
+            }
+        }
+    }
+
+    /// Goes on as far as that goes; how the round ended, if it did.
+    pub(super) fn go_on(&mut self, now: Millis, terms: &OwnerTerms, rounds: &mut Rounds) -> Option<Ended> {
+        if self.summing.is_none() {
+            rounds.reach_quorum(now);
+            match rounds.decide(now, &terms.timing)?.decision {
+                Decision::AwaitQuorum { .. } | Decision::AwaitGrace { .. } => {
+                    self.tell(now, terms.again_ms, Notice::Collect(self.round));
+                    return None;
+                }
+                Decision::Abandon { .. } => {
+                    rounds.abandon();
+                    return Some(Ended::Abandoned);
+                }
+                Decision::Merge { .. } => {
+                    let job = rounds.merge(now, terms.outer, true)?;
+                    match Summing::of(now, job, &self.offered, Vec::new()) {
+                        Ok(summing) => self.summing = Some(summing),
+                        Err(failure) => return give_up(rounds, *failure),
+                    }
+                    self.told = None;
+                }
+            }
+        }
+        let mut summing = self.summing.take()?;
+        if summing.missing.is_empty() {
+            let cancelled = summing.sum.cancelled();
+            if cancelled.is_empty() || !summing.cancelled.is_empty() {
+                return match summing.job.finish(&summing.sum) {
+                    Ok(outcome) => {
+                        rounds.merged(now, outcome).map(|merge| Ended::Merged(Box::new(merge.entry)))
+                    }
+                    Err(failure) => give_up(rounds, *failure),
+                };
+            }
+            match Summing::of(now, summing.job, &self.offered, cancelled) {
+                Ok(again) => summing = again,
+                Err(failure) => return give_up(rounds, *failure),
+            }
+            self.told = None;
+        }
+        if now.since(summing.since) > terms.sums_ms {
+            let (expected, actual) = (summing.job.updates.len(), summing.sum.learners().len());
+            return give_up(rounds, *failure(summing.job, MergeError::Sum { expected, actual }));
+        }
+        let notice = summing.notice(self.round);
+        self.summing = Some(summing);
+        self.tell(now, terms.again_ms, notice);
+        None
+    }
+
+    fn tell(&mut self, now: Millis, again_ms: u64, notice: Notice) {
+        if self.told.is_none_or(|told| now.since(told) >= again_ms) {
+            self.told = Some(now);
+            self.notice = Some(notice);
+        }
+    }
+}
+
+impl Summing {
+    fn of(
+        now: Millis,
+        mut job: MergeJob,
+        offered: &BTreeMap<LearnerId, (GatewayId, Serial)>,
+        cancelled: Vec<u32>,
+    ) -> Result<Self, Box<MergeFailure>> {
+        let plan = match job.plan() {
+            Ok(plan) => Arc::new(plan.after_cancelling(&cancelled)),
+            Err(error) => return Err(failure(job, error)),
+        };
+        let empty = match PartialSum::new(plan, job.codec, Arc::new(job.segments.clone())) {
+            Ok(empty) => empty,
+            Err(_) => return Err(failure(job, MergeError::Unread)),
+        };
+        let mut weights: BTreeMap<GatewayId, Vec<Weighing>> = BTreeMap::new();
+        for update in &job.updates {
+            // All that is merged was offered.
+            let Some(&(gateway, serial)) = offered.get(&update.learner) else { continue };
+            let (learner, weight, experts, steps) =
+                (update.learner, update.weight, update.experts.clone(), update.steps);
+            weights.entry(gateway).or_default().push(Weighing { learner, serial, weight, experts, steps });
+        }
+        let missing = weights.keys().copied().collect();
+        let (weights, sum) = (Arc::new(weights.into_iter().collect()), empty.clone());
+        Ok(Self { job, cancelled, empty, sum, missing, weights, since: now })
+    }
+
+    fn add(&mut self, gateway: GatewayId, bytes: &[u8]) {
+        let mut part = self.empty.clone();
+        if part.read(bytes).is_ok() && self.sum.join(&part).is_ok() {
+            self.missing.remove(&gateway);
+        }
+    }
+
+    fn notice(&self, round: Round) -> Notice {
+        let (plan, cancelled) = (Arc::clone(self.empty.shared_plan()), self.cancelled.clone());
+        Notice::Weigh { round, cancelled, plan, weights: Arc::clone(&self.weights) }
+    }
+}
+
+fn failure(job: MergeJob, error: MergeError) -> Box<MergeFailure> {
+    let MergeJob { round, fragment, state, .. } = job;
+    Box::new(MergeFailure { round, fragment, state, error })
+}
+
+/// The state goes back to its rounds, and the updates stay with their senders.
+fn give_up(rounds: &mut Rounds, failure: MergeFailure) -> Option<Ended> {
+    rounds.failed(failure).map(|_| Ended::Abandoned)
+}

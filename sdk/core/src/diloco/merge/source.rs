@@ -1,0 +1,77 @@
+//! Where the sum of the updates on a segment comes from, block by block.
+
+use crate::diloco::quant::{Block, Span};
+use crate::diloco::{Codec, block};
+
+/// The sum of the updates on a segment.
+#[derive(Clone, Debug)]
+pub(super) enum Source<'a> {
+    /// Bodies and their factors, added up in this order.
+    Rounded(Vec<(f64, &'a [u8])>),
+    /// The same in whole numbers, where the order does not matter.
+    Whole(Vec<(f64, &'a [u8])>),
+    /// It was added up before, `[fragment_len]`.
+    Summed(&'a [f64]),
+}
+
+/// The updates on a segment: Δ is `factor` times their sum.
+#[derive(Clone, Debug)]
+pub(super) struct Added<'a> {
+    pub(super) source: Source<'a>,
+    pub(super) factor: f64,
+    /// L2 norm of Δ.
+    pub(super) norm: f64,
+}
+
+impl Default for Added<'_> {
+    /// Nothing.
+    fn default() -> Self {
+        Self { source: Source::Whole(Vec::new()), factor: 0.0, norm: 0.0 }
+    }
+}
+
+impl Source<'_> {
+    /// The sum on `block`, for which `space` has room.
+    ///
+    /// To add up bodies twice, once for the norm and once for the step, is faster than to write 8 bytes a value and
+    /// read them again.
+    #[inline(always)]
+    pub(super) fn on<'s>(&'s self, codec: &Codec, block: &Block, space: &'s mut [f64]) -> &'s [f64] {
+        let space = &mut space[..block.values.len()];
+        match self {
+            Self::Rounded(bodies) => {
+                space.fill(0.0);
+                for (factor, body) in bodies {
+                    codec.add_block(block, body, *factor, space);
+                }
+            }
+            Self::Whole(bodies) => {
+                space.fill(0.0);
+                for (factor, body) in bodies {
+                    codec.add_whole_block(block, body, *factor, space);
+                }
+            }
+            Self::Summed(sums) => return &sums[block.values.clone()],
+        }
+        space
+    }
+}
+
+/// The square of the norm of a sum on `span`.
+#[cfg_attr(feature = "simd", multiversion::multiversion(targets = "simd"))]
+pub(super) fn square(codec: &Codec, span: Span, source: &Source<'_>) -> f64 {
+    let mut space = vec![0.0; codec.block_len()];
+    let mut square = 0.0;
+    for block in codec.blocks(span) {
+        square += block::sum_squares(source.on(codec, &block, &mut space), |sum| *sum);
+    }
+    square
+}
+
+/// Adds `factor` times a body to the whole numbers `sums`, `[fragment_len]`, on `span`.
+#[cfg_attr(feature = "simd", multiversion::multiversion(targets = "simd"))]
+pub(super) fn add_whole(codec: &Codec, span: Span, body: &[u8], factor: f64, sums: &mut [f64]) {
+    for block in codec.blocks(span) {
+        codec.add_whole_block(&block, body, factor, &mut sums[block.values.clone()]);
+    }
+}

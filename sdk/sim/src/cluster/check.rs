@@ -1,0 +1,133 @@
+//! What must hold of a cluster, whatever happened.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use archipelago_core::cluster::{Record, state_of};
+use archipelago_core::diloco::syncer::Remake;
+use archipelago_core::diloco::{Entry, MergeEntry, checksum};
+use archipelago_core::wire::{LearnerId, Round, Serial, Version};
+
+use super::Cluster;
+
+/// What was broken.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Broken {
+    /// A record that was acknowledged is not there any more, or another one is.
+    #[error("record {0} was acknowledged and is not on the tape")]
+    Lost(u64),
+    /// The tape has forgotten what two replicas had.
+    #[error("the tape says something else than before")]
+    Tape,
+    /// Gateways were told of a round before its record was on the tape.
+    #[error("the end of round {0} was told before it was on the tape")]
+    Early(Round),
+    /// A version does not follow on the one before.
+    #[error("record {0} is no version that follows on the one before")]
+    Chain(u64),
+    /// An update was merged twice, or for another round than its own.
+    #[error("update {1} of learner {0} was merged in a round that is not its own, or twice")]
+    Twice(LearnerId, Serial),
+    /// A merge has an update that nobody sent.
+    #[error("update {1} of learner {0} was merged and never sent")]
+    Stranger(LearnerId, Serial),
+    /// A learner was told what is not so.
+    #[error("learner {0} was told of update {1} what the tape does not say")]
+    Untrue(LearnerId, Serial),
+    /// A merge in one place has other bits.
+    #[error("round {0}, merged in one place, gives something else")]
+    Diverged(Round),
+}
+
+impl Cluster {
+    /// Compares all that was told with the tape, and each merge with the one of a syncer in one process.
+    ///
+    /// # Errors
+    /// The first thing that is broken.
+    pub fn check(&self) -> Result<(), Broken> {
+        if self.tape.is_broken {
+            return Err(Broken::Tape);
+        }
+        if let Some(round) = self.told_early {
+            return Err(Broken::Early(round));
+        }
+        let tape = self.tape.committed();
+        let is_there = |(seq, record): &(&u64, &Record)| tape.get(**seq as usize - 1) == Some(*record);
+        if let Some((seq, _)) = self.acknowledged.iter().find(|entry| !is_there(entry)) {
+            return Err(Broken::Lost(*seq));
+        }
+        self.check_receipts(tape)?;
+        self.check_merges(tape)
+    }
+
+    fn check_receipts(&self, tape: &[Record]) -> Result<(), Broken> {
+        for learner in &self.learners {
+            for (&serial, &merged) in &learner.told {
+                let Some((round, _)) = learner.sent.get(&serial) else {
+                    return Err(Broken::Untrue(learner.id, serial));
+                };
+                // What was told is on the tape, under the number of the round.
+                let record = tape.get(round.0 as usize - 1);
+                let said =
+                    record.map(|record| record.has_merged(learner.id, serial).then_some(Version(round.0)));
+                if learner.is_confused || said != Some(merged) {
+                    return Err(Broken::Untrue(learner.id, serial));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_merges(&self, tape: &[Record]) -> Result<(), Broken> {
+        let mut before = Version(0);
+        let mut merged = BTreeSet::new();
+        let (fragments, initial) = (&self.run.fragments, std::slice::from_ref(&self.run.owner.initial));
+        let last = Version(tape.len() as u64);
+        let remakes = Remake::all(fragments, self.run.codec, initial, &BTreeSet::new(), &[last]);
+        let mut alone = remakes.into_iter().next();
+        for (record, seq) in tape.iter().zip(1..) {
+            let Record::Merged { merge, state } = record else { continue };
+            let MergeEntry { round, base, version, parts, .. } = &**merge;
+            if (*base, *version, *round) != (before, Version(seq), Round(seq)) {
+                return Err(Broken::Chain(seq));
+            }
+            before = *version;
+            let mut bodies = Vec::new();
+            for part in parts {
+                let sent = self.learners.iter().find(|learner| learner.id == part.learner);
+                let Some((sent_for, body)) = sent.and_then(|learner| learner.sent.get(&part.serial)) else {
+                    return Err(Broken::Stranger(part.learner, part.serial));
+                };
+                if sent_for != round || !merged.insert((part.learner, part.serial)) {
+                    return Err(Broken::Twice(part.learner, part.serial));
+                }
+                bodies.push(body.clone());
+            }
+            let diverged = Broken::Diverged(*round);
+            let Some(alone) = &mut alone else { return Err(diverged) };
+            let mut bodies = bodies.into_iter();
+            let followed =
+                alone.follow(&Entry::Merged((**merge).clone()), |_| Ok(bodies.next().unwrap_or_default()));
+            let stored = self.blobs.get(&seq).filter(|bytes| checksum(bytes) == *state);
+            let theirs = stored.and_then(|bytes| state_of(*version, alone.theta().1.len(), bytes));
+            let is_same = theirs.is_some_and(|theirs| *theirs.theta == alone.theta().1);
+            if followed.is_err() || !is_same {
+                return Err(diverged);
+            }
+        }
+        Ok(())
+    }
+
+    /// How often each learner was merged, as the tape says.
+    #[must_use]
+    pub fn merges(&self) -> BTreeMap<LearnerId, usize> {
+        let mut merges: BTreeMap<_, _> = self.learners.iter().map(|learner| (learner.id, 0)).collect();
+        for record in self.tape.committed() {
+            if let Record::Merged { merge, .. } = record {
+                for part in &merge.parts {
+                    *merges.entry(part.learner).or_default() += 1;
+                }
+            }
+        }
+        merges
+    }
+}

@@ -1,0 +1,111 @@
+//! What goes wrong with machines, by order or by chance.
+
+use archipelago_core::wire::Millis;
+
+use super::{Cluster, Happening};
+
+/// Something that goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// An owner's process ends, and another one begins.
+    KillOwner(usize),
+    /// An owner does nothing for so many milliseconds, and then goes on as if nothing had been.
+    PauseOwner(usize, u64),
+    /// An owner is cut off for so many milliseconds.
+    CutOwner(usize, u64),
+    /// An owner thinks that its leases last so many milliseconds longer than they do.
+    LateOwner(usize, u64),
+    /// A gateway's process ends with all that it holds, and another one begins.
+    KillGateway(usize),
+    /// A gateway does nothing for so many milliseconds.
+    PauseGateway(usize, u64),
+    /// A gateway is cut off for so many milliseconds.
+    CutGateway(usize, u64),
+    /// The leader of the tape is lost, with what only it has; it is back after so many milliseconds.
+    KillLeader(u64),
+    /// A learner loses its connection, and comes back to any gateway.
+    Move(usize),
+}
+
+impl Cluster {
+    /// Has this go wrong now.
+    pub fn inject(&mut self, fault: Fault) {
+        self.strike(fault);
+    }
+
+    /// Has `count` things go wrong in the next `ms` milliseconds, by chance.
+    pub fn storm(&mut self, count: u64, ms: u64) {
+        for _ in 0..count {
+            let (at, fault) = (self.rng.below(ms), self.any_fault());
+            self.plan_in(at, Happening::Fault(fault));
+        }
+    }
+
+    /// Nothing hinders anybody from here on.
+    pub fn calm(&mut self) {
+        (self.weather.loss, self.weather.twice) = (0.0, 0.0);
+        let now = self.now;
+        for process in &mut self.owners {
+            (process.paused, process.apart, process.late_ms) = (process.paused.min(now), now, 0);
+        }
+        for process in &mut self.gateways {
+            (process.paused, process.apart) = (process.paused.min(now), now);
+        }
+    }
+
+    fn any_fault(&mut self) -> Fault {
+        let owner = self.rng.below(self.owners.len() as u64) as usize;
+        let gateway = self.rng.below(self.gateways.len() as u64) as usize;
+        let ms = self.rng.between(50, 6_000);
+        match self.rng.below(12) {
+            0 => Fault::KillOwner(owner),
+            1 | 2 => Fault::PauseOwner(owner, ms),
+            3 => Fault::CutOwner(owner, ms),
+            4 => Fault::LateOwner(owner, 2 * ms),
+            5 => Fault::KillGateway(gateway),
+            6 => Fault::PauseGateway(gateway, ms),
+            7 => Fault::CutGateway(gateway, ms),
+            8 | 9 => Fault::KillLeader(ms),
+            _ => Fault::Move(self.rng.below(self.learners.len() as u64) as usize),
+        }
+    }
+
+    pub(super) fn strike(&mut self, fault: Fault) {
+        let after = |ms| Millis(self.now.0 + ms);
+        match fault {
+            Fault::KillOwner(at) => {
+                let machine = self.owner();
+                let process = &mut self.owners[at];
+                (process.machine, process.life) = (machine, process.life + 1);
+            }
+            Fault::PauseOwner(at, ms) => self.owners[at].paused = after(ms),
+            Fault::CutOwner(at, ms) => self.owners[at].apart = after(ms),
+            Fault::LateOwner(at, ms) => self.owners[at].late_ms = ms,
+            Fault::KillGateway(at) => {
+                let machine = self.gateway(at);
+                let process = &mut self.gateways[at];
+                (process.machine, process.life) = (machine, process.life + 1);
+                for learner in 0..self.learners.len() {
+                    if self.learners[learner].gateway == Some(at) {
+                        self.drop_learner(learner);
+                    }
+                }
+            }
+            Fault::PauseGateway(at, ms) => self.gateways[at].paused = after(ms),
+            Fault::CutGateway(at, ms) => self.gateways[at].apart = after(ms),
+            Fault::KillLeader(ms) => {
+                let other = self.rng.below(3) as usize;
+                self.tape.crash(other);
+                let elect = self.rng.between(300, 3_000);
+                self.plan_in(elect, Happening::Elect);
+                self.plan_in(ms, Happening::Restart);
+            }
+            Fault::Move(at) => self.drop_learner(at),
+        }
+    }
+
+    fn drop_learner(&mut self, at: usize) {
+        let ms = self.rng.between(10, 1_000);
+        self.plan_in(ms, Happening::Connect(at));
+    }
+}

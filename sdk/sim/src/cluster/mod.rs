@@ -1,0 +1,359 @@
+//! Owners, gateways and learners of one fragment in virtual time, with a tape, blobs, a roster and a bus that fail.
+//!
+//! The machines are those of [`archipelago_core::cluster`]; here are only the services between them and their faults.
+//! [`Cluster::check`] compares all that was told with the tape, and each merge with the one of a syncer in one process.
+
+mod check;
+mod fault;
+mod learner;
+mod run;
+mod service;
+mod tape;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use archipelago_core::cluster::{
+    Gateway, GatewayId, GatewayInput, GatewayOrder, GatewayTerms, Notice, Order, Owner, OwnerInput,
+    OwnerTerms, ProcessId, Record,
+};
+use archipelago_core::diloco::checksum;
+use archipelago_core::wire::{LearnerId, Millis, Round, RunId, Serial, Update, Version};
+
+use crate::world::{Queue, Rng};
+pub use check::Broken;
+pub use fault::Fault;
+use learner::Learner;
+use run::{P, Run, STANDING, run};
+use service::Service;
+use tape::Tape;
+
+/// Machines are told that time passes, in milliseconds.
+const TICK_MS: u64 = 100;
+/// How long a lease lasts, in milliseconds.
+const LEASE_MS: u64 = 3_000;
+
+/// How much goes wrong on the way.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Weather {
+    /// Share of what is on the bus, or on the way to a service or back, that is lost.
+    pub loss: f64,
+    /// Share of it that arrives twice.
+    pub twice: f64,
+    /// Longest time on the way, in milliseconds; later messages overtake earlier ones.
+    pub delay_ms: u64,
+    /// Longest time that a replica of the tape takes to write, in milliseconds.
+    pub disk_ms: u64,
+}
+
+/// A process, and what hinders it.
+#[derive(Debug)]
+struct Process<T> {
+    machine: T,
+    /// Counts its lives: what was meant for a former one is lost.
+    life: u32,
+    /// It does nothing until then.
+    paused: Millis,
+    /// Nothing comes or goes until then.
+    apart: Millis,
+    /// It thinks that its lease lasts so much longer, in milliseconds.
+    late_ms: u64,
+}
+
+#[derive(Debug)]
+enum Happening {
+    Tick,
+    Owner(usize, u32, OwnerInput),
+    Gateway(usize, u32, GatewayInput),
+    /// What an owner asks for arrives where it is done.
+    Order(usize, u32, Order),
+    /// A gateway reads the tape.
+    Read(usize, u32, u64),
+    /// A replica has written what the leader had.
+    Copied(usize),
+    /// A record that was taken is looked after until it is committed.
+    Await(usize, u32, u64, u64, Record),
+    Elect,
+    Restart,
+    /// A learner is asked by its gateway, on this connection.
+    Asked(usize, u32, Round),
+    /// It has made progress.
+    Trained(usize, u32, Round),
+    Receipt(usize, u32, Serial, Option<Version>),
+    Connect(usize),
+    /// A gateway finds that the connection of a learner is gone.
+    Left(usize, u32, usize),
+    Fault(Fault),
+}
+
+/// A run on several machines, in virtual time. One seed and one sequence of calls lead to one history.
+#[derive(Debug)]
+pub struct Cluster {
+    now: Millis,
+    rng: Rng,
+    weather: Weather,
+    queue: Queue<Happening>,
+    run: Run,
+    owners: Vec<Process<Owner>>,
+    gateways: Vec<Process<Gateway>>,
+    learners: Vec<Learner>,
+    tape: Tape,
+    blobs: BTreeMap<u64, Arc<Vec<u8>>>,
+    /// Who owns the fragment, and until when.
+    lease: Option<(usize, u32, Millis)>,
+    /// Records that an owner was told are on the tape.
+    acknowledged: BTreeMap<u64, Record>,
+    told_early: Option<Round>,
+    processes: u64,
+}
+
+impl Cluster {
+    /// Two owners of which one leads, some gateways, and some learners.
+    ///
+    /// # Panics
+    /// Not for any numbers.
+    #[must_use]
+    pub fn new(seed: u64, gateways: usize, learners: u32, weather: Weather) -> Self {
+        let mut cluster = Self {
+            now: Millis(0),
+            rng: Rng::stream(seed, 0xc1),
+            weather,
+            queue: Queue::new(),
+            run: run(seed),
+            owners: Vec::new(),
+            gateways: Vec::new(),
+            learners: (1..=learners).map(|id| Learner::new(LearnerId(id))).collect(),
+            tape: Tape::default(),
+            blobs: BTreeMap::new(),
+            lease: None,
+            acknowledged: BTreeMap::new(),
+            told_early: None,
+            processes: 0,
+        };
+        for _ in 0..2 {
+            let machine = cluster.owner();
+            cluster.owners.push(process(machine));
+        }
+        for at in 0..gateways {
+            let machine = cluster.gateway(at);
+            cluster.gateways.push(process(machine));
+        }
+        cluster.tape.elect();
+        (0..learners as usize).for_each(|learner| cluster.plan_in(0, Happening::Connect(learner)));
+        cluster.plan_in(0, Happening::Tick);
+        cluster
+    }
+
+    /// Does all that happens in the next `ms` milliseconds.
+    pub fn run_for(&mut self, ms: u64) {
+        let until = Millis(self.now.0 + ms);
+        while let Some((at, what)) = self.queue.next_until(until) {
+            self.now = at;
+            self.happen(what);
+        }
+        self.now = until;
+    }
+
+    /// Merges that are on the tape.
+    #[must_use]
+    pub fn versions(&self) -> usize {
+        self.tape.committed().iter().filter(|record| matches!(record, Record::Merged { .. })).count()
+    }
+
+    /// Records on the tape.
+    #[must_use]
+    pub fn records(&self) -> &[Record] {
+        self.tape.committed()
+    }
+
+    fn happen(&mut self, what: Happening) {
+        match what {
+            Happening::Tick => self.tick(),
+            Happening::Owner(at, life, input) => self.owner_hears(at, life, input),
+            Happening::Gateway(at, life, input) => self.gateway_hears(at, life, input),
+            Happening::Order(at, life, order) => self.serve(at, life, order),
+            Happening::Read(at, life, after) => {
+                if let Some(records) = self.tape.read(after) {
+                    self.answer_gateway(at, life, GatewayInput::Records(after, records));
+                }
+            }
+            Happening::Copied(replica) => self.tape.copy(replica),
+            Happening::Await(at, life, seq, view, record) => self.look_after(at, life, seq, view, record),
+            Happening::Elect => self.tape.elect(),
+            Happening::Restart => self.tape.restart(),
+            Happening::Asked(at, epoch, round) => {
+                let learner = &self.learners[at];
+                if learner.epoch == epoch && learner.unsettled.is_none() {
+                    let ms = self.rng.between(5, 150);
+                    self.plan_in(ms, Happening::Trained(at, epoch, round));
+                }
+            }
+            Happening::Trained(at, epoch, round) => self.hand_in(at, epoch, round),
+            Happening::Receipt(at, epoch, serial, merged) => {
+                let learner = &mut self.learners[at];
+                if learner.epoch == epoch {
+                    learner.hear(serial, merged);
+                }
+            }
+            Happening::Connect(at) => self.connect(at),
+            Happening::Left(gateway, life, at) => {
+                // Who is back at the same one has another connection there.
+                if self.learners[at].gateway != Some(gateway) {
+                    self.gateway_hears(gateway, life, GatewayInput::Left(self.learners[at].id));
+                }
+            }
+            Happening::Fault(fault) => self.strike(fault),
+        }
+    }
+
+    fn tick(&mut self) {
+        self.plan_in(TICK_MS, Happening::Tick);
+        for at in 0..self.owners.len() {
+            let life = self.owners[at].life;
+            self.owner_hears(at, life, OwnerInput::Tick);
+            self.claim(at);
+        }
+        for at in 0..self.gateways.len() {
+            let life = self.gateways[at].life;
+            self.gateway_hears(at, life, GatewayInput::Tick);
+        }
+        // What was not copied is copied once more.
+        self.copy_to_all();
+    }
+
+    fn owner_hears(&mut self, at: usize, life: u32, input: OwnerInput) {
+        let (now, process) = (self.now, &mut self.owners[at]);
+        if process.life != life {
+            return;
+        }
+        if process.paused > now {
+            if !matches!(input, OwnerInput::Tick) {
+                self.queue.plan(process.paused, Happening::Owner(at, life, input));
+            }
+            return;
+        }
+        process.machine.handle(now, input);
+        while let Some(order) = self.owners[at].machine.poll() {
+            match order {
+                Order::Tell(notice) => self.broadcast(at, &notice),
+                order => self.ship(Service::Owner(at), Happening::Order(at, life, order)),
+            }
+        }
+    }
+
+    fn gateway_hears(&mut self, at: usize, life: u32, input: GatewayInput) {
+        let (now, process) = (self.now, &mut self.gateways[at]);
+        if process.life != life {
+            return;
+        }
+        if process.paused > now {
+            if !matches!(input, GatewayInput::Tick) {
+                self.queue.plan(process.paused, Happening::Gateway(at, life, input));
+            }
+            return;
+        }
+        process.machine.handle(input);
+        while let Some(order) = self.gateways[at].machine.poll() {
+            match order {
+                GatewayOrder::Ask(learner, round) => {
+                    self.tell_learner(at, learner, |at, epoch| Happening::Asked(at, epoch, round))
+                }
+                GatewayOrder::Receipt(learner, serial, merged) => {
+                    self.tell_learner(at, learner, |at, epoch| Happening::Receipt(at, epoch, serial, merged))
+                }
+                GatewayOrder::Reply(reply) => {
+                    for owner in 0..self.owners.len() {
+                        let life = self.owners[owner].life;
+                        let input = OwnerInput::Reply(reply.clone());
+                        self.ship_between(at, owner, Happening::Owner(owner, life, input));
+                    }
+                }
+                GatewayOrder::Read(after) => {
+                    self.ship(Service::Gateway(at), Happening::Read(at, life, after))
+                }
+            }
+        }
+    }
+
+    fn broadcast(&mut self, owner: usize, notice: &Notice) {
+        if let Notice::Ended(round) = notice
+            && round.0 > self.tape.committed().len() as u64
+        {
+            self.told_early = Some(*round);
+        }
+        for at in 0..self.gateways.len() {
+            let (life, input) = (self.gateways[at].life, GatewayInput::Notice(notice.clone()));
+            self.ship_between(at, owner, Happening::Gateway(at, life, input));
+        }
+    }
+
+    /// To a learner of gateway `at`, over its socket.
+    fn tell_learner(&mut self, at: usize, learner: LearnerId, what: impl FnOnce(usize, u32) -> Happening) {
+        let index = learner.0 as usize - 1;
+        let learner = &self.learners[index];
+        if learner.gateway == Some(at) {
+            let what = what(index, learner.epoch);
+            let ms = self.rng.between(1, 40);
+            self.plan_in(ms, what);
+        }
+    }
+
+    /// From a learner to its gateway, over its socket.
+    fn learner_says(&mut self, at: usize, input: GatewayInput) {
+        if let Some(gateway) = self.learners[at].gateway {
+            let (life, ms) = (self.gateways[gateway].life, self.rng.between(1, 40));
+            self.plan_in(ms, Happening::Gateway(gateway, life, input));
+        }
+    }
+
+    fn connect(&mut self, at: usize) {
+        let gateway = self.rng.below(self.gateways.len() as u64) as usize;
+        let learner = &mut self.learners[at];
+        learner.epoch += 1;
+        let before = learner.gateway.replace(gateway);
+        let (id, unsettled) = (learner.id, learner.unsettled);
+        if let Some(before) = before {
+            let (life, ms) = (self.gateways[before].life, self.rng.between(1, 500));
+            self.plan_in(ms, Happening::Left(before, life, at));
+        }
+        self.learner_says(at, GatewayInput::Came(id, unsettled));
+    }
+
+    /// A learner hands in what it made of nothing: noise, as long as any other's.
+    fn hand_in(&mut self, at: usize, epoch: u32, round: Round) {
+        let learner = &self.learners[at];
+        if learner.epoch != epoch || learner.unsettled.is_some() {
+            return;
+        }
+        let len = self.run.fragments.len(P);
+        let values: Vec<f32> = (0..len).map(|_| 1e-3 * self.rng.bell()).collect();
+        let body = self.run.codec.encode(&self.run.segments, &values);
+        let learner = &mut self.learners[at];
+        let (id, serial) = (learner.id, learner.send(round, body.clone()));
+        let (run, base, seen, checksum) = (RunId(1), Version(0), Vec::new(), checksum(&body));
+        let update = Update { run, fragment: P, serial, base, steps: 10, tokens: 80, body, checksum, seen };
+        let update = self.run.verifier.verify(update);
+        self.learner_says(at, GatewayInput::Update(id, round, update, STANDING));
+    }
+
+    fn owner(&mut self) -> Owner {
+        self.processes += 1;
+        Owner::new(OwnerTerms { process: ProcessId(self.processes), ..self.run.owner.clone() })
+    }
+
+    fn gateway(&self, at: usize) -> Gateway {
+        let (gateway, segments) = (GatewayId(at as u32), Arc::clone(&self.run.segments));
+        Gateway::new(GatewayTerms { gateway, segments, codec: self.run.codec })
+    }
+
+    fn plan_in(&mut self, ms: u64, what: Happening) {
+        self.queue.plan(Millis(self.now.0 + ms), what);
+    }
+}
+
+fn process<T>(machine: T) -> Process<T> {
+    Process { machine, life: 0, paused: Millis(0), apart: Millis(0), late_ms: 0 }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,81 @@
+//! The run that a cluster trains: one fragment, and learners of whom anything is believed.
+
+use std::sync::Arc;
+
+use archipelago_core::cluster::{OwnerTerms, ProcessId};
+use archipelago_core::diloco::{
+    Codec, FragmentState, Fragments, Influence, Layout, MergeRule, OuterSpec, QuorumPolicy, Repute,
+    RoundTerms, Segment, Standing, Tensor, Timing, Verifier,
+};
+use archipelago_core::model::Preset;
+use archipelago_core::wire::{ApplyPolicy, Code, ExchangeSpec, FragmentId, MergeClass};
+
+use crate::world::Rng;
+
+/// The fragment.
+pub(super) const P: FragmentId = FragmentId(0);
+
+/// Every learner is one of whom anything is believed.
+pub(super) const STANDING: Standing = Standing {
+    step_ms_least: 1.0,
+    step_tokens: 8,
+    unmerged_tokens: 1_000_000,
+    repute: Repute { is_new: false, is_doubted: false, is_shown: None },
+    has_voice: true,
+    clock_tokens: 0,
+};
+
+/// What never changes in a run.
+#[derive(Debug)]
+pub(super) struct Run {
+    pub(super) fragments: Arc<Fragments>,
+    pub(super) codec: Codec,
+    pub(super) verifier: Verifier,
+    pub(super) owner: OwnerTerms,
+    pub(super) segments: Arc<Vec<Segment>>,
+}
+
+/// A run of one fragment, with a tensor whose directions cancel out whenever learners disagree.
+pub(super) fn run(seed: u64) -> Run {
+    let tensor = |name: &str, rows, cols, merge| Tensor { name: name.to_owned(), rows, cols, merge };
+    let tensors = vec![
+        tensor("matrix", 4, 40, MergeClass::Radial),
+        tensor("embedding", 1, 30, MergeClass::Mean),
+        tensor("scalar", 1, 1, MergeClass::Radial),
+    ];
+    let layout = Layout::new(tensors).expect("a layout");
+    let apply = ApplyPolicy::Keep { residue: true };
+    let exchange = ExchangeSpec { fragments: 1, sync_every: 10, block: 16, code: Code::Int4, apply };
+    let fragments = Arc::new(Fragments::plan(&layout, 1.try_into().expect("one fragment")));
+    let codec = Codec::new(&exchange).expect("a code");
+    let segments = fragments.segments(P).expect("the first fragment").to_vec();
+    let mut rng = Rng::stream(seed, 0xc2);
+    let theta = (0..fragments.len(P)).map(|_| rng.bell()).collect();
+    let rounds = RoundTerms {
+        fragment: P,
+        segments: segments.clone(),
+        experts: Vec::new(),
+        mixture: None,
+        codec,
+        inner: Preset::Tiny.inner(),
+        sync_every: exchange.sync_every,
+        is_additive: true,
+        lease_ms: 60_000,
+        quorum: QuorumPolicy { updates_min: 2.try_into().expect("above 0"), ..QuorumPolicy::default() },
+        merge: MergeRule::Radial,
+        influence: Influence::default(),
+        norm_ratio_max: 1.5,
+    };
+    let owner = OwnerTerms {
+        process: ProcessId(0),
+        rounds,
+        outer: OuterSpec::default(),
+        initial: FragmentState::new(theta),
+        timing: Timing { step_ms: 10.0, launch_ms: 100.0, ..Timing::default() },
+        rest_ms: 100,
+        again_ms: 300,
+        sums_ms: 2_000,
+    };
+    let verifier = Verifier::new(Arc::clone(&fragments), codec);
+    Run { fragments, codec, verifier, owner, segments: Arc::new(segments) }
+}

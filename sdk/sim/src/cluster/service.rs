@@ -1,0 +1,123 @@
+//! The services between the machines: how messages travel, and who does what owners ask for.
+
+use std::sync::Arc;
+
+use archipelago_core::cluster::{GatewayInput, Order, OwnerInput, Record};
+use archipelago_core::wire::Millis;
+
+use super::tape::{REPLICAS, Taken};
+use super::{Cluster, Happening, LEASE_MS};
+
+/// Whose message to a service it is, or from one.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Service {
+    Owner(usize),
+    Gateway(usize),
+}
+
+impl Cluster {
+    /// Sends something to a service or back, unless it is lost. The machines repeat what they have no answer to.
+    pub(super) fn ship(&mut self, who: Service, what: Happening) {
+        let apart = match who {
+            Service::Owner(at) => self.owners[at].apart,
+            Service::Gateway(at) => self.gateways[at].apart,
+        };
+        if apart <= self.now && !self.rng.chance(self.weather.loss) {
+            let ms = self.rng.between(1, self.weather.delay_ms);
+            self.plan_in(ms, what);
+        }
+    }
+
+    /// Sends something over the bus.
+    pub(super) fn ship_between(&mut self, gateway: usize, owner: usize, what: Happening) {
+        if self.gateways[gateway].apart > self.now || self.owners[owner].apart > self.now {
+            return;
+        }
+        if self.rng.chance(self.weather.twice) {
+            let again = match &what {
+                Happening::Owner(at, life, input) => Happening::Owner(*at, *life, input.clone()),
+                Happening::Gateway(at, life, input) => Happening::Gateway(*at, *life, input.clone()),
+                _ => return,
+            };
+            let ms = self.rng.between(1, 3 * self.weather.delay_ms);
+            self.plan_in(ms, again);
+        }
+        if !self.rng.chance(self.weather.loss) {
+            let ms = self.rng.between(1, self.weather.delay_ms);
+            self.plan_in(ms, what);
+        }
+    }
+
+    /// The owner's order arrives.
+    pub(super) fn serve(&mut self, at: usize, life: u32, order: Order) {
+        match order {
+            Order::Append { expect, record } => match self.tape.append(expect, record.clone()) {
+                Taken::Silence => {}
+                Taken::Refused => self.answer_owner(at, life, OwnerInput::Refused),
+                Taken::At(seq, view) => {
+                    self.copy_to_all();
+                    self.look_after(at, life, seq, view, record);
+                }
+            },
+            Order::Read(after) => {
+                if let Some(records) = self.tape.read(after) {
+                    self.answer_owner(at, life, OwnerInput::Records(after, records));
+                }
+            }
+            Order::Store(key, bytes) => {
+                let there = self.blobs.entry(key).or_insert_with(|| Arc::clone(&bytes));
+                let is_ours = *there == bytes;
+                self.answer_owner(at, life, OwnerInput::Stored(key, is_ours));
+            }
+            Order::Load(key) => {
+                let bytes = self.blobs.get(&key).map(|bytes| bytes.to_vec());
+                self.answer_owner(at, life, OwnerInput::Loaded(key, bytes));
+            }
+            Order::Tell(_) => {}
+        }
+    }
+
+    /// Acknowledges a record once it is committed; never if its view is over by then.
+    pub(super) fn look_after(&mut self, at: usize, life: u32, seq: u64, view: u64, record: Record) {
+        if self.tape.has(seq, view) {
+            self.acknowledged.insert(seq, record);
+            self.answer_owner(at, life, OwnerInput::Appended(seq));
+        } else if self.tape.is_of(view) {
+            self.plan_in(5, Happening::Await(at, life, seq, view, record));
+        }
+    }
+
+    /// Has the leader's log written by the others.
+    pub(super) fn copy_to_all(&mut self) {
+        for replica in 0..REPLICAS {
+            let ms = self.rng.between(1, self.weather.disk_ms);
+            self.plan_in(ms, Happening::Copied(replica));
+        }
+    }
+
+    /// The owner asks for the lease, or to have it longer.
+    pub(super) fn claim(&mut self, at: usize) {
+        let process = &self.owners[at];
+        let (life, late_ms) = (process.life, process.late_ms);
+        if process.paused > self.now || process.apart > self.now {
+            return;
+        }
+        let is_free =
+            self.lease.is_none_or(|(owner, its, until)| until < self.now || (owner, its) == (at, life));
+        if is_free {
+            let until = Millis(self.now.0 + LEASE_MS);
+            self.lease = Some((at, life, until));
+            self.answer_owner(at, life, OwnerInput::Leased(Millis(until.0 + late_ms)));
+        } else if late_ms == 0 {
+            self.answer_owner(at, life, OwnerInput::NotLeased);
+        }
+    }
+
+    pub(super) fn answer_owner(&mut self, at: usize, life: u32, input: OwnerInput) {
+        self.ship(Service::Owner(at), Happening::Owner(at, life, input));
+    }
+
+    pub(super) fn answer_gateway(&mut self, at: usize, life: u32, input: GatewayInput) {
+        self.ship(Service::Gateway(at), Happening::Gateway(at, life, input));
+    }
+}

@@ -1,0 +1,113 @@
+//! Seeded storms over owners, gateways, learners and the services between them.
+
+use std::ops::Range;
+
+use super::*;
+
+const MILD: Weather = Weather { loss: 0.0, twice: 0.0, delay_ms: 20, disk_ms: 10 };
+
+/// Storms in one run of the tests.
+const SEEDS: u64 = 60;
+
+/// Those of `CLUSTER_SEEDS=from..until`, or so many.
+fn seeds(count: u64) -> Range<u64> {
+    let Ok(asked) = std::env::var("CLUSTER_SEEDS") else { return 0..count };
+    let range =
+        asked.split_once("..").and_then(|(from, until)| Some(from.parse().ok()?..until.parse().ok()?));
+    range.expect("CLUSTER_SEEDS is two numbers with .. between them")
+}
+
+fn weather(seed: u64) -> Weather {
+    let mut rng = Rng::stream(seed, 0xc3);
+    Weather {
+        loss: 0.1 * rng.unit(),
+        twice: 0.2 * rng.unit(),
+        delay_ms: rng.between(5, 200),
+        disk_ms: rng.between(2, 400),
+    }
+}
+
+/// Goal: whatever goes wrong, there is one chain of versions, nothing that was acknowledged is lost, no update is in
+/// two sums, each learner is told what the tape says, and each merge has the bits that it has in one place; and once
+/// all is calm, everybody is merged again.
+#[test]
+fn no_storm_breaks_anything_and_everybody_counts() {
+    let (mut versions, mut takeovers) = (0, 0);
+    for seed in seeds(SEEDS) {
+        let mut cluster = Cluster::new(seed, 1 + seed as usize % 4, 2 + seed as u32 % 7, weather(seed));
+        cluster.storm(25, 20_000);
+        for _ in 0..2 {
+            cluster.run_for(10_000);
+            cluster.check().unwrap_or_else(|broken| panic!("seed {seed}: {broken}"));
+        }
+        cluster.calm();
+        cluster.run_for(15_000);
+        let before = cluster.merges();
+        cluster.run_for(15_000);
+        cluster.check().unwrap_or_else(|broken| panic!("seed {seed}, calm: {broken}"));
+        for (learner, merges) in cluster.merges() {
+            assert!(merges > before[&learner], "seed {seed}: learner {learner} is not merged any more");
+        }
+        versions += cluster.versions();
+        takeovers += cluster.records().iter().filter(|record| matches!(record, Record::Took(_))).count();
+    }
+    // What is tested is there: merges, and owners that followed one another.
+    let runs = seeds(SEEDS).count();
+    assert!(
+        versions > 20 * runs && takeovers > runs,
+        "{versions} versions, {takeovers} takeovers in {runs} runs"
+    );
+}
+
+/// Goal: nobody hindered, nearly every round is merged, with the updates of all learners.
+#[test]
+fn a_calm_cluster_merges_all_in_every_round() {
+    let mut cluster = Cluster::new(1, 3, 9, MILD);
+    cluster.run_for(20_000);
+    cluster.check().unwrap();
+    let took = cluster.records().iter().filter(|record| matches!(record, Record::Took(_))).count();
+    assert_eq!(took, 1, "one owner leads");
+    assert!(cluster.versions() >= 30, "{}", cluster.versions());
+    let last = cluster.records().iter().rev().find_map(|record| match record {
+        Record::Merged { merge, .. } => Some(merge.parts.len()),
+        _ => None,
+    });
+    assert_eq!(last, Some(9));
+}
+
+/// Goal: an owner that was paused beyond its lease, and thinks that it has it still, gets nothing onto the tape.
+#[test]
+fn a_stale_owner_is_refused() {
+    let mut cluster = Cluster::new(5, 2, 4, MILD);
+    cluster.run_for(5_000);
+    let (first, ..) = cluster.lease.unwrap();
+    let took = |cluster: &Cluster| {
+        let took = cluster.records().iter().filter_map(|record| match record {
+            Record::Took(process) => Some(*process),
+            _ => None,
+        });
+        took.collect::<Vec<_>>()
+    };
+    assert_eq!(took(&cluster).len(), 1);
+    cluster.inject(Fault::LateOwner(first, 60_000));
+    cluster.run_for(500);
+    cluster.inject(Fault::PauseOwner(first, 6_000));
+    cluster.run_for(20_000);
+    cluster.check().unwrap();
+    let owners = took(&cluster);
+    assert_eq!(owners.len(), 2, "the other one took over, and the first one did not come back");
+    assert_ne!(owners[0], owners[1]);
+}
+
+/// Goal: one seed is one history.
+#[test]
+fn one_seed_is_one_history() {
+    let records = |seed| {
+        let mut cluster = Cluster::new(seed, 3, 5, weather(seed));
+        cluster.storm(20, 20_000);
+        cluster.run_for(25_000);
+        cluster.records().to_vec()
+    };
+    assert!(records(3).len() > 5);
+    assert_eq!(records(3), records(3));
+}
