@@ -19,6 +19,7 @@ pub(super) const P: FragmentId = FragmentId(0);
 pub(super) const STANDING: Standing = Standing {
     step_ms_least: 1.0,
     step_tokens: 8,
+    stranger_ms: None,
     unmerged_tokens: 1_000_000,
     repute: Repute { is_new: false, is_doubted: false, is_shown: None },
     has_voice: true,
