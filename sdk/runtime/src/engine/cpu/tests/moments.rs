@@ -83,6 +83,7 @@ fn mean_and_error(values: &[f64]) -> (f64, f64) {
 /// Goal: moments in 16 bits cost a model nothing that shows beside what chance does. `MOMENT_PRESET`, `MOMENT_STEPS`
 /// and `MOMENT_SEEDS` make it longer.
 #[test]
+#[ignore = "a measurement, for tests/evidence/MEMORY.md: what chance does is more than any bound that would show harm"]
 fn half_moments_learn_as_whole_ones() {
     let preset = setting("MOMENT_PRESET", Preset::Tiny);
     let (steps, seeds) = (setting("MOMENT_STEPS", 100), setting("MOMENT_SEEDS", 2));

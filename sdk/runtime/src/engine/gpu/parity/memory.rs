@@ -201,13 +201,13 @@ parity!(
     large_presets_have_room
 );
 
-/// Steps of a preset that is named in `MEMORY_PRESET`, with all thrift or as `MEMORY_THRIFT` says (0 to 2), told with
-/// their time and memory; nothing where none is named, for they take minutes on a program on the CPU.
+/// Steps of `llama-135m` or the preset that is named in `MEMORY_PRESET`, with all thrift or as `MEMORY_THRIFT` says (0
+/// to 2), told with their time and memory.
 #[cfg(test)]
 #[test]
+#[ignore = "a measurement: a step takes half an hour where a program on the CPU plays the GPU"]
 fn a_step_of_a_large_preset() {
-    let Some(preset) = std::env::var("MEMORY_PRESET").ok() else { return };
-    let preset: Preset = preset.parse().unwrap();
+    let preset = std::env::var("MEMORY_PRESET").ok().map_or(Preset::Llama135m, |name| name.parse().unwrap());
     let rung = std::env::var("MEMORY_THRIFT").ok().map_or(2, |rung| rung.parse().unwrap());
     futures::executor::block_on(async {
         let gpu = default_gpu().await;
@@ -231,6 +231,7 @@ fn a_step_of_a_large_preset() {
             let stats = engine.step(&rehearsal.tokens, 1e-3).await.unwrap();
             engine.settle().await.unwrap();
             println!("step {step}: loss {} in {} ms", stats.loss, (clock.now_us() - begun_us) / 1_000);
+            assert!(stats.loss.is_finite() && stats.loss < 12.0, "{}", stats.loss);
         }
         let begun_us = clock.now_us();
         let ids: Vec<_> = engine.fragments().ids().collect();
