@@ -29,7 +29,7 @@ pub struct Repute {
     pub is_shown: Option<bool>,
 }
 
-/// What [`super::Roster`] and [`super::Books`] know of the sender of an update, for [`super::Rounds`].
+/// What the roster and the books know of the sender of an update, for the rounds of a fragment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Standing {
     /// The shortest time in which it is believed to take a step, in milliseconds, above 0.
