@@ -116,8 +116,8 @@ kernels! {
     CROSS_ENTROPY = "cross_entropy", CrossEntropy, [Read, Read, Write, Write];
     SQUARES = "squares" after "total", Squares, [Read, Write];
     FINISH = "finish", Finish, [Read, Read, Write];
-    ADAMW = "adamw", AdamW, [Read, Read, Write, Read, Write, Write];
-    ADAMW_HALVES = "adamw_halves", AdamWHalves, [Read, Read, Write, Read, Write];
+    ADAMW = "adamw" after "adamw", AdamW, [Read, Read, Write, Read, Write, Write];
+    ADAMW_HALVES = "adamw_halves" after "adamw", AdamWHalves, [Read, Read, Write, Read, Write];
     DELTA_MAX = "delta_max" after "piece", Piece, [Read, Read, Write, Write];
     DELTA_CODE = "delta_code" after "piece", Piece, [Read, Read, Read, Write, Write];
     DECODE_ADD = "decode_add" after "piece" after "halves", Piece, [Read, Read, Write];
