@@ -160,7 +160,14 @@ async fn half_moments_follow_whole_ones(gpus: &Gpus) {
         assert!(whole != halves, "they are other moments");
         let worst = whole.iter().zip(&halves).map(|(a, b)| (a / b - 1.0).abs()).fold(0.0, f32::max);
         assert!(worst < 1e-2, "{worst}: {halves:?} beside {whole:?}");
-        let moments = engine.salvage().expect("all of them were read by then");
+        // A browser that is busy reads fewer pieces back than there are steps.
+        for step in (50..500).step_by(10) {
+            if engine.salvage().is_some() {
+                break;
+            }
+            train(&mut engine, step..step + 10).await;
+        }
+        let moments = engine.salvage().expect("all of them are read by then");
         let fits = |value: &f32| value.to_bits() & 0xffff == 0;
         assert!(moments.vectors.iter().all(|vector| vector.iter().all(fits)));
         assert!(moments.vectors[1].iter().any(|v| *v > 0.0));
