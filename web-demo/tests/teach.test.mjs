@@ -81,7 +81,7 @@ test("an island that sends poison for long is sent away, with 32 bits too", asyn
   await open("#v=1&c=f32&x=16");
   await page.click("[data-does=poison-3]");
   await says("#sentence", /^Island 4 was sent away: \d+ forged updates were refused\. 4 others train on/);
-  assert.equal(await page.textContent(".island >> nth=3 >> .badge"), "sent away");
+  await says(".island >> nth=3 >> .badge", /^sent away$/);
   await says(".island >> nth=3", /sent away: 16 updates in a row were refused/);
 });
 
