@@ -52,6 +52,14 @@ pub fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
+/// Spreads each bit of a word over all of them; no two words become one (Wellons, `lowbias32`).
+#[inline(always)]
+pub(crate) fn mix_word(mut word: u32) -> u32 {
+    word = (word ^ word >> 16).wrapping_mul(0x7feb_352d);
+    word = (word ^ word >> 15).wrapping_mul(0x846c_a68b);
+    word ^ word >> 16
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,6 +5,8 @@
 //! rounding takes stays in Θ − Θ̂, as what coding takes does. The kernels of the GPU do the same in
 //! `parts/halves.wgsl`.
 
+use crate::rng::mix_word;
+
 /// The largest size; [`nearest`] saturates there.
 pub const ABS_MAX: f32 = 65_504.0;
 
@@ -99,18 +101,10 @@ pub fn digest(values: &[f32]) -> u64 {
     let (mut low, mut high) = (0_u32, 0_u32);
     for (place, value) in (0_u32..).zip(values) {
         let code = u32::from(code(*value));
-        low = low.wrapping_add(mix(place.wrapping_mul(0x9e37_79b1).wrapping_add(code)));
-        high = high.wrapping_add(mix(place.wrapping_mul(0x85eb_ca77) ^ (code << 16 | 0x5bd1)));
+        low = low.wrapping_add(mix_word(place.wrapping_mul(0x9e37_79b1).wrapping_add(code)));
+        high = high.wrapping_add(mix_word(place.wrapping_mul(0x85eb_ca77) ^ (code << 16 | 0x5bd1)));
     }
     u64::from(high) << 32 | u64::from(low)
-}
-
-/// Spreads each bit over all of them; no two words become one (Wellons, `lowbias32`).
-#[inline(always)]
-fn mix(mut word: u32) -> u32 {
-    word = (word ^ word >> 16).wrapping_mul(0x7feb_352d);
-    word = (word ^ word >> 15).wrapping_mul(0x846c_a68b);
-    word ^ word >> 16
 }
 
 #[cfg(test)]

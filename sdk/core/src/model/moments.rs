@@ -8,6 +8,7 @@
 use half::bf16;
 
 use super::Adjust;
+use crate::rng::mix_word;
 
 /// The bits of a float that are not its sign.
 const SIZE: u32 = !(1 << 31);
@@ -37,14 +38,14 @@ pub fn adjust_halves(
     a: &Adjust,
     (first, step): (u32, u32),
 ) {
-    let seed = mix(step);
+    let seed = mix_word(step);
     for (((p, &g), word), index) in params.iter_mut().zip(grad).zip(moments).zip(0..) {
         let g = g * a.scale;
         let [m, v] = unpack(*word);
         let m = a.beta1 * m + (1.0 - a.beta1) * g;
         let v = a.beta2 * v + (1.0 - a.beta2) * g * g;
         *p = a.keep * *p - a.rate * m / (v.sqrt() * a.root + a.eps);
-        let noise = mix(first.wrapping_add(index).wrapping_add(seed));
+        let noise = mix_word(first.wrapping_add(index).wrapping_add(seed));
         *word = by_chance(v, noise >> 16) & 0xffff_0000 | by_chance(m, noise & 0xffff) >> 16;
     }
 }
@@ -55,14 +56,6 @@ pub fn adjust_halves(
 fn by_chance(value: f32, noise: u32) -> u32 {
     let bits = value.to_bits();
     ((bits & SIZE) + noise).min(SIZE_MAX) | bits & !SIZE
-}
-
-/// Spreads each bit over all of them; no two words become one (Wellons, `lowbias32`).
-#[inline(always)]
-fn mix(mut word: u32) -> u32 {
-    word = (word ^ word >> 16).wrapping_mul(0x7feb_352d);
-    word = (word ^ word >> 15).wrapping_mul(0x846c_a68b);
-    word ^ word >> 16
 }
 
 #[cfg(test)]
