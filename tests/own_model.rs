@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use archipelago_tests::processes::{SyncerProcess, number, whole_machine};
+use archipelago_tests::programs::cargo;
 use archipelago_tests::verbs::run;
 use serde_json::Value;
 
@@ -14,8 +15,7 @@ use serde_json::Value;
 fn example() -> PathBuf {
     let test = std::env::current_exe().expect("this test has a path");
     let folder = test.ancestors().nth(2).expect("target/PROFILE/deps/test");
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
+    let mut cargo = cargo();
     cargo.args([
         "build",
         "--quiet",

@@ -38,11 +38,9 @@ pub const RELEASE_PROGRAMS: &[&str] = &[
     "--bins",
 ];
 
-/// And to build them for a demo: soon, and without pages inside, which are served from their folder.
+/// And to build them for a demo: as for tests, and without pages inside, which are served from their folder.
 pub const DEMO_PROGRAMS: &[&str] = &[
     "--locked",
-    "--profile",
-    "demo",
     "-p",
     "syncer-server",
     "-p",
@@ -51,6 +49,8 @@ pub const DEMO_PROGRAMS: &[&str] = &[
     "archipelago-demo",
     "--bins",
     "--no-default-features",
+    "--features",
+    "archipelago/default,archipelago/ts",
 ];
 
 /// The root of the workspace.

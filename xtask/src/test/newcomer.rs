@@ -1,5 +1,6 @@
 //! The README's first command, as a newcomer gives it: from a clean clone, with nothing built, on a toolchain that
-//! lacks the library for browsers.
+//! lacks the library for browsers. Where this checkout is as clean as a clone it is the clone, and the stages after
+//! this one need not build again what the demo was built of.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -25,6 +26,13 @@ const WASM_MAGIC: &[u8] = b"\0asm";
 const ENGINE: &str = "archipelago_bg";
 /// Files that a page may load before it is taken for endless.
 const FILES_MAX: usize = 200;
+/// What is in a checkout only after somebody has built or run something, and in cargo's folder after more than xtask.
+const TRACES: [&str; 3] = ["web-demo/node_modules", "web-demo/dist", RUNS];
+const TRACES_OF_CARGO: [&str; 2] = ["debug/syncer-server", "web"];
+/// What people set for all that they call; other variables of cargo's are those of the call that runs this.
+const KEPT: [&str; 2] = ["CARGO_HOME", "CARGO_INCREMENTAL"];
+/// Where a demo keeps its runs.
+const RUNS: &str = "runs";
 
 /// Starts the demo, waits until it has trained and shows a page whose engine is there, and stops it by hand.
 ///
@@ -34,18 +42,27 @@ pub fn check() -> Result<String, String> {
     if browsers::is_off() || env::consts::OS == "windows" {
         return Ok("left out: no pages are tested here".to_owned());
     }
-    let folder = target_folder()?.join("newcomer");
+    let target = target_folder()?;
+    let folder = target.join("newcomer");
     clear(&folder)?;
-    let clone = folder.join("clone");
-    copy_sources(root(), &clone)?;
+    let is_clean = TRACES.iter().all(|trace| !root().join(trace).exists())
+        && TRACES_OF_CARGO.iter().all(|trace| !target.join(trace).exists());
+    let (clone, target) =
+        if is_clean { (root().to_owned(), target) } else { (folder.join("clone"), folder.join("target")) };
+    if is_clean {
+        fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    } else {
+        copy_sources(root(), &clone)?;
+    }
     let bare = Bare::make(&folder)?;
     if let Some(bare) = &bare {
         looks_after_itself(bare, &clone)?;
     }
     let start = Instant::now();
-    let mut demo = Demo::start(&clone, &folder, bare.as_ref())?;
+    let mut demo = Demo::start(&clone, &target, &folder.join("said"), bare.as_ref())?;
     let seen = demo.watch(start)?;
     let code = demo.stop()?;
+    clear(&clone.join(RUNS))?;
     clear(&folder)?;
     if !code.success() {
         return Err(format!("the demo was stopped by hand and ended with {code}, not 0"));
@@ -105,13 +122,12 @@ struct Demo {
 }
 
 impl Demo {
-    fn start(clone: &Path, folder: &Path, bare: Option<&Bare>) -> Result<Self, String> {
-        let said = folder.join("said");
-        let file = fs::File::create(&said).map_err(|error| format!("{}: {error}", said.display()))?;
+    fn start(clone: &Path, target: &Path, said: &Path, bare: Option<&Bare>) -> Result<Self, String> {
+        let file = fs::File::create(said).map_err(|error| format!("{}: {error}", said.display()))?;
         let mut command = Command::new("cargo");
         command.args(["xtask", "demo"]).current_dir(clone).stdin(Stdio::null()).stdout(file);
         for (name, _) in env::vars_os() {
-            if name.to_string_lossy().starts_with("CARGO_") && name != "CARGO_HOME" {
+            if name.to_string_lossy().starts_with("CARGO_") && KEPT.iter().all(|kept| name != *kept) {
                 command.env_remove(name);
             }
         }
@@ -119,11 +135,11 @@ impl Demo {
             bare.apply(&mut command);
             command.env("RUSTUP_AUTO_INSTALL", "0");
         }
-        command.env("CARGO_TARGET_DIR", folder.join("target"));
+        command.env("CARGO_TARGET_DIR", target);
         own_group(&mut command);
         println!("   cargo xtask demo, in {}", clone.display());
         let child = command.spawn().map_err(|error| format!("cargo did not start: {error}"))?;
-        Ok(Self { child, said })
+        Ok(Self { child, said: said.to_owned() })
     }
 
     /// Waits for the link, the falling loss and the page; when each was there.

@@ -1,7 +1,8 @@
 //! The stages. All that compile for this machine share one profile, so that dependencies build once.
 
-use std::fs;
+use std::num::NonZero;
 use std::process::Command;
+use std::{env, fs, thread};
 
 use crate::cargo::{TEST_PROGRAMS, WASM, build, cargo, program, root, shown};
 use crate::tools;
@@ -10,6 +11,10 @@ use super::{api, browsers, deps, newcomer, package, python, tidy, vulkan};
 
 /// What `--only` calls the stages for every day.
 pub const QUICK: &str = "quick";
+
+/// The variable that says how many tests of a program run at once, and what it is for each processor.
+const TEST_THREADS: &str = "RUST_TEST_THREADS";
+const TESTS_PER_PROCESSOR: usize = 4;
 
 /// One check.
 pub struct Stage {
@@ -180,8 +185,14 @@ fn programs() -> Result<String, String> {
     call(command)
 }
 
+/// Most tests wait for a clock or a peer, so more of them run at once than there are processors.
 fn test() -> Result<String, String> {
-    call(cargo(&["test", "--locked", "--workspace", "--quiet"]))
+    let mut command = cargo(&["test", "--locked", "--workspace", "--quiet"]);
+    if env::var_os(TEST_THREADS).is_none() {
+        let processors = thread::available_parallelism().map_or(1, NonZero::get);
+        command.env(TEST_THREADS, (TESTS_PER_PROCESSOR * processors).to_string());
+    }
+    call(command)
 }
 
 /// The tests that need neither a browser nor a run.
