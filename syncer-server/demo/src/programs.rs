@@ -105,7 +105,8 @@ impl Programs {
         let mut line = words(["join", join, "--json", "--name", name]);
         line.extend(words(["--threads", &self.threads.to_string()]));
         line.extend(["--identity".into(), self.dir.join(name).with_extension("identity").into()]);
-        Ok(Process::spawn(&self.learner, &line, &self.dir.join(name))?)
+        let (program, line) = aside(&self.learner, line);
+        Ok(Process::spawn(&program, &line, &self.dir.join(name))?)
     }
 
     /// Tokens a second of `learners` learners that train at the same time, without a syncer.
@@ -209,6 +210,18 @@ fn ended(name: &str, output: &Output) -> DemoError {
     // The demo's own name for that flag.
     let words = words.replace("--listen", "--port");
     DemoError::Ended { name: name.to_owned(), code: output.status.code().unwrap_or(1), words }
+}
+
+/// The same call at a lower priority, where systems know such a thing: learners take all that they get, and the pages
+/// that are built beside them, the syncer and a visitor's browser come first.
+fn aside(program: &Path, line: Vec<OsString>) -> (PathBuf, Vec<OsString>) {
+    if !cfg!(unix) {
+        return (program.to_owned(), line);
+    }
+    let mut all = words(["-n", "10"]);
+    all.push(program.into());
+    all.extend(line);
+    ("nice".into(), all)
 }
 
 fn words<const N: usize>(words: [&str; N]) -> Vec<OsString> {

@@ -2,10 +2,10 @@
 //!
 //! What is opened stays readable after the syncer has removed it, so the order is: open the snapshots, open
 //! the segments of bodies, copy the rows as they are at one moment, open the segments that are new since
-//! then, and only then copy what is open. Snapshots are older than the rows, and hold nothing that is not
-//! among them; what a row names was on the disk before the row was. Only if two snapshots are written between
-//! the first step and the third may rows be gone that the copied snapshots need, which the check at the end
-//! notices.
+//! then, and only then copy what is open, as long as it is by then. Snapshots are older than the rows, and
+//! hold nothing that is not among them; what a row names was on the disk before the row was. Only if two
+//! snapshots are written between the first step and the third may rows be gone that the copied snapshots
+//! need, which the check at the end notices.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, Permissions};
@@ -59,6 +59,9 @@ pub fn copy(store: &Store, manifest: &Manifest, to: &Path) -> Result<Copied, Ser
     }
     let known: BTreeSet<PathBuf> = bodies.iter().map(|held| held.name.clone()).collect();
     bodies.extend(hold_all(dir, BODIES, "bodies")?.into_iter().filter(|held| !known.contains(&held.name)));
+    for held in &mut bodies {
+        held.grow().map_err(disk("read", &dir.join(&held.name)))?;
+    }
     let rest = rest(dir)?.into_iter().map(|name| Held::open(dir, name)).collect::<Result<Vec<_>, _>>()?;
 
     for held in snapshots.into_iter().chain(bodies).chain(rest) {
@@ -90,7 +93,13 @@ impl Held {
         Ok(Self { name, file, len: metadata.len(), permissions: metadata.permissions() })
     }
 
-    /// Writes what was there when it was opened to `target`, a new file with the same mode.
+    /// Takes in what was appended since it was opened: the copied rows may name that.
+    fn grow(&mut self) -> io::Result<()> {
+        self.len = self.file.metadata()?.len();
+        Ok(())
+    }
+
+    /// Writes what was there when it was opened, or last grew, to `target`, a new file with the same mode.
     fn write(self, target: &Path) -> io::Result<()> {
         let mut file = File::options().write(true).create_new(true).open(target)?;
         let copied = io::copy(&mut self.file.take(self.len), &mut file)?;
