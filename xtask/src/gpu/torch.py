@@ -1,4 +1,5 @@
-"""Tokens a second of one preset in PyTorch, f32 without TF32: eager and compiled. Prints one JSON object.
+"""Tokens a second of one preset in PyTorch: eager and compiled in f32, compiled with TF32 and with bf16. Prints one
+JSON object.
 
     python torch.py VOCAB D_MODEL LAYERS HEADS D_FF CONTEXT BATCH SECONDS
 """
@@ -65,9 +66,10 @@ class Model(nn.Module):
         return F.cross_entropy(logits.view(-1, VOCAB), tokens[:, 1:].reshape(-1))
 
 
-def tokens_per_s(compiled):
+def tokens_per_s(compiled, tf32=False, bf16=False):
     """Median of windows, after steps that are not counted."""
     torch.manual_seed(1)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     model = Model().to(DEVICE)
     loss = torch.compile(model) if compiled else model
     optimiser = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1, fused=True)
@@ -77,7 +79,9 @@ def tokens_per_s(compiled):
     def steps(count):
         for _ in range(count):
             optimiser.zero_grad(set_to_none=True)
-            loss(tokens).backward()
+            with torch.autocast(DEVICE, torch.bfloat16, enabled=bf16):
+                mean = loss(tokens)
+            mean.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimiser.step()
         wait()
@@ -91,13 +95,17 @@ def tokens_per_s(compiled):
     return sorted(windows)[len(windows) // 2]
 
 
-torch.backends.cuda.matmul.allow_tf32 = False
-torch.backends.cudnn.allow_tf32 = False
 device = torch.cuda.get_device_name() if DEVICE == "cuda" else f"cpu, {torch.get_num_threads()} threads"
 figures = {"torch": torch.__version__, "device": device}
-for name, compiled in (("eager", False), ("compiled", True)):
+forms = {
+    "eager": {"compiled": False},
+    "compiled": {"compiled": True},
+    "tf32": {"compiled": True, "tf32": True},
+    "bf16": {"compiled": True, "bf16": True},
+}
+for name, form in forms.items():
     try:
-        figures[name] = tokens_per_s(compiled)
+        figures[name] = tokens_per_s(**form)
     except Exception as error:  # a missing compiler must not cost the other figure
         figures[name], figures[f"{name}_error"] = None, f"{type(error).__name__}: {error}"[:200]
 print(json.dumps(figures))

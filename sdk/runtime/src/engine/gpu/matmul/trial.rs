@@ -11,6 +11,8 @@ use crate::engine::gpu::{Gpu, GpuError};
 /// some tens of milliseconds, a program on the CPU likewise.
 const COST_MAX: u64 = 2_000_000_000;
 const COST_SOFTWARE_MAX: u64 = 500_000_000;
+/// Rows or columns of a product that is tried, at most: as many as workgroups of the smallest tiles cover.
+const SIDE_MAX: u32 = 65_535 * 32;
 /// A run that is shorter says little: clocks are coarse, and so is word of an end.
 const RUN_US_MIN: u64 = 4_000;
 /// Products in a run, at most.
@@ -82,16 +84,17 @@ impl Matmul {
     }
 }
 
-/// Halves the largest side until a product is cheap enough and each matrix can be bound.
+/// Halves the largest side until a product is cheap enough, and each matrix can be bound and covered.
 fn cut(mut sides: [u32; 3], gpu: &Gpu) -> [u32; 3] {
     let cost_max = if gpu.facts().software { COST_SOFTWARE_MAX } else { COST_MAX };
     loop {
         let [m, n, k] = sides.map(|side| u64::from(side.next_multiple_of(4)));
         let bytes = 4 * (m * k).max(n * k).max(m * n);
-        if 2 * m * n * k <= cost_max && bytes <= gpu.device.limits().max_storage_buffer_binding_size {
+        let fits = bytes <= gpu.device.limits().max_storage_buffer_binding_size;
+        let largest = sides.iter_mut().max().expect("there are three");
+        if 2 * m * n * k <= cost_max && fits && *largest <= SIDE_MAX {
             return sides;
         }
-        let largest = sides.iter_mut().max().expect("there are three");
         *largest = largest.div_ceil(2);
     }
 }
