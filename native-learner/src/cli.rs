@@ -66,6 +66,9 @@ pub(crate) struct ComputeArgs {
     /// Let the GPU read weights as 16-bit floats; sums stay 32 bits wide
     #[arg(long)]
     pub(crate) half_weights: bool,
+    /// Let the GPU multiply 32-bit floats only, whatever units for matrices of 16-bit floats it has
+    #[arg(long)]
+    pub(crate) whole_products: bool,
     /// Most memory to take of the GPU, in MiB [default: as much as it gives]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) gpu_memory: Option<u64>,
@@ -116,7 +119,7 @@ pub(crate) struct JoinArgs {
     pub(crate) compute: ComputeArgs,
     /// Train so that the run's owner can check it: on one thread of the CPU, with the same bits as on any machine;
     /// slower than --engine cpu, and the same as --engine exact
-    #[arg(long, conflicts_with_all = ["engine", "adapter", "half_weights", "gpu_memory", "threads"])]
+    #[arg(long, conflicts_with_all = ["engine", "adapter", "half_weights", "whole_products", "gpu_memory", "threads"])]
     pub(crate) audited: bool,
     /// Share of the time to compute, above 0 and at most 1; it sleeps between steps
     #[arg(long, value_name = "SHARE", default_value_t = 1.0)]

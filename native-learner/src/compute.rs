@@ -35,6 +35,7 @@ impl Compute {
             kind: args.engine,
             adapter: args.adapter.clone(),
             half_weights: args.half_weights,
+            whole_products: args.whole_products,
             gpu_mib_max: args.gpu_memory,
             threads: args.threads(),
             free_mib: machine::available_mib,

@@ -58,7 +58,8 @@ mod tests {
 
     fn tuning(adapter: &str, rows: u32, nt: Variant) -> Tuning {
         let (adapter, driver) = (adapter.to_owned(), "1.0".to_owned());
-        let choice = Choice { adapter, driver, nt, nn: Variant::Tile64, tn: Variant::Register4 };
+        let (nn, tn) = (Variant::Tile64, Variant::Register4);
+        let choice = Choice { adapter, driver, nt, nn, tn, matrices: false, gflops: 7 };
         Tuning { rows, width: 64, ff: 176, choice }
     }
 

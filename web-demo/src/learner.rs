@@ -173,6 +173,7 @@ pub(crate) async fn open(kind: EngineKind, helpers: Helpers) -> Result<EngineBui
         kind,
         adapter: None,
         half_weights: false,
+        whole_products: false,
         gpu_mib_max: None,
         threads: NonZeroUsize::MIN,
         free_mib: || None,

@@ -132,7 +132,12 @@ fn told(models: &[Model]) -> String {
 fn describe(facts: &AdapterFacts) -> String {
     let AdapterFacts { name, kind, backend, driver, .. } = facts;
     let mib = |bytes: u64| bytes >> 20;
-    let features = [("f16", facts.f16), ("timestamps", facts.timestamps), ("subgroups", facts.subgroups)];
+    let features = [
+        ("f16", facts.f16),
+        ("timestamps", facts.timestamps),
+        ("subgroups", facts.subgroups),
+        ("units for matrices", facts.matrices),
+    ];
     let has: Vec<&str> = features.iter().filter(|(_, has)| *has).map(|(name, _)| *name).collect();
     format!(
         "{name}, {kind} by {backend}, driver {driver}; binds {} MiB, buffers to {} MiB; {}; {}",
@@ -148,7 +153,8 @@ fn figures_of(facts: &AdapterFacts) -> Value {
         "name": facts.name, "kind": facts.kind, "backend": facts.backend, "driver": facts.driver,
         "software": facts.software, "binding_bytes_max": facts.binding_bytes_max,
         "buffer_bytes_max": facts.buffer_bytes_max, "f16": facts.f16, "timestamps": facts.timestamps,
-        "subgroups": facts.subgroups, "unfit": facts.unfit.as_ref().map(ToString::to_string),
+        "subgroups": facts.subgroups, "matrices": facts.matrices,
+        "unfit": facts.unfit.as_ref().map(ToString::to_string),
     })
 }
 

@@ -132,7 +132,7 @@ fn measure(args: &Args, programs: &Programs, preset: &str, until: Instant) -> Re
             json!({ "left_out": reason })
         }
     };
-    for name in ["eager", "compiled"] {
+    for name in ["eager", "compiled", "tf32", "bf16"] {
         if let (Some(own), Some(torch)) = (ours["tokens_per_s"].as_f64(), ours["torch"][name].as_f64()) {
             ours[format!("ratio_to_{name}")] = json!(own / torch);
         }
@@ -165,8 +165,8 @@ fn torch(args: &Args, ours: &Value, left_s: u64) -> Result<Value, String> {
 
 /// One line for each preset.
 fn summary(rows: &[Value]) -> Vec<Value> {
-    let fields =
-        ["preset", "tokens_per_s", "step_ms_p50", "share_of_peak", "ratio_to_eager", "ratio_to_compiled"];
+    let ratios = ["ratio_to_eager", "ratio_to_compiled", "ratio_to_tf32", "ratio_to_bf16"];
+    let fields = [&["preset", "tokens_per_s", "step_ms_p50", "share_of_peak"][..], &ratios].concat();
     let row = |row: &Value| fields.iter().map(|&field| (field.to_owned(), row[field].clone())).collect();
     rows.iter().map(|value| Value::Object(row(value))).collect()
 }

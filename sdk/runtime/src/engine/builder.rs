@@ -226,6 +226,7 @@ mod tests {
             kind,
             adapter: Some("no such gpu".to_owned()),
             half_weights: false,
+            whole_products: false,
             gpu_mib_max: None,
             threads: NonZeroUsize::MIN,
             free_mib: || None,

@@ -14,6 +14,9 @@ pub struct EngineOptions {
     pub adapter: Option<String>,
     /// Whether a GPU reads weights as 16-bit floats; sums are of 32 bits all the same.
     pub half_weights: bool,
+    /// Whether a GPU multiplies 32-bit floats only. Otherwise one that has units for matrices rounds what it multiplies
+    /// to 16-bit floats where that is faster; sums are of 32 bits all the same.
+    pub whole_products: bool,
     /// Most memory that is taken of a GPU, in MiB; all that it gives where this is `None`.
     pub gpu_mib_max: Option<u64>,
     /// Threads of the CPU engine.

@@ -31,7 +31,8 @@ impl GpuBackend {
 async fn open(setup: &Setup) -> Result<Gpu, GpuError> {
     let options = &setup.options;
     let software = options.kind == EngineKind::Gpu;
-    Gpu::open(&GpuOptions { adapter: options.adapter.clone(), software, ..GpuOptions::default() }).await
+    let (adapter, whole_products) = (options.adapter.clone(), options.whole_products);
+    Gpu::open(&GpuOptions { adapter, software, whole_products, ..GpuOptions::default() }).await
 }
 
 impl Backend for GpuBackend {

@@ -2,8 +2,8 @@
 
 use super::program::Constant;
 
-/// Lanes of a workgroup where a band has several; more would need more workgroup memory than WebGPU promises.
-const LANES: u32 = 64;
+/// Lanes of a workgroup where a band has several: those of a subgroup on most devices, which wait for nobody else.
+const LANES: u32 = 32;
 
 /// Values of the overrides.
 #[derive(Clone, Copy, Debug)]

@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use archipelago_core::bytes::from_f32s;
-use wgpu::{Backends, DeviceType, ErrorFilter, Features, Instance, InstanceDescriptor, Limits};
+use wgpu::{
+    Backends, DeviceType, ErrorFilter, ExperimentalFeatures, Features, Instance, InstanceDescriptor, Limits,
+};
 
 use super::GpuError;
 use super::pipelines::{Pipelines, Slice};
@@ -23,6 +25,20 @@ const NEEDED: &[Limit] = &[
     ("maxComputeWorkgroupsPerDimension", 65_535, |limits| limits.max_compute_workgroups_per_dimension.into()),
     ("maxStorageBufferBindingSize", 128 << 20, |limits| limits.max_storage_buffer_binding_size),
 ];
+
+/// What products on units for matrices take of a device.
+const MATRICES: Features =
+    Features::EXPERIMENTAL_COOPERATIVE_MATRIX.union(Features::SHADER_F16).union(Features::SUBGROUP);
+/// Lanes of a subgroup there, and bytes of workgroup memory.
+const SUBGROUP: u32 = 32;
+const MATRICES_BYTES: u32 = 32 << 10;
+
+/// Whether these are the matrices of `matmul_matrix.wgsl`.
+fn is_ours(found: &wgpu::CooperativeMatrixProperties) -> bool {
+    [found.m_size, found.n_size, found.k_size] == [16; 3]
+        && found.ab_type == wgpu::CooperativeScalarType::F16
+        && found.cr_type == wgpu::CooperativeScalarType::F32
+}
 
 /// What an adapter is and can do.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,6 +63,9 @@ pub struct AdapterFacts {
     pub timestamps: bool,
     /// Whether subgroup operations are there.
     pub subgroups: bool,
+    /// Whether it has the units for matrices that our kernel uses: of 16 × 16 values, 16-bit floats with sums of 32
+    /// bits, for subgroups of 32.
+    pub matrices: bool,
     /// Why it cannot be used, if it cannot.
     pub unfit: Option<GpuError>,
 }
@@ -60,6 +79,8 @@ pub struct GpuOptions {
     pub software: bool,
     /// Keeps to WebGPU's default limits, whatever the adapter allows.
     pub default_limits: bool,
+    /// Multiplies 32-bit floats only, whatever units for matrices the adapter has.
+    pub whole_products: bool,
     /// Binds no more than this at once, in bytes, whatever the limits allow.
     pub binding_bytes_max: Option<u64>,
 }
@@ -72,6 +93,7 @@ pub struct Gpu {
     pub(super) pipelines: Arc<Pipelines>,
     facts: Arc<AdapterFacts>,
     binding_bytes_max: u64,
+    has_matrices: bool,
     fault: Arc<Mutex<Option<GpuError>>>,
     taken: Arc<AtomicU64>,
 }
@@ -120,6 +142,10 @@ fn facts(adapter: &wgpu::Adapter) -> AdapterFacts {
         f16: features.contains(Features::SHADER_F16),
         timestamps: features.contains(Features::TIMESTAMP_QUERY),
         subgroups: features.contains(Features::SUBGROUP),
+        matrices: features.contains(MATRICES)
+            && info.subgroup_min_size == SUBGROUP
+            && info.subgroup_max_size == SUBGROUP
+            && adapter.cooperative_matrix_properties().iter().any(is_ours),
         unfit,
         name: info.name,
     }
@@ -144,11 +170,20 @@ impl Gpu {
         options: &GpuOptions,
     ) -> Result<Self, GpuError> {
         let limits = if options.default_limits { Limits::default() } else { adapter.limits() };
-        let wanted = Features::SHADER_F16 | Features::TIMESTAMP_QUERY;
+        let has_matrices = facts.matrices
+            && !options.whole_products
+            && limits.max_compute_workgroup_storage_size >= MATRICES_BYTES;
+        let matrices = if has_matrices { MATRICES } else { Features::empty() };
+        let wanted = Features::SHADER_F16 | Features::TIMESTAMP_QUERY | matrices;
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("archipelago"),
             required_features: adapter.features() & wanted,
             required_limits: limits.clone(),
+            experimental_features: if has_matrices {
+                experimental()
+            } else {
+                ExperimentalFeatures::disabled()
+            },
             ..wgpu::DeviceDescriptor::default()
         };
         let refused = |error: wgpu::RequestDeviceError| GpuError::NoDevice {
@@ -168,7 +203,12 @@ impl Gpu {
         let binding_bytes_max = options.binding_bytes_max.unwrap_or(u64::MAX).min(binding_bytes_max);
         let (pipelines, facts) = (Arc::default(), Arc::new(facts));
         let taken = Arc::default();
-        Ok(Self { device, queue, pipelines, facts, binding_bytes_max, fault, taken })
+        Ok(Self { device, queue, pipelines, facts, binding_bytes_max, has_matrices, fault, taken })
+    }
+
+    /// Whether products may run on its units for matrices.
+    pub(super) fn has_matrices(&self) -> bool {
+        self.has_matrices
     }
 
     /// What it runs on.
@@ -256,6 +296,14 @@ impl Gpu {
     }
 }
 
+/// That features may be used which wgpu calls experimental.
+#[allow(unsafe_code, reason = "what wgpu asks for; see below")]
+fn experimental() -> ExperimentalFeatures {
+    // SAFETY: wgpu warns of faults in what it still works on. Of that only cooperative matrices are used, by one
+    // kernel, whose results are compared with another's on each device before they count.
+    unsafe { ExperimentalFeatures::enabled() }
+}
+
 /// The first fault is the cause of the others; a loss explains all.
 fn note(fault: &Mutex<Option<GpuError>>, found: GpuError) {
     let mut fault = fault.lock().expect("no thread panics with the lock");
@@ -307,6 +355,7 @@ mod tests {
             f16: false,
             timestamps: false,
             subgroups: false,
+            matrices: false,
             unfit: (!fits).then_some(unfit),
         }
     }

@@ -93,6 +93,8 @@ macro_rules! kernels {
 kernels! {
     MATMUL_REGISTER = "matmul_register" after "frozen" after "matmul", Product, [Read, Read, Read, Read, Write];
     MATMUL_TILE = "matmul_tile" after "frozen" after "matmul", Product, [Read, Read, Read, Read, Write];
+    MATMUL_MATRIX = "matmul_matrix" after "matrices" after "frozen" after "matmul", Product,
+        [Read, Read, Read, Read, Write];
     MATMUL_SUM = "matmul_sum" after "frozen" after "matmul", Product, [Read, Read, Read, Read, Write];
     HALVE = "halve", Halve, [Read, Write];
     CLEAR = "clear", Clear, [Write];

@@ -91,6 +91,8 @@ params! {
         c_first: u32,
         /// What the product is multiplied by.
         scale: f32,
+        /// What A is multiplied by, and the sums are divided by, where 16-bit floats are multiplied.
+        gain: f32,
     }
 
     /// A vector that is read four values at a time: `halve.wgsl`.

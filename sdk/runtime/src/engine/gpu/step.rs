@@ -19,8 +19,9 @@ use crate::model::{Dims, InnerSpec, Slots};
 pub const QUAD: u32 = 4;
 /// How many steps may be submitted whose loss and norm have not come back.
 pub const STEPS_MAX: usize = 2;
-/// Workgroups that share the sum of squares of a chunk.
-const SQUARES_GROUPS: usize = 64;
+/// Workgroups that share the sum of squares of a chunk, at most, and quads that are worth one.
+const SQUARES_GROUPS: usize = 4096;
+const SQUARES_QUADS: usize = 1024;
 
 /// What the dispatch list of a step is made from.
 pub struct StepParts<'a> {
@@ -81,6 +82,7 @@ impl StepParts<'_> {
     ) -> Program {
         let mut builder = Builder::default();
         self.halve(&mut builder);
+        let matmul = &matmul.clone().for_means_of(shape.microbatches * shape.rows());
         let losses = small(self.gpu, "losses", shape.microbatches * shape.rows_padded());
         let software = self.gpu.facts().software;
         let (head, context) = (self.dims.head as u32, self.dims.context as u32);
@@ -142,7 +144,9 @@ impl StepParts<'_> {
             let params =
                 params::Squares { quads: chunk.len as u32 / QUAD, first: (i * SQUARES_GROUPS) as u32 };
             let storage = [&Slice::whole(grad), &partials];
-            add(kernels::SQUARES.with(params), 64, &storage, SQUARES_GROUPS, chunk.len * 4);
+            // The others' sums stay 0.
+            let groups = (params.quads as usize).div_ceil(SQUARES_QUADS).min(SQUARES_GROUPS);
+            add(kernels::SQUARES.with(params), 64, &storage, groups, chunk.len * 4);
         }
         let finish = kernels::FINISH.with(params::Finish {
             partials: (chunks.len() * SQUARES_GROUPS) as u32,

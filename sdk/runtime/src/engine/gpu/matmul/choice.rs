@@ -18,6 +18,10 @@ pub struct Choice {
     pub nn: Variant,
     /// For `Aᵀ B`.
     pub tn: Variant,
+    /// Whether those on units for matrices were tried.
+    pub matrices: bool,
+    /// What the slowest form reached, in 10⁹ floating-point operations a second.
+    pub gflops: u32,
 }
 
 /// Why a choice says nothing about a device.
@@ -39,6 +43,12 @@ pub enum ChoiceError {
         /// The one here.
         found: String,
     },
+    /// Units for matrices may be used now, and might not then; or the other way around.
+    #[error("the kernels were chosen {} units for matrices: choose again", if *.tried { "with" } else { "without" })]
+    Matrices {
+        /// Whether they were tried.
+        tried: bool,
+    },
 }
 
 impl Matmul {
@@ -46,8 +56,9 @@ impl Matmul {
     ///
     /// # Errors
     /// [`ChoiceError::Adapter`] and [`ChoiceError::Driver`]: it was made on another device than `gpu`.
+    /// [`ChoiceError::Matrices`]: among other kernels.
     pub fn from_choice(gpu: &Gpu, choice: &Choice) -> Result<Self, ChoiceError> {
-        let Choice { adapter, driver, nt, nn, tn } = choice;
+        let Choice { adapter, driver, nt, nn, tn, matrices, gflops } = choice;
         let facts = gpu.facts();
         if *adapter != facts.name {
             return Err(ChoiceError::Adapter { chosen: adapter.clone(), found: facts.name.clone() });
@@ -55,13 +66,17 @@ impl Matmul {
         if *driver != facts.driver {
             return Err(ChoiceError::Driver { chosen: driver.clone(), found: facts.driver.clone() });
         }
-        Ok(Self { nn: *nn, tn: *tn, ..Self::fixed(*nt) }.suited(gpu))
+        if *matrices != gpu.has_matrices() {
+            return Err(ChoiceError::Matrices { tried: *matrices });
+        }
+        Ok(Self { nn: *nn, tn: *tn, ..Self::fixed(*nt) }.at(*gflops).suited(gpu))
     }
 
     /// What to keep, for [`Self::from_choice`].
     #[must_use]
     pub fn choice(&self, gpu: &Gpu) -> Choice {
         let (adapter, driver) = (gpu.facts().name.clone(), gpu.facts().driver.clone());
-        Choice { adapter, driver, nt: self.nt, nn: self.nn, tn: self.tn }
+        let Self { nt, nn, tn, gflops, .. } = *self;
+        Choice { adapter, driver, nt, nn, tn, matrices: gpu.has_matrices(), gflops }
     }
 }

@@ -1,11 +1,13 @@
 //! Matrix products: which kernel computes one, and how it is cut into dispatches.
 
 mod choice;
+mod proof;
 mod trial;
 
 use serde::{Deserialize, Serialize};
 
 pub use self::choice::{Choice, ChoiceError};
+pub use self::proof::agrees;
 pub use self::trial::Trial;
 use super::Gpu;
 use super::kernels::{self, KernelOf};
@@ -18,9 +20,9 @@ use super::program::{Builder, Constant, Dispatch, Slice, buffer};
 pub enum Form {
     /// `C = A Bᵀ`: A `[m, k]`, B `[n, k]`. Between k and the next multiple of 4 both hold zeros.
     Nt,
-    /// `C = A B`: A `[m, k]`, B `[k, n]`. Between k and the next multiple of 4, A holds zeros.
+    /// `C = A B`: A `[m, k]`, B `[k, n]`. Between k and the next multiple of 4, A holds zeros. A are gradients.
     Nn,
-    /// `C = Aᵀ B`: A `[k, m]`, B `[k, n]`.
+    /// `C = Aᵀ B`: A `[k, m]`, B `[k, n]`. A are gradients.
     Tn,
 }
 
@@ -93,26 +95,42 @@ pub enum Variant {
     Tile64,
     /// 128 × 128 for 256.
     Tile128,
+    /// 64 × 64 for four subgroups on the device's units for matrices, which take 16-bit floats and sum in 32 bits.
+    Matrix64,
+    /// 128 × 128.
+    Matrix128,
 }
 
 /// Floating-point operations that any device does without letting its user wait.
 const COST_MAX: u64 = 2_000_000_000;
+/// Longest that a dispatch should take on a device whose speed is known, in seconds.
+const DISPATCH_S: f64 = 0.02;
 /// Workgroups that keep a device busy; a product of fewer is split along k.
 const GROUPS_MIN: u32 = 256;
 /// Fewest terms of a partial sum: writing and reading one takes as long as a few terms.
 const DEPTH_MIN: u32 = 256;
+/// Most that gradients are multiplied by: where one value of so many counts alone, its gradient can still be rounded.
+const GAIN_MAX: f32 = 32_768.0;
 /// Room for partial sums.
 const SCRATCH_BYTES: u64 = 8 << 20;
 
 impl Variant {
     /// Every variant.
-    pub const ALL: [Self; 5] =
-        [Self::Register8x16, Self::Register8, Self::Register4, Self::Tile64, Self::Tile128];
+    pub const ALL: [Self; 7] = [
+        Self::Register8x16,
+        Self::Register8,
+        Self::Register4,
+        Self::Tile64,
+        Self::Tile128,
+        Self::Matrix64,
+        Self::Matrix128,
+    ];
 
     fn kernel(self) -> KernelOf<params::Product> {
         match self {
             Self::Register4 | Self::Register8 | Self::Register8x16 => kernels::MATMUL_REGISTER,
             Self::Tile64 | Self::Tile128 => kernels::MATMUL_TILE,
+            Self::Matrix64 | Self::Matrix128 => kernels::MATMUL_MATRIX,
         }
     }
 
@@ -123,21 +141,34 @@ impl Variant {
             Self::Register8x16 => vec![("DOWN", 2), ("ACROSS", 4), ("WG", 8)],
             Self::Tile64 => vec![("WG", 8)],
             Self::Tile128 => vec![("WG", 16)],
+            Self::Matrix64 => vec![("COUNT", 2)],
+            Self::Matrix128 => vec![("COUNT", 4)],
         }
     }
 
-    /// Whether it uses workgroup memory; a program on the CPU only loses by that.
-    fn is_tiled(self) -> bool {
-        matches!(self, Self::Tile64 | Self::Tile128)
+    /// Those that are worth trying on `gpu`: a program on the CPU only loses by tiles in workgroup memory.
+    pub fn suitable(gpu: &Gpu) -> impl Iterator<Item = Self> {
+        let facts = gpu.facts();
+        let (tiled, matrices) = (!facts.software, gpu.has_matrices());
+        Self::ALL.into_iter().filter(move |variant| match variant {
+            Self::Register4 | Self::Register8 | Self::Register8x16 => true,
+            Self::Tile64 | Self::Tile128 => tiled,
+            Self::Matrix64 | Self::Matrix128 => matrices,
+        })
+    }
+
+    /// Whether it multiplies 16-bit floats.
+    pub(super) fn is_half(self) -> bool {
+        matches!(self, Self::Matrix64 | Self::Matrix128)
     }
 
     /// Rows and columns of C of a workgroup.
     fn tile(self) -> [u32; 2] {
         match self {
             Self::Register4 => [32, 32],
-            Self::Register8 | Self::Tile64 => [64, 64],
+            Self::Register8 | Self::Tile64 | Self::Matrix64 => [64, 64],
             Self::Register8x16 => [64, 128],
-            Self::Tile128 => [128, 128],
+            Self::Tile128 | Self::Matrix128 => [128, 128],
         }
     }
 
@@ -162,12 +193,24 @@ pub struct Matmul {
     pub(super) half: bool,
     /// Floating-point operations of a dispatch; larger ones are cut.
     pub(super) cost_max: u64,
+    /// What the slowest form reaches, in 10⁹ floating-point operations a second; 0 if nobody knows.
+    gflops: u32,
+    /// What gradients are multiplied by, and the sums divided by, where 16-bit floats are multiplied.
+    gain: f32,
 }
 
 impl Matmul {
     /// `variant` for all products.
     pub fn fixed(variant: Variant) -> Self {
-        Self { nt: variant, nn: variant, tn: variant, scratch: None, half: false, cost_max: COST_MAX }
+        let (scratch, half, cost_max, gflops, gain) = (None, false, COST_MAX, 0, 1.0);
+        Self { nt: variant, nn: variant, tn: variant, scratch, half, cost_max, gflops, gain }
+    }
+
+    /// On a device that reaches so many 10⁹ floating-point operations a second: dispatches of a fast one are larger.
+    fn at(mut self, gflops: u32) -> Self {
+        self.gflops = gflops;
+        self.cost_max = COST_MAX.max((f64::from(gflops) * 1e9 * DISPATCH_S) as u64);
+        self
     }
 
     /// With 8 MiB for partial sums: products of few rows and columns and many terms, as the gradients of
@@ -191,9 +234,24 @@ impl Matmul {
         self
     }
 
+    /// For gradients of a mean over `count` values: 16-bit floats have no room for such small numbers, so where those
+    /// are multiplied, gradients are brought to the size that they have for each value alone. A power of two takes
+    /// nothing from their precision.
+    #[must_use]
+    pub fn for_means_of(mut self, count: usize) -> Self {
+        self.gain = (count.next_power_of_two() as f32).min(GAIN_MAX);
+        self
+    }
+
     /// Bytes of the device that it takes.
     pub fn bytes(&self) -> u64 {
         self.scratch.as_ref().map_or(0, |scratch| scratch.bytes)
+    }
+
+    /// Whether it rounds the operands of `form` to 16-bit floats.
+    #[cfg(any(test, feature = "parity"))]
+    pub(super) fn rounds(&self, form: Form) -> bool {
+        self.variant(form).is_half()
     }
 
     fn variant(&self, form: Form) -> Variant {
@@ -237,13 +295,13 @@ impl Matmul {
     /// Adds `product` in sums of `depth` terms, one matrix C after another.
     fn multiply(&self, builder: &mut Builder, product: Product, depth: u32) {
         let variant = self.variant(product.form);
-        let Product { form, m, n, k, a, a_stride, b, b_stride, b_values, c, c_stride, store, first, scale } =
-            product;
-        let [a_first, c_first] = first;
+        let Product { form, m, n, k, a_stride, b_stride, b_values, c_stride, scale, .. } = product;
+        let Product { a, b, c, store, first: [a_first, c_first], .. } = product;
         debug_assert!(
             [a_stride, b_stride, c_stride, a_first, c_first].iter().all(|stride| stride % 4 == 0),
             "strides"
         );
+        let gain = if form == Form::Nt { 1.0 } else { self.gain };
         let (store, residual) = stored(store);
         debug_assert!(form != Form::Tn || b_values == Values::Whole, "only weights are kept in other ways");
         let shared = vec![("FORM", form as u32), ("STORE", store), ("VALUES", b_values as u32)];
@@ -268,6 +326,7 @@ impl Matmul {
                     a_first: a_first / 4,
                     c_first: c_first / 4,
                     scale,
+                    gain,
                 }),
                 constants: constants.clone(),
                 storage: storage.clone(),
@@ -307,6 +366,7 @@ fn sum(builder: &mut Builder, product: Product, partial: &Slice, count: u32) {
             a_first: 0,
             c_first: c_first / 4,
             scale,
+            gain: 1.0,
         }),
         constants: vec![("STORE", store), ("WG", WORKGROUP)],
         storage: vec![partial.clone(), partial.clone(), partial.clone(), residual, c],

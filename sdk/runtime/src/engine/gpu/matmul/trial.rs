@@ -3,7 +3,7 @@
 use futures::channel::oneshot;
 use serde::Serialize;
 
-use super::{Form, Matmul, Product, SCRATCH_BYTES, Store, Values, Variant};
+use super::{Form, Matmul, Product, SCRATCH_BYTES, Store, Values, Variant, agrees};
 use crate::engine::gpu::program::{Builder, Program, Slice, buffer};
 use crate::engine::gpu::{Gpu, GpuError};
 
@@ -42,7 +42,8 @@ pub struct Trial {
 
 impl Matmul {
     /// Measures the variants on `gpu`, for `shapes` of the model to be trained (form, m, n, k), and takes the
-    /// fastest of each form. `now_us` gives microseconds since any moment.
+    /// fastest of each form. One on units for matrices is tried if it gives what another one gives. `now_us` gives
+    /// microseconds since any moment.
     ///
     /// # Errors
     /// [`GpuError::Memory`], [`GpuError::Lost`] and [`GpuError::Refused`].
@@ -53,14 +54,15 @@ impl Matmul {
     ) -> Result<(Self, Vec<Trial>), GpuError> {
         let mut trials = Vec::new();
         let mut matmul = gpu.allocate(SCRATCH_BYTES, || Self::fixed(Variant::Register8).suited(gpu)).await?;
+        let mut slowest = f64::INFINITY;
         for form in [Form::Nt, Form::Nn, Form::Tn] {
             let mut benches = Vec::new();
             for &(_, m, n, k) in shapes.iter().filter(|shape| shape.0 == form) {
                 benches.push(Bench::new(gpu, form, cut([m, n, k], gpu)).await?);
             }
             let mut best = (Variant::Register8, vec![f64::INFINITY; benches.len()]);
-            for variant in Variant::ALL {
-                if gpu.facts().software && variant.is_tiled() {
+            for variant in Variant::suitable(gpu) {
+                if variant.is_half() && !agrees(gpu, variant, form).await? {
                     continue;
                 }
                 *matmul.variant_mut(form) = variant;
@@ -79,8 +81,13 @@ impl Matmul {
                 }
             }
             *matmul.variant_mut(form) = best.0;
+            if !benches.is_empty() {
+                let flops: f64 = benches.iter().map(Bench::flops).sum();
+                slowest = slowest.min(flops / best.1.iter().sum::<f64>());
+            }
         }
-        Ok((matmul, trials))
+        let gflops = if slowest.is_finite() { slowest / 1e3 } else { 0.0 };
+        Ok((matmul.at(gflops as u32), trials))
     }
 }
 
@@ -167,9 +174,13 @@ impl Bench {
         Ok(best_us)
     }
 
+    /// Floating-point operations of a product.
+    fn flops(&self) -> f64 {
+        2.0 * self.sides.iter().map(|&side| f64::from(side)).product::<f64>()
+    }
+
     fn trial(&self, variant: Variant, us: f64) -> Trial {
-        let [m, n, k] = self.sides;
-        let gflops = 2e-3 * f64::from(m) * f64::from(n) * f64::from(k) / us;
+        let ([m, n, k], gflops) = (self.sides, self.flops() / us / 1e3);
         Trial { variant, form: self.form, m, n, k, gflops }
     }
 }

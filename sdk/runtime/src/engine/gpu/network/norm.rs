@@ -5,10 +5,14 @@ use std::ops::Range;
 use super::super::kernels;
 use super::super::matmul::Store;
 use super::super::params;
-use super::super::program::{Builder, Slice};
+use super::super::program::{Builder, Dispatch, Slice};
 use super::super::workspace::{Layer, NORM_ROWS};
 use super::Network;
 use crate::model::LayerSlots;
+
+/// Lanes of a workgroup that adds up the gradient of a norm's weight, and quads of it.
+const SUM_WG: u32 = 64;
+const SUM_ACROSS: u32 = 8;
 
 /// One RMSNorm: its input, `[R, C]`, where its weight lies in the flat vector, and its scales, `[R]`.
 pub struct Norm<'a> {
@@ -71,7 +75,12 @@ impl Network<'_> {
         }
         let params = params::ColumnSum { rows: groups as u32, quads, add: u32::from(!first) };
         let call = kernels::COLUMN_SUM.with(params);
-        let storage = vec![work.partial.clone(), self.grad(norm.weight)];
-        self.by_item(builder, call, storage, c / 4, groups * 4);
+        builder.add(Dispatch {
+            call,
+            constants: vec![("WG", SUM_WG), ("ACROSS", SUM_ACROSS)],
+            storage: vec![work.partial.clone(), self.grad(norm.weight)],
+            groups: [quads.div_ceil(SUM_ACROSS), 1, 1],
+            cost: (groups * c) as u64,
+        });
     }
 }

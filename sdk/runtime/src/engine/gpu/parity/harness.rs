@@ -39,7 +39,8 @@ impl Gpus {
 }
 
 async fn open(default_limits: bool, binding_bytes_max: Option<u64>) -> Result<Gpu, GpuError> {
-    Gpu::open(&GpuOptions { adapter: None, software: true, default_limits, binding_bytes_max }).await
+    Gpu::open(&GpuOptions { software: true, default_limits, binding_bytes_max, ..GpuOptions::default() })
+        .await
 }
 
 /// A device for one test alone, that may be lost there and binds no more than this at once, if not `None`.

@@ -8,7 +8,7 @@ use wgpu::util::DeviceExt;
 
 use super::super::Gpu;
 use super::super::kernels;
-use super::super::matmul::{Choice, ChoiceError, Form, Matmul, Product, Store, Values, Variant};
+use super::super::matmul::{Choice, ChoiceError, Form, Matmul, Product, Store, Values, Variant, agrees};
 use super::super::params;
 use super::super::program::{Builder, Slice};
 use super::harness::{Gpus, floats, noise, read, run, words};
@@ -46,11 +46,16 @@ impl Matrix {
         upload(gpu, from_f32s(&self.values))
     }
 
-    /// As 16-bit floats, after rounding to them.
-    fn upload_half(&mut self, gpu: &Gpu) -> Slice {
+    /// Rounds to 16-bit floats.
+    fn halve(&mut self) -> Vec<f16> {
         let halves: Vec<f16> = self.values.iter().map(|&value| f16::from_f32(value)).collect();
         self.values = halves.iter().map(|half| half.to_f32()).collect();
-        upload(gpu, halves.iter().flat_map(|half| half.to_le_bytes()).collect())
+        halves
+    }
+
+    /// As 16-bit floats, after rounding to them.
+    fn upload_half(&mut self, gpu: &Gpu) -> Slice {
+        upload(gpu, self.halve().iter().flat_map(|half| half.to_le_bytes()).collect())
     }
 }
 
@@ -97,7 +102,8 @@ async fn check(matmul: &Matmul, gpu: &Gpu, form: Form, size: [usize; 3], store: 
     check_kept(values, matmul, gpu, form, size, store).await
 }
 
-/// Within 1e-6 for each term of a sum of terms up to 1, and nothing else of C is touched. Returns C, padding
+/// Within 1e-6 for each term of a sum of terms up to 1, and nothing else of C is touched. Where operands are rounded to
+/// 16 bits, they are so before, but for codes of 8 bits: with these a term may be off by a rounding. Returns C, padding
 /// and all.
 async fn check_kept(
     b_values: Values,
@@ -107,7 +113,14 @@ async fn check_kept(
     [m, n, k]: [usize; 3],
     store: usize,
 ) -> Vec<u32> {
-    let (a, mut b) = operands(form, m, n, k);
+    let (mut a, mut b) = operands(form, m, n, k);
+    let rounds = matmul.rounds(form);
+    if rounds {
+        for operand in [&mut a, &mut b] {
+            operand.halve();
+        }
+    }
+    let error_max = if rounds && b_values == Values::Int8 { 1e-3 } else { 1e-6 };
     let b_slice = match b_values {
         Values::Whole => b.upload(gpu),
         Values::Half => b.upload_half(gpu),
@@ -155,7 +168,10 @@ async fn check_kept(
                 let base = [0.0, f64::from(old), residual.at(i, j)][store];
                 let expected = base + (0..k).map(term).sum::<f64>();
                 let error = (f64::from(value) - expected).abs();
-                assert!(error <= 1e-6 * k.max(1) as f64, "{what}: ({i}, {j}) is {value}, not {expected}");
+                assert!(
+                    error <= error_max * k.max(1) as f64,
+                    "{what}: ({i}, {j}) is {value}, not {expected}"
+                );
             }
         }
     }
@@ -180,16 +196,17 @@ const SIZES: [[usize; 3]; 14] = [
     [257, 128, 65],
 ];
 
-/// Each variant with each form, and what becomes of C: each of the three with each variant and each form, for a
-/// kernel takes long to compile.
-fn kinds() -> impl Iterator<Item = (Variant, Form, usize)> {
-    let variants = Variant::ALL.into_iter().enumerate();
+/// Each variant that `gpu` can run with each form, and what becomes of C: each of the three with each variant and each
+/// form, for a kernel takes long to compile.
+fn kinds(gpu: &Gpu) -> impl Iterator<Item = (Variant, Form, usize)> {
+    let matrices = gpu.has_matrices();
+    let variants = Variant::ALL.into_iter().filter(move |variant| matrices || !variant.is_half()).enumerate();
     variants.flat_map(|(i, variant)| FORMS.into_iter().zip(i..).map(move |(form, j)| (variant, form, j % 3)))
 }
 
 async fn products_agree(gpus: &Gpus) {
     gpus.each(async |gpu| {
-        for (variant, form, store) in kinds() {
+        for (variant, form, store) in kinds(gpu) {
             for size in SIZES {
                 check(&Matmul::fixed(variant), gpu, form, size, store).await;
             }
@@ -201,7 +218,7 @@ async fn products_agree(gpus: &Gpus) {
 /// Enough terms to be split, in two, three and more parts of which the last is shorter.
 async fn split_sums_agree(gpus: &Gpus) {
     gpus.each(async |gpu| {
-        for (variant, form, store) in kinds() {
+        for (variant, form, store) in kinds(gpu) {
             let size = [[5, 70, 513], [1, 1, 770], [129, 37, 1101]][form as usize];
             let matmul = Matmul::fixed(variant).with_scratch(gpu);
             let first = check(&matmul, gpu, form, size, store).await;
@@ -217,7 +234,7 @@ async fn split_sums_agree(gpus: &Gpus) {
 /// Within the same tolerance: rounding is not theirs.
 async fn products_with_half_weights_agree(gpus: &Gpus) {
     gpus.each(async |gpu| {
-        for (variant, form, store) in kinds() {
+        for (variant, form, store) in kinds(gpu) {
             let matmul = Matmul::fixed(variant).with_half_weights();
             check(&matmul, gpu, form, [65, 37, 129], store).await;
         }
@@ -228,7 +245,7 @@ async fn products_with_half_weights_agree(gpus: &Gpus) {
 /// Within the same tolerance, wherever a block of codes begins and ends.
 async fn products_with_codes_of_8_bits_agree(gpus: &Gpus) {
     gpus.each(async |gpu| {
-        for (variant, form, store) in kinds().filter(|(_, form, _)| *form != Form::Tn) {
+        for (variant, form, store) in kinds(gpu).filter(|(_, form, _)| *form != Form::Tn) {
             let matmul = Matmul::fixed(variant);
             check_kept(Values::Int8, &matmul, gpu, form, [65, 37, 129], store).await;
         }
@@ -257,19 +274,13 @@ async fn weights_halve(gpus: &Gpus) {
 /// A dispatch for each 32 to 128 rows.
 async fn cut_products_agree(gpus: &Gpus) {
     gpus.each(async |gpu| {
-        for (variant, form, store) in kinds() {
+        for (variant, form, store) in kinds(gpu) {
             let mut matmul = Matmul::fixed(variant);
             matmul.cost_max = 1;
             check(&matmul, gpu, form, [257, 37, 33], store).await;
         }
     })
     .await;
-}
-
-/// The variants that are tried on `gpu`: on the CPU no tiles.
-fn suitable(gpu: &Gpu) -> Vec<Variant> {
-    let tiles = if gpu.facts().software { 0 } else { 2 };
-    Variant::ALL[..3 + tiles].to_vec()
 }
 
 /// By a clock on which everything takes as long: all variants are tried, and the first one of each form stays.
@@ -285,7 +296,8 @@ async fn a_trial_chooses(gpus: &Gpus) {
         let (matmul, trials) = choosing.await.unwrap();
         let tried = |form, n| trials.iter().filter(move |trial| trial.form == form && trial.n == n);
         let variants: Vec<Variant> = tried(Form::Tn, 6).map(|trial| trial.variant).collect();
-        assert_eq!(variants, suitable(gpu));
+        assert!(variants.iter().copied().eq(Variant::suitable(gpu)));
+        assert!(!gpu.facts().software || variants == Variant::ALL[..3], "tiles are not tried on the CPU");
         assert_eq!(tried(Form::Nt, 8).count(), variants.len());
         assert_eq!(trials.len(), 3 * variants.len());
         assert!(trials.iter().all(|trial| trial.n < 32 << 20), "B cannot be bound");
@@ -315,7 +327,7 @@ async fn a_trial_leaves_what_is_slow(gpus: &Gpus) {
         let choosing = Matmul::choose(gpu, &shapes, &now_us);
         let (matmul, trials) = choosing.await.unwrap();
         let found: Vec<_> = trials.iter().map(|trial| (trial.variant, trial.n)).collect();
-        let suitable = suitable(gpu);
+        let suitable: Vec<Variant> = Variant::suitable(gpu).collect();
         let [first, second, third, others @ ..] = &suitable[..] else { panic!("{suitable:?}") };
         let mut expected = vec![(*first, 4), (*first, 8), (*second, 4), (*third, 4), (*third, 8)];
         expected.extend(others.iter().map(|other| (*other, 4)));
@@ -326,16 +338,31 @@ async fn a_trial_leaves_what_is_slow(gpus: &Gpus) {
     .await;
 }
 
+/// What is asked of one on units for matrices before it is used holds for each.
+async fn variants_prove_right(gpus: &Gpus) {
+    gpus.each(async |gpu| {
+        for (variant, form, _) in kinds(gpu) {
+            assert_eq!(agrees(gpu, variant, form).await, Ok(true), "{variant:?} {form:?}");
+        }
+    })
+    .await;
+}
+
 async fn a_choice_holds_where_it_was_made(gpus: &Gpus) {
     gpus.each(async |gpu| {
         let made = Matmul::fixed(Variant::Tile64).choice(gpu);
-        let choice = Choice { nn: Variant::Register4, tn: Variant::Register8, ..made };
+        let choice = Choice { nn: Variant::Register4, tn: Variant::Register8, gflops: 2_000, ..made };
         let bytes = rmp_serde::to_vec_named(&choice).unwrap();
         let kept: Choice = rmp_serde::from_slice(&bytes).unwrap();
-        assert_eq!(Matmul::from_choice(gpu, &kept).unwrap().choice(gpu), choice);
+        let matmul = Matmul::from_choice(gpu, &kept).unwrap();
+        assert_eq!(matmul.choice(gpu), choice);
+        assert_eq!(matmul.cost_max, 40_000_000_000, "what it does within 20 ms");
         let elsewhere = Choice { adapter: "Voodoo".to_owned(), ..choice.clone() };
         let error = Matmul::from_choice(gpu, &elsewhere).unwrap_err();
         assert!(matches!(error, ChoiceError::Adapter { .. }), "{error}");
+        let others = Choice { matrices: !choice.matrices, ..choice.clone() };
+        let error = Matmul::from_choice(gpu, &others).unwrap_err();
+        assert!(matches!(error, ChoiceError::Matrices { .. }), "{error}");
         let before = Choice { driver: "1.0".to_owned(), ..choice };
         let error = Matmul::from_choice(gpu, &before).unwrap_err();
         assert!(matches!(error, ChoiceError::Driver { .. }), "{error}");
@@ -350,6 +377,7 @@ parity!(
     products_with_codes_of_8_bits_agree,
     weights_halve,
     cut_products_agree,
+    variants_prove_right,
     a_trial_chooses,
     a_trial_leaves_what_is_slow,
     a_choice_holds_where_it_was_made

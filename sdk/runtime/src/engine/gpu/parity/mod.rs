@@ -28,6 +28,7 @@ mod code;
 mod embedding;
 mod engine;
 mod exchange;
+mod halves;
 mod harness;
 mod loss;
 mod matmul;
@@ -61,6 +62,7 @@ const GROUPS: &[&[Test]] = &[
     embedding::PARITY,
     engine::PARITY,
     exchange::PARITY,
+    halves::PARITY,
     loss::PARITY,
     matmul::PARITY,
     memory::PARITY,

@@ -10,6 +10,8 @@ const EPS: f32 = 1e-5;
 /// Rows, width, workgroups, WG.
 const SIZES: [(usize, usize, u32, u32); 5] =
     [(1, 4, 1, 1), (3, 20, 2, 8), (9, 132, 16, 64), (130, 64, 3, 8), (5, 1028, 1, 256)];
+/// WG and the quads of a workgroup that adds up, for each.
+const SUMS: [(u32, u32); 5] = [(1, 1), (8, 2), (64, 8), (8, 4), (256, 256)];
 
 /// Small enough for eps to matter in the first rows, x `[rows, width]`.
 fn input(rows: usize, width: usize) -> Vec<f32> {
@@ -41,16 +43,23 @@ async fn norm_agrees(gpus: &Gpus) {
 }
 
 /// The values of `sum` that `column_sum` makes of `partial` and, to `add` to, `before`.
-async fn column_sum(gpu: &Gpu, partial: &[f32], before: &[f32], add: bool, wg: u32) -> Vec<f32> {
+async fn column_sum(
+    gpu: &Gpu,
+    (partial, before): (&[f32], &[f32]),
+    add: bool,
+    (wg, across): (u32, u32),
+) -> Vec<f32> {
     let (rows, quads) = (partial.len() / before.len(), before.len() / 4);
     let params = params::ColumnSum { rows: rows as u32, quads: quads as u32, add: u32::from(add) };
-    let buffers = [words(partial), words(before)];
-    floats(&run(gpu, kernels::COLUMN_SUM.with(params), &[("WG", wg)], &buffers, [2, 1, 1]).await[0])
+    let (buffers, constants) = ([words(partial), words(before)], [("WG", wg), ("ACROSS", across)]);
+    floats(&run(gpu, kernels::COLUMN_SUM.with(params), &constants, &buffers, [2, 1, 1]).await[0])
 }
 
 /// dx within 1e-6 of the larger of 1 and the value; dw within 1e-6 for each row of its sum.
 async fn norm_grad_agrees(gpus: &Gpus) {
-    for ((rows, width, groups, wg), rows_per_group) in SIZES.into_iter().zip([1, 2, 4, 64, 7]) {
+    for (((rows, width, groups, wg), lanes), rows_per_group) in
+        SIZES.into_iter().zip(SUMS).zip([1, 2, 4, 64, 7])
+    {
         // Rows of like size: those of a small one have a gradient that swamps the others'.
         let (dy, x, w) =
             (noise_of(1, rows * width, 1.0), noise_of(2, rows * width, 2.0), noise_of(3, width, 1.0));
@@ -74,7 +83,7 @@ async fn norm_grad_agrees(gpus: &Gpus) {
                 });
                 let found = run(gpu, call, &[("WG", wg)], &buffers, [groups, 1, 1]).await;
                 close("dx", &floats(&found[0]), &dx, 1e-6);
-                let sum = column_sum(gpu, &floats(&found[1]), &before[..width], add, wg).await;
+                let sum = column_sum(gpu, (&floats(&found[1]), &before[..width]), add, lanes).await;
                 close("dw", &sum, &dw, 1e-6 * rows as f64);
             })
             .await;

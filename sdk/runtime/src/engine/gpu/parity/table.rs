@@ -7,12 +7,18 @@ use super::super::kernels::{ALL, Access, Kernel};
 use super::super::params::Word;
 use crate::{diloco, engine, model};
 
+/// What any device has, and for products on units for matrices what those devices have.
+fn capabilities(kernel: &Kernel) -> Capabilities {
+    let any = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
+    let matrices = Capabilities::COOPERATIVE_MATRIX | Capabilities::SHADER_FLOAT16 | Capabilities::SUBGROUP;
+    if kernel.name == "matmul_matrix" { any | matrices } else { any }
+}
+
 fn check(kernel: &Kernel) {
     let name = kernel.name;
     let module = naga::front::wgsl::parse_str(kernel.source)
         .unwrap_or_else(|error| panic!("{}", error.emit_to_string_with_path(kernel.source, name)));
-    let info =
-        Validator::new(ValidationFlags::all(), Capabilities::SHADER_FLOAT16_IN_FLOAT32).validate(&module);
+    let info = Validator::new(ValidationFlags::all(), capabilities(kernel)).validate(&module);
     info.unwrap_or_else(|error| panic!("{}", error.emit_to_string_with_path(kernel.source, name)));
     assert_eq!(module.entry_points.len(), 1, "{name}");
     assert_eq!(module.entry_points[0].name, "main", "{name}");
@@ -122,6 +128,7 @@ const fn path(joined: &'static str) -> &'static str {
 twins! {
     "matmul_register": model::ops::linear, model::ops::linear_backward;
     "matmul_tile": model::ops::linear, model::ops::linear_backward;
+    "matmul_matrix": model::ops::linear, model::ops::linear_backward;
     "matmul_sum": model::ops::linear, model::ops::linear_backward;
     "halve": half::f16::from_f32;
     "clear": model::ops::embed_backward;

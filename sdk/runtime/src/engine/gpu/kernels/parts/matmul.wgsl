@@ -28,6 +28,8 @@ struct Params {
     c_first: u32,
     // What the product is multiplied by.
     scale: f32,
+    // A power of two that A is multiplied by, and the sums are divided by, where 16-bit floats are multiplied.
+    gain: f32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
