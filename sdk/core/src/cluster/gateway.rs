@@ -1,11 +1,11 @@
 //! The updates of the learners of one gateway, of one fragment.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::{GatewayId, Notice, Offer, Record, Reply, Weighing};
 use crate::diloco::{Codec, PartialSum, Segment, Standing, SumError, SumPlan, Verified, Weighted};
-use crate::wire::{LearnerId, Round, Serial, Version};
+use crate::wire::{ConnId, LearnerId, Round, Serial, Version};
 
 /// What a gateway knows of the fragment.
 #[derive(Clone, Debug)]
@@ -27,15 +27,16 @@ pub struct Unsettled {
     pub serial: Serial,
 }
 
-/// What a gateway is told.
+/// What a gateway is told; what came by one connection, in its order.
 #[derive(Clone, Debug)]
 pub enum GatewayInput {
-    /// A learner came, with what it does not know of an update that it sent before, here or elsewhere.
-    Came(LearnerId, Option<Unsettled>),
-    /// A learner is gone. What it sent is held until its round has ended.
-    Left(LearnerId),
-    /// An update of a learner, looked into, for this round, and what is known of the learner.
-    Update(LearnerId, Round, Verified, Standing),
+    /// A learner came by this connection, later ones having larger numbers, with what it does not know of an update
+    /// that it sent before, here or elsewhere.
+    Came(LearnerId, ConnId, Option<Unsettled>),
+    /// A connection of a learner is gone. What it sent is held until its round has ended.
+    Left(LearnerId, ConnId),
+    /// An update of a learner by this connection, looked into, for this round, and what is known of the learner.
+    Update(LearnerId, ConnId, Round, Verified, Standing),
     /// What an owner tells all gateways.
     Notice(Notice),
     /// The records of the tape after this number, in order.
@@ -47,11 +48,11 @@ pub enum GatewayInput {
 /// What a gateway asks for.
 #[derive(Clone, Debug)]
 pub enum GatewayOrder {
-    /// Ask this learner for its progress, for this round.
-    Ask(LearnerId, Round),
-    /// Tell this learner what became of its update: the version that it was merged to, or `None` if it was not merged
-    /// and its progress stays its own.
-    Receipt(LearnerId, Serial, Option<Version>),
+    /// Ask this learner for its progress, for this round, by this connection and no other.
+    Ask(LearnerId, ConnId, Round),
+    /// Tell this learner by this connection what became of its update: the version that it was merged to, or `None` if
+    /// it was not merged and its progress stays its own.
+    Receipt(LearnerId, ConnId, Serial, Option<Version>),
     /// Say this to the owner.
     Reply(Reply),
     /// Read the records after this number.
@@ -62,13 +63,13 @@ pub enum GatewayOrder {
 #[derive(Debug)]
 pub struct Gateway {
     terms: GatewayTerms,
-    /// Who is connected.
-    learners: BTreeSet<LearnerId>,
+    /// Who is connected, and by which connection.
+    learners: BTreeMap<LearnerId, ConnId>,
     /// The newest record that was seen.
     last: u64,
     /// The newest round that collects.
     round: Option<Round>,
-    /// Of whose update it is not known what became of it.
+    /// Of whose update it is not known what became of it; all of them are connected.
     open: BTreeMap<LearnerId, Unsettled>,
     /// The updates that are here.
     held: BTreeMap<LearnerId, (Unsettled, Verified, Standing)>,
@@ -81,7 +82,7 @@ impl Gateway {
     pub fn new(terms: GatewayTerms) -> Self {
         Self {
             terms,
-            learners: BTreeSet::new(),
+            learners: BTreeMap::new(),
             last: 0,
             round: None,
             open: BTreeMap::new(),
@@ -93,14 +94,19 @@ impl Gateway {
     /// Takes in what happened; then [`Self::poll`] until there is nothing more.
     pub fn handle(&mut self, input: GatewayInput) {
         match input {
-            GatewayInput::Came(learner, unsettled) => self.on_came(learner, unsettled),
-            GatewayInput::Left(learner) => {
+            GatewayInput::Came(learner, conn, unsettled) => self.on_came(learner, conn, unsettled),
+            // Word of a connection that is gone may come after that of the next one.
+            GatewayInput::Left(learner, conn) if self.learners.get(&learner) == Some(&conn) => {
                 self.learners.remove(&learner);
                 self.open.remove(&learner);
                 self.say_who_is_here();
             }
-            GatewayInput::Update(learner, round, update, standing) => {
-                self.on_update(learner, round, update, standing);
+            GatewayInput::Left(..) => {}
+            GatewayInput::Update(learner, conn, round, update, standing) => {
+                // What came by a connection that is gone is settled by what the next one says is open.
+                if self.learners.get(&learner) == Some(&conn) {
+                    self.on_update(learner, round, update, standing);
+                }
             }
             GatewayInput::Notice(Notice::Collect(round)) => self.on_collect(round),
             GatewayInput::Notice(Notice::Weigh { round, cancelled, plan, weights }) => {
@@ -136,37 +142,36 @@ impl Gateway {
         self.held.len()
     }
 
-    fn on_came(&mut self, learner: LearnerId, unsettled: Option<Unsettled>) {
-        self.learners.insert(learner);
+    fn on_came(&mut self, learner: LearnerId, conn: ConnId, unsettled: Option<Unsettled>) {
+        if self.learners.get(&learner).is_some_and(|newest| *newest >= conn) {
+            return;
+        }
+        self.learners.insert(learner, conn);
         if let Some(unsettled) = unsettled {
-            // The word of a connection that is gone may come after that of the next one.
-            let newest = self.open.entry(learner).or_insert(unsettled);
-            if newest.round < unsettled.round {
-                *newest = unsettled;
-            }
+            self.open.insert(learner, unsettled);
             // Its record may be an old one.
             let before = unsettled.round.0.saturating_sub(1).min(self.last);
             self.orders.push_back(GatewayOrder::Read(before));
-        } else if let Some(round) = self.round {
-            self.orders.push_back(GatewayOrder::Ask(learner, round));
+        } else {
+            // Of whatever was open here, another gateway has told it.
+            self.open.remove(&learner);
+            self.orders.extend(self.round.map(|round| GatewayOrder::Ask(learner, conn, round)));
         }
         self.say_who_is_here();
     }
 
     fn on_update(&mut self, learner: LearnerId, round: Round, update: Verified, standing: Standing) {
         let unsettled = Unsettled { round, serial: update.serial };
-        // Who sends a newer one knows what became of the one before, perhaps from another gateway. Of one round only
-        // the first counts, which may have been weighed.
-        if self.open.get(&learner).is_some_and(|open| *open != unsettled && open.round >= round) {
-            return;
-        }
         self.open.insert(learner, unsettled);
         if self.round != Some(round) {
             // Too late for its round, of which the tape will say that it was not merged.
             self.orders.push_back(GatewayOrder::Read(round.0.saturating_sub(1).min(self.last)));
             return;
         }
-        self.held.insert(learner, (unsettled, update, standing));
+        // Of one round only the first counts, which may have been weighed.
+        if self.held.get(&learner).is_none_or(|(held, ..)| held.round != round) {
+            self.held.insert(learner, (unsettled, update, standing));
+        }
         self.offer(learner);
     }
 
@@ -176,8 +181,9 @@ impl Gateway {
             return;
         }
         self.round = Some(round);
-        for &learner in self.learners.iter().filter(|learner| !self.open.contains_key(learner)) {
-            self.orders.push_back(GatewayOrder::Ask(learner, round));
+        for (&learner, &conn) in self.learners.iter().filter(|(learner, _)| !self.open.contains_key(learner))
+        {
+            self.orders.push_back(GatewayOrder::Ask(learner, conn, round));
         }
         // An offer may have been lost; one that was not is taken once.
         let held = self.held.iter().filter(|(_, (unsettled, ..))| unsettled.round == round);
@@ -190,7 +196,10 @@ impl Gateway {
             let ends = |unsettled: &Unsettled| unsettled.round.0 == seq;
             for (learner, unsettled) in self.open.extract_if(.., |_, unsettled| ends(unsettled)) {
                 let merged = record.has_merged(learner, unsettled.serial).then_some(Version(seq));
-                self.orders.push_back(GatewayOrder::Receipt(learner, unsettled.serial, merged));
+                // Whose update is open is connected.
+                if let Some(&conn) = self.learners.get(&learner) {
+                    self.orders.push_back(GatewayOrder::Receipt(learner, conn, unsettled.serial, merged));
+                }
             }
             self.held.retain(|_, (unsettled, ..)| !ends(unsettled));
             if seq > self.last {
@@ -229,7 +238,7 @@ impl Gateway {
     }
 
     fn say_who_is_here(&mut self) {
-        let here = Reply::Here(self.terms.gateway, self.learners.clone());
+        let here = Reply::Here(self.terms.gateway, self.learners.keys().copied().collect());
         self.orders.push_back(GatewayOrder::Reply(here));
     }
 

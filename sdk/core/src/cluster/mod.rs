@@ -15,6 +15,8 @@
 //! | roster | a lease for each fragment, which runs out | liveness only: it may be wrong |
 //! | bus | [`Notice`]s to all gateways, [`Reply`]s to an owner | nothing: it may lose, repeat and reorder |
 //!
+//! Records, notices and replies are [`AsBytes`] on all of them.
+//!
 //! # Why nothing is merged twice, and nothing that was told is lost
 //! - **A fence, and no clock.** An owner stores the state that a merge led to, appends the record with the last number
 //!   that it knows, and only then tells anybody. Whoever takes over appends [`Record::Took`] first, so whatever a
@@ -26,6 +28,7 @@
 //!   a learner that comes back elsewhere sends nothing of that fragment until it knows. What was not merged stays with
 //!   it.
 
+mod bytes;
 mod gateway;
 mod owner;
 mod state;
@@ -35,8 +38,10 @@ mod work;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+pub use bytes::{AsBytes, BytesError, LAYOUT, MAGIC};
 pub use gateway::{Gateway, GatewayInput, GatewayOrder, GatewayTerms, Unsettled};
 pub use owner::{Owner, OwnerInput};
+use serde::{Deserialize, Serialize};
 pub use state::{state_bytes, state_of};
 pub use terms::OwnerTerms;
 
@@ -44,15 +49,15 @@ use crate::diloco::{MergeEntry, Standing, SumPlan, Verified};
 use crate::wire::{LearnerId, Round, Serial};
 
 /// A gateway of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct GatewayId(pub u32);
 
 /// One process of an owner; another one of the same program has another number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ProcessId(pub u64);
 
 /// What the tape of a fragment has under one number.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Record {
     /// This process owns the fragment from here on.
     Took(ProcessId),
@@ -77,7 +82,7 @@ impl Record {
 }
 
 /// What an owner tells all gateways over the bus.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Notice {
     /// Learners are to hand in their progress, for this round.
     Collect(Round),
@@ -88,8 +93,10 @@ pub enum Notice {
         /// On these segments directions cancelled out, and all is added up once more.
         cancelled: Vec<u32>,
         /// By which they are added up.
+        #[serde(with = "bytes::shared")]
         plan: Arc<SumPlan>,
         /// What each weighs, by the gateway that holds it.
+        #[serde(with = "bytes::shared")]
         weights: Arc<Vec<(GatewayId, Vec<Weighing>)>>,
     },
     /// The round has ended: the tape says how.
@@ -97,7 +104,7 @@ pub enum Notice {
 }
 
 /// What one update weighs.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Weighing {
     /// Whose it is.
     pub learner: LearnerId,
@@ -112,7 +119,7 @@ pub struct Weighing {
 }
 
 /// What a gateway says to an owner over the bus.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Reply {
     /// These learners are connected to it.
     Here(GatewayId, BTreeSet<LearnerId>),
@@ -127,12 +134,13 @@ pub enum Reply {
         /// As the notice that asked for it.
         cancelled: Vec<u32>,
         /// As [`PartialSum::to_bytes`](crate::diloco::PartialSum::to_bytes) gives it.
+        #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
 }
 
 /// An update that a gateway holds.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Offer {
     /// Which gateway.
     pub gateway: GatewayId,
@@ -151,6 +159,8 @@ pub struct Offer {
 pub enum Order {
     /// Append a record, if the last one has this number.
     Append {
+        /// Which of its records it is, by the owner's count: what is said of an earlier one says nothing of this one.
+        turn: u64,
         /// The last number that the owner knows.
         expect: u64,
         /// The record.

@@ -18,8 +18,13 @@ pub enum OwnerInput {
     NotLeased,
     /// The records of the tape after this number, in order.
     Records(u64, Vec<Record>),
-    /// The record is on the tape, under this number.
-    Appended(u64),
+    /// The record of this turn is on the tape, under this number.
+    Appended {
+        /// As [`Order::Append`] had it.
+        turn: u64,
+        /// Its number.
+        seq: u64,
+    },
     /// It is not, for the last record has another number than expected.
     Refused,
     /// What was to be stored under this key is there, or other bytes were before.
@@ -41,6 +46,8 @@ pub struct Owner {
     /// Its lease ends then.
     until: Millis,
     stage: Stage,
+    /// Counts the records that it made.
+    turn: u64,
     /// When something was last asked for that is not there yet.
     asked: Millis,
     /// Who is connected to which gateway.
@@ -88,6 +95,7 @@ impl Owner {
             last: 0,
             until: Millis(0),
             stage: Stage::Away,
+            turn: 0,
             asked: Millis(0),
             here: BTreeMap::new(),
             orders: VecDeque::new(),
@@ -100,7 +108,9 @@ impl Owner {
             OwnerInput::Leased(until) => self.on_leased(now, until),
             OwnerInput::NotLeased => self.stage = Stage::Away,
             OwnerInput::Records(after, records) => self.on_records(now, after, &records),
-            OwnerInput::Appended(seq) => self.on_appended(now, seq),
+            // Word of a record from before it last took over comes late, and another one may have its number.
+            OwnerInput::Appended { turn, seq } if turn == self.turn => self.on_appended(now, seq),
+            OwnerInput::Appended { .. } => {}
             OwnerInput::Refused => self.ask(now, Order::Read(self.last)),
             OwnerInput::Stored(key, is_ours) => self.on_stored(now, key, is_ours),
             OwnerInput::Loaded(key, bytes) => self.on_loaded(now, key, bytes),
@@ -154,8 +164,8 @@ impl Owner {
                     // Somebody else took over: what was under way is nobody's any more.
                     Some(_) => self.stage = Stage::Away,
                     None => {
-                        let (expect, record) = (self.last, ours.clone());
-                        self.ask(now, Order::Append { expect, record });
+                        let record = ours.clone();
+                        self.append(now, record);
                     }
                 }
             }
@@ -178,7 +188,8 @@ impl Owner {
         let record = Record::Took(self.terms.process);
         let step = Step::Appending(record.clone());
         self.stage = Stage::Leading(Box::new(Leading { rounds, step }));
-        self.ask(now, Order::Append { expect: self.last, record });
+        self.turn += 1;
+        self.append(now, record);
     }
 
     fn on_appended(&mut self, now: Millis, seq: u64) {
@@ -204,7 +215,8 @@ impl Owner {
         }
         let record = record.clone();
         leading.step = Step::Appending(record.clone());
-        self.ask(now, Order::Append { expect: self.last, record });
+        self.turn += 1;
+        self.append(now, record);
     }
 
     fn on_reply(&mut self, now: Millis, reply: Reply) {
@@ -276,7 +288,8 @@ impl Owner {
             }
             Some(Ended::Abandoned) => {
                 leading.step = Step::Appending(Record::Abandoned);
-                self.ask(now, Order::Append { expect: self.last, record: Record::Abandoned });
+                self.turn += 1;
+                self.append(now, Record::Abandoned);
             }
         }
     }
@@ -284,6 +297,11 @@ impl Owner {
     fn read(&mut self, now: Millis) {
         self.stage = Stage::Reading;
         self.ask(now, Order::Read(0));
+    }
+
+    /// Appends the record of this turn, perhaps once more.
+    fn append(&mut self, now: Millis, record: Record) {
+        self.ask(now, Order::Append { turn: self.turn, expect: self.last, record });
     }
 
     fn ask(&mut self, now: Millis, order: Order) {

@@ -69,7 +69,9 @@ impl Work {
             Reply::Here(..) => {}
             Reply::Offer(Offer { gateway, round, learner, update, standing }) => {
                 let serial = update.serial;
-                if round != self.round || self.summing.is_some() || self.offered.contains_key(&learner) {
+                let is_open = round == self.round && self.summing.is_none();
+                let is_new = !self.offered.contains_key(&learner);
+                if !(is_open && is_new && rounds.is_of_fragment(&update)) {
                     return;
                 }
                 // What is refused is not merged, which the record of the round says.

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use serde::{Deserialize, Serialize};
+
 use crate::wire::{Fate, FragmentId, LearnerId, Round, Serial};
 
 /// The order to begin a round, from [`super::Schedule`] to [`super::Rounds`].
@@ -18,7 +20,7 @@ pub struct Launch {
 }
 
 /// What is thought of the sender of an update.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Repute {
     /// It has yet to prove itself.
     pub is_new: bool,
@@ -30,7 +32,7 @@ pub struct Repute {
 }
 
 /// What the roster and the books know of the sender of an update, for the rounds of a fragment.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Standing {
     /// The shortest time in which it is believed to take a step, in milliseconds, above 0.
     pub step_ms_least: f64,

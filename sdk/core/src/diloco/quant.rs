@@ -34,6 +34,7 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::Segment;
@@ -53,9 +54,11 @@ pub struct Codec {
     block: u32,
 }
 
-/// A body that [`Codec::check`] found to be one, with what it learnt on the way.
-#[derive(Clone, Debug, PartialEq)]
+/// A body that [`Codec::check`] found to be one, with what it learnt on the way. From one machine to another that goes
+/// without its bytes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CheckedBody {
+    #[serde(skip)]
     bytes: Arc<Vec<u8>>,
     squares: Vec<f64>,
 }

@@ -75,16 +75,14 @@ impl Cluster {
         match fault {
             Fault::KillOwner(at) => {
                 let machine = self.owner();
-                let process = &mut self.owners[at];
-                (process.machine, process.life) = (machine, process.life + 1);
+                self.owners[at].begin_anew(machine);
             }
             Fault::PauseOwner(at, ms) => self.owners[at].paused = after(ms),
             Fault::CutOwner(at, ms) => self.owners[at].apart = after(ms),
             Fault::LateOwner(at, ms) => self.owners[at].late_ms = ms,
             Fault::KillGateway(at) => {
                 let machine = self.gateway(at);
-                let process = &mut self.gateways[at];
-                (process.machine, process.life) = (machine, process.life + 1);
+                self.gateways[at].begin_anew(machine);
                 for learner in 0..self.learners.len() {
                     if self.learners[learner].gateway == Some(at) {
                         self.drop_learner(learner);

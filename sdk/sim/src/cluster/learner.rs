@@ -3,7 +3,19 @@
 use std::collections::BTreeMap;
 
 use archipelago_core::cluster::Unsettled;
-use archipelago_core::wire::{LearnerId, Round, Serial, Version};
+use archipelago_core::wire::{LearnerId, Millis, Round, Serial, Version};
+
+/// A way on which nothing overtakes anything.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Line(Millis);
+
+impl Line {
+    /// When what would arrive at `at` arrives behind all that is on the way.
+    pub(super) fn after(&mut self, at: Millis) -> Millis {
+        self.0 = self.0.max(at);
+        self.0
+    }
+}
 
 /// A learner of a cluster.
 #[derive(Debug)]
@@ -13,6 +25,9 @@ pub(super) struct Learner {
     pub(super) gateway: Option<usize>,
     /// Counts its connections.
     pub(super) epoch: u32,
+    /// What it says arrives in its order, and so does what it is told.
+    pub(super) says: Line,
+    pub(super) hears: Line,
     /// What it sent and does not know the fate of.
     pub(super) unsettled: Option<Unsettled>,
     serial: u64,
@@ -30,6 +45,8 @@ impl Learner {
             id,
             gateway: None,
             epoch: 0,
+            says: Line::default(),
+            hears: Line::default(),
             unsettled: None,
             serial: 0,
             sent: BTreeMap::new(),

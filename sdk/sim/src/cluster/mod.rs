@@ -10,22 +10,22 @@ mod run;
 mod service;
 mod tape;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use archipelago_core::cluster::{
-    Gateway, GatewayId, GatewayInput, GatewayOrder, GatewayTerms, Notice, Order, Owner, OwnerInput,
+    AsBytes, Gateway, GatewayId, GatewayInput, GatewayOrder, GatewayTerms, Notice, Order, Owner, OwnerInput,
     OwnerTerms, ProcessId, Record,
 };
 use archipelago_core::diloco::checksum;
-use archipelago_core::wire::{LearnerId, Millis, Round, RunId, Serial, Update, Version};
+use archipelago_core::wire::{ConnId, LearnerId, Millis, Round, RunId, Serial, Update, Version};
 
 use crate::world::{Queue, Rng};
 pub use check::Broken;
 pub use fault::Fault;
 use learner::Learner;
 use run::{P, Run, STANDING, run};
-use service::Service;
+use service::{Awaited, Service};
 use tape::Tape;
 
 /// Machines are told that time passes, in milliseconds.
@@ -48,7 +48,7 @@ pub struct Weather {
 
 /// A process, and what hinders it.
 #[derive(Debug)]
-struct Process<T> {
+struct Process<T, I> {
     machine: T,
     /// Counts its lives: what was meant for a former one is lost.
     life: u32,
@@ -58,6 +58,8 @@ struct Process<T> {
     apart: Millis,
     /// It thinks that its lease lasts so much longer, in milliseconds.
     late_ms: u64,
+    /// What came while it did nothing.
+    backlog: VecDeque<I>,
 }
 
 #[derive(Debug)]
@@ -72,7 +74,7 @@ enum Happening {
     /// A replica has written what the leader had.
     Copied(usize),
     /// A record that was taken is looked after until it is committed.
-    Await(usize, u32, u64, u64, Record),
+    Await(usize, u32, Awaited),
     Elect,
     Restart,
     /// A learner is asked by its gateway, on this connection.
@@ -82,7 +84,7 @@ enum Happening {
     Receipt(usize, u32, Serial, Option<Version>),
     Connect(usize),
     /// A gateway finds that the connection of a learner is gone.
-    Left(usize, u32, usize),
+    Left(usize, u32, usize, u32),
     Fault(Fault),
 }
 
@@ -94,8 +96,8 @@ pub struct Cluster {
     weather: Weather,
     queue: Queue<Happening>,
     run: Run,
-    owners: Vec<Process<Owner>>,
-    gateways: Vec<Process<Gateway>>,
+    owners: Vec<Process<Owner, OwnerInput>>,
+    gateways: Vec<Process<Gateway, GatewayInput>>,
     learners: Vec<Learner>,
     tape: Tape,
     blobs: BTreeMap<u64, Arc<Vec<u8>>>,
@@ -178,7 +180,7 @@ impl Cluster {
                 }
             }
             Happening::Copied(replica) => self.tape.copy(replica),
-            Happening::Await(at, life, seq, view, record) => self.look_after(at, life, seq, view, record),
+            Happening::Await(at, life, awaited) => self.look_after(at, life, awaited),
             Happening::Elect => self.tape.elect(),
             Happening::Restart => self.tape.restart(),
             Happening::Asked(at, epoch, round) => {
@@ -196,11 +198,9 @@ impl Cluster {
                 }
             }
             Happening::Connect(at) => self.connect(at),
-            Happening::Left(gateway, life, at) => {
-                // Who is back at the same one has another connection there.
-                if self.learners[at].gateway != Some(gateway) {
-                    self.gateway_hears(gateway, life, GatewayInput::Left(self.learners[at].id));
-                }
+            Happening::Left(gateway, life, at, epoch) => {
+                let input = GatewayInput::Left(self.learners[at].id, conn(epoch));
+                self.gateway_hears(gateway, life, input);
             }
             Happening::Fault(fault) => self.strike(fault),
         }
@@ -223,16 +223,10 @@ impl Cluster {
 
     fn owner_hears(&mut self, at: usize, life: u32, input: OwnerInput) {
         let (now, process) = (self.now, &mut self.owners[at]);
-        if process.life != life {
-            return;
+        let is_tick = matches!(input, OwnerInput::Tick);
+        for input in process.take(now, life, input, is_tick) {
+            process.machine.handle(now, input);
         }
-        if process.paused > now {
-            if !matches!(input, OwnerInput::Tick) {
-                self.queue.plan(process.paused, Happening::Owner(at, life, input));
-            }
-            return;
-        }
-        process.machine.handle(now, input);
         while let Some(order) = self.owners[at].machine.poll() {
             match order {
                 Order::Tell(notice) => self.broadcast(at, &notice),
@@ -243,28 +237,24 @@ impl Cluster {
 
     fn gateway_hears(&mut self, at: usize, life: u32, input: GatewayInput) {
         let (now, process) = (self.now, &mut self.gateways[at]);
-        if process.life != life {
-            return;
+        let is_tick = matches!(input, GatewayInput::Tick);
+        for input in process.take(now, life, input, is_tick) {
+            process.machine.handle(input);
         }
-        if process.paused > now {
-            if !matches!(input, GatewayInput::Tick) {
-                self.queue.plan(process.paused, Happening::Gateway(at, life, input));
-            }
-            return;
-        }
-        process.machine.handle(input);
         while let Some(order) = self.gateways[at].machine.poll() {
             match order {
-                GatewayOrder::Ask(learner, round) => {
-                    self.tell_learner(at, learner, |at, epoch| Happening::Asked(at, epoch, round))
+                GatewayOrder::Ask(learner, conn, round) => {
+                    self.tell_learner(learner, conn, |at, epoch| Happening::Asked(at, epoch, round))
                 }
-                GatewayOrder::Receipt(learner, serial, merged) => {
-                    self.tell_learner(at, learner, |at, epoch| Happening::Receipt(at, epoch, serial, merged))
+                GatewayOrder::Receipt(learner, conn, serial, merged) => {
+                    self.tell_learner(learner, conn, |at, epoch| {
+                        Happening::Receipt(at, epoch, serial, merged)
+                    })
                 }
                 GatewayOrder::Reply(reply) => {
                     for owner in 0..self.owners.len() {
                         let life = self.owners[owner].life;
-                        let input = OwnerInput::Reply(reply.clone());
+                        let input = OwnerInput::Reply(carried(&reply));
                         self.ship_between(at, owner, Happening::Owner(owner, life, input));
                     }
                 }
@@ -282,27 +272,25 @@ impl Cluster {
             self.told_early = Some(*round);
         }
         for at in 0..self.gateways.len() {
-            let (life, input) = (self.gateways[at].life, GatewayInput::Notice(notice.clone()));
+            let (life, input) = (self.gateways[at].life, GatewayInput::Notice(carried(notice)));
             self.ship_between(at, owner, Happening::Gateway(at, life, input));
         }
     }
 
-    /// To a learner of gateway `at`, over its socket.
-    fn tell_learner(&mut self, at: usize, learner: LearnerId, what: impl FnOnce(usize, u32) -> Happening) {
-        let index = learner.0 as usize - 1;
-        let learner = &self.learners[index];
-        if learner.gateway == Some(at) {
-            let what = what(index, learner.epoch);
-            let ms = self.rng.between(1, 40);
-            self.plan_in(ms, what);
-        }
+    /// To a learner by a connection; nothing arrives if that is gone by then.
+    fn tell_learner(&mut self, learner: LearnerId, conn: ConnId, what: impl FnOnce(usize, u32) -> Happening) {
+        let (index, epoch) = (learner.0 as usize - 1, conn.0 as u32);
+        let ms = self.rng.between(1, 40);
+        let at = self.learners[index].hears.after(Millis(self.now.0 + ms));
+        self.queue.plan(at, what(index, epoch));
     }
 
     /// From a learner to its gateway, over its socket.
     fn learner_says(&mut self, at: usize, input: GatewayInput) {
         if let Some(gateway) = self.learners[at].gateway {
             let (life, ms) = (self.gateways[gateway].life, self.rng.between(1, 40));
-            self.plan_in(ms, Happening::Gateway(gateway, life, input));
+            let at = self.learners[at].says.after(Millis(self.now.0 + ms));
+            self.queue.plan(at, Happening::Gateway(gateway, life, input));
         }
     }
 
@@ -311,12 +299,12 @@ impl Cluster {
         let learner = &mut self.learners[at];
         learner.epoch += 1;
         let before = learner.gateway.replace(gateway);
-        let (id, unsettled) = (learner.id, learner.unsettled);
+        let (id, epoch, unsettled) = (learner.id, learner.epoch, learner.unsettled);
         if let Some(before) = before {
             let (life, ms) = (self.gateways[before].life, self.rng.between(1, 500));
-            self.plan_in(ms, Happening::Left(before, life, at));
+            self.plan_in(ms, Happening::Left(before, life, at, epoch - 1));
         }
-        self.learner_says(at, GatewayInput::Came(id, unsettled));
+        self.learner_says(at, GatewayInput::Came(id, conn(epoch), unsettled));
     }
 
     /// A learner hands in what it made of nothing: noise, as long as any other's.
@@ -333,7 +321,7 @@ impl Cluster {
         let (run, base, seen, checksum) = (RunId(1), Version(0), Vec::new(), checksum(&body));
         let update = Update { run, fragment: P, serial, base, steps: 10, tokens: 80, body, checksum, seen };
         let update = self.run.verifier.verify(update);
-        self.learner_says(at, GatewayInput::Update(id, round, update, STANDING));
+        self.learner_says(at, GatewayInput::Update(id, conn(epoch), round, update, STANDING));
     }
 
     fn owner(&mut self) -> Owner {
@@ -351,8 +339,37 @@ impl Cluster {
     }
 }
 
-fn process<T>(machine: T) -> Process<T> {
-    Process { machine, life: 0, paused: Millis(0), apart: Millis(0), late_ms: 0 }
+/// What arrives of `value`: it travels as bytes.
+fn carried<T: AsBytes>(value: &T) -> T {
+    T::of_bytes(&value.to_bytes()).expect("what a machine says can be read")
+}
+
+/// The connection that a learner counts as this one.
+fn conn(epoch: u32) -> ConnId {
+    ConnId(epoch.into())
+}
+
+fn process<T, I>(machine: T) -> Process<T, I> {
+    Process { machine, life: 0, paused: Millis(0), apart: Millis(0), late_ms: 0, backlog: VecDeque::new() }
+}
+
+impl<T, I> Process<T, I> {
+    /// What it takes in now that `input` comes to this life of it: nothing while it is paused, and then all that came,
+    /// in its order.
+    fn take(&mut self, now: Millis, life: u32, input: I, is_tick: bool) -> VecDeque<I> {
+        let is_paused = self.paused > now;
+        // A clock that was not looked at does not tick later.
+        if self.life == life && !(is_paused && is_tick) {
+            self.backlog.push_back(input);
+        }
+        if is_paused { VecDeque::new() } else { std::mem::take(&mut self.backlog) }
+    }
+
+    /// It ends with all that it had, and `machine` begins in its place.
+    fn begin_anew(&mut self, machine: T) {
+        (self.machine, self.life) = (machine, self.life + 1);
+        self.backlog.clear();
+    }
 }
 
 #[cfg(test)]

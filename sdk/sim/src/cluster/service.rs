@@ -6,7 +6,16 @@ use archipelago_core::cluster::{GatewayInput, Order, OwnerInput, Record};
 use archipelago_core::wire::Millis;
 
 use super::tape::{REPLICAS, Taken};
-use super::{Cluster, Happening, LEASE_MS};
+use super::{Cluster, Happening, LEASE_MS, carried};
+
+/// A record that was taken and is not committed yet.
+#[derive(Debug)]
+pub(super) struct Awaited {
+    turn: u64,
+    seq: u64,
+    view: u64,
+    record: Record,
+}
 
 /// Whose message to a service it is, or from one.
 #[derive(Clone, Copy, Debug)]
@@ -51,12 +60,12 @@ impl Cluster {
     /// The owner's order arrives.
     pub(super) fn serve(&mut self, at: usize, life: u32, order: Order) {
         match order {
-            Order::Append { expect, record } => match self.tape.append(expect, record.clone()) {
+            Order::Append { turn, expect, record } => match self.tape.append(expect, carried(&record)) {
                 Taken::Silence => {}
                 Taken::Refused => self.answer_owner(at, life, OwnerInput::Refused),
                 Taken::At(seq, view) => {
                     self.copy_to_all();
-                    self.look_after(at, life, seq, view, record);
+                    self.look_after(at, life, Awaited { turn, seq, view, record });
                 }
             },
             Order::Read(after) => {
@@ -78,12 +87,13 @@ impl Cluster {
     }
 
     /// Acknowledges a record once it is committed; never if its view is over by then.
-    pub(super) fn look_after(&mut self, at: usize, life: u32, seq: u64, view: u64, record: Record) {
+    pub(super) fn look_after(&mut self, at: usize, life: u32, awaited: Awaited) {
+        let Awaited { turn, seq, view, .. } = awaited;
         if self.tape.has(seq, view) {
-            self.acknowledged.insert(seq, record);
-            self.answer_owner(at, life, OwnerInput::Appended(seq));
+            self.acknowledged.insert(seq, awaited.record);
+            self.answer_owner(at, life, OwnerInput::Appended { turn, seq });
         } else if self.tape.is_of(view) {
-            self.plan_in(5, Happening::Await(at, life, seq, view, record));
+            self.plan_in(5, Happening::Await(at, life, awaited));
         }
     }
 

@@ -100,6 +100,14 @@ impl SumPlan {
         Self { terms: terms.collect() }
     }
 
+    /// Whether its numbers are such as [`Self::of`] finds.
+    pub(crate) fn is_sound(&self) -> bool {
+        let is_size = |value: f64| value.is_finite() && value >= 0.0;
+        self.terms.iter().all(|terms| {
+            is_size(terms.total) && terms.radius.is_none_or(is_size) && EXPONENTS.contains(&terms.exponent)
+        })
+    }
+
     /// Whether `other` is this one, or what it becomes after cancelling.
     pub(super) fn is_or_was(&self, other: &Self) -> bool {
         let same = |(terms, other): (&Terms, &Terms)| terms == other || terms.by_mean() == *other;

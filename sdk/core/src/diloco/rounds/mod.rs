@@ -168,6 +168,11 @@ impl Rounds {
         self.version
     }
 
+    /// Whether the body of `update`, if it can be one, is as one of the fragment.
+    pub(crate) fn is_of_fragment(&self, update: &Verified) -> bool {
+        update.body().is_none_or(|body| body.squares().len() == self.terms.segments.len())
+    }
+
     /// Θ, Θ̂ and momentum; `None` while a merge job has them.
     #[must_use]
     pub fn state(&self) -> Option<&FragmentState> {

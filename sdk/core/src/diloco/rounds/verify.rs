@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::diloco::{CheckedBody, Codec, Fragments, checksum};
 use crate::wire::{FragmentId, Refusal, RunId, Serial, Update, Version};
 
@@ -14,7 +16,7 @@ pub struct Verifier {
 }
 
 /// An update whose body was looked into.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Verified {
     pub(super) body: Result<CheckedBody, Refusal>,
     /// The checksum of the body, if there is one.

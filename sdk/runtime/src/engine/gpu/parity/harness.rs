@@ -49,6 +49,7 @@ pub async fn own_gpu(binding_bytes_max: Option<u64>) -> Gpu {
 }
 
 /// A device for one test alone, with the limits that WebGPU promises.
+#[cfg(not(target_arch = "wasm32"))]
 pub async fn default_gpu() -> Gpu {
     open(true, None).await.unwrap()
 }

@@ -1,0 +1,183 @@
+//! Every kind of value comes back as it was, and nothing else is taken for one.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::cluster::{GatewayId, ProcessId};
+use crate::diloco::{
+    FragmentId, LearnerId, MergeEntry, MergeRule, OuterSpec, Repute, Round, Serial, Summing, Version,
+};
+
+fn merge() -> MergeEntry {
+    let (round, fragment, base, version) = (Round(7), FragmentId(2), Version(5), Version(7));
+    let (rule, summing, outer) = (MergeRule::Radial, Summing::Exact, OuterSpec::default());
+    let (parts, experts, radii) = (Vec::new(), Vec::new(), vec![0.25]);
+    let (absent, checksum, digest, norm) = (0.5, 3, 4, 1.0 / 3.0);
+    MergeEntry {
+        round,
+        fragment,
+        base,
+        version,
+        rule,
+        summing,
+        outer,
+        radii,
+        parts,
+        absent,
+        experts,
+        checksum,
+        digest,
+        norm,
+    }
+}
+
+fn records() -> Vec<Record> {
+    vec![
+        Record::Took(ProcessId(u64::MAX)),
+        Record::Merged { merge: Box::new(merge()), state: 9 },
+        Record::Abandoned,
+    ]
+}
+
+fn weigh(weight: f64) -> Notice {
+    let (learner, serial, experts, steps) = (LearnerId(3), Serial(8), vec![0.0, 2.5], 12);
+    let weighing = Weighing { learner, serial, weight, experts, steps };
+    let terms = json!({ "terms": [{ "way": "mean", "total": 1.5, "radius": null, "exponent": 3 }] });
+    Notice::Weigh {
+        round: Round(7),
+        cancelled: vec![1],
+        plan: serde_json::from_value(terms).map(Arc::new).unwrap(),
+        weights: Arc::new(vec![(GatewayId(1), vec![weighing]), (GatewayId(4), Vec::new())]),
+    }
+}
+
+fn notices() -> Vec<Notice> {
+    vec![Notice::Collect(Round(7)), weigh(0.1), Notice::Ended(Round(7))]
+}
+
+fn offer(body: Value, step_ms_least: f64) -> Reply {
+    let update = json!({
+        "body": body, "checksum": 1, "run": 2, "fragment": 3, "serial": 4, "base": 5, "steps": 6, "tokens": 7,
+        "seen": [8],
+    });
+    let repute = Repute { is_shown: Some(true), ..Repute::default() };
+    let standing = Standing {
+        step_ms_least,
+        step_tokens: 512,
+        stranger_ms: None,
+        unmerged_tokens: 4_096,
+        repute,
+        has_voice: true,
+        clock_tokens: 1 << 40,
+    };
+    let update = serde_json::from_value(update).unwrap();
+    Reply::Offer(Offer { gateway: GatewayId(1), round: Round(7), learner: LearnerId(3), update, standing })
+}
+
+fn replies() -> Vec<Reply> {
+    vec![
+        Reply::Here(GatewayId(1), BTreeSet::from([LearnerId(3), LearnerId(300_000)])),
+        offer(json!({ "Ok": { "squares": [0.5, 0.0] } }), 1.5),
+        offer(json!({ "Err": "norm" }), 1.5),
+        Reply::Sum { gateway: GatewayId(1), round: Round(7), cancelled: Vec::new(), bytes: vec![1, 0, 255] },
+    ]
+}
+
+/// Goal: what one process writes, another one reads, to the bit.
+#[test]
+fn all_come_back() {
+    for record in records() {
+        assert_eq!(Record::of_bytes(&record.to_bytes()), Ok(record));
+    }
+    for notice in notices() {
+        assert_eq!(Notice::of_bytes(&notice.to_bytes()), Ok(notice));
+    }
+    for reply in replies() {
+        let bytes = reply.to_bytes();
+        let back = Reply::of_bytes(&bytes).unwrap();
+        assert_eq!(format!("{back:?}"), format!("{reply:?}"));
+        assert_eq!(back.to_bytes(), bytes);
+    }
+}
+
+/// Goal: another program of the same layout reads what this one writes.
+#[test]
+fn bytes_stay_as_they_are() {
+    let found: Vec<String> = [
+        Record::Abandoned.to_bytes(),
+        Record::Took(ProcessId(5)).to_bytes(),
+        Notice::Collect(Round(7)).to_bytes(),
+        Reply::Here(GatewayId(1), BTreeSet::from([LearnerId(3)])).to_bytes(),
+    ]
+    .iter()
+    .map(|bytes| bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    .collect();
+    let expected = [
+        "4152434c0101a94162616e646f6e6564",
+        "4152434c010181a4546f6f6b05",
+        "4152434c010281a7436f6c6c65637407",
+        "4152434c010381a44865726592019103",
+    ];
+    assert_eq!(found, expected);
+}
+
+/// Goal: bytes that are cut off, longer, or changed in any one bit are an error or another value, and nothing panics.
+#[test]
+fn damage_is_noticed_or_harmless() {
+    fn try_all<T: AsBytes>(bytes: &[u8]) {
+        for len in 0..bytes.len() {
+            assert!(T::of_bytes(&bytes[..len]).is_err(), "cut off at {len}");
+        }
+        let longer = [bytes, &[0]].concat();
+        assert!(matches!(T::of_bytes(&longer), Err(BytesError::Shape { .. })));
+        for bit in 0..8 * bytes.len() {
+            let mut damaged = bytes.to_vec();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            if let Ok(other) = T::of_bytes(&damaged) {
+                let _ = other.to_bytes();
+            }
+        }
+    }
+    records().iter().for_each(|record| try_all::<Record>(&record.to_bytes()));
+    notices().iter().for_each(|notice| try_all::<Notice>(&notice.to_bytes()));
+    replies().iter().for_each(|reply| try_all::<Reply>(&reply.to_bytes()));
+}
+
+/// Goal: what was meant for something else is told apart, and says what to do.
+#[test]
+fn others_are_told_apart() {
+    let check = |bytes: &[u8], expected: BytesError| assert_eq!(Record::of_bytes(bytes), Err(expected));
+    check(b"", BytesError::Foreign);
+    check(b"ARCH\x07\x00", BytesError::Foreign);
+    check(b"ARCL\x02\x01", BytesError::Layout { found: 2 });
+    check(&Notice::Ended(Round(1)).to_bytes(), BytesError::Kind { found: 2, expected: 1 });
+    assert!(matches!(Record::of_bytes(b"ARCL\x01\x01\xc0"), Err(BytesError::Shape { .. })));
+}
+
+/// Goal: no number that is none, or has a size that it cannot have, comes in.
+#[test]
+fn numbers_are_numbers() {
+    let nothing = || json!({ "Ok": { "squares": [] } });
+    let square = offer(json!({ "Ok": { "squares": [0.125] } }), 1.0).to_bytes();
+    for wrong in [f64::NAN, f64::INFINITY, -1.0] {
+        let found = Notice::of_bytes(&weigh(wrong).to_bytes());
+        assert_eq!(found, Err(BytesError::Number { what: "a weight" }), "{wrong}");
+        let found = Reply::of_bytes(&with(&square, 0.125, wrong)).map(|_| ());
+        assert_eq!(found, Err(BytesError::Number { what: "a sum of squares" }), "{wrong}");
+        let found = Reply::of_bytes(&offer(nothing(), wrong).to_bytes()).map(|_| ());
+        assert_eq!(found, Err(BytesError::Number { what: "the time of a step" }), "{wrong}");
+        let found = Notice::of_bytes(&with(&weigh(1.0).to_bytes(), 1.5, wrong));
+        assert_eq!(found, Err(BytesError::Number { what: "a term of a plan" }), "{wrong}");
+    }
+    assert!(Reply::of_bytes(&offer(nothing(), 0.0).to_bytes()).is_err());
+    assert!(Reply::of_bytes(&square).is_ok());
+}
+
+/// `bytes` with another number in the place of the only one of this value.
+fn with(bytes: &[u8], before: f64, after: f64) -> Vec<u8> {
+    let at = bytes.windows(8).position(|window| window == before.to_be_bytes()).unwrap();
+    [&bytes[..at], &after.to_be_bytes(), &bytes[at + 8..]].concat()
+}
