@@ -78,6 +78,13 @@ impl EngineBuilder {
         self.on_gpu().and_then(|backend| backend.stale.as_ref())
     }
 
+    /// What became of the GPU's units for matrices, if it lists them and cannot use them: then it multiplies 32-bit
+    /// floats, as with [`EngineOptions::whole_products`].
+    #[must_use]
+    pub fn matrices_fault(&self) -> Option<&GpuError> {
+        self.on_gpu().and_then(|backend| backend.matrices_fault.as_ref())
+    }
+
     /// What to give as [`EngineOptions::tunings`] the next time.
     #[must_use]
     pub fn tunings(&self) -> &[Tuning] {
@@ -267,15 +274,34 @@ mod tests {
         );
     }
 
+    /// A device of any kind; `None` where `GPU_TESTS=no`.
+    fn any_gpu() -> Option<Gpu> {
+        if std::env::var("GPU_TESTS").is_ok_and(|value| value == "no") {
+            eprintln!("skipped: GPU_TESTS=no");
+            return None;
+        }
+        let any = GpuOptions { software: true, ..GpuOptions::default() };
+        Some(block_on(Gpu::open(&any)).unwrap_or_else(|error| panic!("{error}; GPU_TESTS=no skips this")))
+    }
+
+    #[test]
+    fn a_gpu_that_refuses_the_kernel_for_its_matrices_goes_without() {
+        let Some(gpu) = any_gpu() else { return };
+        let gpu = gpu.with_matrices();
+        let mut builder = open(EngineOptions { adapter: None, ..options(EngineKind::Gpu) }).unwrap();
+        builder.backend = AnyBackend::Gpu(GpuBackend::new(gpu.clone(), Vec::new()));
+        assert_eq!(block_on(builder.build(&spec(), None)).unwrap().kind(), EngineKind::Gpu);
+        let fault = builder.matrices_fault().expect("a program on the CPU has no such units");
+        assert!(matches!(fault, GpuError::Refused { .. }), "{fault}");
+        assert_eq!(gpu.check().as_ref(), Err(fault));
+        assert!(builder.gpu().unwrap().check().is_ok(), "it is another device");
+        assert_eq!(builder.losses_us, [], "the device was not lost, it was misled");
+    }
+
     /// Goal: a device that is lost now and then is opened anew; one that is lost all the time is given up.
     #[test]
     fn auto_gives_up_a_device_that_is_lost_again_and_again() {
-        if std::env::var("GPU_TESTS").is_ok_and(|value| value == "no") {
-            return eprintln!("skipped: GPU_TESTS=no");
-        }
-        let any = GpuOptions { software: true, ..GpuOptions::default() };
-        let gpu =
-            block_on(Gpu::open(&any)).unwrap_or_else(|error| panic!("{error}; GPU_TESTS=no skips this"));
+        let Some(gpu) = any_gpu() else { return };
         let clock = Rc::new(Cell::new(0));
         let now = Rc::clone(&clock);
         let mut builder = open(options(EngineKind::Auto)).unwrap();

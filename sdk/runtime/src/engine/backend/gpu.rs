@@ -18,20 +18,35 @@ pub struct GpuBackend {
     pub trials: Vec<Trial>,
     /// Why they were chosen anew then, although something was known.
     pub stale: Option<ChoiceError>,
+    /// What became of its units for matrices when they were tried, if it lists them and cannot use them.
+    pub matrices_fault: Option<GpuError>,
 }
 
 impl GpuBackend {
     /// Builds on `gpu`, of which `tunings` may say something.
     pub fn new(gpu: Gpu, tunings: Vec<Tuning>) -> Self {
-        Self { gpu, tunings, trials: Vec::new(), stale: None }
+        Self { gpu, tunings, trials: Vec::new(), stale: None, matrices_fault: None }
+    }
+
+    /// The kernels for `spec`. A driver may list units for matrices, refuse their kernel, and be of no use from then
+    /// on: then the device is opened anew and multiplies whole floats, for as long as this lives.
+    async fn tune(&mut self, setup: &Setup, spec: &RunSpec) -> Result<Tuned, EngineError> {
+        match tune(&self.gpu, spec, &self.tunings, &*setup.now_us).await {
+            Err(_) if self.gpu.has_matrices() && self.is_lost() => {
+                self.matrices_fault = self.gpu.check().err();
+                self.renew(setup).await?;
+                tune(&self.gpu, spec, &self.tunings, &*setup.now_us).await
+            }
+            tuned => tuned,
+        }
     }
 }
 
 /// A program on the CPU only if it must be a GPU: the CPU engine is faster.
-async fn open(setup: &Setup) -> Result<Gpu, GpuError> {
+async fn open(setup: &Setup, whole_products: bool) -> Result<Gpu, GpuError> {
     let options = &setup.options;
     let software = options.kind == EngineKind::Gpu;
-    let (adapter, whole_products) = (options.adapter.clone(), options.whole_products);
+    let adapter = options.adapter.clone();
     Gpu::open(&GpuOptions { adapter, software, whole_products, ..GpuOptions::default() }).await
 }
 
@@ -42,7 +57,7 @@ impl Backend for GpuBackend {
     const HOST_COPIES: u64 = 3;
 
     async fn open(setup: &Setup) -> Result<Self, GpuError> {
-        Ok(Self::new(open(setup).await?, setup.options.tunings.clone()))
+        Ok(Self::new(open(setup, setup.options.whole_products).await?, setup.options.tunings.clone()))
     }
 
     fn is_lost(&self) -> bool {
@@ -50,7 +65,8 @@ impl Backend for GpuBackend {
     }
 
     async fn renew(&mut self, setup: &Setup) -> Result<(), GpuError> {
-        self.gpu = open(setup).await?;
+        let whole_products = setup.options.whole_products || self.matrices_fault.is_some();
+        self.gpu = open(setup, whole_products).await?;
         Ok(())
     }
 
@@ -62,8 +78,7 @@ impl Backend for GpuBackend {
         spec: &RunSpec,
         moments: Option<OptimiserState>,
     ) -> Result<GpuEngine, EngineError> {
-        let Tuned { matmul, tuning, trials, stale } =
-            tune(&self.gpu, spec, &self.tunings, &*setup.now_us).await?;
+        let Tuned { matmul, tuning, trials, stale } = self.tune(setup, spec).await?;
         self.tunings.retain(|known| !known.is_replaced_by(&tuning));
         self.tunings.push(tuning);
         (self.trials, self.stale) = (trials, stale);

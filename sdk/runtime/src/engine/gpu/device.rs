@@ -207,8 +207,14 @@ impl Gpu {
     }
 
     /// Whether products may run on its units for matrices.
-    pub(super) fn has_matrices(&self) -> bool {
+    pub(in crate::engine) fn has_matrices(&self) -> bool {
         self.has_matrices
+    }
+
+    /// It believes that it has units for matrices, whatever its driver says.
+    #[cfg(test)]
+    pub(in crate::engine) fn with_matrices(self) -> Self {
+        Self { has_matrices: true, ..self }
     }
 
     /// What it runs on.
