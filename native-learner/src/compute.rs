@@ -72,7 +72,8 @@ impl Compute {
         let fallback = self.builder.fallback().filter(|fallback| Some(*fallback) != told.as_ref());
         self.notes.extend(fallback.map(ToString::to_string));
         if let Some(error) = self.builder.matrices_fault().filter(|_| fault.is_none()) {
-            self.notes.push(format!("the GPU multiplies 32-bit floats, for its units for matrices fail: {error}"));
+            self.notes
+                .push(format!("the GPU multiplies 32-bit floats, for its units for matrices fail: {error}"));
         }
         self.notes.extend(self.builder.stale().map(ToString::to_string));
         let newest = self.builder.tunings().last().filter(|_| !self.builder.trials().is_empty());
