@@ -25,6 +25,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import LlamaForCausalLM
 
 LEARNERS = 4
+# Windows of a step of PyTorch, and of all learners together: so each learner takes as many steps as PyTorch.
 BATCH = 8
 RANK = 8
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -176,6 +177,7 @@ def main() -> None:
     parser.add_argument("--begin", type=Path, required=True, help="the text that the model learns first")
     parser.add_argument("--then", type=Path, required=True, help="the text that it is fine-tuned on")
     parser.add_argument("--preset", default="small")
+    parser.add_argument("--kinds", nargs="+", choices=RATES, default=list(RATES), help="what is fine-tuned")
     parser.add_argument("--begin-tokens", type=int, default=4_000_000)
     parser.add_argument("--tokens", type=int, default=1_000_000)
     parser.add_argument("--seeds", type=int, default=2)
@@ -188,8 +190,8 @@ def main() -> None:
         model = LlamaForCausalLM.from_pretrained(start, dtype=torch.float32)
         context = model.config.max_position_embeddings
         print(f"before: {held_out(model, text.tell, context):.4f}", flush=True)
-        for kind, rates in RATES.items():
-            best = {}
+        for kind in args.kinds:
+            rates, best = RATES[kind], {}
             for side in ["archipelago", "pytorch"]:
                 found = []
                 for lr in rates:
@@ -214,7 +216,17 @@ def tuned(
         model = pytorch(start, kind, lr, text, tokens, seed)
     else:
         adapters = ["--lora-rank", str(RANK)] if kind == "adapters" else []
-        flags = ["--init", str(start), "--lr", str(lr), "--seed", str(seed), *adapters]
+        flags = [
+            "--init",
+            str(start),
+            "--batch",
+            str(BATCH // LEARNERS),
+            "--lr",
+            str(lr),
+            "--seed",
+            str(seed),
+            *adapters,
+        ]
         folder = lab.train(LEARNERS, text, tokens, *flags, merged=kind == "adapters")
         model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
     context = model.config.max_position_embeddings
