@@ -7,11 +7,13 @@
 mod bandwidth;
 mod error;
 mod findings;
+mod gap;
 mod goodput;
 mod heterogeneity;
 mod learners;
 mod lines;
 mod poison;
+mod pool;
 mod regions;
 mod report;
 mod scavenging;
@@ -59,6 +61,8 @@ enum Subject {
     Heterogeneity(heterogeneity::HeterogeneityArgs),
     /// Loss against the number of learners, and against each part of the method
     Learners(learners::LearnersArgs),
+    /// Loss of learners together beside data-parallel training, each at its best settings, with fresh seeds and text
+    Gap(gap::GapArgs),
     /// Loss against updates that are old, long or of other batches, and against what joiners begin with
     Staleness(staleness::StalenessArgs),
     /// Loss against hostile learners of every kind, and who notices them
@@ -110,6 +114,7 @@ pub fn run(cli: &Cli, progress: &mut dyn FnMut(&str)) -> Result<String, Simulate
             answer(&heterogeneity::run(args, progress)?, args, &args.common.output)
         }
         Subject::Learners(args) => answer(&learners::run(args, progress)?, args, &args.common.output),
+        Subject::Gap(args) => answer(&gap::run(args, progress)?, args, &args.common.output),
         Subject::Staleness(args) => answer(&staleness::run(args, progress)?, args, &args.common.output),
         Subject::Poison(args) => answer(&poison::run(args, progress)?, args, &args.common.output),
     }

@@ -49,6 +49,13 @@ fn bad_flags_are_named() {
     check("learners", "tokens", &["0", "2047", &huge]);
     check("learners", "link-kbit", &["0", &huge]);
     check("learners", "step-jitter", &["-1", "2", "NaN"]);
+    check("gap", "tokens", &["0", "511", &huge]);
+    check("gap", "learners", &["0", "257"]);
+    check("gap", "lr-factors", &["0", "-1", "NaN", "1e9"]);
+    check("gap", "warmup-factors", &["-1", "NaN", "1e9"]);
+    check("gap", "choosing-seeds", &["0", "4294967295"]);
+    check("gap", "average", &["0", "1.1", "NaN"]);
+    check("gap", "samples", &["1001"]);
     check("goodput", "chips", &["0", &huge]);
     check("goodput", "learners", &["0", "65537"]);
     check("goodput", "slice-chips", &["0"]);

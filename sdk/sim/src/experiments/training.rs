@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
-use std::sync::{Mutex, mpsc};
 use std::thread;
 
 use archipelago_cli::{ExpertArgs, MethodArgs, as_written, range, within};
@@ -18,6 +17,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use super::findings::Findings;
+use super::pool;
 use crate::experiments::SimulateError;
 
 /// Bytes of a built-in text that is trained on; its seed is 1, whatever the run's.
@@ -122,7 +122,13 @@ pub enum BuiltIn {
 }
 
 impl BuiltIn {
-    fn generate(self) -> String {
+    /// What it is called in flags and files.
+    pub fn name(self) -> String {
+        self.to_possible_value().expect("none is hidden").get_name().to_owned()
+    }
+
+    /// The text.
+    pub fn generate(self) -> String {
         match self {
             Self::Grammar => grammar::generate(1, BUILT_IN_BYTES),
             Self::Pictures => pictures::generate(1, BUILT_IN_BYTES),
@@ -234,8 +240,22 @@ impl TrainingArgs {
             samples: 0,
             undo: None,
             cosines: false,
+            average: 0.0,
+            is_told: false,
+            lookahead: None,
             exams: false,
         })
+    }
+
+    /// Runs at a time.
+    ///
+    /// # Errors
+    /// `Setting`: there are too many.
+    pub fn jobs(&self) -> Result<NonZeroUsize, SimulateError> {
+        if let Some(jobs) = self.jobs {
+            within("jobs", jobs.get() as f64, 1.0..=JOBS_MAX)?;
+        }
+        Ok(self.jobs.or_else(|| thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN))
     }
 
     /// Runs each of `experiments` with each seed, several at a time. What is found does not depend on how many run at a
@@ -257,36 +277,17 @@ impl TrainingArgs {
         let seeds = (0..self.seeds).map(|i| first_seed.wrapping_add(i.into()));
         let runs = seeds.flat_map(|seed| named.values().map(move |experiment| (experiment, seed)));
         let runs: Vec<(&Experiment, u64)> = runs.collect();
-        if let Some(jobs) = self.jobs {
-            within("jobs", jobs.get() as f64, 1.0..=JOBS_MAX)?;
-        }
-        let jobs = self.jobs.or_else(|| thread::available_parallelism().ok()).map_or(1, NonZeroUsize::get);
-        let queue = Mutex::new(runs.iter().enumerate());
-        let (tell, told) = mpsc::channel();
         let mut found: Vec<Option<Outcome>> = vec![None; runs.len()];
-        thread::scope(|scope| {
-            for _ in 0..jobs.min(runs.len()) {
-                let (tell, queue, corpus) = (tell.clone(), &queue, &corpus);
-                scope.spawn(move || {
-                    let next = || queue.lock().expect("no thread panics with the lock").next();
-                    while let Some((index, (experiment, seed))) = next() {
-                        if tell.send((index, train(experiment, *seed, corpus))).is_err() {
-                            return;
-                        }
-                    }
-                });
-            }
-            drop(tell);
-            for (done, (index, result)) in (1..).zip(&told) {
-                let (experiment, seed) = runs[index];
-                let outcome = result.map_err(|error| failed(&error))?;
-                let (name, loss, steps) = (&experiment.name, outcome.loss, outcome.steps_per_learner);
-                let count = runs.len();
-                progress(&format!(
-                    "{done} of {count}: {name}, seed {seed}: {loss:.4} after {steps:.0} steps"
-                ));
-                found[index] = Some(outcome);
-            }
+        let mut done = 0;
+        let work = |(experiment, seed): &(&Experiment, u64)| Some(train(experiment, *seed, &corpus));
+        pool::each(self.jobs()?, &runs, work, |index, result| {
+            let (experiment, seed) = runs[index];
+            let outcome = result.map_err(|error| failed(&error))?;
+            let (name, loss, steps) = (&experiment.name, outcome.loss, outcome.steps_per_learner);
+            done += 1;
+            let count = runs.len();
+            progress(&format!("{done} of {count}: {name}, seed {seed}: {loss:.4} after {steps:.0} steps"));
+            found[index] = Some(outcome);
             Ok::<(), SimulateError>(())
         })?;
         let mut findings: BTreeMap<String, Findings> = BTreeMap::new();

@@ -1,5 +1,6 @@
 //! The experiment's baseline: one trainer with the batches of all learners.
 
+use super::average::Average;
 use super::recipe::Sampler;
 use super::{Corpus, LabError, Noticed, Outcome, Reader, Recipe, Sample, Spent};
 use archipelago_core::model::learning_rate;
@@ -25,12 +26,21 @@ impl Recipe {
         trainer.params_mut().copy_from_slice(&self.theta()?);
         let mut reader = Reader::new(&self.run_spec(corpus))?;
         let mut sampler = Sampler::new(self);
+        let mut average = Average::new(self.average, trainer.params().to_vec());
+        let mut slow = self.lookahead.map(|lookahead| (lookahead, trainer.params().to_vec()));
         let (mut trained, mut steps) = (0, 0_u32);
         while trained < tokens {
             let batch = reader.next_batch(corpus, inner.batch);
             let lr = learning_rate(&inner, trained);
             trained += trainer.step(&batch, lr)?.tokens;
             steps += 1;
+            if let Some((lookahead, slow)) = slow.as_mut().filter(|(how, _)| steps.is_multiple_of(how.steps))
+            {
+                go_back(slow, trainer.params_mut(), lookahead.share);
+            }
+            if let Some(average) = &mut average {
+                average.take(trained as f64 / tokens as f64, trainer.params());
+            }
             if sampler.is_due(trained as f64 / tokens as f64) {
                 let loss = self.measure(corpus, trainer.params())?;
                 sampler.take(Sample { at_ms: 0, tokens: trained, loss });
@@ -39,6 +49,7 @@ impl Recipe {
         let loss = self.measure(corpus, trainer.params())?;
         Ok(Outcome {
             loss,
+            ends: self.ends(corpus, trainer.params(), average.as_ref())?,
             broken: None,
             tokens: trained,
             tokens_merged: trained,
@@ -56,5 +67,25 @@ impl Recipe {
             cosines: Vec::new(),
             shown: Vec::new(),
         })
+    }
+}
+
+/// `slow` goes by `share` of the way to `fast`, which goes there too; both `[len]`.
+fn go_back(slow: &mut [f32], fast: &mut [f32], share: f32) {
+    for (slow, fast) in slow.iter_mut().zip(fast) {
+        *slow += share * (*fast - *slow);
+        *fast = *slow;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_go_a_part_of_the_way() {
+        let (mut slow, mut fast) = ([1.0, -1.0], [2.0, -1.0]);
+        go_back(&mut slow, &mut fast, 0.25);
+        assert_eq!((slow, fast), ([1.25, -1.0], [1.25, -1.0]));
     }
 }

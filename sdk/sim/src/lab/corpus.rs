@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::LabError;
+use super::{Documents, LabError};
 use archipelago_core::data::{self, SHARD_TOKENS_MAX, ShardForm};
 use archipelago_core::model::ModelSpec;
 use archipelago_core::token;
@@ -23,8 +23,10 @@ pub struct Corpus {
     pub data: DataSpec,
     /// Bytes of its shards, in order.
     pub shards: Vec<Arc<[u8]>>,
-    /// Tokens that are never trained on.
+    /// Tokens that are never trained on, by which settings are chosen.
     pub held_out: Vec<u32>,
+    /// Tokens that are looked at only where what was chosen is told of; none unless the text came as documents.
+    pub test: Vec<u32>,
 }
 
 impl Corpus {
@@ -36,6 +38,17 @@ impl Corpus {
         Self::of_tokens(&data::bytes_to_tokens(text))
     }
 
+    /// From documents, each byte a token: what settings are chosen by and what is told of are documents of their own.
+    ///
+    /// # Errors
+    /// [`LabError::Split`]: there is nothing to train on.
+    pub fn of_documents(documents: &Documents) -> Result<Self, LabError> {
+        let [train, validation, test] = [&documents.train, &documents.validation, &documents.test]
+            .map(|part| data::bytes_to_tokens(part));
+        let corpus = Self::split(&train, 0.0)?;
+        Ok(Self { held_out: validation, test, ..corpus })
+    }
+
     /// From tokens below 65,536, of which some may be given; the last tenth is held out.
     ///
     /// # Errors
@@ -44,14 +57,19 @@ impl Corpus {
     /// # Panics
     /// If a token is 65,536 or above.
     pub fn of_tokens(tokens: &[u32]) -> Result<Self, LabError> {
+        Self::split(tokens, HELD_OUT_RATIO)
+    }
+
+    fn split(tokens: &[u32], held_out_ratio: f64) -> Result<Self, LabError> {
         let form = ShardForm { token_bytes: 2, masks: tokens.iter().any(|&token| !token::is_learnt(token)) };
-        let split = data::split(tokens, HELD_OUT_RATIO, SHARD_TOKENS_MAX)?;
+        let split = data::split(tokens, held_out_ratio, SHARD_TOKENS_MAX)?;
         let shards = split.shards.iter().map(|shard| data::encode_shard(shard, form).expect("they fit"));
         let shards: Vec<Vec<u8>> = shards.collect();
         let specs = shards.iter().map(|shard| data::shard_spec(shard, form).expect("encoded above"));
         Ok(Self {
             data: DataSpec { token_bytes: 2, masks: form.masks, shards: specs.collect() },
             held_out: split.held_out.to_vec(),
+            test: Vec::new(),
             shards: shards.into_iter().map(Arc::from).collect(),
         })
     }
@@ -62,31 +80,54 @@ impl Corpus {
     /// - [`LabError::Short`]: not one window is held out.
     /// - [`LabError::Engine`]: `params`, `[len]`, do not fit `model`, or `model` is none.
     pub fn held_out_loss(&self, model: &ModelSpec, params: &[f32]) -> Result<f32, LabError> {
-        let mut engine = CpuModel::fixed(model)?;
-        let windows = self.held_out_windows(model)?;
-        let (mut sum, mut learnt) = (0.0, 0.0);
-        for batch in windows.chunks(HELD_OUT_BATCH) {
-            let tokens = batch.concat();
-            let count = token::learnt(&tokens, model.context as usize) as f64;
-            sum += f64::from(engine.loss(params, &tokens)?) * count;
-            learnt += count;
-        }
-        Ok((sum / learnt) as f32)
+        loss(model, params, &self.held_out)
     }
 
-    fn held_out_windows(&self, model: &ModelSpec) -> Result<Vec<&[u32]>, LabError> {
-        let (tokens, needed) = (self.held_out.len(), model.context as usize + 1);
-        let starts = tokens.checked_sub(needed).ok_or(LabError::Short { tokens, needed })?;
-        let count = (starts / model.context as usize).clamp(1, HELD_OUT_WINDOWS_MAX);
-        let window = |i: usize| &self.held_out[i * starts / count..][..needed];
-        Ok((0..count).map(window).collect())
+    /// The same of [`Self::test`].
+    ///
+    /// # Errors
+    /// Those of [`Self::held_out_loss`].
+    pub fn test_loss(&self, model: &ModelSpec, params: &[f32]) -> Result<f32, LabError> {
+        loss(model, params, &self.test)
     }
+}
+
+fn loss(model: &ModelSpec, params: &[f32], text: &[u32]) -> Result<f32, LabError> {
+    let mut engine = CpuModel::fixed(model)?;
+    let windows = windows(model, text)?;
+    let (mut sum, mut learnt) = (0.0, 0.0);
+    for batch in windows.chunks(HELD_OUT_BATCH) {
+        let tokens = batch.concat();
+        let count = token::learnt(&tokens, model.context as usize) as f64;
+        sum += f64::from(engine.loss(params, &tokens)?) * count;
+        learnt += count;
+    }
+    Ok((sum / learnt) as f32)
+}
+
+/// Windows of `text`, evenly spread.
+fn windows<'a>(model: &ModelSpec, text: &'a [u32]) -> Result<Vec<&'a [u32]>, LabError> {
+    let (tokens, needed) = (text.len(), model.context as usize + 1);
+    let starts = tokens.checked_sub(needed).ok_or(LabError::Short { tokens, needed })?;
+    let count = (starts / model.context as usize).clamp(1, HELD_OUT_WINDOWS_MAX);
+    Ok((0..count).map(|i| &text[i * starts / count..][..needed]).collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::reference_model;
     use super::*;
+
+    #[test]
+    fn documents_are_trained_on_chosen_by_or_told_of() {
+        let part = |byte: u8, count| vec![byte; count];
+        let (train, validation, test) = (part(b'a', 900), part(b'b', 100), part(b'c', 120));
+        let corpus = Corpus::of_documents(&Documents { train, validation, test }).unwrap();
+        assert_eq!(corpus.data.shards[0].tokens, 900);
+        assert_eq!((corpus.held_out, corpus.test), (vec![98; 100], vec![99; 120]));
+        let nothing = Documents { validation: part(b'b', 100), ..Documents::default() };
+        assert!(matches!(Corpus::of_documents(&nothing), Err(LabError::Split(_))));
+    }
 
     #[test]
     fn refuses_what_is_too_short() {
@@ -101,7 +142,7 @@ mod tests {
     fn windows_span_what_is_held_out() {
         let text: Vec<u8> = (0..100_000_u32).map(|i| (i % 251) as u8).collect();
         let corpus = Corpus::new(&text).unwrap();
-        let windows = corpus.held_out_windows(&reference_model()).unwrap();
+        let windows = windows(&reference_model(), &corpus.held_out).unwrap();
         assert_eq!(windows.len(), (10_000 - 65) / 64);
         assert!(windows.iter().all(|window| window.len() == 65));
         assert_eq!(windows[0][0], corpus.held_out[0]);

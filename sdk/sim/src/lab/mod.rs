@@ -8,8 +8,10 @@
 //! synchronous data-parallel training from the same parameters over the same text.
 
 mod alone;
+mod average;
 mod corpus;
 mod cosines;
+mod documents;
 mod examiner;
 mod idler;
 mod joining;
@@ -21,9 +23,10 @@ mod together;
 
 pub use corpus::Corpus;
 pub use cosines::{Cosines, Part};
+pub use documents::{Documents, pieces};
 pub use noticed::{Noticed, Treated};
 pub(crate) use reader::Reader;
-pub use recipe::{Budget, Joining, Outcome, Recipe, Sample, Spent, reference_model};
+pub use recipe::{Budget, Ends, Joining, Lookahead, Outcome, Recipe, Sample, Spent, reference_model};
 pub use shown::MachineShown;
 
 use crate::world::Violation;

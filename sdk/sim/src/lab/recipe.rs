@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use super::average::Average;
 use super::{Corpus, Cosines, LabError, MachineShown, Noticed};
 use crate::world::{Fault, Harm, Lie, LookSpec, MachineSpec, Poison};
 use archipelago_core::data::BYTE_VOCAB;
@@ -33,6 +34,16 @@ pub enum Joining {
     },
     /// AdamW's moments of the learner on the first machine. Nobody counts their bytes.
     Donor,
+}
+
+/// Every `steps` steps parameters go from where they were at the last such moment by `share` of the way that they went
+/// (Zhang, Lucas, Hinton and Ba 2019).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Lookahead {
+    /// k, at least 1.
+    pub steps: u32,
+    /// α, above 0, at most 1.
+    pub share: f32,
 }
 
 /// One experiment.
@@ -68,6 +79,12 @@ pub struct Recipe {
     /// Whether honest updates that are merged together are compared; it takes time for each pair, and changes nothing
     /// of the run.
     pub cosines: bool,
+    /// Share of the budget over which the parameters are averaged that are measured beside the last ones; 0 for none.
+    pub average: f64,
+    /// Whether [`Corpus::test`] is looked at: for what is told, once it was chosen.
+    pub is_told: bool,
+    /// In training alone only: every so many steps go back a part of the way.
+    pub lookahead: Option<Lookahead>,
     /// Whether single updates are tried on the text that they were trained on, and who does not show that it trains is
     /// suspected, as by a server that has the time to look at all that it wants to.
     pub exams: bool,
@@ -115,12 +132,25 @@ pub struct Spent {
     pub tokens_merged: u64,
 }
 
+/// Losses at the end beside that of the last parameters on what settings are chosen by, in nats per token.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Ends {
+    /// Held-out loss of the averaged parameters, if they were.
+    pub averaged: Option<f32>,
+    /// Loss of the last parameters on [`Corpus::test`], if that is told…
+    pub test: Option<f32>,
+    /// …and of the averaged ones.
+    pub averaged_test: Option<f32>,
+}
+
 /// What training led to.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
     /// Held-out loss of the parameters that result, in nats per token; infinite if hostile learners made them such that
     /// they have none.
     pub loss: f32,
+    /// Other losses at the end.
+    pub ends: Ends,
     /// Why honest learners could not go on, where hostile ones brought that about: then all else is as it was by then.
     pub broken: Option<String>,
     /// Tokens trained by all honest machines together.
@@ -220,6 +250,26 @@ impl Recipe {
     pub(super) fn measure(&self, corpus: &Corpus, params: &[f32]) -> Result<f32, LabError> {
         let loss = corpus.held_out_loss(&self.model, params)?;
         if loss.is_finite() { Ok(loss) } else { Err(LabError::NotFinite { seed: self.seed, loss }) }
+    }
+
+    /// What [`Ends`] says of `params`, `[len]`, and of what was averaged.
+    ///
+    /// # Errors
+    /// Those of [`Corpus::held_out_loss`].
+    pub(super) fn ends(
+        &self,
+        corpus: &Corpus,
+        params: &[f32],
+        average: Option<&Average>,
+    ) -> Result<Ends, LabError> {
+        let test = |params: &[f32]| corpus.test_loss(&self.model, params);
+        let averaged = average.map(|average| average.params.as_slice());
+        let told = averaged.filter(|_| self.is_told);
+        Ok(Ends {
+            averaged: averaged.map(|params| corpus.held_out_loss(&self.model, params)).transpose()?,
+            test: self.is_told.then(|| test(params)).transpose()?,
+            averaged_test: told.map(test).transpose()?,
+        })
     }
 
     /// How far along the budget `tokens` and `ms` are: 1 is the end.

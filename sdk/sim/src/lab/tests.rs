@@ -36,6 +36,9 @@ fn recipe() -> Recipe {
         samples: 0,
         undo: None,
         cosines: false,
+        average: 0.0,
+        is_told: false,
+        lookahead: None,
         exams: false,
     }
 }
@@ -58,6 +61,34 @@ fn samples_change_nothing() {
         assert_eq!(with.samples.len(), 4);
         assert_eq!(Outcome { samples: vec![], ..with }, without);
     }
+}
+
+/// Averaging and telling change nothing of the run either, and say what they were asked for.
+#[test]
+fn looking_at_the_end_changes_nothing() {
+    let text = b"What is averaged is smoother than what comes last. ".repeat(120);
+    let documents = Documents { train: text.clone(), validation: text.clone(), test: text[50..].to_vec() };
+    let corpus = Corpus::of_documents(&documents).unwrap();
+    let plain = recipe();
+    let told = Recipe { average: 0.1, is_told: true, ..plain.clone() };
+    for train in [Recipe::train, |recipe: &Recipe, corpus: &Corpus| recipe.train_alone(corpus, 2 * 40 * 64)] {
+        let (without, with) = (train(&plain, &corpus).unwrap(), train(&told, &corpus).unwrap());
+        assert_eq!(without.ends, Ends::default());
+        let [averaged, test, both] =
+            [with.ends.averaged, with.ends.test, with.ends.averaged_test].map(Option::unwrap);
+        assert!((test - with.loss).abs() < 0.1 && (averaged - both).abs() < 0.1, "{:?}", with.ends);
+        // What comes earlier in so short a run has learnt less.
+        assert!(averaged > with.loss, "{:?}", with.ends);
+        assert_eq!(Outcome { ends: Ends::default(), ..with }, without);
+    }
+    let alone = |lookahead| Recipe { lookahead, ..plain.clone() }.train_alone(&corpus, 2 * 40 * 64).unwrap();
+    let whole = Some(Lookahead { steps: 1, share: 1.0 });
+    let loss = alone(None).loss;
+    assert!((alone(whole).loss - loss).abs() < 1e-4, "all of the way is no way back, but for rounding");
+    assert!(
+        alone(Some(Lookahead { steps: 6, share: 0.5 })).loss > loss + 0.01,
+        "half of it is half of the way"
+    );
 }
 
 /// Who trains too fast is told so, and not that something stands still.

@@ -1,11 +1,12 @@
 //! An experiment in a world: many learners under one syncer.
 
+use super::average::Average;
 use super::cosines::Collector;
 use super::examiner::Examiner;
 use super::joining::Newcomers;
 use super::noticed::Watcher;
 use super::recipe::Sampler;
-use super::{Budget, Corpus, LabError, Outcome, Recipe, Sample, Spent};
+use super::{Budget, Corpus, Ends, LabError, Outcome, Recipe, Sample, Spent};
 use crate::world::{Fault, MachineStatus, ShellSpec, World, WorldSpec};
 use archipelago_core::diloco::syncer::Syncer;
 use archipelago_core::model::{check_inner, layout};
@@ -94,6 +95,7 @@ struct Course<'a> {
     corpus: &'a Corpus,
     world: World,
     sampler: Sampler,
+    average: Option<Average>,
     watcher: Watcher,
     cosines: Option<Collector>,
     examiner: Option<Examiner>,
@@ -115,7 +117,8 @@ impl<'a> Course<'a> {
         let is_hostile = (0..recipe.learners()).map(|machine| recipe.is_hostile(machine)).collect();
         let (sampler, watcher) = (Sampler::new(recipe), Watcher::new(is_hostile));
         let examiner = recipe.exams.then(|| Examiner::new(recipe, corpus, &mut world)).transpose()?;
-        Ok(Self { recipe, corpus, world, sampler, watcher, cosines, examiner })
+        let average = Average::new(recipe.average, recipe.theta()?);
+        Ok(Self { recipe, corpus, world, sampler, average, watcher, cosines, examiner })
     }
 
     /// Until the budget is spent.
@@ -137,6 +140,11 @@ impl<'a> Course<'a> {
             {
                 let loss = recipe.measure(self.corpus, &theta)?;
                 self.sampler.take(Sample { at_ms: now_ms, tokens, loss });
+            }
+            if let Some(average) = &mut self.average
+                && let Some(theta) = self.world.syncer().and_then(Syncer::theta)
+            {
+                average.take(spent.min(1.0), &theta);
             }
             if spent >= 1.0 {
                 return Ok(());
@@ -188,7 +196,8 @@ impl<'a> Course<'a> {
         self.world.check().map_err(|violation| LabError::Violation { seed, violation })?;
         let theta = self.world.syncer().and_then(Syncer::theta).expect("nothing is merged any more");
         let loss = recipe.measure(self.corpus, &theta)?;
-        Ok(Outcome { grace_ms, spent, virtual_ms, ..self.outcome(loss) })
+        let ends = recipe.ends(self.corpus, &theta, self.average.as_ref())?;
+        Ok(Outcome { ends, grace_ms, spent, virtual_ms, ..self.outcome(loss) })
     }
 
     /// What there is when honest learners cannot go on.
@@ -214,6 +223,7 @@ impl<'a> Course<'a> {
         let steps: u64 = recipe.honest(&machines).map(|(_, machine)| machine.steps).sum();
         Outcome {
             loss,
+            ends: Ends::default(),
             broken: None,
             tokens,
             tokens_merged,

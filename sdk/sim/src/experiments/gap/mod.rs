@@ -1,0 +1,205 @@
+//! `simulate gap`: the loss of learners together beside that of data-parallel training, each at its best settings.
+//!
+//! A text is parted by document. Rates and warm-ups are chosen by the loss on one part, with as many runs for either
+//! side; what was chosen is trained anew with other seeds, and told of by another part. Runs are kept as they end, so
+//! that a table may take several sittings.
+
+mod keep;
+mod key;
+mod plan;
+mod tell;
+mod text;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use archipelago_cli::within;
+use archipelago_sim::lab::LabError;
+use serde::Serialize;
+
+use super::training::{LEARNERS_MAX, TrainingArgs};
+use super::{CommonArgs, Report, pool};
+use crate::experiments::SimulateError;
+use keep::{Kept, Made};
+use key::Key;
+use plan::{Plan, Run};
+use text::Text;
+
+/// Most tokens of all learners together.
+const TOKENS_MAX: f64 = 1e12;
+
+/// Settings of `simulate gap`.
+#[derive(clap::Args, Clone, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct GapArgs {
+    /// M, the numbers of learners
+    #[arg(long, value_name = "COUNTS", value_delimiter = ',', default_values_t = [1, 2, 4, 8])]
+    pub learners: Vec<u32>,
+    /// Tokens of all learners together
+    #[arg(long, value_name = "COUNT", default_value_t = 3_000_000)]
+    pub tokens: u64,
+    /// Inner learning rates to choose from, each times --lr
+    #[arg(long, value_name = "FACTORS", value_delimiter = ',', default_values_t = [0.25, 0.5, 1.0, 2.0])]
+    pub lr_factors: Vec<f64>,
+    /// Warm-ups to choose from, each times --warmup
+    #[arg(long, value_name = "FACTORS", value_delimiter = ',', default_values_t = [1.0, 4.0])]
+    pub warmup_factors: Vec<f64>,
+    /// Runs of each of these, with seeds from --seed on; what is chosen is run with --seeds others
+    #[arg(long, value_name = "COUNT", default_value_t = 2)]
+    pub choosing_seeds: u32,
+    /// Share of the run over which the parameters are averaged that are measured beside the last ones (0 to 1)
+    #[arg(long, value_name = "SHARE", default_value_t = 0.03)]
+    pub average: f64,
+    /// How often the loss is measured on the way; changes nothing of the runs
+    #[arg(long, value_name = "COUNT", default_value_t = 12)]
+    pub samples: u32,
+    /// File to keep each run in as it ends, a line of JSON each; runs that it has are not made again
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    #[serde(skip)]
+    pub keep: Option<PathBuf>,
+    /// Begin no run after so many minutes, and tell of what there is
+    #[arg(long, value_name = "MINUTES", help_heading = "Output")]
+    #[serde(skip)]
+    pub minutes: Option<u32>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub training: TrainingArgs,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub common: CommonArgs,
+}
+
+/// Trains what is not kept yet, and sets the losses beside each other.
+///
+/// # Errors
+/// - `Setting`, `Preset`: a setting is out of range.
+/// - `Refused`: a run is impossible, or the text is too short.
+/// - `Disk`: a text or a file cannot be read or written.
+pub fn run(args: &GapArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, SimulateError> {
+    check(args)?;
+    let until = args.minutes.map(|minutes| now() + Duration::from_secs(60 * u64::from(minutes)));
+    let text = Text::read(&args.training)?;
+    let mut kept = Kept::open(args.keep.as_deref())?;
+    let plan = Plan::new(args, &text);
+    let mut left = make(args, &text, plan.choosing()?, until, &mut kept, progress)?;
+    left += make(args, &text, plan.telling(&kept)?, until, &mut kept, progress)?;
+    Ok(tell::report(args, &text, &plan, &kept, left))
+}
+
+#[expect(clippy::disallowed_methods, reason = "how long a sitting lasts is no part of what is simulated")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+fn check(args: &GapArgs) -> Result<(), SimulateError> {
+    for &learners in &args.learners {
+        within("learners", learners.into(), 1.0..=LEARNERS_MAX)?;
+        // At least a step of each learner.
+        let least = args.training.step_tokens()? * u64::from(learners);
+        within("tokens", args.tokens as f64, least as f64..=TOKENS_MAX)?;
+    }
+    for factor in &args.lr_factors {
+        within("lr-factors", *factor, 1e-6..=1e6)?;
+        within("lr", f64::from(args.training.lr) * factor, 1e-9..=1e3)?;
+    }
+    for factor in &args.warmup_factors {
+        within("warmup-factors", *factor, 0.0..=1e6)?;
+        within("warmup", args.training.warmup * factor, 0.0..=1.0)?;
+    }
+    within("choosing-seeds", args.choosing_seeds.into(), 1.0..=1e3)?;
+    within("average", args.average, 1e-6..=1.0)?;
+    Ok(within("samples", args.samples.into(), 0.0..=1e3)?)
+}
+
+/// Makes those of `runs` that are not kept, and keeps them; how many are left because the time was over.
+fn make(
+    args: &GapArgs,
+    text: &Text,
+    mut runs: Vec<Run>,
+    until: Option<Instant>,
+    kept: &mut Kept,
+    progress: &mut dyn FnMut(&str),
+) -> Result<usize, SimulateError> {
+    runs.retain(|run| kept.get(&run.key).is_none());
+    let is_over = || until.is_some_and(|until| now() >= until);
+    let work = |run: &Run| (!is_over()).then(|| run.make(&text.corpus));
+    let (mut done, count) = (0, runs.len());
+    pool::each(args.training.jobs()?, &runs, work, |index, result| {
+        let key = runs[index].key.clone();
+        done += 1;
+        let Key { side, learners, lr, warmup, seed, .. } = &key;
+        let what =
+            format!("{done} of {count}: {side:?} of {learners}, rate {lr}, warm-up {warmup}, seed {seed}");
+        let made = match result {
+            Ok(outcome) => Made::of(key, &outcome),
+            // What blows up is no choice, and no reason to stop.
+            Err(error @ (LabError::Engine(_) | LabError::NotFinite { .. } | LabError::Stopped { .. })) => {
+                Made::failed(key, error.to_string())
+            }
+            Err(error) => return Err(SimulateError::refused(format!("the simulation failed: {error}"))),
+        };
+        progress(&match (made.validation[0], &made.failed) {
+            (Some(loss), _) => format!("{what}: {loss:.4}"),
+            (None, failed) => format!("{what}: {}", failed.as_deref().unwrap_or("no loss")),
+        });
+        kept.add(made)
+    })?;
+    Ok(count - done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use archipelago_cli::defaults;
+
+    fn args(flags: &str) -> GapArgs {
+        let few =
+            "--learners 2 --tokens 2048 --batch 1 --lr-factors 1,2e5 --warmup-factors 1 --choosing-seeds 1";
+        defaults(&format!("{few} --seeds 2 --samples 2 {flags}").split_whitespace().collect::<Vec<_>>())
+    }
+
+    /// Goal: what is kept is not made again, what blew up is not chosen, and each side is told of with fresh seeds.
+    #[test]
+    fn a_table_takes_several_sittings() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("runs.jsonl");
+        let text = folder.path().join("text.txt");
+        std::fs::write(&text, "A line that is easy to learn by heart.\n".repeat(4_000)).unwrap();
+        let keep = format!("--data {} --keep {}", text.display(), path.display());
+        let sit = |flags: &str| {
+            let mut lines = Vec::new();
+            let report =
+                run(&args(&format!("{keep} {flags}")), &mut |line| lines.push(line.to_owned())).unwrap();
+            (report, lines)
+        };
+        let (report, lines) = sit("--minutes 0");
+        assert!(report.cases.is_empty() && report.plots.is_empty() && lines.is_empty(), "{lines:?}");
+        assert!(
+            report.notes.iter().any(|note| note.starts_with("6 runs are to be made")),
+            "{:?}",
+            report.notes
+        );
+
+        let (report, lines) = sit("");
+        assert_eq!(lines.len(), 2 * 3 + 3 * 2, "{lines:#?}");
+        assert_eq!(report.cases.len(), 4, "{report:#?}");
+        assert!(report.cases.iter().all(|case| case.ours.abs() < 100.0), "{:#?}", report.cases);
+        let note = report.cases[0].note.as_deref().unwrap();
+        assert!(
+            note.contains("rate 0.004, an edge, warm-up 0.05") && note.matches(" · ").count() == 1,
+            "{note}"
+        );
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(text.matches("\"failed\"").count(), 3, "{text}");
+        assert_eq!(text.matches("\"is_told\":true").count(), 6, "{text}");
+
+        let (again, lines) = sit("");
+        assert_eq!((again.cases, lines), (report.cases, Vec::<String>::new()));
+        // Another setting leads to other runs.
+        let (_, lines) = sit("--sync-every 12 --minutes 0");
+        assert!(lines.is_empty());
+        let cut: String = text.lines().take(11).map(|line| line.to_owned() + "\n").collect();
+        std::fs::write(&path, cut).unwrap();
+        assert_eq!(sit("").1.len(), 1);
+    }
+}

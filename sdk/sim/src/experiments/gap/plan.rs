@@ -1,0 +1,166 @@
+//! Which runs there are: those to choose settings by, and those of what was chosen.
+
+use archipelago_core::rng::key;
+use archipelago_sim::lab::{Corpus, LabError, Lookahead, Outcome, Recipe};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use super::GapArgs;
+use super::keep::Kept;
+use super::key::{Key, SIDES, Side, Which};
+use super::text::Text;
+use crate::experiments::SimulateError;
+
+/// Lookahead as its authors use it beside AdamW.
+const LOOKAHEAD: Lookahead = Lookahead { steps: 6, share: 0.5 };
+/// Sets the seeds of runs that are told of apart from those to choose by.
+const TOLD: u64 = 0x701d;
+
+/// One run.
+#[derive(Clone, Debug)]
+pub(super) struct Run {
+    pub(super) key: Key,
+    recipe: Recipe,
+    tokens: u64,
+}
+
+impl Run {
+    /// # Errors
+    /// Those of [`Recipe::train`] and [`Recipe::train_alone`].
+    pub(super) fn make(&self, corpus: &Corpus) -> Result<Outcome, LabError> {
+        match self.key.side {
+            Side::Decoupled => self.recipe.train(corpus),
+            Side::DataParallel | Side::Lookahead => self.recipe.train_alone(corpus, self.tokens),
+        }
+    }
+}
+
+/// All runs of a table.
+pub(super) struct Plan<'a> {
+    args: &'a GapArgs,
+    text: String,
+    settings: String,
+}
+
+impl<'a> Plan<'a> {
+    pub(super) fn new(args: &'a GapArgs, text: &Text) -> Self {
+        Self { args, text: text.digest.clone(), settings: settings(args) }
+    }
+
+    /// The runs by which settings are chosen.
+    ///
+    /// # Errors
+    /// `Setting`, `Preset`: a setting is out of range.
+    pub(super) fn choosing(&self) -> Result<Vec<Run>, SimulateError> {
+        let mut runs = Vec::new();
+        for &learners in &self.args.learners {
+            for (lr, warmup) in self.grid() {
+                for seed in self.choosing_seeds() {
+                    for side in SIDES {
+                        runs.push(self.run(self.key(side, learners, (lr, warmup), seed, false))?);
+                    }
+                }
+            }
+        }
+        Ok(runs)
+    }
+
+    /// The runs of what was chosen by the runs that are `kept`, once each.
+    ///
+    /// # Errors
+    /// `Setting`, `Preset`: a setting is out of range.
+    pub(super) fn telling(&self, kept: &Kept) -> Result<Vec<Run>, SimulateError> {
+        let mut keys = Vec::new();
+        for &learners in &self.args.learners {
+            for side in SIDES {
+                for which in [Which::Last, Which::Averaged] {
+                    keys.extend(
+                        self.chosen(kept, side, learners, which).map(|best| self.told(side, learners, best)),
+                    );
+                }
+            }
+        }
+        let mut keys: Vec<Key> = keys.into_iter().flatten().collect();
+        // All of one seed, before the next one.
+        keys.sort_by_key(|key| (key.learners, key.seed));
+        keys.dedup();
+        let mut runs: Vec<Run> = Vec::new();
+        for key in keys {
+            if runs.iter().all(|run| run.key != key) {
+                runs.push(self.run(key)?);
+            }
+        }
+        Ok(runs)
+    }
+
+    /// The settings with the least loss on what is chosen by; `None` before all runs are there that it takes.
+    pub(super) fn chosen(&self, kept: &Kept, side: Side, learners: u32, which: Which) -> Option<(f32, f64)> {
+        let mut best: Option<(f64, (f32, f64))> = None;
+        for at in self.grid() {
+            let mut sum = 0.0;
+            for seed in self.choosing_seeds() {
+                let made = kept.get(&self.key(side, learners, at, seed, false))?;
+                sum += made.validation[which as usize].map_or(f64::INFINITY, f64::from);
+            }
+            if sum.is_finite() && best.is_none_or(|(least, _)| sum < least) {
+                best = Some((sum, at));
+            }
+        }
+        best.map(|(_, at)| at)
+    }
+
+    /// The runs of `at` that are told of.
+    pub(super) fn told(&self, side: Side, learners: u32, at: (f32, f64)) -> Vec<Key> {
+        let seeds =
+            (0..self.args.training.seeds).map(|i| key(&[TOLD, self.args.common.seed, i.into()]) >> 32);
+        seeds.map(|seed| self.key(side, learners, at, seed, true)).collect()
+    }
+
+    /// Whether a rate is the lowest or the highest that there is to choose.
+    pub(super) fn is_at_an_edge(&self, lr: f32) -> bool {
+        let rates = || self.grid().into_iter().map(|(lr, _)| lr);
+        rates().all(|other| lr <= other) || rates().all(|other| lr >= other)
+    }
+
+    fn grid(&self) -> Vec<(f32, f64)> {
+        let GapArgs { lr_factors, warmup_factors, training, .. } = self.args;
+        let rates = lr_factors.iter().map(|factor| (f64::from(training.lr) * factor) as f32);
+        rates.flat_map(|lr| warmup_factors.iter().map(move |factor| (lr, training.warmup * factor))).collect()
+    }
+
+    fn choosing_seeds(&self) -> impl Iterator<Item = u64> {
+        let first = self.args.common.seed;
+        (0..self.args.choosing_seeds).map(move |i| first.wrapping_add(i.into()))
+    }
+
+    fn key(&self, side: Side, learners: u32, (lr, warmup): (f32, f64), seed: u64, is_told: bool) -> Key {
+        let (text, settings) = (self.text.clone(), self.settings.clone());
+        Key { text, settings, side, learners, lr: lr.to_string(), warmup: warmup.to_string(), seed, is_told }
+    }
+
+    fn run(&self, key: Key) -> Result<Run, SimulateError> {
+        let (lr, warmup) =
+            (key.lr.parse().expect("written by us"), key.warmup.parse().expect("written by us"));
+        let training = super::TrainingArgs { lr, warmup, ..self.args.training.clone() };
+        let mut recipe = training.recipe(key.learners, self.args.tokens)?;
+        recipe.seed = key.seed;
+        (recipe.average, recipe.samples, recipe.is_told) =
+            (self.args.average, self.args.samples, key.is_told);
+        recipe.lookahead = (key.side == Side::Lookahead).then_some(LOOKAHEAD);
+        Ok(Run { key, recipe, tokens: self.args.tokens })
+    }
+}
+
+/// Digest of what makes a run another one, but for what its key names.
+fn settings(args: &GapArgs) -> String {
+    let mut settings = serde_json::to_value(args).expect("plain data");
+    let named = settings.as_object_mut().expect("settings have names");
+    let others =
+        ["learners", "lr-factors", "warmup-factors", "choosing-seeds", "lr", "warmup", "seeds", "seed"];
+    named.retain(|name, value| {
+        !(others.contains(&name.as_str()) || ["data", "text"].contains(&name.as_str()))
+            && *value != Value::Null
+    });
+    let digest = Sha256::digest(settings.to_string());
+    digest[..4].iter().map(|byte| format!("{byte:02x}")).collect()
+}

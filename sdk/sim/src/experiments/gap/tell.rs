@@ -1,0 +1,152 @@
+//! What the runs that were made say.
+
+use std::collections::BTreeMap;
+
+use super::GapArgs;
+use super::keep::Kept;
+use super::key::{Side, Which};
+use super::plan::Plan;
+use super::text::Text;
+use crate::experiments::{Axis, Case, Mark, Plot, Report, Scale, Series};
+
+/// Student's t below which 97.5 of 100 lie, for 1 to 30 degrees of freedom; above that it is nearly the normal's.
+const T: [f64; 30] = [
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+];
+
+/// Losses on what is told of, by seed, and the settings that led to them.
+struct Told {
+    at: (f32, f64),
+    losses: BTreeMap<u64, f64>,
+}
+
+/// A row: which parameters of learners together, beside which of whom.
+const ROWS: [(&str, Which, Side, Which); 4] = [
+    ("data-parallel", Which::Last, Side::DataParallel, Which::Last),
+    ("data-parallel with Lookahead", Which::Last, Side::Lookahead, Which::Last),
+    ("data-parallel, both averaged", Which::Averaged, Side::DataParallel, Which::Averaged),
+    ("data-parallel with Lookahead, both averaged", Which::Averaged, Side::Lookahead, Which::Averaged),
+];
+
+/// The table of what is there.
+pub(super) fn report(args: &GapArgs, text: &Text, plan: &Plan<'_>, kept: &Kept, left: usize) -> Report {
+    let told = |side, learners, which| told(plan, kept, side, learners, which);
+    let mut cases = Vec::new();
+    let mut gaps = vec![Vec::new(); ROWS.len()];
+    for &learners in &args.learners {
+        for ((name, ours, side, theirs), gaps) in ROWS.iter().zip(&mut gaps) {
+            let beside = told(Side::Decoupled, learners, *ours).zip(told(*side, learners, *theirs));
+            let Some((mean, case)) = beside.and_then(|(ours, base)| case(plan, learners, name, &ours, &base))
+            else {
+                continue;
+            };
+            gaps.push((f64::from(learners), mean));
+            cases.push(case);
+        }
+    }
+    let series = (0..).zip(ROWS.iter().zip(gaps)).filter(|(_, (_, points))| !points.is_empty());
+    let series = series.map(|(colour, ((name, ..), points))| Series {
+        name: format!("above {name}"),
+        colour,
+        mark: Mark::Line,
+        points,
+    });
+    let series: Vec<Series> = series.collect();
+    let plot = Plot {
+        name: format!("gap-{}", text.name),
+        title: format!("Learners together on {}, each side at its best settings", text.name),
+        x: Axis { label: "M, learners".into(), scale: Scale::Log },
+        y: Axis { label: "test loss above, percent".into(), scale: Scale::Linear },
+        series,
+    };
+    Report {
+        title: format!("Test loss of learners together above what stands beside it, {}", text.name),
+        unit: "%",
+        cases,
+        points: Vec::new(),
+        notes: notes(args, text, left),
+        plots: if plot.series.is_empty() { Vec::new() } else { vec![plot] },
+    }
+}
+
+fn told(plan: &Plan<'_>, kept: &Kept, side: Side, learners: u32, which: Which) -> Option<Told> {
+    let at = plan.chosen(kept, side, learners, which)?;
+    let losses = plan.told(side, learners, at).into_iter().filter_map(|key| {
+        let loss = kept.get(&key)?.test[which as usize]?;
+        Some((key.seed, loss.into()))
+    });
+    Some(Told { at, losses: losses.collect() })
+}
+
+/// By how many percent `ours` is above `base`, and the row that says so; `None` without a seed that both have.
+fn case(plan: &Plan<'_>, learners: u32, name: &str, ours: &Told, base: &Told) -> Option<(f64, Case)> {
+    let both = ours.losses.iter().filter_map(|(seed, loss)| Some((*loss, *base.losses.get(seed)?)));
+    let both: Vec<(f64, f64)> = both.collect();
+    let gaps: Vec<f64> = both.iter().map(|(ours, base)| 100.0 * (ours / base - 1.0)).collect();
+    let count = gaps.len();
+    if count == 0 {
+        return None;
+    }
+    let mean = |values: &mut dyn Iterator<Item = f64>| values.sum::<f64>() / count as f64;
+    let gap = mean(&mut gaps.iter().copied());
+    let by_seed = gaps.iter().map(|gap| format!("{gap:+.2}")).collect::<Vec<String>>().join(" · ");
+    let words = |told: &Told, loss: f64| {
+        let ((lr, warmup), edge) = (told.at, if plan.is_at_an_edge(told.at.0) { ", an edge" } else { "" });
+        format!("{loss:.4} (rate {lr}{edge}, warm-up {warmup})")
+    };
+    let note = format!(
+        "± {}; {}, beside {}; by seed {by_seed}",
+        interval(&gaps).map_or("unknown".into(), |half| format!("{half:.2}")),
+        words(ours, mean(&mut both.iter().map(|(ours, _)| *ours))),
+        words(base, mean(&mut both.iter().map(|(_, base)| *base))),
+    );
+    Some((gap, Case::new(format!("M = {learners} above {name}"), gap, None).noted(note)))
+}
+
+/// Half of the interval about the mean of `values` in which that of all seeds lies, 95 of 100 times (Student); `None`
+/// for one value.
+fn interval(values: &[f64]) -> Option<f64> {
+    let (count, free) = (values.len() as f64, values.len().checked_sub(1)?);
+    let t = T.get(free.checked_sub(1)?).copied().unwrap_or(1.96);
+    let mean = values.iter().sum::<f64>() / count;
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    Some(t * (squares / free as f64 / count).sqrt())
+}
+
+fn notes(args: &GapArgs, text: &Text, left: usize) -> Vec<String> {
+    let (documents, [train, validation, test]) = text.sizes;
+    let mut notes = vec![
+        format!(
+            "{} has {documents} documents: {train} bytes to train on, {validation} to choose settings by, {test} to \
+             tell of. Losses are in nats per byte.",
+            text.name
+        ),
+        format!(
+            "Each side chose its rate and warm-up from the same {} by {} seeds, and was run with {} others; ± is half \
+             of the 95 % interval of the mean gap (Student).",
+            args.lr_factors.len() * args.warmup_factors.len(),
+            args.choosing_seeds,
+            args.training.seeds
+        ),
+        format!("Averaged parameters are those of about the last {} of a run.", args.average),
+    ];
+    if left > 0 {
+        notes.push(format!("{left} runs are to be made yet: call it again with the same --keep."));
+    }
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_are_those_of_student() {
+        assert_eq!(interval(&[1.0]), None);
+        // By hand: deviation √2.5, its share of the mean √0.5.
+        let half = interval(&[1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();
+        assert!((half - 2.776 * 0.5_f64.sqrt()).abs() < 1e-9, "{half}");
+        assert_eq!(interval(&[7.0; 40]), Some(0.0));
+    }
+}

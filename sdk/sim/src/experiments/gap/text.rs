@@ -1,0 +1,118 @@
+//! What is trained on, chosen by and told of.
+
+use std::path::Path;
+use std::{fs, io};
+
+use archipelago_sim::lab::{Corpus, Documents, pieces};
+use sha2::{Digest, Sha256};
+
+use crate::experiments::SimulateError;
+use crate::experiments::training::TrainingArgs;
+
+/// Most bytes that are read.
+const BYTES_MAX: u64 = 256 << 20;
+
+/// A text in three parts.
+pub(super) struct Text {
+    /// What to call it.
+    pub(super) name: String,
+    /// Tells it from others.
+    pub(super) digest: String,
+    /// Documents, and bytes to train on, to choose by and to tell of.
+    pub(super) sizes: (usize, [usize; 3]),
+    pub(super) corpus: Corpus,
+}
+
+impl Text {
+    /// That of `args`: each file of a folder is a document, and a file or a built-in text is cut into some.
+    ///
+    /// # Errors
+    /// - `Disk`: it cannot be read.
+    /// - `Refused`: it is too long, or too short.
+    pub(super) fn read(args: &TrainingArgs) -> Result<Self, SimulateError> {
+        let (name, documents) = match &args.data {
+            None => (args.text.name(), pieces(args.text.generate().as_bytes())),
+            Some(path) => {
+                let disk = |source| SimulateError::Disk { what: "read", path: path.clone(), source };
+                let name = path.file_stem().map_or("text".into(), |stem| stem.to_string_lossy().into_owned());
+                (name, documents(path).map_err(disk)?)
+            }
+        };
+        let parts = Documents::part(&documents);
+        let bytes = [parts.train.len(), parts.validation.len(), parts.test.len()];
+        let corpus = Corpus::of_documents(&parts);
+        let corpus = corpus.map_err(|error| SimulateError::refused(format!("{name}: {error}")))?;
+        let mut digest = Sha256::new();
+        [&parts.train, &parts.validation, &parts.test].iter().for_each(|part| {
+            digest.update((part.len() as u64).to_le_bytes());
+            digest.update(part);
+        });
+        let digest = digest.finalize()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(Self { name, digest, sizes: (documents.len(), bytes), corpus })
+    }
+}
+
+/// The documents at `path`, in the order of their names.
+fn documents(path: &Path) -> io::Result<Vec<Vec<u8>>> {
+    let mut left = BYTES_MAX;
+    if path.is_file() {
+        return Ok(pieces(&file(path, &mut left)?));
+    }
+    let (mut documents, mut folders) = (Vec::new(), vec![path.to_path_buf()]);
+    while let Some(folder) = folders.pop() {
+        let mut entries = fs::read_dir(&folder)?.collect::<Result<Vec<_>, _>>()?;
+        entries.sort_by_key(fs::DirEntry::file_name);
+        for entry in entries {
+            let kind = entry.file_type()?;
+            if entry.file_name().to_string_lossy().starts_with('.') {
+                continue;
+            }
+            if kind.is_dir() {
+                folders.push(entry.path());
+            } else if kind.is_file() {
+                let bytes = file(&entry.path(), &mut left)?;
+                // What is no text is no document.
+                documents
+                    .extend(std::str::from_utf8(&bytes).is_ok_and(|text| !text.is_empty()).then_some(bytes));
+            }
+        }
+    }
+    Ok(documents)
+}
+
+fn file(path: &Path, left: &mut u64) -> io::Result<Vec<u8>> {
+    let bytes = fs::metadata(path)?.len();
+    *left = left.checked_sub(bytes).ok_or_else(|| {
+        io::Error::new(io::ErrorKind::FileTooLarge, format!("there are more than {BYTES_MAX} bytes"))
+    })?;
+    fs::read(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use archipelago_cli::defaults;
+
+    #[test]
+    fn files_of_a_folder_are_documents() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().to_str().unwrap().to_owned();
+        let read = || Text::read(&defaults::<TrainingArgs>(&["--data", &data]));
+        let error = read().err().unwrap().to_string();
+        assert!(error.contains("leave none to train on"), "{error}");
+        fs::create_dir(folder.path().join("deep")).unwrap();
+        for i in 0..20 {
+            let name = if i % 2 == 0 { format!("deep/{i}.txt") } else { format!("{i}.txt") };
+            fs::write(folder.path().join(name), format!("document {i}\n").repeat(100)).unwrap();
+        }
+        fs::write(folder.path().join(".hidden"), "not this").unwrap();
+        fs::write(folder.path().join("binary"), [0xff, 0xfe]).unwrap();
+        let text = read().unwrap();
+        let (documents, bytes) = text.sizes;
+        assert_eq!((documents, bytes.iter().sum::<usize>()), (20, 100 * (10 * 11 + 10 * 12)));
+        assert_eq!(text.corpus.test.len(), bytes[2]);
+        let before = text.digest;
+        fs::write(folder.path().join("0.txt"), "another").unwrap();
+        assert_ne!(read().unwrap().digest, before);
+    }
+}
