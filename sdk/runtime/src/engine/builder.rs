@@ -209,7 +209,7 @@ mod tests {
 
     use super::*;
     use crate::engine::Engine;
-    use crate::engine::gpu::GpuOptions;
+    use crate::engine::gpu::{GpuOptions, Matmul, Variant};
     use crate::model::Preset;
     use crate::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec};
 
@@ -287,14 +287,20 @@ mod tests {
     #[test]
     fn a_gpu_that_refuses_the_kernel_for_its_matrices_goes_without() {
         let Some(gpu) = any_gpu() else { return };
+        // What a build of before found without them holds again once it is known that they fail.
+        let choice = Matmul::fixed(Variant::Register4).choice(&gpu);
+        let model = Preset::Tiny.model(50);
+        let known =
+            Tuning { rows: 8 * model.context, width: model.d_model, ff: model.d_ff, choice: choice.clone() };
         let gpu = gpu.with_matrices();
         let mut builder = open(EngineOptions { adapter: None, ..options(EngineKind::Gpu) }).unwrap();
-        builder.backend = AnyBackend::Gpu(GpuBackend::new(gpu.clone(), Vec::new()));
+        builder.backend = AnyBackend::Gpu(GpuBackend::new(gpu.clone(), vec![known]));
         assert_eq!(block_on(builder.build(&spec(), None)).unwrap().kind(), EngineKind::Gpu);
         let fault = builder.matrices_fault().expect("a program on the CPU has no such units");
         assert!(matches!(fault, GpuError::Refused { .. }), "{fault}");
         assert_eq!(gpu.check().as_ref(), Err(fault));
         assert!(builder.gpu().unwrap().check().is_ok(), "it is another device");
+        assert_eq!((builder.trials(), &builder.tunings()[0].choice), (&[][..], &choice));
         assert_eq!(builder.losses_us, [], "the device was not lost, it was misled");
     }
 
