@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use archipelago_core::cluster::{Notice, Order, Owner, OwnerInput, OwnerTerms, Reply};
+use archipelago_core::cluster::{Order, Owner, OwnerInput, OwnerTerms, Reply};
 use archipelago_core::wire::{FragmentId, Millis};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::clock::{Clock, ms};
+use crate::error::ServiceError;
 use crate::patience::Patience;
 use crate::service::{Inbox, Services};
 
@@ -17,12 +18,12 @@ const ASKED_MAX: usize = 16;
 
 /// How a question ended.
 enum Done {
-    /// With something for the machine.
-    Input(OwnerInput),
+    /// With something for the machine, if there was an answer.
+    Input(Option<OwnerInput>),
     /// With what gateways say from now on.
-    Replies(Inbox<Reply>),
-    /// With nothing.
-    Nothing,
+    Replies(Option<Inbox<Reply>>),
+    /// Something was said, or not.
+    Said,
 }
 
 /// What has been asked.
@@ -57,7 +58,7 @@ pub(super) async fn lead(
     let mut replies: Option<Inbox<Reply>> = None;
     let mut tick = interval(ms(tick_ms));
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut is_leased = false;
+    let (mut is_leased, mut is_listening) = (false, false);
     loop {
         let input = tokio::select! {
             changed = lease.changed() => {
@@ -73,17 +74,18 @@ pub(super) async fn lead(
             }
             Some(reply) = next(&mut replies) => OwnerInput::Reply(reply),
             Some(done) = desk.asked.join_next() => match done {
-                Ok(Done::Input(input)) => input,
+                Ok(Done::Input(Some(input))) => input,
                 Ok(Done::Replies(inbox)) => {
-                    replies = is_leased.then_some(inbox);
+                    is_listening = false;
+                    replies = inbox.filter(|_| is_leased);
                     continue;
                 }
-                Ok(Done::Nothing) | Err(_) => continue,
+                Ok(Done::Input(None) | Done::Said) | Err(_) => continue,
             },
             _ = tick.tick() => OwnerInput::Tick,
         };
-        if is_leased && replies.is_none() && matches!(input, OwnerInput::Tick | OwnerInput::Leased(_)) {
-            desk.listen();
+        if is_leased && replies.is_none() && !is_listening {
+            is_listening = desk.listen();
         }
         owner.handle(clock.now(), input);
         while let Some(order) = owner.poll() {
@@ -103,59 +105,67 @@ async fn next(replies: &mut Option<Inbox<Reply>>) -> Option<Reply> {
 }
 
 impl Desk {
-    /// Asks for what gateways say, unless that is under way.
-    fn listen(&mut self) {
+    /// Asks for what gateways say; whether it did.
+    fn listen(&mut self) -> bool {
         let (services, fragment) = (self.services.clone(), self.fragment);
-        self.spawn(Whom::Bus, async move { services.bus.replies(fragment).await.map(Done::Replies) });
+        let question = async move { services.bus.replies(fragment).await };
+        self.spawn(Whom::Bus, question, Done::Replies)
     }
 
     /// Asks for what the machine wants. What comes of it is told to the machine; if nothing does, it asks again.
     fn ask(&mut self, order: Order) {
         let (services, fragment) = (self.services.clone(), self.fragment);
         match order {
-            Order::Append { turn, expect, record } => self.spawn(Whom::Tape, async move {
-                let appended = services.tape.append(fragment, expect, &record).await?;
-                Ok(Done::Input(match appended {
-                    Some(seq) => OwnerInput::Appended { turn, seq },
-                    None => OwnerInput::Refused,
-                }))
-            }),
-            Order::Read(after) => self.spawn(Whom::Tape, async move {
-                let records = services.tape.read(fragment, after).await?;
-                Ok(Done::Input(OwnerInput::Records(after, records)))
-            }),
-            Order::Store(key, bytes) => self.spawn(Whom::Blobs, async move {
-                let is_ours = services.blobs.store(fragment, key, bytes).await?;
-                Ok(Done::Input(OwnerInput::Stored(key, is_ours)))
-            }),
-            Order::Load(key) => self.spawn(Whom::Blobs, async move {
-                let bytes = services.blobs.load(fragment, key).await?;
-                Ok(Done::Input(OwnerInput::Loaded(key, bytes)))
-            }),
-            Order::Tell(notice) => self.tell(notice),
+            Order::Append { turn, expect, record } => {
+                let question = async move {
+                    let appended = services.tape.append(fragment, expect, &record).await?;
+                    Ok(appended.map_or(OwnerInput::Refused, |seq| OwnerInput::Appended { turn, seq }))
+                };
+                self.spawn(Whom::Tape, question, Done::Input);
+            }
+            Order::Read(after) => {
+                let question = async move {
+                    let records = services.tape.read(fragment, after).await?;
+                    Ok(OwnerInput::Records(after, records))
+                };
+                self.spawn(Whom::Tape, question, Done::Input);
+            }
+            Order::Store(key, bytes) => {
+                let question = async move {
+                    let is_ours = services.blobs.store(fragment, key, bytes).await?;
+                    Ok(OwnerInput::Stored(key, is_ours))
+                };
+                self.spawn(Whom::Blobs, question, Done::Input);
+            }
+            Order::Load(key) => {
+                let question = async move {
+                    let bytes = services.blobs.load(fragment, key).await?;
+                    Ok(OwnerInput::Loaded(key, bytes))
+                };
+                self.spawn(Whom::Blobs, question, Done::Input);
+            }
+            Order::Tell(notice) => {
+                let question = async move { services.bus.tell(fragment, &notice).await };
+                self.spawn(Whom::Bus, question, |_| Done::Said);
+            }
         }
     }
 
-    fn tell(&mut self, notice: Notice) {
-        let (services, fragment) = (self.services.clone(), self.fragment);
-        self.spawn(Whom::Bus, async move {
-            services.bus.tell(fragment, &notice).await?;
-            Ok(Done::Nothing)
-        });
-    }
-
-    fn spawn(
+    /// Asks a service, unless it has not answered for a while or too much is under way; whether it did.
+    fn spawn<T: Send + 'static>(
         &mut self,
         whom: Whom,
-        question: impl Future<Output = Result<Done, crate::error::ServiceError>> + Send + 'static,
-    ) {
+        question: impl Future<Output = Result<T, ServiceError>> + Send + 'static,
+        done: fn(Option<T>) -> Done,
+    ) -> bool {
         let (clock, patience) = (self.clock, Arc::clone(&self.patience));
         if self.asked.len() >= ASKED_MAX || !patience[whom as usize].may_ask(clock.now()) {
-            return;
+            return false;
         }
         self.asked.spawn(async move {
             let result = question.await;
-            patience[whom as usize].note(clock.now(), result).unwrap_or(Done::Nothing)
+            done(patience[whom as usize].note(clock.now(), result))
         });
+        true
     }
 }
