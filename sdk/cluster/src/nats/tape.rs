@@ -92,6 +92,20 @@ impl Nats {
         })
     }
 
+    /// The name of the server that leads the tape of a fragment, if it is one of several and they have elected one.
+    ///
+    /// # Errors
+    /// [`ServiceError::Silent`], [`ServiceError::Denied`].
+    pub async fn leader(&self, fragment: FragmentId) -> Result<Option<String>, ServiceError> {
+        let name = self.stream(fragment);
+        let look = async {
+            let stream = self.jetstream.get_stream(&name).await;
+            let stream = stream.map_err(|error| self.silent(&error.to_string()))?;
+            Ok(stream.cached_info().cluster.as_ref().and_then(|cluster| cluster.leader.clone()))
+        };
+        self.in_time(look).await
+    }
+
     /// The next records after number `after`; whether there are more.
     async fn next(&self, fragment: FragmentId, after: u64) -> Result<(Vec<Record>, bool), ServiceError> {
         let question = format!("{{\"seq\":{},\"batch\":{BATCH}}}", after + 1);

@@ -8,11 +8,13 @@ use archipelago_core::diloco::syncer::Remake;
 use archipelago_core::diloco::{Entry, MergeEntry, checksum};
 use archipelago_core::wire::{FragmentId, LearnerId, Round, Version};
 
+use serde::{Deserialize, Serialize};
+
 use super::learner::Book;
 use super::run::Run;
 
 /// Something that an owner was told, or told others.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Told {
     /// This record is on the tape under this number.
     Appended(FragmentId, u64, Record),

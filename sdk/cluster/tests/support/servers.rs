@@ -63,8 +63,8 @@ impl Crew {
         let mut crew =
             Self { bin: bin.to_owned(), folder, ports, nodes: (0..nodes).map(|_| None).collect(), s3 };
         (0..nodes).for_each(|node| crew.revive(node));
-        for port in crew.ports.clone() {
-            await_port(port).await;
+        for port in crew.ports.iter().take(nodes).chain(&crew.ports[2 * nodes..]) {
+            await_port(*port).await;
         }
         crew.make_bucket();
         crew
