@@ -43,7 +43,8 @@ pub enum Hears {
 
 /// A frame: its length, and a value as MessagePack.
 pub fn frame<T: Serialize>(value: &T) -> Vec<u8> {
-    let body = rmp_serde::to_vec(value).expect("memory takes every byte");
+    // With names, for some values leave out what is as usual.
+    let body = rmp_serde::to_vec_named(value).expect("memory takes every byte");
     let mut bytes = (body.len() as u32).to_le_bytes().to_vec();
     bytes.extend(body);
     bytes
