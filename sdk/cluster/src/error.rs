@@ -52,7 +52,9 @@ pub enum ServiceError {
         detail: String,
     },
     /// What it holds was not written by a process of a run, or is not whole.
-    #[error("{place} holds what cannot be read ({detail}): restore it from a copy, or begin a run on a new prefix")]
+    #[error(
+        "{place} holds what cannot be read ({detail}): restore it from a copy, or begin a run on a new prefix"
+    )]
     Damaged {
         /// What was read.
         place: String,

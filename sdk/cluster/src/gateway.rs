@@ -1,6 +1,6 @@
 //! A process that stands between learners and owners: one machine for each fragment, over the tape and the bus.
 //!
-//! Learners are somebody else's: whoever holds their sockets hands in what they say, and takes what they are to be told.
+//! Learners are somebody else's: whoever holds their sockets hands in what they say, and takes what they are told.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -191,7 +191,9 @@ impl Desk {
                 return self.orders.send((fragment, order)).await.map_err(|_| Alone);
             }
             GatewayOrder::Reply(reply) if self.asked.len() < SAID_MAX && self.may_ask(Whom::Bus) => {
-                self.spawn(Whom::Bus, async move { services.bus.reply(fragment, &reply).await }, |_| Done::Said);
+                self.spawn(Whom::Bus, async move { services.bus.reply(fragment, &reply).await }, |_| {
+                    Done::Said
+                });
             }
             GatewayOrder::Reply(_) => {}
             GatewayOrder::Read(after) => {
@@ -209,7 +211,8 @@ impl Desk {
         let Some(after) = self.wanted.take() else { return };
         self.is_reading = true;
         let (services, fragment) = (self.services.clone(), self.fragment);
-        let question = async move { services.tape.read(fragment, after).await.map(|records| (after, records)) };
+        let question =
+            async move { services.tape.read(fragment, after).await.map(|records| (after, records)) };
         self.spawn(Whom::Tape, question, Done::Read);
     }
 

@@ -87,9 +87,12 @@ impl Tape for Local {
 
     fn read(&self, fragment: FragmentId, after: u64) -> Answer<'_, Vec<Record>> {
         let after = usize::try_from(after).unwrap_or(usize::MAX);
-        at_once(self.held().tape.get(&fragment).map_or_else(Vec::new, |tape| {
-            tape.get(after..).map_or_else(Vec::new, <[Record]>::to_vec)
-        }))
+        at_once(
+            self.held()
+                .tape
+                .get(&fragment)
+                .map_or_else(Vec::new, |tape| tape.get(after..).map_or_else(Vec::new, <[Record]>::to_vec)),
+        )
     }
 }
 

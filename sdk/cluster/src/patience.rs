@@ -48,9 +48,10 @@ impl Patience {
                 self.state(|state| {
                     state.pause_ms = (2 * state.pause_ms).clamp(FIRST_MS, LONGEST_MS);
                     state.not_before = Millis(now.0.saturating_add(state.pause_ms));
-                    let is_new = state.said.as_ref().is_none_or(|said| {
-                        std::mem::discriminant(said) != std::mem::discriminant(&error)
-                    });
+                    let is_new = state
+                        .said
+                        .as_ref()
+                        .is_none_or(|said| std::mem::discriminant(said) != std::mem::discriminant(&error));
                     if is_new {
                         tracing::warn!("{error}");
                     }

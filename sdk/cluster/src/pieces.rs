@@ -1,8 +1,8 @@
 //! Messages of any size in numbered pieces, and put together again within bounded memory.
 //!
-//! A piece is 24 bytes of header, in little-endian order (`ARCP`, the message's number in 8 bytes, the piece's in 4, how
-//! many there are in 4, and the bytes of the whole in 4), and then its part. The pieces of one message come in order or
-//! not at all: whichever is missed loses the whole, for the machines say it again.
+//! A piece is 24 bytes of header, in little-endian order (`ARCP`, the message's number in 8 bytes, the piece's in 4,
+//! how many there are in 4, and the bytes of the whole in 4), and then its part. The pieces of one message come in
+//! order or not at all: whichever is missed loses the whole, for the machines say it again.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -61,7 +61,8 @@ impl Pieces {
     /// bounds allow: then those that began first are given up.
     pub(crate) fn take(&mut self, piece: &[u8]) -> Option<Vec<u8>> {
         let (header, part) = piece.split_first_chunk::<HEADER_BYTES>()?;
-        let number = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+        let number =
+            |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
         let message = u64::from(number(4)) | u64::from(number(8)) << 32;
         let (index, count, whole) = (number(12), number(16), number(20) as usize);
         if header[..4] != MAGIC || index >= count || whole > MESSAGE_BYTES_MAX {

@@ -26,7 +26,11 @@ pub struct Servers {
 ///
 /// # Errors
 /// Those of [`Nats::open`] and [`Store::open`].
-pub async fn open(servers: Servers, run: RunId, fragments: Vec<FragmentId>) -> Result<Services, ServiceError> {
+pub async fn open(
+    servers: Servers,
+    run: RunId,
+    fragments: Vec<FragmentId>,
+) -> Result<Services, ServiceError> {
     let Servers { nats, replicas, blobs, prefix } = servers;
     let mark = Mark { run, nonce: crate::random() };
     let settings = NatsSettings { servers: nats, prefix: prefix.clone(), replicas, fragments };

@@ -34,12 +34,8 @@ pub trait Tape: Send + Sync {
     ///
     /// # Errors
     /// All of [`ServiceError`]; after [`ServiceError::Silent`] the record may be on the tape.
-    fn append<'a>(
-        &'a self,
-        fragment: FragmentId,
-        expect: u64,
-        record: &'a Record,
-    ) -> Answer<'a, Option<u64>>;
+    fn append<'a>(&'a self, fragment: FragmentId, expect: u64, record: &'a Record)
+    -> Answer<'a, Option<u64>>;
 
     /// The records after number `after`, in order.
     ///

@@ -11,9 +11,9 @@ use archipelago_cluster::{GatewaySettings, Local, OwnerSettings, Services, gatew
 use archipelago_core::cluster::{GatewayId, ProcessId, Record};
 use archipelago_core::wire::LearnerId;
 use support::check::check;
+use support::door;
 use support::learner::Learner;
 use support::run::Run;
-use support::door;
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
@@ -73,8 +73,7 @@ async fn a_cluster_in_one_process_outlives_its_owners() {
     let second = owner(&run, &services, 2);
     let at = vec![open(&run, &services, 1).await, open(&run, &services, 2).await];
     let (doors, known) = watch::channel(at);
-    let learners: Vec<Learner> =
-        (1..=6).map(|id| Learner::new(LearnerId(id), Arc::clone(&run), 3)).collect();
+    let learners: Vec<Learner> = (1..=6).map(|id| Learner::new(LearnerId(id), Arc::clone(&run), 3)).collect();
     let books: Vec<_> = (1..).map(LearnerId).zip(learners.iter().map(Learner::book)).collect();
     let learners: Vec<_> =
         learners.into_iter().map(|learner| tokio::spawn(learner.train(known.clone()))).collect();

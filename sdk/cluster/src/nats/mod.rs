@@ -102,7 +102,8 @@ impl Nats {
     /// Takes over the mark of what is there, if it is of the same run.
     fn adopt(&mut self, found: Mark) -> Result<(), ServiceError> {
         if found.run != self.mark.run {
-            let (place, detail) = (format!("{}, prefix {}", self.place, self.prefix), found.beside(&self.mark));
+            let (place, detail) =
+                (format!("{}, prefix {}", self.place, self.prefix), found.beside(&self.mark));
             return Err(ServiceError::Foreign { place, detail });
         }
         self.mark = found;
@@ -164,9 +165,8 @@ async fn connect(
         .reconnect_delay_callback(|attempts| Duration::from_millis(50 * attempts.min(20) as u64))
         .event_callback(move |event| {
             let denied = match &event {
-                Event::ServerError(error) => {
-                    Some(error.to_string()).filter(|said| said.to_lowercase().contains("permissions violation"))
-                }
+                Event::ServerError(error) => Some(error.to_string())
+                    .filter(|said| said.to_lowercase().contains("permissions violation")),
                 _ => None,
             };
             if denied.is_some() {
@@ -229,9 +229,14 @@ mod tests {
 
     #[test]
     fn prefixes_and_addresses_are_looked_at() {
-        for (prefix, fits) in
-            [("run-7", true), ("", false), ("a.b", false), ("A", false), (&"a".repeat(33), false), ("a b", false)]
-        {
+        for (prefix, fits) in [
+            ("run-7", true),
+            ("", false),
+            ("a.b", false),
+            ("A", false),
+            (&"a".repeat(33), false),
+            ("a b", false),
+        ] {
             assert_eq!(check_prefix(prefix).is_ok(), fits, "{prefix}");
         }
         assert!(addresses(&[]).is_err());

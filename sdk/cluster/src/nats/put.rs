@@ -1,9 +1,9 @@
 //! Messages that are stored if the last one has the number that is expected, and what JetStream says if not.
 
+use async_nats::HeaderMap;
 use async_nats::header::IntoHeaderName;
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
 use async_nats::jetstream::{self, ErrorCode};
-use async_nats::HeaderMap;
 
 use super::Nats;
 use crate::error::ServiceError;
@@ -27,7 +27,9 @@ impl Nats {
             Ok(acknowledgement) => Ok(Some(acknowledgement.sequence)),
             Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => Ok(None),
             Err(error) => match jetstream_error(&error) {
-                Some(error) if error.error_code() == ErrorCode::STREAM_WRONG_LAST_SEQUENCE_CONSTANT => Ok(None),
+                Some(error) if error.error_code() == ErrorCode::STREAM_WRONG_LAST_SEQUENCE_CONSTANT => {
+                    Ok(None)
+                }
                 Some(error) => Err(self.trouble(error)),
                 None if error.kind() == PublishErrorKind::MaxPayloadExceeded => Err(ServiceError::Setting {
                     place: self.place.clone(),

@@ -89,7 +89,9 @@ mod tests {
 
     #[test]
     fn a_key_is_read_as_it_was_written() {
-        for place in [Cell::Lease(FragmentId(0)), Cell::Lease(FragmentId(63)), Cell::Present(ProcessId(u64::MAX))] {
+        for place in
+            [Cell::Lease(FragmentId(0)), Cell::Lease(FragmentId(63)), Cell::Present(ProcessId(u64::MAX))]
+        {
             assert_eq!(cell(&key(place)), Some(place));
         }
         for text in ["", "lease", "lease.x", "present.y", "other.1"] {

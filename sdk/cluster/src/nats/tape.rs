@@ -59,7 +59,11 @@ impl Nats {
     }
 
     /// Makes the stream of a fragment, unless it is there; its mark.
-    pub(super) async fn make_tape(&self, fragment: FragmentId, replicas: usize) -> Result<Mark, ServiceError> {
+    pub(super) async fn make_tape(
+        &self,
+        fragment: FragmentId,
+        replicas: usize,
+    ) -> Result<Mark, ServiceError> {
         let name = self.stream(fragment);
         let config = Config {
             name: name.clone(),
@@ -76,13 +80,17 @@ impl Nats {
         let made = match self.jetstream.create_stream(config).await {
             Ok(stream) => stream.cached_info().config.metadata.get(MARK).cloned(),
             Err(error) => match error.kind() {
-                CreateStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NAME_EXIST => {
+                CreateStreamErrorKind::JetStream(error)
+                    if error.error_code() == ErrorCode::STREAM_NAME_EXIST =>
+                {
                     let there = self.jetstream.get_stream(&name).await;
                     let there = there.map_err(|error| self.silent(&error.to_string()))?;
                     there.cached_info().config.metadata.get(MARK).cloned()
                 }
                 CreateStreamErrorKind::JetStream(error) => return Err(self.trouble(&error)),
-                CreateStreamErrorKind::JetStreamUnavailable => return Err(self.no_jetstream(&error.to_string())),
+                CreateStreamErrorKind::JetStreamUnavailable => {
+                    return Err(self.no_jetstream(&error.to_string()));
+                }
                 _ => return Err(self.silent(&error.to_string())),
             },
         };
@@ -119,10 +127,10 @@ impl Nats {
                 return Err(ServiceError::Damaged { place: place(), detail });
             }
             let record = Record::of_bytes(&message.payload);
-            records.push(record.map_err(|error| ServiceError::Damaged {
-                place: place(),
-                detail: error.to_string(),
-            })?);
+            records.push(
+                record
+                    .map_err(|error| ServiceError::Damaged { place: place(), detail: error.to_string() })?,
+            );
         }
         let is_more = pending > 0 && !records.is_empty();
         Ok((records, is_more))

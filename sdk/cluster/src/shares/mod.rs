@@ -80,7 +80,7 @@ impl Shares {
         }
     }
 
-    /// Takes in what is on the roster at `now`, and says what to write. Whatever is given back is led no more from now on.
+    /// Takes in what is on the roster at `now`, and says what to write. What is given back is led no more from now on.
     pub fn look(&mut self, now: Millis, entries: &[Entry]) -> Vec<Write> {
         self.see(now, entries);
         let mut writes = vec![Write {
@@ -204,9 +204,8 @@ impl Shares {
         if !is_settled || self.held.len() <= share {
             return None;
         }
-        let may_go = |held: &Held| {
-            held.adopted.is_none_or(|since| now.since(since) >= ADOPTED_LEASES * self.lease_ms)
-        };
+        let may_go =
+            |held: &Held| held.adopted.is_none_or(|since| now.since(since) >= ADOPTED_LEASES * self.lease_ms);
         let (&fragment, held) = self.held.iter().rev().find(|(_, held)| may_go(held))?;
         let write = self.lease(fragment, None, held.revision);
         self.held.remove(&fragment);

@@ -1,7 +1,7 @@
 //! Blobs in storage that speaks S3, or in a folder that all machines of the cluster see.
 //!
 //! Each state is one object, written once (`If-None-Match: *`, or a link that must not exist), so that every store will
-//! do. Where it lies: `<place>/<prefix>/state/<fragment>/<number>`, and `<place>/<prefix>/cluster` has the cluster's mark.
+//! do. It lies at `<place>/<prefix>/state/<fragment>/<number>`, and `<place>/<prefix>/cluster` has the cluster's mark.
 
 mod http;
 
@@ -72,7 +72,9 @@ impl Store {
         match Mark::read(&found) {
             Some(found) if found == *mark => Ok(this),
             Some(found) => Err(ServiceError::Foreign { place: this.place, detail: found.beside(mark) }),
-            None => Err(ServiceError::Foreign { place: this.place, detail: format!("its mark is {found:?}") }),
+            None => {
+                Err(ServiceError::Foreign { place: this.place, detail: format!("its mark is {found:?}") })
+            }
         }
     }
 
@@ -85,7 +87,9 @@ impl Store {
         let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
         match self.store.put_opts(at, PutPayload::from(bytes), options).await {
             Ok(_) => Ok(true),
-            Err(object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }) => Ok(false),
+            Err(object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }) => {
+                Ok(false)
+            }
             Err(error) => Err(self.trouble(&error, "the bucket")),
         }
     }
@@ -113,7 +117,8 @@ impl Store {
         bytes: usize,
         what: impl Future<Output = Result<T, ServiceError>> + Send,
     ) -> Result<T, ServiceError> {
-        let within = ANSWER_WITHIN.saturating_mul(1 + u32::try_from(bytes / SLOW_BYTES).unwrap_or(u32::MAX - 1));
+        let within =
+            ANSWER_WITHIN.saturating_mul(1 + u32::try_from(bytes / SLOW_BYTES).unwrap_or(u32::MAX - 1));
         timeout(within, what).await.unwrap_or_else(|_| {
             let (place, detail) = (self.place.clone(), "no answer in time".to_owned());
             Err(ServiceError::Silent { place, detail })
@@ -145,7 +150,9 @@ fn by_disk(error: &(dyn std::error::Error + 'static), place: String, detail: Str
                 ErrorKind::ReadOnlyFilesystem => ServiceError::ReadOnly { place, detail },
                 ErrorKind::PermissionDenied => ServiceError::Denied { place, detail },
                 ErrorKind::NotFound => ServiceError::Missing { place, detail },
-                ErrorKind::NotADirectory | ErrorKind::AlreadyExists => ServiceError::Setting { place, detail },
+                ErrorKind::NotADirectory | ErrorKind::AlreadyExists => {
+                    ServiceError::Setting { place, detail }
+                }
                 _ => ServiceError::Silent { place, detail },
             };
         }
@@ -173,12 +180,15 @@ fn store<'a>(
     let Some(bucket) = place.strip_prefix("s3://") else {
         return Err(setting("s3://bucket/folder or file:///folder is meant".to_owned()));
     };
-    let (bucket, folder) = bucket.split_once('/').map_or((bucket, None), |(bucket, folder)| (bucket, Some(folder)));
+    let (bucket, folder) =
+        bucket.split_once('/').map_or((bucket, None), |(bucket, folder)| (bucket, Some(folder)));
     let retry = RetryConfig { max_retries: RETRIES, retry_timeout: ANSWER_WITHIN, ..RetryConfig::default() };
     let mut builder = AmazonS3Builder::from_env().with_bucket_name(bucket).with_retry(retry);
     for (name, value) in variables {
-        let key: AmazonS3ConfigKey =
-            name.to_ascii_lowercase().parse().map_err(|error: object_store::Error| setting(error.to_string()))?;
+        let key: AmazonS3ConfigKey = name
+            .to_ascii_lowercase()
+            .parse()
+            .map_err(|error: object_store::Error| setting(error.to_string()))?;
         builder = builder.with_config(key, value);
     }
     // Who gives an address without TLS means it.

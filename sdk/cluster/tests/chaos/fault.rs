@@ -40,10 +40,13 @@ impl Fault {
             10 | 11 => Self::PauseLeader(at),
             _ => Self::PauseStore,
         };
-        let is_pause =
-            matches!(fault, Self::PauseOwner(_) | Self::PauseGateway(_) | Self::PauseNode(_) | Self::PauseLeader(_));
+        let is_pause = matches!(
+            fault,
+            Self::PauseOwner(_) | Self::PauseGateway(_) | Self::PauseNode(_) | Self::PauseLeader(_)
+        );
         let (least, more) = if is_pause { (2_000, 4_000) } else { (500, 2_500) };
-        let ms = |least: u32, more: u32, rng: &mut Rng| Duration::from_millis((least + rng.below(more)).into());
+        let ms =
+            |least: u32, more: u32, rng: &mut Rng| Duration::from_millis((least + rng.below(more)).into());
         (ms(500, 3_500, rng), fault, ms(least, more, rng))
     }
 }

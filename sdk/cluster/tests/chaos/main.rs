@@ -7,8 +7,6 @@ mod fault;
 mod meter;
 mod note;
 mod role;
-#[path = "../support/servers.rs"]
-mod servers;
 mod storm;
 #[path = "../support/mod.rs"]
 mod support;
@@ -34,7 +32,7 @@ fn main() -> ExitCode {
         runtime.block_on(role::play(serde_json::from_str(orders).expect("orders of this program")));
         return ExitCode::SUCCESS;
     }
-    let Some(bin) = servers::wanted() else { return ExitCode::SUCCESS };
+    let Some(bin) = support::servers::wanted() else { return ExitCode::SUCCESS };
     let (seed, faults) = (number("CLUSTER_SEED", 1), number("CLUSTER_FAULTS", FAULTS));
     match runtime.block_on(storm::run(&bin, seed, faults)) {
         Ok(figures) => {

@@ -1,7 +1,7 @@
 //! The storm: it starts everything, breaks it by a seed, calms down, and compares all that was told with the tape.
 
-use std::collections::{BTreeMap, BinaryHeap};
 use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -18,9 +18,9 @@ use crate::fault::{Fault, pause, resume};
 use crate::meter::{Meter, middle_and_worst};
 use crate::note;
 use crate::role::{self, Orders, Part};
-use crate::servers::{Crew, free_ports};
 use crate::support::check::check;
 use crate::support::learner::{Book, Learner};
+use crate::support::servers::{Crew, free_ports};
 
 /// Owners, gateways and nodes, each.
 const OF_EACH: usize = 3;
@@ -118,7 +118,8 @@ impl Storm {
         let crew = Crew::start(bin, OF_EACH).await;
         let blobs = crew.blobs("s3://states/storm");
         let (part, nats) = (Part::Gateway(0, 0), crew.nats());
-        let orders = Orders { part, seed, nats: nats.clone(), place: blobs.place, variables: blobs.variables };
+        let orders =
+            Orders { part, seed, nats: nats.clone(), place: blobs.place, variables: blobs.variables };
         let fragments = role::run(seed).ids();
         let settings = NatsSettings {
             servers: nats,
@@ -235,7 +236,9 @@ impl Storm {
 
     /// Lets time pass until `until`; whatever comes back by then does.
     async fn heal_until(&mut self, until: Instant) {
-        while let Some(Reverse((at, ill))) = self.healing.peek().copied().filter(|Reverse((at, _))| *at <= until) {
+        while let Some(Reverse((at, ill))) =
+            self.healing.peek().copied().filter(|Reverse((at, _))| *at <= until)
+        {
             sleep_until(at).await;
             self.healing.pop();
             match self.ill[ill] {

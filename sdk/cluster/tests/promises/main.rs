@@ -1,10 +1,10 @@
 //! What each service promises, asked of each that there is: always of those within one process, and with the feature
 //! `nats-s3` and `CLUSTER_TESTS=yes` of NATS, of storage that speaks S3, and of a folder.
 
-#[cfg(feature = "nats-s3")]
-#[path = "../support/servers.rs"]
-mod servers;
 mod suite;
+#[cfg(feature = "nats-s3")]
+#[path = "../support/mod.rs"]
+mod support;
 
 use archipelago_cluster::Local;
 
@@ -22,12 +22,12 @@ async fn those_within_one_process_keep_them() {
 mod real {
     use std::sync::Arc;
 
-    use archipelago_cluster::{ServiceError, Servers, Services, open};
+    use archipelago_cluster::{Servers, ServiceError, Services, open};
     use archipelago_core::cluster::Record;
     use archipelago_core::wire::{FragmentId, RunId};
 
-    use crate::servers::{self, Crew};
     use crate::suite;
+    use crate::support::servers::{self, Crew};
 
     const FRAGMENTS: [FragmentId; 2] = [FragmentId(0), FragmentId(1)];
 
@@ -67,11 +67,16 @@ mod real {
             assert_eq!(services.tape.append(p, seq, &Record::Abandoned).await, Ok(Some(seq + 1)));
         }
         (0..3).for_each(|node| crew.kill(node));
-        assert!(matches!(services.tape.append(p, 20, &Record::Abandoned).await, Err(ServiceError::Silent { .. })));
+        assert!(matches!(
+            services.tape.append(p, 20, &Record::Abandoned).await,
+            Err(ServiceError::Silent { .. })
+        ));
         (0..3).for_each(|node| crew.revive(node));
-        let read = suite::insist(async || services.tape.read(p, 0).await.ok().filter(|tape| tape.len() >= 20)).await;
+        let read =
+            suite::insist(async || services.tape.read(p, 0).await.ok().filter(|tape| tape.len() >= 20)).await;
         let next = read.len() as u64;
-        let refused = suite::insist(async || services.tape.append(p, next + 1, &Record::Abandoned).await.ok()).await;
+        let refused =
+            suite::insist(async || services.tape.append(p, next + 1, &Record::Abandoned).await.ok()).await;
         assert_eq!(refused, None);
         assert!(read.iter().all(|record| *record == Record::Abandoned));
     }
@@ -97,8 +102,12 @@ mod real {
         join(at(&fresh, "q", 1, &folder), 1).await.unwrap();
         check(at(&crew, "q", 1, &folder), 1, |error| matches!(error, ServiceError::Foreign { .. })).await;
         check(at(&crew, "p", 1, "s3://gone"), 1, |error| matches!(error, ServiceError::Missing { .. })).await;
-        for (prefix, replicas, blobs) in [("P", 1, s3), ("p", 2, s3), ("p", 1, "here"), ("p", 1, "file://x")] {
-            check(at(&crew, prefix, replicas, blobs), 1, |error| matches!(error, ServiceError::Setting { .. })).await;
+        for (prefix, replicas, blobs) in [("P", 1, s3), ("p", 2, s3), ("p", 1, "here"), ("p", 1, "file://x")]
+        {
+            check(at(&crew, prefix, replicas, blobs), 1, |error| {
+                matches!(error, ServiceError::Setting { .. })
+            })
+            .await;
         }
         let nobody = Servers { nats: vec!["nats://127.0.0.1:1".into()], ..at(&crew, "p", 1, s3) };
         check(nobody, 1, |error| matches!(error, ServiceError::Silent { .. })).await;

@@ -67,7 +67,8 @@ pub async fn tape(services: &Services) {
 /// The first counts, and stays.
 pub async fn blobs(services: &Services) {
     let blobs = &services.blobs;
-    let bytes = |seed: u8, len: usize| Arc::new((0..len).map(|at| (at % 253) as u8 ^ seed).collect::<Vec<_>>());
+    let bytes =
+        |seed: u8, len: usize| Arc::new((0..len).map(|at| (at % 253) as u8 ^ seed).collect::<Vec<_>>());
     assert_eq!(blobs.load(P, 1).await, Ok(None));
     for (key, len) in [(1, 0), (2, 10), (3, 3_000_000)] {
         assert_eq!(blobs.store(P, key, bytes(1, len)).await, Ok(true));
@@ -126,7 +127,9 @@ pub async fn bus(services: &Services) {
     })
     .await;
     bus.tell(P, &notice(3)).await.unwrap();
-    assert!(until(&mut one, |said| *said == notice(3)).await && until(&mut two, |said| *said == notice(3)).await);
+    assert!(
+        until(&mut one, |said| *said == notice(3)).await && until(&mut two, |said| *said == notice(3)).await
+    );
     for len in [0, 400_000, 512_000, 5_000_000] {
         bus.reply(P, &sum(1, len)).await.unwrap();
         let is_it = |said: &Reply| matches!(said, Reply::Sum { bytes, .. } if *bytes == noise(1, len));
@@ -199,7 +202,12 @@ async fn until<T>(inbox: &mut Inbox<T>, mut is_it: impl FnMut(&T) -> bool) -> bo
 }
 
 fn sum(speaker: u32, len: usize) -> Reply {
-    Reply::Sum { gateway: GatewayId(speaker), round: Round(1), cancelled: Vec::new(), bytes: noise(speaker, len) }
+    Reply::Sum {
+        gateway: GatewayId(speaker),
+        round: Round(1),
+        cancelled: Vec::new(),
+        bytes: noise(speaker, len),
+    }
 }
 
 fn noise(seed: u32, len: usize) -> Vec<u8> {

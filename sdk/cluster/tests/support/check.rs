@@ -75,13 +75,14 @@ fn check_receipts(
 ) -> Result<(), String> {
     for (learner, book) in books {
         if book.is_confused {
-            return Err(format!("learner {learner} was told two things of one update, or of one that is not its"));
+            return Err(format!(
+                "learner {learner} was told two things of one update, or of one that is not its"
+            ));
         }
         for (&serial, &merged) in &book.told {
             let (p, round, _) = &book.sent[&serial];
             let record = tapes[p].get(round.0 as usize - 1);
-            let said =
-                record.map(|record| record.has_merged(*learner, serial).then_some(Version(round.0)));
+            let said = record.map(|record| record.has_merged(*learner, serial).then_some(Version(round.0)));
             if said != Some(merged) {
                 return Err(format!(
                     "learner {learner} was told of update {serial}, for round {round} of {p}, that it was merged to \
@@ -106,7 +107,8 @@ async fn check_merges(
     let initial: Vec<_> = run.ids().into_iter().map(|p| run.initial(p)).collect();
     let last = vec![Version(tape.len() as u64); initial.len()];
     let remakes = Remake::all(&run.fragments, run.codec, &initial, &BTreeSet::new(), &last);
-    let mut alone = remakes.into_iter().find(|remake| remake.theta().0 == fragment).expect("it is one of them");
+    let mut alone =
+        remakes.into_iter().find(|remake| remake.theta().0 == fragment).expect("it is one of them");
     for (record, seq) in tape.iter().zip(1..) {
         let Record::Merged { merge, state } = record else { continue };
         let MergeEntry { round, base, version, parts, .. } = &**merge;

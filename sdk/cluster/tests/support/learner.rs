@@ -122,8 +122,7 @@ impl Learner {
     fn hear(&mut self, p: FragmentId, serial: Serial, merged: Option<Version>) {
         let mut book = self.book.lock().unwrap();
         let before = book.told.insert(serial, merged);
-        book.is_confused |=
-            before.is_some_and(|before| before != merged) || !book.sent.contains_key(&serial);
+        book.is_confused |= before.is_some_and(|before| before != merged) || !book.sent.contains_key(&serial);
         if self.open.get(&p).is_some_and(|(_, open)| *open == serial) {
             self.open.remove(&p);
         }

@@ -16,7 +16,8 @@ const BUCKET: &str = "states";
 /// The folder of the servers' programs, if these tests are asked for.
 pub fn wanted() -> Option<PathBuf> {
     if std::env::var("CLUSTER_TESTS").is_ok_and(|value| value == "yes") {
-        let bin = std::env::var_os("CLUSTER_BIN").expect("`cargo xtask test --only cluster` says where they are");
+        let bin =
+            std::env::var_os("CLUSTER_BIN").expect("`cargo xtask test --only cluster` says where they are");
         return Some(PathBuf::from(bin));
     }
     println!("left out: CLUSTER_TESTS=yes adds it");
@@ -54,7 +55,8 @@ impl Crew {
         // Those of clients, then those of routes, and that of S3.
         let ports = free_ports(2 * nodes + 1);
         for node in 0..nodes {
-            std::fs::write(folder.path().join(format!("{node}.conf")), config(&ports, nodes, node, bytes)).unwrap();
+            std::fs::write(folder.path().join(format!("{node}.conf")), config(&ports, nodes, node, bytes))
+                .unwrap();
         }
         let s3 = ports[2 * nodes];
         let mut serve = Command::new(bin.join("moto_server"));
@@ -107,7 +109,10 @@ impl Crew {
     pub fn revive(&mut self, node: usize) {
         if self.nodes[node].is_none() {
             let mut serve = Command::new(self.bin.join("nats-server"));
-            serve.arg("-c").arg(self.folder.path().join(format!("{node}.conf"))).current_dir(self.folder.path());
+            serve
+                .arg("-c")
+                .arg(self.folder.path().join(format!("{node}.conf")))
+                .current_dir(self.folder.path());
             let log = self.folder.path().join(format!("nats{node}.log"));
             self.nodes[node] = Some(Running(spawn(&mut serve, &log)));
         }
@@ -123,13 +128,13 @@ impl Crew {
         self.s3.0.id()
     }
 
-    /// The server for tests takes any signature, so a request without one makes the bucket.
+    /// The server for tests takes any signature, so a request with a poor one makes the bucket.
     fn make_bucket(&self) {
         let at = format!("{}/{BUCKET}", self.s3());
-        let made = ureq::put(&at).header("Authorization", "AWS4-HMAC-SHA256 Credential=key/x/eu-north-1/s3/x");
-        let made = made.send(
-            "<CreateBucketConfiguration><LocationConstraint>eu-north-1</LocationConstraint></CreateBucketConfiguration>",
-        );
+        let key = "AWS4-HMAC-SHA256 Credential=key/x/eu-north-1/s3/x";
+        let region = "<LocationConstraint>eu-north-1</LocationConstraint>";
+        let body = format!("<CreateBucketConfiguration>{region}</CreateBucketConfiguration>");
+        let made = ureq::put(&at).header("Authorization", key).send(body);
         assert!(made.as_ref().is_ok_and(|made| made.status().is_success()), "{made:?}");
     }
 }
