@@ -144,7 +144,7 @@ mod tests {
                 whole.extend(pieces.take(two));
                 whole.extend(pieces.take(two).filter(|_| index + 1 < one.len().min(5)));
             }
-            assert_eq!(whole, [bytes.clone()], "{lost}");
+            assert!(whole.len() == 1 && whole[0] == bytes, "{lost}");
             // Only the end of a message is not known to be missing.
             assert!(pieces.open.len() <= 1 && pieces.bytes <= bytes.len());
         }

@@ -3,6 +3,8 @@
 //!
 //! Owners and gateways are this program, started again with a role; learners are here, and reach gateways over TCP.
 
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test that is a program of its own")]
+
 mod fault;
 mod meter;
 mod note;
