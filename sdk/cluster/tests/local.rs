@@ -1,5 +1,7 @@
 //! A whole cluster in one process: owners, gateways with doors, and learners, over the services of one process.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
 mod support;
 
 use std::collections::BTreeMap;

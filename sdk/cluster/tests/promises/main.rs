@@ -1,6 +1,8 @@
 //! What each service promises, asked of each that there is: always of those within one process, and with the feature
 //! `nats-s3` and `CLUSTER_TESTS=yes` of NATS, of storage that speaks S3, and of a folder.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
 mod suite;
 #[cfg(feature = "nats-s3")]
 #[path = "../support/mod.rs"]
