@@ -5,6 +5,7 @@ mod apt;
 mod arrows;
 mod bare;
 mod browsers;
+mod cluster;
 mod commands;
 mod deps;
 mod documents;

@@ -5,8 +5,14 @@ use std::process::Command;
 use crate::cargo::{cargo, root};
 
 /// The crates that are packages, each after those that it needs.
-const CRATES: [&str; 5] =
-    ["archipelago-core", "archipelago-runtime", "archipelago", "archipelago-cli", "archipelago-sim"];
+const CRATES: [&str; 6] = [
+    "archipelago-core",
+    "archipelago-runtime",
+    "archipelago",
+    "archipelago-cli",
+    "archipelago-sim",
+    "archipelago-cluster",
+];
 /// What each of them holds beside its sources.
 const CRATE_FILES: [&str; 4] = ["Cargo.toml", "LICENSE-APACHE", "LICENSE-MIT", "README.md"];
 /// What the npm package holds at least.

@@ -31,11 +31,11 @@ const DEBIAN: [&str; 2] = ["python3", "python3-venv"];
 const ASK: &str = "import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))";
 
 /// An environment of Python's: a folder with an interpreter and packages of its own.
-struct Environment(PathBuf);
+pub(super) struct Environment(PathBuf);
 
 impl Environment {
     /// The one called `name`, made if it is not there; `anew` in any case.
-    fn make(name: &str, anew: bool) -> Result<Self, String> {
+    pub(super) fn make(name: &str, anew: bool) -> Result<Self, String> {
         let folder = target_folder()?.join("python").join(name);
         let environment = Self(folder);
         if anew || !environment.program("python").exists() {
@@ -47,7 +47,7 @@ impl Environment {
     }
 
     /// A program of it.
-    fn program(&self, name: &str) -> PathBuf {
+    pub(super) fn program(&self, name: &str) -> PathBuf {
         let windows = env::consts::OS == "windows";
         self.0
             .join(if windows { "Scripts" } else { "bin" })
@@ -62,7 +62,7 @@ impl Environment {
     }
 
     /// Installs with pip.
-    fn install(&self, words: &[&str]) -> Result<(), String> {
+    pub(super) fn install(&self, words: &[&str]) -> Result<(), String> {
         let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
         call(&mut self.python(&[&pip[..], words].concat()))
     }

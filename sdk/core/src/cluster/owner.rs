@@ -9,6 +9,9 @@ use super::{GatewayId, Notice, Order, Record, Reply, state_bytes, state_of};
 use crate::diloco::{FragmentState, Rounds, checksum};
 use crate::wire::{LearnerId, Millis, Round, Version};
 
+/// A gateway that said nothing while an owner would have asked so often is gone.
+const SILENT_TIMES: u64 = 10;
+
 /// What an owner is told.
 #[derive(Clone, Debug)]
 pub enum OwnerInput {
@@ -50,8 +53,8 @@ pub struct Owner {
     turn: u64,
     /// When something was last asked for that is not there yet.
     asked: Millis,
-    /// Who is connected to which gateway.
-    here: BTreeMap<GatewayId, BTreeSet<LearnerId>>,
+    /// Who is connected to which gateway, and when it last said so.
+    here: BTreeMap<GatewayId, (Millis, BTreeSet<LearnerId>)>,
     orders: VecDeque<Order>,
 }
 
@@ -221,7 +224,7 @@ impl Owner {
 
     fn on_reply(&mut self, now: Millis, reply: Reply) {
         if let Reply::Here(gateway, learners) = reply {
-            self.here.insert(gateway, learners);
+            self.here.insert(gateway, (now, learners));
             return;
         }
         let Stage::Leading(leading) = &mut self.stage else { return };
@@ -260,7 +263,11 @@ impl Owner {
     }
 
     fn launch(&mut self, now: Millis) {
-        let invited: BTreeSet<LearnerId> = self.here.values().flatten().copied().collect();
+        // Whoever is at a gateway that says nothing any more does not answer.
+        let patience_ms = SILENT_TIMES * self.terms.again_ms;
+        self.here.retain(|_, (said, _)| now.since(*said) < patience_ms);
+        let invited: BTreeSet<LearnerId> =
+            self.here.values().flat_map(|(_, learners)| learners).copied().collect();
         let Stage::Leading(leading) = &mut self.stage else { return };
         if invited.is_empty() {
             return;

@@ -101,6 +101,24 @@ fn a_stale_owner_is_refused() {
     assert_ne!(owners[0], owners[1]);
 }
 
+/// Goal: a gateway that is gone for good, with all of its learners, is not waited for: the others are merged as often
+/// as before.
+#[test]
+fn a_gateway_that_is_gone_for_good_is_not_waited_for() {
+    let mut cluster = Cluster::new(3, 2, 8, MILD);
+    cluster.run_for(10_000);
+    let before = cluster.versions();
+    cluster.run_for(20_000);
+    let usual = cluster.versions() - before;
+    cluster.inject(Fault::PauseGateway(0, 1_000_000));
+    cluster.run_for(10_000);
+    let before = cluster.versions();
+    cluster.run_for(20_000);
+    cluster.check().unwrap();
+    let alone = cluster.versions() - before;
+    assert!(10 * alone >= 9 * usual, "{usual} merges in 20 s with both, {alone} with one");
+}
+
 /// Goal: one seed is one history.
 #[test]
 fn one_seed_is_one_history() {

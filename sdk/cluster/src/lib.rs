@@ -1,0 +1,51 @@
+//! A run on several machines, for real: the four services that its processes share, and who drives the machines.
+//!
+//! [`archipelago_core::cluster`] decides everything; its owners and gateways see no clock and no socket. Here are
+//! - the four services between them, as traits with their promises: [`Tape`], [`Blobs`], [`Roster`] and [`Bus`];
+//! - the four within one process, with nothing to install: [`Local`];
+//! - the four on servers that others run, with the feature `nats-s3`: `Servers`;
+//! - the two drivers: [`own`] leads fragments, and [`gateway`] stands before learners.
+
+mod clock;
+mod error;
+mod gateway;
+mod local;
+#[cfg(feature = "nats-s3")]
+mod nats;
+mod owner;
+mod patience;
+#[cfg(feature = "nats-s3")]
+mod pieces;
+#[cfg(feature = "nats-s3")]
+mod servers;
+mod service;
+pub mod shares;
+#[cfg(feature = "nats-s3")]
+mod store;
+
+use archipelago_core::cluster::ProcessId;
+
+pub use error::ServiceError;
+pub use gateway::{GatewaySettings, Learners, Running, gateway};
+pub use local::Local;
+#[cfg(feature = "nats-s3")]
+pub use nats::{Mark, Nats, NatsSettings};
+pub use owner::{OwnerSettings, own};
+#[cfg(feature = "nats-s3")]
+pub use servers::{Servers, open};
+pub use service::{Answer, Blobs, Bus, Cell, Entry, INBOX_MAX, Inbox, Roster, Services, Tape};
+#[cfg(feature = "nats-s3")]
+pub use store::{Store, StoreSettings};
+
+/// A number for a process that no other one has, as far as chance allows.
+///
+/// # Panics
+/// The system has no random numbers.
+#[must_use]
+pub fn new_process() -> ProcessId {
+    ProcessId(random())
+}
+
+fn random() -> u64 {
+    getrandom::u64().expect("the system has random numbers")
+}

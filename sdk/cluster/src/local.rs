@@ -1,0 +1,146 @@
+//! The four services within one process, with nothing to install: for a whole cluster in one program, and for tests.
+//! What they hold ends with the process.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use archipelago_core::cluster::{Notice, ProcessId, Record, Reply};
+use archipelago_core::wire::FragmentId;
+use tokio::sync::mpsc;
+
+use crate::error::ServiceError;
+use crate::service::{Answer, Blobs, Bus, Cell, Entry, INBOX_MAX, Inbox, Roster, Services, Tape};
+
+/// All four at once.
+#[derive(Debug, Default)]
+pub struct Local {
+    held: Mutex<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    tape: BTreeMap<FragmentId, Vec<Record>>,
+    blobs: BTreeMap<(FragmentId, u64), Arc<Vec<u8>>>,
+    roster: BTreeMap<Cell, Entry>,
+    /// The newest revision of any cell.
+    revision: u64,
+    notices: BTreeMap<FragmentId, Vec<mpsc::Sender<Notice>>>,
+    replies: BTreeMap<FragmentId, Vec<mpsc::Sender<Reply>>>,
+}
+
+impl Local {
+    /// The services of one cluster.
+    #[must_use]
+    pub fn services() -> Services {
+        let local = Arc::new(Self::default());
+        Services {
+            tape: Arc::<Self>::clone(&local),
+            blobs: Arc::<Self>::clone(&local),
+            roster: Arc::<Self>::clone(&local),
+            bus: local,
+        }
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        // Nothing here panics half way through a change.
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An answer that is there at once.
+fn at_once<'a, T: Send + 'a>(value: T) -> Answer<'a, T> {
+    Box::pin(std::future::ready(Ok::<T, ServiceError>(value)))
+}
+
+/// Gives `value` to all who listen and have room, and forgets those who do not listen any more.
+fn spread<T: Clone>(listeners: &mut BTreeMap<FragmentId, Vec<mpsc::Sender<T>>>, to: FragmentId, value: &T) {
+    if let Some(listeners) = listeners.get_mut(&to) {
+        listeners.retain(|listener| !listener.is_closed());
+        for listener in listeners {
+            // What does not fit is lost, as on any bus.
+            let _ = listener.try_send(value.clone());
+        }
+    }
+}
+
+fn listen<T>(listeners: &mut BTreeMap<FragmentId, Vec<mpsc::Sender<T>>>, to: FragmentId) -> Inbox<T> {
+    let (sender, inbox) = mpsc::channel(INBOX_MAX);
+    listeners.entry(to).or_default().push(sender);
+    inbox
+}
+
+impl Tape for Local {
+    fn append<'a>(
+        &'a self,
+        fragment: FragmentId,
+        expect: u64,
+        record: &'a Record,
+    ) -> Answer<'a, Option<u64>> {
+        let mut held = self.held();
+        let tape = held.tape.entry(fragment).or_default();
+        let is_last = tape.len() as u64 == expect;
+        if is_last {
+            tape.push(record.clone());
+        }
+        at_once(is_last.then_some(expect + 1))
+    }
+
+    fn read(&self, fragment: FragmentId, after: u64) -> Answer<'_, Vec<Record>> {
+        let after = usize::try_from(after).unwrap_or(usize::MAX);
+        at_once(
+            self.held()
+                .tape
+                .get(&fragment)
+                .map_or_else(Vec::new, |tape| tape.get(after..).map_or_else(Vec::new, <[Record]>::to_vec)),
+        )
+    }
+}
+
+impl Blobs for Local {
+    fn store(&self, fragment: FragmentId, key: u64, bytes: Arc<Vec<u8>>) -> Answer<'_, bool> {
+        let mut held = self.held();
+        let there = held.blobs.entry((fragment, key)).or_insert_with(|| Arc::clone(&bytes));
+        at_once(*there == bytes)
+    }
+
+    fn load(&self, fragment: FragmentId, key: u64) -> Answer<'_, Option<Vec<u8>>> {
+        at_once(self.held().blobs.get(&(fragment, key)).map(|bytes| bytes.to_vec()))
+    }
+}
+
+impl Roster for Local {
+    fn look(&self) -> Answer<'_, Vec<Entry>> {
+        at_once(self.held().roster.values().copied().collect())
+    }
+
+    fn write(&self, cell: Cell, holder: Option<ProcessId>, expect: u64) -> Answer<'_, Option<u64>> {
+        let mut held = self.held();
+        if held.roster.get(&cell).map_or(0, |entry| entry.revision) != expect {
+            return at_once(None);
+        }
+        held.revision += 1;
+        let revision = held.revision;
+        held.roster.insert(cell, Entry { cell, holder, revision });
+        at_once(Some(revision))
+    }
+}
+
+impl Bus for Local {
+    fn tell<'a>(&'a self, fragment: FragmentId, notice: &'a Notice) -> Answer<'a, ()> {
+        spread(&mut self.held().notices, fragment, notice);
+        at_once(())
+    }
+
+    fn reply<'a>(&'a self, fragment: FragmentId, reply: &'a Reply) -> Answer<'a, ()> {
+        spread(&mut self.held().replies, fragment, reply);
+        at_once(())
+    }
+
+    fn notices(&self, fragment: FragmentId) -> Answer<'_, Inbox<Notice>> {
+        at_once(listen(&mut self.held().notices, fragment))
+    }
+
+    fn replies(&self, fragment: FragmentId) -> Answer<'_, Inbox<Reply>> {
+        at_once(listen(&mut self.held().replies, fragment))
+    }
+}

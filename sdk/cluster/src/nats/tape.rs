@@ -1,0 +1,178 @@
+//! The tape: one stream for each fragment.
+
+use std::fmt;
+
+use archipelago_core::cluster::{AsBytes, Record};
+use archipelago_core::wire::{FragmentId, RunId};
+use async_nats::header::NATS_EXPECTED_LAST_SEQUENCE;
+use async_nats::jetstream::ErrorCode;
+use async_nats::jetstream::context::CreateStreamErrorKind;
+use async_nats::jetstream::stream::{Config, DiscardPolicy, StorageType};
+
+use super::{Nats, direct};
+use crate::error::ServiceError;
+use crate::service::{Answer, Tape};
+
+/// Records that are asked for at once.
+const BATCH: u64 = 256;
+/// Where a stream has the mark of its cluster.
+const MARK: &str = "archipelago-cluster";
+
+/// What belongs to one cluster has one mark: streams and blobs say whose they are, so that two clusters do not use one
+/// prefix, nor one cluster the tape of one run and the states of another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// The run.
+    pub run: RunId,
+    /// A random number of whoever began the cluster.
+    pub nonce: u64,
+}
+
+impl fmt::Display for Mark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}-{:016x}", self.run.0, self.nonce)
+    }
+}
+
+impl Mark {
+    /// What [`Self::to_string`] wrote.
+    #[must_use]
+    pub fn read(text: &str) -> Option<Self> {
+        let (run, nonce) = text.trim().split_once('-')?;
+        let number = |text| u64::from_str_radix(text, 16).ok();
+        Some(Self { run: RunId(number(run)?), nonce: number(nonce)? })
+    }
+
+    /// Whose it is beside whose it should be, in words.
+    pub(crate) fn beside(&self, ours: &Self) -> String {
+        format!("of run {self}, and this is {ours}")
+    }
+}
+
+impl Nats {
+    fn stream(&self, fragment: FragmentId) -> String {
+        format!("{}_tape_{fragment}", self.prefix)
+    }
+
+    fn subject(&self, fragment: FragmentId) -> String {
+        format!("{}.tape.{fragment}", self.prefix)
+    }
+
+    /// Makes the stream of a fragment, unless it is there; its mark.
+    pub(super) async fn make_tape(
+        &self,
+        fragment: FragmentId,
+        replicas: usize,
+    ) -> Result<Mark, ServiceError> {
+        let name = self.stream(fragment);
+        let config = Config {
+            name: name.clone(),
+            subjects: vec![self.subject(fragment)],
+            num_replicas: replicas,
+            storage: StorageType::File,
+            discard: DiscardPolicy::New,
+            allow_direct: true,
+            deny_delete: true,
+            deny_purge: true,
+            metadata: [(MARK.to_owned(), self.mark.to_string())].into(),
+            ..Config::default()
+        };
+        let made = match self.jetstream.create_stream(config).await {
+            Ok(stream) => stream.cached_info().config.metadata.get(MARK).cloned(),
+            Err(error) => match error.kind() {
+                CreateStreamErrorKind::JetStream(error)
+                    if error.error_code() == ErrorCode::STREAM_NAME_EXIST =>
+                {
+                    let there = self.jetstream.get_stream(&name).await;
+                    let there = there.map_err(|error| self.silent(&error.to_string()))?;
+                    there.cached_info().config.metadata.get(MARK).cloned()
+                }
+                CreateStreamErrorKind::JetStream(error) => return Err(self.trouble(&error)),
+                CreateStreamErrorKind::JetStreamUnavailable => {
+                    return Err(self.no_jetstream(&error.to_string()));
+                }
+                _ => return Err(self.silent(&error.to_string())),
+            },
+        };
+        made.as_deref().and_then(Mark::read).ok_or_else(|| ServiceError::Foreign {
+            place: format!("{}, stream {name}", self.place),
+            detail: "no cluster of a run made it".to_owned(),
+        })
+    }
+
+    /// The name of the server that leads the tape of a fragment, if it is one of several and they have elected one.
+    ///
+    /// # Errors
+    /// [`ServiceError::Silent`], [`ServiceError::Denied`].
+    pub async fn leader(&self, fragment: FragmentId) -> Result<Option<String>, ServiceError> {
+        let name = self.stream(fragment);
+        let look = async {
+            let stream = self.jetstream.get_stream(&name).await;
+            let stream = stream.map_err(|error| self.silent(&error.to_string()))?;
+            Ok(stream.cached_info().cluster.as_ref().and_then(|cluster| cluster.leader.clone()))
+        };
+        self.in_time(look).await
+    }
+
+    /// The next records after number `after`; whether there are more.
+    async fn next(&self, fragment: FragmentId, after: u64) -> Result<(Vec<Record>, bool), ServiceError> {
+        let question = format!("{{\"seq\":{},\"batch\":{BATCH}}}", after + 1);
+        let got = direct::get(&self.client, &self.stream(fragment), question).await;
+        let (got, pending) = got.map_err(|detail| self.silent(&detail))?;
+        let mut records = Vec::new();
+        for (message, seq) in got.iter().zip(after + 1..) {
+            let place = || format!("record {seq} of fragment {fragment} on {}", self.place);
+            if message.seq != seq {
+                let detail = format!("record {} follows on {}", message.seq, seq - 1);
+                return Err(ServiceError::Damaged { place: place(), detail });
+            }
+            let record = Record::of_bytes(&message.payload);
+            records.push(
+                record
+                    .map_err(|error| ServiceError::Damaged { place: place(), detail: error.to_string() })?,
+            );
+        }
+        let is_more = pending > 0 && !records.is_empty();
+        Ok((records, is_more))
+    }
+}
+
+impl Tape for Nats {
+    fn append<'a>(
+        &'a self,
+        fragment: FragmentId,
+        expect: u64,
+        record: &'a Record,
+    ) -> Answer<'a, Option<u64>> {
+        let bytes = record.to_bytes();
+        Box::pin(self.in_time(self.put(self.subject(fragment), (NATS_EXPECTED_LAST_SEQUENCE, expect), bytes)))
+    }
+
+    fn read(&self, fragment: FragmentId, after: u64) -> Answer<'_, Vec<Record>> {
+        Box::pin(async move {
+            let mut records: Vec<Record> = Vec::new();
+            loop {
+                let known = after + records.len() as u64;
+                let (more, is_more) = self.in_time(self.next(fragment, known)).await?;
+                records.extend(more);
+                if !is_more {
+                    return Ok(records);
+                }
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_is_read_as_it_was_written() {
+        let mark = Mark { run: RunId(0xabc), nonce: u64::MAX };
+        assert_eq!(Mark::read(&mark.to_string()), Some(mark));
+        for text in ["", "7", "x-y", "7-", "-7"] {
+            assert_eq!(Mark::read(text), None, "{text}");
+        }
+    }
+}

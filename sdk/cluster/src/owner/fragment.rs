@@ -1,0 +1,171 @@
+//! One fragment of an owner's process: the machine, and what it asks of the services.
+
+use std::sync::Arc;
+
+use archipelago_core::cluster::{Order, Owner, OwnerInput, OwnerTerms, Reply};
+use archipelago_core::wire::{FragmentId, Millis};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::clock::{Clock, ms};
+use crate::error::ServiceError;
+use crate::patience::Patience;
+use crate::service::{Inbox, Services};
+
+/// Questions of one fragment under way at most; the machine asks again for what was not asked.
+const ASKED_MAX: usize = 16;
+
+/// How a question ended.
+enum Done {
+    /// With something for the machine, if there was an answer.
+    Input(Option<OwnerInput>),
+    /// With what gateways say from now on.
+    Replies(Option<Inbox<Reply>>),
+    /// Something was said, or not.
+    Said,
+}
+
+/// What has been asked.
+struct Desk {
+    fragment: FragmentId,
+    services: Services,
+    clock: Clock,
+    asked: JoinSet<Done>,
+    patience: Arc<[Patience; 3]>,
+}
+
+/// Which service something is asked of.
+#[derive(Clone, Copy)]
+enum Whom {
+    Tape,
+    Blobs,
+    Bus,
+}
+
+/// Drives the owner of a fragment until `lease` has no sender any more.
+pub(super) async fn lead(
+    services: Services,
+    terms: OwnerTerms,
+    clock: Clock,
+    mut lease: watch::Receiver<Option<Millis>>,
+    tick_ms: u64,
+) {
+    let fragment = terms.rounds.fragment;
+    let mut owner = Owner::new(terms);
+    let (asked, patience) = (JoinSet::new(), Arc::default());
+    let mut desk = Desk { fragment, services, clock, asked, patience };
+    let mut replies: Option<Inbox<Reply>> = None;
+    let mut tick = interval(ms(tick_ms));
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut is_leased, mut is_listening) = (false, false);
+    loop {
+        let input = tokio::select! {
+            changed = lease.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                let until = *lease.borrow_and_update();
+                if until.is_none() {
+                    replies = None;
+                }
+                is_leased = until.is_some();
+                until.map_or(OwnerInput::NotLeased, OwnerInput::Leased)
+            }
+            Some(reply) = next(&mut replies) => OwnerInput::Reply(reply),
+            Some(done) = desk.asked.join_next() => match done {
+                Ok(Done::Input(Some(input))) => input,
+                Ok(Done::Replies(inbox)) => {
+                    is_listening = false;
+                    replies = inbox.filter(|_| is_leased);
+                    continue;
+                }
+                Ok(Done::Input(None) | Done::Said) | Err(_) => continue,
+            },
+            _ = tick.tick() => OwnerInput::Tick,
+        };
+        if is_leased && replies.is_none() && !is_listening {
+            is_listening = desk.listen();
+        }
+        owner.handle(clock.now(), input);
+        while let Some(order) = owner.poll() {
+            desk.ask(order);
+        }
+    }
+}
+
+/// The next reply, if anybody listens. An inbox that has ended is listened to no more.
+async fn next(replies: &mut Option<Inbox<Reply>>) -> Option<Reply> {
+    let Some(inbox) = replies else { return std::future::pending().await };
+    let reply = inbox.recv().await;
+    if reply.is_none() {
+        *replies = None;
+    }
+    reply
+}
+
+impl Desk {
+    /// Asks for what gateways say; whether it did.
+    fn listen(&mut self) -> bool {
+        let (services, fragment) = (self.services.clone(), self.fragment);
+        let question = async move { services.bus.replies(fragment).await };
+        self.spawn(Whom::Bus, question, Done::Replies)
+    }
+
+    /// Asks for what the machine wants. What comes of it is told to the machine; if nothing does, it asks again.
+    fn ask(&mut self, order: Order) {
+        let (services, fragment) = (self.services.clone(), self.fragment);
+        match order {
+            Order::Append { turn, expect, record } => {
+                let question = async move {
+                    let appended = services.tape.append(fragment, expect, &record).await?;
+                    Ok(appended.map_or(OwnerInput::Refused, |seq| OwnerInput::Appended { turn, seq }))
+                };
+                self.spawn(Whom::Tape, question, Done::Input);
+            }
+            Order::Read(after) => {
+                let question = async move {
+                    let records = services.tape.read(fragment, after).await?;
+                    Ok(OwnerInput::Records(after, records))
+                };
+                self.spawn(Whom::Tape, question, Done::Input);
+            }
+            Order::Store(key, bytes) => {
+                let question = async move {
+                    let is_ours = services.blobs.store(fragment, key, bytes).await?;
+                    Ok(OwnerInput::Stored(key, is_ours))
+                };
+                self.spawn(Whom::Blobs, question, Done::Input);
+            }
+            Order::Load(key) => {
+                let question = async move {
+                    let bytes = services.blobs.load(fragment, key).await?;
+                    Ok(OwnerInput::Loaded(key, bytes))
+                };
+                self.spawn(Whom::Blobs, question, Done::Input);
+            }
+            Order::Tell(notice) => {
+                let question = async move { services.bus.tell(fragment, &notice).await };
+                self.spawn(Whom::Bus, question, |_| Done::Said);
+            }
+        }
+    }
+
+    /// Asks a service, unless it has not answered for a while or too much is under way; whether it did.
+    fn spawn<T: Send + 'static>(
+        &mut self,
+        whom: Whom,
+        question: impl Future<Output = Result<T, ServiceError>> + Send + 'static,
+        done: fn(Option<T>) -> Done,
+    ) -> bool {
+        let (clock, patience) = (self.clock, Arc::clone(&self.patience));
+        if self.asked.len() >= ASKED_MAX || !patience[whom as usize].may_ask(clock.now()) {
+            return false;
+        }
+        self.asked.spawn(async move {
+            let result = question.await;
+            done(patience[whom as usize].note(clock.now(), result))
+        });
+        true
+    }
+}

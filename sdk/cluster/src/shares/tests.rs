@@ -1,0 +1,155 @@
+//! Several processes on one roster, in virtual time.
+
+use super::*;
+
+const LEASE_MS: u64 = 3_000;
+const BEAT_MS: u64 = 600;
+
+/// A roster, and processes that look at it in turn.
+struct World {
+    now: u64,
+    entries: BTreeMap<Cell, Entry>,
+    revision: u64,
+    crew: BTreeMap<u64, Shares>,
+    fragments: u32,
+}
+
+impl World {
+    fn new(fragments: u32, processes: &[u64]) -> Self {
+        let mut world =
+            Self { now: 0, entries: BTreeMap::new(), revision: 0, crew: BTreeMap::new(), fragments };
+        processes.iter().for_each(|process| world.come(*process));
+        world
+    }
+
+    fn come(&mut self, process: u64) {
+        let fragments = (0..self.fragments).map(|p| FragmentId(p as u16));
+        self.crew.insert(process, Shares::new(ProcessId(process), fragments, LEASE_MS));
+    }
+
+    fn write(&mut self, write: Write) -> Option<u64> {
+        if self.entries.get(&write.cell).map_or(0, |entry| entry.revision) != write.expect {
+            return None;
+        }
+        self.revision += 1;
+        let Write { cell, holder, .. } = write;
+        self.entries.insert(cell, Entry { cell, holder, revision: self.revision });
+        Some(self.revision)
+    }
+
+    /// Lets `beats` pass; whoever is in `away` does nothing.
+    fn run(&mut self, beats: u64, away: &[u64]) {
+        for _ in 0..beats {
+            self.now += BEAT_MS;
+            // Each has a clock of its own.
+            for process in self.crew.keys().copied().collect::<Vec<_>>() {
+                if away.contains(&process) {
+                    continue;
+                }
+                let now = Millis(self.now + 1_000_000 * process);
+                let entries: Vec<Entry> = self.entries.values().copied().collect();
+                let writes = self.crew.get_mut(&process).unwrap().look(now, &entries);
+                for write in writes {
+                    let outcome = self.write(write);
+                    self.crew.get_mut(&process).unwrap().wrote(now, write, outcome);
+                }
+            }
+        }
+    }
+
+    /// How many fragments each leads; nobody leads one that another one leads.
+    fn held(&self, away: &[u64]) -> Vec<usize> {
+        let mut all = BTreeSet::new();
+        let mut counts = Vec::new();
+        for (process, shares) in self.crew.iter().filter(|(process, _)| !away.contains(process)) {
+            let now = Millis(self.now + 1_000_000 * process);
+            let fragments = (0..self.fragments).map(|p| FragmentId(p as u16));
+            let held: Vec<_> = fragments.filter(|p| shares.until(now, *p).is_some()).collect();
+            held.iter().for_each(|p| assert!(all.insert(*p), "two lead {p:?}"));
+            counts.push(held.len());
+        }
+        counts
+    }
+}
+
+/// Goal: all fragments are led, each by one, as evenly as can be.
+#[test]
+fn fragments_are_shared_fairly() {
+    let mut world = World::new(7, &[1, 2, 3]);
+    world.run(30, &[]);
+    assert_eq!(world.held(&[]), [3, 2, 2]);
+}
+
+/// Goal: whoever comes gets a share of what is led, and what a process that went led is led by others a lease later.
+#[test]
+fn who_comes_gets_its_share_and_who_goes_is_followed() {
+    let mut world = World::new(6, &[1, 2]);
+    world.run(20, &[]);
+    assert_eq!(world.held(&[]), [3, 3]);
+    world.come(3);
+    world.run(40, &[]);
+    assert_eq!(world.held(&[]), [2, 2, 2]);
+    world.run(4, &[2]);
+    assert_eq!(world.held(&[2]), [2, 2], "a lease is not over before its time");
+    world.run(7, &[2]);
+    assert_eq!(world.held(&[2]), [3, 3]);
+}
+
+/// Goal: what is given back is taken at the next look, without waiting for a lease to end.
+#[test]
+fn what_is_given_back_is_taken_at_once() {
+    let mut world = World::new(4, &[1, 2]);
+    world.run(20, &[]);
+    assert_eq!(world.held(&[]), [2, 2]);
+    let mut leaving = world.crew.remove(&1).unwrap();
+    for write in leaving.leave() {
+        assert!(world.write(write).is_some(), "{write:?}");
+    }
+    world.run(2, &[]);
+    assert_eq!(world.held(&[]), [4]);
+}
+
+/// Goal: a process that is there and takes nothing keeps nobody from leading, and what is led for it is not passed
+/// to and fro.
+#[test]
+fn an_idle_process_keeps_no_fragment_from_being_led() {
+    let mut world = World::new(2, &[1]);
+    world.run(10, &[]);
+    // One that only says that it is there.
+    let mut changes = 0;
+    let mut before = world.held(&[]);
+    for _ in 0..60 {
+        let (cell, holder) = (Cell::Present(ProcessId(0)), Some(ProcessId(0)));
+        let expect = world.entries.get(&cell).map_or(0, |entry| entry.revision);
+        world.write(Write { cell, holder, expect });
+        world.run(1, &[]);
+        let held = world.held(&[]);
+        changes += usize::from(held != before);
+        before = held;
+    }
+    assert_eq!(before, [2]);
+    assert!(changes <= 4, "{changes}");
+}
+
+/// Goal: an answer that does not come neither loses a lease for ever nor keeps one that is over.
+#[test]
+fn an_answer_that_does_not_come_is_survived() {
+    let mut shares = Shares::new(ProcessId(7), [FragmentId(0)], LEASE_MS);
+    let writes = shares.look(Millis(0), &[]);
+    assert_eq!(writes.len(), 2);
+    // Both were done, and nobody said so.
+    let entries: Vec<Entry> =
+        (1..).zip(writes).map(|(revision, w)| Entry { cell: w.cell, holder: w.holder, revision }).collect();
+    assert_eq!(shares.until(Millis(1), FragmentId(0)), None);
+    let writes = shares.look(Millis(600), &entries);
+    assert_eq!(writes.iter().map(|write| write.expect).collect::<Vec<_>>(), [1, 2]);
+    shares.wrote(Millis(600), writes[1], Some(3));
+    assert_eq!(shares.until(Millis(601), FragmentId(0)), Some(Millis(3_600)));
+    assert_eq!(shares.until(Millis(3_600), FragmentId(0)), None);
+    // Somebody else has it.
+    let taken = Entry { cell: Cell::Lease(FragmentId(0)), holder: Some(ProcessId(9)), revision: 9 };
+    shares.wrote(Millis(1_200), Write { expect: 3, ..writes[1] }, None);
+    assert_eq!(shares.until(Millis(1_201), FragmentId(0)), None);
+    let writes = shares.look(Millis(1_800), &[taken]);
+    assert!(writes.iter().all(|write| write.cell != taken.cell), "{writes:?}");
+}

@@ -1,0 +1,227 @@
+//! Blobs in storage that speaks S3, or in a folder that all machines of the cluster see.
+//!
+//! Each state is one object, written once (`If-None-Match: *`, or a link that must not exist), so that every store will
+//! do. It lies at `<place>/<prefix>/state/<fragment>/<number>`, and `<place>/<prefix>/cluster` has the cluster's mark.
+
+mod http;
+
+use std::io::ErrorKind;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use archipelago_core::wire::FragmentId;
+use bytes::Bytes;
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, RetryConfig};
+use tokio::time::timeout;
+
+use crate::error::ServiceError;
+use crate::nats::Mark;
+use crate::service::{Answer, Blobs};
+
+/// A question has an answer after so long, and as long again for each [`SLOW_BYTES`] of a state.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+const SLOW_BYTES: usize = 8 << 20;
+/// How often one question is sent: the machines ask again too.
+const RETRIES: usize = 1;
+
+/// Where states are kept.
+#[derive(Clone, Debug, Default)]
+pub struct StoreSettings {
+    /// `s3://bucket[/folder]`, or `file:///folder`.
+    pub place: String,
+    /// What is to be known of S3, before the environment is asked for it: `AWS_ENDPOINT_URL`, `AWS_REGION`,
+    /// `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and the like, with their values.
+    pub variables: Vec<(String, String)>,
+}
+
+/// States in storage.
+pub struct Store {
+    store: Arc<dyn ObjectStore>,
+    /// Under which all keys lie.
+    root: Path,
+    /// As people know it.
+    place: String,
+}
+
+impl Store {
+    /// What lies at a place under `prefix`. It gets the mark of the cluster, if it has none.
+    ///
+    /// # Errors
+    /// - [`ServiceError::Setting`]: the place, or one of its variables.
+    /// - [`ServiceError::Missing`]: there is no such bucket.
+    /// - [`ServiceError::Denied`]: the keys, or what they allow; the owner of the folder.
+    /// - [`ServiceError::ReadOnly`], [`ServiceError::Full`]: the folder's disk.
+    /// - [`ServiceError::Silent`]: nobody answers.
+    /// - [`ServiceError::Foreign`]: another cluster uses the prefix.
+    pub async fn open(settings: &StoreSettings, prefix: &str, mark: &Mark) -> Result<Self, ServiceError> {
+        let StoreSettings { place, variables } = settings;
+        let (store, folder) = store(place, variables)?;
+        let root = folder.into_iter().chain([prefix]).collect::<Path>();
+        let this = Self { store, root, place: format!("{place}, prefix {prefix}") };
+        let at = this.root.clone().join("cluster");
+        let ours = Bytes::from(mark.to_string());
+        if this.in_time(0, this.create(&at, ours)).await? {
+            return Ok(this);
+        }
+        let found = this.in_time(0, this.get(&at)).await?.unwrap_or_default();
+        let found = String::from_utf8_lossy(&found).into_owned();
+        match Mark::read(&found) {
+            Some(found) if found == *mark => Ok(this),
+            Some(found) => Err(ServiceError::Foreign { place: this.place, detail: found.beside(mark) }),
+            None => {
+                Err(ServiceError::Foreign { place: this.place, detail: format!("its mark is {found:?}") })
+            }
+        }
+    }
+
+    fn at(&self, fragment: FragmentId, key: u64) -> Path {
+        self.root.clone().join("state").join(fragment.to_string()).join(format!("{key:020}"))
+    }
+
+    /// Stores `bytes`, if nothing is there; whether nothing was.
+    async fn create(&self, at: &Path, bytes: Bytes) -> Result<bool, ServiceError> {
+        let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+        match self.store.put_opts(at, PutPayload::from(bytes), options).await {
+            Ok(_) => Ok(true),
+            Err(object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }) => {
+                Ok(false)
+            }
+            Err(error) => Err(self.trouble(&error, "the bucket")),
+        }
+    }
+
+    async fn get(&self, at: &Path) -> Result<Option<Bytes>, ServiceError> {
+        let found = match self.store.get(at).await {
+            Ok(found) => found.bytes().await,
+            Err(object_store::Error::NotFound { .. }) => return Ok(None),
+            Err(error) => Err(error),
+        };
+        found.map(Some).map_err(|error| self.trouble(&error, "an object"))
+    }
+
+    async fn put(&self, at: Path, bytes: Arc<Vec<u8>>) -> Result<bool, ServiceError> {
+        let bytes = Bytes::from_owner(Shared(bytes));
+        if self.create(&at, bytes.clone()).await? {
+            return Ok(true);
+        }
+        Ok(self.get(&at).await?.is_some_and(|there| there == bytes))
+    }
+
+    /// `what`, within the time that an answer of so many bytes takes.
+    async fn in_time<T>(
+        &self,
+        bytes: usize,
+        what: impl Future<Output = Result<T, ServiceError>> + Send,
+    ) -> Result<T, ServiceError> {
+        let within =
+            ANSWER_WITHIN.saturating_mul(1 + u32::try_from(bytes / SLOW_BYTES).unwrap_or(u32::MAX - 1));
+        timeout(within, what).await.unwrap_or_else(|_| {
+            let (place, detail) = (self.place.clone(), "no answer in time".to_owned());
+            Err(ServiceError::Silent { place, detail })
+        })
+    }
+
+    /// What the store says, in our terms.
+    fn trouble(&self, error: &object_store::Error, what: &str) -> ServiceError {
+        let (place, detail) = (self.place.clone(), error.to_string());
+        match error {
+            object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
+                ServiceError::Denied { place, detail }
+            }
+            object_store::Error::NotFound { .. } => {
+                ServiceError::Missing { place: format!("{what} of {place}"), detail }
+            }
+            error => by_disk(error, place, detail),
+        }
+    }
+}
+
+/// Trouble of a disk, if that is what is at the bottom of it.
+fn by_disk(error: &(dyn std::error::Error + 'static), place: String, detail: String) -> ServiceError {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<std::io::Error>() {
+            return match error.kind() {
+                ErrorKind::StorageFull | ErrorKind::QuotaExceeded => ServiceError::Full { place, detail },
+                ErrorKind::ReadOnlyFilesystem => ServiceError::ReadOnly { place, detail },
+                ErrorKind::PermissionDenied => ServiceError::Denied { place, detail },
+                ErrorKind::NotFound => ServiceError::Missing { place, detail },
+                ErrorKind::NotADirectory | ErrorKind::AlreadyExists => {
+                    ServiceError::Setting { place, detail }
+                }
+                _ => ServiceError::Silent { place, detail },
+            };
+        }
+        cause = error.source();
+    }
+    ServiceError::Silent { place, detail }
+}
+
+/// The store at `place`, and the folder of it that is meant.
+fn store<'a>(
+    place: &'a str,
+    variables: &[(String, String)],
+) -> Result<(Arc<dyn ObjectStore>, Option<&'a str>), ServiceError> {
+    let setting = |detail: String| ServiceError::Setting { place: place.to_owned(), detail };
+    if let Some(folder) = place.strip_prefix("file://") {
+        let folder = PathBuf::from(folder);
+        if !folder.is_absolute() {
+            return Err(setting("file:///folder is meant".to_owned()));
+        }
+        std::fs::create_dir_all(&folder)
+            .map_err(|error| by_disk(&error, place.to_owned(), error.to_string()))?;
+        let store = LocalFileSystem::new_with_prefix(folder).map_err(|error| setting(error.to_string()))?;
+        return Ok((Arc::new(store.with_fsync(true)), None));
+    }
+    let Some(bucket) = place.strip_prefix("s3://") else {
+        return Err(setting("s3://bucket/folder or file:///folder is meant".to_owned()));
+    };
+    let (bucket, folder) =
+        bucket.split_once('/').map_or((bucket, None), |(bucket, folder)| (bucket, Some(folder)));
+    let retry = RetryConfig { max_retries: RETRIES, retry_timeout: ANSWER_WITHIN, ..RetryConfig::default() };
+    let mut builder = AmazonS3Builder::from_env().with_bucket_name(bucket).with_retry(retry);
+    for (name, value) in variables {
+        let key: AmazonS3ConfigKey = name
+            .to_ascii_lowercase()
+            .parse()
+            .map_err(|error: object_store::Error| setting(error.to_string()))?;
+        builder = builder.with_config(key, value);
+    }
+    // Who gives an address without TLS means it.
+    let at = builder.get_config_value(&AmazonS3ConfigKey::Endpoint);
+    let store = builder
+        .with_allow_http(at.is_some_and(|at| at.starts_with("http://")))
+        .with_http_connector(http::Connector)
+        .build()
+        .map_err(|error| setting(error.to_string()))?;
+    Ok((Arc::new(store), folder.filter(|folder| !folder.is_empty())))
+}
+
+/// Bytes that are shared, as the store takes them.
+struct Shared(Arc<Vec<u8>>);
+
+impl AsRef<[u8]> for Shared {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Blobs for Store {
+    fn store(&self, fragment: FragmentId, key: u64, bytes: Arc<Vec<u8>>) -> Answer<'_, bool> {
+        let (at, len) = (self.at(fragment, key), bytes.len());
+        Box::pin(self.in_time(len, self.put(at, bytes)))
+    }
+
+    fn load(&self, fragment: FragmentId, key: u64) -> Answer<'_, Option<Vec<u8>>> {
+        Box::pin(async move {
+            let at = self.at(fragment, key);
+            // How large it is, nobody knows yet.
+            let found = self.in_time(usize::MAX / 2, self.get(&at)).await?;
+            Ok(found.map(Vec::from))
+        })
+    }
+}

@@ -1,0 +1,211 @@
+//! A whole cluster in one process: owners, gateways with doors, and learners, over the services of one process.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use archipelago_cluster::{
+    Answer, Blobs, GatewaySettings, Local, OwnerSettings, ServiceError, Services, Tape, gateway, own,
+};
+use archipelago_core::cluster::{GatewayId, ProcessId, Record};
+use archipelago_core::rng::Rng;
+use archipelago_core::wire::{FragmentId, LearnerId};
+use support::check::check;
+use support::door;
+use support::learner::{Book, Learner};
+use support::run::Run;
+use tokio::net::TcpListener;
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+
+/// How long a lease lasts, in milliseconds: a short one, for the test waits for its end.
+const LEASE_MS: u64 = 600;
+
+/// An owner's process as a task; what ends it is to be dropped or sent to.
+fn owner(
+    run: &Run,
+    services: &Services,
+    process: u64,
+    lease_ms: u64,
+) -> (oneshot::Sender<()>, JoinHandle<()>) {
+    let (fragments, process) = (run.owner(), ProcessId(process));
+    let settings = OwnerSettings { process, fragments, lease_ms, tick_ms: 20 };
+    let (stop, stopped) = oneshot::channel();
+    let services = services.clone();
+    (stop, tokio::spawn(own(services, settings, async move { drop(stopped.await) })))
+}
+
+/// A gateway with its door.
+async fn open(run: &Arc<Run>, services: &Services, id: u32) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let settings = GatewaySettings { fragments: run.gateway(GatewayId(id)), tick_ms: 50 };
+    let (running, learners) = gateway(services.clone(), settings);
+    tokio::spawn(running.run(std::future::pending()));
+    tokio::spawn(door::keep(Arc::clone(run), listener, learners));
+    at
+}
+
+/// Learners that train until they are told to leave.
+struct Crowd {
+    books: Vec<(LearnerId, Arc<Mutex<Book>>)>,
+    tasks: Vec<JoinHandle<()>>,
+    doors: watch::Sender<Vec<SocketAddr>>,
+}
+
+impl Crowd {
+    fn gather(run: &Arc<Run>, at: Vec<SocketAddr>, count: u32) -> Self {
+        let (doors, known) = watch::channel(at);
+        let (mut books, mut tasks) = (Vec::new(), Vec::new());
+        for id in (1..=count).map(LearnerId) {
+            let learner = Learner::new(id, Arc::clone(run), 3);
+            books.push((id, learner.book()));
+            tasks.push(tokio::spawn(learner.train(known.clone())));
+        }
+        Self { books, tasks, doors }
+    }
+
+    async fn leave(self) -> BTreeMap<LearnerId, Book> {
+        drop(self.doors);
+        for task in self.tasks {
+            task.await.unwrap();
+        }
+        self.books.into_iter().map(|(id, book)| (id, book.lock().unwrap().clone())).collect()
+    }
+}
+
+async fn merges(run: &Run, services: &Services) -> Vec<usize> {
+    let mut counts = Vec::new();
+    for fragment in run.ids() {
+        let tape = services.tape.read(fragment, 0).await.unwrap();
+        counts.push(tape.iter().filter(|record| matches!(record, Record::Merged { .. })).count());
+    }
+    counts
+}
+
+/// Waits until every fragment has `more` merges than in `before`.
+async fn await_merges(run: &Run, services: &Services, before: &[usize], more: usize) {
+    for _ in 0..600 {
+        let now = merges(run, services).await;
+        if now.iter().zip(before).all(|(now, before)| *now >= before + more) {
+            return;
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+    panic!("{:?} merges after 30 s, {before:?} before", merges(run, services).await);
+}
+
+/// Goal: all fragments are merged, whatever owner leads them; one that ends without a word is followed, one that is
+/// stopped at once; and all that was told is so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_in_one_process_outlives_its_owners() {
+    let run = Arc::new(Run::new(7, 3, 50));
+    let services = Local::services();
+    let (stop, first) = owner(&run, &services, 1, LEASE_MS);
+    let second = owner(&run, &services, 2, LEASE_MS);
+    let at = vec![open(&run, &services, 1).await, open(&run, &services, 2).await];
+    let crowd = Crowd::gather(&run, at, 6);
+    await_merges(&run, &services, &[0; 3], 3).await;
+    // It is stopped, and the other one leads all.
+    stop.send(()).unwrap();
+    first.await.unwrap();
+    let before = merges(&run, &services).await;
+    await_merges(&run, &services, &before, 3).await;
+    // It ends without a word, and a third one follows it.
+    second.1.abort();
+    let _ = second.1.await;
+    let before = merges(&run, &services).await;
+    let _third = owner(&run, &services, 3, LEASE_MS);
+    await_merges(&run, &services, &before, 3).await;
+
+    let books = crowd.leave().await;
+    let counts = check(&run, &services, &books, &[]).await.unwrap();
+    assert!(counts.takeovers >= 5 && counts.receipts > 20, "{counts:?}");
+}
+
+/// Goal: what a process leads is led by another one long before its lease would have ended, if it is stopped.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_owner_that_is_stopped_gives_back_what_it_leads() {
+    let (run, services, lease_ms) = (Arc::new(Run::new(8, 2, 50)), Local::services(), 10_000);
+    let (stop, first) = owner(&run, &services, 1, lease_ms);
+    let at = vec![open(&run, &services, 1).await];
+    let crowd = Crowd::gather(&run, at, 3);
+    await_merges(&run, &services, &[0; 2], 2).await;
+    let _second = owner(&run, &services, 2, lease_ms);
+    sleep(Duration::from_millis(300)).await;
+    let stopped = Instant::now();
+    stop.send(()).unwrap();
+    first.await.unwrap();
+    let before = merges(&run, &services).await;
+    await_merges(&run, &services, &before, 1).await;
+    assert!(stopped.elapsed() < Duration::from_millis(lease_ms / 2), "{:?}", stopped.elapsed());
+    drop(crowd.leave().await);
+}
+
+/// A service of which a share of the answers does not come, and some of the questions neither.
+struct Lame<T: ?Sized>(Arc<T>, Mutex<Rng>);
+
+impl<T: ?Sized> Lame<T> {
+    fn new(service: Arc<T>, seed: u64) -> Arc<Self> {
+        Arc::new(Self(service, Mutex::new(Rng::new(seed))))
+    }
+
+    /// Passes on an answer, or not.
+    fn lose<'a, A: Send + 'a>(&self, question: impl FnOnce() -> Answer<'a, A>) -> Answer<'a, A> {
+        let silent =
+            || ServiceError::Silent { place: "a lame service".to_owned(), detail: "by chance".to_owned() };
+        let chance = self.1.lock().unwrap().unit();
+        match chance {
+            0.0..0.15 => Box::pin(async move { Err(silent()) }),
+            0.15..0.3 => {
+                let answer = question();
+                Box::pin(async move { answer.await.and_then(|_| Err(silent())) })
+            }
+            _ => question(),
+        }
+    }
+}
+
+impl Tape for Lame<dyn Tape> {
+    fn append<'a>(&'a self, p: FragmentId, expect: u64, record: &'a Record) -> Answer<'a, Option<u64>> {
+        self.lose(|| self.0.append(p, expect, record))
+    }
+
+    fn read(&self, p: FragmentId, after: u64) -> Answer<'_, Vec<Record>> {
+        self.lose(|| self.0.read(p, after))
+    }
+}
+
+impl Blobs for Lame<dyn Blobs> {
+    fn store(&self, p: FragmentId, key: u64, bytes: Arc<Vec<u8>>) -> Answer<'_, bool> {
+        self.lose(|| self.0.store(p, key, bytes))
+    }
+
+    fn load(&self, p: FragmentId, key: u64) -> Answer<'_, Option<Vec<u8>>> {
+        self.lose(|| self.0.load(p, key))
+    }
+}
+
+/// Goal: what was done and not answered is done once, what was not done is asked for again, and a run goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn services_that_do_not_answer_are_asked_again() {
+    let (run, services) = (Arc::new(Run::new(9, 2, 50)), Local::services());
+    let lame = Services {
+        tape: Lame::<dyn Tape>::new(services.tape.clone(), 1),
+        blobs: Lame::<dyn Blobs>::new(services.blobs.clone(), 2),
+        ..services.clone()
+    };
+    let _owner = owner(&run, &lame, 1, LEASE_MS);
+    let at = vec![open(&run, &lame, 1).await, open(&run, &lame, 2).await];
+    let crowd = Crowd::gather(&run, at, 4);
+    await_merges(&run, &services, &[0; 2], 8).await;
+    let books = crowd.leave().await;
+    let counts = check(&run, &services, &books, &[]).await.unwrap();
+    assert!(counts.receipts > 20, "{counts:?}");
+}

@@ -1,0 +1,11 @@
+//! A small run for tests: what it trains, learners that make up their progress, doors for them, and what must hold.
+
+#![allow(dead_code, reason = "each test uses a part of it")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "it is part of tests alone")]
+
+pub mod check;
+pub mod door;
+pub mod learner;
+pub mod run;
+#[cfg(feature = "nats-s3")]
+pub mod servers;

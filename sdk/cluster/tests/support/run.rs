@@ -1,0 +1,144 @@
+//! The run that a cluster trains in tests: a few small fragments, and learners of whom anything is believed.
+
+use std::sync::Arc;
+
+use archipelago_core::cluster::{GatewayId, GatewayTerms, OwnerTerms, ProcessId};
+use archipelago_core::diloco::{
+    Codec, FragmentState, Fragments, Influence, Layout, MergeRule, OuterSpec, QuorumPolicy, Repute,
+    RoundTerms, Segment, Standing, Tensor, Timing, Verified, Verifier, checksum,
+};
+use archipelago_core::model::Preset;
+use archipelago_core::rng::Rng;
+use archipelago_core::wire::{
+    ApplyPolicy, Code, ExchangeSpec, FragmentId, MergeClass, RunId, Serial, Update, Version,
+};
+
+/// Every learner is one of whom anything is believed.
+pub const STANDING: Standing = Standing {
+    step_ms_least: 1.0,
+    step_tokens: 8,
+    stranger_ms: None,
+    unmerged_tokens: 1_000_000,
+    repute: Repute { is_new: false, is_doubted: false, is_shown: None },
+    has_voice: true,
+    clock_tokens: 0,
+};
+
+/// What never changes in a run.
+pub struct Run {
+    pub fragments: Arc<Fragments>,
+    pub codec: Codec,
+    pub verifier: Verifier,
+    rest_ms: u64,
+    seed: u64,
+}
+
+impl Run {
+    /// One of `fragments` fragments, each with a tensor whose directions cancel out whenever learners disagree, and
+    /// rounds that begin `rest_ms` after one another.
+    pub fn new(seed: u64, fragments: u16, rest_ms: u64) -> Self {
+        let tensor = |name: String, rows, cols, merge| Tensor { name, rows, cols, merge };
+        let tensors = (0..fragments)
+            .flat_map(|p| {
+                [
+                    tensor(format!("matrix{p}"), 4, 40, MergeClass::Radial),
+                    tensor(format!("embedding{p}"), 1, 30, MergeClass::Mean),
+                ]
+            })
+            .collect();
+        let layout = Layout::new(tensors).expect("a layout");
+        let fragments = Arc::new(Fragments::plan(&layout, fragments.try_into().expect("a fragment")));
+        let codec = Codec::new(&exchange(fragments.count())).expect("a code");
+        let verifier = Verifier::new(Arc::clone(&fragments), codec);
+        Self { fragments, codec, verifier, rest_ms, seed }
+    }
+
+    /// Its fragments.
+    pub fn ids(&self) -> Vec<FragmentId> {
+        self.fragments.ids().collect()
+    }
+
+    /// The state of a fragment with which the run begins.
+    pub fn initial(&self, fragment: FragmentId) -> FragmentState {
+        let mut rng = Rng::new(self.seed ^ u64::from(fragment.0) << 32);
+        FragmentState::new((0..self.fragments.len(fragment)).map(|_| bell(&mut rng)).collect())
+    }
+
+    /// What an owner knows of each fragment.
+    pub fn owner(&self) -> Vec<OwnerTerms> {
+        let terms = |fragment| OwnerTerms {
+            process: ProcessId(0),
+            rounds: self.rounds(fragment),
+            outer: OuterSpec::default(),
+            initial: self.initial(fragment),
+            timing: Timing { step_ms: 10.0, launch_ms: 100.0, ..Timing::default() },
+            rest_ms: self.rest_ms,
+            again_ms: 300,
+            sums_ms: 2_000,
+        };
+        self.ids().into_iter().map(terms).collect()
+    }
+
+    /// What a gateway knows of each fragment.
+    pub fn gateway(&self, gateway: GatewayId) -> Vec<(FragmentId, GatewayTerms)> {
+        let terms = |fragment| {
+            let segments = Arc::new(self.segments(fragment));
+            (fragment, GatewayTerms { gateway, segments, codec: self.codec })
+        };
+        self.ids().into_iter().map(terms).collect()
+    }
+
+    /// What a learner made of nothing: noise, as long as any other's, coded.
+    pub fn noise(&self, fragment: FragmentId, rng: &mut Rng) -> Vec<u8> {
+        let values: Vec<f32> = (0..self.fragments.len(fragment)).map(|_| 1e-3 * bell(rng)).collect();
+        self.codec.encode(&self.segments(fragment), &values)
+    }
+
+    /// An update with this body, looked into.
+    pub fn update(&self, fragment: FragmentId, serial: Serial, body: Vec<u8>) -> Verified {
+        let (run, base, seen, checksum) = (RunId(1), Version(0), Vec::new(), checksum(&body));
+        self.verifier.verify(Update {
+            run,
+            fragment,
+            serial,
+            base,
+            steps: 10,
+            tokens: 80,
+            body,
+            checksum,
+            seen,
+        })
+    }
+
+    fn segments(&self, fragment: FragmentId) -> Vec<Segment> {
+        self.fragments.segments(fragment).expect("one of its fragments").to_vec()
+    }
+
+    fn rounds(&self, fragment: FragmentId) -> RoundTerms {
+        RoundTerms {
+            fragment,
+            segments: self.segments(fragment),
+            experts: Vec::new(),
+            mixture: None,
+            codec: self.codec,
+            inner: Preset::Tiny.inner(),
+            sync_every: 10,
+            is_additive: true,
+            lease_ms: 60_000,
+            quorum: QuorumPolicy { updates_min: 2.try_into().expect("above 0"), ..QuorumPolicy::default() },
+            merge: MergeRule::Radial,
+            influence: Influence::default(),
+            norm_ratio_max: 1.5,
+        }
+    }
+}
+
+fn exchange(fragments: u16) -> ExchangeSpec {
+    let apply = ApplyPolicy::Keep { residue: true };
+    ExchangeSpec { fragments, sync_every: 10, block: 16, code: Code::Int4, apply }
+}
+
+/// About normal, as the sum of twelve even numbers is.
+fn bell(rng: &mut Rng) -> f32 {
+    ((0..12).map(|_| rng.unit()).sum::<f64>() - 6.0) as f32
+}

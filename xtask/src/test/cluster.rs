@@ -1,0 +1,36 @@
+//! A cluster on real servers: three of NATS and one that speaks S3, in an environment of Python's below `target`.
+
+use std::env;
+
+use super::python::Environment;
+use crate::cargo::{cargo, root};
+use crate::web::call;
+
+/// The crate, with what it has of servers.
+const CRATE: [&str; 5] = ["--locked", "-p", "archipelago-cluster", "--features", "nats-s3"];
+/// The servers.
+const SERVERS: &str = "sdk/cluster/tests/requirements.txt";
+
+/// Lints and tests what is behind the feature, if `CLUSTER_TESTS=yes` asks for it. `CLUSTER_FAULTS` and `CLUSTER_SEED`
+/// say how many faults the storm has, a dozen if nothing is said, and which.
+///
+/// # Errors
+/// A sentence: what failed.
+pub fn test() -> Result<String, String> {
+    if env::var("CLUSTER_TESTS").map_or(true, |value| value != "yes") {
+        return Ok("left out: CLUSTER_TESTS=yes adds it".to_owned());
+    }
+    super::python::setup()?;
+    let environment = Environment::make("cluster", false)?;
+    environment.install(&["-r", &root().join(SERVERS).to_string_lossy()])?;
+    let mut lint = cargo(&["clippy", "--all-targets"]);
+    lint.args(CRATE).args(["--", "-D", "warnings"]);
+    call(&mut lint)?;
+    let servers = environment.program("nats-server");
+    let mut test = cargo(&["test"]);
+    test.args(CRATE).env("CLUSTER_BIN", servers.parent().ok_or("the environment has no folder of programs")?);
+    // Each test starts servers of its own.
+    test.env("RUST_TEST_THREADS", "2");
+    call(&mut test)?;
+    Ok(String::new())
+}
