@@ -15,7 +15,7 @@ use bytes::Bytes;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, RetryConfig};
+use object_store::{GetResult, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, RetryConfig};
 use tokio::time::timeout;
 
 use crate::error::ServiceError;
@@ -94,13 +94,22 @@ impl Store {
         }
     }
 
+    /// What is there, whose bytes are still to come.
+    async fn find(&self, at: &Path) -> Result<Option<GetResult>, ServiceError> {
+        match self.store.get(at).await {
+            Ok(found) => Ok(Some(found)),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(self.trouble(&error, "an object")),
+        }
+    }
+
+    async fn bytes(&self, found: GetResult) -> Result<Bytes, ServiceError> {
+        found.bytes().await.map_err(|error| self.trouble(&error, "an object"))
+    }
+
     async fn get(&self, at: &Path) -> Result<Option<Bytes>, ServiceError> {
-        let found = match self.store.get(at).await {
-            Ok(found) => found.bytes().await,
-            Err(object_store::Error::NotFound { .. }) => return Ok(None),
-            Err(error) => Err(error),
-        };
-        found.map(Some).map_err(|error| self.trouble(&error, "an object"))
+        let Some(found) = self.find(at).await? else { return Ok(None) };
+        self.bytes(found).await.map(Some)
     }
 
     async fn put(&self, at: Path, bytes: Arc<Vec<u8>>) -> Result<bool, ServiceError> {
@@ -219,9 +228,10 @@ impl Blobs for Store {
     fn load(&self, fragment: FragmentId, key: u64) -> Answer<'_, Option<Vec<u8>>> {
         Box::pin(async move {
             let at = self.at(fragment, key);
-            // How large it is, nobody knows yet.
-            let found = self.in_time(usize::MAX / 2, self.get(&at)).await?;
-            Ok(found.map(Vec::from))
+            let Some(found) = self.in_time(0, self.find(&at)).await? else { return Ok(None) };
+            let len = usize::try_from(found.meta.size).unwrap_or(usize::MAX);
+            let bytes = self.in_time(len, self.bytes(found)).await?;
+            Ok(Some(bytes.into()))
         })
     }
 }
