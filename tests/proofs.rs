@@ -54,6 +54,9 @@ fn recipe(seed: u64, machines: Vec<MachineSpec>, (batch, sync_every, steps): (u3
         samples: 0,
         undo: None,
         cosines: false,
+        average: 0.0,
+        is_told: false,
+        lookahead: None,
         exams: true,
     }
 }

@@ -50,6 +50,9 @@ fn recipe(learners: u32, steps: u64) -> Recipe {
         samples: 0,
         undo: None,
         cosines: false,
+        average: 0.0,
+        is_told: false,
+        lookahead: None,
         exams: false,
     }
 }

@@ -82,7 +82,7 @@ impl EngineBuilder {
     /// floats, as with [`EngineOptions::whole_products`].
     #[must_use]
     pub fn matrices_fault(&self) -> Option<&GpuError> {
-        self.on_gpu().and_then(|backend| backend.matrices_fault.as_ref())
+        self.on_gpu().and_then(|backend| backend.matrices_fault.as_deref())
     }
 
     /// What to give as [`EngineOptions::tunings`] the next time.

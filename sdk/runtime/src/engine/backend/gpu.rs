@@ -19,7 +19,7 @@ pub struct GpuBackend {
     /// Why they were chosen anew then, although something was known.
     pub stale: Option<ChoiceError>,
     /// What became of its units for matrices when they were tried, if it lists them and cannot use them.
-    pub matrices_fault: Option<GpuError>,
+    pub matrices_fault: Option<Box<GpuError>>,
 }
 
 impl GpuBackend {
@@ -33,7 +33,7 @@ impl GpuBackend {
     async fn tune(&mut self, setup: &Setup, spec: &RunSpec) -> Result<Tuned, EngineError> {
         match tune(&self.gpu, spec, &self.tunings, &*setup.now_us).await {
             Err(_) if self.gpu.has_matrices() && self.is_lost() => {
-                self.matrices_fault = self.gpu.check().err();
+                self.matrices_fault = self.gpu.check().err().map(Box::new);
                 self.renew(setup).await?;
                 tune(&self.gpu, spec, &self.tunings, &*setup.now_us).await
             }
