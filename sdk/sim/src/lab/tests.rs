@@ -200,9 +200,6 @@ fn harm_is_found_and_undone_in_real_training() {
             budget: Budget::Tokens(tokens),
             undo: undo.then_some(LookSpec { every_ms: 500, trial_ms: 20 }),
             cosines: false,
-            average: 0.0,
-            is_told: false,
-            lookahead: None,
             ..plain
         };
         recipe.train(&corpus).unwrap()
