@@ -81,16 +81,11 @@ impl<'a> Plan<'a> {
             }
         }
         let mut keys: Vec<Key> = keys.into_iter().flatten().collect();
+        keys.sort();
+        keys.dedup();
         // All of one seed, before the next one.
         keys.sort_by_key(|key| (key.learners, key.seed));
-        keys.dedup();
-        let mut runs: Vec<Run> = Vec::new();
-        for key in keys {
-            if runs.iter().all(|run| run.key != key) {
-                runs.push(self.run(key)?);
-            }
-        }
-        Ok(runs)
+        keys.into_iter().map(|key| self.run(key)).collect()
     }
 
     /// The settings with the least loss on what is chosen by; `None` before all runs are there that it takes.
