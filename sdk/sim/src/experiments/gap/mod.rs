@@ -153,8 +153,7 @@ mod tests {
     use archipelago_cli::defaults;
 
     fn args(flags: &str) -> GapArgs {
-        let few =
-            "--learners 2 --tokens 2048 --batch 1 --lr-factors 1,2e5 --warmup-factors 1 --choosing-seeds 1";
+        let few = "--learners 2 --tokens 2048 --batch 1 --lr-factors 0.001,1,2e5 --warmup-factors 1 --choosing-seeds 1";
         defaults(&format!("{few} --seeds 2 --samples 2 {flags}").split_whitespace().collect::<Vec<_>>())
     }
 
@@ -175,20 +174,17 @@ mod tests {
         let (report, lines) = sit("--minutes 0");
         assert!(report.cases.is_empty() && report.plots.is_empty() && lines.is_empty(), "{lines:?}");
         assert!(
-            report.notes.iter().any(|note| note.starts_with("6 runs are to be made")),
+            report.notes.iter().any(|note| note.starts_with("9 runs are to be made")),
             "{:?}",
             report.notes
         );
 
         let (report, lines) = sit("");
-        assert_eq!(lines.len(), 2 * 3 + 3 * 2, "{lines:#?}");
+        assert_eq!(lines.len(), 3 * 3 + 3 * 2, "{lines:#?}");
         assert_eq!(report.cases.len(), 4, "{report:#?}");
         assert!(report.cases.iter().all(|case| case.ours.abs() < 100.0), "{:#?}", report.cases);
         let note = report.cases[0].note.as_deref().unwrap();
-        assert!(
-            note.contains("rate 0.004, an edge, warm-up 0.05") && note.matches(" · ").count() == 1,
-            "{note}"
-        );
+        assert!(note.contains("(rate 0.004, warm-up 0.05)") && note.matches(" · ").count() == 1, "{note}");
         let text = std::fs::read_to_string(&path).unwrap();
         assert_eq!(text.matches("\"failed\"").count(), 3, "{text}");
         assert_eq!(text.matches("\"is_told\":true").count(), 6, "{text}");
@@ -198,7 +194,7 @@ mod tests {
         // Another setting leads to other runs.
         let (_, lines) = sit("--sync-every 12 --minutes 0");
         assert!(lines.is_empty());
-        let cut: String = text.lines().take(11).map(|line| line.to_owned() + "\n").collect();
+        let cut: String = text.lines().take(14).map(|line| line.to_owned() + "\n").collect();
         std::fs::write(&path, cut).unwrap();
         assert_eq!(sit("").1.len(), 1);
     }
