@@ -39,7 +39,15 @@ struct Package {
 /// Compares the crates of the lock file with the rules; a remark, or what breaks them, one a line.
 pub fn check() -> Result<String, String> {
     let text = fs::read_to_string(root().join(RULES)).map_err(|error| format!("{RULES}: {error}"))?;
-    let output = cargo(&["metadata", "--locked", "--format-version", "1"]).output();
+    let output = cargo(&[
+        "metadata",
+        "--locked",
+        "--features",
+        "archipelago-cluster/nats-s3",
+        "--format-version",
+        "1",
+    ])
+    .output();
     let output = output.map_err(|error| format!("cargo did not start: {error}"))?;
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into_owned());
