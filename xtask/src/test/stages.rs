@@ -175,7 +175,13 @@ fn learner_wasm() -> Result<String, String> {
 
 fn lint() -> Result<String, String> {
     let mut command = cargo(&["clippy", "--locked", "--workspace", "--all-targets"]);
-    command.args(["--features", "xtask/bench,archipelago-python/extension", "--", "-D", "warnings"]);
+    command.args([
+        "--features",
+        "xtask/bench,archipelago-python/extension,archipelago-cluster/nats-s3",
+        "--",
+        "-D",
+        "warnings",
+    ]);
     call(command)
 }
 
