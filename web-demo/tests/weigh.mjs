@@ -1,5 +1,5 @@
 // How much memory and time a run takes in Chromium: `node tests/weigh.mjs URL cpu|gpu [SECONDS]` joins the run at that
-// link for so long (600 seconds unless said), and prints one line of JSON.
+// link for so long (600 seconds unless said), and prints one line of JSON. No other Chromium may run on the machine.
 import { readdir, readFile } from "node:fs/promises";
 import { chromiumFlags, chromiumFlagsWithoutGpu, chromiumPath, launch } from "./support.mjs";
 
@@ -7,7 +7,7 @@ const [url, engine, seconds = "600"] = process.argv.slice(2);
 if (!url || !["cpu", "gpu"].includes(engine)) throw new Error("node tests/weigh.mjs URL cpu|gpu [SECONDS]");
 const LOOK_MS = 500;
 
-/** Bytes that all processes of this browser hold: what several share counts once. */
+/** Bytes that all processes of Chromium on this machine hold: what several share counts once. */
 async function browserBytes() {
   const kinds = {};
   for (const pid of (await readdir("/proc")).filter((name) => /^\d+$/.test(name))) {
