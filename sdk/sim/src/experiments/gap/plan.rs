@@ -150,12 +150,19 @@ impl<'a> Plan<'a> {
 fn settings(args: &GapArgs) -> String {
     let mut settings = serde_json::to_value(args).expect("plain data");
     let named = settings.as_object_mut().expect("settings have names");
-    let others =
-        ["learners", "lr-factors", "warmup-factors", "choosing-seeds", "lr", "warmup", "seeds", "seed"];
-    named.retain(|name, value| {
-        !(others.contains(&name.as_str()) || ["data", "text"].contains(&name.as_str()))
-            && *value != Value::Null
-    });
+    let others = [
+        "learners",
+        "lr-factors",
+        "warmup-factors",
+        "choosing-seeds",
+        "lr",
+        "warmup",
+        "seeds",
+        "seed",
+        "data",
+        "text",
+    ];
+    named.retain(|name, value| !others.contains(&name.as_str()) && *value != Value::Null);
     let digest = Sha256::digest(settings.to_string());
     digest[..4].iter().map(|byte| format!("{byte:02x}")).collect()
 }
