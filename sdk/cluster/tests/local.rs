@@ -132,7 +132,7 @@ async fn a_cluster_in_one_process_outlives_its_owners() {
 /// Goal: what a process leads is led by another one long before its lease would have ended, if it is stopped.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_owner_that_is_stopped_gives_back_what_it_leads() {
-    let (run, services, lease_ms) = (Arc::new(Run::new(8, 2, 50)), Local::services(), 10_000);
+    let (run, services, lease_ms) = (Arc::new(Run::new(8, 2, 50)), Local::services(), 20_000);
     let (stop, first) = owner(&run, &services, 1, lease_ms);
     let at = vec![open(&run, &services, 1).await];
     let crowd = Crowd::gather(&run, at, 3);
