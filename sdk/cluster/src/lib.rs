@@ -4,14 +4,17 @@
 //! - the four services between them, as traits with their promises: [`Tape`], [`Blobs`], [`Roster`] and [`Bus`];
 //! - the four within one process, with nothing to install: [`Local`];
 //! - the four on servers that others run, with the feature `nats-s3`: `Servers`;
-//! - the two drivers: [`own`] leads fragments, and [`gateway`] stands before learners.
+//! - the two drivers: [`own`] leads fragments, and [`gateway`] stands before learners;
+//! - [`front`], which puts a gateway before a syncer with real learners, whose rounds are led elsewhere.
 
 mod clock;
 mod error;
+mod front;
 mod gateway;
 mod local;
 #[cfg(feature = "nats-s3")]
 mod nats;
+mod numbers;
 mod owner;
 mod patience;
 #[cfg(feature = "nats-s3")]
@@ -26,6 +29,7 @@ mod store;
 use archipelago_core::cluster::ProcessId;
 
 pub use error::ServiceError;
+pub use front::{Facing, Front, front};
 pub use gateway::{GatewaySettings, Learners, Running, gateway};
 pub use local::Local;
 #[cfg(feature = "nats-s3")]

@@ -70,6 +70,8 @@ impl Run {
             process: ProcessId(0),
             rounds: self.rounds(fragment),
             outer: OuterSpec::default(),
+            momentum_warmup_tokens: 0.0,
+            fragments: 1,
             initial: self.initial(fragment),
             timing: Timing { step_ms: 10.0, launch_ms: 100.0, ..Timing::default() },
             rest_ms: self.rest_ms,

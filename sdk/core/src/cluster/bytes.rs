@@ -13,7 +13,7 @@ use crate::diloco::Standing;
 /// The first bytes of everything that processes of a run send each other.
 pub const MAGIC: [u8; 4] = *b"ARCL";
 /// The layout that is written and read here: another one gets another number.
-pub const LAYOUT: u8 = 1;
+pub const LAYOUT: u8 = 2;
 
 /// Why bytes are none of these values.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -143,6 +143,9 @@ impl sealed::Checked for Reply {
     const KIND: u8 = 3;
 
     fn check(&self) -> Result<(), BytesError> {
+        if let Self::Here { step_ms, .. } = self {
+            return size("the time of a step", *step_ms);
+        }
         let Self::Offer(Offer { update, standing, .. }) = self else { return Ok(()) };
         let Standing { step_ms_least, .. } = *standing;
         size("the time of a step", step_ms_least)?;

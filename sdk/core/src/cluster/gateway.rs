@@ -1,6 +1,6 @@
 //! The updates of the learners of one gateway, of one fragment.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use super::{GatewayId, Notice, Offer, Record, Reply, Weighing};
@@ -37,6 +37,15 @@ pub enum GatewayInput {
     Left(LearnerId, ConnId),
     /// An update of a learner by this connection, looked into, for this round, and what is known of the learner.
     Update(LearnerId, ConnId, Round, Verified, Standing),
+    /// A learner has by this connection nothing to report in this round.
+    Pass(LearnerId, ConnId, Round),
+    /// A learner came that has yet to hear what became of its updates elsewhere. Rounds go on as if it were there, so
+    /// that each of them ends, and it has nothing to report in any.
+    Waits(LearnerId),
+    /// It waits no more, and is gone if it did not come.
+    WaitsNoMore(LearnerId),
+    /// A step takes the median of the learners so long, in milliseconds.
+    Pace(f64),
     /// What an owner tells all gateways.
     Notice(Notice),
     /// The records of the tape after this number, in order.
@@ -57,6 +66,8 @@ pub enum GatewayOrder {
     Reply(Reply),
     /// Read the records after this number.
     Read(u64),
+    /// This record of this number is the next one on the tape; each comes once, in order.
+    Seen(u64, Box<Record>),
 }
 
 /// Holds the updates of its learners until the tape says what became of them.
@@ -65,6 +76,10 @@ pub struct Gateway {
     terms: GatewayTerms,
     /// Who is connected, and by which connection.
     learners: BTreeMap<LearnerId, ConnId>,
+    /// Who waits to be.
+    waiting: BTreeSet<LearnerId>,
+    /// What a step takes them, in milliseconds; 0 while that is not known.
+    step_ms: f64,
     /// The newest record that was seen.
     last: u64,
     /// The newest round that collects.
@@ -83,6 +98,8 @@ impl Gateway {
         Self {
             terms,
             learners: BTreeMap::new(),
+            waiting: BTreeSet::new(),
+            step_ms: 0.0,
             last: 0,
             round: None,
             open: BTreeMap::new(),
@@ -108,6 +125,20 @@ impl Gateway {
                     self.on_update(learner, round, update, standing);
                 }
             }
+            GatewayInput::Pass(learner, conn, round) => {
+                if self.learners.get(&learner) == Some(&conn) && self.round == Some(round) {
+                    self.orders.push_back(GatewayOrder::Reply(Reply::Pass { round, learner }));
+                }
+            }
+            GatewayInput::Waits(learner) => {
+                self.waiting.insert(learner);
+                self.say_who_is_here();
+                self.pass_for_waiting();
+            }
+            GatewayInput::WaitsNoMore(learner) => {
+                self.waiting.remove(&learner);
+            }
+            GatewayInput::Pace(step_ms) => self.step_ms = step_ms,
             GatewayInput::Notice(Notice::Collect(round)) => self.on_collect(round),
             GatewayInput::Notice(Notice::Weigh { round, cancelled, plan, weights }) => {
                 let mine = weights.iter().filter(|(gateway, _)| *gateway == self.terms.gateway);
@@ -147,6 +178,7 @@ impl Gateway {
             return;
         }
         self.learners.insert(learner, conn);
+        self.waiting.remove(&learner);
         if let Some(unsettled) = unsettled {
             self.open.insert(learner, unsettled);
             // Its record may be an old one.
@@ -189,6 +221,15 @@ impl Gateway {
         let held = self.held.iter().filter(|(_, (unsettled, ..))| unsettled.round == round);
         let held: Vec<LearnerId> = held.map(|(learner, _)| *learner).collect();
         held.into_iter().for_each(|learner| self.offer(learner));
+        self.pass_for_waiting();
+    }
+
+    /// Says of those who wait that they have nothing to report.
+    fn pass_for_waiting(&mut self) {
+        let Some(round) = self.round else { return };
+        let waiting = self.waiting.iter().filter(|learner| !self.held.contains_key(learner));
+        let passes = waiting.map(|&learner| GatewayOrder::Reply(Reply::Pass { round, learner }));
+        self.orders.extend(passes);
     }
 
     fn on_records(&mut self, after: u64, records: &[Record]) {
@@ -203,6 +244,7 @@ impl Gateway {
             }
             self.held.retain(|_, (unsettled, ..)| !ends(unsettled));
             if seq > self.last {
+                self.orders.push_back(GatewayOrder::Seen(seq, Box::new(record.clone())));
                 self.last = seq;
                 self.round.take_if(|round| round.0 <= seq);
             }
@@ -238,7 +280,8 @@ impl Gateway {
     }
 
     fn say_who_is_here(&mut self) {
-        let here = Reply::Here(self.terms.gateway, self.learners.keys().copied().collect());
+        let learners = self.learners.keys().chain(&self.waiting).copied().collect();
+        let here = Reply::Here { gateway: self.terms.gateway, learners, step_ms: self.step_ms };
         self.orders.push_back(GatewayOrder::Reply(here));
     }
 

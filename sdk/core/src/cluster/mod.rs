@@ -29,7 +29,9 @@
 //!   it.
 
 mod bytes;
+mod follow;
 mod gateway;
+mod measured;
 mod owner;
 mod state;
 mod terms;
@@ -39,6 +41,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 pub use bytes::{AsBytes, BytesError, LAYOUT, MAGIC};
+pub use follow::{FollowError, follow};
 pub use gateway::{Gateway, GatewayInput, GatewayOrder, GatewayTerms, Unsettled};
 pub use owner::{Owner, OwnerInput};
 use serde::{Deserialize, Serialize};
@@ -121,8 +124,22 @@ pub struct Weighing {
 /// What a gateway says to an owner over the bus.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Reply {
-    /// These learners are connected to it.
-    Here(GatewayId, BTreeSet<LearnerId>),
+    /// These learners are connected to it, or wait to be.
+    Here {
+        /// Which gateway.
+        gateway: GatewayId,
+        /// Those who are there.
+        learners: BTreeSet<LearnerId>,
+        /// What a step takes the median of them, in milliseconds; 0 while that is not known.
+        step_ms: f64,
+    },
+    /// A learner of its has nothing to report in this round.
+    Pass {
+        /// The round.
+        round: Round,
+        /// Whose answer is no longer waited for.
+        learner: LearnerId,
+    },
     /// It holds an update for this round.
     Offer(Offer),
     /// The sum of the updates that it was to add up.

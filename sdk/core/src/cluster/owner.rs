@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use super::measured::Measured;
 use super::terms::OwnerTerms;
 use super::work::{Ended, Work};
 use super::{GatewayId, Notice, Order, Record, Reply, state_bytes, state_of};
@@ -51,6 +52,7 @@ pub struct Owner {
     stage: Stage,
     /// Counts the records that it made.
     turn: u64,
+    measured: Measured,
     /// When something was last asked for that is not there yet.
     asked: Millis,
     /// Who is connected to which gateway, and when it last said so.
@@ -94,6 +96,7 @@ impl Owner {
     #[must_use]
     pub fn new(terms: OwnerTerms) -> Self {
         Self {
+            measured: Measured::new(&terms),
             terms,
             last: 0,
             until: Millis(0),
@@ -145,6 +148,7 @@ impl Owner {
         match &self.stage {
             Stage::Reading if after == 0 => {
                 self.last = records.len() as u64;
+                self.measured.recount(records);
                 let merged =
                     (1_u64..).zip(records).collect::<Vec<_>>().into_iter().rev().find_map(|(seq, record)| {
                         match record {
@@ -197,9 +201,11 @@ impl Owner {
 
     fn on_appended(&mut self, now: Millis, seq: u64) {
         let Stage::Leading(leading) = &mut self.stage else { return };
-        if seq != self.last + 1 || !matches!(leading.step, Step::Appending(_)) {
+        let Step::Appending(record) = &leading.step else { return };
+        if seq != self.last + 1 {
             return;
         }
+        self.measured.count(record);
         self.last = seq;
         leading.step = Step::Resting(now);
         self.orders.push_back(Order::Tell(Notice::Ended(Round(seq))));
@@ -223,7 +229,8 @@ impl Owner {
     }
 
     fn on_reply(&mut self, now: Millis, reply: Reply) {
-        if let Reply::Here(gateway, learners) = reply {
+        if let Reply::Here { gateway, learners, step_ms } = reply {
+            self.measured.note_steps(&self.terms, gateway, step_ms, learners.len());
             self.here.insert(gateway, (now, learners));
             return;
         }
@@ -248,7 +255,11 @@ impl Owner {
             }
             Stage::Reading | Stage::Loading(..) => {}
             Stage::Leading(leading) => match &leading.step {
-                Step::Resting(since) if now.since(*since) >= self.terms.rest_ms => self.launch(now),
+                Step::Resting(since) if now.since(*since) >= self.terms.rest_ms => {
+                    if now >= self.measured.may_launch_at(&self.terms) {
+                        self.launch(now);
+                    }
+                }
                 Step::Resting(_) => {}
                 Step::Working(_) => self.go_on(now),
                 Step::Storing(bytes, _) if is_due => {
@@ -265,7 +276,14 @@ impl Owner {
     fn launch(&mut self, now: Millis) {
         // Whoever is at a gateway that says nothing any more does not answer.
         let patience_ms = SILENT_TIMES * self.terms.again_ms;
-        self.here.retain(|_, (said, _)| now.since(*said) < patience_ms);
+        let measured = &mut self.measured;
+        self.here.retain(|gateway, (said, _)| {
+            let is_there = now.since(*said) < patience_ms;
+            if !is_there {
+                measured.forget(*gateway);
+            }
+            is_there
+        });
         let invited: BTreeSet<LearnerId> =
             self.here.values().flat_map(|(_, learners)| learners).copied().collect();
         let Stage::Leading(leading) = &mut self.stage else { return };
@@ -274,6 +292,7 @@ impl Owner {
         }
         let work = Work::launch(now, &self.terms, &mut leading.rounds, Round(self.last + 1), invited);
         leading.step = Step::Working(Box::new(work));
+        self.measured.note_launch(now);
         self.go_on(now);
     }
 
@@ -281,7 +300,7 @@ impl Owner {
     fn go_on(&mut self, now: Millis) {
         let Stage::Leading(leading) = &mut self.stage else { return };
         let Step::Working(work) = &mut leading.step else { return };
-        let ended = work.go_on(now, &self.terms, &mut leading.rounds);
+        let ended = work.go_on(now, &self.terms, &mut self.measured, &mut leading.rounds);
         self.orders.extend(work.poll().map(Order::Tell));
         match ended {
             None => {}

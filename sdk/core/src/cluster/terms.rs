@@ -1,7 +1,11 @@
-//! What decides the rounds of an owner.
+//! What owners and gateways know of a run.
 
-use super::ProcessId;
-use crate::diloco::{FragmentState, OuterSpec, RoundTerms, Timing};
+use std::sync::Arc;
+
+use super::{GatewayId, GatewayTerms, ProcessId};
+use crate::diloco::syncer::Syncer;
+use crate::diloco::{Codec, FragmentState, OuterSpec, RoundTerms, Timing};
+use crate::wire::FragmentId;
 
 /// What an owner knows of its fragment.
 #[derive(Clone, Debug)]
@@ -10,16 +14,66 @@ pub struct OwnerTerms {
     pub process: ProcessId,
     /// What decides its rounds.
     pub rounds: RoundTerms,
-    /// The outer step.
+    /// The outer step, once its momentum is in full.
     pub outer: OuterSpec,
+    /// Merged tokens over which its momentum rises in a line from 0; 0 has it in full from the first round.
+    pub momentum_warmup_tokens: f64,
+    /// P: a learner is asked for another fragment every H/P steps.
+    pub fragments: u16,
     /// The state with which the run begins, version 0.
     pub initial: FragmentState,
-    /// Measured times, by which rounds end.
+    /// Times by which rounds end until they are measured.
     pub timing: Timing,
-    /// Time from the end of a round to the next one, in milliseconds.
+    /// Time from the end of a round to the next one, in milliseconds, at least. Rounds are also H steps of the median
+    /// learner apart, as far as gateways say what a step takes.
     pub rest_ms: u64,
     /// What is not answered is said or asked again after so many milliseconds.
     pub again_ms: u64,
     /// A round whose sums do not come is given up after so many milliseconds.
     pub sums_ms: u64,
+}
+
+/// An owner looks again for what it was not answered after so many milliseconds. Constant of ours.
+const AGAIN_MS: u64 = 300;
+/// A round whose sums do not come is given up after so many milliseconds. Constant of ours.
+const SUMS_MS: u64 = 10_000;
+
+impl OwnerTerms {
+    /// What an owner knows of each fragment of the run of `syncer`, which begins in its states, for `process`.
+    ///
+    /// `None` if a fragment is being merged this moment, or the code of the run cannot be used.
+    #[must_use]
+    pub fn of(syncer: &Syncer, process: ProcessId) -> Option<Vec<Self>> {
+        let (spec, config, fragments) = (syncer.spec(), syncer.config(), syncer.fragments());
+        let codec = Codec::new(&spec.exchange).ok()?;
+        let terms = |(fragment, initial): (FragmentId, &FragmentState)| Self {
+            process,
+            rounds: config.round_terms(spec, fragment, fragments, codec),
+            outer: config.outer,
+            momentum_warmup_tokens: config.momentum_warmup_ratio * spec.inner.total_tokens as f64,
+            fragments: fragments.count(),
+            initial: initial.clone(),
+            timing: Timing::default(),
+            rest_ms: 0,
+            again_ms: AGAIN_MS,
+            sums_ms: SUMS_MS,
+        };
+        let terms: Vec<Self> = fragments.ids().zip(syncer.states()).map(terms).collect();
+        (terms.len() == usize::from(fragments.count())).then_some(terms)
+    }
+}
+
+impl GatewayTerms {
+    /// What the gateway of this number knows of each fragment of the run of `syncer`; `None` if the code of the run
+    /// cannot be used.
+    #[must_use]
+    pub fn of(syncer: &Syncer, gateway: GatewayId) -> Option<Vec<(FragmentId, Self)>> {
+        let codec = Codec::new(&syncer.spec().exchange).ok()?;
+        let fragments = syncer.fragments();
+        let terms = |fragment| {
+            let segments = Arc::new(fragments.segments(fragment)?.to_vec());
+            Some((fragment, Self { gateway, segments, codec }))
+        };
+        fragments.ids().map(terms).collect()
+    }
 }

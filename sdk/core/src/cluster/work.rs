@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::measured::Measured;
 use super::terms::OwnerTerms;
 use super::{GatewayId, Notice, Offer, Reply, Weighing};
 use crate::diloco::{Decision, Launch, MergeEntry, MergeError, MergeFailure, MergeJob, PartialSum, Rounds};
@@ -66,7 +67,12 @@ impl Work {
     /// Takes in what a gateway says.
     pub(super) fn take(&mut self, now: Millis, rounds: &mut Rounds, reply: Reply) {
         match reply {
-            Reply::Here(..) => {}
+            Reply::Here { .. } => {}
+            Reply::Pass { round, learner } => {
+                if round == self.round && self.summing.is_none() {
+                    rounds.pass(now, learner);
+                }
+            }
             Reply::Offer(Offer { gateway, round, learner, update, standing }) => {
                 let serial = update.serial;
                 let is_open = round == self.round && self.summing.is_none();
@@ -90,10 +96,18 @@ impl Work {
     }
 
     /// Goes on as far as that goes; how the round ended, if it did.
-    pub(super) fn go_on(&mut self, now: Millis, terms: &OwnerTerms, rounds: &mut Rounds) -> Option<Ended> {
+    pub(super) fn go_on(
+        &mut self,
+        now: Millis,
+        terms: &OwnerTerms,
+        measured: &mut Measured,
+        rounds: &mut Rounds,
+    ) -> Option<Ended> {
         if self.summing.is_none() {
-            rounds.reach_quorum(now);
-            match rounds.decide(now, &terms.timing)?.decision {
+            if let Some(quorum) = rounds.reach_quorum(now) {
+                measured.note_quorum(quorum.after_ms);
+            }
+            match rounds.decide(now, measured.timing())?.decision {
                 Decision::AwaitQuorum { .. } | Decision::AwaitGrace { .. } => {
                     self.tell(now, terms.again_ms, Notice::Collect(self.round));
                     return None;
@@ -103,7 +117,7 @@ impl Work {
                     return Some(Ended::Abandoned);
                 }
                 Decision::Merge { .. } => {
-                    let job = rounds.merge(now, terms.outer, true)?;
+                    let job = rounds.merge(now, measured.outer(terms), true)?;
                     match Summing::of(now, job, &self.offered, Vec::new()) {
                         Ok(summing) => self.summing = Some(summing),
                         Err(failure) => return give_up(rounds, *failure),
@@ -118,7 +132,9 @@ impl Work {
             if cancelled.is_empty() || !summing.cancelled.is_empty() {
                 return match summing.job.finish(&summing.sum) {
                     Ok(outcome) => {
-                        rounds.merged(now, outcome).map(|merge| Ended::Merged(Box::new(merge.entry)))
+                        let merge = rounds.merged(now, outcome)?;
+                        measured.note_merged(merge.sync_ms);
+                        Some(Ended::Merged(Box::new(merge.entry)))
                     }
                     Err(failure) => give_up(rounds, *failure),
                 };

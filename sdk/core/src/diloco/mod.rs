@@ -58,3 +58,4 @@ pub(crate) use quorum::RoundView;
 pub(crate) use roster::{Patience, Roster};
 pub(crate) use rounds::{Answered, Merge, Paced, Remade, Rounds};
 pub(crate) use schedule::{Schedule, ScheduleTerms, Traffic, Turn};
+pub(crate) use speed::average;

@@ -207,6 +207,13 @@ impl Schedule {
         }
     }
 
+    /// A run that ends is over without a last round of any fragment.
+    pub(crate) fn forgo(&mut self) {
+        if let Some(ending) = &mut self.ending {
+            ending.todo.clear();
+        }
+    }
+
     /// When the next round may be launched; `None` if only an arrival can bring that about.
     ///
     /// At most τ rounds are in flight, at least `H · ξ_step / P` apart.

@@ -22,7 +22,7 @@ pub(super) fn lower_median(times: impl Iterator<Item = f64>) -> f64 {
 const TIMING_WEIGHT: f64 = 0.5;
 
 /// The moving average `old`, 0 until known, with `new` taken in.
-pub(super) fn average(old: f64, new: f64) -> f64 {
+pub(crate) fn average(old: f64, new: f64) -> f64 {
     if old == 0.0 { new } else { old + TIMING_WEIGHT * (new - old) }
 }
 

@@ -261,6 +261,8 @@ impl Cluster {
                 GatewayOrder::Read(after) => {
                     self.ship(Service::Gateway(at), Happening::Read(at, life, after))
                 }
+                // Learners here are told by receipts alone.
+                GatewayOrder::Seen(..) => {}
             }
         }
     }

@@ -71,6 +71,8 @@ pub(super) fn run(seed: u64) -> Run {
         process: ProcessId(0),
         rounds,
         outer: OuterSpec::default(),
+        momentum_warmup_tokens: 0.0,
+        fragments: 1,
         initial: FragmentState::new(theta),
         timing: Timing { step_ms: 10.0, launch_ms: 100.0, ..Timing::default() },
         rest_ms: 100,

@@ -79,7 +79,12 @@ fn offer(body: Value, step_ms_least: f64) -> Reply {
 
 fn replies() -> Vec<Reply> {
     vec![
-        Reply::Here(GatewayId(1), BTreeSet::from([LearnerId(3), LearnerId(300_000)])),
+        Reply::Here {
+            gateway: GatewayId(1),
+            learners: BTreeSet::from([LearnerId(3), LearnerId(300_000)]),
+            step_ms: 12.5,
+        },
+        Reply::Pass { round: Round(9), learner: LearnerId(3) },
         offer(json!({ "Ok": { "squares": [0.5, 0.0] } }), 1.5),
         offer(json!({ "Err": "norm" }), 1.5),
         Reply::Sum { gateway: GatewayId(1), round: Round(7), cancelled: Vec::new(), bytes: vec![1, 0, 255] },
@@ -110,16 +115,17 @@ fn bytes_stay_as_they_are() {
         Record::Abandoned.to_bytes(),
         Record::Took(ProcessId(5)).to_bytes(),
         Notice::Collect(Round(7)).to_bytes(),
-        Reply::Here(GatewayId(1), BTreeSet::from([LearnerId(3)])).to_bytes(),
+        Reply::Here { gateway: GatewayId(1), learners: BTreeSet::from([LearnerId(3)]), step_ms: 0.5 }
+            .to_bytes(),
     ]
     .iter()
     .map(|bytes| bytes.iter().map(|byte| format!("{byte:02x}")).collect())
     .collect();
     let expected = [
-        "4152434c0101a94162616e646f6e6564",
-        "4152434c010181a4546f6f6b05",
-        "4152434c010281a7436f6c6c65637407",
-        "4152434c010381a44865726592019103",
+        "4152434c0201a94162616e646f6e6564",
+        "4152434c020181a4546f6f6b05",
+        "4152434c020281a7436f6c6c65637407",
+        "4152434c020381a44865726583a76761746577617901a86c6561726e6572739103a7737465705f6d73cb3fe0000000000000",
     ];
     assert_eq!(found, expected);
 }
@@ -152,9 +158,9 @@ fn others_are_told_apart() {
     let check = |bytes: &[u8], expected: BytesError| assert_eq!(Record::of_bytes(bytes), Err(expected));
     check(b"", BytesError::Foreign);
     check(b"ARCH\x07\x00", BytesError::Foreign);
-    check(b"ARCL\x02\x01", BytesError::Layout { found: 2 });
+    check(b"ARCL\x01\x01", BytesError::Layout { found: 1 });
     check(&Notice::Ended(Round(1)).to_bytes(), BytesError::Kind { found: 2, expected: 1 });
-    assert!(matches!(Record::of_bytes(b"ARCL\x01\x01\xc0"), Err(BytesError::Shape { .. })));
+    assert!(matches!(Record::of_bytes(b"ARCL\x02\x01\xc0"), Err(BytesError::Shape { .. })));
 }
 
 /// Goal: no number that is none, or has a size that it cannot have, comes in.
@@ -167,6 +173,9 @@ fn numbers_are_numbers() {
         assert_eq!(found, Err(BytesError::Number { what: "a weight" }), "{wrong}");
         let found = Reply::of_bytes(&with(&square, 0.125, wrong)).map(|_| ());
         assert_eq!(found, Err(BytesError::Number { what: "a sum of squares" }), "{wrong}");
+        let here = Reply::Here { gateway: GatewayId(1), learners: BTreeSet::new(), step_ms: wrong };
+        let found = Reply::of_bytes(&here.to_bytes()).map(|_| ());
+        assert_eq!(found, Err(BytesError::Number { what: "the time of a step" }), "{wrong}");
         let found = Reply::of_bytes(&offer(nothing(), wrong).to_bytes()).map(|_| ());
         assert_eq!(found, Err(BytesError::Number { what: "the time of a step" }), "{wrong}");
         let found = Notice::of_bytes(&with(&weigh(1.0).to_bytes(), 1.5, wrong));

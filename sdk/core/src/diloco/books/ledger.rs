@@ -1,5 +1,7 @@
 //! The contribution ledger: every update meets one fate, every token is counted once.
 
+mod elsewhere;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};

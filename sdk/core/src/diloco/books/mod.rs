@@ -118,17 +118,41 @@ impl Books {
         Ok(Some(evicted))
     }
 
-    /// The learner with this identity, and whether it was known before.
-    pub fn enrol(&mut self, identity: &Identity, name: &str, device: &str) -> (LearnerId, bool) {
+    /// The learner with this identity, which has this `number` if it is given one, and whether it was known before.
+    pub fn enrol(
+        &mut self,
+        identity: &Identity,
+        name: &str,
+        device: &str,
+        number: Option<LearnerId>,
+    ) -> (LearnerId, bool) {
         let named = |account: &Account| account.name == name && account.device == device;
         let same =
             self.ledger.find(identity).and_then(|learner| self.ledger.account(learner)).is_some_and(named);
-        let (learner, returning) = self.ledger.enrol(identity, name, device);
+        let (learner, returning) = match number {
+            None => self.ledger.enrol(identity, name, device),
+            Some(learner) => self.ledger.enrol_as(learner, identity, name, device),
+        };
         if let Some(account) = self.ledger.account(learner).filter(|_| !same) {
             let (identity, name, device) = (account.identity, name.to_owned(), device.to_owned());
             self.note(Entry::Enrolled { learner, identity, name, device });
         }
         (learner, returning)
+    }
+
+    /// Opens an account for `learner` of whom only the number is known, unless it has one.
+    pub fn know(&mut self, learner: LearnerId) {
+        self.ledger.know(learner);
+    }
+
+    /// Counts so many tokens of `learner` beyond what is merged of it, if fewer were leased to it here.
+    pub fn credit(&mut self, learner: LearnerId, tokens: u64) {
+        self.ledger.credit(learner, tokens);
+    }
+
+    /// Numbers what is leased from here on from `first` on.
+    pub fn number_leases_from(&mut self, first: LeaseId) {
+        self.leases.reopen(first);
     }
 
     /// A new process of `learner` counts its tokens from 0; what the one before held is lost and comes back.

@@ -17,7 +17,7 @@ fn books() -> Books {
 }
 
 fn enrol(books: &mut Books, identity: u8) -> LearnerId {
-    books.enrol(&Identity([identity; 32]), "a", "cpu").0
+    books.enrol(&Identity([identity; 32]), "a", "cpu", None).0
 }
 
 fn progress(tokens: u64, leases: Vec<(LeaseId, u32)>) -> Progress {

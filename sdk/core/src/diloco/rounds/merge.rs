@@ -131,6 +131,12 @@ impl Rounds {
         })
     }
 
+    /// Takes in the state that a round led to which was led elsewhere.
+    pub(crate) fn follow(&mut self, state: FragmentState) {
+        self.version = state.version;
+        self.state = Some(state);
+    }
+
     /// Takes in what a job led to; `None` if it is not the one under way.
     pub fn merged(&mut self, now: Millis, outcome: MergeOutcome) -> Option<Merge> {
         let MergeOutcome { round, state, body, checksum, digest, norm, .. } = outcome;

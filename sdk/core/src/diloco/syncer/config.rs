@@ -84,7 +84,7 @@ impl Default for SyncerConfig {
 
 impl SyncerConfig {
     /// What holds for the rounds of `fragment`.
-    pub(super) fn round_terms(
+    pub(crate) fn round_terms(
         &self,
         spec: &RunSpec,
         fragment: FragmentId,

@@ -1,6 +1,6 @@
 //! Whoever drives a syncer: the server, the simulator, a test.
 
-use super::{Event, Input, Output, RemakeJob, Syncer};
+use super::{Event, Input, Output, RemakeJob, Syncer, Upward};
 use crate::audit::AuditJob;
 use crate::diloco::{Entry, MergeJob};
 use crate::wire::{Bye, ConnId, Message, Millis};
@@ -27,6 +27,11 @@ pub trait Host {
     /// as here, gives the job back, and nothing is said of the learner.
     fn audit(&mut self, job: AuditJob) -> Option<AuditJob> {
         Some(job)
+    }
+
+    /// Pass `said` on to who leads the rounds. The host of a syncer that leads them itself, as here, is never asked.
+    fn upward(&mut self, said: Upward) {
+        let _ = said;
     }
 
     /// Keep `entry`, and send nothing that comes later before it is safe. A host that keeps no tape, as here, goes back
@@ -68,6 +73,7 @@ impl Syncer {
                         self.give_up(&job);
                     }
                 }
+                Output::Upward(said) => host.upward(said),
                 Output::Event(event) => host.note(self, event),
                 Output::Finished => host.finished(),
             }

@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Regard, RemakeJob, Undo};
+use super::{Followed, Regard, RemakeJob, Undo, Upward};
 use crate::audit::{AuditJob, Judged, Verdict};
 use crate::diloco::{Decision, Doubt, Entry, MergeFailure, MergeJob, MergeOutcome, Verified};
 use crate::wire::{
-    Bye, ConnId, Fate, Fingerprint, FragmentId, LearnerId, LearnerState, LeaseId, Message, Round, Serial,
-    Share, Version,
+    Bye, ConnId, Fate, Fingerprint, FragmentId, Hello, LearnerId, LearnerState, LeaseId, Message, Round,
+    Serial, Share, Version,
 };
 
 /// Something that happened.
@@ -47,6 +47,14 @@ pub enum Input {
     /// The owner banned whoever has the identity of this fingerprint: its connection is closed. That it does not come
     /// back is for the shell to see to, as it sees to who it is.
     Ban(Fingerprint),
+    /// Which number somebody has who introduced itself: see [`super::Upward::Introduce`].
+    Introduced { conn: ConnId, learner: LearnerId, hello: Box<Hello> },
+    /// Who leads the rounds of a fragment asks a learner by its connection for its progress.
+    Asked { fragment: FragmentId, learner: LearnerId, conn: ConnId, round: Round },
+    /// An update that was passed on is not merged.
+    Unmerged { fragment: FragmentId, learner: LearnerId, conn: ConnId, serial: Serial },
+    /// A fragment has a new version, by the word of who leads its rounds.
+    Followed(Box<Followed>),
     /// [`super::Syncer::deadline`] has come.
     Timeout,
 }
@@ -70,6 +78,8 @@ pub enum Output {
     Remake(Box<RemakeJob>),
     /// Do what a learner shows again, elsewhere, and bring the verdict back as [`Input::Audited`].
     Audit(Box<AuditJob>),
+    /// Pass this on to who leads the rounds: only asked of the host of [`super::Syncer::led_elsewhere`].
+    Upward(Upward),
     /// For logs, the dashboard and tests.
     Event(Event),
     /// The run is complete: everyone has been told, nothing more will come.

@@ -23,8 +23,10 @@ mod audit;
 mod blame;
 mod config;
 mod exam;
+mod hello;
 mod host;
 mod io;
+mod led;
 mod lookout;
 mod people;
 mod proof;
@@ -32,6 +34,7 @@ mod record;
 mod recovery;
 mod remake;
 mod seats;
+mod standing;
 mod standings;
 mod status;
 #[cfg(test)]
@@ -39,6 +42,7 @@ mod tests;
 mod trained;
 mod turns;
 mod undo;
+mod upward;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU16;
@@ -51,6 +55,7 @@ pub use config::{SyncerConfig, SyncerError};
 pub use exam::{EXAMINED_MAX, Exam, Shown, WINDOWS_MAX};
 pub use host::Host;
 pub use io::{Event, Input, LeaveCause, Output};
+use led::Led;
 pub use lookout::Lookout;
 pub use people::BANNED;
 pub use proof::{Proofs, Regard, Sampling};
@@ -62,6 +67,7 @@ pub use status::{LearnerStatus, Status};
 pub use trained::{Fruit, Trained};
 use undo::Undoing;
 pub use undo::{HARMS_MAX, Trust};
+pub use upward::{Answer, Followed, Upward};
 
 use super::{
     Books, Codec, Downlink, Entry, FragmentState, Fragments, Layout, LeasePool, Ledger, MergeRule,
@@ -89,6 +95,8 @@ pub struct Syncer {
     shown: BTreeMap<LearnerId, bool>,
     undoing: Undoing,
     docket: Docket,
+    /// Set if its rounds are led elsewhere.
+    led: Option<Led>,
     /// When [`Self::ask_ahead`] has something to do.
     ask_ahead_at: Option<Millis>,
     out: VecDeque<Output>,
@@ -150,6 +158,7 @@ impl Syncer {
             shown: BTreeMap::new(),
             undoing: Undoing::default(),
             docket: Docket::off(),
+            led: None,
             ask_ahead_at: None,
             out: VecDeque::new(),
         })
@@ -172,6 +181,14 @@ impl Syncer {
             Input::Pace { learner, share } => self.on_pace(learner, share),
             Input::Drop { learner, wait_ms } => self.on_drop(now, learner, wait_ms),
             Input::Ban(fingerprint) => self.on_ban(fingerprint),
+            Input::Introduced { conn, learner, hello } => self.on_introduced(now, conn, &hello, learner),
+            Input::Asked { fragment, learner, conn, round } => {
+                self.on_asked(now, fragment, learner, conn, round);
+            }
+            Input::Unmerged { fragment, learner, conn, serial } => {
+                self.on_unmerged(fragment, learner, conn, serial);
+            }
+            Input::Followed(followed) => self.on_followed(now, *followed),
             Input::Timeout => {}
         }
         self.advance(now);
@@ -360,6 +377,10 @@ impl Syncer {
     fn finish(&mut self) {
         if !self.schedule.is_ending() {
             self.schedule.finish();
+            if self.is_led() {
+                // Who leads the rounds collects, and here everyone goes home.
+                self.schedule.forgo();
+            }
             self.books.note(Entry::Finishing);
         }
     }

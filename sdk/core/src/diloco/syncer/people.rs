@@ -1,11 +1,12 @@
 //! Routing people: who comes, what they say of themselves, and who leaves.
 
+use super::hello::layout_reason;
 use super::undo::AWAY_MS;
-use super::{Event, HARMS_MAX, LeaveCause, Output, Syncer};
+use super::{Event, HARMS_MAX, LeaveCause, Output, Syncer, Upward};
 use crate::diloco::{Entry, Returned, Speed, Verified};
 use crate::wire::{
-    BATCH_MAX, Bye, CloseCode, ConnId, Fingerprint, Hello, LayoutHash, LearnerId, Message, Millis, Progress,
-    RunId, Share, Welcome,
+    BATCH_MAX, Bye, CloseCode, ConnId, Fingerprint, LayoutHash, LearnerId, Message, Millis, Progress, RunId,
+    Share,
 };
 
 /// What one that the owner banned is told.
@@ -15,7 +16,7 @@ impl Syncer {
     pub(super) fn on_message(&mut self, now: Millis, conn: ConnId, message: Message) {
         let Some(learner) = self.roster.learner(conn) else {
             match message {
-                Message::Hello(hello) => self.on_hello(now, conn, &hello),
+                Message::Hello(hello) => self.on_hello(now, conn, Box::new(hello)),
                 Message::Bye(_) => {}
                 _ => self.refuse(conn, CloseCode::Protocol, "the first message must be Hello".into()),
             }
@@ -161,93 +162,6 @@ impl Syncer {
         }
     }
 
-    fn on_hello(&mut self, now: Millis, conn: ConnId, hello: &Hello) {
-        if let Err(bye) = self.judge(hello) {
-            return self.close(conn, bye);
-        }
-        let known = self.ledger().find(&hello.identity);
-        if known.is_some_and(|learner| self.is_convicted(learner)) {
-            return self.turn_out_convicted(conn);
-        }
-        if let Some(harms) = known.map(|learner| self.harms(learner)).filter(|&harms| harms >= HARMS_MAX) {
-            return self.turn_out(conn, harms);
-        }
-        if let Some(wait_ms) = known.and_then(|learner| self.roster.away_ms(now, learner)) {
-            return self.turn_away(conn, wait_ms);
-        }
-        if let Some(ghost) = known.and_then(|learner| self.roster.conn(learner)) {
-            let reason = "another connection with the same identity took over".into();
-            self.refuse(ghost, CloseCode::Replaced, reason);
-        }
-        if let Err(full) = self.seat(known) {
-            return self.close(conn, full);
-        }
-        if known.is_none() {
-            let roster = &self.roster;
-            let needed = |learner| roster.conn(learner).is_some() || roster.is_reined(learner);
-            match self.books.make_room(needed) {
-                Ok(None) => {}
-                Ok(Some(forgotten)) => {
-                    self.docket.forget(forgotten);
-                    self.rounds.iter_mut().for_each(|rounds| rounds.forget(forgotten));
-                }
-                Err(full) => return self.refuse(conn, CloseCode::Full, full.to_string()),
-            }
-        }
-        self.welcome(now, conn, hello);
-    }
-
-    /// Why a newcomer cannot take part in this run.
-    fn judge(&self, hello: &Hello) -> Result<(), Bye> {
-        let layout = self.fragments.hash();
-        if let Some(run) = hello.run.filter(|&run| run != self.run) {
-            return Err(Bye::new(CloseCode::WrongRun, self.other_run(run)));
-        }
-        if let Some(held) = hello.layout.filter(|&held| held != layout) {
-            return Err(Bye::new(CloseCode::Layout, layout_reason(layout, held)));
-        }
-        if self.schedule.is_ending() {
-            return Err(Bye::new(CloseCode::Done, "the run is complete"));
-        }
-        Ok(())
-    }
-
-    fn welcome(&mut self, now: Millis, conn: ConnId, hello: &Hello) {
-        let (learner, returning) = self.books.enrol(&hello.identity, &hello.name, &hello.device);
-        if hello.run.is_none() {
-            // A new process: whatever the one before was doing is lost.
-            let returned = self.books.restart(learner);
-            self.tell_returned(returned, false);
-        }
-        self.roster.open(now, conn, learner, hello.run.is_none());
-        self.standings.note(self.books.ledger(), learner, false);
-        self.downlink.open(conn);
-        let ledger = self.books.ledger();
-        let account = ledger.account(learner).expect("enrolled above");
-        let welcome = Welcome {
-            run: self.run,
-            learner,
-            spec: self.spec.clone(),
-            layout: self.fragments.hash(),
-            versions: self.rounds.iter().map(|rounds| rounds.version()).collect(),
-            clock_tokens: ledger.clock_tokens(),
-            merged: account.merged.clone(),
-            unsettled: self.rounds.iter().map(|rounds| rounds.unsettled(learner)).collect(),
-            leases: self.books.leased(learner),
-            tokens_trained: account.trained(),
-            tokens_merged: ledger.tokens_merged(account),
-            held: self.schedule.is_held(),
-            share: self.share(learner),
-        };
-        self.docket.tick(welcome.clock_tokens);
-        self.out.push_back(Output::Send(conn, Message::Welcome(Box::new(welcome))));
-        if let Some(state) = self.docket.welcome(learner) {
-            self.out.push_back(Output::Send(conn, Message::Anchor { run: self.run, state }));
-        }
-        let (name, device) = (hello.name.clone(), hello.device.clone());
-        self.event(Event::Joined { learner, name, device, returning });
-    }
-
     fn on_ready(&mut self, now: Millis, conn: ConnId, held: LayoutHash, batch: u32) {
         let layout = self.fragments.hash();
         if held != layout {
@@ -271,6 +185,7 @@ impl Syncer {
         self.measure();
         self.ask_again(now, conn, learner);
         self.event(Event::Live { learner });
+        self.upward(|| Upward::Came(learner, conn));
         self.lease(now, conn);
     }
 
@@ -315,12 +230,16 @@ impl Syncer {
         let pace = Speed { step_ms, step_ms_least: self.roster.step_ms_least(learner), batch };
         for grant in self.books.grant(now, learner, &pace) {
             self.docket.lease(learner, grant);
+            let grant = self.told(grant);
             self.out.push_back(Output::Send(conn, Message::Lease { run: self.run, grant }));
         }
     }
 
     fn remove(&mut self, conn: ConnId, why: LeaveCause) -> Option<LearnerId> {
-        let learner = self.roster.close(conn)?;
+        let Some(learner) = self.roster.close(conn) else {
+            self.upward(|| Upward::Gone(conn));
+            return None;
+        };
         self.standings.leave(learner);
         self.downlink.close(conn);
         self.rounds.iter_mut().for_each(|rounds| rounds.unask(learner));
@@ -328,7 +247,9 @@ impl Syncer {
         if let Some(judged) = self.docket.leave(learner) {
             self.tell_audit(judged);
         }
+        self.forget_questions(learner);
         self.event(Event::Left { learner, why });
+        self.upward(|| Upward::Left(learner, conn));
         Some(learner)
     }
 
@@ -338,15 +259,16 @@ impl Syncer {
         if let Some(step_ms) = self.roster.step_ms() {
             self.schedule.note_step(step_ms);
         }
+        self.tell_pace();
     }
 
-    fn tell_returned(&mut self, returned: Vec<Returned>, expired: bool) {
+    pub(super) fn tell_returned(&mut self, returned: Vec<Returned>, expired: bool) {
         for Returned { learner, lease, windows } in returned {
             self.event(Event::LeaseReturned { learner, lease, windows, expired });
         }
     }
 
-    fn turn_away(&mut self, conn: ConnId, wait_ms: u32) {
+    pub(super) fn turn_away(&mut self, conn: ConnId, wait_ms: u32) {
         let reason = "the owner of the run dropped this learner for a while";
         self.close(conn, Bye { wait_ms, ..Bye::new(CloseCode::Dropped, reason) });
     }
@@ -372,11 +294,7 @@ impl Syncer {
         run == self.run
     }
 
-    fn other_run(&self, run: RunId) -> String {
+    pub(super) fn other_run(&self, run: RunId) -> String {
         format!("this is run {}, not {run}: join it afresh", self.run)
     }
-}
-
-fn layout_reason(ours: LayoutHash, theirs: LayoutHash) -> String {
-    format!("this run's parameters are laid out as {ours}, not {theirs}: use the same release as the syncer")
 }

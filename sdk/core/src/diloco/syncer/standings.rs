@@ -191,7 +191,8 @@ mod tests {
             strangers_max: 100,
         };
         let mut books = Books::new(terms, LeasePool::new(vec![9]).unwrap(), Ledger::new(vec![1]));
-        let learners: Vec<LearnerId> = (0..20).map(|i| books.enrol(&Identity([i; 32]), "", "").0).collect();
+        let learners: Vec<LearnerId> =
+            (0..20).map(|i| books.enrol(&Identity([i; 32]), "", "", None).0).collect();
         let (mut rng, mut standings) = (Rng::new(4), Standings::default());
         let mut there: BTreeMap<LearnerId, bool> = BTreeMap::new();
         for turn in 0..6_000 {

@@ -1,0 +1,212 @@
+//! A gateway before a syncer that faces real learners: what the syncer passes on goes to owners, and what becomes of it
+//! comes back.
+
+mod following;
+mod reception;
+
+use archipelago_core::cluster::{GatewayInput, GatewayOrder, GatewayTerms};
+use archipelago_core::diloco::FragmentState;
+use archipelago_core::diloco::syncer::{Answer, Followed, Input, Upward};
+use archipelago_core::wire::{ConnId, FragmentId};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use crate::gateway::{GatewaySettings, Running, gateway};
+use crate::service::Services;
+use following::Following;
+use reception::{Called, Reception};
+
+/// What the syncer has not taken yet waits here; the gateway waits for it then.
+const WAITING_MAX: usize = 256;
+
+/// A gateway that is about to run before a syncer; see [`front`].
+pub struct Front {
+    gateway: Running,
+    said: mpsc::UnboundedReceiver<Upward>,
+    inputs: mpsc::Sender<Input>,
+    orders: mpsc::Receiver<(FragmentId, GatewayOrder)>,
+    to_gateway: mpsc::Sender<(FragmentId, GatewayInput)>,
+    reception: Reception,
+    following: Following,
+    fragments: Vec<FragmentId>,
+}
+
+/// The end of it that faces the syncer.
+#[derive(Debug)]
+pub struct Facing {
+    /// Takes what the syncer passes on, in its order. Each learner has at most one update of a fragment under way, so
+    /// that this is bounded by who is connected.
+    pub said: mpsc::UnboundedSender<Upward>,
+    /// Gives what the syncer is to handle, in this order.
+    pub inputs: mpsc::Receiver<Input>,
+}
+
+/// A gateway before a syncer of a run with these fragments, each of which begins in this state and is known by these
+/// terms, and the end of it that faces the syncer. The tape is looked at every `tick_ms`, at least 1.
+#[must_use]
+pub fn front(
+    services: Services,
+    fragments: Vec<(FragmentId, GatewayTerms)>,
+    initial: Vec<FragmentState>,
+    tick_ms: u64,
+) -> (Front, Facing) {
+    let (said, to_front) = mpsc::unbounded_channel();
+    let (inputs, to_syncer) = mpsc::channel(WAITING_MAX);
+    let ids: Vec<FragmentId> = fragments.iter().map(|(fragment, _)| *fragment).collect();
+    let following = Following::new(services.clone(), &fragments, initial);
+    let settings = GatewaySettings { fragments, tick_ms };
+    let (gateway, learners) = gateway(services.clone(), settings);
+    let front = Front {
+        gateway,
+        reception: Reception::new(services, ids.clone()),
+        said: to_front,
+        inputs,
+        orders: learners.orders,
+        to_gateway: learners.inputs,
+        following,
+        fragments: ids,
+    };
+    (front, Facing { said, inputs: to_syncer })
+}
+
+/// The syncer is gone.
+struct Alone;
+
+impl Front {
+    /// Runs until `stop` is ready, or the syncer is gone.
+    pub async fn run(self, stop: impl Future<Output = ()> + Send) {
+        let Self { gateway, mut said, inputs, mut orders, to_gateway, fragments, .. } = self;
+        let (mut reception, mut following) = (self.reception, self.following);
+        let (ups, mut queued) = mpsc::unbounded_channel();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(gateway.run(std::future::pending()));
+        // In a task of its own: while the gateway takes nothing, what it says is taken.
+        tasks.spawn(async move {
+            while let Some(up) = queued.recv().await {
+                if to_gateway.send(up).await.is_err() {
+                    return;
+                }
+            }
+        });
+        let desk = Desk { ups, inputs, fragments };
+        tokio::pin!(stop);
+        loop {
+            let done = tokio::select! {
+                () = &mut stop => return,
+                up = said.recv() => match up {
+                    Some(up) => {
+                        desk.pass_on(&mut reception, up);
+                        Ok(())
+                    }
+                    None => return,
+                },
+                order = orders.recv() => match order {
+                    Some((fragment, order)) => desk.order(&mut following, fragment, order).await,
+                    None => return,
+                },
+                called = reception.next() => desk.called(called).await,
+                (fragment, seq, followed) = following.next() => {
+                    desk.followed(&mut reception, fragment, seq, followed).await
+                }
+            };
+            if done.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+struct Desk {
+    ups: mpsc::UnboundedSender<(FragmentId, GatewayInput)>,
+    inputs: mpsc::Sender<Input>,
+    fragments: Vec<FragmentId>,
+}
+
+impl Desk {
+    async fn tell(&self, input: Input) -> Result<(), Alone> {
+        self.inputs.send(input).await.map_err(|_| Alone)
+    }
+
+    /// Tells the gateway of each fragment.
+    fn up(&self, input: &GatewayInput) {
+        for &fragment in &self.fragments {
+            // Nobody takes it if the gateway has ended, and then neither does the front go on.
+            let _ = self.ups.send((fragment, input.clone()));
+        }
+    }
+
+    fn pass_on(&self, reception: &mut Reception, said: Upward) {
+        match said {
+            Upward::Introduce(conn, hello) => reception.introduce(conn, hello),
+            Upward::Came(learner, conn) => self.up(&GatewayInput::Came(learner, conn, None)),
+            Upward::Left(learner, conn) => self.up(&GatewayInput::Left(learner, conn)),
+            Upward::Gone(conn) => self.forget(reception, conn),
+            Upward::Pace(step_ms) => self.up(&GatewayInput::Pace(step_ms)),
+            Upward::Answer(fragment, learner, conn, round, answer) => {
+                let input = match answer {
+                    Answer::Update(update, standing) => {
+                        GatewayInput::Update(learner, conn, round, *update, standing)
+                    }
+                    Answer::Nothing => GatewayInput::Pass(learner, conn, round),
+                };
+                let _ = self.ups.send((fragment, input));
+            }
+        }
+    }
+
+    fn forget(&self, reception: &mut Reception, conn: ConnId) {
+        if let Some(learner) = reception.forget(conn) {
+            self.up(&GatewayInput::WaitsNoMore(learner));
+        }
+    }
+
+    async fn called(&self, called: Called) -> Result<(), Alone> {
+        match called {
+            Called::In(input) => self.tell(*input).await,
+            Called::Waits(learner) => {
+                self.up(&GatewayInput::Waits(learner));
+                Ok(())
+            }
+        }
+    }
+
+    async fn order(
+        &self,
+        following: &mut Following,
+        fragment: FragmentId,
+        order: GatewayOrder,
+    ) -> Result<(), Alone> {
+        match order {
+            GatewayOrder::Ask(learner, conn, round) => {
+                self.tell(Input::Asked { fragment, learner, conn, round }).await
+            }
+            GatewayOrder::Receipt(learner, conn, serial, None) => {
+                self.tell(Input::Unmerged { fragment, learner, conn, serial }).await
+            }
+            // What was merged the record says, to everybody at once.
+            GatewayOrder::Receipt(_, _, _, Some(_)) => Ok(()),
+            GatewayOrder::Seen(seq, record) => {
+                following.add(fragment, seq, *record);
+                Ok(())
+            }
+            GatewayOrder::Reply(_) | GatewayOrder::Read(_) => Ok(()),
+        }
+    }
+
+    async fn followed(
+        &self,
+        reception: &mut Reception,
+        fragment: FragmentId,
+        seq: u64,
+        followed: Option<Followed>,
+    ) -> Result<(), Alone> {
+        if let Some(followed) = followed {
+            self.tell(Input::Followed(Box::new(followed))).await?;
+        }
+        for (learner, input) in reception.reached(fragment, seq) {
+            self.up(&GatewayInput::WaitsNoMore(learner));
+            self.tell(input).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,148 @@
+//! From records of the tape to versions that learners are led to: each state is loaded once, in order.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use archipelago_core::cluster::{FollowError, GatewayTerms, Record, follow};
+use archipelago_core::diloco::syncer::Followed;
+use archipelago_core::diloco::{Codec, FragmentState, MergeEntry, Segment, Version};
+use archipelago_core::wire::FragmentId;
+use tokio::task::{JoinSet, spawn_blocking};
+use tokio::time::sleep;
+
+use super::reception::persist;
+use crate::service::Services;
+
+/// A state that is not there, or not whole, is looked for again after this.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// What is to be told next: a record's fragment and number, and the merge if it was one.
+type Told = (FragmentId, u64, Option<Followed>);
+
+/// A state, and the change that leads there.
+type Led = (FragmentState, Vec<u8>);
+
+/// The tapes of all fragments, as far as the syncer was told of them.
+pub(super) struct Following {
+    services: Services,
+    lanes: BTreeMap<FragmentId, Lane>,
+    jobs: JoinSet<(FragmentId, u64, MergeEntry, Led)>,
+    ready: VecDeque<Told>,
+}
+
+struct Lane {
+    segments: Arc<Vec<Segment>>,
+    codec: Codec,
+    /// The newest one that was loaded.
+    state: FragmentState,
+    queue: VecDeque<(u64, Record)>,
+    is_busy: bool,
+}
+
+impl Following {
+    /// Nothing was told yet: fragments are in their `initial` states.
+    pub(super) fn new(
+        services: Services,
+        fragments: &[(FragmentId, GatewayTerms)],
+        initial: Vec<FragmentState>,
+    ) -> Self {
+        let lane = |((fragment, terms), state): (&(FragmentId, GatewayTerms), FragmentState)| {
+            let (segments, codec) = (Arc::clone(&terms.segments), terms.codec);
+            (*fragment, Lane { segments, codec, state, queue: VecDeque::new(), is_busy: false })
+        };
+        let lanes = fragments.iter().zip(initial).map(lane).collect();
+        Self { services, lanes, jobs: JoinSet::new(), ready: VecDeque::new() }
+    }
+
+    /// The record of this number is the next one of `fragment`.
+    pub(super) fn add(&mut self, fragment: FragmentId, seq: u64, record: Record) {
+        if let Some(lane) = self.lanes.get_mut(&fragment) {
+            lane.queue.push_back((seq, record));
+            self.step(fragment);
+        }
+    }
+
+    /// What is to be told next. May be dropped and called again.
+    pub(super) async fn next(&mut self) -> Told {
+        loop {
+            if let Some(told) = self.ready.pop_front() {
+                return told;
+            }
+            let Some(done) = self.jobs.join_next().await else { return std::future::pending().await };
+            let (fragment, seq, merge, led) =
+                done.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()));
+            if let Some(lane) = self.lanes.get_mut(&fragment) {
+                (lane.state, lane.is_busy) = (led.0.clone(), false);
+            }
+            self.ready.push_back((fragment, seq, Some(Followed { merge, led: Some(led) })));
+            self.step(fragment);
+        }
+    }
+
+    /// Goes on with a fragment, as far as nothing has to be loaded.
+    fn step(&mut self, fragment: FragmentId) {
+        let Some(lane) = self.lanes.get_mut(&fragment).filter(|lane| !lane.is_busy) else { return };
+        while let Some((seq, record)) = lane.queue.pop_front() {
+            let Record::Merged { merge, state: sum } = record else {
+                self.ready.push_back((fragment, seq, None));
+                continue;
+            };
+            if lane.queue.iter().any(|(_, later)| matches!(later, Record::Merged { .. })) {
+                // Learners are led to the newest version at once.
+                self.ready.push_back((fragment, seq, Some(Followed { merge: *merge, led: None })));
+                continue;
+            }
+            lane.is_busy = true;
+            let (services, state) = (self.services.clone(), lane.state.clone());
+            let (segments, codec) = (Arc::clone(&lane.segments), lane.codec);
+            self.jobs.spawn(async move {
+                let led = load(&services, (fragment, seq), state, &merge, sum, segments, codec).await;
+                (fragment, seq, *merge, led)
+            });
+            return;
+        }
+    }
+}
+
+/// The state of this record, and the change that leads there; looked for until it is there.
+async fn load(
+    services: &Services,
+    (fragment, seq): (FragmentId, u64),
+    before: FragmentState,
+    merge: &MergeEntry,
+    sum: u64,
+    segments: Arc<Vec<Segment>>,
+    codec: Codec,
+) -> Led {
+    let mut before = before;
+    loop {
+        let bytes = persist(|| services.blobs.load(fragment, seq)).await;
+        if let Some(bytes) = bytes {
+            let (from, merge, segments) = (before.clone(), merge.clone(), Arc::clone(&segments));
+            // It may be large.
+            let work = spawn_blocking(move || follow(&from, &merge, (&bytes, sum), &segments, codec));
+            let followed = match work.await {
+                Ok(followed) => followed,
+                Err(failed) if failed.is_panic() => std::panic::resume_unwind(failed.into_panic()),
+                // The runtime is ending, and this with it.
+                Err(_) => std::future::pending().await,
+            };
+            match followed {
+                Ok(led) => return led,
+                Err(error @ FollowError::Diverged { .. }) => {
+                    tracing::error!("{error}");
+                    // The state is right whatever led to it: learners fetch it as a whole.
+                    before.version = Version(u64::MAX);
+                }
+                Err(error) => {
+                    tracing::error!("{error}");
+                    sleep(AGAIN_AFTER).await;
+                }
+            }
+        } else {
+            tracing::warn!(%fragment, seq, "the state of a record is not in the storage yet");
+            sleep(AGAIN_AFTER).await;
+        }
+    }
+}

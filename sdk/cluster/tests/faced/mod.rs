@@ -1,0 +1,330 @@
+//! Two coasts of one run: owners as tasks, gateways with a syncer each that faces learners, and learners that say what
+//! a test has them say.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU16;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use archipelago_cluster::{Facing, OwnerSettings, Services, front, own};
+use archipelago_core::cluster::{GatewayId, GatewayTerms, OwnerTerms, ProcessId};
+use archipelago_core::diloco::syncer::{Event, Host, Input, Syncer, SyncerConfig, Upward};
+use archipelago_core::diloco::{Codec, Fragments, Layout, MergeJob, Tensor, checksum};
+use archipelago_core::wire::{
+    ApplyPolicy, Architecture, Bye, Code, ConnId, DataSpec, ExchangeSpec, FragmentId, Hello, Identity,
+    InnerSpec, LearnerId, LearnerState, MergeClass, Message, Millis, Model, Progress, RunId, RunSpec, Serial,
+    ShardSpec, Signature, Update, Version, Welcome,
+};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, interval};
+
+/// P.
+pub const FRAGMENTS: u16 = 2;
+const RUN: RunId = RunId(7);
+/// Tokens of a step: 2 windows of 4.
+const STEP_TOKENS: u64 = 8;
+const STEPS: u32 = 6;
+
+fn layout() -> Layout {
+    let tensor = |name: &str, merge| Tensor { name: name.into(), rows: 6, cols: 8, merge };
+    Layout::new(vec![tensor("a", MergeClass::Mean), tensor("b", MergeClass::Radial)]).unwrap()
+}
+
+fn spec() -> RunSpec {
+    let tensors = layout().tensors().to_vec();
+    let model =
+        Model { context: 4, vocab: 256, tensors, architecture: Architecture::default(), experts: None };
+    let inner = InnerSpec {
+        batch: 2,
+        lr_max: 1.0,
+        lr_min_ratio: 1.0,
+        warmup_tokens: 0,
+        total_tokens: 1,
+        beta1: 0.9,
+        beta2: 0.9,
+        eps: 1e-8,
+        weight_decay: 0.0,
+        clip_norm: 0.0,
+    };
+    let apply = ApplyPolicy::Keep { residue: true };
+    let exchange = ExchangeSpec { fragments: FRAGMENTS, sync_every: 6, block: 8, code: Code::Int4, apply };
+    let shards = vec![ShardSpec { tokens: 100_000, sha256: [0; 32] }];
+    let data = DataSpec { token_bytes: 2, masks: false, shards };
+    RunSpec { model, inner, exchange, data, seed: 1, frozen: None }
+}
+
+fn syncer(process: u64) -> Syncer {
+    let layout = layout();
+    let syncer = Syncer::new(RUN, spec(), SyncerConfig::default(), &layout, &vec![0.0; layout.len()]);
+    syncer.unwrap().led_elsewhere(process)
+}
+
+/// What a gateway's syncer hears from a test.
+enum Heard {
+    Open(ConnId, mpsc::UnboundedSender<Message>),
+    Said(ConnId, Message),
+    Gone(ConnId),
+    Tokens(oneshot::Sender<u64>),
+    Hat(FragmentId, oneshot::Sender<(Version, Arc<Vec<f32>>)>),
+}
+
+/// Owners and gateways.
+pub struct Coast {
+    gateways: Vec<mpsc::UnboundedSender<Heard>>,
+    conns: AtomicU64,
+    fragments: Arc<Fragments>,
+}
+
+impl Coast {
+    /// So many of both, over these services.
+    pub fn open(services: &Services, gateways: u32, owners: u64) -> Self {
+        for process in 1..=owners {
+            let process = ProcessId(process);
+            let fragments = OwnerTerms::of(&syncer(0), process).unwrap();
+            let settings = OwnerSettings { process, fragments, lease_ms: 2_000, tick_ms: 5 };
+            tokio::spawn(own(services.clone(), settings, std::future::pending()));
+        }
+        let gateways = (0..gateways).map(|at| gateway(services, at)).collect();
+        let fragments = Fragments::plan(&layout(), NonZeroU16::new(FRAGMENTS).unwrap());
+        Self { gateways, conns: AtomicU64::new(1), fragments: Arc::new(fragments) }
+    }
+
+    pub fn fragments(&self) -> Arc<Fragments> {
+        Arc::clone(&self.fragments)
+    }
+
+    pub fn codec(&self) -> Codec {
+        Codec::new(&spec().exchange).unwrap()
+    }
+
+    pub fn apply(&self) -> ApplyPolicy {
+        spec().exchange.apply
+    }
+
+    pub fn len(&self) -> usize {
+        layout().len()
+    }
+
+    /// What the gateway of this number says is merged.
+    pub async fn clock_tokens(&self, at: usize) -> u64 {
+        let (reply, answer) = oneshot::channel();
+        assert!(self.gateways[at].send(Heard::Tokens(reply)).is_ok());
+        answer.await.unwrap()
+    }
+
+    /// The peer of this number comes to this gateway, and says of which run it comes back, if it does.
+    pub fn visit(&self, peer: u8, at: usize, run: Option<RunId>) -> Visitor {
+        let conn = ConnId(self.conns.fetch_add(1, Ordering::Relaxed));
+        let (hears, from) = mpsc::unbounded_channel();
+        let line = Line { conn, to: self.gateways[at].clone() };
+        assert!(line.to.send(Heard::Open(conn, hears)).is_ok());
+        let (identity, signature) = (Identity([peer; 32]), Signature::NONE);
+        let (name, device) = (peer.to_string(), String::new());
+        let hello = Hello { run, layout: None, identity, signature, work: 0, name, device, invite: None };
+        line.say(Message::Hello(hello));
+        let (codec, fragments) = (self.codec(), self.fragments());
+        Visitor { line, from, codec, fragments, welcome: None, serial: u64::from(peer) << 32 }
+    }
+}
+
+/// A connection, as far as it goes to a gateway.
+#[derive(Clone)]
+pub struct Line {
+    conn: ConnId,
+    to: mpsc::UnboundedSender<Heard>,
+}
+
+impl Line {
+    pub fn say(&self, message: Message) {
+        assert!(self.to.send(Heard::Said(self.conn, message)).is_ok());
+    }
+}
+
+/// A learner on a connection.
+pub struct Visitor {
+    line: Line,
+    from: mpsc::UnboundedReceiver<Message>,
+    codec: Codec,
+    fragments: Arc<Fragments>,
+    welcome: Option<Welcome>,
+    serial: u64,
+}
+
+impl Visitor {
+    /// Waits to be welcomed, and says that it is ready and how fast it is.
+    pub async fn join(&mut self) -> Welcome {
+        let welcome = loop {
+            match self.from.recv().await.unwrap() {
+                Message::Welcome(welcome) => break *welcome,
+                Message::Bye(bye) => panic!("{bye:?}"),
+                _ => {}
+            }
+        };
+        self.welcome = Some(welcome.clone());
+        self.say(Message::Ready { run: RUN, layout: self.fragments.hash(), batch: 2 });
+        for (p, &version) in welcome.versions.iter().enumerate() {
+            self.holds(FragmentId(p as u16), version);
+        }
+        let state = LearnerState::Training;
+        let progress =
+            Progress { run: RUN, leases: Vec::new(), steps: 1, tokens: 8, step_ms: 3.0, loss: 1.0, state };
+        self.say(Message::Progress(progress));
+        welcome
+    }
+
+    pub fn say(&self, message: Message) {
+        self.line.say(message);
+    }
+
+    /// The next thing that it is told.
+    pub async fn next(&mut self) -> Message {
+        let message = self.from.recv().await.unwrap();
+        if let Message::Bye(bye) = &message {
+            panic!("{bye:?}");
+        }
+        message
+    }
+
+    /// The next question.
+    pub async fn question(&mut self) -> (FragmentId, Version) {
+        loop {
+            if let Message::Collect { fragment, base, .. } = self.next().await {
+                return (fragment, base);
+            }
+        }
+    }
+
+    /// Θ̂ of a fragment, as its gateway serves it.
+    pub async fn fetch(&self, fragment: FragmentId) -> (Version, Arc<Vec<f32>>) {
+        let (reply, answer) = oneshot::channel();
+        assert!(self.line.to.send(Heard::Hat(fragment, reply)).is_ok());
+        answer.await.unwrap()
+    }
+
+    pub fn holds(&self, fragment: FragmentId, version: Version) {
+        self.say(Message::Holds { run: RUN, fragment, version });
+    }
+
+    /// An update with every value at `value`.
+    pub fn update(&mut self, fragment: FragmentId, base: Version, value: f32) -> Update {
+        self.serial += 1;
+        let values = vec![value; self.fragments.len(fragment)];
+        let body = self.codec.encode(self.fragments.segments(fragment).unwrap(), &values);
+        let (serial, checksum) = (Serial(self.serial), checksum(&body));
+        let (steps, tokens) = (STEPS, u64::from(STEPS) * STEP_TOKENS);
+        Update { run: RUN, fragment, serial, base, steps, tokens, body, checksum, seen: Vec::new() }
+    }
+
+    pub fn answer(&mut self, fragment: FragmentId, base: Version, value: f32) {
+        let update = self.update(fragment, base, value);
+        self.say(Message::Update(update));
+    }
+
+    pub fn learner(&self) -> LearnerId {
+        self.welcome.as_ref().unwrap().learner
+    }
+
+    pub fn run(&self) -> RunId {
+        self.welcome.as_ref().unwrap().run
+    }
+
+    /// Its way to the gateway, which outlives it.
+    pub fn line(&self) -> Line {
+        self.line.clone()
+    }
+
+    pub fn next_serial(&self) -> u64 {
+        self.serial
+    }
+
+    pub fn number_from(&mut self, serial: u64) {
+        self.serial = serial;
+    }
+
+    /// Its gateway finds that the connection is gone.
+    pub fn leave(&self) {
+        assert!(self.line.to.send(Heard::Gone(self.line.conn)).is_ok());
+    }
+}
+
+/// A syncer with its gateway, as tasks.
+fn gateway(services: &Services, at: u32) -> mpsc::UnboundedSender<Heard> {
+    let syncer = syncer(u64::from(at + 1) << 48 | u64::from(at + 1));
+    let terms = GatewayTerms::of(&syncer, GatewayId(at)).unwrap();
+    let (front, facing) = front(services.clone(), terms, syncer.states().cloned().collect(), 20);
+    tokio::spawn(front.run(std::future::pending()));
+    let (to, heard) = mpsc::unbounded_channel();
+    tokio::spawn(face(syncer, facing, heard));
+    to
+}
+
+/// What drives a syncer: a server in small.
+async fn face(mut syncer: Syncer, facing: Facing, mut heard: mpsc::UnboundedReceiver<Heard>) {
+    let Facing { said, mut inputs } = facing;
+    let mut host = Desk { lines: BTreeMap::new(), said };
+    let (start, mut tick) = (Instant::now(), interval(std::time::Duration::from_millis(10)));
+    loop {
+        let input = tokio::select! {
+            input = inputs.recv() => match input {
+                Some(Input::Introduced { conn, .. }) if !host.lines.contains_key(&conn) => continue,
+                Some(input) => input,
+                None => return,
+            },
+            heard = heard.recv() => match heard {
+                Some(Heard::Open(conn, line)) => {
+                    host.lines.insert(conn, line);
+                    continue;
+                }
+                Some(Heard::Said(conn, message)) => Input::Message(conn, message),
+                Some(Heard::Gone(conn)) => {
+                    host.lines.remove(&conn);
+                    Input::Disconnected(conn)
+                }
+                Some(Heard::Hat(fragment, reply)) => {
+                    assert!(reply.send(syncer.hat(fragment).unwrap()).is_ok());
+                    continue;
+                }
+                Some(Heard::Tokens(reply)) => {
+                    assert!(reply.send(syncer.ledger().clock_tokens()).is_ok());
+                    continue;
+                }
+                None => return,
+            },
+            _ = tick.tick() => Input::Timeout,
+        };
+        let now = Millis(start.elapsed().as_millis() as u64);
+        syncer.drive(now, input, &mut host);
+    }
+}
+
+struct Desk {
+    lines: BTreeMap<ConnId, mpsc::UnboundedSender<Message>>,
+    said: mpsc::UnboundedSender<Upward>,
+}
+
+impl Host for Desk {
+    fn send(&mut self, conns: &[ConnId], message: Message) {
+        for conn in conns {
+            if let Some(line) = self.lines.get(conn) {
+                let _ = line.send(message.clone());
+            }
+        }
+    }
+
+    fn close(&mut self, conn: ConnId, bye: Bye) {
+        self.send(&[conn], Message::Bye(bye));
+        self.lines.remove(&conn);
+    }
+
+    fn merge(&mut self, job: MergeJob) {
+        panic!("nothing is merged at a gateway: {job:?}");
+    }
+
+    fn upward(&mut self, said: Upward) {
+        let _ = self.said.send(said);
+    }
+
+    fn note(&mut self, _syncer: &Syncer, _event: Event) {}
+
+    fn finished(&mut self) {}
+}

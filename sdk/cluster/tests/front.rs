@@ -1,0 +1,182 @@
+//! Syncers that face learners over the real protocol, whose rounds owners lead: over the services of one process.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod faced;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use archipelago_cluster::{Local, Services};
+use archipelago_core::cluster::Record;
+use archipelago_core::diloco::Replica;
+use archipelago_core::wire::{Fate, FragmentId, LearnerId, Message, Serial};
+use faced::{Coast, FRAGMENTS, Visitor};
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+
+/// Far longer than anything takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
+    timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("{what}: not in {PATIENCE:?}"))
+}
+
+/// Every update that a tape says was merged, by fragment; nobody's twice.
+async fn merged(services: &Services) -> BTreeSet<(FragmentId, LearnerId, Serial)> {
+    let mut all = BTreeSet::new();
+    for fragment in (0..FRAGMENTS).map(FragmentId) {
+        for record in services.tape.read(fragment, 0).await.unwrap() {
+            let Record::Merged { merge, .. } = record else { continue };
+            for part in merge.parts {
+                assert!(all.insert((fragment, part.learner, part.serial)), "merged twice: {part:?}");
+            }
+        }
+    }
+    all
+}
+
+/// Goal: learners at two gateways train one model: each change that reaches them leads to the parameters that were
+/// merged, also after one of them was too far behind and fetched them, and both gateways count the same tokens.
+#[tokio::test(flavor = "multi_thread")]
+async fn learners_of_two_gateways_train_one_model() {
+    let services = Local::services();
+    let coast = Coast::open(&services, 2, 2);
+    let mut visitors = Vec::new();
+    for (peer, at) in [(1, 0), (2, 0), (3, 1), (4, 1)] {
+        visitors.push(coast.visit(peer, at, None));
+    }
+    let (trained, mut learners_trained) = mpsc::channel(4);
+    for mut visitor in visitors {
+        let mut replica = Replica::new(coast.fragments(), coast.codec(), coast.apply());
+        let mut theta = vec![0.0; coast.len()];
+        let trained = trained.clone();
+        tokio::spawn(async move {
+            visitor.join().await;
+            let (mut changes, mut fetches, mut receipts) = (0, 0, 0);
+            // It goes on for the others, who would wait for it.
+            loop {
+                if changes >= 5 && changes + fetches >= 40 && receipts >= 20 {
+                    let _ = trained.try_send(visitor.learner());
+                }
+                match visitor.next().await {
+                    Message::Collect { fragment, base, .. } => visitor.answer(fragment, base, 0.01),
+                    Message::Receipt { fate, .. } => {
+                        receipts += u32::from(matches!(fate, Fate::Merged { .. }))
+                    }
+                    Message::Merged(merged) => {
+                        replica.apply(merged.fragment, &merged.body, &mut theta).unwrap();
+                        assert_eq!(replica.digest(merged.fragment), merged.digest, "{}", merged.version);
+                        visitor.holds(merged.fragment, merged.version);
+                        changes += 1;
+                    }
+                    Message::Behind { fragment, .. } => {
+                        let (version, hat) = visitor.fetch(fragment).await;
+                        replica.load(fragment, &hat, true, &mut theta).unwrap();
+                        visitor.holds(fragment, version);
+                        fetches += 1;
+                    }
+                    _ => {}
+                }
+            }
+        });
+    }
+    let mut learners = BTreeSet::new();
+    while learners.len() < 4 {
+        learners.extend(within("forty versions", learners_trained.recv()).await);
+    }
+    let parts = merged(&services).await;
+    let of_each = |learner| parts.iter().filter(|(_, who, _)| *who == learner).count();
+    assert!(learners.iter().all(|&learner| of_each(learner) >= 20), "{learners:?}");
+    // Rounds go on until each gateway knows all of them.
+    let agree = async {
+        loop {
+            let [one, other] = [coast.clock_tokens(0).await, coast.clock_tokens(1).await];
+            if one == other && one > 0 {
+                return;
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    within("both count the same", agree).await;
+}
+
+/// Goal: whoever comes back elsewhere with an update open is told there what became of it, and that is true: it loses
+/// nothing and counts nothing twice, though the update may still lie unread at the gateway that it left.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_comes_back_elsewhere_is_told_what_was_merged() {
+    let services = Local::services();
+    let coast = Coast::open(&services, 2, 1);
+    // Somebody else trains on all the while.
+    let mut other = coast.visit(9, 1, None);
+    let others = tokio::spawn(async move {
+        other.join().await;
+        loop {
+            if let Message::Collect { fragment, base, .. } = other.next().await {
+                other.answer(fragment, base, 0.01);
+            }
+        }
+    });
+    let mut visitor = coast.visit(1, 0, None);
+    visitor.join().await;
+    let mut said: BTreeMap<(FragmentId, Serial), bool> = BTreeMap::new();
+    let mut late = Vec::new();
+    for turn in 0..18_usize {
+        let (fragment, base) = within("a question", visitor.question()).await;
+        let update = visitor.update(fragment, base, 0.01);
+        let serial = update.serial;
+        let run = visitor.run();
+        match turn % 3 {
+            // It arrived, and the connection breaks.
+            0 => visitor.say(Message::Update(update)),
+            // It arrives long after its sender left, whose gateway does not know yet that it did.
+            1 => late.push((visitor.line(), update)),
+            // It arrives, and its sender is back before its gateway knows that it left.
+            _ => visitor.say(Message::Update(update)),
+        }
+        let next_serial = visitor.next_serial();
+        if turn % 3 == 0 {
+            visitor.leave();
+        }
+        let mut back = coast.visit(1, (turn + 1) % 2, Some(run));
+        back.number_from(next_serial);
+        let welcome = within("a welcome", back.join()).await;
+        let p = usize::from(fragment.0);
+        assert_eq!(welcome.unsettled[p], None, "nothing is open once it is welcomed");
+        said.insert((fragment, serial), welcome.merged[p] == Some(serial));
+        for (line, update) in late.drain(..) {
+            line.say(Message::Update(update));
+        }
+        visitor = back;
+    }
+    let told: u32 = said.values().map(|&is_merged| u32::from(is_merged)).sum();
+    assert!(told > 0, "some of them were merged");
+    // Whatever lies anywhere has time to be merged.
+    for _ in 0..4 {
+        let (fragment, base) = within("a question", visitor.question()).await;
+        visitor.answer(fragment, base, 0.01);
+    }
+    let (parts, learner) = (merged(&services).await, visitor.learner());
+    for ((fragment, serial), is_merged) in said {
+        assert_eq!(parts.contains(&(fragment, learner, serial)), is_merged, "{fragment}, {serial}");
+    }
+    others.abort();
+}
+
+/// Goal: one that is alone and comes back is taken in though no round has anybody to wait for.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_only_learner_comes_back() {
+    let services = Local::services();
+    let coast = Coast::open(&services, 2, 1);
+    let mut visitor = coast.visit(1, 0, None);
+    let first = within("a welcome", visitor.join()).await;
+    let (fragment, base) = within("a question", visitor.question()).await;
+    visitor.answer(fragment, base, 0.01);
+    let run = visitor.run();
+    visitor.leave();
+    let mut back: Visitor = coast.visit(1, 1, Some(run));
+    let welcome = within("a welcome", back.join()).await;
+    assert_eq!(welcome.learner, first.learner, "it has the same number elsewhere");
+    let (fragment, base) = within("a question", back.question()).await;
+    back.answer(fragment, base, 0.01);
+}

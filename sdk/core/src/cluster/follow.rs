@@ -1,0 +1,160 @@
+//! What a merge that others made leads to, to the bit, from the state that is in the blobs.
+
+use super::state_of;
+use crate::diloco::{Codec, Correction, FragmentState, MergeEntry, Segment, checksum};
+use crate::wire::Version;
+
+/// Why a state is not the one that a record speaks of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FollowError {
+    /// The blob is damaged, or of another fragment.
+    #[error("the state of version {version} has checksum {actual:016x} and not {expected:016x}")]
+    Damaged {
+        /// Which.
+        version: Version,
+        /// By the record.
+        expected: u64,
+        /// Of the bytes.
+        actual: u64,
+    },
+    /// It is not as long as the fragment.
+    #[error("the state of version {version} has {bytes} bytes, which are not those of {values} values")]
+    Length {
+        /// Which.
+        version: Version,
+        /// Its bytes.
+        bytes: usize,
+        /// Values of the fragment.
+        values: usize,
+    },
+    /// The change that leads there from the version before is not the one that was made.
+    #[error(
+        "version {version} does not follow on the version before it: run the same version on all machines"
+    )]
+    Diverged {
+        /// Which.
+        version: Version,
+    },
+}
+
+/// The state that `merge` led to, of which the blob has these `bytes` with checksum `sum`, and the coded change of Θ̂
+/// on the way there from `before`: the same as where it was merged. The change is empty if `before` is not the version
+/// before it; then nobody can be sent it, and learners are to fetch the fragment.
+///
+/// # Errors
+/// All of [`FollowError`].
+pub fn follow(
+    before: &FragmentState,
+    merge: &MergeEntry,
+    (bytes, sum): (&[u8], u64),
+    segments: &[Segment],
+    codec: Codec,
+) -> Result<(FragmentState, Vec<u8>), FollowError> {
+    let &MergeEntry { round, fragment, base, version, .. } = merge;
+    let actual = checksum(bytes);
+    if actual != sum {
+        return Err(FollowError::Damaged { version, expected: sum, actual });
+    }
+    let values = before.theta.len();
+    let after = state_of(version, values, bytes);
+    let after = after.ok_or(FollowError::Length { version, bytes: bytes.len(), values })?;
+    if base != before.version {
+        return Ok((after, Vec::new()));
+    }
+    let FragmentState { theta, momentum, .. } = after;
+    let (state, segments) = (before.clone(), segments.to_vec());
+    let step = Correction { round, fragment, state, theta, momentum, segments, codec, next: version };
+    let outcome = step.run().map_err(|_| FollowError::Length { version, bytes: bytes.len(), values })?;
+    if (outcome.checksum, outcome.digest) != (merge.checksum, merge.digest) {
+        return Err(FollowError::Diverged { version });
+    }
+    Ok((outcome.state, outcome.body))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::state_bytes;
+    use crate::diloco::syncer::{Syncer, SyncerConfig};
+    use crate::diloco::{MergeJob, MergeRule, OuterSpec, Part, Summing, Weighted};
+    use crate::testing::{layout, spec};
+    use crate::wire::{FragmentId, LearnerId, Round, RunId, Serial};
+
+    const P: FragmentId = FragmentId(1);
+
+    /// Goal: a gateway that has only states makes the change that learners are sent where it was merged, to the bit;
+    /// a state that is another one, or a gap, is found.
+    #[test]
+    fn the_change_between_two_states_is_the_one_that_was_made() {
+        let (layout, run) = (layout(), spec());
+        let codec = Codec::new(&run.exchange).unwrap();
+        let theta: Vec<f32> = (0..layout.len()).map(|i| (i as f32 * 0.37).sin()).collect();
+        let syncer = Syncer::new(RunId(7), run, SyncerConfig::default(), &layout, &theta).unwrap();
+        let segments = syncer.fragments().segments(P).unwrap().to_vec();
+        let before = syncer.states().nth(1).unwrap().clone();
+        let values: Vec<f32> = (0..before.theta.len()).map(|i| (i as f32).cos()).collect();
+        let body = codec.check(&segments, codec.encode(&segments, &values)).unwrap();
+        let learner = LearnerId(1);
+        let job = MergeJob {
+            round: Round(5),
+            fragment: P,
+            state: before.clone(),
+            absent: 0.0,
+            absent_experts: Vec::new(),
+            updates: vec![Weighted { learner, weight: 1.0, experts: Vec::new(), steps: 3, body }],
+            segments: segments.clone(),
+            codec,
+            rule: MergeRule::Radial,
+            summing: Summing::Exact,
+            radii: Vec::new(),
+            outer: OuterSpec::default(),
+            next: Version(5),
+        };
+        let made = job.run().unwrap();
+        let part = Part {
+            learner,
+            serial: Serial(1),
+            base: Version(0),
+            steps: 3,
+            tokens: 24,
+            weight: 1.0,
+            checksum: 0,
+            after_ms: None,
+            reach_steps: None,
+        };
+        let entry = MergeEntry {
+            round: Round(5),
+            fragment: P,
+            base: Version(0),
+            version: Version(5),
+            rule: MergeRule::Radial,
+            summing: Summing::Exact,
+            outer: OuterSpec::default(),
+            radii: Vec::new(),
+            parts: vec![part],
+            absent: 0.0,
+            experts: Vec::new(),
+            checksum: made.checksum,
+            digest: made.digest,
+            norm: made.norm,
+        };
+        let bytes = state_bytes(&made.state);
+        let sum = checksum(&bytes);
+        let found = follow(&before, &entry, (&bytes, sum), &segments, codec).unwrap();
+        assert_eq!(found, (made.state.clone(), made.body));
+
+        let gap = MergeEntry { base: Version(4), ..entry.clone() };
+        let found = follow(&before, &gap, (&bytes, sum), &segments, codec).unwrap();
+        assert_eq!(found, (made.state, Vec::new()));
+        let other = MergeEntry { digest: 0, ..entry.clone() };
+        let diverged = Err(FollowError::Diverged { version: Version(5) });
+        assert_eq!(follow(&before, &other, (&bytes, sum), &segments, codec), diverged);
+        let damaged = follow(&before, &entry, (&bytes[1..], sum), &segments, codec);
+        assert!(matches!(damaged, Err(FollowError::Damaged { .. })), "{damaged:?}");
+        let short = follow(&before, &entry, (&[], checksum(&[])), &segments, codec);
+        assert_eq!(
+            short,
+            Err(FollowError::Length { version: Version(5), bytes: 0, values: before.theta.len() })
+        );
+    }
+}

@@ -1,0 +1,38 @@
+//! Accounts of learners that come and are merged elsewhere too.
+
+use super::{Account, Ledger};
+use crate::wire::{Identity, LearnerId};
+
+impl Ledger {
+    /// The learner with this identity, which has a number that was given elsewhere, and whether it was known before.
+    pub(in crate::diloco::books) fn enrol_as(
+        &mut self,
+        learner: LearnerId,
+        identity: &Identity,
+        name: &str,
+        device: &str,
+    ) -> (LearnerId, bool) {
+        let returning = self.account(learner).is_some();
+        let identity = identity.fingerprint().0;
+        self.open(learner, identity, name, device);
+        self.accounts.change(learner, |account| account.identity = identity);
+        (learner, returning)
+    }
+
+    /// Opens an account for `learner`, of whom only the number is known, unless it has one.
+    pub(in crate::diloco::books) fn know(&mut self, learner: LearnerId) {
+        if self.account(learner).is_none() {
+            let fragments = self.fragment_lens.len();
+            self.strangers.insert(learner);
+            self.accounts.open(learner, || Account::new([0; 16], fragments, 0));
+        }
+    }
+
+    /// Counts `tokens` of `learner` beyond what is merged of it as leased, if fewer are.
+    pub(in crate::diloco::books) fn credit(&mut self, learner: LearnerId, tokens: u64) {
+        self.accounts.change(learner, |account| {
+            let merged = account.tokens_merged.iter().copied().fold(0, u64::max);
+            account.leased_tokens = account.leased_tokens.max(merged.saturating_add(tokens));
+        });
+    }
+}

@@ -1,0 +1,259 @@
+//! Rounds that are led elsewhere: this syncer faces the learners, and others decide on its updates.
+//!
+//! It takes learners in, leases them text, asks them when a round begins, and passes on what they answer. What a round
+//! came to it is told, by the record of its fragment that all who face learners read. So the accounts of everyone grow
+//! from the same records everywhere, and a learner finds here what was merged of it elsewhere.
+//!
+//! An update is of the round in which it was asked for, however late it comes. A learner that comes back is taken in
+//! once each round that was under way is over, and then nothing of it is open anywhere: see
+//! [`super::Upward::Introduce`]. That holds for who answers each question once, and hands in nothing unasked but before
+//! it leaves for good, as learners do.
+
+use std::collections::BTreeMap;
+
+use super::{Answer, Event, Followed, Output, Syncer, Upward};
+use crate::diloco::books::LEASE_WINDOWS_MAX;
+use crate::diloco::{MergeEntry, Settled, Verified};
+use crate::wire::{
+    ConnId, Fate, FragmentId, LateReason, LearnerId, LeaseGrant, LeaseId, Merged, Message, Millis, Round,
+    Serial,
+};
+
+/// Bits of the number of an epoch that count epochs; the others tell processes apart.
+const EPOCH_BITS: u32 = 16;
+/// A process numbers its leases in a range of so many of its own.
+const LEASES_OF_A_PROCESS: u64 = 1 << 32;
+
+/// What a syncer knows of rounds that are led elsewhere.
+#[derive(Debug)]
+pub(super) struct Led {
+    /// Tells its epochs from those of others.
+    salt: u16,
+    /// The questions that are open.
+    asked: BTreeMap<(FragmentId, LearnerId), Question>,
+    /// The newest round of each fragment that was heard of, and since when.
+    newest: BTreeMap<FragmentId, (Round, Millis)>,
+    /// The pace that was told last.
+    step_ms: f64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Question {
+    /// An answer is of this round.
+    round: Round,
+    /// It is to be asked in this one, which may be a later one.
+    newest: Round,
+}
+
+impl Syncer {
+    /// The same with its rounds led elsewhere, for a process whose number nobody else has, as far as chance goes.
+    /// Nothing is launched or merged here from now on.
+    #[must_use]
+    pub fn led_elsewhere(mut self, process: u64) -> Self {
+        // Another process may have leased to the same learner.
+        self.books.number_leases_from(LeaseId((process & 0x7fff_ffff) * LEASES_OF_A_PROCESS));
+        let salt = (process >> 48) as u16;
+        self.led = Some(Led { salt, asked: BTreeMap::new(), newest: BTreeMap::new(), step_ms: 0.0 });
+        self
+    }
+
+    /// Whether its rounds are led elsewhere.
+    pub(super) fn is_led(&self) -> bool {
+        self.led.is_some()
+    }
+
+    /// Passes something on, if rounds are led elsewhere.
+    pub(super) fn upward(&mut self, said: impl FnOnce() -> Upward) {
+        if self.is_led() {
+            self.out.push_back(Output::Upward(said()));
+        }
+    }
+
+    /// Passes on how fast learners are, where that is news.
+    pub(super) fn tell_pace(&mut self) {
+        let step_ms = self.schedule.timing().step_ms;
+        if let Some(led) = self.led.as_mut().filter(|led| led.step_ms != step_ms) {
+            led.step_ms = step_ms;
+            self.out.push_back(Output::Upward(Upward::Pace(step_ms)));
+        }
+    }
+
+    /// A lease as learners are told: each process goes through the text in an order of its own.
+    pub(super) fn told(&self, grant: LeaseGrant) -> LeaseGrant {
+        let Some(led) = &self.led else { return grant };
+        let epochs = (1 << EPOCH_BITS) - 1;
+        LeaseGrant { epoch: u32::from(led.salt) << EPOCH_BITS | grant.epoch & epochs, ..grant }
+    }
+
+    /// One that comes back may have been leased text elsewhere: that much more counts of what it hands in, as after a
+    /// restart.
+    pub(super) fn credit(&mut self, learner: LearnerId) {
+        let windows = 2 * self.leases().epoch_windows().min(u64::from(LEASE_WINDOWS_MAX));
+        self.books.credit(learner, windows * u64::from(self.spec.model.context));
+    }
+
+    /// Who leads the fragment asks `learner` by `conn` for its progress in `round`.
+    pub(super) fn on_asked(
+        &mut self,
+        now: Millis,
+        fragment: FragmentId,
+        learner: LearnerId,
+        conn: ConnId,
+        round: Round,
+    ) {
+        let is_there = self.roster.conn(learner) == Some(conn) && self.roster.is_live(learner);
+        let Some(led) = self.led.as_mut().filter(|_| is_there) else { return };
+        let is_new = led.newest.get(&fragment).is_none_or(|(newest, _)| *newest < round);
+        if is_new {
+            led.newest.insert(fragment, (round, now));
+        }
+        let known = led.asked.get_mut(&(fragment, learner));
+        let asks = known.is_none();
+        match known {
+            // What it answers is of the round in which it was asked; then it is asked once more.
+            Some(question) => question.newest = question.newest.max(round),
+            None => drop(led.asked.insert((fragment, learner), Question { round, newest: round })),
+        }
+        if is_new {
+            // How much learners may say goes by the rounds that there were.
+            self.schedule.take_round();
+            let (invited, step_ms) = (self.roster.live().len() as u32, self.schedule.timing().step_ms);
+            self.event(Event::Launched { round, fragment, invited, step_ms });
+        }
+        if asks {
+            self.ask(now, fragment, learner, conn);
+        }
+    }
+
+    fn ask(&mut self, now: Millis, fragment: FragmentId, learner: LearnerId, conn: ConnId) {
+        let Some(rounds) = self.rounds.get(usize::from(fragment.0)) else { return };
+        self.roster.note_asked(now, learner);
+        let collect = Message::Collect { run: self.run, fragment, base: rounds.version() };
+        self.out.push_back(Output::Send(conn, collect));
+    }
+
+    /// The round that an answer of `learner` is of; `None` if it is too late for that, or nobody asked, as when it
+    /// hands in what it has before it leaves. It is asked once more then: an answer must be of a round that was under
+    /// way when its sender was here, or it might be merged after its sender came back elsewhere.
+    fn answered_in(
+        &mut self,
+        now: Millis,
+        fragment: FragmentId,
+        learner: LearnerId,
+        conn: ConnId,
+    ) -> Option<Round> {
+        let led = self.led.as_mut()?;
+        let newest = match led.asked.remove(&(fragment, learner)) {
+            Some(Question { round, newest }) if round == newest => return Some(round),
+            Some(Question { newest, .. }) => newest,
+            None => led.newest.get(&fragment)?.0,
+        };
+        led.asked.insert((fragment, learner), Question { round: newest, newest });
+        self.ask(now, fragment, learner, conn);
+        None
+    }
+
+    /// An update that came in: passes it on, or says that it is too late.
+    pub(super) fn pass_on(&mut self, now: Millis, conn: ConnId, learner: LearnerId, update: Verified) {
+        let (serial, fragment, tokens) = (update.serial, update.fragment, update.tokens);
+        let Some(round) = self.answered_in(now, fragment, learner, conn) else {
+            return self.lose(fragment, learner, serial, tokens);
+        };
+        let standing = self.standing(now, learner, fragment);
+        let since = self.led.as_ref().and_then(|led| led.newest.get(&fragment)).map(|(_, since)| *since);
+        let after_ms = now.since(since.unwrap_or(now));
+        self.roster.note_answer(learner, after_ms);
+        self.schedule.note_answer(after_ms);
+        self.event(Event::Answered { round: Some(round), fragment, learner, tokens, after_ms });
+        let answer = Answer::Update(Box::new(update), standing);
+        self.upward(|| Upward::Answer(fragment, learner, conn, round, answer));
+    }
+
+    /// `learner` has nothing to report.
+    pub(super) fn pass_on_nothing(
+        &mut self,
+        now: Millis,
+        conn: ConnId,
+        learner: LearnerId,
+        fragment: FragmentId,
+    ) {
+        if let Some(round) = self.answered_in(now, fragment, learner, conn) {
+            self.upward(|| Upward::Answer(fragment, learner, conn, round, Answer::Nothing));
+        }
+    }
+
+    /// An update of `learner`, sent by `conn`, was not merged.
+    pub(super) fn on_unmerged(
+        &mut self,
+        fragment: FragmentId,
+        learner: LearnerId,
+        conn: ConnId,
+        serial: Serial,
+    ) {
+        if self.roster.conn(learner) == Some(conn) {
+            self.lose(fragment, learner, serial, 0);
+        }
+    }
+
+    fn lose(&mut self, fragment: FragmentId, learner: LearnerId, serial: Serial, tokens: u64) {
+        let fate = Fate::Late(LateReason::RoundOver);
+        self.books.note_update(learner);
+        self.settle(Settled { round: None, fragment, learner, serial, tokens, fate });
+    }
+
+    /// Takes in a merge that others decided on: books it, tells those whose updates are in it, and all what follows.
+    pub(super) fn on_followed(&mut self, now: Millis, followed: Followed) {
+        let Followed { merge, led } = followed;
+        let MergeEntry { round, fragment, base, version, checksum, digest, norm, .. } = merge;
+        let Some(rounds) = self.rounds.get_mut(usize::from(fragment.0)).filter(|_| self.led.is_some()) else {
+            return;
+        };
+        let body = led.map(|(state, body)| {
+            rounds.follow(state);
+            body
+        });
+        let parts = merge.parts.clone();
+        let total = merge.absent + parts.iter().map(|part| part.weight).sum::<f64>();
+        for part in &parts {
+            let step_ms = part.after_ms.map(|after_ms| after_ms as f64 / f64::from(part.steps.max(1)));
+            self.roster.note_merged(part.learner, part.tokens, step_ms);
+            self.books.know(part.learner);
+            self.books.note_update(part.learner);
+        }
+        self.measure();
+        self.books.note_merge(merge);
+        for part in &parts {
+            let (learner, serial, tokens) = (part.learner, part.serial, part.tokens);
+            let fate = Fate::Merged { version, weight: (part.weight / total) as f32, tokens };
+            self.settle(Settled { round: Some(round), fragment, learner, serial, tokens, fate });
+        }
+        let launched = self.led.as_ref().and_then(|led| led.newest.get(&fragment));
+        let launched = launched.filter(|(newest, _)| *newest == round).map_or(now, |(_, since)| *since);
+        self.schedule.note_merged(0);
+        let clock_tokens = self.ledger().clock_tokens();
+        if let Some(body) = body {
+            let run = self.run;
+            self.publish(now, Merged { run, fragment, base, version, clock_tokens, body, checksum, digest });
+        }
+        let (updates, tokens) = (parts.len() as u32, parts.iter().map(|part| part.tokens).sum());
+        let (collect_ms, sync_ms) = (now.since(launched), 0);
+        self.event(Event::Merged {
+            round,
+            fragment,
+            version,
+            updates,
+            tokens,
+            norm,
+            clock_tokens,
+            collect_ms,
+            sync_ms,
+        });
+    }
+
+    /// Nobody asks `learner` anything any more.
+    pub(super) fn forget_questions(&mut self, learner: LearnerId) {
+        if let Some(led) = &mut self.led {
+            led.asked.retain(|(_, asked), _| *asked != learner);
+        }
+    }
+}

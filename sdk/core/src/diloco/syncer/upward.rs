@@ -1,0 +1,42 @@
+//! What a syncer whose rounds are led elsewhere passes on, and what it is told.
+
+use crate::diloco::{FragmentState, MergeEntry, Standing, Verified};
+use crate::wire::{ConnId, FragmentId, Hello, LearnerId, Round};
+
+/// What is passed on to those who lead the rounds.
+#[derive(Debug)]
+pub enum Upward {
+    /// Somebody introduces itself. Say by [`super::Input::Introduced`] which number it has, the same wherever it
+    /// comes; one whose [`Hello::run`] says that it comes back once each fragment's round that may be under way by now
+    /// has ended, and [`super::Input::Followed`] has told of it.
+    Introduce(ConnId, Box<Hello>),
+    /// A learner takes part from now on, by this connection.
+    Came(LearnerId, ConnId),
+    /// It does no more.
+    Left(LearnerId, ConnId),
+    /// A connection is gone by which nobody took part.
+    Gone(ConnId),
+    /// A step takes the median learner so long, in milliseconds.
+    Pace(f64),
+    /// A learner answered in this round, by this connection.
+    Answer(FragmentId, LearnerId, ConnId, Round, Answer),
+}
+
+/// What a learner answered.
+#[derive(Debug)]
+pub enum Answer {
+    /// With an update, looked into, and what is known of its sender.
+    Update(Box<Verified>, Standing),
+    /// It has nothing to report.
+    Nothing,
+}
+
+/// A merge that others decided on.
+#[derive(Debug)]
+pub struct Followed {
+    /// All of it but the bodies of its updates.
+    pub merge: MergeEntry,
+    /// The fragment's state that it led to, and the coded change of Θ̂ from the version before; `None` if a later one
+    /// is on its way.
+    pub led: Option<(FragmentState, Vec<u8>)>,
+}
