@@ -46,7 +46,7 @@ pub enum Scale {
 /// Points that belong together.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
-    /// Its line of the legend.
+    /// Its line of the legend; none if it is empty.
     pub name: String,
     /// Colour and shape of its marks; ours and the paper's of the same thing share one.
     pub colour: u8,
@@ -61,6 +61,8 @@ pub struct Series {
 pub enum Mark {
     /// Filled marks with a line through them: ours.
     Line,
+    /// Filled marks without a line: ours, of things that have no order.
+    Dot,
     /// Bars from the bottom; those at the same x stand side by side.
     Bar,
     /// Hollow marks without a line: what ours stands beside, mostly the paper's.
@@ -79,6 +81,10 @@ const BOTTOM: f64 = 350.0;
 const MARKS_MAX: usize = 20;
 /// Height of a line of text.
 const LINE: f64 = 18.0;
+/// Width of a letter, about.
+const LETTER: f64 = 7.0;
+/// How far a letter of a name reaches down that is turned by 35 degrees.
+const DROP: f64 = 4.0;
 /// Colours of marks, each with a shape; after the last the first comes again.
 const COLOURS: [(&str, &str); 6] = [
     ("#0072b2", "#56b4e9"),
@@ -95,15 +101,22 @@ impl Plot {
     pub fn svg(&self) -> String {
         let x = Map::new(&self.x.scale, self.values(|point| point.0, false), LEFT, RIGHT);
         let y = Map::new(&self.y.scale, self.values(|point| point.1, self.has_bars()), BOTTOM, TOP);
-        // One line of the legend for each series; the frame decides otherwise.
-        let height = (BOTTOM + 54.0).max(TOP + LINE * (self.series.len() + 1) as f64);
+        // One line of the legend for each series with a name; the frame decides otherwise.
+        let named = self.series.iter().filter(|series| !series.name.is_empty()).count();
+        let height = (BOTTOM + 54.0 + self.drop()).max(TOP + LINE * (named + 1) as f64);
         let mut svg = head(height, &self.title);
         self.draw_axes(&mut svg, &x, &y);
+        let mut legend = 0.5;
         for (i, series) in self.series.iter().enumerate() {
             let colour = usize::from(series.colour) % COLOURS.len();
             let _ = writeln!(svg, r#"<g class="c{colour}">"#);
             self.draw_series(&mut svg, i, &x, &y);
-            let at = (RIGHT + 24.0, TOP + LINE * (i as f64 + 0.5));
+            if series.name.is_empty() {
+                svg.push_str("</g>\n");
+                continue;
+            }
+            let at = (RIGHT + 24.0, TOP + LINE * legend);
+            legend += 1.0;
             draw_mark(&mut svg, series.mark, colour, at);
             svg.push_str("</g>\n");
             text(&mut svg, at.0 + 14.0, at.1 + 4.0, "start", &series.name);
@@ -131,13 +144,23 @@ impl Plot {
         for (at, label) in x.ticks() {
             let _ =
                 writeln!(svg, r#"<path class="grid" d="M{at:.1} {BOTTOM}V{TOP}"/>"#, at = positive_zero(at));
-            text(svg, at, BOTTOM + LINE, "middle", &label);
+            if self.drop() > 0.0 {
+                let _ = writeln!(
+                    svg,
+                    r#"<text transform="translate({:.1} {}) rotate(-35)" text-anchor="end">{}</text>"#,
+                    at + 4.0,
+                    BOTTOM + LINE,
+                    escape(&label)
+                );
+            } else {
+                text(svg, at, BOTTOM + LINE, "middle", &label);
+            }
         }
         for (at, label) in y.ticks() {
             let _ = writeln!(svg, r#"<path class="grid" d="M{LEFT} {at:.1}H{RIGHT}"/>"#);
             text(svg, LEFT - 6.0, at + 4.0, "end", &label);
         }
-        text(svg, f64::midpoint(LEFT, RIGHT), BOTTOM + 2.4 * LINE, "middle", &self.x.label);
+        text(svg, f64::midpoint(LEFT, RIGHT), BOTTOM + 2.4 * LINE + self.drop(), "middle", &self.x.label);
         let middle = f64::midpoint(TOP, BOTTOM);
         let _ = writeln!(
             svg,
@@ -146,12 +169,21 @@ impl Plot {
         );
     }
 
+    /// How much farther down names reach that have no room side by side and so are turned; 0 if they have it.
+    fn drop(&self) -> f64 {
+        let Scale::Names(names) = &self.x.scale else { return 0.0 };
+        let longest = names.iter().map(|name| name.chars().count()).max().unwrap_or(0) as f64 * LETTER;
+        let has_room = longest <= (RIGHT - LEFT) / names.len().max(1) as f64;
+        if has_room { 0.0 } else { longest / LETTER * DROP }
+    }
+
     fn draw_series(&self, svg: &mut String, index: usize, x: &Map, y: &Map) {
         let series = &self.series[index];
         let colour = usize::from(series.colour) % COLOURS.len();
         let shift = self.bar_shift(index);
         let places = series.points.iter().filter_map(|point| {
-            let title = format!("{}: {}, {}", series.name, self.x_name(point.0), figure(point.1));
+            let name = if series.name.is_empty() { String::new() } else { format!("{}: ", series.name) };
+            let title = format!("{name}{}, {}", self.x_name(point.0), figure(point.1));
             Some((x.place(point.0)?, y.place(point.1)?, title))
         });
         let places: Vec<(f64, f64, String)> = places.collect();

@@ -66,6 +66,25 @@ fn bars_stand_side_by_side_on_the_ground() {
 }
 
 #[test]
+fn names_without_room_are_turned_and_a_series_without_a_name_has_no_legend() {
+    let mut plot = plot(vec![Series { name: String::new(), ..series(Mark::Dot, &[(0.0, 1.0), (1.0, 2.0)]) }]);
+    let names = |length: usize| Scale::Names(vec!["a".repeat(length), "b".into()]);
+    plot.x.scale = names(32);
+    let level = plot.svg();
+    assert!(!level.contains("rotate(-35)") && level.contains(r#"viewBox="0 0 720 404""#), "{level}");
+    plot.x.scale = names(33);
+    let turned = plot.svg();
+    // 33 letters that reach four down each.
+    assert!(turned.contains(r#"viewBox="0 0 720 536""#), "{turned}");
+    assert!(
+        turned.contains(r#"<text transform="translate(182.0 368) rotate(-35)" text-anchor="end">aaa"#),
+        "{turned}"
+    );
+    assert_eq!(turned.matches("<circle").count(), 2, "the marks, and no legend");
+    assert!(!turned.contains(r#"class="line" d"#) && turned.contains("<title>b, 2.000</title>"), "{turned}");
+}
+
+#[test]
 fn figures_keep_four_digits() {
     let figures = [0.4301, 1.72, 18.62, 103.64, 1_999.6, f64::NAN].map(figure);
     assert_eq!(figures, ["0.430", "1.720", "18.62", "103.6", "2000", "NaN"]);
