@@ -117,6 +117,25 @@ fn a_file_gives_settings() {
     assert_eq!(names, ["not elastic, 3 k chips", "M = 2, 3 k chips"]);
 }
 
+/// Goal: pictures of the evidence that take seconds are those of the machines as they are now.
+#[test]
+fn quick_plots_of_the_evidence_are_drawn_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let there = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/evidence");
+    for subject in ["goodput", "bandwidth", "scavenging", "regions"] {
+        let drawn = folder.path().join(subject);
+        simulate(&format!("{subject} --plots {}", drawn.display())).unwrap();
+        for plot in fs::read_dir(&drawn).unwrap().map(|entry| entry.unwrap()) {
+            let kept = fs::read_to_string(Path::new(there).join(plot.file_name())).unwrap();
+            let again = format!(
+                "{:?}: `simulate {subject} --plots tests/evidence`, and see to its page",
+                plot.file_name()
+            );
+            assert!(kept == fs::read_to_string(plot.path()).unwrap(), "{again}");
+        }
+    }
+}
+
 /// Each setting has a flag, and `clap` finds nothing to complain about.
 #[test]
 fn the_command_line_holds_together() {
