@@ -6,6 +6,7 @@
 
 mod bandwidth;
 mod error;
+mod evidence;
 mod findings;
 mod gap;
 mod goodput;
@@ -67,6 +68,8 @@ enum Subject {
     Staleness(staleness::StalenessArgs),
     /// Loss against hostile learners of every kind, and who notices them
     Poison(poison::PoisonArgs),
+    /// Plots of what the evidence holds: of runs that were kept, and of figures in the tables of its pages
+    Evidence(evidence::EvidenceArgs),
 }
 
 /// Settings of every subject in which something is drawn.
@@ -117,6 +120,7 @@ pub fn run(cli: &Cli, progress: &mut dyn FnMut(&str)) -> Result<String, Simulate
         Subject::Gap(args) => answer(&gap::run(args, progress)?, args, &args.common.output),
         Subject::Staleness(args) => answer(&staleness::run(args, progress)?, args, &args.common.output),
         Subject::Poison(args) => answer(&poison::run(args, progress)?, args, &args.common.output),
+        Subject::Evidence(args) => answer(&evidence::run(args)?, args, &args.output),
     }
 }
 

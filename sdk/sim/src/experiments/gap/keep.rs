@@ -67,16 +67,7 @@ impl Kept {
         if whole < text.len() {
             file.set_len(whole as u64).map_err(disk("mend"))?;
         }
-        let mut made = BTreeMap::new();
-        for (line, number) in text[..whole].lines().zip(1..) {
-            let run: Made = serde_json::from_str(line).map_err(|error| {
-                SimulateError::refused(format!(
-                    "line {number} of {} is no run: {error}; take it out, or give another file",
-                    path.display()
-                ))
-            })?;
-            made.insert(run.key.clone(), run);
-        }
+        let made = parse(&text[..whole], path)?.into_iter().map(|run| (run.key.clone(), run)).collect();
         Ok(Self { made, file: Some((path.to_owned(), file)) })
     }
 
@@ -97,6 +88,22 @@ impl Kept {
         self.made.insert(made.key.clone(), made);
         Ok(())
     }
+}
+
+/// The runs of `text`, a line each, which stands in the file at `path`.
+///
+/// # Errors
+/// `Refused`: a line is no run.
+pub(super) fn parse(text: &str, path: &Path) -> Result<Vec<Made>, SimulateError> {
+    let run = |(line, number): (&str, usize)| {
+        serde_json::from_str(line).map_err(|error| {
+            SimulateError::refused(format!(
+                "line {number} of {} is no run: {error}; take it out, or give another file",
+                path.display()
+            ))
+        })
+    };
+    text.lines().zip(1..).map(run).collect()
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! side; what was chosen is trained anew with other seeds, and told of by another part. Runs are kept as they end, so
 //! that a table may take several sittings.
 
+mod course;
 mod keep;
 mod key;
 mod plan;
@@ -20,6 +21,7 @@ use serde::Serialize;
 use super::training::{LEARNERS_MAX, TrainingArgs};
 use super::{CommonArgs, Report, pool};
 use crate::experiments::SimulateError;
+pub use course::Course;
 use keep::{Kept, Made};
 use key::Key;
 use plan::{Plan, Run};

@@ -1,0 +1,59 @@
+//! `simulate evidence`: plots of what the evidence holds.
+//!
+//! Whatever is drawn is a number that stands in the folder: in a table of one of its pages, or in the runs that
+//! `simulate gap` kept. So a plot cannot say anything else than the page beside it, and a test keeps it so.
+
+mod page;
+mod picture;
+mod pictures;
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::gap::Course;
+use super::{Mark, OutputArgs, Report, Series, SimulateError};
+
+/// Runs that `simulate gap` kept, in the folder.
+const KEPT: &str = "gap/tinyshakespeare.jsonl";
+
+/// Settings of `simulate evidence`.
+#[derive(clap::Args, Clone, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct EvidenceArgs {
+    /// Folder of the evidence: pages, and runs that were kept
+    #[arg(long, value_name = "FOLDER", default_value = "tests/evidence")]
+    pub from: PathBuf,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub output: OutputArgs,
+}
+
+/// Reads what there is, and draws it.
+///
+/// # Errors
+/// - `Disk`: a page or a file of runs cannot be read.
+/// - `Refused`: a page has not the table that is drawn, or a line is no run.
+pub fn run(args: &EvidenceArgs) -> Result<Report, SimulateError> {
+    let folder: &Path = &args.from;
+    let course = Course::read(&folder.join(KEPT))?;
+    let drawn = pictures::all().into_iter().map(|picture| picture.draw(folder));
+    let mut plots = drawn.collect::<Result<Vec<_>, _>>()?;
+    // Beside what the tables say about the gap stands what the runs say that were kept.
+    if let Some(plot) = plots.iter_mut().find(|plot| plot.name == pictures::GAPS) {
+        let (name, points) = ("by document, at best".into(), course.gaps("data-parallel"));
+        plot.series.push(Series { name, colour: 4, mark: Mark::Dot, points });
+    }
+    plots.extend(course.plots());
+    Ok(Report {
+        title: "Loss of learners together above what stands beside it, of the runs that were kept".into(),
+        unit: "%",
+        cases: course.cases(),
+        points: Vec::new(),
+        notes: vec!["The pages of the folder say what each plot shows, and what it does not show.".into()],
+        plots,
+    })
+}
+
+#[cfg(test)]
+mod tests;
