@@ -32,6 +32,7 @@ exit_codes! {
         NoSyncer = 20, "no syncer answers";
         Certificate = 21, "the certificate or its key cannot be used";
         DataLine = 22, "a line of the data is no document";
+        Cluster = 23, "the bus or the storage of a run on several machines cannot be used";
         // As shells count it: 128 + SIGINT.
         Stopped = 130, "stopped at once by a second signal";
     }
@@ -126,6 +127,12 @@ pub enum ServerError {
     /// Settings that exclude each other, or mean nothing.
     #[error("{why}")]
     Config {
+        /// What is wrong and what to do.
+        why: String,
+    },
+    /// What stands between the processes of a run on several machines cannot be used.
+    #[error("{why}")]
+    Cluster {
         /// What is wrong and what to do.
         why: String,
     },
@@ -358,6 +365,7 @@ impl ServerError {
             Self::DataUnreadable { .. } => Exit::DataUnreadable,
             Self::DataEmpty { .. } => Exit::DataEmpty,
             Self::DataBinary { .. } => Exit::DataBinary,
+            Self::Cluster { .. } => Exit::Cluster,
             Self::DataLine { .. } | Self::DataMixed { .. } => Exit::DataLine,
             Self::DataTooSmall { .. } | Self::DataTooFew { .. } => Exit::DataTooSmall,
             Self::Preset { .. } => Exit::Preset,

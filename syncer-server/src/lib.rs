@@ -26,6 +26,7 @@
 //! | `prepare`, `origin` | a run begun or gone on with, from a preset or the model of a folder |
 //! | `llama/` | a Hugging Face folder of a Llama, read with care and written |
 //! | `running` | one run that is served: its routes, and the work behind them |
+//! | `part` | a part in a run on several machines |
 //! | `hosting/` | several runs on one server, each in a folder of its own |
 //! | `actor/` | the one task that owns the core |
 //! | `connection`, `outbox` | one WebSocket ⇄ messages, bounded both ways |
@@ -69,6 +70,7 @@ mod meters;
 mod origin;
 mod outbox;
 mod owner;
+mod part;
 mod prepare;
 mod replay;
 mod report;
@@ -84,9 +86,9 @@ pub mod welcome;
 pub use announce::Announcement;
 pub use backup::{BackedUp, backup};
 pub use config::{
-    AlertArgs, BackupArgs, BanArgs, BanOrder, Cli, EventsArgs, ExportArgs, FolderArgs, ForkArgs, InviteArgs,
-    InviteOrder, LoraArgs, OrderArgs, PlaceArgs, ReplayArgs, RunName, RunOrder, RunsArgs, SampleArgs,
-    ServeConfig, TableArgs, TokenArgs, TokenOrder, Verb, hides_names, moved, parse,
+    AlertArgs, BackupArgs, BanArgs, BanOrder, Cli, ClusterArgs, EventsArgs, ExportArgs, FolderArgs, ForkArgs,
+    InviteArgs, InviteOrder, LoraArgs, OrderArgs, PlaceArgs, ReplayArgs, Role, RunName, RunOrder, RunsArgs,
+    SampleArgs, ServeConfig, TableArgs, TokenArgs, TokenOrder, Verb, Within, hides_names, moved, parse,
 };
 pub use doctor::{Finding, examine, judge};
 pub use errors::{CertificateError, Exit, ServerError};
@@ -136,6 +138,20 @@ pub async fn serve(
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<ServerStatus, ServerError> {
     serve_and_tell(listener, config, || {}, shutdown).await
+}
+
+/// Leads rounds of a run on several machines until `shutdown` resolves, and serves nothing: the part of an owner. Calls
+/// `tell` once it has joined the others.
+///
+/// # Errors
+/// Those of [`validate`]; `Cluster` if a service between the processes cannot be used; `Internal` or `System` if the
+/// program or the system fails.
+pub async fn lead(
+    config: ServeConfig,
+    tell: impl FnOnce(),
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> Result<(), ServerError> {
+    running::lead(config, tell, shutdown).await
 }
 
 /// As [`serve`]; calls `tell` once the run is open, so that whoever is told of the address is answered there.

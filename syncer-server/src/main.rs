@@ -10,9 +10,9 @@ use std::process::ExitCode;
 use archipelago_cli::{Bytes, CliError, fail};
 use serde_json::json;
 use syncer_server::{
-    Announcement, BackupArgs, Cli, Exit, ExportArgs, ForkArgs, Form, ReplayArgs, Reports, SampleArgs,
+    Announcement, BackupArgs, Cli, Exit, ExportArgs, ForkArgs, Form, ReplayArgs, Reports, Role, SampleArgs,
     ServeConfig, ServerError, Verb, backup, bind, examine, export, fork, glance, hides_names, host, invite,
-    judge, moved, order, owner_token, parse, replayed, report, runs, sample, serve_and_tell, welcome,
+    judge, lead, moved, order, owner_token, parse, replayed, report, runs, sample, serve_and_tell, welcome,
 };
 use tokio::net::TcpListener;
 use tracing_subscriber::EnvFilter;
@@ -64,6 +64,14 @@ async fn start(mut config: ServeConfig) -> Result<(), ServerError> {
     log(&config);
     let settings = serde_json::to_string(&config).expect("plain data");
     tracing::info!(settings, "effective settings");
+    if config.cluster.role == Some(Role::Owner) {
+        let json = config.json;
+        let tell = move || match json {
+            true => say(&json!({ "event": "leading" })),
+            false => say(&"leading rounds of a run on several machines; gateways face its learners"),
+        };
+        return lead(config, tell, signalled()?).await;
+    }
     let listener = bind(&config).await?;
     let address = listener.local_addr();
     let address =

@@ -1,13 +1,15 @@
 //! One run that is served: its routes, and the work behind them.
 
 use std::future::Future;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use archipelago_core::wire::{Bye, CloseCode};
-use tokio::sync::{mpsc, watch};
+use tempfile::TempDir;
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::actor::{Actor, ActorHandle, Command, Final, Trusted};
@@ -18,7 +20,8 @@ use crate::door::Share;
 use crate::errors::ServerError;
 use crate::evaluate::{self, Evaluator, Judge, Prover};
 use crate::meters::Meters;
-use crate::prepare::{Plan, Prepared, alert_terms};
+use crate::part::Membership;
+use crate::prepare::{Plan, Prepared, alert_terms, owner_token};
 use crate::status::{Board, Happening, ServerStatus};
 use crate::store::{Store, random_u64};
 use crate::webhook::Webhook;
@@ -69,11 +72,16 @@ impl Running {
     ) -> Result<Self, ServerError> {
         let (host_token, share) = house.map(|House { token, share }| (token, share)).unzip();
         let clock = Clock::start();
-        let for_preparing = config.clone();
-        let mut prepared = blocking(move || Plan::of(&for_preparing, Store::open)?.open()).await??;
+        let part = config.cluster.part()?;
+        let (config, scratch) = if part.is_some() { of_a_part(config)? } else { (config.clone(), None) };
+        let mut prepared = prepare(&config).await?;
+        let membership = match part {
+            Some(part) => Some(Membership::join(part, &prepared.syncer).await?),
+            None => None,
+        };
         prepared.facts.links = links;
         let webhook = config.alerts.webhook.as_deref().map(Webhook::start).transpose()?;
-        let terms = alert_terms(config)?;
+        let terms = alert_terms(&config)?;
         let run = prepared.syncer.run();
         let complete = prepared.syncer.is_over();
         tracing::info!(%run, resumed = prepared.resumed, complete, dir = %config.dir.display(), "run is ready");
@@ -103,6 +111,15 @@ impl Running {
         if config.audit > 0.0 {
             syncer.audit(config.audit, random_u64()?);
         }
+        let (stop_leading, leads) = oneshot::channel::<()>();
+        let leading = membership.as_ref().map(|it| it.lead(&syncer, async { drop(leads.await) }));
+        let leading = leading.map(tokio::spawn);
+        let mut upward = None;
+        if let Some(membership) = &membership {
+            let said;
+            (syncer, said) = membership.face(syncer, handle.clone())?;
+            upward = Some(said);
+        }
         let (audits, jobs) = mpsc::channel(evaluate::AUDITS_MAX);
         let auditing = evaluate::audit(
             jobs,
@@ -119,11 +136,11 @@ impl Running {
             held_out: held_out.map(Into::into),
             run: run.to_string(),
             pages: config.pages.clone(),
-            allow_origin: links::allowed_origins(config)?,
+            allow_origin: links::allowed_origins(&config)?,
             owner,
             host_token,
             share,
-            settings: http::Settings::new(config),
+            settings: http::Settings::new(&config),
             sockets_max: config.learners_max.saturating_add(STRANGERS_MAX),
             sockets: 0.into(),
             watchers: 0.into(),
@@ -140,7 +157,6 @@ impl Running {
             stopping: stopping.clone(),
             open,
         });
-        let config = config.clone();
         let work = async move {
             let checks = evaluator.is_some() && config.checks > 0.0;
             let prover = match decoder.filter(|_| checks) {
@@ -183,6 +199,7 @@ impl Running {
                 },
                 webhook,
                 audits,
+                upward,
                 checks,
                 trusted: config.evaluator.map(|who| Trusted { who, every: config.eval_every.0 }),
             };
@@ -193,14 +210,77 @@ impl Running {
             if let Some(measuring) = measuring.filter(|measuring| !measuring.is_finished()) {
                 drop(measuring.await);
             }
+            drop(stop_leading);
+            if let Some(leading) = leading {
+                drop(leading.await);
+            }
             let Final { snapshot, status } = ended?;
             blocking(move || store.save(&snapshot)).await??;
             let (finished, tokens_merged) = (status.core.finished, status.core.tokens_merged);
             tracing::info!(%run, finished, tokens_merged, "saved and stopped");
+            drop(scratch);
             Ok(status)
         };
         Ok(Self { app, stopping, work: Box::pin(work) })
     }
+}
+
+/// Leads rounds of the run of `config` until `shutdown`, and faces nobody.
+///
+/// # Errors
+/// As [`Running::open`].
+pub(crate) async fn lead(
+    config: ServeConfig,
+    tell: impl FnOnce(),
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> Result<(), ServerError> {
+    let Some(part) = config.cluster.part()? else {
+        return Err(ServerError::Config { why: "give --role owner to lead rounds alone".to_owned() });
+    };
+    let (config, scratch) = of_a_part(&config)?;
+    let prepared = prepare(&config).await?;
+    let membership = Membership::join(part, &prepared.syncer).await?;
+    tell();
+    let leading = membership.lead(&prepared.syncer, shutdown);
+    // It holds the first parameters, which owners have by now.
+    drop(prepared);
+    leading.await;
+    drop(scratch);
+    Ok(())
+}
+
+/// The settings of one process of several, and the folder that it works in: nothing in there outlives it.
+fn of_a_part(config: &ServeConfig) -> Result<(ServeConfig, Option<TempDir>), ServerError> {
+    if config.audit > 0.0 {
+        let why = "--audit is for a run on one machine: leave it out, or leave out --role".to_owned();
+        return Err(ServerError::Config { why });
+    }
+    let folder = config.dir.join("processes");
+    clear(&folder);
+    let made = std::fs::create_dir_all(&folder).and_then(|()| tempfile::tempdir_in(&folder));
+    let failed = |source| ServerError::Disk { what: "write", path: folder.clone(), source };
+    let scratch = made.map_err(failed)?;
+    let dir = scratch.path().to_owned();
+    // The owner's token is that of the folder, whichever process asks for it.
+    let admin_token = Some(owner_token(config)?);
+    // Single updates are known to owners by their norms alone, and merges are undone by a tape of one process.
+    let config = ServeConfig { dir, admin_token, checks: 0.0, no_undo: true, ..config.clone() };
+    Ok((config, Some(scratch)))
+}
+
+/// Removes what killed processes left in `folder`: of those that run, each has its own locked.
+fn clear(folder: &Path) {
+    for left in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let is_left = left.path().join("lock").exists() && Store::open(&left.path()).is_ok();
+        if is_left && let Err(error) = std::fs::remove_dir_all(left.path()) {
+            tracing::warn!(%error, path = %left.path().display(), "what a killed process left cannot be removed");
+        }
+    }
+}
+
+async fn prepare(config: &ServeConfig) -> Result<Prepared, ServerError> {
+    let config = config.clone();
+    blocking(move || Plan::of(&config, Store::open)?.open()).await?
 }
 
 /// Tells the logs of runs of a certificate that came, and whether it is `shown` from now on.

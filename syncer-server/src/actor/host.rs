@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use archipelago_core::audit::{AuditJob, Verdict};
-use archipelago_core::diloco::syncer::{Event, Host, RemakeJob, Syncer};
+use archipelago_core::diloco::syncer::{Event, Host, RemakeJob, Syncer, Upward};
 use archipelago_core::diloco::{ConnId, Entry, MergeFailure, MergeJob, MergeOutcome, Millis};
 use archipelago_core::wire::{Bye, Message};
 use serde::Serialize;
@@ -35,6 +35,8 @@ pub(super) struct Desk<'a> {
     pub(super) merges: &'a mut JoinSet<Done>,
     pub(super) remakes: &'a mut Vec<RemakeJob>,
     pub(super) audits: &'a mpsc::Sender<AuditJob>,
+    /// The way to those who lead the rounds, if that is elsewhere.
+    pub(super) upward: Option<&'a mpsc::UnboundedSender<Upward>>,
     pub(super) record: &'a mut Record,
     pub(super) exams: &'a mut Exams,
     /// Connections whose queue is full.
@@ -83,6 +85,13 @@ impl Host for Desk<'_> {
     fn audit(&mut self, job: AuditJob) -> Option<AuditJob> {
         // There is room for as many as are under way at once, unless nobody looks at them any more.
         self.audits.try_send(job).err().map(TrySendError::into_inner)
+    }
+
+    fn upward(&mut self, said: Upward) {
+        if let Some(upward) = self.upward {
+            // Nobody listens any more if this fails, and then the actor is about to end.
+            let _ = upward.send(said);
+        }
     }
 
     fn note(&mut self, syncer: &Syncer, event: Event) {

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use archipelago_core::audit::AuditJob;
 use archipelago_core::diloco::Millis;
-use archipelago_core::diloco::syncer::{Input, Syncer};
+use archipelago_core::diloco::syncer::{Input, Syncer, Upward};
 use archipelago_core::wire::{Bye, CloseCode, Message};
 use serde::Serialize;
 use tokio::sync::mpsc;
@@ -75,6 +75,8 @@ pub struct Actor {
     pub webhook: Option<Webhook>,
     /// Where what learners show in audits is looked at.
     pub audits: mpsc::Sender<AuditJob>,
+    /// The way to those who lead the rounds, if that is elsewhere.
+    pub upward: Option<mpsc::UnboundedSender<Upward>>,
     /// Whether single updates are tried.
     pub checks: bool,
     /// Who measures the held-out loss, where this program cannot.
@@ -91,10 +93,11 @@ impl Actor {
     /// - `DirInUse`: another program leads the run by now.
     /// - `Disk`: what was decided last cannot be kept.
     pub async fn run(self, shutdown: impl Future<Output = Bye>) -> Result<Final, ServerError> {
-        let Self { syncer, clock, meters, board, store, mailbox, webhook, started, audits, .. } = self;
+        let Self { syncer, clock, meters, board, store, mailbox, webhook, started, audits, upward, .. } =
+            self;
         let measuring = Measuring::new(self.trusted);
         let state = State::new(&syncer, self.tape, self.snapshot_seq, self.checks, measuring);
-        let mut running = Running { syncer, clock, meters, board, store, mailbox, webhook, audits };
+        let mut running = Running { syncer, clock, meters, board, store, mailbox, webhook, audits, upward };
         running.log(&state.record, started);
         running.run(state, self.snapshot_every, shutdown).await
     }
@@ -110,6 +113,7 @@ struct Running {
     mailbox: Mailbox,
     webhook: Option<Webhook>,
     audits: mpsc::Sender<AuditJob>,
+    upward: Option<mpsc::UnboundedSender<Upward>>,
 }
 
 impl Running {
@@ -203,6 +207,8 @@ impl Running {
             {
                 self.handle(Input::Heard(conn));
             }
+            // Its connection may be gone by now.
+            Command::Input(Input::Introduced { conn, .. }) if !state.outboxes.contains_key(&conn) => {}
             Command::Input(input) => {
                 if let Input::Disconnected(conn) = &input {
                     state.outboxes.remove(conn);
@@ -289,6 +295,7 @@ impl Running {
             merges,
             remakes,
             audits: &self.audits,
+            upward: self.upward.as_ref(),
             record,
             exams,
             slow: Vec::new(),

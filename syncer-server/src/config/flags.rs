@@ -7,7 +7,7 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use super::ServeConfig;
 
 /// Settings of the server, which it has once for all runs.
-pub const OF_THE_SERVER: [&str; 17] = [
+pub const OF_THE_SERVER: [&str; 21] = [
     "runs",
     "dir",
     "listen",
@@ -23,6 +23,10 @@ pub const OF_THE_SERVER: [&str; 17] = [
     "classroom",
     "exit-when-finished",
     "without-tape-for-benchmarks",
+    "role",
+    "bus",
+    "blobs",
+    "cluster",
     "json",
     "quiet",
 ];

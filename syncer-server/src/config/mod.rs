@@ -3,6 +3,7 @@
 mod alerts;
 mod classroom;
 mod cli;
+mod cluster;
 mod data;
 mod flags;
 mod folder;
@@ -23,6 +24,8 @@ use serde::Serialize;
 
 pub use alerts::AlertArgs;
 pub use cli::{BackupArgs, Cli, ExportArgs, ForkArgs, ReplayArgs, SampleArgs, Verb, moved, parse};
+pub use cluster::{ClusterArgs, Role, Within};
+pub(crate) use cluster::{Part, Place};
 pub use data::{BuiltIn, DataSource};
 pub use flags::{OF_THE_SERVER, RunFlags};
 use folder::DEFAULT_FOLDER;
@@ -243,6 +246,10 @@ pub struct ServeConfig {
     #[command(flatten)]
     #[serde(flatten)]
     pub alerts: AlertArgs,
+    #[allow(missing_docs, reason = "clap would take the words for help")]
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub cluster: ClusterArgs,
     #[allow(missing_docs, reason = "clap would take the words for help")]
     // What the run's folder is to keep of all this.
     #[arg(skip)]

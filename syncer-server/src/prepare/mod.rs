@@ -224,8 +224,13 @@ impl<'a> Plan<'a> {
                     None => origin.beginning(config, &store, &spec)?,
                 };
                 let what = (chat, Some(text_name(config)));
-                let syncer = begin(&store, &corpus, &spec, &layout, syncer_config, beginning, what)?;
-                let tape = if config.without_tape_for_benchmarks {
+                let cluster = config.cluster.run(&spec);
+                let run = cluster.map_or_else(|| random_u64().map(RunId), Ok)?;
+                let syncer = begin(&store, &corpus, &spec, &layout, syncer_config, beginning, (run, what))?;
+                let tape = if cluster.is_some() {
+                    // The tape is between the processes.
+                    Writer::none()
+                } else if config.without_tape_for_benchmarks {
                     tracing::warn!(
                         "nothing is kept: this run is for benchmarks, and nobody can go on with it"
                     );
@@ -303,9 +308,8 @@ fn begin(
     layout: &Layout,
     config: SyncerConfig,
     beginning: Beginning,
-    (chat, text): (Chat, Option<String>),
+    (run, (chat, text)): (RunId, (Chat, Option<String>)),
 ) -> Result<Syncer, ServerError> {
-    let run = RunId(random_u64()?);
     let Beginning { theta, initial: init } = beginning;
     let manifest = Manifest {
         format: FORMAT,

@@ -11,9 +11,18 @@ use crate::errors::ServerError;
 const OF_A_RUN: [&str; 2] = ["run.json", "tape.sqlite"];
 
 /// What may be in a folder before a run is begun there: what a start writes first, what a server of several runs keeps
-/// beside each run, and what a file system puts into its own root.
-const BEFORE_A_RUN: [&str; 7] =
-    ["lock", "admin.token", "invite.token", "settings.toml", "archived", "snapshots", "lost+found"];
+/// beside each run, where the processes of a run on several machines work, and what a file system puts into its own
+/// root.
+const BEFORE_A_RUN: [&str; 8] = [
+    "lock",
+    "admin.token",
+    "invite.token",
+    "settings.toml",
+    "archived",
+    "snapshots",
+    "processes",
+    "lost+found",
+];
 
 /// What the beginning of a run writes behind its lock, before `run.json`. Without the lock it is somebody else's.
 const OF_A_BEGINNING: [&str; 8] = [

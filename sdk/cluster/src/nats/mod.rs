@@ -21,6 +21,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 pub use self::tape::Mark;
 use crate::error::ServiceError;
+use crate::service::Answer;
 
 /// A question has an answer after so long, or none.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
@@ -86,10 +87,11 @@ impl Nats {
         let mut nats = Self { client, jetstream, prefix, place, said, mark, numbers };
         let until = Instant::now() + MAKE_WITHIN;
         for fragment in fragments {
-            let mark = nats.insist(until, async || nats.make_tape(fragment, replicas).await).await?;
+            let make = || -> Answer<'_, Mark> { Box::pin(nats.make_tape(fragment, replicas)) };
+            let mark = nats.insist(until, make).await?;
             nats.adopt(mark)?;
         }
-        nats.insist(until, async || nats.make_roster(replicas).await).await?;
+        nats.insist(until, || Box::pin(nats.make_roster(replicas))).await?;
         Ok(nats)
     }
 
@@ -111,10 +113,10 @@ impl Nats {
     }
 
     /// Does `what` again until it is done, cannot be done, or it is `until`.
-    async fn insist<T>(
-        &self,
+    async fn insist<'a, T>(
+        &'a self,
         until: Instant,
-        what: impl AsyncFn() -> Result<T, ServiceError>,
+        what: impl Fn() -> Answer<'a, T>,
     ) -> Result<T, ServiceError> {
         let mut pause = Duration::from_millis(50);
         loop {

@@ -1,0 +1,167 @@
+//! Settings of a run on several machines: what this process is of it, and where the others are found.
+
+use archipelago_cluster::Services;
+use archipelago_core::diloco::checksum;
+use archipelago_core::wire::{RunId, RunSpec};
+use serde::Serialize;
+
+use crate::errors::ServerError;
+
+/// What a process is of a run on several machines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// It faces learners, and leads nothing.
+    Gateway,
+    /// It leads rounds of fragments, and faces nobody.
+    Owner,
+    /// Both at once.
+    All,
+}
+
+/// What this process is of a run on several machines.
+#[derive(Clone, Debug, clap::Args, Serialize)]
+#[command(next_help_heading = "Cluster")]
+#[serde(rename_all = "kebab-case")]
+pub struct ClusterArgs {
+    /// Be one process of a run on several machines: a gateway before learners, an owner that leads rounds, or all of
+    /// it. All of them are started with the same settings and the same data; without it one process is the whole run
+    #[arg(long, value_name = "ROLE", value_enum)]
+    pub role: Option<Role>,
+    /// Servers of NATS between these processes, as nats://HOST:4222; of several, separated by commas, each record is on
+    /// three
+    #[arg(long, value_name = "URLS", value_delimiter = ',', hide_env_values = true)]
+    #[serde(skip)]
+    pub bus: Vec<String>,
+    /// Where these processes keep parameters: s3://BUCKET/FOLDER, with the usual AWS_ variables, or file:///FOLDER that
+    /// all of them see
+    #[arg(long, value_name = "PLACE")]
+    pub blobs: Option<String>,
+    /// What all that this run keeps there begins with: small letters, digits and -, at most 32
+    #[arg(long, value_name = "NAME", default_value = "archipelago")]
+    pub cluster: String,
+    #[allow(missing_docs, reason = "clap would take the words for help")]
+    // For programs that are a whole cluster: what stands between its parts, in place of servers.
+    #[arg(skip)]
+    #[serde(skip)]
+    pub within: Option<Within>,
+}
+
+/// What stands between the processes of a cluster, where that is this program.
+#[derive(Clone)]
+pub struct Within(pub Services);
+
+impl std::fmt::Debug for Within {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("within this program")
+    }
+}
+
+/// A part in a run on several machines.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    /// Which.
+    pub(crate) role: Role,
+    /// How the others are found.
+    pub(crate) place: Place,
+}
+
+/// How the processes of a cluster find each other.
+#[derive(Clone, Debug)]
+pub(crate) enum Place {
+    /// They are parts of this program.
+    Here(Within),
+    /// By servers.
+    There {
+        /// Those of NATS.
+        bus: Vec<String>,
+        /// Where parameters are kept.
+        blobs: String,
+        /// What all names begin with.
+        prefix: String,
+    },
+}
+
+impl Role {
+    /// Whether it faces learners.
+    #[must_use]
+    pub fn faces(self) -> bool {
+        self != Self::Owner
+    }
+
+    /// Whether it leads rounds.
+    #[must_use]
+    pub fn leads(self) -> bool {
+        self != Self::Gateway
+    }
+}
+
+impl ClusterArgs {
+    /// The number of the run that all processes with these settings and this `spec` are of; `None` if this process is
+    /// a whole run.
+    pub(crate) fn run(&self, spec: &RunSpec) -> Option<RunId> {
+        let text = serde_json::to_string(spec).expect("plain data");
+        self.role.map(|_| RunId(checksum(format!("{}\n{text}", self.cluster).as_bytes())))
+    }
+
+    /// The part that is asked for; `None` if this process is a whole run.
+    ///
+    /// # Errors
+    /// `Config`: settings that mean nothing without one another.
+    pub(crate) fn part(&self) -> Result<Option<Part>, ServerError> {
+        let wrong = |why: &str| Err(ServerError::Config { why: why.to_owned() });
+        let Some(role) = self.role else {
+            return match self.bus.is_empty() && self.blobs.is_none() {
+                true => Ok(None),
+                false => wrong("--bus and --blobs are for a run on several machines: give --role too"),
+            };
+        };
+        let place = match (&self.within, &self.blobs) {
+            (Some(within), _) => Place::Here(within.clone()),
+            (None, Some(blobs)) if !self.bus.is_empty() => {
+                let (bus, blobs, prefix) = (self.bus.clone(), blobs.clone(), self.cluster.clone());
+                Place::There { bus, blobs, prefix }
+            }
+            (None, _) => {
+                return wrong(
+                    "--role needs --bus with servers of NATS and --blobs with a place for parameters",
+                );
+            }
+        };
+        Ok(Some(Part { role, place }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_is_asked_for_as_a_whole() {
+        let asked = |arguments: &[&str]| {
+            let mut args = ["syncer-server", "serve"].to_vec();
+            args.extend(arguments);
+            match crate::config::parse(args.into_iter().map(Into::into)).unwrap().verb {
+                crate::config::Verb::Serve(config) => {
+                    config.cluster.part().map(|part| part.map(|it| it.role))
+                }
+                verb => panic!("{verb:?}"),
+            }
+        };
+        assert_eq!(asked(&[]).unwrap(), None);
+        let whole = ["--bus", "nats://one:4222,nats://two:4222", "--blobs", "file:///x"];
+        for (name, role) in [("gateway", Role::Gateway), ("owner", Role::Owner), ("all", Role::All)] {
+            let arguments = [&["--role", name], &whole[..]].concat();
+            assert_eq!(asked(&arguments).unwrap(), Some(role), "{name}");
+        }
+        for (arguments, said) in [
+            (&whole[..], "--role"),
+            (&["--role", "all"], "--bus"),
+            (&["--role", "all", "--bus", "nats://one"], "--blobs"),
+            (&["--role", "all", "--blobs", "file:///x"], "--bus"),
+        ] {
+            let error = asked(arguments).unwrap_err().to_string();
+            assert!(error.contains(said), "{error}");
+        }
+    }
+}
