@@ -8,20 +8,29 @@ use std::time::Duration;
 /// Longest wait for one answer.
 const ANSWER: Duration = Duration::from_secs(20);
 
-/// `GET path`, the body of an answer with 200.
+/// `GET path`, the body of an answer with 200, which is text.
 ///
 /// # Errors
 /// What went wrong on the way, or the first line of another answer.
 pub fn get(address: SocketAddr, path: &str) -> std::io::Result<String> {
+    String::from_utf8(get_bytes(address, path)?).map_err(std::io::Error::other)
+}
+
+/// `GET path`, the body of an answer with 200.
+///
+/// # Errors
+/// What went wrong on the way, or the first line of another answer.
+pub fn get_bytes(address: SocketAddr, path: &str) -> std::io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect_timeout(&address, ANSWER)?;
     stream.set_read_timeout(Some(ANSWER))?;
     // HTTP/1.0: the answer ends with the connection, uncut.
     write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap_or(answer.len());
+    let head = String::from_utf8_lossy(&answer[..end]).into_owned();
     if head.split(' ').nth(1) == Some("200") {
-        Ok(body.to_owned())
+        Ok(answer.split_off((end + 4).min(answer.len())))
     } else {
         Err(std::io::Error::other(head.lines().next().unwrap_or("no answer").to_owned()))
     }

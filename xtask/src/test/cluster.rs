@@ -3,11 +3,13 @@
 use std::env;
 
 use super::python::Environment;
-use crate::cargo::{cargo, root};
+use crate::cargo::{TEST_PROGRAMS, cargo, root};
 use crate::web::call;
 
 /// The crate, with what it has of servers.
 const CRATE: [&str; 5] = ["--locked", "-p", "archipelago-cluster", "--features", "nats-s3"];
+/// The programs, and what starts them together.
+const MACHINES: [&str; 5] = ["--locked", "-p", "archipelago-tests", "--features", "cluster"];
 /// The servers.
 const SERVERS: &str = "sdk/cluster/tests/requirements.txt";
 
@@ -28,9 +30,16 @@ pub fn test() -> Result<String, String> {
     call(&mut lint)?;
     let servers = environment.program("nats-server");
     let mut test = cargo(&["test"]);
-    test.args(CRATE).env("CLUSTER_BIN", servers.parent().ok_or("the environment has no folder of programs")?);
+    let bin = servers.parent().ok_or("the environment has no folder of programs")?;
+    test.args(CRATE).env("CLUSTER_BIN", bin);
     // Each test starts servers of its own.
     test.env("RUST_TEST_THREADS", "2");
     call(&mut test)?;
+    let mut build = cargo(&["build"]);
+    build.args(TEST_PROGRAMS).args(["--features", "syncer-server/cluster"]);
+    call(&mut build)?;
+    let mut machines = cargo(&["test", "--test", "machines"]);
+    machines.args(MACHINES).env("CLUSTER_BIN", bin);
+    call(&mut machines)?;
     Ok(String::new())
 }

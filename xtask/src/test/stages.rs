@@ -177,7 +177,7 @@ fn lint() -> Result<String, String> {
     let mut command = cargo(&["clippy", "--locked", "--workspace", "--all-targets"]);
     command.args([
         "--features",
-        "xtask/bench,archipelago-python/extension,archipelago-cluster/nats-s3",
+        "xtask/bench,archipelago-python/extension,syncer-server/cluster,archipelago-tests/cluster",
         "--",
         "-D",
         "warnings",

@@ -1,0 +1,154 @@
+//! A run on several machines with real processes: owners and gateways of the program over NATS and a folder, and
+//! learners as people start them. Each is killed, and the others go on.
+#![cfg(unix)]
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use archipelago_tests::http::get_bytes;
+use archipelago_tests::processes::{SMALL_RUN, SyncerProcess, number, of_learner, whole_machine};
+use archipelago_tests::programs::program;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A program that ends when it is dropped.
+struct Running(Child);
+
+impl Running {
+    fn kill(&mut self) {
+        self.0.kill().expect("it runs");
+        self.0.wait().expect("it ends");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What stands between the processes.
+struct Between {
+    folder: TempDir,
+    bus: String,
+    _nats: Running,
+}
+
+impl Between {
+    fn start() -> Self {
+        let bin =
+            std::env::var_os("CLUSTER_BIN").expect("`cargo xtask test --only cluster` says where they are");
+        let folder = tempfile::tempdir().expect("a folder");
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a port").port();
+        let config = folder.path().join("nats.conf");
+        let store = folder.path().join("nats");
+        let text = format!(
+            "host: 127.0.0.1\nport: {port}\njetstream {{ store_dir: {:?}, sync_interval: always }}\n",
+            store.display()
+        );
+        fs::write(&config, text).expect("room");
+        let mut nats = Command::new(PathBuf::from(bin).join("nats-server"));
+        nats.arg("-c").arg(&config).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let nats = Running(nats.spawn().expect("a server of NATS"));
+        Self { folder, bus: format!("nats://127.0.0.1:{port}"), _nats: nats }
+    }
+
+    /// What a process of this role is started with.
+    fn flags(&self, role: &str) -> Vec<String> {
+        let blobs = format!("file://{}", self.folder.path().join("blobs").display());
+        let part = ["--role", role, "--bus", &self.bus, "--blobs", &blobs, "--cluster", "test"];
+        SMALL_RUN.iter().copied().chain(part).map(str::to_owned).collect()
+    }
+
+    fn owner(&self, name: &str) -> Running {
+        let dir = self.folder.path().join(name);
+        let log = fs::File::create(self.folder.path().join(format!("{name}.log"))).expect("a log");
+        let mut command = Command::new(program("syncer-server"));
+        command.args(["serve", "--json", "--dir"]).arg(dir).args(self.flags("owner"));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        Running(command.spawn().expect("an owner"))
+    }
+
+    fn gateway(&self) -> SyncerProcess {
+        let flags = self.flags("gateway");
+        SyncerProcess::start(&flags.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+}
+
+fn rounds_after(syncer: &mut SyncerProcess, what: &str) -> Value {
+    let before = number(&syncer.try_status().expect("it answers"), "rounds");
+    syncer.wait_until(what, |status| number(status, "rounds") >= before + 16.0)
+}
+
+/// Goal: learners of two gateways train one model by the program alone; an owner that is killed is followed by the
+/// other one, a gateway that is killed and started again knows all that was merged and has its learner back as the same,
+/// and in the end both gateways have the same parameters to the bit.
+#[test]
+fn processes_of_one_run_are_killed_and_the_others_go_on() {
+    let _machine = whole_machine();
+    let between = Between::start();
+    let mut owner = between.owner("first");
+    let (mut one, mut other) = (between.gateway(), between.gateway());
+    let (mut anne, mut bert) = (one.learner("anne"), other.learner("bert"));
+    let status = one.wait_until("both are merged", |status| number(status, "rounds") >= 16.0);
+    assert!(
+        (number(&status, "learnersTotal") - 2.0).abs() < 0.5,
+        "it knows of the other's learner: {status:#}"
+    );
+
+    let _next = between.owner("second");
+    owner.kill();
+    rounds_after(&mut one, "the other owner leads");
+
+    let seen = other.wait_until("bert is merged", |status| of_learner(status, "bert", "tokensMerged") > 0.0);
+    other.kill();
+    rounds_after(&mut one, "the other gateway goes on");
+    other.restart();
+    let back = other.wait_until("bert is back and merged", |status| {
+        of_learner(status, "bert", "tokensMerged") > of_learner(&seen, "bert", "tokensMerged")
+    });
+    assert!(number(&back, "rounds") > number(&seen, "rounds"), "it knows what was merged before: {back:#}");
+    assert!((number(&back, "learnersTotal") - 2.0).abs() < 0.5, "he is the same: {back:#}");
+
+    for learner in [&mut anne, &mut bert] {
+        assert!(learner.interrupt().0.success());
+    }
+    // Nobody trains any more, and each gateway hears of the last merge.
+    let last = one.wait_until("they are gone", |status| number(status, "live") < 0.5);
+    other.wait_until("both count the same", |status| {
+        let same = one
+            .try_status()
+            .is_some_and(|one| number(&one, "tokensMerged") == number(status, "tokensMerged"));
+        same && number(status, "live") < 0.5
+    });
+    let run = last["run"].as_str().expect("a run");
+    for fragment in 0..4 {
+        let path = format!("/v1/runs/{run}/fragments/{fragment}/0");
+        let [ours, theirs] = [&one, &other].map(|gateway| get_bytes(gateway.address, &path).expect("Θ̂"));
+        assert!(ours.len() > 1_000 && ours == theirs, "fragment {fragment}");
+    }
+}
+
+/// Goal: what is missing between the processes is said in a sentence.
+#[test]
+fn what_is_missing_is_said_in_a_sentence() {
+    let said = |flags: &[&str]| {
+        let place = tempfile::tempdir().expect("a folder");
+        let serve = Command::new(program("syncer-server"))
+            .args(["serve", "--preset", "tiny", "--role", "owner", "--dir"])
+            .arg(place.path().join("run"))
+            .args(flags)
+            .output()
+            .expect("it starts");
+        (serve.status.code(), String::from_utf8_lossy(&serve.stderr).into_owned())
+    };
+    let here = Path::new("/nowhere/at/all");
+    let blobs = format!("file://{}", here.display());
+    let (code, words) = said(&["--bus", "nats://127.0.0.1:1", "--blobs", &blobs]);
+    assert!(code == Some(23) && words.contains("does not answer"), "{code:?} {words}");
+    let (code, words) = said(&["--bus", "nonsense://x", "--blobs", &blobs]);
+    assert!(code == Some(23), "{code:?} {words}");
+}
