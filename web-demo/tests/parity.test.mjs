@@ -21,15 +21,25 @@ function registered() {
   });
 }
 
-test("kernels agree with their twins in Chromium", async (t) => {
+/** Most of a test is one thread of the browser that compiles shaders, so there are two browsers. */
+const BROWSERS = 2;
+
+test("kernels agree with their twins in Chromium", { concurrency: BROWSERS }, async (t) => {
   const site = await serve(fileURLToPath(new URL(".", import.meta.url)));
-  const browser = await launch();
-  t.after(() => browser.close().then(site.stop));
-  const page = await browser.newPage();
-  await page.goto(new URL("parity.html", site.url).href);
-  const names = await page.evaluate(() => window.parity.start());
-  assert.deepEqual(names.toSorted(), registered().toSorted(), "run `cargo xtask web --parity`");
-  for (const [index, name] of names.entries()) {
-    await t.test(name, () => page.evaluate((index) => window.parity.run(index), index));
-  }
+  const browsers = await Promise.all(Array.from({ length: BROWSERS }, () => launch()));
+  t.after(() => Promise.all(browsers.map((browser) => browser.close())).then(site.stop));
+  const open = async (browser) => {
+    const page = await browser.newPage();
+    await page.goto(new URL("parity.html", site.url).href);
+    const names = await page.evaluate(() => window.parity.start());
+    assert.deepEqual(names.toSorted(), registered().toSorted(), "run `cargo xtask web --parity`");
+    return { page, names };
+  };
+  const idle = await Promise.all(browsers.map(open));
+  const { names } = idle[0];
+  const run = async (index) => {
+    const one = idle.pop();
+    await one.page.evaluate((index) => window.parity.run(index), index).finally(() => idle.push(one));
+  };
+  await Promise.all(names.map((name, index) => t.test(name, () => run(index))));
 });
