@@ -1,7 +1,7 @@
 //! Chromium and Firefox for the tests of the pages.
 
 use std::path::{Path, PathBuf};
-use std::{env, fs};
+use std::{env, fs, thread};
 
 use super::apt;
 use crate::cargo::root;
@@ -83,8 +83,13 @@ pub fn build() -> Result<String, String> {
     if is_off() {
         return Ok("left out: BROWSER_TESTS=no".to_owned());
     }
-    web::parity()?;
-    web::site().map(|_| String::new())
+    // At once: much of either is one thread that optimises one crate.
+    thread::scope(|scope| {
+        let parity = scope.spawn(web::parity);
+        let site = web::site();
+        parity.join().expect("a build that fails says so")?;
+        site.map(|_| String::new())
+    })
 }
 
 /// Runs them.

@@ -25,6 +25,9 @@ pub const SITE: &str = "web-demo/dist";
 const DELIVERED: &str = "web";
 const DEMO: &str = "web-demo";
 
+/// The builds of the engine, in the npm package.
+const ENGINE: &str = "web-demo/package/dist/wasm";
+
 /// The folder of lessons, whose module has the same bits in each browser: no `relaxed-simd`.
 const LESSON: &str = "web-demo/lesson/dist";
 
@@ -71,8 +74,11 @@ pub fn run(args: &Args) -> ExitCode {
 /// # Errors
 /// A sentence: what is missing or failed.
 pub fn site() -> Result<PathBuf, String> {
-    package()?;
-    lesson()?;
+    install("web-demo")?;
+    let [plain, relaxed] = engines();
+    // Lessons lie in the folder of the plain build, so they come after it.
+    modules(vec![vec![plain, lessons(DELIVERED)], vec![relaxed]])?;
+    pack()?;
     call(node("tsc").args(["-p", "pages"]))?;
     call(node("vite").args(["build", "--logLevel", "warn"]))?;
     Ok(root().join(SITE))
@@ -93,21 +99,8 @@ pub fn demo_folder() -> Result<PathBuf, String> {
 /// A sentence: what is missing or failed.
 pub fn demo_site() -> Result<PathBuf, String> {
     install("web-demo")?;
-    let (plain, features) = BUILDS[0];
-    let wasm = root().join("web-demo/package/dist/wasm");
-    // At once: the bindings are made once both are there.
-    thread::scope(|scope| {
-        let bindgen = scope.spawn(bindgen);
-        let engine =
-            Module { package: "web-demo", name: "archipelago", build: plain, features, profile: DEMO };
-        let lesson = Module { package: "lesson", name: "lesson", build: plain, features, profile: DEMO };
-        // One after the other: they share a folder, and what they depend on.
-        let (engine_built, lesson_built) = (compile(&engine)?, compile(&lesson)?);
-        let bindgen = bindgen.join().expect("a build that fails says so")?;
-        bind(&bindgen, &engine, &engine_built, &wasm.join(plain))?;
-        bind(&bindgen, &lesson, &lesson_built, &root().join(LESSON))
-    })?;
-    stand_in(&wasm)?;
+    modules(vec![vec![engine(BUILDS[0], DEMO), lessons(DEMO)]])?;
+    stand_in(&root().join(ENGINE))?;
     call(node("tsc").args(["-p", "package"]))?;
     let folder = demo_folder()?;
     call(node("vite").args(["build", "--logLevel", "warn", "--emptyOutDir", "--outDir"]).arg(&folder))?;
@@ -120,21 +113,8 @@ pub fn demo_site() -> Result<PathBuf, String> {
 /// A sentence: what is missing or failed.
 pub fn package() -> Result<PathBuf, String> {
     install("web-demo")?;
-    let folder = root().join("web-demo/package");
-    let bindgen = bindgen()?;
-    // At once: most of a build is one thread that optimises the whole program.
-    thread::scope(|scope| {
-        let builds = BUILDS.map(|(build, features)| {
-            let (bindgen, out) = (&bindgen, folder.join("dist/wasm").join(build));
-            let engine =
-                Module { package: "web-demo", name: "archipelago", build, features, profile: DELIVERED };
-            scope.spawn(move || bind(bindgen, &engine, &compile(&engine)?, &out))
-        });
-        builds.into_iter().try_for_each(|build| build.join().expect("a build that fails says so"))
-    })?;
-    call(node("tsc").args(["-p", "package"]))?;
-    licences(&folder.join("dist"))?;
-    Ok(folder)
+    modules(engines().map(|engine| vec![engine]).into())?;
+    pack()
 }
 
 /// Builds the module of lessons, and gives its folder.
@@ -142,11 +122,16 @@ pub fn package() -> Result<PathBuf, String> {
 /// # Errors
 /// A sentence: what is missing or failed.
 pub fn lesson() -> Result<PathBuf, String> {
-    let out = root().join(LESSON);
-    let (build, features) = BUILDS[0];
-    let lesson = Module { package: "lesson", name: "lesson", build, features, profile: DELIVERED };
-    bind(&bindgen()?, &lesson, &compile(&lesson)?, &out)?;
-    Ok(out)
+    modules(vec![vec![lessons(DELIVERED)]])?;
+    Ok(root().join(LESSON))
+}
+
+/// The rest of the npm package, around the builds of the engine; its folder.
+fn pack() -> Result<PathBuf, String> {
+    let folder = root().join("web-demo/package");
+    call(node("tsc").args(["-p", "package"]))?;
+    licences(&folder.join("dist"))?;
+    Ok(folder)
 }
 
 /// Builds the parity tests of the GPU engine for browsers, and gives their folder. Not optimised for size.
@@ -174,11 +159,49 @@ struct Module {
     features: &'static str,
     /// Cargo's profile.
     profile: &'static str,
+    /// Where its JavaScript side is put.
+    out: PathBuf,
+}
+
+/// The engine as each browser gets it that has the features of a build.
+fn engine((build, features): (&'static str, &'static str), profile: &'static str) -> Module {
+    let out = root().join(ENGINE).join(build);
+    Module { package: "web-demo", name: "archipelago", build, features, profile, out }
+}
+
+fn engines() -> [Module; 2] {
+    BUILDS.map(|build| engine(build, DELIVERED))
+}
+
+fn lessons(profile: &'static str) -> Module {
+    let (build, features) = BUILDS[0];
+    Module { package: "lesson", name: "lesson", build, features, profile, out: root().join(LESSON) }
+}
+
+/// Builds modules. What stands in one list shares a folder of cargo's, and is compiled one after the other. Lists are
+/// compiled at once, for much of a build is one thread that optimises one crate; and beside them the program that makes
+/// the bindings.
+fn modules(lists: Vec<Vec<Module>>) -> Result<(), String> {
+    thread::scope(|scope| {
+        let bindgen = scope.spawn(bindgen);
+        let compiled: Vec<_> = lists
+            .into_iter()
+            .map(|list| {
+                let compiled = move |module: Module| Ok((compile(&module)?, module));
+                scope.spawn(move || list.into_iter().map(compiled).collect::<Result<Vec<_>, String>>())
+            })
+            .collect();
+        let bindgen = bindgen.join().expect("a build that fails says so")?;
+        compiled.into_iter().try_for_each(|list| {
+            let list = list.join().expect("a build that fails says so")?;
+            list.iter().try_for_each(|(file, module)| bind(&bindgen, module, file))
+        })
+    })
 }
 
 /// Compiles one module; the file that cargo leaves.
 fn compile(module: &Module) -> Result<PathBuf, String> {
-    let Module { package, name, build, features, profile } = module;
+    let Module { package, name, build, features, profile, .. } = module;
     let target = target_folder()?.join("web").join(build);
     println!("   {name}, {build}: {features}");
     let mut command = cargo(&["build", "--locked", "--quiet", "--profile", profile, "-p", package, "--lib"]);
@@ -189,10 +212,11 @@ fn compile(module: &Module) -> Result<PathBuf, String> {
     Ok(target.join(WASM).join(profile).join(format!("{}.wasm", package.replace('-', "_"))))
 }
 
-/// Makes the JavaScript side of `compiled`, in the folder `out`.
-fn bind(bindgen: &Path, module: &Module, compiled: &Path, out: &Path) -> Result<(), String> {
+/// Makes the JavaScript side of `module`, which was compiled to `file`.
+fn bind(bindgen: &Path, module: &Module, file: &Path) -> Result<(), String> {
+    let Module { name, out, .. } = module;
     fs::create_dir_all(out).map_err(|error| format!("{}: {error}", out.display()))?;
-    call(Command::new(bindgen).arg(compiled).arg(module.name).arg(out))
+    call(Command::new(bindgen).arg(file).arg(name).arg(out))
 }
 
 /// Copies the licences into the package: npm takes no links.
