@@ -84,8 +84,8 @@ fn rounds_after(syncer: &mut SyncerProcess, what: &str) -> Value {
 }
 
 /// Goal: learners of two gateways train one model by the program alone; an owner that is killed is followed by the
-/// other one, a gateway that is killed and started again knows all that was merged and has its learner back as the same,
-/// and in the end both gateways have the same parameters to the bit.
+/// other one, a gateway that is killed and started again knows all that was merged and has its learner back as the
+/// same, and in the end both gateways have the same parameters to the bit.
 #[test]
 fn processes_of_one_run_are_killed_and_the_others_go_on() {
     let _machine = whole_machine();

@@ -37,6 +37,7 @@ pub(super) fn settings(config: &ServeConfig) -> Result<(), ServerError> {
     config.alerts.webhook.as_deref().map_or(Ok(()), webhook::check)?;
     config::admin_token(config.admin_token.as_deref())?;
     allowed_origins(config)?;
+    config.cluster.part()?;
     fit(&config.dir)?;
     outside(&config.dir, config.data.as_ref().and_then(DataSource::path))?;
     Ok(())
