@@ -82,6 +82,7 @@ impl Membership {
                     return;
                 }
             }
+            tracing::error!("nothing is heard of the other processes any more: start this one anew");
         });
         Ok((syncer.led_elsewhere(self.process.0), said))
     }

@@ -180,3 +180,44 @@ async fn the_only_learner_comes_back() {
     let (fragment, base) = within("a question", back.question()).await;
     back.answer(fragment, base, 0.01);
 }
+
+/// Answers until something of it is merged.
+async fn merge(visitor: &mut Visitor) {
+    loop {
+        match visitor.next().await {
+            Message::Collect { fragment, base, .. } => visitor.answer(fragment, base, 0.01),
+            Message::Receipt { fate: Fate::Merged { .. }, .. } => return,
+            _ => {}
+        }
+    }
+}
+
+/// Goal: a new process of a learner of which much is merged is merged at another gateway too, which leased it nothing
+/// of that.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_begins_anew_elsewhere_is_merged() {
+    let services = Local::services();
+    let coast = Coast::open(&services, 2, 1);
+    for peer in [7, 8, 9] {
+        let mut other = coast.visit(peer, 1, None);
+        tokio::spawn(async move {
+            other.join().await;
+            loop {
+                merge(&mut other).await;
+            }
+        });
+    }
+    let mut visitor = coast.visit(1, 0, None);
+    let first = within("a welcome", visitor.join()).await;
+    for _ in 0..16 {
+        within("a merge", merge(&mut visitor)).await;
+    }
+    visitor.leave();
+    let mut fresh = coast.visit(1, 1, None);
+    fresh.number_from(1 << 50);
+    // It is leased less than what was merged of it.
+    fresh.step_ms = 20_000.0;
+    let welcome = within("a welcome", fresh.join()).await;
+    assert_eq!(welcome.learner, first.learner);
+    within("a merge elsewhere", merge(&mut fresh)).await;
+}

@@ -23,11 +23,18 @@ type Told = (FragmentId, u64, Option<Followed>);
 /// A state, and the change that leads there.
 type Led = (FragmentState, Vec<u8>);
 
+/// A merge whose state was looked for, and what was found.
+struct Sought {
+    merge: Box<MergeEntry>,
+    sum: u64,
+    led: Option<Led>,
+}
+
 /// The tapes of all fragments, as far as the syncer was told of them.
 pub(super) struct Following {
     services: Services,
     lanes: BTreeMap<FragmentId, Lane>,
-    jobs: JoinSet<(FragmentId, u64, MergeEntry, Led)>,
+    jobs: JoinSet<(FragmentId, u64, Sought)>,
     ready: VecDeque<Told>,
 }
 
@@ -70,12 +77,18 @@ impl Following {
                 return told;
             }
             let Some(done) = self.jobs.join_next().await else { return std::future::pending().await };
-            let (fragment, seq, merge, led) =
+            let (fragment, seq, Sought { merge, sum, led }) =
                 done.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()));
-            if let Some(lane) = self.lanes.get_mut(&fragment) {
-                (lane.state, lane.is_busy) = (led.0.clone(), false);
+            let Some(lane) = self.lanes.get_mut(&fragment) else { continue };
+            lane.is_busy = false;
+            match led {
+                Some(led) => {
+                    lane.state = led.0.clone();
+                    self.ready.push_back((fragment, seq, Some(Followed { merge: *merge, led: Some(led) })));
+                }
+                // It is looked for once more, unless there is a newer one by now.
+                None => lane.queue.push_front((seq, Record::Merged { merge, state: sum })),
             }
-            self.ready.push_back((fragment, seq, Some(Followed { merge, led: Some(led) })));
             self.step(fragment);
         }
     }
@@ -98,14 +111,14 @@ impl Following {
             let (segments, codec) = (Arc::clone(&lane.segments), lane.codec);
             self.jobs.spawn(async move {
                 let led = load(&services, (fragment, seq), state, &merge, sum, segments, codec).await;
-                (fragment, seq, *merge, led)
+                (fragment, seq, Sought { merge, sum, led })
             });
             return;
         }
     }
 }
 
-/// The state of this record, and the change that leads there; looked for until it is there.
+/// The state of this record, and the change that leads there; `None`, after a pause, if it is not there or not whole.
 async fn load(
     services: &Services,
     (fragment, seq): (FragmentId, u64),
@@ -114,35 +127,33 @@ async fn load(
     sum: u64,
     segments: Arc<Vec<Segment>>,
     codec: Codec,
-) -> Led {
-    let mut before = before;
-    loop {
-        let bytes = persist(|| services.blobs.load(fragment, seq)).await;
-        if let Some(bytes) = bytes {
-            let (from, merge, segments) = (before.clone(), merge.clone(), Arc::clone(&segments));
-            // It may be large.
-            let work = spawn_blocking(move || follow(&from, &merge, (&bytes, sum), &segments, codec));
-            let followed = match work.await {
-                Ok(followed) => followed,
-                Err(failed) if failed.is_panic() => std::panic::resume_unwind(failed.into_panic()),
-                // The runtime is ending, and this with it.
-                Err(_) => std::future::pending().await,
-            };
-            match followed {
-                Ok(led) => return led,
-                Err(error @ FollowError::Diverged { .. }) => {
-                    tracing::error!("{error}");
-                    // The state is right whatever led to it: learners fetch it as a whole.
-                    before.version = Version(u64::MAX);
-                }
-                Err(error) => {
-                    tracing::error!("{error}");
-                    sleep(AGAIN_AFTER).await;
-                }
-            }
-        } else {
-            tracing::warn!(%fragment, seq, "the state of a record is not in the storage yet");
-            sleep(AGAIN_AFTER).await;
+) -> Option<Led> {
+    let Some(bytes) = persist(|| services.blobs.load(fragment, seq)).await else {
+        tracing::warn!(%fragment, seq, "the state of a record is not in the storage");
+        sleep(AGAIN_AFTER).await;
+        return None;
+    };
+    let merge = merge.clone();
+    // It may be large.
+    let work = spawn_blocking(move || {
+        let followed = follow(&before, &merge, (&bytes, sum), &segments, codec);
+        if let Err(error @ FollowError::Diverged { .. }) = &followed {
+            tracing::error!("{error}");
+            // The state is right whatever led to it: learners fetch it as a whole.
+            let elsewhere = FragmentState { version: Version(u64::MAX), ..before };
+            return follow(&elsewhere, &merge, (&bytes, sum), &segments, codec);
         }
+        followed
+    });
+    match work.await {
+        Ok(Ok(led)) => Some(led),
+        Ok(Err(error)) => {
+            tracing::error!("{error}");
+            sleep(AGAIN_AFTER).await;
+            None
+        }
+        Err(failed) if failed.is_panic() => std::panic::resume_unwind(failed.into_panic()),
+        // The runtime is ending, and this with it.
+        Err(_) => std::future::pending().await,
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use archipelago_core::diloco::syncer::Input;
 use archipelago_core::wire::{ConnId, FragmentId, Hello, LearnerId};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::sleep;
 
 use crate::error::ServiceError;
@@ -38,6 +38,8 @@ pub(super) struct Reception {
 
 struct Guest {
     hello: Box<Hello>,
+    /// Ends what is asked for it.
+    asking: AbortHandle,
     /// Its number, and the records that it waits for, once they are known.
     waits: Option<(LearnerId, Numbers)>,
 }
@@ -69,8 +71,7 @@ impl Reception {
     pub(super) fn introduce(&mut self, conn: ConnId, hello: Box<Hello>) {
         let (services, known) = (self.services.clone(), self.told.clone());
         let (identity, returns) = (hello.identity.fingerprint(), hello.run.is_some());
-        self.guests.insert(conn, Guest { hello, waits: None });
-        self.asked.spawn(async move {
+        let asking = self.asked.spawn(async move {
             let number = persist(|| async { number(&*services.blobs, identity).await }).await;
             let Some(number) = number else { return (conn, Found::Nothing) };
             let newest = match returns {
@@ -79,6 +80,7 @@ impl Reception {
             };
             (conn, Found::Number(number, newest))
         });
+        self.guests.insert(conn, Guest { hello, asking, waits: None });
     }
 
     /// What is found out next of anybody who still waits. May be dropped and called again.
@@ -95,6 +97,8 @@ impl Reception {
             let needed: Numbers =
                 newest.into_iter().flatten().map(|(fragment, newest)| (fragment, newest + 1)).collect();
             guest.waits = Some((learner, needed));
+            // Whoever comes once more has left its older connections.
+            self.guests.retain(|&older, guest| older >= conn || !guest.is(learner));
             return match self.take(conn) {
                 Some((_, input)) => Called::In(Box::new(input)),
                 None => Called::Waits(learner),
@@ -102,7 +106,7 @@ impl Reception {
         }
     }
 
-    /// The syncer was told of this record: those who need not wait any more, and nobody else of the same number waits.
+    /// The syncer was told of this record: those who need not wait any more. Of one number nobody else waits.
     pub(super) fn reached(&mut self, fragment: FragmentId, seq: u64) -> Vec<(LearnerId, Input)> {
         self.told.insert(fragment, seq);
         let conns: Vec<ConnId> = self.guests.keys().copied().collect();
@@ -111,7 +115,9 @@ impl Reception {
 
     /// A connection is gone; the learner that waited on it, if it does on no other.
     pub(super) fn forget(&mut self, conn: ConnId) -> Option<LearnerId> {
-        let (learner, _) = self.guests.remove(&conn)?.waits?;
+        let guest = self.guests.remove(&conn)?;
+        guest.asking.abort();
+        let (learner, _) = guest.waits?;
         self.guests.values().all(|guest| !guest.is(learner)).then_some(learner)
     }
 
@@ -155,7 +161,7 @@ async fn newest(services: &Services, known: &Numbers) -> Result<Numbers, Service
     Ok(newest)
 }
 
-/// Asks until there is an answer: whoever waits for it ends this when nobody wants it any more.
+/// Asks until there is an answer; to be aborted when nobody wants it any more.
 pub(super) async fn persist<T, F: Future<Output = Result<T, ServiceError>>>(ask: impl Fn() -> F) -> T {
     let mut pause = AGAIN_FIRST;
     loop {

@@ -123,7 +123,7 @@ impl Coast {
         let hello = Hello { run, layout: None, identity, signature, work: 0, name, device, invite: None };
         line.say(Message::Hello(hello));
         let (codec, fragments) = (self.codec(), self.fragments());
-        Visitor { line, from, codec, fragments, welcome: None, serial: u64::from(peer) << 32 }
+        Visitor { line, from, codec, fragments, welcome: None, serial: u64::from(peer) << 32, step_ms: 3.0 }
     }
 }
 
@@ -148,6 +148,8 @@ pub struct Visitor {
     fragments: Arc<Fragments>,
     welcome: Option<Welcome>,
     serial: u64,
+    /// What it says that a step takes it, in milliseconds.
+    pub step_ms: f32,
 }
 
 impl Visitor {
@@ -165,9 +167,9 @@ impl Visitor {
         for (p, &version) in welcome.versions.iter().enumerate() {
             self.holds(FragmentId(p as u16), version);
         }
-        let state = LearnerState::Training;
+        let (state, step_ms) = (LearnerState::Training, self.step_ms);
         let progress =
-            Progress { run: RUN, leases: Vec::new(), steps: 1, tokens: 8, step_ms: 3.0, loss: 1.0, state };
+            Progress { run: RUN, leases: Vec::new(), steps: 1, tokens: 8, step_ms, loss: 1.0, state };
         self.say(Message::Progress(progress));
         welcome
     }

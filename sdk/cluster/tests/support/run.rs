@@ -75,6 +75,7 @@ impl Run {
             initial: self.initial(fragment),
             timing: Timing { step_ms: 10.0, launch_ms: 100.0, ..Timing::default() },
             rest_ms: self.rest_ms,
+            idle_ms: 0,
             again_ms: 300,
             sums_ms: 2_000,
         };

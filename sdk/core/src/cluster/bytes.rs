@@ -143,8 +143,9 @@ impl sealed::Checked for Reply {
     const KIND: u8 = 3;
 
     fn check(&self) -> Result<(), BytesError> {
-        if let Self::Here { step_ms, .. } = self {
-            return size("the time of a step", *step_ms);
+        if let Self::Here { paces, .. } = self {
+            size("the time of an answer", paces.answer_ms)?;
+            return size("the time of a step", paces.step_ms);
         }
         let Self::Offer(Offer { update, standing, .. }) = self else { return Ok(()) };
         let Standing { step_ms_least, .. } = *standing;

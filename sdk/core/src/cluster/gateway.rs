@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use super::{GatewayId, Notice, Offer, Record, Reply, Weighing};
+use crate::diloco::syncer::Paces;
 use crate::diloco::{Codec, PartialSum, Segment, Standing, SumError, SumPlan, Verified, Weighted};
 use crate::wire::{ConnId, LearnerId, Round, Serial, Version};
 
@@ -44,8 +45,8 @@ pub enum GatewayInput {
     Waits(LearnerId),
     /// It waits no more, and is gone if it did not come.
     WaitsNoMore(LearnerId),
-    /// A step takes the median of the learners so long, in milliseconds.
-    Pace(f64),
+    /// How fast its learners are.
+    Pace(Paces),
     /// What an owner tells all gateways.
     Notice(Notice),
     /// The records of the tape after this number, in order.
@@ -78,8 +79,12 @@ pub struct Gateway {
     learners: BTreeMap<LearnerId, ConnId>,
     /// Who waits to be.
     waiting: BTreeSet<LearnerId>,
-    /// What a step takes them, in milliseconds; 0 while that is not known.
-    step_ms: f64,
+    /// How fast those are who are connected.
+    paces: Paces,
+    /// In which round each was asked last, and by which connection.
+    asked: BTreeMap<LearnerId, (ConnId, Round)>,
+    /// Who has nothing to report in the newest round.
+    passed: BTreeSet<LearnerId>,
     /// The newest record that was seen.
     last: u64,
     /// The newest round that collects.
@@ -99,7 +104,9 @@ impl Gateway {
             terms,
             learners: BTreeMap::new(),
             waiting: BTreeSet::new(),
-            step_ms: 0.0,
+            paces: Paces::default(),
+            asked: BTreeMap::new(),
+            passed: BTreeSet::new(),
             last: 0,
             round: None,
             open: BTreeMap::new(),
@@ -116,6 +123,7 @@ impl Gateway {
             GatewayInput::Left(learner, conn) if self.learners.get(&learner) == Some(&conn) => {
                 self.learners.remove(&learner);
                 self.open.remove(&learner);
+                self.asked.remove(&learner);
                 self.say_who_is_here();
             }
             GatewayInput::Left(..) => {}
@@ -127,6 +135,7 @@ impl Gateway {
             }
             GatewayInput::Pass(learner, conn, round) => {
                 if self.learners.get(&learner) == Some(&conn) && self.round == Some(round) {
+                    self.passed.insert(learner);
                     self.orders.push_back(GatewayOrder::Reply(Reply::Pass { round, learner }));
                 }
             }
@@ -138,7 +147,7 @@ impl Gateway {
             GatewayInput::WaitsNoMore(learner) => {
                 self.waiting.remove(&learner);
             }
-            GatewayInput::Pace(step_ms) => self.step_ms = step_ms,
+            GatewayInput::Pace(paces) => self.paces = paces,
             GatewayInput::Notice(Notice::Collect(round)) => self.on_collect(round),
             GatewayInput::Notice(Notice::Weigh { round, cancelled, plan, weights }) => {
                 let mine = weights.iter().filter(|(gateway, _)| *gateway == self.terms.gateway);
@@ -187,7 +196,9 @@ impl Gateway {
         } else {
             // Of whatever was open here, another gateway has told it.
             self.open.remove(&learner);
-            self.orders.extend(self.round.map(|round| GatewayOrder::Ask(learner, conn, round)));
+            if let Some(round) = self.round {
+                self.ask(learner, conn, round);
+            }
         }
         self.say_who_is_here();
     }
@@ -212,11 +223,12 @@ impl Gateway {
         if is_over {
             return;
         }
-        self.round = Some(round);
-        for (&learner, &conn) in self.learners.iter().filter(|(learner, _)| !self.open.contains_key(learner))
-        {
-            self.orders.push_back(GatewayOrder::Ask(learner, conn, round));
+        if self.round.replace(round) != Some(round) {
+            self.passed.clear();
         }
+        let free = self.learners.iter().filter(|(learner, _)| !self.open.contains_key(learner));
+        let free: Vec<(LearnerId, ConnId)> = free.map(|(learner, conn)| (*learner, *conn)).collect();
+        free.into_iter().for_each(|(learner, conn)| self.ask(learner, conn, round));
         // An offer may have been lost; one that was not is taken once.
         let held = self.held.iter().filter(|(_, (unsettled, ..))| unsettled.round == round);
         let held: Vec<LearnerId> = held.map(|(learner, _)| *learner).collect();
@@ -224,11 +236,19 @@ impl Gateway {
         self.pass_for_waiting();
     }
 
-    /// Says of those who wait that they have nothing to report.
+    /// Asks a learner, once in a round: what is said on a connection is not lost as long as that lasts.
+    fn ask(&mut self, learner: LearnerId, conn: ConnId, round: Round) {
+        if self.asked.insert(learner, (conn, round)) != Some((conn, round)) {
+            self.orders.push_back(GatewayOrder::Ask(learner, conn, round));
+        }
+    }
+
+    /// Says of those who wait, and once more of those who said so, that they have nothing to report.
     fn pass_for_waiting(&mut self) {
         let Some(round) = self.round else { return };
-        let waiting = self.waiting.iter().filter(|learner| !self.held.contains_key(learner));
-        let passes = waiting.map(|&learner| GatewayOrder::Reply(Reply::Pass { round, learner }));
+        let nothing = self.waiting.union(&self.passed);
+        let nothing = nothing.filter(|learner| !self.held.contains_key(learner));
+        let passes = nothing.map(|&learner| GatewayOrder::Reply(Reply::Pass { round, learner }));
         self.orders.extend(passes);
     }
 
@@ -281,7 +301,7 @@ impl Gateway {
 
     fn say_who_is_here(&mut self) {
         let learners = self.learners.keys().chain(&self.waiting).copied().collect();
-        let here = Reply::Here { gateway: self.terms.gateway, learners, step_ms: self.step_ms };
+        let here = Reply::Here { gateway: self.terms.gateway, learners, paces: self.paces };
         self.orders.push_back(GatewayOrder::Reply(here));
     }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{GatewayId, OwnerTerms, Record};
+use crate::diloco::syncer::Paces;
 use crate::diloco::{OuterSpec, Timing, average};
 use crate::wire::Millis;
 
@@ -10,8 +11,10 @@ use crate::wire::Millis;
 #[derive(Debug)]
 pub(super) struct Measured {
     timing: Timing,
-    /// What a step takes the learners of each gateway, in milliseconds, and how many they are.
-    steps: BTreeMap<GatewayId, (f64, usize)>,
+    /// How fast the learners of each gateway are, and how many.
+    paces: BTreeMap<GatewayId, (Paces, usize)>,
+    /// Whether rounds are spread over a turn, which they are once the pace is known.
+    is_spread: bool,
     /// When the last round was launched.
     launched: Option<Millis>,
     /// Tokens that are merged on the fragment: the clock of the outer step.
@@ -21,7 +24,7 @@ pub(super) struct Measured {
 impl Measured {
     /// Nothing is, but what `terms` begin with.
     pub(super) fn new(terms: &OwnerTerms) -> Self {
-        Self { timing: terms.timing, steps: BTreeMap::new(), launched: None, tokens: 0 }
+        Self { timing: terms.timing, paces: BTreeMap::new(), is_spread: false, launched: None, tokens: 0 }
     }
 
     /// By which rounds end.
@@ -51,27 +54,43 @@ impl Measured {
         }
     }
 
-    /// A gateway says what a step takes its learners, and how many they are: the median learner's time counts, as far
-    /// as that can be told of medians.
-    pub(super) fn note_steps(
+    /// A gateway says how fast its learners are, and how many: the median learner counts, as far as that can be told of
+    /// medians.
+    pub(super) fn note_paces(
         &mut self,
+        now: Millis,
         terms: &OwnerTerms,
         gateway: GatewayId,
-        step_ms: f64,
+        paces: Paces,
         learners: usize,
     ) {
-        self.steps.insert(gateway, (step_ms, learners));
-        self.measure(terms);
+        self.paces.insert(gateway, (paces, learners));
+        if let Some(answer_ms) = self.median(|paces| paces.answer_ms) {
+            self.timing.answer_ms = answer_ms;
+        }
+        let Some(step_ms) = self.median(|paces| paces.step_ms) else { return };
+        let steps = f64::from(terms.rounds.sync_every) / f64::from(terms.fragments.max(1));
+        self.timing.step_ms = step_ms;
+        self.timing.launch_ms = step_ms * steps.max(1.0);
+        if !self.is_spread {
+            // Owners know nothing of each other: each begins at its place in the turn, as rounds of one process do.
+            let turn_ms = f64::from(terms.rounds.sync_every) * step_ms;
+            let place = f64::from(terms.rounds.fragment.0) / f64::from(terms.fragments.max(1));
+            let before_ms = (turn_ms * (1.0 - place)) as u64;
+            (self.is_spread, self.launched) = (true, Some(Millis(now.0.saturating_sub(before_ms))));
+        }
     }
 
     /// A gateway is gone.
     pub(super) fn forget(&mut self, gateway: GatewayId) {
-        self.steps.remove(&gateway);
+        self.paces.remove(&gateway);
     }
 
-    fn measure(&mut self, terms: &OwnerTerms) {
-        let known = self.steps.values().filter(|(step_ms, learners)| *step_ms > 0.0 && *learners > 0);
-        let mut known: Vec<(f64, usize)> = known.copied().collect();
+    /// The time of the median learner; `None` while nobody's is known.
+    fn median(&self, time: impl Fn(&Paces) -> f64) -> Option<f64> {
+        let known = self.paces.values().map(|(paces, learners)| (time(paces), *learners));
+        let mut known: Vec<(f64, usize)> =
+            known.filter(|(time_ms, learners)| *time_ms > 0.0 && *learners > 0).collect();
         known.sort_by(|(one, _), (other, _)| one.total_cmp(other));
         let half = known.iter().map(|(_, learners)| learners).sum::<usize>().div_ceil(2);
         let mut before = 0;
@@ -79,17 +98,17 @@ impl Measured {
             before += learners;
             before >= half
         });
-        let Some((step_ms, _)) = median else { return };
-        let steps = f64::from(terms.rounds.sync_every) / f64::from(terms.fragments.max(1));
-        self.timing.step_ms = step_ms;
-        self.timing.launch_ms = step_ms * steps.max(1.0);
+        median.map(|(time_ms, _)| time_ms)
     }
 
-    /// When the next round may be launched: H steps after the last one, as far as their time is known.
+    /// When the next round may be launched: H steps after the last one; or while nobody says what a step takes, as when
+    /// nobody trains, after `idle_ms`.
     pub(super) fn may_launch_at(&self, terms: &OwnerTerms) -> Millis {
-        let known_ms = self.steps.values().any(|(step_ms, _)| *step_ms > 0.0).then_some(self.timing.step_ms);
-        let turn_ms = f64::from(terms.rounds.sync_every) * known_ms.unwrap_or(0.0);
-        self.launched.map_or(Millis(0), |launched| launched.after(turn_ms.ceil() as u64))
+        let turn_ms = match self.median(|paces| paces.step_ms) {
+            Some(step_ms) => (f64::from(terms.rounds.sync_every) * step_ms).ceil() as u64,
+            None => terms.idle_ms,
+        };
+        self.launched.map_or(Millis(0), |launched| launched.after(turn_ms))
     }
 
     /// A round was launched.
@@ -114,7 +133,7 @@ mod tests {
     use crate::cluster::ProcessId;
     use crate::diloco::syncer::{Syncer, SyncerConfig};
     use crate::testing::{layout, spec};
-    use crate::wire::RunId;
+    use crate::wire::{FragmentId, RunId};
 
     fn terms() -> OwnerTerms {
         let (layout, config) = (layout(), SyncerConfig::default());
@@ -122,28 +141,34 @@ mod tests {
         OwnerTerms::of(&syncer, ProcessId(1)).unwrap().swap_remove(0)
     }
 
-    /// Goal: rounds of a fragment are as far apart as H steps of the median learner take, whoever it is connected to.
+    /// Goal: rounds of a fragment are as far apart as H steps of the median learner take, whoever it is connected to,
+    /// and those of other fragments lie between them.
     #[test]
     fn the_median_learner_sets_the_pace() {
-        let terms = terms();
+        let mut terms = terms();
+        terms.idle_ms = 700;
+        terms.rounds.fragment = FragmentId(1);
         let mut measured = Measured::new(&terms);
+        assert_eq!(measured.may_launch_at(&terms), Millis(0));
         measured.note_launch(Millis(1_000));
-        assert_eq!(measured.may_launch_at(&terms), Millis(1_000), "nothing is known");
+        assert_eq!(measured.may_launch_at(&terms), Millis(1_700), "nothing is known");
         let h = u64::from(terms.rounds.sync_every);
-        measured.note_steps(&terms, GatewayId(1), 50.0, 1);
-        assert_eq!(measured.may_launch_at(&terms), Millis(1_000 + 50 * h));
-        measured.note_steps(&terms, GatewayId(2), 10.0, 3);
-        assert_eq!(measured.may_launch_at(&terms), Millis(1_000 + 10 * h));
-        measured.note_steps(&terms, GatewayId(3), 90.0, 9);
-        assert_eq!(measured.may_launch_at(&terms), Millis(1_000 + 90 * h));
-        measured.note_steps(&terms, GatewayId(3), 0.0, 9);
+        let says = |measured: &mut Measured, gateway, step_ms, learners| {
+            let paces = Paces { step_ms, answer_ms: 2.0 * step_ms };
+            measured.note_paces(Millis(5_000), &terms, GatewayId(gateway), paces, learners);
+            measured.may_launch_at(&terms)
+        };
+        assert_eq!(says(&mut measured, 1, 50.0, 1), Millis(5_000 + 50 * h / 3), "it is the second of three");
+        measured.note_launch(Millis(6_000));
+        assert_eq!(says(&mut measured, 2, 10.0, 3), Millis(6_000 + 10 * h));
+        assert_eq!(says(&mut measured, 3, 90.0, 9), Millis(6_000 + 90 * h));
+        assert_eq!(measured.timing().answer_ms, 180.0);
         assert_eq!(
-            measured.may_launch_at(&terms),
-            Millis(1_000 + 10 * h),
+            says(&mut measured, 3, 0.0, 9),
+            Millis(6_000 + 10 * h),
             "what says nothing counts for nothing"
         );
         measured.forget(GatewayId(2));
-        measured.note_steps(&terms, GatewayId(3), 0.0, 0);
-        assert_eq!(measured.may_launch_at(&terms), Millis(1_000 + 50 * h));
+        assert_eq!(says(&mut measured, 3, 0.0, 0), Millis(6_000 + 50 * h));
     }
 }

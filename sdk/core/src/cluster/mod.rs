@@ -48,6 +48,7 @@ use serde::{Deserialize, Serialize};
 pub use state::{state_bytes, state_of};
 pub use terms::OwnerTerms;
 
+use crate::diloco::syncer::Paces;
 use crate::diloco::{MergeEntry, Standing, SumPlan, Verified};
 use crate::wire::{LearnerId, Round, Serial};
 
@@ -130,8 +131,8 @@ pub enum Reply {
         gateway: GatewayId,
         /// Those who are there.
         learners: BTreeSet<LearnerId>,
-        /// What a step takes the median of them, in milliseconds; 0 while that is not known.
-        step_ms: f64,
+        /// How fast they are.
+        paces: Paces,
     },
     /// A learner of its has nothing to report in this round.
     Pass {

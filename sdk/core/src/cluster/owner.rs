@@ -229,8 +229,8 @@ impl Owner {
     }
 
     fn on_reply(&mut self, now: Millis, reply: Reply) {
-        if let Reply::Here { gateway, learners, step_ms } = reply {
-            self.measured.note_steps(&self.terms, gateway, step_ms, learners.len());
+        if let Reply::Here { gateway, learners, paces } = reply {
+            self.measured.note_paces(now, &self.terms, gateway, paces, learners.len());
             self.here.insert(gateway, (now, learners));
             return;
         }
@@ -290,6 +290,7 @@ impl Owner {
         if invited.is_empty() {
             return;
         }
+        leading.rounds.unask_all_but(&invited);
         let work = Work::launch(now, &self.terms, &mut leading.rounds, Round(self.last + 1), invited);
         leading.step = Step::Working(Box::new(work));
         self.measured.note_launch(now);

@@ -27,12 +27,17 @@ pub struct OwnerTerms {
     /// Time from the end of a round to the next one, in milliseconds, at least. Rounds are also H steps of the median
     /// learner apart, as far as gateways say what a step takes.
     pub rest_ms: u64,
+    /// Time from one round to the next while nobody says what a step takes, in milliseconds: they end with nothing, and
+    /// are there for learners who wait for the end of one.
+    pub idle_ms: u64,
     /// What is not answered is said or asked again after so many milliseconds.
     pub again_ms: u64,
     /// A round whose sums do not come is given up after so many milliseconds.
     pub sums_ms: u64,
 }
 
+/// Time between two rounds while nobody is known to train, in milliseconds. Constant of ours.
+const IDLE_MS: u64 = 2_000;
 /// An owner looks again for what it was not answered after so many milliseconds. Constant of ours.
 const AGAIN_MS: u64 = 300;
 /// A round whose sums do not come is given up after so many milliseconds. Constant of ours.
@@ -55,6 +60,7 @@ impl OwnerTerms {
             initial: initial.clone(),
             timing: Timing::default(),
             rest_ms: 0,
+            idle_ms: IDLE_MS,
             again_ms: AGAIN_MS,
             sums_ms: SUMS_MS,
         };

@@ -74,8 +74,9 @@ pub(super) fn run(seed: u64) -> Run {
         momentum_warmup_tokens: 0.0,
         fragments: 1,
         initial: FragmentState::new(theta),
-        timing: Timing { step_ms: 10.0, launch_ms: 100.0, ..Timing::default() },
+        timing: Timing { step_ms: 10.0, launch_ms: 300.0, ..Timing::default() },
         rest_ms: 100,
+        idle_ms: 0,
         again_ms: 300,
         sums_ms: 2_000,
     };

@@ -160,7 +160,10 @@ fn late_word_of_one_connection_is_no_word_of_the_next() {
     let mut hear = |input: GatewayInput| -> Vec<GatewayOrder> {
         gateway.handle(input);
         let orders = std::iter::from_fn(|| gateway.poll());
-        orders.filter(|order| !matches!(order, GatewayOrder::Reply(Reply::Here { .. }))).collect()
+        let is_word = |order: &GatewayOrder| {
+            !matches!(order, GatewayOrder::Reply(Reply::Here { .. }) | GatewayOrder::Seen(..))
+        };
+        orders.filter(is_word).collect()
     };
     let (learner, older, newer) = (LearnerId(1), ConnId(1), ConnId(2));
     let update = |conn| {

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::cluster::{GatewayId, ProcessId};
+use crate::diloco::syncer::Paces;
 use crate::diloco::{
     FragmentId, LearnerId, MergeEntry, MergeRule, OuterSpec, Repute, Round, Serial, Summing, Version,
 };
@@ -82,7 +83,7 @@ fn replies() -> Vec<Reply> {
         Reply::Here {
             gateway: GatewayId(1),
             learners: BTreeSet::from([LearnerId(3), LearnerId(300_000)]),
-            step_ms: 12.5,
+            paces: Paces { step_ms: 12.5, answer_ms: 90.0 },
         },
         Reply::Pass { round: Round(9), learner: LearnerId(3) },
         offer(json!({ "Ok": { "squares": [0.5, 0.0] } }), 1.5),
@@ -115,8 +116,12 @@ fn bytes_stay_as_they_are() {
         Record::Abandoned.to_bytes(),
         Record::Took(ProcessId(5)).to_bytes(),
         Notice::Collect(Round(7)).to_bytes(),
-        Reply::Here { gateway: GatewayId(1), learners: BTreeSet::from([LearnerId(3)]), step_ms: 0.5 }
-            .to_bytes(),
+        Reply::Here {
+            gateway: GatewayId(1),
+            learners: BTreeSet::from([LearnerId(3)]),
+            paces: Paces { step_ms: 0.5, answer_ms: 2.0 },
+        }
+        .to_bytes(),
     ]
     .iter()
     .map(|bytes| bytes.iter().map(|byte| format!("{byte:02x}")).collect())
@@ -125,7 +130,10 @@ fn bytes_stay_as_they_are() {
         "4152434c0201a94162616e646f6e6564",
         "4152434c020181a4546f6f6b05",
         "4152434c020281a7436f6c6c65637407",
-        "4152434c020381a44865726583a76761746577617901a86c6561726e6572739103a7737465705f6d73cb3fe0000000000000",
+        concat!(
+            "4152434c020381a44865726583a76761746577617901a86c6561726e6572739103a570616365",
+            "7382a7737465705f6d73cb3fe0000000000000a9616e737765725f6d73cb4000000000000000"
+        ),
     ];
     assert_eq!(found, expected);
 }
@@ -173,9 +181,13 @@ fn numbers_are_numbers() {
         assert_eq!(found, Err(BytesError::Number { what: "a weight" }), "{wrong}");
         let found = Reply::of_bytes(&with(&square, 0.125, wrong)).map(|_| ());
         assert_eq!(found, Err(BytesError::Number { what: "a sum of squares" }), "{wrong}");
-        let here = Reply::Here { gateway: GatewayId(1), learners: BTreeSet::new(), step_ms: wrong };
-        let found = Reply::of_bytes(&here.to_bytes()).map(|_| ());
-        assert_eq!(found, Err(BytesError::Number { what: "the time of a step" }), "{wrong}");
+        for (step_ms, answer_ms, what) in
+            [(wrong, 1.0, "the time of a step"), (1.0, wrong, "the time of an answer")]
+        {
+            let (gateway, learners, paces) = (GatewayId(1), BTreeSet::new(), Paces { step_ms, answer_ms });
+            let found = Reply::of_bytes(&Reply::Here { gateway, learners, paces }.to_bytes()).map(|_| ());
+            assert_eq!(found, Err(BytesError::Number { what }), "{wrong}");
+        }
         let found = Reply::of_bytes(&offer(nothing(), wrong).to_bytes()).map(|_| ());
         assert_eq!(found, Err(BytesError::Number { what: "the time of a step" }), "{wrong}");
         let found = Notice::of_bytes(&with(&weigh(1.0).to_bytes(), 1.5, wrong));

@@ -129,7 +129,10 @@ impl Learner {
         track.has_drifted = false;
         let run = part.run;
         self.out.push_back(Output::Load { fragment, version, values, keep });
-        self.out.push_back(Output::Send(Message::Holds { run, fragment, version }));
+        // Before it is welcomed nobody would hear it, and once it is it says all that it holds.
+        if self.welcomed {
+            self.out.push_back(Output::Send(Message::Holds { run, fragment, version }));
+        }
         self.catch_up(now, fragment, None);
         self.fetch_due(now);
         self.ready(now);

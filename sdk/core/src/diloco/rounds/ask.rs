@@ -1,5 +1,7 @@
 //! Who is asked, and when again.
 
+use std::collections::BTreeSet;
+
 use super::{Answered, Rounds, is_overdue};
 use crate::wire::{LearnerId, Millis};
 
@@ -38,6 +40,12 @@ impl Rounds {
         };
         open.answer(learner);
         Some(Answered { round: Some(open.round), tokens: 0, after_ms: Some(now.since(asked)) })
+    }
+
+    /// Nobody but `those` is there any more, and nobody waits for others.
+    pub fn unask_all_but(&mut self, those: &BTreeSet<LearnerId>) {
+        self.asked.retain(|learner, _| those.contains(learner));
+        self.passed.retain(|learner| those.contains(learner));
     }
 
     /// The connection of `learner` is gone, and with it every question: nobody waits for it any more.

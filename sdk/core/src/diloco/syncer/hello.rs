@@ -23,6 +23,11 @@ impl Syncer {
         if let Err(bye) = self.judge(hello) {
             return self.close(conn, bye);
         }
+        if self.roster.conn(learner).is_some_and(|newer| newer > conn) {
+            // It waited while the same learner came once more: nobody hears what is said here any more.
+            let reason = "a newer connection with the same identity took over";
+            return self.refuse(conn, CloseCode::Replaced, reason.into());
+        }
         let known = self.knows(learner).then_some(learner);
         self.take_in(now, conn, hello, known, Some(learner));
     }
@@ -84,8 +89,8 @@ impl Syncer {
 
     fn welcome(&mut self, now: Millis, conn: ConnId, hello: &Hello, number: Option<LearnerId>) {
         let (learner, returning) = self.books.enrol(&hello.identity, &hello.name, &hello.device, number);
-        if number.is_some() && hello.run.is_some() {
-            self.credit(learner);
+        if number.is_some() {
+            self.credit(learner, hello.run.is_some());
         }
         if hello.run.is_none() {
             // A new process: whatever the one before was doing is lost.

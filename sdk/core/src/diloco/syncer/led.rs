@@ -11,9 +11,9 @@
 
 use std::collections::BTreeMap;
 
-use super::{Answer, Event, Followed, Output, Syncer, Upward};
+use super::{Answer, Event, Followed, Output, Paces, Syncer, Upward};
 use crate::diloco::books::LEASE_WINDOWS_MAX;
-use crate::diloco::{MergeEntry, Settled, Verified};
+use crate::diloco::{MergeEntry, Settled, Timing, Verified};
 use crate::wire::{
     ConnId, Fate, FragmentId, LateReason, LearnerId, LeaseGrant, LeaseId, Merged, Message, Millis, Round,
     Serial,
@@ -33,12 +33,14 @@ pub(super) struct Led {
     asked: BTreeMap<(FragmentId, LearnerId), Question>,
     /// The newest round of each fragment that was heard of, and since when.
     newest: BTreeMap<FragmentId, (Round, Millis)>,
-    /// The pace that was told last.
-    step_ms: f64,
+    /// The paces that were told last.
+    told: Paces,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Question {
+    /// When it was asked.
+    since: Millis,
     /// An answer is of this round.
     round: Round,
     /// It is to be asked in this one, which may be a later one.
@@ -53,7 +55,8 @@ impl Syncer {
         // Another process may have leased to the same learner.
         self.books.number_leases_from(LeaseId((process & 0x7fff_ffff) * LEASES_OF_A_PROCESS));
         let salt = (process >> 48) as u16;
-        self.led = Some(Led { salt, asked: BTreeMap::new(), newest: BTreeMap::new(), step_ms: 0.0 });
+        self.led =
+            Some(Led { salt, asked: BTreeMap::new(), newest: BTreeMap::new(), told: Paces::default() });
         self
     }
 
@@ -71,10 +74,12 @@ impl Syncer {
 
     /// Passes on how fast learners are, where that is news.
     pub(super) fn tell_pace(&mut self) {
-        let step_ms = self.schedule.timing().step_ms;
-        if let Some(led) = self.led.as_mut().filter(|led| led.step_ms != step_ms) {
-            led.step_ms = step_ms;
-            self.out.push_back(Output::Upward(Upward::Pace(step_ms)));
+        let &Timing { step_ms, answer_ms, .. } = self.schedule.timing();
+        let paces = Paces { step_ms, answer_ms };
+        let is_news = |told: Paces| is_other(told.step_ms, step_ms) || is_other(told.answer_ms, answer_ms);
+        if let Some(led) = self.led.as_mut().filter(|led| is_news(led.told)) {
+            led.told = paces;
+            self.out.push_back(Output::Upward(Upward::Pace(paces)));
         }
     }
 
@@ -85,10 +90,14 @@ impl Syncer {
         LeaseGrant { epoch: u32::from(led.salt) << EPOCH_BITS | grant.epoch & epochs, ..grant }
     }
 
-    /// One that comes back may have been leased text elsewhere: that much more counts of what it hands in, as after a
-    /// restart.
-    pub(super) fn credit(&mut self, learner: LearnerId) {
-        let windows = 2 * self.leases().epoch_windows().min(u64::from(LEASE_WINDOWS_MAX));
+    /// What is merged of `learner` elsewhere was leased to it there. One that comes back, and of which something is
+    /// merged, may have been leased more: that counts of what it hands in, as after a restart.
+    pub(super) fn credit(&mut self, learner: LearnerId, returns: bool) {
+        let is_merged = self.ledger().account(learner).is_some_and(|account| !account.is_stranger());
+        let windows = match returns && is_merged {
+            true => 2 * self.leases().epoch_windows().min(u64::from(LEASE_WINDOWS_MAX)),
+            false => 0,
+        };
         self.books.credit(learner, windows * u64::from(self.spec.model.context));
     }
 
@@ -112,7 +121,9 @@ impl Syncer {
         match known {
             // What it answers is of the round in which it was asked; then it is asked once more.
             Some(question) => question.newest = question.newest.max(round),
-            None => drop(led.asked.insert((fragment, learner), Question { round, newest: round })),
+            None => {
+                led.asked.insert((fragment, learner), Question { since: now, round, newest: round });
+            }
         }
         if is_new {
             // How much learners may say goes by the rounds that there were.
@@ -143,12 +154,21 @@ impl Syncer {
         conn: ConnId,
     ) -> Option<Round> {
         let led = self.led.as_mut()?;
-        let newest = match led.asked.remove(&(fragment, learner)) {
-            Some(Question { round, newest }) if round == newest => return Some(round),
+        let question = led.asked.remove(&(fragment, learner));
+        let newest = match question {
             Some(Question { newest, .. }) => newest,
             None => led.newest.get(&fragment)?.0,
         };
-        led.asked.insert((fragment, learner), Question { round: newest, newest });
+        if let Some(Question { since, round, .. }) = question {
+            let after_ms = now.since(since);
+            self.roster.note_answer(learner, after_ms);
+            self.schedule.note_answer(after_ms);
+            if round == newest {
+                return Some(round);
+            }
+        }
+        let question = Question { since: now, round: newest, newest };
+        self.led.as_mut()?.asked.insert((fragment, learner), question);
         self.ask(now, fragment, learner, conn);
         None
     }
@@ -162,8 +182,7 @@ impl Syncer {
         let standing = self.standing(now, learner, fragment);
         let since = self.led.as_ref().and_then(|led| led.newest.get(&fragment)).map(|(_, since)| *since);
         let after_ms = now.since(since.unwrap_or(now));
-        self.roster.note_answer(learner, after_ms);
-        self.schedule.note_answer(after_ms);
+        self.tell_pace();
         self.event(Event::Answered { round: Some(round), fragment, learner, tokens, after_ms });
         let answer = Answer::Update(Box::new(update), standing);
         self.upward(|| Upward::Answer(fragment, learner, conn, round, answer));
@@ -257,3 +276,11 @@ impl Syncer {
         }
     }
 }
+
+/// Whether a time is another one, by more than a tenth: what changes with each answer need not be told each time.
+fn is_other(before: f64, now: f64) -> bool {
+    (before - now).abs() > 0.1 * before.max(now)
+}
+
+#[cfg(test)]
+mod tests;

@@ -67,7 +67,7 @@ pub use status::{LearnerStatus, Status};
 pub use trained::{Fruit, Trained};
 use undo::Undoing;
 pub use undo::{HARMS_MAX, Trust};
-pub use upward::{Answer, Followed, Upward};
+pub use upward::{Answer, Followed, Paces, Upward};
 
 use super::{
     Books, Codec, Downlink, Entry, FragmentState, Fragments, Layout, LeasePool, Ledger, MergeRule,

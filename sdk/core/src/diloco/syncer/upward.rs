@@ -1,5 +1,7 @@
 //! What a syncer whose rounds are led elsewhere passes on, and what it is told.
 
+use serde::{Deserialize, Serialize};
+
 use crate::diloco::{FragmentState, MergeEntry, Standing, Verified};
 use crate::wire::{ConnId, FragmentId, Hello, LearnerId, Round};
 
@@ -16,10 +18,19 @@ pub enum Upward {
     Left(LearnerId, ConnId),
     /// A connection is gone by which nobody took part.
     Gone(ConnId),
-    /// A step takes the median learner so long, in milliseconds.
-    Pace(f64),
+    /// How fast its learners are by now.
+    Pace(Paces),
     /// A learner answered in this round, by this connection.
     Answer(FragmentId, LearnerId, ConnId, Round, Answer),
+}
+
+/// How fast learners are; 0 while that is not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Paces {
+    /// What a step takes the median of them, in milliseconds.
+    pub step_ms: f64,
+    /// What an answer takes as a rule, in milliseconds.
+    pub answer_ms: f64,
 }
 
 /// What a learner answered.

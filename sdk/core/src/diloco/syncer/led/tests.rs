@@ -1,0 +1,129 @@
+//! Rounds that are led elsewhere, as a syncer sees them.
+
+use crate::diloco::syncer::{Answer, Event, Followed, Input, Output, Syncer, SyncerConfig, Upward};
+use crate::diloco::{Codec, MergeEntry, MergeRule, OuterSpec, Part, Summing, checksum};
+use crate::testing::larger;
+use crate::wire::{
+    ConnId, Fate, FragmentId, Hello, Identity, LearnerId, LearnerState, Message, Millis, Progress, Round,
+    RunId, Serial, Signature, Update, Version,
+};
+
+const RUN: RunId = RunId(7);
+const P: FragmentId = FragmentId(0);
+const LEARNER: LearnerId = LearnerId(5);
+const CONN: ConnId = ConnId(1);
+
+/// A merge elsewhere of an update of the learner.
+fn merge(tokens: u64) -> MergeEntry {
+    let part = Part {
+        learner: LEARNER,
+        serial: Serial(1),
+        base: Version(0),
+        steps: 3,
+        tokens,
+        weight: 1.0,
+        checksum: 0,
+        after_ms: None,
+        reach_steps: None,
+    };
+    MergeEntry {
+        round: Round(4),
+        fragment: P,
+        base: Version(0),
+        version: Version(4),
+        rule: MergeRule::Radial,
+        summing: Summing::Exact,
+        outer: OuterSpec::default(),
+        radii: Vec::new(),
+        parts: vec![part],
+        absent: 0.0,
+        experts: Vec::new(),
+        checksum: 0,
+        digest: 0,
+        norm: 0.0,
+    }
+}
+
+fn says(syncer: &mut Syncer, input: Input) -> Vec<Output> {
+    syncer.handle(Millis(60_000), input);
+    std::iter::from_fn(|| syncer.poll()).collect()
+}
+
+fn update(syncer: &Syncer) -> Message {
+    let (codec, segments) =
+        (Codec::new(&syncer.spec().exchange).unwrap(), syncer.fragments().segments(P).unwrap());
+    let body = codec.encode(segments, &vec![0.1; syncer.fragments().len(P)]);
+    let (serial, checksum) = (Serial(2), checksum(&body));
+    let (base, seen) = (Version(0), Vec::new());
+    Message::Update(Update {
+        run: RUN,
+        fragment: P,
+        serial,
+        base,
+        steps: 1,
+        tokens: 32,
+        body,
+        checksum,
+        seen,
+    })
+}
+
+/// Goal: a learner of which far more was merged elsewhere than is leased to it here has something that counts from
+/// its first lease on, as a new process of it too; what it answers is of the round in which it was asked.
+#[test]
+fn what_was_merged_elsewhere_is_no_debt_here() {
+    let (spec, layout) = larger();
+    let theta = vec![0.0; layout.len()];
+    let mut syncer =
+        Syncer::new(RUN, spec, SyncerConfig::default(), &layout, &theta).unwrap().led_elsewhere(1);
+    let followed = Followed { merge: merge(50_000_000), led: None };
+    says(&mut syncer, Input::Followed(Box::new(followed)));
+    let hello = Hello {
+        run: None,
+        layout: None,
+        identity: Identity([5; 32]),
+        signature: Signature::NONE,
+        work: 0,
+        name: String::new(),
+        device: String::new(),
+        invite: None,
+    };
+    let said = says(&mut syncer, Input::Message(CONN, Message::Hello(hello)));
+    let [Output::Upward(Upward::Introduce(CONN, hello))] = <[_; 1]>::try_from(said).unwrap() else {
+        panic!("it is asked who that is");
+    };
+    let said = says(&mut syncer, Input::Introduced { conn: CONN, learner: LEARNER, hello });
+    let welcome = said.iter().find_map(|output| match output {
+        Output::Send(CONN, Message::Welcome(welcome)) => Some(welcome),
+        _ => None,
+    });
+    assert_eq!(welcome.unwrap().merged[0], Some(Serial(1)), "it hears what was merged elsewhere");
+    let layout = syncer.fragments().hash();
+    says(&mut syncer, Input::Message(CONN, Message::Ready { run: RUN, layout, batch: 4 }));
+    let state = LearnerState::Training;
+    let (leases, tokens) = (Vec::new(), 32);
+    let progress = Progress { run: RUN, leases, steps: 1, tokens, step_ms: 1_000.0, loss: 1.0, state };
+    says(&mut syncer, Input::Message(CONN, Message::Progress(progress)));
+
+    let asked = |round| Input::Asked { fragment: P, learner: LEARNER, conn: CONN, round };
+    says(&mut syncer, asked(Round(8)));
+    let answer = update(&syncer);
+    let said = says(&mut syncer, Input::Message(CONN, answer));
+    let standing = said.iter().find_map(|output| match output {
+        Output::Upward(Upward::Answer(P, LEARNER, CONN, Round(8), Answer::Update(_, standing))) => {
+            Some(standing)
+        }
+        _ => None,
+    });
+    assert!(standing.unwrap().unmerged_tokens > 0, "{standing:?}");
+
+    // Asked in one round and answered in the next: it is late, and asked once more.
+    says(&mut syncer, asked(Round(9)));
+    says(&mut syncer, asked(Round(10)));
+    let answer = update(&syncer);
+    let said = says(&mut syncer, Input::Message(CONN, answer));
+    let is_late =
+        |output: &Output| matches!(output, Output::Event(Event::Settled { fate: Fate::Late(_), .. }));
+    let is_asked = |output: &Output| matches!(output, Output::Send(CONN, Message::Collect { .. }));
+    assert!(said.iter().any(is_late) && said.iter().any(is_asked), "{said:?}");
+}
