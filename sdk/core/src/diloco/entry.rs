@@ -10,7 +10,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::audit::Fault;
-use crate::diloco::{ExpertWeights, MergeRule, OuterSpec, Summing};
+use crate::diloco::{ExpertWeights, MergeRule, OuterSpec, Settled, Summing};
 use crate::wire::{Fate, FragmentId, LearnerId, LeaseGrant, LeaseId, Round, Serial, Share, Version};
 
 /// One decision of the syncer.
@@ -165,6 +165,26 @@ pub struct Part {
 
 fn is_zero(weight: &f64) -> bool {
     *weight == 0.0
+}
+
+impl MergeEntry {
+    /// What became of the update of each learner, by id.
+    pub(crate) fn settled(&self) -> impl Iterator<Item = Settled> {
+        let &Self { round, fragment, version, .. } = self;
+        let total = self.absent + self.parts.iter().map(|part| part.weight).sum::<f64>();
+        self.parts.iter().map(move |&Part { learner, serial, tokens, weight, .. }| {
+            let fate = Fate::Merged { version, weight: (weight / total) as f32, tokens };
+            Settled { round: Some(round), fragment, learner, serial, tokens, fate }
+        })
+    }
+}
+
+impl Part {
+    /// What a step took its sender, in milliseconds: the time since its update before this one over the steps of this
+    /// one; `None` for the first.
+    pub(crate) fn step_ms(&self) -> Option<f64> {
+        self.after_ms.map(|after_ms| after_ms as f64 / f64::from(self.steps.max(1)))
+    }
 }
 
 impl Entry {

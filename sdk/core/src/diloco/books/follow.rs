@@ -2,8 +2,8 @@
 
 use super::LeasePool;
 use super::{LeaseError, Ledger};
-use crate::diloco::{Entry, MergeEntry};
-use crate::wire::{Fate, LeaseId, Millis};
+use crate::diloco::Entry;
+use crate::wire::{LeaseId, Millis};
 
 /// Books what `entry` says, in windows of `context` tokens.
 ///
@@ -45,13 +45,10 @@ pub(in crate::diloco) fn follow(
         Entry::Settled { fragment, learner, serial, fate } => {
             ledger.settle(*learner, *fragment, *serial, fate)
         }
-        Entry::Merged(MergeEntry { fragment, version, parts, absent, .. }) => {
-            let total = absent + parts.iter().map(|part| part.weight).sum::<f64>();
-            for part in parts {
+        Entry::Merged(merge) => {
+            for (part, settled) in merge.parts.iter().zip(merge.settled()) {
                 ledger.note_merged(part.learner, part.tokens, part.after_ms);
-                let (weight, tokens) = ((part.weight / total) as f32, part.tokens);
-                let fate = Fate::Merged { version: *version, weight, tokens };
-                ledger.settle(part.learner, *fragment, part.serial, &fate);
+                ledger.settle(part.learner, merge.fragment, part.serial, &settled.fate);
             }
         }
         Entry::Blamed { learner } => ledger.blame(*learner),

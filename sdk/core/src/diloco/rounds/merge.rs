@@ -147,10 +147,8 @@ impl Rounds {
         let (fragment, rule) = (self.terms.fragment, self.terms.merge);
         let parts = shares.iter().map(|share| share.part).collect();
         let paced = |MergeShare { part, came, .. }: &MergeShare| {
-            let Part { learner, steps, tokens, after_ms, .. } = *part;
-            self.came.insert(learner, *came);
-            let step_ms = after_ms.map(|after_ms| after_ms as f64 / f64::from(steps.max(1)));
-            Paced { learner, tokens, step_ms }
+            self.came.insert(part.learner, *came);
+            Paced { learner: part.learner, tokens: part.tokens, step_ms: part.step_ms() }
         };
         let paces = shares.iter().map(paced).collect();
         let settled = shares.into_iter().map(|MergeShare { part, weight, until, .. }| {

@@ -13,10 +13,9 @@ use std::collections::BTreeMap;
 
 use super::{Answer, Event, Followed, Output, Paces, Syncer, Upward};
 use crate::diloco::books::LEASE_WINDOWS_MAX;
-use crate::diloco::{MergeEntry, Settled, Timing, Verified};
+use crate::diloco::{Merge, Paced, Part, Settled, Timing, Verified};
 use crate::wire::{
-    ConnId, Fate, FragmentId, LateReason, LearnerId, LeaseGrant, LeaseId, Merged, Message, Millis, Round,
-    Serial,
+    ConnId, Fate, FragmentId, LateReason, LearnerId, LeaseGrant, LeaseId, Message, Millis, Round, Serial,
 };
 
 /// Bits of the number of an epoch that count epochs; the others tell processes apart.
@@ -222,51 +221,26 @@ impl Syncer {
 
     /// Takes in a merge that others decided on: books it, tells those whose updates are in it, and all what follows.
     pub(super) fn on_followed(&mut self, now: Millis, followed: Followed) {
-        let Followed { merge, led } = followed;
-        let MergeEntry { round, fragment, base, version, checksum, digest, norm, .. } = merge;
-        let Some(rounds) = self.rounds.get_mut(usize::from(fragment.0)).filter(|_| self.led.is_some()) else {
-            return;
-        };
+        let Followed { merge: entry, led } = followed;
+        let (round, fragment) = (entry.round, entry.fragment);
+        let Some(Led { newest, .. }) = &self.led else { return };
+        let Some(rounds) = self.rounds.get_mut(usize::from(fragment.0)) else { return };
+        let launched = newest.get(&fragment).filter(|(newest, _)| *newest == round);
+        let collect_ms = launched.map_or(0, |(_, since)| now.since(*since));
         let body = led.map(|(state, body)| {
             rounds.follow(state);
             body
         });
-        let parts = merge.parts.clone();
-        let total = merge.absent + parts.iter().map(|part| part.weight).sum::<f64>();
-        for part in &parts {
-            let step_ms = part.after_ms.map(|after_ms| after_ms as f64 / f64::from(part.steps.max(1)));
-            self.roster.note_merged(part.learner, part.tokens, step_ms);
+        for part in &entry.parts {
             self.books.know(part.learner);
             self.books.note_update(part.learner);
         }
-        self.measure();
-        self.books.note_merge(merge);
-        for part in &parts {
-            let (learner, serial, tokens) = (part.learner, part.serial, part.tokens);
-            let fate = Fate::Merged { version, weight: (part.weight / total) as f32, tokens };
-            self.settle(Settled { round: Some(round), fragment, learner, serial, tokens, fate });
-        }
-        let launched = self.led.as_ref().and_then(|led| led.newest.get(&fragment));
-        let launched = launched.filter(|(newest, _)| *newest == round).map_or(now, |(_, since)| *since);
-        self.schedule.note_merged(0);
-        let clock_tokens = self.ledger().clock_tokens();
-        if let Some(body) = body {
-            let run = self.run;
-            self.publish(now, Merged { run, fragment, base, version, clock_tokens, body, checksum, digest });
-        }
-        let (updates, tokens) = (parts.len() as u32, parts.iter().map(|part| part.tokens).sum());
-        let (collect_ms, sync_ms) = (now.since(launched), 0);
-        self.event(Event::Merged {
-            round,
-            fragment,
-            version,
-            updates,
-            tokens,
-            norm,
-            clock_tokens,
-            collect_ms,
-            sync_ms,
-        });
+        let paced =
+            |part: &Part| Paced { learner: part.learner, tokens: part.tokens, step_ms: part.step_ms() };
+        let paces = entry.parts.iter().map(paced).collect();
+        let settled = entry.settled().collect();
+        let merge = Merge { entry, settled, body: Vec::new(), collect_ms, sync_ms: 0, paces };
+        self.announce(now, fragment, merge, body);
     }
 
     /// Nobody asks `learner` anything any more.

@@ -205,8 +205,9 @@ impl Syncer {
         }
         match merged {
             Ok(outcome) => {
-                if let Some(merge) = rounds.merged(now, outcome) {
-                    self.announce(now, fragment, merge);
+                if let Some(mut merge) = rounds.merged(now, outcome) {
+                    let body = std::mem::take(&mut merge.body);
+                    self.announce(now, fragment, merge, Some(body));
                 }
             }
             Err(failure) => {
@@ -263,8 +264,16 @@ impl Syncer {
     }
 
     /// Tells each sender what became of its update, and those who hold the fragment of its new version.
-    fn announce(&mut self, now: Millis, fragment: FragmentId, merge: Merge) {
-        let Merge { entry, settled, body, collect_ms, sync_ms, paces } = merge;
+    ///
+    /// Without a `body` the version is none that learners can be led to from here, and they are not.
+    pub(super) fn announce(
+        &mut self,
+        now: Millis,
+        fragment: FragmentId,
+        merge: Merge,
+        body: Option<Vec<u8>>,
+    ) {
+        let Merge { entry, settled, collect_ms, sync_ms, paces, .. } = merge;
         let MergeEntry { round, base, version, checksum, digest, norm, .. } = entry;
         self.schedule.note_merged(sync_ms);
         for Paced { learner, tokens, step_ms } in paces {
@@ -275,8 +284,10 @@ impl Syncer {
         let (updates, tokens) = (settled.len() as u32, settled.iter().map(|settled| settled.tokens).sum());
         settled.into_iter().for_each(|settled| self.settle(settled));
         let clock_tokens = self.ledger().clock_tokens();
-        let run = self.run;
-        self.publish(now, Merged { run, fragment, base, version, clock_tokens, body, checksum, digest });
+        if let Some(body) = body {
+            let run = self.run;
+            self.publish(now, Merged { run, fragment, base, version, clock_tokens, body, checksum, digest });
+        }
         self.event(Event::Merged {
             round,
             fragment,
