@@ -1,10 +1,12 @@
 //! For tests of the pure machines: runs small enough to be worked out by hand, and one host for a syncer.
 
 use crate::diloco::syncer::{Event, Host, RemakeJob, Syncer};
-use crate::diloco::{Entry, Layout, MergeClass, MergeJob, Tensor};
+use crate::diloco::{
+    Entry, Layout, MergeClass, MergeEntry, MergeJob, MergeRule, OuterSpec, Part, Summing, Tensor,
+};
 use crate::wire::{
-    ApplyPolicy, Architecture, Bye, Code, ConnId, DataSpec, ExchangeSpec, InnerSpec, Message, Model, RunSpec,
-    ShardSpec,
+    ApplyPolicy, Architecture, Bye, Code, ConnId, DataSpec, ExchangeSpec, FragmentId, InnerSpec, LearnerId,
+    Message, Model, Round, RunSpec, Serial, ShardSpec, Version,
 };
 
 /// P of [`spec`].
@@ -75,6 +77,41 @@ pub(crate) fn larger() -> (RunSpec, Layout) {
     let data = DataSpec { shards: vec![shard; 4], ..run.data };
     let model = model(&layout, 8);
     (RunSpec { model, inner, exchange, data, ..run }, layout)
+}
+
+/// An update of one step of `learner`, as a merge has it.
+pub(crate) fn part(learner: LearnerId, tokens: u64) -> Part {
+    Part {
+        learner,
+        serial: Serial(1),
+        base: Version(0),
+        steps: 1,
+        tokens,
+        weight: 1.0,
+        checksum: 0,
+        after_ms: None,
+        reach_steps: None,
+    }
+}
+
+/// The first merge of a fragment, of one update.
+pub(crate) fn merge(fragment: FragmentId, part: Part) -> MergeEntry {
+    MergeEntry {
+        round: Round(1),
+        fragment,
+        base: Version(0),
+        version: Version(1),
+        rule: MergeRule::Radial,
+        summing: Summing::Exact,
+        outer: OuterSpec { lr: 1.0, momentum: 0.0 },
+        radii: Vec::new(),
+        parts: vec![part],
+        absent: 0.0,
+        experts: Vec::new(),
+        checksum: 0,
+        digest: 0,
+        norm: 0.0,
+    }
 }
 
 /// A host that writes down what its syncer asks for, in order.

@@ -76,9 +76,9 @@ mod tests {
     use super::*;
     use crate::cluster::state_bytes;
     use crate::diloco::syncer::{Syncer, SyncerConfig};
-    use crate::diloco::{MergeJob, MergeRule, OuterSpec, Part, Summing, Weighted};
-    use crate::testing::{layout, spec};
-    use crate::wire::{FragmentId, LearnerId, Round, RunId, Serial};
+    use crate::diloco::{MergeJob, MergeRule, OuterSpec, Summing, Weighted};
+    use crate::testing::{layout, merge, part, spec};
+    use crate::wire::{FragmentId, LearnerId, Round, RunId};
 
     const P: FragmentId = FragmentId(1);
 
@@ -111,32 +111,13 @@ mod tests {
             next: Version(5),
         };
         let made = job.run().unwrap();
-        let part = Part {
-            learner,
-            serial: Serial(1),
-            base: Version(0),
-            steps: 3,
-            tokens: 24,
-            weight: 1.0,
-            checksum: 0,
-            after_ms: None,
-            reach_steps: None,
-        };
         let entry = MergeEntry {
             round: Round(5),
-            fragment: P,
-            base: Version(0),
             version: Version(5),
-            rule: MergeRule::Radial,
-            summing: Summing::Exact,
-            outer: OuterSpec::default(),
-            radii: Vec::new(),
-            parts: vec![part],
-            absent: 0.0,
-            experts: Vec::new(),
             checksum: made.checksum,
             digest: made.digest,
             norm: made.norm,
+            ..merge(P, part(learner, 24))
         };
         let bytes = state_bytes(&made.state);
         let sum = checksum(&bytes);

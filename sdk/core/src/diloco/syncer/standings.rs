@@ -139,43 +139,17 @@ fn needed_ms(longest_ms: u64) -> u64 {
 mod tests {
     use super::*;
     use crate::diloco::speed::lower_median;
-    use crate::diloco::{
-        BookTerms, Books, Doubt, LeasePool, MergeEntry, MergeRule, OuterSpec, Part, Settled, Summing,
-    };
+    use crate::diloco::{BookTerms, Books, Doubt, LeasePool, Part, Settled};
     use crate::rng::Rng;
-    use crate::wire::{Fate, FragmentId, Identity, Round, Serial, Version};
+    use crate::testing;
+    use crate::wire::{Fate, FragmentId, Identity, Serial, Version};
 
     const P: FragmentId = FragmentId(0);
 
     /// An update of `learner` was merged that came so long after the one before.
     fn merge(books: &mut Books, learner: LearnerId, tokens: u64, after_ms: u64) {
-        let part = Part {
-            learner,
-            serial: Serial(1),
-            base: Version(0),
-            steps: 1,
-            tokens,
-            weight: 1.0,
-            checksum: 0,
-            after_ms: Some(after_ms),
-            reach_steps: None,
-        };
-        books.note_merge(MergeEntry {
-            round: Round(1),
-            fragment: P,
-            base: Version(0),
-            version: Version(1),
-            rule: MergeRule::Radial,
-            summing: Summing::Exact,
-            outer: OuterSpec { lr: 1.0, momentum: 0.0 },
-            radii: Vec::new(),
-            parts: vec![part],
-            absent: 0.0,
-            experts: Vec::new(),
-            checksum: 0,
-            digest: 0,
-            norm: 0.0,
-        });
+        let part = Part { after_ms: Some(after_ms), ..testing::part(learner, tokens) };
+        books.note_merge(testing::merge(P, part));
         let fate = Fate::Merged { version: Version(1), weight: 1.0, tokens };
         books.settle(&Settled { round: None, fragment: P, learner, serial: Serial(1), tokens, fate });
     }

@@ -173,8 +173,7 @@ impl Course {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::diloco::{MergeRule, OuterSpec, Summing};
-    use crate::wire::{Round, Serial, Version};
+    use crate::testing;
 
     const LEARNER: LearnerId = LearnerId(1);
 
@@ -189,33 +188,7 @@ mod tests {
 
     /// An update of so many windows of ten tokens was merged.
     fn merged(fragment: u16, windows: u64) -> Entry {
-        let part = Part {
-            learner: LEARNER,
-            serial: Serial(1),
-            base: Version(0),
-            steps: 1,
-            tokens: 10 * windows,
-            weight: 1.0,
-            checksum: 0,
-            after_ms: None,
-            reach_steps: None,
-        };
-        Entry::Merged(MergeEntry {
-            round: Round(1),
-            fragment: FragmentId(fragment),
-            base: Version(0),
-            version: Version(1),
-            rule: MergeRule::Radial,
-            summing: Summing::Exact,
-            outer: OuterSpec { lr: 1.0, momentum: 0.0 },
-            radii: Vec::new(),
-            parts: vec![part],
-            absent: 0.0,
-            experts: Vec::new(),
-            checksum: 0,
-            digest: 0,
-            norm: 0.0,
-        })
+        Entry::Merged(testing::merge(FragmentId(fragment), testing::part(LEARNER, 10 * windows)))
     }
 
     /// The places of the windows of the last of `entries`, a merge.

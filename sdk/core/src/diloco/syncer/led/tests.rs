@@ -1,8 +1,8 @@
 //! Rounds that are led elsewhere, as a syncer sees them.
 
 use crate::diloco::syncer::{Answer, Event, Followed, Input, Output, Syncer, SyncerConfig, Upward};
-use crate::diloco::{Codec, MergeEntry, MergeRule, OuterSpec, Part, Summing, checksum};
-use crate::testing::larger;
+use crate::diloco::{Codec, checksum};
+use crate::testing::{larger, merge, part};
 use crate::wire::{
     ConnId, Fate, FragmentId, Hello, Identity, LearnerId, LearnerState, Message, Millis, Progress, Round,
     RunId, Serial, Signature, Update, Version,
@@ -12,37 +12,6 @@ const RUN: RunId = RunId(7);
 const P: FragmentId = FragmentId(0);
 const LEARNER: LearnerId = LearnerId(5);
 const CONN: ConnId = ConnId(1);
-
-/// A merge elsewhere of an update of the learner.
-fn merge(tokens: u64) -> MergeEntry {
-    let part = Part {
-        learner: LEARNER,
-        serial: Serial(1),
-        base: Version(0),
-        steps: 3,
-        tokens,
-        weight: 1.0,
-        checksum: 0,
-        after_ms: None,
-        reach_steps: None,
-    };
-    MergeEntry {
-        round: Round(4),
-        fragment: P,
-        base: Version(0),
-        version: Version(4),
-        rule: MergeRule::Radial,
-        summing: Summing::Exact,
-        outer: OuterSpec::default(),
-        radii: Vec::new(),
-        parts: vec![part],
-        absent: 0.0,
-        experts: Vec::new(),
-        checksum: 0,
-        digest: 0,
-        norm: 0.0,
-    }
-}
 
 fn says(syncer: &mut Syncer, input: Input) -> Vec<Output> {
     syncer.handle(Millis(60_000), input);
@@ -76,7 +45,7 @@ fn what_was_merged_elsewhere_is_no_debt_here() {
     let theta = vec![0.0; layout.len()];
     let mut syncer =
         Syncer::new(RUN, spec, SyncerConfig::default(), &layout, &theta).unwrap().led_elsewhere(1);
-    let followed = Followed { merge: merge(50_000_000), led: None };
+    let followed = Followed { merge: merge(P, part(LEARNER, 50_000_000)), led: None };
     says(&mut syncer, Input::Followed(Box::new(followed)));
     let hello = Hello {
         run: None,
