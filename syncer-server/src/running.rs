@@ -20,7 +20,7 @@ use crate::door::Share;
 use crate::errors::ServerError;
 use crate::evaluate::{self, Evaluator, Judge, Prover};
 use crate::meters::Meters;
-use crate::part::Membership;
+use crate::part::{Hearing, Membership};
 use crate::prepare::{Plan, Prepared, alert_terms, owner_token};
 use crate::status::{Board, Happening, ServerStatus};
 use crate::store::{Store, random_u64};
@@ -75,10 +75,11 @@ impl Running {
         let part = config.cluster.part()?;
         let (config, scratch) = if part.is_some() { of_a_part(config)? } else { (config.clone(), None) };
         let mut prepared = prepare(&config).await?;
-        let membership = match part {
-            Some(part) => Some(Membership::join(part, &prepared.syncer).await?),
+        let (membership, hearing) = match part {
+            Some(part) => Some(Membership::join(part, &config, &prepared.syncer).await?),
             None => None,
-        };
+        }
+        .unzip();
         prepared.facts.links = links;
         let webhook = config.alerts.webhook.as_deref().map(Webhook::start).transpose()?;
         let terms = alert_terms(&config)?;
@@ -112,13 +113,13 @@ impl Running {
             syncer.audit(config.audit, random_u64()?);
         }
         let (stop_leading, leads) = oneshot::channel::<()>();
-        let leading = membership.as_ref().map(|it| it.lead(&syncer, async { drop(leads.await) }));
-        let leading = leading.map(tokio::spawn);
-        let mut upward = None;
-        if let Some(membership) = &membership {
-            let said;
-            (syncer, said) = membership.face(syncer, handle.clone())?;
-            upward = Some(said);
+        let (mut upward, mut leading, mut lost) = (None, None, None);
+        if let Some((membership, hearing)) = membership.as_ref().zip(hearing.as_ref()) {
+            let lead = membership.lead(&syncer, hearing, async { drop(leads.await) });
+            leading = Some(tokio::spawn(lead));
+            let (said, is_lost);
+            (syncer, said, is_lost) = membership.face(syncer, handle.clone())?;
+            (upward, lost) = (Some(said), Some(is_lost));
         }
         let (audits, jobs) = mpsc::channel(evaluate::AUDITS_MAX);
         let auditing = evaluate::audit(
@@ -141,6 +142,7 @@ impl Running {
             host_token,
             share,
             settings: http::Settings::new(&config),
+            herald: hearing.as_ref().map(Hearing::herald),
             sockets_max: config.learners_max.saturating_add(STRANGERS_MAX),
             sockets: 0.into(),
             watchers: 0.into(),
@@ -157,7 +159,11 @@ impl Running {
             stopping: stopping.clone(),
             open,
         });
+        let heard = Arc::clone(&app);
         let work = async move {
+            let hearing = hearing.map(|hearing| {
+                tokio::spawn(hearing.run(move |decree| http::obey(Arc::clone(&heard), decree)))
+            });
             let checks = evaluator.is_some() && config.checks > 0.0;
             let prover = match decoder.filter(|_| checks) {
                 Some(decoder) => {
@@ -203,8 +209,22 @@ impl Running {
                 checks,
                 trusted: config.evaluator.map(|who| Trusted { who, every: config.eval_every.0 }),
             };
+            let mut is_lost = false;
+            let shutdown = async {
+                let lost = async { lost?.await.ok() };
+                tokio::select! {
+                    bye = shutdown => bye,
+                    Some(()) = lost => {
+                        is_lost = true;
+                        restart()
+                    }
+                }
+            };
             let ended = actor.run(until(shutdown, over, &mut measuring, config.exit_when_finished)).await;
             stop.send_replace(true);
+            if let Some(hearing) = hearing {
+                hearing.abort();
+            }
             // Every connection holds a sender; once none is left, all have said goodbye.
             drop(tokio::time::timeout(GOODBYE_WITHIN, all_closed.recv()).await);
             if let Some(measuring) = measuring.filter(|measuring| !measuring.is_finished()) {
@@ -219,6 +239,10 @@ impl Running {
             let (finished, tokens_merged) = (status.core.finished, status.core.tokens_merged);
             tracing::info!(%run, finished, tokens_merged, "saved and stopped");
             drop(scratch);
+            if is_lost {
+                let why = "nothing is heard of the other processes any more: start this one anew".to_owned();
+                return Err(ServerError::Cluster { why });
+            }
             Ok(status)
         };
         Ok(Self { app, stopping, work: Box::pin(work) })
@@ -239,12 +263,22 @@ pub(crate) async fn lead(
     };
     let (config, scratch) = of_a_part(&config)?;
     let prepared = prepare(&config).await?;
-    let membership = Membership::join(part, &prepared.syncer).await?;
+    let (membership, hearing) = Membership::join(part, &config, &prepared.syncer).await?;
     tell();
-    let leading = membership.lead(&prepared.syncer, shutdown);
+    let over = membership.finished(&prepared.syncer);
+    let stop = async move {
+        tokio::select! {
+            () = shutdown => {}
+            () = over, if config.exit_when_finished => {}
+        }
+    };
+    let leading = membership.lead(&prepared.syncer, &hearing, stop);
     // It holds the first parameters, which owners have by now.
     drop(prepared);
-    leading.await;
+    tokio::select! {
+        () = leading => {}
+        () = hearing.run(|_| std::future::ready(())) => {}
+    }
     drop(scratch);
     Ok(())
 }

@@ -6,14 +6,15 @@ mod reception;
 
 use archipelago_core::cluster::{GatewayInput, GatewayOrder, GatewayTerms};
 use archipelago_core::diloco::FragmentState;
-use archipelago_core::diloco::syncer::{Answer, Followed, Input, Upward};
+use archipelago_core::diloco::syncer::{Answer, Input, Upward};
 use archipelago_core::wire::{ConnId, FragmentId};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use crate::decrees::Decrees;
 use crate::gateway::{GatewaySettings, Running, gateway};
 use crate::service::Services;
-use following::Following;
+use following::{Following, Said};
 use reception::{Called, Reception};
 
 /// What the syncer has not taken yet waits here; the gateway waits for it then.
@@ -29,6 +30,7 @@ pub struct Front {
     reception: Reception,
     following: Following,
     fragments: Vec<FragmentId>,
+    decrees: Decrees,
 }
 
 /// The end of it that faces the syncer.
@@ -58,6 +60,7 @@ pub fn front(
     let (gateway, learners) = gateway(services.clone(), settings);
     let front = Front {
         gateway,
+        decrees: Decrees::of(&services),
         reception: Reception::new(services, ids.clone()),
         said: to_front,
         inputs,
@@ -75,7 +78,7 @@ struct Alone;
 impl Front {
     /// Runs until `stop` is ready, or the syncer is gone.
     pub async fn run(self, stop: impl Future<Output = ()> + Send) {
-        let Self { gateway, mut said, inputs, mut orders, to_gateway, fragments, .. } = self;
+        let Self { gateway, mut said, inputs, mut orders, to_gateway, fragments, decrees, .. } = self;
         let (mut reception, mut following) = (self.reception, self.following);
         let (ups, mut queued) = mpsc::unbounded_channel();
         let mut tasks = JoinSet::new();
@@ -88,7 +91,7 @@ impl Front {
                 }
             }
         });
-        let desk = Desk { ups, inputs, fragments };
+        let desk = Desk { ups, inputs, fragments, decrees };
         tokio::pin!(stop);
         loop {
             let done = tokio::select! {
@@ -105,8 +108,8 @@ impl Front {
                     None => return,
                 },
                 called = reception.next() => desk.called(called).await,
-                (fragment, seq, followed) = following.next() => {
-                    desk.followed(&mut reception, fragment, seq, followed).await
+                (fragment, seq, said) = following.next() => {
+                    desk.followed(&mut reception, fragment, seq, said).await
                 }
             };
             if done.is_err() {
@@ -120,6 +123,7 @@ struct Desk {
     ups: mpsc::UnboundedSender<(FragmentId, GatewayInput)>,
     inputs: mpsc::Sender<Input>,
     fragments: Vec<FragmentId>,
+    decrees: Decrees,
 }
 
 impl Desk {
@@ -142,6 +146,11 @@ impl Desk {
             Upward::Left(learner, conn) => self.up(&GatewayInput::Left(learner, conn)),
             Upward::Gone(conn) => self.forget(reception, conn),
             Upward::Pace(step_ms) => self.up(&GatewayInput::Pace(step_ms)),
+            Upward::Enough => {
+                let decrees = self.decrees.clone();
+                // It ends by itself, or with the runtime.
+                tokio::spawn(async move { decrees.finish().await });
+            }
             Upward::Answer(fragment, learner, conn, round, answer) => {
                 let input = match answer {
                     Answer::Update(update, standing) => {
@@ -198,10 +207,12 @@ impl Desk {
         reception: &mut Reception,
         fragment: FragmentId,
         seq: u64,
-        followed: Option<Followed>,
+        said: Said,
     ) -> Result<(), Alone> {
-        if let Some(followed) = followed {
-            self.tell(Input::Followed(Box::new(followed))).await?;
+        match said {
+            Said::Merged(followed) => self.tell(Input::Followed(Box::new(followed))).await?,
+            Said::Finished => self.tell(Input::Closed(fragment)).await?,
+            Said::Nothing => {}
         }
         for (learner, input) in reception.reached(fragment, seq) {
             self.up(&GatewayInput::WaitsNoMore(learner));

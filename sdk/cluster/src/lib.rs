@@ -5,9 +5,12 @@
 //! - the four within one process, with nothing to install: [`Local`];
 //! - the four on servers that others run, with the feature `nats-s3`: `Servers`;
 //! - the two drivers: [`own`] leads fragments, and [`gateway`] stands before learners;
+//! - [`Decrees`], what the owner of the run orders at any gateway;
 //! - [`front`], which puts a gateway before a syncer with real learners, whose rounds are led elsewhere.
 
 mod clock;
+mod decrees;
+mod ending;
 mod error;
 mod front;
 mod gateway;
@@ -17,6 +20,7 @@ mod nats;
 mod numbers;
 mod owner;
 mod patience;
+mod persist;
 #[cfg(feature = "nats-s3")]
 mod pieces;
 #[cfg(feature = "nats-s3")]
@@ -28,6 +32,8 @@ mod store;
 
 use archipelago_core::cluster::ProcessId;
 
+pub use decrees::{Decrees, Reader};
+pub use ending::finished;
 pub use error::ServiceError;
 pub use front::{Facing, Front, front};
 pub use gateway::{GatewaySettings, Learners, Running, gateway};

@@ -2,6 +2,7 @@
 //! What they hold ends with the process.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use archipelago_core::cluster::{Notice, ProcessId, Record, Reply};
@@ -105,6 +106,12 @@ impl Blobs for Local {
 
     fn load(&self, fragment: FragmentId, key: u64) -> Answer<'_, Option<Vec<u8>>> {
         at_once(self.held().blobs.get(&(fragment, key)).map(|bytes| bytes.to_vec()))
+    }
+
+    fn forget(&self, fragment: FragmentId, keys: Range<u64>) -> Answer<'_, ()> {
+        let mut held = self.held();
+        keys.for_each(|key| drop(held.blobs.remove(&(fragment, key))));
+        at_once(())
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use archipelago_core::cluster::OF_THE_RUN;
 use archipelago_core::wire::{FragmentId, RunId};
 
 use crate::error::ServiceError;
@@ -29,9 +30,11 @@ pub struct Servers {
 pub async fn open(
     servers: Servers,
     run: RunId,
-    fragments: Vec<FragmentId>,
+    mut fragments: Vec<FragmentId>,
 ) -> Result<Services, ServiceError> {
     let Servers { nats, replicas, blobs, prefix } = servers;
+    // What the owner orders has a tape too.
+    fragments.push(OF_THE_RUN);
     let mark = Mark { run, nonce: crate::random() };
     let settings = NatsSettings { servers: nats, prefix: prefix.clone(), replicas, fragments };
     let nats = Arc::new(Nats::open(settings, mark).await?);

@@ -3,6 +3,7 @@
 //! All of them are shared by every process of a run, and asked again by whoever got no answer. Each question has a
 //! deadline of the service's own; [`ServiceError::Silent`] says that it passed, and nothing about what was done.
 
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -46,8 +47,8 @@ pub trait Tape: Send + Sync {
 
 /// Bytes under a key, written once: the states of fragments.
 ///
-/// Promises: what was stored stays as it is, whoever dies; of those who store under one key, the first counts; nobody
-/// sees a part of it.
+/// Promises: what was stored stays as it is until it is forgotten, whoever dies; of those who store under one key, the
+/// first counts; nobody sees a part of it.
 pub trait Blobs: Send + Sync {
     /// Stores `bytes` under `key` of `fragment`, if there is nothing. Whether these bytes are there now.
     ///
@@ -60,6 +61,13 @@ pub trait Blobs: Send + Sync {
     /// # Errors
     /// All of [`ServiceError`].
     fn load(&self, fragment: FragmentId, key: u64) -> Answer<'_, Option<Vec<u8>>>;
+
+    /// Nobody will load what is stored under these keys of `fragment`: removes it, if there is anything. Whoever asks
+    /// stores nothing under them any more.
+    ///
+    /// # Errors
+    /// All of [`ServiceError`]; some of it may be left then, which does no harm but to the room that it takes.
+    fn forget(&self, fragment: FragmentId, keys: Range<u64>) -> Answer<'_, ()>;
 }
 
 /// What a place on the roster is about.

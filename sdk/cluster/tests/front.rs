@@ -10,7 +10,7 @@ use std::time::Duration;
 use archipelago_cluster::{Local, Services};
 use archipelago_core::cluster::Record;
 use archipelago_core::diloco::Replica;
-use archipelago_core::wire::{Fate, FragmentId, LearnerId, Message, Serial};
+use archipelago_core::wire::{CloseCode, Fate, FragmentId, LearnerId, Message, Serial};
 use faced::{Coast, FRAGMENTS, Visitor};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
@@ -99,6 +99,61 @@ async fn learners_of_two_gateways_train_one_model() {
         }
     };
     within("both count the same", agree).await;
+    for fragment in (0..FRAGMENTS).map(FragmentId) {
+        let (kept, all) = kept(&services, fragment).await;
+        assert!(all > 15 && (1..=9).contains(&kept), "{kept} of {all} states are in the storage");
+    }
+}
+
+/// How many states of a fragment are in the storage, and how many there were.
+async fn kept(services: &Services, fragment: FragmentId) -> (usize, usize) {
+    let (mut kept, mut all) = (0, 0);
+    for (record, seq) in services.tape.read(fragment, 0).await.unwrap().iter().zip(1..) {
+        if matches!(record, Record::Merged { .. }) {
+            kept += usize::from(services.blobs.load(fragment, seq).await.unwrap().is_some());
+            all += 1;
+        }
+    }
+    (kept, all)
+}
+
+/// Goal: once the owner of the run ends it, each fragment has one more round that everybody is in, and then everybody
+/// is sent home, whichever gateway it is at.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_round_has_everybody_in_it() {
+    let services = Local::services();
+    let coast = Coast::open(&services, 2, 2);
+    let mut homes = Vec::new();
+    for (peer, at) in [(1, 0), (2, 0), (3, 1)] {
+        let mut visitor = coast.visit(peer, at, None);
+        homes.push(tokio::spawn(async move {
+            visitor.join().await;
+            loop {
+                match visitor.heard().await {
+                    // What is far slower than a round makes others go on without it, but for the last one.
+                    Message::Collect { fragment, base, .. } => {
+                        sleep(Duration::from_millis(if peer == 3 { 80 } else { 1 })).await;
+                        visitor.answer(fragment, base, 0.01);
+                    }
+                    Message::Bye(bye) => return bye.code,
+                    _ => {}
+                }
+            }
+        }));
+    }
+    let is_merged = async { while merged(&services).await.len() < 12 {} };
+    within("some rounds", is_merged).await;
+    coast.ordering.send_modify(|orders| orders.is_ending = true);
+    for home in homes {
+        assert_eq!(within("home", home).await.unwrap(), CloseCode::Done);
+    }
+    for fragment in (0..FRAGMENTS).map(FragmentId) {
+        let records = services.tape.read(fragment, 0).await.unwrap();
+        let [.., Record::Merged { merge, .. }, Record::Finished] = &records[..] else {
+            panic!("{:?}", records.last());
+        };
+        assert_eq!(merge.parts.len(), 3, "all are in the last one");
+    }
 }
 
 /// Goal: whoever comes back elsewhere with an update open is told there what became of it, and that is true: it loses

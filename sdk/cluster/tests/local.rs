@@ -6,6 +6,7 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -35,7 +36,7 @@ fn owner(
     lease_ms: u64,
 ) -> (oneshot::Sender<()>, JoinHandle<()>) {
     let (fragments, process) = (run.owner(), ProcessId(process));
-    let settings = OwnerSettings { process, fragments, lease_ms, tick_ms: 20 };
+    let settings = OwnerSettings { process, fragments, lease_ms, tick_ms: 20, orders: run.orders() };
     let (stop, stopped) = oneshot::channel();
     let services = services.clone();
     (stop, tokio::spawn(own(services, settings, async move { drop(stopped.await) })))
@@ -189,6 +190,10 @@ impl Blobs for Lame<dyn Blobs> {
 
     fn load(&self, p: FragmentId, key: u64) -> Answer<'_, Option<Vec<u8>>> {
         self.lose(|| self.0.load(p, key))
+    }
+
+    fn forget(&self, p: FragmentId, keys: Range<u64>) -> Answer<'_, ()> {
+        self.lose(|| self.0.forget(p, keys.clone()))
     }
 }
 

@@ -37,6 +37,8 @@ pub enum Command {
     Happened(Happening),
     /// An order of the owner, about this learner if it is about one.
     Order(Option<LearnerId>, Input, oneshot::Sender<Obeyed>),
+    /// Could an order be given now, about this learner if it is about one?
+    MayOrder(Option<LearnerId>, oneshot::Sender<Obeyed>),
     /// These settings hold from now on, and this is what changed.
     Retune(Box<SyncerConfig>, Vec<Happening>, oneshot::Sender<Obeyed>),
     /// What is Θ̂ of this fragment?
@@ -128,6 +130,11 @@ impl ActorHandle {
     /// Gives an order, about `learner` if it is about one; `None` if the actor has ended.
     pub async fn order(&self, learner: Option<LearnerId>, order: Input) -> Option<Obeyed> {
         self.ask(|reply| Command::Order(learner, order, reply)).await
+    }
+
+    /// What would become of an order, about `learner` if it is about one; `None` if the actor has ended.
+    pub async fn may_order(&self, learner: Option<LearnerId>) -> Option<Obeyed> {
+        self.ask(|reply| Command::MayOrder(learner, reply)).await
     }
 
     /// Has the owner's settings hold from now on; `changes` are told in the log. `None` if the actor has ended.

@@ -216,6 +216,9 @@ impl Running {
                 self.handle(input);
             }
             Command::Order(learner, input, reply) => self.order(state, learner, input, reply),
+            Command::MayOrder(learner, reply) => {
+                let _ = reply.send(self.may_order(learner));
+            }
             Command::Retune(config, changes, reply) => self.retune(state, &config, changes, reply),
             Command::Hat(fragment, reply) => {
                 if fragment.0 < self.syncer.fragments().count() {

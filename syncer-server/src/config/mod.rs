@@ -1,6 +1,7 @@
 //! The settings of a run: one struct, from flags, environment, file and defaults, in that order.
 
 mod alerts;
+mod change;
 mod classroom;
 mod cli;
 mod cluster;
@@ -23,6 +24,7 @@ use archipelago_core::wire::WORK_BITS_MAX;
 use serde::Serialize;
 
 pub use alerts::AlertArgs;
+pub use change::{CHANGEABLE, Changed, changed, given};
 pub use cli::{BackupArgs, Cli, ExportArgs, ForkArgs, ReplayArgs, SampleArgs, Verb, moved, parse};
 pub use cluster::{ClusterArgs, Role, Within};
 pub(crate) use cluster::{Part, Place};

@@ -222,7 +222,10 @@ impl Guests {
 }
 
 /// Whether a note may be kept.
-fn check_note(note: &str) -> Result<(), ServerError> {
+///
+/// # Errors
+/// `Config`: it is too long.
+pub fn check_note(note: &str) -> Result<(), ServerError> {
     match note.len() <= NOTE_BYTES_MAX {
         true => Ok(()),
         false => {

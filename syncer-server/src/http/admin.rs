@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use archipelago_core::cluster::Decree;
 use archipelago_core::diloco::LearnerId;
-use archipelago_core::diloco::syncer::{DROP_MS_MAX, Input};
+use archipelago_core::diloco::syncer::DROP_MS_MAX;
 use archipelago_core::wire::Share;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
@@ -13,21 +14,23 @@ use serde::{Deserialize, de::DeserializeOwned};
 
 use super::App;
 use crate::actor::Obeyed;
+use crate::clock::unix_ms;
+use crate::part::{Herald, Order};
 use crate::secret::is_same;
 
 /// `/v1/admin/finish`: collect everyone's last progress, then end the run.
 pub async fn finish(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
-    tell(&app, &headers, Input::Finish, "the run finishes\n").await
+    tell(&app, &headers, Order::Finish, "the run finishes\n").await
 }
 
 /// `/v1/admin/pause`: begin no round and grant no lease until resumed; learners wait.
 pub async fn pause(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
-    tell(&app, &headers, Input::Hold(true), "the run is paused\n").await
+    tell(&app, &headers, Order::Hold(true), "the run is paused\n").await
 }
 
 /// `/v1/admin/resume`: go on.
 pub async fn resume(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
-    tell(&app, &headers, Input::Hold(false), "the run goes on\n").await
+    tell(&app, &headers, Order::Hold(false), "the run goes on\n").await
 }
 
 /// What `/v1/admin/learners/{id}/pace` is told.
@@ -56,7 +59,7 @@ pub async fn pace(
     rein(&app, &headers, &learner, || {
         let Pace { share } = read(&body, "{\"share\": 0.25}")?;
         let share = Share::new(share).map_err(|error| error.to_string())?;
-        Ok(move |learner| Input::Pace { learner, share })
+        Ok(move |learner| Order::Pace(learner, share))
     })
     .await
 }
@@ -75,7 +78,7 @@ pub async fn send_away(
             return Err(format!("{seconds} s make no sense: give 0 to {seconds_max}; 0 lets it come back"));
         }
         let wait_ms = (seconds * 1e3).round() as u32;
-        Ok(move |learner| Input::Drop { learner, wait_ms })
+        Ok(move |learner| Order::Drop(learner, wait_ms))
     })
     .await
 }
@@ -87,7 +90,7 @@ pub(super) fn read<T: DeserializeOwned>(body: &Bytes, example: &str) -> Result<T
 }
 
 /// Gives the order that `make` reads to the learner that `id` names.
-async fn rein<F: FnOnce(LearnerId) -> Input>(
+async fn rein<F: FnOnce(LearnerId) -> Order>(
     app: &App,
     headers: &HeaderMap,
     id: &str,
@@ -104,12 +107,35 @@ async fn rein<F: FnOnce(LearnerId) -> Input>(
         Ok(order) => order(learner),
         Err(why) => return (StatusCode::BAD_REQUEST, why + "\n").into_response(),
     };
-    give(app, Some(learner), order, "the learner is told\n").await
+    give(app, order, "the learner is told\n").await
 }
 
-/// Has the actor carry out an order; the answer to it, which is `done` if it is.
-async fn give(app: &App, learner: Option<LearnerId>, order: Input, done: &'static str) -> Response {
-    said(app.context.actor.order(learner, order).await, learner, done)
+/// Has an order carried out; the answer to it, which is `done` if it is.
+async fn give(app: &App, order: Order, done: &'static str) -> Response {
+    let learner = order.learner();
+    match &app.herald {
+        Some(herald) => proclaim(app, herald, learner, order.decree(unix_ms()), done).await,
+        None => said(app.context.actor.order(learner, order.input()).await, learner, done),
+    }
+}
+
+/// Has all processes of the run hear of an order, about `learner` if it is about one; the answer to it, which is `done`
+/// if they will.
+pub(super) async fn proclaim(
+    app: &App,
+    herald: &Herald,
+    learner: Option<LearnerId>,
+    decree: Decree,
+    done: &'static str,
+) -> Response {
+    let may = app.context.actor.may_order(learner).await;
+    if may != Some(Obeyed::Taken) {
+        return said(may, learner, done);
+    }
+    match herald.proclaim(decree).await {
+        Ok(()) => said(may, learner, done),
+        Err(error) => (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")).into_response(),
+    }
 }
 
 /// The answer to an order about `learner`, if it is about one; `done` if it was carried out.
@@ -129,11 +155,11 @@ pub(super) fn said(obeyed: Option<Obeyed>, learner: Option<LearnerId>, done: &'s
     }
 }
 
-async fn tell(app: &App, headers: &HeaderMap, input: Input, done: &'static str) -> Response {
+async fn tell(app: &App, headers: &HeaderMap, order: Order, done: &'static str) -> Response {
     if let Err(refused) = check_owner(app, headers) {
         return refused;
     }
-    give(app, None, input, done).await
+    give(app, order, done).await
 }
 
 /// Whether the request shows the owner's token; if not, the answer to it.

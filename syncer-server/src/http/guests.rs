@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use archipelago_core::cluster::Decree;
 use archipelago_core::wire::{Fingerprint, http as path};
 use axum::Json;
 use axum::body::Bytes;
@@ -14,7 +15,8 @@ use super::App;
 use super::admin::{check_owner, read};
 use crate::clock::unix_ms;
 use crate::errors::ServerError;
-use crate::guests::{Guests, InviteTerms};
+use crate::guests::{Guests, InviteTerms, check_note};
+use crate::part::Herald;
 
 /// Longest life of an invite that is asked for in seconds, a hundred years.
 const SECONDS_MAX: f64 = 100.0 * 365.25 * 86_400.0;
@@ -93,24 +95,49 @@ pub async fn bans(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
 
 /// `POST /v1/bans`: bans a key. Its learner goes within a second.
 pub async fn ban(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes) -> Response {
-    owned(&app, &headers, move |guests| {
+    let asked = move |_: &Guests| {
         let asked = read(&body, "{\"fingerprint\": \"32 hex digits\", \"note\": \"why\"}");
         let NewBan { fingerprint, note } = asked.map_err(|why| ServerError::Config { why })?;
-        guests.ban(named(&fingerprint)?, &note, unix_ms())?;
-        Ok((StatusCode::OK, "it is banned\n").into_response())
-    })
-    .await
+        check_note(&note)?;
+        Ok((named(&fingerprint)?, note))
+    };
+    let (who, note) = match owners(&app, &headers, asked).await {
+        Ok(asked) => asked,
+        Err(refused) => return refused,
+    };
+    let done = "it is banned\n";
+    match &app.herald {
+        Some(herald) => sent(herald, Decree::Ban(who, note), done).await,
+        None => {
+            let ban = move |guests: &Guests| guests.ban(who, &note, unix_ms());
+            owned(&app, &headers, move |guests| ban(guests).map(|_| (StatusCode::OK, done).into_response()))
+                .await
+        }
+    }
 }
 
 /// `POST /v1/bans/{fingerprint}/lift`: lets one come back.
 pub async fn lift(State(app): State<Arc<App>>, headers: HeaderMap, Path(name): Path<String>) -> Response {
-    owned(&app, &headers, move |guests| {
-        Ok(match guests.lift(named(&name)?)? {
-            true => (StatusCode::OK, "it may come back\n").into_response(),
-            false => (StatusCode::NOT_FOUND, "it is not banned\n").into_response(),
-        })
-    })
-    .await
+    let lift = if app.herald.is_some() { Guests::is_banned } else { Guests::lift };
+    let lifted = move |guests: &Guests| {
+        let who = named(&name)?;
+        Ok(lift(guests, who)?.then_some(who))
+    };
+    let done = "it may come back\n";
+    match (&app.herald, owners(&app, &headers, lifted).await) {
+        (_, Err(refused)) => refused,
+        (_, Ok(None)) => (StatusCode::NOT_FOUND, "it is not banned\n").into_response(),
+        (Some(herald), Ok(Some(who))) => sent(herald, Decree::Lift(who), done).await,
+        (None, Ok(Some(_))) => (StatusCode::OK, done).into_response(),
+    }
+}
+
+/// Has all processes of the run hear of an order about a key; the answer to it, which is `done` if they will.
+async fn sent(herald: &Herald, decree: Decree, done: &'static str) -> Response {
+    match herald.proclaim(decree).await {
+        Ok(()) => (StatusCode::OK, done).into_response(),
+        Err(error) => (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")).into_response(),
+    }
 }
 
 fn named(text: &str) -> Result<Fingerprint, ServerError> {
@@ -122,25 +149,35 @@ fn json<T: Serialize>(value: T) -> Response {
     Json(value).into_response()
 }
 
-/// Does what only the owner may, where it may wait for the disk.
+/// Does what only the owner may, where it may wait for the disk; the answer to it.
 async fn owned(
     app: &App,
     headers: &HeaderMap,
     work: impl FnOnce(&Guests) -> Result<Response, ServerError> + Send + 'static,
 ) -> Response {
-    if let Err(refused) = check_owner(app, headers) {
-        return refused;
-    }
+    owners(app, headers, work).await.unwrap_or_else(|refused| refused)
+}
+
+/// Does what only the owner may, where it may wait for the disk.
+///
+/// # Errors
+/// The answer: somebody else asks, or it cannot be done.
+async fn owners<T: Send + 'static>(
+    app: &App,
+    headers: &HeaderMap,
+    work: impl FnOnce(&Guests) -> Result<T, ServerError> + Send + 'static,
+) -> Result<T, Response> {
+    check_owner(app, headers)?;
     let guests = Arc::clone(app.context.admission.guests());
     match tokio::task::spawn_blocking(move || work(&guests)).await {
-        Ok(Ok(response)) => response,
+        Ok(Ok(done)) => Ok(done),
         Ok(Err(error @ ServerError::Config { .. })) => {
-            (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response()
+            Err((StatusCode::BAD_REQUEST, format!("{error}\n")).into_response())
         }
         Ok(Err(error)) => {
             tracing::error!(%error, "cannot keep what the owner says of guests");
-            (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response()
+            Err((StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response())
         }
-        Err(_) => (StatusCode::INTERNAL_SERVER_ERROR, "the order failed\n").into_response(),
+        Err(_) => Err((StatusCode::INTERNAL_SERVER_ERROR, "the order failed\n").into_response()),
     }
 }

@@ -7,6 +7,7 @@ mod files;
 mod guests;
 mod hats;
 mod metrics;
+mod obey;
 mod packed;
 pub mod page;
 mod report;
@@ -33,12 +34,14 @@ use crate::connection::Context;
 use crate::corpus::Corpus;
 use crate::door::{Share, Taken};
 use crate::owner::Owner;
+use crate::part::Herald;
 
 pub use admin::shows_token;
 pub use events::WATCHERS_MAX;
 pub use export::Exports;
 pub use hats::{Hats, Terms};
 pub use metrics::answer as metrics_of;
+pub use obey::obey;
 pub use page::remark;
 pub use settings::Settings;
 pub use words::Spelling;
@@ -66,6 +69,8 @@ pub struct App {
     pub host_token: Option<String>,
     /// The run's settings, as they are now.
     pub settings: Settings,
+    /// The way to the other processes that serve the run, if it has several.
+    pub herald: Option<Herald>,
     /// What the run may hold of the connections of a server of several runs.
     pub share: Option<Share>,
     /// Sockets at once.

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use archipelago_cli::{Bytes as Size, from_toml, with_key};
+use archipelago_cli::{Bytes as Size, with_key};
+use archipelago_core::cluster::Decree;
+use archipelago_core::diloco::syncer::SyncerConfig;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -15,24 +17,15 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 
 use super::App;
-use super::admin::{check_owner, read, said};
-use crate::actor::Obeyed;
-use crate::config::{PATHS, SETTINGS_FILE, ServeConfig, is_kept, syncer_config};
+use super::admin::{check_owner, proclaim, read, said};
+use crate::actor::{ActorHandle, Obeyed};
+use crate::config::{
+    CHANGEABLE, Changed, PATHS, SETTINGS_FILE, ServeConfig, changed, given, is_kept, syncer_config,
+};
 use crate::errors::ServerError;
+use crate::part::Herald;
 use crate::status::Happening;
 use crate::store::{is_there, write_private};
-
-/// What may change while a run goes on. All else is part of what the run is, was agreed upon with every learner, or is
-/// read once at the start.
-const CHANGEABLE: [&str; 7] = [
-    "min-quorum",
-    "grace-ratio",
-    "rounds-in-flight",
-    "merge",
-    "cohort-max",
-    "learners-max",
-    "stop-at-tokens",
-];
 
 /// `/v1/settings`: the settings of the run, in the order of the help.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -90,27 +83,17 @@ pub async fn change(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes
         Ok(wanted) => wanted,
         Err(why) => return bad(why),
     };
+    if let Some(herald) = &app.herald {
+        return order(&app, herald, &wanted).await;
+    }
     // One change after the other, so that the file, the run and what is shown agree.
     let mut held = app.settings.0.lock().await;
-    let Changed { config, words } = match changed(&held, &wanted) {
-        Ok(changed) => changed,
+    let Change { config, core, words, changes } = match weigh(&held, &wanted) {
+        Ok(change) => change,
         Err(why) => return bad(why),
     };
-    let core = match syncer_config(&config) {
-        Ok(core) => core,
-        Err(error) => return bad(error.to_string()),
-    };
-    let (before, after) = (view(&held), view(&config));
-    let pairs = before.settings.into_iter().zip(after.settings).filter(|(before, after)| before != after);
-    let text = |value: Option<String>| value.unwrap_or_else(|| "nothing".to_owned());
-    let changes = pairs.map(|(before, after)| Happening::Retuned {
-        setting: after.key,
-        from: text(before.value),
-        to: text(after.value),
-    });
-    let changes: Vec<Happening> = changes.collect();
     if changes.is_empty() {
-        return (StatusCode::ACCEPTED, "nothing changed: it is so already\n").into_response();
+        return (StatusCode::ACCEPTED, NOTHING).into_response();
     }
     // A crash must not undo the owner's word.
     let file = config.dir.join(SETTINGS_FILE);
@@ -129,57 +112,63 @@ pub async fn change(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes
     said(obeyed, None, "the settings hold from now on\n")
 }
 
-struct Changed {
-    config: ServeConfig,
-    /// Keys and values, as they would be given.
-    words: Vec<(String, String)>,
+/// The same where several processes serve the run: all of them hear of it.
+async fn order(app: &App, herald: &Herald, wanted: &BTreeMap<String, Value>) -> Response {
+    let weighed = weigh(&*app.settings.0.lock().await, wanted);
+    match weighed {
+        Err(why) => (StatusCode::BAD_REQUEST, why + "\n").into_response(),
+        Ok(change) if change.changes.is_empty() => (StatusCode::ACCEPTED, NOTHING).into_response(),
+        Ok(change) => {
+            proclaim(app, herald, None, Decree::Settings(change.words), "the settings hold from now on\n")
+                .await
+        }
+    }
 }
 
-/// `config` with what is `wanted`.
+/// What an order to change nothing is told.
+const NOTHING: &str = "nothing changed: it is so already\n";
+
+/// A change that can be made.
+struct Change {
+    config: ServeConfig,
+    core: SyncerConfig,
+    /// Keys and values, as they would be given.
+    words: Vec<(String, String)>,
+    /// What the log will say of it.
+    changes: Vec<Happening>,
+}
+
+/// What `wanted` changes of `held`.
 ///
 /// # Errors
 /// A sentence: a setting is unknown or fixed, or cannot be so.
-fn changed(config: &ServeConfig, wanted: &BTreeMap<String, Value>) -> Result<Changed, String> {
-    let mut words = Vec::new();
-    let mut toml = String::new();
-    for (key, value) in wanted {
-        if !CHANGEABLE.contains(&&**key) {
-            let all = CHANGEABLE.join(", ");
-            return Err(format!("{key} is fixed for this run: what may change while it goes on is {all}"));
-        }
-        let value = match value {
-            Value::String(text) => text.clone(),
-            Value::Number(number) => number.to_string(),
-            _ => return Err(format!("{key} is neither a number nor a text")),
-        };
-        toml = with_key(&toml, key, &value);
-        words.push((key.clone(), value));
+fn weigh(held: &ServeConfig, wanted: &BTreeMap<String, Value>) -> Result<Change, String> {
+    let Changed { config, words } = changed(held, wanted)?;
+    let core = syncer_config(&config).map_err(|error| error.to_string())?;
+    let (before, after) = (view(held), view(&config));
+    let pairs = before.settings.into_iter().zip(after.settings).filter(|(before, after)| before != after);
+    let text = |value: Option<String>| value.unwrap_or_else(|| "nothing".to_owned());
+    let changes = pairs.map(|(before, after)| Happening::Retuned {
+        setting: after.key,
+        from: text(before.value),
+        to: text(after.value),
+    });
+    let changes = changes.collect();
+    Ok(Change { config, core, words, changes })
+}
+
+impl Settings {
+    /// Has the settings be so that somebody ordered at this process or another one.
+    ///
+    /// # Errors
+    /// A sentence: this program knows other settings than the one where that was ordered.
+    pub(crate) async fn obey(&self, actor: &ActorHandle, words: &[(String, String)]) -> Result<(), String> {
+        let mut held = self.0.lock().await;
+        let Change { config, core, changes, .. } = weigh(&held, &given(words))?;
+        actor.retune(core, changes).await;
+        *held = config;
+        Ok(())
     }
-    let given: ServeConfig = from_toml(&toml, &[])?;
-    let mut config = config.clone();
-    let is_given = |key: &str| wanted.contains_key(key);
-    if is_given("min-quorum") {
-        config.min_quorum = given.min_quorum;
-    }
-    if is_given("grace-ratio") {
-        config.method.grace_ratio = given.method.grace_ratio;
-    }
-    if is_given("rounds-in-flight") {
-        config.method.rounds_in_flight = given.method.rounds_in_flight;
-    }
-    if is_given("merge") {
-        config.method.merge = given.method.merge;
-    }
-    if is_given("cohort-max") {
-        config.cohort_max = given.cohort_max;
-    }
-    if is_given("learners-max") {
-        config.learners_max = given.learners_max;
-    }
-    if is_given("stop-at-tokens") {
-        config.stop_at_tokens = given.stop_at_tokens;
-    }
-    Ok(Changed { config, words })
 }
 
 /// Has `file` say `words`.
@@ -252,27 +241,5 @@ mod tests {
         for key in CHANGEABLE {
             assert!(of(key).changeable && !of(key).about.is_empty(), "{key}");
         }
-    }
-
-    #[test]
-    fn what_makes_no_sense_is_refused_by_name() {
-        let config = ServeConfig::default();
-        let check = |json: &str, part: &str| {
-            let wanted = serde_json::from_str(json).unwrap();
-            let found = changed(&config, &wanted).and_then(|changed| {
-                syncer_config(&changed.config).map(drop).map_err(|error| error.to_string())
-            });
-            assert!(found.as_ref().is_err_and(|why| why.contains(part)), "{json}: {found:?}");
-        };
-        check(r#"{"sync-every": 7}"#, "sync-every is fixed for this run");
-        check(r#"{"no-such": 7}"#, "no-such is fixed for this run");
-        check(r#"{"min-quorum": 0}"#, "--min-quorum");
-        check(r#"{"grace-ratio": 1.5}"#, "grace-ratio 1.5 is out of range");
-        check(r#"{"merge": "median"}"#, "give one of radial, mean");
-        check(r#"{"cohort-max": 0}"#, "cohort-max 0 is out of range");
-        check(r#"{"learners-max": [1]}"#, "neither a number nor a text");
-        let wanted = serde_json::from_str(r#"{"merge": "mean", "stop-at-tokens": 9}"#).unwrap();
-        let Changed { config, words } = changed(&config, &wanted).unwrap();
-        assert_eq!((config.method.merge.name(), config.stop_at_tokens, words.len()), ("mean", 9, 2));
     }
 }

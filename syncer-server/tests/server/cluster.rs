@@ -2,7 +2,7 @@
 
 use archipelago_cli::MethodArgs;
 use archipelago_cluster::{Local, Services};
-use archipelago_core::wire::{Fate, Hello};
+use archipelago_core::wire::{CloseCode, Fate, Hello, Message};
 use serde_json::Value;
 use syncer_server::{ClusterArgs, Role, ServeConfig, Within};
 
@@ -86,4 +86,168 @@ async fn settings_of_one_machine_are_refused() {
     let audited = ServeConfig { audit: 0.5, ..part(dir.path(), &Local::services(), Role::All) };
     let error = Server::refused(audited).await.to_string();
     assert!(error.contains("--audit") && error.contains("--role"), "{error}");
+}
+
+/// Two servers of one run, and what stands between them.
+async fn pair(dirs: &[tempfile::TempDir; 2]) -> (Services, [Server; 2]) {
+    let services = Local::services();
+    let one = Server::start(part(dirs[0].path(), &services, Role::All)).await;
+    let other = Server::start(part(dirs[1].path(), &services, Role::Gateway)).await;
+    (services, [one, other])
+}
+
+fn dirs() -> [tempfile::TempDir; 2] {
+    [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()]
+}
+
+/// What the owner is answered to an order.
+async fn order(server: &Server, path: &str, body: &str) -> u16 {
+    let head = format!(
+        "POST {path}\nAuthorization: Bearer secret-of-the-owner\nContent-Type: application/json\n\
+         Content-Length: {}",
+        body.len()
+    );
+    server.exchange(&head, body).await.0
+}
+
+/// The code with which learner `number` is turned away; `None` if it is taken in.
+async fn turned_away(server: &Server, number: u8) -> Option<u16> {
+    let mut client = Client::connect(server).await;
+    client.send(&Message::Hello(hello(number))).await;
+    match client.next().await {
+        Message::Bye(bye) => Some(bye.code.into()),
+        _ => None,
+    }
+}
+
+/// Waits until `server` says that a setting is so.
+async fn is_set(server: &Server, key: &str, value: &str) {
+    let look = async {
+        loop {
+            let (_, _, body) = server.http("GET /v1/settings").await;
+            let settings: Value = serde_json::from_slice(&body).unwrap();
+            let all = settings["settings"].as_array().unwrap();
+            if all.iter().any(|one| one["key"] == key && one["value"] == value) {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, look).await.unwrap_or_else(|_| panic!("{key} is not {value}"));
+}
+
+/// Goal: what the owner orders at one server holds at the other one, for learners, limits and bans, and at a server
+/// that begins afterwards.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_ordered_at_one_server_holds_at_all() {
+    let dirs = dirs();
+    let (services, [one, other]) = pair(&dirs).await;
+    let mut bert = Learner::join(&other, 2).await;
+    // So that the first server knows of him.
+    while !matches!(bert.answer(|_| {}).await, Fate::Merged { .. }) {}
+    until(&one, "it knows him", |status| status["learnersTotal"] == 1).await;
+
+    assert_eq!(order(&one, "/v1/admin/pause", "").await, 202);
+    until(&other, "it is held there", |status| status["paused"] == true).await;
+    assert_eq!(order(&one, "/v1/admin/resume", "").await, 202);
+    until(&other, "it goes on there", |status| status["paused"] == false).await;
+    let settings = "{\"min-quorum\": 2, \"learners-max\": 9}";
+    assert_eq!(order(&one, "/v1/admin/settings", settings).await, 202);
+    is_set(&other, "learners-max", "9").await;
+    assert_eq!(order(&one, "/v1/admin/settings", "{\"preset\": \"small\"}").await, 400);
+
+    let away = format!("/v1/admin/learners/{}/drop", bert.welcome.learner);
+    assert_eq!(order(&one, &away, "{\"seconds\": 600}").await, 202);
+    let dropped = u16::from(CloseCode::Dropped);
+    assert_eq!(bert.client.end().await.bye, dropped);
+    let banned = hello(3).identity.fingerprint();
+    let ban = format!("{{\"fingerprint\": \"{banned}\", \"note\": \"why\"}}");
+    assert_eq!(order(&one, "/v1/bans", &ban).await, 200);
+    assert_eq!(order(&one, "/v1/bans", "{\"fingerprint\": \"x\"}").await, 400);
+
+    // A third one finds all of it.
+    let dir = tempfile::tempdir().unwrap();
+    let third = Server::start(part(dir.path(), &services, Role::Gateway)).await;
+    is_set(&third, "min-quorum", "2").await;
+    let is_banned = async { while turned_away(&third, 3).await != Some(CloseCode::Banned.into()) {} };
+    tokio::time::timeout(PATIENCE, is_banned).await.expect("the banned one is turned away");
+    assert_eq!(turned_away(&third, 2).await, Some(dropped));
+    assert_eq!(order(&third, &away, "{\"seconds\": 0}").await, 202);
+    let is_in = async { while turned_away(&other, 2).await.is_some() {} };
+    tokio::time::timeout(PATIENCE, is_in).await.expect("he may come back, anywhere");
+    assert_eq!(order(&third, &format!("/v1/bans/{banned}/lift"), "").await, 200);
+    assert_eq!(order(&third, &format!("/v1/bans/{banned}/lift"), "").await, 404);
+    let is_in = async { while turned_away(&one, 3).await.is_some() {} };
+    tokio::time::timeout(PATIENCE, is_in).await.expect("so may the other one");
+    for server in [one, other, third] {
+        server.stop().await;
+    }
+}
+
+/// Goal: a run on several machines ends as one on one machine does: everyone's last progress is merged, everyone is
+/// sent home, and all servers tell of the same run, which is complete.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_of_two_servers_ends_at_its_tokens() {
+    let dirs = dirs();
+    let services = Local::services();
+    let limited = |dir: &std::path::Path, role| ServeConfig {
+        // Well within what is leased at first.
+        stop_at_tokens: 6_000,
+        ..part(dir, &services, role)
+    };
+    let one = Server::start(limited(dirs[0].path(), Role::All)).await;
+    let other = Server::start(limited(dirs[1].path(), Role::Gateway)).await;
+    let mut going = Vec::new();
+    for (server, number) in [(&one, 1), (&other, 2)] {
+        let mut learner = Learner::join(server, number).await;
+        going.push(tokio::spawn(async move {
+            loop {
+                match learner.client.next().await {
+                    Message::Collect { fragment, base, .. } => {
+                        let update = learner.update((fragment, base), 0.01);
+                        learner.client.send(&Message::Update(update)).await;
+                        learner.steps += 1;
+                        learner.report().await;
+                    }
+                    Message::Merged(merged) => {
+                        let holds = Message::Holds {
+                            run: learner.welcome.run,
+                            fragment: merged.fragment,
+                            version: merged.version,
+                        };
+                        learner.client.send(&holds).await;
+                    }
+                    Message::Bye(bye) => return bye.code,
+                    _ => {}
+                }
+            }
+        }));
+    }
+    for learner in going {
+        let code = tokio::time::timeout(PATIENCE, learner).await.expect("it is sent home").unwrap();
+        assert_eq!(code, CloseCode::Done);
+    }
+    let mut tokens = Vec::new();
+    for server in [&one, &other] {
+        let status = until(server, "it is complete", |status| status["finished"] == true).await;
+        tokens.push(status["tokensMerged"].as_u64().unwrap());
+    }
+    assert!(tokens[0] >= 6_000 && tokens[0] == tokens[1], "{tokens:?}");
+    assert_eq!(turned_away(&other, 3).await, Some(CloseCode::Done.into()));
+    one.stop().await;
+    other.stop().await;
+}
+
+/// Goal: a process with other settings than the others is told so, and does not join them.
+#[tokio::test]
+async fn processes_with_other_settings_do_not_join() {
+    let dirs = dirs();
+    let services = Local::services();
+    let one = Server::start(part(dirs[0].path(), &services, Role::All)).await;
+    // Once it answers it has joined.
+    one.status().await;
+    let other = part(dirs[1].path(), &services, Role::Gateway);
+    let error = Server::refused(ServeConfig { cohort_max: 3, ..other }).await.to_string();
+    assert!(error.contains("--cohort-max is 3 here") && error.contains("64"), "{error}");
+    one.stop().await;
 }

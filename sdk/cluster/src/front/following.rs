@@ -11,14 +11,24 @@ use archipelago_core::wire::FragmentId;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::sleep;
 
-use super::reception::persist;
+use crate::persist::persist;
 use crate::service::Services;
 
 /// A state that is not there, or not whole, is looked for again after this.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// What is to be told next: a record's fragment and number, and the merge if it was one.
-type Told = (FragmentId, u64, Option<Followed>);
+/// What is to be told next: a record's fragment and number, and what it says.
+type Told = (FragmentId, u64, Said);
+
+/// What a record says to those who face learners.
+pub(super) enum Said {
+    /// The fragment has another version.
+    Merged(Followed),
+    /// No record follows this one.
+    Finished,
+    /// Nothing else happened but that a round ended.
+    Nothing,
+}
 
 /// A state, and the change that leads there.
 type Led = (FragmentState, Vec<u8>);
@@ -84,10 +94,16 @@ impl Following {
             match led {
                 Some(led) => {
                     lane.state = led.0.clone();
-                    self.ready.push_back((fragment, seq, Some(Followed { merge: *merge, led: Some(led) })));
+                    let said = Said::Merged(Followed { merge: *merge, led: Some(led) });
+                    self.ready.push_back((fragment, seq, said));
                 }
-                // It is looked for once more, unless there is a newer one by now.
-                None => lane.queue.push_front((seq, Record::Merged { merge, state: sum })),
+                // It is looked for once more, unless there is a newer one by now, and it may be gone for that.
+                None => {
+                    if !lane.has_newer() {
+                        tracing::warn!(%fragment, seq, "the newest state is not in the storage, or not whole");
+                    }
+                    lane.queue.push_front((seq, Record::Merged { merge, state: sum }));
+                }
             }
             self.step(fragment);
         }
@@ -98,12 +114,14 @@ impl Following {
         let Some(lane) = self.lanes.get_mut(&fragment).filter(|lane| !lane.is_busy) else { return };
         while let Some((seq, record)) = lane.queue.pop_front() {
             let Record::Merged { merge, state: sum } = record else {
-                self.ready.push_back((fragment, seq, None));
+                let is_last = matches!(record, Record::Finished);
+                self.ready.push_back((fragment, seq, if is_last { Said::Finished } else { Said::Nothing }));
                 continue;
             };
-            if lane.queue.iter().any(|(_, later)| matches!(later, Record::Merged { .. })) {
+            if lane.has_newer() {
                 // Learners are led to the newest version at once.
-                self.ready.push_back((fragment, seq, Some(Followed { merge: *merge, led: None })));
+                let said = Said::Merged(Followed { merge: *merge, led: None });
+                self.ready.push_back((fragment, seq, said));
                 continue;
             }
             lane.is_busy = true;
@@ -118,6 +136,13 @@ impl Following {
     }
 }
 
+impl Lane {
+    /// Whether a later merge is known than the one at hand.
+    fn has_newer(&self) -> bool {
+        self.queue.iter().any(|(_, later)| matches!(later, Record::Merged { .. }))
+    }
+}
+
 /// The state of this record, and the change that leads there; `None`, after a pause, if it is not there or not whole.
 async fn load(
     services: &Services,
@@ -129,7 +154,6 @@ async fn load(
     codec: Codec,
 ) -> Option<Led> {
     let Some(bytes) = persist(|| services.blobs.load(fragment, seq)).await else {
-        tracing::warn!(%fragment, seq, "the state of a record is not in the storage");
         sleep(AGAIN_AFTER).await;
         return None;
     };

@@ -8,21 +8,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use archipelago_core::diloco::syncer::Input;
 use archipelago_core::wire::{ConnId, FragmentId, Hello, LearnerId};
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::sleep;
 
 use crate::error::ServiceError;
 use crate::numbers::number;
+use crate::persist::persist;
 use crate::service::Services;
-
-/// The first pause before something is asked again; each later one is twice as long…
-const AGAIN_FIRST: Duration = Duration::from_millis(100);
-/// …up to this.
-const AGAIN_LONGEST: Duration = Duration::from_secs(3);
 
 /// The number of a record of each fragment.
 type Numbers = BTreeMap<FragmentId, u64>;
@@ -159,18 +153,4 @@ async fn newest(services: &Services, known: &Numbers) -> Result<Numbers, Service
         newest.insert(fragment, last);
     }
     Ok(newest)
-}
-
-/// Asks until there is an answer; to be aborted when nobody wants it any more.
-pub(super) async fn persist<T, F: Future<Output = Result<T, ServiceError>>>(ask: impl Fn() -> F) -> T {
-    let mut pause = AGAIN_FIRST;
-    loop {
-        match ask().await {
-            Ok(answer) => return answer,
-            Err(error) if pause == AGAIN_FIRST => tracing::warn!("{error}"),
-            Err(error) => tracing::debug!("{error}"),
-        }
-        sleep(pause).await;
-        pause = (2 * pause).min(AGAIN_LONGEST);
-    }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use archipelago_core::cluster::{Order, Owner, OwnerInput, OwnerTerms, Reply};
+use archipelago_core::cluster::{Order, Orders, Owner, OwnerInput, OwnerTerms, Reply};
 use archipelago_core::wire::{FragmentId, Millis};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -32,7 +32,7 @@ struct Desk {
     services: Services,
     clock: Clock,
     asked: JoinSet<Done>,
-    patience: Arc<[Patience; 3]>,
+    patience: Arc<[Patience; 4]>,
 }
 
 /// Which service something is asked of.
@@ -41,18 +41,21 @@ enum Whom {
     Tape,
     Blobs,
     Bus,
+    /// The blobs, of whom only what may be removed is asked: who may not do that can store all the same.
+    Bin,
 }
 
-/// Drives the owner of a fragment until `lease` has no sender any more.
+/// Drives the owner of a fragment, by its lease and what is ordered, until the lease has no sender any more.
 pub(super) async fn lead(
     services: Services,
     terms: OwnerTerms,
     clock: Clock,
-    mut lease: watch::Receiver<Option<Millis>>,
+    (mut lease, mut orders): (watch::Receiver<Option<Millis>>, watch::Receiver<Orders>),
     tick_ms: u64,
 ) {
     let fragment = terms.rounds.fragment;
     let mut owner = Owner::new(terms);
+    owner.handle(clock.now(), OwnerInput::Ordered(*orders.borrow_and_update()));
     let (asked, patience) = (JoinSet::new(), Arc::default());
     let mut desk = Desk { fragment, services, clock, asked, patience };
     let mut replies: Option<Inbox<Reply>> = None;
@@ -72,6 +75,7 @@ pub(super) async fn lead(
                 is_leased = until.is_some();
                 until.map_or(OwnerInput::NotLeased, OwnerInput::Leased)
             }
+            Ok(()) = orders.changed() => OwnerInput::Ordered(*orders.borrow_and_update()),
             Some(reply) = next(&mut replies) => OwnerInput::Reply(reply),
             Some(done) = desk.asked.join_next() => match done {
                 Ok(Done::Input(Some(input))) => input,
@@ -143,6 +147,10 @@ impl Desk {
                     Ok(OwnerInput::Loaded(key, bytes))
                 };
                 self.spawn(Whom::Blobs, question, Done::Input);
+            }
+            Order::Forget(keys) => {
+                let question = async move { services.blobs.forget(fragment, keys).await };
+                self.spawn(Whom::Bin, question, |_| Done::Said);
             }
             Order::Tell(notice) => {
                 let question = async move { services.bus.tell(fragment, &notice).await };

@@ -5,7 +5,7 @@ mod fragment;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use archipelago_core::cluster::{OwnerTerms, ProcessId};
+use archipelago_core::cluster::{Orders, OwnerTerms, ProcessId};
 use archipelago_core::wire::{FragmentId, Millis};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -33,6 +33,8 @@ pub struct OwnerSettings {
     pub lease_ms: u64,
     /// Owners look at their watch after so many milliseconds, at least 1.
     pub tick_ms: u64,
+    /// What the owner of the run has ordered; whoever drops the sender orders nothing more.
+    pub orders: watch::Receiver<Orders>,
 }
 
 /// Leads fragments until `stop` is ready, and then gives them back, so that others need not wait for a lease to end.
@@ -40,7 +42,7 @@ pub struct OwnerSettings {
 /// One task for each fragment takes in what comes for it; merging is done there, so let the runtime have several
 /// threads. No trouble with a service ends it: it is logged, and the service asked again, ever more seldom.
 pub async fn own(services: Services, settings: OwnerSettings, stop: impl Future<Output = ()> + Send) {
-    let OwnerSettings { process, fragments, lease_ms, tick_ms } = settings;
+    let OwnerSettings { process, fragments, lease_ms, tick_ms, orders } = settings;
     let clock = Clock::start();
     let mut tasks = JoinSet::new();
     let mut leases = BTreeMap::new();
@@ -49,7 +51,8 @@ pub async fn own(services: Services, settings: OwnerSettings, stop: impl Future<
         let (sender, lease) = watch::channel(None);
         leases.insert(fragment, sender);
         let (services, terms) = (services.clone(), OwnerTerms { process, ..terms });
-        tasks.spawn(fragment::lead(services, terms, clock, lease, tick_ms.max(1)));
+        let told = (lease, orders.clone());
+        tasks.spawn(fragment::lead(services, terms, clock, told, tick_ms.max(1)));
     }
     let shares = Shares::new(process, leases.keys().copied(), lease_ms.max(LOOKS_A_LEASE));
     let mut desk = Desk { services, clock, shares, leases, patience: Patience::default() };

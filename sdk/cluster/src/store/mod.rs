@@ -1,11 +1,13 @@
 //! Blobs in storage that speaks S3, or in a folder that all machines of the cluster see.
 //!
-//! Each state is one object, written once (`If-None-Match: *`, or a link that must not exist), so that every store will
-//! do. It lies at `<place>/<prefix>/state/<fragment>/<number>`, and `<place>/<prefix>/cluster` has the cluster's mark.
+//! Each state is one object, written once (`If-None-Match: *`, or a link that must not exist) and removed once newer
+//! ones have been there for a while, so that every store will do. It lies at
+//! `<place>/<prefix>/state/<fragment>/<number>`, and `<place>/<prefix>/cluster` has the cluster's mark.
 
 mod http;
 
 use std::io::ErrorKind;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -110,6 +112,13 @@ impl Store {
     async fn get(&self, at: &Path) -> Result<Option<Bytes>, ServiceError> {
         let Some(found) = self.find(at).await? else { return Ok(None) };
         self.bytes(found).await.map(Some)
+    }
+
+    async fn remove(&self, at: &Path) -> Result<(), ServiceError> {
+        match self.store.delete(at).await {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(self.trouble(&error, "an object")),
+        }
     }
 
     async fn put(&self, at: Path, bytes: Arc<Vec<u8>>) -> Result<bool, ServiceError> {
@@ -232,6 +241,16 @@ impl Blobs for Store {
             let len = usize::try_from(found.meta.size).unwrap_or(usize::MAX);
             let bytes = self.in_time(len, self.bytes(found)).await?;
             Ok(Some(bytes.into()))
+        })
+    }
+
+    fn forget(&self, fragment: FragmentId, keys: Range<u64>) -> Answer<'_, ()> {
+        Box::pin(async move {
+            for key in keys {
+                let at = self.at(fragment, key);
+                self.in_time(0, self.remove(&at)).await?;
+            }
+            Ok(())
         })
     }
 }

@@ -67,7 +67,9 @@ pub async fn play(orders: Orders) {
         Part::Owner(notes) => {
             let services = note::noting(services, &notes);
             let (process, fragments) = (new_process(), run.owner());
-            own(services, OwnerSettings { process, fragments, lease_ms: LEASE_MS, tick_ms: 50 }, stop).await;
+            let orders = run.orders();
+            let settings = OwnerSettings { process, fragments, lease_ms: LEASE_MS, tick_ms: 50, orders };
+            own(services, settings, stop).await;
         }
         Part::Gateway(id, port) => {
             let listener = TcpListener::bind(("127.0.0.1", port)).await.expect("its port");

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use archipelago_cluster::{Facing, OwnerSettings, Services, front, own};
-use archipelago_core::cluster::{GatewayId, GatewayTerms, OwnerTerms, ProcessId};
+use archipelago_core::cluster::{GatewayId, GatewayTerms, Orders, OwnerTerms, ProcessId};
 use archipelago_core::diloco::syncer::{Event, Host, Input, Syncer, SyncerConfig, Upward};
 use archipelago_core::diloco::{Codec, Fragments, Layout, MergeJob, Tensor, checksum};
 use archipelago_core::wire::{
@@ -15,7 +15,7 @@ use archipelago_core::wire::{
     InnerSpec, LearnerId, LearnerState, MergeClass, Message, Millis, Model, Progress, RunId, RunSpec, Serial,
     ShardSpec, Signature, Update, Version, Welcome,
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, interval};
 
 /// P.
@@ -73,20 +73,25 @@ pub struct Coast {
     gateways: Vec<mpsc::UnboundedSender<Heard>>,
     conns: AtomicU64,
     fragments: Arc<Fragments>,
+    /// What the owner of the run orders.
+    pub ordering: watch::Sender<Orders>,
 }
 
 impl Coast {
     /// So many of both, over these services.
     pub fn open(services: &Services, gateways: u32, owners: u64) -> Self {
+        let rounds = &OwnerTerms::of(&syncer(0), ProcessId(0)).unwrap()[0].rounds;
+        let (ordering, orders) = watch::channel(Orders::none(rounds));
         for process in 1..=owners {
             let process = ProcessId(process);
             let fragments = OwnerTerms::of(&syncer(0), process).unwrap();
-            let settings = OwnerSettings { process, fragments, lease_ms: 2_000, tick_ms: 5 };
+            let settings =
+                OwnerSettings { process, fragments, lease_ms: 2_000, tick_ms: 5, orders: orders.clone() };
             tokio::spawn(own(services.clone(), settings, std::future::pending()));
         }
         let gateways = (0..gateways).map(|at| gateway(services, at)).collect();
         let fragments = Fragments::plan(&layout(), NonZeroU16::new(FRAGMENTS).unwrap());
-        Self { gateways, conns: AtomicU64::new(1), fragments: Arc::new(fragments) }
+        Self { gateways, conns: AtomicU64::new(1), fragments: Arc::new(fragments), ordering }
     }
 
     pub fn fragments(&self) -> Arc<Fragments> {
@@ -178,9 +183,14 @@ impl Visitor {
         self.line.say(message);
     }
 
-    /// The next thing that it is told.
+    /// The next thing that it is told, a goodbye too.
+    pub async fn heard(&mut self) -> Message {
+        self.from.recv().await.unwrap()
+    }
+
+    /// The next thing that it is told, which is no goodbye.
     pub async fn next(&mut self) -> Message {
-        let message = self.from.recv().await.unwrap();
+        let message = self.heard().await;
         if let Message::Bye(bye) = &message {
             panic!("{bye:?}");
         }

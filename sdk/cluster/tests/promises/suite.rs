@@ -85,6 +85,13 @@ pub async fn blobs(services: &Services) {
     let won: Vec<u8> = racers.join_all().await.into_iter().filter(|won| won.1).map(|won| won.0).collect();
     assert_eq!(won.len(), 1);
     assert_eq!(blobs.load(P, 9).await, Ok(Some(bytes(won[0], 100_000).to_vec())));
+    assert_eq!(blobs.store(Q, 2, bytes(3, 10)).await, Ok(true));
+    // Some of these are there and some are not.
+    assert_eq!(blobs.forget(P, 2..9).await, Ok(()));
+    assert_eq!((blobs.load(P, 2).await, blobs.load(P, 3).await), (Ok(None), Ok(None)));
+    for (fragment, key) in [(P, 1), (P, 9), (Q, 2)] {
+        assert!(blobs.load(fragment, key).await.unwrap().is_some(), "{fragment}, {key}");
+    }
 }
 
 /// A write counts if nobody wrote between, and everybody sees it some time.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use archipelago_core::cluster::{GatewayId, GatewayTerms, OwnerTerms, ProcessId};
+use archipelago_core::cluster::{GatewayId, GatewayTerms, Orders, OwnerTerms, ProcessId};
 use archipelago_core::diloco::{
     Codec, FragmentState, Fragments, Influence, Layout, MergeRule, OuterSpec, QuorumPolicy, Repute,
     RoundTerms, Segment, Standing, Tensor, Timing, Verified, Verifier, checksum,
@@ -12,6 +12,7 @@ use archipelago_core::rng::Rng;
 use archipelago_core::wire::{
     ApplyPolicy, Code, ExchangeSpec, FragmentId, MergeClass, RunId, Serial, Update, Version,
 };
+use tokio::sync::watch;
 
 /// Every learner is one of whom anything is believed.
 pub const STANDING: Standing = Standing {
@@ -78,8 +79,15 @@ impl Run {
             idle_ms: 0,
             again_ms: 300,
             sums_ms: 2_000,
+            // The checks read all of them.
+            states_kept: usize::MAX,
         };
         self.ids().into_iter().map(terms).collect()
+    }
+
+    /// Nothing is ordered.
+    pub fn orders(&self) -> watch::Receiver<Orders> {
+        watch::channel(Orders::none(&self.rounds(FragmentId(0)))).1
     }
 
     /// What a gateway knows of each fragment.

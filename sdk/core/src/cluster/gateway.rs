@@ -301,7 +301,8 @@ impl Gateway {
 
     fn say_who_is_here(&mut self) {
         let learners = self.learners.keys().chain(&self.waiting).copied().collect();
-        let here = Reply::Here { gateway: self.terms.gateway, learners, paces: self.paces };
+        let (gateway, waits) = (self.terms.gateway, !self.waiting.is_empty());
+        let here = Reply::Here { gateway, learners, waits, paces: self.paces };
         self.orders.push_back(GatewayOrder::Reply(here));
     }
 

@@ -11,11 +11,13 @@
 //! | service | what it does | what is asked of it |
 //! |---|---|---|
 //! | tape | [`Record`]s of a fragment, numbered 1, 2, 3 …; append after the last one known | what it took stays |
-//! | blobs | bytes under a key, written once | the same |
+//! | blobs | bytes under a key, written once, until nobody needs them | the same |
 //! | roster | a lease for each fragment, which runs out | liveness only: it may be wrong |
 //! | bus | [`Notice`]s to all gateways, [`Reply`]s to an owner | nothing: it may lose, repeat and reorder |
 //!
 //! Records, notices and replies are [`AsBytes`] on all of them.
+//!
+//! What the owner of the run orders is on a tape of its own, [`OF_THE_RUN`], which every process reads: see [`Decree`].
 //!
 //! # Why nothing is merged twice, and nothing that was told is lost
 //! - **A fence, and no clock.** An owner stores the state that a merge led to, appends the record with the last number
@@ -29,18 +31,24 @@
 //!   it.
 
 mod bytes;
+mod crowds;
+mod decree;
 mod follow;
 mod gateway;
+mod kept;
 mod measured;
 mod owner;
+mod stage;
 mod state;
 mod terms;
 mod work;
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 pub use bytes::{AsBytes, BytesError, LAYOUT, MAGIC};
+pub use decree::{Decree, OF_THE_RUN, Orders};
 pub use follow::{FollowError, follow};
 pub use gateway::{Gateway, GatewayInput, GatewayOrder, GatewayTerms, Unsettled};
 pub use owner::{Owner, OwnerInput};
@@ -74,6 +82,10 @@ pub enum Record {
     },
     /// The round of this number came to nothing.
     Abandoned,
+    /// The last round is over: no record follows this one.
+    Finished,
+    /// What the owner of the run ordered: on the tape [`OF_THE_RUN`] alone, which has nothing else.
+    Decreed(Decree),
 }
 
 impl Record {
@@ -131,6 +143,8 @@ pub enum Reply {
         gateway: GatewayId,
         /// Those who are there.
         learners: BTreeSet<LearnerId>,
+        /// Whether one of them waits for the end of a round of each fragment before it takes part.
+        waits: bool,
         /// How fast they are.
         paces: Paces,
     },
@@ -190,6 +204,8 @@ pub enum Order {
     Store(u64, Arc<Vec<u8>>),
     /// Load what is stored under this key.
     Load(u64),
+    /// Nobody will load what is stored under these keys: it may go. Nothing is said of it.
+    Forget(Range<u64>),
     /// Tell all gateways.
     Tell(Notice),
 }

@@ -1,13 +1,16 @@
 //! Who leads a fragment: takes it over, and puts each round on the tape before anybody is told.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use super::crowds::Crowds;
+use super::kept::Kept;
 use super::measured::Measured;
+use super::stage::{Leading, Stage, Step};
 use super::terms::OwnerTerms;
 use super::work::{Ended, Work};
-use super::{GatewayId, Notice, Order, Record, Reply, state_bytes, state_of};
-use crate::diloco::{FragmentState, Rounds, checksum};
+use super::{Notice, Order, Orders, Record, Reply, state_bytes, state_of};
+use crate::diloco::{FragmentState, Launch, Rounds, checksum};
 use crate::wire::{LearnerId, Millis, Round, Version};
 
 /// A gateway that said nothing while an owner would have asked so often is gone.
@@ -37,6 +40,8 @@ pub enum OwnerInput {
     Loaded(u64, Option<Vec<u8>>),
     /// What a gateway says.
     Reply(Reply),
+    /// What the owner of the run has ordered by now.
+    Ordered(Orders),
     /// Time has passed: to be told at least every `again_ms`.
     Tick,
 }
@@ -55,40 +60,11 @@ pub struct Owner {
     measured: Measured,
     /// When something was last asked for that is not there yet.
     asked: Millis,
-    /// Who is connected to which gateway, and when it last said so.
-    here: BTreeMap<GatewayId, (Millis, BTreeSet<LearnerId>)>,
+    /// Who is connected to which gateway.
+    here: Crowds,
+    ordered: Orders,
+    kept: Kept,
     orders: VecDeque<Order>,
-}
-
-#[derive(Debug)]
-enum Stage {
-    /// Somebody else leads, or nobody.
-    Away,
-    /// Reads the tape.
-    Reading,
-    /// Loads the state after the record of this number, whose checksum is known.
-    Loading(u64, u64),
-    /// Leads.
-    Leading(Box<Leading>),
-}
-
-/// A fragment that is led.
-#[derive(Debug)]
-struct Leading {
-    rounds: Rounds,
-    step: Step,
-}
-
-#[derive(Debug)]
-enum Step {
-    /// Nothing is under way since then.
-    Resting(Millis),
-    /// A round is.
-    Working(Box<Work>),
-    /// The state that a round led to is being stored, and then its record appended.
-    Storing(Arc<Vec<u8>>, Record),
-    /// A record is being appended.
-    Appending(Record),
 }
 
 impl Owner {
@@ -97,13 +73,15 @@ impl Owner {
     pub fn new(terms: OwnerTerms) -> Self {
         Self {
             measured: Measured::new(&terms),
+            ordered: Orders::none(&terms.rounds),
+            kept: Kept::new(terms.states_kept),
             terms,
             last: 0,
             until: Millis(0),
             stage: Stage::Away,
             turn: 0,
             asked: Millis(0),
-            here: BTreeMap::new(),
+            here: Crowds::default(),
             orders: VecDeque::new(),
         }
     }
@@ -121,6 +99,7 @@ impl Owner {
             OwnerInput::Stored(key, is_ours) => self.on_stored(now, key, is_ours),
             OwnerInput::Loaded(key, bytes) => self.on_loaded(now, key, bytes),
             OwnerInput::Reply(reply) => self.on_reply(now, reply),
+            OwnerInput::Ordered(orders) => self.on_ordered(orders),
             OwnerInput::Tick => self.on_tick(now),
         }
     }
@@ -137,6 +116,14 @@ impl Owner {
         leading.rounds.state()
     }
 
+    fn on_ordered(&mut self, orders: Orders) {
+        self.ordered = orders;
+        (self.terms.rounds.quorum, self.terms.rounds.merge) = (orders.quorum, orders.merge);
+        if let Stage::Leading(leading) = &mut self.stage {
+            leading.rounds.retune(orders.quorum, orders.merge);
+        }
+    }
+
     fn on_leased(&mut self, now: Millis, until: Millis) {
         self.until = until;
         if matches!(self.stage, Stage::Away) {
@@ -148,21 +135,19 @@ impl Owner {
         match &self.stage {
             Stage::Reading if after == 0 => {
                 self.last = records.len() as u64;
-                self.measured.recount(records);
-                let merged =
-                    (1_u64..).zip(records).collect::<Vec<_>>().into_iter().rev().find_map(|(seq, record)| {
-                        match record {
-                            Record::Merged { state, .. } => Some((seq, *state)),
-                            Record::Took(_) | Record::Abandoned => None,
-                        }
-                    });
-                match merged {
-                    Some((seq, sum)) => {
-                        self.stage = Stage::Loading(seq, sum);
-                        self.ask(now, Order::Load(seq));
-                    }
-                    None => self.take(now, self.terms.initial.clone()),
+                if records.last() == Some(&Record::Finished) {
+                    self.stage = Stage::Over;
+                    return;
                 }
+                self.measured.recount(records);
+                let merged: Vec<(u64, u64)> = (1..).zip(records).filter_map(merged).collect();
+                let keys: Vec<u64> = merged.iter().map(|(seq, _)| *seq).collect();
+                self.orders.extend(self.kept.recall(&keys).map(Order::Forget));
+                let Some(&(seq, sum)) = merged.last() else {
+                    return self.take(now, self.terms.initial.clone());
+                };
+                self.stage = Stage::Loading(seq, sum);
+                self.ask(now, Order::Load(seq));
             }
             Stage::Leading(leading) if after == self.last => {
                 let Step::Appending(ours) = &leading.step else { return };
@@ -182,8 +167,15 @@ impl Owner {
 
     fn on_loaded(&mut self, now: Millis, key: u64, bytes: Option<Vec<u8>>) {
         let Stage::Loading(seq, sum) = self.stage else { return };
-        // What is damaged or not there yet is asked for again.
-        let Some(bytes) = bytes.filter(|bytes| key == seq && checksum(bytes) == sum) else { return };
+        let Some(bytes) = bytes else {
+            // Somebody led on meanwhile, and it is gone: the tape says which one is the newest, after a while.
+            (self.stage, self.asked) = (Stage::Reading, now);
+            return;
+        };
+        // What is damaged is asked for again.
+        if key != seq || checksum(&bytes) != sum {
+            return;
+        }
         if let Some(state) = state_of(Version(seq), self.terms.initial.theta.len(), &bytes) {
             self.take(now, state);
         }
@@ -193,10 +185,9 @@ impl Owner {
     fn take(&mut self, now: Millis, state: FragmentState) {
         let rounds = Rounds::new(self.terms.rounds.clone(), state);
         let record = Record::Took(self.terms.process);
-        let step = Step::Appending(record.clone());
-        self.stage = Stage::Leading(Box::new(Leading { rounds, step }));
-        self.turn += 1;
-        self.append(now, record);
+        let step = Step::Resting(now);
+        self.stage = Stage::Leading(Box::new(Leading { rounds, step, is_last: false }));
+        self.put(now, record);
     }
 
     fn on_appended(&mut self, now: Millis, seq: u64) {
@@ -207,8 +198,27 @@ impl Owner {
         }
         self.measured.count(record);
         self.last = seq;
-        leading.step = Step::Resting(now);
         self.orders.push_back(Order::Tell(Notice::Ended(Round(seq))));
+        if matches!(record, Record::Finished) {
+            self.stage = Stage::Over;
+            return;
+        }
+        let (has_merged, is_last) = (matches!(record, Record::Merged { .. }), leading.is_last);
+        leading.step = Step::Resting(now);
+        if has_merged {
+            self.orders.extend(self.kept.add(seq).map(Order::Forget));
+        }
+        if is_last {
+            self.put(now, Record::Finished);
+        }
+    }
+
+    /// Puts a record onto the tape.
+    fn put(&mut self, now: Millis, record: Record) {
+        let Stage::Leading(leading) = &mut self.stage else { return };
+        leading.step = Step::Appending(record.clone());
+        self.turn += 1;
+        self.append(now, record);
     }
 
     fn on_stored(&mut self, now: Millis, key: u64, is_ours: bool) {
@@ -223,15 +233,17 @@ impl Owner {
             return;
         }
         let record = record.clone();
-        leading.step = Step::Appending(record.clone());
-        self.turn += 1;
-        self.append(now, record);
+        self.put(now, record);
     }
 
     fn on_reply(&mut self, now: Millis, reply: Reply) {
-        if let Reply::Here { gateway, learners, paces } = reply {
+        if let Reply::Here { gateway, learners, waits, paces } = reply {
             self.measured.note_paces(now, &self.terms, gateway, paces, learners.len());
-            self.here.insert(gateway, (now, learners));
+            let gone = self.here.note(now, gateway, learners, waits);
+            if let Stage::Leading(leading) = &mut self.stage {
+                gone.into_iter().for_each(|learner| leading.rounds.unask(learner));
+                self.go_on(now);
+            }
             return;
         }
         let Stage::Leading(leading) = &mut self.stage else { return };
@@ -247,7 +259,7 @@ impl Owner {
         }
         let is_due = now.since(self.asked) >= self.terms.again_ms;
         match &mut self.stage {
-            Stage::Away => {}
+            Stage::Away | Stage::Over => {}
             Stage::Reading if is_due => self.read(now),
             Stage::Loading(seq, _) if is_due => {
                 let seq = *seq;
@@ -255,12 +267,10 @@ impl Owner {
             }
             Stage::Reading | Stage::Loading(..) => {}
             Stage::Leading(leading) => match &leading.step {
-                Step::Resting(since) if now.since(*since) >= self.terms.rest_ms => {
-                    if now >= self.measured.may_launch_at(&self.terms) {
-                        self.launch(now);
-                    }
+                Step::Resting(since) => {
+                    let rested_ms = now.since(*since);
+                    self.rest(now, rested_ms);
                 }
-                Step::Resting(_) => {}
                 Step::Working(_) => self.go_on(now),
                 Step::Storing(bytes, _) if is_due => {
                     let (key, bytes) = (self.last + 1, Arc::clone(bytes));
@@ -273,26 +283,44 @@ impl Owner {
         }
     }
 
-    fn launch(&mut self, now: Millis) {
-        // Whoever is at a gateway that says nothing any more does not answer.
-        let patience_ms = SILENT_TIMES * self.terms.again_ms;
-        let measured = &mut self.measured;
-        self.here.retain(|gateway, (said, _)| {
-            let is_there = now.since(*said) < patience_ms;
-            if !is_there {
-                measured.forget(*gateway);
+    /// Nothing has been under way for so long, in milliseconds: begins what is due.
+    fn rest(&mut self, now: Millis, rested_ms: u64) {
+        let is_idle = rested_ms >= self.terms.idle_ms;
+        if self.ordered.is_ending {
+            let invited = self.who_is_here(now);
+            if !invited.is_empty() {
+                self.launch(now, invited, true);
+            } else if is_idle {
+                // Gateways that are there have said so by now.
+                self.put(now, Record::Finished);
             }
-            is_there
-        });
-        let invited: BTreeSet<LearnerId> =
-            self.here.values().flat_map(|(_, learners)| learners).copied().collect();
-        let Stage::Leading(leading) = &mut self.stage else { return };
-        if invited.is_empty() {
-            return;
+        } else if self.ordered.is_held {
+            if is_idle && self.here.waits() {
+                self.put(now, Record::Abandoned);
+            }
+        } else if rested_ms >= self.terms.rest_ms && now >= self.measured.may_launch_at(&self.terms) {
+            let invited = self.who_is_here(now);
+            if !invited.is_empty() {
+                self.launch(now, invited, false);
+            }
         }
+    }
+
+    /// Who is connected to a gateway that is there: whoever is at another one does not answer any more.
+    fn who_is_here(&mut self, now: Millis) -> BTreeSet<LearnerId> {
+        let silent = self.here.forget_silent(now, SILENT_TIMES * self.terms.again_ms);
+        silent.into_iter().for_each(|gateway| self.measured.forget(gateway));
+        self.here.everybody()
+    }
+
+    fn launch(&mut self, now: Millis, invited: BTreeSet<LearnerId>, is_last: bool) {
+        let Stage::Leading(leading) = &mut self.stage else { return };
         leading.rounds.unask_all_but(&invited);
-        let work = Work::launch(now, &self.terms, &mut leading.rounds, Round(self.last + 1), invited);
-        leading.step = Step::Working(Box::new(work));
+        let (fragment, round) = (self.terms.rounds.fragment, Round(self.last + 1));
+        // The last rounds of all fragments are under way together.
+        let last_of = is_last.then(|| self.terms.fragments.into());
+        let work = Work::launch(now, &mut leading.rounds, Launch { round, fragment, invited, last_of });
+        (leading.step, leading.is_last) = (Step::Working(Box::new(work)), is_last);
         self.measured.note_launch(now);
         self.go_on(now);
     }
@@ -314,9 +342,7 @@ impl Owner {
                 self.ask(now, Order::Store(self.last + 1, bytes));
             }
             Some(Ended::Abandoned) => {
-                leading.step = Step::Appending(Record::Abandoned);
-                self.turn += 1;
-                self.append(now, Record::Abandoned);
+                self.put(now, Record::Abandoned);
             }
         }
     }
@@ -335,4 +361,10 @@ impl Owner {
         self.asked = now;
         self.orders.push_back(order);
     }
+}
+
+/// The number of a record, and the checksum of the state that it led to, if it led to one.
+fn merged((seq, record): (u64, &Record)) -> Option<(u64, u64)> {
+    let Record::Merged { state, .. } = record else { return None };
+    Some((seq, *state))
 }

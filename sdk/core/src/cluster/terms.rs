@@ -34,6 +34,8 @@ pub struct OwnerTerms {
     pub again_ms: u64,
     /// A round whose sums do not come is given up after so many milliseconds.
     pub sums_ms: u64,
+    /// So many of the newest states stay in the storage, at least 1: whoever is behind goes on from the newest one.
+    pub states_kept: usize,
 }
 
 /// Time between two rounds while nobody is known to train, in milliseconds. Constant of ours.
@@ -42,6 +44,9 @@ const IDLE_MS: u64 = 2_000;
 const AGAIN_MS: u64 = 300;
 /// A round whose sums do not come is given up after so many milliseconds. Constant of ours.
 const SUMS_MS: u64 = 10_000;
+/// The newest states of a fragment that stay in the storage: a gateway on a slow link to it has so many rounds to load
+/// one. Constant of ours.
+const STATES_KEPT: usize = 8;
 
 impl OwnerTerms {
     /// What an owner knows of each fragment of the run of `syncer`, which begins in its states, for `process`.
@@ -63,6 +68,7 @@ impl OwnerTerms {
             idle_ms: IDLE_MS,
             again_ms: AGAIN_MS,
             sums_ms: SUMS_MS,
+            states_kept: STATES_KEPT,
         };
         let terms: Vec<Self> = fragments.ids().zip(syncer.states()).map(terms).collect();
         (terms.len() == usize::from(fragments.count())).then_some(terms)

@@ -46,16 +46,10 @@ pub(super) enum Ended {
 }
 
 impl Work {
-    /// Launches `round`.
-    pub(super) fn launch(
-        now: Millis,
-        terms: &OwnerTerms,
-        rounds: &mut Rounds,
-        round: Round,
-        invited: BTreeSet<LearnerId>,
-    ) -> Self {
-        let fragment = terms.rounds.fragment;
-        rounds.launch(now, Launch { round, fragment, invited, last_of: None });
+    /// Launches a round.
+    pub(super) fn launch(now: Millis, rounds: &mut Rounds, launch: Launch) -> Self {
+        let round = launch.round;
+        rounds.launch(now, launch);
         Self { round, offered: BTreeMap::new(), summing: None, told: None, notice: None }
     }
 

@@ -207,10 +207,10 @@ impl Schedule {
         }
     }
 
-    /// A run that ends is over without a last round of any fragment.
-    pub(crate) fn forgo(&mut self) {
+    /// In a run that ends, the last round of `fragment` was led elsewhere and is over.
+    pub(crate) fn close(&mut self, fragment: FragmentId) {
         if let Some(ending) = &mut self.ending {
-            ending.todo.clear();
+            ending.todo.retain(|todo| *todo != fragment);
         }
     }
 

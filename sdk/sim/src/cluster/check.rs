@@ -21,6 +21,9 @@ pub enum Broken {
     /// Gateways were told of a round before its record was on the tape.
     #[error("the end of round {0} was told before it was on the tape")]
     Early(Round),
+    /// Something came after the end.
+    #[error("record {0} comes after the last one")]
+    After(u64),
     /// A version does not follow on the one before.
     #[error("record {0} is no version that follows on the one before")]
     Chain(u64),
@@ -54,6 +57,11 @@ impl Cluster {
         let is_there = |(seq, record): &(&u64, &Record)| tape.get(**seq as usize - 1) == Some(*record);
         if let Some((seq, _)) = self.acknowledged.iter().find(|entry| !is_there(entry)) {
             return Err(Broken::Lost(*seq));
+        }
+        if let Some(at) = tape.iter().position(|record| *record == Record::Finished)
+            && at + 1 < tape.len()
+        {
+            return Err(Broken::After(at as u64 + 2));
         }
         self.check_receipts(tape)?;
         self.check_merges(tape)
@@ -107,7 +115,7 @@ impl Cluster {
             let mut bodies = bodies.into_iter();
             let followed =
                 alone.follow(&Entry::Merged((**merge).clone()), |_| Ok(bodies.next().unwrap_or_default()));
-            let stored = self.blobs.get(&seq).filter(|bytes| checksum(bytes) == *state);
+            let stored = self.archive.get(&seq).filter(|bytes| checksum(bytes) == *state);
             let theirs = stored.and_then(|bytes| state_of(*version, alone.theta().1.len(), bytes));
             let is_same = theirs.is_some_and(|theirs| *theirs.theta == alone.theta().1);
             if followed.is_err() || !is_same {

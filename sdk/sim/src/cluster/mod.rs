@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use archipelago_core::cluster::{
-    AsBytes, Gateway, GatewayId, GatewayInput, GatewayOrder, GatewayTerms, Notice, Order, Owner, OwnerInput,
-    OwnerTerms, ProcessId, Record,
+    AsBytes, Gateway, GatewayId, GatewayInput, GatewayOrder, GatewayTerms, Notice, Order, Orders, Owner,
+    OwnerInput, OwnerTerms, ProcessId, Record,
 };
 use archipelago_core::diloco::checksum;
 use archipelago_core::wire::{ConnId, LearnerId, Millis, Round, RunId, Serial, Update, Version};
@@ -100,7 +100,12 @@ pub struct Cluster {
     gateways: Vec<Process<Gateway, GatewayInput>>,
     learners: Vec<Learner>,
     tape: Tape,
+    /// What can be loaded.
     blobs: BTreeMap<u64, Arc<Vec<u8>>>,
+    /// Whatever was stored, so that it can be checked when it is gone.
+    archive: BTreeMap<u64, Arc<Vec<u8>>>,
+    /// What the owner of the run has ordered, which all processes read.
+    orders: Orders,
     /// Who owns the fragment, and until when.
     lease: Option<(usize, u32, Millis)>,
     /// Records that an owner was told are on the tape.
@@ -116,17 +121,21 @@ impl Cluster {
     /// Not for any numbers.
     #[must_use]
     pub fn new(seed: u64, gateways: usize, learners: u32, weather: Weather) -> Self {
+        let run = run(seed);
+        let orders = Orders::none(&run.owner.rounds);
         let mut cluster = Self {
             now: Millis(0),
             rng: Rng::stream(seed, 0xc1),
             weather,
             queue: Queue::new(),
-            run: run(seed),
+            run,
             owners: Vec::new(),
             gateways: Vec::new(),
             learners: (1..=learners).map(|id| Learner::new(LearnerId(id))).collect(),
             tape: Tape::default(),
             blobs: BTreeMap::new(),
+            archive: BTreeMap::new(),
+            orders,
             lease: None,
             acknowledged: BTreeMap::new(),
             told_early: None,
@@ -154,6 +163,11 @@ impl Cluster {
             self.happen(what);
         }
         self.now = until;
+    }
+
+    /// The owner of the run orders something: each process reads of it within its next tick.
+    pub fn order(&mut self, change: impl FnOnce(&mut Orders)) {
+        change(&mut self.orders);
     }
 
     /// Merges that are on the tape.
@@ -210,6 +224,7 @@ impl Cluster {
         self.plan_in(TICK_MS, Happening::Tick);
         for at in 0..self.owners.len() {
             let life = self.owners[at].life;
+            self.owner_hears(at, life, OwnerInput::Ordered(self.orders));
             self.owner_hears(at, life, OwnerInput::Tick);
             self.claim(at);
         }

@@ -76,12 +76,14 @@ impl Cluster {
             Order::Store(key, bytes) => {
                 let there = self.blobs.entry(key).or_insert_with(|| Arc::clone(&bytes));
                 let is_ours = *there == bytes;
+                self.archive.entry(key).or_insert(bytes);
                 self.answer_owner(at, life, OwnerInput::Stored(key, is_ours));
             }
             Order::Load(key) => {
                 let bytes = self.blobs.get(&key).map(|bytes| bytes.to_vec());
                 self.answer_owner(at, life, OwnerInput::Loaded(key, bytes));
             }
+            Order::Forget(keys) => keys.for_each(|key| drop(self.blobs.remove(&key))),
             Order::Tell(_) => {}
         }
     }

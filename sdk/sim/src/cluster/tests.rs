@@ -50,6 +50,18 @@ fn no_storm_breaks_anything_and_everybody_counts() {
         for (learner, merges) in cluster.merges() {
             assert!(merges > before[&learner], "seed {seed}: learner {learner} is not merged any more");
         }
+        // Half of the runs end in a storm of their own, and half while everybody can answer.
+        cluster.order(|orders| orders.is_ending = true);
+        if seed % 2 == 0 {
+            cluster.storm(5, 5_000);
+            cluster.run_for(6_000);
+            cluster.calm();
+        }
+        cluster.run_for(30_000);
+        cluster.check().unwrap_or_else(|broken| panic!("seed {seed}, ended: {broken}"));
+        assert_eq!(cluster.records().last(), Some(&Record::Finished), "seed {seed}: it does not end");
+        let left = cluster.blobs.len();
+        assert!(left <= cluster.run.owner.states_kept + 5, "seed {seed}: {left} states are left");
         versions += cluster.versions();
         takeovers += cluster.records().iter().filter(|record| matches!(record, Record::Took(_))).count();
     }
@@ -75,6 +87,45 @@ fn a_calm_cluster_merges_all_in_every_round() {
         _ => None,
     });
     assert_eq!(last, Some(9));
+}
+
+/// Goal: while the owner of the run holds it, nothing is merged, whoever leads; then all goes on.
+#[test]
+fn a_run_that_is_held_rests() {
+    let mut cluster = Cluster::new(7, 2, 5, MILD);
+    cluster.run_for(5_000);
+    cluster.order(|orders| orders.is_held = true);
+    // The round under way ends as it would.
+    cluster.run_for(5_000);
+    let before = cluster.versions();
+    let (first, ..) = cluster.lease.unwrap();
+    cluster.inject(Fault::KillOwner(first));
+    cluster.run_for(20_000);
+    let held = cluster.versions();
+    cluster.order(|orders| orders.is_held = false);
+    cluster.run_for(10_000);
+    cluster.check().unwrap();
+    let after = cluster.versions();
+    assert!(before > 5 && held == before && after > before + 5, "{before}, {held}, {after}");
+}
+
+/// Goal: the last round of a run waits for everybody, and is the last one.
+#[test]
+fn the_last_round_has_everybody_in_it() {
+    let mut cluster = Cluster::new(9, 3, 7, MILD);
+    cluster.run_for(5_000);
+    cluster.order(|orders| orders.is_ending = true);
+    cluster.run_for(10_000);
+    cluster.check().unwrap();
+    let [.., Record::Merged { merge, .. }, Record::Finished] = cluster.records() else {
+        panic!("{:?}", cluster.records().last());
+    };
+    assert_eq!(merge.parts.len(), 7);
+    let records = cluster.records().len();
+    let (first, ..) = cluster.lease.unwrap();
+    cluster.inject(Fault::KillOwner(first));
+    cluster.run_for(20_000);
+    assert_eq!(cluster.records().len(), records, "nobody takes over what is over");
 }
 
 /// Goal: an owner that was paused beyond its lease, and thinks that it has it still, gets nothing onto the tape.

@@ -9,6 +9,15 @@ use super::super::host::json;
 use super::{Running, State};
 
 impl Running {
+    /// What becomes of an order, about `learner` if it is about one.
+    pub(super) fn may_order(&self, learner: Option<LearnerId>) -> Obeyed {
+        match learner {
+            _ if self.syncer.is_over() => Obeyed::RunOver,
+            Some(learner) if !self.syncer.knows(learner) => Obeyed::NoSuchLearner,
+            _ => Obeyed::Taken,
+        }
+    }
+
     /// Carries out an order, about `learner` if it is about one; `reply` hears of it once it is on the disk.
     pub(super) fn order(
         &mut self,
@@ -17,11 +26,7 @@ impl Running {
         input: Input,
         reply: oneshot::Sender<Obeyed>,
     ) {
-        let obeyed = match learner {
-            _ if self.syncer.is_over() => Obeyed::RunOver,
-            Some(learner) if !self.syncer.knows(learner) => Obeyed::NoSuchLearner,
-            _ => Obeyed::Taken,
-        };
+        let obeyed = self.may_order(learner);
         if obeyed == Obeyed::Taken {
             self.handle(input);
             // Whoever watches sees it at once.

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::cluster::{GatewayId, ProcessId};
+use crate::cluster::{Decree, GatewayId, ProcessId};
 use crate::diloco::syncer::Paces;
 use crate::diloco::{
     FragmentId, LearnerId, MergeEntry, MergeRule, OuterSpec, Repute, Round, Serial, Summing, Version,
 };
+use crate::wire::{Fingerprint, Share};
 
 fn merge() -> MergeEntry {
     let (round, fragment, base, version) = (Round(7), FragmentId(2), Version(5), Version(7));
@@ -40,6 +41,12 @@ fn records() -> Vec<Record> {
         Record::Took(ProcessId(u64::MAX)),
         Record::Merged { merge: Box::new(merge()), state: 9 },
         Record::Abandoned,
+        Record::Finished,
+        Record::Decreed(Decree::Agreed(vec![("min-quorum".to_owned(), "2".to_owned())])),
+        Record::Decreed(Decree::Hold(true)),
+        Record::Decreed(Decree::Pace(LearnerId(3), Share::new(0.25).unwrap())),
+        Record::Decreed(Decree::Drop(LearnerId(3), 1 << 41)),
+        Record::Decreed(Decree::Ban(Fingerprint([7; 16]), "a liar".to_owned())),
     ]
 }
 
@@ -83,6 +90,7 @@ fn replies() -> Vec<Reply> {
         Reply::Here {
             gateway: GatewayId(1),
             learners: BTreeSet::from([LearnerId(3), LearnerId(300_000)]),
+            waits: true,
             paces: Paces { step_ms: 12.5, answer_ms: 90.0 },
         },
         Reply::Pass { round: Round(9), learner: LearnerId(3) },
@@ -119,6 +127,7 @@ fn bytes_stay_as_they_are() {
         Reply::Here {
             gateway: GatewayId(1),
             learners: BTreeSet::from([LearnerId(3)]),
+            waits: false,
             paces: Paces { step_ms: 0.5, answer_ms: 2.0 },
         }
         .to_bytes(),
@@ -127,12 +136,12 @@ fn bytes_stay_as_they_are() {
     .map(|bytes| bytes.iter().map(|byte| format!("{byte:02x}")).collect())
     .collect();
     let expected = [
-        "4152434c0201a94162616e646f6e6564",
-        "4152434c020181a4546f6f6b05",
-        "4152434c020281a7436f6c6c65637407",
+        "4152434c0301a94162616e646f6e6564",
+        "4152434c030181a4546f6f6b05",
+        "4152434c030281a7436f6c6c65637407",
         concat!(
-            "4152434c020381a44865726583a76761746577617901a86c6561726e6572739103a570616365",
-            "7382a7737465705f6d73cb3fe0000000000000a9616e737765725f6d73cb4000000000000000"
+            "4152434c030381a44865726584a76761746577617901a86c6561726e6572739103a57761697473c2",
+            "a5706163657382a7737465705f6d73cb3fe0000000000000a9616e737765725f6d73cb4000000000000000"
         ),
     ];
     assert_eq!(found, expected);
@@ -168,7 +177,7 @@ fn others_are_told_apart() {
     check(b"ARCH\x07\x00", BytesError::Foreign);
     check(b"ARCL\x01\x01", BytesError::Layout { found: 1 });
     check(&Notice::Ended(Round(1)).to_bytes(), BytesError::Kind { found: 2, expected: 1 });
-    assert!(matches!(Record::of_bytes(b"ARCL\x02\x01\xc0"), Err(BytesError::Shape { .. })));
+    assert!(matches!(Record::of_bytes(b"ARCL\x03\x01\xc0"), Err(BytesError::Shape { .. })));
 }
 
 /// Goal: no number that is none, or has a size that it cannot have, comes in.
@@ -184,8 +193,9 @@ fn numbers_are_numbers() {
         for (step_ms, answer_ms, what) in
             [(wrong, 1.0, "the time of a step"), (1.0, wrong, "the time of an answer")]
         {
-            let (gateway, learners, paces) = (GatewayId(1), BTreeSet::new(), Paces { step_ms, answer_ms });
-            let found = Reply::of_bytes(&Reply::Here { gateway, learners, paces }.to_bytes()).map(|_| ());
+            let (gateway, learners, waits) = (GatewayId(1), BTreeSet::new(), false);
+            let here = Reply::Here { gateway, learners, waits, paces: Paces { step_ms, answer_ms } };
+            let found = Reply::of_bytes(&here.to_bytes()).map(|_| ());
             assert_eq!(found, Err(BytesError::Number { what }), "{wrong}");
         }
         let found = Reply::of_bytes(&offer(nothing(), wrong).to_bytes()).map(|_| ());

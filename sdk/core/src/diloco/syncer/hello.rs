@@ -47,7 +47,9 @@ impl Syncer {
         if let Some(harms) = known.map(|learner| self.harms(learner)).filter(|&harms| harms >= HARMS_MAX) {
             return self.turn_out(conn, harms);
         }
-        if let Some(wait_ms) = known.and_then(|learner| self.roster.away_ms(now, learner)) {
+        // What the owner said of it may be all that is known here of one that was elsewhere so far.
+        let told_of = number.or(known);
+        if let Some(wait_ms) = told_of.and_then(|learner| self.roster.away_ms(now, learner)) {
             return self.turn_away(conn, wait_ms);
         }
         if let Some(ghost) = known.and_then(|learner| self.roster.conn(learner)) {

@@ -55,6 +55,8 @@ pub enum Input {
     Unmerged { fragment: FragmentId, learner: LearnerId, conn: ConnId, serial: Serial },
     /// A fragment has a new version, by the word of who leads its rounds.
     Followed(Box<Followed>),
+    /// The last round of a fragment is over, by the word of who led it: the run ends with that of the last one.
+    Closed(FragmentId),
     /// [`super::Syncer::deadline`] has come.
     Timeout,
 }

@@ -34,6 +34,8 @@ pub(super) struct Led {
     newest: BTreeMap<FragmentId, (Round, Millis)>,
     /// The paces that were told last.
     told: Paces,
+    /// Whether it was passed on that the run has its tokens.
+    is_enough: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -54,8 +56,8 @@ impl Syncer {
         // Another process may have leased to the same learner.
         self.books.number_leases_from(LeaseId((process & 0x7fff_ffff) * LEASES_OF_A_PROCESS));
         let salt = (process >> 48) as u16;
-        self.led =
-            Some(Led { salt, asked: BTreeMap::new(), newest: BTreeMap::new(), told: Paces::default() });
+        let (asked, newest, told) = (BTreeMap::new(), BTreeMap::new(), Paces::default());
+        self.led = Some(Led { salt, asked, newest, told, is_enough: false });
         self
     }
 
@@ -79,6 +81,22 @@ impl Syncer {
         if let Some(led) = self.led.as_mut().filter(|led| is_news(led.told)) {
             led.told = paces;
             self.out.push_back(Output::Upward(Upward::Pace(paces)));
+        }
+    }
+
+    /// The run has the tokens that it was to have: it finishes, or whoever leads it is told, once.
+    pub(super) fn on_enough(&mut self) {
+        let Some(led) = &mut self.led else { return self.finish() };
+        if !std::mem::replace(&mut led.is_enough, true) {
+            self.upward(|| Upward::Enough);
+        }
+    }
+
+    /// The last round of `fragment` is over.
+    pub(super) fn on_closed(&mut self, fragment: FragmentId) {
+        if self.is_led() {
+            self.finish();
+            self.schedule.close(fragment);
         }
     }
 

@@ -189,6 +189,7 @@ impl Syncer {
                 self.on_unmerged(fragment, learner, conn, serial);
             }
             Input::Followed(followed) => self.on_followed(now, *followed),
+            Input::Closed(fragment) => self.on_closed(fragment),
             Input::Timeout => {}
         }
         self.advance(now);
@@ -224,7 +225,8 @@ impl Syncer {
     pub fn deadline(&self, now: Millis) -> Option<Millis> {
         let ends = |rounds: &Rounds| rounds.ends_at(now, self.schedule.timing());
         let rounds = self.rounds.iter().filter_map(ends);
-        let end = self.schedule.may_end(self.rounds.iter().all(Rounds::is_idle)).then_some(now);
+        let may_end = !self.is_led() && self.schedule.may_end(self.rounds.iter().all(Rounds::is_idle));
+        let end = may_end.then_some(now);
         let (people, audits) = (self.roster.deadline(), self.docket.deadline());
         let others = [people, self.books.deadline(), self.launch_at(), self.ask_ahead_at, audits, end];
         rounds.chain(others.into_iter().flatten()).min().map(|at| at.max(now.after(1)))
@@ -366,7 +368,7 @@ impl Syncer {
         self.expire_audits(now);
         self.close_rounds(now);
         if self.config.stop_tokens > 0 && self.ledger().clock_tokens() >= self.config.stop_tokens {
-            self.finish();
+            self.on_enough();
         }
         self.remake_due(now);
         self.launch_due(now);
@@ -377,10 +379,6 @@ impl Syncer {
     fn finish(&mut self) {
         if !self.schedule.is_ending() {
             self.schedule.finish();
-            if self.is_led() {
-                // Who leads the rounds collects, and here everyone goes home.
-                self.schedule.forgo();
-            }
             self.books.note(Entry::Finishing);
         }
     }

@@ -122,9 +122,14 @@ impl Syncer {
         }
     }
 
+    /// Whether `learner` is one of the run: where rounds are led elsewhere, one may be that was never here.
+    fn may_be(&self, learner: LearnerId) -> bool {
+        self.is_led() || self.knows(learner)
+    }
+
     /// The owner has `learner` train for `share` of its time.
     pub(super) fn on_pace(&mut self, learner: LearnerId, share: Share) {
-        if !self.knows(learner) || self.share(learner) == share {
+        if !self.may_be(learner) || self.share(learner) == share {
             return;
         }
         self.roster.pace(learner, share);
@@ -143,7 +148,7 @@ impl Syncer {
         if is_forgiven {
             self.books.pardon(learner);
         }
-        if !self.knows(learner) || (is_back && !is_forgiven) {
+        if !self.may_be(learner) || (is_back && !is_forgiven) {
             return;
         }
         self.roster.send_away(now, learner, wait_ms);

@@ -20,6 +20,8 @@ pub enum Upward {
     Gone(ConnId),
     /// How fast its learners are by now.
     Pace(Paces),
+    /// As many tokens are merged as the run was to have: each fragment is to have its last round.
+    Enough,
     /// A learner answered in this round, by this connection.
     Answer(FragmentId, LearnerId, ConnId, Round, Answer),
 }

@@ -4,14 +4,33 @@ use crate::diloco::syncer::{Answer, Event, Followed, Input, Output, Syncer, Sync
 use crate::diloco::{Codec, checksum};
 use crate::testing::{larger, merge, part};
 use crate::wire::{
-    ConnId, Fate, FragmentId, Hello, Identity, LearnerId, LearnerState, Message, Millis, Progress, Round,
-    RunId, Serial, Signature, Update, Version,
+    CloseCode, ConnId, Fate, FragmentId, Hello, Identity, LearnerId, LearnerState, Message, Millis, Progress,
+    Round, RunId, Serial, Share, Signature, Update, Version,
 };
 
 const RUN: RunId = RunId(7);
 const P: FragmentId = FragmentId(0);
 const LEARNER: LearnerId = LearnerId(5);
 const CONN: ConnId = ConnId(1);
+
+fn syncer(config: SyncerConfig) -> Syncer {
+    let (spec, layout) = larger();
+    let theta = vec![0.0; layout.len()];
+    Syncer::new(RUN, spec, config, &layout, &theta).unwrap().led_elsewhere(1)
+}
+
+fn hello() -> Hello {
+    Hello {
+        run: None,
+        layout: None,
+        identity: Identity([5; 32]),
+        signature: Signature::NONE,
+        work: 0,
+        name: String::new(),
+        device: String::new(),
+        invite: None,
+    }
+}
 
 fn says(syncer: &mut Syncer, input: Input) -> Vec<Output> {
     syncer.handle(Millis(60_000), input);
@@ -41,23 +60,10 @@ fn update(syncer: &Syncer) -> Message {
 /// its first lease on, as a new process of it too; what it answers is of the round in which it was asked.
 #[test]
 fn what_was_merged_elsewhere_is_no_debt_here() {
-    let (spec, layout) = larger();
-    let theta = vec![0.0; layout.len()];
-    let mut syncer =
-        Syncer::new(RUN, spec, SyncerConfig::default(), &layout, &theta).unwrap().led_elsewhere(1);
+    let mut syncer = syncer(SyncerConfig::default());
     let followed = Followed { merge: merge(P, part(LEARNER, 50_000_000)), led: None };
     says(&mut syncer, Input::Followed(Box::new(followed)));
-    let hello = Hello {
-        run: None,
-        layout: None,
-        identity: Identity([5; 32]),
-        signature: Signature::NONE,
-        work: 0,
-        name: String::new(),
-        device: String::new(),
-        invite: None,
-    };
-    let said = says(&mut syncer, Input::Message(CONN, Message::Hello(hello)));
+    let said = says(&mut syncer, Input::Message(CONN, Message::Hello(hello())));
     let [Output::Upward(Upward::Introduce(CONN, hello))] = <[_; 1]>::try_from(said).unwrap() else {
         panic!("it is asked who that is");
     };
@@ -95,4 +101,52 @@ fn what_was_merged_elsewhere_is_no_debt_here() {
         |output: &Output| matches!(output, Output::Event(Event::Settled { fate: Fate::Late(_), .. }));
     let is_asked = |output: &Output| matches!(output, Output::Send(CONN, Message::Collect { .. }));
     assert!(said.iter().any(is_late) && said.iter().any(is_asked), "{said:?}");
+}
+
+/// Goal: a run that has its tokens is not ended here: those who lead are told, once, and learners stay until each
+/// fragment had its last round.
+#[test]
+fn the_run_ends_with_the_last_round_of_the_last_fragment() {
+    let mut syncer = syncer(SyncerConfig { stop_tokens: 1_000, ..SyncerConfig::default() });
+    says(&mut syncer, Input::Introduced { conn: CONN, learner: LEARNER, hello: Box::new(hello()) });
+    let mut followed = || {
+        let followed = Followed { merge: merge(P, part(LEARNER, 5_000)), led: None };
+        says(&mut syncer, Input::Followed(Box::new(followed)))
+    };
+    let is_enough = |output: &&Output| matches!(output, Output::Upward(Upward::Enough));
+    assert_eq!(followed().iter().filter(is_enough).count(), 1);
+    assert_eq!(followed().iter().filter(is_enough).count(), 0, "it is said once");
+    let count = syncer.fragments().count();
+    assert!(count > 1);
+    for fragment in syncer.fragments().clone().ids() {
+        assert!(!syncer.is_over(), "a last round is still to come");
+        let said = says(&mut syncer, Input::Closed(fragment));
+        let goes =
+            |output: &Output| matches!(output, Output::Close(CONN, bye) if bye.code == CloseCode::Done);
+        assert_eq!(said.iter().any(goes), fragment.0 + 1 == count, "{said:?}");
+    }
+    assert!(syncer.is_over());
+}
+
+/// Goal: what the owner said of a learner holds at a gateway where it never was, once it comes there.
+#[test]
+fn what_the_owner_said_of_a_learner_awaits_it_everywhere() {
+    let mut syncer = syncer(SyncerConfig::default());
+    let share = Share::new(0.25).unwrap();
+    says(&mut syncer, Input::Pace { learner: LEARNER, share });
+    says(&mut syncer, Input::Drop { learner: LEARNER, wait_ms: 5_000 });
+    let comes = |syncer: &mut Syncer, conn: ConnId| {
+        says(syncer, Input::Introduced { conn, learner: LEARNER, hello: Box::new(hello()) })
+    };
+    let said = comes(&mut syncer, CONN);
+    let is_away =
+        |output: &Output| matches!(output, Output::Close(CONN, bye) if bye.code == CloseCode::Dropped);
+    assert!(said.iter().any(is_away), "{said:?}");
+    says(&mut syncer, Input::Drop { learner: LEARNER, wait_ms: 0 });
+    let said = comes(&mut syncer, ConnId(2));
+    let shares = said.iter().find_map(|output| match output {
+        Output::Send(_, Message::Welcome(welcome)) => Some(welcome.share),
+        _ => None,
+    });
+    assert_eq!(shares, Some(share), "{said:?}");
 }

@@ -1,15 +1,22 @@
 //! A part in a run on several machines: this process joins the others, leads rounds, and faces learners for them.
 
+mod agreed;
+mod herald;
+mod order;
+
 use std::future::Future;
 
-use archipelago_cluster::{Facing, OwnerSettings, Services, front, new_process, own};
-use archipelago_core::cluster::{GatewayId, GatewayTerms, OwnerTerms, ProcessId};
+use archipelago_cluster::{Decrees, Facing, OwnerSettings, Services, finished, front, new_process, own};
+use archipelago_core::cluster::{GatewayId, GatewayTerms, Orders, OwnerTerms, ProcessId};
 use archipelago_core::diloco::syncer::{Syncer, Upward};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::actor::{ActorHandle, Command};
-use crate::config::{Part, Place, Role};
+use crate::config::{Part, Place, Role, ServeConfig};
 use crate::errors::ServerError;
+pub(crate) use herald::Hearing;
+pub use herald::Herald;
+pub(crate) use order::Order;
 
 /// A process that is silent for so long leads no more, in milliseconds.
 const LEASE_MS: u64 = 3_000;
@@ -26,40 +33,60 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
-    /// Joins the others of the run of `syncer`.
+    /// Joins the others of the run of `syncer`, which all have the settings of `config`, and hears what its owner
+    /// ordered.
     ///
     /// # Errors
-    /// `Cluster`: a service cannot be used.
-    pub(crate) async fn join(part: Part, syncer: &Syncer) -> Result<Self, ServerError> {
+    /// - `Cluster`: a service cannot be used.
+    /// - `Config`: the others began with other settings, or the code of the run cannot be used.
+    pub(crate) async fn join(
+        part: Part,
+        config: &ServeConfig,
+        syncer: &Syncer,
+    ) -> Result<(Self, Hearing), ServerError> {
         let Part { role, place } = part;
         let services = match place {
             Place::Here(within) => within.0,
             Place::There { bus, blobs, prefix } => connect(bus, blobs, prefix, syncer).await?,
         };
         let process = new_process();
+        let decrees = Decrees::of(&services);
+        let ours = agreed::agreed(config);
+        let theirs = decrees.agree(&ours).await;
+        agreed::compare(&ours, &theirs.map_err(|error| ServerError::Cluster { why: error.to_string() })?)?;
+        let terms = OwnerTerms::of(syncer, process).and_then(|terms| terms.into_iter().next());
+        let terms = terms.ok_or_else(no_code)?;
+        let hearing = Hearing::begin(decrees, config, Orders::none(&terms.rounds)).await?;
         tracing::info!(?role, process = process.0, run = %syncer.run(), "joined the cluster");
-        Ok(Self { role, process, services })
+        Ok((Self { role, process, services }, hearing))
     }
 
-    /// Leads rounds until `stop` is ready, if that is its part, from the states that `syncer` begins in.
+    /// Leads rounds until `stop` is ready, if that is its part, from the states that `syncer` begins in, by what
+    /// `hearing` hears.
     pub(crate) fn lead(
         &self,
         syncer: &Syncer,
+        hearing: &Hearing,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> impl Future<Output = ()> + Send + 'static {
         let fragments = OwnerTerms::of(syncer, self.process).filter(|_| self.role.leads());
-        let (process, services) = (self.process, self.services.clone());
+        let (process, services, orders) = (self.process, self.services.clone(), hearing.orders());
         async move {
             if let Some(fragments) = fragments {
-                let settings =
-                    OwnerSettings { process, fragments, lease_ms: LEASE_MS, tick_ms: OWNER_TICK_MS };
+                let (lease_ms, tick_ms) = (LEASE_MS, OWNER_TICK_MS);
+                let settings = OwnerSettings { process, fragments, lease_ms, tick_ms, orders };
                 own(services, settings, stop).await;
             }
         }
     }
 
+    /// Resolves once the last round of each fragment of `syncer` is over, whoever led it.
+    pub(crate) fn finished(&self, syncer: &Syncer) -> impl Future<Output = ()> + Send + 'static {
+        finished(self.services.clone(), syncer.fragments().ids().collect())
+    }
+
     /// Has `syncer` face learners for those who lead, and hands `actor` what they say. Gives the way to them, and
-    /// ends with that.
+    /// ends with that; and what says so if nothing is heard of them any more.
     ///
     /// # Errors
     /// `Internal`: the code of the run cannot be used.
@@ -67,25 +94,31 @@ impl Membership {
         &self,
         syncer: Syncer,
         actor: ActorHandle,
-    ) -> Result<(Syncer, mpsc::UnboundedSender<Upward>), ServerError> {
+    ) -> Result<(Syncer, mpsc::UnboundedSender<Upward>, oneshot::Receiver<()>), ServerError> {
         // Gateways are told apart by a number of 32 bits, which two have by chance once in billions of pairs.
         let gateway = GatewayId(self.process.0 as u32);
         let terms = GatewayTerms::of(&syncer, gateway);
-        let terms = terms.ok_or_else(|| ServerError::Internal { what: "no code for the run".to_owned() })?;
+        let terms = terms.ok_or_else(no_code)?;
         let initial = syncer.states().cloned().collect();
         let (front, Facing { said, mut inputs }) =
             front(self.services.clone(), terms, initial, GATEWAY_TICK_MS);
         tokio::spawn(front.run(std::future::pending()));
+        let (lost, is_lost) = oneshot::channel();
         tokio::spawn(async move {
             while let Some(input) = inputs.recv().await {
                 if !actor.tell(Command::Input(input)).await {
                     return;
                 }
             }
-            tracing::error!("nothing is heard of the other processes any more: start this one anew");
+            // Nobody waits for it if the actor has ended too.
+            let _ = lost.send(());
         });
-        Ok((syncer.led_elsewhere(self.process.0), said))
+        Ok((syncer.led_elsewhere(self.process.0), said, is_lost))
     }
+}
+
+fn no_code() -> ServerError {
+    ServerError::Internal { what: "no code for the run".to_owned() }
 }
 
 #[cfg(feature = "cluster")]

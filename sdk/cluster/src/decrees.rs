@@ -1,0 +1,184 @@
+//! What the owner of a run orders, at whichever gateway: a tape of its own, which every process reads.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use archipelago_core::cluster::{Decree, OF_THE_RUN, Record};
+use tokio::time::sleep;
+
+use crate::error::ServiceError;
+use crate::persist::persist;
+use crate::service::{Services, Tape};
+
+/// The tape is looked at after so long: what the owner orders holds everywhere within a little more.
+const LOOK_EVERY: Duration = Duration::from_millis(300);
+/// So many others may give something just before us, one after the other.
+const TRIES: u32 = 32;
+
+/// The way to what the owner of the run ordered.
+#[derive(Clone)]
+pub struct Decrees {
+    tape: Arc<dyn Tape>,
+    /// The newest one that was seen by anybody who shares this.
+    known: Arc<AtomicU64>,
+}
+
+impl Decrees {
+    /// That of these services.
+    #[must_use]
+    pub fn of(services: &Services) -> Self {
+        Self { tape: Arc::clone(&services.tape), known: Arc::default() }
+    }
+
+    /// All that were given after the one of this number, in order.
+    ///
+    /// # Errors
+    /// Those of [`Tape::read`]; [`ServiceError::Damaged`] if there is something else between them.
+    pub async fn read(&self, after: u64) -> Result<Vec<Decree>, ServiceError> {
+        let records = self.tape.read(OF_THE_RUN, after).await?;
+        self.known.fetch_max(after + records.len() as u64, Ordering::Relaxed);
+        let decree = |record| match record {
+            Record::Decreed(decree) => Ok(decree),
+            other => Err(ServiceError::Damaged {
+                place: "the tape of what the owner orders".to_owned(),
+                detail: format!("{other:?} is no order"),
+            }),
+        };
+        records.into_iter().map(decree).collect()
+    }
+
+    /// Gives one, after all that there are; its number.
+    ///
+    /// # Errors
+    /// Those of [`Tape::append`] and [`Self::read`]; after [`ServiceError::Silent`] it may have been given.
+    pub async fn give(&self, decree: Decree) -> Result<u64, ServiceError> {
+        let record = Record::Decreed(decree);
+        for _ in 0..TRIES {
+            let known = self.known.load(Ordering::Relaxed);
+            let last = known + self.read(known).await?.len() as u64;
+            match self.tape.append(OF_THE_RUN, last, &record).await {
+                Ok(Some(seq)) => return Ok(seq),
+                // Somebody gave one just before.
+                Ok(None) => {}
+                // It may be there; if not, nobody says so again and again.
+                Err(silent @ ServiceError::Silent { .. }) => {
+                    return match self.tape.read(OF_THE_RUN, last).await?.first() {
+                        Some(first) if *first == record => Ok(last + 1),
+                        _ => Err(silent),
+                    };
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let (place, detail) =
+            ("the tape of what the owner orders".to_owned(), "others are faster".to_owned());
+        Err(ServiceError::Silent { place, detail })
+    }
+
+    /// The settings on which the processes of the run agree: those that the first one of them gave, or else `ours`.
+    ///
+    /// # Errors
+    /// Those of [`Self::read`] and [`Tape::append`].
+    pub async fn agree(&self, ours: &[(String, String)]) -> Result<Vec<(String, String)>, ServiceError> {
+        let record = Record::Decreed(Decree::Agreed(ours.to_vec()));
+        loop {
+            if let Some(first) = self.read(0).await?.into_iter().next() {
+                return match first {
+                    Decree::Agreed(settings) => Ok(settings),
+                    // Nobody gives anything before.
+                    _ => Ok(Vec::new()),
+                };
+            }
+            // Whoever else began just now may have been faster, and then that is read.
+            self.tape.append(OF_THE_RUN, 0, &record).await?;
+        }
+    }
+
+    /// Orders that each fragment has its last round, unless that was ordered before. Goes on until it is.
+    pub async fn finish(&self) {
+        let finish = || async {
+            if !self.read(0).await?.contains(&Decree::Finish) {
+                self.give(Decree::Finish).await?;
+            }
+            Ok(())
+        };
+        persist(finish).await;
+    }
+
+    /// Reads what is given after the one of this number.
+    #[must_use]
+    pub fn after(&self, last: u64) -> Reader {
+        Reader { decrees: self.clone(), last, waiting: VecDeque::new() }
+    }
+}
+
+/// Reads what is given, as it comes.
+pub struct Reader {
+    decrees: Decrees,
+    /// The newest one that was read.
+    last: u64,
+    waiting: VecDeque<Decree>,
+}
+
+impl Reader {
+    /// The next one, and its number. May be dropped and called again.
+    pub async fn next(&mut self) -> (u64, Decree) {
+        loop {
+            if let Some(decree) = self.waiting.pop_front() {
+                return (self.last - self.waiting.len() as u64, decree);
+            }
+            let more = persist(|| self.decrees.read(self.last)).await;
+            if more.is_empty() {
+                sleep(LOOK_EVERY).await;
+            }
+            self.last += more.len() as u64;
+            self.waiting = more.into();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::local::Local;
+
+    /// Goal: whoever orders, all read the same in the same order, and nothing twice.
+    #[tokio::test]
+    async fn all_read_the_same() {
+        let services = Local::services();
+        let [one, other] = [Decrees::of(&services), Decrees::of(&services)];
+        let ours = [("merge".to_owned(), "mean".to_owned())];
+        assert_eq!(one.agree(&ours).await.unwrap(), ours);
+        assert_eq!(other.agree(&[]).await.unwrap(), ours, "the first one says what holds");
+        let mut reader = other.after(1);
+        let given = futures_of(&[&one, &other]).await;
+        assert_eq!(given, (2..=21).collect::<Vec<u64>>(), "each has a number of its own");
+        one.finish().await;
+        other.finish().await;
+        let mut read = Vec::new();
+        while read.last().is_none_or(|(_, decree)| *decree != Decree::Finish) {
+            read.push(reader.next().await);
+        }
+        assert_eq!(read.len(), 21);
+        assert!(read.iter().zip(2..).all(|((seq, _), expected)| *seq == expected), "{read:?}");
+        assert_eq!(one.read(22).await.unwrap(), [], "the end is ordered once");
+        let after = one.read(10).await.unwrap();
+        assert_eq!(after.len(), 12);
+    }
+
+    /// Ten orders of each, all at once; their numbers.
+    async fn futures_of(all: &[&Decrees]) -> Vec<u64> {
+        let mut giving = tokio::task::JoinSet::new();
+        for held in [true, false].repeat(5) {
+            for decrees in all {
+                let decrees = (*decrees).clone();
+                giving.spawn(async move { decrees.give(Decree::Hold(held)).await.unwrap() });
+            }
+        }
+        let mut numbers = giving.join_all().await;
+        numbers.sort_unstable();
+        numbers
+    }
+}

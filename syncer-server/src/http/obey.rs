@@ -1,0 +1,42 @@
+//! What the owner ordered at any process of a run, carried out for those of this one.
+
+use std::sync::Arc;
+
+use archipelago_core::cluster::Decree;
+
+use super::App;
+use crate::clock::unix_ms;
+use crate::errors::ServerError;
+use crate::part::Order;
+
+/// Carries out what the owner ordered, at this process or another one, for the learners of this one.
+pub async fn obey(app: Arc<App>, decree: Decree) {
+    let actor = &app.context.actor;
+    let guests = Arc::clone(app.context.admission.guests());
+    let done = match decree {
+        Decree::Settings(words) => app.settings.obey(actor, &words).await,
+        Decree::Ban(fingerprint, note) => {
+            blocking(move || guests.ban(fingerprint, &note, unix_ms())).await.map(drop)
+        }
+        Decree::Lift(fingerprint) => blocking(move || guests.lift(fingerprint)).await.map(drop),
+        decree => {
+            if let Some(order) = Order::of(&decree, unix_ms()) {
+                // Whoever it is about may come here later.
+                actor.order(None, order.input()).await;
+            }
+            Ok(())
+        }
+    };
+    if let Err(why) = done {
+        tracing::error!("what the owner ordered is not carried out here: {why}");
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ServerError> + Send + 'static,
+) -> Result<T, String> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done.map_err(|error| error.to_string()),
+        Err(_) => Err("a background task panicked".to_owned()),
+    }
+}

@@ -1,0 +1,90 @@
+//! What the owner may have a run, or one learner, do; in one process, and as a decree for several.
+
+use archipelago_core::cluster::Decree;
+use archipelago_core::diloco::LearnerId;
+use archipelago_core::diloco::syncer::{DROP_MS_MAX, Input};
+use archipelago_core::wire::Share;
+
+/// An order of the owner.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Order {
+    /// Collect everyone's last progress, then end the run.
+    Finish,
+    /// Launch and lease nothing, or go on.
+    Hold(bool),
+    /// A learner trains for this part of its time.
+    Pace(LearnerId, Share),
+    /// A learner stays away for so long, in milliseconds; 0 lets it come back.
+    Drop(LearnerId, u32),
+}
+
+impl Order {
+    /// Whom it is about, if it is about one learner.
+    pub(crate) fn learner(self) -> Option<LearnerId> {
+        match self {
+            Self::Finish | Self::Hold(_) => None,
+            Self::Pace(learner, _) | Self::Drop(learner, _) => Some(learner),
+        }
+    }
+
+    /// As the core is told it.
+    pub(crate) fn input(self) -> Input {
+        match self {
+            Self::Finish => Input::Finish,
+            Self::Hold(held) => Input::Hold(held),
+            Self::Pace(learner, share) => Input::Pace { learner, share },
+            Self::Drop(learner, wait_ms) => Input::Drop { learner, wait_ms },
+        }
+    }
+
+    /// As all processes of a run are told it, at this moment, in milliseconds since 1970.
+    pub(crate) fn decree(self, now_ms: u64) -> Decree {
+        match self {
+            Self::Finish => Decree::Finish,
+            Self::Hold(held) => Decree::Hold(held),
+            Self::Pace(learner, share) => Decree::Pace(learner, share),
+            Self::Drop(learner, 0) => Decree::Drop(learner, 0),
+            Self::Drop(learner, wait_ms) => Decree::Drop(learner, now_ms.saturating_add(wait_ms.into())),
+        }
+    }
+
+    /// What a decree asks at this moment, in milliseconds since 1970; `None` if that is over, or no order of this kind.
+    pub(crate) fn of(decree: &Decree, now_ms: u64) -> Option<Self> {
+        Some(match *decree {
+            Decree::Finish => Self::Finish,
+            Decree::Hold(held) => Self::Hold(held),
+            Decree::Pace(learner, share) => Self::Pace(learner, share),
+            Decree::Drop(learner, 0) => Self::Drop(learner, 0),
+            Decree::Drop(learner, until_ms) => {
+                let wait_ms = until_ms.checked_sub(now_ms).filter(|wait_ms| *wait_ms > 0)?;
+                // The clock of another machine may be ahead.
+                Self::Drop(learner, u32::try_from(wait_ms).unwrap_or(DROP_MS_MAX).min(DROP_MS_MAX))
+            }
+            Decree::Agreed(_) | Decree::Settings(_) | Decree::Ban(..) | Decree::Lift(_) => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_decree_asks_for_what_is_left_of_it() {
+        let learner = LearnerId(3);
+        for order in [
+            Order::Finish,
+            Order::Hold(true),
+            Order::Pace(learner, Share::FULL),
+            Order::Drop(learner, 0),
+            Order::Drop(learner, 5_000),
+        ] {
+            assert_eq!(Order::of(&order.decree(1_000), 1_000), Some(order));
+        }
+        let away = Order::Drop(learner, 5_000).decree(1_000);
+        assert_eq!(Order::of(&away, 5_500), Some(Order::Drop(learner, 500)));
+        assert_eq!(Order::of(&away, 6_000), None, "it may come back by now");
+        assert_eq!(Order::of(&Decree::Drop(learner, u64::MAX), 0), Some(Order::Drop(learner, DROP_MS_MAX)));
+        assert_eq!(Order::of(&Decree::Settings(Vec::new()), 0), None);
+    }
+}
