@@ -110,7 +110,7 @@ fn the_run_ends_with_the_last_round_of_the_last_fragment() {
     let mut syncer = syncer(SyncerConfig { stop_tokens: 1_000, ..SyncerConfig::default() });
     says(&mut syncer, Input::Introduced { conn: CONN, learner: LEARNER, hello: Box::new(hello()) });
     let mut followed = || {
-        let followed = Followed { merge: merge(P, part(LEARNER, 5_000)), led: None };
+        let followed = Followed { merge: merge(P, part(LEARNER, 50_000_000)), led: None };
         says(&mut syncer, Input::Followed(Box::new(followed)))
     };
     let is_enough = |output: &&Output| matches!(output, Output::Upward(Upward::Enough));
