@@ -128,6 +128,49 @@ fn the_last_round_has_everybody_in_it() {
     assert_eq!(cluster.records().len(), records, "nobody takes over what is over");
 }
 
+/// Goal: nobody waits for a learner that left, not even in the last round.
+#[test]
+fn who_left_is_not_waited_for() {
+    let mut cluster = Cluster::new(9, 1, 3, MILD);
+    cluster.run_for(5_000);
+    cluster.order(|orders| orders.is_ending = true);
+    // It goes before it can be asked, and says nothing.
+    let learner = &mut cluster.learners[0];
+    let (id, before) = (learner.id, conn(learner.epoch));
+    (learner.epoch, learner.gateway) = (learner.epoch + 1, None);
+    // The last round begins while its gateway takes it to be there, and would last two seconds.
+    cluster.run_for(700);
+    let life = cluster.gateways[0].life;
+    cluster.gateway_hears(0, life, GatewayInput::Left(id, before));
+    cluster.run_for(900);
+    cluster.check().unwrap();
+    let [.., Record::Merged { merge, .. }, Record::Finished] = cluster.records() else {
+        panic!("it waits: {:?}", cluster.records().last());
+    };
+    assert_eq!(merge.parts.len(), 2);
+}
+
+/// Goal: a state that is gone because somebody led on meanwhile is not asked for again and again: the tape says which
+/// one is the newest.
+#[test]
+fn what_is_gone_is_looked_up_anew() {
+    let mut cluster = Cluster::new(4, 1, 3, MILD);
+    cluster.run_for(5_000);
+    let records = cluster.records().to_vec();
+    let seq = 1 + records.iter().rposition(|record| matches!(record, Record::Merged { .. })).unwrap() as u64;
+    let mut owner = cluster.owner();
+    let mut hear = |at: u64, input: OwnerInput| -> Vec<Order> {
+        owner.handle(Millis(at), input);
+        std::iter::from_fn(|| owner.poll()).filter(|order| !matches!(order, Order::Forget(_))).collect()
+    };
+    assert_eq!(hear(0, OwnerInput::Leased(Millis(60_000))), [Order::Read(0)]);
+    assert_eq!(hear(10, OwnerInput::Records(0, records)), [Order::Load(seq)]);
+    assert_eq!(hear(400, OwnerInput::Tick), [Order::Load(seq)], "there was no answer");
+    assert_eq!(hear(500, OwnerInput::Loaded(seq, None)), []);
+    assert_eq!(hear(600, OwnerInput::Tick), []);
+    assert_eq!(hear(900, OwnerInput::Tick), [Order::Read(0)]);
+}
+
 /// Goal: an owner that was paused beyond its lease, and thinks that it has it still, gets nothing onto the tape.
 #[test]
 fn a_stale_owner_is_refused() {
