@@ -75,6 +75,7 @@ pub struct Outbox {
     /// For the bytes of messages with parameters: the core believes a peer that says what it holds, and one that lies
     /// must not have all that it does not read kept for it.
     room: Arc<Semaphore>,
+    probes: mpsc::Sender<u64>,
     bye: mpsc::Sender<Bye>,
 }
 
@@ -93,6 +94,8 @@ pub struct Queues {
     pub control: mpsc::Receiver<Outgoing>,
     /// Messages with parameters.
     pub bulk: mpsc::Receiver<Bulk>,
+    /// Numbers that the peer is to send back.
+    pub probes: mpsc::Receiver<u64>,
     /// The goodbye; it overtakes parameters, and what waits for room on the socket.
     pub bye: mpsc::Receiver<Bye>,
 }
@@ -110,9 +113,11 @@ impl Outbox {
         let room = Arc::new(Semaphore::new(turns_bytes.clamp(BULK_BYTES_MIN, Semaphore::MAX_PERMITS)));
         let (control, control_queue) = mpsc::channel(CONTROL_MAX);
         let (bulk, bulk_queue) = mpsc::channel((BULK_TURNS_MAX * usize::from(fragments)).max(BULK_MIN));
+        let (probes, probes_queue) = mpsc::channel(CONTROL_MAX);
         let (bye, bye_queue) = mpsc::channel(1);
-        let queues = Queues { control: control_queue, bulk: bulk_queue, bye: bye_queue };
-        (Self { control, bulk, room, bye: bye.clone() }, queues, bye)
+        let queues =
+            Queues { control: control_queue, bulk: bulk_queue, probes: probes_queue, bye: bye_queue };
+        (Self { control, bulk, room, probes, bye: bye.clone() }, queues, bye)
     }
 
     /// Queues `outgoing`; a connection that has gone takes it silently.
@@ -128,6 +133,11 @@ impl Outbox {
             .ok()
             .and_then(|bytes| Arc::clone(&self.room).try_acquire_many_owned(bytes).ok());
         queue(&self.bulk, Bulk { outgoing, _room: room.ok_or(Full)? })
+    }
+
+    /// Has the peer send this number back. One that finds no room is lost, as if the peer had not answered.
+    pub fn probe(&self, number: u64) {
+        let _ = self.probes.try_send(number);
     }
 
     /// Says goodbye; the connection ends.

@@ -7,7 +7,7 @@ mod reception;
 use archipelago_core::cluster::{GatewayInput, GatewayOrder, GatewayTerms};
 use archipelago_core::diloco::FragmentState;
 use archipelago_core::diloco::syncer::{Answer, Input, Upward};
-use archipelago_core::wire::{ConnId, FragmentId};
+use archipelago_core::wire::{ConnId, FragmentId, Round};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -212,7 +212,7 @@ impl Desk {
         match said {
             Said::Merged(followed) => self.tell(Input::Followed(Box::new(followed))).await?,
             Said::Finished => self.tell(Input::Closed(fragment)).await?,
-            Said::Nothing => {}
+            Said::Nothing => self.tell(Input::Over(fragment, Round(seq))).await?,
         }
         for (learner, input) in reception.reached(fragment, seq) {
             self.up(&GatewayInput::WaitsNoMore(learner));

@@ -176,21 +176,29 @@ async fn who_comes_back_elsewhere_is_told_what_was_merged() {
     visitor.join().await;
     let mut said: BTreeMap<(FragmentId, Serial), bool> = BTreeMap::new();
     let mut late = Vec::new();
-    for turn in 0..18_usize {
+    for turn in 0..30_usize {
         let (fragment, base) = within("a question", visitor.question()).await;
         let update = visitor.update(fragment, base, 0.01);
         let serial = update.serial;
         let run = visitor.run();
-        match turn % 3 {
+        match turn % 5 {
             // It arrived, and the connection breaks.
             0 => visitor.say(Message::Update(update)),
             // It arrives long after its sender left, whose gateway does not know yet that it did.
             1 => late.push((visitor.line(), update)),
             // It arrives, and its sender is back before its gateway knows that it left.
-            _ => visitor.say(Message::Update(update)),
+            2 => visitor.say(Message::Update(update)),
+            // It arrives when its round is over, and may be of a later one as long as its sender is there; with or
+            // without its gateway knowing that it left.
+            _ => {
+                sleep(Duration::from_millis(60)).await;
+                visitor.say(Message::Update(update));
+                let is_there = async { while !matches!(visitor.heard().await, Message::Bye(_)) {} };
+                let _ = timeout(Duration::from_millis(3 * turn as u64), is_there).await;
+            }
         }
         let next_serial = visitor.next_serial();
-        if turn % 3 == 0 {
+        if matches!(turn % 5, 0 | 3) {
             visitor.leave();
         }
         let mut back = coast.visit(1, (turn + 1) % 2, Some(run));
@@ -216,6 +224,54 @@ async fn who_comes_back_elsewhere_is_told_what_was_merged() {
         assert_eq!(parts.contains(&(fragment, learner, serial)), is_merged, "{fragment}, {serial}");
     }
     others.abort();
+}
+
+/// Goal: a learner whose answers take longer than a round lasts, as over a thin link, is merged all the same, in a
+/// later round, and is told so.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_always_late_is_merged_too() {
+    let services = Local::services();
+    let coast = Coast::open(&services, 2, 1);
+    for (peer, at) in [(7, 0), (8, 1)] {
+        let mut other = coast.visit(peer, at, None);
+        tokio::spawn(async move {
+            other.join().await;
+            loop {
+                merge(&mut other).await;
+            }
+        });
+    }
+    let mut slow = coast.visit(1, 0, None);
+    slow.join().await;
+    let (mut told, mut asked) = (BTreeSet::new(), 0);
+    let many = async {
+        while told.len() < 6 {
+            match slow.next().await {
+                Message::Collect { fragment, base, .. } => {
+                    asked += 1;
+                    let update = slow.update(fragment, base, 0.01);
+                    let line = slow.line();
+                    tokio::spawn(async move {
+                        // Some ten rounds.
+                        sleep(Duration::from_millis(250)).await;
+                        line.say(Message::Update(update));
+                    });
+                }
+                Message::Receipt { fragment, serial, fate, .. } => {
+                    if matches!(fate, Fate::Merged { .. }) {
+                        told.insert((fragment, serial));
+                    }
+                }
+                _ => {}
+            }
+        }
+    };
+    within("six merges", many).await;
+    let (parts, learner) = (merged(&services).await, slow.learner());
+    for (fragment, serial) in told {
+        assert!(parts.contains(&(fragment, learner, serial)), "{fragment}, {serial}");
+    }
+    assert!(asked <= 12, "it is not asked again while an answer waits: {asked} questions for six merges");
 }
 
 /// Goal: one that is alone and comes back is taken in though no round has anybody to wait for.

@@ -94,6 +94,12 @@ impl Host for Desk<'_> {
         }
     }
 
+    fn probe(&mut self, conn: ConnId, number: u64) {
+        if let Some(outbox) = self.outboxes.get(&conn) {
+            outbox.probe(number);
+        }
+    }
+
     fn note(&mut self, syncer: &Syncer, event: Event) {
         if let Some(what) = Happening::of(syncer, &event) {
             self.record.log(self.board, self.now, what);

@@ -238,6 +238,42 @@ async fn a_run_of_two_servers_ends_at_its_tokens() {
     other.stop().await;
 }
 
+/// Goal: a learner whose answers take longer than rounds do, as over a thin link, is merged all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_always_late_is_merged_too() {
+    let dirs = dirs();
+    let (_, [one, other]) = pair(&dirs).await;
+    let mut anne = Learner::join(&one, 1).await;
+    let trains = tokio::spawn(async move {
+        loop {
+            anne.answer(|_| {}).await;
+            // So that she is leased more.
+            anne.windows += anne.welcome.spec.inner.batch;
+            anne.steps += 1;
+            anne.report().await;
+        }
+    });
+    let mut bert = Learner::join(&other, 2).await;
+    for _ in 0..3 {
+        let asked = bert.collect().await;
+        let before = until(&other, "rounds", |status| status["rounds"].as_u64() > Some(0)).await;
+        let update = bert.update(asked, 0.01);
+        // Until others were merged without it.
+        let rounds = before["rounds"].as_u64().unwrap() + 12;
+        until(&other, "more rounds", |status| status["rounds"].as_u64() > Some(rounds)).await;
+        bert.client.send(&Message::Update(update)).await;
+        let fate = bert.until(|message| match message {
+            Message::Receipt { fate, .. } => Some(fate),
+            _ => None,
+        });
+        let fate = fate.await;
+        assert!(matches!(fate, Fate::Merged { .. }), "{fate:?}");
+    }
+    trains.abort();
+    one.stop().await;
+    other.stop().await;
+}
+
 /// Goal: a process with other settings than the others is told so, and does not join them.
 #[tokio::test]
 async fn processes_with_other_settings_do_not_join() {

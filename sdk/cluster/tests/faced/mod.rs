@@ -61,11 +61,19 @@ fn syncer(process: u64) -> Syncer {
 
 /// What a gateway's syncer hears from a test.
 enum Heard {
-    Open(ConnId, mpsc::UnboundedSender<Message>),
+    Open(ConnId, mpsc::UnboundedSender<Told>),
     Said(ConnId, Message),
+    Back(ConnId, u64),
     Gone(ConnId),
     Tokens(oneshot::Sender<u64>),
     Hat(FragmentId, oneshot::Sender<(Version, Arc<Vec<f32>>)>),
+}
+
+/// What comes by a connection.
+enum Told {
+    Message(Message),
+    /// A number that is sent back as long as somebody reads.
+    Probe(u64),
 }
 
 /// Owners and gateways.
@@ -148,7 +156,7 @@ impl Line {
 /// A learner on a connection.
 pub struct Visitor {
     line: Line,
-    from: mpsc::UnboundedReceiver<Message>,
+    from: mpsc::UnboundedReceiver<Told>,
     codec: Codec,
     fragments: Arc<Fragments>,
     welcome: Option<Welcome>,
@@ -161,7 +169,7 @@ impl Visitor {
     /// Waits to be welcomed, and says that it is ready and how fast it is.
     pub async fn join(&mut self) -> Welcome {
         let welcome = loop {
-            match self.from.recv().await.unwrap() {
+            match self.heard().await {
                 Message::Welcome(welcome) => break *welcome,
                 Message::Bye(bye) => panic!("{bye:?}"),
                 _ => {}
@@ -185,7 +193,14 @@ impl Visitor {
 
     /// The next thing that it is told, a goodbye too.
     pub async fn heard(&mut self) -> Message {
-        self.from.recv().await.unwrap()
+        loop {
+            match self.from.recv().await.unwrap() {
+                Told::Message(message) => return message,
+                Told::Probe(number) => {
+                    assert!(self.line.to.send(Heard::Back(self.line.conn, number)).is_ok());
+                }
+            }
+        }
     }
 
     /// The next thing that it is told, which is no goodbye.
@@ -288,6 +303,7 @@ async fn face(mut syncer: Syncer, facing: Facing, mut heard: mpsc::UnboundedRece
                     continue;
                 }
                 Some(Heard::Said(conn, message)) => Input::Message(conn, message),
+                Some(Heard::Back(conn, number)) => Input::Probed(conn, number),
                 Some(Heard::Gone(conn)) => {
                     host.lines.remove(&conn);
                     Input::Disconnected(conn)
@@ -310,7 +326,7 @@ async fn face(mut syncer: Syncer, facing: Facing, mut heard: mpsc::UnboundedRece
 }
 
 struct Desk {
-    lines: BTreeMap<ConnId, mpsc::UnboundedSender<Message>>,
+    lines: BTreeMap<ConnId, mpsc::UnboundedSender<Told>>,
     said: mpsc::UnboundedSender<Upward>,
 }
 
@@ -318,7 +334,7 @@ impl Host for Desk {
     fn send(&mut self, conns: &[ConnId], message: Message) {
         for conn in conns {
             if let Some(line) = self.lines.get(conn) {
-                let _ = line.send(message.clone());
+                let _ = line.send(Told::Message(message.clone()));
             }
         }
     }
@@ -334,6 +350,12 @@ impl Host for Desk {
 
     fn upward(&mut self, said: Upward) {
         let _ = self.said.send(said);
+    }
+
+    fn probe(&mut self, conn: ConnId, number: u64) {
+        if let Some(line) = self.lines.get(&conn) {
+            let _ = line.send(Told::Probe(number));
+        }
     }
 
     fn note(&mut self, _syncer: &Syncer, _event: Event) {}

@@ -34,6 +34,12 @@ pub trait Host {
         let _ = said;
     }
 
+    /// Have the other end of `conn` send this number back, and bring it as [`Input::Probed`]. The host of a syncer that
+    /// leads rounds itself, as here, is never asked.
+    fn probe(&mut self, conn: ConnId, number: u64) {
+        let _ = (conn, number);
+    }
+
     /// Keep `entry`, and send nothing that comes later before it is safe. A host that keeps no tape, as here, goes back
     /// to its last snapshot after a crash, and what it told learners since then is not true any more.
     fn record(&mut self, entry: Entry) {
@@ -74,6 +80,7 @@ impl Syncer {
                     }
                 }
                 Output::Upward(said) => host.upward(said),
+                Output::Probe(conn, number) => host.probe(conn, number),
                 Output::Event(event) => host.note(self, event),
                 Output::Finished => host.finished(),
             }

@@ -55,8 +55,12 @@ pub enum Input {
     Unmerged { fragment: FragmentId, learner: LearnerId, conn: ConnId, serial: Serial },
     /// A fragment has a new version, by the word of who leads its rounds.
     Followed(Box<Followed>),
+    /// A round of a fragment is over and led to no version, by the word of who leads them.
+    Over(FragmentId, Round),
     /// The last round of a fragment is over, by the word of who led it: the run ends with that of the last one.
     Closed(FragmentId),
+    /// A number came back by this connection: see [`Output::Probe`].
+    Probed(ConnId, u64),
     /// [`super::Syncer::deadline`] has come.
     Timeout,
 }
@@ -82,6 +86,10 @@ pub enum Output {
     Audit(Box<AuditJob>),
     /// Pass this on to who leads the rounds: only asked of the host of [`super::Syncer::led_elsewhere`].
     Upward(Upward),
+    /// Have the other end of a connection send this number back, as a WebSocket does by itself, and bring it as
+    /// [`Input::Probed`], behind all that came by the connection before: only asked of the host of
+    /// [`super::Syncer::led_elsewhere`].
+    Probe(ConnId, u64),
     /// For logs, the dashboard and tests.
     Event(Event),
     /// The run is complete: everyone has been told, nothing more will come.

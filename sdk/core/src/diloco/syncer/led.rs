@@ -4,12 +4,17 @@
 //! came to it is told, by the record of its fragment that all who face learners read. So the accounts of everyone grow
 //! from the same records everywhere, and a learner finds here what was merged of it elsewhere.
 //!
-//! An update is of the round in which it was asked for, however late it comes. A learner that comes back is taken in
+//! An update is of the round in which it was asked for, or of a later one if its sender is known to be here then: see
+//! [`late`]. A learner that comes back is taken in
 //! once each round that was under way is over, and then nothing of it is open anywhere: see
 //! [`super::Upward::Introduce`]. That holds for who answers each question once, and hands in nothing unasked but before
 //! it leaves for good, as learners do.
 
+mod late;
+
 use std::collections::BTreeMap;
+
+use late::{Late, Next};
 
 use super::{Answer, Event, Followed, Output, Paces, Syncer, Upward};
 use crate::diloco::books::LEASE_WINDOWS_MAX;
@@ -32,6 +37,10 @@ pub(super) struct Led {
     asked: BTreeMap<(FragmentId, LearnerId), Question>,
     /// The newest round of each fragment that was heard of, and since when.
     newest: BTreeMap<FragmentId, (Round, Millis)>,
+    /// The newest round of each fragment that is known to be over.
+    over: BTreeMap<FragmentId, Round>,
+    /// Updates that wait for a later round than they were asked for in.
+    late: Late,
     /// The paces that were told last.
     told: Paces,
     /// Whether it was passed on that the run has its tokens.
@@ -56,8 +65,9 @@ impl Syncer {
         // Another process may have leased to the same learner.
         self.books.number_leases_from(LeaseId((process & 0x7fff_ffff) * LEASES_OF_A_PROCESS));
         let salt = (process >> 48) as u16;
-        let (asked, newest, told) = (BTreeMap::new(), BTreeMap::new(), Paces::default());
-        self.led = Some(Led { salt, asked, newest, told, is_enough: false });
+        let (asked, newest, over) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let (late, told, is_enough) = (Late::default(), Paces::default(), false);
+        self.led = Some(Led { salt, asked, newest, over, late, told, is_enough });
         self
     }
 
@@ -132,15 +142,17 @@ impl Syncer {
         let is_new = led.newest.get(&fragment).is_none_or(|(newest, _)| *newest < round);
         if is_new {
             led.newest.insert(fragment, (round, now));
+            // Rounds of a fragment follow one another.
+            led.note_over(fragment, Round(round.0.saturating_sub(1)));
         }
-        let known = led.asked.get_mut(&(fragment, learner));
-        let asks = known.is_none();
-        match known {
+        let over = led.over(fragment);
+        let next = led.late.ask((fragment, learner), conn, round, over);
+        let at = (fragment, learner);
+        let asks = matches!(next, Next::Absent) && !led.asked.contains_key(&at);
+        if matches!(next, Next::Absent) {
             // What it answers is of the round in which it was asked; then it is asked once more.
-            Some(question) => question.newest = question.newest.max(round),
-            None => {
-                led.asked.insert((fragment, learner), Question { since: now, round, newest: round });
-            }
+            let question = led.asked.entry(at).or_insert(Question { since: now, round, newest: round });
+            question.newest = question.newest.max(round);
         }
         if is_new {
             // How much learners may say goes by the rounds that there were.
@@ -148,8 +160,19 @@ impl Syncer {
             let (invited, step_ms) = (self.roster.live().len() as u32, self.schedule.timing().step_ms);
             self.event(Event::Launched { round, fragment, invited, step_ms });
         }
-        if asks {
-            self.ask(now, fragment, learner, conn);
+        match next {
+            Next::Absent if asks => self.ask(now, fragment, learner, conn),
+            Next::Absent | Next::Wait => {}
+            Next::Send(number) => self.out.push_back(Output::Probe(conn, number)),
+            Next::Found(update) => self.pass_on_in(now, conn, learner, round, *update),
+        }
+    }
+
+    /// A number came back by this connection.
+    pub(super) fn on_probed(&mut self, now: Millis, conn: ConnId, number: u64) {
+        let back = self.led.as_mut().and_then(|led| led.late.back(conn, number));
+        if let Some((learner, round, update)) = back {
+            self.pass_on_in(now, conn, learner, round, update);
         }
     }
 
@@ -160,42 +183,54 @@ impl Syncer {
         self.out.push_back(Output::Send(conn, collect));
     }
 
-    /// The round that an answer of `learner` is of; `None` if it is too late for that, or nobody asked, as when it
-    /// hands in what it has before it leaves. It is asked once more then: an answer must be of a round that was under
-    /// way when its sender was here, or it might be merged after its sender came back elsewhere.
+    /// The round that an answer of `learner` is of.
+    ///
+    /// # Errors
+    /// It is too late for that, or nobody asked, as when it hands in what it has before it leaves: an answer must be of
+    /// a round that was under way when its sender was here, or it might be merged after its sender came back
+    /// elsewhere. Gives the newest round, if there was one.
     fn answered_in(
         &mut self,
         now: Millis,
         fragment: FragmentId,
         learner: LearnerId,
-        conn: ConnId,
-    ) -> Option<Round> {
-        let led = self.led.as_mut()?;
-        let question = led.asked.remove(&(fragment, learner));
-        let newest = match question {
-            Some(Question { newest, .. }) => newest,
-            None => led.newest.get(&fragment)?.0,
+    ) -> Result<Round, Option<Round>> {
+        let led = self.led.as_mut().ok_or(None)?;
+        let Some(Question { since, round, newest }) = led.asked.remove(&(fragment, learner)) else {
+            return Err(led.newest.get(&fragment).map(|(newest, _)| *newest));
         };
-        if let Some(Question { since, round, .. }) = question {
-            let after_ms = now.since(since);
-            self.roster.note_answer(learner, after_ms);
-            self.schedule.note_answer(after_ms);
-            if round == newest {
-                return Some(round);
-            }
-        }
-        let question = Question { since: now, round: newest, newest };
-        self.led.as_mut()?.asked.insert((fragment, learner), question);
-        self.ask(now, fragment, learner, conn);
-        None
+        let is_over = led.over(fragment) >= round;
+        let after_ms = now.since(since);
+        self.roster.note_answer(learner, after_ms);
+        self.schedule.note_answer(after_ms);
+        if round == newest && !is_over { Ok(round) } else { Err(Some(newest)) }
     }
 
-    /// An update that came in: passes it on, or says that it is too late.
+    /// An update that came in: passes it on, or keeps it for a later round.
     pub(super) fn pass_on(&mut self, now: Millis, conn: ConnId, learner: LearnerId, update: Verified) {
-        let (serial, fragment, tokens) = (update.serial, update.fragment, update.tokens);
-        let Some(round) = self.answered_in(now, fragment, learner, conn) else {
-            return self.lose(fragment, learner, serial, tokens);
-        };
+        let fragment = update.fragment;
+        let answered = self.answered_in(now, fragment, learner);
+        if let Ok(round) = answered {
+            return self.pass_on_in(now, conn, learner, round, update);
+        }
+        let Some(led) = &mut self.led else { return };
+        let over = led.over(fragment);
+        let (number, before) = led.late.keep(learner, conn, update, over);
+        self.out.push_back(Output::Probe(conn, number));
+        if let Some(before) = before {
+            self.lose(fragment, learner, before.serial, before.tokens);
+        }
+        if let Err(Some(newest)) = answered
+            && newest > over
+        {
+            // That round is under way.
+            self.on_asked(now, fragment, learner, conn, newest);
+        }
+    }
+
+    /// Passes on an update for this round.
+    fn pass_on_in(&mut self, now: Millis, conn: ConnId, learner: LearnerId, round: Round, update: Verified) {
+        let (fragment, tokens) = (update.fragment, update.tokens);
         let standing = self.standing(now, learner, fragment);
         let since = self.led.as_ref().and_then(|led| led.newest.get(&fragment)).map(|(_, since)| *since);
         let after_ms = now.since(since.unwrap_or(now));
@@ -205,7 +240,7 @@ impl Syncer {
         self.upward(|| Upward::Answer(fragment, learner, conn, round, answer));
     }
 
-    /// `learner` has nothing to report.
+    /// `learner` has nothing to report. If that is too late it is asked once more.
     pub(super) fn pass_on_nothing(
         &mut self,
         now: Millis,
@@ -213,8 +248,16 @@ impl Syncer {
         learner: LearnerId,
         fragment: FragmentId,
     ) {
-        if let Some(round) = self.answered_in(now, fragment, learner, conn) {
-            self.upward(|| Upward::Answer(fragment, learner, conn, round, Answer::Nothing));
+        match self.answered_in(now, fragment, learner) {
+            Ok(round) => self.upward(|| Upward::Answer(fragment, learner, conn, round, Answer::Nothing)),
+            Err(None) => {}
+            Err(Some(newest)) => {
+                let question = Question { since: now, round: newest, newest };
+                if let Some(led) = &mut self.led {
+                    led.asked.insert((fragment, learner), question);
+                }
+                self.ask(now, fragment, learner, conn);
+            }
         }
     }
 
@@ -237,11 +280,20 @@ impl Syncer {
         self.settle(Settled { round: None, fragment, learner, serial, tokens, fate });
     }
 
+    /// A round came to nothing, or to another owner.
+    pub(super) fn on_over(&mut self, fragment: FragmentId, round: Round) {
+        if let Some(led) = &mut self.led {
+            led.note_over(fragment, round);
+        }
+    }
+
     /// Takes in a merge that others decided on: books it, tells those whose updates are in it, and all what follows.
     pub(super) fn on_followed(&mut self, now: Millis, followed: Followed) {
         let Followed { merge: entry, led } = followed;
         let (round, fragment) = (entry.round, entry.fragment);
-        let Some(Led { newest, .. }) = &self.led else { return };
+        let Some(ours) = &mut self.led else { return };
+        ours.note_over(fragment, round);
+        let newest = &ours.newest;
         let Some(rounds) = self.rounds.get_mut(usize::from(fragment.0)) else { return };
         let launched = newest.get(&fragment).filter(|(newest, _)| *newest == round);
         let collect_ms = launched.map_or(0, |(_, since)| now.since(*since));
@@ -265,7 +317,20 @@ impl Syncer {
     pub(super) fn forget_questions(&mut self, learner: LearnerId) {
         if let Some(led) = &mut self.led {
             led.asked.retain(|(_, asked), _| *asked != learner);
+            led.late.forget(learner);
         }
+    }
+}
+
+impl Led {
+    /// The newest round of `fragment` that is known to be over.
+    fn over(&self, fragment: FragmentId) -> Round {
+        self.over.get(&fragment).copied().unwrap_or(Round(0))
+    }
+
+    fn note_over(&mut self, fragment: FragmentId, round: Round) {
+        let over = self.over.entry(fragment).or_insert(round);
+        *over = (*over).max(round);
     }
 }
 

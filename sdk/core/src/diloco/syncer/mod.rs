@@ -189,7 +189,9 @@ impl Syncer {
                 self.on_unmerged(fragment, learner, conn, serial);
             }
             Input::Followed(followed) => self.on_followed(now, *followed),
+            Input::Over(fragment, round) => self.on_over(fragment, round),
             Input::Closed(fragment) => self.on_closed(fragment),
+            Input::Probed(conn, number) => self.on_probed(now, conn, number),
             Input::Timeout => {}
         }
         self.advance(now);

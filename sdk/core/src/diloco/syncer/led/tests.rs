@@ -1,10 +1,10 @@
 //! Rounds that are led elsewhere, as a syncer sees them.
 
-use crate::diloco::syncer::{Answer, Event, Followed, Input, Output, Syncer, SyncerConfig, Upward};
+use crate::diloco::syncer::{Answer, Followed, Input, Output, Syncer, SyncerConfig, Upward};
 use crate::diloco::{Codec, checksum};
 use crate::testing::{larger, merge, part};
 use crate::wire::{
-    CloseCode, ConnId, Fate, FragmentId, Hello, Identity, LearnerId, LearnerState, Message, Millis, Progress,
+    CloseCode, ConnId, FragmentId, Hello, Identity, LearnerId, LearnerState, Message, Millis, Progress,
     Round, RunId, Serial, Share, Signature, Update, Version,
 };
 
@@ -56,10 +56,8 @@ fn update(syncer: &Syncer) -> Message {
     })
 }
 
-/// Goal: a learner of which far more was merged elsewhere than is leased to it here has something that counts from
-/// its first lease on, as a new process of it too; what it answers is of the round in which it was asked.
-#[test]
-fn what_was_merged_elsewhere_is_no_debt_here() {
+/// A syncer with a learner that trains, of which far more was merged elsewhere than is leased to it here.
+fn with_learner() -> Syncer {
     let mut syncer = syncer(SyncerConfig::default());
     let followed = Followed { merge: merge(P, part(LEARNER, 50_000_000)), led: None };
     says(&mut syncer, Input::Followed(Box::new(followed)));
@@ -79,9 +77,37 @@ fn what_was_merged_elsewhere_is_no_debt_here() {
     let (leases, tokens) = (Vec::new(), 32);
     let progress = Progress { run: RUN, leases, steps: 1, tokens, step_ms: 1_000.0, loss: 1.0, state };
     says(&mut syncer, Input::Message(CONN, Message::Progress(progress)));
+    syncer
+}
 
-    let asked = |round| Input::Asked { fragment: P, learner: LEARNER, conn: CONN, round };
-    says(&mut syncer, asked(Round(8)));
+fn asked(round: u64) -> Input {
+    Input::Asked { fragment: P, learner: LEARNER, conn: CONN, round: Round(round) }
+}
+
+/// The rounds for which answers are passed on.
+fn answers(said: &[Output]) -> Vec<Round> {
+    let round = |output: &Output| match output {
+        Output::Upward(Upward::Answer(P, LEARNER, CONN, round, _)) => Some(*round),
+        _ => None,
+    };
+    said.iter().filter_map(round).collect()
+}
+
+/// The numbers that are to be sent back.
+fn numbers(said: &[Output]) -> Vec<u64> {
+    let number = |output: &Output| match output {
+        Output::Probe(CONN, number) => Some(*number),
+        _ => None,
+    };
+    said.iter().filter_map(number).collect()
+}
+
+/// Goal: a learner of which far more was merged elsewhere than is leased to it here has something that counts from
+/// its first lease on, as a new process of it too; what it answers is of the round in which it was asked.
+#[test]
+fn what_was_merged_elsewhere_is_no_debt_here() {
+    let mut syncer = with_learner();
+    says(&mut syncer, asked(8));
     let answer = update(&syncer);
     let said = says(&mut syncer, Input::Message(CONN, answer));
     let standing = said.iter().find_map(|output| match output {
@@ -91,16 +117,49 @@ fn what_was_merged_elsewhere_is_no_debt_here() {
         _ => None,
     });
     assert!(standing.unwrap().unmerged_tokens > 0, "{standing:?}");
+}
 
-    // Asked in one round and answered in the next: it is late, and asked once more.
-    says(&mut syncer, asked(Round(9)));
-    says(&mut syncer, asked(Round(10)));
+/// Goal: an answer that comes when its round is over is passed on for a later one, once its sender is known to be here
+/// then, and for none after that.
+#[test]
+fn who_is_late_is_passed_on_while_it_is_here() {
+    let mut syncer = with_learner();
+    // Asked in one round and answered in the next.
+    says(&mut syncer, asked(9));
+    says(&mut syncer, asked(10));
     let answer = update(&syncer);
     let said = says(&mut syncer, Input::Message(CONN, answer));
-    let is_late =
-        |output: &Output| matches!(output, Output::Event(Event::Settled { fate: Fate::Late(_), .. }));
-    let is_asked = |output: &Output| matches!(output, Output::Send(CONN, Message::Collect { .. }));
-    assert!(said.iter().any(is_late) && said.iter().any(is_asked), "{said:?}");
+    let [number] = numbers(&said)[..] else { panic!("{said:?}") };
+    assert_eq!(answers(&said), [], "it may have left since");
+    assert_eq!(answers(&says(&mut syncer, Input::Probed(ConnId(9), number))), [], "that is somebody else");
+    assert_eq!(answers(&says(&mut syncer, Input::Probed(CONN, number + 1))), [], "nobody sent that");
+    assert_eq!(answers(&says(&mut syncer, Input::Probed(CONN, number))), [Round(10)]);
+    assert_eq!(answers(&says(&mut syncer, Input::Probed(CONN, number))), [], "it is passed on once");
+
+    // Where the round is over when the answer comes, it may be of the next one, and not of one after that.
+    says(&mut syncer, asked(11));
+    says(&mut syncer, Input::Over(P, Round(11)));
+    let answer = update(&syncer);
+    let said = says(&mut syncer, Input::Message(CONN, answer.clone()));
+    let [number] = numbers(&said)[..] else { panic!("{said:?}") };
+    says(&mut syncer, Input::Probed(CONN, number));
+    says(&mut syncer, Input::Over(P, Round(12)));
+    let said = says(&mut syncer, asked(13));
+    let [number] = numbers(&said)[..] else { panic!("it has yet to show that it is here: {said:?}") };
+    assert!(says(&mut syncer, asked(13)).is_empty(), "a number is on its way");
+    assert_eq!(answers(&says(&mut syncer, Input::Probed(CONN, number))), [Round(13)]);
+    says(&mut syncer, asked(14));
+    says(&mut syncer, Input::Over(P, Round(14)));
+    let said = says(&mut syncer, Input::Message(CONN, answer.clone()));
+    says(&mut syncer, Input::Probed(CONN, numbers(&said)[0]));
+    assert_eq!(answers(&says(&mut syncer, asked(15))), [Round(15)], "it need not wait then");
+
+    // What waits goes with its connection.
+    says(&mut syncer, asked(16));
+    says(&mut syncer, Input::Over(P, Round(16)));
+    let said = says(&mut syncer, Input::Message(CONN, answer));
+    says(&mut syncer, Input::Disconnected(CONN));
+    assert!(answers(&says(&mut syncer, Input::Probed(CONN, numbers(&said)[0]))).is_empty());
 }
 
 /// Goal: a run that has its tokens is not ended here: those who lead are told, once, and learners stay until each

@@ -1,6 +1,9 @@
 //! One WebSocket ⇄ messages: caps, timeouts, order of sending, typed goodbyes.
 
+mod writer;
+
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use archipelago_core::diloco::Verifier;
@@ -9,24 +12,21 @@ use archipelago_core::wire::{
     Assembler, Bye, CHUNK_BYTES, CLOSE_REASON_BYTES_MAX, Challenge, CloseCode, ConnId, DecodeError,
     EVIDENCE_BYTES, GREETING_BYTES_MAX, Hello, Message, SUBPROTOCOL, Update, clip, encode,
 };
-use axum::body::Bytes;
 use axum::extract::ws::{self, CloseFrame, WebSocket, WebSocketUpgrade};
-use futures::stream::{SplitSink, SplitStream};
-use futures::{SinkExt, StreamExt};
-use tokio::sync::mpsc;
-use tokio::time::{Instant, interval, sleep, timeout, timeout_at};
+use futures::StreamExt;
+use futures::stream::SplitStream;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use writer::Writer;
 
 use crate::actor::{ActorHandle, Command};
 use crate::admission::{Admission, Pass};
 use crate::meters::{Meters, Phase};
-use crate::outbox::{Bulk, Outbox, Outgoing, Queues};
+use crate::outbox::Outbox;
 
 /// Time for a peer to introduce itself.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
 /// The same where work is asked first, which takes a slow device its time.
 const WORK_WITHIN: Duration = Duration::from_secs(120);
-/// Time between our pings.
-const PING_EVERY: Duration = Duration::from_secs(10);
 /// Time between two reports to the core that a peer is alive, at least.
 const HEARD_EVERY: Duration = Duration::from_secs(1);
 /// Time for a goodbye to get through, and then for the peer to close its side.
@@ -96,10 +96,11 @@ pub async fn serve(socket: WebSocket, conn: ConnId, context: Context) -> Option<
     if !context.actor.tell(Command::Open(conn, outbox)).await {
         return None;
     }
-    let writer = Writer { sink, meters: Arc::clone(&context.meters) };
+    let probes = Arc::new(AtomicU32::new(0));
+    let writer = Writer::new(sink, Arc::clone(&context.meters), Arc::clone(&probes));
     let mut writing = tokio::spawn(writer.open(challenge, queues));
-    let mut reader =
-        Reader { conn, context: context.clone(), challenge: Some(challenge), pass: None, ready: false };
+    let (challenge, pass, ready) = (Some(challenge), None, false);
+    let mut reader = Reader { conn, context: context.clone(), challenge, probes, pass, ready };
     let ended = tokio::select! {
         ended = reader.run(&mut stream) => ended,
         // The actor, or the socket, ended it.
@@ -147,6 +148,8 @@ struct Reader {
     context: Context,
     /// What the learner is asked and has not answered yet.
     challenge: Option<Challenge>,
+    /// Numbers that it was sent and has not sent back.
+    probes: Arc<AtomicU32>,
     /// That it was taken in, while the connection stands.
     pass: Option<Pass>,
     /// Whether the learner trains: its bytes then belong to the run.
@@ -168,14 +171,20 @@ impl Reader {
                     Err(_) => return refuse(CloseCode::Silent, "no Hello came in time: connect again"),
                 },
             };
+            let mut number = None;
             let message = match frame {
                 None | Some(Ok(ws::Message::Close(_))) => return Ended::Elsewhere,
                 Some(Err(error)) => return broken(error),
                 Some(Ok(ws::Message::Text(_))) => {
                     return refuse(CloseCode::Malformed, "text frames mean nothing here: send binary ones");
                 }
-                Some(Ok(ws::Message::Ping(payload) | ws::Message::Pong(payload))) => {
+                Some(Ok(ws::Message::Ping(payload))) => {
                     self.count(payload.len());
+                    None
+                }
+                Some(Ok(ws::Message::Pong(payload))) => {
+                    self.count(payload.len());
+                    number = self.came_back(&payload);
                     None
                 }
                 Some(Ok(ws::Message::Binary(payload))) => match self.take(&mut assembler, &payload) {
@@ -186,6 +195,7 @@ impl Reader {
             let input = match (message, heard) {
                 (Some(Message::Update(update)), _) => self.verified(update).await,
                 (Some(message), _) => Input::Message(self.conn, message),
+                (None, Some(_)) if let Some(number) = number => Input::Probed(self.conn, number),
                 (None, Some(at)) if at.elapsed() >= HEARD_EVERY => Input::Heard(self.conn),
                 (None, _) => continue,
             };
@@ -202,6 +212,13 @@ impl Reader {
                 return Ended::Elsewhere;
             }
         }
+    }
+
+    /// The number that a pong brings back, if one is awaited: whoever sends what it was not asked for moves nobody.
+    fn came_back(&self, payload: &[u8]) -> Option<u64> {
+        let number = u64::from_be_bytes(payload.try_into().ok()?);
+        let less = |awaited: u32| awaited.checked_sub(1);
+        self.probes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).ok().map(|_| number)
     }
 
     /// Whether who says `hello` is taken in, before the core hears of it. A challenge is answered once.
@@ -269,132 +286,4 @@ fn broken(error: axum::Error) -> Ended {
 
 fn refuse(code: CloseCode, reason: &str) -> Ended {
     Ended::Refused(Bye::new(code, reason))
-}
-
-/// The half that writes.
-struct Writer {
-    sink: SplitSink<WebSocket, ws::Message>,
-    meters: Arc<Meters>,
-}
-
-/// Why nothing more is sent.
-enum Stop {
-    /// Say this first.
-    Bye(Bye),
-    /// The socket takes nothing more.
-    Broken,
-}
-
-impl Writer {
-    /// Asks who comes, then sends what is queued.
-    async fn open(mut self, challenge: Challenge, queues: Queues) {
-        let bytes = encode(&Message::Challenge(challenge));
-        self.meters.down(Phase::Join, bytes.len());
-        if self.sink.send(ws::Message::Binary(bytes.into())).await.is_ok() {
-            self.run(queues).await;
-        }
-    }
-
-    async fn run(mut self, mut queues: Queues) {
-        if let Stop::Bye(bye) = self.pump(&mut queues).await {
-            // A peer that takes nothing cannot be told; the time limit ends it.
-            let _ = timeout(BYE_WITHIN, self.part(bye, queues.control)).await;
-        }
-    }
-
-    /// Sends what is queued, until there is a goodbye: short messages, then parameters, frame by frame.
-    async fn pump(&mut self, queues: &mut Queues) -> Stop {
-        let mut ping = interval(PING_EVERY);
-        ping.reset();
-        let mut bulk: Option<(Bulk, usize)> = None;
-        loop {
-            let sent = tokio::select! {
-                biased;
-                Some(bye) = queues.bye.recv() => return Stop::Bye(bye),
-                control = queues.control.recv() => match control {
-                    Some(outgoing) => self.send_all(&outgoing, queues).await,
-                    // The actor dropped its end.
-                    None => return goodbye_or(queues),
-                },
-                _ = ping.tick() => self.send(ws::Message::Ping(Bytes::new()), queues).await.map(|()| {
-                    self.meters.down(Phase::Run, 0);
-                }),
-                Some(message) = queues.bulk.recv(), if bulk.is_none() => {
-                    bulk = Some((message, 0));
-                    Ok(())
-                }
-                () = std::future::ready(()), if bulk.is_some() => {
-                    let (message, index) = bulk.take().expect("checked by the branch");
-                    let sent = self.send_frame(&message.outgoing, index, queues).await;
-                    bulk = (index + 1 < message.outgoing.frames.len()).then_some((message, index + 1));
-                    sent
-                }
-            };
-            if let Err(stop) = sent {
-                return stop;
-            }
-        }
-    }
-
-    async fn send_all(&mut self, outgoing: &Outgoing, queues: &mut Queues) -> Result<(), Stop> {
-        for index in 0..outgoing.frames.len() {
-            self.send_frame(outgoing, index, queues).await?;
-        }
-        Ok(())
-    }
-
-    async fn send_frame(
-        &mut self,
-        outgoing: &Outgoing,
-        index: usize,
-        queues: &mut Queues,
-    ) -> Result<(), Stop> {
-        let frame = outgoing.frames[index].clone();
-        let bytes = frame.len();
-        self.send(ws::Message::Binary(frame), queues).await?;
-        self.meters.down(outgoing.phase, bytes);
-        if index + 1 == outgoing.frames.len() {
-            self.meters.values_down(outgoing.values);
-        }
-        Ok(())
-    }
-
-    /// Sends one frame; a goodbye does not wait for it.
-    async fn send(&mut self, frame: ws::Message, queues: &mut Queues) -> Result<(), Stop> {
-        tokio::select! {
-            biased;
-            sent = self.sink.send(frame) => sent.map_err(|_| Stop::Broken),
-            Some(bye) = queues.bye.recv() => Err(Stop::Bye(bye)),
-        }
-    }
-
-    /// Sends the short messages that were there before the goodbye, such as the receipts of the last round, and
-    /// then the goodbye.
-    async fn part(&mut self, bye: Bye, mut control: mpsc::Receiver<Outgoing>) -> Result<(), axum::Error> {
-        while let Ok(outgoing) = control.try_recv() {
-            for frame in outgoing.frames.iter() {
-                self.sink.feed(ws::Message::Binary(frame.clone())).await?;
-                self.meters.down(outgoing.phase, frame.len());
-            }
-        }
-        self.say(bye).await
-    }
-
-    async fn say(&mut self, bye: Bye) -> Result<(), axum::Error> {
-        let reason = clip(&bye.reason, CLOSE_REASON_BYTES_MAX).to_owned();
-        let code = u16::from(bye.code);
-        let reason_clipped = clip(&bye.reason, archipelago_core::wire::REASON_BYTES_MAX).to_owned();
-        let encoded = encode(&Message::Bye(Bye { reason: reason_clipped, ..bye }));
-        self.sink.feed(ws::Message::Binary(encoded.into())).await?;
-        self.sink.feed(ws::Message::Close(Some(CloseFrame { code, reason: reason.into() }))).await?;
-        self.sink.flush().await
-    }
-}
-
-/// A goodbye that is already queued, or the end.
-fn goodbye_or(queues: &mut Queues) -> Stop {
-    match queues.bye.try_recv() {
-        Ok(bye) => Stop::Bye(bye),
-        Err(_) => Stop::Broken,
-    }
 }
