@@ -7,7 +7,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use archipelago_tests::http::get_bytes;
+use archipelago_tests::http::{get_bytes, order};
 use archipelago_tests::processes::{SMALL_RUN, SyncerProcess, number, of_learner, whole_machine};
 use archipelago_tests::programs::program;
 use serde_json::Value;
@@ -67,7 +67,7 @@ impl Between {
         let dir = self.folder.path().join(name);
         let log = fs::File::create(self.folder.path().join(format!("{name}.log"))).expect("a log");
         let mut command = Command::new(program("syncer-server"));
-        command.args(["serve", "--json", "--dir"]).arg(dir).args(self.flags("owner"));
+        command.args(["serve", "--json", "--exit-when-finished", "--dir"]).arg(dir).args(self.flags("owner"));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         Running(command.spawn().expect("an owner"))
     }
@@ -99,7 +99,7 @@ fn processes_of_one_run_are_killed_and_the_others_go_on() {
         "it knows of the other's learner: {status:#}"
     );
 
-    let _next = between.owner("second");
+    let mut next = between.owner("second");
     owner.kill();
     rounds_after(&mut one, "the other owner leads");
 
@@ -113,22 +113,26 @@ fn processes_of_one_run_are_killed_and_the_others_go_on() {
     assert!(number(&back, "rounds") > number(&seen, "rounds"), "it knows what was merged before: {back:#}");
     assert!((number(&back, "learnersTotal") - 2.0).abs() < 0.5, "he is the same: {back:#}");
 
+    // What is ordered at one gateway holds at the other, and ends the run for everybody.
+    let token = fs::read_to_string(other.folder().join("admin.token")).expect("a token");
+    assert_eq!(order(other.address, "/v1/admin/pause", token.trim()).expect("an answer"), 202);
+    one.wait_until("it is held", |status| status["paused"] == true);
+    assert_eq!(order(other.address, "/v1/admin/finish", token.trim()).expect("an answer"), 202);
     for learner in [&mut anne, &mut bert] {
-        assert!(learner.interrupt().0.success());
+        assert!(learner.wait().success(), "it is sent home");
     }
-    // Nobody trains any more, and each gateway hears of the last merge.
-    let last = one.wait_until("they are gone", |status| number(status, "live") < 0.5);
-    other.wait_until("both count the same", |status| {
-        let same = one
-            .try_status()
-            .is_some_and(|one| number(&one, "tokensMerged") == number(status, "tokensMerged"));
-        same && number(status, "live") < 0.5
-    });
+    assert!(next.0.wait().expect("it ends").success(), "there is nothing left to lead");
+    let last = one.wait_until("it is complete", |status| status["finished"] == true);
+    let same = other.wait_until("so it is at the other", |status| status["finished"] == true);
+    assert_eq!(number(&last, "tokensMerged"), number(&same, "tokensMerged"));
     let run = last["run"].as_str().expect("a run");
     for fragment in 0..4 {
         let path = format!("/v1/runs/{run}/fragments/{fragment}/0");
         let [ours, theirs] = [&one, &other].map(|gateway| get_bytes(gateway.address, &path).expect("Θ̂"));
         assert!(ours.len() > 1_000 && ours == theirs, "fragment {fragment}");
+        let states = between.folder.path().join(format!("blobs/test/state/{fragment}"));
+        let kept = fs::read_dir(states).expect("a folder").count();
+        assert!((1..=20).contains(&kept), "{kept} states of fragment {fragment} are left of some hundred");
     }
 }
 
