@@ -117,7 +117,8 @@ impl Hearing {
                 let Changed { config, .. } = changed(&self.config, &given(words))?;
                 let core = syncer_config(&config).map_err(|error| error.to_string())?;
                 self.config = config;
-                self.orders.send_modify(|orders| (orders.quorum, orders.merge) = (core.quorum, core.merge));
+                let (quorum, merge, cohort_max) = (core.quorum, core.merge, core.cohort_max);
+                self.orders.send_modify(|orders| *orders = Orders { quorum, merge, cohort_max, ..*orders });
             }
             Decree::Hold(held) => self.orders.send_modify(|orders| orders.is_held = *held),
             Decree::Finish => self.orders.send_modify(|orders| orders.is_ending = true),

@@ -56,7 +56,7 @@ impl Membership {
         agreed::compare(&ours, &theirs.map_err(|error| ServerError::Cluster { why: error.to_string() })?)?;
         let terms = OwnerTerms::of(syncer, process).and_then(|terms| terms.into_iter().next());
         let terms = terms.ok_or_else(no_code)?;
-        let hearing = Hearing::begin(decrees, config, Orders::none(&terms.rounds)).await?;
+        let hearing = Hearing::begin(decrees, config, Orders::none(&terms.rounds, terms.cohort_max)).await?;
         tracing::info!(?role, process = process.0, run = %syncer.run(), "joined the cluster");
         Ok((Self { role, process, services }, hearing))
     }

@@ -89,7 +89,7 @@ impl Coast {
     /// So many of both, over these services.
     pub fn open(services: &Services, gateways: u32, owners: u64) -> Self {
         let rounds = &OwnerTerms::of(&syncer(0), ProcessId(0)).unwrap()[0].rounds;
-        let (ordering, orders) = watch::channel(Orders::none(rounds));
+        let (ordering, orders) = watch::channel(Orders::none(rounds, 64));
         for process in 1..=owners {
             let process = ProcessId(process);
             let fragments = OwnerTerms::of(&syncer(0), process).unwrap();

@@ -79,6 +79,8 @@ impl Run {
             idle_ms: 0,
             again_ms: 300,
             sums_ms: 2_000,
+            learners_start: 1,
+            cohort_max: u32::MAX,
             // The checks read all of them.
             states_kept: usize::MAX,
         };
@@ -87,7 +89,7 @@ impl Run {
 
     /// Nothing is ordered.
     pub fn orders(&self) -> watch::Receiver<Orders> {
-        watch::channel(Orders::none(&self.rounds(FragmentId(0)))).1
+        watch::channel(Orders::none(&self.rounds(FragmentId(0)), u32::MAX)).1
     }
 
     /// What a gateway knows of each fragment.

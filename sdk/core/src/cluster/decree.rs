@@ -41,12 +41,14 @@ pub struct Orders {
     pub quorum: QuorumPolicy,
     /// How updates are merged.
     pub merge: MergeRule,
+    /// Learners that are asked in one round; of more, a sample that moves on.
+    pub cohort_max: u32,
 }
 
 impl Orders {
-    /// Nothing was ordered: rounds go by their terms.
+    /// Nothing was ordered: rounds go by their terms, and ask so many.
     #[must_use]
-    pub fn none(terms: &RoundTerms) -> Self {
-        Self { is_held: false, is_ending: false, quorum: terms.quorum, merge: terms.merge }
+    pub fn none(terms: &RoundTerms, cohort_max: u32) -> Self {
+        Self { is_held: false, is_ending: false, quorum: terms.quorum, merge: terms.merge, cohort_max }
     }
 }

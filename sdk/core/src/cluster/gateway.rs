@@ -89,6 +89,8 @@ pub struct Gateway {
     last: u64,
     /// The newest round that collects.
     round: Option<Round>,
+    /// Whom it asks, if not everybody.
+    invited: Option<BTreeSet<LearnerId>>,
     /// Of whose update it is not known what became of it; all of them are connected.
     open: BTreeMap<LearnerId, Unsettled>,
     /// The updates that are here.
@@ -109,6 +111,7 @@ impl Gateway {
             passed: BTreeSet::new(),
             last: 0,
             round: None,
+            invited: None,
             open: BTreeMap::new(),
             held: BTreeMap::new(),
             orders: VecDeque::new(),
@@ -148,7 +151,7 @@ impl Gateway {
                 self.waiting.remove(&learner);
             }
             GatewayInput::Pace(paces) => self.paces = paces,
-            GatewayInput::Notice(Notice::Collect(round)) => self.on_collect(round),
+            GatewayInput::Notice(Notice::Collect { round, invited }) => self.on_collect(round, invited),
             GatewayInput::Notice(Notice::Weigh { round, cancelled, plan, weights }) => {
                 let mine = weights.iter().filter(|(gateway, _)| *gateway == self.terms.gateway);
                 for (_, weights) in mine {
@@ -196,7 +199,7 @@ impl Gateway {
         } else {
             // Of whatever was open here, another gateway has told it.
             self.open.remove(&learner);
-            if let Some(round) = self.round {
+            if let Some(round) = self.round.filter(|_| self.is_invited(learner)) {
                 self.ask(learner, conn, round);
             }
         }
@@ -218,7 +221,7 @@ impl Gateway {
         self.offer(learner);
     }
 
-    fn on_collect(&mut self, round: Round) {
+    fn on_collect(&mut self, round: Round, invited: Option<BTreeSet<LearnerId>>) {
         let is_over = round.0 <= self.last || self.round.is_some_and(|newest| round < newest);
         if is_over {
             return;
@@ -226,7 +229,9 @@ impl Gateway {
         if self.round.replace(round) != Some(round) {
             self.passed.clear();
         }
-        let free = self.learners.iter().filter(|(learner, _)| !self.open.contains_key(learner));
+        self.invited = invited;
+        let is_free = |learner| self.is_invited(learner) && !self.open.contains_key(&learner);
+        let free = self.learners.iter().filter(|(learner, _)| is_free(**learner));
         let free: Vec<(LearnerId, ConnId)> = free.map(|(learner, conn)| (*learner, *conn)).collect();
         free.into_iter().for_each(|(learner, conn)| self.ask(learner, conn, round));
         // An offer may have been lost; one that was not is taken once.
@@ -234,6 +239,10 @@ impl Gateway {
         let held: Vec<LearnerId> = held.map(|(learner, _)| *learner).collect();
         held.into_iter().for_each(|learner| self.offer(learner));
         self.pass_for_waiting();
+    }
+
+    fn is_invited(&self, learner: LearnerId) -> bool {
+        self.invited.as_ref().is_none_or(|invited| invited.contains(&learner))
     }
 
     /// Asks a learner, once in a round: what is said on a connection is not lost as long as that lasts.

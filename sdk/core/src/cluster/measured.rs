@@ -27,6 +27,11 @@ impl Measured {
         Self { timing: terms.timing, paces: BTreeMap::new(), is_spread: false, launched: None, tokens: 0 }
     }
 
+    /// Whether anything was merged.
+    pub(super) fn has_begun(&self) -> bool {
+        self.tokens > 0
+    }
+
     /// By which rounds end.
     pub(super) fn timing(&self) -> &Timing {
         &self.timing

@@ -100,8 +100,14 @@ impl Record {
 /// What an owner tells all gateways over the bus.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Notice {
-    /// Learners are to hand in their progress, for this round.
-    Collect(Round),
+    /// Learners are to hand in their progress.
+    Collect {
+        /// For this round.
+        round: Round,
+        /// Those of them who are to; all if that is not said.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        invited: Option<BTreeSet<LearnerId>>,
+    },
     /// The gateways named are to add up the updates that they hold of those named.
     Weigh {
         /// The round.

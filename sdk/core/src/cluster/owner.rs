@@ -10,7 +10,7 @@ use super::stage::{Leading, Stage, Step};
 use super::terms::OwnerTerms;
 use super::work::{Ended, Work};
 use super::{Notice, Order, Orders, Record, Reply, state_bytes, state_of};
-use crate::diloco::{FragmentState, Launch, Rounds, checksum};
+use crate::diloco::{FragmentState, Launch, Rounds, checksum, cohort};
 use crate::wire::{LearnerId, Millis, Round, Version};
 
 /// A gateway that said nothing while an owner would have asked so often is gone.
@@ -73,7 +73,7 @@ impl Owner {
     pub fn new(terms: OwnerTerms) -> Self {
         Self {
             measured: Measured::new(&terms),
-            ordered: Orders::none(&terms.rounds),
+            ordered: Orders::none(&terms.rounds, terms.cohort_max),
             kept: Kept::new(terms.states_kept),
             terms,
             last: 0,
@@ -299,9 +299,12 @@ impl Owner {
                 self.put(now, Record::Abandoned);
             }
         } else if rested_ms >= self.terms.rest_ms && now >= self.measured.may_launch_at(&self.terms) {
-            let invited = self.who_is_here(now);
-            if !invited.is_empty() {
-                self.launch(now, invited, false);
+            let here = self.who_is_here(now);
+            let needed = if self.measured.has_begun() { 1 } else { self.terms.learners_start.max(1) };
+            if here.len() >= needed {
+                self.launch(now, here, false);
+            } else if is_idle && self.here.waits() {
+                self.put(now, Record::Abandoned);
             }
         }
     }
@@ -313,13 +316,19 @@ impl Owner {
         self.here.everybody()
     }
 
-    fn launch(&mut self, now: Millis, invited: BTreeSet<LearnerId>, is_last: bool) {
+    /// Launches a round, the last one with everybody who is `here`.
+    fn launch(&mut self, now: Millis, here: BTreeSet<LearnerId>, is_last: bool) {
         let Stage::Leading(leading) = &mut self.stage else { return };
-        leading.rounds.unask_all_but(&invited);
+        leading.rounds.unask_all_but(&here);
         let (fragment, round) = (self.terms.rounds.fragment, Round(self.last + 1));
+        let cohort_max = if is_last { u32::MAX } else { self.ordered.cohort_max };
+        let (everybody, rounds) = (here.len(), &leading.rounds);
+        let invited = cohort(&here, cohort_max, self.last, |learner| !rounds.is_asked(learner));
+        let is_sample = invited.len() < everybody;
         // The last rounds of all fragments are under way together.
         let last_of = is_last.then(|| self.terms.fragments.into());
-        let work = Work::launch(now, &mut leading.rounds, Launch { round, fragment, invited, last_of });
+        let work =
+            Work::launch(now, &mut leading.rounds, Launch { round, fragment, invited, last_of }, is_sample);
         (leading.step, leading.is_last) = (Step::Working(Box::new(work)), is_last);
         self.measured.note_launch(now);
         self.go_on(now);

@@ -34,6 +34,10 @@ pub struct OwnerTerms {
     pub again_ms: u64,
     /// A round whose sums do not come is given up after so many milliseconds.
     pub sums_ms: u64,
+    /// Learners that are there before the first round.
+    pub learners_start: usize,
+    /// Learners that are asked in one round, until something else is ordered; of more, a sample that moves on.
+    pub cohort_max: u32,
     /// So many of the newest states stay in the storage, at least 1: whoever is behind goes on from the newest one.
     pub states_kept: usize,
 }
@@ -68,6 +72,8 @@ impl OwnerTerms {
             idle_ms: IDLE_MS,
             again_ms: AGAIN_MS,
             sums_ms: SUMS_MS,
+            learners_start: config.learners_start as usize,
+            cohort_max: config.cohort_max,
             states_kept: STATES_KEPT,
         };
         let terms: Vec<Self> = fragments.ids().zip(syncer.states()).map(terms).collect();

@@ -13,6 +13,8 @@ use crate::wire::{LearnerId, Millis, Round, Serial};
 #[derive(Debug)]
 pub(super) struct Work {
     round: Round,
+    /// Those who are asked, if they are not all.
+    invited: Option<BTreeSet<LearnerId>>,
     /// Which gateway holds whose update, and how its sender numbered it.
     offered: BTreeMap<LearnerId, (GatewayId, Serial)>,
     /// What is added up; `None` while it collects.
@@ -46,11 +48,12 @@ pub(super) enum Ended {
 }
 
 impl Work {
-    /// Launches a round.
-    pub(super) fn launch(now: Millis, rounds: &mut Rounds, launch: Launch) -> Self {
+    /// Launches a round, which asks a sample or everybody.
+    pub(super) fn launch(now: Millis, rounds: &mut Rounds, launch: Launch, is_sample: bool) -> Self {
         let round = launch.round;
+        let invited = is_sample.then(|| launch.invited.clone());
         rounds.launch(now, launch);
-        Self { round, offered: BTreeMap::new(), summing: None, told: None, notice: None }
+        Self { round, invited, offered: BTreeMap::new(), summing: None, told: None, notice: None }
     }
 
     /// What gateways are to be told now.
@@ -103,7 +106,8 @@ impl Work {
             }
             match rounds.decide(now, measured.timing())?.decision {
                 Decision::AwaitQuorum { .. } | Decision::AwaitGrace { .. } => {
-                    self.tell(now, terms.again_ms, Notice::Collect(self.round));
+                    let (round, invited) = (self.round, self.invited.clone());
+                    self.tell(now, terms.again_ms, Notice::Collect { round, invited });
                     return None;
                 }
                 Decision::Abandon { .. } => {

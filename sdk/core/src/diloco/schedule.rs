@@ -265,7 +265,8 @@ impl Schedule {
     ) -> Launch {
         let fragment = self.turn.next_fragment;
         self.turn.next_fragment = FragmentId((fragment.0 + 1) % self.terms.fragments);
-        let invited = self.cohort(live, answers);
+        let turn = self.turn.next_round / u64::from(self.terms.fragments);
+        let invited = cohort(live, self.terms.cohort_max, turn, answers);
         self.launch(now, fragment, invited, None)
     }
 
@@ -341,23 +342,27 @@ impl Schedule {
         self.launched = Some(now);
         Launch { round, fragment, invited, last_of }
     }
+}
 
-    /// The live learners, or a sample that moves on with each turn of all fragments: a step for each round could
-    /// ask the same learners for the same fragment every time. Those who have not answered have a quarter of the seats,
-    /// and what the others leave: however many they are, who trains is asked.
-    fn cohort(&self, live: &BTreeSet<LearnerId>, answers: impl Fn(LearnerId) -> bool) -> BTreeSet<LearnerId> {
-        let size = (self.terms.cohort_max.max(1) as usize).min(live.len());
-        let (known, mute): (Vec<_>, Vec<_>) = live.iter().copied().partition(|&learner| answers(learner));
-        let turn = self.turn.next_round / u64::from(self.terms.fragments);
-        // Of fewer than four seats a quarter is one now and then.
-        let quarter = (size + (turn % 4) as usize) / 4;
-        let mute_seats = mute.len().min(quarter.max(size.saturating_sub(known.len())));
-        let seats = size - mute_seats;
-        // A quarter comes in a rhythm of its own, which must not be that of the sample.
-        let known = known.iter().cycle().skip((turn as usize).wrapping_mul(seats) % known.len().max(1));
-        let mute = mute.iter().cycle().skip((scatter(turn) % mute.len().max(1) as u64) as usize);
-        known.take(seats).chain(mute.take(mute_seats)).copied().collect()
-    }
+/// The live learners, or a sample of `cohort_max` that moves on with each `turn` of all fragments: a step for each round
+/// could ask the same learners for the same fragment every time. Those who have not answered have a quarter of the
+/// seats, and what the others leave: however many they are, who trains is asked.
+pub(crate) fn cohort(
+    live: &BTreeSet<LearnerId>,
+    cohort_max: u32,
+    turn: u64,
+    answers: impl Fn(LearnerId) -> bool,
+) -> BTreeSet<LearnerId> {
+    let size = (cohort_max.max(1) as usize).min(live.len());
+    let (known, mute): (Vec<_>, Vec<_>) = live.iter().copied().partition(|&learner| answers(learner));
+    // Of fewer than four seats a quarter is one now and then.
+    let quarter = (size + (turn % 4) as usize) / 4;
+    let mute_seats = mute.len().min(quarter.max(size.saturating_sub(known.len())));
+    let seats = size - mute_seats;
+    // A quarter comes in a rhythm of its own, which must not be that of the sample.
+    let known = known.iter().cycle().skip((turn as usize).wrapping_mul(seats) % known.len().max(1));
+    let mute = mute.iter().cycle().skip((scatter(turn) % mute.len().max(1) as u64) as usize);
+    known.take(seats).chain(mute.take(mute_seats)).copied().collect()
 }
 
 /// A number that looks like chance, another one for each `turn`: the upper bits of Knuth's multiplicative hash.

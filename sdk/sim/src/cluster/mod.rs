@@ -122,7 +122,7 @@ impl Cluster {
     #[must_use]
     pub fn new(seed: u64, gateways: usize, learners: u32, weather: Weather) -> Self {
         let run = run(seed);
-        let orders = Orders::none(&run.owner.rounds);
+        let orders = Orders::none(&run.owner.rounds, run.owner.cohort_max);
         let mut cluster = Self {
             now: Millis(0),
             rng: Rng::stream(seed, 0xc1),

@@ -79,6 +79,8 @@ pub(super) fn run(seed: u64) -> Run {
         idle_ms: 0,
         again_ms: 300,
         sums_ms: 2_000,
+        learners_start: 1,
+        cohort_max: 64,
         states_kept: 2,
     };
     let verifier = Verifier::new(Arc::clone(&fragments), codec);

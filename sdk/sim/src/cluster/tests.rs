@@ -109,6 +109,46 @@ fn a_run_that_is_held_rests() {
     assert!(before > 5 && held == before && after > before + 5, "{before}, {held}, {after}");
 }
 
+/// Goal: of more learners than a round asks, a sample is asked that moves on; the last round asks all of them.
+#[test]
+fn a_round_asks_a_sample_that_moves_on() {
+    let mut cluster = Cluster::new(11, 3, 9, MILD);
+    cluster.order(|orders| orders.cohort_max = 3);
+    cluster.run_for(20_000);
+    cluster.check().unwrap();
+    let sizes = |cluster: &Cluster| -> Vec<usize> {
+        let size = |record: &Record| match record {
+            Record::Merged { merge, .. } => Some(merge.parts.len()),
+            _ => None,
+        };
+        cluster.records().iter().filter_map(size).collect()
+    };
+    // The first round may have begun before the order was heard.
+    assert!(sizes(&cluster)[1..].iter().all(|&size| size <= 3), "{:?}", sizes(&cluster));
+    let merges = cluster.merges();
+    assert!(merges.values().all(|&merges| merges >= 5), "{merges:?}");
+    cluster.order(|orders| orders.is_ending = true);
+    cluster.run_for(10_000);
+    assert_eq!(sizes(&cluster).last(), Some(&9));
+}
+
+/// Goal: a run begins once so many learners are there as it asks for, and then goes on with whoever is.
+#[test]
+fn a_run_waits_for_its_first_learners() {
+    let begun = |learners: u32| {
+        let mut cluster = Cluster::new(2, 2, learners, MILD);
+        cluster.run.owner.learners_start = 4;
+        // The owners that there are know nothing of it.
+        for at in 0..2 {
+            let machine = cluster.owner();
+            cluster.owners[at].begin_anew(machine);
+        }
+        cluster.run_for(5_000);
+        cluster.versions() > 0
+    };
+    assert!(!begun(3) && begun(4));
+}
+
 /// Goal: the last round of a run waits for everybody, and is the last one.
 #[test]
 fn the_last_round_has_everybody_in_it() {
@@ -273,7 +313,7 @@ fn late_word_of_one_connection_is_no_word_of_the_next() {
     let unsettled = Unsettled { round: Round(1), serial: Serial(1) };
     assert!(hear(GatewayInput::Came(learner, older, Some(unsettled))).is_empty(), "nothing is open");
     assert!(hear(GatewayInput::Left(learner, older)).is_empty());
-    let asked = hear(GatewayInput::Notice(Notice::Collect(Round(1))));
+    let asked = hear(GatewayInput::Notice(Notice::Collect { round: Round(1), invited: None }));
     assert!(matches!(asked[..], [GatewayOrder::Ask(_, conn, Round(1))] if conn == newer), "{asked:?}");
     assert!(hear(update(older)).is_empty());
     let offered = hear(update(newer));

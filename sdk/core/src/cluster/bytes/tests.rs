@@ -62,8 +62,17 @@ fn weigh(weight: f64) -> Notice {
     }
 }
 
+fn collect(round: u64, invited: Option<BTreeSet<LearnerId>>) -> Notice {
+    Notice::Collect { round: Round(round), invited }
+}
+
 fn notices() -> Vec<Notice> {
-    vec![Notice::Collect(Round(7)), weigh(0.1), Notice::Ended(Round(7))]
+    vec![
+        collect(7, None),
+        collect(7, Some([3, 300_000].map(LearnerId).into())),
+        weigh(0.1),
+        Notice::Ended(Round(7)),
+    ]
 }
 
 fn offer(body: Value, step_ms_least: f64) -> Reply {
@@ -123,7 +132,7 @@ fn bytes_stay_as_they_are() {
     let found: Vec<String> = [
         Record::Abandoned.to_bytes(),
         Record::Took(ProcessId(5)).to_bytes(),
-        Notice::Collect(Round(7)).to_bytes(),
+        collect(7, None).to_bytes(),
         Reply::Here {
             gateway: GatewayId(1),
             learners: BTreeSet::from([LearnerId(3)]),
@@ -138,7 +147,7 @@ fn bytes_stay_as_they_are() {
     let expected = [
         "4152434c0301a94162616e646f6e6564",
         "4152434c030181a4546f6f6b05",
-        "4152434c030281a7436f6c6c65637407",
+        "4152434c030281a7436f6c6c65637481a5726f756e6407",
         concat!(
             "4152434c030381a44865726584a76761746577617901a86c6561726e6572739103a57761697473c2",
             "a5706163657382a7737465705f6d73cb3fe0000000000000a9616e737765725f6d73cb4000000000000000"

@@ -42,6 +42,11 @@ impl Rounds {
         Some(Answered { round: Some(open.round), tokens: 0, after_ms: Some(now.since(asked)) })
     }
 
+    /// Whether `learner` was asked and has not answered yet.
+    pub(crate) fn is_asked(&self, learner: LearnerId) -> bool {
+        self.asked.contains_key(&learner)
+    }
+
     /// Nobody but `those` is there any more, and nobody waits for others.
     pub fn unask_all_but(&mut self, those: &BTreeSet<LearnerId>) {
         self.asked.retain(|learner, _| those.contains(learner));
