@@ -344,9 +344,9 @@ impl Schedule {
     }
 }
 
-/// The live learners, or a sample of `cohort_max` that moves on with each `turn` of all fragments: a step for each round
-/// could ask the same learners for the same fragment every time. Those who have not answered have a quarter of the
-/// seats, and what the others leave: however many they are, who trains is asked.
+/// The live learners, or a sample of `cohort_max` that moves on with each `turn` of all fragments: a step for each
+/// round could ask the same learners for the same fragment every time. Those who have not answered have a quarter of
+/// the seats, and what the others leave: however many they are, who trains is asked.
 pub(crate) fn cohort(
     live: &BTreeSet<LearnerId>,
     cohort_max: u32,
