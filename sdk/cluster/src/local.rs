@@ -95,6 +95,10 @@ impl Tape for Local {
                 .map_or_else(Vec::new, |tape| tape.get(after..).map_or_else(Vec::new, <[Record]>::to_vec)),
         )
     }
+
+    fn newest(&self, fragment: FragmentId) -> Answer<'_, u64> {
+        at_once(self.held().tape.get(&fragment).map_or(0, Vec::len) as u64)
+    }
 }
 
 impl Blobs for Local {

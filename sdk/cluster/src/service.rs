@@ -43,6 +43,12 @@ pub trait Tape: Send + Sync {
     /// # Errors
     /// All of [`ServiceError`].
     fn read(&self, fragment: FragmentId, after: u64) -> Answer<'_, Vec<Record>>;
+
+    /// The number of the newest record, 0 if there is none; as with [`Tape::read`], there may be newer ones.
+    ///
+    /// # Errors
+    /// All of [`ServiceError`].
+    fn newest(&self, fragment: FragmentId) -> Answer<'_, u64>;
 }
 
 /// Bytes under a key, written once: the states of fragments.

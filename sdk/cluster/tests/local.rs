@@ -181,6 +181,10 @@ impl Tape for Lame<dyn Tape> {
     fn read(&self, p: FragmentId, after: u64) -> Answer<'_, Vec<Record>> {
         self.lose(|| self.0.read(p, after))
     }
+
+    fn newest(&self, p: FragmentId) -> Answer<'_, u64> {
+        self.lose(|| self.0.newest(p))
+    }
 }
 
 impl Blobs for Lame<dyn Blobs> {

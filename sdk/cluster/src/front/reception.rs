@@ -63,13 +63,14 @@ impl Reception {
 
     /// Somebody introduces itself by this connection.
     pub(super) fn introduce(&mut self, conn: ConnId, hello: Box<Hello>) {
-        let (services, known) = (self.services.clone(), self.told.clone());
+        let services = self.services.clone();
+        let fragments: Vec<FragmentId> = self.told.keys().copied().collect();
         let (identity, returns) = (hello.identity.fingerprint(), hello.run.is_some());
         let asking = self.asked.spawn(async move {
             let number = persist(|| async { number(&*services.blobs, identity).await }).await;
             let Some(number) = number else { return (conn, Found::Nothing) };
             let newest = match returns {
-                true => Some(persist(|| newest(&services, &known)).await),
+                true => Some(persist(|| newest(&services, &fragments)).await),
                 false => None,
             };
             (conn, Found::Number(number, newest))
@@ -136,15 +137,12 @@ impl Guest {
     }
 }
 
-/// The newest record of each fragment, of which those up to `known` are there.
-async fn newest(services: &Services, known: &Numbers) -> Result<Numbers, ServiceError> {
+/// The newest record of each of these fragments.
+async fn newest(services: &Services, fragments: &[FragmentId]) -> Result<Numbers, ServiceError> {
     let mut asked = JoinSet::new();
-    for (&fragment, &after) in known {
+    for &fragment in fragments {
         let tape = Arc::clone(&services.tape);
-        asked.spawn(async move {
-            let records = tape.read(fragment, after).await?;
-            Ok((fragment, after + records.len() as u64))
-        });
+        asked.spawn(async move { Ok((fragment, tape.newest(fragment).await?)) });
     }
     let mut newest = Numbers::new();
     while let Some(done) = asked.join_next().await {

@@ -1,6 +1,6 @@
-//! Several messages of a stream for one question, from whichever server is nearest: perhaps not the newest.
+//! Messages of a stream for one question, from whichever server is nearest: perhaps not the newest.
 
-use async_nats::{Client, HeaderMap, StatusCode};
+use async_nats::{Client, HeaderMap, Message, StatusCode};
 use bytes::Bytes;
 use futures::StreamExt;
 
@@ -25,24 +25,43 @@ pub(super) async fn get(client: &Client, stream: &str, question: String) -> Resu
     client.publish_with_reply(subject, inbox, question.into()).await.map_err(|error| error.to_string())?;
     let mut got = Vec::new();
     while let Some(answer) = answers.next().await {
-        let headers = answer.headers.unwrap_or_default();
         match answer.status {
-            None | Some(StatusCode::OK) => {
-                let seq = number(&headers, "Nats-Sequence").ok_or("an answer without a number")?;
-                let subject = headers.get("Nats-Subject").map(ToString::to_string).unwrap_or_default();
-                got.push(Got { seq, subject, payload: answer.payload });
-            }
+            None | Some(StatusCode::OK) => got.push(read(answer)?),
             // The end of what there is.
             Some(status) if status.as_u16() == 204 => {
+                let headers = answer.headers.unwrap_or_default();
                 return Ok((got, number(&headers, "Nats-Num-Pending").unwrap_or_default()));
             }
             Some(StatusCode::NOT_FOUND) => return Ok((got, 0)),
-            Some(status) => {
-                return Err(format!("{status} {}", answer.description.unwrap_or_default()));
-            }
+            Some(status) => return Err(refused(status, &answer)),
         }
     }
     Err("the connection ended".to_owned())
+}
+
+/// Asks `stream` for one message that `question` names; `None` if there is none.
+///
+/// # Errors
+/// A word on why there is no answer.
+pub(super) async fn one(client: &Client, stream: &str, question: String) -> Result<Option<Got>, String> {
+    let subject = format!("$JS.API.DIRECT.GET.{stream}");
+    let answer = client.request(subject, question.into()).await.map_err(|error| error.to_string())?;
+    match answer.status {
+        None | Some(StatusCode::OK) => read(answer).map(Some),
+        Some(StatusCode::NOT_FOUND) => Ok(None),
+        Some(status) => Err(refused(status, &answer)),
+    }
+}
+
+fn read(answer: Message) -> Result<Got, String> {
+    let headers = answer.headers.unwrap_or_default();
+    let seq = number(&headers, "Nats-Sequence").ok_or("an answer without a number")?;
+    let subject = headers.get("Nats-Subject").map(ToString::to_string).unwrap_or_default();
+    Ok(Got { seq, subject, payload: answer.payload })
+}
+
+fn refused(status: StatusCode, answer: &Message) -> String {
+    format!("{status} {}", answer.description.as_deref().unwrap_or_default())
 }
 
 fn number(headers: &HeaderMap, name: &str) -> Option<u64> {

@@ -161,6 +161,15 @@ impl Tape for Nats {
             }
         })
     }
+
+    fn newest(&self, fragment: FragmentId) -> Answer<'_, u64> {
+        Box::pin(self.in_time(async move {
+            let question = format!("{{\"last_by_subj\":{:?}}}", self.subject(fragment));
+            let got = direct::one(&self.client, &self.stream(fragment), question).await;
+            let got = got.map_err(|detail| self.silent(&detail))?;
+            Ok(got.map_or(0, |newest| newest.seq))
+        }))
+    }
 }
 
 #[cfg(test)]

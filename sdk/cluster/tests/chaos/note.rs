@@ -64,6 +64,10 @@ impl Tape for Noting<dyn Tape> {
     fn read(&self, fragment: FragmentId, after: u64) -> Answer<'_, Vec<Record>> {
         self.service.read(fragment, after)
     }
+
+    fn newest(&self, fragment: FragmentId) -> Answer<'_, u64> {
+        self.service.newest(fragment)
+    }
 }
 
 impl Bus for Noting<dyn Bus> {

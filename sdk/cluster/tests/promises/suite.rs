@@ -33,6 +33,7 @@ pub async fn tape(services: &Services) {
     let tape = &services.tape;
     assert_eq!(tape.read(P, 0).await.unwrap(), []);
     assert_eq!(tape.read(P, 7).await.unwrap(), []);
+    assert_eq!(tape.newest(P).await, Ok(0));
     assert_eq!(tape.append(P, 1, &took(1)).await, Ok(None), "there is no record 1");
     assert_eq!(tape.append(P, 0, &took(1)).await, Ok(Some(1)));
     assert_eq!(tape.append(P, 0, &took(1)).await, Ok(None), "the same again is not taken");
@@ -62,6 +63,8 @@ pub async fn tape(services: &Services) {
     }
     let read = insist(async || tape.read(P, 22).await.ok().filter(|read| read.len() == 578)).await;
     assert!(read.iter().zip(22..).all(|(record, seq)| *record == took(seq)));
+    insist(async || tape.newest(P).await.ok().filter(|newest| *newest == 600)).await;
+    assert_eq!(tape.newest(Q).await, Ok(1));
 }
 
 /// The first counts, and stays.
