@@ -5,7 +5,8 @@ use std::sync::Arc;
 use archipelago_core::wire::{FragmentId, RunId};
 
 use crate::error::ServiceError;
-use crate::nats::{Mark, Nats, NatsSettings};
+use crate::mark::Mark;
+use crate::nats::{Nats, NatsSettings};
 use crate::service::Services;
 use crate::store::{Store, StoreSettings};
 
