@@ -53,7 +53,9 @@ fn works(what: &'static str, found: impl Into<String>) -> Finding {
 }
 
 fn fails(what: &'static str, found: impl ToString) -> Finding {
-    Finding { what, works: false, found: found.to_string() }
+    // What a store answers may have several lines.
+    let found = found.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+    Finding { what, works: false, found }
 }
 
 fn of_node(place: &str, node: Result<&Node, &ServiceError>) -> Finding {
@@ -237,6 +239,8 @@ mod tests {
         check(|found| found.nodes.clear(), "cluster", false, "start the others");
         check(|found| found.streams = Some(Err(denied())), "streams", false, "credentials");
         check(|found| found.storage.found = Err(silent("s3")), "storage", false, "does not answer");
+        let wordy = |found: &mut Findings| found.storage.found = Err(silent("s3\n\n  <Error>"));
+        check(wordy, "storage", false, "s3 <Error> does not answer");
         check(|found| found.storage.ahead_ms = Some(-3_600_000), "clocks", false, "3600 s behind");
         check(|found| found.storage.ahead_ms = Some(6_000), "clocks", true, "s3://runs is 6 s ahead of");
         let left = |found: &mut Findings| {

@@ -1,6 +1,7 @@
 //! A look at servers of NATS that changes nothing there.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use archipelago_core::wire::{FragmentId, RunId};
 use async_nats::jetstream::context::{
@@ -12,7 +13,7 @@ use async_nats::jetstream::{Context, ErrorCode};
 use async_nats::{Client, ServerAddr};
 use bytes::Bytes;
 use futures::future::join_all;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 
 use super::tape::MARK;
 use super::{
@@ -25,6 +26,11 @@ use crate::moment;
 
 /// Whom a server takes us for, and what time it is there; every user may ask that.
 const WHO_AM_I: &str = "$SYS.REQ.USER.INFO";
+
+/// Servers of which one is gone have another leader within that time…
+const LOOK_WITHIN: Duration = Duration::from_secs(6);
+/// …and are asked so often.
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// What was found on servers of NATS.
 pub(crate) struct Looked {
@@ -71,7 +77,15 @@ pub(crate) async fn look(servers: &[String], prefix: &str, fragments: &[Fragment
         mark: Mark { run: RunId(0), nonce: 0 },
         numbers: bus::Numbers::new(),
     };
-    Looked { nodes, streams: Some(looker.streams(fragments).await) }
+    let until = Instant::now() + LOOK_WITHIN;
+    let streams = loop {
+        match looker.streams(fragments).await {
+            // They elect another leader, perhaps.
+            Err(ServiceError::Silent { .. }) if Instant::now() < until => sleep(PAUSE).await,
+            done => break done,
+        }
+    };
+    Looked { nodes, streams: Some(streams) }
 }
 
 async fn enter(address: &ServerAddr, by: Option<Credentials>) -> Result<Open, ServiceError> {
@@ -84,7 +98,7 @@ async fn enter(address: &ServerAddr, by: Option<Credentials>) -> Result<Open, Se
     })?;
     let ahead_ms = ahead_ms(&client).await;
     // That its clock must not be asked for is no trouble.
-    said.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+    said.lock().unwrap_or_else(PoisonError::into_inner).take();
     let info = client.server_info();
     let node = Node {
         name: info.server_name,
@@ -121,10 +135,12 @@ impl Nats {
                 (self.place.clone(), format!("its streams have {bytes} bytes, the most allowed"));
             return Err(ServiceError::Full { place, detail });
         }
+        if let Some(first) = fragments.first() {
+            self.may_make(&self.stream(*first)).await?;
+        }
         let mut found = Streams { mark: None, records: 0, replicas: 0, bytes, bytes_max };
         for &fragment in fragments {
             let name = self.stream(fragment);
-            self.may_make(&name).await?;
             let Some(info) = self.info(&name).await? else { continue };
             let mark = self.mark_of(&name, info.config.metadata.get(MARK).map(String::as_str))?;
             if let Some(first) = found.mark.as_ref().filter(|first| first.run != mark.run) {
