@@ -28,7 +28,7 @@ use crate::moment;
 const WHO_AM_I: &str = "$SYS.REQ.USER.INFO";
 
 /// Servers of which one is gone have another leader within that time…
-const LOOK_WITHIN: Duration = Duration::from_secs(6);
+const LOOK_WITHIN: Duration = Duration::from_secs(15);
 /// …and are asked so often.
 const PAUSE: Duration = Duration::from_millis(500);
 
