@@ -21,7 +21,7 @@ impl fmt::Display for Mark {
 }
 
 impl Mark {
-    /// What [`Self::to_string`] wrote.
+    /// What `to_string` wrote.
     #[must_use]
     pub fn read(text: &str) -> Option<Self> {
         let (run, nonce) = text.trim().split_once('-')?;
