@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use archipelago_tests::http::{get_bytes, order};
 use archipelago_tests::processes::{SMALL_RUN, SyncerProcess, number, of_learner, whole_machine};
 use archipelago_tests::programs::program;
+use archipelago_tests::small_disk::{self, SmallDisk};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -58,7 +59,12 @@ impl Between {
 
     /// What a process of this role is started with.
     fn flags(&self, role: &str) -> Vec<String> {
-        let blobs = format!("file://{}", self.folder.path().join("blobs").display());
+        self.flags_with(role, &self.folder.path().join("blobs"))
+    }
+
+    /// The same, with states in another folder.
+    fn flags_with(&self, role: &str, blobs: &Path) -> Vec<String> {
+        let blobs = format!("file://{}", blobs.display());
         let part = ["--role", role, "--bus", &self.bus, "--blobs", &blobs, "--cluster", "test"];
         SMALL_RUN.iter().copied().chain(part).map(str::to_owned).collect()
     }
@@ -155,4 +161,74 @@ fn what_is_missing_is_said_in_a_sentence() {
     assert!(code == Some(23) && words.contains("does not answer"), "{code:?} {words}");
     let (code, words) = said(&["--bus", "nonsense://x", "--blobs", &blobs]);
     assert!(code == Some(23), "{code:?} {words}");
+}
+
+/// What `doctor` says to a process with these flags: its exit code and its lines.
+fn doctor(mut command: Command, flags: &[String]) -> (Option<i32>, String) {
+    let said = command.args(["doctor", "--dir", "/nowhere/at/all"]).args(flags).output().expect("it starts");
+    (said.status.code(), String::from_utf8_lossy(&said.stdout).into_owned())
+}
+
+/// Goal: `doctor` says what stands between the processes, before a run and beside it, and makes nothing there.
+#[test]
+fn a_doctor_looks_at_what_stands_between_and_leaves_it() {
+    let between = Between::start();
+    let ask = |flags: &[String]| doctor(Command::new(program("syncer-server")), flags);
+    let flags = between.flags("owner");
+    let with = |flag: &str, value: &str| [&flags[..], &[flag.to_owned(), value.to_owned()]].concat();
+    for _ in 0..2 {
+        let (_, said) = ask(&flags);
+        for part in [
+            "ok   bus",
+            "with JetStream",
+            "ok   streams  we may make them",
+            "nothing is there yet",
+            "ok   clocks",
+        ] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        assert!(!between.folder.path().join("blobs").exists(), "it leaves nothing behind");
+    }
+    let _owner = between.owner("first");
+    let mut said = String::new();
+    for _ in 0..600 {
+        said = ask(&flags).1;
+        if said.contains("ok   prefix   this run is there") {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    assert!(said.contains("ok   prefix   this run is there"), "{said}");
+    let (code, said) = ask(&with("--seed", "77"));
+    assert!(
+        code == Some(17) && said.contains("FAIL prefix   the streams of this prefix belongs"),
+        "{code:?} {said}"
+    );
+    let (code, said) = ask(&with("--data", "no-such-file"));
+    assert!(code == Some(17) && said.contains("whether it is this one is not known"), "{code:?} {said}");
+    let away = flags.iter().map(|flag| flag.replace(&between.bus, "nats://127.0.0.1:1")).collect::<Vec<_>>();
+    let (code, said) = ask(&away);
+    assert!(code == Some(17) && said.contains("FAIL bus      NATS at 127.0.0.1:1 does not answer"), "{said}");
+}
+
+/// Goal: a folder that takes nothing is found before a run wants to write there.
+#[test]
+fn a_doctor_finds_a_full_folder_and_one_that_can_only_be_read() {
+    if small_disk::is_left_out() {
+        return;
+    }
+    let between = Between::start();
+    let place = tempfile::tempdir().expect("a folder");
+    let disk = SmallDisk::mount(&place.path().join("disk"), 1 << 20);
+    let flags = between.flags_with("owner", &place.path().join("disk/blobs"));
+    let ask = || doctor(disk.inside(program("syncer-server")), &flags);
+    let (_, said) = ask();
+    assert!(said.contains("ok   storage"), "{said}");
+    disk.set_read_only(true);
+    let (code, said) = ask();
+    assert!(code == Some(17) && said.contains("FAIL storage") && said.contains("can only be read"), "{said}");
+    disk.set_read_only(false);
+    disk.fill();
+    let (code, said) = ask();
+    assert!(code == Some(17) && said.contains("FAIL storage") && said.contains("is full"), "{said}");
 }

@@ -1,10 +1,12 @@
-//! What works on this machine, one line each.
+//! What works on this machine, and between the machines of a run on several, one line each.
+
+mod cluster;
 
 use std::path::Path;
 
 use archipelago_cli::Bytes;
 
-use crate::config::ServeConfig;
+use crate::config::{Role, ServeConfig};
 use crate::door::{self, descriptors};
 use crate::errors::ServerError;
 use crate::memory::available_bytes;
@@ -27,9 +29,14 @@ pub struct Finding {
 
 /// Looks at everything that `serve` with these settings needs.
 pub async fn examine(config: &ServeConfig) -> Vec<Finding> {
-    let mut findings =
-        vec![cores(), memory(), sockets(config), address(config).await, data(config), disk(&config.dir)];
+    let mut findings = vec![cores(), memory()];
+    // Nobody comes to an owner.
+    if config.cluster.role.is_none_or(Role::faces) {
+        findings.extend([sockets(config), address(config).await]);
+    }
+    findings.extend([data(config), disk(&config.dir)]);
     findings.extend(adapters(config));
+    findings.extend(cluster::examine(config).await);
     if config.tls_cert.is_some() || config.tls_key.is_some() {
         let found =
             door::check_certificate(config).map(|()| "the certificate and its key are one pair".into());

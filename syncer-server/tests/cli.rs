@@ -120,6 +120,13 @@ fn doctor_and_validate_tell_what_holds() {
     let (code, said, _) = run(&[&["doctor", "--data", "no-such-file"], &common[..]].concat());
     assert_eq!(code, 17, "{said}");
 
+    // An owner faces nobody, so its address is nobody's concern.
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let part = ["--role", "owner", "--listen", &taken, "--bus", "nats://127.0.0.1:1"];
+    let small = ["--dir", place, "--preset", "tiny", "--corpus-bytes", "60kB"];
+    let (code, said, _) = run(&[&["doctor"], &small[..], &part[..]].concat());
+    assert!(code == 17 && said.contains("--role needs --bus") && !said.contains("address"), "{said}");
+
     let (code, said, _) = run(&[&["validate", "--json"], &common[..]].concat());
     let said: serde_json::Value = serde_json::from_str(&said).unwrap();
     assert_eq!((code, &said["valid"], &said["params"]), (0, &true.into(), &117_056.into()));

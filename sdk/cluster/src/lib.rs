@@ -12,9 +12,15 @@ mod clock;
 mod decrees;
 mod ending;
 mod error;
+mod findings;
 mod front;
 mod gateway;
 mod local;
+#[cfg(feature = "nats-s3")]
+mod look;
+mod mark;
+#[cfg(feature = "nats-s3")]
+mod moment;
 #[cfg(feature = "nats-s3")]
 mod nats;
 mod numbers;
@@ -35,11 +41,15 @@ use archipelago_core::cluster::ProcessId;
 pub use decrees::{Decrees, Reader};
 pub use ending::finished;
 pub use error::ServiceError;
+pub use findings::{Findings, Kept, Node, Spread, Storage, Stored, Streams};
 pub use front::{Facing, Front, front};
 pub use gateway::{GatewaySettings, Learners, Running, gateway};
 pub use local::Local;
 #[cfg(feature = "nats-s3")]
-pub use nats::{Mark, Nats, NatsSettings};
+pub use look::look;
+pub use mark::Mark;
+#[cfg(feature = "nats-s3")]
+pub use nats::{Nats, NatsSettings};
 pub use owner::{OwnerSettings, own};
 #[cfg(feature = "nats-s3")]
 pub use servers::{Servers, open};

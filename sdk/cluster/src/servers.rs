@@ -6,7 +6,8 @@ use archipelago_core::cluster::OF_THE_RUN;
 use archipelago_core::wire::{FragmentId, RunId};
 
 use crate::error::ServiceError;
-use crate::nats::{Mark, Nats, NatsSettings};
+use crate::mark::Mark;
+use crate::nats::{Nats, NatsSettings};
 use crate::service::Services;
 use crate::store::{Store, StoreSettings};
 
@@ -30,15 +31,19 @@ pub struct Servers {
 pub async fn open(
     servers: Servers,
     run: RunId,
-    mut fragments: Vec<FragmentId>,
+    fragments: Vec<FragmentId>,
 ) -> Result<Services, ServiceError> {
     let Servers { nats, replicas, blobs, prefix } = servers;
-    // What the owner orders has a tape too.
-    fragments.push(OF_THE_RUN);
     let mark = Mark { run, nonce: crate::random() };
-    let settings = NatsSettings { servers: nats, prefix: prefix.clone(), replicas, fragments };
+    let settings =
+        NatsSettings { servers: nats, prefix: prefix.clone(), replicas, fragments: tapes(&fragments) };
     let nats = Arc::new(Nats::open(settings, mark).await?);
     // The states are those of this tape and no other.
     let blobs = Arc::new(Store::open(&blobs, &prefix, nats.mark()).await?);
     Ok(Services { tape: Arc::<Nats>::clone(&nats), blobs, roster: Arc::<Nats>::clone(&nats), bus: nats })
+}
+
+/// What has a tape of its own: each of these fragments, and what the owner of the run orders.
+pub(crate) fn tapes(fragments: &[FragmentId]) -> Vec<FragmentId> {
+    fragments.iter().copied().chain([OF_THE_RUN]).collect()
 }

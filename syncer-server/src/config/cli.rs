@@ -83,7 +83,8 @@ pub enum Verb {
     Token(TokenArgs),
     /// Check settings, data and the run's folder, and start nothing
     Validate(Box<ServeConfig>),
-    /// Say what works on this machine: cores, memory, address, data, disk
+    /// Say what works on this machine: cores, memory, address, data, disk; of a run on several machines also bus,
+    /// storage and clocks
     Doctor(Box<ServeConfig>),
 }
 

@@ -6,9 +6,12 @@ mod order;
 
 use std::future::Future;
 
-use archipelago_cluster::{Decrees, Facing, OwnerSettings, Services, finished, front, new_process, own};
+use archipelago_cluster::{
+    Decrees, Facing, Findings, OwnerSettings, Services, finished, front, new_process, own,
+};
 use archipelago_core::cluster::{GatewayId, GatewayTerms, Orders, OwnerTerms, ProcessId};
 use archipelago_core::diloco::syncer::{Syncer, Upward};
+use archipelago_core::wire::FragmentId;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::actor::{ActorHandle, Command};
@@ -121,6 +124,17 @@ fn no_code() -> ServerError {
     ServerError::Internal { what: "no code for the run".to_owned() }
 }
 
+/// On how many of `bus` each record is to be: it outlives one of three servers, and of two it would outlive none.
+pub(crate) fn replicas(bus: &[String]) -> usize {
+    if bus.len() >= 3 { 3 } else { 1 }
+}
+
+#[cfg(feature = "cluster")]
+fn servers(bus: Vec<String>, blobs: String, prefix: String) -> archipelago_cluster::Servers {
+    let blobs = archipelago_cluster::StoreSettings { place: blobs, variables: Vec::new() };
+    archipelago_cluster::Servers { replicas: replicas(&bus), nats: bus, blobs, prefix }
+}
+
 #[cfg(feature = "cluster")]
 async fn connect(
     bus: Vec<String>,
@@ -128,19 +142,44 @@ async fn connect(
     prefix: String,
     syncer: &Syncer,
 ) -> Result<Services, ServerError> {
-    use archipelago_cluster::{Servers, StoreSettings, open};
-
-    // A record outlives one of three servers; of two it would outlive none.
-    let replicas = if bus.len() >= 3 { 3 } else { 1 };
-    let blobs = StoreSettings { place: blobs, variables: Vec::new() };
-    let servers = Servers { nats: bus, replicas, blobs, prefix };
-    let opened = open(servers, syncer.run(), syncer.fragments().ids().collect()).await;
+    let fragments = syncer.fragments().ids().collect();
+    let opened = archipelago_cluster::open(servers(bus, blobs, prefix), syncer.run(), fragments).await;
     opened.map_err(|error| ServerError::Cluster { why: error.to_string() })
+}
+
+/// Looks at what stands between the processes of a run with these fragments, and leaves it as it is.
+///
+/// # Errors
+/// `Config`: this program cannot.
+#[cfg(feature = "cluster")]
+pub(crate) async fn look(
+    bus: Vec<String>,
+    blobs: String,
+    prefix: String,
+    fragments: &[FragmentId],
+) -> Result<Findings, ServerError> {
+    Ok(archipelago_cluster::look(&servers(bus, blobs, prefix), fragments).await)
 }
 
 #[cfg(not(feature = "cluster"))]
 async fn connect(_: Vec<String>, _: String, _: String, _: &Syncer) -> Result<Services, ServerError> {
+    Err(of_one_machine())
+}
+
+#[cfg(not(feature = "cluster"))]
+#[expect(clippy::unused_async, reason = "the same as with the feature")]
+pub(crate) async fn look(
+    _: Vec<String>,
+    _: String,
+    _: String,
+    _: &[FragmentId],
+) -> Result<Findings, ServerError> {
+    Err(of_one_machine())
+}
+
+#[cfg(not(feature = "cluster"))]
+fn of_one_machine() -> ServerError {
     let why =
         "this program was built for one machine: build it with `--features cluster`, or leave out --role";
-    Err(ServerError::Config { why: why.to_owned() })
+    ServerError::Config { why: why.to_owned() }
 }

@@ -1,7 +1,10 @@
 //! What is told of a run before it begins: whether it could, and the secrets that it will ask for.
 
+use std::num::NonZeroU16;
+
+use archipelago_core::diloco::Fragments;
 use archipelago_core::model::{FrozenWeights, ModelError, layout};
-use archipelago_core::wire::Invite;
+use archipelago_core::wire::{FragmentId, Invite, RunId};
 
 use super::Plan;
 use crate::config::{self, ServeConfig};
@@ -36,6 +39,22 @@ pub struct PlanFacts {
 /// - `DirCorrupt`, `Disk`, `OtherRun`: the folder cannot be read, or holds another run.
 pub fn validate(config: &ServeConfig) -> Result<PlanFacts, ServerError> {
     Plan::of(config, |dir| Ok(Store::look(dir))).map(|plan| plan.facts())
+}
+
+/// The number of the run that a process with these settings is part of, and its fragments; nothing is changed.
+///
+/// # Errors
+/// Those of [`validate`]; `Config` if the process is a whole run.
+pub(crate) fn membership(config: &ServeConfig) -> Result<(RunId, Vec<FragmentId>), ServerError> {
+    // Each start works in a folder that is new.
+    let config = ServeConfig { dir: config.dir.join("processes").join("none"), ..config.clone() };
+    let plan = Plan::of(&config, |dir| Ok(Store::look(dir)))?;
+    let count = NonZeroU16::new(plan.spec.exchange.fragments).unwrap_or(NonZeroU16::MIN);
+    let fragments = Fragments::plan(&plan.layout, count).ids().collect();
+    let run = config.cluster.run(&plan.spec);
+    let whole =
+        || ServerError::Config { why: "give --role to be part of a run on several machines".to_owned() };
+    Ok((run.ok_or_else(whole)?, fragments))
 }
 
 /// What adapters the run of `config` trains, in words, as far as settings, its folder and the headers of `--init` tell;

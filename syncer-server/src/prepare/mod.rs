@@ -26,6 +26,7 @@ use crate::status::{AdapterFacts, Carried, Facts};
 use crate::store::{FORMAT, HeldOut, Initial, Manifest, Snapshot, Store, decoder, random_u64, write_private};
 use crate::tape::{Writer, has_bodies, recover};
 
+pub(crate) use ahead::membership;
 pub use ahead::{PlanFacts, adapters, invite, owner_token, validate};
 pub(crate) use checks::alert_terms;
 

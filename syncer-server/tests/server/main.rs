@@ -6,6 +6,7 @@ mod alerts;
 mod cluster;
 mod crowd;
 mod dashboard;
+mod deployed;
 mod door;
 mod durability;
 mod files;

@@ -1,6 +1,7 @@
 //! A cluster on real servers: three of NATS and one that speaks S3, in an environment of Python's below `target`.
 
 use std::env;
+use std::process::Command;
 
 use super::python::Environment;
 use crate::cargo::{TEST_PROGRAMS, cargo, root};
@@ -12,6 +13,8 @@ const CRATE: [&str; 5] = ["--locked", "-p", "archipelago-cluster", "--features",
 const MACHINES: [&str; 5] = ["--locked", "-p", "archipelago-tests", "--features", "cluster"];
 /// The servers.
 const SERVERS: &str = "sdk/cluster/tests/requirements.txt";
+/// The settings of one, as people are given them.
+const SETTINGS: &str = "syncer-server/deploy/cluster/nats.conf";
 
 /// Lints and tests what is behind the feature, if `CLUSTER_TESTS=yes` asks for it. `CLUSTER_FAULTS` and `CLUSTER_SEED`
 /// say how many faults the storm has, a dozen if nothing is said, and which.
@@ -29,6 +32,9 @@ pub fn test() -> Result<String, String> {
     lint.args(CRATE).args(["--", "-D", "warnings"]);
     call(&mut lint)?;
     let servers = environment.program("nats-server");
+    let mut settings = Command::new(&servers);
+    settings.args(["-t", "-c"]).arg(root().join(SETTINGS)).env("NATS_PASSWORD", "secret");
+    call(&mut settings)?;
     let mut test = cargo(&["test"]);
     let bin = servers.parent().ok_or("the environment has no folder of programs")?;
     test.args(CRATE).env("CLUSTER_BIN", bin);

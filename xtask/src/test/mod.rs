@@ -7,6 +7,7 @@ mod bare;
 mod browsers;
 mod cluster;
 mod commands;
+mod deploy;
 mod deps;
 mod documents;
 mod limits;

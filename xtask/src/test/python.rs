@@ -195,7 +195,7 @@ fn interpreter() -> String {
         .unwrap_or_else(|_| if env::consts::OS == "windows" { "python" } else { "python3" }.to_owned())
 }
 
-/// Whether tests of the Python package are switched off.
-fn is_off() -> bool {
+/// Whether tests that need Python are switched off.
+pub(super) fn is_off() -> bool {
     env::var("PYTHON_TESTS").is_ok_and(|value| value == "no")
 }

@@ -7,7 +7,7 @@ use std::{env, fs, thread};
 use crate::cargo::{TEST_PROGRAMS, WASM, build, cargo, program, root, shown};
 use crate::tools;
 
-use super::{api, browsers, cluster, deps, newcomer, package, python, tidy, vulkan};
+use super::{api, browsers, cluster, deploy, deps, newcomer, package, python, tidy, vulkan};
 
 /// What `--only` calls the stages for every day.
 pub const QUICK: &str = "quick";
@@ -137,6 +137,12 @@ pub const STAGES: &[Stage] = &[
         when: When::All,
         what: "the Python package: its wheel in a fresh environment, and NumPy learners in real runs",
         run: python::test,
+    },
+    Stage {
+        name: "deploy",
+        when: When::All,
+        what: "files for containers fit the schemas of compose and Kubernetes",
+        run: deploy::check,
     },
     Stage {
         name: "cluster",

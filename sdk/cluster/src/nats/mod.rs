@@ -7,6 +7,7 @@
 
 mod bus;
 mod direct;
+mod look;
 mod put;
 mod roster;
 mod tape;
@@ -19,8 +20,9 @@ use async_nats::jetstream::{self, context::ContextBuilder};
 use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, ServerAddr};
 use tokio::time::{Instant, sleep, timeout};
 
-pub use self::tape::Mark;
+pub(crate) use self::look::look;
 use crate::error::ServiceError;
+use crate::mark::Mark;
 use crate::service::Answer;
 
 /// A question has an answer after so long, or none.
@@ -47,6 +49,11 @@ pub struct NatsSettings {
     pub fragments: Vec<FragmentId>,
 }
 
+/// What a server last said unasked, such as that something is not allowed.
+type Said = Arc<Mutex<Option<String>>>;
+/// User and password.
+type Credentials = (String, String);
+
 /// Tape, roster and bus on NATS.
 pub struct Nats {
     client: Client,
@@ -55,7 +62,7 @@ pub struct Nats {
     /// Of the servers, as people know them, without credentials.
     place: String,
     /// What the server last said unasked, such as that something is not allowed.
-    said: Arc<Mutex<Option<String>>>,
+    said: Said,
     mark: Mark,
     numbers: bus::Numbers,
 }
@@ -81,7 +88,7 @@ impl Nats {
         }
         let place = format!("NATS at {}", hosts(&addresses));
         let said = Arc::default();
-        let client = connect(&addresses, &place, Arc::clone(&said)).await?;
+        let client = connect(&addresses, credentials(&addresses), &place, Arc::clone(&said)).await?;
         let jetstream = ContextBuilder::new().timeout(ANSWER_WITHIN).build(client.clone());
         let numbers = bus::Numbers::new();
         let mut nats = Self { client, jetstream, prefix, place, said, mark, numbers };
@@ -156,8 +163,9 @@ impl Nats {
 
 async fn connect(
     addresses: &[ServerAddr],
+    by: Option<Credentials>,
     place: &str,
-    said: Arc<Mutex<Option<String>>>,
+    said: Said,
 ) -> Result<Client, ServiceError> {
     let mut options = ConnectOptions::new()
         .name("archipelago")
@@ -177,8 +185,8 @@ async fn connect(
             tracing::debug!("NATS: {event}");
             async {}
         });
-    if let Some((user, password)) = addresses.iter().find_map(|at| Some((at.username()?, at.password()?))) {
-        options = options.user_and_password(user.to_owned(), password.to_owned());
+    if let Some((user, password)) = by {
+        options = options.user_and_password(user, password);
     }
     options.connect(addresses).await.map_err(|error| {
         let (place, detail) = (place.to_owned(), error.to_string());
@@ -206,6 +214,11 @@ fn addresses(servers: &[String]) -> Result<Vec<ServerAddr>, ServiceError> {
     servers.iter().map(address).collect()
 }
 
+/// Those of the first server that has some.
+fn credentials(addresses: &[ServerAddr]) -> Option<Credentials> {
+    addresses.iter().find_map(|at| Some((at.username()?.to_owned(), at.password()?.to_owned())))
+}
+
 /// The addresses as people may see them: without credentials.
 fn hosts(addresses: &[ServerAddr]) -> String {
     let host = |at: &ServerAddr| format!("{}:{}", at.host(), at.port());
@@ -214,7 +227,7 @@ fn hosts(addresses: &[ServerAddr]) -> String {
 
 /// # Errors
 /// [`ServiceError::Setting`].
-fn check_prefix(prefix: &str) -> Result<(), ServiceError> {
+pub(crate) fn check_prefix(prefix: &str) -> Result<(), ServiceError> {
     let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     if (1..=PREFIX_BYTES_MAX).contains(&prefix.len()) && prefix.bytes().all(fits) {
         return Ok(());

@@ -1,9 +1,7 @@
 //! The tape: one stream for each fragment.
 
-use std::fmt;
-
 use archipelago_core::cluster::{AsBytes, Record};
-use archipelago_core::wire::{FragmentId, RunId};
+use archipelago_core::wire::FragmentId;
 use async_nats::header::NATS_EXPECTED_LAST_SEQUENCE;
 use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::context::CreateStreamErrorKind;
@@ -11,46 +9,16 @@ use async_nats::jetstream::stream::{Config, DiscardPolicy, StorageType};
 
 use super::{Nats, direct};
 use crate::error::ServiceError;
+use crate::mark::Mark;
 use crate::service::{Answer, Tape};
 
 /// Records that are asked for at once.
 const BATCH: u64 = 256;
 /// Where a stream has the mark of its cluster.
-const MARK: &str = "archipelago-cluster";
-
-/// What belongs to one cluster has one mark: streams and blobs say whose they are, so that two clusters do not use one
-/// prefix, nor one cluster the tape of one run and the states of another.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mark {
-    /// The run.
-    pub run: RunId,
-    /// A random number of whoever began the cluster.
-    pub nonce: u64,
-}
-
-impl fmt::Display for Mark {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}-{:016x}", self.run.0, self.nonce)
-    }
-}
-
-impl Mark {
-    /// What [`Self::to_string`] wrote.
-    #[must_use]
-    pub fn read(text: &str) -> Option<Self> {
-        let (run, nonce) = text.trim().split_once('-')?;
-        let number = |text| u64::from_str_radix(text, 16).ok();
-        Some(Self { run: RunId(number(run)?), nonce: number(nonce)? })
-    }
-
-    /// Whose it is beside whose it should be, in words.
-    pub(crate) fn beside(&self, ours: &Self) -> String {
-        format!("of run {self}, and this is {ours}")
-    }
-}
+pub(super) const MARK: &str = "archipelago-cluster";
 
 impl Nats {
-    fn stream(&self, fragment: FragmentId) -> String {
+    pub(super) fn stream(&self, fragment: FragmentId) -> String {
         format!("{}_tape_{fragment}", self.prefix)
     }
 
@@ -94,7 +62,15 @@ impl Nats {
                 _ => return Err(self.silent(&error.to_string())),
             },
         };
-        made.as_deref().and_then(Mark::read).ok_or_else(|| ServiceError::Foreign {
+        self.mark_of(&name, made.as_deref())
+    }
+
+    /// The mark `found` of the stream `name`.
+    ///
+    /// # Errors
+    /// [`ServiceError::Foreign`]: it has none.
+    pub(super) fn mark_of(&self, name: &str, found: Option<&str>) -> Result<Mark, ServiceError> {
+        found.and_then(Mark::read).ok_or_else(|| ServiceError::Foreign {
             place: format!("{}, stream {name}", self.place),
             detail: "no cluster of a run made it".to_owned(),
         })
@@ -169,19 +145,5 @@ impl Tape for Nats {
             let got = got.map_err(|detail| self.silent(&detail))?;
             Ok(got.map_or(0, |newest| newest.seq))
         }))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_mark_is_read_as_it_was_written() {
-        let mark = Mark { run: RunId(0xabc), nonce: u64::MAX };
-        assert_eq!(Mark::read(&mark.to_string()), Some(mark));
-        for text in ["", "7", "x-y", "7-", "-7"] {
-            assert_eq!(Mark::read(text), None, "{text}");
-        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hyper::body::Body;
@@ -12,6 +13,8 @@ use object_store::client::{
 };
 use ureq::Agent;
 
+use crate::moment;
+
 /// A connection is made within that time.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 /// A server that says nothing for so long is given up.
@@ -19,9 +22,29 @@ const SILENCE: Duration = Duration::from_secs(5);
 /// Bytes of an answer at most: a state of 400 million values.
 const ANSWER_BYTES_MAX: u64 = 4 << 30;
 
-/// Makes clients.
+/// How far the clock of a server is ahead of ours by its last answer, in milliseconds, to the second.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Ahead(Arc<Mutex<Option<i64>>>);
+
+impl Ahead {
+    /// That, if it said what time it is.
+    pub(super) fn ms(&self) -> Option<i64> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that a server which was asked at `asked_ms` said `date` in its answer.
+    fn note(&self, asked_ms: i64, date: &str) {
+        if let Some(date_ms) = moment::of_header(date) {
+            // It says the second, somewhere in which it is.
+            let ahead_ms = date_ms + 500 - asked_ms.midpoint(moment::now_ms());
+            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(ahead_ms);
+        }
+    }
+}
+
+/// Makes clients, which note what the server's clock says.
 #[derive(Debug)]
-pub(super) struct Connector;
+pub(super) struct Connector(pub(super) Ahead);
 
 impl HttpConnector for Connector {
     fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
@@ -31,12 +54,12 @@ impl HttpConnector for Connector {
             .http_status_as_error(false)
             .max_redirects(0)
             .build();
-        Ok(HttpClient::new(Service(config.new_agent())))
+        Ok(HttpClient::new(Service(config.new_agent(), self.0.clone())))
     }
 }
 
 #[derive(Debug)]
-struct Service(Agent);
+struct Service(Agent, Ahead);
 
 impl HttpService for Service {
     fn call<'a, 'b>(
@@ -47,13 +70,17 @@ impl HttpService for Service {
         'a: 'b,
         Self: 'b,
     {
-        let agent = self.0.clone();
+        let (agent, ahead) = (self.0.clone(), self.1.clone());
         Box::pin(async move {
             let (head, body) = request.into_parts();
             let body = whole(body).await?;
             let done = tokio::task::spawn_blocking(move || {
+                let asked_ms = moment::now_ms();
                 let answer = agent.run(ureq::http::Request::from_parts(head, &body[..]))?;
                 let (head, mut body) = answer.into_parts();
+                if let Some(date) = head.headers.get("date").and_then(|date| date.to_str().ok()) {
+                    ahead.note(asked_ms, date);
+                }
                 let body = body.with_config().limit(ANSWER_BYTES_MAX).read_to_vec()?;
                 Ok(HttpResponse::from_parts(head, HttpResponseBody::from(body)))
             });

@@ -5,6 +5,7 @@
 //! `<place>/<prefix>/state/<fragment>/<number>`, and `<place>/<prefix>/cluster` has the cluster's mark.
 
 mod http;
+mod look;
 
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -20,8 +21,10 @@ use object_store::path::Path;
 use object_store::{GetResult, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, RetryConfig};
 use tokio::time::timeout;
 
+use self::http::Ahead;
+pub(crate) use self::look::look;
 use crate::error::ServiceError;
-use crate::nats::Mark;
+use crate::mark::Mark;
 use crate::service::{Answer, Blobs};
 
 /// A question has an answer after so long, and as long again for each [`SLOW_BYTES`] of a state.
@@ -61,23 +64,50 @@ impl Store {
     /// - [`ServiceError::Foreign`]: another cluster uses the prefix.
     pub async fn open(settings: &StoreSettings, prefix: &str, mark: &Mark) -> Result<Self, ServiceError> {
         let StoreSettings { place, variables } = settings;
-        let (store, folder) = store(place, variables)?;
-        let root = folder.into_iter().chain([prefix]).collect::<Path>();
-        let this = Self { store, root, place: format!("{place}, prefix {prefix}") };
-        let at = this.root.clone().join("cluster");
+        if let Some(folder) = folder(place)? {
+            std::fs::create_dir_all(&folder)
+                .map_err(|error| by_disk(&error, place.clone(), error.to_string()))?;
+        }
+        let this = Self::at_place(place, variables, prefix, Ahead::default())?;
+        let at = this.mark_at();
         let ours = Bytes::from(mark.to_string());
         if this.in_time(0, this.create(&at, ours)).await? {
             return Ok(this);
         }
-        let found = this.in_time(0, this.get(&at)).await?.unwrap_or_default();
-        let found = String::from_utf8_lossy(&found).into_owned();
-        match Mark::read(&found) {
+        match this.in_time(0, this.mark()).await? {
             Some(found) if found == *mark => Ok(this),
-            Some(found) => Err(ServiceError::Foreign { place: this.place, detail: found.beside(mark) }),
-            None => {
-                Err(ServiceError::Foreign { place: this.place, detail: format!("its mark is {found:?}") })
+            found => {
+                let detail =
+                    found.map_or_else(|| "it had a mark a moment ago".to_owned(), |it| it.beside(mark));
+                Err(ServiceError::Foreign { place: this.place, detail })
             }
         }
+    }
+
+    /// What lies at a place under `prefix`, as it is.
+    fn at_place(
+        place: &str,
+        variables: &[(String, String)],
+        prefix: &str,
+        ahead: Ahead,
+    ) -> Result<Self, ServiceError> {
+        let (store, folder) = store(place, variables, ahead)?;
+        let root = folder.into_iter().chain([prefix]).collect::<Path>();
+        Ok(Self { store, root, place: format!("{place}, prefix {prefix}") })
+    }
+
+    /// The mark that lies there, if there is one.
+    async fn mark(&self) -> Result<Option<Mark>, ServiceError> {
+        let Some(found) = self.get(&self.mark_at()).await? else { return Ok(None) };
+        let found = String::from_utf8_lossy(&found).into_owned();
+        Mark::read(&found).map(Some).ok_or_else(|| {
+            let (place, detail) = (self.place.clone(), format!("its mark is {found:?}"));
+            ServiceError::Foreign { place, detail }
+        })
+    }
+
+    fn mark_at(&self) -> Path {
+        self.root.clone().join("cluster")
     }
 
     fn at(&self, fragment: FragmentId, key: u64) -> Path {
@@ -179,19 +209,24 @@ fn by_disk(error: &(dyn std::error::Error + 'static), place: String, detail: Str
     ServiceError::Silent { place, detail }
 }
 
-/// The store at `place`, and the folder of it that is meant.
+/// The folder that is meant, if `place` is one.
+fn folder(place: &str) -> Result<Option<PathBuf>, ServiceError> {
+    let Some(folder) = place.strip_prefix("file://").map(PathBuf::from) else { return Ok(None) };
+    if !folder.is_absolute() {
+        let detail = "file:///folder is meant".to_owned();
+        return Err(ServiceError::Setting { place: place.to_owned(), detail });
+    }
+    Ok(Some(folder))
+}
+
+/// The store at `place`, and the folder of it that is meant. Its clock, if it says what it shows, is noted in `ahead`.
 fn store<'a>(
     place: &'a str,
     variables: &[(String, String)],
+    ahead: Ahead,
 ) -> Result<(Arc<dyn ObjectStore>, Option<&'a str>), ServiceError> {
     let setting = |detail: String| ServiceError::Setting { place: place.to_owned(), detail };
-    if let Some(folder) = place.strip_prefix("file://") {
-        let folder = PathBuf::from(folder);
-        if !folder.is_absolute() {
-            return Err(setting("file:///folder is meant".to_owned()));
-        }
-        std::fs::create_dir_all(&folder)
-            .map_err(|error| by_disk(&error, place.to_owned(), error.to_string()))?;
+    if let Some(folder) = folder(place)? {
         let store = LocalFileSystem::new_with_prefix(folder).map_err(|error| setting(error.to_string()))?;
         return Ok((Arc::new(store.with_fsync(true)), None));
     }
@@ -213,7 +248,7 @@ fn store<'a>(
     let at = builder.get_config_value(&AmazonS3ConfigKey::Endpoint);
     let store = builder
         .with_allow_http(at.is_some_and(|at| at.starts_with("http://")))
-        .with_http_connector(http::Connector)
+        .with_http_connector(http::Connector(ahead))
         .build()
         .map_err(|error| setting(error.to_string()))?;
     Ok((Arc::new(store), folder.filter(|folder| !folder.is_empty())))

@@ -1,0 +1,213 @@
+//! A look at servers of NATS that changes nothing there.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use archipelago_core::wire::{FragmentId, RunId};
+use async_nats::jetstream::context::{
+    AccountErrorKind, ContextBuilder, GetStreamErrorKind, RequestErrorKind,
+};
+use async_nats::jetstream::response::Response;
+use async_nats::jetstream::stream::{Config, Info};
+use async_nats::jetstream::{Context, ErrorCode};
+use async_nats::{Client, ServerAddr};
+use bytes::Bytes;
+use futures::future::join_all;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::tape::MARK;
+use super::{
+    ANSWER_WITHIN, Credentials, Nats, Said, addresses, bus, check_prefix, connect, credentials, hosts,
+};
+use crate::error::ServiceError;
+use crate::findings::{Node, Streams};
+use crate::mark::Mark;
+use crate::moment;
+
+/// Whom a server takes us for, and what time it is there; every user may ask that.
+const WHO_AM_I: &str = "$SYS.REQ.USER.INFO";
+
+/// Servers of which one is gone have another leader within that time…
+const LOOK_WITHIN: Duration = Duration::from_secs(15);
+/// …and are asked so often.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// What was found on servers of NATS.
+pub(crate) struct Looked {
+    /// Each server by itself.
+    pub(crate) nodes: Vec<(String, Result<Node, ServiceError>)>,
+    /// The streams under a prefix.
+    pub(crate) streams: Option<Result<Streams, ServiceError>>,
+}
+
+/// A server that let us in.
+struct Open {
+    node: Node,
+    client: Client,
+    said: Said,
+}
+
+/// Looks at each of `servers`, and at the streams of `fragments` under `prefix` by the first of them that lets us in.
+pub(crate) async fn look(servers: &[String], prefix: &str, fragments: &[FragmentId]) -> Looked {
+    let known = match addresses(servers) {
+        Ok(known) => known,
+        Err(error) => return Looked { nodes: vec![("NATS".to_owned(), Err(error))], streams: None },
+    };
+    let by = credentials(&known);
+    let looks = join_all(known.iter().map(|address| enter(address, by.clone()))).await;
+    let (mut nodes, mut first) = (Vec::new(), None);
+    for (address, entered) in known.iter().zip(looks) {
+        let node = entered.map(|Open { node, client, said }| {
+            // One without JetStream has the same streams, if it is of the cluster.
+            if first.is_none() {
+                first = Some((client, said));
+            }
+            node
+        });
+        nodes.push((hosts(std::slice::from_ref(address)), node));
+    }
+    let Some((client, said)) = first else { return Looked { nodes, streams: None } };
+    let jetstream = ContextBuilder::new().timeout(ANSWER_WITHIN).build(client.clone());
+    let looker = Nats {
+        client,
+        jetstream,
+        prefix: prefix.to_owned(),
+        place: format!("NATS at {}", hosts(&known)),
+        said,
+        mark: Mark { run: RunId(0), nonce: 0 },
+        numbers: bus::Numbers::new(),
+    };
+    let until = Instant::now() + LOOK_WITHIN;
+    let streams = loop {
+        match looker.streams(fragments).await {
+            // They elect another leader, perhaps.
+            Err(ServiceError::Silent { .. }) if Instant::now() < until => sleep(PAUSE).await,
+            done => break done,
+        }
+    };
+    Looked { nodes, streams: Some(streams) }
+}
+
+async fn enter(address: &ServerAddr, by: Option<Credentials>) -> Result<Open, ServiceError> {
+    let place = format!("NATS at {}", hosts(std::slice::from_ref(address)));
+    let said = Said::default();
+    let connected = connect(std::slice::from_ref(address), by, &place, Arc::clone(&said));
+    let client = timeout(2 * ANSWER_WITHIN, connected).await.unwrap_or_else(|_| {
+        let detail = "no connection in time".to_owned();
+        Err(ServiceError::Silent { place, detail })
+    })?;
+    let ahead_ms = ahead_ms(&client).await;
+    // That its clock must not be asked for is no trouble.
+    said.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let info = client.server_info();
+    let node = Node {
+        name: info.server_name,
+        version: info.version,
+        cluster: info.cluster,
+        known: info.connect_urls.len(),
+        jetstream: info.jetstream,
+        ahead_ms,
+    };
+    Ok(Open { node, client, said })
+}
+
+/// How far the clock of the server is ahead of ours, if it says.
+async fn ahead_ms(client: &Client) -> Option<i64> {
+    let asked = moment::now_ms();
+    let answer = timeout(ANSWER_WITHIN, client.request(WHO_AM_I, Bytes::new())).await.ok()?.ok()?;
+    let answered = moment::now_ms();
+    let there = moment::of_stamp(time_of(std::str::from_utf8(&answer.payload).ok()?)?)?;
+    Some(there - asked.midpoint(answered))
+}
+
+/// What an answer calls `time`: the first, for the server speaks of itself before it speaks of us, and quotes in names
+/// are escaped.
+fn time_of(answer: &str) -> Option<&str> {
+    answer.split_once("\"time\":\"")?.1.split_once('"').map(|(time, _)| time)
+}
+
+impl Nats {
+    async fn streams(&self, fragments: &[FragmentId]) -> Result<Streams, ServiceError> {
+        check_prefix(&self.prefix)?;
+        let (bytes, bytes_max) = self.room().await?;
+        if bytes_max.is_some_and(|most| bytes >= most) {
+            let (place, detail) =
+                (self.place.clone(), format!("its streams have {bytes} bytes, the most allowed"));
+            return Err(ServiceError::Full { place, detail });
+        }
+        if let Some(first) = fragments.first() {
+            self.may_make(&self.stream(*first)).await?;
+        }
+        let mut found = Streams { mark: None, records: 0, replicas: 0, bytes, bytes_max };
+        for &fragment in fragments {
+            let name = self.stream(fragment);
+            let Some(info) = self.info(&name).await? else { continue };
+            let mark = self.mark_of(&name, info.config.metadata.get(MARK).map(String::as_str))?;
+            if let Some(first) = found.mark.as_ref().filter(|first| first.run != mark.run) {
+                let place = format!("{}, stream {name}", self.place);
+                return Err(ServiceError::Foreign { place, detail: mark.beside(first) });
+            }
+            let replicas = info.config.num_replicas;
+            found.replicas = if found.mark.is_some() { found.replicas.min(replicas) } else { replicas };
+            found.records += info.state.messages;
+            found.mark = Some(mark);
+        }
+        Ok(found)
+    }
+
+    /// Bytes of all streams of this account, and how many it may have if there is a limit.
+    async fn room(&self) -> Result<(u64, Option<u64>), ServiceError> {
+        let account = self.jetstream.query_account().await.map_err(|error| match error.kind() {
+            AccountErrorKind::JetStream(error) => self.trouble(&error),
+            AccountErrorKind::JetStreamUnavailable => self.no_jetstream(&error.to_string()),
+            _ => self.silent(&error.to_string()),
+        })?;
+        let most = account.limits.max_storage.and_then(|most| u64::try_from(most).ok());
+        Ok((account.storage, most))
+    }
+
+    /// Asks for a stream that no server makes, since it has another name than the one that it is asked for by: who may
+    /// not make the stream `name` is told so before.
+    async fn may_make(&self, name: &str) -> Result<(), ServiceError> {
+        let nothing = Config { name: format!("{}_look", self.prefix), ..Config::default() };
+        let subject = format!("STREAM.CREATE.{name}");
+        let answer: Result<Response<Info>, _> = Context::request(&self.jetstream, subject, &nothing).await;
+        match answer {
+            Ok(Response::Err { error }) if error.error_code() != ErrorCode::STREAM_MISMATCH => {
+                Err(self.trouble(&error))
+            }
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == RequestErrorKind::NoResponders => {
+                Err(self.no_jetstream(&error.to_string()))
+            }
+            Err(error) => Err(self.silent(&error.to_string())),
+        }
+    }
+
+    /// What there is of a stream, if it is there.
+    async fn info(&self, name: &str) -> Result<Option<Info>, ServiceError> {
+        match self.jetstream.get_stream(name).await {
+            Ok(stream) => Ok(Some(stream.cached_info().clone())),
+            Err(error) => match error.kind() {
+                GetStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NOT_FOUND => {
+                    Ok(None)
+                }
+                GetStreamErrorKind::JetStream(error) => Err(self.trouble(&error)),
+                _ => Err(self.silent(&error.to_string())),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_of_an_answer_is_the_servers() {
+        let answer =
+            r#"{"server":{"name":"\"time\":\"x","time":"1970-01-01T00:00:01Z"},"data":{"time":"y"}}"#;
+        assert_eq!(time_of(answer), Some("1970-01-01T00:00:01Z"));
+        assert_eq!(time_of("{}"), None);
+    }
+}
