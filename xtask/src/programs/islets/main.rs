@@ -38,6 +38,9 @@ struct Args {
     /// How many.
     #[arg(long)]
     learners: u32,
+    /// The number of the first: other processes have those before it.
+    #[arg(long, default_value_t = 0)]
+    first: u32,
     /// Milliseconds that a step takes.
     #[arg(long)]
     step_ms: u64,
@@ -61,7 +64,7 @@ async fn crowd(args: Args) {
     let sea = Rc::new(Sea::new(args.address, Duration::from_millis(args.step_ms)));
     let bring = Rc::clone(&sea);
     tokio::task::spawn_local(async move {
-        for number in 0..args.learners {
+        for number in args.first..args.first.saturating_add(args.learners) {
             while bring.tally.borrow().joining() >= JOINING_MAX {
                 sleep(LOOK).await;
             }
