@@ -37,6 +37,8 @@ pub struct Ends {
     pub join_s: f64,
     /// Whether all gateways had the same parameters in the end.
     pub same: Option<bool>,
+    /// What came of making the merges again in one place.
+    pub again: Option<Value>,
 }
 
 impl Moment {
@@ -137,6 +139,7 @@ pub fn row([before, from, to]: &[Moment; 3], answers: &Answers, ends: &Ends) -> 
         row.insert("bus_bytes_per_round".into(), bus(&from.bus, &to.bus, one("/rounds")));
         row.insert("owners".into(), OWNERS.into());
         row.insert("same_parameters".into(), same.into());
+        row.insert("made_again".into(), json!(ends.again));
     }
     row
 }

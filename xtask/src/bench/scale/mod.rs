@@ -208,7 +208,8 @@ impl Kit<'_> {
         site.still_runs()?;
         crowd.iter_mut().for_each(Process::kill);
         let same = if size.gateways > 0 { Some(agrees(&mut site)?) } else { None };
-        let ends = Ends { learners: size.learners, gateways: size.gateways, held, join_s, same };
+        let again = site.again(&self.islets, &folder).transpose()?;
+        let ends = Ends { learners: size.learners, gateways: size.gateways, held, join_s, same, again };
         Ok(row(&[before, from, to], &answers, &ends))
     }
 
@@ -246,8 +247,8 @@ impl Kit<'_> {
                 ("--first", first.to_string()),
                 ("--step-ms", step_ms.to_string()),
             ];
-            let words: Vec<OsString> =
-                words.into_iter().flat_map(|(flag, value)| [flag.into(), value.into()]).collect();
+            let words = words.into_iter().flat_map(|(flag, value)| [flag.into(), value.into()]);
+            let words: Vec<OsString> = [OsString::from("crowd")].into_iter().chain(words).collect();
             crowd.push(Process::spawn(&self.islets, &words, &folder.join(format!("islets-{at}")))?);
             first += learners;
         }

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::{fs, iter};
 
 use archipelago_crew::{Crew, Start};
@@ -45,7 +46,8 @@ pub struct Site {
     processes: Vec<(Part, Process)>,
     /// Where learners find the gateways, in their order.
     pub doors: Vec<SocketAddr>,
-    tap: Option<Tap>,
+    /// What stands between them, if they are several.
+    between: Option<(Crew, Tap)>,
 }
 
 impl Site {
@@ -55,7 +57,7 @@ impl Site {
     /// A sentence: it does not begin.
     pub fn alone(programs: &Programs, folder: &Path, flags: &[OsString]) -> Result<Self, String> {
         let (syncer, address) = programs.serve(PRESET, ANYWHERE, folder, "syncer", flags)?;
-        Ok(Self { processes: vec![(Part::Gateway, syncer)], doors: vec![address], tap: None })
+        Ok(Self { processes: vec![(Part::Gateway, syncer)], doors: vec![address], between: None })
     }
 
     /// [`OWNERS`] and so many gateways, each started with `flags`, and the servers, whose programs are in `bin`.
@@ -83,9 +85,8 @@ impl Site {
         crew.begin().map_err(|error| error.to_string())?;
         let programs = programs.with_variables(crew.variables());
         let role = |role: &str| -> Vec<OsString> {
-            let (bus, blobs) = (crew.nats().join(","), crew.place(PREFIX));
-            let words = ["--role", role, "--bus", &bus, "--blobs", &blobs, "--cluster", PREFIX];
-            flags.iter().cloned().chain(words.map(OsString::from)).collect()
+            let part = ["--role", role].map(OsString::from);
+            flags.iter().cloned().chain(part).chain(place(&crew)).collect()
         };
         for name in (1..=OWNERS).map(|owner| format!("owner-{owner}")) {
             let owner = programs.lead(PRESET, ANYWHERE, &at(&name)?, "said", &role("owner"))?;
@@ -98,8 +99,8 @@ impl Site {
             processes.push((Part::Gateway, gateway));
             doors.push(address);
         }
-        let tap = Some(Tap::open(&crew.nats()[0], PREFIX)?);
-        Ok(Self { processes, doors, tap })
+        let tap = Tap::open(&crew.nats()[0], PREFIX)?;
+        Ok(Self { processes, doors, between: Some((crew, tap)) })
     }
 
     /// What the gateways say of the run, in their order.
@@ -134,7 +135,7 @@ impl Site {
 
     /// What went over the bus so far; nothing where there is none.
     pub fn said(&self) -> Counts {
-        self.tap.as_ref().map(Tap::counts).unwrap_or_default()
+        self.between.as_ref().map(|(_, tap)| tap.counts()).unwrap_or_default()
     }
 
     /// # Errors
@@ -171,7 +172,41 @@ impl Site {
         Ok(fragments > 0)
     }
 
+    /// What came of making all merges again in one place, by the program `islets`; `None` where one process made them.
+    ///
+    /// # Errors
+    /// A sentence, inside: it could not be done.
+    pub fn again(&self, islets: &Path, folder: &Path) -> Option<Result<Value, String>> {
+        let (crew, _) = self.between.as_ref()?;
+        let failed = |why: String| format!("the merges could not be made again: {why}");
+        let done = || {
+            let mut command = Command::new(islets);
+            command.arg("again").arg("--manifest").arg(manifest(&folder.join("gateway-1"))?);
+            command.args(place(crew)).envs(crew.variables());
+            let output = command.output().map_err(|error| error.to_string())?;
+            if !output.status.success() {
+                return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+            }
+            serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())
+        };
+        Some(done().map_err(failed))
+    }
+
     fn of(&self, part: Part) -> impl Iterator<Item = &Process> {
         self.processes.iter().filter(move |(is, _)| *is == part).map(|(_, process)| process)
     }
+}
+
+/// How the servers are found.
+fn place(crew: &Crew) -> [OsString; 6] {
+    let (bus, blobs) = (crew.nats().join(","), crew.place(PREFIX));
+    ["--bus", &bus, "--blobs", &blobs, "--cluster", PREFIX].map(OsString::from)
+}
+
+/// What a gateway keeps of the run, in the folder that it works in.
+fn manifest(gateway: &Path) -> Result<PathBuf, String> {
+    let folder = gateway.join("store/processes");
+    let entries = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let found = entries.flatten().map(|entry| entry.path().join("run.json")).find(|file| file.is_file());
+    found.ok_or_else(|| format!("{} has no run", folder.display()))
 }

@@ -5,6 +5,7 @@
 #![expect(clippy::print_stdout, reason = "a command line tool answers on standard output")]
 #![expect(clippy::disallowed_methods, reason = "a shell: it may read the clock")]
 
+mod again;
 mod islet;
 mod sea;
 mod socket;
@@ -29,8 +30,16 @@ const JOINING_MAX: usize = 128;
 /// Time between two looks whether another one may set out.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Puts light learners on a run, until it is ended.
+/// Light learners, and what became of their answers.
 #[derive(Parser)]
+enum Verb {
+    /// Puts light learners on a run, until it is ended.
+    Crowd(Args),
+    /// Makes the merges of a cluster again, of which such learners were all there were.
+    Again(again::Args),
+}
+
+#[derive(clap::Args)]
 struct Args {
     /// Where the syncer is.
     #[arg(long)]
@@ -47,7 +56,7 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let verb = Verb::parse();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -55,7 +64,16 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    LocalSet::new().block_on(&runtime, crowd(args));
+    match verb {
+        Verb::Crowd(args) => LocalSet::new().block_on(&runtime, crowd(args)),
+        Verb::Again(args) => match runtime.block_on(again::run(args)) {
+            Ok(counts) => println!("{counts}"),
+            Err(reason) => {
+                eprintln!("error: {reason}");
+                return ExitCode::FAILURE;
+            }
+        },
+    }
     ExitCode::SUCCESS
 }
 
