@@ -33,8 +33,9 @@ const STEP_MS: u32 = 1_000;
 const QUESTION: &str = "/v1/log?limit=1";
 /// How long all have taken part before anything is counted.
 const WARM: Duration = Duration::from_secs(20);
-/// Seconds that are counted then, unless it is said how many.
-const SPAN_S: u32 = 40;
+/// Seconds that are counted then, unless it is said how many: two turns of all fragments, since rounds of several
+/// machines do not lie evenly in a turn.
+const SPAN_S: u32 = 48;
 /// Longest wait until gateways agree once nobody trains any more.
 const AGREE_WITHIN: Duration = Duration::from_secs(60);
 /// Longest wait for a crowd to take part: so much, and so much more for each of it.
@@ -64,7 +65,7 @@ pub struct Args {
     /// S3; 0 is one process; repeat, or separate by commas [default: 0,2,4].
     #[arg(long, value_name = "COUNT", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(..=64))]
     gateways: Vec<u32>,
-    /// Scale: seconds that are counted of each run [default: 40].
+    /// Scale: seconds that are counted of each run [default: 48].
     #[arg(long, value_parser = clap::value_parser!(u32).range(5..=3_600))]
     span_s: Option<u32>,
 }
