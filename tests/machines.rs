@@ -2,34 +2,18 @@
 //! learners as people start them. Each is killed, and the others go on.
 #![cfg(unix)]
 
+use std::ffi::OsString;
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
+use archipelago_crew::{Crew, Running, Start};
 use archipelago_tests::http::{get_bytes, order};
 use archipelago_tests::processes::{SMALL_RUN, SyncerProcess, number, of_learner, whole_machine};
 use archipelago_tests::programs::program;
 use archipelago_tests::small_disk::{self, SmallDisk};
 use serde_json::Value;
 use tempfile::TempDir;
-
-/// A program that ends when it is dropped.
-struct Running(Child);
-
-impl Running {
-    fn kill(&mut self) {
-        self.0.kill().expect("it runs");
-        self.0.wait().expect("it ends");
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// What stands between the processes.
 struct Between {
@@ -43,18 +27,10 @@ impl Between {
         let bin =
             std::env::var_os("CLUSTER_BIN").expect("`cargo xtask test --only cluster` says where they are");
         let folder = tempfile::tempdir().expect("a folder");
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a port").port();
-        let config = folder.path().join("nats.conf");
-        let store = folder.path().join("nats");
-        let text = format!(
-            "host: 127.0.0.1\nport: {port}\njetstream {{ store_dir: {:?}, sync_interval: always }}\n",
-            store.display()
-        );
-        fs::write(&config, text).expect("room");
-        let mut nats = Command::new(PathBuf::from(bin).join("nats-server"));
-        nats.arg("-c").arg(&config).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let nats = Running(nats.spawn().expect("a server of NATS"));
-        Self { folder, bus: format!("nats://127.0.0.1:{port}"), _nats: nats }
+        let crew = Crew::lay(&PathBuf::from(bin), folder.path(), 1, 1 << 30).expect("a place for it");
+        let nats = Running::start(&crew.node(0)).expect("a server of NATS");
+        crew.begin_nodes().expect("it answers");
+        Self { folder, bus: crew.nats().join(","), _nats: nats }
     }
 
     /// What a process of this role is started with.
@@ -70,12 +46,12 @@ impl Between {
     }
 
     fn owner(&self, name: &str) -> Running {
-        let dir = self.folder.path().join(name);
-        let log = fs::File::create(self.folder.path().join(format!("{name}.log"))).expect("a log");
-        let mut command = Command::new(program("syncer-server"));
-        command.args(["serve", "--json", "--exit-when-finished", "--dir"]).arg(dir).args(self.flags("owner"));
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        Running(command.spawn().expect("an owner"))
+        let flags = ["serve", "--json", "--exit-when-finished", "--dir"];
+        let mut args: Vec<OsString> = flags.map(OsString::from).to_vec();
+        args.push(self.folder.path().join(name).into());
+        args.extend(self.flags("owner").into_iter().map(OsString::from));
+        let log = self.folder.path().join(format!("{name}-said"));
+        Running::start(&Start { program: program("syncer-server"), args, log }).expect("an owner")
     }
 
     fn gateway(&self) -> SyncerProcess {
@@ -96,7 +72,7 @@ fn rounds_after(syncer: &mut SyncerProcess, what: &str) -> Value {
 fn processes_of_one_run_are_killed_and_the_others_go_on() {
     let _machine = whole_machine();
     let between = Between::start();
-    let mut owner = between.owner("first");
+    let owner = between.owner("first");
     let (mut one, mut other) = (between.gateway(), between.gateway());
     let (mut anne, mut bert) = (one.learner("anne"), other.learner("bert"));
     let status = one.wait_until("both are merged", |status| number(status, "rounds") >= 16.0);
@@ -106,7 +82,7 @@ fn processes_of_one_run_are_killed_and_the_others_go_on() {
     );
 
     let mut next = between.owner("second");
-    owner.kill();
+    drop(owner);
     rounds_after(&mut one, "the other owner leads");
 
     let seen = other.wait_until("bert is merged", |status| of_learner(status, "bert", "tokensMerged") > 0.0);
@@ -127,7 +103,7 @@ fn processes_of_one_run_are_killed_and_the_others_go_on() {
     for learner in [&mut anne, &mut bert] {
         assert!(learner.wait().success(), "it is sent home");
     }
-    assert!(next.0.wait().expect("it ends").success(), "there is nothing left to lead");
+    assert!(next.wait().expect("it ends").success(), "there is nothing left to lead");
     let last = one.wait_until("it is complete", |status| status["finished"] == true);
     let same = other.wait_until("so it is at the other", |status| status["finished"] == true);
     assert_eq!(number(&last, "tokensMerged"), number(&same, "tokensMerged"));

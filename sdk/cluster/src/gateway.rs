@@ -162,6 +162,11 @@ async fn serve(mut gateway: Gateway, mut desk: Desk, mut inputs: mpsc::Receiver<
             is_listening = desk.listen();
         }
         gateway.handle(input);
+        // Of what has come by now as well, all is said at once: thousands may answer in the same moment.
+        for _ in 0..WAITING_MAX {
+            let Ok(input) = inputs.try_recv() else { break };
+            gateway.handle(input);
+        }
         while let Some(order) = gateway.poll() {
             if desk.ask(order).await.is_err() {
                 return;

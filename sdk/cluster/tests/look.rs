@@ -46,7 +46,7 @@ fn is_near(findings: &Findings) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_there_is_found_and_left_as_it_is() {
     let Some(bin) = servers::wanted() else { return };
-    let crew = Crew::start(&bin, 3).await;
+    let crew = Crew::start(&bin, 3);
     let ours = at(&crew, "p", 3, "s3://states/folder");
     // Servers that have just begun elect somebody first.
     open(at(&crew, "other", 3, "s3://states"), RUN, FRAGMENTS.to_vec()).await.unwrap();
@@ -79,7 +79,7 @@ async fn what_is_there_is_found_and_left_as_it_is() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_wrong_is_found() {
     let Some(bin) = servers::wanted() else { return };
-    let mut crew = Crew::start(&bin, 3).await;
+    let mut crew = Crew::start(&bin, 3);
     let sound = at(&crew, "p", 3, "s3://states");
     open(at(&crew, "other", 3, "s3://states"), RUN, FRAGMENTS.to_vec()).await.unwrap();
 
@@ -113,7 +113,7 @@ async fn what_is_wrong_is_found() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_server_is_one_however_often_it_is_named() {
     let Some(bin) = servers::wanted() else { return };
-    let crew = Crew::start(&bin, 1).await;
+    let crew = Crew::start(&bin, 1);
     let thrice = vec![crew.nats()[0].clone(); 3];
     let findings = look(&Servers { nats: thrice, ..at(&crew, "p", 3, "s3://states") }, &FRAGMENTS).await;
     assert_eq!(findings.spread(3), Spread::TooFew(1), "{findings:#?}");

@@ -78,7 +78,8 @@ enum Name {
     /// What learners that train feel of thousands of silent sockets, slow peers, watchers and downloads, and what these
     /// take of memory; takes about three minutes.
     Load,
-    /// How many light learners one syncer holds, and what each of them costs it; takes about ten minutes.
+    /// How many light learners one syncer holds, and owners and gateways over servers, and what each of them costs;
+    /// takes about half an hour.
     Scale,
     /// What the tape costs a run, in time and merges; takes about eleven minutes.
     Tape,
@@ -107,7 +108,10 @@ pub fn run(args: &Args) -> ExitCode {
         return ExitCode::FAILURE;
     }
     if args.scale.any() && args.name != Some(Name::Scale) {
-        eprintln!("error: `--crowd`, `--step-ms` and `--cohort` are for `cargo xtask bench scale` alone");
+        eprintln!(
+            "error: `--crowd`, `--gateways`, `--step-ms`, `--cohort` and `--span-s` are for `cargo xtask bench \
+             scale` alone"
+        );
         return ExitCode::FAILURE;
     }
     if args.minutes.is_some() && !matches!(args.name, Some(Name::Storm | Name::Soak)) {

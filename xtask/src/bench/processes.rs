@@ -23,6 +23,8 @@ const LOOK: Duration = Duration::from_millis(20);
 pub struct Programs {
     syncer: PathBuf,
     learner: PathBuf,
+    /// What syncers have of the environment beside what there is.
+    variables: Vec<(String, String)>,
 }
 
 impl Programs {
@@ -31,8 +33,20 @@ impl Programs {
     /// # Errors
     /// A sentence: the build failed.
     pub fn build() -> Result<Self, String> {
-        let files = build(RELEASE_PROGRAMS)?;
-        Ok(Self { syncer: program(&files, "syncer-server")?, learner: program(&files, "native-learner")? })
+        Self::of(&build(RELEASE_PROGRAMS)?)
+    }
+
+    /// The same for a run on several machines.
+    ///
+    /// # Errors
+    /// A sentence: the build failed.
+    pub fn build_for_machines() -> Result<Self, String> {
+        Self::of(&build(&[RELEASE_PROGRAMS, &["--features", "syncer-server/cluster"]].concat())?)
+    }
+
+    fn of(files: &[PathBuf]) -> Result<Self, String> {
+        let (syncer, learner) = (program(files, "syncer-server")?, program(files, "native-learner")?);
+        Ok(Self { syncer, learner, variables: Vec::new() })
     }
 
     /// Those in `folder`.
@@ -44,7 +58,14 @@ impl Programs {
             let file = folder.join(format!("{name}{}", env::consts::EXE_SUFFIX));
             if file.is_file() { Ok(file) } else { Err(format!("there is no {}", file.display())) }
         };
-        Ok(Self { syncer: find("syncer-server")?, learner: find("native-learner")? })
+        let (syncer, learner) = (find("syncer-server")?, find("native-learner")?);
+        Ok(Self { syncer, learner, variables: Vec::new() })
+    }
+
+    /// The same with these variables of the environment for syncers.
+    #[must_use]
+    pub fn with_variables(&self, variables: Vec<(String, String)>) -> Self {
+        Self { syncer: self.syncer.clone(), learner: self.learner.clone(), variables }
     }
 
     /// A syncer of `preset` that answers at `listen`, and where that is. Its files are in `folder`, the names of its
@@ -60,10 +81,7 @@ impl Programs {
         log: &str,
         more: &[OsString],
     ) -> Result<(Process, SocketAddr), String> {
-        let mut line = words(&["serve", "--json", "--preset", preset, "--listen", listen, "--dir"]);
-        line.push(folder.join("store").into());
-        line.extend_from_slice(more);
-        let mut syncer = Process::spawn(&self.syncer, &line, &folder.join(log))?;
+        let mut syncer = self.lead(preset, listen, folder, log, more)?;
         let start = Instant::now();
         while start.elapsed() < START_WAIT {
             let first = syncer.stdout().first().and_then(|line| serde_json::from_str::<Value>(line).ok());
@@ -76,6 +94,24 @@ impl Programs {
             thread::sleep(LOOK);
         }
         Err(format!("the syncer does not answer after {} s", START_WAIT.as_secs()))
+    }
+
+    /// The same without waiting for an answer: one that leads rounds and faces nobody gives none.
+    ///
+    /// # Errors
+    /// A sentence: it could not be started.
+    pub fn lead(
+        &self,
+        preset: &str,
+        listen: &str,
+        folder: &Path,
+        log: &str,
+        more: &[OsString],
+    ) -> Result<Process, String> {
+        let mut line = words(&["serve", "--json", "--preset", preset, "--listen", listen, "--dir"]);
+        line.push(folder.join("store").into());
+        line.extend_from_slice(more);
+        Process::spawn_with(&self.syncer, &line, &folder.join(log), &self.variables)
     }
 
     /// The JSON lines that `syncer-server replay` prints of the run in `folder`: a merge each, and last the whole.

@@ -1,6 +1,7 @@
 //! A cluster on real servers: three of NATS and one that speaks S3, in an environment of Python's below `target`.
 
 use std::env;
+use std::path::PathBuf;
 use std::process::Command;
 
 use super::python::Environment;
@@ -25,19 +26,15 @@ pub fn test() -> Result<String, String> {
     if env::var("CLUSTER_TESTS").map_or(true, |value| value != "yes") {
         return Ok("left out: CLUSTER_TESTS=yes adds it".to_owned());
     }
-    super::python::setup()?;
-    let environment = Environment::make("cluster", false)?;
-    environment.install(&["-r", &root().join(SERVERS).to_string_lossy()])?;
+    let bin = servers()?;
     let mut lint = cargo(&["clippy", "--all-targets"]);
     lint.args(CRATE).args(["--", "-D", "warnings"]);
     call(&mut lint)?;
-    let servers = environment.program("nats-server");
-    let mut settings = Command::new(&servers);
+    let mut settings = Command::new(bin.join("nats-server"));
     settings.args(["-t", "-c"]).arg(root().join(SETTINGS)).env("NATS_PASSWORD", "secret");
     call(&mut settings)?;
     let mut test = cargo(&["test"]);
-    let bin = servers.parent().ok_or("the environment has no folder of programs")?;
-    test.args(CRATE).env("CLUSTER_BIN", bin);
+    test.args(CRATE).env("CLUSTER_BIN", &bin);
     // Each test starts servers of its own.
     test.env("RUST_TEST_THREADS", "2");
     call(&mut test)?;
@@ -48,4 +45,16 @@ pub fn test() -> Result<String, String> {
     machines.args(MACHINES).env("CLUSTER_BIN", bin);
     call(&mut machines)?;
     Ok(String::new())
+}
+
+/// The folder of the servers' programs: `nats-server` and `moto_server`, which pip fetches once.
+///
+/// # Errors
+/// A sentence: there is no Python, or nothing could be fetched.
+pub fn servers() -> Result<PathBuf, String> {
+    super::python::setup()?;
+    let environment = Environment::make("cluster", false)?;
+    environment.install(&["-r", &root().join(SERVERS).to_string_lossy()])?;
+    let server = environment.program("nats-server");
+    Ok(server.parent().ok_or("the environment has no folder of programs")?.to_owned())
 }

@@ -21,6 +21,8 @@ mod words;
 
 use std::{process::ExitCode, time::Instant};
 
+pub use cluster::servers;
+
 use self::stages::{QUICK, STAGES, Stage, When};
 
 /// What to check.

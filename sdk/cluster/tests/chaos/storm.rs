@@ -11,6 +11,7 @@ use std::time::Duration;
 use archipelago_cluster::{Mark, Nats, NatsSettings, Services};
 use archipelago_core::rng::Rng;
 use archipelago_core::wire::{FragmentId, LearnerId, RunId};
+use archipelago_crew::free_ports;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -20,7 +21,7 @@ use crate::note;
 use crate::role::{self, Orders, Part};
 use crate::support::check::check;
 use crate::support::learner::{Book, Learner};
-use crate::support::servers::{Crew, free_ports};
+use crate::support::servers::Crew;
 
 /// Owners, gateways and nodes, each.
 const OF_EACH: usize = 3;
@@ -115,7 +116,7 @@ pub async fn run(bin: &Path, seed: u64, faults: u64) -> Result<String, String> {
 
 impl Storm {
     async fn begin(bin: &Path, seed: u64) -> Result<Self, String> {
-        let crew = Crew::start(bin, OF_EACH).await;
+        let crew = Crew::start(bin, OF_EACH);
         let blobs = crew.blobs("s3://states/storm");
         let (part, nats) = (Part::Gateway(0, 0), crew.nats());
         let orders =
@@ -133,7 +134,7 @@ impl Storm {
             orders,
             owners: Vec::new(),
             gateways: Vec::new(),
-            doors: free_ports(OF_EACH),
+            doors: free_ports(OF_EACH).map_err(|error| error.to_string())?,
             notes: Vec::new(),
             nats: nats.map_err(|error| error.to_string())?,
             fragments,

@@ -126,11 +126,11 @@ pub async fn roster(services: &Services) {
 /// What arrives is whole, whatever its size; what nobody listens to is lost, and nobody minds.
 pub async fn bus(services: &Services) {
     let bus = &services.bus;
-    bus.tell(P, &Notice::Collect { round: Round(1), invited: None }).await.unwrap();
+    bus.tell(P, &Notice::Ended(Round(1))).await.unwrap();
     let (mut one, mut two) = (bus.notices(P).await.unwrap(), bus.notices(P).await.unwrap());
     let (mut other, mut replies) = (bus.notices(Q).await.unwrap(), bus.replies(P).await.unwrap());
     // Whoever has begun to listen hears some time: what was said before may have been lost.
-    let notice = |round| Notice::Collect { round: Round(round), invited: None };
+    let notice = |round| Notice::Ended(Round(round));
     insist(async || {
         bus.tell(P, &notice(2)).await.ok()?;
         timeout(Duration::from_millis(200), one.recv()).await.ok().flatten()
@@ -169,7 +169,7 @@ pub async fn apart(services: &Services, others: &Services) {
     assert_eq!(others.blobs.load(P, 2).await, Ok(None));
     assert_eq!(others.roster.look().await, Ok(Vec::new()));
     let mut heard = others.bus.notices(P).await.unwrap();
-    services.bus.tell(P, &Notice::Collect { round: Round(9), invited: None }).await.unwrap();
+    services.bus.tell(P, &Notice::Ended(Round(9))).await.unwrap();
     sleep(Duration::from_millis(200)).await;
     assert!(heard.try_recv().is_err());
 }

@@ -4,6 +4,8 @@
 //! MessagePack. Bytes may come from anybody who reaches the bus: what is read is a value of its type whose numbers are
 //! numbers. Whether they fit a run, whoever takes them in finds out.
 
+pub(super) mod compact;
+
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -147,15 +149,19 @@ impl sealed::Checked for Reply {
             size("the time of an answer", paces.answer_ms)?;
             return size("the time of a step", paces.step_ms);
         }
-        let Self::Offer(Offer { update, standing, .. }) = self else { return Ok(()) };
-        let Standing { step_ms_least, .. } = *standing;
-        size("the time of a step", step_ms_least)?;
-        if step_ms_least == 0.0 {
-            return Err(BytesError::Number { what: "the time of a step" });
-        }
-        let squares = update.body().map_or(&[][..], |body| body.squares());
-        squares.iter().try_for_each(|&square| size("a sum of squares", square))
+        let Self::Offers { offers, .. } = self else { return Ok(()) };
+        offers.iter().try_for_each(check_offer)
     }
+}
+
+fn check_offer(Offer { update, standing, .. }: &Offer) -> Result<(), BytesError> {
+    let Standing { step_ms_least, .. } = *standing;
+    size("the time of a step", step_ms_least)?;
+    if step_ms_least == 0.0 {
+        return Err(BytesError::Number { what: "the time of a step" });
+    }
+    let squares = update.body().map_or(&[][..], |body| body.squares());
+    squares.iter().try_for_each(|&square| size("a sum of squares", square))
 }
 
 /// Values that are shared, as they are.

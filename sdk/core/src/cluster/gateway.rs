@@ -71,6 +71,14 @@ pub enum GatewayOrder {
     Seen(u64, Box<Record>),
 }
 
+/// What is to be said to the owner. However much happened since the last time, it is a few messages.
+#[derive(Debug, Default)]
+struct Unsaid {
+    is_here: bool,
+    passes: BTreeSet<LearnerId>,
+    offers: BTreeSet<LearnerId>,
+}
+
 /// Holds the updates of its learners until the tape says what became of them.
 #[derive(Debug)]
 pub struct Gateway {
@@ -85,6 +93,11 @@ pub struct Gateway {
     asked: BTreeMap<LearnerId, (ConnId, Round)>,
     /// Who has nothing to report in the newest round.
     passed: BTreeSet<LearnerId>,
+    /// Whose updates were offered in the newest round, and how many of them the last time that it was asked for.
+    offered: BTreeSet<LearnerId>,
+    offered_before: u32,
+    /// What is to be said, all at once, as soon as nothing else is to be done.
+    unsaid: Unsaid,
     /// The newest record that was seen.
     last: u64,
     /// The newest round that collects.
@@ -109,6 +122,9 @@ impl Gateway {
             paces: Paces::default(),
             asked: BTreeMap::new(),
             passed: BTreeSet::new(),
+            offered: BTreeSet::new(),
+            offered_before: 0,
+            unsaid: Unsaid::default(),
             last: 0,
             round: None,
             invited: None,
@@ -127,7 +143,7 @@ impl Gateway {
                 self.learners.remove(&learner);
                 self.open.remove(&learner);
                 self.asked.remove(&learner);
-                self.say_who_is_here();
+                self.unsaid.is_here = true;
             }
             GatewayInput::Left(..) => {}
             GatewayInput::Update(learner, conn, round, update, standing) => {
@@ -139,19 +155,21 @@ impl Gateway {
             GatewayInput::Pass(learner, conn, round) => {
                 if self.learners.get(&learner) == Some(&conn) && self.round == Some(round) {
                     self.passed.insert(learner);
-                    self.orders.push_back(GatewayOrder::Reply(Reply::Pass { round, learner }));
+                    self.unsaid.passes.insert(learner);
                 }
             }
             GatewayInput::Waits(learner) => {
                 self.waiting.insert(learner);
-                self.say_who_is_here();
+                self.unsaid.is_here = true;
                 self.pass_for_waiting();
             }
             GatewayInput::WaitsNoMore(learner) => {
                 self.waiting.remove(&learner);
             }
             GatewayInput::Pace(paces) => self.paces = paces,
-            GatewayInput::Notice(Notice::Collect { round, invited }) => self.on_collect(round, invited),
+            GatewayInput::Notice(Notice::Collect { round, invited, heard }) => {
+                self.on_collect(round, invited, &heard);
+            }
             GatewayInput::Notice(Notice::Weigh { round, cancelled, plan, weights }) => {
                 let mine = weights.iter().filter(|(gateway, _)| *gateway == self.terms.gateway);
                 for (_, weights) in mine {
@@ -168,15 +186,16 @@ impl Gateway {
             GatewayInput::Notice(Notice::Ended(_)) => self.read(),
             GatewayInput::Records(after, records) => self.on_records(after, &records),
             GatewayInput::Tick => {
-                self.say_who_is_here();
+                self.unsaid.is_here = true;
                 self.read();
             }
         }
     }
 
-    /// The next thing to do.
+    /// The next thing to do. What is said to the owner comes last, so that whoever takes in several things before
+    /// asking has all of it said at once.
     pub fn poll(&mut self) -> Option<GatewayOrder> {
-        self.orders.pop_front()
+        self.orders.pop_front().or_else(|| self.say().map(GatewayOrder::Reply))
     }
 
     /// The updates that it holds, of whoever is connected or not.
@@ -203,7 +222,7 @@ impl Gateway {
                 self.ask(learner, conn, round);
             }
         }
-        self.say_who_is_here();
+        self.unsaid.is_here = true;
     }
 
     fn on_update(&mut self, learner: LearnerId, round: Round, update: Verified, standing: Standing) {
@@ -221,23 +240,32 @@ impl Gateway {
         self.offer(learner);
     }
 
-    fn on_collect(&mut self, round: Round, invited: Option<BTreeSet<LearnerId>>) {
+    fn on_collect(
+        &mut self,
+        round: Round,
+        invited: Option<BTreeSet<LearnerId>>,
+        heard: &BTreeMap<GatewayId, u32>,
+    ) {
         let is_over = round.0 <= self.last || self.round.is_some_and(|newest| round < newest);
         if is_over {
             return;
         }
         if self.round.replace(round) != Some(round) {
             self.passed.clear();
+            self.offered.clear();
+            self.offered_before = 0;
         }
         self.invited = invited;
         let is_free = |learner| self.is_invited(learner) && !self.open.contains_key(&learner);
         let free = self.learners.iter().filter(|(learner, _)| is_free(**learner));
         let free: Vec<(LearnerId, ConnId)> = free.map(|(learner, conn)| (*learner, *conn)).collect();
         free.into_iter().for_each(|(learner, conn)| self.ask(learner, conn, round));
-        // An offer may have been lost; one that was not is taken once.
-        let held = self.held.iter().filter(|(_, (unsettled, ..))| unsettled.round == round);
-        let held: Vec<LearnerId> = held.map(|(learner, _)| *learner).collect();
-        held.into_iter().for_each(|learner| self.offer(learner));
+        // What was offered before it was last asked for and is not heard by now was lost; what is heard is taken once.
+        let heard = heard.get(&self.terms.gateway).copied().unwrap_or(0);
+        if heard < self.offered_before {
+            self.unsaid.offers.extend(&self.offered);
+        }
+        self.offered_before = u32::try_from(self.offered.len()).unwrap_or(u32::MAX);
         self.pass_for_waiting();
     }
 
@@ -254,11 +282,10 @@ impl Gateway {
 
     /// Says of those who wait, and once more of those who said so, that they have nothing to report.
     fn pass_for_waiting(&mut self) {
-        let Some(round) = self.round else { return };
         let nothing = self.waiting.union(&self.passed);
         let nothing = nothing.filter(|learner| !self.held.contains_key(learner));
-        let passes = nothing.map(|&learner| GatewayOrder::Reply(Reply::Pass { round, learner }));
-        self.orders.extend(passes);
+        let nothing: Vec<LearnerId> = nothing.copied().collect();
+        self.unsaid.passes.extend(nothing);
     }
 
     fn on_records(&mut self, after: u64, records: &[Record]) {
@@ -302,17 +329,33 @@ impl Gateway {
     }
 
     fn offer(&mut self, learner: LearnerId) {
-        let Some((unsettled, update, standing)) = self.held.get(&learner) else { return };
-        let (gateway, round) = (self.terms.gateway, unsettled.round);
-        let offer = Offer { gateway, round, learner, update: update.without_bytes(), standing: *standing };
-        self.orders.push_back(GatewayOrder::Reply(Reply::Offer(offer)));
+        self.unsaid.offers.insert(learner);
     }
 
-    fn say_who_is_here(&mut self) {
-        let learners = self.learners.keys().chain(&self.waiting).copied().collect();
-        let (gateway, waits) = (self.terms.gateway, !self.waiting.is_empty());
-        let here = Reply::Here { gateway, learners, waits, paces: self.paces };
-        self.orders.push_back(GatewayOrder::Reply(here));
+    /// The next thing that the owner is to hear.
+    fn say(&mut self) -> Option<Reply> {
+        let gateway = self.terms.gateway;
+        if std::mem::take(&mut self.unsaid.is_here) {
+            let learners = self.learners.keys().chain(&self.waiting).copied().collect();
+            let waits = !self.waiting.is_empty();
+            return Some(Reply::Here { gateway, learners, waits, paces: self.paces });
+        }
+        let (passes, offers) =
+            (std::mem::take(&mut self.unsaid.passes), std::mem::take(&mut self.unsaid.offers));
+        // Of a round that is over nobody waits for anything.
+        let round = self.round?;
+        if !passes.is_empty() {
+            self.unsaid.offers = offers;
+            return Some(Reply::Pass { round, learners: passes });
+        }
+        let of_round = |learner: LearnerId| {
+            let (unsettled, update, standing) = self.held.get(&learner)?;
+            let (update, standing) = (update.without_bytes(), *standing);
+            (unsettled.round == round).then_some(Offer { learner, update, standing })
+        };
+        let offers: Vec<Offer> = offers.into_iter().filter_map(of_round).collect();
+        self.offered.extend(offers.iter().map(|offer| offer.learner));
+        (!offers.is_empty()).then_some(Reply::Offers { gateway, round, offers })
     }
 
     /// Reads on from the oldest record that somebody waits for.

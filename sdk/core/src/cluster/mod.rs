@@ -43,7 +43,7 @@ mod state;
 mod terms;
 mod work;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -107,6 +107,8 @@ pub enum Notice {
         /// Those of them who are to; all if that is not said.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         invited: Option<BTreeSet<LearnerId>>,
+        /// Of how many learners an update was offered so far, by the gateways that offered them.
+        heard: BTreeMap<GatewayId, u32>,
     },
     /// The gateways named are to add up the updates that they hold of those named.
     Weigh {
@@ -148,21 +150,31 @@ pub enum Reply {
         /// Which gateway.
         gateway: GatewayId,
         /// Those who are there.
+        #[serde(with = "bytes::compact::learners")]
         learners: BTreeSet<LearnerId>,
         /// Whether one of them waits for the end of a round of each fragment before it takes part.
         waits: bool,
         /// How fast they are.
         paces: Paces,
     },
-    /// A learner of its has nothing to report in this round.
+    /// Learners of its have nothing to report in this round.
     Pass {
         /// The round.
         round: Round,
-        /// Whose answer is no longer waited for.
-        learner: LearnerId,
+        /// Whose answers are no longer waited for.
+        #[serde(with = "bytes::compact::learners")]
+        learners: BTreeSet<LearnerId>,
     },
-    /// It holds an update for this round.
-    Offer(Offer),
+    /// It holds updates for this round.
+    Offers {
+        /// Which gateway.
+        gateway: GatewayId,
+        /// The round.
+        round: Round,
+        /// All that were not offered yet, or of which nobody knows whether that was heard.
+        #[serde(with = "bytes::compact::values")]
+        offers: Vec<Offer>,
+    },
     /// The sum of the updates that it was to add up.
     Sum {
         /// Which gateway.
@@ -180,10 +192,6 @@ pub enum Reply {
 /// An update that a gateway holds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Offer {
-    /// Which gateway.
-    pub gateway: GatewayId,
-    /// The round that it is for.
-    pub round: Round,
     /// Whose it is.
     pub learner: LearnerId,
     /// All of it but the bytes of its body.

@@ -17,6 +17,8 @@ pub(super) struct Work {
     invited: Option<BTreeSet<LearnerId>>,
     /// Which gateway holds whose update, and how its sender numbered it.
     offered: BTreeMap<LearnerId, (GatewayId, Serial)>,
+    /// Whose updates were offered, by the gateway, whatever became of that.
+    heard: BTreeMap<GatewayId, BTreeSet<LearnerId>>,
     /// What is added up; `None` while it collects.
     summing: Option<Summing>,
     /// When gateways were last told.
@@ -53,7 +55,8 @@ impl Work {
         let round = launch.round;
         let invited = is_sample.then(|| launch.invited.clone());
         rounds.launch(now, launch);
-        Self { round, invited, offered: BTreeMap::new(), summing: None, told: None, notice: None }
+        let (offered, heard) = (BTreeMap::new(), BTreeMap::new());
+        Self { round, invited, offered, heard, summing: None, told: None, notice: None }
     }
 
     /// What gateways are to be told now.
@@ -65,21 +68,17 @@ impl Work {
     pub(super) fn take(&mut self, now: Millis, rounds: &mut Rounds, reply: Reply) {
         match reply {
             Reply::Here { .. } => {}
-            Reply::Pass { round, learner } => {
+            Reply::Pass { round, learners } => {
                 if round == self.round && self.summing.is_none() {
-                    rounds.pass(now, learner);
+                    for learner in learners {
+                        rounds.pass(now, learner);
+                    }
                 }
             }
-            Reply::Offer(Offer { gateway, round, learner, update, standing }) => {
-                let serial = update.serial;
-                let is_open = round == self.round && self.summing.is_none();
-                let is_new = !self.offered.contains_key(&learner);
-                if !(is_open && is_new && rounds.is_of_fragment(&update)) {
-                    return;
-                }
-                // What is refused is not merged, which the record of the round says.
-                if rounds.answer(now, learner, update, &standing).is_ok() {
-                    self.offered.insert(learner, (gateway, serial));
+            Reply::Offers { gateway, round, offers } => {
+                if round == self.round && self.summing.is_none() {
+                    self.heard.entry(gateway).or_default().extend(offers.iter().map(|offer| offer.learner));
+                    offers.into_iter().for_each(|offer| self.take_offer(now, rounds, gateway, offer));
                 }
             }
             Reply::Sum { gateway, round, cancelled, bytes } => {
@@ -89,6 +88,18 @@ impl Work {
                     summing.add(gateway, &bytes);
                 }
             }
+        }
+    }
+
+    fn take_offer(&mut self, now: Millis, rounds: &mut Rounds, gateway: GatewayId, offer: Offer) {
+        let Offer { learner, update, standing } = offer;
+        let serial = update.serial;
+        if self.offered.contains_key(&learner) || !rounds.is_of_fragment(&update) {
+            return;
+        }
+        // What is refused is not merged, which the record of the round says.
+        if rounds.answer(now, learner, update, &standing).is_ok() {
+            self.offered.insert(learner, (gateway, serial));
         }
     }
 
@@ -106,8 +117,11 @@ impl Work {
             }
             match rounds.decide(now, measured.timing())?.decision {
                 Decision::AwaitQuorum { .. } | Decision::AwaitGrace { .. } => {
+                    // No run has that many learners at one gateway.
+                    let count = |heard: &BTreeSet<_>| u32::try_from(heard.len()).unwrap_or(u32::MAX);
+                    let heard = self.heard.iter().map(|(gateway, heard)| (*gateway, count(heard))).collect();
                     let (round, invited) = (self.round, self.invited.clone());
-                    self.tell(now, terms.again_ms, Notice::Collect { round, invited });
+                    self.tell(now, terms.again_ms, Notice::Collect { round, invited, heard });
                     return None;
                 }
                 Decision::Abandon { .. } => {

@@ -32,7 +32,20 @@ impl Process {
     /// # Errors
     /// A sentence: it could not be started.
     pub fn spawn(program: &Path, args: &[OsString], log: &Path) -> Result<Self, String> {
-        Self::start(program, args, log, false)
+        Self::start(program, args, log, &[], false)
+    }
+
+    /// The same with these variables of the environment beside those that there are.
+    ///
+    /// # Errors
+    /// Those of [`Self::spawn`].
+    pub fn spawn_with(
+        program: &Path,
+        args: &[OsString],
+        log: &Path,
+        variables: &[(String, String)],
+    ) -> Result<Self, String> {
+        Self::start(program, args, log, variables, false)
     }
 
     /// The same for a program that starts others, which end with it.
@@ -40,16 +53,23 @@ impl Process {
     /// # Errors
     /// Those of [`Self::spawn`].
     pub fn spawn_with_children(program: &Path, args: &[OsString], log: &Path) -> Result<Self, String> {
-        Self::start(program, args, log, true)
+        Self::start(program, args, log, &[], true)
     }
 
-    fn start(program: &Path, args: &[OsString], log: &Path, children: bool) -> Result<Self, String> {
+    fn start(
+        program: &Path,
+        args: &[OsString],
+        log: &Path,
+        variables: &[(String, String)],
+        children: bool,
+    ) -> Result<Self, String> {
         let failed = |error| format!("cannot start {}: {error}", program.display());
         let mut command = Command::new(env::current_exe().map_err(failed)?);
         let (stdout, stderr) = (log.with_extension("jsonl"), log.with_extension("log"));
         command.arg("guard").arg("--stdout").arg(&stdout).arg("--stderr").arg(&stderr);
         command.args(children.then_some("--children")).arg("--").arg(program).args(args);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        // The guard hands on what it has.
+        command.envs(variables.iter().cloned()).stdin(Stdio::piped()).stdout(Stdio::piped());
         detach(&mut command);
         let mut guard = command.spawn().map_err(failed)?;
         let leash = guard.stdin.take();

@@ -1,12 +1,14 @@
-//! A crowd: as many light learners as one process of a syncer holds on this machine, and what each of them costs it.
+//! A crowd: as many light learners as one process of a syncer holds on this machine, or as owners and gateways do over
+//! servers, and what each of them costs.
 //!
-//! The learners are those of the program `islets`: real members on sockets of their own, all in one process, which wait
-//! in place of computing. Each size is a run of its own.
+//! The learners are those of the program `islets`: real members on sockets of their own, all of a gateway in one
+//! process, which wait in place of computing. Each size is a run of its own.
 
 mod figures;
+mod site;
+mod tap;
 
 use std::ffi::OsString;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
@@ -14,20 +16,28 @@ use std::{env, fs, thread};
 use archipelago_demo::Process;
 use serde_json::{Value, json};
 
-use self::figures::{Moment, row};
+use self::figures::{Ends, Moment, row};
+use self::site::Site;
 use super::load::probe;
-use super::processes::{Programs, empty_folder, number, status, still_runs};
+use super::processes::{Programs, empty_folder};
 use crate::cargo::{build, program};
+use crate::test::servers;
 
 /// Learners of each run, unless it is said how many.
 const SIZES: [u32; 4] = [100, 1_000, 5_000, 10_000];
+/// Gateways of each run, unless it is said how many; 0 is one process that does it all.
+const GATEWAYS: [u32; 3] = [0, 2, 4];
 /// Milliseconds of a step, unless it is said how many.
 const STEP_MS: u32 = 1_000;
 /// What the actor is asked: one line of the log, which costs it next to nothing.
 const QUESTION: &str = "/v1/log?limit=1";
-/// How long all have taken part before anything is counted, and how long is counted then.
+/// How long all have taken part before anything is counted.
 const WARM: Duration = Duration::from_secs(20);
-const SPAN: Duration = Duration::from_secs(40);
+/// Seconds that are counted then, unless it is said how many: two turns of all fragments, since rounds of several
+/// machines do not lie evenly in a turn.
+const SPAN_S: u32 = 48;
+/// Longest wait until gateways agree once nobody trains any more.
+const AGREE_WITHIN: Duration = Duration::from_secs(60);
 /// Longest wait for a crowd to take part: so much, and so much more for each of it.
 const LIVE_WAIT: Duration = Duration::from_secs(60);
 const LIVE_WAIT_EACH: Duration = Duration::from_millis(40);
@@ -48,16 +58,55 @@ pub struct Args {
     /// Scale: milliseconds that a step of a learner takes [default: 1000].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=60_000))]
     step_ms: Option<u32>,
-    /// Scale: learners that are asked in one round [default: the syncer's].
+    /// Scale: learners that are asked in one round of one process [default: the syncer's].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     cohort: Option<u32>,
+    /// Scale: gateways of a run on several machines, which has two owners, three servers of NATS and one that speaks
+    /// S3; 0 is one process; repeat, or separate by commas [default: 0,2,4].
+    #[arg(long, value_name = "COUNT", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(..=64))]
+    gateways: Vec<u32>,
+    /// Scale: seconds that are counted of each run [default: 48].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(5..=3_600))]
+    span_s: Option<u32>,
 }
 
 impl Args {
     /// Whether any of these was given.
     pub fn any(&self) -> bool {
-        !self.crowd.is_empty() || self.step_ms.is_some() || self.cohort.is_some()
+        let lists = [&self.crowd, &self.gateways];
+        lists.iter().any(|list| !list.is_empty())
+            || [self.step_ms, self.cohort, self.span_s].iter().any(Option::is_some)
     }
+
+    fn span(&self) -> Duration {
+        Duration::from_secs(self.span_s.unwrap_or(SPAN_S).into())
+    }
+}
+
+/// A run to be measured.
+#[derive(Clone, Copy)]
+struct Size {
+    learners: u32,
+    /// 0 is one process.
+    gateways: u32,
+}
+
+impl std::fmt::Display for Size {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.gateways {
+            0 => write!(f, "{} learners, one process", self.learners),
+            gateways => write!(f, "{} learners, {gateways} gateways", self.learners),
+        }
+    }
+}
+
+/// What runs are started with.
+struct Kit<'a> {
+    args: &'a Args,
+    programs: &'a Programs,
+    islets: PathBuf,
+    /// Where the servers' programs are, if there is a run on several machines.
+    bin: Option<PathBuf>,
 }
 
 /// Measures one crowd after the other, and says each as soon as it is known.
@@ -67,28 +116,44 @@ impl Args {
 pub fn run(args: &Args, prebuilt: Option<&Path>, programs: &Programs) -> Result<Value, String> {
     let islets = islets(prebuilt)?;
     let sizes = if args.crowd.is_empty() { SIZES.to_vec() } else { args.crowd.clone() };
+    let gateways = if args.gateways.is_empty() { GATEWAYS.to_vec() } else { args.gateways.clone() };
+    let mut alone = Kit { args, programs, islets, bin: None };
     let (mut rows, mut failed) = (Vec::new(), Vec::new());
-    for size in sizes {
-        match measure(size, args, programs, &islets) {
-            Ok(row) => {
-                println!("   {row}");
-                rows.push(row);
+    // One process first: what several machines need is built over it.
+    for learners in sizes.iter().copied().filter(|_| gateways.contains(&0)) {
+        alone.add(Size { learners, gateways: 0 }, &mut rows, &mut failed);
+    }
+    if gateways.iter().any(|count| *count > 0) {
+        match of_machines(prebuilt) {
+            Ok((built, bin)) => {
+                let programs = built.as_ref().unwrap_or(programs);
+                alone = Kit { programs, bin: Some(bin), ..alone };
+                for gateways in gateways.into_iter().filter(|count| *count > 0) {
+                    for learners in sizes.iter().copied() {
+                        alone.add(Size { learners, gateways }, &mut rows, &mut failed);
+                    }
+                }
             }
-            Err(reason) => {
-                println!("   {size} learners: {reason}");
-                failed.push(format!("{size} learners: {reason}"));
-            }
+            Err(reason) => failed.push(format!("several machines: {reason}")),
         }
     }
     match rows.is_empty() {
         false => Ok(json!({
             "step_ms": args.step_ms.unwrap_or(STEP_MS),
-            "seconds": SPAN.as_secs(),
+            "seconds": args.span().as_secs(),
             "crowds": rows,
             "failed": failed,
         })),
         true => Err(failed.join("; ")),
     }
+}
+
+/// The programs for several machines, unless they are in the folder `prebuilt`, and the folder of the servers'
+/// programs.
+fn of_machines(prebuilt: Option<&Path>) -> Result<(Option<Programs>, PathBuf), String> {
+    let bin = servers()?;
+    let built = if prebuilt.is_none() { Some(Programs::build_for_machines()?) } else { None };
+    Ok((built, bin))
 }
 
 /// The program that crowds: the one in the folder `prebuilt`, if it is there.
@@ -103,75 +168,131 @@ fn islets(prebuilt: Option<&Path>) -> Result<PathBuf, String> {
     )
 }
 
-/// A run with a crowd of `size`.
-fn measure(size: u32, args: &Args, programs: &Programs, islets: &Path) -> Result<Value, String> {
-    let open_max = open_files_max();
-    if u64::from(size) + FILES > open_max {
-        return Err(format!("the system lets a process open {open_max} files and sockets, which is too few"));
+impl Kit<'_> {
+    /// Measures a run of this size, and says how it was.
+    fn add(&self, size: Size, rows: &mut Vec<Value>, failed: &mut Vec<String>) {
+        match self.measure(size) {
+            Ok(row) => {
+                println!("   {row}");
+                rows.push(row);
+            }
+            Err(reason) => {
+                println!("   {size}: {reason}");
+                failed.push(format!("{size}: {reason}"));
+            }
+        }
     }
-    let folder = empty_folder("scale")?;
-    let (mut syncer, address) = serve(size, args, programs, &folder)?;
-    let before = Moment::of(address, &syncer, None)?;
-    let mut words =
-        ["--address", &address.to_string(), "--learners", &size.to_string()].map(OsString::from).to_vec();
-    words.extend(["--step-ms", &args.step_ms.unwrap_or(STEP_MS).to_string()].map(OsString::from));
-    let mut crowd = Process::spawn(islets, &words, &folder.join("islets"))?;
-    let joined = Instant::now();
-    let held = gather(size, address, &mut syncer, &mut crowd)?;
-    let join_s = joined.elapsed().as_secs_f64();
-    thread::sleep(WARM);
-    let from = Moment::of(address, &syncer, Some(&crowd))?;
-    let answers = probe(address, QUESTION, SPAN);
-    let to = Moment::of(address, &syncer, Some(&crowd))?;
-    still_runs(&mut syncer)?;
-    crowd.kill();
-    syncer.kill();
-    Ok(row(&[before, from, to], &answers, (size, held), join_s))
-}
 
-/// A syncer of the preset `tiny` that has room for so many, and neither measures the loss nor tries updates: they are
-/// noise.
-fn serve(
-    size: u32,
-    args: &Args,
-    programs: &Programs,
-    folder: &Path,
-) -> Result<(Process, SocketAddr), String> {
-    let text = text(folder)?;
-    // Half of the seats are for those of whom something was merged: of a crowd that begins, nothing was.
-    let (learners, connections) = ((2 * size + 64).to_string(), (2 * size).max(1_024).to_string());
-    let mut flags: Vec<OsString> =
-        ["--no-eval", "--no-undo", "--checks", "0", "--total-tokens", "400000000000", "--quiet"]
-            .map(OsString::from)
-            .to_vec();
-    flags.extend(
-        ["--learners-max", &learners, "--connections-max", &connections, "--data"].map(OsString::from),
-    );
-    flags.push(text.into());
-    if let Some(cohort) = args.cohort {
-        flags.extend(["--cohort-max", &cohort.to_string()].map(OsString::from));
+    fn measure(&self, size: Size) -> Result<Value, String> {
+        let each = size.learners.div_ceil(size.gateways.max(1));
+        let open_max = open_files_max();
+        if u64::from(each) + FILES > open_max {
+            return Err(format!(
+                "the system lets a process open {open_max} files and sockets, which is too few"
+            ));
+        }
+        let folder = empty_folder("scale")?;
+        let flags = self.flags(size, &folder)?;
+        let mut site = match &self.bin {
+            None => Site::alone(self.programs, &folder, &flags)?,
+            Some(bin) => Site::machines(self.programs, &folder, &flags, size.gateways, bin)?,
+        };
+        let before = Moment::of(&site, &[])?;
+        let joined = Instant::now();
+        let mut crowd = self.crowd(size, &site, &folder)?;
+        let held = gather(size.learners, &mut site, &mut crowd)?;
+        let join_s = joined.elapsed().as_secs_f64();
+        thread::sleep(WARM);
+        let from = Moment::of(&site, &crowd)?;
+        let answers = probe(site.doors[0], QUESTION, self.args.span());
+        let to = Moment::of(&site, &crowd)?;
+        site.still_runs()?;
+        crowd.iter_mut().for_each(Process::kill);
+        let same = if size.gateways > 0 { Some(agrees(&mut site)?) } else { None };
+        let again = site.again(&self.islets, &folder).transpose()?;
+        let ends = Ends { learners: size.learners, gateways: size.gateways, held, join_s, same, again };
+        Ok(row(&[before, from, to], &answers, &ends))
     }
-    programs.serve("tiny", "127.0.0.1:0", folder, "syncer", &flags)
+
+    /// What a syncer is started with that has room for so many, and neither measures the loss nor tries updates: they
+    /// are noise.
+    fn flags(&self, size: Size, folder: &Path) -> Result<Vec<OsString>, String> {
+        let text = text(folder)?;
+        // Half of the seats are for those of whom something was merged: of a crowd that begins, nothing was.
+        let seats = 2 * size.learners;
+        let (learners, connections) = ((seats + 64).to_string(), seats.max(1_024).to_string());
+        let mut flags: Vec<OsString> =
+            ["--no-eval", "--no-undo", "--checks", "0", "--total-tokens", "400000000000", "--quiet"]
+                .map(OsString::from)
+                .to_vec();
+        flags.extend(
+            ["--learners-max", &learners, "--connections-max", &connections, "--data"].map(OsString::from),
+        );
+        flags.push(text.into());
+        if let Some(cohort) = self.args.cohort {
+            flags.extend(["--cohort-max", &cohort.to_string()].map(OsString::from));
+        }
+        Ok(flags)
+    }
+
+    /// The learners, spread evenly over the gateways.
+    fn crowd(&self, size: Size, site: &Site, folder: &Path) -> Result<Vec<Process>, String> {
+        let (count, mut first) = (site.doors.len() as u32, 0);
+        let mut crowd = Vec::new();
+        for (door, at) in site.doors.iter().zip(0..) {
+            let learners = size.learners / count + u32::from(at < size.learners % count);
+            let step_ms = self.args.step_ms.unwrap_or(STEP_MS);
+            let words = [
+                ("--address", door.to_string()),
+                ("--learners", learners.to_string()),
+                ("--first", first.to_string()),
+                ("--step-ms", step_ms.to_string()),
+            ];
+            let words = words.into_iter().flat_map(|(flag, value)| [flag.into(), value.into()]);
+            let words: Vec<OsString> = [OsString::from("crowd")].into_iter().chain(words).collect();
+            crowd.push(Process::spawn(&self.islets, &words, &folder.join(format!("islets-{at}")))?);
+            first += learners;
+        }
+        Ok(crowd)
+    }
 }
 
 /// Waits until all take part, or no more do; how many.
-fn gather(size: u32, address: SocketAddr, syncer: &mut Process, crowd: &mut Process) -> Result<u64, String> {
+fn gather(size: u32, site: &mut Site, crowd: &mut [Process]) -> Result<u64, String> {
     let (start, wait) = (Instant::now(), LIVE_WAIT + LIVE_WAIT_EACH * size);
     let mut live = 0;
     while start.elapsed() < wait {
         // One that has much to do may answer late.
-        live = status(address).map_or(live, |status| number(&status, "/live"));
+        live = site.live().unwrap_or(live);
         if live >= u64::from(size) {
             return Ok(live);
         }
-        still_runs(syncer)?;
-        if let Some(code) = crowd.exit_code() {
-            return Err(format!("the learners ended with {code}: {}", crowd.last_words()));
+        site.still_runs()?;
+        for process in &mut *crowd {
+            if let Some(code) = process.exit_code() {
+                return Err(format!("the learners ended with {code}: {}", process.last_words()));
+            }
         }
         thread::sleep(LOOK);
     }
-    let said = crowd.stdout().last().cloned().unwrap_or_default();
-    if live == 0 { Err(format!("nobody takes part after {} s: {said}", wait.as_secs())) } else { Ok(live) }
+    let said: Vec<String> = crowd.iter().filter_map(|process| process.stdout().last().cloned()).collect();
+    if live == 0 {
+        Err(format!("nobody takes part after {} s: {}", wait.as_secs(), said.join(" ")))
+    } else {
+        Ok(live)
+    }
+}
+
+/// Whether all gateways have the same parameters, once nobody trains any more and each has heard of the last merge.
+fn agrees(site: &mut Site) -> Result<bool, String> {
+    let start = Instant::now();
+    let mut same = false;
+    while !same && start.elapsed() < AGREE_WITHIN {
+        thread::sleep(LOOK);
+        site.still_runs()?;
+        same = site.live()? == 0 && site.is_same_everywhere()?;
+    }
+    Ok(same)
 }
 
 /// A text that is short, in a file.

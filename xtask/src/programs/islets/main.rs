@@ -3,8 +3,8 @@
 //! one, coded by the codec of the run.
 
 #![expect(clippy::print_stdout, reason = "a command line tool answers on standard output")]
-#![expect(clippy::disallowed_methods, reason = "a shell: it may read the clock")]
 
+mod again;
 mod islet;
 mod sea;
 mod socket;
@@ -29,8 +29,16 @@ const JOINING_MAX: usize = 128;
 /// Time between two looks whether another one may set out.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Puts light learners on a run, until it is ended.
+/// Light learners, and what became of their answers.
 #[derive(Parser)]
+enum Verb {
+    /// Puts light learners on a run, until it is ended.
+    Crowd(Args),
+    /// Makes the merges of a cluster again, of which such learners were all there were.
+    Again(again::Args),
+}
+
+#[derive(clap::Args)]
 struct Args {
     /// Where the syncer is.
     #[arg(long)]
@@ -38,13 +46,16 @@ struct Args {
     /// How many.
     #[arg(long)]
     learners: u32,
+    /// The number of the first: other processes have those before it.
+    #[arg(long, default_value_t = 0)]
+    first: u32,
     /// Milliseconds that a step takes.
     #[arg(long)]
     step_ms: u64,
 }
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let verb = Verb::parse();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -52,7 +63,16 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    LocalSet::new().block_on(&runtime, crowd(args));
+    match verb {
+        Verb::Crowd(args) => LocalSet::new().block_on(&runtime, crowd(args)),
+        Verb::Again(args) => match runtime.block_on(again::run(args)) {
+            Ok(counts) => println!("{counts}"),
+            Err(reason) => {
+                eprintln!("error: {reason}");
+                return ExitCode::FAILURE;
+            }
+        },
+    }
     ExitCode::SUCCESS
 }
 
@@ -61,7 +81,7 @@ async fn crowd(args: Args) {
     let sea = Rc::new(Sea::new(args.address, Duration::from_millis(args.step_ms)));
     let bring = Rc::clone(&sea);
     tokio::task::spawn_local(async move {
-        for number in 0..args.learners {
+        for number in args.first..args.first.saturating_add(args.learners) {
             while bring.tally.borrow().joining() >= JOINING_MAX {
                 sleep(LOOK).await;
             }

@@ -40,8 +40,9 @@ pub struct Sea {
 }
 
 /// The run's parameters as its learners see them.
-struct Model {
-    fragments: Arc<Fragments>,
+pub struct Model {
+    pub fragments: Arc<Fragments>,
+    pub codec: Codec,
     /// By fragment, `[P]`, [`BODIES`] each.
     bodies: Vec<Vec<Vec<u8>>>,
 }
@@ -79,9 +80,7 @@ impl Sea {
 
     /// An update of `fragment`, one of a few.
     pub fn body(&self, fragment: FragmentId, number: u64) -> Vec<u8> {
-        let run = self.run.borrow();
-        let bodies = run.as_ref().and_then(|run| run.bodies.get(usize::from(fragment.0)));
-        bodies.and_then(|bodies| bodies.get(number as usize % BODIES)).cloned().unwrap_or_default()
+        self.run.borrow().as_ref().map(|run| run.body(fragment, number).to_vec()).unwrap_or_default()
     }
 
     /// Θ̂ of `fragment`, at `version` or later; whoever comes first fetches it for all.
@@ -133,7 +132,11 @@ impl Sea {
 }
 
 impl Model {
-    fn new(spec: &RunSpec) -> Result<Self, String> {
+    /// The one that `spec` describes.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn new(spec: &RunSpec) -> Result<Self, String> {
         let layout = Layout::of(&spec.model).map_err(|error| error.to_string())?;
         let count = NonZeroU16::new(spec.exchange.fragments).ok_or("a run without fragments")?;
         let fragments = Fragments::plan(&layout, count);
@@ -148,7 +151,13 @@ impl Model {
             };
             bodies.push((0..BODIES).map(|_| body()).collect());
         }
-        Ok(Self { fragments: Arc::new(fragments), bodies })
+        Ok(Self { fragments: Arc::new(fragments), codec, bodies })
+    }
+
+    /// The update of `fragment` that has this number; nothing where there is no such fragment.
+    pub fn body(&self, fragment: FragmentId, number: u64) -> &[u8] {
+        let bodies = self.bodies.get(usize::from(fragment.0));
+        bodies.and_then(|bodies| bodies.get(number as usize % BODIES)).map(Vec::as_slice).unwrap_or_default()
     }
 }
 

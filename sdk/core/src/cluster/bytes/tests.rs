@@ -1,6 +1,6 @@
 //! Every kind of value comes back as it was, and nothing else is taken for one.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -63,7 +63,7 @@ fn weigh(weight: f64) -> Notice {
 }
 
 fn collect(round: u64, invited: Option<BTreeSet<LearnerId>>) -> Notice {
-    Notice::Collect { round: Round(round), invited }
+    Notice::Collect { round: Round(round), invited, heard: BTreeMap::from([(GatewayId(1), 2)]) }
 }
 
 fn notices() -> Vec<Notice> {
@@ -91,7 +91,8 @@ fn offer(body: Value, step_ms_least: f64) -> Reply {
         clock_tokens: 1 << 40,
     };
     let update = serde_json::from_value(update).unwrap();
-    Reply::Offer(Offer { gateway: GatewayId(1), round: Round(7), learner: LearnerId(3), update, standing })
+    let offers = vec![Offer { learner: LearnerId(3), update, standing }];
+    Reply::Offers { gateway: GatewayId(1), round: Round(7), offers }
 }
 
 fn replies() -> Vec<Reply> {
@@ -102,7 +103,7 @@ fn replies() -> Vec<Reply> {
             waits: true,
             paces: Paces { step_ms: 12.5, answer_ms: 90.0 },
         },
-        Reply::Pass { round: Round(9), learner: LearnerId(3) },
+        Reply::Pass { round: Round(9), learners: BTreeSet::from([LearnerId(3)]) },
         offer(json!({ "Ok": { "squares": [0.5, 0.0] } }), 1.5),
         offer(json!({ "Err": "norm" }), 1.5),
         Reply::Sum { gateway: GatewayId(1), round: Round(7), cancelled: Vec::new(), bytes: vec![1, 0, 255] },
@@ -147,9 +148,9 @@ fn bytes_stay_as_they_are() {
     let expected = [
         "4152434c0301a94162616e646f6e6564",
         "4152434c030181a4546f6f6b05",
-        "4152434c030281a7436f6c6c65637481a5726f756e6407",
+        "4152434c030281a7436f6c6c65637482a5726f756e6407a56865617264810102",
         concat!(
-            "4152434c030381a44865726584a76761746577617901a86c6561726e6572739103a57761697473c2",
+            "4152434c030381a44865726584a76761746577617901a86c6561726e657273c40103a57761697473c2",
             "a5706163657382a7737465705f6d73cb3fe0000000000000a9616e737765725f6d73cb4000000000000000"
         ),
     ];

@@ -1,0 +1,218 @@
+//! What stands between the processes of a run on several machines, on loopback, for tests and measurements: servers of
+//! NATS, each of which writes every record to the disk before it says so, and one that speaks S3.
+//!
+//! [`Crew`] lays out what they are started with. Who starts them is up to the caller: [`Running`] is a program that
+//! ends when it is dropped.
+
+#![expect(clippy::disallowed_methods, reason = "servers take real time to begin")]
+
+mod node;
+mod running;
+
+use std::ffi::OsString;
+use std::io::{Error, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use std::{fs, io, thread};
+
+pub use running::Running;
+
+/// The bucket for states.
+const BUCKET: &str = "states";
+/// Longest wait until all of them listen.
+const BEGIN_WITHIN: Duration = Duration::from_secs(60);
+/// Time between two looks whether they do.
+const LOOK: Duration = Duration::from_millis(50);
+/// Longest wait for the server that speaks S3 to answer.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// What the server that speaks S3 takes for a region, a key and a secret: it is one for tests, and takes anything.
+const REGION: &str = "eu-north-1";
+const KEY: &str = "key";
+const SECRET: &str = "secret";
+
+/// How a server is started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub args: Vec<OsString>,
+    /// Where what it says belongs, without an ending.
+    pub log: PathBuf,
+}
+
+/// The servers of a cluster, laid out and not started.
+#[derive(Clone, Debug)]
+pub struct Crew {
+    bin: PathBuf,
+    folder: PathBuf,
+    /// Of the nodes of NATS, for clients.
+    doors: Vec<u16>,
+    s3: u16,
+}
+
+impl Crew {
+    /// So many nodes of NATS, 1 or 3, each with so many bytes for all streams, and a server that speaks S3, on ports
+    /// that nobody had a moment ago. The programs are in `bin`; what they keep is in `folder`, which exists.
+    ///
+    /// # Errors
+    /// The system has no port left, or the folder cannot be written.
+    pub fn lay(bin: &Path, folder: &Path, nodes: usize, store_bytes_max: u64) -> io::Result<Self> {
+        let ports = free_ports(2 * nodes + 1)?;
+        let (doors, rest) = ports.split_at(nodes);
+        let (routes, s3) = rest.split_at(nodes);
+        let folder = fs::canonicalize(folder)?;
+        for (at, door) in doors.iter().enumerate() {
+            let text = node::config(&folder, at, *door, routes, store_bytes_max);
+            fs::write(folder.join(format!("{at}.conf")), text)?;
+        }
+        Ok(Self { bin: bin.to_owned(), folder, doors: doors.to_vec(), s3: s3[0] })
+    }
+
+    /// How the node of this number is started, the first time and after it has ended: then it has what it wrote.
+    #[must_use]
+    pub fn node(&self, node: usize) -> Start {
+        let config = self.folder.join(format!("{node}.conf"));
+        self.start("nats-server", vec!["-c".into(), config.into()], &format!("nats{node}"))
+    }
+
+    /// How the server that speaks S3 is started.
+    #[must_use]
+    pub fn s3(&self) -> Start {
+        let args = ["-H", "127.0.0.1", "-p", &self.s3.to_string()].map(OsString::from);
+        self.start("moto_server", args.to_vec(), "s3")
+    }
+
+    /// How many nodes of NATS there are.
+    #[must_use]
+    pub fn nodes(&self) -> usize {
+        self.doors.len()
+    }
+
+    /// Where the nodes are, with the credentials of somebody who may do all.
+    #[must_use]
+    pub fn nats(&self) -> Vec<String> {
+        self.doors.iter().map(|port| format!("nats://owner:secret@127.0.0.1:{port}")).collect()
+    }
+
+    /// A folder in the bucket of this name, as processes are told of it.
+    #[must_use]
+    pub fn place(&self, name: &str) -> String {
+        format!("s3://{BUCKET}/{name}")
+    }
+
+    /// Where S3 is.
+    #[must_use]
+    pub fn s3_url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.s3)
+    }
+
+    /// What is to be known of S3, as variables of the environment.
+    #[must_use]
+    pub fn variables(&self) -> Vec<(String, String)> {
+        let url = self.s3_url();
+        let pairs = [
+            ("AWS_ENDPOINT_URL", &*url),
+            ("AWS_REGION", REGION),
+            ("AWS_ACCESS_KEY_ID", KEY),
+            ("AWS_SECRET_ACCESS_KEY", SECRET),
+        ];
+        pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec()
+    }
+
+    /// Waits until all of them listen, and makes the bucket.
+    ///
+    /// # Errors
+    /// One does not listen after a minute, or there is no bucket.
+    pub fn begin(&self) -> io::Result<()> {
+        self.begin_nodes()?;
+        await_port(self.s3)?;
+        self.make_bucket()
+    }
+
+    /// Waits until the nodes listen.
+    ///
+    /// # Errors
+    /// One does not after a minute.
+    pub fn begin_nodes(&self) -> io::Result<()> {
+        self.doors.iter().try_for_each(|port| await_port(*port))
+    }
+
+    /// The server for tests takes any signature, so a request with a poor one makes the bucket. It is a few lines over
+    /// a socket, so that who only starts servers links no client.
+    fn make_bucket(&self) -> io::Result<()> {
+        let region = format!("<LocationConstraint>{REGION}</LocationConstraint>");
+        let body = format!("<CreateBucketConfiguration>{region}</CreateBucketConfiguration>");
+        let head = format!(
+            "PUT /{BUCKET} HTTP/1.0\r\nHost: 127.0.0.1:{}\r\nContent-Length: {}\r\n\
+             Authorization: AWS4-HMAC-SHA256 Credential={KEY}/x/{REGION}/s3/x\r\n\r\n",
+            self.s3,
+            body.len()
+        );
+        let mut stream = TcpStream::connect(local(self.s3))?;
+        stream.set_read_timeout(Some(ANSWER_WITHIN))?;
+        stream.write_all((head + &body).as_bytes())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        let line = answer.lines().next().unwrap_or_default();
+        match line.split(' ').nth(1) {
+            Some("200") => Ok(()),
+            _ => Err(Error::other(format!("no bucket was made: {line}"))),
+        }
+    }
+
+    fn start(&self, program: &str, args: Vec<OsString>, log: &str) -> Start {
+        Start { program: self.bin.join(program), args, log: self.folder.join(log) }
+    }
+}
+
+/// Ports that nobody had a moment ago.
+///
+/// # Errors
+/// The system has none left.
+pub fn free_ports(count: usize) -> io::Result<Vec<u16>> {
+    // All are held until the last is found, so that none comes twice.
+    let listeners: Vec<TcpListener> =
+        (0..count).map(|_| TcpListener::bind(local(0))).collect::<io::Result<_>>()?;
+    listeners.iter().map(|listener| Ok(listener.local_addr()?.port())).collect()
+}
+
+fn await_port(port: u16) -> io::Result<()> {
+    let until = Instant::now() + BEGIN_WITHIN;
+    while TcpStream::connect(local(port)).is_err() {
+        if Instant::now() >= until {
+            return Err(Error::other(format!("nothing listens on port {port} after a minute")));
+        }
+        thread::sleep(LOOK);
+    }
+    Ok(())
+}
+
+fn local(port: u16) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::env;
+
+    use super::*;
+
+    #[test]
+    fn each_server_has_a_port_of_its_own() {
+        let folder = env::temp_dir().join(format!("archipelago-crew-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let crew = Crew::lay(Path::new("bin"), &folder, 3, 1 << 20).unwrap();
+        let ports: BTreeSet<u16> = crew.doors.iter().chain([&crew.s3]).copied().collect();
+        assert_eq!((ports.len(), crew.nodes(), crew.nats().len()), (4, 3, 3));
+        for node in 0..3 {
+            let Start { args, log, .. } = crew.node(node);
+            let config = fs::read_to_string(&args[1]).unwrap();
+            assert!(config.contains(&format!("listen: 127.0.0.1:{}\n", crew.doors[node])), "{config}");
+            assert!(log.ends_with(format!("nats{node}")), "{log:?}");
+        }
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,110 @@
+//! Whether a cluster merged as one process does: each merge on its tape is made again in one place, from the answers of
+//! light learners, which are known here, and has the bits of the state that the owner stored.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+
+use archipelago_cluster::{Servers, Services, StoreSettings, open};
+use archipelago_core::cluster::{Record, state_of};
+use archipelago_core::diloco::syncer::Remake;
+use archipelago_core::diloco::{Entry, FragmentState, checksum};
+use archipelago_core::wire::{FragmentId, RunId, RunSpec, Version};
+use serde_json::{Value, json};
+
+use crate::sea::Model;
+
+/// Where the cluster is.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The file `run.json` of one of its gateways, which has its number and what learners are told.
+    #[arg(long)]
+    manifest: PathBuf,
+    /// Its servers of NATS.
+    #[arg(long, value_delimiter = ',')]
+    bus: Vec<String>,
+    /// Where its states are.
+    #[arg(long)]
+    blobs: String,
+    /// What all its names begin with.
+    #[arg(long)]
+    cluster: String,
+}
+
+/// What was counted.
+#[derive(Default)]
+struct Counts {
+    records: usize,
+    merges: usize,
+    updates: usize,
+    /// Merges that give something else in one place.
+    other: usize,
+}
+
+/// Makes all merges again, but the first of each fragment, from whose state it goes on.
+///
+/// # Errors
+/// What is missing, in words.
+pub async fn run(args: Args) -> Result<Value, String> {
+    let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", args.manifest.display());
+    let text = fs::read_to_string(&args.manifest).map_err(|error| failed(&error))?;
+    let manifest: Value = serde_json::from_str(&text).map_err(|error| failed(&error))?;
+    let run: RunId = serde_json::from_value(manifest["run"].clone()).map_err(|error| failed(&error))?;
+    let spec: RunSpec = serde_json::from_value(manifest["spec"].clone()).map_err(|error| failed(&error))?;
+    let model = Model::new(&spec)?;
+    let ids: Vec<FragmentId> = model.fragments.ids().collect();
+    let blobs = StoreSettings { place: args.blobs, variables: Vec::new() };
+    let replicas = if args.bus.len() >= 3 { 3 } else { 1 };
+    let servers = Servers { nats: args.bus, replicas, blobs, prefix: args.cluster };
+    let services = open(servers, run, ids.clone()).await.map_err(|error| error.to_string())?;
+    let mut counts = Counts::default();
+    for fragment in ids {
+        follow(&services, &model, fragment, &mut counts).await?;
+    }
+    let Counts { records, merges, updates, other } = counts;
+    Ok(json!({ "records": records, "merges": merges, "updates": updates, "other": other }))
+}
+
+async fn follow(
+    services: &Services,
+    model: &Model,
+    fragment: FragmentId,
+    counts: &mut Counts,
+) -> Result<(), String> {
+    let tape = services.tape.read(fragment, 0).await.map_err(|error| error.to_string())?;
+    counts.records += tape.len();
+    let mut alone: Option<Remake> = None;
+    for (record, seq) in tape.into_iter().zip(1..) {
+        let Record::Merged { merge, state } = record else { continue };
+        let missing =
+            || format!("the state of record {seq} of fragment {fragment} is not there, or not whole");
+        let stored = services.blobs.load(fragment, seq).await.map_err(|error| error.to_string())?;
+        let stored = stored.filter(|bytes| checksum(bytes) == state).ok_or_else(missing)?;
+        let theirs = state_of(Version(seq), model.fragments.len(fragment), &stored).ok_or_else(missing)?;
+        let Some(alone) = &mut alone else {
+            alone = from(model, fragment, theirs);
+            continue;
+        };
+        counts.merges += 1;
+        counts.updates += merge.parts.len();
+        let mut bodies = merge.parts.iter().map(|part| model.body(fragment, part.serial.0).to_vec());
+        let next = |_| bodies.next().ok_or_else(|| "more updates than the merge has".to_owned());
+        let entry = Entry::Merged((*merge).clone());
+        // What cannot be followed gives no bits either: later merges are compared with what was stored.
+        let followed = alone.follow(&entry, next);
+        if followed.is_err() || alone.theta().1 != &theirs.theta[..] {
+            counts.other += 1;
+        }
+    }
+    Ok(())
+}
+
+/// One that goes on from `state` of `fragment` to whatever follows.
+fn from(model: &Model, fragment: FragmentId, state: FragmentState) -> Option<Remake> {
+    let count = model.fragments.ids().count();
+    // All of them are asked for, and one is kept: that the others' states are not theirs changes nothing.
+    let (states, until) = (vec![state; count], vec![Version(u64::MAX); count]);
+    let codec = model.codec;
+    let all = Remake::all(&model.fragments, codec, &states, &BTreeSet::new(), &until);
+    all.into_iter().find(|remake| remake.theta().0 == fragment)
+}
