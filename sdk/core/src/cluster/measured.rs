@@ -7,6 +7,9 @@ use crate::diloco::syncer::Paces;
 use crate::diloco::{OuterSpec, Timing, average};
 use crate::wire::Millis;
 
+/// A round that is launched so large a part of a turn after its time was held up. Constant of ours.
+const HELD_UP_TURNS: u64 = 4;
+
 /// Times, and how much of the fragment is merged.
 #[derive(Debug)]
 pub(super) struct Measured {
@@ -80,8 +83,7 @@ impl Measured {
         if !self.is_spread {
             // Owners know nothing of each other: each begins at its place in the turn, as rounds of one process do.
             let turn_ms = f64::from(terms.rounds.sync_every) * step_ms;
-            let place = f64::from(terms.rounds.fragment.0) / f64::from(terms.fragments.max(1));
-            let before_ms = (turn_ms * (1.0 - place)) as u64;
+            let before_ms = (turn_ms * (1.0 - place(terms))) as u64;
             (self.is_spread, self.launched) = (true, Some(Millis(now.0.saturating_sub(before_ms))));
         }
     }
@@ -109,16 +111,28 @@ impl Measured {
     /// When the next round may be launched: H steps after the last one; or while nobody says what a step takes, as when
     /// nobody trains, after `idle_ms`.
     pub(super) fn may_launch_at(&self, terms: &OwnerTerms) -> Millis {
-        let turn_ms = match self.median(|paces| paces.step_ms) {
-            Some(step_ms) => (f64::from(terms.rounds.sync_every) * step_ms).ceil() as u64,
-            None => terms.idle_ms,
-        };
+        let turn_ms = self.turn_ms(terms);
         self.launched.map_or(Millis(0), |launched| launched.after(turn_ms))
     }
 
-    /// A round was launched.
-    pub(super) fn note_launch(&mut self, now: Millis) {
-        self.launched = Some(now);
+    /// A round was launched. If it was held up, then perhaps those of other fragments were too, and all of them are
+    /// launched together now: the next ones are spread over a turn again.
+    pub(super) fn note_launch(&mut self, now: Millis, terms: &OwnerTerms) {
+        let turn_ms = self.turn_ms(terms);
+        let held_up_ms = self.launched.map_or(0, |launched| now.since(launched.after(turn_ms)));
+        let is_held_up = self.is_spread && held_up_ms > turn_ms / HELD_UP_TURNS;
+        // In half a turn at least, and in one and a half at most, by the fragment's place among the others.
+        let moved_ms = place(terms) * turn_ms as f64 - turn_ms as f64 / 2.0;
+        let launched = if is_held_up { now.0.saturating_add_signed(moved_ms as i64) } else { now.0 };
+        self.launched = Some(Millis(launched));
+    }
+
+    /// The time between two rounds, in milliseconds.
+    fn turn_ms(&self, terms: &OwnerTerms) -> u64 {
+        match self.median(|paces| paces.step_ms) {
+            Some(step_ms) => (f64::from(terms.rounds.sync_every) * step_ms).ceil() as u64,
+            None => terms.idle_ms,
+        }
     }
 
     /// A round reached its quorum so long after its launch, in milliseconds.
@@ -130,6 +144,11 @@ impl Measured {
     pub(super) fn note_merged(&mut self, sync_ms: u64) {
         self.timing.sync_ms = average(self.timing.sync_ms, sync_ms as f64);
     }
+}
+
+/// Where in a turn the fragment's rounds are, from 0 to 1.
+fn place(terms: &OwnerTerms) -> f64 {
+    f64::from(terms.rounds.fragment.0) / f64::from(terms.fragments.max(1))
 }
 
 #[cfg(test)]
@@ -155,7 +174,7 @@ mod tests {
         terms.rounds.fragment = FragmentId(1);
         let mut measured = Measured::new(&terms);
         assert_eq!(measured.may_launch_at(&terms), Millis(0));
-        measured.note_launch(Millis(1_000));
+        measured.launched = Some(Millis(1_000));
         assert_eq!(measured.may_launch_at(&terms), Millis(1_700), "nothing is known");
         let h = u64::from(terms.rounds.sync_every);
         let says = |measured: &mut Measured, gateway, step_ms, learners| {
@@ -164,7 +183,7 @@ mod tests {
             measured.may_launch_at(&terms)
         };
         assert_eq!(says(&mut measured, 1, 50.0, 1), Millis(5_000 + 50 * h / 3), "it is the second of three");
-        measured.note_launch(Millis(6_000));
+        measured.launched = Some(Millis(6_000));
         assert_eq!(says(&mut measured, 2, 10.0, 3), Millis(6_000 + 10 * h));
         assert_eq!(says(&mut measured, 3, 90.0, 9), Millis(6_000 + 90 * h));
         assert_eq!(measured.timing().answer_ms, 180.0);
@@ -175,5 +194,30 @@ mod tests {
         );
         measured.forget(GatewayId(2));
         assert_eq!(says(&mut measured, 3, 0.0, 0), Millis(6_000 + 50 * h));
+    }
+
+    /// Goal: when rounds of all fragments were held up together, as while the storage was away, they are launched
+    /// together once, and spread over a turn from then on; one that is a little late keeps its place.
+    #[test]
+    fn rounds_that_were_held_up_are_spread_again() {
+        let places = |late_ms: u64| -> Vec<u64> {
+            let due = |fragment: u16| {
+                let mut terms = terms();
+                (terms.rounds.fragment, terms.fragments) = (FragmentId(fragment), 4);
+                terms.rounds.sync_every = 10;
+                let mut measured = Measured::new(&terms);
+                let paces = Paces { step_ms: 40.0, answer_ms: 1.0 };
+                measured.note_paces(Millis(0), &terms, GatewayId(1), paces, 1);
+                measured.note_launch(measured.may_launch_at(&terms), &terms);
+                // A turn is 400 ms, and this is the second one.
+                let at = measured.may_launch_at(&terms).0 + late_ms;
+                measured.note_launch(Millis(at), &terms);
+                measured.may_launch_at(&terms).0 - at
+            };
+            (0..4).map(due).collect()
+        };
+        assert_eq!(places(0), [400; 4]);
+        assert_eq!(places(100), [400; 4]);
+        assert_eq!(places(5_000), [200, 300, 400, 500]);
     }
 }

@@ -330,7 +330,7 @@ impl Owner {
         let work =
             Work::launch(now, &mut leading.rounds, Launch { round, fragment, invited, last_of }, is_sample);
         (leading.step, leading.is_last) = (Step::Working(Box::new(work)), is_last);
-        self.measured.note_launch(now);
+        self.measured.note_launch(now, &self.terms);
         self.go_on(now);
     }
 
