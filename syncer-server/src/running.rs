@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 
 use crate::actor::{Actor, ActorHandle, Command, Final, Trusted};
 use crate::clock::Clock;
-use crate::config::ServeConfig;
+use crate::config::{ServeConfig, syncer_config};
 use crate::connection::Context;
 use crate::door::Share;
 use crate::errors::ServerError;
@@ -80,6 +80,10 @@ impl Running {
             None => None,
         }
         .unzip();
+        let config = hearing.as_ref().map_or(config, |hearing: &Hearing| hearing.config().clone());
+        let core = syncer_config(&config)?;
+        prepared.syncer.retune(core.quorum, core.merge);
+        prepared.syncer.limit(core.learners_max, core.cohort_max, core.stop_tokens);
         prepared.facts.links = links;
         let webhook = config.alerts.webhook.as_deref().map(Webhook::start).transpose()?;
         let terms = alert_terms(&config)?;

@@ -171,7 +171,11 @@ impl Desk {
 
     async fn called(&self, called: Called) -> Result<(), Alone> {
         match called {
-            Called::In(input) => self.tell(*input).await,
+            Called::In(learner, input) => {
+                // It may have waited on another connection.
+                self.up(&GatewayInput::WaitsNoMore(learner));
+                self.tell(*input).await
+            }
             Called::Waits(learner) => {
                 self.up(&GatewayInput::Waits(learner));
                 Ok(())
@@ -209,12 +213,15 @@ impl Desk {
         seq: u64,
         said: Said,
     ) -> Result<(), Alone> {
+        let is_last = matches!(said, Said::Finished);
         match said {
             Said::Merged(followed) => self.tell(Input::Followed(Box::new(followed))).await?,
             Said::Finished => self.tell(Input::Closed(fragment)).await?,
             Said::Nothing => self.tell(Input::Over(fragment, Round(seq))).await?,
         }
-        for (learner, input) in reception.reached(fragment, seq) {
+        // Nobody waits for a record that never comes.
+        let reached = if is_last { u64::MAX } else { seq };
+        for (learner, input) in reception.reached(fragment, reached) {
             self.up(&GatewayInput::WaitsNoMore(learner));
             self.tell(input).await?;
         }

@@ -78,6 +78,12 @@ impl Hearing {
         Ok(hearing)
     }
 
+    /// The settings of the run as they were ordered so far. A process begins with them and not with older ones, by which
+    /// it might take the run for one that has had its tokens.
+    pub(crate) fn config(&self) -> &ServeConfig {
+        &self.config
+    }
+
     /// What those who lead rounds here go by.
     pub(crate) fn orders(&self) -> watch::Receiver<Orders> {
         self.orders.subscribe()
@@ -94,7 +100,10 @@ impl Hearing {
         let mut seq = 0;
         while let Some(decree) = self.past.pop_front() {
             seq += 1;
-            obey(decree).await;
+            // Settings hold already, in the end as they are by now: see [`Self::config`].
+            if !matches!(decree, Decree::Settings(_)) {
+                obey(decree).await;
+            }
             self.obeyed.send_replace(seq);
         }
         loop {

@@ -49,7 +49,7 @@ enum Found {
 /// What follows.
 pub(super) enum Called {
     /// It is taken in.
-    In(Box<Input>),
+    In(LearnerId, Box<Input>),
     /// It waits for the rounds under way.
     Waits(LearnerId),
 }
@@ -89,13 +89,17 @@ impl Reception {
                 self.guests.remove(&conn);
                 continue;
             };
-            let needed: Numbers =
-                newest.into_iter().flatten().map(|(fragment, newest)| (fragment, newest + 1)).collect();
+            // Whoever answered may be behind what the syncer was told.
+            let told = |fragment: &FragmentId| self.told.get(fragment).copied().unwrap_or(0);
+            let next = |(fragment, newest): (FragmentId, u64)| {
+                (fragment, newest.max(told(&fragment)).saturating_add(1))
+            };
+            let needed: Numbers = newest.into_iter().flatten().map(next).collect();
             guest.waits = Some((learner, needed));
             // Whoever comes once more has left its older connections.
             self.guests.retain(|&older, guest| older >= conn || !guest.is(learner));
             return match self.take(conn) {
-                Some((_, input)) => Called::In(Box::new(input)),
+                Some((learner, input)) => Called::In(learner, Box::new(input)),
                 None => Called::Waits(learner),
             };
         }

@@ -18,8 +18,9 @@ pub(super) struct Measured {
     paces: BTreeMap<GatewayId, (Paces, usize)>,
     /// Whether rounds are spread over a turn, which they are once the pace is known.
     is_spread: bool,
-    /// When the last round was launched.
-    launched: Option<Millis>,
+    /// When the last round was launched, in milliseconds, or a moment from which the next one counts. That may lie before
+    /// the clock began.
+    launched: Option<i64>,
     /// Tokens that are merged on the fragment: the clock of the outer step.
     tokens: u64,
 }
@@ -83,8 +84,8 @@ impl Measured {
         if !self.is_spread {
             // Owners know nothing of each other: each begins at its place in the turn, as rounds of one process do.
             let turn_ms = f64::from(terms.rounds.sync_every) * step_ms;
-            let before_ms = (turn_ms * (1.0 - place(terms))) as u64;
-            (self.is_spread, self.launched) = (true, Some(Millis(now.0.saturating_sub(before_ms))));
+            let before_ms = (turn_ms * (1.0 - place(terms))) as i64;
+            (self.is_spread, self.launched) = (true, Some(now.0 as i64 - before_ms));
         }
     }
 
@@ -112,19 +113,19 @@ impl Measured {
     /// nobody trains, after `idle_ms`.
     pub(super) fn may_launch_at(&self, terms: &OwnerTerms) -> Millis {
         let turn_ms = self.turn_ms(terms);
-        self.launched.map_or(Millis(0), |launched| launched.after(turn_ms))
+        let at = |launched: i64| launched.saturating_add_unsigned(turn_ms);
+        Millis(self.launched.map_or(0, |launched| u64::try_from(at(launched)).unwrap_or(0)))
     }
 
     /// A round was launched. If it was held up, then perhaps those of other fragments were too, and all of them are
     /// launched together now: the next ones are spread over a turn again.
     pub(super) fn note_launch(&mut self, now: Millis, terms: &OwnerTerms) {
         let turn_ms = self.turn_ms(terms);
-        let held_up_ms = self.launched.map_or(0, |launched| now.since(launched.after(turn_ms)));
+        let held_up_ms = self.launched.map_or(0, |_| now.since(self.may_launch_at(terms)));
         let is_held_up = self.is_spread && held_up_ms > turn_ms / HELD_UP_TURNS;
         // In half a turn at least, and in one and a half at most, by the fragment's place among the others.
         let moved_ms = place(terms) * turn_ms as f64 - turn_ms as f64 / 2.0;
-        let launched = if is_held_up { now.0.saturating_add_signed(moved_ms as i64) } else { now.0 };
-        self.launched = Some(Millis(launched));
+        self.launched = Some(now.0 as i64 + if is_held_up { moved_ms as i64 } else { 0 });
     }
 
     /// The time between two rounds, in milliseconds.
@@ -174,7 +175,7 @@ mod tests {
         terms.rounds.fragment = FragmentId(1);
         let mut measured = Measured::new(&terms);
         assert_eq!(measured.may_launch_at(&terms), Millis(0));
-        measured.launched = Some(Millis(1_000));
+        measured.launched = Some(1_000);
         assert_eq!(measured.may_launch_at(&terms), Millis(1_700), "nothing is known");
         let h = u64::from(terms.rounds.sync_every);
         let says = |measured: &mut Measured, gateway, step_ms, learners| {
@@ -183,7 +184,7 @@ mod tests {
             measured.may_launch_at(&terms)
         };
         assert_eq!(says(&mut measured, 1, 50.0, 1), Millis(5_000 + 50 * h / 3), "it is the second of three");
-        measured.launched = Some(Millis(6_000));
+        measured.launched = Some(6_000);
         assert_eq!(says(&mut measured, 2, 10.0, 3), Millis(6_000 + 10 * h));
         assert_eq!(says(&mut measured, 3, 90.0, 9), Millis(6_000 + 90 * h));
         assert_eq!(measured.timing().answer_ms, 180.0);
@@ -207,8 +208,14 @@ mod tests {
                 terms.rounds.sync_every = 10;
                 let mut measured = Measured::new(&terms);
                 let paces = Paces { step_ms: 40.0, answer_ms: 1.0 };
-                measured.note_paces(Millis(0), &terms, GatewayId(1), paces, 1);
-                measured.note_launch(measured.may_launch_at(&terms), &terms);
+                measured.note_paces(Millis(10), &terms, GatewayId(1), paces, 1);
+                let first = measured.may_launch_at(&terms);
+                assert_eq!(
+                    first,
+                    Millis(10 + 100 * u64::from(fragment)),
+                    "also in a process that has just begun"
+                );
+                measured.note_launch(first, &terms);
                 // A turn is 400 ms, and this is the second one.
                 let at = measured.may_launch_at(&terms).0 + late_ms;
                 measured.note_launch(Millis(at), &terms);

@@ -186,7 +186,7 @@ impl Owner {
         let rounds = Rounds::new(self.terms.rounds.clone(), state);
         let record = Record::Took(self.terms.process);
         let step = Step::Resting(now);
-        self.stage = Stage::Leading(Box::new(Leading { rounds, step, is_last: false }));
+        self.stage = Stage::Leading(Box::new(Leading { rounds, step, since: now, is_last: false }));
         self.put(now, record);
     }
 
@@ -206,7 +206,7 @@ impl Owner {
         let (has_merged, is_last) = (matches!(record, Record::Merged { .. }), leading.is_last);
         leading.step = Step::Resting(now);
         if has_merged {
-            self.orders.extend(self.kept.add(seq).map(Order::Forget));
+            self.orders.extend(self.kept.add(seq).into_iter().map(Order::Forget));
         }
         if is_last {
             self.put(now, Record::Finished);
@@ -288,15 +288,21 @@ impl Owner {
         let is_idle = rested_ms >= self.terms.idle_ms;
         if self.ordered.is_ending {
             let invited = self.who_is_here(now);
-            if !invited.is_empty() {
+            // By then all gateways that are there have said so, also to one that has just taken over.
+            let Stage::Leading(leading) = &self.stage else { return };
+            let has_heard = now.since(leading.since) >= self.terms.idle_ms;
+            if !invited.is_empty() && has_heard {
                 self.launch(now, invited, true);
-            } else if is_idle {
-                // Gateways that are there have said so by now.
+            } else if invited.is_empty() && is_idle {
                 self.put(now, Record::Finished);
             }
         } else if self.ordered.is_held {
             if is_idle && self.here.waits() {
-                self.put(now, Record::Abandoned);
+                // Whoever waited at a gateway that is gone does so no more.
+                self.who_is_here(now);
+                if self.here.waits() {
+                    self.put(now, Record::Abandoned);
+                }
             }
         } else if rested_ms >= self.terms.rest_ms && now >= self.measured.may_launch_at(&self.terms) {
             let here = self.who_is_here(now);

@@ -27,6 +27,8 @@ pub(super) enum Stage {
 pub(super) struct Leading {
     pub(super) rounds: Rounds,
     pub(super) step: Step,
+    /// Since when.
+    pub(super) since: Millis,
     /// The round under way is the last one.
     pub(super) is_last: bool,
 }

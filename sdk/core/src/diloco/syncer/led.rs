@@ -240,7 +240,7 @@ impl Syncer {
         self.upward(|| Upward::Answer(fragment, learner, conn, round, answer));
     }
 
-    /// `learner` has nothing to report. If that is too late it is asked once more.
+    /// `learner` has nothing to report. If that is too late, and another round is under way, it is asked once more.
     pub(super) fn pass_on_nothing(
         &mut self,
         now: Millis,
@@ -250,14 +250,15 @@ impl Syncer {
     ) {
         match self.answered_in(now, fragment, learner) {
             Ok(round) => self.upward(|| Upward::Answer(fragment, learner, conn, round, Answer::Nothing)),
-            Err(None) => {}
-            Err(Some(newest)) => {
+            Err(Some(newest)) if self.led.as_ref().is_some_and(|led| newest > led.over(fragment)) => {
                 let question = Question { since: now, round: newest, newest };
                 if let Some(led) = &mut self.led {
                     led.asked.insert((fragment, learner), question);
                 }
                 self.ask(now, fragment, learner, conn);
             }
+            // It is asked in the next one.
+            Err(_) => {}
         }
     }
 

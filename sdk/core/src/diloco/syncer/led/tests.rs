@@ -154,9 +154,22 @@ fn who_is_late_is_passed_on_while_it_is_here() {
     says(&mut syncer, Input::Probed(CONN, numbers(&said)[0]));
     assert_eq!(answers(&says(&mut syncer, asked(15))), [Round(15)], "it need not wait then");
 
-    // What waits goes with its connection.
+    // Who has nothing to report in a round that is over is asked in the next one, and not again and again until then.
+    let pass = || Input::Message(CONN, Message::Pass { run: RUN, fragment: P });
     says(&mut syncer, asked(16));
     says(&mut syncer, Input::Over(P, Round(16)));
+    assert!(says(&mut syncer, pass()).is_empty());
+    let said = says(&mut syncer, asked(17));
+    assert!(
+        said.iter().any(|output| matches!(output, Output::Send(CONN, Message::Collect { .. }))),
+        "{said:?}"
+    );
+    says(&mut syncer, Input::Over(P, Round(17)));
+    says(&mut syncer, pass());
+
+    // What waits goes with its connection.
+    says(&mut syncer, asked(18));
+    says(&mut syncer, Input::Over(P, Round(18)));
     let said = says(&mut syncer, Input::Message(CONN, answer));
     says(&mut syncer, Input::Disconnected(CONN));
     assert!(answers(&says(&mut syncer, Input::Probed(CONN, numbers(&said)[0]))).is_empty());
