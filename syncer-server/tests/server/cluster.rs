@@ -238,6 +238,43 @@ async fn a_run_of_two_servers_ends_at_its_tokens() {
     other.stop().await;
 }
 
+/// Goal: a process that begins when the run has more tokens than it was to have at first goes by what the owner ordered
+/// since, and does not end it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_begins_goes_by_what_was_ordered() {
+    let dirs = dirs();
+    let services = Local::services();
+    let limited =
+        |dir: &std::path::Path, role| ServeConfig { stop_at_tokens: 6_000, ..part(dir, &services, role) };
+    let one = Server::start(limited(dirs[0].path(), Role::All)).await;
+    for tokens in [5_000, 1_000_000] {
+        let order_of = format!("{{\"stop-at-tokens\": {tokens}}}");
+        assert_eq!(order(&one, "/v1/admin/settings", &order_of).await, 202);
+    }
+    let mut anne = Learner::join(&one, 1).await;
+    let trains = tokio::spawn(async move {
+        loop {
+            anne.answer(|_| {}).await;
+            anne.windows += anne.welcome.spec.inner.batch;
+            anne.steps += 1;
+            anne.report().await;
+        }
+    });
+    let tokens = |status: &Value| status["tokensMerged"].as_f64().unwrap_or(0.0);
+    until(&one, "it has more than that", |status| tokens(status) > 8_000.0).await;
+    let other = Server::start(limited(dirs[1].path(), Role::Gateway)).await;
+    let status = until(&other, "it knows of that", |status| tokens(status) > 8_000.0).await;
+    until(&one, "and trains on", |now| tokens(now) > tokens(&status) + 4_000.0).await;
+    for server in [&one, &other] {
+        let status = server.status().await;
+        assert_eq!((&status["finishing"], &status["finished"]), (&false.into(), &false.into()));
+    }
+    is_set(&other, "stop-at-tokens", "1000000").await;
+    trains.abort();
+    one.stop().await;
+    other.stop().await;
+}
+
 /// Goal: a learner whose answers take longer than rounds do, as over a thin link, is merged all the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_is_always_late_is_merged_too() {
