@@ -122,7 +122,8 @@ impl Running {
             let lead = membership.lead(&syncer, hearing, async { drop(leads.await) });
             leading = Some(tokio::spawn(lead));
             let (said, is_lost);
-            (syncer, said, is_lost) = membership.face(syncer, handle.clone())?;
+            let guests = Arc::clone(context.admission.guests());
+            (syncer, said, is_lost) = membership.face(syncer, handle.clone(), guests)?;
             (upward, lost) = (Some(said), Some(is_lost));
         }
         let (audits, jobs) = mpsc::channel(evaluate::AUDITS_MAX);

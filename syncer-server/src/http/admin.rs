@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use archipelago_cluster::ServiceError;
 use archipelago_core::cluster::Decree;
 use archipelago_core::diloco::LearnerId;
 use archipelago_core::diloco::syncer::DROP_MS_MAX;
@@ -134,8 +135,14 @@ pub(super) async fn proclaim(
     }
     match herald.proclaim(decree).await {
         Ok(()) => said(may, learner, done),
-        Err(error) => (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")).into_response(),
+        Err(error) => not_sent(&error),
     }
+}
+
+/// The answer to an order of which it is not known whether all processes of the run will hear it.
+pub(super) fn not_sent(error: &ServiceError) -> Response {
+    let why = format!("perhaps nothing was ordered: look whether it holds, and order it again. {error}\n");
+    (StatusCode::SERVICE_UNAVAILABLE, why).into_response()
 }
 
 /// The answer to an order about `learner`, if it is about one; `done` if it was carried out.

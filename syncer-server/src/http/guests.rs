@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 
 use super::App;
-use super::admin::{check_owner, read};
+use super::admin::{check_owner, not_sent, read};
 use crate::clock::unix_ms;
 use crate::errors::ServerError;
 use crate::guests::{Guests, InviteTerms, check_note};
@@ -136,7 +136,7 @@ pub async fn lift(State(app): State<Arc<App>>, headers: HeaderMap, Path(name): P
 async fn sent(herald: &Herald, decree: Decree, done: &'static str) -> Response {
     match herald.proclaim(decree).await {
         Ok(()) => (StatusCode::OK, done).into_response(),
-        Err(error) => (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")).into_response(),
+        Err(error) => not_sent(&error),
     }
 }
 

@@ -78,8 +78,8 @@ impl Hearing {
         Ok(hearing)
     }
 
-    /// The settings of the run as they were ordered so far. A process begins with them and not with older ones, by which
-    /// it might take the run for one that has had its tokens.
+    /// The settings of the run as they were ordered so far. A process begins with them and not with older ones, by
+    /// which it might take the run for one that has had its tokens.
     pub(crate) fn config(&self) -> &ServeConfig {
         &self.config
     }

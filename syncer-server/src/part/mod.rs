@@ -5,18 +5,20 @@ mod herald;
 mod order;
 
 use std::future::Future;
+use std::sync::Arc;
 
 use archipelago_cluster::{
     Decrees, Facing, Findings, OwnerSettings, Services, finished, front, new_process, own,
 };
 use archipelago_core::cluster::{GatewayId, GatewayTerms, Orders, OwnerTerms, ProcessId};
-use archipelago_core::diloco::syncer::{Syncer, Upward};
-use archipelago_core::wire::FragmentId;
+use archipelago_core::diloco::syncer::{Input, Syncer, Upward};
+use archipelago_core::wire::{Fingerprint, FragmentId};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::actor::{ActorHandle, Command};
 use crate::config::{Part, Place, Role, ServeConfig};
 use crate::errors::ServerError;
+use crate::guests::Guests;
 pub(crate) use herald::Hearing;
 pub use herald::Herald;
 pub(crate) use order::Order;
@@ -88,7 +90,8 @@ impl Membership {
         finished(self.services.clone(), syncer.fragments().ids().collect())
     }
 
-    /// Has `syncer` face learners for those who lead, and hands `actor` what they say. Gives the way to them, and
+    /// Has `syncer` face learners for those who lead, and hands `actor` what they say; none of `guests` who is banned
+    /// stays in. Gives the way to them, and
     /// ends with that; and what says so if nothing is heard of them any more.
     ///
     /// # Errors
@@ -97,6 +100,7 @@ impl Membership {
         &self,
         syncer: Syncer,
         actor: ActorHandle,
+        guests: Arc<Guests>,
     ) -> Result<(Syncer, mpsc::UnboundedSender<Upward>, oneshot::Receiver<()>), ServerError> {
         // Gateways are told apart by a number of 32 bits, which two have by chance once in billions of pairs.
         let gateway = GatewayId(self.process.0 as u32);
@@ -109,8 +113,12 @@ impl Membership {
         let (lost, is_lost) = oneshot::channel();
         tokio::spawn(async move {
             while let Some(input) = inputs.recv().await {
+                let banned = banned(&guests, &input).await;
                 if !actor.tell(Command::Input(input)).await {
                     return;
+                }
+                if let Some(fingerprint) = banned {
+                    actor.tell(Command::Input(Input::Ban(fingerprint))).await;
                 }
             }
             // Nobody waits for it if the actor has ended too.
@@ -118,6 +126,15 @@ impl Membership {
         });
         Ok((syncer.led_elsewhere(self.process.0), said, is_lost))
     }
+}
+
+/// The key of whoever is taken in by `input`, if it was banned while it waited for that: so long that who looks for the
+/// banned among those inside may have looked before.
+async fn banned(guests: &Arc<Guests>, input: &Input) -> Option<Fingerprint> {
+    let Input::Introduced { hello, .. } = input else { return None };
+    let (guests, fingerprint) = (Arc::clone(guests), hello.identity.fingerprint());
+    let asked = tokio::task::spawn_blocking(move || guests.is_banned(fingerprint)).await;
+    (!matches!(asked, Ok(Ok(false)))).then_some(fingerprint)
 }
 
 fn no_code() -> ServerError {

@@ -18,8 +18,8 @@ pub(super) struct Measured {
     paces: BTreeMap<GatewayId, (Paces, usize)>,
     /// Whether rounds are spread over a turn, which they are once the pace is known.
     is_spread: bool,
-    /// When the last round was launched, in milliseconds, or a moment from which the next one counts. That may lie before
-    /// the clock began.
+    /// When the last round was launched, in milliseconds, or a moment from which the next one counts. That may lie
+    /// before the clock began.
     launched: Option<i64>,
     /// Tokens that are merged on the fragment: the clock of the outer step.
     tokens: u64,
