@@ -73,17 +73,19 @@ impl Running {
         let (host_token, share) = house.map(|House { token, share }| (token, share)).unzip();
         let clock = Clock::start();
         let part = config.cluster.part()?;
-        let (config, scratch) = if part.is_some() { of_a_part(config)? } else { (config.clone(), None) };
+        let (mut config, scratch) = if part.is_some() { of_a_part(config)? } else { (config.clone(), None) };
         let mut prepared = prepare(&config).await?;
         let (membership, hearing) = match part {
             Some(part) => Some(Membership::join(part, &config, &prepared.syncer).await?),
             None => None,
         }
         .unzip();
-        let config = hearing.as_ref().map_or(config, |hearing: &Hearing| hearing.config().clone());
-        let core = syncer_config(&config)?;
-        prepared.syncer.retune(core.quorum, core.merge);
-        prepared.syncer.limit(core.learners_max, core.cohort_max, core.stop_tokens);
+        if let Some(hearing) = &hearing {
+            config = hearing.config().clone();
+            let core = syncer_config(&config)?;
+            prepared.syncer.retune(core.quorum, core.merge);
+            prepared.syncer.limit(core.learners_max, core.cohort_max, core.stop_tokens);
+        }
         prepared.facts.links = links;
         let webhook = config.alerts.webhook.as_deref().map(Webhook::start).transpose()?;
         let terms = alert_terms(&config)?;
