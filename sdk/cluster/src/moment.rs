@@ -2,6 +2,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use chrono::DateTime;
+
 /// What this machine's clock says.
 #[expect(clippy::disallowed_methods, reason = "it is this clock that is compared with others")]
 pub(crate) fn now_ms() -> i64 {
@@ -11,40 +13,12 @@ pub(crate) fn now_ms() -> i64 {
 
 /// The header `Date` of HTTP, as `Sun, 06 Nov 1994 08:49:37 GMT`.
 pub(crate) fn of_header(text: &str) -> Option<i64> {
-    const MONTHS: [&str; 12] =
-        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-    let mut words = text.strip_suffix(" GMT")?.split(' ').skip(1);
-    let day = words.next()?.parse().ok()?;
-    let month = words.next().and_then(|name| MONTHS.iter().position(|month| *month == name))?;
-    let year = words.next()?.parse().ok()?;
-    Some(days(year, month as i64 + 1, day)? * 86_400_000 + time_ms(words.next()?)?)
+    DateTime::parse_from_rfc2822(text).ok().map(|at| at.timestamp_millis())
 }
 
 /// A moment in the form of JSON's users, as `1994-11-06T08:49:37.25Z`.
 pub(crate) fn of_stamp(text: &str) -> Option<i64> {
-    let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
-    let mut parts = date.splitn(3, '-').map(str::parse);
-    let (year, month, day) = (parts.next()?.ok()?, parts.next()?.ok()?, parts.next()?.ok()?);
-    Some(days(year, month, day)? * 86_400_000 + time_ms(time)?)
-}
-
-/// `08:49:37`, or with a part of a second behind it.
-fn time_ms(text: &str) -> Option<i64> {
-    let mut parts = text.splitn(3, ':');
-    let (hours, minutes) = (parts.next()?.parse::<i64>().ok()?, parts.next()?.parse::<i64>().ok()?);
-    let seconds = parts.next()?.parse::<f64>().ok()?;
-    let fits = (0..24).contains(&hours) && (0..60).contains(&minutes) && (0.0..61.0).contains(&seconds);
-    fits.then(|| (hours * 60 + minutes) * 60_000 + (seconds * 1_000.0) as i64)
-}
-
-/// Days from 1970 to a day of the Gregorian calendar.
-fn days(year: i64, month: i64, day: i64) -> Option<i64> {
-    if !((1970..10_000).contains(&year) && (1..=12).contains(&month) && (1..=31).contains(&day)) {
-        return None;
-    }
-    // Years that begin in March have their leap day last.
-    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    Some(365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1 - 719_468)
+    DateTime::parse_from_rfc3339(text).ok().map(|at| at.timestamp_millis())
 }
 
 #[cfg(test)]
