@@ -100,6 +100,17 @@ fn dirs() -> [tempfile::TempDir; 2] {
     [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()]
 }
 
+/// Trains until it is stopped.
+async fn train(mut learner: Learner) {
+    loop {
+        learner.answer(|_| {}).await;
+        // So that it is leased more.
+        learner.windows += learner.welcome.spec.inner.batch;
+        learner.steps += 1;
+        learner.report().await;
+    }
+}
+
 /// What the owner is answered to an order.
 async fn order(server: &Server, path: &str, body: &str) -> u16 {
     let head = format!(
@@ -251,15 +262,7 @@ async fn a_process_that_begins_goes_by_what_was_ordered() {
         let order_of = format!("{{\"stop-at-tokens\": {tokens}}}");
         assert_eq!(order(&one, "/v1/admin/settings", &order_of).await, 202);
     }
-    let mut anne = Learner::join(&one, 1).await;
-    let trains = tokio::spawn(async move {
-        loop {
-            anne.answer(|_| {}).await;
-            anne.windows += anne.welcome.spec.inner.batch;
-            anne.steps += 1;
-            anne.report().await;
-        }
-    });
+    let trains = tokio::spawn(train(Learner::join(&one, 1).await));
     let tokens = |status: &Value| status["tokensMerged"].as_f64().unwrap_or(0.0);
     until(&one, "it has more than that", |status| tokens(status) > 8_000.0).await;
     let other = Server::start(limited(dirs[1].path(), Role::Gateway)).await;
@@ -280,16 +283,7 @@ async fn a_process_that_begins_goes_by_what_was_ordered() {
 async fn who_is_always_late_is_merged_too() {
     let dirs = dirs();
     let (_, [one, other]) = pair(&dirs).await;
-    let mut anne = Learner::join(&one, 1).await;
-    let trains = tokio::spawn(async move {
-        loop {
-            anne.answer(|_| {}).await;
-            // So that she is leased more.
-            anne.windows += anne.welcome.spec.inner.batch;
-            anne.steps += 1;
-            anne.report().await;
-        }
-    });
+    let trains = tokio::spawn(train(Learner::join(&one, 1).await));
     let mut bert = Learner::join(&other, 2).await;
     let mut merged = 0;
     // A round is so short here that now and then it ends while his update is on its way to its owner.
