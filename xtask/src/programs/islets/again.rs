@@ -1,5 +1,5 @@
-//! Whether a cluster merged as one process does: each merge on its tape is made again in one place, from the answers of
-//! light learners, which are known here, and has the bits of the state that the owner stored.
+//! Whether a cluster merged as one process does: each merge whose state is still there is made again in one place, from
+//! the answers of light learners, which are known here, and has the bits of that state.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -41,10 +41,11 @@ struct Counts {
     other: usize,
 }
 
-/// Makes all merges again, but the first of each fragment, from whose state it goes on.
+/// Makes the merges again that led to states which are there, but for the first of each fragment, from whose state it
+/// goes on.
 ///
 /// # Errors
-/// What is missing, in words.
+/// What is missing or damaged, in words; or there is nothing to compare.
 pub async fn run(args: Args) -> Result<Value, String> {
     let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", args.manifest.display());
     let text = fs::read_to_string(&args.manifest).map_err(|error| failed(&error))?;
@@ -62,6 +63,9 @@ pub async fn run(args: Args) -> Result<Value, String> {
         follow(&services, &model, fragment, &mut counts).await?;
     }
     let Counts { records, merges, updates, other } = counts;
+    if merges == 0 {
+        return Err("of no fragment are there two states to compare: let the run go on for longer".to_owned());
+    }
     Ok(json!({ "records": records, "merges": merges, "updates": updates, "other": other }))
 }
 
@@ -76,22 +80,28 @@ async fn follow(
     let mut alone: Option<Remake> = None;
     for (record, seq) in tape.into_iter().zip(1..) {
         let Record::Merged { merge, state } = record else { continue };
-        let missing =
-            || format!("the state of record {seq} of fragment {fragment} is not there, or not whole");
+        let damaged = || format!("the state of record {seq} of fragment {fragment} is not whole");
         let stored = services.blobs.load(fragment, seq).await.map_err(|error| error.to_string())?;
-        let stored = stored.filter(|bytes| checksum(bytes) == state).ok_or_else(missing)?;
-        let theirs = state_of(Version(seq), model.fragments.len(fragment), &stored).ok_or_else(missing)?;
+        let theirs = match stored {
+            Some(bytes) if checksum(&bytes) != state => return Err(damaged()),
+            Some(bytes) => {
+                Some(state_of(Version(seq), model.fragments.len(fragment), &bytes).ok_or_else(damaged)?)
+            }
+            // Owners keep the newest ones alone.
+            None => None,
+        };
         let Some(alone) = &mut alone else {
-            alone = from(model, fragment, theirs);
+            alone = theirs.and_then(|theirs| from(model, fragment, theirs));
             continue;
         };
-        counts.merges += 1;
-        counts.updates += merge.parts.len();
         let mut bodies = merge.parts.iter().map(|part| model.body(fragment, part.serial.0).to_vec());
         let next = |_| bodies.next().ok_or_else(|| "more updates than the merge has".to_owned());
         let entry = Entry::Merged((*merge).clone());
         // What cannot be followed gives no bits either: later merges are compared with what was stored.
         let followed = alone.follow(&entry, next);
+        let Some(theirs) = theirs else { continue };
+        counts.merges += 1;
+        counts.updates += merge.parts.len();
         if followed.is_err() || alone.theta().1 != &theirs.theta[..] {
             counts.other += 1;
         }
