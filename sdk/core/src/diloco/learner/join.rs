@@ -9,7 +9,8 @@ use super::{Learner, Output, Part};
 use crate::diloco::{Fragments, halves};
 use crate::wire::{Bye, CloseCode, FragmentId, Hello, Message, Millis, Signature, Version, Welcome};
 
-/// How long to wait before a failed fetch is tried again.
+/// How long to wait before a fetch is tried again that failed, or that brought less than it was to bring: a cache may
+/// lag behind what the syncer says.
 const FETCH_RETRY_MS: u64 = 1_000;
 
 impl Learner {
@@ -117,9 +118,13 @@ impl Learner {
             return self.on_fetch_failed(now, fragment);
         }
         let keep = track.version.is_some();
-        if let Fetch::Running(_, since) = track.fetch {
+        let mut again_at = now;
+        if let Fetch::Running(asked, since) = track.fetch {
             // Half of the link's time is for everything else.
             part.fetch_after = now.after(now.since(since));
+            if version < asked {
+                again_at = now.after(FETCH_RETRY_MS);
+            }
         }
         track.fetch = Fetch::Idle;
         if track.include(Some(version)) {
@@ -133,7 +138,7 @@ impl Learner {
         if self.welcomed {
             self.out.push_back(Output::Send(Message::Holds { run, fragment, version }));
         }
-        self.catch_up(now, fragment, None);
+        self.catch_up(now, fragment, None, again_at);
         self.fetch_due(now);
         self.ready(now);
     }

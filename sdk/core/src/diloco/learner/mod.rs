@@ -307,7 +307,7 @@ impl Learner {
             track.queue(merged);
         }
         if track.fetch == Fetch::Idle && track.version.is_some() {
-            self.catch_up(now, fragment, Some(wanted));
+            self.catch_up(now, fragment, Some(wanted), now);
         }
     }
 
@@ -340,8 +340,8 @@ impl Learner {
         }
     }
 
-    /// Applies what is queued for `fragment`, and has Θ̂ fetched if there is a gap before `wanted`.
-    fn catch_up(&mut self, now: Millis, fragment: FragmentId, wanted: Option<Version>) {
+    /// Applies what is queued for `fragment`, and has Θ̂ fetched from `fetch_at` on if there is a gap before `wanted`.
+    fn catch_up(&mut self, now: Millis, fragment: FragmentId, wanted: Option<Version>, fetch_at: Millis) {
         let Some(part) = &mut self.part else { return };
         let Some(track) = part.tracks.get_mut(usize::from(fragment.0)) else { return };
         let run = part.run;
@@ -357,7 +357,7 @@ impl Learner {
         let missing =
             track.gap().or(wanted.filter(|&wanted| track.version.is_none_or(|version| version < wanted)));
         if let Some(version) = missing {
-            track.fetch = Fetch::DueAt(version, now);
+            track.fetch = Fetch::DueAt(version, fetch_at);
             self.fetch_due(now);
         }
         self.answer();

@@ -2,7 +2,8 @@
 
 use super::learner::HandsIn;
 use super::*;
-use crate::diloco::halves;
+use crate::diloco::{checksum, halves};
+use crate::wire::{FragmentId, Merged, Version};
 
 /// Goal: Θ̂ that turned out to be another than the syncer published is fetched, also if the connection is lost first.
 #[test]
@@ -47,4 +48,36 @@ fn one_that_leaves_hands_in_what_follows_on_an_update_that_is_under_way() {
     let (_, account) = pair.syncer.ledger().accounts().nth(1).unwrap();
     let trained = account.trained();
     assert!(over && account.tokens_merged.iter().all(|&merged| merged == trained), "{over}, {account:?}");
+}
+
+/// Goal: who is sent older parameters than it asked for, as by a cache that lags, does not ask again without a pause.
+#[test]
+fn a_fetch_that_brings_less_than_was_asked_for_is_tried_again_later() {
+    let mut pair = Pair::new(&[1.0]);
+    pair.steps(20);
+    let fragment = FragmentId(0);
+    let (held, hat) = pair.syncer.hat(fragment).map(|(version, hat)| (version, hat.to_vec())).unwrap();
+    let body = vec![1];
+    let after_a_gap = Merged {
+        run: RunId(7),
+        fragment,
+        base: Version(held.0 + 1),
+        version: Version(held.0 + 2),
+        clock_tokens: 0,
+        checksum: checksum(&body),
+        body,
+        digest: 0,
+    };
+    let mut fetches = |after_ms, input| {
+        pair.now = pair.now.after(after_ms);
+        let core = &mut pair.islands[0].core;
+        core.handle(pair.now, input);
+        std::iter::from_fn(|| core.poll()).filter(|out| matches!(out, learner::Output::Fetch { .. })).count()
+    };
+    assert_eq!(fetches(0, learner::Input::Message(Message::Merged(after_a_gap))), 1);
+    let old = || learner::Input::Fetched { fragment, version: held, values: hat.clone() };
+    assert_eq!(fetches(0, old()), 0, "at once");
+    assert_eq!(fetches(500, learner::Input::Timeout), 0);
+    assert_eq!(fetches(500, learner::Input::Timeout), 1);
+    assert_eq!(fetches(0, old()), 0, "as often as it is so");
 }
