@@ -74,7 +74,7 @@ const status = {
   learners: [],
   learnersByState: { joining: 0, training: 3, paused: 1, hidden: 0, starved: 0, held: 0, away: 0 },
   sockets: 4,
-  disk: { tapeFault: null, snapshotFault: null, decisions: 90, updateBytes: 9_000, snapshotAgeS: 3 },
+  disk: { tapeFault: null, snapshotFault: null, decisions: 90, updateBytes: 9_000, snapshotAgeS: 3, servicesFault: null },
   alerts: [],
   lastMergeAgeS: 2,
   uptimeS: 60,

@@ -5,6 +5,7 @@
 //! - the four within one process, with nothing to install: [`Local`];
 //! - the four on servers that others run, with the feature `nats-s3`: `Servers`;
 //! - the two drivers: [`own`] leads fragments, and [`gateway`] stands before learners;
+//! - [`watched`], which sees whether the services answer;
 //! - [`Decrees`], what the owner of the run orders at any gateway;
 //! - [`front`], which puts a gateway before a syncer with real learners, whose rounds are led elsewhere.
 
@@ -35,6 +36,7 @@ mod service;
 pub mod shares;
 #[cfg(feature = "nats-s3")]
 mod store;
+mod watched;
 
 use archipelago_core::cluster::ProcessId;
 
@@ -56,6 +58,7 @@ pub use servers::{Servers, open};
 pub use service::{Answer, Blobs, Bus, Cell, Entry, INBOX_MAX, Inbox, Roster, Services, Tape};
 #[cfg(feature = "nats-s3")]
 pub use store::{Store, StoreSettings};
+pub use watched::{Health, Trouble, watched};
 
 /// A number for a process that no other one has, as far as chance allows.
 ///

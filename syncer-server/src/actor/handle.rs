@@ -35,6 +35,8 @@ pub enum Command {
     TurnedAway(Bye),
     /// Something that the core has no part in happened.
     Happened(Happening),
+    /// What stands between the processes of the run does its part, or this is what is wrong with it.
+    Served(Option<Arc<str>>),
     /// An order of the owner, about this learner if it is about one.
     Order(Option<LearnerId>, Input, oneshot::Sender<Obeyed>),
     /// Could an order be given now, about this learner if it is about one?

@@ -246,6 +246,7 @@ impl Running {
                 self.log(&state.record, Happening::TurnedAway { reason: bye.reason, times: 1 });
             }
             Command::Happened(what) => self.log(&state.record, what),
+            Command::Served(fault) => self.served(state, fault),
             Command::Exam(sampling, reply) => state.exams.want(*sampling, reply),
             Command::Judged(judgement) => self.judged(state, *judgement),
             Command::Evaluated(evaluation, text, reply) => {

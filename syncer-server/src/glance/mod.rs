@@ -1,6 +1,7 @@
 //! The verbs `status`, `history`, `learners` and `events`: a run looked at from a terminal, by asking its syncer or in
 //! its folder. Each gives what is to be printed.
 
+mod events;
 mod fetch;
 mod folder;
 mod model;
@@ -96,7 +97,7 @@ pub fn events(args: &EventsArgs) -> Result<String, ServerError> {
     match (args.json, args.csv) {
         (true, _) => Ok(lines(&entries())),
         (_, true) => Ok(sheet::events(&entries())),
-        _ => shown(&args.place, show::events(&log)),
+        _ => shown(&args.place, events::table_of(&log)),
     }
 }
 

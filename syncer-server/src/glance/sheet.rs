@@ -8,7 +8,7 @@ use super::text::{csv, plain};
 type Column = (&'static str, &'static str);
 
 /// One row, so that rows of different moments make a table.
-const STATUS: [Column; 18] = [
+const STATUS: [Column; 19] = [
     ("run", "/run"),
     ("time (s)", "/runS"),
     ("learners in rounds", "/live"),
@@ -27,6 +27,7 @@ const STATUS: [Column; 18] = [
     ("finished", "/finished"),
     ("fault of the disk", "/disk/tapeFault"),
     ("fault of the snapshot", "/disk/snapshotFault"),
+    ("fault of the services", "/disk/servicesFault"),
 ];
 
 const EVENTS: [Column; 5] = [
@@ -74,7 +75,7 @@ mod tests {
             status(&json!({"run": "ab", "live": 2, "paused": false, "disk": {"tapeFault": "full, alas"}}));
         let (heads, row) = text.split_once("\r\n").unwrap();
         assert_eq!(heads.split(',').count(), STATUS.len());
-        assert_eq!(row, "ab,,2,,,,,,,,,,,,false,,\"full, alas\",");
+        assert_eq!(row, "ab,,2,,,,,,,,,,,,false,,\"full, alas\",,");
         assert_eq!(events(&[]).lines().count(), 1);
     }
 }

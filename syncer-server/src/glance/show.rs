@@ -51,6 +51,7 @@ struct Alert {
 #[serde(rename_all = "camelCase")]
 struct Disk {
     tape_fault: Option<String>,
+    services_fault: Option<String>,
     snapshot_fault: Option<String>,
     snapshot_age_s: Option<f64>,
 }
@@ -102,6 +103,7 @@ pub fn status(json: &Value) -> Result<String, serde_json::Error> {
     ];
     if let Some(disk) = &status.disk {
         rows.push(("disk", disk_words(disk)));
+        rows.extend(disk.services_fault.as_deref().map(|why| ("services", plain(why))));
     }
     for Alert { text, for_s } in status.alerts.iter().flatten() {
         rows.push(("ALERT", format!("{} On for {}.", plain(text), duration(*for_s))));
@@ -118,6 +120,7 @@ fn state(status: &Status, is_asked: bool) -> &'static str {
         Status { disk: Some(Disk { tape_fault: Some(_), .. }), .. } => {
             "standing still: the syncer's disk takes nothing, and learners train on what they have"
         }
+        Status { disk: Some(Disk { services_fault: Some(_), .. }), .. } => "standing still: see services",
         _ if !is_asked => "as of the newest decision in its folder",
         Status { live: 0, .. } => "waiting for learners",
         _ => "training",
@@ -339,35 +342,6 @@ pub fn learners_csv(json: &[Value]) -> Result<String, serde_json::Error> {
     Ok(csv(&heads, &rows).trim_end().to_owned())
 }
 
-/// `/v1/log`.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Log {
-    now_ms: u64,
-    entries: Vec<Entry>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Entry {
-    at_ms: u64,
-    text: String,
-}
-
-/// What happened, newest first.
-pub fn events(json: &Value) -> Result<String, serde_json::Error> {
-    let log = Log::deserialize(json)?;
-    let rows: Vec<Vec<String>> = log
-        .entries
-        .iter()
-        .map(|entry| vec![ago(log.now_ms.saturating_sub(entry.at_ms) as f64 / 1e3), plain(&entry.text)])
-        .collect();
-    if rows.is_empty() {
-        return Ok("Nothing of that kind has happened.".into());
-    }
-    Ok(table(&[("when", Side::Right), ("what happened", Side::Left)], &rows))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -394,5 +368,8 @@ mod tests {
         json["disk"]["tapeFault"] = "no space left on device".into();
         let shown = status(&json).unwrap();
         assert!(shown.contains("state          standing still") && !shown.contains("training\n"), "{shown}");
+        json["disk"] = serde_json::json!({ "tapeFault": null, "servicesFault": "NATS does not answer" });
+        let shown = status(&json).unwrap();
+        assert!(shown.contains("standing still") && shown.contains("services       NATS does"), "{shown}");
     }
 }

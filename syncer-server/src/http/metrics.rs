@@ -120,6 +120,11 @@ fn server(text: &mut Text, status: &ServerStatus, now_ms: u64) {
         "1 while the disk takes nothing and the run stands still.",
         disk.tape_fault.is_some(),
     );
+    text.flag(
+        "services_fault",
+        "1 while what the run's processes share does not answer, and nothing is merged.",
+        disk.services_fault.is_some(),
+    );
     text.gauge("tape_unsaved_decisions", "Decisions that are not on the disk yet.", disk.unsaved as f64);
     if let Some(age_s) = disk.unsaved_age_s {
         let help = "When the oldest decision was made that is not on the disk yet, since 1970.";

@@ -15,7 +15,7 @@ use crate::status::{LOG_MAX, LearnersQuery, LogQuery, PAGE_MAX};
 pub async fn ready(State(app): State<Arc<App>>) -> Response {
     match app.context.actor.status().await {
         Some(status) if status.core.finishing == status.core.finished && !*app.stopping.borrow() => {
-            match status.disk.tape_fault {
+            match status.disk.tape_fault.or(status.disk.services_fault) {
                 Some(fault) => (StatusCode::SERVICE_UNAVAILABLE, format!("{fault}\n")).into_response(),
                 None => "ready\n".into_response(),
             }

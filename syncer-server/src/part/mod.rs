@@ -6,14 +6,16 @@ mod order;
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use archipelago_cluster::{
-    Decrees, Facing, Findings, OwnerSettings, Services, finished, front, new_process, own,
+    Decrees, Facing, Findings, Health, OwnerSettings, Services, finished, front, new_process, own, watched,
 };
 use archipelago_core::cluster::{GatewayId, GatewayTerms, Orders, OwnerTerms, ProcessId};
 use archipelago_core::diloco::syncer::{Input, Syncer, Upward};
 use archipelago_core::wire::{Fingerprint, FragmentId};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::sleep;
 
 use crate::actor::{ActorHandle, Command};
 use crate::config::{Part, Place, Role, ServeConfig};
@@ -29,12 +31,15 @@ const LEASE_MS: u64 = 3_000;
 const OWNER_TICK_MS: u64 = 20;
 /// …and gateways at the tape, if nobody told them of anything.
 const GATEWAY_TICK_MS: u64 = 500;
+/// How what stands between the processes does is looked at so often.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// This process among the others.
 pub(crate) struct Membership {
     role: Role,
     process: ProcessId,
     services: Services,
+    health: Health,
 }
 
 impl Membership {
@@ -54,7 +59,7 @@ impl Membership {
             Place::Here(within) => within.0,
             Place::There { bus, blobs, prefix } => connect(bus, blobs, prefix, syncer).await?,
         };
-        let process = new_process();
+        let (process, (services, health)) = (new_process(), watched(services));
         let decrees = Decrees::of(&services);
         let ours = agreed::agreed(config);
         let theirs = decrees.agree(&ours).await;
@@ -63,7 +68,7 @@ impl Membership {
         let terms = terms.ok_or_else(no_code)?;
         let hearing = Hearing::begin(decrees, config, Orders::none(&terms.rounds, terms.cohort_max)).await?;
         tracing::info!(?role, process = process.0, run = %syncer.run(), "joined the cluster");
-        Ok((Self { role, process, services }, hearing))
+        Ok((Self { role, process, services, health }, hearing))
     }
 
     /// Leads rounds until `stop` is ready, if that is its part, from the states that `syncer` begins in, by what
@@ -110,6 +115,11 @@ impl Membership {
         let (front, Facing { said, mut inputs }) =
             front(self.services.clone(), terms, initial, GATEWAY_TICK_MS);
         tokio::spawn(front.run(std::future::pending()));
+        let first = syncer.fragments().ids().next();
+        if let Some(fragment) = first {
+            tokio::spawn(self.health.clone().attend(self.services.clone(), fragment));
+        }
+        tokio::spawn(tell(self.health.clone(), actor.clone()));
         let (lost, is_lost) = oneshot::channel();
         tokio::spawn(async move {
             while let Some(input) = inputs.recv().await {
@@ -125,6 +135,22 @@ impl Membership {
             let _ = lost.send(());
         });
         Ok((syncer.led_elsewhere(self.process.0), said, is_lost))
+    }
+}
+
+/// Tells the actor how what stands between the processes does, whenever that changes, until there is no actor.
+async fn tell(health: Health, actor: ActorHandle) {
+    let mut told = None;
+    loop {
+        let trouble = health.trouble();
+        if trouble != told {
+            let fault = trouble.map(|trouble| trouble.to_string().into());
+            if !actor.tell(Command::Served(fault)).await {
+                return;
+            }
+            told = trouble;
+        }
+        sleep(LOOK_EVERY).await;
     }
 }
 

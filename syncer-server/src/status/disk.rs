@@ -15,6 +15,7 @@ pub struct Disk {
     /// When the newest snapshot of this process was written.
     saved: Option<Millis>,
     snapshot_fault: Option<Arc<str>>,
+    services_fault: Option<Arc<str>>,
 }
 
 /// How the tape stands.
@@ -53,6 +54,9 @@ pub struct DiskView {
     pub tape_fault: Option<String>,
     /// Why the newest snapshot was not written; decisions are kept all the same.
     pub snapshot_fault: Option<String>,
+    /// In a run on several machines, why nothing is merged: what its processes share does not do its part, as this one
+    /// sees it. It goes on by itself once it does.
+    pub services_fault: Option<String>,
     /// Decisions kept since the run began.
     pub decisions: u64,
     /// Decisions that the figures know of and the disk does not yet: a crash at this moment would undo them. Learners
@@ -85,6 +89,15 @@ impl Disk {
         news
     }
 
+    /// Takes in how what the run's processes share does; gives that as far as it is news.
+    pub fn served(&mut self, fault: Option<Arc<str>>) -> Option<Happening> {
+        match (std::mem::replace(&mut self.services_fault, fault), &self.services_fault) {
+            (None, Some(why)) => Some(Happening::ServicesFault { why: why.to_string() }),
+            (Some(_), None) => Some(Happening::ServicesMended),
+            _ => None,
+        }
+    }
+
     /// What is wrong, as a sentence.
     #[must_use]
     pub fn fault(&self) -> Option<String> {
@@ -112,6 +125,7 @@ impl Disk {
         DiskView {
             tape_fault: text(&self.tape.fault),
             snapshot_fault: text(&self.snapshot_fault),
+            services_fault: text(&self.services_fault),
             decisions: self.tape.decisions,
             // Who asks the actor knows.
             unsaved: 0,

@@ -98,10 +98,12 @@ impl Writer {
         Ok(Self { jobs: Some(jobs), state, thread: Some(thread), log })
     }
 
-    /// Keeps nothing, for benchmarks: see [`Self::keeps`].
+    /// Keeps nothing, for benchmarks and for one process of several: see [`Self::keeps`]. No line of the log waits for
+    /// a disk then.
     #[must_use]
     pub fn none() -> Self {
-        Self { jobs: None, state: watch::channel(State::default()).1, thread: None, log: Vec::new() }
+        let state = State { logged: u64::MAX, ..State::default() };
+        Self { jobs: None, state: watch::channel(state).1, thread: None, log: Vec::new() }
     }
 
     /// Whether anything is kept. Where nothing is, nothing has to wait.

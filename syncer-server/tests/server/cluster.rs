@@ -8,7 +8,7 @@ use syncer_server::{ClusterArgs, Role, ServeConfig, Within};
 
 use crate::support::{Client, Learner, PATIENCE, Server, config, hello};
 
-fn part(dir: &std::path::Path, services: &Services, role: Role) -> ServeConfig {
+pub fn part(dir: &std::path::Path, services: &Services, role: Role) -> ServeConfig {
     let plain = config(dir);
     let method = MethodArgs { fragments: 2, ..plain.method };
     let within = Some(Within(services.clone()));
@@ -16,7 +16,7 @@ fn part(dir: &std::path::Path, services: &Services, role: Role) -> ServeConfig {
     ServeConfig { method, cluster, ..plain }
 }
 
-async fn until(server: &Server, what: &str, done: impl Fn(&Value) -> bool) -> Value {
+pub async fn until(server: &Server, what: &str, done: impl Fn(&Value) -> bool) -> Value {
     let look = async {
         loop {
             let status = server.status().await;
@@ -162,6 +162,10 @@ async fn what_is_ordered_at_one_server_holds_at_all() {
     until(&other, "it is held there", |status| status["paused"] == true).await;
     assert_eq!(order(&one, "/v1/admin/resume", "").await, 202);
     until(&other, "it goes on there", |status| status["paused"] == false).await;
+    let log = String::from_utf8(other.http("GET /v1/log").await.2).unwrap();
+    for line in ["joined", "The owner paused the run.", "The owner let the run go on."] {
+        assert!(log.contains(line), "{line}: {log}");
+    }
     let settings = "{\"min-quorum\": 2, \"learners-max\": 9}";
     assert_eq!(order(&one, "/v1/admin/settings", settings).await, 202);
     is_set(&other, "learners-max", "9").await;

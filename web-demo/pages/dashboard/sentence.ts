@@ -17,6 +17,10 @@ export function sentenceOf(status: ServerStatus | null, link: LinkState): Senten
     const why = "The run stands still: the disk of its syncer takes nothing more";
     return { tone: "trouble", text: `${why} (${status.disk.tapeFault}). It goes on by itself once the disk does.` };
   }
+  if (status.disk.servicesFault !== null) {
+    const why = `Nothing is merged, because ${status.disk.servicesFault}`;
+    return { tone: "trouble", text: `${why}. Learners train on, and the run goes on by itself once it does.` };
+  }
   if (status.finishing) return { tone: "going", text: "Finishing: the last progress is being collected." };
   if (status.paused) {
     const waiting = status.connected > 0 ? `: ${plural(status.connected, "learner waits", "learners wait")}` : "";

@@ -160,6 +160,8 @@ export type DiskView = {
   tapeFault: string | null,
   /** Why the newest snapshot was not written; decisions are kept all the same. */
   snapshotFault: string | null,
+  /** In a run on several machines, why nothing is merged: what its processes share does not do its part, as this one sees it. It goes on by itself once it does. */
+  servicesFault: string | null,
   /** Decisions kept since the run began. */
   decisions: number,
   /** Decisions that the figures know of and the disk does not yet: a crash at this moment would undo them. Learners have not been told of them. */

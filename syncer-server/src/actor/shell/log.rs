@@ -13,6 +13,15 @@ impl Running {
         record.log(&mut self.board, self.clock.now(), what);
     }
 
+    /// What the run's processes share does its part again, or this is why it does not.
+    pub(super) fn served(&mut self, state: &State, fault: Option<Arc<str>>) {
+        if let Some(news) = self.board.disk().served(fault) {
+            self.log(&state.record, news);
+            // Whoever watches sees it at once.
+            self.mailbox.status.send_replace(json(&self.status(state)));
+        }
+    }
+
     /// The lines that `query` asks for, as JSON.
     pub(super) fn log_json(&self, query: &LogQuery) -> Arc<str> {
         json(&self.board.log_view(unix_ms(), query))

@@ -113,6 +113,11 @@ pub enum Happening {
     DiskMended {
         is_tape: bool,
     },
+    /// What stands between the processes of a run does not do its part, or does again.
+    ServicesFault {
+        why: String,
+    },
+    ServicesMended,
     /// Another certificate came: it is shown from now on, or cannot be used.
     Certificate {
         shown: bool,

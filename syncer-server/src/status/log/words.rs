@@ -129,6 +129,7 @@ fn kind(what: &Happening) -> LogKind {
         | Happening::Retuned { .. } => LogKind::Owner,
         Happening::Finishing | Happening::Finished => LogKind::Finished,
         Happening::DiskFault { .. }
+        | Happening::ServicesFault { .. }
         | Happening::Certificate { shown: false }
         | Happening::Undone { .. }
         | Happening::AuditFailed { .. }
@@ -136,6 +137,7 @@ fn kind(what: &Happening) -> LogKind {
         | Happening::Doubted { looks: 1.., .. }
         | Happening::Alert { raised: true, .. } => LogKind::Trouble,
         Happening::DiskMended { .. }
+        | Happening::ServicesMended
         | Happening::Doubted { looks: 0, .. }
         | Happening::Alert { raised: false, .. } => LogKind::Mended,
     }
@@ -206,6 +208,12 @@ pub fn sentence(what: &Happening, name: &str, names_hidden: bool) -> String {
         | Happening::LossUnexplained { .. } => harm(what, name),
         Happening::Alert { text, .. } => text.clone(),
         Happening::DiskMended { is_tape: false } => "Snapshots can be written again.".into(),
+        Happening::ServicesFault { why } => {
+            format!("Nothing is merged, because {why}. It goes on by itself, and learners train on.")
+        }
+        Happening::ServicesMended => {
+            "What the run's processes share answers again, and the run goes on.".into()
+        }
     }
 }
 
