@@ -194,7 +194,10 @@ impl Desk {
                 self.tell(Input::Asked { fragment, learner, conn, round }).await
             }
             GatewayOrder::Receipt(learner, conn, serial, None) => {
-                self.tell(Input::Unmerged { fragment, learner, conn, serial }).await
+                self.tell(Input::Unmerged { fragment, learner, conn, serial, refusal: None }).await
+            }
+            GatewayOrder::Refused(learner, conn, serial, why) => {
+                self.tell(Input::Unmerged { fragment, learner, conn, serial, refusal: Some(why) }).await
             }
             // What was merged the record says, to everybody at once.
             GatewayOrder::Receipt(_, _, _, Some(_)) => Ok(()),

@@ -36,7 +36,8 @@ pub struct Learners {
     /// Takes what learners say: that they came, that they left, and their updates. What one says on one connection is
     /// to be handed in in its order.
     pub inputs: mpsc::Sender<(FragmentId, GatewayInput)>,
-    /// Gives what they are to be told, [`GatewayOrder::Ask`] and [`GatewayOrder::Receipt`], and each record of the
+    /// Gives what they are to be told, [`GatewayOrder::Ask`], [`GatewayOrder::Receipt`] and
+    /// [`GatewayOrder::Refused`], and each record of the
     /// tape, [`GatewayOrder::Seen`]; no other order. The gateway waits for whoever does not take them, for none may be
     /// lost.
     pub orders: mpsc::Receiver<(FragmentId, GatewayOrder)>,
@@ -193,7 +194,10 @@ impl Desk {
     async fn ask(&mut self, order: GatewayOrder) -> Result<(), Alone> {
         let (services, fragment) = (self.services.clone(), self.fragment);
         match order {
-            GatewayOrder::Ask(..) | GatewayOrder::Receipt(..) | GatewayOrder::Seen(..) => {
+            GatewayOrder::Ask(..)
+            | GatewayOrder::Receipt(..)
+            | GatewayOrder::Refused(..)
+            | GatewayOrder::Seen(..) => {
                 return self.orders.send((fragment, order)).await.map_err(|_| Alone);
             }
             GatewayOrder::Reply(reply) if self.asked.len() < SAID_MAX && self.may_ask(Whom::Bus) => {

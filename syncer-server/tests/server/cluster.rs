@@ -2,7 +2,8 @@
 
 use archipelago_cli::MethodArgs;
 use archipelago_cluster::{Local, Services};
-use archipelago_core::wire::{CloseCode, Fate, Hello, Message};
+use archipelago_core::diloco::checksum;
+use archipelago_core::wire::{CloseCode, Fate, Hello, Message, Refusal, Update};
 use serde_json::Value;
 use syncer_server::{ClusterArgs, Role, ServeConfig, Within};
 
@@ -277,6 +278,29 @@ async fn a_process_that_begins_goes_by_what_was_ordered() {
         assert_eq!((&status["finishing"], &status["finished"]), (&false.into(), &false.into()));
     }
     is_set(&other, "stop-at-tokens", "1000000").await;
+    trains.abort();
+    one.stop().await;
+    other.stop().await;
+}
+
+/// Goal: who sends what cannot be merged hears why, as on one machine.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_wrong_with_an_update_is_told() {
+    let dirs = dirs();
+    let (_, [one, other]) = pair(&dirs).await;
+    let trains = tokio::spawn(train(Learner::join(&one, 1).await));
+    let mut bert = Learner::join(&other, 2).await;
+    let spoilt = |update: &mut Update| {
+        // The first scale becomes a bfloat16 NaN.
+        update.body[..2].copy_from_slice(&[0xff, 0x7f]);
+        update.checksum = checksum(&update.body);
+    };
+    let mut fates = Vec::new();
+    // Now and then a round ends before an answer is there.
+    while fates.len() < 8 && fates.last() != Some(&Fate::Refused(Refusal::NotFinite)) {
+        fates.push(bert.answer(spoilt).await);
+    }
+    assert_eq!(fates.last(), Some(&Fate::Refused(Refusal::NotFinite)), "{fates:?}");
     trains.abort();
     one.stop().await;
     other.stop().await;

@@ -77,6 +77,9 @@ pub async fn keep(run: Arc<Run>, listener: TcpListener, learners: Learners) {
                 Some((p, GatewayOrder::Receipt(learner, conn, serial, merged))) => {
                     tell(&lines, (learner, conn), Hears::Receipt(p, serial, merged));
                 }
+                Some((p, GatewayOrder::Refused(learner, conn, serial, _))) => {
+                    tell(&lines, (learner, conn), Hears::Receipt(p, serial, None));
+                }
                 Some(_) => {}
             }
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{GatewayId, Notice, Offer, Record, Reply, Weighing};
 use crate::diloco::syncer::Paces;
 use crate::diloco::{Codec, PartialSum, Segment, Standing, SumError, SumPlan, Verified, Weighted};
-use crate::wire::{ConnId, LearnerId, Round, Serial, Version};
+use crate::wire::{ConnId, LearnerId, Refusal, Round, Serial, Version};
 
 /// What a gateway knows of the fragment.
 #[derive(Clone, Debug)]
@@ -63,6 +63,8 @@ pub enum GatewayOrder {
     /// Tell this learner by this connection what became of its update: the version that it was merged to, or `None` if
     /// it was not merged and its progress stays its own.
     Receipt(LearnerId, ConnId, Serial, Option<Version>),
+    /// Tell this learner by this connection that its update was not merged, for what is wrong with it.
+    Refused(LearnerId, ConnId, Serial, Refusal),
     /// Say this to the owner.
     Reply(Reply),
     /// Read the records after this number.
@@ -108,6 +110,8 @@ pub struct Gateway {
     open: BTreeMap<LearnerId, Unsettled>,
     /// The updates that are here.
     held: BTreeMap<LearnerId, (Unsettled, Verified, Standing)>,
+    /// What the owner says is wrong with some of those that are open.
+    refused: BTreeMap<LearnerId, (Unsettled, Refusal)>,
     orders: VecDeque<GatewayOrder>,
 }
 
@@ -130,6 +134,7 @@ impl Gateway {
             invited: None,
             open: BTreeMap::new(),
             held: BTreeMap::new(),
+            refused: BTreeMap::new(),
             orders: VecDeque::new(),
         }
     }
@@ -184,6 +189,14 @@ impl Gateway {
             }
             GatewayInput::Notice(Notice::Ended(round)) if round.0 <= self.last => {}
             GatewayInput::Notice(Notice::Ended(_)) => self.read(),
+            GatewayInput::Notice(Notice::Refused { round, refused }) => {
+                for (learner, serial, why) in refused {
+                    let unsettled = Unsettled { round, serial };
+                    if self.open.get(&learner) == Some(&unsettled) {
+                        self.refused.insert(learner, (unsettled, why));
+                    }
+                }
+            }
             GatewayInput::Records(after, records) => self.on_records(after, &records),
             GatewayInput::Tick => {
                 self.unsaid.is_here = true;
@@ -292,13 +305,19 @@ impl Gateway {
         for (record, seq) in records.iter().zip(after + 1..) {
             let ends = |unsettled: &Unsettled| unsettled.round.0 == seq;
             for (learner, unsettled) in self.open.extract_if(.., |_, unsettled| ends(unsettled)) {
-                let merged = record.has_merged(learner, unsettled.serial).then_some(Version(seq));
                 // Whose update is open is connected.
-                if let Some(&conn) = self.learners.get(&learner) {
-                    self.orders.push_back(GatewayOrder::Receipt(learner, conn, unsettled.serial, merged));
-                }
+                let Some(&conn) = self.learners.get(&learner) else { continue };
+                let serial = unsettled.serial;
+                let merged = record.has_merged(learner, serial).then_some(Version(seq));
+                let refused = self.refused.get(&learner).filter(|(refused, _)| *refused == unsettled);
+                self.orders.push_back(match refused {
+                    // Another owner may have taken over meanwhile, and have seen nothing wrong.
+                    Some((_, why)) if merged.is_none() => GatewayOrder::Refused(learner, conn, serial, *why),
+                    _ => GatewayOrder::Receipt(learner, conn, serial, merged),
+                });
             }
             self.held.retain(|_, (unsettled, ..)| !ends(unsettled));
+            self.refused.retain(|_, (unsettled, _)| unsettled.round.0 > seq);
             if seq > self.last {
                 self.orders.push_back(GatewayOrder::Seen(seq, Box::new(record.clone())));
                 self.last = seq;

@@ -58,7 +58,7 @@ pub use terms::OwnerTerms;
 
 use crate::diloco::syncer::Paces;
 use crate::diloco::{MergeEntry, Standing, SumPlan, Verified};
-use crate::wire::{LearnerId, Round, Serial};
+use crate::wire::{LearnerId, Refusal, Round, Serial};
 
 /// A gateway of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -125,6 +125,13 @@ pub enum Notice {
     },
     /// The round has ended: the tape says how.
     Ended(Round),
+    /// In this round these updates are not merged, for what is wrong with them.
+    Refused {
+        /// The round.
+        round: Round,
+        /// Whose, as its sender numbered it, and what is wrong.
+        refused: Vec<(LearnerId, Serial, Refusal)>,
+    },
 }
 
 /// What one update weighs.

@@ -7,7 +7,7 @@ use super::measured::Measured;
 use super::terms::OwnerTerms;
 use super::{GatewayId, Notice, Offer, Reply, Weighing};
 use crate::diloco::{Decision, Launch, MergeEntry, MergeError, MergeFailure, MergeJob, PartialSum, Rounds};
-use crate::wire::{LearnerId, Millis, Round, Serial};
+use crate::wire::{Fate, LearnerId, Millis, Refusal, Round, Serial};
 
 /// A round under way.
 #[derive(Debug)]
@@ -19,6 +19,9 @@ pub(super) struct Work {
     offered: BTreeMap<LearnerId, (GatewayId, Serial)>,
     /// Whose updates were offered, by the gateway, whatever became of that.
     heard: BTreeMap<GatewayId, BTreeSet<LearnerId>>,
+    /// Whose update is not merged for what is wrong with it, and whether gateways were told of all.
+    refused: BTreeMap<LearnerId, (Serial, Refusal)>,
+    is_refusal_told: bool,
     /// What is added up; `None` while it collects.
     summing: Option<Summing>,
     /// When gateways were last told.
@@ -55,12 +58,25 @@ impl Work {
         let round = launch.round;
         let invited = is_sample.then(|| launch.invited.clone());
         rounds.launch(now, launch);
-        let (offered, heard) = (BTreeMap::new(), BTreeMap::new());
-        Self { round, invited, offered, heard, summing: None, told: None, notice: None }
+        Self {
+            round,
+            invited,
+            offered: BTreeMap::new(),
+            heard: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            is_refusal_told: true,
+            summing: None,
+            told: None,
+            notice: None,
+        }
     }
 
     /// What gateways are to be told now.
     pub(super) fn poll(&mut self) -> Option<Notice> {
+        if !std::mem::replace(&mut self.is_refusal_told, true) {
+            let refused = self.refused.iter().map(|(learner, (serial, why))| (*learner, *serial, *why));
+            return Some(Notice::Refused { round: self.round, refused: refused.collect() });
+        }
         self.notice.take()
     }
 
@@ -97,9 +113,14 @@ impl Work {
         if self.offered.contains_key(&learner) || !rounds.is_of_fragment(&update) {
             return;
         }
-        // What is refused is not merged, which the record of the round says.
-        if rounds.answer(now, learner, update, &standing).is_ok() {
-            self.offered.insert(learner, (gateway, serial));
+        match rounds.answer(now, learner, update, &standing) {
+            Ok(_) => drop(self.offered.insert(learner, (gateway, serial))),
+            // That it is not merged the record of the round says; why, only its owner knows.
+            Err(Fate::Refused(why)) if why.is_of_content() => {
+                self.is_refusal_told = false;
+                self.refused.insert(learner, (serial, why));
+            }
+            Err(_) => {}
         }
     }
 

@@ -237,6 +237,14 @@ pub enum Refusal {
     Unleased,
 }
 
+impl Refusal {
+    /// Whether something is wrong with what the update holds, and not with when it came.
+    #[must_use]
+    pub fn is_of_content(self) -> bool {
+        !matches!(self, Self::NotInvited | Self::Unsettled)
+    }
+}
+
 /// Windows `start..start + windows` of one shard in one epoch's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseGrant {

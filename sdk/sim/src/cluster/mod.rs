@@ -266,6 +266,9 @@ impl Cluster {
                         Happening::Receipt(at, epoch, serial, merged)
                     })
                 }
+                GatewayOrder::Refused(learner, conn, serial, _) => {
+                    self.tell_learner(learner, conn, |at, epoch| Happening::Receipt(at, epoch, serial, None))
+                }
                 GatewayOrder::Reply(reply) => {
                     for owner in 0..self.owners.len() {
                         let life = self.owners[owner].life;

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use archipelago_core::cluster::{Reply, Unsettled};
-
 use super::*;
+
+mod told;
 
 const MILD: Weather = Weather { loss: 0.0, twice: 0.0, delay_ms: 20, disk_ms: 10 };
 
@@ -264,114 +264,4 @@ fn one_seed_is_one_history() {
     };
     assert!(records(3).len() > 5);
     assert_eq!(records(3), records(3));
-}
-
-/// Goal: word of a record that an owner appended before it took the fragment over once more says nothing of the record
-/// that it appends now.
-#[test]
-fn late_word_of_one_record_is_no_word_of_the_next() {
-    let mut owner = Owner::new(OwnerTerms { process: ProcessId(1), ..run(1).owner });
-    let mut hear = |input: OwnerInput| -> Vec<Order> {
-        owner.handle(Millis(5), input);
-        std::iter::from_fn(|| owner.poll()).collect()
-    };
-    let took = |turn| vec![Order::Append { turn, expect: 0, record: Record::Took(ProcessId(1)) }];
-    assert_eq!(hear(OwnerInput::Leased(Millis(10_000))), [Order::Read(0)]);
-    assert_eq!(hear(OwnerInput::Records(0, Vec::new())), took(1));
-    assert_eq!(hear(OwnerInput::NotLeased), []);
-    assert_eq!(hear(OwnerInput::Leased(Millis(10_000))), [Order::Read(0)]);
-    assert_eq!(hear(OwnerInput::Records(0, Vec::new())), took(2));
-    assert_eq!(hear(OwnerInput::Appended { turn: 1, seq: 1 }), []);
-    let ended = hear(OwnerInput::Appended { turn: 2, seq: 1 });
-    assert_eq!(ended, [Order::Tell(Notice::Ended(Round(1)))]);
-}
-
-/// Goal: what is heard late of a connection that is gone changes nothing for the next one of the same learner.
-#[test]
-fn late_word_of_one_connection_is_no_word_of_the_next() {
-    let cluster = Cluster::new(1, 1, 1, MILD);
-    let mut gateway = cluster.gateway(0);
-    let mut hear = |input: GatewayInput| {
-        gateway.handle(input);
-        words(&mut gateway)
-    };
-    let (learner, older, newer) = (LearnerId(1), ConnId(1), ConnId(2));
-    let update = |conn| answer(&cluster, learner, conn, Round(1));
-    assert!(hear(GatewayInput::Came(learner, newer, None)).is_empty());
-    let unsettled = Unsettled { round: Round(1), serial: Serial(1) };
-    assert!(hear(GatewayInput::Came(learner, older, Some(unsettled))).is_empty(), "nothing is open");
-    assert!(hear(GatewayInput::Left(learner, older)).is_empty());
-    let asked = hear(collect(Round(1), 0));
-    assert!(matches!(asked[..], [GatewayOrder::Ask(_, conn, Round(1))] if conn == newer), "{asked:?}");
-    assert!(hear(update(older)).is_empty());
-    let offered = hear(update(newer));
-    assert_eq!(offers(&offered), [vec![learner]]);
-    let told = hear(GatewayInput::Records(0, vec![Record::Abandoned]));
-    let is_told =
-        |order: &GatewayOrder| matches!(order, GatewayOrder::Receipt(_, conn, _, None) if *conn == newer);
-    assert!(told.len() == 1 && is_told(&told[0]), "{told:?}");
-}
-
-/// Goal: what comes together is offered together, however much it is; it is offered once more if the owner has not
-/// heard all of it by the time that it asks again, and otherwise never.
-#[test]
-fn what_comes_together_is_offered_at_once() {
-    let cluster = Cluster::new(1, 1, 1, MILD);
-    let mut gateway = cluster.gateway(0);
-    let crowd: Vec<LearnerId> = (1..=300).map(LearnerId).collect();
-    let round = Round(1);
-    for &learner in &crowd {
-        gateway.handle(GatewayInput::Came(learner, ConnId(learner.0.into()), None));
-    }
-    gateway.handle(collect(round, 0));
-    assert_eq!(words(&mut gateway).len(), crowd.len(), "all are asked");
-    let (first, rest) = crowd.split_at(100);
-    for part in [first, rest] {
-        for &learner in part {
-            gateway.handle(answer(&cluster, learner, ConnId(learner.0.into()), round));
-        }
-        assert_eq!(offers(&words(&mut gateway)), [part]);
-    }
-    let mut again = |heard| {
-        gateway.handle(collect(round, heard));
-        offers(&words(&mut gateway))
-    };
-    let none: [Vec<LearnerId>; 0] = [];
-    assert_eq!(again(100), none, "the rest may be on its way");
-    assert_eq!(again(299), [&crowd[..]], "one was lost");
-    assert_eq!(again(300), none, "all are heard");
-    gateway.handle(collect(Round(2), 0));
-    assert_eq!(offers(&words(&mut gateway)), none, "they are of the round before");
-}
-
-/// What a gateway says of rounds, but who is there.
-fn words(gateway: &mut Gateway) -> Vec<GatewayOrder> {
-    let is_word = |order: &GatewayOrder| {
-        !matches!(order, GatewayOrder::Reply(Reply::Here { .. }) | GatewayOrder::Seen(..))
-    };
-    std::iter::from_fn(|| gateway.poll()).filter(is_word).collect()
-}
-
-/// Of whom updates are offered, by the message.
-fn offers(orders: &[GatewayOrder]) -> Vec<Vec<LearnerId>> {
-    let offered = |order: &GatewayOrder| match order {
-        GatewayOrder::Reply(Reply::Offers { offers, .. }) => {
-            Some(offers.iter().map(|offer| offer.learner).collect())
-        }
-        _ => None,
-    };
-    orders.iter().filter_map(offered).collect()
-}
-
-fn collect(round: Round, heard: u32) -> GatewayInput {
-    let heard = BTreeMap::from([(GatewayId(0), heard)]);
-    GatewayInput::Notice(Notice::Collect { round, invited: None, heard })
-}
-
-fn answer(cluster: &Cluster, learner: LearnerId, conn: ConnId, round: Round) -> GatewayInput {
-    let run = &cluster.run;
-    let body = run.codec.encode(&run.segments, &vec![1e-3; run.fragments.len(P)]);
-    let (id, serial, base, seen, checksum) = (RunId(1), Serial(1), Version(0), Vec::new(), checksum(&body));
-    let update = Update { run: id, fragment: P, serial, base, steps: 10, tokens: 80, body, checksum, seen };
-    GatewayInput::Update(learner, conn, round, run.verifier.verify(update), STANDING)
 }

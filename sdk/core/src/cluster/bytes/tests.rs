@@ -11,7 +11,7 @@ use crate::diloco::syncer::Paces;
 use crate::diloco::{
     FragmentId, LearnerId, MergeEntry, MergeRule, OuterSpec, Repute, Round, Serial, Summing, Version,
 };
-use crate::wire::{Fingerprint, Share};
+use crate::wire::{Fingerprint, Refusal, Share};
 
 fn merge() -> MergeEntry {
     let (round, fragment, base, version) = (Round(7), FragmentId(2), Version(5), Version(7));
@@ -72,6 +72,7 @@ fn notices() -> Vec<Notice> {
         collect(7, Some([3, 300_000].map(LearnerId).into())),
         weigh(0.1),
         Notice::Ended(Round(7)),
+        Notice::Refused { round: Round(7), refused: vec![(LearnerId(3), Serial(4), Refusal::Norm)] },
     ]
 }
 

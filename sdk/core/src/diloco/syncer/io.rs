@@ -6,8 +6,8 @@ use super::{Followed, Regard, RemakeJob, Undo, Upward};
 use crate::audit::{AuditJob, Judged, Verdict};
 use crate::diloco::{Decision, Doubt, Entry, MergeFailure, MergeJob, MergeOutcome, Verified};
 use crate::wire::{
-    Bye, ConnId, Fate, Fingerprint, FragmentId, Hello, LearnerId, LearnerState, LeaseId, Message, Round,
-    Serial, Share, Version,
+    Bye, ConnId, Fate, Fingerprint, FragmentId, Hello, LearnerId, LearnerState, LeaseId, Message, Refusal,
+    Round, Serial, Share, Version,
 };
 
 /// Something that happened.
@@ -52,7 +52,14 @@ pub enum Input {
     /// Who leads the rounds of a fragment asks a learner by its connection for its progress.
     Asked { fragment: FragmentId, learner: LearnerId, conn: ConnId, round: Round },
     /// An update that was passed on is not merged.
-    Unmerged { fragment: FragmentId, learner: LearnerId, conn: ConnId, serial: Serial },
+    Unmerged {
+        fragment: FragmentId,
+        learner: LearnerId,
+        conn: ConnId,
+        serial: Serial,
+        /// What is wrong with it, unless it only came too late.
+        refusal: Option<Refusal>,
+    },
     /// A fragment has a new version, by the word of who leads its rounds.
     Followed(Box<Followed>),
     /// A round of a fragment is over and led to no version, by the word of who leads them.

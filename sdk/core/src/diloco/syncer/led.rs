@@ -20,7 +20,8 @@ use super::{Answer, Event, Followed, Output, Paces, Syncer, Upward};
 use crate::diloco::books::LEASE_WINDOWS_MAX;
 use crate::diloco::{Merge, Paced, Part, Settled, Timing, Verified};
 use crate::wire::{
-    ConnId, Fate, FragmentId, LateReason, LearnerId, LeaseGrant, LeaseId, Message, Millis, Round, Serial,
+    ConnId, Fate, FragmentId, LateReason, LearnerId, LeaseGrant, LeaseId, Message, Millis, Refusal, Round,
+    Serial,
 };
 
 /// Bits of the number of an epoch that count epochs; the others tell processes apart.
@@ -266,12 +267,20 @@ impl Syncer {
     pub(super) fn on_unmerged(
         &mut self,
         fragment: FragmentId,
-        learner: LearnerId,
-        conn: ConnId,
+        (learner, conn): (LearnerId, ConnId),
         serial: Serial,
+        refusal: Option<Refusal>,
     ) {
-        if self.roster.conn(learner) == Some(conn) {
-            self.lose(fragment, learner, serial, 0);
+        if self.roster.conn(learner) != Some(conn) {
+            return;
+        }
+        match refusal.map(Fate::Refused) {
+            None => self.lose(fragment, learner, serial, 0),
+            Some(fate) => {
+                self.books.note_update(learner);
+                self.settle(Settled { round: None, fragment, learner, serial, tokens: 0, fate });
+                self.heed_refusals(conn, learner, &fate);
+            }
         }
     }
 

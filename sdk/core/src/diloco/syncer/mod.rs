@@ -185,8 +185,8 @@ impl Syncer {
             Input::Asked { fragment, learner, conn, round } => {
                 self.on_asked(now, fragment, learner, conn, round);
             }
-            Input::Unmerged { fragment, learner, conn, serial } => {
-                self.on_unmerged(fragment, learner, conn, serial);
+            Input::Unmerged { fragment, learner, conn, serial, refusal } => {
+                self.on_unmerged(fragment, (learner, conn), serial, refusal);
             }
             Input::Followed(followed) => self.on_followed(now, *followed),
             Input::Over(fragment, round) => self.on_over(fragment, round),

@@ -159,16 +159,21 @@ impl Syncer {
             }
             Err(fate) => {
                 self.settle(Settled { round: None, fragment, learner, serial, tokens, fate });
-                let refusals = self.books.refusals(learner);
-                if refusals >= self.config.refusals_max {
-                    let reason = format!(
-                        "{refusals} updates in a row were refused, the last one as {}: begin afresh, with fresh \
-                         parameters and the learning rate of the run",
-                        refusal_of(&fate)
-                    );
-                    self.refuse(conn, CloseCode::Untrusted, reason);
-                }
+                self.heed_refusals(conn, learner, &fate);
             }
+        }
+    }
+
+    /// Sends a learner away of whose updates too many in a row were refused, the last one by this `fate`.
+    pub(super) fn heed_refusals(&mut self, conn: ConnId, learner: LearnerId, fate: &Fate) {
+        let refusals = self.books.refusals(learner);
+        if refusals >= self.config.refusals_max {
+            let reason = format!(
+                "{refusals} updates in a row were refused, the last one as {}: begin afresh, with fresh parameters and \
+                 the learning rate of the run",
+                refusal_of(fate)
+            );
+            self.refuse(conn, CloseCode::Untrusted, reason);
         }
     }
 

@@ -4,8 +4,8 @@ use crate::diloco::syncer::{Answer, Followed, Input, Output, Syncer, SyncerConfi
 use crate::diloco::{Codec, checksum};
 use crate::testing::{larger, merge, part};
 use crate::wire::{
-    CloseCode, ConnId, FragmentId, Hello, Identity, LearnerId, LearnerState, Message, Millis, Progress,
-    Round, RunId, Serial, Share, Signature, Update, Version,
+    CloseCode, ConnId, Fate, FragmentId, Hello, Identity, LearnerId, LearnerState, Message, Millis, Progress,
+    Refusal, Round, RunId, Serial, Share, Signature, Update, Version,
 };
 
 const RUN: RunId = RunId(7);
@@ -221,4 +221,24 @@ fn what_the_owner_said_of_a_learner_awaits_it_everywhere() {
         _ => None,
     });
     assert_eq!(shares, Some(share), "{said:?}");
+}
+
+/// Goal: whoever leads elsewhere and refuses what a learner sends again and again has it begin afresh, as here.
+#[test]
+fn who_is_refused_elsewhere_again_and_again_begins_afresh() {
+    let mut syncer = with_learner();
+    let refusals_max = SyncerConfig::default().refusals_max;
+    for i in 1..=refusals_max {
+        let (serial, refusal) = (Serial(i.into()), Some(Refusal::Norm));
+        let unmerged = Input::Unmerged { fragment: P, learner: LEARNER, conn: CONN, serial, refusal };
+        let said = says(&mut syncer, unmerged);
+        let is_told = |out: &Output| {
+            matches!(out, Output::Send(CONN, Message::Receipt { fate: Fate::Refused(Refusal::Norm), .. }))
+        };
+        assert!(said.iter().any(is_told), "{said:?}");
+        let is_away = said
+            .iter()
+            .any(|out| matches!(out, Output::Close(CONN, bye) if bye.code == CloseCode::Untrusted));
+        assert_eq!(is_away, i == refusals_max, "{i}: {said:?}");
+    }
 }
