@@ -28,7 +28,7 @@ mod units;
 pub use experts::ExpertArgs;
 pub use file::{FileError, key_of, with_key};
 pub use layers::{CliError, Given, Sources, command, defaults, from_toml, parse, parse_over};
-pub use method::{MethodArgs, as_written};
+pub use method::{MethodArgs, as_written, one_of};
 pub use program::{Program, fail};
 pub use range::{SettingError, range, within};
 pub use units::{Bytes, Span, UnitError, some_time};

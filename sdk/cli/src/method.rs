@@ -108,8 +108,8 @@ fn apply_as_written<S: Serializer>(apply: &ApplyPolicy, to: S) -> Result<S::Ok, 
     }
 }
 
-/// Takes the name of one of `all`; the help lists them.
-fn one_of<T>(all: &'static [T], name_of: fn(T) -> &'static str) -> impl TypedValueParser<Value = T>
+/// Takes the name of one of `all`, by `name_of`; the help lists them.
+pub fn one_of<T>(all: &'static [T], name_of: fn(T) -> &'static str) -> impl TypedValueParser<Value = T>
 where
     T: Copy + Send + Sync + 'static,
 {

@@ -8,7 +8,7 @@ import type { LateReason, Refusal } from "@archipelago-train/learner";
 export type Code = "int4" | "e3m0" | "int2" | "int1" | "f32";
 
 /** How updates are merged. */
-export type MergeRule = "radial" | "mean";
+export type MergeRule = "radial" | "radial-all" | "mean";
 
 /** Whether what one island can do to a merge is bounded, as the syncer bounds it by itself. */
 export type Bounds = "on" | "off";

@@ -29,19 +29,23 @@ pub enum MergeRule {
     /// Each segment as its [`MergeClass`] says.
     #[default]
     Radial,
+    /// Radial-directional averaging everywhere, whatever the [`MergeClass`] says: a choice of ours.
+    #[serde(rename = "radial-all")]
+    RadialAll,
     /// Weighted mean everywhere.
     Mean,
 }
 
 impl MergeRule {
     /// All rules that there are.
-    pub const ALL: [Self; 2] = [Self::Radial, Self::Mean];
+    pub const ALL: [Self; 3] = [Self::Radial, Self::RadialAll, Self::Mean];
 
     /// Its name in settings, reports and JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Radial => "radial",
+            Self::RadialAll => "radial-all",
             Self::Mean => "mean",
         }
     }
@@ -286,7 +290,11 @@ impl MergeJob {
 
     /// Whether directions of updates are merged on `segment`.
     fn is_radial(&self, segment: &Segment) -> bool {
-        self.rule == MergeRule::Radial && segment.merge == MergeClass::Radial
+        match self.rule {
+            MergeRule::Radial => segment.merge == MergeClass::Radial,
+            MergeRule::RadialAll => true,
+            MergeRule::Mean => false,
+        }
     }
 
     /// What the updates weigh on `segment`.

@@ -13,6 +13,7 @@ mod goodput;
 mod heterogeneity;
 mod learners;
 mod lines;
+mod lockstep;
 mod poison;
 mod pool;
 mod regions;
@@ -20,6 +21,7 @@ mod report;
 mod scavenging;
 mod staleness;
 mod table;
+mod text;
 mod training;
 
 use std::fs;
@@ -64,6 +66,8 @@ enum Subject {
     Learners(learners::LearnersArgs),
     /// Loss of learners together beside data-parallel training, each at its best settings, with fresh seeds and text
     Gap(gap::GapArgs),
+    /// Loss of learners in lockstep beside data-parallel training: what it costs to average parameters every H steps
+    Lockstep(lockstep::LockstepArgs),
     /// Loss against updates that are old, long or of other batches, and against what joiners begin with
     Staleness(staleness::StalenessArgs),
     /// Loss against hostile learners of every kind, and who notices them
@@ -118,6 +122,7 @@ pub fn run(cli: &Cli, progress: &mut dyn FnMut(&str)) -> Result<String, Simulate
         }
         Subject::Learners(args) => answer(&learners::run(args, progress)?, args, &args.common.output),
         Subject::Gap(args) => answer(&gap::run(args, progress)?, args, &args.common.output),
+        Subject::Lockstep(args) => answer(&lockstep::run(args, progress)?, args, &args.common.output),
         Subject::Staleness(args) => answer(&staleness::run(args, progress)?, args, &args.common.output),
         Subject::Poison(args) => answer(&poison::run(args, progress)?, args, &args.common.output),
         Subject::Evidence(args) => answer(&evidence::run(args)?, args, &args.output),

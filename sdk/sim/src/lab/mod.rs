@@ -15,6 +15,7 @@ mod documents;
 mod examiner;
 mod idler;
 mod joining;
+mod lockstep;
 mod noticed;
 mod reader;
 mod recipe;

@@ -132,10 +132,16 @@ fn merges_as_the_class_says() {
 }
 
 #[test]
-fn the_rule_can_make_all_means() {
-    let mut job = job(Code::F32, &[(2, MergeClass::Radial)], &[(0, 1.0, &[2.0, 0.0]), (1, 1.0, &[0.0, 2.0])]);
-    job.rule = MergeRule::Mean;
-    assert_eq!(delta(job), [1.0, 1.0]);
+fn the_rule_can_do_the_same_to_all_segments() {
+    let (a, b): (&[f32], &[f32]) = (&[2.0, 0.0, 2.0, 0.0], &[0.0, 2.0, 0.0, 2.0]);
+    let merged = |rule| {
+        let parts = [(2, MergeClass::Radial), (2, MergeClass::Mean)];
+        delta(MergeJob { rule, ..job(Code::F32, &parts, &[(0, 1.0, a), (1, 1.0, b)]) })
+    };
+    let along = 2.0 * 0.5_f32.sqrt();
+    assert_eq!(merged(MergeRule::Radial), [along, along, 1.0, 1.0]);
+    assert_eq!(merged(MergeRule::RadialAll), [along; 4]);
+    assert_eq!(merged(MergeRule::Mean), [1.0; 4]);
 }
 
 #[test]

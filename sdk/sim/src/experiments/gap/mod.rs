@@ -9,7 +9,6 @@ mod keep;
 mod key;
 mod plan;
 mod tell;
-mod text;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -18,6 +17,7 @@ use archipelago_cli::within;
 use archipelago_sim::lab::LabError;
 use serde::Serialize;
 
+use super::text::Text;
 use super::training::{LEARNERS_MAX, TrainingArgs};
 use super::{CommonArgs, Report, pool};
 use crate::experiments::SimulateError;
@@ -25,7 +25,6 @@ pub use course::Course;
 use keep::{Kept, Made};
 use key::Key;
 use plan::{Plan, Run};
-use text::Text;
 
 /// Most tokens of all learners together.
 const TOKENS_MAX: f64 = 1e12;

@@ -8,8 +8,8 @@ use sha2::{Digest, Sha256};
 use super::GapArgs;
 use super::keep::Kept;
 use super::key::{Key, SIDES, Side, Which};
-use super::text::Text;
 use crate::experiments::SimulateError;
+use crate::experiments::text::Text;
 
 /// Lookahead as its authors use it beside AdamW.
 const LOOKAHEAD: Lookahead = Lookahead { steps: 6, share: 0.5 };

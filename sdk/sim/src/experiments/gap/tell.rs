@@ -6,7 +6,7 @@ use super::GapArgs;
 use super::keep::Kept;
 use super::key::{Side, Which};
 use super::plan::Plan;
-use super::text::Text;
+use crate::experiments::text::Text;
 use crate::experiments::{Axis, Case, Mark, Plot, Report, Scale, Series};
 
 /// Student's t below which 97.5 of 100 lie, for 1 to 30 degrees of freedom; above that it is nearly the normal's.

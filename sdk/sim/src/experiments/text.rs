@@ -1,4 +1,4 @@
-//! What is trained on, chosen by and told of.
+//! A text in three parts: what is trained on, chosen by and told of.
 
 use std::path::Path;
 use std::{fs, io};
@@ -13,14 +13,14 @@ use crate::experiments::training::TrainingArgs;
 const BYTES_MAX: u64 = 256 << 20;
 
 /// A text in three parts.
-pub(super) struct Text {
+pub struct Text {
     /// What to call it.
-    pub(super) name: String,
+    pub name: String,
     /// Tells it from others.
-    pub(super) digest: String,
+    pub digest: String,
     /// Documents, and bytes to train on, to choose by and to tell of.
-    pub(super) sizes: (usize, [usize; 3]),
-    pub(super) corpus: Corpus,
+    pub sizes: (usize, [usize; 3]),
+    pub corpus: Corpus,
 }
 
 impl Text {
@@ -29,7 +29,7 @@ impl Text {
     /// # Errors
     /// - `Disk`: it cannot be read.
     /// - `Refused`: it is too long, or too short.
-    pub(super) fn read(args: &TrainingArgs) -> Result<Self, SimulateError> {
+    pub fn read(args: &TrainingArgs) -> Result<Self, SimulateError> {
         let (name, documents) = match &args.data {
             None => (args.text.name(), pieces(args.text.generate().as_bytes())),
             Some(path) => {
