@@ -182,30 +182,25 @@ impl Track {
         self.queue.push_back(merged);
     }
 
-    /// The queued change that follows the version held, if there is one.
+    /// The queued change that follows the version held, if there is one. What is as old as that is forgotten.
     pub(super) fn next_queued(&mut self) -> Option<Merged> {
         let version = self.version?;
-        while let Some(merged) = self.queue.pop_front() {
-            if merged.base == version {
-                return Some(merged);
-            }
-            if merged.version > version {
-                self.queue.push_front(merged);
-                return None;
-            }
-        }
-        None
+        self.queue.retain(|merged| merged.version > version);
+        let next = self.queue.iter().position(|merged| merged.base == version)?;
+        self.queue.remove(next)
     }
 
     /// A version that the queue says exists but that cannot be reached through it.
     pub(super) fn gap(&self) -> Option<Version> {
-        self.queue.back().map(|merged| merged.version)
+        let newest = self.queue.iter().map(|merged| merged.version).max();
+        newest.filter(|newest| self.version.is_none_or(|held| held < *newest))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::{FragmentId, RunId};
 
     const KEEP: ApplyPolicy = ApplyPolicy::Keep { residue: true };
 
@@ -265,6 +260,30 @@ mod tests {
         track.welcome(Version(1), None, None);
         assert!(!track.include(Some(Version(1 << 32))), "a version of others");
         assert!(track.has_progress() && track.sent.is_none());
+    }
+
+    /// Goal: changes may come in any order, some of them for nothing; what is held is no gap.
+    #[test]
+    fn changes_are_taken_in_their_order_and_a_gap_is_ahead() {
+        let change = |base: u64, version: u64| Merged {
+            run: RunId(1),
+            fragment: FragmentId(0),
+            base: Version(base),
+            version: Version(version),
+            clock_tokens: 0,
+            body: Vec::new(),
+            checksum: 0,
+            digest: 0,
+        };
+        let mut track = Track { version: Some(Version(5)), ..Track::default() };
+        [(9, 10), (2, 3), (6, 7), (5, 6)].map(|(base, version)| track.queue(change(base, version)));
+        for version in [6, 7] {
+            assert_eq!(track.next_queued().map(|merged| merged.version), Some(Version(version)));
+            track.advance(Version(version), 0, KEEP);
+        }
+        assert_eq!((track.next_queued(), track.gap()), (None, Some(Version(10))));
+        track.advance(Version(10), 0, KEEP);
+        assert_eq!(track.gap(), None, "it is held");
     }
 
     #[test]
