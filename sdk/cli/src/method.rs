@@ -169,7 +169,7 @@ mod tests {
     fn what_does_not_exist_is_refused_with_what_does() {
         for (flag, value, part) in [
             ("--code", "int2", "int4, e3m0, f32"),
-            ("--merge", "median", "radial, mean"),
+            ("--merge", "median", "radial, radial-all, mean"),
             ("--apply", "blend=2", "SHARE from 0 to 1"),
         ] {
             let error = read(flag, value).unwrap_err();

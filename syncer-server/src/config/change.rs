@@ -98,7 +98,7 @@ mod tests {
         check(r#"{"no-such": 7}"#, "no-such is fixed for this run");
         check(r#"{"min-quorum": 0}"#, "--min-quorum");
         check(r#"{"grace-ratio": 1.5}"#, "grace-ratio 1.5 is out of range");
-        check(r#"{"merge": "median"}"#, "give one of radial, mean");
+        check(r#"{"merge": "median"}"#, "give one of radial, radial-all, mean");
         check(r#"{"cohort-max": 0}"#, "cohort-max 0 is out of range");
         check(r#"{"learners-max": [1]}"#, "neither a number nor a text");
         let wanted = serde_json::from_str(r#"{"merge": "mean", "stop-at-tokens": 9}"#).unwrap();

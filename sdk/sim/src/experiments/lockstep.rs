@@ -146,7 +146,8 @@ mod tests {
     #[test]
     fn learners_that_go_apart_end_elsewhere() {
         let few = "--learners 2 --tokens 8192 --batch 2 --every 1,16 --rules mean --seeds 1";
-        let args: LockstepArgs = defaults(&few.split_whitespace().collect::<Vec<_>>());
+        let plain = "--outer-lr 1 --outer-momentum 0";
+        let args: LockstepArgs = defaults(&format!("{few} {plain}").split_whitespace().collect::<Vec<_>>());
         let cases = run(&args, &mut |_| {}).unwrap().cases;
         assert!((cases[0].ours - cases[1].ours).abs() > 0.1, "{cases:?}");
         let error = run(&LockstepArgs { every: vec![0], ..args }, &mut |_| {}).unwrap_err();

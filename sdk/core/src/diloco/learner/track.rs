@@ -276,7 +276,9 @@ mod tests {
             digest: 0,
         };
         let mut track = Track { version: Some(Version(5)), ..Track::default() };
-        [(9, 10), (2, 3), (6, 7), (5, 6)].map(|(base, version)| track.queue(change(base, version)));
+        for (base, version) in [(9, 10), (2, 3), (6, 7), (5, 6)] {
+            track.queue(change(base, version));
+        }
         for version in [6, 7] {
             assert_eq!(track.next_queued().map(|merged| merged.version), Some(Version(version)));
             track.advance(Version(version), 0, KEEP);

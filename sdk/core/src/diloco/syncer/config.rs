@@ -63,7 +63,7 @@ impl Default for SyncerConfig {
         Self {
             quorum: QuorumPolicy::default(),
             outer: OuterSpec::default(),
-            momentum_warmup_ratio: 0.2,
+            momentum_warmup_ratio: 0.25,
             merge: MergeRule::Radial,
             influence: Influence::default(),
             downlink: DownlinkPolicy::default(),
