@@ -14,8 +14,11 @@ use serde::Serialize;
 use super::gap::Course;
 use super::{Mark, OutputArgs, Report, Series, SimulateError};
 
-/// Runs that `simulate gap` kept, in the folder.
-const KEPT: &str = "gap/tinyshakespeare.jsonl";
+/// Files of runs that `simulate gap` kept, in the folder, and what they are called beside the tables.
+const KEPT: [(&str, &str); 2] = [
+    ("gap/tinyshakespeare.jsonl", "by document, at best"),
+    ("gap/tinyshakespeare-6m.jsonl", "so too, twice as long"),
+];
 
 /// Settings of `simulate evidence`.
 #[derive(clap::Args, Clone, Debug, Serialize)]
@@ -36,19 +39,22 @@ pub struct EvidenceArgs {
 /// - `Refused`: a page has not the table that is drawn, or a line is no run.
 pub fn run(args: &EvidenceArgs) -> Result<Report, SimulateError> {
     let folder: &Path = &args.from;
-    let course = Course::read(&folder.join(KEPT))?;
+    let courses = KEPT.iter().map(|(file, _)| Course::read(&folder.join(file)));
+    let courses = courses.collect::<Result<Vec<_>, _>>()?;
     let drawn = pictures::all().into_iter().map(|picture| picture.draw(folder));
     let mut plots = drawn.collect::<Result<Vec<_>, _>>()?;
     // Beside what the tables say about the gap stands what the runs say that were kept.
     if let Some(plot) = plots.iter_mut().find(|plot| plot.name == pictures::GAPS) {
-        let (name, points) = ("by document, at best".into(), course.gaps("data-parallel"));
-        plot.series.push(Series { name, colour: 4, mark: Mark::Dot, points });
+        for (colour, ((_, name), course)) in (4..).zip(KEPT.iter().zip(&courses)) {
+            let (name, points) = ((*name).to_owned(), course.gaps("data-parallel"));
+            plot.series.push(Series { name, colour, mark: Mark::Dot, points });
+        }
     }
-    plots.extend(course.plots());
+    plots.extend(courses.iter().flat_map(Course::plots));
     Ok(Report {
         title: "Loss of learners together above what stands beside it, of the runs that were kept".into(),
         unit: "%",
-        cases: course.cases(),
+        cases: courses.iter().flat_map(Course::cases).collect(),
         points: Vec::new(),
         notes: vec!["The pages of the folder say what each plot shows, and what it does not show.".into()],
         plots,

@@ -50,7 +50,7 @@ fn gaps() -> Picture {
     let names = ["3 M tokens of all", "369 steps each", "6,000 steps each"];
     let mut lines: Vec<Line> =
         (0..).zip(names.iter().zip(headings)).map(|(i, (name, at))| of(name, i, at)).collect();
-    let small = line("small, 3 M tokens", 3, "DECISIONS.md", "Outer learning rate and momentum");
+    let small = line("small, 3 M tokens", 3, "DECISIONS.md", "Why 0.6 and 0.6, before");
     lines.push(Line { x: "M", y: "gap", numbers: 3..4, ..small });
     lines.extend((0..).zip(headings).map(|(i, at)| seeds(i, at)));
     Picture {
