@@ -24,7 +24,10 @@ test("figures and the sentence follow the status", async () => {
   syncer.say("status", { ...status, disk: { ...status.disk, tapeFault: "no space left" } });
   await says("#sentence", /^The run stands still: .*\(no space left\)\. It goes on by itself once the disk does\.$/);
   syncer.say("status", { ...status, disk: { ...status.disk, servicesFault: "NATS does not answer" } });
-  await says("#sentence", /^Nothing is merged, because NATS does not answer\. Learners train on, .* by itself once it does\.$/);
+  await says(
+    "#sentence",
+    /^Nothing is merged, because NATS does not answer\. Learners train on, .* by itself once it does\.$/,
+  );
   syncer.say("status", { ...status, connected: 0, live: 0, learnersTotal: 0 });
   await says("#sentence", /^Waiting for the first learner: share the link\.$/);
   syncer.say("status", { ...status, finishing: true });
