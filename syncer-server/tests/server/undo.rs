@@ -109,7 +109,9 @@ async fn harm_is_undone_and_told() {
         assert!(tokio::time::Instant::now() < patience, "it is measured");
     }
 
-    let was_undone = |log: &[String]| log.iter().any(|line| line.contains("was undone"));
+    // "Nothing was undone" is another line.
+    let is_of_harm = |line: &String| line.contains("that was undone");
+    let was_undone = |log: &[String]| log.iter().any(is_of_harm);
     while !was_undone(&log(&server).await) {
         let turn = AssertUnwindSafe(round(&mut honest, &mut other, HARM)).catch_unwind();
         // Once the other one is sent away nobody asks it any more, and it cannot answer.
@@ -120,9 +122,9 @@ async fn harm_is_undone_and_told() {
     }
     let lines = log(&server).await;
     assert!(was_undone(&lines), "{lines:?}, {:?}", losses(&server).await);
-    assert_turned_away(&server).await;
-    let line = lines.into_iter().find(|line| line.contains("was undone")).unwrap();
+    let line = lines.into_iter().find(is_of_harm).unwrap();
     assert!(line.contains("without what learner 2 sent"), "{line}");
+    assert_turned_away(&server).await;
     assert_eq!((trust(&server, 0).await, trust(&server, 1).await), ("trusted".into(), "out".into()));
     // It goes back to about what it would be, which the line names: how many rounds lie in between is chance.
     let [good, bad, without] = losses_in(&line);
@@ -139,7 +141,7 @@ async fn harm_is_undone_and_told() {
     assert!(found.undone.iter().all(|undone| undone.without == [LearnerId(2)]), "{found:?}");
     assert!(found.to_string().contains("was merged again without what learner 2 sent"), "{found}");
     let last = f64::from(found.losses.unwrap().last);
-    assert!(last <= without + 0.25 * (bad - without), "{line} → {last}");
+    assert!(last <= without + 0.5 * (bad - without), "{line} → {last}");
     let server = Server::start(measured(dir.path())).await;
     // The next process remembers.
     assert_turned_away(&server).await;
