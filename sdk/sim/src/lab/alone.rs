@@ -2,7 +2,7 @@
 
 use super::average::Average;
 use super::recipe::Sampler;
-use super::{Corpus, LabError, Noticed, Outcome, Reader, Recipe, Sample, Spent};
+use super::{Corpus, LabError, Outcome, Reader, Recipe, Sample};
 use archipelago_core::model::learning_rate;
 use archipelago_core::wire::InnerSpec;
 use archipelago_runtime::engine::Trainer;
@@ -47,26 +47,8 @@ impl Recipe {
             }
         }
         let loss = self.measure(corpus, trainer.params())?;
-        Ok(Outcome {
-            loss,
-            ends: self.ends(corpus, trainer.params(), average.as_ref())?,
-            broken: None,
-            tokens: trained,
-            tokens_merged: trained,
-            merged_by: Vec::new(),
-            grace_ms: 0,
-            spent: Spent { loss, tokens: trained, tokens_merged: trained },
-            steps_per_learner: f64::from(steps),
-            rounds: 0,
-            updates_merged: 0,
-            refused: 0,
-            virtual_ms: 0,
-            samples: sampler.end(),
-            harms: Vec::new(),
-            noticed: Noticed::default(),
-            cosines: Vec::new(),
-            shown: Vec::new(),
-        })
+        let ends = self.ends(corpus, trainer.params(), average.as_ref())?;
+        Ok(Outcome::of_steps(loss, ends, (trained, steps), sampler.end()))
     }
 }
 

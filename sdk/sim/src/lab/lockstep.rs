@@ -3,7 +3,7 @@
 use std::num::NonZeroU16;
 
 use super::recipe::Sampler;
-use super::{Corpus, LabError, Noticed, Outcome, Reader, Recipe, Sample, Spent};
+use super::{Corpus, LabError, Outcome, Reader, Recipe, Sample};
 use archipelago_core::diloco::{
     Codec, FragmentState, Fragments, MergeJob, OuterSpec, Summing, Version, Weighted,
 };
@@ -56,26 +56,11 @@ impl Recipe {
             }
         }
         let loss = self.measure(corpus, &whole.theta)?;
-        Ok(Outcome {
-            loss,
-            ends: self.ends(corpus, &whole.theta, None)?,
-            broken: None,
-            tokens: trained,
-            tokens_merged: trained,
-            merged_by: Vec::new(),
-            grace_ms: 0,
-            spent: Spent { loss, tokens: trained, tokens_merged: trained },
-            steps_per_learner: f64::from(steps),
-            rounds: whole.state.version.0,
-            updates_merged: whole.state.version.0 * u64::from(self.learners()),
-            refused: 0,
-            virtual_ms: 0,
-            samples: sampler.end(),
-            harms: Vec::new(),
-            noticed: Noticed::default(),
-            cosines: Vec::new(),
-            shown: Vec::new(),
-        })
+        let ends = self.ends(corpus, &whole.theta, None)?;
+        let rounds = whole.state.version.0;
+        let updates_merged = rounds * u64::from(self.learners());
+        let outcome = Outcome::of_steps(loss, ends, (trained, steps), sampler.end());
+        Ok(Outcome { rounds, updates_merged, ..outcome })
     }
 
     /// The outer step after this share of the tokens.

@@ -185,6 +185,33 @@ pub struct Outcome {
     pub shown: Vec<MachineShown>,
 }
 
+impl Outcome {
+    /// Of training outside of a world, in which no time passes and nobody is late or hostile: so many tokens in so many
+    /// steps.
+    pub(super) fn of_steps(loss: f32, ends: Ends, (tokens, steps): (u64, u32), samples: Vec<Sample>) -> Self {
+        Self {
+            loss,
+            ends,
+            broken: None,
+            tokens,
+            tokens_merged: tokens,
+            merged_by: Vec::new(),
+            grace_ms: 0,
+            spent: Spent { loss, tokens, tokens_merged: tokens },
+            steps_per_learner: f64::from(steps),
+            rounds: 0,
+            updates_merged: 0,
+            refused: 0,
+            virtual_ms: 0,
+            samples,
+            harms: Vec::new(),
+            noticed: Noticed::default(),
+            cosines: Vec::new(),
+            shown: Vec::new(),
+        }
+    }
+}
+
 impl Recipe {
     /// The run that follows, on `corpus`.
     #[must_use]
