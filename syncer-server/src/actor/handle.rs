@@ -124,6 +124,11 @@ impl ActorHandle {
         self.commands.send(command).await.is_ok()
     }
 
+    /// Resolves once the actor has ended.
+    pub async fn gone(&self) {
+        self.commands.closed().await;
+    }
+
     /// Θ̂ of `fragment` and its version; `None` if the actor has ended or there is no such fragment.
     pub async fn hat(&self, fragment: FragmentId) -> Option<(Version, Arc<Vec<f32>>)> {
         self.ask(|reply| Command::Hat(fragment, reply)).await

@@ -115,11 +115,17 @@ impl Membership {
         let (front, Facing { said, mut inputs }) =
             front(self.services.clone(), terms, initial, GATEWAY_TICK_MS);
         tokio::spawn(front.run(std::future::pending()));
-        let first = syncer.fragments().ids().next();
-        if let Some(fragment) = first {
-            tokio::spawn(self.health.clone().attend(self.services.clone(), fragment));
-        }
-        tokio::spawn(tell(self.health.clone(), actor.clone()));
+        // There is a first one in every run.
+        let asks = self.health.clone().attend(self.services.clone(), FragmentId(0));
+        let (tells, told) = (tell(self.health.clone(), actor.clone()), actor.clone());
+        // Others may use what this process shares when its part is over.
+        tokio::spawn(async move {
+            tokio::select! {
+                () = asks => {}
+                () = tells => {}
+                () = told.gone() => {}
+            }
+        });
         let (lost, is_lost) = oneshot::channel();
         tokio::spawn(async move {
             while let Some(input) = inputs.recv().await {
@@ -138,7 +144,7 @@ impl Membership {
     }
 }
 
-/// Tells the actor how what stands between the processes does, whenever that changes, until there is no actor.
+/// Tells the actor how what stands between the processes does, whenever that changes.
 async fn tell(health: Health, actor: ActorHandle) {
     let mut told = None;
     loop {
