@@ -134,8 +134,8 @@ pub struct ServeConfig {
     /// Live learners before the first round
     #[arg(long, value_name = "COUNT", default_value_t = 1, help_heading = "Learners")]
     pub learners_start: u32,
-    /// Learners invited to one round; of more, a rotating sample
-    #[arg(long, value_name = "COUNT", default_value_t = 64, help_heading = "Learners")]
+    /// Learners invited to one round; of more, a rotating sample, which makes training slower
+    #[arg(long, value_name = "COUNT", default_value_t = 256, help_heading = "Learners")]
     pub cohort_max: u32,
 
     /// For a class: prints a code to point phones at, and unless told otherwise listens on 0.0.0.0:7700, trains the

@@ -58,7 +58,7 @@ mod tests {
         assert!(compare(&ours, &ours).is_ok());
         let other = ServeConfig { cohort_max: 7, ..config };
         let error = compare(&ours, &agreed(&other)).unwrap_err().to_string();
-        assert!(error.contains("--cohort-max is 64 here") && error.contains("began with 7"), "{error}");
+        assert!(error.contains("--cohort-max is 256 here") && error.contains("began with 7"), "{error}");
         let error = compare(&ours, &ours[1..]).unwrap_err().to_string();
         assert!(error.contains(&ours[0].0) && error.contains("unknown"), "{error}");
     }

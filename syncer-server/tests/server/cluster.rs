@@ -348,6 +348,6 @@ async fn processes_with_other_settings_do_not_join() {
     one.status().await;
     let other = part(dirs[1].path(), &services, Role::Gateway);
     let error = Server::refused(ServeConfig { cohort_max: 3, ..other }).await.to_string();
-    assert!(error.contains("--cohort-max is 3 here") && error.contains("64"), "{error}");
+    assert!(error.contains("--cohort-max is 3 here") && error.contains("256"), "{error}");
     one.stop().await;
 }

@@ -29,6 +29,12 @@ impl OuterSpec {
     pub(crate) fn with_momentum_share(self, share: f64) -> Self {
         Self { momentum: (f64::from(self.momentum) * share.clamp(0.0, 1.0)) as f32, ..self }
     }
+
+    /// The same step, of which a merge takes this `share`, above 0 to 1: momentum is as it is.
+    #[must_use]
+    pub(crate) fn with_step_share(self, share: f64) -> Self {
+        Self { lr: (f64::from(self.lr) * share) as f32, ..self }
+    }
 }
 
 /// `v = μ v + Δ`, then `Θ = Θ − lr (Δ + μ v)`, in `f32`, of one parameter: `v` is its momentum, and `delta` (Δ) says
@@ -63,6 +69,13 @@ mod tests {
         let momentum = |share| spec.with_momentum_share(share).momentum;
         assert_eq!([-1.0, 0.0, 0.5, 1.0, 7.0].map(momentum), [0.0, 0.0, 0.25, 0.5, 0.5]);
         assert_eq!(spec.with_momentum_share(0.5).lr, 0.5);
+    }
+
+    #[test]
+    fn a_share_of_the_step_leaves_momentum_alone() {
+        let spec = OuterSpec { lr: 0.5, momentum: 0.8 };
+        assert_eq!(spec.with_step_share(0.25), OuterSpec { lr: 0.125, momentum: 0.8 });
+        assert_eq!(spec.with_step_share(1.0), spec);
     }
 
     #[test]

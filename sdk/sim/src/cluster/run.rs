@@ -80,7 +80,7 @@ pub(super) fn run(seed: u64) -> Run {
         again_ms: 300,
         sums_ms: 2_000,
         learners_start: 1,
-        cohort_max: 64,
+        cohort_max: 256,
         states_kept: 2,
     };
     let verifier = Verifier::new(Arc::clone(&fragments), codec);

@@ -84,6 +84,7 @@ impl Rounds {
         self.collecting()?;
         let state = self.state.take()?;
         let Phase::Collecting(open) = std::mem::replace(&mut self.phase, Phase::Idle) else { return None };
+        let outer = outer.with_step_share(open.share());
         let loads: Vec<Load> = open.taken.values().map(|taken| self.load(taken)).collect();
         let Weights { updates: weights, absent } =
             self.terms.influence.weights(&loads, self.terms.sync_every, known);

@@ -7,6 +7,7 @@
 
 mod admit;
 mod ask;
+mod collecting;
 mod influence;
 mod merge;
 mod remake;
@@ -29,8 +30,9 @@ use super::{
     CheckedBody, Codec, Decision, FragmentExpert, FragmentState, Launch, MergeRule, QuorumPolicy, Repute,
     RoundView, Segment, Standing, Timing,
 };
-use crate::wire::{Fate, FragmentId, InnerSpec, LearnerId, Millis, Mixture, Round, Serial, Version};
+use crate::wire::{Fate, FragmentId, InnerSpec, LearnerId, Millis, Mixture, Serial, Version};
 use admit::Admitted;
+use collecting::Collecting;
 use merge::Merging;
 use remake::Remaking;
 use usual::Usual;
@@ -100,24 +102,6 @@ enum Phase {
     Merging(Merging),
     /// What it was merged to is being undone.
     Remaking(Remaking),
-}
-
-/// A round that collects updates relative to the present version.
-#[derive(Debug)]
-struct Collecting {
-    round: Round,
-    launched: Millis,
-    /// When the one before it was: who was asked by then and has not answered had the patience of a whole round.
-    launched_before: Option<Millis>,
-    invited: BTreeSet<LearnerId>,
-    answered: BTreeSet<LearnerId>,
-    waiting: Waiting,
-    taken: BTreeMap<LearnerId, Taken>,
-    quorum_at: Option<Millis>,
-    /// The last round of a finishing run waits for everyone.
-    last_of: Option<u32>,
-    /// The decision that was reported last.
-    said: Option<Decision>,
 }
 
 /// An update that passed every check.
@@ -204,7 +188,7 @@ impl Rounds {
     /// If a round is under way: [`super::Schedule`] launches on idle fragments only.
     pub fn launch(&mut self, now: Millis, launch: Launch) -> Vec<LearnerId> {
         assert!(self.is_idle(), "one round on a fragment at a time");
-        let Launch { round, invited, last_of, .. } = launch;
+        let Launch { round, invited, sampled_of, last_of, .. } = launch;
         let taken = std::mem::take(&mut self.early);
         self.passed.clear();
         if !self.terms.is_additive {
@@ -226,6 +210,7 @@ impl Rounds {
             launched: now,
             launched_before,
             invited,
+            sampled_of,
             answered,
             waiting,
             taken,
@@ -377,17 +362,6 @@ impl Rounds {
         let everyone = QuorumPolicy { updates_min: NonZeroU32::MAX, ..self.terms.quorum };
         let open = self.collecting()?;
         Some(if open.last_of.is_some() { everyone } else { self.terms.quorum })
-    }
-}
-
-impl Collecting {
-    fn awaits(&self, learner: LearnerId) -> bool {
-        self.invited.contains(&learner) && !self.answered.contains(&learner)
-    }
-
-    fn answer(&mut self, learner: LearnerId) {
-        self.answered.insert(learner);
-        self.waiting.end(learner);
     }
 }
 

@@ -2,12 +2,10 @@
 
 mod experts;
 
-use std::collections::BTreeSet;
-
 use super::*;
 use crate::diloco::{Fragments, MergeCause, OuterSpec, Settled, checksum};
 use crate::testing::{layout, spec};
-use crate::wire::{ApplyPolicy, LateReason, Refusal, RunId, Update};
+use crate::wire::{ApplyPolicy, LateReason, Refusal, Round, RunId, Update};
 
 const RUN: RunId = RunId(1);
 const P: FragmentId = FragmentId(0);
@@ -81,7 +79,8 @@ fn update_of_experts(
 }
 
 fn launch(round: u64, invited: &[LearnerId]) -> Launch {
-    Launch { round: Round(round), fragment: P, invited: invited.iter().copied().collect(), last_of: None }
+    let invited = invited.iter().copied().collect();
+    Launch { round: Round(round), fragment: P, invited, sampled_of: None, last_of: None }
 }
 
 /// Merges what `rounds` holds, here and now.
@@ -119,6 +118,28 @@ fn a_round_from_launch_to_version() {
     assert!(
         rounds.is_idle() && rounds.state().unwrap().theta.iter().all(|value| (value + 0.25).abs() < 2e-3)
     );
+}
+
+/// Goal: however few of a crowd a round asks, everybody's progress counts once. One of four moves Θ by a quarter.
+#[test]
+fn a_sample_moves_the_parameters_by_its_share() {
+    let moved = |sampled_of, answers: &[LearnerId]| {
+        let (mut rounds, verifier) = fragment();
+        rounds.launch(Millis(0), Launch { sampled_of, ..launch(1, &[ANNE, BERT]) });
+        for &learner in answers {
+            let answer = update(&rounds, &verifier, 1, 0.4);
+            rounds.answer(Millis(5), learner, answer, &TRUSTED).unwrap();
+        }
+        let entry = merge(&mut rounds, Millis(9)).entry;
+        assert!(
+            rounds.state().unwrap().theta.iter().all(|value| (value + 0.4 * entry.outer.lr).abs() < 2e-3)
+        );
+        entry.outer.lr
+    };
+    assert_eq!(moved(None, &[ANNE]), 1.0, "all were asked");
+    assert_eq!(moved(Some(4), &[ANNE]), 0.25);
+    assert_eq!(moved(Some(4), &[ANNE, BERT]), 0.5);
+    assert_eq!(moved(Some(1), &[ANNE, BERT]), 1.0, "no more than all");
 }
 
 #[test]
@@ -345,8 +366,7 @@ fn only_the_job_under_way_comes_back() {
 #[test]
 fn the_last_round_waits_for_everyone_alive() {
     let (mut rounds, verifier) = fragment();
-    let invited = BTreeSet::from([ANNE, BERT]);
-    rounds.launch(Millis(0), Launch { round: Round(4), fragment: P, invited, last_of: Some(3) });
+    rounds.launch(Millis(0), Launch { last_of: Some(3), ..launch(4, &[ANNE, BERT]) });
     let update = update(&rounds, &verifier, 4, 0.1);
     rounds.answer(Millis(5), ANNE, update, &TRUSTED).unwrap();
     let decide = |rounds: &mut Rounds| rounds.decide(Millis(5), &Timing::default()).unwrap().decision;

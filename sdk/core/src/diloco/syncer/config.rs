@@ -39,7 +39,8 @@ pub struct SyncerConfig {
     pub learners_max: u32,
     /// Identities that the ledger remembers.
     pub identities_max: u32,
-    /// Learners invited to one round; above it a rotating sample is.
+    /// Learners invited to one round; above it a rotating sample is, which costs some of the loss (STALENESS.md in
+    /// `tests/evidence`).
     pub cohort_max: u32,
     /// A learner that is silent for longer is gone…
     pub silent_ms_max: u64,
@@ -70,7 +71,7 @@ impl Default for SyncerConfig {
             learners_start: 1,
             learners_max: 2_048,
             identities_max: 100_000,
-            cohort_max: 64,
+            cohort_max: 256,
             silent_ms_max: 20_000,
             hidden_ms_max: 600_000,
             lease_ms: 30_000,

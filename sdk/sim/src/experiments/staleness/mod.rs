@@ -24,6 +24,8 @@ pub enum Part {
     Joining,
     /// Learners of several batches, and of each of them alone, beside those of the batch in the middle.
     Batches,
+    /// A round asks a sample of 32 learners, beside rounds that ask all of them.
+    Sampled,
 }
 
 /// Settings of `simulate staleness`.
@@ -61,6 +63,9 @@ pub struct StalenessArgs {
     /// Batches of the learners, from the smallest on; a step of --batch windows takes --step-ms, others in proportion
     #[arg(long, value_name = "WINDOWS", value_delimiter = ',', default_values_t = [1, 8, 32])]
     pub batches: Vec<u32>,
+    /// Sizes of the sample that a round asks
+    #[arg(long, value_name = "COUNT", value_delimiter = ',', default_values_t = [16, 8, 4, 2])]
+    pub cohorts: Vec<u32>,
     /// Width of the model (a multiple of 8), in place of that of --preset
     #[arg(long, value_name = "COUNT", default_value_t = 32)]
     pub width: u32,
@@ -170,7 +175,7 @@ mod tests {
 
     fn report(flags: &str) -> Report {
         let small = "--steps 64 --width 8 --context 8 --batch 1 --sync-every 4 --fragments 2 --seeds 1 --samples 3 \
-                     --away-from 12 --rest 24 --away 24 --round-trips 3 --ramp-steps 12 --batches 1,2,4";
+                     --away-from 12 --rest 24 --away 24 --round-trips 3 --ramp-steps 12 --batches 1,2,4 --cohorts 4";
         let flags: Vec<&str> = small.split_whitespace().chain(flags.split_whitespace()).collect();
         run(&defaults(&flags), &mut |_| {}).unwrap()
     }
@@ -180,15 +185,15 @@ mod tests {
     fn every_part_has_its_lines() {
         let report = report("");
         let count = |part: &str| report.cases.iter().filter(|case| case.case.starts_with(part)).count();
-        let counts = ["far", "away", "joining", "batches"].map(count);
-        assert_eq!((counts, report.cases.len()), ([3, 4, 2, 4], 13), "{report:#?}");
+        let counts = ["far", "away", "joining", "batches", "sampled"].map(count);
+        assert_eq!((counts, report.cases.len()), ([3, 4, 2, 4, 1], 14), "{report:#?}");
         for case in &report.cases {
             assert!(case.ours.is_finite() && case.ours != 0.0, "{case:#?}");
             let same = report.cases.iter().filter(|other| other.ours == case.ours).count();
             assert_eq!(same, 1, "{case:#?} of {report:#?}");
         }
         let on_the_way = report.points.iter().filter(|point| point.case.contains(" after ")).count();
-        assert_eq!((report.points.len(), on_the_way), (13 + 2 * 3, 2 * 3), "{:#?}", report.points);
+        assert_eq!((report.points.len(), on_the_way), (14 + 2 * 3, 2 * 3), "{:#?}", report.points);
     }
 
     /// Who is away hands its progress in, and it is counted once.

@@ -19,6 +19,8 @@ pub(super) const LEARNERS: u32 = 8;
 pub(super) const ODD: usize = 7;
 /// Learners that join in the middle of the run.
 const JOINERS: u32 = 4;
+/// Learners of whom a round asks a sample.
+const CROWD: u32 = 32;
 
 /// Experiments and what is said of them, as parts are added.
 pub(super) struct Plan<'a> {
@@ -51,6 +53,7 @@ impl<'a> Plan<'a> {
                 Part::Away => plan.away()?,
                 Part::Joining => plan.joining()?,
                 Part::Batches => plan.batches()?,
+                Part::Sampled => plan.sampled()?,
             }
         }
         Ok(plan)
@@ -63,7 +66,18 @@ impl<'a> Plan<'a> {
         tokens: u64,
         change: impl FnOnce(&mut Recipe),
     ) -> Result<String, SimulateError> {
-        let (args, mut recipe) = (self.args, self.args.training.recipe(LEARNERS, tokens)?);
+        self.add_of(LEARNERS, name, tokens, change)
+    }
+
+    /// The same of so many `learners`.
+    fn add_of(
+        &mut self,
+        learners: u32,
+        name: String,
+        tokens: u64,
+        change: impl FnOnce(&mut Recipe),
+    ) -> Result<String, SimulateError> {
+        let (args, mut recipe) = (self.args, self.args.training.recipe(learners, tokens)?);
         let width = args.width;
         // As wide between as the reference is, for its width.
         (recipe.model.d_model, recipe.model.d_ff) = (width, width * 11 / 4);
@@ -187,6 +201,21 @@ impl<'a> Plan<'a> {
             let ours = self.of_batches(case.clone(), &batches, influence)?;
             self.line(case, &ours, &base);
         }
+        Ok(())
+    }
+
+    /// Samples of a crowd beside all of it.
+    fn sampled(&mut self) -> Result<(), SimulateError> {
+        let args = self.args;
+        let tokens = args.steps * self.step_tokens * u64::from(CROWD);
+        let mut of = |cohort_max| {
+            let name = format!("sampled, {cohort_max} of {CROWD}");
+            self.add_of(CROWD, name, tokens, |recipe| recipe.syncer.cohort_max = cohort_max)
+        };
+        let all = of(CROWD)?;
+        let samples: Vec<_> =
+            args.cohorts.iter().map(|&cohort_max| of(cohort_max)).collect::<Result<_, _>>()?;
+        samples.iter().for_each(|sample| self.line(sample.clone(), sample, &all));
         Ok(())
     }
 
