@@ -1,5 +1,6 @@
 //! A process that leads fragments: it claims those that nobody leads, up to its share, and gives them back on a stop.
 
+mod crew;
 mod fragment;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use crate::clock::{Clock, ms};
 use crate::patience::Patience;
 use crate::service::{Entry, Services};
 use crate::shares::{Shares, Write};
+use crew::Crew;
 
 /// Looks at the roster during one lease.
 const LOOKS_A_LEASE: u64 = 5;
@@ -44,18 +46,15 @@ pub struct OwnerSettings {
 pub async fn own(services: Services, settings: OwnerSettings, stop: impl Future<Output = ()> + Send) {
     let OwnerSettings { process, fragments, lease_ms, tick_ms, orders } = settings;
     let clock = Clock::start();
-    let mut tasks = JoinSet::new();
-    let mut leases = BTreeMap::new();
-    for terms in fragments {
-        let fragment = terms.rounds.fragment;
-        let (sender, lease) = watch::channel(None);
-        leases.insert(fragment, sender);
-        let (services, terms) = (services.clone(), OwnerTerms { process, ..terms });
+    let fragments: BTreeMap<FragmentId, OwnerTerms> =
+        fragments.into_iter().map(|terms| (terms.rounds.fragment, OwnerTerms { process, ..terms })).collect();
+    let shares = Shares::new(process, fragments.keys().copied(), lease_ms.max(LOOKS_A_LEASE));
+    let (there, led) = (services.clone(), fragments.keys().copied().collect::<Vec<_>>());
+    let crew = Crew::new(led, move |fragment, lease| {
         let told = (lease, orders.clone());
-        tasks.spawn(fragment::lead(services, terms, clock, told, tick_ms.max(1)));
-    }
-    let shares = Shares::new(process, leases.keys().copied(), lease_ms.max(LOOKS_A_LEASE));
-    let mut desk = Desk { services, clock, shares, leases, patience: Patience::default() };
+        fragment::lead(there.clone(), fragments[&fragment].clone(), clock, told, tick_ms.max(1))
+    });
+    let mut desk = Desk { services, clock, shares, crew, patience: Patience::default() };
     let mut beat = interval(ms(lease_ms.max(LOOKS_A_LEASE) / LOOKS_A_LEASE));
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     tokio::pin!(stop);
@@ -71,8 +70,7 @@ pub async fn own(services: Services, settings: OwnerSettings, stop: impl Future<
     }
     // First nobody leads here any more, and then others may.
     let writes = desk.shares.leave();
-    drop(desk.leases);
-    while tasks.join_next().await.is_some() {}
+    desk.crew.end().await;
     let services = desk.services;
     let leave = async {
         for Write { cell, holder, expect } in writes {
@@ -87,18 +85,26 @@ pub async fn own(services: Services, settings: OwnerSettings, stop: impl Future<
 }
 
 /// Where leases are claimed.
-struct Desk {
+struct Desk<L> {
     services: Services,
     clock: Clock,
     shares: Shares,
-    /// Until when each fragment is led here, as its task is told.
-    leases: BTreeMap<FragmentId, watch::Sender<Option<Millis>>>,
+    crew: Crew<L>,
     patience: Patience,
 }
 
-impl Desk {
+impl<L, F> Desk<L>
+where
+    L: Fn(FragmentId, watch::Receiver<Option<Millis>>) -> F,
+    F: Future<Output = ()> + Send + 'static,
+{
     /// Looks at the roster, and writes what is to be written, within `limit`.
     async fn beat(&mut self, limit: Duration) {
+        for fragment in self.crew.renew() {
+            tracing::error!("fragment {fragment}: leading it ended unexpectedly, and begins anew");
+            let given_back = self.shares.give_back(fragment);
+            self.put(given_back.into_iter().collect(), limit).await;
+        }
         let looked = match timeout(limit, self.services.roster.look()).await {
             Ok(looked) => self.patience.note(self.clock.now(), looked),
             Err(_) => None,
@@ -113,6 +119,10 @@ impl Desk {
         let writes = self.shares.look(self.clock.now(), entries);
         // What is given back is led no more before anybody can see that.
         self.tell();
+        self.put(writes, limit).await;
+    }
+
+    async fn put(&mut self, writes: Vec<Write>, limit: Duration) {
         let mut asked = JoinSet::new();
         for write in writes {
             let (roster, at) = (self.services.roster.clone(), self.clock.now());
@@ -132,8 +142,6 @@ impl Desk {
     /// Tells each fragment until when it is led here.
     fn tell(&self) {
         let now = self.clock.now();
-        for (fragment, lease) in &self.leases {
-            lease.send_replace(self.shares.until(now, *fragment));
-        }
+        self.crew.tell(|fragment| self.shares.until(now, fragment));
     }
 }

@@ -140,6 +140,12 @@ impl Shares {
         self.held.get(&fragment).map(|held| held.until).filter(|until| *until > now)
     }
 
+    /// Gives one back, if it holds it; what to write for that.
+    pub fn give_back(&mut self, fragment: FragmentId) -> Option<Write> {
+        let held = self.held.remove(&fragment)?;
+        Some(self.lease(fragment, None, held.revision))
+    }
+
     /// Gives all back; what to write for that.
     pub fn leave(&mut self) -> Vec<Write> {
         let held = std::mem::take(&mut self.held);
@@ -206,10 +212,8 @@ impl Shares {
         }
         let may_go =
             |held: &Held| held.adopted.is_none_or(|since| now.since(since) >= ADOPTED_LEASES * self.lease_ms);
-        let (&fragment, held) = self.held.iter().rev().find(|(_, held)| may_go(held))?;
-        let write = self.lease(fragment, None, held.revision);
-        self.held.remove(&fragment);
-        Some(write)
+        let (&fragment, _) = self.held.iter().rev().find(|(_, held)| may_go(held))?;
+        self.give_back(fragment)
     }
 }
 
