@@ -9,11 +9,13 @@ use archipelago_core::cluster::{Decree, OF_THE_RUN, Record};
 use tokio::time::sleep;
 
 use crate::error::ServiceError;
-use crate::persist::persist;
+use crate::persist::{persist, wait_for};
 use crate::service::{Services, Tape};
 
 /// The tape is looked at after so long: what the owner orders holds everywhere within a little more.
 const LOOK_EVERY: Duration = Duration::from_millis(300);
+/// A process that starts waits so long for a tape that does not answer.
+const BEGIN_WITHIN: Duration = Duration::from_secs(30);
 /// So many others may give something just before us, one after the other.
 const TRIES: u32 = 32;
 
@@ -78,10 +80,23 @@ impl Decrees {
     }
 
     /// The settings on which the processes of the run agree: those that the first one of them gave, or else `ours`.
+    /// Waits for a tape that does not answer yet.
     ///
     /// # Errors
     /// Those of [`Self::read`] and [`Tape::append`].
     pub async fn agree(&self, ours: &[(String, String)]) -> Result<Vec<(String, String)>, ServiceError> {
+        wait_for(BEGIN_WITHIN, || self.agree_at_once(ours)).await
+    }
+
+    /// All that were given so far, in order. Waits for a tape that does not answer yet.
+    ///
+    /// # Errors
+    /// Those of [`Self::read`].
+    pub async fn past(&self) -> Result<Vec<Decree>, ServiceError> {
+        wait_for(BEGIN_WITHIN, || self.read(0)).await
+    }
+
+    async fn agree_at_once(&self, ours: &[(String, String)]) -> Result<Vec<(String, String)>, ServiceError> {
         let record = Record::Decreed(Decree::Agreed(ours.to_vec()));
         loop {
             if let Some(first) = self.read(0).await?.into_iter().next() {

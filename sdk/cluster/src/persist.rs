@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::error::ServiceError;
 
@@ -22,5 +22,60 @@ pub(crate) async fn persist<T, F: Future<Output = Result<T, ServiceError>>>(ask:
         }
         sleep(pause).await;
         pause = (2 * pause).min(AGAIN_LONGEST);
+    }
+}
+
+/// Asks once more, for up to `limit`, as long as what is wrong may pass by itself: servers that have just begun elect
+/// somebody first.
+///
+/// # Errors
+/// The last one.
+pub(crate) async fn wait_for<T, F: Future<Output = Result<T, ServiceError>>>(
+    limit: Duration,
+    ask: impl Fn() -> F,
+) -> Result<T, ServiceError> {
+    let (until, mut pause) = (Instant::now() + limit, AGAIN_FIRST);
+    loop {
+        match ask().await {
+            Err(error) if error.is_passing() && Instant::now() + pause < until => tracing::info!("{error}"),
+            done => return done,
+        }
+        sleep(pause).await;
+        pause = (2 * pause).min(AGAIN_LONGEST);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    fn silent() -> ServiceError {
+        ServiceError::Silent { place: "NATS".into(), detail: "no leader yet".into() }
+    }
+
+    fn denied() -> ServiceError {
+        ServiceError::Denied { place: "NATS".into(), detail: "no rights".into() }
+    }
+
+    /// Goal: a process that starts together with its servers waits for them, and not for ever, and not for what stays
+    /// wrong.
+    #[tokio::test]
+    async fn what_passes_is_waited_for() {
+        let limit = Duration::from_secs(1);
+        let asked = AtomicU32::new(0);
+        let once = |error: fn() -> ServiceError, times: u32| {
+            asked.store(0, Ordering::Relaxed);
+            let asked = &asked;
+            wait_for(limit, move || async move {
+                let count = asked.fetch_add(1, Ordering::Relaxed);
+                if count < times { Err(error()) } else { Ok(count) }
+            })
+        };
+        assert_eq!(once(silent, 1).await, Ok(1));
+        assert_eq!(once(denied, 1).await, Err(denied()));
+        assert_eq!(once(silent, u32::MAX).await, Err(silent()));
+        assert!((2..=4).contains(&asked.load(Ordering::Relaxed)), "{asked:?}");
     }
 }

@@ -60,7 +60,7 @@ impl Hearing {
         config: &ServeConfig,
         orders: Orders,
     ) -> Result<Self, ServerError> {
-        let past = decrees.read(0).await;
+        let past = decrees.past().await;
         let past = past.map_err(|error| ServerError::Cluster { why: error.to_string() })?;
         let last = past.len() as u64;
         let mut hearing = Self {
