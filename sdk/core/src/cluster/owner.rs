@@ -10,7 +10,7 @@ use super::stage::{Leading, Stage, Step};
 use super::terms::OwnerTerms;
 use super::work::{Ended, Work};
 use super::{Notice, Order, Orders, Record, Reply, state_bytes, state_of};
-use crate::diloco::{Cohort, FragmentState, Launch, Rounds, checksum, cohort};
+use crate::diloco::{FragmentState, Launch, Rounds, checksum, cohort};
 use crate::wire::{LearnerId, Millis, Round, Version};
 
 /// A gateway that said nothing while an owner would have asked so often is gone.
@@ -328,13 +328,13 @@ impl Owner {
         leading.rounds.unask_all_but(&here);
         let (fragment, round) = (self.terms.rounds.fragment, Round(self.last + 1));
         let cohort_max = if is_last { u32::MAX } else { self.ordered.cohort_max };
-        let rounds = &leading.rounds;
-        let Cohort { invited, sampled_of } =
-            cohort(&here, cohort_max, self.last, |learner| !rounds.is_asked(learner));
+        let (everybody, rounds) = (here.len(), &leading.rounds);
+        let invited = cohort(&here, cohort_max, self.last, |learner| !rounds.is_asked(learner));
+        let is_sample = invited.len() < everybody;
         // The last rounds of all fragments are under way together.
         let last_of = is_last.then(|| self.terms.fragments.into());
-        let launch = Launch { round, fragment, invited, sampled_of, last_of };
-        let work = Work::launch(now, &mut leading.rounds, launch);
+        let work =
+            Work::launch(now, &mut leading.rounds, Launch { round, fragment, invited, last_of }, is_sample);
         (leading.step, leading.is_last) = (Step::Working(Box::new(work)), is_last);
         self.measured.note_launch(now, &self.terms);
         self.go_on(now);

@@ -54,9 +54,9 @@ pub(super) enum Ended {
 
 impl Work {
     /// Launches a round, which asks a sample or everybody.
-    pub(super) fn launch(now: Millis, rounds: &mut Rounds, launch: Launch) -> Self {
+    pub(super) fn launch(now: Millis, rounds: &mut Rounds, launch: Launch, is_sample: bool) -> Self {
         let round = launch.round;
-        let invited = launch.sampled_of.map(|_| launch.invited.clone());
+        let invited = is_sample.then(|| launch.invited.clone());
         rounds.launch(now, launch);
         Self {
             round,

@@ -15,8 +15,6 @@ pub struct Launch {
     pub fragment: FragmentId,
     /// Whose answers it waits for.
     pub invited: BTreeSet<LearnerId>,
-    /// Where those are a sample: how many learners answer when they are asked, at least 1.
-    pub sampled_of: Option<u32>,
     /// For the last round on the fragment, which waits for everyone: how many such rounds were launched together.
     pub last_of: Option<u32>,
 }

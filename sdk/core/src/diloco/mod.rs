@@ -57,5 +57,5 @@ pub(crate) use handover::{Launch, Settled};
 pub(crate) use quorum::RoundView;
 pub(crate) use roster::{Patience, Roster};
 pub(crate) use rounds::{Answered, Merge, Paced, Remade, Rounds};
-pub(crate) use schedule::{Cohort, Schedule, ScheduleTerms, Traffic, Turn, cohort};
+pub(crate) use schedule::{Schedule, ScheduleTerms, Traffic, Turn, cohort};
 pub(crate) use speed::average;

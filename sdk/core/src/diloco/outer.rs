@@ -30,7 +30,7 @@ impl OuterSpec {
         Self { momentum: (f64::from(self.momentum) * share.clamp(0.0, 1.0)) as f32, ..self }
     }
 
-    /// The same step, of which a merge takes this `share`, above 0 to 1: momentum is as it is.
+    /// The same with a rate of which a merge takes this `share`, above 0 to 1; momentum is as it is.
     #[must_use]
     pub(crate) fn with_step_share(self, share: f64) -> Self {
         Self { lr: (f64::from(self.lr) * share) as f32, ..self }

@@ -266,8 +266,8 @@ impl Schedule {
         let fragment = self.turn.next_fragment;
         self.turn.next_fragment = FragmentId((fragment.0 + 1) % self.terms.fragments);
         let turn = self.turn.next_round / u64::from(self.terms.fragments);
-        let cohort = cohort(live, self.terms.cohort_max, turn, answers);
-        self.launch(now, fragment, cohort, None)
+        let invited = cohort(live, self.terms.cohort_max, turn, answers);
+        self.launch(now, fragment, invited, None)
     }
 
     /// Launches the last round of each fragment on which none is under way, once a run ends.
@@ -289,8 +289,7 @@ impl Schedule {
         let (todo, free): (Vec<_>, Vec<_>) = std::mem::take(&mut ending.todo).into_iter().partition(is_busy);
         ending.todo = todo;
         let together = u32::try_from(free.len()).unwrap_or(u32::MAX);
-        let all = || Cohort { invited: live.clone(), sampled_of: None };
-        let last = |fragment| self.launch(now, fragment, all(), Some(together));
+        let last = |fragment| self.launch(now, fragment, live.clone(), Some(together));
         free.into_iter().map(last).collect()
     }
 
@@ -335,20 +334,14 @@ impl Schedule {
         &mut self,
         now: Millis,
         fragment: FragmentId,
-        Cohort { invited, sampled_of }: Cohort,
+        invited: BTreeSet<LearnerId>,
         last_of: Option<u32>,
     ) -> Launch {
         let round = Round(self.turn.next_round);
         self.turn.next_round += 1;
         self.launched = Some(now);
-        Launch { round, fragment, invited, sampled_of, last_of }
+        Launch { round, fragment, invited, last_of }
     }
-}
-
-/// Whom a round asks, as [`Launch`] has it.
-pub(crate) struct Cohort {
-    pub(crate) invited: BTreeSet<LearnerId>,
-    pub(crate) sampled_of: Option<u32>,
 }
 
 /// The live learners, or a sample of `cohort_max` that moves on with each `turn` of all fragments: a step for each
@@ -359,19 +352,17 @@ pub(crate) fn cohort(
     cohort_max: u32,
     turn: u64,
     answers: impl Fn(LearnerId) -> bool,
-) -> Cohort {
+) -> BTreeSet<LearnerId> {
     let size = (cohort_max.max(1) as usize).min(live.len());
     let (known, mute): (Vec<_>, Vec<_>) = live.iter().copied().partition(|&learner| answers(learner));
     // Of fewer than four seats a quarter is one now and then.
     let quarter = (size + (turn % 4) as usize) / 4;
     let mute_seats = mute.len().min(quarter.max(size.saturating_sub(known.len())));
     let seats = size - mute_seats;
-    let sampled_of = (size < live.len()).then(|| u32::try_from(known.len().max(1)).unwrap_or(u32::MAX));
     // A quarter comes in a rhythm of its own, which must not be that of the sample.
     let known = known.iter().cycle().skip((turn as usize).wrapping_mul(seats) % known.len().max(1));
     let mute = mute.iter().cycle().skip((scatter(turn) % mute.len().max(1) as u64) as usize);
-    let invited = known.take(seats).chain(mute.take(mute_seats)).copied().collect();
-    Cohort { invited, sampled_of }
+    known.take(seats).chain(mute.take(mute_seats)).copied().collect()
 }
 
 /// A number that looks like chance, another one for each `turn`: the upper bits of Knuth's multiplicative hash.

@@ -7,6 +7,7 @@
 mod bandwidth;
 mod error;
 mod evidence;
+mod failures;
 mod findings;
 mod gap;
 mod goodput;
@@ -70,6 +71,8 @@ enum Subject {
     Lockstep(lockstep::LockstepArgs),
     /// Loss against updates that are old, long or of other batches, and against what joiners begin with
     Staleness(staleness::StalenessArgs),
+    /// Loss after equal time while chips come and go, against the number of learners
+    Failures(failures::FailuresArgs),
     /// Loss against hostile learners of every kind, and who notices them
     Poison(poison::PoisonArgs),
     /// Plots of what the evidence holds: of runs that were kept, and of figures in the tables of its pages
@@ -124,6 +127,7 @@ pub fn run(cli: &Cli, progress: &mut dyn FnMut(&str)) -> Result<String, Simulate
         Subject::Gap(args) => answer(&gap::run(args, progress)?, args, &args.common.output),
         Subject::Lockstep(args) => answer(&lockstep::run(args, progress)?, args, &args.common.output),
         Subject::Staleness(args) => answer(&staleness::run(args, progress)?, args, &args.common.output),
+        Subject::Failures(args) => answer(&failures::run(args, progress)?, args, &args.common.output),
         Subject::Poison(args) => answer(&poison::run(args, progress)?, args, &args.common.output),
         Subject::Evidence(args) => answer(&evidence::run(args)?, args, &args.output),
     }

@@ -20,7 +20,7 @@ fn check(subject: &str, flag: &str, values: &[&str]) {
 #[test]
 fn bad_flags_are_named() {
     let huge = u64::MAX.to_string();
-    for subject in ["learners", "heterogeneity", "staleness", "poison"] {
+    for subject in ["learners", "heterogeneity", "staleness", "failures", "poison"] {
         check(subject, "batch", &["0", "4097", "4294967295"]);
         check(subject, "steps", &["0", "1000001", &huge]);
         if subject != "staleness" {

@@ -15,7 +15,6 @@ pub(super) struct Collecting {
     /// When the one before it was: who was asked by then and has not answered had the patience of a whole round.
     pub(super) launched_before: Option<Millis>,
     pub(super) invited: BTreeSet<LearnerId>,
-    pub(super) sampled_of: Option<u32>,
     pub(super) answered: BTreeSet<LearnerId>,
     pub(super) waiting: Waiting,
     pub(super) taken: BTreeMap<LearnerId, Taken>,
@@ -34,14 +33,5 @@ impl Collecting {
     pub(super) fn answer(&mut self, learner: LearnerId) {
         self.answered.insert(learner);
         self.waiting.end(learner);
-    }
-
-    /// The share of the learners who answer whose progress is in it, above 0 to 1; 1 where all were asked.
-    ///
-    /// Progress of those who were not asked rides on and comes later, and is longer then. If each sample moved Θ as far
-    /// as everybody would, everybody's progress would count once for each sample.
-    pub(super) fn share(&self) -> f64 {
-        let taken = self.taken.len().max(1) as f64;
-        self.sampled_of.map_or(1.0, |all| (taken / f64::from(all)).min(1.0))
     }
 }

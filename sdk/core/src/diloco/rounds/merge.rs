@@ -84,10 +84,11 @@ impl Rounds {
         self.collecting()?;
         let state = self.state.take()?;
         let Phase::Collecting(open) = std::mem::replace(&mut self.phase, Phase::Idle) else { return None };
-        let outer = outer.with_step_share(open.share());
         let loads: Vec<Load> = open.taken.values().map(|taken| self.load(taken)).collect();
         let Weights { updates: weights, absent } =
             self.terms.influence.weights(&loads, self.terms.sync_every, known);
+        let turns = open.taken.iter().map(|(learner, taken)| self.turns(*learner, taken.steps));
+        let outer = outer.with_step_share(step_share(turns.zip(&weights)));
         let experts = self.expert_weights(open.taken.values(), &loads, known);
         let total = absent + weights.iter().sum::<f64>();
         let mut updates = Vec::with_capacity(open.taken.len());
@@ -149,6 +150,7 @@ impl Rounds {
         let parts = shares.iter().map(|share| share.part).collect();
         let paced = |MergeShare { part, came, .. }: &MergeShare| {
             self.came.insert(part.learner, *came);
+            self.merged_to.insert(part.learner, version);
             Paced { learner: part.learner, tokens: part.tokens, step_ms: part.step_ms() }
         };
         let paces = shares.iter().map(paced).collect();
@@ -216,6 +218,15 @@ impl Rounds {
         }
     }
 
+    /// Turns of the fragment whose steps an update of `learner` holds, at least 1: it may have missed some, and it may
+    /// have stood still in some of those.
+    fn turns(&self, learner: LearnerId, steps: u32) -> f64 {
+        let before = self.merged_to.get(&learner).copied();
+        let known = before.map_or(0, |before| self.versions.partition_point(|version| *version <= before));
+        let since = (self.versions.len() - known + 1) as f64;
+        since.min(f64::from(steps) / f64::from(self.terms.sync_every)).max(1.0)
+    }
+
     fn load(&self, taken: &Taken) -> Load {
         let newer = self.versions.len() - self.versions.partition_point(|&version| version <= taken.base);
         let &Taken { steps, tokens, repute, .. } = taken;
@@ -247,4 +258,18 @@ impl Rounds {
             }
         }
     }
+}
+
+/// The share of the outer step that a merge takes, above 0 to 1, by the turns and the weight of each of its updates.
+///
+/// Θ moves in each turn by what learners did in a turn. What one of them did in turns that it missed comes in one
+/// update, as long as all of those; others moved Θ meanwhile as if there were none but them. Taken whole it would count
+/// for as often as it was missed.
+fn step_share<'a>(updates: impl Iterator<Item = (f64, &'a f64)>) -> f64 {
+    let (mut share, mut total) = (0.0, 0.0);
+    for (turns, weight) in updates {
+        share += weight / turns;
+        total += weight;
+    }
+    if share > 0.0 { share / total } else { 1.0 }
 }

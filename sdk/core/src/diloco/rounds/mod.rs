@@ -93,6 +93,8 @@ pub struct Rounds {
     counted: BTreeMap<LearnerId, Millis>,
     /// When the last update of a learner that was merged had come.
     came: BTreeMap<LearnerId, Millis>,
+    /// The version that it was merged to.
+    merged_to: BTreeMap<LearnerId, Version>,
 }
 
 #[derive(Debug)]
@@ -143,6 +145,7 @@ impl Rounds {
             versions: VecDeque::new(),
             counted: BTreeMap::new(),
             came: BTreeMap::new(),
+            merged_to: BTreeMap::new(),
         }
     }
 
@@ -188,7 +191,7 @@ impl Rounds {
     /// If a round is under way: [`super::Schedule`] launches on idle fragments only.
     pub fn launch(&mut self, now: Millis, launch: Launch) -> Vec<LearnerId> {
         assert!(self.is_idle(), "one round on a fragment at a time");
-        let Launch { round, invited, sampled_of, last_of, .. } = launch;
+        let Launch { round, invited, last_of, .. } = launch;
         let taken = std::mem::take(&mut self.early);
         self.passed.clear();
         if !self.terms.is_additive {
@@ -210,7 +213,6 @@ impl Rounds {
             launched: now,
             launched_before,
             invited,
-            sampled_of,
             answered,
             waiting,
             taken,

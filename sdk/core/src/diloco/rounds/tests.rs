@@ -80,7 +80,7 @@ fn update_of_experts(
 
 fn launch(round: u64, invited: &[LearnerId]) -> Launch {
     let invited = invited.iter().copied().collect();
-    Launch { round: Round(round), fragment: P, invited, sampled_of: None, last_of: None }
+    Launch { round: Round(round), fragment: P, invited, last_of: None }
 }
 
 /// Merges what `rounds` holds, here and now.
@@ -120,26 +120,28 @@ fn a_round_from_launch_to_version() {
     );
 }
 
-/// Goal: however few of a crowd a round asks, everybody's progress counts once. One of four moves Θ by a quarter.
+/// Goal: what a learner did in turns that it missed counts once, and not once for each of them; H is six steps.
 #[test]
-fn a_sample_moves_the_parameters_by_its_share() {
-    let moved = |sampled_of, answers: &[LearnerId]| {
-        let (mut rounds, verifier) = fragment();
-        rounds.launch(Millis(0), Launch { sampled_of, ..launch(1, &[ANNE, BERT]) });
-        for &learner in answers {
-            let answer = update(&rounds, &verifier, 1, 0.4);
-            rounds.answer(Millis(5), learner, answer, &TRUSTED).unwrap();
+fn what_turns_were_missed_for_counts_once() {
+    let (mut rounds, verifier) = fragment();
+    let mut serial = 0;
+    let mut turn = |answers: &[(LearnerId, u32)]| {
+        serial += 1;
+        rounds.launch(Millis(serial * 1_000), launch(serial, &[ANNE, BERT]));
+        for &(learner, steps) in answers {
+            let answer = Verified { steps, ..update(&rounds, &verifier, serial, 0.01) };
+            rounds.answer(Millis(serial * 1_000 + 5), learner, answer, &TRUSTED).unwrap();
         }
-        let entry = merge(&mut rounds, Millis(9)).entry;
-        assert!(
-            rounds.state().unwrap().theta.iter().all(|value| (value + 0.4 * entry.outer.lr).abs() < 2e-3)
-        );
-        entry.outer.lr
+        merge(&mut rounds, Millis(serial * 1_000 + 9)).entry.outer.lr
     };
-    assert_eq!(moved(None, &[ANNE]), 1.0, "all were asked");
-    assert_eq!(moved(Some(4), &[ANNE]), 0.25);
-    assert_eq!(moved(Some(4), &[ANNE, BERT]), 0.5);
-    assert_eq!(moved(Some(1), &[ANNE, BERT]), 1.0, "no more than all");
+    assert_eq!(turn(&[(ANNE, 12), (BERT, 12)]), 1.0, "nobody moved anything before");
+    assert_eq!(turn(&[(ANNE, 6)]), 1.0);
+    assert_eq!(turn(&[(ANNE, 24)]), 1.0, "it is fast, and missed nothing");
+    assert_eq!(turn(&[(BERT, 18)]), 1.0 / 3.0, "the two turns before went by without it");
+    assert_eq!(turn(&[(ANNE, 6)]), 1.0, "it stood still in the one that it missed");
+    assert_eq!(turn(&[(ANNE, 6)]), 1.0);
+    let both = turn(&[(ANNE, 6), (BERT, 18)]);
+    assert!(both > 1.0 / 3.0 && both < 1.0, "by their weights: {both}");
 }
 
 #[test]

@@ -54,13 +54,6 @@ fn a_cohort_is_a_sample_that_moves_on_each_turn() {
     // Round 1 and 2 belong to turn 0, 3 to 5 to turn 1: each turn moves on by two.
     assert_eq!(first[1], learners([1, 2]));
     assert_eq!(second[0], learners([3, 4]));
-    let sampled_of = |schedule: &mut Schedule, everyone, answering: u32| {
-        schedule.next(Millis(0), everyone, |learner| learner.0 <= answering).sampled_of
-    };
-    assert_eq!(sampled_of(&mut schedule, &everyone, 4), Some(4));
-    assert_eq!(sampled_of(&mut schedule, &everyone, 3), Some(3), "of those who answer");
-    assert_eq!(sampled_of(&mut schedule, &everyone, 0), Some(1));
-    assert_eq!(sampled_of(&mut schedule, &learners(1..=2), 2), None, "these are all");
 }
 
 /// Goal: a crowd that is ready and never answers keeps nobody who trains out of a round, and may still prove itself.

@@ -128,6 +128,15 @@ pub struct Goodput {
     pub away: f64,
 }
 
+/// How one learner fared.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Stops {
+    /// Seconds of training, weighed with the share of its chips that took part and their speed.
+    pub trained_s: f64,
+    /// Stops, (from, until) in seconds, one after the other.
+    pub stopped_s: Vec<(f64, f64)>,
+}
+
 /// Why a cluster cannot be simulated.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum ClusterError {
@@ -177,12 +186,7 @@ impl Cluster {
         let mut all = Goodput { goodput: 0.0, uptime: 0.0, interruptions: 0, stops: 0, away: 0.0 };
         // When nobody trained, so far as the learners looked at go.
         let mut down = vec![(0.0, end_s)];
-        let (each, more) = (self.chips / u64::from(self.learners), self.chips % u64::from(self.learners));
-        for learner in 0..u64::from(self.learners) {
-            let chips = each + u64::from(learner < more);
-            let rng = Rng::stream(seed, learner);
-            let mut learner = Learner::new(chips, self.elastic, &self.constants, rng);
-            learner.run(end_s);
+        for (chips, learner) in self.learners(seed, end_s) {
             let share = chips as f64 / self.chips as f64;
             all.goodput += share * learner.trained_s / end_s;
             all.away += share * learner.away_s / end_s;
@@ -192,6 +196,31 @@ impl Cluster {
         }
         all.uptime = 1.0 - down.iter().map(|(from, until)| until - from).sum::<f64>() / end_s;
         Ok(all)
+    }
+
+    /// The same of each learner by itself: when it stood still.
+    ///
+    /// # Errors
+    /// Those of [`Self::simulate`].
+    pub fn stops(&self, seed: u64, hours: f64) -> Result<Vec<Stops>, ClusterError> {
+        self.check(hours)?;
+        let stops = |(_, learner): (u64, Learner<'_>)| Stops {
+            trained_s: learner.trained_s,
+            stopped_s: learner.stopped,
+        };
+        Ok(self.learners(seed, hours * 3_600.0).map(stops).collect())
+    }
+
+    /// The chips of each learner, and how it fared.
+    fn learners(&self, seed: u64, end_s: f64) -> impl Iterator<Item = (u64, Learner<'_>)> {
+        let (each, more) = (self.chips / u64::from(self.learners), self.chips % u64::from(self.learners));
+        (0..u64::from(self.learners)).map(move |learner| {
+            let chips = each + u64::from(learner < more);
+            let rng = Rng::stream(seed, learner);
+            let mut learner = Learner::new(chips, self.elastic, &self.constants, rng);
+            learner.run(end_s);
+            (chips, learner)
+        })
     }
 
     fn check(&self, hours: f64) -> Result<(), ClusterError> {
