@@ -108,7 +108,7 @@ fn check(args: &FailuresArgs) -> Result<(), SimulateError> {
     }
     within("chips", args.chips as f64, 1.0..=1e8)?;
     within("steps", args.steps as f64, 1.0..=STEPS_MAX)?;
-    Ok(args.width.map_or(Ok(()), |width| size("width", width))?)
+    args.width.map_or(Ok(()), |width| size("width", width))
 }
 
 fn failing(learners: u32) -> String {
