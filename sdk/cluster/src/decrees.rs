@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use archipelago_core::cluster::{Decree, OF_THE_RUN, Record};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::error::ServiceError;
 use crate::persist::{persist, wait_for};
@@ -85,7 +85,7 @@ impl Decrees {
     /// # Errors
     /// Those of [`Self::read`] and [`Tape::append`].
     pub async fn agree(&self, ours: &[(String, String)]) -> Result<Vec<(String, String)>, ServiceError> {
-        wait_for(BEGIN_WITHIN, || self.agree_at_once(ours)).await
+        wait_for(Instant::now() + BEGIN_WITHIN, || self.agree_at_once(ours)).await
     }
 
     /// All that were given so far, in order. Waits for a tape that does not answer yet.
@@ -93,7 +93,7 @@ impl Decrees {
     /// # Errors
     /// Those of [`Self::read`].
     pub async fn past(&self) -> Result<Vec<Decree>, ServiceError> {
-        wait_for(BEGIN_WITHIN, || self.read(0)).await
+        wait_for(Instant::now() + BEGIN_WITHIN, || self.read(0)).await
     }
 
     async fn agree_at_once(&self, ours: &[(String, String)]) -> Result<Vec<(String, String)>, ServiceError> {

@@ -25,19 +25,20 @@ pub(crate) async fn persist<T, F: Future<Output = Result<T, ServiceError>>>(ask:
     }
 }
 
-/// Asks once more, for up to `limit`, as long as what is wrong may pass by itself: servers that have just begun elect
-/// somebody first.
+/// Asks again until `until` as long as nobody answers: servers that have just begun elect somebody first.
 ///
 /// # Errors
 /// The last one.
 pub(crate) async fn wait_for<T, F: Future<Output = Result<T, ServiceError>>>(
-    limit: Duration,
+    until: Instant,
     ask: impl Fn() -> F,
 ) -> Result<T, ServiceError> {
-    let (until, mut pause) = (Instant::now() + limit, AGAIN_FIRST);
+    let mut pause = AGAIN_FIRST;
     loop {
         match ask().await {
-            Err(error) if error.is_passing() && Instant::now() + pause < until => tracing::info!("{error}"),
+            Err(error @ ServiceError::Silent { .. }) if Instant::now() + pause < until => {
+                tracing::debug!("{error}");
+            }
             done => return done,
         }
         sleep(pause).await;
@@ -68,7 +69,7 @@ mod tests {
         let once = |error: fn() -> ServiceError, times: u32| {
             asked.store(0, Ordering::Relaxed);
             let asked = &asked;
-            wait_for(limit, move || async move {
+            wait_for(Instant::now() + limit, move || async move {
                 let count = asked.fetch_add(1, Ordering::Relaxed);
                 if count < times { Err(error()) } else { Ok(count) }
             })

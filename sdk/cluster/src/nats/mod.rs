@@ -18,11 +18,12 @@ use std::time::Duration;
 use archipelago_core::wire::FragmentId;
 use async_nats::jetstream::{self, context::ContextBuilder};
 use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, ServerAddr};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 
 pub(crate) use self::look::look;
 use crate::error::ServiceError;
 use crate::mark::Mark;
+use crate::persist::wait_for;
 use crate::service::Answer;
 
 /// A question has an answer after so long, or none.
@@ -125,18 +126,12 @@ impl Nats {
         until: Instant,
         what: impl Fn() -> Answer<'a, T>,
     ) -> Result<T, ServiceError> {
-        let mut pause = Duration::from_millis(50);
-        loop {
-            let done = match timeout(2 * ANSWER_WITHIN, what()).await {
-                Ok(done) => done,
-                Err(_) => Err(self.silent("no answer in time")),
-            };
-            match done {
-                Err(ServiceError::Silent { .. }) if Instant::now() + pause < until => sleep(pause).await,
-                done => return done,
-            }
-            pause = (2 * pause).min(ANSWER_WITHIN);
-        }
+        let what = &what;
+        wait_for(until, || async move {
+            let done = timeout(2 * ANSWER_WITHIN, what()).await;
+            done.unwrap_or_else(|_| Err(self.silent("no answer in time")))
+        })
+        .await
     }
 
     /// Why there was no answer: what the server said unasked, if it was about something that is not allowed.
