@@ -137,13 +137,10 @@ fn experiments(args: &FailuresArgs, seed: u64) -> Result<(Vec<Experiment>, Vec<f
     let share = |stops: &[Stops]| mean(stops.iter().map(|stops| stops.trained_s)) / seconds;
     let (mut all, mut shares) = (Vec::new(), Vec::new());
     let alone = |name: &str, share: f64| {
-        let mut recipe = recipe(args, 1, 1.0)?;
-        let step_tokens = u64::from(recipe.inner.batch) * u64::from(recipe.model.context);
         let steps = ((share * args.steps as f64) as u64).max(1);
-        recipe.inner.total_tokens = steps * step_tokens;
-        recipe.inner.warmup_tokens = (recipe.inner.total_tokens as f64 * args.training.warmup) as u64;
-        let alone_tokens = Some(steps * step_tokens);
-        Ok::<_, SimulateError>(Experiment { name: name.to_owned(), recipe, alone_tokens })
+        let tokens = steps * args.training.step_tokens()?;
+        let recipe = recipe(args, 1, tokens)?;
+        Ok::<_, SimulateError>(Experiment { name: name.to_owned(), recipe, alone_tokens: Some(tokens) })
     };
     all.push(alone(CALM, 1.0)?);
     for (name, cluster) in [(RIGID, Cluster::rigid(args.chips)), (ELASTIC, Cluster::new(args.chips, 1))] {
@@ -152,24 +149,26 @@ fn experiments(args: &FailuresArgs, seed: u64) -> Result<(Vec<Experiment>, Vec<f
     }
     for &learners in &args.learners {
         let stops = stops(Cluster::new(args.chips, learners))?;
-        shares.push(share(&stops));
-        all.push(Experiment {
-            name: calm(learners),
-            recipe: recipe(args, learners, 1.0)?,
-            alone_tokens: None,
-        });
-        let mut recipe = recipe(args, learners, share(&stops))?;
-        recipe.faults = faults(&stops);
+        let share = share(&stops);
+        shares.push(share);
+        let tokens = args.steps * training(args, learners).step_tokens()? * u64::from(learners);
+        let whole = recipe(args, learners, tokens)?;
+        all.push(Experiment { name: calm(learners), recipe: whole, alone_tokens: None });
+        let part = recipe(args, learners, (tokens as f64 * share) as u64)?;
+        let recipe = Recipe { faults: faults(&stops), ..part };
         all.push(Experiment { name: failing(learners), recipe, alone_tokens: None });
     }
     Ok((all, shares))
 }
 
-/// Training together for the whole time, of which `share` is trained.
-fn recipe(args: &FailuresArgs, learners: u32, share: f64) -> Result<Recipe, SimulateError> {
-    let training = TrainingArgs { batch: args.training.batch / learners, ..args.training.clone() };
-    let tokens = (args.steps * training.step_tokens()? * u64::from(learners)) as f64 * share;
-    let mut recipe = training.recipe(learners, tokens as u64)?;
+/// The settings of one of so many learners, which share the batch.
+fn training(args: &FailuresArgs, learners: u32) -> TrainingArgs {
+    TrainingArgs { batch: args.training.batch / learners, ..args.training.clone() }
+}
+
+/// Training for the whole time, with a schedule for so many tokens.
+fn recipe(args: &FailuresArgs, learners: u32, tokens: u64) -> Result<Recipe, SimulateError> {
+    let mut recipe = training(args, learners).recipe(learners, tokens)?;
     if let Some(width) = args.width {
         // As wide between as the reference is, for its width.
         (recipe.model.d_model, recipe.model.d_ff) = (width, width * 11 / 4);
@@ -194,23 +193,17 @@ fn faults(stops: &[Stops]) -> Vec<(u64, Fault)> {
 }
 
 fn plot(args: &FailuresArgs, found: &Found) -> Plot {
-    let line = |(colour, name): (u8, &str)| Series {
-        name: name.to_owned(),
-        colour,
-        mark: Mark::Line,
-        points: args.learners.iter().map(|&m| (f64::from(m), found[name].loss())).collect(),
-    };
-    let course = |(colour, name, of): (u8, &str, fn(u32) -> String)| Series {
+    let line = |(colour, name, of): (u8, &str, &dyn Fn(u32) -> String)| Series {
         name: name.to_owned(),
         colour,
         mark: Mark::Line,
         points: args.learners.iter().map(|&m| (f64::from(m), found[&of(m)].loss())).collect(),
     };
-    let mut series = vec![
-        course((0, "learners, while chips fail", failing)),
-        course((1, "learners, nothing fails", calm)),
-    ];
-    series.extend([(2, CALM), (3, ELASTIC), (4, RIGID)].map(line));
+    let mut series =
+        vec![line((0, "learners, while chips fail", &failing)), line((1, "learners, nothing fails", &calm))];
+    series.extend(
+        [(2, CALM), (3, ELASTIC), (4, RIGID)].map(|(at, name)| line((at, name, &|_| name.to_owned()))),
+    );
     let axis = |label: &str, scale| Axis { label: label.into(), scale };
     Plot {
         name: "failures".into(),
