@@ -38,8 +38,10 @@ async function learner(name) {
 
 const sentence = (page) => page.textContent("#sentence");
 const merged = (name, tokens = 0) =>
-  until(`tokens of ${name} to be merged`, async () =>
-    (await learner(name)).find((learner) => learner.tokensMerged > tokens),
+  until(
+    `tokens of ${name} to be merged`,
+    async () => (await learner(name)).find((learner) => learner.tokensMerged > tokens),
+    async () => JSON.stringify(await syncer.status()),
   );
 
 test("WebGPU, WebAssembly and native learners are merged into one model", async (t) => {

@@ -134,13 +134,13 @@ async function end(child) {
   clearTimeout(timer);
 }
 
-/** Asks again until `condition` gives something true, and returns that. */
-export async function until(what, condition) {
+/** Asks again until `condition` gives something true, and returns that. `told` says how things stand if it never does. */
+export async function until(what, condition, told = () => "") {
   const give_up = Date.now() + PATIENCE_MS;
   for (;;) {
     const found = await condition();
     if (found) return found;
-    if (Date.now() > give_up) throw new Error(`waited in vain for: ${what}`);
+    if (Date.now() > give_up) throw new Error(`waited in vain for: ${what} ${await told()}`.trim());
     await new Promise((resolve) => setTimeout(resolve, 100));
   }
 }
