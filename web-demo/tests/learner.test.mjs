@@ -14,9 +14,13 @@ before(async () => {
 });
 after(() => Promise.all([syncer?.stop(), gpuBrowser?.close(), plainBrowser?.close()]));
 
+/** The newest page of each name. */
+const pages = new Map();
+
 /** A page that trains under `name`. `trouble` collects what the console complains of. */
 async function contribute(context, name, engine = "auto", settings = {}, url = syncer.url) {
   const page = await context.newPage();
+  pages.set(name, page);
   const trouble = [];
   page.on("pageerror", (error) => trouble.push(String(error)));
   page.on("console", (message) => message.type() === "error" && trouble.push(message.text()));
@@ -41,7 +45,10 @@ const merged = (name, tokens = 0) =>
   until(
     `tokens of ${name} to be merged`,
     async () => (await learner(name)).find((learner) => learner.tokensMerged > tokens),
-    async () => JSON.stringify(await syncer.status()),
+    async () => {
+      const page = await pages.get(name)?.textContent("#sentence").catch(String);
+      return JSON.stringify({ page, status: await syncer.status() });
+    },
   );
 
 test("WebGPU, WebAssembly and native learners are merged into one model", async (t) => {
