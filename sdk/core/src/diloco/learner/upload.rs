@@ -111,7 +111,9 @@ impl Learner {
             return;
         }
         if sent.digest != digest {
-            // Its engine holds something else than the syncer published: no progress can be told from that.
+            // Its engine holds something else than the syncer published: no progress can be told from that, and the
+            // question, which is not asked twice, is answered once Θ̂ is fetched.
+            part.asked.push_back((fragment, sent.base));
             track.drift(now);
             return self.fetch_due(now);
         }

@@ -5,9 +5,8 @@ use super::*;
 use crate::diloco::{checksum, halves};
 use crate::wire::{FragmentId, Merged, Version};
 
-/// Goal: Θ̂ that turned out to be another than the syncer published is fetched, also if the connection is lost first.
-#[test]
-fn a_base_that_drifted_is_mended_after_a_lost_connection_too() {
+/// Two learners of which the first holds something else than the syncer published.
+fn one_drifted() -> Pair {
     let mut pair = Pair::new(&[1.0, 1.0]);
     pair.steps(50);
     let wrong: Vec<_> = pair.fragments.ids().map(|p| (p, vec![0.5; pair.fragments.len(p)])).collect();
@@ -15,6 +14,26 @@ fn a_base_that_drifted_is_mended_after_a_lost_connection_too() {
     for (fragment, values) in wrong {
         replica.as_mut().unwrap().load(fragment, &values, true, theta).unwrap();
     }
+    pair
+}
+
+/// Goal: Θ̂ that turned out to be another than the syncer published is fetched, and the questions that came before it
+/// did are answered, so that nothing more than the wrong Θ̂ is lost.
+#[test]
+fn a_base_that_drifted_is_mended() {
+    let mut pair = one_drifted();
+    let before = pair.merged()[&1];
+    pair.steps(100);
+    assert!(pair.merged()[&1] > before + 40, "{before} → {:?}", pair.merged());
+    let (_, account) = pair.syncer.ledger().accounts().next().unwrap();
+    let least = account.tokens_merged.iter().min().unwrap();
+    assert!(*least > before + 40, "{before} → {account:?}: each fragment of it is merged again");
+}
+
+/// Goal: also if the connection is lost first.
+#[test]
+fn a_base_that_drifted_is_mended_after_a_lost_connection_too() {
+    let mut pair = one_drifted();
     pair.deaf.insert(0);
     pair.steps(50);
     let before = pair.merged()[&1];
