@@ -209,7 +209,7 @@ fn poison() -> Picture {
         y: ("loss above honest ones alone, %", Scale::Linear),
         lines: vec![
             hostile("mean", Mark::Dot, "loss above clean, %", 1),
-            hostile("each seed", Mark::Hollow, "each seed", 3),
+            hostile("each seed", Mark::Hollow, "each seed", 5),
         ],
     }
 }
@@ -220,6 +220,6 @@ fn noticed() -> Picture {
         title: "When two hostile learners of ten were noticed",
         x: ("no mark: never", Scale::Names(Vec::new())),
         y: ("rounds, of about 420", Scale::Linear),
-        lines: vec![hostile("each seed", Mark::Hollow, "noticed after rounds, of about 420", 3)],
+        lines: vec![hostile("mean", Mark::Dot, "noticed after rounds, of about 420", 1)],
     }
 }
