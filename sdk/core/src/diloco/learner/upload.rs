@@ -113,7 +113,10 @@ impl Learner {
         if sent.digest != digest {
             // Its engine holds something else than the syncer published: no progress can be told from that, and the
             // question, which is not asked twice, is answered once Θ̂ is fetched.
-            part.asked.push_back((fragment, sent.base));
+            // A question that came meanwhile, over another connection, takes its place.
+            if part.asked.iter().all(|&(asked, _)| asked != fragment) {
+                part.asked.push_back((fragment, sent.base));
+            }
             track.drift(now);
             return self.fetch_due(now);
         }
