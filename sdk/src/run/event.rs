@@ -109,7 +109,7 @@ pub struct Report {
     pub updates_late: u64,
     /// Updates refused, by receipt.
     pub updates_refused: u64,
-    /// Merged tokens of the whole run, as last heard.
+    /// Merged tokens of the whole run that count for its schedule, as last heard.
     pub clock_tokens: u64,
     /// Mean loss of the steps since the last report, in nats per token; none without a step.
     pub loss: Option<f32>,

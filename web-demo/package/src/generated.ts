@@ -66,7 +66,7 @@ export type Report = {
   updatesLate: number,
   /** Updates refused, by receipt. */
   updatesRefused: number,
-  /** Merged tokens of the whole run, as last heard. */
+  /** Merged tokens of the whole run that count for its schedule, as last heard. */
   clockTokens: number,
   /** Mean loss of the steps since the last report, in nats per token; none without a step. */
   loss: number | null,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::clock::FragmentClock;
 use super::{GatewayId, OwnerTerms, Record};
 use crate::diloco::syncer::Paces;
 use crate::diloco::{OuterSpec, Timing, average};
@@ -21,19 +22,25 @@ pub(super) struct Measured {
     /// When the last round was launched, in milliseconds, or a moment from which the next one counts. That may lie
     /// before the clock began.
     launched: Option<i64>,
-    /// Tokens that are merged on the fragment: the clock of the outer step.
-    tokens: u64,
+    /// By which the outer step goes.
+    clock: FragmentClock,
 }
 
 impl Measured {
     /// Nothing is, but what `terms` begin with.
     pub(super) fn new(terms: &OwnerTerms) -> Self {
-        Self { timing: terms.timing, paces: BTreeMap::new(), is_spread: false, launched: None, tokens: 0 }
+        Self {
+            timing: terms.timing,
+            paces: BTreeMap::new(),
+            is_spread: false,
+            launched: None,
+            clock: FragmentClock::default(),
+        }
     }
 
     /// Whether anything was merged.
     pub(super) fn has_begun(&self) -> bool {
-        self.tokens > 0
+        self.clock.has_begun()
     }
 
     /// By which rounds end.
@@ -43,22 +50,23 @@ impl Measured {
 
     /// Takes in all records that there are.
     pub(super) fn recount(&mut self, records: &[Record]) {
-        self.tokens = 0;
+        self.clock = FragmentClock::default();
         records.iter().for_each(|record| self.count(record));
     }
 
     /// Takes in one more record.
     pub(super) fn count(&mut self, record: &Record) {
         if let Record::Merged { merge, .. } = record {
-            let tokens = merge.parts.iter().map(|part| part.tokens).fold(0, u64::saturating_add);
-            self.tokens = self.tokens.saturating_add(tokens);
+            self.clock.count(merge);
         }
     }
 
     /// The outer step at this point of the run.
     pub(super) fn outer(&self, terms: &OwnerTerms) -> OuterSpec {
         match terms.momentum_warmup_tokens > 0.0 {
-            true => terms.outer.with_momentum_share(self.tokens as f64 / terms.momentum_warmup_tokens),
+            true => terms
+                .outer
+                .with_momentum_share(self.clock.schedule_tokens() as f64 / terms.momentum_warmup_tokens),
             false => terms.outer,
         }
     }

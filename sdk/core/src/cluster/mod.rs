@@ -31,6 +31,7 @@
 //!   it.
 
 mod bytes;
+mod clock;
 mod crowds;
 mod decree;
 mod follow;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
+use super::Belief;
 use crate::wire::{Fate, FragmentId, LearnerId, Round, Serial};
 
 /// The order to begin a round, from [`super::Schedule`] to [`super::Rounds`].
@@ -31,6 +32,17 @@ pub struct Repute {
     pub is_shown: Option<bool>,
 }
 
+impl Repute {
+    /// Whether it is believed that it trains.
+    pub(super) fn belief(&self) -> Belief {
+        match (self.is_doubted, self.is_shown) {
+            (true, _) => Belief::Doubted,
+            (false, Some(true)) => Belief::Shown,
+            (false, _) => Belief::Open,
+        }
+    }
+}
+
 /// What the roster and the books know of the sender of an update, for the rounds of a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Standing {
@@ -47,7 +59,7 @@ pub struct Standing {
     pub repute: Repute,
     /// It has a voice in what is usual: it need not prove itself any more, or nobody is there who need not.
     pub has_voice: bool,
-    /// The run's merged tokens, the clock of the inner learning rate.
+    /// The run's merged tokens that count for its schedule: the clock of the learning rate.
     pub clock_tokens: u64,
 }
 

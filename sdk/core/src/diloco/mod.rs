@@ -4,6 +4,7 @@ pub use crate::wire::{ConnId, FragmentId, LearnerId, LeaseId, Millis, Round, Run
 
 mod block;
 mod books;
+mod clock;
 mod correction;
 mod downlink;
 mod entry;
@@ -31,6 +32,7 @@ mod window;
 
 pub use crate::wire::{MergeClass, Tensor};
 pub use books::{Account, FateCounts, LeaseError, LeasePool, Ledger};
+pub use clock::Belief;
 pub use correction::{KEPT_BYTES, kept};
 pub use downlink::DownlinkPolicy;
 pub use entry::{Doubt, Entry, MergeEntry, Part, RemadeEntry};
@@ -50,7 +52,8 @@ pub use roster::Reins;
 pub use rounds::{Influence, RoundTerms, Verified, Verifier};
 
 // The five machines that `Syncer` routes among, and what they hand each other: nobody else drives them.
-pub(crate) use books::{BookTerms, Books, PROBATION_MS, Returned, Speed};
+pub(crate) use books::{BookTerms, Books, PROBATION_MS, Returned, Speed, TURN_MS_MAX};
+pub(crate) use clock::{early_tokens, usual_tokens};
 pub(crate) use correction::{Correction, unkept};
 pub(crate) use downlink::{Downlink, DownlinkTerms, Follow};
 pub(crate) use handover::{Launch, Settled};

@@ -69,7 +69,7 @@ pub struct Welcome {
     pub layout: LayoutHash,
     /// Current version of each fragment, `[P]`.
     pub versions: Vec<Version>,
-    /// The run's merged tokens so far: the inner schedule's clock.
+    /// The run's merged tokens so far that count for its schedule: the clock of the learning rate.
     pub clock_tokens: u64,
     /// For each fragment, the last update of this learner that was merged, `[P]`, and…
     pub merged: Vec<Option<Serial>>,
@@ -171,7 +171,7 @@ pub struct Merged {
     pub base: Version,
     /// The version that results.
     pub version: Version,
-    /// The run's merged tokens after this round.
+    /// The run's merged tokens after this round that count for its schedule.
     pub clock_tokens: u64,
     /// Coded change of Θ̂, see `diloco::quant`.
     #[serde(with = "serde_bytes")]

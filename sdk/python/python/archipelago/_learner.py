@@ -41,7 +41,7 @@ class Report:
         updates_merged: Updates that were merged.
         updates_late: Updates that came too late.
         updates_refused: Updates that were refused.
-        clock_tokens: Merged tokens of the whole run, as last heard.
+        clock_tokens: Merged tokens of the whole run that count for its schedule, as last heard.
         sync_ratio: The share of its time that training waited for this package, 0 to 1, since the first batch.
         sent_bytes: Bytes of payload sent.
         received_bytes: Bytes of payload received.

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use archipelago_core::diloco::{
-    FragmentId, LearnerId, MergeEntry, MergeRule, OuterSpec, Part, Serial, Summing, Version,
+    Belief, FragmentId, LearnerId, MergeEntry, MergeRule, OuterSpec, Part, Serial, Summing, Version,
 };
 
 use super::*;
@@ -43,6 +43,7 @@ fn merge(round: Round) -> Entry {
         checksum: u64::MAX - round.0,
         after_ms: Some(60_000),
         reach_steps: None,
+        belief: Belief::Open,
     };
     Entry::Merged(MergeEntry {
         round,

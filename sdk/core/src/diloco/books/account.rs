@@ -13,7 +13,7 @@ pub const PROBATION_MS: u64 = 600_000;
 /// In so many turns of all fragments at least: the time since the update before counts up to this part of
 /// [`PROBATION_MS`], so that nobody is known for having waited. Constant of ours.
 pub(super) const PROBATION_TURNS: u64 = 8;
-pub(super) const TURN_MS_MAX: u64 = PROBATION_MS / PROBATION_TURNS;
+pub(crate) const TURN_MS_MAX: u64 = PROBATION_MS / PROBATION_TURNS;
 
 /// One learner's account.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -65,6 +65,9 @@ pub struct Account {
     /// them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) doubted_tokens: Vec<u64>,
+    /// Tokens of `tokens_merged` that the schedule does not count yet, by fragment, `[P]` or none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) early_tokens: Vec<u64>,
     /// Tokens that were merged in a time that is known, and that time in milliseconds, all fragments together.
     #[serde(default)]
     pub(super) pace: (u64, u64),
@@ -96,6 +99,7 @@ impl Account {
             audit_fault: None,
             doubt: None,
             doubted_tokens: Vec::new(),
+            early_tokens: Vec::new(),
             pace: (0, 0),
         }
     }
@@ -115,6 +119,11 @@ impl Account {
     pub(super) fn tokens_counted(&self, p: usize) -> u64 {
         let of = |tokens: &[u64]| tokens.get(p).copied().unwrap_or_default();
         of(&self.tokens_merged).saturating_sub(of(&self.doubted_tokens))
+    }
+
+    /// Tokens of it that are merged on the fragment of this index, and that the schedule does not count yet.
+    pub(super) fn early_tokens(&self, p: usize) -> u64 {
+        self.early_tokens.get(p).copied().unwrap_or_default()
     }
 
     /// For how long it was merged, in milliseconds, all fragments together.

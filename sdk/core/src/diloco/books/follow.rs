@@ -46,8 +46,8 @@ pub(in crate::diloco) fn follow(
             ledger.settle(*learner, *fragment, *serial, fate)
         }
         Entry::Merged(merge) => {
+            ledger.note_merge(merge);
             for (part, settled) in merge.parts.iter().zip(merge.settled()) {
-                ledger.note_merged(part.learner, part.tokens, part.after_ms);
                 ledger.settle(part.learner, merge.fragment, part.serial, &settled.fate);
             }
         }

@@ -1,5 +1,6 @@
 //! The contribution ledger: every update meets one fate, every token is counted once.
 
+mod clock;
 mod elsewhere;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::FateCounts;
-use super::account::{Account, PROBATION_MS, PROBATION_TURNS, TURN_MS_MAX};
+use super::account::{Account, PROBATION_MS, PROBATION_TURNS};
 use super::accounts::Accounts;
 use crate::audit::Fault;
 use crate::diloco::Doubt;
@@ -21,6 +22,12 @@ pub struct Ledger {
     /// Values in each fragment, `[P]`: the weights of [`Self::tokens_merged`].
     fragment_lens: Vec<u32>,
     accounts: Accounts,
+    /// Tokens that one learner usually has in a merge, by fragment, `[P]` or none, 0 before that is known.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    usual_tokens: Vec<u64>,
+    /// Tokens that the schedule does not count yet, by fragment, `[P]`.
+    #[serde(skip)]
+    early_tokens: Vec<u64>,
     /// Who has which identity, by its hash.
     #[serde(skip)]
     identities: BTreeMap<[u8; 16], LearnerId>,
@@ -44,20 +51,27 @@ pub struct Ledger {
 struct Stored {
     fragment_lens: Vec<u32>,
     accounts: BTreeMap<LearnerId, Account>,
+    #[serde(default)]
+    usual_tokens: Vec<u64>,
 }
 
 impl From<Stored> for Ledger {
-    fn from(Stored { fragment_lens, accounts }: Stored) -> Self {
+    fn from(Stored { fragment_lens, accounts, usual_tokens }: Stored) -> Self {
         let identities = accounts.iter().map(|(&learner, account)| (account.identity, learner)).collect();
         let counted = |p: usize| accounts.values().map(move |account| account.tokens_counted(p));
         let sum = |p: usize| counted(p).fold(0, u64::saturating_add);
         let tokens_merged = (0..fragment_lens.len()).map(sum).collect();
+        let early = |p: usize| accounts.values().map(move |account| account.early_tokens(p));
+        let sum = |p: usize| early(p).fold(0, u64::saturating_add);
+        let early_tokens = (0..fragment_lens.len()).map(sum).collect();
         let strangers =
             accounts.iter().filter(|(_, account)| account.is_stranger()).map(|(&learner, _)| learner);
         let strangers = strangers.collect();
         Self {
             fragment_lens,
             accounts: accounts.into(),
+            usual_tokens,
+            early_tokens,
             identities,
             strangers,
             tokens_merged,
@@ -71,7 +85,7 @@ impl Ledger {
     /// An empty ledger for fragments of so many values.
     #[must_use]
     pub fn new(fragment_lens: Vec<u32>) -> Self {
-        Self::from(Stored { fragment_lens, accounts: BTreeMap::new() })
+        Self::from(Stored { fragment_lens, accounts: BTreeMap::new(), usual_tokens: Vec::new() })
     }
 
     /// The learner with this identity, if it was here before.
@@ -189,17 +203,6 @@ impl Ledger {
     #[must_use]
     pub(in crate::diloco) fn pace_before(&self) -> f64 {
         self.pace_before
-    }
-
-    /// Notes that an update of `learner` of so many `tokens` is merged that came `after_ms` after the one before it on
-    /// its fragment, if there was one.
-    pub(super) fn note_merged(&mut self, learner: LearnerId, tokens: u64, after_ms: Option<u64>) {
-        let Some(after_ms) = after_ms else { return };
-        self.accounts.change(learner, |account| {
-            let (before, ms) = account.pace;
-            account.pace = (before.saturating_add(tokens), ms.saturating_add(after_ms));
-            account.merged_ms = Some(account.merged_ms().saturating_add(after_ms.min(TURN_MS_MAX)));
-        });
     }
 
     /// Notes that updates of `learner` did harm: it has to prove itself anew.
@@ -335,19 +338,6 @@ impl Ledger {
         })
     }
 
-    /// Tokens of `account` that are merged and count: the mean over fragments, weighted by their sizes.
-    #[must_use]
-    pub fn tokens_merged(&self, account: &Account) -> u64 {
-        let counted: Vec<u64> = (0..self.fragment_lens.len()).map(|p| account.tokens_counted(p)).collect();
-        self.mean(&counted)
-    }
-
-    /// Tokens of the whole run that are merged; the clock of the inner schedule.
-    #[must_use]
-    pub fn clock_tokens(&self) -> u64 {
-        self.mean(&self.tokens_merged)
-    }
-
     /// Tokens of the whole run that were trained on, by learners of whom an update has come: the word alone of one
     /// that never sends anything says nothing of the run.
     #[must_use]
@@ -379,17 +369,6 @@ impl Ledger {
             0 => 1.0,
             trained => self.clock_tokens() as f64 / trained as f64,
         }
-    }
-
-    fn mean(&self, by_fragment: &[u64]) -> u64 {
-        let total: u128 = self.fragment_lens.iter().map(|&len| u128::from(len)).sum();
-        let sum: u128 = self
-            .fragment_lens
-            .iter()
-            .zip(by_fragment)
-            .map(|(&len, &n)| u128::from(len) * u128::from(n))
-            .sum();
-        u64::try_from(sum / total.max(1)).unwrap_or(u64::MAX)
     }
 }
 

@@ -13,6 +13,7 @@ mod ledger;
 mod piece;
 mod supply;
 
+pub(crate) use account::TURN_MS_MAX;
 pub use account::{Account, PROBATION_MS};
 pub use fates::FateCounts;
 pub(super) use follow::follow;
@@ -298,9 +299,7 @@ impl Books {
     /// Notes a merge for the tape, and for how long its learners have been merged by then. What became of their updates
     /// is to be settled next.
     pub fn note_merge(&mut self, entry: MergeEntry) {
-        for part in &entry.parts {
-            self.ledger.note_merged(part.learner, part.tokens, part.after_ms);
-        }
+        self.ledger.note_merge(&entry);
         self.note(Entry::Merged(entry));
     }
 

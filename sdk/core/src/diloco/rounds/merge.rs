@@ -95,10 +95,21 @@ impl Rounds {
         let mut shares = Vec::with_capacity(open.taken.len());
         let each = open.taken.into_iter().zip(weights).zip(reaching(&loads)).enumerate();
         for (at, (((learner, taken), weight), reach)) in each {
-            let Taken { serial, base, steps, tokens, until, came, body, checksum, .. } = taken;
+            let Taken { serial, base, steps, tokens, repute, until, came, body, checksum, .. } = taken;
             let after_ms = self.came.get(&learner).map(|before| came.since(*before));
             let reach_steps = (reach != steps).then_some(reach);
-            let part = Part { learner, serial, base, steps, tokens, weight, checksum, after_ms, reach_steps };
+            let part = Part {
+                learner,
+                serial,
+                base,
+                steps,
+                tokens,
+                weight,
+                checksum,
+                after_ms,
+                reach_steps,
+                belief: repute.belief(),
+            };
             shares.push(MergeShare { part, weight: (weight / total) as f32, until, came });
             let experts = experts.iter().map(|of| of.weights[at]).collect();
             updates.push(Weighted { learner, weight, experts, steps: reach, body });

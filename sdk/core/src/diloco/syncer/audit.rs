@@ -31,7 +31,7 @@ impl Syncer {
 
     /// Keeps what is published of `fragment`.
     pub(super) fn shelve(&mut self, fragment: FragmentId) {
-        let clock_tokens = self.ledger().clock_tokens();
+        let clock_tokens = self.ledger().schedule_tokens();
         if let Some((version, hat)) = self.hat(fragment).filter(|_| self.docket.is_on()) {
             self.docket.publish(fragment, version, hat, clock_tokens);
         }

@@ -110,7 +110,7 @@ impl Syncer {
             spec: self.spec.clone(),
             layout: self.fragments.hash(),
             versions: self.rounds.iter().map(|rounds| rounds.version()).collect(),
-            clock_tokens: ledger.clock_tokens(),
+            clock_tokens: ledger.schedule_tokens(),
             merged: account.merged.clone(),
             unsettled: self.rounds.iter().map(|rounds| rounds.unsettled(learner)).collect(),
             leases: self.books.leased(learner),

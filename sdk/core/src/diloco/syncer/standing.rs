@@ -27,7 +27,7 @@ impl Syncer {
                 is_shown: self.shown.get(&learner).copied(),
             },
             has_voice: !is_new || !self.is_known_there(now),
-            clock_tokens: self.ledger().clock_tokens(),
+            clock_tokens: self.ledger().schedule_tokens(),
         }
     }
 

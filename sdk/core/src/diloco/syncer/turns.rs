@@ -290,7 +290,7 @@ impl Syncer {
         settled.into_iter().for_each(|settled| self.settle(settled));
         let clock_tokens = self.ledger().clock_tokens();
         if let Some(body) = body {
-            let run = self.run;
+            let (run, clock_tokens) = (self.run, self.ledger().schedule_tokens());
             self.publish(now, Merged { run, fragment, base, version, clock_tokens, body, checksum, digest });
         }
         self.event(Event::Merged {
@@ -340,7 +340,7 @@ impl Syncer {
         let warmup_tokens = self.config.momentum_warmup_ratio * self.spec.inner.total_tokens as f64;
         match warmup_tokens > 0.0 {
             true => {
-                self.config.outer.with_momentum_share(self.ledger().clock_tokens() as f64 / warmup_tokens)
+                self.config.outer.with_momentum_share(self.ledger().schedule_tokens() as f64 / warmup_tokens)
             }
             false => self.config.outer,
         }

@@ -146,7 +146,7 @@ impl Syncer {
                 let Some(Remade { entry, body, sync_ms }) = rounds.remade(now, outcome) else { return };
                 let RemadeEntry { round, base, version, checksum, digest, norm, .. } = entry;
                 self.books.note(Entry::Remade(entry));
-                let (run, clock_tokens) = (self.run, self.ledger().clock_tokens());
+                let (run, clock_tokens) = (self.run, self.ledger().schedule_tokens());
                 let merged = Merged { run, fragment, base, version, clock_tokens, body, checksum, digest };
                 self.publish(now, merged);
                 self.event(Event::Remade { round, fragment, version, norm, sync_ms });

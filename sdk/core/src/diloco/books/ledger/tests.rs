@@ -1,6 +1,8 @@
 //! The ledger by itself.
 
 use super::*;
+use crate::diloco::{Belief, MergeEntry, Part};
+use crate::testing;
 use crate::wire::{LateReason, Version};
 
 fn merged(tokens: u64) -> Fate {
@@ -98,7 +100,8 @@ fn each_fate_is_counted() {
 /// Merges an update of `learner` on each of two fragments, which came so long after the one before it.
 fn turn(ledger: &mut Ledger, learner: LearnerId, after_ms: Option<u64>) {
     for p in [0, 1] {
-        ledger.note_merged(learner, 1, after_ms);
+        let part = Part { after_ms, ..testing::part(learner, 1) };
+        ledger.note_merge(&testing::merge(FragmentId(p), part));
         ledger.settle(learner, FragmentId(p), Serial(1), &merged(1));
     }
 }
@@ -146,4 +149,60 @@ fn who_was_known_before_there_was_a_time_is_known() {
     let old = text.replace(",\"merged_ms\":16,\"pace\":[16,16]", "");
     assert_ne!(old, text);
     assert!(!read(&old).is_newcomer(learner, 2 * PROBATION_MS));
+}
+
+/// Merges an update on the first of two fragments, of equal size, of each of the learners of these tokens and beliefs,
+/// from 1 on, which came 10 s after the one before it.
+fn merge(ledger: &mut Ledger, parts: &[(u64, Belief)]) {
+    let part = |(&(tokens, belief), learner): (&(u64, Belief), u32)| Part {
+        after_ms: Some(10_000),
+        belief,
+        ..testing::part(LearnerId(learner), tokens)
+    };
+    let parts: Vec<Part> = parts.iter().zip(1..).map(part).collect();
+    ledger.note_merge(&MergeEntry { parts: parts.clone(), ..testing::merge(FragmentId(0), parts[0]) });
+    for part in parts {
+        ledger.settle(part.learner, FragmentId(0), Serial(1), &merged(part.tokens));
+    }
+}
+
+/// Goal: what a learner claims that nobody knows moves the schedule as far as two others would, also in a merge for
+/// itself; all that it trained counts for the run, and for the schedule once it has shown that it trains. A process
+/// that goes on from what was kept counts alike.
+#[test]
+fn the_schedule_waits_for_who_is_far_ahead() {
+    let mut ledger = Ledger::new(vec![1, 1]);
+    let _ = [1, 2, 3].map(|i| ledger.enrol(&Identity([i; 32]), "a", "cpu"));
+    let (open, shown) = (|tokens| (tokens, Belief::Open), |tokens| (tokens, Belief::Shown));
+    let moved = |ledger: &mut Ledger, parts: &[(u64, Belief)]| {
+        let before = (ledger.clock_tokens(), ledger.schedule_tokens());
+        merge(ledger, parts);
+        let text = serde_json::to_string(ledger).unwrap();
+        assert_eq!(serde_json::from_str::<Ledger>(&text).unwrap(), *ledger);
+        (ledger.clock_tokens() - before.0, ledger.schedule_tokens() - before.1)
+    };
+    assert_eq!(moved(&mut ledger, &[open(1_000), open(100)]), (550, 550), "nobody knows which of two lies");
+    assert_eq!(moved(&mut ledger, &[open(100), open(100), open(100)]), (150, 150));
+    let (_, at_once) = moved(&mut ledger, &[open(1_000), open(100), open(100)]);
+    assert!((200..220).contains(&at_once), "{at_once}");
+    let (all, alone) = moved(&mut ledger, &[open(1_000)]);
+    assert!(all == 500 && (100..130).contains(&alone), "{alone}");
+    let early = ledger.clock_tokens() - ledger.schedule_tokens();
+    let (_, back) = moved(&mut ledger, &[shown(1_000), shown(100), shown(100)]);
+    assert_eq!(back, 1_100, "twice its own");
+    let rest = early - 500;
+    assert_eq!(moved(&mut ledger, &[shown(1_000), shown(100), shown(100)]), (600, 600 + rest));
+    assert_eq!(ledger.schedule_tokens(), ledger.clock_tokens());
+}
+
+/// Goal: the tokens of a suspect do not count for the schedule, neither those of then nor the early ones of before.
+#[test]
+fn a_suspect_does_not_move_the_schedule() {
+    let mut ledger = Ledger::new(vec![1, 1]);
+    let learners = [1, 2, 3].map(|i| ledger.enrol(&Identity([i; 32]), "a", "cpu").0);
+    merge(&mut ledger, &[(1_000, Belief::Open), (100, Belief::Open), (100, Belief::Open)]);
+    ledger.suspect(learners[0], Some(Doubt { looks: 9 }));
+    let before = ledger.schedule_tokens();
+    merge(&mut ledger, &[(1_000, Belief::Doubted), (100, Belief::Shown), (100, Belief::Shown)]);
+    assert_eq!(ledger.schedule_tokens() - before, 100);
 }
