@@ -2,7 +2,7 @@
 
 use crate::diloco::syncer::{Event, Host, RemakeJob, Syncer};
 use crate::diloco::{
-    Belief, Entry, Layout, MergeClass, MergeEntry, MergeJob, MergeRule, OuterSpec, Part, Summing, Tensor,
+    Entry, Layout, MergeClass, MergeEntry, MergeJob, MergeRule, OuterSpec, Part, Summing, Tensor,
 };
 use crate::wire::{
     ApplyPolicy, Architecture, Bye, Code, ConnId, DataSpec, ExchangeSpec, FragmentId, InnerSpec, LearnerId,
@@ -91,7 +91,7 @@ pub(crate) fn part(learner: LearnerId, tokens: u64) -> Part {
         checksum: 0,
         after_ms: None,
         reach_steps: None,
-        belief: Belief::Open,
+        is_shown: false,
     }
 }
 

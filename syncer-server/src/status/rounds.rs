@@ -328,19 +328,9 @@ mod tests {
         ] {
             rounds.note(Millis(at), &event);
         }
-        let (updates, tokens, norm, clock_tokens) = (1, 7, 0.5, 7);
+        let (updates, tokens, norm) = (1, 7, 0.5);
         let (version, collect_ms, sync_ms) = (Version(5), 60, 15);
-        let event = Event::Merged {
-            round,
-            fragment,
-            version,
-            updates,
-            tokens,
-            norm,
-            clock_tokens,
-            collect_ms,
-            sync_ms,
-        };
+        let event = Event::Merged { round, fragment, version, updates, tokens, norm, collect_ms, sync_ms };
         rounds.note(Millis(1_075), &event);
 
         let [report] = &rounds.all(Millis(2_000)).rounds[..] else { panic!("one round") };

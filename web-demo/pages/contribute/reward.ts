@@ -128,7 +128,6 @@ export class Reward {
     if (this.#before === null) return;
     const tokens = this.#before.tokens + Math.max(0, report.tokensMerged - this.#elsewhere);
     this.#given = { tokens, trainMs: this.#before.trainMs + report.trainMs };
-    this.#all = Math.max(this.#all, report.clockTokens);
     keepGiven(this.#run, this.#given, new Date());
     say("part", partOf(tokens, this.#all));
   }

@@ -2,17 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use crate::diloco::{Belief, MergeEntry, Part, TURN_MS_MAX, early_tokens, usual_tokens};
+use crate::diloco::{MergeEntry, TURN_MS_MAX, Yardstick};
 use crate::wire::LearnerId;
 
 /// The clock of one fragment where there is no ledger: tokens that are merged on it, as far as they count for the
 /// schedule.
 #[derive(Debug, Default)]
 pub(super) struct FragmentClock {
-    /// Tokens that are merged.
+    /// Tokens that count.
     tokens: u64,
-    /// Those of them that do not count yet.
-    early_tokens: u64,
     /// Tokens that one learner usually has in a merge, 0 before that is known.
     usual_tokens: u64,
     /// For how long each learner was merged, in milliseconds, and its early tokens.
@@ -20,18 +18,16 @@ pub(super) struct FragmentClock {
 }
 
 impl FragmentClock {
-    /// Takes in one more merge.
+    /// Takes in one more merge. Nobody is suspected in a cluster, where nobody looks at single updates.
     pub(super) fn count(&mut self, merge: &MergeEntry) {
-        self.usual_tokens = usual_tokens(self.usual_tokens, merge.parts.iter().map(|part| part.tokens));
-        for &Part { learner, tokens, after_ms, belief, .. } in &merge.parts {
-            let (merged_ms, early) = self.learners.entry(learner).or_default();
-            *merged_ms = merged_ms.saturating_add(after_ms.unwrap_or(0).min(TURN_MS_MAX));
-            let before = *early;
-            *early = early_tokens(belief, self.usual_tokens, *merged_ms, before, tokens);
-            self.early_tokens = self.early_tokens.saturating_sub(before).saturating_add(*early);
-            if belief != Belief::Doubted {
-                self.tokens = self.tokens.saturating_add(tokens);
-            }
+        let yardstick = Yardstick::of(self.usual_tokens, merge.parts.iter());
+        self.usual_tokens = yardstick.usual_tokens;
+        for part in &merge.parts {
+            let (merged_ms, early) = self.learners.entry(part.learner).or_default();
+            *merged_ms = merged_ms.saturating_add(part.after_ms.unwrap_or(0).min(TURN_MS_MAX));
+            let counted = yardstick.counted(part, *merged_ms, *early);
+            *early = early.saturating_add(part.tokens) - counted;
+            self.tokens = self.tokens.saturating_add(counted);
         }
     }
 
@@ -42,26 +38,27 @@ impl FragmentClock {
 
     /// Tokens that count.
     pub(super) fn schedule_tokens(&self) -> u64 {
-        self.tokens.saturating_sub(self.early_tokens)
+        self.tokens
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::diloco::{BookTerms, Books, Doubt, LeasePool, Ledger};
+    use crate::diloco::{BookTerms, Books, LeasePool, Ledger, Part};
     use crate::rng::Rng;
     use crate::testing;
     use crate::wire::{FragmentId, Identity};
 
     /// What the part of a learner in a merge may be.
-    fn part(rng: &mut Rng, learner: LearnerId, belief: Belief) -> Part {
+    fn part(rng: &mut Rng, learner: LearnerId, is_shown: bool) -> Part {
         let (usual, is_ahead) = (50 + u64::from(rng.below(20)), learner.0 > 3 && rng.below(2) > 0);
         let tokens = if is_ahead { 40 * usual } else { usual };
-        Part { after_ms: Some(500), belief, ..testing::part(learner, tokens) }
+        Part { after_ms: Some(500), is_shown, ..testing::part(learner, tokens) }
     }
 
-    /// Goal: owners and gateways, which have books, move the schedule alike, whatever is claimed and believed.
+    /// Goal: an owner moves the schedule of its fragment as the books of a gateway do, whatever is claimed. They know of
+    /// other fragments too, by which the time differs for which a learner was merged; here there are none.
     #[test]
     fn an_owner_counts_as_the_books_do() {
         let (context, lease_ms, lease_idle_ms_max) = (4, 1_000, 500);
@@ -71,14 +68,7 @@ mod tests {
         let learners = [1, 2, 3, 4, 5].map(|i| books.enrol(&Identity([i; 32]), "a", "cpu", None).0);
         let (mut most, mut paid) = (0, 0);
         for turn in 0..300 {
-            let is_doubted = turn % 50 > 30;
-            books.suspect(learners[4], is_doubted.then_some(Doubt { looks: 9 }));
-            let belief = |learner: LearnerId| match learner.0 {
-                5 if is_doubted => Belief::Doubted,
-                4 if turn > 200 => Belief::Shown,
-                _ => Belief::Open,
-            };
-            let parts = learners.map(|learner| part(&mut rng, learner, belief(learner)));
+            let parts = learners.map(|learner| part(&mut rng, learner, learner.0 == 4 && turn > 200));
             let parts: Vec<Part> = parts.into_iter().filter(|_| rng.below(4) > 0).collect();
             let Some(&first) = parts.first() else { continue };
             let merge = MergeEntry { parts, ..testing::merge(FragmentId(0), first) };

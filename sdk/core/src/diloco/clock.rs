@@ -1,115 +1,128 @@
 //! How far the schedule of a run moves with a merge.
 //!
 //! The learning rate and the outer momentum follow the tokens that are merged, and those are a learner's word. Liars
-//! that claim many would push the schedule of a young run ahead until they are noticed. So whoever is new, and has not
-//! shown that it trains, moves the schedule no more than a few others do. What it has above that is *early*: it is
-//! counted later, as the learner becomes known.
+//! that claim many would push the schedule of a young run ahead until they are noticed. So whoever has not shown that it
+//! trains moves the schedule no more than a few others do: at all beside somebody who has, and where nobody has, in its
+//! first minutes. What it has above that is *early*: it counts later, once that bound is gone.
 
-use serde::{Deserialize, Serialize};
-
+use super::Part;
 use super::speed::lower_median;
 
-/// So many times what is usual one counts of whom nothing is known… Constant of ours.
+/// So many times what is usual one counts who has not shown that it trains… Constant of ours.
 const USUAL_RATIO: f64 = 2.0;
-/// …and twice as much after each so many milliseconds for which it was merged. Constant of ours.
+/// …and where nobody has, twice as much after each so many milliseconds for which it was merged. Constant of ours.
 const DOUBLING_MS: f64 = 60_000.0;
 /// In a merge of so many it is seen what is usual. Of two learners nobody knows which one lies, and a bound would make
 /// the schedule of a fast one beside a slow one wait. Constant of ours.
 const PARTS_MIN: usize = 3;
+/// From one merge to the next no more than so many times as much becomes usual, so that no single merge in which few
+/// answered says what is. Constant of ours.
+const GROWTH_MAX: u64 = 2;
 
-/// Whether it is believed of the sender of an update that it trains.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Belief {
-    /// Nothing is known for sure.
-    #[default]
-    Open,
-    /// Its updates show it.
-    Shown,
-    /// Its updates do not show it though they should: its tokens count for nothing.
-    Doubted,
+/// What a merge says of what is usual on its fragment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Yardstick {
+    /// Tokens that one learner usually has in a merge; 0 while that is unknown.
+    pub(crate) usual_tokens: u64,
+    /// Somebody in it has shown that it trains.
+    is_any_shown: bool,
 }
 
-impl Belief {
-    pub(super) fn is_open(&self) -> bool {
-        *self == Self::Open
+impl Yardstick {
+    /// That of a merge of `parts` whose senders are not suspected, where `before` was usual: their lower median, if they
+    /// are three or more.
+    pub(crate) fn of<'a>(before: u64, parts: impl Iterator<Item = &'a Part>) -> Self {
+        let (tokens, shown): (Vec<f64>, Vec<bool>) =
+            parts.map(|part| (part.tokens as f64, part.is_shown)).unzip();
+        let median = if tokens.len() < PARTS_MIN { before } else { lower_median(tokens.into_iter()) as u64 };
+        let most = if before > 0 { before.saturating_mul(GROWTH_MAX) } else { u64::MAX };
+        Self { usual_tokens: median.min(most), is_any_shown: shown.contains(&true) }
     }
-}
 
-/// Tokens that one learner usually has in a merge of a fragment: the lower median of the last merge of three or more;
-/// `before` that, 0 for unknown, if this one is of fewer.
-pub(crate) fn usual_tokens(before: u64, tokens: impl ExactSizeIterator<Item = u64>) -> u64 {
-    if tokens.len() < PARTS_MIN { before } else { lower_median(tokens.map(|tokens| tokens as f64)) as u64 }
-}
-
-/// Tokens of a learner that wait to be counted once an update of `tokens` is merged, beside the `early` ones that
-/// waited before.
-///
-/// With the update at most as many of those are counted as it has itself, so that the schedule never jumps. Where it
-/// was `usual` before to have so many in a merge, 0 for unknown, a learner that was merged for `merged_ms` is counted
-/// for `2 · 2^(merged minutes)` times that, unless its updates show that it trains.
-pub(crate) fn early_tokens(belief: Belief, usual: u64, merged_ms: u64, early: u64, tokens: u64) -> u64 {
-    if belief == Belief::Doubted {
-        return early;
+    /// How many of its tokens the schedule counts once `part` is merged, whose sender is not suspected, has been merged
+    /// for `merged_ms`, and has `early` tokens that wait. With an update at most as many of those count as it has itself,
+    /// so that the schedule never jumps.
+    pub(crate) fn counted(&self, part: &Part, merged_ms: u64, early: u64) -> u64 {
+        let due = part.tokens.saturating_add(early.min(part.tokens));
+        if part.is_shown || self.usual_tokens == 0 {
+            return due;
+        }
+        let doublings = if self.is_any_shown { 0.0 } else { merged_ms as f64 / DOUBLING_MS };
+        due.min((USUAL_RATIO * libm::exp2(doublings) * self.usual_tokens as f64) as u64)
     }
-    let due = tokens.saturating_add(early.min(tokens));
-    let is_bounded = belief == Belief::Open && usual > 0;
-    let most = USUAL_RATIO * libm::exp2(merged_ms as f64 / DOUBLING_MS) * usual as f64;
-    let counted = if is_bounded { due.min(most as u64) } else { due };
-    early.saturating_add(tokens) - counted
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::part;
+    use crate::wire::LearnerId;
+
+    fn parts(tokens: &[u64], is_shown: bool) -> Vec<Part> {
+        tokens.iter().map(|&tokens| Part { is_shown, ..part(LearnerId(1), tokens) }).collect()
+    }
+
+    fn usual(before: u64, tokens: &[u64]) -> u64 {
+        Yardstick::of(before, parts(tokens, false).iter()).usual_tokens
+    }
 
     #[test]
     fn three_say_what_is_usual_and_two_do_not() {
-        let usual = |before, tokens: &[u64]| usual_tokens(before, tokens.iter().copied());
         assert_eq!(usual(0, &[900, 10]), 0);
         assert_eq!(usual(7, &[900, 10]), 7, "as it was before");
         assert_eq!(usual(7, &[900, 10, 12]), 12);
         assert_eq!(usual(7, &[900, 10, 900, 12]), 12, "not even half of them");
+        assert_eq!(usual(7, &[900, 900, 12]), 14, "and most of them not at once");
+        assert_eq!(usual(700, &[9, 9, 12]), 9);
+        assert_eq!(usual(u64::MAX, &[u64::MAX; 3]), u64::MAX);
+    }
+
+    /// How many tokens of an update of 100 count where 10 are usual.
+    fn counted(shown: [bool; 2], merged_ms: u64, early: u64) -> u64 {
+        let [is_shown, is_other_shown] = shown;
+        let mut merge = parts(&[10, 10, 100], is_other_shown);
+        merge[2].is_shown = is_shown;
+        Yardstick::of(10, merge.iter()).counted(&merge[2], merged_ms, early)
     }
 
     /// Goal: of who claims much only twice the usual counts at first, and all of it in the end, without a jump.
     #[test]
     fn what_is_early_waits_until_its_learner_is_known() {
-        let wait = |merged_ms, early| early_tokens(Belief::Open, 10, merged_ms, early, 100);
-        assert_eq!(wait(0, 0), 80);
-        assert_eq!(wait(0, 80), 160);
-        assert_eq!(wait(60_000, 160), 220, "40 count after a minute");
-        assert_eq!(wait(180_000, 220), 160, "and 160 after three");
-        assert_eq!(wait(240_000, 160), 60, "no more than twice its own");
-        assert_eq!(wait(240_000, 60), 0);
-        assert_eq!(wait(u64::MAX, 0), 0);
+        let open = |merged_ms, early| counted([false, false], merged_ms, early);
+        assert_eq!([open(0, 0), open(0, 80), open(60_000, 160), open(180_000, 220)], [20, 20, 40, 160]);
+        assert_eq!([open(240_000, 160), open(240_000, 60), open(u64::MAX, 0)], [200, 160, 100]);
+        let honest = parts(&[10, 10, 20], false);
+        assert_eq!(
+            Yardstick::of(10, honest.iter()).counted(&honest[2], 0, 0),
+            20,
+            "as fast as others: at once"
+        );
+        assert_eq!(Yardstick::of(0, honest[1..].iter()).counted(&parts(&[100], false)[0], 0, 0), 100);
     }
 
+    /// Goal: beside somebody who has shown that it trains, no time lifts the bound, and to show it does.
     #[test]
-    fn who_shows_that_it_trains_waits_for_nothing_and_a_suspect_for_ever() {
-        assert_eq!(early_tokens(Belief::Shown, 10, 0, 0, 100), 0);
-        assert_eq!(early_tokens(Belief::Shown, 10, 0, 300, 100), 200);
-        assert_eq!(
-            early_tokens(Belief::Doubted, 10, 0, 300, 100),
-            300,
-            "what it sends is not merged for good"
-        );
-        assert_eq!(early_tokens(Belief::Open, 0, 0, 0, 100), 0, "nobody knows what is usual");
-        assert_eq!(early_tokens(Belief::Open, 10, 0, 0, 20), 0, "who is as fast as others waits for nothing");
+    fn to_show_that_one_trains_is_the_way_to_be_counted() {
+        assert_eq!(counted([false, true], u64::MAX, 300), 20);
+        assert_eq!(counted([true, false], 0, 0), 100);
+        assert_eq!(counted([true, true], 0, 300), 200);
     }
 
     proptest::proptest! {
         /// No token is counted twice or lost, whatever is claimed: what waits is part of what was merged.
         #[test]
-        fn no_more_waits_than_was_merged(claims in proptest::collection::vec((0_u64..1 << 40, 0_u64..400_000), 1..50)) {
-            let (mut early, mut merged, mut schedule) = (0, 0, 0);
-            for (tokens, merged_ms) in claims {
-                early = early_tokens(Belief::Open, 50, merged_ms, early, tokens);
-                merged += tokens;
-                proptest::prop_assert!(early <= merged);
-                let counted = merged - early;
-                proptest::prop_assert!(counted >= schedule && counted - schedule <= 2 * tokens);
-                schedule = counted;
+        fn no_more_waits_than_was_merged(
+            claims in proptest::collection::vec((0_u64..1 << 40, 0_u64..400_000, 0_u64..1 << 20, 0_u8..3), 1..50),
+        ) {
+            let (mut early, mut before) = (0_u64, 0);
+            for (tokens, merged_ms, others, shown) in claims {
+                let mut merge = parts(&[others, others, tokens], shown == 1);
+                merge[2].is_shown = shown == 2;
+                let yardstick = Yardstick::of(before, merge.iter());
+                before = yardstick.usual_tokens;
+                let counted = yardstick.counted(&merge[2], merged_ms, early);
+                proptest::prop_assert!(counted <= early + tokens && counted <= 2 * tokens);
+                early = early + tokens - counted;
             }
         }
     }

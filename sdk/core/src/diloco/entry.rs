@@ -10,7 +10,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::audit::Fault;
-use crate::diloco::{Belief, ExpertWeights, MergeRule, OuterSpec, Settled, Summing};
+use crate::diloco::{ExpertWeights, MergeRule, OuterSpec, Settled, Summing};
 use crate::wire::{Fate, FragmentId, LearnerId, LeaseGrant, LeaseId, Round, Serial, Share, Version};
 
 /// One decision of the syncer.
@@ -161,9 +161,13 @@ pub struct Part {
     /// It counted as far as an update of so many steps; `None` for its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reach_steps: Option<u32>,
-    /// Whether it was believed of its sender that it trains; on tapes of before this was written that is not known.
-    #[serde(default, skip_serializing_if = "Belief::is_open")]
-    pub belief: Belief,
+    /// Its sender had shown by then that it trains; on tapes of before this was written nobody had.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub is_shown: bool,
+}
+
+fn is_false(is: &bool) -> bool {
+    !is
 }
 
 fn is_zero(weight: &f64) -> bool {

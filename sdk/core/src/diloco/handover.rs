@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::Belief;
 use crate::wire::{Fate, FragmentId, LearnerId, Round, Serial};
 
 /// The order to begin a round, from [`super::Schedule`] to [`super::Rounds`].
@@ -30,17 +29,6 @@ pub struct Repute {
     /// Whether its updates show that it trains, `None` if nobody looks at them. Beside one of whom it shows, one of
     /// whom it does not has the mean share of a merge at most.
     pub is_shown: Option<bool>,
-}
-
-impl Repute {
-    /// Whether it is believed that it trains.
-    pub(super) fn belief(&self) -> Belief {
-        match (self.is_doubted, self.is_shown) {
-            (true, _) => Belief::Doubted,
-            (false, Some(true)) => Belief::Shown,
-            (false, _) => Belief::Open,
-        }
-    }
 }
 
 /// What the roster and the books know of the sender of an update, for the rounds of a fragment.

@@ -32,7 +32,6 @@ mod window;
 
 pub use crate::wire::{MergeClass, Tensor};
 pub use books::{Account, FateCounts, LeaseError, LeasePool, Ledger};
-pub use clock::Belief;
 pub use correction::{KEPT_BYTES, kept};
 pub use downlink::DownlinkPolicy;
 pub use entry::{Doubt, Entry, MergeEntry, Part, RemadeEntry};
@@ -53,7 +52,7 @@ pub use rounds::{Influence, RoundTerms, Verified, Verifier};
 
 // The five machines that `Syncer` routes among, and what they hand each other: nobody else drives them.
 pub(crate) use books::{BookTerms, Books, PROBATION_MS, Returned, Speed, TURN_MS_MAX};
-pub(crate) use clock::{early_tokens, usual_tokens};
+pub(crate) use clock::Yardstick;
 pub(crate) use correction::{Correction, unkept};
 pub(crate) use downlink::{Downlink, DownlinkTerms, Follow};
 pub(crate) use handover::{Launch, Settled};

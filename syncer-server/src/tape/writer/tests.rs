@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use archipelago_core::diloco::{
-    Belief, FragmentId, LearnerId, MergeEntry, MergeRule, OuterSpec, Part, Serial, Summing, Version,
+    FragmentId, LearnerId, MergeEntry, MergeRule, OuterSpec, Part, Serial, Summing, Version,
 };
 
 use super::*;
@@ -43,7 +43,7 @@ fn merge(round: Round) -> Entry {
         checksum: u64::MAX - round.0,
         after_ms: Some(60_000),
         reach_steps: None,
-        belief: Belief::Open,
+        is_shown: false,
     };
     Entry::Merged(MergeEntry {
         round,

@@ -65,7 +65,7 @@ pub struct Account {
     /// them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) doubted_tokens: Vec<u64>,
-    /// Tokens of `tokens_merged` that the schedule does not count yet, by fragment, `[P]` or none.
+    /// Tokens of it that the schedule does not count yet, by fragment, `[P]` or none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) early_tokens: Vec<u64>,
     /// Tokens that were merged in a time that is known, and that time in milliseconds, all fragments together.

@@ -25,9 +25,10 @@ pub struct Ledger {
     /// Tokens that one learner usually has in a merge, by fragment, `[P]` or none, 0 before that is known.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     usual_tokens: Vec<u64>,
-    /// Tokens that the schedule does not count yet, by fragment, `[P]`.
-    #[serde(skip)]
-    early_tokens: Vec<u64>,
+    /// Merged tokens that the schedule does not count, by fragment, `[P]` or none: the early ones of all accounts, and
+    /// those that were written off.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    uncounted_tokens: Vec<u64>,
     /// Who has which identity, by its hash.
     #[serde(skip)]
     identities: BTreeMap<[u8; 16], LearnerId>,
@@ -53,17 +54,16 @@ struct Stored {
     accounts: BTreeMap<LearnerId, Account>,
     #[serde(default)]
     usual_tokens: Vec<u64>,
+    #[serde(default)]
+    uncounted_tokens: Vec<u64>,
 }
 
 impl From<Stored> for Ledger {
-    fn from(Stored { fragment_lens, accounts, usual_tokens }: Stored) -> Self {
+    fn from(Stored { fragment_lens, accounts, usual_tokens, uncounted_tokens }: Stored) -> Self {
         let identities = accounts.iter().map(|(&learner, account)| (account.identity, learner)).collect();
         let counted = |p: usize| accounts.values().map(move |account| account.tokens_counted(p));
         let sum = |p: usize| counted(p).fold(0, u64::saturating_add);
         let tokens_merged = (0..fragment_lens.len()).map(sum).collect();
-        let early = |p: usize| accounts.values().map(move |account| account.early_tokens(p));
-        let sum = |p: usize| early(p).fold(0, u64::saturating_add);
-        let early_tokens = (0..fragment_lens.len()).map(sum).collect();
         let strangers =
             accounts.iter().filter(|(_, account)| account.is_stranger()).map(|(&learner, _)| learner);
         let strangers = strangers.collect();
@@ -71,7 +71,7 @@ impl From<Stored> for Ledger {
             fragment_lens,
             accounts: accounts.into(),
             usual_tokens,
-            early_tokens,
+            uncounted_tokens,
             identities,
             strangers,
             tokens_merged,
@@ -85,7 +85,8 @@ impl Ledger {
     /// An empty ledger for fragments of so many values.
     #[must_use]
     pub fn new(fragment_lens: Vec<u32>) -> Self {
-        Self::from(Stored { fragment_lens, accounts: BTreeMap::new(), usual_tokens: Vec::new() })
+        let (accounts, usual_tokens, uncounted_tokens) = Default::default();
+        Self::from(Stored { fragment_lens, accounts, usual_tokens, uncounted_tokens })
     }
 
     /// The learner with this identity, if it was here before.
@@ -211,11 +212,15 @@ impl Ledger {
             account.harms = account.harms.saturating_add(1);
             (account.merged_ms, account.pace) = (Some(0), (0, 0));
         });
+        self.write_off(learner);
     }
 
     /// Notes that `learner` is suspected, or is not any more. Whether that is news.
     pub(super) fn suspect(&mut self, learner: LearnerId, doubt: Option<Doubt>) -> bool {
         let before = self.accounts.change(learner, |account| std::mem::replace(&mut account.doubt, doubt));
+        if doubt.is_some() {
+            self.write_off(learner);
+        }
         before.is_some_and(|before| before.is_some() != doubt.is_some())
     }
 

@@ -78,7 +78,7 @@ struct Part {
     fragments: Option<Arc<Fragments>>,
     /// Windows of one step, once it is built.
     batch: NonZeroU32,
-    /// The run's merged tokens as last heard, and own tokens since then.
+    /// The run's merged tokens that count for its schedule as last heard, and own tokens since then.
     clock_tokens: u64,
     own_tokens: u64,
     /// It told this connection that it is ready.
@@ -208,13 +208,13 @@ impl Learner {
         self.part.as_ref().map(|part| (part.run, part.learner))
     }
 
-    /// The inner schedule's clock: the run's merged tokens as last heard, and own tokens since.
+    /// The inner schedule's clock: the run's merged tokens that count for it as last heard, and own tokens since.
     #[must_use]
     pub fn clock_tokens(&self) -> u64 {
         self.part.as_ref().map_or(0, |part| part.clock_tokens.saturating_add(part.own_tokens))
     }
 
-    /// Its two parts: the run's merged tokens as last heard, and own tokens since.
+    /// Its two parts: what was last heard of the run, and own tokens since.
     pub(crate) fn clock(&self) -> (u64, u64) {
         self.part.as_ref().map_or((0, 0), |part| (part.clock_tokens, part.own_tokens))
     }

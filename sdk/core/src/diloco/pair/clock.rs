@@ -42,6 +42,11 @@ fn who_claims_much_does_not_rush_the_schedule() {
     let rushed = momentum(&lied) / momentum(&honest);
     assert!((1.0..1.3).contains(&rushed), "{rushed}");
 
+    lied.disconnect(0);
+    let schedule = lied.syncer.ledger().schedule_tokens();
+    lied.connect(0);
+    assert_eq!(told(&lied), schedule, "who comes is told the same");
+
     let learner = lied.syncer.ledger().find(&Identity([5; 32])).unwrap();
     lied.syncer(Input::Regard { learner, regard: Regard::Shown });
     lied.steps(STEPS);

@@ -108,7 +108,7 @@ impl Rounds {
                 checksum,
                 after_ms,
                 reach_steps,
-                belief: repute.belief(),
+                is_shown: repute.is_shown == Some(true),
             };
             shares.push(MergeShare { part, weight: (weight / total) as f32, until, came });
             let experts = experts.iter().map(|of| of.weights[at]).collect();

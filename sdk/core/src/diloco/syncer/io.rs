@@ -144,7 +144,6 @@ pub enum Event {
         updates: u32,
         tokens: u64,
         norm: f64,
-        clock_tokens: u64,
         collect_ms: u64,
         sync_ms: u64,
     },

@@ -369,7 +369,7 @@ impl Syncer {
         self.expire(now);
         self.expire_audits(now);
         self.close_rounds(now);
-        if self.config.stop_tokens > 0 && self.ledger().clock_tokens() >= self.config.stop_tokens {
+        if self.config.stop_tokens > 0 && self.ledger().schedule_tokens() >= self.config.stop_tokens {
             self.on_enough();
         }
         self.remake_due(now);

@@ -288,22 +288,11 @@ impl Syncer {
         self.books.note_merge(entry);
         let (updates, tokens) = (settled.len() as u32, settled.iter().map(|settled| settled.tokens).sum());
         settled.into_iter().for_each(|settled| self.settle(settled));
-        let clock_tokens = self.ledger().clock_tokens();
         if let Some(body) = body {
             let (run, clock_tokens) = (self.run, self.ledger().schedule_tokens());
             self.publish(now, Merged { run, fragment, base, version, clock_tokens, body, checksum, digest });
         }
-        self.event(Event::Merged {
-            round,
-            fragment,
-            version,
-            updates,
-            tokens,
-            norm,
-            clock_tokens,
-            collect_ms,
-            sync_ms,
-        });
+        self.event(Event::Merged { round, fragment, version, updates, tokens, norm, collect_ms, sync_ms });
     }
 
     /// Tells those who hold a fragment of its new version.

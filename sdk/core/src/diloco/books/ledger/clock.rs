@@ -2,24 +2,27 @@
 
 use super::{Account, Ledger};
 use crate::diloco::books::account::TURN_MS_MAX;
-use crate::diloco::clock::{early_tokens, usual_tokens};
-use crate::diloco::{MergeEntry, Part};
+use crate::diloco::{MergeEntry, Part, Yardstick};
+use crate::wire::LearnerId;
 
 impl Ledger {
     /// Notes for how long the learners of `merge` have been merged by then, and what the schedule counts of it. What
     /// became of their updates is to be settled next.
     pub(in crate::diloco::books) fn note_merge(&mut self, merge: &MergeEntry) {
-        let p = usize::from(merge.fragment.0);
+        merge.parts.iter().for_each(|part| self.note_pace(part));
+        let (p, fragments) = (usize::from(merge.fragment.0), self.fragment_lens.len());
+        if p >= fragments {
+            return;
+        }
+        let believed = |part: &&Part| self.doubt(part.learner).is_none();
+        let believed: Vec<&Part> = merge.parts.iter().filter(believed).collect();
         let before = self.usual_tokens.get(p).copied().unwrap_or(0);
-        let usual = usual_tokens(before, merge.parts.iter().map(|part| part.tokens));
-        if usual != before && p < self.fragment_lens.len() {
-            self.usual_tokens.resize(self.fragment_lens.len(), 0);
-            self.usual_tokens[p] = usual;
+        let yardstick = Yardstick::of(before, believed.iter().copied());
+        if yardstick.usual_tokens != before {
+            self.usual_tokens.resize(fragments, 0);
+            self.usual_tokens[p] = yardstick.usual_tokens;
         }
-        for part in &merge.parts {
-            self.note_pace(part);
-            self.note_early(p, usual, part);
-        }
+        believed.into_iter().for_each(|part| self.note_early(p, &yardstick, part));
     }
 
     fn note_pace(&mut self, part: &Part) {
@@ -31,18 +34,27 @@ impl Ledger {
         });
     }
 
-    fn note_early(&mut self, p: usize, usual: u64, part: &Part) {
-        let before = self.account(part.learner).map_or(0, |account| account.early_tokens(p));
-        let early = early_tokens(part.belief, usual, self.merged_ms(part.learner), before, part.tokens);
-        let Some(all) = self.early_tokens.get_mut(p).filter(|_| early != before) else { return };
+    fn note_early(&mut self, p: usize, yardstick: &Yardstick, part: &Part) {
+        let Some(account) = self.account(part.learner) else { return };
+        let before = account.early_tokens(p);
+        let counted = yardstick.counted(part, self.merged_ms(part.learner), before);
+        let early = before.saturating_add(part.tokens) - counted;
+        if early == before {
+            return;
+        }
         let fragments = self.fragment_lens.len();
-        let changed = self.accounts.change(part.learner, |account| {
+        self.accounts.change(part.learner, |account| {
             account.early_tokens.resize(fragments, 0);
             account.early_tokens[p] = early;
         });
-        if changed.is_some() {
-            *all = all.saturating_sub(before).saturating_add(early);
-        }
+        self.uncounted_tokens.resize(fragments, 0);
+        let uncounted = &mut self.uncounted_tokens[p];
+        *uncounted = uncounted.saturating_sub(before).saturating_add(early);
+    }
+
+    /// The tokens of `learner` that wait to be counted never will be.
+    pub(super) fn write_off(&mut self, learner: LearnerId) {
+        self.accounts.change(learner, |account| account.early_tokens.clear());
     }
 
     /// Tokens of `account` that are merged and count: the mean over fragments, weighted by their sizes.
@@ -58,12 +70,14 @@ impl Ledger {
         self.mean(&self.tokens_merged)
     }
 
-    /// Those of them that count for the learning rate and the outer momentum: all but the early ones of learners who
-    /// are new and far ahead of the others.
+    /// Those of them that count for the learning rate, the outer momentum and the end of the run: all but the early ones
+    /// of learners who are far ahead of the others and have not shown that they train.
     #[must_use]
     pub fn schedule_tokens(&self) -> u64 {
-        let counted = self.tokens_merged.iter().zip(&self.early_tokens);
-        let counted: Vec<u64> = counted.map(|(merged, early)| merged.saturating_sub(*early)).collect();
+        let uncounted = self.uncounted_tokens.iter().chain(std::iter::repeat(&0));
+        let counted = self.tokens_merged.iter().zip(uncounted);
+        let counted: Vec<u64> =
+            counted.map(|(merged, uncounted)| merged.saturating_sub(*uncounted)).collect();
         self.mean(&counted)
     }
 

@@ -1,7 +1,7 @@
 //! The ledger by itself.
 
 use super::*;
-use crate::diloco::{Belief, MergeEntry, Part};
+use crate::diloco::{MergeEntry, Part};
 use crate::testing;
 use crate::wire::{LateReason, Version};
 
@@ -151,12 +151,12 @@ fn who_was_known_before_there_was_a_time_is_known() {
     assert!(!read(&old).is_newcomer(learner, 2 * PROBATION_MS));
 }
 
-/// Merges an update on the first of two fragments, of equal size, of each of the learners of these tokens and beliefs,
-/// from 1 on, which came 10 s after the one before it.
-fn merge(ledger: &mut Ledger, parts: &[(u64, Belief)]) {
-    let part = |(&(tokens, belief), learner): (&(u64, Belief), u32)| Part {
+/// Merges an update on the first of two fragments, of equal size, of each learner from 1 on: its tokens, and whether it
+/// has shown that it trains. It came 10 s after the one before it.
+fn merge(ledger: &mut Ledger, parts: &[(u64, bool)]) {
+    let part = |(&(tokens, is_shown), learner): (&(u64, bool), u32)| Part {
         after_ms: Some(10_000),
-        belief,
+        is_shown,
         ..testing::part(LearnerId(learner), tokens)
     };
     let parts: Vec<Part> = parts.iter().zip(1..).map(part).collect();
@@ -166,21 +166,27 @@ fn merge(ledger: &mut Ledger, parts: &[(u64, Belief)]) {
     }
 }
 
-/// Goal: what a learner claims that nobody knows moves the schedule as far as two others would, also in a merge for
-/// itself; all that it trained counts for the run, and for the schedule once it has shown that it trains. A process
-/// that goes on from what was kept counts alike.
-#[test]
-fn the_schedule_waits_for_who_is_far_ahead() {
+/// Three learners, and by how much clock and schedule move with a merge. A process that goes on from what was kept counts
+/// alike.
+fn three() -> (Ledger, impl Fn(&mut Ledger, &[(u64, bool)]) -> (u64, u64)) {
     let mut ledger = Ledger::new(vec![1, 1]);
     let _ = [1, 2, 3].map(|i| ledger.enrol(&Identity([i; 32]), "a", "cpu"));
-    let (open, shown) = (|tokens| (tokens, Belief::Open), |tokens| (tokens, Belief::Shown));
-    let moved = |ledger: &mut Ledger, parts: &[(u64, Belief)]| {
+    let moved = |ledger: &mut Ledger, parts: &[(u64, bool)]| {
         let before = (ledger.clock_tokens(), ledger.schedule_tokens());
         merge(ledger, parts);
         let text = serde_json::to_string(ledger).unwrap();
         assert_eq!(serde_json::from_str::<Ledger>(&text).unwrap(), *ledger);
         (ledger.clock_tokens() - before.0, ledger.schedule_tokens() - before.1)
     };
+    (ledger, moved)
+}
+
+/// Goal: what a learner claims that nobody knows moves the schedule as far as two others would, also in a merge for
+/// itself; all that it trained counts for the run, and for the schedule once it has shown that it trains.
+#[test]
+fn the_schedule_waits_for_who_is_far_ahead() {
+    let (mut ledger, moved) = three();
+    let (open, shown) = (|tokens| (tokens, false), |tokens| (tokens, true));
     assert_eq!(moved(&mut ledger, &[open(1_000), open(100)]), (550, 550), "nobody knows which of two lies");
     assert_eq!(moved(&mut ledger, &[open(100), open(100), open(100)]), (150, 150));
     let (_, at_once) = moved(&mut ledger, &[open(1_000), open(100), open(100)]);
@@ -195,14 +201,40 @@ fn the_schedule_waits_for_who_is_far_ahead() {
     assert_eq!(ledger.schedule_tokens(), ledger.clock_tokens());
 }
 
-/// Goal: the tokens of a suspect do not count for the schedule, neither those of then nor the early ones of before.
+/// Goal: minutes lift the bound where nobody has shown anything, and never beside somebody who has.
 #[test]
-fn a_suspect_does_not_move_the_schedule() {
-    let mut ledger = Ledger::new(vec![1, 1]);
-    let learners = [1, 2, 3].map(|i| ledger.enrol(&Identity([i; 32]), "a", "cpu").0);
-    merge(&mut ledger, &[(1_000, Belief::Open), (100, Belief::Open), (100, Belief::Open)]);
-    ledger.suspect(learners[0], Some(Doubt { looks: 9 }));
-    let before = ledger.schedule_tokens();
-    merge(&mut ledger, &[(1_000, Belief::Doubted), (100, Belief::Shown), (100, Belief::Shown)]);
-    assert_eq!(ledger.schedule_tokens() - before, 100);
+fn time_is_no_proof_beside_one() {
+    for is_shown in [false, true] {
+        let (mut ledger, moved) = three();
+        let last = (0..60).map(|_| moved(&mut ledger, &[(1_000, false), (100, is_shown), (100, is_shown)]));
+        assert_eq!(last.last(), Some((600, if is_shown { 200 } else { 600 })));
+        assert_eq!(ledger.schedule_tokens() == ledger.clock_tokens(), !is_shown, "all of it was counted");
+    }
+}
+
+/// Goal: whoever is found out moves the schedule no more: neither by what it sends, nor by what waited, nor by a word on
+/// what is usual; and what is in flight then does not turn the schedule back.
+#[test]
+fn who_is_suspected_does_not_move_the_schedule() {
+    let (mut ledger, moved) = three();
+    let liar = LearnerId(1);
+    for _ in 0..3 {
+        moved(&mut ledger, &[(1_000, false), (100, false), (100, false)]);
+    }
+    assert!(ledger.account(liar).unwrap().early_tokens(0) > 2_000);
+    ledger.suspect(liar, Some(Doubt { looks: 9 }));
+    assert_eq!(
+        moved(&mut ledger, &[(1_000, false), (100, true), (100, true)]),
+        (100, 100),
+        "it was in flight"
+    );
+    ledger.suspect(LearnerId(2), Some(Doubt { looks: 9 }));
+    assert_eq!(moved(&mut ledger, &[(9_000, false), (9_000, false), (100, true)]), (50, 50));
+    ledger.suspect(liar, None);
+    let (_, honest) = moved(&mut ledger, &[(100, true), (9_000, false), (100, true)]);
+    assert_eq!(honest, 100, "what it lied is not counted because it trains now");
+
+    moved(&mut ledger, &[(1_000, false), (100, true), (100, true)]);
+    ledger.blame(LearnerId(1));
+    assert_eq!(ledger.account(liar).unwrap().early_tokens(0), 0);
 }
