@@ -105,6 +105,33 @@ fn a_free_rider_does_not_end_a_run() {
     }
 }
 
+/// Goal: beside learners whose steps take seconds, two who claim all steps that there can be neither set the pace of
+/// the rounds, so that updates of honest ones shrink, nor count for more than twenty of them, once the first minutes
+/// are over.
+#[test]
+fn claims_beside_slow_learners_set_no_pace() {
+    for_seeds(5, |seed| {
+        let run = |liars| {
+            let mut world = world(seed, liars, Lie::Claims, |toys| {
+                let slow = |machine: &mut MachineSpec| (machine.starts_ms, machine.step_ms) = (0, 2_000);
+                toys.machines.iter_mut().for_each(slow);
+            });
+            let found = |world: &World| {
+                let tokens = |i: usize| world.tokens_merged(i as u32) as f64;
+                [status(world).rounds as f64, tokens(0), tokens(HONEST)]
+            };
+            watch(&mut world, seed, 300_000);
+            let before = found(&world);
+            watch(&mut world, seed, 600_000);
+            let after = found(&world);
+            [0, 1, 2].map(|at| after[at] - before[at])
+        };
+        let ([clean, ..], [rounds, honest, liar]) = (run(0), run(2));
+        assert!(rounds < 1.5 * clean, "seed {seed}: {clean} → {rounds} rounds");
+        assert!(liar < 20.0 * honest, "seed {seed}: {liar} beside {honest}");
+    });
+}
+
 /// Goal: a restart of the syncer, after which nobody knows what was counted when, counts little for a free rider.
 #[test]
 fn a_restart_counts_little_for_a_free_rider() {

@@ -3,7 +3,6 @@
 mod chance;
 mod cost;
 mod crash;
-mod fleet;
 mod links;
 mod load;
 mod poison;
@@ -11,7 +10,6 @@ mod processes;
 mod proof;
 mod runs;
 mod scale;
-mod sea;
 mod soak;
 mod storm;
 mod table;
@@ -29,7 +27,7 @@ use crate::cargo::{RELEASE_PROGRAMS, build, cargo, program};
 #[derive(clap::Args)]
 pub struct Args {
     /// One of them; without a name, all but `links`, which takes more than half an hour, `crash`,
-    /// `storm`, `fleet`, `soak`, `load`, `scale`, `tape`, `trust` and `poison`.
+    /// `storm`, `soak`, `load`, `scale`, `tape`, `trust` and `poison`.
     #[arg(value_enum)]
     name: Option<Name>,
     #[command(flatten)]
@@ -42,10 +40,10 @@ pub struct Args {
     load: load::Args,
     #[command(flatten)]
     scale: scale::Args,
-    /// Crash, storm and poison: what decides what is done, to whom and when; fleet: the seed of the run [default: 1].
+    /// Crash, storm and poison: what decides what is done, to whom and when [default: 1].
     #[arg(long)]
     seed: Option<u64>,
-    /// Storm, soak and fleet: minutes of each run, at least 2 [default: 8, 60 and 5].
+    /// Storm and soak: minutes of each run, at least 2 [default: 8 and 60].
     #[arg(long, value_parser = clap::value_parser!(u32).range(2..))]
     minutes: Option<u32>,
     /// Prints one JSON object as the last line.
@@ -75,9 +73,6 @@ enum Name {
     Crash,
     /// What many faults of every kind cost a run of 32 learners: twice eight minutes, unless `--minutes` says else.
     Storm,
-    /// Eight learners far and near, of which one is killed each minute, to be set beside what `simulate fleet` says of the
-    /// same run: five minutes, unless `--minutes` says else.
-    Fleet,
     /// Memory, files and disk over an hour, unless `--minutes` says else, with a syncer that is killed now and then.
     Soak,
     /// What learners that train feel of thousands of silent sockets, slow peers, watchers and downloads, and what these
@@ -119,31 +114,20 @@ pub fn run(args: &Args) -> ExitCode {
         );
         return ExitCode::FAILURE;
     }
-    if args.minutes.is_some() && !matches!(args.name, Some(Name::Storm | Name::Soak | Name::Fleet)) {
-        eprintln!("error: `--minutes` is for `cargo xtask bench storm`, `soak` and `fleet` alone");
+    if args.minutes.is_some() && !matches!(args.name, Some(Name::Storm | Name::Soak)) {
+        eprintln!("error: `--minutes` is for `cargo xtask bench storm` and `soak` alone");
         return ExitCode::FAILURE;
     }
-    if args.seed.is_some()
-        && !matches!(args.name, Some(Name::Crash | Name::Storm | Name::Fleet | Name::Poison))
-    {
-        eprintln!("error: `--seed` is for `cargo xtask bench crash`, `storm`, `fleet` and `poison` alone");
+    if args.seed.is_some() && !matches!(args.name, Some(Name::Crash | Name::Storm | Name::Poison)) {
+        eprintln!("error: `--seed` is for `cargo xtask bench crash`, `storm` and `poison` alone");
         return ExitCode::FAILURE;
     }
-    let long = [
-        Name::Links,
-        Name::Crash,
-        Name::Storm,
-        Name::Fleet,
-        Name::Soak,
-        Name::Load,
-        Name::Scale,
-        Name::Tape,
-        Name::Trust,
-    ];
+    let long =
+        [Name::Links, Name::Crash, Name::Storm, Name::Soak, Name::Load, Name::Scale, Name::Tape, Name::Trust];
     if args.links.is_prebuilt() && !args.name.is_some_and(|name| long.contains(&name)) {
         eprintln!(
-            "error: `--prebuilt` is for `cargo xtask bench links`, `crash`, `storm`, `fleet`, `soak`, `load`, `scale`, \
-             `tape` and `trust` alone"
+            "error: `--prebuilt` is for `cargo xtask bench links`, `crash`, `storm`, `soak`, `load`, `scale`, `tape` \
+             and `trust` alone"
         );
         return ExitCode::FAILURE;
     }
@@ -185,7 +169,6 @@ fn measure(name: Name, args: &Args) -> Result<Value, String> {
         Name::Storm => {
             args.links.programs().and_then(|programs| storm::run(&args.storm, args.minutes, seed, &programs))
         }
-        Name::Fleet => args.links.programs().and_then(|programs| fleet::run(args.minutes, seed, &programs)),
         Name::Soak => args.links.programs().and_then(|programs| soak::run(args.minutes, &programs)),
         Name::Load => args.links.programs().and_then(|programs| load::run(&args.load, &programs)),
         Name::Scale => {

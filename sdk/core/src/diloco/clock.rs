@@ -29,8 +29,8 @@ pub(crate) struct Yardstick {
 }
 
 impl Yardstick {
-    /// That of a merge of `parts` whose senders are not suspected, where `before` was usual: their lower median, if they
-    /// are three or more.
+    /// That of a merge of `parts` whose senders are not suspected, where `before` was usual: their lower median, if
+    /// they are three or more.
     pub(crate) fn of<'a>(before: u64, parts: impl Iterator<Item = &'a Part>) -> Self {
         let (tokens, shown): (Vec<f64>, Vec<bool>) =
             parts.map(|part| (part.tokens as f64, part.is_shown)).unzip();
@@ -40,8 +40,8 @@ impl Yardstick {
     }
 
     /// How many of its tokens the schedule counts once `part` is merged, whose sender is not suspected, has been merged
-    /// for `merged_ms`, and has `early` tokens that wait. With an update at most as many of those count as it has itself,
-    /// so that the schedule never jumps.
+    /// for `merged_ms`, and has `early` tokens that wait. With an update at most as many of those count as it has
+    /// itself, so that the schedule never jumps.
     pub(crate) fn counted(&self, part: &Part, merged_ms: u64, early: u64) -> u64 {
         let due = part.tokens.saturating_add(early.min(part.tokens));
         if part.is_shown || self.usual_tokens == 0 {

@@ -36,6 +36,9 @@ pub struct Repute {
 pub struct Standing {
     /// The shortest time in which it is believed to take a step, in milliseconds, above 0.
     pub step_ms_least: f64,
+    /// Steps that are believed of one update of it beyond H, at most; `None` where that follows from time alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps_max: Option<u64>,
     /// Tokens of one of its steps, above 0.
     pub step_tokens: u64,
     /// For how long it is connected, in milliseconds, if nothing of it was ever merged on the fragment: what it trained

@@ -18,6 +18,7 @@ pub(super) const P: FragmentId = FragmentId(0);
 /// Every learner is one of whom anything is believed.
 pub(super) const STANDING: Standing = Standing {
     step_ms_least: 1.0,
+    steps_max: None,
     step_tokens: 8,
     stranger_ms: None,
     unmerged_tokens: 1_000_000,

@@ -4,6 +4,7 @@
 mod figures;
 mod plan;
 mod run;
+mod sea;
 
 use std::time::Duration;
 

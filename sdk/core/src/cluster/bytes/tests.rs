@@ -84,6 +84,7 @@ fn offer(body: Value, step_ms_least: f64) -> Reply {
     let repute = Repute { is_shown: Some(true), ..Repute::default() };
     let standing = Standing {
         step_ms_least,
+        steps_max: Some(48),
         step_tokens: 512,
         stranger_ms: None,
         unmerged_tokens: 4_096,

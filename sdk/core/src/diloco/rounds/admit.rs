@@ -76,6 +76,7 @@ impl Rounds {
         let unknown_ms = standing.stranger_ms.unwrap_or(u64::MAX).min(self.terms.lease_ms);
         let passed_ms = since.map_or(unknown_ms, |since| now.since(*since));
         let steps = (SPEED_SLACK * passed_ms as f64 / standing.step_ms_least) as u64;
+        let steps = steps.min(standing.steps_max.unwrap_or(u64::MAX));
         steps.saturating_add(u64::from(self.terms.sync_every))
     }
 

@@ -14,6 +14,7 @@ const BERT: LearnerId = LearnerId(2);
 /// A learner of whom anything is believed.
 const TRUSTED: Standing = Standing {
     step_ms_least: 1.0,
+    steps_max: None,
     step_tokens: 8,
     stranger_ms: None,
     unmerged_tokens: 1_000,
@@ -304,6 +305,7 @@ fn tokens_count_as_far_as_they_can_have_been_trained() {
     check(Standing { unmerged_tokens: 0, ..TRUSTED }, Err(Fate::Refused(Refusal::Unleased)));
     // In 10 ms one that takes 10 ms a step takes 2 with the slack, and 6 more are always believed.
     check(Standing { step_ms_least: 10.0, ..TRUSTED }, Ok(64));
+    check(Standing { steps_max: Some(1), ..TRUSTED }, Ok(56));
 }
 
 /// Goal: a restart of the syncer counts no more for anyone than it can have trained on a lease.

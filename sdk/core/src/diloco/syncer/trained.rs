@@ -141,8 +141,11 @@ impl Course {
         let Some(mark) = self.merged.get_mut(usize::from(fragment.0)) else { return Vec::new() };
         let Some(at) = mark.at else { return Vec::new() };
         // What it had reported by the merge before, it trained before this update was made.
-        let to = (at + windows).max(mark.reported);
+        // And nobody trains on what it was not leased: who is counted for more, having said that all is done, is judged
+        // by the last that it had.
+        let to = (at + windows).max(mark.reported).min(self.end);
         *mark = Mark { at: Some(to), reported };
+        let windows = windows.min(to);
         if windows == 0 {
             return Vec::new();
         }
@@ -154,10 +157,11 @@ impl Course {
         found
     }
 
-    /// Forgets leases that all fragments are past.
+    /// Forgets leases that all fragments are past, but for the last one.
     fn prune(&mut self) {
         let past = self.merged.iter().map(|mark| mark.at.unwrap_or(0)).min().unwrap_or(0);
-        while self.leases.front().is_some_and(|(first, grant)| first + u64::from(grant.windows) <= past) {
+        let is_past = |(first, grant): &(u64, LeaseGrant)| first + u64::from(grant.windows) <= past;
+        while self.leases.len() > 1 && self.leases.front().is_some_and(is_past) {
             self.leases.pop_front();
         }
     }
@@ -212,7 +216,22 @@ mod tests {
         assert_eq!(places(&mut trained, &[merged(0, 2)]), [100, 101]);
         assert_eq!(places(&mut trained, &[merged(0, 4)]), [102, 103, 50, 51]);
         assert_eq!(places(&mut trained, &[merged(1, 8)]), [101, 103, 51, 53], "the other one, evenly spread");
-        assert_eq!(places(&mut trained, &[merged(0, 8)]), [53, 55, 57], "as far as there are any");
+        assert_eq!(places(&mut trained, &[merged(0, 8)]), [52, 54, 56, 58], "the last that it had");
+    }
+
+    /// Goal: whoever says that all is done, and is counted for more after that, is looked at all the same.
+    #[test]
+    fn no_word_of_what_is_done_keeps_looks_away() {
+        let mut trained = trained();
+        let begins = [Entry::Restarted { learner: LEARNER }, leased(1, 100, 8), reported(1, 8)];
+        begins.iter().for_each(|entry| assert!(trained.follow(entry, 4).is_none()));
+        for turn in 0..9 {
+            assert_eq!(places(&mut trained, &[merged(0, 3)]).len(), 3, "{turn}");
+            assert_eq!(places(&mut trained, &[merged(1, 20)]).len(), 4, "{turn}");
+        }
+        assert_eq!(places(&mut trained, &[merged(0, 3)]), [105, 106, 107], "the last that it had");
+        let lent = [leased(2, 300, 9), merged(0, 2)];
+        assert_eq!(places(&mut trained, &lent), [300, 301]);
     }
 
     #[test]

@@ -281,11 +281,14 @@ impl Syncer {
         let Merge { entry, settled, collect_ms, sync_ms, paces, .. } = merge;
         let MergeEntry { round, base, version, checksum, digest, norm, .. } = entry;
         self.schedule.note_merged(sync_ms);
+        self.books.note_merge(entry);
+        // Who claims much has no more say in how long a step takes than two others.
+        let usual = self.ledger().usual_tokens(fragment);
+        let most = if usual > 0 { usual.saturating_mul(2) } else { u64::MAX };
         for Paced { learner, tokens, step_ms } in paces {
-            self.roster.note_merged(learner, tokens, step_ms);
+            self.roster.note_merged(learner, tokens.min(most), step_ms);
         }
         self.measure();
-        self.books.note_merge(entry);
         let (updates, tokens) = (settled.len() as u32, settled.iter().map(|settled| settled.tokens).sum());
         settled.into_iter().for_each(|settled| self.settle(settled));
         if let Some(body) = body {

@@ -3,7 +3,7 @@
 use super::{Account, Ledger};
 use crate::diloco::books::account::TURN_MS_MAX;
 use crate::diloco::{MergeEntry, Part, Yardstick};
-use crate::wire::LearnerId;
+use crate::wire::{FragmentId, LearnerId};
 
 impl Ledger {
     /// Notes for how long the learners of `merge` have been merged by then, and what the schedule counts of it. What
@@ -50,6 +50,14 @@ impl Ledger {
         self.uncounted_tokens.resize(fragments, 0);
         let uncounted = &mut self.uncounted_tokens[p];
         *uncounted = uncounted.saturating_sub(before).saturating_add(early);
+    }
+
+    /// Tokens that one learner usually has in a merge of `fragment`, or while that is unknown, of the one of which it has
+    /// most; 0 before there was any of three or more.
+    #[must_use]
+    pub(in crate::diloco) fn usual_tokens(&self, fragment: FragmentId) -> u64 {
+        let known = self.usual_tokens.get(usize::from(fragment.0)).copied().filter(|tokens| *tokens > 0);
+        known.or_else(|| self.usual_tokens.iter().copied().max()).unwrap_or(0)
     }
 
     /// The tokens of `learner` that wait to be counted never will be.

@@ -166,26 +166,27 @@ fn merge(ledger: &mut Ledger, parts: &[(u64, bool)]) {
     }
 }
 
-/// Three learners, and by how much clock and schedule move with a merge. A process that goes on from what was kept counts
-/// alike.
-fn three() -> (Ledger, impl Fn(&mut Ledger, &[(u64, bool)]) -> (u64, u64)) {
+/// Three learners of a ledger for two fragments.
+fn three() -> Ledger {
     let mut ledger = Ledger::new(vec![1, 1]);
     let _ = [1, 2, 3].map(|i| ledger.enrol(&Identity([i; 32]), "a", "cpu"));
-    let moved = |ledger: &mut Ledger, parts: &[(u64, bool)]| {
-        let before = (ledger.clock_tokens(), ledger.schedule_tokens());
-        merge(ledger, parts);
-        let text = serde_json::to_string(ledger).unwrap();
-        assert_eq!(serde_json::from_str::<Ledger>(&text).unwrap(), *ledger);
-        (ledger.clock_tokens() - before.0, ledger.schedule_tokens() - before.1)
-    };
-    (ledger, moved)
+    ledger
+}
+
+/// By how much clock and schedule move with a merge. A process that goes on from what was kept counts alike.
+fn moved(ledger: &mut Ledger, parts: &[(u64, bool)]) -> (u64, u64) {
+    let before = (ledger.clock_tokens(), ledger.schedule_tokens());
+    merge(ledger, parts);
+    let text = serde_json::to_string(ledger).unwrap();
+    assert_eq!(serde_json::from_str::<Ledger>(&text).unwrap(), *ledger);
+    (ledger.clock_tokens() - before.0, ledger.schedule_tokens() - before.1)
 }
 
 /// Goal: what a learner claims that nobody knows moves the schedule as far as two others would, also in a merge for
 /// itself; all that it trained counts for the run, and for the schedule once it has shown that it trains.
 #[test]
 fn the_schedule_waits_for_who_is_far_ahead() {
-    let (mut ledger, moved) = three();
+    let mut ledger = three();
     let (open, shown) = (|tokens| (tokens, false), |tokens| (tokens, true));
     assert_eq!(moved(&mut ledger, &[open(1_000), open(100)]), (550, 550), "nobody knows which of two lies");
     assert_eq!(moved(&mut ledger, &[open(100), open(100), open(100)]), (150, 150));
@@ -205,7 +206,7 @@ fn the_schedule_waits_for_who_is_far_ahead() {
 #[test]
 fn time_is_no_proof_beside_one() {
     for is_shown in [false, true] {
-        let (mut ledger, moved) = three();
+        let mut ledger = three();
         let last = (0..60).map(|_| moved(&mut ledger, &[(1_000, false), (100, is_shown), (100, is_shown)]));
         assert_eq!(last.last(), Some((600, if is_shown { 200 } else { 600 })));
         assert_eq!(ledger.schedule_tokens() == ledger.clock_tokens(), !is_shown, "all of it was counted");
@@ -216,7 +217,7 @@ fn time_is_no_proof_beside_one() {
 /// what is usual; and what is in flight then does not turn the schedule back.
 #[test]
 fn who_is_suspected_does_not_move_the_schedule() {
-    let (mut ledger, moved) = three();
+    let mut ledger = three();
     let liar = LearnerId(1);
     for _ in 0..3 {
         moved(&mut ledger, &[(1_000, false), (100, false), (100, false)]);

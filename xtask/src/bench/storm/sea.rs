@@ -3,77 +3,55 @@
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use archipelago_demo::{Process, http};
 use archipelago_shaper::{Link, Shape, Weather};
 use serde_json::Value;
 
-use super::processes::{Programs, empty_folder, number};
+use crate::bench::processes::{Programs, empty_folder};
 
-/// Longest wait for all learners to take part.
-const LIVE_WAIT: Duration = Duration::from_secs(180);
-/// Time between two looks.
-pub const LOOK: Duration = Duration::from_millis(100);
-
-/// The model that is trained.
-pub const PRESET: &str = "tiny";
 /// Cores that all learners together compute with: so little that they leave two cores some time, or a learner that is
 /// gone would make the others faster, and would be missed by nobody.
-pub const COMPUTES: f64 = 1.2;
-
-/// Where a learner is, and how much of its time it computes.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Berth {
-    /// Time to the syncer and back.
-    pub round_trip: Duration,
-    /// Megabits a second each way; `None` for no limit.
-    pub mbit_per_s: Option<f64>,
-    /// Share of the time, above 0 and at most 1.
-    pub duty_cycle: f64,
-}
+const COMPUTES: f64 = 1.2;
+/// Merged tokens at which the learning rate has come down: more than any of these runs merges.
+const TOTAL_TOKENS: &str = "400000000";
+/// Time to the syncer and back for everybody: two places of one country.
+const ROUND_TRIP: Duration = Duration::from_millis(20);
 
 /// What takes part in a run.
 pub struct Sea<'a> {
     programs: &'a Programs,
     folder: PathBuf,
-    /// What syncers are told beside the model.
-    flags: Vec<OsString>,
     syncer: Process,
     address: SocketAddr,
     lives: u32,
     islands: Vec<Island>,
+    duty_cycle: String,
 }
 
 struct Island {
     name: String,
     link: Link,
-    duty_cycle: String,
     /// `None` while it is dead.
     process: Option<Process>,
 }
 
 impl<'a> Sea<'a> {
-    /// Starts a syncer with `flags` and a learner at each of `berths`, with their files in the folder `name`.
+    /// Starts a syncer and so many learners.
     ///
     /// # Errors
     /// A sentence: a program could not be started, or the system has no port for a link.
-    pub fn new(
-        programs: &'a Programs,
-        name: &str,
-        berths: &[Berth],
-        flags: Vec<OsString>,
-    ) -> Result<Self, String> {
-        let folder = empty_folder(name)?;
-        let (syncer, address) = programs.serve(PRESET, "127.0.0.1:0", &folder, "syncer-1", &flags)?;
-        let mut sea = Self { programs, folder, flags, syncer, address, lives: 1, islands: Vec::new() };
-        for (berth, index) in berths.iter().zip(0..) {
+    pub fn new(programs: &'a Programs, learners: usize) -> Result<Self, String> {
+        let folder = empty_folder("storm")?;
+        let (syncer, address) = programs.serve("tiny", "127.0.0.1:0", &folder, "syncer-1", &flags())?;
+        let duty_cycle = format!("{:.3}", (COMPUTES / learners as f64).min(1.0));
+        let mut sea = Self { programs, folder, syncer, address, lives: 1, islands: Vec::new(), duty_cycle };
+        for number in 1..=learners {
             let failed = |error| format!("no link to {address}: {error}");
-            let link = Link::open(address, Shape::new(berth.mbit_per_s, berth.round_trip)).map_err(failed)?;
-            let (name, duty_cycle) = (format!("island-{}", index + 1), format!("{:.3}", berth.duty_cycle));
-            sea.islands.push(Island { name, link, duty_cycle, process: None });
-            sea.start(index)?;
+            let link = Link::open(address, Shape::new(None, ROUND_TRIP)).map_err(failed)?;
+            sea.islands.push(Island { name: format!("island-{number}"), link, process: None });
+            sea.start(number - 1)?;
         }
         Ok(sea)
     }
@@ -83,8 +61,8 @@ impl<'a> Sea<'a> {
     /// # Errors
     /// A sentence: it could not be started.
     pub fn start(&mut self, index: usize) -> Result<(), String> {
-        let Island { name, link, duty_cycle, process } = &mut self.islands[index];
-        let flags = ["--duty-cycle", duty_cycle.as_str()];
+        let Island { name, link, process } = &mut self.islands[index];
+        let flags = ["--duty-cycle", self.duty_cycle.as_str()];
         *process = Some(self.programs.join(link.address(), &self.folder, name, &flags)?);
         Ok(())
     }
@@ -159,26 +137,10 @@ impl<'a> Sea<'a> {
         http::get(self.address, path)
     }
 
-    /// Waits until all learners take part.
-    ///
-    /// # Errors
-    /// A sentence: they do not, or one of them or the syncer has ended by itself.
-    pub fn wait_for_all(&mut self) -> Result<(), String> {
-        let start = Instant::now();
-        while start.elapsed() < LIVE_WAIT {
-            if number(&self.get("/v1/status")?, "/live") == self.islands.len() as u64 {
-                return Ok(());
-            }
-            self.all_run()?;
-            thread::sleep(LOOK);
-        }
-        Err(format!("not all learners are live after {} s", LIVE_WAIT.as_secs()))
-    }
-
     /// # Errors
     /// A sentence: a learner or the syncer has ended by itself.
     pub fn all_run(&mut self) -> Result<(), String> {
-        super::processes::still_runs(&mut self.syncer)?;
+        crate::bench::processes::still_runs(&mut self.syncer)?;
         for island in &mut self.islands {
             let Some(process) = &mut island.process else { continue };
             if let Some(code) = process.exit_code() {
@@ -191,7 +153,11 @@ impl<'a> Sea<'a> {
     fn begin_syncer(&mut self, listen: &str) -> Result<(), String> {
         self.lives += 1;
         let log = format!("syncer-{}", self.lives);
-        (self.syncer, self.address) = self.programs.serve(PRESET, listen, &self.folder, &log, &self.flags)?;
+        (self.syncer, self.address) = self.programs.serve("tiny", listen, &self.folder, &log, &flags())?;
         Ok(())
     }
+}
+
+fn flags() -> Vec<OsString> {
+    ["--total-tokens", TOTAL_TOKENS, "--eval-every", "10s", "--keep", "4GiB"].map(OsString::from).into()
 }
