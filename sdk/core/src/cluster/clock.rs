@@ -57,8 +57,8 @@ mod tests {
         Part { after_ms: Some(500), is_shown, ..testing::part(learner, tokens) }
     }
 
-    /// Goal: an owner moves the schedule of its fragment as the books of a gateway do, whatever is claimed. They know of
-    /// other fragments too, by which the time differs for which a learner was merged; here there are none.
+    /// Goal: an owner moves the schedule of its fragment as the books of a gateway do, whatever is claimed. They know
+    /// of other fragments too, by which the time differs for which a learner was merged; here there are none.
     #[test]
     fn an_owner_counts_as_the_books_do() {
         let (context, lease_ms, lease_idle_ms_max) = (4, 1_000, 500);

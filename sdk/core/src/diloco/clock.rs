@@ -1,9 +1,9 @@
 //! How far the schedule of a run moves with a merge.
 //!
 //! The learning rate and the outer momentum follow the tokens that are merged, and those are a learner's word. Liars
-//! that claim many would push the schedule of a young run ahead until they are noticed. So whoever has not shown that it
-//! trains moves the schedule no more than a few others do: at all beside somebody who has, and where nobody has, in its
-//! first minutes. What it has above that is *early*: it counts later, once that bound is gone.
+//! that claim many would push the schedule of a young run ahead until they are noticed. So whoever has not shown that
+//! it trains moves the schedule no more than a few others do: always beside somebody who has, and where nobody has, in
+//! its first minutes. What it has above that is *early*: it counts later, once that bound is gone.
 
 use super::Part;
 use super::speed::lower_median;

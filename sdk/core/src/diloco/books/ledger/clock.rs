@@ -52,8 +52,8 @@ impl Ledger {
         *uncounted = uncounted.saturating_sub(before).saturating_add(early);
     }
 
-    /// Tokens that one learner usually has in a merge of `fragment`, or while that is unknown, of the one of which it has
-    /// most; 0 before there was any of three or more.
+    /// Tokens that one learner usually has in a merge of `fragment`, or while that is unknown, of the one of which it
+    /// has most; 0 before there was any of three or more.
     #[must_use]
     pub(in crate::diloco) fn usual_tokens(&self, fragment: FragmentId) -> u64 {
         let known = self.usual_tokens.get(usize::from(fragment.0)).copied().filter(|tokens| *tokens > 0);
@@ -78,8 +78,8 @@ impl Ledger {
         self.mean(&self.tokens_merged)
     }
 
-    /// Those of them that count for the learning rate, the outer momentum and the end of the run: all but the early ones
-    /// of learners who are far ahead of the others and have not shown that they train.
+    /// Those of them that count for the learning rate, the outer momentum and the end of the run: all but the early
+    /// ones of learners who are far ahead of the others and have not shown that they train.
     #[must_use]
     pub fn schedule_tokens(&self) -> u64 {
         let uncounted = self.uncounted_tokens.iter().chain(std::iter::repeat(&0));

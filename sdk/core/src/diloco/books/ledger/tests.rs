@@ -213,8 +213,8 @@ fn time_is_no_proof_beside_one() {
     }
 }
 
-/// Goal: whoever is found out moves the schedule no more: neither by what it sends, nor by what waited, nor by a word on
-/// what is usual; and what is in flight then does not turn the schedule back.
+/// Goal: whoever is found out moves the schedule no more: neither by what it sends, nor by what waited, nor by a word
+/// on what is usual; and what is in flight then does not turn the schedule back.
 #[test]
 fn who_is_suspected_does_not_move_the_schedule() {
     let mut ledger = three();
