@@ -15,7 +15,7 @@ use crate::diloco::Standing;
 /// The first bytes of everything that processes of a run send each other.
 pub const MAGIC: [u8; 4] = *b"ARCL";
 /// The layout that is written and read here: another one gets another number.
-pub const LAYOUT: u8 = 3;
+pub const LAYOUT: u8 = 4;
 
 /// Why bytes are none of these values.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

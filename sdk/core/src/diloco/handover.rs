@@ -37,7 +37,6 @@ pub struct Standing {
     /// The shortest time in which it is believed to take a step, in milliseconds, above 0.
     pub step_ms_least: f64,
     /// Steps that are believed of one update of it beyond H, at most; `None` where that follows from time alone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps_max: Option<u64>,
     /// Tokens of one of its steps, above 0.
     pub step_tokens: u64,

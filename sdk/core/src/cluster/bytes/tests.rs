@@ -148,11 +148,11 @@ fn bytes_stay_as_they_are() {
     .map(|bytes| bytes.iter().map(|byte| format!("{byte:02x}")).collect())
     .collect();
     let expected = [
-        "4152434c0301a94162616e646f6e6564",
-        "4152434c030181a4546f6f6b05",
-        "4152434c030281a7436f6c6c65637482a5726f756e6407a56865617264810102",
+        "4152434c0401a94162616e646f6e6564",
+        "4152434c040181a4546f6f6b05",
+        "4152434c040281a7436f6c6c65637482a5726f756e6407a56865617264810102",
         concat!(
-            "4152434c030381a44865726584a76761746577617901a86c6561726e657273c40103a57761697473c2",
+            "4152434c040381a44865726584a76761746577617901a86c6561726e657273c40103a57761697473c2",
             "a5706163657382a7737465705f6d73cb3fe0000000000000a9616e737765725f6d73cb4000000000000000"
         ),
     ];
@@ -189,7 +189,7 @@ fn others_are_told_apart() {
     check(b"ARCH\x07\x00", BytesError::Foreign);
     check(b"ARCL\x01\x01", BytesError::Layout { found: 1 });
     check(&Notice::Ended(Round(1)).to_bytes(), BytesError::Kind { found: 2, expected: 1 });
-    assert!(matches!(Record::of_bytes(b"ARCL\x03\x01\xc0"), Err(BytesError::Shape { .. })));
+    assert!(matches!(Record::of_bytes(b"ARCL\x04\x01\xc0"), Err(BytesError::Shape { .. })));
 }
 
 /// Goal: no number that is none, or has a size that it cannot have, comes in.
