@@ -9,7 +9,7 @@ use super::Part;
 use super::speed::lower_median;
 
 /// So many times what is usual one counts who has not shown that it trains… Constant of ours.
-const USUAL_RATIO: f64 = 2.0;
+pub(crate) const USUAL_RATIO: u64 = 2;
 /// …and where nobody has, twice as much after each so many milliseconds for which it was merged. Constant of ours.
 const DOUBLING_MS: f64 = 60_000.0;
 /// In a merge of so many it is seen what is usual. Of two learners nobody knows which one lies, and a bound would make
@@ -48,7 +48,7 @@ impl Yardstick {
             return due;
         }
         let doublings = if self.is_any_shown { 0.0 } else { merged_ms as f64 / DOUBLING_MS };
-        due.min((USUAL_RATIO * libm::exp2(doublings) * self.usual_tokens as f64) as u64)
+        due.min((USUAL_RATIO as f64 * libm::exp2(doublings) * self.usual_tokens as f64) as u64)
     }
 }
 

@@ -52,7 +52,7 @@ pub use rounds::{Influence, RoundTerms, Verified, Verifier};
 
 // The five machines that `Syncer` routes among, and what they hand each other: nobody else drives them.
 pub(crate) use books::{BookTerms, Books, PROBATION_MS, Returned, Speed, TURN_MS_MAX};
-pub(crate) use clock::Yardstick;
+pub(crate) use clock::{USUAL_RATIO, Yardstick};
 pub(crate) use correction::{Correction, unkept};
 pub(crate) use downlink::{Downlink, DownlinkTerms, Follow};
 pub(crate) use handover::{Launch, Settled};

@@ -16,10 +16,12 @@ impl Syncer {
         let at = usize::from(fragment.0);
         let is_stranger = |account: &Account| account.tokens_merged.get(at) == Some(&0);
         let is_stranger = self.ledger().account(learner).is_some_and(is_stranger);
-        let usual_steps = self.ledger().usual_tokens(fragment) / self.step_tokens(learner);
-        let steps_max = (PACE_RATIO_MAX * SPEED_SLACK) as u64 * usual_steps.max(1);
+        // Whose pace is not known yet counts as far as one whose is, beside what is usual in a merge.
+        let usual = Some(self.ledger().usual_tokens(fragment)).filter(|usual| is_new && *usual > 0);
+        let steps_max = usual
+            .map(|usual| (PACE_RATIO_MAX * SPEED_SLACK) as u64 * (usual / self.step_tokens(learner)).max(1));
         Standing {
-            steps_max: (is_new && self.ledger().usual_tokens(fragment) > 0).then_some(steps_max),
+            steps_max,
             stranger_ms: is_stranger.then(|| self.roster.connected_ms(now, learner)),
             step_tokens: self.step_tokens(learner),
             step_ms_least: self.step_ms_counted(now, learner),

@@ -3,7 +3,7 @@
 use super::{Event, Output, Syncer};
 use crate::diloco::{
     Answered, Decision, Entry, Follow, Launch, Merge, MergeEntry, MergeFailure, MergeOutcome, OuterSpec,
-    Paced, Rounds, Settled, Traffic, Verified,
+    Paced, Rounds, Settled, Traffic, USUAL_RATIO, Verified,
 };
 use crate::wire::{
     Bye, CloseCode, ConnId, Fate, FragmentId, LearnerId, Merged, Message, Millis, Refusal, Version,
@@ -282,9 +282,9 @@ impl Syncer {
         let MergeEntry { round, base, version, checksum, digest, norm, .. } = entry;
         self.schedule.note_merged(sync_ms);
         self.books.note_merge(entry);
-        // Who claims much has no more say in how long a step takes than two others.
+        // Who claims much has no more say in how long a step takes than it has in the schedule at first.
         let usual = self.ledger().usual_tokens(fragment);
-        let most = if usual > 0 { usual.saturating_mul(2) } else { u64::MAX };
+        let most = if usual > 0 { usual.saturating_mul(USUAL_RATIO) } else { u64::MAX };
         for Paced { learner, tokens, step_ms } in paces {
             self.roster.note_merged(learner, tokens.min(most), step_ms);
         }
