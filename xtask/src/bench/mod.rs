@@ -3,6 +3,7 @@
 mod chance;
 mod cost;
 mod crash;
+mod fleet;
 mod links;
 mod load;
 mod poison;
@@ -10,6 +11,7 @@ mod processes;
 mod proof;
 mod runs;
 mod scale;
+mod sea;
 mod soak;
 mod storm;
 mod table;
@@ -27,7 +29,7 @@ use crate::cargo::{RELEASE_PROGRAMS, build, cargo, program};
 #[derive(clap::Args)]
 pub struct Args {
     /// One of them; without a name, all but `links`, which takes more than half an hour, `crash`,
-    /// `storm`, `soak`, `load`, `scale`, `tape`, `trust` and `poison`.
+    /// `storm`, `fleet`, `soak`, `load`, `scale`, `tape`, `trust` and `poison`.
     #[arg(value_enum)]
     name: Option<Name>,
     #[command(flatten)]
@@ -40,10 +42,10 @@ pub struct Args {
     load: load::Args,
     #[command(flatten)]
     scale: scale::Args,
-    /// Crash, storm and poison: what decides what is done, to whom and when [default: 1].
+    /// Crash, storm and poison: what decides what is done, to whom and when; fleet: the seed of the run [default: 1].
     #[arg(long)]
     seed: Option<u64>,
-    /// Storm and soak: minutes of each run, at least 2 [default: 8 and 60].
+    /// Storm, soak and fleet: minutes of each run, at least 2 [default: 8, 60 and 9].
     #[arg(long, value_parser = clap::value_parser!(u32).range(2..))]
     minutes: Option<u32>,
     /// Prints one JSON object as the last line.
@@ -73,6 +75,9 @@ enum Name {
     Crash,
     /// What many faults of every kind cost a run of 32 learners: twice eight minutes, unless `--minutes` says else.
     Storm,
+    /// Eight learners far and near, of which one is killed each minute, to be set beside what `simulate fleet` says of
+    /// the same run: nine minutes, unless `--minutes` says else.
+    Fleet,
     /// Memory, files and disk over an hour, unless `--minutes` says else, with a syncer that is killed now and then.
     Soak,
     /// What learners that train feel of thousands of silent sockets, slow peers, watchers and downloads, and what these
@@ -89,49 +94,63 @@ enum Name {
     Poison,
 }
 
+/// What takes so long that it is measured only by its name.
+const LONG: [Name; 9] = [
+    Name::Links,
+    Name::Crash,
+    Name::Storm,
+    Name::Fleet,
+    Name::Soak,
+    Name::Load,
+    Name::Scale,
+    Name::Tape,
+    Name::Trust,
+];
+
+impl Args {
+    /// What is wrong with a flag that was given for something else than it is for.
+    fn misplaced(&self) -> Option<&'static str> {
+        use Name::{Crash, Fleet, Links, Load, Poison, Scale, Soak, Storm};
+        let rules: [(bool, &[Name], &str); 8] = [
+            (self.links.any(), &[Links], "what was given is for `cargo xtask bench links` alone"),
+            (self.crash.any(), &[Crash], "`--points` is for `cargo xtask bench crash` alone"),
+            (self.storm.any(), &[Storm], "`--islands` is for `cargo xtask bench storm` alone"),
+            (self.load.any(), &[Load], "`--trained` is for `cargo xtask bench load` alone"),
+            (
+                self.scale.any(),
+                &[Scale],
+                "`--crowd`, `--gateways`, `--step-ms`, `--cohort` and `--span-s` are for `cargo xtask bench scale` \
+                 alone",
+            ),
+            (
+                self.minutes.is_some(),
+                &[Storm, Soak, Fleet],
+                "`--minutes` is for `cargo xtask bench storm`, `soak` and `fleet` alone",
+            ),
+            (
+                self.seed.is_some(),
+                &[Crash, Storm, Fleet, Poison],
+                "`--seed` is for `cargo xtask bench crash`, `storm`, `fleet` and `poison` alone",
+            ),
+            (
+                self.links.is_prebuilt(),
+                &LONG,
+                "`--prebuilt` is for `cargo xtask bench links`, `crash`, `storm`, `fleet`, `soak`, `load`, `scale`, \
+                 `tape` and `trust` alone",
+            ),
+        ];
+        let is_wrong = |names: &[Name]| self.name.is_none_or(|name| !names.contains(&name));
+        rules.iter().find(|(is_given, names, _)| *is_given && is_wrong(names)).map(|(.., why)| *why)
+    }
+}
+
 /// Measures; exit code 1 if something could not be measured.
 pub fn run(args: &Args) -> ExitCode {
-    if args.links.any() && args.name != Some(Name::Links) {
-        eprintln!("error: what was given is for `cargo xtask bench links` alone");
+    if let Some(why) = args.misplaced() {
+        eprintln!("error: {why}");
         return ExitCode::FAILURE;
     }
-    if args.crash.any() && args.name != Some(Name::Crash) {
-        eprintln!("error: `--points` is for `cargo xtask bench crash` alone");
-        return ExitCode::FAILURE;
-    }
-    if args.storm.any() && args.name != Some(Name::Storm) {
-        eprintln!("error: `--islands` is for `cargo xtask bench storm` alone");
-        return ExitCode::FAILURE;
-    }
-    if args.load.any() && args.name != Some(Name::Load) {
-        eprintln!("error: `--trained` is for `cargo xtask bench load` alone");
-        return ExitCode::FAILURE;
-    }
-    if args.scale.any() && args.name != Some(Name::Scale) {
-        eprintln!(
-            "error: `--crowd`, `--gateways`, `--step-ms`, `--cohort` and `--span-s` are for `cargo xtask bench \
-             scale` alone"
-        );
-        return ExitCode::FAILURE;
-    }
-    if args.minutes.is_some() && !matches!(args.name, Some(Name::Storm | Name::Soak)) {
-        eprintln!("error: `--minutes` is for `cargo xtask bench storm` and `soak` alone");
-        return ExitCode::FAILURE;
-    }
-    if args.seed.is_some() && !matches!(args.name, Some(Name::Crash | Name::Storm | Name::Poison)) {
-        eprintln!("error: `--seed` is for `cargo xtask bench crash`, `storm` and `poison` alone");
-        return ExitCode::FAILURE;
-    }
-    let long =
-        [Name::Links, Name::Crash, Name::Storm, Name::Soak, Name::Load, Name::Scale, Name::Tape, Name::Trust];
-    if args.links.is_prebuilt() && !args.name.is_some_and(|name| long.contains(&name)) {
-        eprintln!(
-            "error: `--prebuilt` is for `cargo xtask bench links`, `crash`, `storm`, `soak`, `load`, `scale`, `tape` \
-             and `trust` alone"
-        );
-        return ExitCode::FAILURE;
-    }
-    let is_short = |name: &Name| !long.contains(name) && *name != Name::Poison;
+    let is_short = |name: &Name| !LONG.contains(name) && *name != Name::Poison;
     let all = || Name::value_variants().iter().copied().filter(is_short).collect();
     let names = args.name.map_or_else(all, |name| vec![name]);
     let mut figures = Map::new();
@@ -168,6 +187,10 @@ fn measure(name: Name, args: &Args) -> Result<Value, String> {
         Name::Crash => args.links.programs().and_then(|programs| crash::run(&args.crash, seed, &programs)),
         Name::Storm => {
             args.links.programs().and_then(|programs| storm::run(&args.storm, args.minutes, seed, &programs))
+        }
+        Name::Fleet => {
+            crate::web::site()?;
+            args.links.programs().and_then(|programs| fleet::run(args.minutes, seed, &programs))
         }
         Name::Soak => args.links.programs().and_then(|programs| soak::run(args.minutes, &programs)),
         Name::Load => args.links.programs().and_then(|programs| load::run(&args.load, &programs)),

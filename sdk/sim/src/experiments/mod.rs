@@ -9,6 +9,7 @@ mod error;
 mod evidence;
 mod failures;
 mod findings;
+mod fleet;
 mod gap;
 mod goodput;
 mod heterogeneity;
@@ -73,6 +74,8 @@ enum Subject {
     Staleness(staleness::StalenessArgs),
     /// Loss after equal time while chips come and go, against the number of learners
     Failures(failures::FailuresArgs),
+    /// A run of real processes beside the simulator's word on it
+    Fleet(fleet::FleetArgs),
     /// Loss against hostile learners of every kind, and who notices them
     Poison(poison::PoisonArgs),
     /// Plots of what the evidence holds: of runs that were kept, and of figures in the tables of its pages
@@ -128,6 +131,7 @@ pub fn run(cli: &Cli, progress: &mut dyn FnMut(&str)) -> Result<String, Simulate
         Subject::Lockstep(args) => answer(&lockstep::run(args, progress)?, args, &args.common.output),
         Subject::Staleness(args) => answer(&staleness::run(args, progress)?, args, &args.common.output),
         Subject::Failures(args) => answer(&failures::run(args, progress)?, args, &args.common.output),
+        Subject::Fleet(args) => answer(&fleet::run(args, progress)?, args, &args.output),
         Subject::Poison(args) => answer(&poison::run(args, progress)?, args, &args.common.output),
         Subject::Evidence(args) => answer(&evidence::run(args)?, args, &args.output),
     }

@@ -316,7 +316,8 @@ fn train(experiment: &Experiment, seed: u64, corpus: &Corpus) -> Result<Outcome,
     }
 }
 
-fn failed(error: &LabError) -> SimulateError {
+/// What is said of training that failed.
+pub fn failed(error: &LabError) -> SimulateError {
     SimulateError::refused(format!("the simulation failed: {error}"))
 }
 

@@ -4,7 +4,6 @@
 mod figures;
 mod plan;
 mod run;
-mod sea;
 
 use std::time::Duration;
 

@@ -1,6 +1,7 @@
 //! One run: who is faulty when, and what is seen of it.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -8,16 +9,16 @@ use archipelago_shaper::Weather;
 use serde_json::Value;
 
 use super::plan::{Fault, Kind};
-use super::sea::Sea;
 use crate::bench::processes::{Programs, number};
 use crate::bench::proof::{Proof, prove, receipts};
+use crate::bench::sea::{Berth, COMPUTES, LOOK, Learner, Sea};
 
-/// Longest wait for all learners to take part.
-const LIVE_WAIT: Duration = Duration::from_secs(180);
-/// After that, before anything counts: the first merges are not typical.
+/// Merged tokens at which the learning rate has come down: more than any of these runs merges.
+const TOTAL_TOKENS: &str = "400000000";
+/// Time to the syncer and back for everybody: two places of one country.
+const ROUND_TRIP: Duration = Duration::from_millis(20);
+/// After all learners take part, before anything counts: the first merges are not typical.
 const WARM: Duration = Duration::from_secs(20);
-/// Time between two looks.
-const LOOK: Duration = Duration::from_millis(100);
 
 /// What one run came to.
 pub struct Outcome {
@@ -42,8 +43,12 @@ pub fn run(
     length: Duration,
     faults: &[Fault],
 ) -> Result<Outcome, String> {
-    let mut sea = Sea::new(programs, learners)?;
-    wait_for_all(&mut sea, learners)?;
+    let duty_cycle = (COMPUTES / learners as f64).min(1.0);
+    let learner = Learner::Native { duty_cycle };
+    let berth = Berth { round_trip: ROUND_TRIP, mbit_per_s: None, learner };
+    let flags = ["--total-tokens", TOTAL_TOKENS, "--eval-every", "10s", "--keep", "4GiB"].map(OsString::from);
+    let mut sea = Sea::new(programs, "storm", &vec![berth; learners], flags.into())?;
+    sea.wait_for_all()?;
     thread::sleep(WARM);
     let first = sea.get("/v1/status")?;
     let mut watch = Watch { states: vec![State::Ahead; faults.len()], start: Instant::now() };
@@ -65,18 +70,6 @@ pub fn run(
         rejoins_s: watch.states.iter().map(State::rejoin_s).collect(),
         proof: prove(&told, &replay, &status, &rows),
     })
-}
-
-fn wait_for_all(sea: &mut Sea<'_>, learners: usize) -> Result<(), String> {
-    let start = Instant::now();
-    while start.elapsed() < LIVE_WAIT {
-        if number(&sea.get("/v1/status")?, "/live") == learners as u64 {
-            return Ok(());
-        }
-        sea.all_run()?;
-        thread::sleep(LOOK);
-    }
-    Err(format!("not all learners are live after {} s", LIVE_WAIT.as_secs()))
 }
 
 /// Where a fault is.
@@ -172,6 +165,7 @@ fn merged(rows: &[Value]) -> BTreeMap<String, u64> {
     rows.iter().filter_map(row).collect()
 }
 
+/// Merged tokens and held-out loss of each measurement.
 fn losses(series: &Value) -> Vec<(f64, f64)> {
     let point =
         |evaluation: &Value| Some((evaluation["tokensMerged"].as_f64()?, evaluation["loss"].as_f64()?));

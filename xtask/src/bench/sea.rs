@@ -2,56 +2,90 @@
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use archipelago_demo::{Process, http};
 use archipelago_shaper::{Link, Shape, Weather};
 use serde_json::Value;
 
-use crate::bench::processes::{Programs, empty_folder};
+use super::processes::{Programs, empty_folder, number};
 
+/// Longest wait for all learners to take part.
+const LIVE_WAIT: Duration = Duration::from_secs(180);
+/// Time between two looks.
+pub const LOOK: Duration = Duration::from_millis(100);
+
+/// The model that is trained.
+pub const PRESET: &str = "tiny";
 /// Cores that all learners together compute with: so little that they leave two cores some time, or a learner that is
 /// gone would make the others faster, and would be missed by nobody.
-const COMPUTES: f64 = 1.2;
-/// Merged tokens at which the learning rate has come down: more than any of these runs merges.
-const TOTAL_TOKENS: &str = "400000000";
-/// Time to the syncer and back for everybody: two places of one country.
-const ROUND_TRIP: Duration = Duration::from_millis(20);
+pub const COMPUTES: f64 = 1.2;
+
+/// Where a learner is, and how much of its time it computes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Berth {
+    /// Time to the syncer and back.
+    pub round_trip: Duration,
+    /// Megabits a second each way; `None` for no limit.
+    pub mbit_per_s: Option<f64>,
+    /// What it is.
+    pub learner: Learner,
+}
+
+/// A learner by what it runs in.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Learner {
+    /// The native program, on one thread…
+    Native {
+        /// …for this share of the time, above 0 and at most 1.
+        duty_cycle: f64,
+    },
+    /// A page in Chromium, on the processor for a quarter of the time.
+    Browser,
+}
 
 /// What takes part in a run.
 pub struct Sea<'a> {
     programs: &'a Programs,
     folder: PathBuf,
+    /// What syncers are told beside the model.
+    flags: Vec<OsString>,
     syncer: Process,
     address: SocketAddr,
     lives: u32,
     islands: Vec<Island>,
-    duty_cycle: String,
 }
 
 struct Island {
     name: String,
     link: Link,
+    learner: Learner,
     /// `None` while it is dead.
     process: Option<Process>,
 }
 
 impl<'a> Sea<'a> {
-    /// Starts a syncer and so many learners.
+    /// Starts a syncer with `flags` and a learner at each of `berths`, with their files in the folder `name`.
     ///
     /// # Errors
     /// A sentence: a program could not be started, or the system has no port for a link.
-    pub fn new(programs: &'a Programs, learners: usize) -> Result<Self, String> {
-        let folder = empty_folder("storm")?;
-        let (syncer, address) = programs.serve("tiny", "127.0.0.1:0", &folder, "syncer-1", &flags())?;
-        let duty_cycle = format!("{:.3}", (COMPUTES / learners as f64).min(1.0));
-        let mut sea = Self { programs, folder, syncer, address, lives: 1, islands: Vec::new(), duty_cycle };
-        for number in 1..=learners {
+    pub fn new(
+        programs: &'a Programs,
+        name: &str,
+        berths: &[Berth],
+        flags: Vec<OsString>,
+    ) -> Result<Self, String> {
+        let folder = empty_folder(name)?;
+        let (syncer, address) = programs.serve(PRESET, "127.0.0.1:0", &folder, "syncer-1", &flags)?;
+        let mut sea = Self { programs, folder, flags, syncer, address, lives: 1, islands: Vec::new() };
+        for (berth, index) in berths.iter().zip(0..) {
             let failed = |error| format!("no link to {address}: {error}");
-            let link = Link::open(address, Shape::new(None, ROUND_TRIP)).map_err(failed)?;
-            sea.islands.push(Island { name: format!("island-{number}"), link, process: None });
-            sea.start(number - 1)?;
+            let link = Link::open(address, Shape::new(berth.mbit_per_s, berth.round_trip)).map_err(failed)?;
+            let name = format!("island-{}", index + 1);
+            sea.islands.push(Island { name, link, learner: berth.learner, process: None });
+            sea.start(index)?;
         }
         Ok(sea)
     }
@@ -61,9 +95,14 @@ impl<'a> Sea<'a> {
     /// # Errors
     /// A sentence: it could not be started.
     pub fn start(&mut self, index: usize) -> Result<(), String> {
-        let Island { name, link, process } = &mut self.islands[index];
-        let flags = ["--duty-cycle", self.duty_cycle.as_str()];
-        *process = Some(self.programs.join(link.address(), &self.folder, name, &flags)?);
+        let Island { name, link, learner, process } = &mut self.islands[index];
+        *process = Some(match learner {
+            Learner::Native { duty_cycle } => {
+                let duty_cycle = format!("{duty_cycle:.3}");
+                self.programs.join(link.address(), &self.folder, name, &["--duty-cycle", &duty_cycle])?
+            }
+            Learner::Browser => lend(link.address(), &self.folder, name)?,
+        });
         Ok(())
     }
 
@@ -137,10 +176,26 @@ impl<'a> Sea<'a> {
         http::get(self.address, path)
     }
 
+    /// Waits until all learners take part.
+    ///
+    /// # Errors
+    /// A sentence: they do not, or one of them or the syncer has ended by itself.
+    pub fn wait_for_all(&mut self) -> Result<(), String> {
+        let start = Instant::now();
+        while start.elapsed() < LIVE_WAIT {
+            if number(&self.get("/v1/status")?, "/live") == self.islands.len() as u64 {
+                return Ok(());
+            }
+            self.all_run()?;
+            thread::sleep(LOOK);
+        }
+        Err(format!("not all learners are live after {} s", LIVE_WAIT.as_secs()))
+    }
+
     /// # Errors
     /// A sentence: a learner or the syncer has ended by itself.
     pub fn all_run(&mut self) -> Result<(), String> {
-        crate::bench::processes::still_runs(&mut self.syncer)?;
+        super::processes::still_runs(&mut self.syncer)?;
         for island in &mut self.islands {
             let Some(process) = &mut island.process else { continue };
             if let Some(code) = process.exit_code() {
@@ -153,11 +208,15 @@ impl<'a> Sea<'a> {
     fn begin_syncer(&mut self, listen: &str) -> Result<(), String> {
         self.lives += 1;
         let log = format!("syncer-{}", self.lives);
-        (self.syncer, self.address) = self.programs.serve("tiny", listen, &self.folder, &log, &flags())?;
+        (self.syncer, self.address) = self.programs.serve(PRESET, listen, &self.folder, &log, &self.flags)?;
         Ok(())
     }
 }
 
-fn flags() -> Vec<OsString> {
-    ["--total-tokens", TOTAL_TOKENS, "--eval-every", "10s", "--keep", "4GiB"].map(OsString::from).into()
+/// A page in Chromium that takes part.
+fn lend(address: SocketAddr, folder: &Path, name: &str) -> Result<Process, String> {
+    let script = crate::cargo::root().join("web-demo/tests/lend.mjs");
+    let mut line = vec![script.into_os_string()];
+    line.extend([&format!("http://{address}/"), name, "cpu", "gentle", "killed"].map(OsString::from));
+    Process::spawn_with_children(Path::new("node"), &line, &folder.join(name))
 }
