@@ -12,6 +12,7 @@ import argparse
 import itertools
 import json
 import math
+import shutil
 import subprocess
 import tempfile
 import time
@@ -53,9 +54,9 @@ class Texts:
 class Lab:
     """Programs, and a folder for what they write."""
 
-    def __init__(self, programs: Path, folder: Path) -> None:
-        """Nothing is started yet."""
-        self.programs, self.folder, self.runs = programs, folder, 0
+    def __init__(self, programs: Path, folder: Path, settings: list[str]) -> None:
+        """Nothing is started yet; syncers will have these settings beside their own."""
+        self.programs, self.folder, self.settings, self.runs = programs, folder, settings, 0
 
     def train(self, learners: int, text: Texts, tokens: int, *flags: str, merged: bool = False) -> Path:
         """A run of so many learners on so many tokens; the folder that it is exported to."""
@@ -71,7 +72,7 @@ class Lab:
             run,
         ]
         serve += ["--data", text.file, "--total-tokens", str(tokens), "--stop-at-tokens", str(tokens)]
-        serve += ["--learners-start", str(learners), "--no-eval", *flags]
+        serve += ["--learners-start", str(learners), "--no-eval", *self.settings, *flags]
         syncer = subprocess.Popen(serve, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         assert syncer.stdout
         address = json.loads(syncer.stdout.readline())["address"]
@@ -174,25 +175,34 @@ def main() -> None:
     """Prints a line for each run, and a row of each kind at the end."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--programs", type=Path, required=True, help="where syncer-server and native-learner are")
-    parser.add_argument("--begin", type=Path, required=True, help="the text that the model learns first")
+    begin = parser.add_mutually_exclusive_group(required=True)
+    begin.add_argument("--begin", type=Path, help="the text that the model learns first")
+    begin.add_argument("--start", type=Path, help="the exported model that has learnt it, to begin with the same again")
+    parser.add_argument("--keep-start", type=Path, help="where that model is kept for --start")
     parser.add_argument("--then", type=Path, required=True, help="the text that it is fine-tuned on")
     parser.add_argument("--preset", default="small")
     parser.add_argument("--kinds", nargs="+", choices=RATES, default=list(RATES), help="what is fine-tuned")
     parser.add_argument("--begin-tokens", type=int, default=4_000_000)
     parser.add_argument("--tokens", type=int, default=1_000_000)
     parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--sides", nargs="+", choices=["archipelago", "pytorch"], default=["archipelago", "pytorch"])
+    parser.add_argument("--serve", default="", help='settings of syncers, as "--outer-lr 0.8 --sync-every 12"')
     args = parser.parse_args()
 
     with tempfile.TemporaryDirectory() as folder:
-        lab = Lab(args.programs, Path(folder))
-        first, text = Texts(args.begin, lab.folder), Texts(args.then, lab.folder)
-        start = lab.train(1, first, args.begin_tokens, "--preset", args.preset)
+        lab = Lab(args.programs, Path(folder), args.serve.split())
+        text = Texts(args.then, lab.folder)
+        start = args.start
+        if start is None:
+            start = lab.train(1, Texts(args.begin, lab.folder), args.begin_tokens, "--preset", args.preset)
+        if args.keep_start:
+            shutil.copytree(start, args.keep_start)
         model = LlamaForCausalLM.from_pretrained(start, dtype=torch.float32)
         context = model.config.max_position_embeddings
         print(f"before: {held_out(model, text.tell, context):.4f}", flush=True)
         for kind in args.kinds:
             rates, best = RATES[kind], {}
-            for side in ["archipelago", "pytorch"]:
+            for side in args.sides:
                 found = []
                 for lr in rates:
                     losses = [tuned(lab, start, side, kind, lr, text, args.tokens, s) for s in range(args.seeds)]
@@ -200,6 +210,8 @@ def main() -> None:
                     print(f"{kind}, {side}, rate {lr}: {chosen_by:.4f} · {told:.4f}", flush=True)
                     found.append((chosen_by, told, lr))
                 best[side] = min(found)
+            if len(best) < 2:
+                continue
             ours, theirs = best["archipelago"], best["pytorch"]
             print(
                 f"| {kind} | {ours[1]:.4f} at {ours[2]} | {theirs[1]:.4f} at {theirs[2]} "

@@ -82,13 +82,16 @@ pub fn of_layers(sizes: Sizes, lora: &LoraSpec) -> (Vec<Vec<AdapterSlots>>, usiz
 
 /// The tensors of the adapters of a valid `spec`: those of a layer after those of the one before, A and B of each
 /// target in turn, named as the matrices are with `.lora_A.weight`, `[r, ins]`, and `.lora_B.weight`, `[outs, r]`.
+///
+/// They are merged by the mean. At rates that suit adapters those of different learners go so far apart that updates as
+/// long as the learners' own, as radial merging makes them, lead beyond where they do well: `tests/evidence/TUNING.md`.
 pub fn tensors(spec: &ModelSpec, lora: &LoraSpec) -> Vec<Tensor> {
     let mut tensors = Vec::new();
     for (layer, adapters) in of_layers(Sizes::of(spec), lora).0.iter().enumerate() {
         for AdapterSlots { target, ins, outs, .. } in adapters {
             let mut add = |part: &str, rows, cols| {
                 let name = format!("model.layers.{layer}.{}.lora_{part}.weight", target.module());
-                tensors.push(Tensor { name, rows, cols, merge: MergeClass::Radial });
+                tensors.push(Tensor { name, rows, cols, merge: MergeClass::Mean });
             };
             add("A", lora.rank, *ins as u32);
             add("B", *outs as u32, lora.rank);
@@ -111,6 +114,7 @@ pub fn begin(spec: &ModelSpec, lora: &LoraSpec, seed: u64) -> Vec<f32> {
 
 #[cfg(test)]
 mod tests {
+    use crate::diloco::MergeClass;
     use crate::model::{Dims, LoraSpec, ModelSpec, Preset, Slots, layout};
 
     #[test]
@@ -132,7 +136,10 @@ mod tests {
                 {
                     let (start, tensor) = tensors.next().unwrap();
                     assert_eq!(tensor.name, format!("{module}.lora_{part}.weight"));
-                    assert_eq!((tensor.rows, tensor.cols), shape);
+                    assert_eq!(
+                        (tensor.rows, tensor.cols, tensor.merge),
+                        (shape.0, shape.1, MergeClass::Mean)
+                    );
                     assert_eq!(*slot, start as usize..(start + tensor.len()) as usize);
                 }
             }

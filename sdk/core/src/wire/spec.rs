@@ -77,7 +77,7 @@ pub const TENSOR_NAME_BYTES_MAX: u32 = 256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MergeClass {
-    /// Token-weighted mean: the embedding, whose outer gradients are not near-orthogonal.
+    /// Token-weighted mean: the embedding, whose outer gradients are not near-orthogonal, and adapters.
     Mean,
     /// Radial-directional averaging: everything else.
     Radial,
