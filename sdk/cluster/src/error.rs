@@ -45,8 +45,8 @@ pub enum ServiceError {
     },
     /// Another cluster uses the same prefix.
     #[error(
-        "{place} belongs to another cluster ({detail}): give this one a prefix of its own; or, if it is to be a part of \
-         that one, the same data, model and settings of the method, and the same version of the program"
+        "{place} belongs to another cluster ({detail}): give this one a prefix of its own; or, if it is to be a part \
+         of that one, the same data, model and settings of the method, and the same version of the program"
     )]
     Foreign {
         /// Which service, and where.
