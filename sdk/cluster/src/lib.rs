@@ -52,7 +52,7 @@ pub use look::look;
 pub use mark::Mark;
 #[cfg(feature = "nats-s3")]
 pub use nats::{Nats, NatsSettings};
-pub use owner::{OwnerSettings, own};
+pub use owner::{Beginnings, OwnerSettings, own};
 #[cfg(feature = "nats-s3")]
 pub use servers::{Servers, open};
 pub use service::{Answer, Blobs, Bus, Cell, Entry, INBOX_MAX, Inbox, Roster, Services, Tape};

@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use archipelago_cluster::{
-    Answer, Blobs, GatewaySettings, Local, OwnerSettings, ServiceError, Services, Tape, gateway, own,
+    Answer, Beginnings, Blobs, GatewaySettings, Local, OwnerSettings, ServiceError, Services, Tape, gateway,
+    own,
 };
 use archipelago_core::cluster::{GatewayId, ProcessId, Record};
 use archipelago_core::rng::Rng;
@@ -30,13 +31,14 @@ const LEASE_MS: u64 = 600;
 
 /// An owner's process as a task; what ends it is to be dropped or sent to.
 fn owner(
-    run: &Run,
+    run: &Arc<Run>,
     services: &Services,
     process: u64,
     lease_ms: u64,
 ) -> (oneshot::Sender<()>, JoinHandle<()>) {
-    let (fragments, process) = (run.owner(), ProcessId(process));
-    let settings = OwnerSettings { process, fragments, lease_ms, tick_ms: 20, orders: run.orders() };
+    let (fragments, beginnings, process) = (run.owner(), run.beginnings(), ProcessId(process));
+    let orders = run.orders();
+    let settings = OwnerSettings { process, fragments, beginnings, lease_ms, tick_ms: 20, orders };
     let (stop, stopped) = oneshot::channel();
     let services = services.clone();
     (stop, tokio::spawn(own(services, settings, async move { drop(stopped.await) })))
@@ -100,6 +102,47 @@ async fn await_merges(run: &Run, services: &Services, before: &[usize], more: us
         sleep(Duration::from_millis(50)).await;
     }
     panic!("{:?} merges after 30 s, {before:?} before", merges(run, services).await);
+}
+
+/// Goal: what a fragment begins in is made once, however long that takes, by who leads it, and again if it could not be.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_fragments_begin_in_is_made_once() {
+    let run = Arc::new(Run::new(9, 3, 50));
+    let services = Local::services();
+    let made = Arc::new(Mutex::new(Vec::new()));
+    let (seen, begun) = (Arc::clone(&made), Arc::clone(&run));
+    let beginnings = Beginnings::new(move |fragment| {
+        let mut seen = seen.lock().unwrap();
+        seen.push(fragment);
+        let is_first = seen.iter().filter(|other| **other == fragment).count() == 1;
+        drop(seen);
+        if fragment == FragmentId(1) && is_first {
+            return Err("it is not there yet".into());
+        }
+        // Far longer than after which an owner asks again.
+        std::thread::sleep(Duration::from_secs(1));
+        Ok(begun.initial(fragment))
+    });
+    let (process, fragments, orders) = (ProcessId(1), run.owner(), run.orders());
+    let settings = OwnerSettings { process, fragments, beginnings, lease_ms: LEASE_MS, tick_ms: 20, orders };
+    let (stop, stopped) = oneshot::channel::<()>();
+    let leading = tokio::spawn(own(services.clone(), settings, async { drop(stopped.await) }));
+    for fragment in run.ids() {
+        let mut tape = Vec::new();
+        for _ in 0..600 {
+            tape = services.tape.read(fragment, 0).await.unwrap();
+            if !tape.is_empty() {
+                break;
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+        assert_eq!(tape[0], Record::Took(process));
+    }
+    drop(stop);
+    leading.await.unwrap();
+    let mut made = made.lock().unwrap().clone();
+    made.sort();
+    assert_eq!(made, [0, 1, 1, 2].map(FragmentId));
 }
 
 /// Goal: all fragments are merged, whatever owner leads them; one that ends without a word is followed, one that is

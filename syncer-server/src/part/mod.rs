@@ -4,14 +4,16 @@ mod agreed;
 mod herald;
 mod order;
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use archipelago_cluster::{
-    Decrees, Facing, Findings, Health, OwnerSettings, Services, finished, front, new_process, own, watched,
+    Beginnings, Decrees, Facing, Findings, Health, OwnerSettings, Services, finished, front, new_process, own, watched,
 };
 use archipelago_core::cluster::{GatewayId, GatewayTerms, Orders, OwnerTerms, ProcessId};
+use archipelago_core::diloco::FragmentState;
 use archipelago_core::diloco::syncer::{Input, Syncer, Upward};
 use archipelago_core::wire::{Fingerprint, FragmentId};
 use tokio::sync::{mpsc, oneshot};
@@ -64,7 +66,8 @@ impl Membership {
         let ours = agreed::agreed(config);
         let theirs = decrees.agree(&ours).await;
         agreed::compare(&ours, &theirs.map_err(|error| ServerError::Cluster { why: error.to_string() })?)?;
-        let terms = OwnerTerms::of(syncer, process).and_then(|terms| terms.into_iter().next());
+        let terms = OwnerTerms::of(syncer.spec(), syncer.config(), syncer.fragments(), process);
+        let terms = terms.and_then(|terms| terms.into_iter().next());
         let terms = terms.ok_or_else(no_code)?;
         let hearing = Hearing::begin(decrees, config, Orders::none(&terms.rounds, terms.cohort_max)).await?;
         tracing::info!(?role, process = process.0, run = %syncer.run(), "joined the cluster");
@@ -79,12 +82,18 @@ impl Membership {
         hearing: &Hearing,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> impl Future<Output = ()> + Send + 'static {
-        let fragments = OwnerTerms::of(syncer, self.process).filter(|_| self.role.leads());
+        let terms = OwnerTerms::of(syncer.spec(), syncer.config(), syncer.fragments(), self.process);
+        let fragments = terms.filter(|_| self.role.leads());
+        let states: BTreeMap<FragmentId, FragmentState> =
+            syncer.fragments().ids().zip(syncer.states().cloned()).collect();
+        let beginnings =
+            Beginnings::new(move |fragment| states.get(&fragment).cloned().ok_or("no such fragment".into()));
         let (process, services, orders) = (self.process, self.services.clone(), hearing.orders());
         async move {
             if let Some(fragments) = fragments {
                 let (lease_ms, tick_ms) = (LEASE_MS, OWNER_TICK_MS);
-                let settings = OwnerSettings { process, fragments, lease_ms, tick_ms, orders };
+                let settings =
+                    OwnerSettings { process, fragments, beginnings, lease_ms, tick_ms, orders };
                 own(services, settings, stop).await;
             }
         }

@@ -1,13 +1,16 @@
 //! One fragment of an owner's process: the machine, and what it asks of the services.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use archipelago_core::cluster::{Order, Orders, Owner, OwnerInput, OwnerTerms, Reply};
+use archipelago_core::diloco::FragmentState;
 use archipelago_core::wire::{FragmentId, Millis};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::task::{JoinSet, spawn_blocking};
+use tokio::time::{MissedTickBehavior, interval, sleep};
 
+use super::Beginnings;
 use crate::clock::{Clock, ms};
 use crate::error::ServiceError;
 use crate::patience::Patience;
@@ -15,11 +18,15 @@ use crate::service::{Inbox, Services};
 
 /// Questions of one fragment under way at most; the machine asks again for what was not asked.
 const ASKED_MAX: usize = 16;
+/// What a fragment begins in is made again so long after that could not be done.
+const BEGIN_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// How a question ended.
 enum Done {
     /// With something for the machine, if there was an answer.
     Input(Option<OwnerInput>),
+    /// With what the fragment begins in, if that could be made.
+    Begun(Option<FragmentState>),
     /// With what gateways say from now on.
     Replies(Option<Inbox<Reply>>),
     /// Something was said, or not.
@@ -31,6 +38,9 @@ struct Desk {
     fragment: FragmentId,
     services: Services,
     clock: Clock,
+    beginnings: Beginnings,
+    /// What the fragment begins in is being made.
+    is_beginning: bool,
     asked: JoinSet<Done>,
     patience: Arc<[Patience; 4]>,
 }
@@ -48,7 +58,7 @@ enum Whom {
 /// Drives the owner of a fragment, by its lease and what is ordered, until the lease has no sender any more.
 pub(super) async fn lead(
     services: Services,
-    terms: OwnerTerms,
+    (terms, beginnings): (OwnerTerms, Beginnings),
     clock: Clock,
     (mut lease, mut orders): (watch::Receiver<Option<Millis>>, watch::Receiver<Orders>),
     tick_ms: u64,
@@ -57,7 +67,7 @@ pub(super) async fn lead(
     let mut owner = Owner::new(terms);
     owner.handle(clock.now(), OwnerInput::Ordered(*orders.borrow_and_update()));
     let (asked, patience) = (JoinSet::new(), Arc::default());
-    let mut desk = Desk { fragment, services, clock, asked, patience };
+    let mut desk = Desk { fragment, services, clock, beginnings, is_beginning: false, asked, patience };
     let mut replies: Option<Inbox<Reply>> = None;
     let mut tick = interval(ms(tick_ms));
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -79,6 +89,11 @@ pub(super) async fn lead(
             Some(reply) = next(&mut replies) => OwnerInput::Reply(reply),
             Some(done) = desk.asked.join_next() => match done {
                 Ok(Done::Input(Some(input))) => input,
+                Ok(Done::Begun(state)) => {
+                    desk.is_beginning = false;
+                    let Some(state) = state else { continue };
+                    OwnerInput::Begun(state)
+                }
                 Ok(Done::Replies(inbox)) => {
                     is_listening = false;
                     replies = inbox.filter(|_| is_leased);
@@ -148,6 +163,7 @@ impl Desk {
                 };
                 self.spawn(Whom::Blobs, question, Done::Input);
             }
+            Order::Begin => self.begin(),
             Order::Forget(keys) => {
                 let question = async move { services.blobs.forget(fragment, keys).await };
                 self.spawn(Whom::Bin, question, |_| Done::Said);
@@ -157,6 +173,25 @@ impl Desk {
                 self.spawn(Whom::Bus, question, |_| Done::Said);
             }
         }
+    }
+
+    /// Makes what the fragment begins in, unless that is under way: there is room for it once.
+    fn begin(&mut self) {
+        if std::mem::replace(&mut self.is_beginning, true) {
+            return;
+        }
+        let (beginnings, fragment) = (self.beginnings.clone(), self.fragment);
+        self.asked.spawn(async move {
+            let made = spawn_blocking(move || beginnings.make(fragment)).await;
+            match made.unwrap_or_else(|failed| Err(failed.into())) {
+                Ok(state) => Done::Begun(Some(state)),
+                Err(error) => {
+                    tracing::error!(%fragment, "it cannot begin: {error}");
+                    sleep(BEGIN_AGAIN_AFTER).await;
+                    Done::Begun(None)
+                }
+            }
+        });
     }
 
     /// Asks a service, unless it has not answered for a while or too much is under way; whether it did.

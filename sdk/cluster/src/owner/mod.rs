@@ -1,5 +1,6 @@
 //! A process that leads fragments: it claims those that nobody leads, up to its share, and gives them back on a stop.
 
+mod beginnings;
 mod crew;
 mod fragment;
 
@@ -16,6 +17,7 @@ use crate::clock::{Clock, ms};
 use crate::patience::Patience;
 use crate::service::{Entry, Services};
 use crate::shares::{Shares, Write};
+pub use beginnings::Beginnings;
 use crew::Crew;
 
 /// Looks at the roster during one lease.
@@ -30,6 +32,8 @@ pub struct OwnerSettings {
     pub process: ProcessId,
     /// Each fragment that it may lead; its process is replaced by the one above.
     pub fragments: Vec<OwnerTerms>,
+    /// What they begin in, made once a fragment is led of which nothing is merged yet.
+    pub beginnings: Beginnings,
     /// How long a lease lasts without being renewed, in milliseconds, the same for all; at least 5. A dead owner is
     /// followed after a little more than that.
     pub lease_ms: u64,
@@ -44,7 +48,7 @@ pub struct OwnerSettings {
 /// One task for each fragment takes in what comes for it; merging is done there, so let the runtime have several
 /// threads. No trouble with a service ends it: it is logged, and the service asked again, ever more seldom.
 pub async fn own(services: Services, settings: OwnerSettings, stop: impl Future<Output = ()> + Send) {
-    let OwnerSettings { process, fragments, lease_ms, tick_ms, orders } = settings;
+    let OwnerSettings { process, fragments, beginnings, lease_ms, tick_ms, orders } = settings;
     let clock = Clock::start();
     let fragments: BTreeMap<FragmentId, OwnerTerms> =
         fragments.into_iter().map(|terms| (terms.rounds.fragment, OwnerTerms { process, ..terms })).collect();
@@ -52,7 +56,8 @@ pub async fn own(services: Services, settings: OwnerSettings, stop: impl Future<
     let (there, led) = (services.clone(), fragments.keys().copied().collect::<Vec<_>>());
     let crew = Crew::new(led, move |fragment, lease| {
         let told = (lease, orders.clone());
-        fragment::lead(there.clone(), fragments[&fragment].clone(), clock, told, tick_ms.max(1))
+        let run = (fragments[&fragment].clone(), beginnings.clone());
+        fragment::lead(there.clone(), run, clock, told, tick_ms.max(1))
     });
     let mut desk = Desk { services, clock, shares, crew, patience: Patience::default() };
     let mut beat = interval(ms(lease_ms.max(LOOKS_A_LEASE) / LOOKS_A_LEASE));

@@ -66,9 +66,9 @@ pub async fn play(orders: Orders) {
     match orders.part {
         Part::Owner(notes) => {
             let services = note::noting(services, &notes);
-            let (process, fragments) = (new_process(), run.owner());
-            let orders = run.orders();
-            let settings = OwnerSettings { process, fragments, lease_ms: LEASE_MS, tick_ms: 50, orders };
+            let (process, fragments, beginnings) = (new_process(), run.owner(), run.beginnings());
+            let (lease_ms, tick_ms, orders) = (LEASE_MS, 50, run.orders());
+            let settings = OwnerSettings { process, fragments, beginnings, lease_ms, tick_ms, orders };
             own(services, settings, stop).await;
         }
         Part::Gateway(id, port) => {

@@ -6,10 +6,10 @@ use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use archipelago_cluster::{Facing, OwnerSettings, Services, front, own};
+use archipelago_cluster::{Beginnings, Facing, OwnerSettings, Services, front, own};
 use archipelago_core::cluster::{GatewayId, GatewayTerms, Orders, OwnerTerms, ProcessId};
 use archipelago_core::diloco::syncer::{Event, Host, Input, Syncer, SyncerConfig, Upward};
-use archipelago_core::diloco::{Codec, Fragments, Layout, MergeJob, Tensor, checksum};
+use archipelago_core::diloco::{Codec, FragmentState, Fragments, Layout, MergeJob, Tensor, checksum};
 use archipelago_core::wire::{
     ApplyPolicy, Architecture, Bye, Code, ConnId, DataSpec, ExchangeSpec, FragmentId, Hello, Identity,
     InnerSpec, LearnerId, LearnerState, MergeClass, Message, Millis, Model, Progress, RunId, RunSpec, Serial,
@@ -88,18 +88,23 @@ pub struct Coast {
 impl Coast {
     /// So many of both, over these services.
     pub fn open(services: &Services, gateways: u32, owners: u64) -> Self {
-        let rounds = &OwnerTerms::of(&syncer(0), ProcessId(0)).unwrap()[0].rounds;
+        let fragments = Arc::new(Fragments::plan(&layout(), NonZeroU16::new(FRAGMENTS).unwrap()));
+        let terms =
+            |process| OwnerTerms::of(&spec(), &SyncerConfig::default(), &fragments, process).expect("a code");
+        let rounds = &terms(ProcessId(0))[0].rounds;
+        let lens = Arc::clone(&fragments);
+        let beginnings =
+            Beginnings::new(move |fragment| Ok(FragmentState::new(vec![0.0; lens.len(fragment)])));
         let (ordering, orders) = watch::channel(Orders::none(rounds, 64));
         for process in 1..=owners {
             let process = ProcessId(process);
-            let fragments = OwnerTerms::of(&syncer(0), process).unwrap();
+            let (fragments, beginnings, orders) = (terms(process), beginnings.clone(), orders.clone());
             let settings =
-                OwnerSettings { process, fragments, lease_ms: 2_000, tick_ms: 5, orders: orders.clone() };
+                OwnerSettings { process, fragments, beginnings, lease_ms: 2_000, tick_ms: 5, orders };
             tokio::spawn(own(services.clone(), settings, std::future::pending()));
         }
         let gateways = (0..gateways).map(|at| gateway(services, at)).collect();
-        let fragments = Fragments::plan(&layout(), NonZeroU16::new(FRAGMENTS).unwrap());
-        Self { gateways, conns: AtomicU64::new(1), fragments: Arc::new(fragments), ordering }
+        Self { gateways, conns: AtomicU64::new(1), fragments, ordering }
     }
 
     pub fn fragments(&self) -> Arc<Fragments> {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use archipelago_cluster::Beginnings;
 use archipelago_core::cluster::{GatewayId, GatewayTerms, Orders, OwnerTerms, ProcessId};
 use archipelago_core::diloco::{
     Codec, FragmentState, Fragments, Influence, Layout, MergeRule, OuterSpec, QuorumPolicy, Repute,
@@ -66,6 +67,12 @@ impl Run {
         FragmentState::new((0..self.fragments.len(fragment)).map(|_| bell(&mut rng)).collect())
     }
 
+    /// What its fragments begin in.
+    pub fn beginnings(self: &Arc<Self>) -> Beginnings {
+        let run = Arc::clone(self);
+        Beginnings::new(move |fragment| Ok(run.initial(fragment)))
+    }
+
     /// What an owner knows of each fragment.
     pub fn owner(&self) -> Vec<OwnerTerms> {
         let terms = |fragment| OwnerTerms {
@@ -74,7 +81,6 @@ impl Run {
             outer: OuterSpec::default(),
             momentum_warmup_tokens: 0.0,
             fragments: 1,
-            initial: self.initial(fragment),
             timing: Timing { step_ms: 10.0, launch_ms: 100.0, ..Timing::default() },
             rest_ms: self.rest_ms,
             idle_ms: 0,

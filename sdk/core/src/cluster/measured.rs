@@ -164,14 +164,16 @@ fn place(terms: &OwnerTerms) -> f64 {
 mod tests {
     use super::*;
     use crate::cluster::ProcessId;
-    use crate::diloco::syncer::{Syncer, SyncerConfig};
+    use crate::diloco::Fragments;
+    use crate::diloco::syncer::SyncerConfig;
     use crate::testing::{layout, spec};
-    use crate::wire::{FragmentId, RunId};
+    use crate::wire::FragmentId;
 
     fn terms() -> OwnerTerms {
-        let (layout, config) = (layout(), SyncerConfig::default());
-        let syncer = Syncer::new(RunId(7), spec(), config, &layout, &vec![0.0; layout.len()]).unwrap();
-        OwnerTerms::of(&syncer, ProcessId(1)).unwrap().swap_remove(0)
+        let spec = spec();
+        let fragments = Fragments::plan(&layout(), spec.exchange.fragments.try_into().unwrap());
+        let terms = OwnerTerms::of(&spec, &SyncerConfig::default(), &fragments, ProcessId(1));
+        terms.unwrap().swap_remove(0)
     }
 
     /// Goal: rounds of a fragment are as far apart as H steps of the median learner take, whoever it is connected to,

@@ -208,7 +208,7 @@ pub struct Offer {
     pub standing: Standing,
 }
 
-/// What an owner asks of the tape, the blobs and the bus.
+/// What an owner asks of the tape, the blobs, the bus, and of who drives it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Order {
     /// Append a record, if the last one has this number.
@@ -226,6 +226,9 @@ pub enum Order {
     Store(u64, Arc<Vec<u8>>),
     /// Load what is stored under this key.
     Load(u64),
+    /// Make the state that the fragment begins in, for [`OwnerInput::Begun`]. That may take its time; it is asked for
+    /// again meanwhile.
+    Begin,
     /// Nobody will load what is stored under these keys: it may go. Nothing is said of it.
     Forget(Range<u64>),
     /// Tell all gateways.

@@ -38,6 +38,8 @@ pub enum OwnerInput {
     Stored(u64, bool),
     /// What is stored under this key.
     Loaded(u64, Option<Vec<u8>>),
+    /// The state that the fragment begins in, version 0.
+    Begun(FragmentState),
     /// What a gateway says.
     Reply(Reply),
     /// What the owner of the run has ordered by now.
@@ -98,6 +100,7 @@ impl Owner {
             OwnerInput::Refused => self.ask(now, Order::Read(self.last)),
             OwnerInput::Stored(key, is_ours) => self.on_stored(now, key, is_ours),
             OwnerInput::Loaded(key, bytes) => self.on_loaded(now, key, bytes),
+            OwnerInput::Begun(state) => self.on_begun(now, state),
             OwnerInput::Reply(reply) => self.on_reply(now, reply),
             OwnerInput::Ordered(orders) => self.on_ordered(orders),
             OwnerInput::Tick => self.on_tick(now),
@@ -144,7 +147,8 @@ impl Owner {
                 let keys: Vec<u64> = merged.iter().map(|(seq, _)| *seq).collect();
                 self.orders.extend(self.kept.recall(&keys).map(Order::Forget));
                 let Some(&(seq, sum)) = merged.last() else {
-                    return self.take(now, self.terms.initial.clone());
+                    self.stage = Stage::Beginning;
+                    return self.ask(now, Order::Begin);
                 };
                 self.stage = Stage::Loading(seq, sum);
                 self.ask(now, Order::Load(seq));
@@ -176,7 +180,15 @@ impl Owner {
         if key != seq || checksum(&bytes) != sum {
             return;
         }
-        if let Some(state) = state_of(Version(seq), self.terms.initial.theta.len(), &bytes) {
+        if let Some(state) = state_of(Version(seq), self.terms.len(), &bytes) {
+            self.take(now, state);
+        }
+    }
+
+    fn on_begun(&mut self, now: Millis, state: FragmentState) {
+        // It may have taken so long that somebody else has merged: then the tape refuses what is appended next.
+        let is_ours = state.version == Version(0) && state.theta.len() == self.terms.len();
+        if is_ours && matches!(self.stage, Stage::Beginning) {
             self.take(now, state);
         }
     }
@@ -265,7 +277,8 @@ impl Owner {
                 let seq = *seq;
                 self.ask(now, Order::Load(seq));
             }
-            Stage::Reading | Stage::Loading(..) => {}
+            Stage::Beginning if is_due => self.ask(now, Order::Begin),
+            Stage::Reading | Stage::Loading(..) | Stage::Beginning => {}
             Stage::Leading(leading) => match &leading.step {
                 Step::Resting(since) => {
                     let rested_ms = now.since(*since);

@@ -16,6 +16,8 @@ pub(super) enum Stage {
     Reading,
     /// Loads the state after the record of this number, whose checksum is known.
     Loading(u64, u64),
+    /// Waits for the state that the fragment begins in: nothing is merged of it yet.
+    Beginning,
     /// Leads.
     Leading(Box<Leading>),
     /// The last round is over.

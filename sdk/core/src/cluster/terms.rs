@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::{GatewayId, GatewayTerms, ProcessId};
-use crate::diloco::syncer::Syncer;
-use crate::diloco::{Codec, FragmentState, OuterSpec, RoundTerms, Timing};
-use crate::wire::FragmentId;
+use crate::diloco::syncer::{Syncer, SyncerConfig};
+use crate::diloco::{Codec, Fragments, OuterSpec, RoundTerms, Timing, fragment_len};
+use crate::wire::{FragmentId, RunSpec};
 
 /// What an owner knows of its fragment.
 #[derive(Clone, Debug)]
@@ -20,8 +20,6 @@ pub struct OwnerTerms {
     pub momentum_warmup_tokens: f64,
     /// P: a learner is asked for another fragment every H/P steps.
     pub fragments: u16,
-    /// The state with which the run begins, version 0.
-    pub initial: FragmentState,
     /// Times by which rounds end until they are measured.
     pub timing: Timing,
     /// Time from the end of a round to the next one, in milliseconds, at least. Rounds are also H steps of the median
@@ -53,20 +51,23 @@ const SUMS_MS: u64 = 10_000;
 const STATES_KEPT: usize = 8;
 
 impl OwnerTerms {
-    /// What an owner knows of each fragment of the run of `syncer`, which begins in its states, for `process`.
+    /// What an owner knows of each of `fragments`, which are those of the run `spec`, for `process`.
     ///
-    /// `None` if a fragment is being merged this moment, or the code of the run cannot be used.
+    /// `None` if the code of the run cannot be used.
     #[must_use]
-    pub fn of(syncer: &Syncer, process: ProcessId) -> Option<Vec<Self>> {
-        let (spec, config, fragments) = (syncer.spec(), syncer.config(), syncer.fragments());
+    pub fn of(
+        spec: &RunSpec,
+        config: &SyncerConfig,
+        fragments: &Fragments,
+        process: ProcessId,
+    ) -> Option<Vec<Self>> {
         let codec = Codec::new(&spec.exchange).ok()?;
-        let terms = |(fragment, initial): (FragmentId, &FragmentState)| Self {
+        let terms = |fragment| Self {
             process,
             rounds: config.round_terms(spec, fragment, fragments, codec),
             outer: config.outer,
             momentum_warmup_tokens: config.momentum_warmup_ratio * spec.inner.total_tokens as f64,
             fragments: fragments.count(),
-            initial: initial.clone(),
             timing: Timing::default(),
             rest_ms: 0,
             idle_ms: IDLE_MS,
@@ -76,8 +77,12 @@ impl OwnerTerms {
             cohort_max: config.cohort_max,
             states_kept: STATES_KEPT,
         };
-        let terms: Vec<Self> = fragments.ids().zip(syncer.states()).map(terms).collect();
-        (terms.len() == usize::from(fragments.count())).then_some(terms)
+        Some(fragments.ids().map(terms).collect())
+    }
+
+    /// Values of its fragment.
+    pub(super) fn len(&self) -> usize {
+        fragment_len(&self.rounds.segments)
     }
 }
 

@@ -43,6 +43,7 @@ pub use merge::{
     SumPlan, Summing, Weighted,
 };
 pub use outer::OuterSpec;
+pub(crate) use quant::fragment_len;
 pub use quant::{CheckedBody, Codec, QuantError, VALUE_ABS_MAX, checksum};
 pub use quorum::{AbandonCause, Decision, MergeCause, QuorumPolicy, Timing};
 pub use rate::learning_rate;

@@ -315,7 +315,7 @@ pub fn checksum(body: &[u8]) -> u64 {
 }
 
 /// Values in a fragment made of `segments`.
-pub(super) fn fragment_len(segments: &[Segment]) -> usize {
+pub(crate) fn fragment_len(segments: &[Segment]) -> usize {
     segments.iter().map(|segment| segment.len as usize).sum()
 }
 

@@ -88,7 +88,7 @@ impl Cluster {
     fn check_merges(&self, tape: &[Record]) -> Result<(), Broken> {
         let mut before = Version(0);
         let mut merged = BTreeSet::new();
-        let (fragments, initial) = (&self.run.fragments, std::slice::from_ref(&self.run.owner.initial));
+        let (fragments, initial) = (&self.run.fragments, std::slice::from_ref(&self.run.initial));
         let last = Version(tape.len() as u64);
         let remakes = Remake::all(fragments, self.run.codec, initial, &BTreeSet::new(), &[last]);
         let mut alone = remakes.into_iter().next();

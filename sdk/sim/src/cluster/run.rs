@@ -34,6 +34,8 @@ pub(super) struct Run {
     pub(super) codec: Codec,
     pub(super) verifier: Verifier,
     pub(super) owner: OwnerTerms,
+    /// What the fragment begins in.
+    pub(super) initial: FragmentState,
     pub(super) segments: Arc<Vec<Segment>>,
 }
 
@@ -74,7 +76,6 @@ pub(super) fn run(seed: u64) -> Run {
         outer: OuterSpec::default(),
         momentum_warmup_tokens: 0.0,
         fragments: 1,
-        initial: FragmentState::new(theta),
         timing: Timing { step_ms: 10.0, launch_ms: 300.0, ..Timing::default() },
         rest_ms: 100,
         idle_ms: 0,
@@ -85,5 +86,6 @@ pub(super) fn run(seed: u64) -> Run {
         states_kept: 2,
     };
     let verifier = Verifier::new(Arc::clone(&fragments), codec);
-    Run { fragments, codec, verifier, owner, segments: Arc::new(segments) }
+    let initial = FragmentState::new(theta);
+    Run { fragments, codec, verifier, owner, initial, segments: Arc::new(segments) }
 }

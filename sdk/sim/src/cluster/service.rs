@@ -83,6 +83,10 @@ impl Cluster {
                 let bytes = self.blobs.get(&key).map(|bytes| bytes.to_vec());
                 self.answer_owner(at, life, OwnerInput::Loaded(key, bytes));
             }
+            Order::Begin => {
+                let initial = self.run.initial.clone();
+                self.answer_owner(at, life, OwnerInput::Begun(initial));
+            }
             Order::Forget(keys) => keys.for_each(|key| drop(self.blobs.remove(&key))),
             Order::Tell(_) => {}
         }

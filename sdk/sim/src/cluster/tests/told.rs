@@ -1,6 +1,7 @@
 //! Single machines, told one thing after the other.
 
 use archipelago_core::cluster::{Reply, Unsettled};
+use archipelago_core::diloco::FragmentState;
 use archipelago_core::wire::Refusal;
 
 use super::*;
@@ -15,14 +16,42 @@ fn late_word_of_one_record_is_no_word_of_the_next() {
         std::iter::from_fn(|| owner.poll()).collect()
     };
     let took = |turn| vec![Order::Append { turn, expect: 0, record: Record::Took(ProcessId(1)) }];
+    let begun = || OwnerInput::Begun(run(1).initial);
     assert_eq!(hear(OwnerInput::Leased(Millis(10_000))), [Order::Read(0)]);
-    assert_eq!(hear(OwnerInput::Records(0, Vec::new())), took(1));
+    assert_eq!(hear(OwnerInput::Records(0, Vec::new())), [Order::Begin]);
+    assert_eq!(hear(begun()), took(1));
     assert_eq!(hear(OwnerInput::NotLeased), []);
     assert_eq!(hear(OwnerInput::Leased(Millis(10_000))), [Order::Read(0)]);
-    assert_eq!(hear(OwnerInput::Records(0, Vec::new())), took(2));
+    assert_eq!(hear(OwnerInput::Records(0, Vec::new())), [Order::Begin]);
+    assert_eq!(hear(begun()), took(2));
     assert_eq!(hear(OwnerInput::Appended { turn: 1, seq: 1 }), []);
     let ended = hear(OwnerInput::Appended { turn: 2, seq: 1 });
     assert_eq!(ended, [Order::Tell(Notice::Ended(Round(1)))]);
+}
+
+/// Goal: what a fragment begins in is asked for while nothing is merged of it and it is led, until it comes, and nothing
+/// else is taken for it.
+#[test]
+fn a_fragment_begins_once_it_is_asked_for() {
+    let mut owner = Owner::new(OwnerTerms { process: ProcessId(1), ..run(1).owner });
+    let mut hear = |at: u64, input: OwnerInput| -> Vec<Order> {
+        owner.handle(Millis(at), input);
+        std::iter::from_fn(|| owner.poll()).collect()
+    };
+    let begun = || OwnerInput::Begun(run(1).initial);
+    assert_eq!(hear(0, begun()), [], "it leads nothing");
+    assert_eq!(hear(0, OwnerInput::Leased(Millis(10_000))), [Order::Read(0)]);
+    assert_eq!(hear(0, begun()), [], "it may be merged by now");
+    assert_eq!(hear(0, OwnerInput::Records(0, vec![Record::Abandoned])), [Order::Begin]);
+    assert_eq!(hear(299, OwnerInput::Tick), []);
+    assert_eq!(hear(300, OwnerInput::Tick), [Order::Begin]);
+    let short = FragmentState::new(vec![0.0]);
+    assert_eq!(hear(301, OwnerInput::Begun(short)), [], "it is of another fragment");
+    let later = FragmentState { version: Version(1), ..run(1).initial };
+    assert_eq!(hear(301, OwnerInput::Begun(later)), [], "it is no beginning");
+    let took = Order::Append { turn: 1, expect: 1, record: Record::Took(ProcessId(1)) };
+    assert_eq!(hear(302, begun()), [took]);
+    assert_eq!(hear(303, begun()), []);
 }
 
 /// Goal: what is heard late of a connection that is gone changes nothing for the next one of the same learner.
