@@ -18,6 +18,11 @@ impl Rng {
         mix(self.state)
     }
 
+    /// Goes on as after `count` more numbers, at once.
+    pub(crate) fn skip(&mut self, count: u64) {
+        self.state = self.state.wrapping_add(GAMMA.wrapping_mul(count));
+    }
+
     /// At least 0, below 1: a multiple of 2⁻⁵³.
     pub fn unit(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
@@ -70,6 +75,16 @@ mod tests {
         let mut rng = Rng::new(1_234_567);
         let first: Vec<u64> = (0..3).map(|_| rng.next_u64()).collect();
         assert_eq!(first, [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423]);
+    }
+
+    #[test]
+    fn numbers_can_be_skipped() {
+        let (mut one, mut other) = (Rng::new(u64::MAX - 3), Rng::new(u64::MAX - 3));
+        for _ in 0..1_000 {
+            one.next_u64();
+        }
+        other.skip(1_000);
+        assert_eq!(one.next_u64(), other.next_u64());
     }
 
     #[test]

@@ -80,6 +80,18 @@ impl Folder {
         Chat::read(&self.path)
     }
 
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its tensors.
+    #[must_use]
+    pub fn tensors(&self) -> &Tensors {
+        &self.tensors
+    }
+
     /// Its parameters, flat.
     ///
     /// # Errors

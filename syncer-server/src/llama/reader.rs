@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use archipelago_core::bytes::copy_f32s;
@@ -122,39 +123,56 @@ impl Tensors {
     /// - `Value`: a value is not finite, or larger than learners can hold.
     /// - `Key`: the layout has no output matrix, and the one that is there is not the embedding.
     pub fn read(&self, layout: &Layout) -> Result<Vec<f32>, LlamaError> {
-        self.check(layout)?;
-        let mut theta = vec![0.0; layout.len()];
-        for (start, tensor) in layout.offsets() {
-            let into = &mut theta[start as usize..][..tensor.len() as usize];
-            self.pieces(&tensor.name, |place, values| {
-                into[place..][..values.len()].copy_from_slice(values);
-                Ok(())
-            })?;
-        }
-        let is_tied = layout.tensors().iter().all(|tensor| tensor.name != HEAD);
-        if is_tied && self.places.contains_key(HEAD) {
-            // The embedding is the first tensor.
-            self.pieces(HEAD, |place, values| match theta.get(place..place + values.len()) {
-                Some(same) if same == values => Ok(()),
-                _ => Err(not_the_embedding()),
-            })?;
-        }
-        Ok(theta)
+        self.read_within(layout, std::slice::from_ref(&(0..layout.len())))
     }
 
-    /// Hands the values of the tensor `name` to `take` piece by piece, each with the place of its first value.
+    /// Those in these ranges of the flat vector, one after another, of which no more is read.
+    ///
+    /// # Errors
+    /// Those of [`Self::read`], as far as it was read.
+    pub fn read_within(&self, layout: &Layout, ranges: &[Range<usize>]) -> Result<Vec<f32>, LlamaError> {
+        self.check(layout)?;
+        let is_tied = layout.tensors().iter().all(|tensor| tensor.name != HEAD);
+        let has_twin = is_tied && self.places.contains_key(HEAD);
+        let mut read = Vec::with_capacity(ranges.iter().map(ExactSizeIterator::len).sum());
+        for range in ranges {
+            for (start, tensor) in layout.offsets() {
+                let (start, end) = (start as usize, start as usize + tensor.len() as usize);
+                let (from, to) = (range.start.max(start), range.end.min(end));
+                if from >= to {
+                    continue;
+                }
+                let (within, before) = (from - start..to - start, read.len());
+                self.pieces(&tensor.name, within.clone(), |_, values| {
+                    read.extend_from_slice(values);
+                    Ok(())
+                })?;
+                // The embedding is the first tensor.
+                if has_twin && start == 0 {
+                    self.pieces(HEAD, within, |place, values| {
+                        let same = read[before + place..].get(..values.len());
+                        (same == Some(values)).then_some(()).ok_or_else(not_the_embedding)
+                    })?;
+                }
+            }
+        }
+        Ok(read)
+    }
+
+    /// Hands the values of the tensor `name` in this range of it to `take` piece by piece, each with the place of its
+    /// first value in the range.
     fn pieces(
         &self,
         name: &str,
+        range: Range<usize>,
         mut take: impl FnMut(usize, &[f32]) -> Result<(), LlamaError>,
     ) -> Result<(), LlamaError> {
         let place = self.places.get(name).ok_or_else(|| LlamaError::Missing { name: short(name) })?;
         let file_name = &self.files[place.file];
         let mut file = open(&self.folder, file_name)?;
         let failed = |source| LlamaError::Read { file: short(file_name), source };
-        file.seek(SeekFrom::Start(place.start)).map_err(failed)?;
-        let count = place.shape.iter().product::<usize>();
-        let width = place.dtype.bitsize() / 8;
+        let (count, width) = (range.len(), place.dtype.bitsize() / 8);
+        file.seek(SeekFrom::Start(place.start + (width * range.start) as u64)).map_err(failed)?;
         let (mut bytes, mut values) = (vec![0; width * PIECE.min(count)], vec![0.0; PIECE.min(count)]);
         let mut done = 0;
         while done < count {
@@ -165,7 +183,12 @@ impl Tensors {
             let bad = |value: &f32| !(value.is_finite() && value.abs() <= halves::ABS_MAX);
             if let Some(at) = values.iter().position(bad) {
                 let (name, file) = (short(name), short(file_name));
-                return Err(LlamaError::Value { name, file, value: values[at], place: (done + at) as u64 });
+                return Err(LlamaError::Value {
+                    name,
+                    file,
+                    value: values[at],
+                    place: (range.start + done + at) as u64,
+                });
             }
             take(done, values)?;
             done += now;

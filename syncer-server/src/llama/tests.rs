@@ -71,6 +71,20 @@ fn the_fixture_is_read_as_it_is_meant() {
     );
 }
 
+/// Goal: a part of the parameters is read as in the whole, and what is wrong is found in the part that has it.
+#[test]
+fn a_part_is_read_as_in_the_whole() {
+    let folder = Folder::open(&fixture(), None).unwrap();
+    let (layout, whole) = (model::layout(folder.model()).unwrap(), folder.params().unwrap());
+    let read = |ranges: &[std::ops::Range<usize>]| folder.tensors().read_within(&layout, ranges);
+    let embedding = layout.tensors()[0].len() as usize;
+    // Within a tensor, over the border of two, and nothing.
+    let ranges = [5..11, embedding - 3..embedding + 4, 7..7, whole.len() - 1..whole.len()];
+    let expected: Vec<f32> = ranges.iter().flat_map(|range| &whole[range.clone()]).copied().collect();
+    assert_eq!(read(&ranges).unwrap(), expected);
+    assert_eq!(read(&[]).unwrap(), Vec::<f32>::new());
+}
+
 #[test]
 fn a_key_that_cannot_be_represented_is_named_with_its_value() {
     let check = |key: &str, value: Value, part: &str| {

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
+use super::init::Draw;
 use super::{LoraSpec, LoraTarget, ModelSpec};
 use crate::diloco::{MergeClass, Tensor};
-use crate::rng::Rng;
 
 /// Largest rank of adapters.
 pub const RANK_MAX: u32 = 256;
@@ -100,16 +100,11 @@ pub fn tensors(spec: &ModelSpec, lora: &LoraSpec) -> Vec<Tensor> {
     tensors
 }
 
-/// Initial adapters, flat: A uniform within ±1/√ins, as PEFT's Kaiming initialisation with a = √5 comes to, B zero, so
-/// that the model is the one without adapters.
-pub fn begin(spec: &ModelSpec, lora: &LoraSpec, seed: u64) -> Vec<f32> {
-    let (layers, len) = of_layers(Sizes::of(spec), lora);
-    let (mut rng, mut params) = (Rng::new(seed), vec![0.0; len]);
-    for AdapterSlots { a, ins, .. } in layers.into_iter().flatten() {
-        let bound = 1.0 / (ins as f64).sqrt();
-        params[a].iter_mut().for_each(|value| *value = ((2.0 * rng.unit() - 1.0) * bound) as f32);
-    }
-    params
+/// What of initial adapters is drawn, and how far it reaches: A is uniform within ±1/√ins, as PEFT's Kaiming
+/// initialisation with a = √5 comes to, and B is zero, so that the model is the one without adapters.
+pub(super) fn draws(spec: &ModelSpec, lora: &LoraSpec) -> Vec<Draw> {
+    let adapters = of_layers(Sizes::of(spec), lora).0.into_iter().flatten();
+    adapters.map(|AdapterSlots { a, ins, .. }| Draw { range: a, scale: 1.0 / (ins as f64).sqrt() }).collect()
 }
 
 #[cfg(test)]

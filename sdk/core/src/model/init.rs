@@ -1,5 +1,7 @@
 //! The parameters that a run begins with, from its seed.
 
+use std::ops::Range;
+
 use super::{Dims, ModelError, ModelSpec, Slots, adapters, layout};
 use crate::rng::Rng;
 
@@ -17,35 +19,95 @@ const STD: f64 = 0.02;
 /// # Errors
 /// As [`layout`].
 pub fn init(spec: &ModelSpec, seed: u64) -> Result<Vec<f32>, ModelError> {
+    let len = layout(spec)?.len();
+    init_within(spec, seed, std::slice::from_ref(&(0..len)))
+}
+
+/// Those of [`init`] in these ranges of the flat vector, one after another. It takes the time and the memory of what is
+/// asked for, and not of the model.
+///
+/// # Errors
+/// As [`layout`].
+pub fn init_within(spec: &ModelSpec, seed: u64, ranges: &[Range<usize>]) -> Result<Vec<f32>, ModelError> {
     layout(spec)?;
-    if let Some(lora) = &spec.lora {
-        return Ok(adapters::begin(spec, lora, seed));
-    }
-    let slots = Slots::new(&Dims::new(spec));
-    let mut rng = Rng::new(seed);
-    let mut params = vec![1.0; slots.len];
-    let residual = STD / f64::from(2 * spec.layers).sqrt();
-    let mut fill = |range: std::ops::Range<usize>, std: f64| {
-        for value in &mut params[range] {
-            *value = (normal(&mut rng) * std) as f32;
+    Ok(match &spec.lora {
+        Some(lora) => {
+            let draws = adapters::draws(spec, lora);
+            let uniform = |rng: &mut Rng, bound| (2.0 * rng.unit() - 1.0) * bound;
+            Begun { elsewhere: 0.0, draws, numbers: 1, value: uniform }.within(seed, ranges)
         }
-    };
-    fill(slots.embed.clone(), STD);
+        None => {
+            let normal = |rng: &mut Rng, std| normal(rng) * std;
+            Begun { elsewhere: 1.0, draws: draws(spec), numbers: 3, value: normal }.within(seed, ranges)
+        }
+    })
+}
+
+/// Values of the flat vector that are drawn.
+pub(super) struct Draw {
+    pub(super) range: Range<usize>,
+    /// How far they reach: their standard deviation, or their bound.
+    pub(super) scale: f64,
+}
+
+/// How initial values come about.
+struct Begun<F> {
+    /// What is not drawn.
+    elsewhere: f32,
+    /// What is, in this order.
+    draws: Vec<Draw>,
+    /// Random numbers that one value takes.
+    numbers: u64,
+    /// One value, by the scale.
+    value: F,
+}
+
+impl<F: Fn(&mut Rng, f64) -> f64> Begun<F> {
+    fn within(&self, seed: u64, ranges: &[Range<usize>]) -> Vec<f32> {
+        let mut made = vec![self.elsewhere; ranges.iter().map(ExactSizeIterator::len).sum()];
+        let mut rest = &mut made[..];
+        for range in ranges {
+            let (values, others) = rest.split_at_mut(range.len());
+            rest = others;
+            let mut drawn = 0;
+            for Draw { range: all, scale } in &self.draws {
+                let (from, to) = (all.start.max(range.start), all.end.min(range.end));
+                if from < to {
+                    let mut rng = Rng::new(seed);
+                    rng.skip(self.numbers * (drawn + from - all.start) as u64);
+                    for value in &mut values[from - range.start..to - range.start] {
+                        *value = (self.value)(&mut rng, *scale) as f32;
+                    }
+                }
+                drawn += all.len();
+            }
+        }
+        made
+    }
+}
+
+/// The matrices of a valid `spec`, in the order in which they are drawn.
+fn draws(spec: &ModelSpec) -> Vec<Draw> {
+    let slots = Slots::new(&Dims::new(spec));
+    let residual = STD / f64::from(2 * spec.layers).sqrt();
+    let mut draws = Vec::new();
+    let mut draw = |range, scale| draws.push(Draw { range, scale });
+    draw(slots.embed, STD);
     for layer in slots.layers {
-        fill(layer.qkv, STD);
-        fill(layer.out, residual);
-        fill(layer.gate_up, STD);
-        fill(layer.down, residual);
-        fill(layer.router, STD);
+        draw(layer.qkv, STD);
+        draw(layer.out, residual);
+        draw(layer.gate_up, STD);
+        draw(layer.down, residual);
+        draw(layer.router, STD);
         for expert in layer.experts {
-            fill(expert.gate_up, STD);
-            fill(expert.down, residual);
+            draw(expert.gate_up, STD);
+            draw(expert.down, residual);
         }
     }
     if spec.untied_head {
-        fill(slots.head, STD);
+        draw(slots.head, STD);
     }
-    Ok(params)
+    draws
 }
 
 /// Mean 0, variance 1, within ±6: the sum of 12 uniform 16-bit numbers, exact in `f64`.
@@ -62,14 +124,15 @@ fn normal(rng: &mut Rng) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{LoraSpec, LoraTargets, Preset};
+    use crate::diloco::{Fragments, Segment};
+    use crate::model::{ExpertSpec, LoraSpec, LoraTargets, Preset};
 
     #[test]
     fn has_the_promised_moments() {
         let spec = ModelSpec { untied_head: true, ..Preset::Small.model(256) };
         let params = init(&spec, 7).unwrap();
         let slots = Slots::new(&Dims::new(&spec));
-        let check = |range: std::ops::Range<usize>, std: f64| {
+        let check = |range: Range<usize>, std: f64| {
             let values: Vec<f64> = params[range].iter().map(|&x| f64::from(x)).collect();
             let n = values.len() as f64;
             let mean = values.iter().sum::<f64>() / n;
@@ -99,6 +162,33 @@ mod tests {
             assert!(params[adapter.b.clone()].iter().all(|&b| b == 0.0));
         }
         assert_ne!(params, init(&spec, 8).unwrap());
+    }
+
+    /// Goal: a part of the parameters has the bits that it has in the whole, wherever it begins and ends.
+    #[test]
+    fn a_part_is_as_in_the_whole() {
+        let tiny = Preset::Tiny.model(256);
+        let experts = Some(ExpertSpec { count: 4, per_token: 2, aux_loss: 0.01 });
+        let lora = Some(LoraSpec { rank: 8, alpha: 16.0, targets: LoraTargets::ALL });
+        let of = [
+            tiny,
+            ModelSpec { untied_head: true, ..tiny },
+            ModelSpec { experts, ..tiny },
+            ModelSpec { lora, ..tiny },
+        ];
+        for spec in of {
+            let (layout, whole) = (layout(&spec).unwrap(), init(&spec, 7).unwrap());
+            assert_eq!(whole.len(), layout.len());
+            let fragments = Fragments::plan(&layout, 5.try_into().unwrap());
+            for fragment in fragments.ids() {
+                let ranges: Vec<_> =
+                    fragments.segments(fragment).unwrap().iter().map(Segment::range).collect();
+                assert_eq!(init_within(&spec, 7, &ranges).unwrap(), fragments.gather(fragment, &whole));
+            }
+            let odd = [3..whole.len() - 5, 0..0, 1_001..15_003];
+            let expected = [&whole[odd[0].clone()], &whole[odd[2].clone()]].concat();
+            assert_eq!(init_within(&spec, 7, &odd).unwrap(), expected);
+        }
     }
 
     #[test]

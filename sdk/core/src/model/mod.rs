@@ -38,7 +38,7 @@ pub use delta::add_adapters;
 pub use error::ModelError;
 pub use flops::flops_per_token;
 pub use frozen::{FROZEN_BLOCK, FrozenError, FrozenWeights};
-pub use init::init;
+pub use init::{init, init_within};
 pub use layout::{CONTEXT_MAX, EXPERTS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX, layout};
 pub use layout::{Dims, ExpertSlots, LayerSlots, Slots};
 pub use preset::{Preset, UnknownPreset};
