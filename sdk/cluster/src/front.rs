@@ -43,8 +43,8 @@ pub struct Facing {
     pub inputs: mpsc::Receiver<Input>,
 }
 
-/// A gateway before a syncer of a run with these fragments, each of which begins in this state and is known by these
-/// terms, and the end of it that faces the syncer. The tape is looked at every `tick_ms`, at least 1.
+/// A gateway before a syncer of a run with these fragments, each of which begins with the Θ̂ of this state and is known
+/// by these terms, and the end of it that faces the syncer. The tape is looked at every `tick_ms`, at least 1.
 #[must_use]
 pub fn front(
     services: Services,

@@ -8,6 +8,7 @@ use archipelago_core::cluster::{FollowError, GatewayTerms, Record, follow};
 use archipelago_core::diloco::syncer::Followed;
 use archipelago_core::diloco::{Codec, FragmentState, MergeEntry, Segment, Version};
 use archipelago_core::wire::FragmentId;
+use tokio::sync::Semaphore;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::sleep;
 
@@ -16,6 +17,9 @@ use crate::service::Services;
 
 /// A state that is not there, or not whole, is looked for again after this.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// States that are loaded at once: each takes some thirty bytes a parameter until nothing but Θ̂ is kept of it, and
+/// whoever joins late loads those of all fragments.
+const LOADED_MAX: usize = 2;
 
 /// What is to be told next: a record's fragment and number, and what it says.
 type Told = (FragmentId, u64, Said);
@@ -30,7 +34,7 @@ pub(super) enum Said {
     Nothing,
 }
 
-/// A state, and the change that leads there.
+/// Θ̂ as a state, and the change that leads there.
 type Led = (FragmentState, Vec<u8>);
 
 /// A merge whose state was looked for, and what was found.
@@ -45,6 +49,7 @@ pub(super) struct Following {
     services: Services,
     lanes: BTreeMap<FragmentId, Lane>,
     jobs: JoinSet<(FragmentId, u64, Sought)>,
+    turns: Arc<Semaphore>,
     ready: VecDeque<Told>,
 }
 
@@ -58,7 +63,7 @@ struct Lane {
 }
 
 impl Following {
-    /// Nothing was told yet: fragments are in their `initial` states.
+    /// Nothing was told yet: fragments are in their `initial` states, of which Θ̂ matters alone.
     pub(super) fn new(
         services: Services,
         fragments: &[(FragmentId, GatewayTerms)],
@@ -69,7 +74,8 @@ impl Following {
             (*fragment, Lane { segments, codec, state, queue: VecDeque::new(), is_busy: false })
         };
         let lanes = fragments.iter().zip(initial).map(lane).collect();
-        Self { services, lanes, jobs: JoinSet::new(), ready: VecDeque::new() }
+        let turns = Arc::new(Semaphore::new(LOADED_MAX));
+        Self { services, lanes, jobs: JoinSet::new(), turns, ready: VecDeque::new() }
     }
 
     /// The record of this number is the next one of `fragment`.
@@ -127,8 +133,15 @@ impl Following {
             lane.is_busy = true;
             let (services, state) = (self.services.clone(), lane.state.clone());
             let (segments, codec) = (Arc::clone(&lane.segments), lane.codec);
+            let turns = Arc::clone(&self.turns);
             self.jobs.spawn(async move {
+                // Nobody closes it.
+                let turn = turns.acquire_owned().await;
                 let led = load(&services, (fragment, seq), state, &merge, sum, segments, codec).await;
+                drop(turn);
+                if led.is_none() {
+                    sleep(AGAIN_AFTER).await;
+                }
                 (fragment, seq, Sought { merge, sum, led })
             });
             return;
@@ -143,7 +156,7 @@ impl Lane {
     }
 }
 
-/// The state of this record, and the change that leads there; `None`, after a pause, if it is not there or not whole.
+/// The Θ̂ of this record, and the change that leads there; `None` if its state is not there or not whole.
 async fn load(
     services: &Services,
     (fragment, seq): (FragmentId, u64),
@@ -153,10 +166,7 @@ async fn load(
     segments: Arc<Vec<Segment>>,
     codec: Codec,
 ) -> Option<Led> {
-    let Some(bytes) = persist(|| services.blobs.load(fragment, seq)).await else {
-        sleep(AGAIN_AFTER).await;
-        return None;
-    };
+    let bytes = persist(|| services.blobs.load(fragment, seq)).await?;
     let merge = merge.clone();
     // It may be large.
     let work = spawn_blocking(move || {
@@ -173,11 +183,103 @@ async fn load(
         Ok(Ok(led)) => Some(led),
         Ok(Err(error)) => {
             tracing::error!("{error}");
-            sleep(AGAIN_AFTER).await;
             None
         }
         Err(failed) if failed.is_panic() => std::panic::resume_unwind(failed.into_panic()),
         // The runtime is ending, and this with it.
         Err(_) => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use archipelago_core::cluster::GatewayId;
+    use archipelago_core::diloco::{MergeRule, OuterSpec, Summing};
+    use archipelago_core::wire::{ApplyPolicy, Code, ExchangeSpec, Round};
+
+    use super::*;
+    use crate::local::Local;
+    use crate::service::{Answer, Blobs};
+
+    /// Blobs that are slow and have nothing, and how many were asked for at once.
+    #[derive(Default)]
+    struct Empty {
+        now: AtomicUsize,
+        most: AtomicUsize,
+        all: AtomicUsize,
+    }
+
+    impl Blobs for Empty {
+        fn store(&self, _: FragmentId, _: u64, _: Arc<Vec<u8>>) -> Answer<'_, bool> {
+            Box::pin(std::future::ready(Ok(true)))
+        }
+
+        fn load(&self, _: FragmentId, _: u64) -> Answer<'_, Option<Vec<u8>>> {
+            let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
+            self.most.fetch_max(now, Ordering::SeqCst);
+            Box::pin(async {
+                sleep(Duration::from_millis(20)).await;
+                self.now.fetch_sub(1, Ordering::SeqCst);
+                self.all.fetch_add(1, Ordering::SeqCst);
+                Ok(None)
+            })
+        }
+
+        fn forget(&self, _: FragmentId, _: std::ops::Range<u64>) -> Answer<'_, ()> {
+            Box::pin(std::future::ready(Ok(())))
+        }
+    }
+
+    fn merged(fragment: FragmentId) -> Record {
+        let (round, base, version) = (Round(1), Version(0), Version(1));
+        let merge = MergeEntry {
+            round,
+            fragment,
+            base,
+            version,
+            rule: MergeRule::Radial,
+            summing: Summing::Exact,
+            outer: OuterSpec::default(),
+            radii: Vec::new(),
+            parts: Vec::new(),
+            absent: 0.0,
+            experts: Vec::new(),
+            checksum: 0,
+            digest: 0,
+            norm: 0.0,
+        };
+        Record::Merged { merge: Box::new(merge), state: 0 }
+    }
+
+    /// Goal: whoever joins late does not load the states of all fragments at once, and one that is not there keeps no
+    /// other from being loaded.
+    #[tokio::test]
+    async fn few_states_are_loaded_at_once() {
+        let apply = ApplyPolicy::Keep { residue: true };
+        let exchange = ExchangeSpec { fragments: 6, sync_every: 6, block: 8, code: Code::Int4, apply };
+        let codec = Codec::new(&exchange).unwrap();
+        let fragments: Vec<_> = (0..6).map(FragmentId).collect();
+        let terms = |&fragment: &FragmentId| {
+            (fragment, GatewayTerms { gateway: GatewayId(1), segments: Arc::default(), codec })
+        };
+        let terms: Vec<_> = fragments.iter().map(terms).collect();
+        let blobs = Arc::new(Empty::default());
+        let services = Services { blobs: Arc::<Empty>::clone(&blobs), ..Local::services() };
+        let initial = fragments.iter().map(|_| FragmentState::new(Vec::new())).collect();
+        let mut following = Following::new(services, &terms, initial);
+        fragments.iter().for_each(|&fragment| following.add(fragment, 1, merged(fragment)));
+        // Nothing is ever there to be told.
+        let looked = async {
+            while blobs.all.load(Ordering::SeqCst) < 6 {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::select! {
+            _ = following.next() => panic!("nothing is there"),
+            () = looked => {}
+        }
+        assert_eq!(blobs.most.load(Ordering::SeqCst), LOADED_MAX);
     }
 }

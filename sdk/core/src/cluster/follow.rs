@@ -1,5 +1,7 @@
 //! What a merge that others made leads to, to the bit, from the state that is in the blobs.
 
+use std::sync::Arc;
+
 use super::state_of;
 use crate::diloco::{Codec, Correction, FragmentState, MergeEntry, Segment, checksum};
 use crate::wire::Version;
@@ -37,9 +39,10 @@ pub enum FollowError {
     },
 }
 
-/// The state that `merge` led to, of which the blob has these `bytes` with checksum `sum`, and the coded change of Θ̂
-/// on the way there from `before`: the same as where it was merged. The change is empty if `before` is not the version
-/// before it; then nobody can be sent it, and learners are to fetch the fragment.
+/// The Θ̂ that `merge` led to, of whose state the blob has these `bytes` with checksum `sum`, and its coded change on the
+/// way there from `before`: the same as where it was merged. The change is empty if `before` is not the version before
+/// it; then nobody can be sent it, and learners are to fetch the fragment. Of both states there is Θ̂ alone, which stands
+/// for Θ too: the change is what Θ̂ lacked of Θ, whatever Θ was before.
 ///
 /// # Errors
 /// All of [`FollowError`].
@@ -55,20 +58,21 @@ pub fn follow(
     if actual != sum {
         return Err(FollowError::Damaged { version, expected: sum, actual });
     }
-    let values = before.theta.len();
+    let values = before.hat.len();
     let after = state_of(version, values, bytes);
     let after = after.ok_or(FollowError::Length { version, bytes: bytes.len(), values })?;
     if base != before.version {
-        return Ok((after, Vec::new()));
+        return Ok((FragmentState::of_hat(version, after.hat), Vec::new()));
     }
     let FragmentState { theta, momentum, .. } = after;
-    let (state, segments) = (before.clone(), segments.to_vec());
+    let state = FragmentState::of_hat(before.version, Arc::clone(&before.hat));
+    let segments = segments.to_vec();
     let step = Correction { round, fragment, state, theta, momentum, segments, codec, next: version };
     let outcome = step.run().map_err(|_| FollowError::Length { version, bytes: bytes.len(), values })?;
     if (outcome.checksum, outcome.digest) != (merge.checksum, merge.digest) {
         return Err(FollowError::Diverged { version });
     }
-    Ok((outcome.state, outcome.body))
+    Ok((FragmentState::of_hat(version, outcome.state.hat), outcome.body))
 }
 
 #[cfg(test)]
@@ -121,12 +125,14 @@ mod tests {
         };
         let bytes = state_bytes(&made.state);
         let sum = checksum(&bytes);
+        let before = FragmentState::of_hat(before.version, before.hat);
+        let hat = FragmentState::of_hat(made.state.version, Arc::clone(&made.state.hat));
         let found = follow(&before, &entry, (&bytes, sum), &segments, codec).unwrap();
-        assert_eq!(found, (made.state.clone(), made.body));
+        assert_eq!(found, (hat.clone(), made.body));
 
         let gap = MergeEntry { base: Version(4), ..entry.clone() };
         let found = follow(&before, &gap, (&bytes, sum), &segments, codec).unwrap();
-        assert_eq!(found, (made.state, Vec::new()));
+        assert_eq!(found, (hat, Vec::new()));
         let other = MergeEntry { digest: 0, ..entry.clone() };
         let diverged = Err(FollowError::Diverged { version: Version(5) });
         assert_eq!(follow(&before, &other, (&bytes, sum), &segments, codec), diverged);
@@ -135,7 +141,7 @@ mod tests {
         let short = follow(&before, &entry, (&[], checksum(&[])), &segments, codec);
         assert_eq!(
             short,
-            Err(FollowError::Length { version: Version(5), bytes: 0, values: before.theta.len() })
+            Err(FollowError::Length { version: Version(5), bytes: 0, values: before.hat.len() })
         );
     }
 }

@@ -68,10 +68,14 @@ impl FragmentState {
     /// The first state of a fragment: Θ = `theta`, Θ̂ the same in 16 bits, version 0, no momentum.
     #[must_use]
     pub fn new(theta: Vec<f32>) -> Self {
-        let momentum = Arc::new(vec![0.0; theta.len()]);
-        let mut hat = theta.clone();
+        let (momentum, mut hat) = (Arc::new(vec![0.0; theta.len()]), theta.clone());
         halves::round(&mut hat);
         Self { version: Version(0), theta: Arc::new(theta), hat: Arc::new(hat), momentum }
+    }
+
+    /// Θ̂ at `version` alone, where others lead: it stands for Θ too, and there is no momentum. 4 bytes a value.
+    pub(crate) fn of_hat(version: Version, hat: Arc<Vec<f32>>) -> Self {
+        Self { version, theta: Arc::clone(&hat), hat, momentum: Arc::default() }
     }
 
     /// The same with Θ in the place of Θ̂, of which what merges lead Θ to does not depend: to keep it for long takes 8

@@ -144,10 +144,18 @@ impl Rounds {
         })
     }
 
-    /// Takes in the state that a round led to which was led elsewhere.
+    /// Takes in what a round led to which was led elsewhere, of which Θ̂ is kept alone.
     pub(crate) fn follow(&mut self, state: FragmentState) {
-        self.version = state.version;
-        self.state = Some(state);
+        let FragmentState { version, hat, .. } = state;
+        self.version = version;
+        self.state = Some(FragmentState::of_hat(version, hat));
+    }
+
+    /// Keeps Θ̂ alone, for others lead from now on.
+    pub(crate) fn keep_hat(&mut self) {
+        if let Some(state) = self.state.take() {
+            self.follow(state);
+        }
     }
 
     /// Takes in what a job led to; `None` if it is not the one under way.

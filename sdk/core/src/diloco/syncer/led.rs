@@ -13,15 +13,18 @@
 mod late;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use late::{Late, Next};
 
-use super::{Answer, Event, Followed, Output, Paces, Syncer, Upward};
+use super::{
+    Answer, Event, Followed, Output, Paces, Rounds, Syncer, SyncerConfig, SyncerError, Upward, plan,
+};
 use crate::diloco::books::LEASE_WINDOWS_MAX;
-use crate::diloco::{Merge, Paced, Part, Settled, Timing, Verified};
+use crate::diloco::{FragmentState, Layout, Merge, Paced, Part, Settled, Timing, Verified};
 use crate::wire::{
     ConnId, Fate, FragmentId, LateReason, LearnerId, LeaseGrant, LeaseId, Message, Millis, Refusal, Round,
-    Serial,
+    RunId, RunSpec, Serial, Version,
 };
 
 /// Bits of the number of an epoch that count epochs; the others tell processes apart.
@@ -59,8 +62,36 @@ struct Question {
 }
 
 impl Syncer {
+    /// A new run as one sees it who leads no rounds of it, and begins with these Θ̂, `[P]` of `[fragment_len]`, as
+    /// [`crate::diloco::halves::nearest`] gives them: to be led elsewhere ([`Self::led_elsewhere`]).
+    ///
+    /// # Errors
+    /// As [`Self::new`]; [`SyncerError::FragmentCount`] or [`SyncerError::Fragment`] if they do not fit the layout.
+    pub fn before_others(
+        run: RunId,
+        spec: RunSpec,
+        config: SyncerConfig,
+        layout: &Layout,
+        hats: Vec<Arc<Vec<f32>>>,
+    ) -> Result<Self, SyncerError> {
+        let fragments = plan(&spec, layout)?;
+        let (expected, actual) = (usize::from(fragments.count()), hats.len());
+        if expected != actual {
+            return Err(SyncerError::FragmentCount { expected, actual });
+        }
+        for (fragment, hat) in fragments.ids().zip(&hats) {
+            let (expected, actual) = (fragments.len(fragment), hat.len());
+            if expected != actual {
+                return Err(SyncerError::Fragment { fragment, expected, actual });
+            }
+        }
+        let states = hats.into_iter().map(|hat| FragmentState::of_hat(Version(0), hat)).collect();
+        Self::begin(run, spec, config, fragments, states)
+    }
+
     /// The same with its rounds led elsewhere, for a process whose number nobody else has, as far as chance goes.
-    /// Nothing is launched or merged here from now on.
+    /// Nothing is launched or merged here from now on, and of each fragment there is Θ̂ alone, which stands for Θ too:
+    /// what learners hold is what they are sent, and what is measured and taken home.
     #[must_use]
     pub fn led_elsewhere(mut self, process: u64) -> Self {
         // Another process may have leased to the same learner.
@@ -68,12 +99,14 @@ impl Syncer {
         let salt = (process >> 48) as u16;
         let (asked, newest, over) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let (late, told, is_enough) = (Late::default(), Paces::default(), false);
+        self.rounds.iter_mut().for_each(Rounds::keep_hat);
         self.led = Some(Led { salt, asked, newest, over, late, told, is_enough });
         self
     }
 
     /// Whether its rounds are led elsewhere.
-    pub(super) fn is_led(&self) -> bool {
+    #[must_use]
+    pub fn is_led(&self) -> bool {
         self.led.is_some()
     }
 

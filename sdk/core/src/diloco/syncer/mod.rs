@@ -71,10 +71,9 @@ pub use upward::{Answer, Followed, Paces, Upward};
 
 use super::{
     Books, Codec, Downlink, Entry, FragmentState, Fragments, Layout, LeasePool, Ledger, MergeRule,
-    QuorumPolicy, Reins, Roster, Rounds, Schedule, Timing, Turn, Verifier,
+    QuorumPolicy, Roster, Rounds, Schedule, Timing, Verifier,
 };
 use crate::audit::Docket;
-use crate::data;
 use crate::wire::{ConnId, FragmentId, LearnerId, Millis, RunId, RunSpec, Serial, Share, Version};
 
 /// The state of a run and the rules by which it changes.
@@ -120,14 +119,8 @@ impl Syncer {
             return Err(SyncerError::Parameters { expected: layout.len(), actual: theta.len() });
         }
         let fragments = plan(&spec, layout)?;
-        let states = fragments.ids().map(|p| FragmentState::new(fragments.gather(p, theta)));
-        let states = states.collect();
-        let lens = fragments.ids().map(|p| fragments.len(p) as u32).collect();
-        let windows = spec.data.shards.iter().map(|shard| data::windows(shard.tokens, spec.model.context));
-        let leases = LeasePool::new(windows.collect())?;
-        let (ledger, turn) = (Ledger::new(lens), Turn::default());
-        let record = SyncerRecord::new(run, spec, leases, ledger, turn, Reins::default());
-        Self::assemble(record, config, fragments, states)
+        let states = fragments.ids().map(|p| FragmentState::new(fragments.gather(p, theta))).collect();
+        Self::begin(run, spec, config, fragments, states)
     }
 
     fn assemble(

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{Syncer, SyncerConfig, SyncerError, plan};
+use crate::data;
 use crate::diloco::books::LEASE_WINDOWS_MAX;
 use crate::diloco::{
     Entry, FragmentState, Fragments, Layout, LeasePool, Ledger, Reins, Rounds, Timing, Turn,
@@ -112,6 +113,22 @@ impl SyncerRecord {
 }
 
 impl Syncer {
+    /// A new run whose `fragments` are in `states`.
+    pub(super) fn begin(
+        run: RunId,
+        spec: RunSpec,
+        config: SyncerConfig,
+        fragments: Arc<Fragments>,
+        states: Vec<FragmentState>,
+    ) -> Result<Self, SyncerError> {
+        let lens = fragments.ids().map(|p| fragments.len(p) as u32).collect();
+        let windows = spec.data.shards.iter().map(|shard| data::windows(shard.tokens, spec.model.context));
+        let leases = LeasePool::new(windows.collect())?;
+        let (ledger, turn) = (Ledger::new(lens), Turn::default());
+        let record = SyncerRecord::new(run, spec, leases, ledger, turn, Reins::default());
+        Self::assemble(record, config, fragments, states)
+    }
+
     /// What a snapshot holds beside [`Self::states`]; `None` while anything is being merged.
     #[must_use]
     pub fn record(&self) -> Option<SyncerRecord> {

@@ -49,7 +49,7 @@ pub enum Answer {
 pub struct Followed {
     /// All of it but the bodies of its updates.
     pub merge: MergeEntry,
-    /// The fragment's state that it led to, and the coded change of Θ̂ from the version before; `None` if a later one
-    /// is on its way.
+    /// What the fragment's Θ̂ is by now, of whose state nothing else is kept, and its coded change from the version
+    /// before; `None` if a later one is on its way.
     pub led: Option<(FragmentState, Vec<u8>)>,
 }

@@ -1,7 +1,9 @@
 //! Rounds that are led elsewhere, as a syncer sees them.
 
-use crate::diloco::syncer::{Answer, Followed, Input, Output, Syncer, SyncerConfig, Upward};
-use crate::diloco::{Codec, checksum};
+use std::sync::Arc;
+
+use crate::diloco::syncer::{Answer, Followed, Input, Output, Syncer, SyncerConfig, SyncerError, Upward};
+use crate::diloco::{Codec, FragmentState, checksum};
 use crate::testing::{larger, merge, part};
 use crate::wire::{
     CloseCode, ConnId, Fate, FragmentId, Hello, Identity, LearnerId, LearnerState, Message, Millis, Progress,
@@ -241,4 +243,42 @@ fn who_is_refused_elsewhere_again_and_again_begins_afresh() {
             .any(|out| matches!(out, Output::Close(CONN, bye) if bye.code == CloseCode::Untrusted));
         assert_eq!(is_away, i == refusals_max, "{i}: {said:?}");
     }
+}
+
+/// Goal: where others lead, nothing is held of a fragment but what learners are sent, also of what is followed.
+#[test]
+fn of_each_fragment_there_is_what_learners_hold() {
+    let mut syncer = syncer(SyncerConfig::default());
+    let is_hat = |syncer: &Syncer| {
+        syncer.states().all(|state| Arc::ptr_eq(&state.theta, &state.hat) && state.momentum.is_empty())
+    };
+    assert!(is_hat(&syncer));
+    let mut state = FragmentState::new(vec![0.3; syncer.fragments().len(P)]);
+    state.version = Version(9);
+    let hat = Arc::clone(&state.hat);
+    let followed = Followed { merge: merge(P, part(LEARNER, 8)), led: Some((state, Vec::new())) };
+    says(&mut syncer, Input::Followed(Box::new(followed)));
+    assert!(is_hat(&syncer));
+    assert_eq!(syncer.hat(P), Some((Version(9), hat)));
+}
+
+/// Goal: Θ̂ that do not fit the run are refused.
+#[test]
+fn hats_fit_the_fragments() {
+    let (spec, layout) = larger();
+    let whole = syncer(SyncerConfig::default());
+    let mut hats: Vec<_> = whole.states().map(|state| Arc::clone(&state.hat)).collect();
+    let begin = |hats| {
+        Syncer::before_others(RUN, spec.clone(), SyncerConfig::default(), &layout, hats).map(|syncer| {
+            let states: Vec<_> = syncer.states().cloned().collect();
+            states
+        })
+    };
+    assert_eq!(begin(hats.clone()), Ok(whole.states().cloned().collect()));
+    let expected = hats[0].len();
+    hats[0] = Arc::default();
+    assert_eq!(begin(hats.clone()), Err(SyncerError::Fragment { fragment: P, expected, actual: 0 }));
+    let count = hats.len();
+    hats.pop();
+    assert_eq!(begin(hats), Err(SyncerError::FragmentCount { expected: count, actual: count - 1 }));
 }
