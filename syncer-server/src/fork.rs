@@ -61,10 +61,7 @@ pub fn fork(args: &ForkArgs) -> Result<Forked, ServerError> {
     }
     let manifest = Manifest { run: record.run, forked: Some((of, last)), ..recording.manifest().clone() };
     // A run from a folder keeps what it began with, and so does a fork of it.
-    let theta = match manifest.init {
-        Some(_) => there.initial(&manifest)?,
-        None => Vec::new(),
-    };
+    let theta = manifest.init.as_ref().map(|_| there.initial(&manifest)).transpose()?;
     // So does one of adapters with the weights that they are for.
     if let Some(frozen) = there.frozen(&record.spec)? {
         here.keep_frozen(&record.spec, &frozen)?;
@@ -77,6 +74,6 @@ pub fn fork(args: &ForkArgs) -> Result<Forked, ServerError> {
     }
     let (run, tokens_merged) = (RunId::to_string(&record.run), record.ledger.clock_tokens());
     here.save(&Snapshot { seq: 0, record, states, carried: Carried::default() })?;
-    here.begin(&manifest, &tokenizer, &theta)?;
+    here.begin(&manifest, &tokenizer, theta.as_deref())?;
     Ok(Forked { to: args.to.clone(), run, of: of.to_string(), at: last, tokens_merged })
 }

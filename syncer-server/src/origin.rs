@@ -1,5 +1,6 @@
 //! What a run begins with: the shape and the seed of a preset, the model of a folder, or tensors of a file.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -45,6 +46,7 @@ pub(crate) enum Origin {
 
 /// A model that is not the built-in decoder, as its file has it.
 pub(crate) struct Own {
+    path: PathBuf,
     tensors: Tensors,
     layout: Layout,
     name: String,
@@ -55,7 +57,7 @@ impl Own {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let tensors = Tensors::open(path.parent().unwrap_or(Path::new("")), vec![name.clone()])?;
         let layout = tensors.layout()?;
-        Ok(Self { tensors, layout, name })
+        Ok(Self { path: path.to_owned(), tensors, layout, name })
     }
 }
 
@@ -262,33 +264,59 @@ impl Origin {
     /// - `Internal`: `spec` is no model.
     pub(crate) fn beginning(
         &self,
-        config: &ServeConfig,
         store: &Store,
         spec: &RunSpec,
+        layout: &Layout,
     ) -> Result<Beginning, ServerError> {
+        if let Self::Kept(manifest) = self {
+            return Ok(Beginning { theta: store.initial(manifest)?, initial: manifest.init.clone() });
+        }
+        let theta = self.within(spec, layout, std::slice::from_ref(&(0..layout.len())))?;
+        let initial = self.named(|| Initial::digest(&theta));
+        Ok(Beginning { theta, initial })
+    }
+
+    /// Those in these ranges of the flat vector, one after another, and nothing else of them is held.
+    ///
+    /// # Errors
+    /// - `Init`: the folder's parameters cannot be read or held.
+    /// - `Internal`: `spec` is no model, or the run goes on in a folder of its own.
+    pub(crate) fn within(
+        &self,
+        spec: &RunSpec,
+        layout: &Layout,
+        ranges: &[Range<usize>],
+    ) -> Result<Vec<f32>, ServerError> {
+        let drawn = |decoder: &ModelSpec| {
+            model::init_within(decoder, spec.seed, ranges).map_err(|error| no_model(&error))
+        };
         match self {
-            Self::Seed => ModelSpec::of(&spec.model)
-                .and_then(|decoder| model::init(&decoder, spec.seed))
-                .map(|theta| Beginning { theta, initial: None })
-                .map_err(|error| no_model(&error)),
+            Self::Seed => drawn(&ModelSpec::of(&spec.model).map_err(|error| no_model(&error))?),
+            Self::Folder(folder) => match decoder(&spec.model)?.filter(|decoder| decoder.lora.is_some()) {
+                Some(adapters) => drawn(&adapters),
+                None => folder.tensors().read_within(layout, ranges).map_err(unusable(folder.path())),
+            },
+            Self::Own(own) => own.tensors.read_within(layout, ranges).map_err(unusable(&own.path)),
+            Self::Kept(_) => {
+                Err(ServerError::Internal { what: "a run's own folder is read as a whole".to_owned() })
+            }
+        }
+    }
+
+    /// What a run remembers of the folder or the file that it begins with, if there is one, by the checksum of its
+    /// parameters.
+    pub(crate) fn named(&self, sha256: impl FnOnce() -> String) -> Option<Initial> {
+        match self {
+            Self::Seed => None,
             Self::Folder(folder) => {
-                let path = config.init.as_deref().unwrap_or(Path::new(""));
-                let theta = match decoder(&spec.model)?.filter(|decoder| decoder.lora.is_some()) {
-                    Some(adapters) => model::init(&adapters, spec.seed).map_err(|error| no_model(&error))?,
-                    None => folder.params().map_err(unusable(path))?,
-                };
-                let initial = Some(Initial::of(folder.name(), folder.special().clone(), &theta));
-                Ok(Beginning { theta, initial })
+                let (folder, special) = (folder.name(), folder.special().clone());
+                Some(Initial { folder, sha256: sha256(), special })
             }
             Self::Own(own) => {
-                let path = config.params.as_deref().unwrap_or(Path::new(""));
-                let theta = own.tensors.read(&own.layout).map_err(unusable(path))?;
-                let initial = Some(Initial::of(own.name.clone(), SpecialTokens::default(), &theta));
-                Ok(Beginning { theta, initial })
+                let (folder, special) = (own.name.clone(), SpecialTokens::default());
+                Some(Initial { folder, sha256: sha256(), special })
             }
-            Self::Kept(manifest) => {
-                Ok(Beginning { theta: store.initial(manifest)?, initial: manifest.init.clone() })
-            }
+            Self::Kept(manifest) => manifest.init.clone(),
         }
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use archipelago_cli::Span;
 use archipelago_core::wire::{Bye, CloseCode};
 use tempfile::TempDir;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -21,7 +22,7 @@ use crate::errors::ServerError;
 use crate::evaluate::{self, Evaluator, Judge, Prover};
 use crate::meters::Meters;
 use crate::part::{Hearing, Membership};
-use crate::prepare::{Plan, Prepared, alert_terms, owner_token};
+use crate::prepare::{Plan, Prepared, alert_terms, owner_token, to_lead};
 use crate::status::{Board, Happening, ServerStatus};
 use crate::store::{Store, random_u64};
 use crate::webhook::Webhook;
@@ -75,8 +76,8 @@ impl Running {
         let part = config.cluster.part()?;
         let (mut config, scratch) = if part.is_some() { of_a_part(config)? } else { (config.clone(), None) };
         let mut prepared = prepare(&config).await?;
-        let (membership, hearing) = match part {
-            Some(part) => Some(Membership::join(part, &config, &prepared.syncer).await?),
+        let (membership, hearing) = match part.zip(prepared.shared.take()) {
+            Some((part, shared)) => Some(Membership::join(part, &config, shared).await?),
             None => None,
         }
         .unzip();
@@ -119,9 +120,10 @@ impl Running {
             syncer.audit(config.audit, random_u64()?);
         }
         let (stop_leading, leads) = oneshot::channel::<()>();
+        let is_part = membership.is_some();
         let (mut upward, mut leading, mut lost) = (None, None, None);
         if let Some((membership, hearing)) = membership.as_ref().zip(hearing.as_ref()) {
-            let lead = membership.lead(&syncer, hearing, async { drop(leads.await) });
+            let lead = membership.lead(hearing, async { drop(leads.await) });
             leading = Some(tokio::spawn(lead));
             let (said, is_lost);
             let guests = Arc::clone(context.admission.guests());
@@ -242,7 +244,10 @@ impl Running {
                 drop(leading.await);
             }
             let Final { snapshot, status } = ended?;
-            blocking(move || store.save(&snapshot)).await??;
+            // What others lead is in the storage that all of them share.
+            if !is_part {
+                blocking(move || store.save(&snapshot)).await??;
+            }
             let (finished, tokens_merged) = (status.core.finished, status.core.tokens_merged);
             tracing::info!(%run, finished, tokens_merged, "saved and stopped");
             drop(scratch);
@@ -269,19 +274,18 @@ pub(crate) async fn lead(
         return Err(ServerError::Config { why: "give --role owner to lead rounds alone".to_owned() });
     };
     let (config, scratch) = of_a_part(&config)?;
-    let prepared = prepare(&config).await?;
-    let (membership, hearing) = Membership::join(part, &config, &prepared.syncer).await?;
+    let ours = config.clone();
+    let shared = blocking(move || to_lead(&ours)).await??;
+    let (membership, hearing) = Membership::join(part, &config, shared).await?;
     tell();
-    let over = membership.finished(&prepared.syncer);
+    let over = membership.finished();
     let stop = async move {
         tokio::select! {
             () = shutdown => {}
             () = over, if config.exit_when_finished => {}
         }
     };
-    let leading = membership.lead(&prepared.syncer, &hearing, stop);
-    // It holds the first parameters, which owners have by now.
-    drop(prepared);
+    let leading = membership.lead(&hearing, stop);
     tokio::select! {
         () = leading => {}
         () = hearing.run(|_| std::future::ready(())) => {}
@@ -305,7 +309,9 @@ fn of_a_part(config: &ServeConfig) -> Result<(ServeConfig, Option<TempDir>), Ser
     // The owner's token is that of the folder, whichever process asks for it.
     let admin_token = Some(owner_token(config)?);
     // Single updates are known to owners by their norms alone, and merges are undone by a tape of one process.
-    let config = ServeConfig { dir, admin_token, checks: 0.0, no_undo: true, ..config.clone() };
+    let mut config = ServeConfig { dir, admin_token, checks: 0.0, no_undo: true, ..config.clone() };
+    // There are none: what is merged is in the storage that all of them share.
+    config.alerts.alert_snapshot = Span(Duration::ZERO);
     Ok((config, Some(scratch)))
 }
 

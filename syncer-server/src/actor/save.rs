@@ -41,6 +41,10 @@ impl Saves {
         store: &Arc<Store>,
         carried: impl FnOnce() -> Carried,
     ) {
+        if syncer.is_led() {
+            // What others lead is in the storage that all of them share.
+            return;
+        }
         let decided = record.gate.decided();
         if std::mem::take(&mut self.is_due) && self.taking.is_none() && self.writing.is_empty() {
             self.taking = Some((Taking::begin(syncer, decided), carried()));

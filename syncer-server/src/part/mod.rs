@@ -4,16 +4,14 @@ mod agreed;
 mod herald;
 mod order;
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use archipelago_cluster::{
-    Beginnings, Decrees, Facing, Findings, Health, OwnerSettings, Services, finished, front, new_process, own, watched,
+    Decrees, Facing, Findings, Health, OwnerSettings, Services, finished, front, new_process, own, watched,
 };
-use archipelago_core::cluster::{GatewayId, GatewayTerms, Orders, OwnerTerms, ProcessId};
-use archipelago_core::diloco::FragmentState;
+use archipelago_core::cluster::{GatewayId, GatewayTerms, Orders, ProcessId};
 use archipelago_core::diloco::syncer::{Input, Syncer, Upward};
 use archipelago_core::wire::{Fingerprint, FragmentId};
 use tokio::sync::{mpsc, oneshot};
@@ -23,6 +21,7 @@ use crate::actor::{ActorHandle, Command};
 use crate::config::{Part, Place, Role, ServeConfig};
 use crate::errors::ServerError;
 use crate::guests::Guests;
+use crate::prepare::Shared;
 pub(crate) use herald::Hearing;
 pub use herald::Herald;
 pub(crate) use order::Order;
@@ -40,13 +39,14 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 pub(crate) struct Membership {
     role: Role,
     process: ProcessId,
+    shared: Shared,
     services: Services,
     health: Health,
 }
 
 impl Membership {
-    /// Joins the others of the run of `syncer`, which all have the settings of `config`, and hears what its owner
-    /// ordered.
+    /// Joins the others of the run that they have as `shared`, and all of them the settings of `config`, and hears what
+    /// its owner ordered.
     ///
     /// # Errors
     /// - `Cluster`: a service cannot be used.
@@ -54,54 +54,47 @@ impl Membership {
     pub(crate) async fn join(
         part: Part,
         config: &ServeConfig,
-        syncer: &Syncer,
+        shared: Shared,
     ) -> Result<(Self, Hearing), ServerError> {
         let Part { role, place } = part;
         let services = match place {
             Place::Here(within) => within.0,
-            Place::There { bus, blobs, prefix } => connect(bus, blobs, prefix, syncer).await?,
+            Place::There { bus, blobs, prefix } => connect(bus, blobs, prefix, &shared).await?,
         };
         let (process, (services, health)) = (new_process(), watched(services));
         let decrees = Decrees::of(&services);
         let ours = agreed::agreed(config);
         let theirs = decrees.agree(&ours).await;
         agreed::compare(&ours, &theirs.map_err(|error| ServerError::Cluster { why: error.to_string() })?)?;
-        let terms = OwnerTerms::of(syncer.spec(), syncer.config(), syncer.fragments(), process);
-        let terms = terms.and_then(|terms| terms.into_iter().next());
+        let terms = shared.owner_terms(process).and_then(|terms| terms.into_iter().next());
         let terms = terms.ok_or_else(no_code)?;
         let hearing = Hearing::begin(decrees, config, Orders::none(&terms.rounds, terms.cohort_max)).await?;
-        tracing::info!(?role, process = process.0, run = %syncer.run(), "joined the cluster");
-        Ok((Self { role, process, services, health }, hearing))
+        tracing::info!(?role, process = process.0, run = %shared.run, "joined the cluster");
+        Ok((Self { role, process, shared, services, health }, hearing))
     }
 
-    /// Leads rounds until `stop` is ready, if that is its part, from the states that `syncer` begins in, by what
-    /// `hearing` hears.
+    /// Leads rounds until `stop` is ready, if that is its part, by what `hearing` hears. Of the model it holds what it
+    /// leads.
     pub(crate) fn lead(
         &self,
-        syncer: &Syncer,
         hearing: &Hearing,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> impl Future<Output = ()> + Send + 'static {
-        let terms = OwnerTerms::of(syncer.spec(), syncer.config(), syncer.fragments(), self.process);
-        let fragments = terms.filter(|_| self.role.leads());
-        let states: BTreeMap<FragmentId, FragmentState> =
-            syncer.fragments().ids().zip(syncer.states().cloned()).collect();
-        let beginnings =
-            Beginnings::new(move |fragment| states.get(&fragment).cloned().ok_or("no such fragment".into()));
+        let fragments = self.shared.owner_terms(self.process).filter(|_| self.role.leads());
+        let beginnings = self.shared.beginnings();
         let (process, services, orders) = (self.process, self.services.clone(), hearing.orders());
         async move {
             if let Some(fragments) = fragments {
                 let (lease_ms, tick_ms) = (LEASE_MS, OWNER_TICK_MS);
-                let settings =
-                    OwnerSettings { process, fragments, beginnings, lease_ms, tick_ms, orders };
+                let settings = OwnerSettings { process, fragments, beginnings, lease_ms, tick_ms, orders };
                 own(services, settings, stop).await;
             }
         }
     }
 
-    /// Resolves once the last round of each fragment of `syncer` is over, whoever led it.
-    pub(crate) fn finished(&self, syncer: &Syncer) -> impl Future<Output = ()> + Send + 'static {
-        finished(self.services.clone(), syncer.fragments().ids().collect())
+    /// Resolves once the last round of each fragment is over, whoever led it.
+    pub(crate) fn finished(&self) -> impl Future<Output = ()> + Send + 'static {
+        finished(self.services.clone(), self.shared.fragments.ids().collect())
     }
 
     /// Has `syncer` face learners for those who lead, and hands `actor` what they say; none of `guests` who is banned
@@ -198,10 +191,10 @@ async fn connect(
     bus: Vec<String>,
     blobs: String,
     prefix: String,
-    syncer: &Syncer,
+    shared: &Shared,
 ) -> Result<Services, ServerError> {
-    let fragments = syncer.fragments().ids().collect();
-    let opened = archipelago_cluster::open(servers(bus, blobs, prefix), syncer.run(), fragments).await;
+    let fragments = shared.fragments.ids().collect();
+    let opened = archipelago_cluster::open(servers(bus, blobs, prefix), shared.run, fragments).await;
     opened.map_err(|error| ServerError::Cluster { why: error.to_string() })
 }
 
@@ -220,7 +213,7 @@ pub(crate) async fn look(
 }
 
 #[cfg(not(feature = "cluster"))]
-async fn connect(_: Vec<String>, _: String, _: String, _: &Syncer) -> Result<Services, ServerError> {
+async fn connect(_: Vec<String>, _: String, _: String, _: &Shared) -> Result<Services, ServerError> {
     Err(of_one_machine())
 }
 

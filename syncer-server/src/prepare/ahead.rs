@@ -1,12 +1,9 @@
 //! What is told of a run before it begins: whether it could, and the secrets that it will ask for.
 
-use std::num::NonZeroU16;
-
-use archipelago_core::diloco::Fragments;
 use archipelago_core::model::{FrozenWeights, ModelError, layout};
 use archipelago_core::wire::{FragmentId, Invite, RunId};
 
-use super::Plan;
+use super::{Plan, Shared};
 use crate::config::{self, ServeConfig};
 use crate::errors::ServerError;
 use crate::origin::Origin;
@@ -38,7 +35,9 @@ pub struct PlanFacts {
 /// - `DataTooSmall`, `DataTooFew`, `Memory`: the data or this machine is too small for the run.
 /// - `DirCorrupt`, `Disk`, `OtherRun`: the folder cannot be read, or holds another run.
 pub fn validate(config: &ServeConfig) -> Result<PlanFacts, ServerError> {
-    Plan::of(config, |dir| Ok(Store::look(dir))).map(|plan| plan.facts())
+    let plan = Plan::of(config, |dir| Ok(Store::look(dir)))?;
+    Shared::of(&plan).map_or(Ok(()), |shared| shared.check())?;
+    Ok(plan.facts())
 }
 
 /// The number of the run that a process with these settings is part of, and its fragments; nothing is changed.
@@ -49,12 +48,21 @@ pub(crate) fn membership(config: &ServeConfig) -> Result<(RunId, Vec<FragmentId>
     // Each start works in a folder that is new.
     let config = ServeConfig { dir: config.dir.join("processes").join("none"), ..config.clone() };
     let plan = Plan::of(&config, |dir| Ok(Store::look(dir)))?;
-    let count = NonZeroU16::new(plan.spec.exchange.fragments).unwrap_or(NonZeroU16::MIN);
-    let fragments = Fragments::plan(&plan.layout, count).ids().collect();
-    let run = config.cluster.run(&plan.spec);
     let whole =
         || ServerError::Config { why: "give --role to be part of a run on several machines".to_owned() };
-    Ok((run.ok_or_else(whole)?, fragments))
+    let shared = Shared::of(&plan).ok_or_else(whole)?;
+    Ok((shared.run, shared.fragments.ids().collect()))
+}
+
+/// What a process of several knows of its run before it hears of the others, where it leads rounds and faces nobody:
+/// nothing of the model is made.
+///
+/// # Errors
+/// Those of [`validate`], but that parameters are read once they are needed; `Config` if the process is a whole run.
+pub(crate) fn to_lead(config: &ServeConfig) -> Result<Shared, ServerError> {
+    let plan = Plan::of(config, Store::open)?;
+    let whole = || ServerError::Config { why: "give --role owner to lead rounds alone".to_owned() };
+    Shared::of(&plan).ok_or_else(whole)
 }
 
 /// What adapters the run of `config` trains, in words, as far as settings, its folder and the headers of `--init` tell;

@@ -4,10 +4,10 @@ use std::num::NonZeroU16;
 
 use archipelago_cli::{Bytes, range};
 use archipelago_core::diloco::{Codec, Fragments, Layout};
-use archipelago_core::wire::{Frozen, RunSpec};
+use archipelago_core::wire::RunSpec;
 
 use super::internal;
-use crate::config::{self, DataSource, ServeConfig, preset, syncer_config};
+use crate::config::{self, DataSource, Role, ServeConfig, preset, syncer_config};
 use crate::errors::ServerError;
 use crate::links::{allowed_origins, origin};
 use crate::memory::available_bytes;
@@ -18,6 +18,12 @@ use crate::webhook;
 /// Copies of the parameters in memory at most: Θ, Θ̂, momentum, two of them in a snapshot under way, and Θ
 /// once more to be measured.
 const COPIES: u64 = 6;
+/// The same where others lead the rounds: Θ̂, and once more to be measured.
+const COPIES_LED: u64 = 2;
+/// Bytes for each value of a fragment at most while it is merged, or loaded and followed: measured (docs/scale.md).
+const AT_WORK_BYTES: u64 = 64;
+/// Fragments that are loaded and followed at once.
+const FOLLOWED: u64 = 2;
 
 /// Bytes of an update beside its body, and of any short message, with room to spare.
 const SHORT_BODY_BYTES_MAX: usize = 32 << 10;
@@ -43,16 +49,28 @@ pub(super) fn settings(config: &ServeConfig) -> Result<(), ServerError> {
     Ok(())
 }
 
-/// Better to refuse than to be killed for memory in the middle of a run.
-pub(super) fn memory(layout: &Layout, frozen: Option<&Frozen>) -> Result<(), ServerError> {
-    let needed =
-        COPIES * size_of::<f32>() as u64 * layout.len() as u64 + frozen.map_or(0, |frozen| frozen.bytes);
+/// Better to refuse than to be killed for memory in the middle of a run. A process that leads rounds may lead as few as
+/// one fragment.
+pub(super) fn memory(role: Option<Role>, spec: &RunSpec, layout: &Layout) -> Result<(), ServerError> {
+    let needed = needed_bytes(role, spec, layout);
     match available_bytes() {
         Some(available) if needed > available => {
             Err(ServerError::Memory { needed: Bytes(needed), available: Bytes(available) })
         }
         _ => Ok(()),
     }
+}
+
+fn needed_bytes(role: Option<Role>, spec: &RunSpec, layout: &Layout) -> u64 {
+    let frozen = spec.frozen.as_ref().map_or(0, |frozen| frozen.bytes);
+    let faces = |copies: u64| copies * size_of::<f32>() as u64 * layout.len() as u64 + frozen;
+    let Some(role) = role else { return faces(COPIES) };
+    let count = NonZeroU16::new(spec.exchange.fragments).unwrap_or(NonZeroU16::MIN);
+    let fragments = Fragments::plan(layout, count);
+    let largest = fragments.ids().map(|fragment| fragments.len(fragment) as u64).max().unwrap_or(0);
+    let led = if role.leads() { AT_WORK_BYTES * largest } else { 0 };
+    let faced = if role.faces() { FOLLOWED * AT_WORK_BYTES * largest + faces(COPIES_LED) } else { 0 };
+    led + faced
 }
 
 /// Largest body that a learner has reason to send, in bytes.
@@ -93,4 +111,27 @@ pub(crate) fn alert_terms(config: &ServeConfig) -> Result<AlertTerms, ServerErro
         age_ms => age_ms.max(config.snapshot_every.ms().saturating_mul(2)),
     };
     Ok(AlertTerms { no_learner_ms: alerts.alert_no_learner.ms(), loss_ratio: ratio, snapshot_age_ms })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::run_spec;
+    use archipelago_core::model::Preset;
+    use archipelago_core::wire::DataSpec;
+
+    /// Goal: who leads rounds is asked for the memory of a fragment, and who faces learners for that of Θ̂.
+    #[test]
+    fn each_role_takes_what_it_takes() {
+        let config = ServeConfig { preset: "medium".into(), ..ServeConfig::default() };
+        let data = DataSpec { token_bytes: 2, masks: false, shards: Vec::new() };
+        let spec = run_spec(&config, Preset::Medium.model(256).into(), data).unwrap();
+        let layout = Layout::of(&spec.model).unwrap();
+        let of = |role| needed_bytes(role, &spec, &layout) / 1_000_000;
+        assert_eq!(of(None), 257, "24 bytes for each of 10.7 million parameters");
+        assert_eq!(of(Some(Role::Owner)), 88, "64 bytes for each of an eighth of them");
+        assert_eq!(of(Some(Role::Gateway)), 261, "twice that, and 8 for all");
+        let exact = |role| needed_bytes(Some(role), &spec, &layout);
+        assert_eq!(exact(Role::All), exact(Role::Owner) + exact(Role::Gateway));
+    }
 }

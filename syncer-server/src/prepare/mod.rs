@@ -2,6 +2,8 @@
 
 mod ahead;
 mod checks;
+mod folder;
+mod shared;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,17 +25,21 @@ use crate::llama::Chat;
 use crate::origin::{Basis, Beginning, Origin};
 use crate::owner::Owner;
 use crate::status::{AdapterFacts, Carried, Facts};
-use crate::store::{FORMAT, HeldOut, Initial, Manifest, Snapshot, Store, decoder, random_u64, write_private};
+use crate::store::{HeldOut, Snapshot, Store, decoder, random_u64, write_private};
 use crate::tape::{Writer, has_bodies, recover};
 
-pub(crate) use ahead::membership;
 pub use ahead::{PlanFacts, adapters, invite, owner_token, validate};
+pub(crate) use ahead::{membership, to_lead};
 pub(crate) use checks::alert_terms;
+use folder::{begin, find, manifest};
+pub(crate) use shared::Shared;
 
 /// Everything that a server needs before it answers.
 pub(crate) struct Prepared {
     /// The core.
     pub(crate) syncer: Syncer,
+    /// What it shares with the other processes, if it is one of several.
+    pub(crate) shared: Option<Shared>,
     /// The text.
     pub(crate) corpus: Arc<Corpus>,
     /// The run's folder.
@@ -69,7 +75,7 @@ pub(crate) struct Prepared {
 /// What a run with some settings would be: the settings checked, the data read, and what its folder holds already.
 pub(crate) struct Plan<'a> {
     config: &'a ServeConfig,
-    origin: Origin,
+    origin: Arc<Origin>,
     /// What is known of the first parameters by now; they may be many.
     beginning: Option<Beginning>,
     /// The weights that are not trained, where they had to be read by now.
@@ -109,7 +115,7 @@ impl<'a> Plan<'a> {
             return Err(ServerError::OtherRun { dir: config.dir.clone(), difference });
         }
         there.as_ref().map_or(Ok(()), |there| store.check_tokenizer(there))?;
-        let origin = Origin::of(config, there.as_ref())?;
+        let origin = Arc::new(Origin::of(config, there.as_ref())?);
         let kept = store.tokenizer_path();
         let given = origin.tokenizer(&store).or_else(|| config.tokenizer.clone());
         let chat = origin.chat(config, corpus::has_lines(config))?;
@@ -126,15 +132,18 @@ impl<'a> Plan<'a> {
         corpus.check_size(spec.model.context, spec.inner.batch)?;
         let layout = layout(&spec)?;
         let body_bytes_max = checks::body_bytes_max(&spec, &layout)?;
-        checks::memory(&layout, spec.frozen.as_ref())?;
+        checks::memory(config.cluster.role, &spec, &layout)?;
         // A folder's parameters tell whether it is the one that the run began with.
-        let beginning = match origin {
-            Origin::Folder(_) | Origin::Own(_) => Some(origin.beginning(config, &store, &spec)?),
-            Origin::Seed | Origin::Kept(_) => None,
+        let beginning = match *origin {
+            // A process of several has no folder to go on with, and perhaps no room for all of them.
+            Origin::Folder(_) | Origin::Own(_) if config.cluster.role.is_none() => {
+                Some(origin.beginning(&store, &spec, &layout)?)
+            }
+            _ => None,
         };
         let found = match there {
             Some(there) => {
-                let init = match (&beginning, &origin) {
+                let init = match (&beginning, &*origin) {
                     (Some(beginning), _) => beginning.initial.clone(),
                     (None, Origin::Kept(_)) => there.init.clone(),
                     (None, _) => None,
@@ -182,6 +191,7 @@ impl<'a> Plan<'a> {
     /// - `Internal`, `System`: the program or the system fails.
     #[expect(clippy::too_many_lines, reason = "one list of the ways in which a run begins or goes on")]
     pub(crate) fn open(self) -> Result<Prepared, ServerError> {
+        let shared = Shared::of(&self);
         let Self { config, origin, beginning, frozen, syncer_config, store, chat, .. } = self;
         let (corpus, spec, layout) = (self.corpus, self.spec, self.layout);
         let (body_bytes_max, found) = (self.body_bytes_max, self.found);
@@ -219,19 +229,24 @@ impl<'a> Plan<'a> {
                 let why = "it is missing, and with it what the files in bodies/ are part of: put it back";
                 return Err(ServerError::DirCorrupt { path: store.tape_path(), why: why.into() });
             }
+            (_, None) if let Some(shared) = &shared => {
+                // Nobody goes on from this folder, so that it keeps no parameters and no checksum of them.
+                let init = origin.named(String::new);
+                let manifest = manifest(&corpus, &spec, shared.run, init, (chat, text_name(config)));
+                store.begin(&manifest, &corpus.tokenizer, None)?;
+                // The tape is between the processes.
+                (shared.syncer()?, Carried::default(), Writer::none())
+            }
             (_, None) => {
                 let beginning = match beginning {
                     Some(beginning) => beginning,
-                    None => origin.beginning(config, &store, &spec)?,
+                    None => origin.beginning(&store, &spec, &layout)?,
                 };
-                let what = (chat, Some(text_name(config)));
-                let cluster = config.cluster.run(&spec);
-                let run = cluster.map_or_else(|| random_u64().map(RunId), Ok)?;
-                let syncer = begin(&store, &corpus, &spec, &layout, syncer_config, beginning, (run, what))?;
-                let tape = if cluster.is_some() {
-                    // The tape is between the processes.
-                    Writer::none()
-                } else if config.without_tape_for_benchmarks {
+                let run = random_u64().map(RunId)?;
+                let Beginning { theta, initial } = beginning;
+                let manifest = manifest(&corpus, &spec, run, initial, (chat, text_name(config)));
+                let syncer = begin(&store, &corpus, &manifest, &layout, syncer_config, &theta)?;
+                let tape = if config.without_tape_for_benchmarks {
                     tracing::warn!(
                         "nothing is kept: this run is for benchmarks, and nobody can go on with it"
                     );
@@ -252,6 +267,7 @@ impl<'a> Plan<'a> {
             facts: facts(config, &origin, &corpus, &spec, decoder.as_ref()),
             owner: Owner::open(&store, config.admin_token.as_deref())?,
             syncer,
+            shared,
             corpus: Arc::new(corpus),
             store: Arc::new(store),
             carried,
@@ -299,53 +315,6 @@ fn admission(config: &ServeConfig, store: &Store, run: RunId) -> Result<Admissio
         work_bits: config.proof_of_work,
     };
     Admission::new(terms, Arc::new(Guests::open(store.dir())?))
-}
-
-/// A new run in the folder of `store`.
-fn begin(
-    store: &Store,
-    corpus: &Corpus,
-    spec: &RunSpec,
-    layout: &Layout,
-    config: SyncerConfig,
-    beginning: Beginning,
-    (run, (chat, text)): (RunId, (Chat, Option<String>)),
-) -> Result<Syncer, ServerError> {
-    let Beginning { theta, initial: init } = beginning;
-    let manifest = Manifest {
-        format: FORMAT,
-        run,
-        corpus: corpus.hash.clone(),
-        spec: spec.clone(),
-        init,
-        chat,
-        text,
-        tokenizer: None,
-        forked: None,
-    };
-    let syncer = Syncer::new(run, spec.clone(), config, layout, &theta);
-    let syncer = syncer.map_err(|error| ServerError::Config { why: error.to_string() })?;
-    store.begin(&manifest, &corpus.tokenizer, &theta)?;
-    let (record, states) = (syncer.record_amid(), syncer.states().cloned().collect());
-    store.save(&Snapshot { seq: 0, record, states, carried: Carried::default() })?;
-    Ok(syncer)
-}
-
-/// The snapshot to go on from, if the run `there` in the folder is this.
-fn find(
-    store: &Store,
-    there: &Manifest,
-    init: Option<Initial>,
-    spec: &RunSpec,
-    corpus: &Corpus,
-) -> Result<Option<Snapshot>, ServerError> {
-    let (corpus, spec, text) = (corpus.hash.clone(), spec.clone(), there.text.clone());
-    let (forked, tokenizer, chat) = (there.forked, there.tokenizer.clone(), there.chat.clone());
-    let here = Manifest { format: FORMAT, run: there.run, corpus, spec, init, chat, text, tokenizer, forked };
-    if let Some(difference) = there.difference(&here) {
-        return Err(ServerError::OtherRun { dir: store.dir().to_owned(), difference });
-    }
-    store.latest(there.run)
 }
 
 /// The name of the text, for people.

@@ -6,16 +6,20 @@ use sha2::{Digest, Sha256};
 
 use super::{Initial, Manifest, Store, disk, or_remove, publish};
 use crate::errors::ServerError;
-use crate::llama::{Precision, SpecialTokens, Tensors, write_tensors};
+use crate::llama::{Precision, Tensors, write_tensors};
 
 /// The file of those that do not follow from the seed.
 const FILE: &str = "initial.safetensors";
 
 impl Initial {
-    /// Of the parameters `theta` of the folder `name`.
+    /// SHA-256 of the parameters `theta`, `[len]`, as [`Self::sha256`] has it.
     #[must_use]
-    pub fn of(folder: String, special: SpecialTokens, theta: &[f32]) -> Self {
-        Self { folder, sha256: digest(theta), special }
+    pub fn digest(theta: &[f32]) -> String {
+        let mut sha = Sha256::new();
+        for piece in theta.chunks(1 << 18) {
+            sha.update(from_f32s(piece));
+        }
+        hex(&sha.finalize())
     }
 }
 
@@ -39,7 +43,7 @@ impl Store {
         let layout = manifest.layout()?;
         let read = Tensors::open(&self.dir, vec![FILE.to_owned()]).and_then(|tensors| tensors.read(&layout));
         let theta = read.map_err(|error| corrupt(error.to_string()))?;
-        match digest(&theta) == initial.sha256 {
+        match Initial::digest(&theta) == initial.sha256 {
             true => Ok(theta),
             false => Err(corrupt("these are not the parameters that the run began with".into())),
         }
@@ -57,12 +61,4 @@ impl Store {
             write_tensors(&partial, &layout, theta, Precision::F32).map_err(disk("write", &partial));
         or_remove(written.and_then(|()| publish(&partial, &path)), &partial)
     }
-}
-
-fn digest(theta: &[f32]) -> String {
-    let mut sha = Sha256::new();
-    for piece in theta.chunks(1 << 18) {
-        sha.update(from_f32s(piece));
-    }
-    hex(&sha.finalize())
 }

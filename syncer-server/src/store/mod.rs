@@ -153,15 +153,20 @@ impl Store {
         self.manifest()?.ok_or_else(|| ServerError::NoRun { dir: self.dir.clone() })
     }
 
-    /// Begins a run here, whose first parameters are `theta`, `[len]`; they are kept if they do not follow from
-    /// its seed. What `run.json` speaks of is there before it is.
+    /// Begins a run here, whose first parameters are `theta`, `[len]`, if that is said; they are kept if they do not
+    /// follow from its seed. What `run.json` speaks of is there before it is.
     ///
     /// # Errors
     /// - `Disk`: a file cannot be written.
     /// - `Internal`: the run has no model.
-    pub fn begin(&self, manifest: &Manifest, tokenizer_json: &str, theta: &[f32]) -> Result<(), ServerError> {
+    pub fn begin(
+        &self,
+        manifest: &Manifest,
+        tokenizer_json: &str,
+        theta: Option<&[f32]>,
+    ) -> Result<(), ServerError> {
         write_private(&self.tokenizer_path(), tokenizer_json)?;
-        self.keep_initial(manifest, theta)?;
+        theta.map_or(Ok(()), |theta| self.keep_initial(manifest, theta))?;
         let manifest = Manifest { tokenizer: Some(digest(tokenizer_json.as_bytes())), ..manifest.clone() };
         let json = serde_json::to_string_pretty(&seal::seal(&manifest)).expect("plain data");
         write_private(&self.dir.join("run.json"), &json)

@@ -1,6 +1,6 @@
 //! Two servers of one run, each a gateway before its learners and an owner of fragments.
 
-use archipelago_cli::MethodArgs;
+use archipelago_cli::{MethodArgs, Span};
 use archipelago_cluster::{Local, Services};
 use archipelago_core::diloco::checksum;
 use archipelago_core::wire::{CloseCode, Fate, Hello, Message, Refusal, Update};
@@ -14,7 +14,8 @@ pub fn part(dir: &std::path::Path, services: &Services, role: Role) -> ServeConf
     let method = MethodArgs { fragments: 2, ..plain.method };
     let within = Some(Within(services.clone()));
     let cluster = ClusterArgs { role: Some(role), within, ..plain.cluster };
-    ServeConfig { method, cluster, ..plain }
+    let snapshot_every = Span(std::time::Duration::from_millis(100));
+    ServeConfig { method, cluster, snapshot_every, ..plain }
 }
 
 pub async fn until(server: &Server, what: &str, done: impl Fn(&Value) -> bool) -> Value {
@@ -28,6 +29,13 @@ pub async fn until(server: &Server, what: &str, done: impl Fn(&Value) -> bool) -
         }
     };
     tokio::time::timeout(PATIENCE, look).await.unwrap_or_else(|_| panic!("{what}: not in {PATIENCE:?}"))
+}
+
+/// Snapshots in the folders of all processes that have begun below `dir`.
+fn snapshots(dir: &std::path::Path) -> usize {
+    let processes = std::fs::read_dir(dir.join("processes")).unwrap();
+    let folders = processes.map(|process| process.unwrap().path().join("snapshots"));
+    folders.map(|folder| std::fs::read_dir(folder).unwrap().count()).sum()
 }
 
 /// Goal: learners of two servers train one model, each server tells of all that is merged, and a learner whose server
@@ -59,6 +67,14 @@ async fn two_servers_serve_one_run() {
     let told = until(&other, "so does the other", |status| tokens(status) >= tokens(&seen)).await;
     assert_eq!(told["run"], seen["run"]);
     assert_eq!(told["learnersTotal"], 2, "each knows of the learners of the other: {told:#}");
+
+    for dir in &dirs {
+        assert_eq!(
+            snapshots(dir.path()),
+            0,
+            "what is merged is between the processes and in no folder of one"
+        );
+    }
 
     // Bert's server ends, and he comes to the other one.
     let (run, learner) = (bert.welcome.run, bert.welcome.learner);

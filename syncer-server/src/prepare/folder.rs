@@ -1,0 +1,57 @@
+//! The folder of a run: begun, or found to be this run's.
+
+use archipelago_core::diloco::syncer::{Syncer, SyncerConfig};
+use archipelago_core::diloco::{Layout, RunId};
+use archipelago_core::wire::RunSpec;
+
+use crate::corpus::Corpus;
+use crate::errors::ServerError;
+use crate::llama::Chat;
+use crate::status::Carried;
+use crate::store::{FORMAT, Initial, Manifest, Snapshot, Store};
+
+/// A new run in the folder of `store`.
+pub(super) fn begin(
+    store: &Store,
+    corpus: &Corpus,
+    manifest: &Manifest,
+    layout: &Layout,
+    config: SyncerConfig,
+    theta: &[f32],
+) -> Result<Syncer, ServerError> {
+    let syncer = Syncer::new(manifest.run, manifest.spec.clone(), config, layout, theta);
+    let syncer = syncer.map_err(|error| ServerError::Config { why: error.to_string() })?;
+    store.begin(manifest, &corpus.tokenizer, Some(theta))?;
+    let (record, states) = (syncer.record_amid(), syncer.states().cloned().collect());
+    store.save(&Snapshot { seq: 0, record, states, carried: Carried::default() })?;
+    Ok(syncer)
+}
+
+/// What the folder of a new run says of it.
+pub(super) fn manifest(
+    corpus: &Corpus,
+    spec: &RunSpec,
+    run: RunId,
+    init: Option<Initial>,
+    (chat, text): (Chat, String),
+) -> Manifest {
+    let (corpus, spec, text) = (corpus.hash.clone(), spec.clone(), Some(text));
+    Manifest { format: FORMAT, run, corpus, spec, init, chat, text, tokenizer: None, forked: None }
+}
+
+/// The snapshot to go on from, if the run `there` in the folder is this.
+pub(super) fn find(
+    store: &Store,
+    there: &Manifest,
+    init: Option<Initial>,
+    spec: &RunSpec,
+    corpus: &Corpus,
+) -> Result<Option<Snapshot>, ServerError> {
+    let (corpus, spec, text) = (corpus.hash.clone(), spec.clone(), there.text.clone());
+    let (forked, tokenizer, chat) = (there.forked, there.tokenizer.clone(), there.chat.clone());
+    let here = Manifest { format: FORMAT, run: there.run, corpus, spec, init, chat, text, tokenizer, forked };
+    if let Some(difference) = there.difference(&here) {
+        return Err(ServerError::OtherRun { dir: store.dir().to_owned(), difference });
+    }
+    store.latest(there.run)
+}

@@ -1,0 +1,149 @@
+//! What the processes of a run on several machines know of it before they hear of each other, and how one of them
+//! begins without the whole model.
+
+use std::error::Error;
+use std::num::NonZeroU16;
+use std::ops::Range;
+use std::sync::Arc;
+
+use archipelago_cluster::Beginnings;
+use archipelago_core::cluster::{OwnerTerms, ProcessId};
+use archipelago_core::diloco::syncer::{Syncer, SyncerConfig};
+use archipelago_core::diloco::{FragmentState, Fragments, Layout, RunId, Segment, halves};
+use archipelago_core::wire::{FragmentId, RunSpec};
+
+use super::Plan;
+use crate::errors::ServerError;
+use crate::origin::Origin;
+
+/// What all processes of a run have in common, and no parameter.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    /// The run.
+    pub(crate) run: RunId,
+    /// Its fragments.
+    pub(crate) fragments: Arc<Fragments>,
+    spec: Arc<RunSpec>,
+    config: SyncerConfig,
+    layout: Arc<Layout>,
+    origin: Arc<Origin>,
+}
+
+impl Shared {
+    /// What the process of `plan` shares with others; `None` if it is a whole run.
+    pub(super) fn of(plan: &Plan<'_>) -> Option<Self> {
+        let run = plan.config.cluster.run(&plan.spec)?;
+        let count = NonZeroU16::new(plan.spec.exchange.fragments).unwrap_or(NonZeroU16::MIN);
+        Some(Self {
+            run,
+            fragments: Arc::new(Fragments::plan(&plan.layout, count)),
+            spec: Arc::new(plan.spec.clone()),
+            config: plan.syncer_config,
+            layout: Arc::new(plan.layout.clone()),
+            origin: Arc::clone(&plan.origin),
+        })
+    }
+
+    /// What an owner knows of each fragment; `None` if the code of the run cannot be used.
+    pub(crate) fn owner_terms(&self, process: ProcessId) -> Option<Vec<OwnerTerms>> {
+        OwnerTerms::of(&self.spec, &self.config, &self.fragments, process)
+    }
+
+    /// What fragments begin in, for those who lead them.
+    pub(crate) fn beginnings(&self) -> Beginnings {
+        let shared = self.clone();
+        Beginnings::new(move |fragment| match shared.theta(fragment) {
+            Ok(theta) => Ok(FragmentState::new(theta)),
+            Err(error) => Err(Box::<dyn Error + Send + Sync>::from(error)),
+        })
+    }
+
+    /// A syncer that holds of the model what learners do: its rounds are led elsewhere.
+    ///
+    /// # Errors
+    /// - `Init`: the folder's parameters cannot be read or held.
+    /// - `Config`: the syncer refuses the settings.
+    pub(super) fn syncer(&self) -> Result<Syncer, ServerError> {
+        let hat = |fragment| {
+            let mut hat = self.theta(fragment)?;
+            halves::round(&mut hat);
+            Ok(Arc::new(hat))
+        };
+        let hats = self.fragments.ids().map(hat).collect::<Result<_, ServerError>>()?;
+        let (run, spec) = (self.run, RunSpec::clone(&self.spec));
+        let syncer = Syncer::before_others(run, spec, self.config, &self.layout, hats);
+        syncer.map_err(|error| ServerError::Config { why: error.to_string() })
+    }
+
+    /// Looks at all parameters that the run begins with, and holds those of one fragment at a time.
+    ///
+    /// # Errors
+    /// `Init`: the folder's parameters cannot be read or held.
+    pub(super) fn check(&self) -> Result<(), ServerError> {
+        self.fragments.ids().try_for_each(|fragment| self.theta(fragment).map(drop))
+    }
+
+    /// Θ that `fragment` begins with, `[fragment_len]`: nothing else of the model is made or held for it.
+    fn theta(&self, fragment: FragmentId) -> Result<Vec<f32>, ServerError> {
+        let segments = self.fragments.segments(fragment).unwrap_or_default();
+        let ranges: Vec<Range<usize>> = segments.iter().map(Segment::range).collect();
+        self.origin.within(&self.spec, &self.layout, &ranges)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+    use std::path::Path;
+
+    use archipelago_cluster::Local;
+
+    use super::*;
+    use crate::config::{ClusterArgs, Role, ServeConfig, Within};
+    use crate::store::Store;
+
+    /// What a whole run begins with, and a part of the same.
+    fn both(config: &ServeConfig) -> (Vec<f32>, Shared) {
+        let dir = tempfile::tempdir().unwrap();
+        let config = ServeConfig { dir: dir.path().join("run"), ..config.clone() };
+        let plan = Plan::of(&config, |dir| Ok(Store::look(dir))).unwrap();
+        assert!(Shared::of(&plan).is_none(), "it is a whole run");
+        let whole = plan.origin.beginning(&plan.store, &plan.spec, &plan.layout).unwrap();
+        let within = Some(Within(Local::services()));
+        let cluster = ClusterArgs { role: Some(Role::Owner), within, ..config.cluster.clone() };
+        let part = ServeConfig { cluster, ..config.clone() };
+        (whole.theta, super::super::to_lead(&part).unwrap())
+    }
+
+    /// Goal: who leads a fragment begins with the bits of a whole run, whatever the parameters are from, and who faces
+    /// learners with the Θ̂ of these.
+    #[test]
+    fn fragments_begin_as_a_whole_run_does() {
+        let plain = ServeConfig { preset: "tiny".into(), seed: 5, ..ServeConfig::default() };
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/init");
+        let init = ServeConfig {
+            init: Some(golden.join("model")),
+            data: Some(golden.join("text.txt").into()),
+            held_out: 0.3,
+            batch: NonZeroU32::new(2),
+            ..plain.clone()
+        };
+        for config in [plain, init] {
+            let (whole, shared) = both(&config);
+            assert_eq!(shared.fragments.count(), 8);
+            for fragment in shared.fragments.ids() {
+                assert_eq!(shared.theta(fragment).unwrap(), shared.fragments.gather(fragment, &whole));
+            }
+            shared.check().unwrap();
+            let syncer = shared.syncer().unwrap();
+            for (state, fragment) in syncer.states().zip(shared.fragments.ids()) {
+                let begun = FragmentState::new(shared.theta(fragment).unwrap());
+                assert_eq!((state.version, &state.hat), (begun.version, &begun.hat));
+                assert!(
+                    Arc::ptr_eq(&state.theta, &state.hat) && state.momentum.is_empty(),
+                    "and nothing else"
+                );
+            }
+        }
+    }
+}
