@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use archipelago_cli::Span;
 use archipelago_core::wire::{Bye, CloseCode};
 use tempfile::TempDir;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -310,8 +309,7 @@ fn of_a_part(config: &ServeConfig) -> Result<(ServeConfig, Option<TempDir>), Ser
     let admin_token = Some(owner_token(config)?);
     // Single updates are known to owners by their norms alone, and merges are undone by a tape of one process.
     let mut config = ServeConfig { dir, admin_token, checks: 0.0, no_undo: true, ..config.clone() };
-    // There are none: what is merged is in the storage that all of them share.
-    config.alerts.alert_snapshot = Span(Duration::ZERO);
+    config.alerts.expect_no_snapshots();
     Ok((config, Some(scratch)))
 }
 

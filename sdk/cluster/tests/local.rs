@@ -38,7 +38,8 @@ fn owner(
 ) -> (oneshot::Sender<()>, JoinHandle<()>) {
     let (fragments, beginnings, process) = (run.owner(), run.beginnings(), ProcessId(process));
     let orders = run.orders();
-    let settings = OwnerSettings { process, fragments, beginnings, lease_ms, tick_ms: 20, orders };
+    let settings =
+        OwnerSettings { process, fragments, beginnings, lead_max: usize::MAX, lease_ms, tick_ms: 20, orders };
     let (stop, stopped) = oneshot::channel();
     let services = services.clone();
     (stop, tokio::spawn(own(services, settings, async move { drop(stopped.await) })))
@@ -104,7 +105,7 @@ async fn await_merges(run: &Run, services: &Services, before: &[usize], more: us
     panic!("{:?} merges after 30 s, {before:?} before", merges(run, services).await);
 }
 
-/// Goal: what a fragment begins in is made once, however long that takes, by who leads it, and again if it could not be.
+/// Goal: what a fragment begins in is made once, however long that takes, by who leads it, and again if that failed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_fragments_begin_in_is_made_once() {
     let run = Arc::new(Run::new(9, 3, 50));
@@ -124,7 +125,15 @@ async fn what_fragments_begin_in_is_made_once() {
         Ok(begun.initial(fragment))
     });
     let (process, fragments, orders) = (ProcessId(1), run.owner(), run.orders());
-    let settings = OwnerSettings { process, fragments, beginnings, lease_ms: LEASE_MS, tick_ms: 20, orders };
+    let settings = OwnerSettings {
+        process,
+        fragments,
+        beginnings,
+        lead_max: usize::MAX,
+        lease_ms: LEASE_MS,
+        tick_ms: 20,
+        orders,
+    };
     let (stop, stopped) = oneshot::channel::<()>();
     let leading = tokio::spawn(own(services.clone(), settings, async { drop(stopped.await) }));
     for fragment in run.ids() {

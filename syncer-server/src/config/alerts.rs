@@ -1,5 +1,7 @@
 //! Settings of alerts: when the owner is told that something needs looking after, and where.
 
+use std::time::Duration;
+
 use archipelago_cli::Span;
 use serde::Serialize;
 
@@ -20,4 +22,11 @@ pub struct AlertArgs {
     #[arg(long, value_name = "URL", hide_env_values = true, help_heading = "Alerts")]
     #[serde(skip)]
     pub webhook: Option<String>,
+}
+
+impl AlertArgs {
+    /// Of a process that writes no snapshots: what it merges is in the storage that it shares with others.
+    pub(crate) fn expect_no_snapshots(&mut self) {
+        self.alert_snapshot = Span(Duration::ZERO);
+    }
 }

@@ -40,6 +40,10 @@ pub struct ClusterArgs {
     /// What all that this run keeps there begins with: small letters, digits and -, at most 32
     #[arg(long, value_name = "NAME", default_value = "archipelago")]
     pub cluster: String,
+    /// Most fragments that this process leads at once: what its memory has room for. Without it, as many as nobody else
+    /// leads
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub lead_max: Option<u16>,
     #[allow(missing_docs, reason = "clap would take the words for help")]
     // For programs that are a whole cluster: what stands between its parts, in place of servers.
     #[arg(skip)]
@@ -64,6 +68,8 @@ pub(crate) struct Part {
     pub(crate) role: Role,
     /// How the others are found.
     pub(crate) place: Place,
+    /// Most fragments that it leads at once.
+    pub(crate) lead_max: usize,
 }
 
 /// How the processes of a cluster find each other.
@@ -111,9 +117,11 @@ impl ClusterArgs {
     pub(crate) fn part(&self) -> Result<Option<Part>, ServerError> {
         let wrong = |why: &str| Err(ServerError::Config { why: why.to_owned() });
         let Some(role) = self.role else {
-            return match self.bus.is_empty() && self.blobs.is_none() {
+            return match self.bus.is_empty() && self.blobs.is_none() && self.lead_max.is_none() {
                 true => Ok(None),
-                false => wrong("--bus and --blobs are for a run on several machines: give --role too"),
+                false => {
+                    wrong("--bus, --blobs and --lead-max are for a run on several machines: give --role too")
+                }
             };
         };
         let place = match (&self.within, &self.blobs) {
@@ -128,7 +136,10 @@ impl ClusterArgs {
                 );
             }
         };
-        Ok(Some(Part { role, place }))
+        if !role.leads() && self.lead_max.is_some() {
+            return wrong("--lead-max is for who leads: a gateway leads no fragments");
+        }
+        Ok(Some(Part { role, place, lead_max: self.lead_max.map_or(usize::MAX, usize::from) }))
     }
 }
 
@@ -159,6 +170,11 @@ mod tests {
             (&["--role", "all"], "--bus"),
             (&["--role", "all", "--bus", "nats://one"], "--blobs"),
             (&["--role", "all", "--blobs", "file:///x"], "--bus"),
+            (&["--lead-max", "2"], "--role"),
+            (
+                &["--role", "gateway", "--bus", "nats://one", "--blobs", "file:///x", "--lead-max", "2"],
+                "a gateway",
+            ),
         ] {
             let error = asked(arguments).unwrap_err().to_string();
             assert!(error.contains(said), "{error}");

@@ -7,7 +7,7 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use super::ServeConfig;
 
 /// Settings of the server, which it has once for all runs.
-pub const OF_THE_SERVER: [&str; 21] = [
+pub const OF_THE_SERVER: [&str; 22] = [
     "runs",
     "dir",
     "listen",
@@ -27,6 +27,7 @@ pub const OF_THE_SERVER: [&str; 21] = [
     "bus",
     "blobs",
     "cluster",
+    "lead-max",
     "json",
     "quiet",
 ];

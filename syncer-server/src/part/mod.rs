@@ -38,6 +38,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// This process among the others.
 pub(crate) struct Membership {
     role: Role,
+    lead_max: usize,
     process: ProcessId,
     shared: Shared,
     services: Services,
@@ -56,7 +57,7 @@ impl Membership {
         config: &ServeConfig,
         shared: Shared,
     ) -> Result<(Self, Hearing), ServerError> {
-        let Part { role, place } = part;
+        let Part { role, place, lead_max } = part;
         let services = match place {
             Place::Here(within) => within.0,
             Place::There { bus, blobs, prefix } => connect(bus, blobs, prefix, &shared).await?,
@@ -70,7 +71,7 @@ impl Membership {
         let terms = terms.ok_or_else(no_code)?;
         let hearing = Hearing::begin(decrees, config, Orders::none(&terms.rounds, terms.cohort_max)).await?;
         tracing::info!(?role, process = process.0, run = %shared.run, "joined the cluster");
-        Ok((Self { role, process, shared, services, health }, hearing))
+        Ok((Self { role, lead_max, process, shared, services, health }, hearing))
     }
 
     /// Leads rounds until `stop` is ready, if that is its part, by what `hearing` hears. Of the model it holds what it
@@ -83,10 +84,12 @@ impl Membership {
         let fragments = self.shared.owner_terms(self.process).filter(|_| self.role.leads());
         let beginnings = self.shared.beginnings();
         let (process, services, orders) = (self.process, self.services.clone(), hearing.orders());
+        let lead_max = self.lead_max;
         async move {
             if let Some(fragments) = fragments {
                 let (lease_ms, tick_ms) = (LEASE_MS, OWNER_TICK_MS);
-                let settings = OwnerSettings { process, fragments, beginnings, lease_ms, tick_ms, orders };
+                let settings =
+                    OwnerSettings { process, fragments, beginnings, lead_max, lease_ms, tick_ms, orders };
                 own(services, settings, stop).await;
             }
         }

@@ -34,6 +34,8 @@ pub struct OwnerSettings {
     pub fragments: Vec<OwnerTerms>,
     /// What they begin in, made once a fragment is led of which nothing is merged yet.
     pub beginnings: Beginnings,
+    /// Most fragments that it leads at once, as its machine has room for; `usize::MAX` for all that nobody else leads.
+    pub lead_max: usize,
     /// How long a lease lasts without being renewed, in milliseconds, the same for all; at least 5. A dead owner is
     /// followed after a little more than that.
     pub lease_ms: u64,
@@ -48,11 +50,12 @@ pub struct OwnerSettings {
 /// One task for each fragment takes in what comes for it; merging is done there, so let the runtime have several
 /// threads. No trouble with a service ends it: it is logged, and the service asked again, ever more seldom.
 pub async fn own(services: Services, settings: OwnerSettings, stop: impl Future<Output = ()> + Send) {
-    let OwnerSettings { process, fragments, beginnings, lease_ms, tick_ms, orders } = settings;
+    let OwnerSettings { process, fragments, beginnings, lead_max, lease_ms, tick_ms, orders } = settings;
     let clock = Clock::start();
     let fragments: BTreeMap<FragmentId, OwnerTerms> =
         fragments.into_iter().map(|terms| (terms.rounds.fragment, OwnerTerms { process, ..terms })).collect();
-    let shares = Shares::new(process, fragments.keys().copied(), lease_ms.max(LOOKS_A_LEASE));
+    let shares =
+        Shares::new(process, fragments.keys().copied(), lease_ms.max(LOOKS_A_LEASE)).at_most(lead_max);
     let (there, led) = (services.clone(), fragments.keys().copied().collect::<Vec<_>>());
     let crew = Crew::new(led, move |fragment, lease| {
         let told = (lease, orders.clone());

@@ -39,6 +39,8 @@ pub struct Shares {
     process: ProcessId,
     fragments: Vec<FragmentId>,
     lease_ms: u64,
+    /// It leads no more than so many.
+    most: usize,
     /// What each place looks like, and since when, as this process saw it.
     seen: BTreeMap<Cell, (Entry, Millis)>,
     /// What it leads.
@@ -72,12 +74,20 @@ impl Shares {
             process,
             fragments,
             lease_ms,
+            most: usize::MAX,
             seen: BTreeMap::new(),
             held: BTreeMap::new(),
             idle: BTreeMap::new(),
             present: 0,
             crew: (BTreeSet::new(), Millis(0)),
         }
+    }
+
+    /// The same, which never lead more than `most` fragments: what no process has room for is led by nobody until
+    /// somebody comes who has.
+    #[must_use]
+    pub fn at_most(self, most: usize) -> Self {
+        Self { most, ..self }
     }
 
     /// Takes in what is on the roster at `now`, and says what to write. What is given back is led no more from now on.
@@ -103,7 +113,7 @@ impl Shares {
             };
             let since = *self.idle.entry(fragment).or_insert(now);
             let is_forgotten = now.since(since) >= IDLE_LEASES * self.lease_ms;
-            if count < share || is_forgotten {
+            if count < share || (is_forgotten && count < self.most) {
                 count += 1;
                 writes.push(self.lease(fragment, Some(self.process), expect));
             }
@@ -184,12 +194,13 @@ impl Shares {
         }
     }
 
-    /// The fragments that are its own to lead: those over the processes that are there, the rest going to the first.
+    /// The fragments that are its own to lead: those over the processes that are there, the rest going to the first,
+    /// and no more than it has room for.
     fn share(&self) -> usize {
         let (crew, count) = (&self.crew.0, self.fragments.len());
         let processes = crew.len().max(1);
         let place = crew.iter().position(|process| *process == self.process).unwrap_or_default();
-        count / processes + usize::from(place < count % processes)
+        (count / processes + usize::from(place < count % processes)).min(self.most)
     }
 
     /// The revision of a lease that may be taken.

@@ -131,6 +131,30 @@ fn an_idle_process_keeps_no_fragment_from_being_led() {
     assert!(changes <= 4, "{changes}");
 }
 
+/// Goal: a process leads no more than it has room for, however long nobody leads the rest, and whoever comes with room
+/// leads that.
+#[test]
+fn nobody_leads_more_than_it_has_room_for() {
+    let mut world = World::new(6, &[]);
+    let come = |world: &mut World, process: u64| {
+        world.come(process);
+        let shares = world.crew.remove(&process).unwrap();
+        world.crew.insert(process, shares.at_most(2));
+    };
+    come(&mut world, 1);
+    for _ in 0..40 {
+        world.run(1, &[]);
+        assert!(world.held(&[])[0] <= 2, "{:?}", world.held(&[]));
+    }
+    assert_eq!(world.held(&[]), [2]);
+    come(&mut world, 2);
+    world.run(40, &[]);
+    assert_eq!(world.held(&[]), [2, 2]);
+    come(&mut world, 3);
+    world.run(40, &[]);
+    assert_eq!(world.held(&[]), [2, 2, 2]);
+}
+
 /// Goal: an answer that does not come neither loses a lease for ever nor keeps one that is over.
 #[test]
 fn an_answer_that_does_not_come_is_survived() {

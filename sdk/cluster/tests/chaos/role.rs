@@ -68,7 +68,15 @@ pub async fn play(orders: Orders) {
             let services = note::noting(services, &notes);
             let (process, fragments, beginnings) = (new_process(), run.owner(), run.beginnings());
             let (lease_ms, tick_ms, orders) = (LEASE_MS, 50, run.orders());
-            let settings = OwnerSettings { process, fragments, beginnings, lease_ms, tick_ms, orders };
+            let settings = OwnerSettings {
+                process,
+                fragments,
+                beginnings,
+                lead_max: usize::MAX,
+                lease_ms,
+                tick_ms,
+                orders,
+            };
             own(services, settings, stop).await;
         }
         Part::Gateway(id, port) => {

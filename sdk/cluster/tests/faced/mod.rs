@@ -99,8 +99,15 @@ impl Coast {
         for process in 1..=owners {
             let process = ProcessId(process);
             let (fragments, beginnings, orders) = (terms(process), beginnings.clone(), orders.clone());
-            let settings =
-                OwnerSettings { process, fragments, beginnings, lease_ms: 2_000, tick_ms: 5, orders };
+            let settings = OwnerSettings {
+                process,
+                fragments,
+                beginnings,
+                lead_max: usize::MAX,
+                lease_ms: 2_000,
+                tick_ms: 5,
+                orders,
+            };
             tokio::spawn(own(services.clone(), settings, std::future::pending()));
         }
         let gateways = (0..gateways).map(|at| gateway(services, at)).collect();

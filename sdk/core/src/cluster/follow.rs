@@ -39,10 +39,10 @@ pub enum FollowError {
     },
 }
 
-/// The Θ̂ that `merge` led to, of whose state the blob has these `bytes` with checksum `sum`, and its coded change on the
-/// way there from `before`: the same as where it was merged. The change is empty if `before` is not the version before
-/// it; then nobody can be sent it, and learners are to fetch the fragment. Of both states there is Θ̂ alone, which stands
-/// for Θ too: the change is what Θ̂ lacked of Θ, whatever Θ was before.
+/// The Θ̂ that `merge` led to, of whose state the blob has these `bytes` with checksum `sum`, and its coded change on
+/// the way there from `before`: the same as where it was merged. The change is empty if `before` is not the version
+/// before it; then nobody can be sent it, and learners are to fetch the fragment. Of both states there is Θ̂ alone,
+/// which stands for Θ too: the change is what Θ̂ lacked of Θ, whatever Θ was before.
 ///
 /// # Errors
 /// All of [`FollowError`].

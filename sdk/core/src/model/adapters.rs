@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use super::init::Draw;
 use super::{LoraSpec, LoraTarget, ModelSpec};
 use crate::diloco::{MergeClass, Tensor};
 
@@ -41,7 +40,7 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    fn of(spec: &ModelSpec) -> Self {
+    pub(super) fn of(spec: &ModelSpec) -> Self {
         let kv_width = (spec.d_model / spec.heads * spec.kv_heads) as usize;
         let (layers, width, ff) = (spec.layers as usize, spec.d_model as usize, spec.d_ff as usize);
         Self { layers, width, kv_width, ff }
@@ -98,13 +97,6 @@ pub fn tensors(spec: &ModelSpec, lora: &LoraSpec) -> Vec<Tensor> {
         }
     }
     tensors
-}
-
-/// What of initial adapters is drawn, and how far it reaches: A is uniform within ±1/√ins, as PEFT's Kaiming
-/// initialisation with a = √5 comes to, and B is zero, so that the model is the one without adapters.
-pub(super) fn draws(spec: &ModelSpec, lora: &LoraSpec) -> Vec<Draw> {
-    let adapters = of_layers(Sizes::of(spec), lora).0.into_iter().flatten();
-    adapters.map(|AdapterSlots { a, ins, .. }| Draw { range: a, scale: 1.0 / (ins as f64).sqrt() }).collect()
 }
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use super::{Dims, ModelError, ModelSpec, Slots, adapters, layout};
+use super::adapters::{AdapterSlots, Sizes, of_layers};
+use super::{Dims, LoraSpec, ModelError, ModelSpec, Slots, layout};
 use crate::rng::Rng;
 
 /// Standard deviation of the initial matrices.
@@ -32,7 +33,7 @@ pub fn init_within(spec: &ModelSpec, seed: u64, ranges: &[Range<usize>]) -> Resu
     layout(spec)?;
     Ok(match &spec.lora {
         Some(lora) => {
-            let draws = adapters::draws(spec, lora);
+            let draws = draws_of_adapters(spec, lora);
             let uniform = |rng: &mut Rng, bound| (2.0 * rng.unit() - 1.0) * bound;
             Begun { elsewhere: 0.0, draws, numbers: 1, value: uniform }.within(seed, ranges)
         }
@@ -44,10 +45,10 @@ pub fn init_within(spec: &ModelSpec, seed: u64, ranges: &[Range<usize>]) -> Resu
 }
 
 /// Values of the flat vector that are drawn.
-pub(super) struct Draw {
-    pub(super) range: Range<usize>,
+struct Draw {
+    range: Range<usize>,
     /// How far they reach: their standard deviation, or their bound.
-    pub(super) scale: f64,
+    scale: f64,
 }
 
 /// How initial values come about.
@@ -84,6 +85,13 @@ impl<F: Fn(&mut Rng, f64) -> f64> Begun<F> {
         }
         made
     }
+}
+
+/// What of initial adapters is drawn, and how far it reaches: A is uniform within ±1/√ins, as PEFT's Kaiming
+/// initialisation with a = √5 comes to, and B is zero, so that the model is the one without adapters.
+fn draws_of_adapters(spec: &ModelSpec, lora: &LoraSpec) -> Vec<Draw> {
+    let adapters = of_layers(Sizes::of(spec), lora).0.into_iter().flatten();
+    adapters.map(|AdapterSlots { a, ins, .. }| Draw { range: a, scale: 1.0 / (ins as f64).sqrt() }).collect()
 }
 
 /// The matrices of a valid `spec`, in the order in which they are drawn.

@@ -29,8 +29,8 @@ fn late_word_of_one_record_is_no_word_of_the_next() {
     assert_eq!(ended, [Order::Tell(Notice::Ended(Round(1)))]);
 }
 
-/// Goal: what a fragment begins in is asked for while nothing is merged of it and it is led, until it comes, and nothing
-/// else is taken for it.
+/// Goal: what a fragment begins in is asked for while nothing is merged of it and it is led, until it comes, and
+/// nothing else is taken for it.
 #[test]
 fn a_fragment_begins_once_it_is_asked_for() {
     let mut owner = Owner::new(OwnerTerms { process: ProcessId(1), ..run(1).owner });
