@@ -64,7 +64,10 @@ impl Membership {
         };
         let (process, (services, health)) = (new_process(), watched(services));
         let decrees = Decrees::of(&services);
-        let ours = agreed::agreed(config);
+        let mut ours = agreed::agreed(config);
+        let first = shared.clone();
+        let read = tokio::task::spawn_blocking(move || first.first()).await;
+        ours.extend(read.map_err(|error| ServerError::Internal { what: error.to_string() })??);
         let theirs = decrees.agree(&ours).await;
         agreed::compare(&ours, &theirs.map_err(|error| ServerError::Cluster { why: error.to_string() })?)?;
         let terms = shared.owner_terms(process).and_then(|terms| terms.into_iter().next());

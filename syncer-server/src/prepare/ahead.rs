@@ -35,8 +35,16 @@ pub struct PlanFacts {
 /// - `DataTooSmall`, `DataTooFew`, `Memory`: the data or this machine is too small for the run.
 /// - `DirCorrupt`, `Disk`, `OtherRun`: the folder cannot be read, or holds another run.
 pub fn validate(config: &ServeConfig) -> Result<PlanFacts, ServerError> {
+    let new;
+    let config = match config.cluster.role {
+        Some(_) => {
+            new = of_a_part(config);
+            &new
+        }
+        None => config,
+    };
     let plan = Plan::of(config, |dir| Ok(Store::look(dir)))?;
-    Shared::of(&plan).map_or(Ok(()), |shared| shared.check())?;
+    Shared::of(&plan).map_or(Ok(None), |shared| shared.first())?;
     Ok(plan.facts())
 }
 
@@ -45,13 +53,17 @@ pub fn validate(config: &ServeConfig) -> Result<PlanFacts, ServerError> {
 /// # Errors
 /// Those of [`validate`]; `Config` if the process is a whole run.
 pub(crate) fn membership(config: &ServeConfig) -> Result<(RunId, Vec<FragmentId>), ServerError> {
-    // Each start works in a folder that is new.
-    let config = ServeConfig { dir: config.dir.join("processes").join("none"), ..config.clone() };
+    let config = of_a_part(config);
     let plan = Plan::of(&config, |dir| Ok(Store::look(dir)))?;
     let whole =
         || ServerError::Config { why: "give --role to be part of a run on several machines".to_owned() };
     let shared = Shared::of(&plan).ok_or_else(whole)?;
     Ok((shared.run, shared.fragments.ids().collect()))
+}
+
+/// The same settings for a part in a run, each start of which works in a folder that is new.
+fn of_a_part(config: &ServeConfig) -> ServeConfig {
+    ServeConfig { dir: config.dir.join("processes").join("none"), ..config.clone() }
 }
 
 /// What a process of several knows of its run before it hears of the others, where it leads rounds and faces nobody:

@@ -7,7 +7,7 @@ use archipelago_core::diloco::{Codec, Fragments, Layout};
 use archipelago_core::wire::RunSpec;
 
 use super::internal;
-use crate::config::{self, DataSource, Role, ServeConfig, preset, syncer_config};
+use crate::config::{self, ClusterArgs, DataSource, Role, ServeConfig, preset, syncer_config};
 use crate::errors::ServerError;
 use crate::links::{allowed_origins, origin};
 use crate::memory::available_bytes;
@@ -20,6 +20,8 @@ use crate::webhook;
 const COPIES: u64 = 6;
 /// The same where others lead the rounds: Θ̂, and once more to be measured.
 const COPIES_LED: u64 = 2;
+/// Bytes for each value of a fragment that is led, at rest: Θ, Θ̂ and momentum.
+const LED_BYTES: u64 = 12;
 /// Bytes for each value of a fragment at most while it is merged, or loaded and followed: measured (docs/scale.md).
 const AT_WORK_BYTES: u64 = 64;
 /// Fragments that are loaded and followed at once.
@@ -49,10 +51,10 @@ pub(super) fn settings(config: &ServeConfig) -> Result<(), ServerError> {
     Ok(())
 }
 
-/// Better to refuse than to be killed for memory in the middle of a run. A process that leads rounds may lead as few as
-/// one fragment.
-pub(super) fn memory(role: Option<Role>, spec: &RunSpec, layout: &Layout) -> Result<(), ServerError> {
-    let needed = needed_bytes(role, spec, layout);
+/// Better to refuse than to be killed for memory in the middle of a run. A process that leads rounds without
+/// `--lead-max` may come to lead as few as one fragment, or all of them.
+pub(super) fn memory(cluster: &ClusterArgs, spec: &RunSpec, layout: &Layout) -> Result<(), ServerError> {
+    let needed = needed_bytes(cluster.role, cluster.lead_max, spec, layout);
     match available_bytes() {
         Some(available) if needed > available => {
             Err(ServerError::Memory { needed: Bytes(needed), available: Bytes(available) })
@@ -61,14 +63,15 @@ pub(super) fn memory(role: Option<Role>, spec: &RunSpec, layout: &Layout) -> Res
     }
 }
 
-fn needed_bytes(role: Option<Role>, spec: &RunSpec, layout: &Layout) -> u64 {
+fn needed_bytes(role: Option<Role>, lead_max: Option<u16>, spec: &RunSpec, layout: &Layout) -> u64 {
     let frozen = spec.frozen.as_ref().map_or(0, |frozen| frozen.bytes);
     let faces = |copies: u64| copies * size_of::<f32>() as u64 * layout.len() as u64 + frozen;
     let Some(role) = role else { return faces(COPIES) };
     let count = NonZeroU16::new(spec.exchange.fragments).unwrap_or(NonZeroU16::MIN);
     let fragments = Fragments::plan(layout, count);
     let largest = fragments.ids().map(|fragment| fragments.len(fragment) as u64).max().unwrap_or(0);
-    let led = if role.leads() { AT_WORK_BYTES * largest } else { 0 };
+    let at_rest = LED_BYTES * u64::from(lead_max.unwrap_or(0).min(fragments.count())) * largest;
+    let led = if role.leads() { AT_WORK_BYTES * largest + at_rest } else { 0 };
     let faced = if role.faces() { FOLLOWED * AT_WORK_BYTES * largest + faces(COPIES_LED) } else { 0 };
     led + faced
 }
@@ -127,11 +130,13 @@ mod tests {
         let data = DataSpec { token_bytes: 2, masks: false, shards: Vec::new() };
         let spec = run_spec(&config, Preset::Medium.model(256).into(), data).unwrap();
         let layout = Layout::of(&spec.model).unwrap();
-        let of = |role| needed_bytes(role, &spec, &layout) / 1_000_000;
+        let of = |role| needed_bytes(role, None, &spec, &layout) / 1_000_000;
         assert_eq!(of(None), 257, "24 bytes for each of 10.7 million parameters");
         assert_eq!(of(Some(Role::Owner)), 88, "64 bytes for each of an eighth of them");
         assert_eq!(of(Some(Role::Gateway)), 261, "twice that, and 8 for all");
-        let exact = |role| needed_bytes(Some(role), &spec, &layout);
+        let exact = |role| needed_bytes(Some(role), None, &spec, &layout);
         assert_eq!(exact(Role::All), exact(Role::Owner) + exact(Role::Gateway));
+        let leads = |most| needed_bytes(Some(Role::Owner), Some(most), &spec, &layout) / 1_000_000;
+        assert_eq!((leads(4), leads(8), leads(100)), (154, 220, 220), "12 bytes for each that it may lead");
     }
 }

@@ -132,7 +132,7 @@ impl<'a> Plan<'a> {
         corpus.check_size(spec.model.context, spec.inner.batch)?;
         let layout = layout(&spec)?;
         let body_bytes_max = checks::body_bytes_max(&spec, &layout)?;
-        checks::memory(config.cluster.role, &spec, &layout)?;
+        checks::memory(&config.cluster, &spec, &layout)?;
         // A folder's parameters tell whether it is the one that the run began with.
         let beginning = match *origin {
             // A process of several has no folder to go on with, and perhaps no room for all of them.

@@ -9,12 +9,13 @@ use std::sync::Arc;
 use archipelago_cluster::Beginnings;
 use archipelago_core::cluster::{OwnerTerms, ProcessId};
 use archipelago_core::diloco::syncer::{Syncer, SyncerConfig};
-use archipelago_core::diloco::{FragmentState, Fragments, Layout, RunId, Segment, halves};
+use archipelago_core::diloco::{FragmentState, Fragments, Layout, RunId, Segment, checksum, halves};
 use archipelago_core::wire::{FragmentId, RunSpec};
 
 use super::Plan;
 use crate::errors::ServerError;
 use crate::origin::Origin;
+use crate::store::Initial;
 
 /// What all processes of a run have in common, and no parameter.
 #[derive(Clone)]
@@ -75,12 +76,24 @@ impl Shared {
         syncer.map_err(|error| ServerError::Config { why: error.to_string() })
     }
 
-    /// Looks at all parameters that the run begins with, and holds those of one fragment at a time.
+    /// The setting that says where the first parameters are from, and a checksum of these, if they do not follow from
+    /// the seed: what the run is has their shapes alone. All are looked at, and those of one fragment at a time are
+    /// held.
     ///
     /// # Errors
-    /// `Init`: the folder's parameters cannot be read or held.
-    pub(super) fn check(&self) -> Result<(), ServerError> {
-        self.fragments.ids().try_for_each(|fragment| self.theta(fragment).map(drop))
+    /// `Init`: the parameters cannot be read or held.
+    pub(crate) fn first(&self) -> Result<Option<(String, String)>, ServerError> {
+        let setting = match &*self.origin {
+            Origin::Folder(_) => "init",
+            Origin::Own(_) => "params",
+            Origin::Seed | Origin::Kept(_) => return Ok(None),
+        };
+        let mut all = Vec::new();
+        for fragment in self.fragments.ids() {
+            all.extend_from_slice(Initial::digest(&self.theta(fragment)?).as_bytes());
+        }
+        let key = format!("{setting} (a checksum of its parameters)");
+        Ok(Some((key, format!("{:016x}", checksum(&all)))))
     }
 
     /// Θ that `fragment` begins with, `[fragment_len]`: nothing else of the model is made or held for it.
@@ -134,7 +147,7 @@ mod tests {
             for fragment in shared.fragments.ids() {
                 assert_eq!(shared.theta(fragment).unwrap(), shared.fragments.gather(fragment, &whole));
             }
-            shared.check().unwrap();
+            assert_eq!(shared.first().unwrap().is_some(), config.init.is_some());
             let syncer = shared.syncer().unwrap();
             for (state, fragment) in syncer.states().zip(shared.fragments.ids()) {
                 let begun = FragmentState::new(shared.theta(fragment).unwrap());

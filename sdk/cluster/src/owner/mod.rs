@@ -124,7 +124,15 @@ where
     }
 
     async fn write(&mut self, entries: &[Entry], limit: Duration) {
+        let before = self.shares.left();
         let writes = self.shares.look(self.clock.now(), entries);
+        let left = self.shares.left();
+        if left > 0 && before == 0 {
+            tracing::warn!(
+                "{left} fragments are led by nobody, and this process leads as many as it may: start another owner, \
+                 or raise --lead-max"
+            );
+        }
         // What is given back is led no more before anybody can see that.
         self.tell();
         self.put(writes, limit).await;

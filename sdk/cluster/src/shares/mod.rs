@@ -51,6 +51,10 @@ pub struct Shares {
     present: u64,
     /// Who is there, and since when it is these.
     crew: (BTreeSet<ProcessId>, Millis),
+    /// How often a fragment had to be taken above the share since then.
+    adoptions: BTreeMap<FragmentId, u32>,
+    /// Fragments that nobody leads for long, and that it has no room for.
+    left: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -61,6 +65,9 @@ struct Held {
     /// It was taken above the share, then.
     adopted: Option<Millis>,
 }
+
+/// Doublings of [`ADOPTED_LEASES`] for a fragment that nobody takes over.
+const DOUBLINGS_MAX: u32 = 10;
 
 impl Shares {
     /// Those of a `process` that holds nothing yet, of `fragments`, with leases of `lease_ms` milliseconds.
@@ -80,6 +87,8 @@ impl Shares {
             idle: BTreeMap::new(),
             present: 0,
             crew: (BTreeSet::new(), Millis(0)),
+            adoptions: BTreeMap::new(),
+            left: 0,
         }
     }
 
@@ -99,12 +108,15 @@ impl Shares {
             expect: self.present,
         }];
         self.held.retain(|_, held| held.until > now);
+        let share = self.share();
+        let given_back = self.excess(now, share);
         let kept = self.held.iter();
         writes.extend(kept.map(|(&fragment, held)| self.lease(fragment, Some(self.process), held.revision)));
-        let share = self.share();
+        self.left = 0;
         let mut count = self.held.len();
         for fragment in self.fragments.clone() {
-            if self.held.contains_key(&fragment) {
+            let is_given_back = given_back.is_some_and(|write| write.cell == Cell::Lease(fragment));
+            if self.held.contains_key(&fragment) || is_given_back {
                 continue;
             }
             let Some(expect) = self.free(now, fragment) else {
@@ -116,10 +128,18 @@ impl Shares {
             if count < share || (is_forgotten && count < self.most) {
                 count += 1;
                 writes.push(self.lease(fragment, Some(self.process), expect));
+            } else if is_forgotten {
+                self.left += 1;
             }
         }
-        writes.extend(self.excess(now, share));
+        writes.extend(given_back);
         writes
+    }
+
+    /// Fragments that nobody has led for long, and that it has no room for.
+    #[must_use]
+    pub fn left(&self) -> usize {
+        self.left
     }
 
     /// Takes in what became of a write that was asked for at `asked`: the new revision, or `None` if it was refused.
@@ -137,6 +157,9 @@ impl Shares {
                 let before = self.held.get(&fragment);
                 let is_above = before.is_none() && self.held.len() >= self.share();
                 let adopted = before.map_or(is_above.then_some(asked), |before| before.adopted);
+                if before.is_none() && is_above {
+                    *self.adoptions.entry(fragment).or_default() += 1;
+                }
                 self.held.insert(fragment, Held { revision, until, adopted });
                 self.idle.remove(&fragment);
             }
@@ -191,6 +214,7 @@ impl Shares {
         crew.insert(self.process);
         if crew != self.crew.0 {
             self.crew = (crew, now);
+            self.adoptions.clear();
         }
     }
 
@@ -218,13 +242,22 @@ impl Shares {
     /// One fragment beyond its share, given back.
     fn excess(&mut self, now: Millis, share: usize) -> Option<Write> {
         let is_settled = now.since(self.crew.1) >= SETTLED_LEASES * self.lease_ms;
-        if !is_settled || self.held.len() <= share {
+        let kept = self.held.iter().filter(|(fragment, held)| self.is_kept(now, **fragment, **held)).count();
+        if !is_settled || self.held.len() - kept <= share {
             return None;
         }
-        let may_go =
-            |held: &Held| held.adopted.is_none_or(|since| now.since(since) >= ADOPTED_LEASES * self.lease_ms);
-        let (&fragment, _) = self.held.iter().rev().find(|(_, held)| may_go(held))?;
+        let may_go = |(fragment, held): &(&FragmentId, &Held)| !self.is_kept(now, **fragment, **held);
+        let is_adopted = |(_, held): &(&FragmentId, &Held)| held.adopted.is_some();
+        let (&fragment, _) = (self.held.iter().rev().filter(may_go).find(is_adopted))
+            .or_else(|| self.held.iter().rev().find(may_go))?;
         self.give_back(fragment)
+    }
+
+    /// Whether a fragment was taken above the share, and not long ago: the longer the more often nobody took it over.
+    fn is_kept(&self, now: Millis, fragment: FragmentId, held: Held) -> bool {
+        let again = self.adoptions.get(&fragment).map_or(0, |count| count.saturating_sub(1));
+        let kept_ms = (ADOPTED_LEASES * self.lease_ms) << again.min(DOUBLINGS_MAX);
+        held.adopted.is_some_and(|since| now.since(since) < kept_ms)
     }
 }
 

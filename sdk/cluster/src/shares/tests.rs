@@ -146,13 +146,37 @@ fn nobody_leads_more_than_it_has_room_for() {
         world.run(1, &[]);
         assert!(world.held(&[])[0] <= 2, "{:?}", world.held(&[]));
     }
-    assert_eq!(world.held(&[]), [2]);
+    assert_eq!((world.held(&[]), world.crew[&1].left()), (vec![2], 4));
     come(&mut world, 2);
     world.run(40, &[]);
     assert_eq!(world.held(&[]), [2, 2]);
     come(&mut world, 3);
     world.run(40, &[]);
     assert_eq!(world.held(&[]), [2, 2, 2]);
+    assert!(world.crew.values().all(|shares| shares.left() == 0));
+}
+
+/// Goal: where rooms differ all fragments are led, and are not passed to and fro for ever.
+#[test]
+fn uneven_rooms_come_to_rest() {
+    let mut world = World::new(8, &[]);
+    for (process, room) in [(1, 5), (2, 3)] {
+        world.come(process);
+        let shares = world.crew.remove(&process).unwrap();
+        world.crew.insert(process, shares.at_most(room));
+    }
+    let (mut changes, mut unled) = (0, 0);
+    let mut before = Vec::new();
+    // Ten minutes, and then ten more.
+    for beat in 0..2_000 {
+        world.run(1, &[]);
+        let held = world.held(&[]);
+        changes += usize::from(beat >= 1_000 && held != before);
+        unled += usize::from(beat >= 1_000) * (8 - held.iter().sum::<usize>());
+        before = held;
+    }
+    assert_eq!(before, [5, 3]);
+    assert!(changes <= 6 && unled <= 30, "{changes} changes, {unled}");
 }
 
 /// Goal: an answer that does not come neither loses a lease for ever nor keeps one that is over.

@@ -1,7 +1,7 @@
 //! How a run says that its model is the built-in decoder.
 
 use super::{ExpertSpec, ModelError, ModelSpec, layout};
-use crate::wire::{Architecture, Mixture, Model};
+use crate::wire::{Architecture, Mixture, Model, Tensor};
 
 /// The name of the built-in decoder in [`Architecture::name`].
 pub const DECODER: &str = "llama";
@@ -21,8 +21,16 @@ impl ModelSpec {
         let wrong = |why: String| ModelError::Settings { why };
         let spec: Self = rmp_serde::from_slice(settings).map_err(|error| wrong(error.to_string()))?;
         let layout = layout(&spec)?;
-        let says = (spec.context, spec.vocab, layout.tensors(), spec.mixture());
-        if says != (model.context, model.vocab, &model.tensors, model.experts) {
+        // Adapters were merged radially once; what a run says of that stays as it is.
+        let is_same = |(ours, theirs): (&Tensor, &Tensor)| {
+            let merge = if spec.lora.is_some() { ours.merge } else { theirs.merge };
+            *ours == Tensor { merge, ..theirs.clone() }
+        };
+        let tensors = layout.tensors();
+        let are_same =
+            tensors.len() == model.tensors.len() && tensors.iter().zip(&model.tensors).all(is_same);
+        let says = (spec.context, spec.vocab, spec.mixture());
+        if !are_same || says != (model.context, model.vocab, model.experts) {
             return Err(wrong(
                 "context, vocabulary, tensors or experts are not those that follow from them".into(),
             ));
@@ -52,7 +60,22 @@ impl From<ModelSpec> for Model {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Preset;
+    use crate::model::{LoraSpec, Preset};
+    use crate::wire::MergeClass;
+
+    /// Goal: adapters that were begun when they were merged radially are still what they are; other models are not.
+    #[test]
+    fn adapters_of_before_are_read() {
+        let radial = |spec: ModelSpec| {
+            let mut model = Model::from(spec);
+            model.tensors.iter_mut().for_each(|tensor| tensor.merge = MergeClass::Radial);
+            model
+        };
+        let lora = Some(LoraSpec { rank: 2, alpha: 4.0, targets: "q,v".parse().unwrap() });
+        let adapters = ModelSpec { lora, ..Preset::Tiny.model(300) };
+        assert_eq!(ModelSpec::of(&radial(adapters)).unwrap(), adapters);
+        assert!(matches!(ModelSpec::of(&radial(adapters.base())), Err(ModelError::Settings { .. })));
+    }
 
     #[test]
     fn a_decoder_comes_back() {

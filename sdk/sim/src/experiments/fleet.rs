@@ -123,6 +123,8 @@ impl Observed {
     fn check(self) -> Result<Self, SimulateError> {
         within("length_ms", self.length_ms as f64, 1.0..=LENGTH_MS_MAX)?;
         within("machines", self.machines.len() as f64, 1.0..=256.0)?;
+        within("rounds", self.rounds, 1.0..=1e12)?;
+        within("losses", self.losses.len() as f64, 1.0..=1e6)?;
         within("corpus_bytes", self.corpus_bytes.into(), 1.0..=CORPUS_BYTES_MAX)?;
         for machine in &self.machines {
             within("tokens_per_s", machine.tokens_per_s, 1.0..=1e9)?;
@@ -244,7 +246,7 @@ fn plot(observed: &Observed, outcomes: &[Outcome]) -> Plot {
         let points = samples.map(|sample| (sample.at_ms as f64 / 1e3, sample.loss.into())).collect();
         series.push(line(
             colour,
-            format!("simulated, seed {}", observed.seed + u64::from(colour) - 1),
+            format!("simulated, seed {}", observed.seed.wrapping_add(u64::from(colour) - 1)),
             points,
         ));
     }
