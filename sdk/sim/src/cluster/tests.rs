@@ -45,7 +45,8 @@ fn no_storm_breaks_anything_and_everybody_counts() {
         cluster.calm();
         cluster.run_for(15_000);
         let before = cluster.merges();
-        cluster.run_for(15_000);
+        // Rounds are slow where the weather is: one learner in tens of thousands is in none of fifteen seconds.
+        cluster.run_for(25_000);
         cluster.check().unwrap_or_else(|broken| panic!("seed {seed}, calm: {broken}"));
         for (learner, merges) in cluster.merges() {
             assert!(merges > before[&learner], "seed {seed}: learner {learner} is not merged any more");
