@@ -132,7 +132,8 @@ fn normal(rng: &mut Rng) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::diloco::{Fragments, Segment};
+    use crate::bytes::from_f32s;
+    use crate::diloco::{Fragments, Segment, checksum};
     use crate::model::{ExpertSpec, LoraSpec, LoraTargets, Preset};
 
     #[test]
@@ -212,5 +213,22 @@ mod tests {
         let params = init(&Preset::Tiny.model(64), 1).unwrap();
         let bits: Vec<u32> = params[..4].iter().map(|x| x.to_bits()).collect();
         assert_eq!(bits, [1_019_354_972, 1_005_763_953, 3_155_242_844, 3_152_014_868]);
+        let dense = Preset::Tiny.model(100);
+        let experts = Some(ExpertSpec { count: 3, per_token: 2, aux_loss: 0.01 });
+        let lora = Some(LoraSpec { rank: 3, alpha: 6.0, targets: LoraTargets::ALL });
+        let kinds = [
+            dense,
+            ModelSpec { untied_head: true, ..dense },
+            ModelSpec { experts, ..dense },
+            ModelSpec { lora, ..dense },
+        ];
+        let sum = |spec: ModelSpec| checksum(&from_f32s(&init(&spec, 7).unwrap()));
+        let frozen = [
+            9_205_497_811_460_098_293,
+            7_052_981_715_963_373_875,
+            14_516_927_909_229_248_893,
+            17_054_693_848_715_688_343,
+        ];
+        assert_eq!(kinds.map(sum), frozen);
     }
 }
