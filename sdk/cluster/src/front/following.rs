@@ -253,8 +253,7 @@ mod tests {
         Record::Merged { merge: Box::new(merge), state: 0 }
     }
 
-    /// Goal: whoever joins late does not load the states of all fragments at once, and one that is not there keeps no
-    /// other from being loaded.
+    /// Goal: whoever joins late loads the states of all fragments, and not all at once.
     #[tokio::test]
     async fn few_states_are_loaded_at_once() {
         let apply = ApplyPolicy::Keep { residue: true };
