@@ -1,6 +1,8 @@
 //! Folders that fit, and folders that do not. `tests/golden/init/model` was made by transformers: see
 //! `tests/golden/init_fixture.py`.
 
+mod parts;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -69,20 +71,6 @@ fn the_fixture_is_read_as_it_is_meant() {
     assert!(
         theta.iter().all(|value| value.to_bits() & 0xffff == 0) && theta.iter().any(|value| *value != 0.0)
     );
-}
-
-/// Goal: a part of the parameters is read as in the whole, and what is wrong is found in the part that has it.
-#[test]
-fn a_part_is_read_as_in_the_whole() {
-    let folder = Folder::open(&fixture(), None).unwrap();
-    let (layout, whole) = (model::layout(folder.model()).unwrap(), folder.params().unwrap());
-    let read = |ranges: &[std::ops::Range<usize>]| folder.tensors().read_within(&layout, ranges);
-    let embedding = layout.tensors()[0].len() as usize;
-    // Within a tensor, over the border of two, and nothing.
-    let ranges = [5..11, embedding - 3..embedding + 4, 7..7, whole.len() - 1..whole.len()];
-    let expected: Vec<f32> = ranges.iter().flat_map(|range| &whole[range.clone()]).copied().collect();
-    assert_eq!(read(&ranges).unwrap(), expected);
-    assert_eq!(read(&[]).unwrap(), Vec::<f32>::new());
 }
 
 #[test]
