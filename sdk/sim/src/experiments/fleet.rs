@@ -1,21 +1,19 @@
 //! `simulate fleet`: a run of real processes, and what the simulator says of the same run.
 
-use std::num::{NonZeroU32, NonZeroUsize};
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::thread;
 
 use archipelago_cli::plot::figure;
-use archipelago_cli::{MethodArgs, defaults, within};
-use archipelago_core::data::{BYTE_VOCAB, grammar};
-use archipelago_core::diloco::QuorumPolicy;
-use archipelago_core::diloco::syncer::SyncerConfig;
+use archipelago_cli::{defaults, within};
+use archipelago_core::data::grammar;
 use archipelago_core::model::{InnerSpec, Preset};
-use archipelago_sim::lab::{Budget, Corpus, Joining, Outcome, Recipe};
+use archipelago_sim::lab::{Budget, Corpus, Outcome, Recipe};
 use archipelago_sim::world::{Fault, LinkSpec, MachineSpec};
 use serde::{Deserialize, Serialize};
 
 use super::findings::mean;
-use super::training::failed;
+use super::training::{TrainingArgs, failed};
 use super::{Axis, Case, Mark, OutputArgs, Plot, Report, Scale, Series, pool};
 use crate::experiments::SimulateError;
 
@@ -138,11 +136,11 @@ impl Observed {
     fn recipe(&self) -> Result<Recipe, SimulateError> {
         let preset: Result<Preset, _> = self.preset.parse();
         let preset = preset.map_err(|error| SimulateError::Preset { why: error.to_string() })?;
-        let (model, usual) = (preset.model(BYTE_VOCAB), preset.inner());
-        // The preset's share of the run, whatever its length.
-        let warmup_tokens = self.total_tokens / (usual.total_tokens / usual.warmup_tokens).max(1);
-        let inner = InnerSpec { total_tokens: self.total_tokens, warmup_tokens, ..usual };
-        let step_tokens = f64::from(inner.batch) * f64::from(model.context);
+        let training = TrainingArgs { preset: self.preset.clone(), ..defaults(&[]) };
+        let usual = training.recipe(self.machines.len() as u32, self.total_tokens)?;
+        let InnerSpec { total_tokens, warmup_tokens, .. } = usual.inner;
+        let inner = InnerSpec { total_tokens, warmup_tokens, ..preset.inner() };
+        let step_tokens = f64::from(inner.batch) * f64::from(usual.model.context);
         let (mut machines, mut faults) = (Vec::new(), Vec::new());
         for (index, machine) in (0..).zip(&self.machines) {
             let step_ms = 1e3 * step_tokens / machine.tokens_per_s;
@@ -161,28 +159,15 @@ impl Observed {
             faults.push((kill.back_ms, Fault::Restart(kill.machine)));
         }
         faults.sort_by_key(|(at_ms, _)| *at_ms);
-        let method = defaults::<MethodArgs>(&[]);
-        let settings = method.syncer()?;
-        let quorum = QuorumPolicy { updates_min: NonZeroU32::MIN, ..settings.quorum };
         Ok(Recipe {
-            model,
             inner,
-            exchange: method.exchange()?,
-            syncer: SyncerConfig { quorum, learners_start: machines.len() as u32, ..settings },
             machines,
-            text_at_hand: false,
             faults,
-            joining: Joining::Zero,
             budget: Budget::Ms(self.length_ms),
             seed: self.seed,
-            start: None,
             samples: (self.length_ms / SAMPLE_MS) as u32,
-            undo: None,
-            cosines: false,
-            average: 0.0,
-            is_told: false,
-            lookahead: None,
             exams: true,
+            ..usual
         })
     }
 
@@ -261,6 +246,7 @@ fn plot(observed: &Observed, outcomes: &[Outcome]) -> Plot {
 
 #[cfg(test)]
 mod tests {
+    use archipelago_core::data::BYTE_VOCAB;
     use serde_json::json;
 
     use super::*;
