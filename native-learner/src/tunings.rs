@@ -52,14 +52,15 @@ pub(crate) fn add(path: &Path, newer: &[Tuning]) -> Result<(), TuningsError> {
 
 #[cfg(test)]
 mod tests {
-    use archipelago_runtime::engine::gpu::{Choice, Variant};
+    use archipelago_runtime::engine::gpu::{Best, Choice, Variant};
 
     use super::*;
 
     fn tuning(adapter: &str, rows: u32, nt: Variant) -> Tuning {
         let (adapter, driver) = (adapter.to_owned(), "1.0".to_owned());
-        let (nn, tn) = (Variant::Tile64, Variant::Register4);
-        let choice = Choice { adapter, driver, nt, nn, tn, matrices: false, gflops: 7 };
+        let best = |variant| vec![Best { area: 4096, variant }];
+        let (nt, nn, tn) = (best(nt), best(Variant::Tile64), best(Variant::Register4));
+        let choice = Choice { adapter, driver, nt, nn, tn, matrices: false, strips: false, gflops: 7 };
         Tuning { rows, width: 64, ff: 176, choice }
     }
 

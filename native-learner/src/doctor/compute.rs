@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use archipelago::run::Basis;
 use archipelago_core::model::Preset;
-use archipelago_runtime::engine::gpu::{AdapterFacts, Choice, Form, Room, Thrift, Trial, adapters};
+use archipelago_runtime::engine::gpu::{AdapterFacts, Best, Choice, Form, Room, Thrift, Trial, adapters};
 use archipelago_runtime::engine::{AnyEngine, Engine, Outlook, Rehearsal};
 use archipelago_runtime::platform::Clock;
 use serde_json::{Value, json};
@@ -160,14 +160,19 @@ fn figures_of(facts: &AdapterFacts) -> Value {
 
 /// How the kernels of each form did.
 fn matmul(choice: &Choice, trials: &[Trial]) -> Vec<Finding> {
-    let forms = [(Form::Nt, choice.nt), (Form::Nn, choice.nn), (Form::Tn, choice.tn)];
-    let finding = |&(form, chosen)| {
+    let forms = [(Form::Nt, &choice.nt), (Form::Nn, &choice.nn), (Form::Tn, &choice.tn)];
+    let finding = |&(form, best): &(Form, &Vec<Best>)| {
+        let mut chosen: Vec<String> = best.iter().map(|best| format!("{:?}", best.variant)).collect();
+        chosen.dedup();
         let mut shapes: BTreeMap<[u32; 3], String> = BTreeMap::new();
         for Trial { variant, m, n, k, gflops, .. } in trials.iter().filter(|trial| trial.form == form) {
             shapes.entry([*m, *n, *k]).or_default().push_str(&format!(" {variant:?} {gflops:.1}"));
         }
         let shapes = shapes.iter().map(|(shape, speeds)| format!("; GFLOP/s of {shape:?}:{speeds}"));
-        Finding::well("matmul", format!("{form:?} takes {chosen:?}{}", shapes.collect::<String>()))
+        Finding::well(
+            "matmul",
+            format!("{form:?} takes {}{}", chosen.join(" and "), shapes.collect::<String>()),
+        )
     };
     forms.iter().map(finding).collect()
 }

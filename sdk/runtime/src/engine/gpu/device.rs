@@ -33,7 +33,7 @@ const MATRICES: Features =
 const SUBGROUP: u32 = 32;
 const MATRICES_BYTES: u32 = 32 << 10;
 
-/// Whether these are the matrices of `matmul_matrix.wgsl`.
+/// Whether these are the matrices of `matmul_matrix.wgsl` and `parts/strips.wgsl`.
 fn is_ours(found: &wgpu::CooperativeMatrixProperties) -> bool {
     [found.m_size, found.n_size, found.k_size] == [16; 3]
         && found.ab_type == wgpu::CooperativeScalarType::F16
@@ -63,7 +63,7 @@ pub struct AdapterFacts {
     pub timestamps: bool,
     /// Whether subgroup operations are there.
     pub subgroups: bool,
-    /// Whether it has the units for matrices that our kernel uses: of 16 × 16 values, 16-bit floats with sums of 32
+    /// Whether it has the units for matrices that our kernels use: of 16 × 16 values, 16-bit floats with sums of 32
     /// bits, for subgroups of 32.
     pub matrices: bool,
     /// Why it cannot be used, if it cannot.
@@ -305,8 +305,8 @@ impl Gpu {
 /// That features may be used which wgpu calls experimental.
 #[allow(unsafe_code, reason = "what wgpu asks for; see below")]
 fn experimental() -> ExperimentalFeatures {
-    // SAFETY: wgpu warns of faults in what it still works on. Of that only cooperative matrices are used, by one
-    // kernel, whose results are compared with another's on each device before they count.
+    // SAFETY: wgpu warns of faults in what it still works on. Of that only cooperative matrices are used, by the
+    // kernels of products and of attention, whose results are compared with others' on each device before they count.
     unsafe { ExperimentalFeatures::enabled() }
 }
 

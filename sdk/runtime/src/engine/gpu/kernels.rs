@@ -108,6 +108,11 @@ kernels! {
     ATTENTION_DOTS = "attention_dots", AttentionDots, [Read, Read, Write];
     ATTENTION_GRAD_Q = "attention_grad_q" after "bands", Attention, [Read, Read, Read, Read, Write];
     ATTENTION_GRAD_KV = "attention_grad_kv" after "bands", Attention, [Read, Read, Read, Read, Write];
+    ATTENTION_MATRIX = "attention_matrix" after "matrices" after "strips", AttentionMatrix, [Read, Write, Write];
+    ATTENTION_MATRIX_GRAD_Q = "attention_matrix_grad_q" after "matrices" after "strips" after "strips_grad",
+        AttentionMatrix, [Read, Read, Read, Read, Write];
+    ATTENTION_MATRIX_GRAD_KV = "attention_matrix_grad_kv" after "matrices" after "strips" after "strips_grad",
+        AttentionMatrix, [Read, Read, Read, Read, Write];
     SWIGLU = "swiglu", Swiglu, [Read, Write];
     SWIGLU_GRAD = "swiglu_grad", Swiglu, [Write, Write];
     ROUTE = "route", Route, [Read, Write, Write];

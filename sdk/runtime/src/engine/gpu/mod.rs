@@ -32,7 +32,7 @@ mod workspace;
 
 pub use device::{AdapterFacts, Gpu, GpuOptions, adapters};
 pub use error::GpuError;
-pub use matmul::{Choice, ChoiceError, Form, Matmul, Trial, Variant};
+pub use matmul::{Best, Choice, ChoiceError, Form, Matmul, Trial, Variant};
 pub use plan::Room;
 pub use profile::KernelTime;
 pub use thrift::Thrift;

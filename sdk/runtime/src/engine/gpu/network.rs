@@ -9,10 +9,10 @@ mod products;
 use self::adapters::{DOWN, GATE_UP, OUT, QKV};
 use self::norm::Norm;
 use super::arena::Arena;
-use super::attention::Bands;
+use super::attention::{Attention, Pass};
 use super::batch::{BatchShape, Microbatch};
 use super::frozen::Frozen;
-use super::kernels::{self, Call, KernelOf};
+use super::kernels::{self, Call};
 use super::matmul::{Matmul, Store, Values};
 use super::params;
 use super::program::{Builder, Constant, Dispatch, Slice};
@@ -52,8 +52,8 @@ pub struct Network<'a> {
     pub matmul: &'a Matmul,
     /// Invocations that share a row.
     pub lanes: u32,
-    /// How attention divides its work.
-    pub bands: Bands,
+    /// Attention.
+    pub attention: Attention,
 }
 
 impl Network<'_> {
@@ -162,7 +162,7 @@ impl Network<'_> {
         self.linear(builder, &work.normed, &self.weight(&slots.qkv, c), &layer.qkv, Store::Set);
         self.adapt(builder, (slots, layer), QKV, &work.normed, qkv);
         self.rotary(builder, &layer.qkv, 1.0);
-        self.attention(builder, layer);
+        self.attend(builder, layer);
         let out = self.weight(&slots.out, c);
         self.linear(builder, &layer.attended, &out, &layer.middle, Store::Plus(layer.x.clone()));
         self.adapt(builder, (slots, layer), OUT, &layer.attended, (&layer.middle, c));
@@ -261,7 +261,7 @@ impl Network<'_> {
         self.adapt_back(builder, slots, OUT, (&work.dx, c), &work.branch);
         self.weight_back(builder, &work.dx, &layer.attended, &out, first);
         self.adapters_back(builder, (slots, layer), OUT, ((&work.dx, c), &layer.attended), first);
-        self.attention_grad(builder, layer);
+        self.attend_back(builder, layer);
         self.rotary(builder, &work.dqkv, -1.0);
         self.norm(builder, &Norm::first(slots, layer));
         self.weight_back(builder, &work.dqkv, &work.normed, &qkv, first);
@@ -272,13 +272,13 @@ impl Network<'_> {
         self.norm_back(builder, &Norm::first(slots, layer), Store::Add, first);
     }
 
-    fn attention(&self, builder: &mut Builder, layer: &Layer) {
+    fn attend(&self, builder: &mut Builder, layer: &Layer) {
         let storage = vec![layer.qkv.clone(), layer.attended.clone(), layer.lse.clone()];
-        self.by_band(builder, kernels::ATTENTION, storage, self.dims.heads, 4);
+        self.attention_pass(builder, Pass::Forward, storage, 4);
     }
 
     /// From `branch`, the gradient of what attention gave, to that of queries, keys and values.
-    fn attention_grad(&self, builder: &mut Builder, layer: &Layer) {
+    fn attend_back(&self, builder: &mut Builder, layer: &Layer) {
         let (work, rows) = (self.work, self.rows() * self.dims.heads);
         let params = params::AttentionDots { rows: rows as u32, quads: self.dims.head as u32 / 4 };
         let call = kernels::ATTENTION_DOTS.with(params);
@@ -286,33 +286,20 @@ impl Network<'_> {
         self.by_item(builder, call, storage, rows, 2 * self.dims.head);
         let storage =
             [&layer.qkv, &work.branch, &layer.lse, &work.dots, &work.dqkv].map(Slice::clone).to_vec();
-        self.by_band(builder, kernels::ATTENTION_GRAD_Q, storage.clone(), self.dims.heads, 6);
-        self.by_band(builder, kernels::ATTENTION_GRAD_KV, storage, self.dims.kv_heads, 8);
+        self.attention_pass(builder, Pass::Queries, storage.clone(), 6);
+        self.attention_pass(builder, Pass::Keys, storage, 8);
     }
 
-    /// Attention over `heads` heads of all windows. `operations` is how many it takes for each value and each key that
-    /// a query sees.
-    fn by_band(
-        &self,
-        builder: &mut Builder,
-        kernel: KernelOf<params::Attention>,
-        storage: Vec<Slice>,
-        heads: usize,
-        operations: usize,
-    ) {
-        let (dims, windows) = (self.dims, self.shape.windows as u32);
-        let context = dims.context as u32;
-        builder.add(Dispatch {
-            call: kernel.with(params::Attention {
-                windows,
-                context,
-                heads: dims.heads as u32,
-                kv_heads: dims.kv_heads as u32,
-            }),
-            constants: self.bands.constants(),
-            storage,
-            groups: self.bands.groups(windows, heads as u32, context),
-            cost: (self.rows() * dims.width * dims.context / 2 * operations) as u64,
-        });
+    /// Attention over all windows. `operations` is how many it takes for each value and each key that a query sees.
+    fn attention_pass(&self, builder: &mut Builder, pass: Pass, storage: Vec<Slice>, operations: usize) {
+        let dims = self.dims;
+        let sizes = params::Attention {
+            windows: self.shape.windows as u32,
+            context: dims.context as u32,
+            heads: dims.heads as u32,
+            kv_heads: dims.kv_heads as u32,
+        };
+        let cost = (self.rows() * dims.width * dims.context / 2 * operations) as u64;
+        builder.add(self.attention.dispatch(pass, sizes, self.matmul.gain(), storage, cost));
     }
 }

@@ -179,6 +179,20 @@ params! {
         kv_heads: u32,
     }
 
+    /// Attention and its gradients on units for matrices: `parts/strips.wgsl`.
+    AttentionMatrix {
+        /// B.
+        windows: u32,
+        /// T.
+        context: u32,
+        /// H.
+        heads: u32,
+        /// K.
+        kv_heads: u32,
+        /// What gradients are multiplied by on their way.
+        gain: f32,
+    }
+
     /// Dot products of rows: `attention_dots.wgsl`.
     AttentionDots {
         /// R · H.

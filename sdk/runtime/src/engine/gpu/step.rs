@@ -2,7 +2,7 @@
 
 use super::Gpu;
 use super::arena::Arena;
-use super::attention::Bands;
+use super::attention::Attention;
 use super::batch::BatchShape;
 use super::frozen::Frozen;
 use super::kernels::{self, Call};
@@ -100,7 +100,7 @@ impl StepParts<'_> {
             shape,
             matmul,
             lanes: if software { 8 } else { 128 },
-            bands: Bands::new(head, context, software),
+            attention: Attention::new(head, context, software, matmul.strips),
         };
         for index in 0..shape.microbatches {
             let losses = losses.after((index * shape.rows_padded()) as u64);

@@ -14,7 +14,7 @@ const LOGITS_BYTES_MAX: u64 = 64 << 20;
 /// Rows of a chunk are a multiple of this, so that each begins at an aligned place.
 const CHUNK_ROWS: usize = 64;
 /// Rows whose share of a norm weight's gradient one workgroup sums.
-pub const NORM_ROWS: usize = 16;
+pub const NORM_ROWS: usize = 8;
 
 /// What the backward pass of one layer needs again; R rows, one for each token.
 #[derive(Clone, Debug)]

@@ -2,24 +2,26 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Matmul, Variant};
+use super::{Best, Matmul};
 use crate::engine::gpu::Gpu;
 
-/// The best variant for each form on one device with one driver.
+/// The best variants for each form on one device with one driver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Choice {
     /// Name of the adapter.
     pub adapter: String,
     /// Driver and version.
     pub driver: String,
-    /// For `A Bᵀ`.
-    pub nt: Variant,
+    /// For `A Bᵀ`, one for each size that was tried.
+    pub nt: Vec<Best>,
     /// For `A B`.
-    pub nn: Variant,
+    pub nn: Vec<Best>,
     /// For `Aᵀ B`.
-    pub tn: Variant,
+    pub tn: Vec<Best>,
     /// Whether those on units for matrices were tried.
     pub matrices: bool,
+    /// Whether attention is right on them.
+    pub strips: bool,
     /// What the slowest form reached, in 10⁹ floating-point operations a second.
     pub gflops: u32,
 }
@@ -49,6 +51,9 @@ pub enum ChoiceError {
         /// Whether they were tried.
         tried: bool,
     },
+    /// A form without a variant, as no trial leaves it.
+    #[error("the kernels of a form of products are missing: choose again")]
+    Empty,
 }
 
 impl Matmul {
@@ -56,9 +61,9 @@ impl Matmul {
     ///
     /// # Errors
     /// [`ChoiceError::Adapter`] and [`ChoiceError::Driver`]: it was made on another device than `gpu`.
-    /// [`ChoiceError::Matrices`]: among other kernels.
+    /// [`ChoiceError::Matrices`]: among other kernels. [`ChoiceError::Empty`]: it says nothing of a form.
     pub fn from_choice(gpu: &Gpu, choice: &Choice) -> Result<Self, ChoiceError> {
-        let Choice { adapter, driver, nt, nn, tn, matrices, gflops } = choice;
+        let Choice { adapter, driver, nt, nn, tn, matrices, strips, gflops } = choice;
         let facts = gpu.facts();
         if *adapter != facts.name {
             return Err(ChoiceError::Adapter { chosen: adapter.clone(), found: facts.name.clone() });
@@ -69,14 +74,18 @@ impl Matmul {
         if *matrices != gpu.has_matrices() {
             return Err(ChoiceError::Matrices { tried: *matrices });
         }
-        Ok(Self { nn: *nn, tn: *tn, ..Self::fixed(*nt) }.at(*gflops).suited(gpu))
+        let best = [nt, nn, tn].map(Clone::clone);
+        if best.iter().any(Vec::is_empty) {
+            return Err(ChoiceError::Empty);
+        }
+        Ok(Self::of(best).at(*gflops).suited(gpu).with_strips(*strips))
     }
 
     /// What to keep, for [`Self::from_choice`].
     #[must_use]
     pub fn choice(&self, gpu: &Gpu) -> Choice {
         let (adapter, driver) = (gpu.facts().name.clone(), gpu.facts().driver.clone());
-        let Self { nt, nn, tn, gflops, .. } = *self;
-        Choice { adapter, driver, nt, nn, tn, matrices: gpu.has_matrices(), gflops }
+        let ([nt, nn, tn], strips, gflops) = (self.best.clone(), self.strips, self.gflops);
+        Choice { adapter, driver, nt, nn, tn, matrices: gpu.has_matrices(), strips, gflops }
     }
 }

@@ -3,16 +3,18 @@
 mod choice;
 mod proof;
 mod trial;
+mod variant;
 
 use serde::{Deserialize, Serialize};
 
 pub use self::choice::{Choice, ChoiceError};
 pub use self::proof::agrees;
 pub use self::trial::Trial;
+pub use self::variant::Variant;
 use super::Gpu;
-use super::kernels::{self, KernelOf};
+use super::kernels;
 use super::params;
-use super::program::{Builder, Constant, Dispatch, Slice, buffer};
+use super::program::{Builder, Dispatch, Slice, buffer};
 
 /// How the operands of a product lie. All matrices are row-major; a row is a multiple of 4 values long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -24,6 +26,11 @@ pub enum Form {
     Nn,
     /// `C = Aᵀ B`: A `[k, m]`, B `[k, n]`. A are gradients.
     Tn,
+}
+
+impl Form {
+    /// Every form, in the order of their numbers.
+    pub const ALL: [Self; 3] = [Self::Nt, Self::Nn, Self::Tn];
 }
 
 /// What becomes of C.
@@ -81,113 +88,30 @@ pub struct Product {
     pub scale: f32,
 }
 
-/// A kernel with its constants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Variant {
-    /// 4 × 4 values of C in the registers of an invocation.
-    Register4,
-    /// 8 × 8.
-    Register8,
-    /// 8 × 16.
-    Register8x16,
-    /// 64 × 64 of C for a workgroup of 64 invocations; operands pass through workgroup memory.
-    Tile64,
-    /// 128 × 128 for 256.
-    Tile128,
-    /// 64 × 64 for four subgroups on the device's units for matrices, which take 16-bit floats and sum in 32 bits.
-    Matrix64,
-    /// 128 × 128.
-    Matrix128,
-}
-
 /// Floating-point operations that any device does without letting its user wait.
 const COST_MAX: u64 = 2_000_000_000;
 /// Longest that a dispatch should take on a device whose speed is known, in seconds.
 const DISPATCH_S: f64 = 0.02;
-/// Workgroups that keep a device busy; a product of fewer is split along k.
-const GROUPS_MIN: u32 = 256;
-/// Fewest terms of a partial sum: writing and reading one takes as long as a few terms.
-const DEPTH_MIN: u32 = 256;
 /// Most that gradients are multiplied by: where one value of so many counts alone, its gradient can still be rounded.
 const GAIN_MAX: f32 = 32_768.0;
 /// Room for partial sums.
 const SCRATCH_BYTES: u64 = 8 << 20;
 
-impl Variant {
-    /// Every variant.
-    pub const ALL: [Self; 7] = [
-        Self::Register8x16,
-        Self::Register8,
-        Self::Register4,
-        Self::Tile64,
-        Self::Tile128,
-        Self::Matrix64,
-        Self::Matrix128,
-    ];
-
-    fn kernel(self) -> KernelOf<params::Product> {
-        match self {
-            Self::Register4 | Self::Register8 | Self::Register8x16 => kernels::MATMUL_REGISTER,
-            Self::Tile64 | Self::Tile128 => kernels::MATMUL_TILE,
-            Self::Matrix64 | Self::Matrix128 => kernels::MATMUL_MATRIX,
-        }
-    }
-
-    fn constants(self) -> Vec<Constant> {
-        match self {
-            Self::Register4 => vec![("DOWN", 1), ("ACROSS", 1), ("WG", 8)],
-            Self::Register8 => vec![("DOWN", 2), ("ACROSS", 2), ("WG", 8)],
-            Self::Register8x16 => vec![("DOWN", 2), ("ACROSS", 4), ("WG", 8)],
-            Self::Tile64 => vec![("WG", 8)],
-            Self::Tile128 => vec![("WG", 16)],
-            Self::Matrix64 => vec![("COUNT", 2)],
-            Self::Matrix128 => vec![("COUNT", 4)],
-        }
-    }
-
-    /// Those that are worth trying on `gpu`: a program on the CPU only loses by tiles in workgroup memory.
-    pub fn suitable(gpu: &Gpu) -> impl Iterator<Item = Self> {
-        let facts = gpu.facts();
-        let (tiled, matrices) = (!facts.software, gpu.has_matrices());
-        Self::ALL.into_iter().filter(move |variant| match variant {
-            Self::Register4 | Self::Register8 | Self::Register8x16 => true,
-            Self::Tile64 | Self::Tile128 => tiled,
-            Self::Matrix64 | Self::Matrix128 => matrices,
-        })
-    }
-
-    /// Whether it multiplies 16-bit floats.
-    pub(super) fn is_half(self) -> bool {
-        matches!(self, Self::Matrix64 | Self::Matrix128)
-    }
-
-    /// Rows and columns of C of a workgroup.
-    fn tile(self) -> [u32; 2] {
-        match self {
-            Self::Register4 => [32, 32],
-            Self::Register8 | Self::Tile64 | Self::Matrix64 => [64, 64],
-            Self::Register8x16 => [64, 128],
-            Self::Tile128 | Self::Matrix128 => [128, 128],
-        }
-    }
-
-    /// Terms of a partial sum. It depends on the shape alone, so that the bits of a product do too.
-    fn depth(self, m: u32, n: u32, k: u32) -> u32 {
-        let [rows, columns] = self.tile();
-        let groups = u64::from(m.div_ceil(rows)) * u64::from(n.div_ceil(columns));
-        let fit = SCRATCH_BYTES / (u64::from(m) * u64::from(n.next_multiple_of(4)) * 4).max(1);
-        let splits = (u64::from(GROUPS_MIN) / groups.max(1)).min(u64::from(k / DEPTH_MIN)).min(fit).max(1);
-        k.div_ceil(splits as u32).next_multiple_of(16)
-    }
+/// The variant that was the fastest for products of one size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Best {
+    /// Values of C.
+    pub area: u64,
+    /// What computes it.
+    pub variant: Variant,
 }
 
 /// Which variant computes the products of each form.
 #[derive(Clone, Debug)]
 pub struct Matmul {
-    nt: Variant,
-    nn: Variant,
-    tn: Variant,
+    /// By form, as its number says; none is empty. Few large tiles keep a part of a device busy, and many small ones
+    /// read more: which is the fastest depends on how large C is.
+    best: [Vec<Best>; 3],
     scratch: Option<Slice>,
     /// Whether B of [`Form::Nt`] and [`Form::Nn`] is of 16-bit floats.
     pub(super) half: bool,
@@ -197,13 +121,24 @@ pub struct Matmul {
     gflops: u32,
     /// What gradients are multiplied by, and the sums divided by, where 16-bit floats are multiplied.
     gain: f32,
+    /// Whether attention multiplies on units for matrices too.
+    pub(super) strips: bool,
 }
 
 impl Matmul {
     /// `variant` for all products.
     pub fn fixed(variant: Variant) -> Self {
-        let (scratch, half, cost_max, gflops, gain) = (None, false, COST_MAX, 0, 1.0);
-        Self { nt: variant, nn: variant, tn: variant, scratch, half, cost_max, gflops, gain }
+        Self::of(Form::ALL.map(|_| vec![Best { area: 1, variant }]))
+    }
+
+    /// What was found to be the best for each form.
+    fn of(best: [Vec<Best>; 3]) -> Self {
+        Self { best, scratch: None, half: false, cost_max: COST_MAX, gflops: 0, gain: 1.0, strips: false }
+    }
+
+    /// The same, with `variant` for all products.
+    fn with_all(&self, variant: Variant) -> Self {
+        Self { best: Self::fixed(variant).best, ..self.clone() }
     }
 
     /// On a device that reaches so many 10⁹ floating-point operations a second: dispatches of a fast one are larger.
@@ -234,6 +169,18 @@ impl Matmul {
         self
     }
 
+    /// With attention on units for matrices, or without.
+    #[must_use]
+    pub(super) fn with_strips(mut self, strips: bool) -> Self {
+        self.strips = strips;
+        self
+    }
+
+    /// See [`Self::for_means_of`].
+    pub(super) fn gain(&self) -> f32 {
+        self.gain
+    }
+
     /// For gradients of a mean over `count` values: 16-bit floats have no room for such small numbers, so where those
     /// are multiplied, gradients are brought to the size that they have for each value alone. A power of two takes
     /// nothing from their precision.
@@ -248,33 +195,25 @@ impl Matmul {
         self.scratch.as_ref().map_or(0, |scratch| scratch.bytes)
     }
 
-    /// Whether it rounds the operands of `form` to 16-bit floats.
+    /// Whether it rounds the operands of a product to 16-bit floats.
     #[cfg(any(test, feature = "parity"))]
-    pub(super) fn rounds(&self, form: Form) -> bool {
-        self.variant(form).is_half()
+    pub(super) fn rounds(&self, form: Form, m: u32, n: u32) -> bool {
+        self.variant(form, m, n).is_half()
     }
 
-    fn variant(&self, form: Form) -> Variant {
-        match form {
-            Form::Nt => self.nt,
-            Form::Nn => self.nn,
-            Form::Tn => self.tn,
-        }
-    }
-
-    fn variant_mut(&mut self, form: Form) -> &mut Variant {
-        match form {
-            Form::Nt => &mut self.nt,
-            Form::Nn => &mut self.nn,
-            Form::Tn => &mut self.tn,
-        }
+    /// What was the fastest for the size nearest to `m` × `n`.
+    pub(super) fn variant(&self, form: Form, m: u32, n: u32) -> Variant {
+        let area = u64::from(m) * u64::from(n);
+        let times = |best: &&Best| best.area.max(area) as f64 / best.area.min(area).max(1) as f64;
+        let nearest = self.best[form as usize].iter().min_by(|a, b| times(a).total_cmp(&times(b)));
+        nearest.expect("each form has one").variant
     }
 
     /// Adds the dispatches that compute `product`: one, or several of some rows each if it is large, and one more if
     /// its sums are split.
     pub fn add(&self, builder: &mut Builder, product: Product) {
         let Product { form, m, n, k, .. } = product;
-        match (&self.scratch, self.variant(form).depth(m, n, k)) {
+        match (&self.scratch, self.variant(form, m, n).depth(m, n, k)) {
             (Some(scratch), depth) if depth < k => {
                 let c_stride = n.next_multiple_of(4);
                 let partial = Product {
@@ -294,7 +233,7 @@ impl Matmul {
 
     /// Adds `product` in sums of `depth` terms, one matrix C after another.
     fn multiply(&self, builder: &mut Builder, product: Product, depth: u32) {
-        let variant = self.variant(product.form);
+        let variant = self.variant(product.form, product.m, product.n);
         let Product { form, m, n, k, a_stride, b_stride, b_values, c_stride, scale, .. } = product;
         let Product { a, b, c, store, first: [a_first, c_first], .. } = product;
         debug_assert!(

@@ -3,14 +3,17 @@
 use futures::channel::oneshot;
 use serde::Serialize;
 
-use super::{Form, Matmul, Product, SCRATCH_BYTES, Store, Values, Variant, agrees};
+use super::{Best, Form, Matmul, Product, SCRATCH_BYTES, Store, Values, Variant, agrees};
+use crate::engine::gpu::attention;
 use crate::engine::gpu::program::{Builder, Program, Slice, buffer};
 use crate::engine::gpu::{Gpu, GpuError};
 
 /// Floating-point operations of a product that is tried, at most; larger ones are cut down. A weak GPU takes
-/// some tens of milliseconds, a program on the CPU likewise.
-const COST_MAX: u64 = 2_000_000_000;
-const COST_SOFTWARE_MAX: u64 = 500_000_000;
+/// some tens of milliseconds, a program on the CPU likewise. A GPU that does the first product sooner than in
+/// [`TRIED_US`] gets larger ones that take so long: a cut product keeps only a part of a large GPU busy.
+const COST_MAX: f64 = 2e9;
+const COST_SOFTWARE_MAX: f64 = 5e8;
+const TRIED_US: f64 = 5_000.0;
 /// Rows or columns of a product that is tried, at most: as many as workgroups of the smallest tiles cover.
 const SIDE_MAX: u32 = 65_535 * 32;
 /// A run that is shorter says little: clocks are coarse, and so is word of an end.
@@ -20,6 +23,8 @@ const REPEATS_MAX: u32 = 64;
 /// Timed runs of a variant, at most, and their time.
 const RUNS: u32 = 3;
 const RUNS_US: u64 = 30_000;
+/// What products are tried with first, and what stays where none is tried.
+const FIRST: Variant = Variant::Register8;
 /// A variant is not tried any further once it is this many times slower than another.
 const BEHIND: f64 = 2.0;
 
@@ -42,7 +47,7 @@ pub struct Trial {
 
 impl Matmul {
     /// Measures the variants on `gpu`, for `shapes` of the model to be trained (form, m, n, k), and takes the
-    /// fastest of each form. One on units for matrices is tried if it gives what another one gives. `now_us` gives
+    /// fastest of each. One on units for matrices is tried if it gives what another one gives. `now_us` gives
     /// microseconds since any moment.
     ///
     /// # Errors
@@ -53,53 +58,66 @@ impl Matmul {
         now_us: &dyn Fn() -> u64,
     ) -> Result<(Self, Vec<Trial>), GpuError> {
         let mut trials = Vec::new();
-        let mut matmul = gpu.allocate(SCRATCH_BYTES, || Self::fixed(Variant::Register8).suited(gpu)).await?;
+        let mut matmul = gpu.allocate(SCRATCH_BYTES, || Self::fixed(FIRST).suited(gpu)).await?;
+        let first_gflops = first_gflops(gpu, &matmul, shapes, now_us).await?;
+        matmul = matmul.at(first_gflops as u32);
+        let least = if gpu.facts().software { COST_SOFTWARE_MAX } else { COST_MAX };
+        let cost_max = least.max(first_gflops * 1e3 * TRIED_US);
         let mut slowest = f64::INFINITY;
-        for form in [Form::Nt, Form::Nn, Form::Tn] {
-            let mut benches = Vec::new();
-            for &(_, m, n, k) in shapes.iter().filter(|shape| shape.0 == form) {
-                benches.push(Bench::new(gpu, form, cut([m, n, k], gpu)).await?);
-            }
-            let mut best = (Variant::Register8, vec![f64::INFINITY; benches.len()]);
+        for form in Form::ALL {
+            let mut variants = Vec::new();
             for variant in Variant::suitable(gpu) {
-                if variant.is_half() && !agrees(gpu, variant, form).await? {
-                    continue;
+                if !variant.is_half() || agrees(gpu, variant, form).await? {
+                    variants.push(variant);
                 }
-                *matmul.variant_mut(form) = variant;
-                let mut times_us = Vec::new();
-                for (bench, best_us) in benches.iter().zip(&best.1) {
-                    let us = bench.time(gpu, &matmul, now_us, best_us * BEHIND).await?;
+            }
+            let (mut found, mut flops, mut total_us) = (Vec::new(), 0.0, 0.0);
+            for &(_, m, n, k) in shapes.iter().filter(|shape| shape.0 == form) {
+                let bench = Bench::new(gpu, form, cut([m, n, k], cost_max, gpu)).await?;
+                let (mut best, mut best_us) = (FIRST, f64::INFINITY);
+                for &variant in &variants {
+                    let us = bench.time(gpu, &matmul.with_all(variant), now_us, best_us * BEHIND).await?;
                     trials.push(bench.trial(variant, us));
-                    times_us.push(us);
-                    if us > best_us * BEHIND {
-                        times_us.push(f64::INFINITY);
-                        break;
+                    if us < best_us {
+                        (best, best_us) = (variant, us);
                     }
                 }
-                if times_us.iter().sum::<f64>() < best.1.iter().sum() {
-                    best = (variant, times_us);
-                }
+                found.push(Best { area: u64::from(m) * u64::from(n), variant: best });
+                (flops, total_us) = (flops + bench.flops(), total_us + best_us);
             }
-            *matmul.variant_mut(form) = best.0;
-            if !benches.is_empty() {
-                let flops: f64 = benches.iter().map(Bench::flops).sum();
-                slowest = slowest.min(flops / best.1.iter().sum::<f64>());
+            if !found.is_empty() {
+                matmul.best[form as usize] = found;
+                slowest = slowest.min(flops / total_us);
             }
         }
         let gflops = if slowest.is_finite() { slowest / 1e3 } else { 0.0 };
-        Ok((matmul.at(gflops as u32), trials))
+        let strips = gpu.has_matrices() && attention::agrees(gpu).await?;
+        Ok((matmul.at(gflops as u32).with_strips(strips), trials))
     }
 }
 
+/// What `matmul` reaches for the first of `shapes`, in 10⁹ floating-point operations a second; 0 on a program on the
+/// CPU, which has no parts that could lie idle.
+async fn first_gflops(
+    gpu: &Gpu,
+    matmul: &Matmul,
+    shapes: &[(Form, u32, u32, u32)],
+    now_us: &dyn Fn() -> u64,
+) -> Result<f64, GpuError> {
+    let Some(&(form, m, n, k)) = shapes.first().filter(|_| !gpu.facts().software) else { return Ok(0.0) };
+    let bench = Bench::new(gpu, form, cut([m, n, k], COST_MAX, gpu)).await?;
+    let us = bench.time(gpu, matmul, now_us, f64::INFINITY).await?;
+    Ok(bench.flops() / us / 1e3)
+}
+
 /// Halves the largest side until a product is cheap enough, and each matrix can be bound and covered.
-fn cut(mut sides: [u32; 3], gpu: &Gpu) -> [u32; 3] {
-    let cost_max = if gpu.facts().software { COST_SOFTWARE_MAX } else { COST_MAX };
+fn cut(mut sides: [u32; 3], cost_max: f64, gpu: &Gpu) -> [u32; 3] {
     loop {
         let [m, n, k] = sides.map(|side| u64::from(side.next_multiple_of(4)));
         let bytes = 4 * (m * k).max(n * k).max(m * n);
         let fits = bytes <= gpu.device.limits().max_storage_buffer_binding_size;
         let largest = sides.iter_mut().max().expect("there are three");
-        if 2 * m * n * k <= cost_max && fits && *largest <= SIDE_MAX {
+        if (2 * m * n * k) as f64 <= cost_max && fits && *largest <= SIDE_MAX {
             return sides;
         }
         *largest = largest.div_ceil(2);

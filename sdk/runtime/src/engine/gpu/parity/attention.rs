@@ -1,9 +1,12 @@
 //! The kernels of attention and of its gradients.
 
-use super::super::attention::Bands;
+use super::super::attention::{Attention, Bands, Pass, agrees};
 use super::super::{Gpu, kernels, params};
 use super::harness::{Gpus, close, exact, floats, noise_of, run, words};
 use crate::model::ops::{self, Heads};
+
+/// What gradients are multiplied by where they are rounded to 16 bits.
+const GAIN: f32 = 1024.0;
 
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
@@ -71,19 +74,20 @@ impl Sizes {
 async fn found(
     gpu: &Gpu,
     sizes: Sizes,
-    bands: Bands,
+    attention: Attention,
     groups: Option<u32>,
     qkv: &[f32],
     dy: &[f32],
 ) -> [Vec<f32>; 2] {
-    let params::Attention { windows, context, heads, kv_heads } = sizes.params();
-    let groups = |heads| groups.map_or(bands.groups(windows, heads, context), |count| [count, 1, 1]);
-    let (constants, params) = (bands.constants(), sizes.params());
+    let pass = async |pass, buffers: &[Vec<u32>]| {
+        let dispatch = attention.dispatch(pass, sizes.params(), GAIN, Vec::new(), 1);
+        let groups = groups.map_or(dispatch.groups, |count| [count, 1, 1]);
+        run(gpu, dispatch.call, &dispatch.constants, buffers, groups).await
+    };
     let none = |len| words(&vec![f32::NAN; len]);
     let per_head = sizes.rows() * sizes.heads.heads;
 
-    let buffers = [words(qkv), none(dy.len()), none(per_head)];
-    let forward = run(gpu, kernels::ATTENTION.with(params), &constants, &buffers, groups(heads)).await;
+    let forward = pass(Pass::Forward, &[words(qkv), none(dy.len()), none(per_head)]).await;
     let (y, lse) = (&forward[0], &forward[1]);
 
     let buffers = [y.clone(), words(dy), none(per_head)];
@@ -91,17 +95,18 @@ async fn found(
     let dots = run(gpu, kernels::ATTENTION_DOTS.with(dots), &[("WG", 64)], &buffers, [2, 1, 1]).await;
 
     let mut buffers = [words(qkv), words(dy), lse.clone(), dots[0].clone(), none(qkv.len())];
-    for (kernel, heads) in [(kernels::ATTENTION_GRAD_Q, heads), (kernels::ATTENTION_GRAD_KV, kv_heads)] {
-        buffers[4] = run(gpu, kernel.with(params), &constants, &buffers, groups(heads)).await.remove(0);
+    for part in [Pass::Queries, Pass::Keys] {
+        buffers[4] = pass(part, &buffers).await.remove(0);
     }
     [floats(y), floats(&buffers[4])]
 }
 
 /// Shapes of work that the engine chooses for software and for hardware, and one that it does not.
-fn shapes(sizes: Sizes) -> [Bands; 3] {
+fn shapes(sizes: Sizes) -> [Attention; 3] {
     let (head, context) = (sizes.heads.head as u32, sizes.context as u32);
     let odd = Bands { head: head / 4, lanes: 3, keys: 20, bands: 2, heads: 3 };
-    [Bands::new(head, context, true), Bands::new(head, context, false), odd]
+    let of = |software| Attention::new(head, context, software, false);
+    [of(true), of(false), Attention::Bands(odd)]
 }
 
 /// Within 5e-6 of the larger of 1 and the value, of sums over up to 130 positions and 3 heads; all workgroups in
@@ -117,10 +122,10 @@ async fn attention_agrees(gpus: &Gpus) {
     ] {
         let qkv = noise_of(1, sizes.rows() * (sizes.width() + 2 * sizes.kv_width()), 1.5);
         let dy = noise_of(2, sizes.rows() * sizes.width(), 1.0);
-        let bands = shapes(sizes)[shape];
+        let attention = shapes(sizes)[shape];
         let expected = sizes.expected(&qkv, &dy);
         gpus.each(async |gpu| {
-            let found = |groups| found(gpu, sizes, bands, groups, &qkv, &dy);
+            let found = |groups| found(gpu, sizes, attention, groups, &qkv, &dy);
             let [y, dqkv] = found(None).await;
             close(&format!("y of {sizes:?}"), &y, &expected[0], 5e-6);
             close(&format!("dqkv of {sizes:?}"), &dqkv, &expected[1], 5e-6);
@@ -144,4 +149,52 @@ async fn large_scores_stay_finite(gpus: &Gpus) {
     .await;
 }
 
-parity!(attention_agrees, large_scores_stay_finite);
+/// On units for matrices: within what 16-bit floats keep of the terms, for each width of head that there are kernels
+/// for, before, at and behind the edges of strips and blocks, with gradients that have no room in 16 bits. All
+/// workgroups in one give the same bits.
+async fn attention_on_matrices_agrees(gpus: &Gpus) {
+    for sizes in [
+        Sizes::new(1, 1, 1, 1, 16),
+        Sizes::new(2, 37, 6, 2, 16),
+        Sizes::new(3, 64, 3, 1, 32),
+        Sizes::new(1, 65, 4, 2, 48),
+        Sizes::new(2, 96, 2, 2, 64),
+        Sizes::new(1, 130, 2, 1, 64),
+    ] {
+        let qkv = noise_of(1, sizes.rows() * (sizes.width() + 2 * sizes.kv_width()), 1.5);
+        let dy = noise_of(2, sizes.rows() * sizes.width(), 1e-5);
+        let [y, mut dqkv] = sizes.expected(&qkv, &dy);
+        dqkv.iter_mut().for_each(|value| *value *= 1e5);
+        gpus.each(async |gpu| {
+            let attention = Attention::new(sizes.heads.head as u32, sizes.context as u32, false, true);
+            assert!(matches!(attention, Attention::Strips { .. }));
+            if !gpu.has_matrices() {
+                return;
+            }
+            let [found_y, mut found_dqkv] = found(gpu, sizes, attention, None, &qkv, &dy).await;
+            let once = found(gpu, sizes, attention, Some(1), &qkv, &dy).await;
+            assert_eq!(once, [found_y.clone(), found_dqkv.clone()], "{sizes:?}");
+            found_dqkv.iter_mut().for_each(|value| *value *= 1e5);
+            close(&format!("y of {sizes:?}"), &found_y, &y, 3e-3);
+            close(&format!("dqkv of {sizes:?}"), &found_dqkv, &dqkv, 5e-3);
+        })
+        .await;
+    }
+}
+
+/// What is asked of it before it is used holds.
+async fn attention_on_matrices_proves_right(gpus: &Gpus) {
+    gpus.each(async |gpu| {
+        if gpu.has_matrices() {
+            assert_eq!(agrees(gpu).await, Ok(true));
+        }
+    })
+    .await;
+}
+
+parity!(
+    attention_agrees,
+    attention_on_matrices_agrees,
+    attention_on_matrices_proves_right,
+    large_scores_stay_finite
+);

@@ -29,6 +29,7 @@ async fn half_weights_follow_whole_ones(gpus: &Gpus) {
         if gpu.has_matrices() {
             others.push(Matmul::fixed(Variant::Matrix64));
             others.push(Matmul::fixed(Variant::Matrix128).with_half_weights());
+            others.push(plain().with_strips(true));
         }
         for other in others {
             let half = losses(other.clone()).await;

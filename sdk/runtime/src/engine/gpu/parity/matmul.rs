@@ -1,6 +1,4 @@
-//! The matrix products in all their variants, and the trials that choose among them.
-
-use std::cell::Cell;
+//! The matrix products in all their variants.
 
 use archipelago_core::bytes::from_f32s;
 use half::f16;
@@ -8,7 +6,7 @@ use wgpu::util::DeviceExt;
 
 use super::super::Gpu;
 use super::super::kernels;
-use super::super::matmul::{Choice, ChoiceError, Form, Matmul, Product, Store, Values, Variant, agrees};
+use super::super::matmul::{Form, Matmul, Product, Store, Values, Variant, agrees};
 use super::super::params;
 use super::super::program::{Builder, Slice};
 use super::harness::{Gpus, floats, noise, read, run, words};
@@ -114,7 +112,7 @@ async fn check_kept(
     store: usize,
 ) -> Vec<u32> {
     let (mut a, mut b) = operands(form, m, n, k);
-    let rounds = matmul.rounds(form);
+    let rounds = matmul.rounds(form, m as u32, n as u32);
     if rounds {
         for operand in [&mut a, &mut b] {
             operand.halve();
@@ -283,89 +281,12 @@ async fn cut_products_agree(gpus: &Gpus) {
     .await;
 }
 
-/// By a clock on which everything takes as long: all variants are tried, and the first one of each form stays.
-async fn a_trial_chooses(gpus: &Gpus) {
-    gpus.each(async |gpu| {
-        let clock = Cell::new(0);
-        let now_us = || {
-            clock.set(clock.get() + 5_000);
-            clock.get()
-        };
-        let shapes = [(Form::Nt, 33, 2_000_000_000, 4), (Form::Nt, 8, 8, 8), (Form::Tn, 5, 6, 7)];
-        let choosing = Matmul::choose(gpu, &shapes, &now_us);
-        let (matmul, trials) = choosing.await.unwrap();
-        let tried = |form, n| trials.iter().filter(move |trial| trial.form == form && trial.n == n);
-        let variants: Vec<Variant> = tried(Form::Tn, 6).map(|trial| trial.variant).collect();
-        assert!(variants.iter().copied().eq(Variant::suitable(gpu)));
-        assert!(!gpu.facts().software || variants == Variant::ALL[..3], "tiles are not tried on the CPU");
-        assert_eq!(tried(Form::Nt, 8).count(), variants.len());
-        assert_eq!(trials.len(), 3 * variants.len());
-        assert!(trials.iter().all(|trial| trial.n < 32 << 20), "B cannot be bound");
-        let gflops = 2.0 * 5.0 * 6.0 * 7.0 / 5e-3 / 1e9;
-        assert!(tried(Form::Tn, 6).all(|trial| (trial.gflops / gflops - 1.0).abs() < 1e-9));
-        let choice = matmul.choice(gpu);
-        assert_eq!([choice.nt, choice.nn, choice.tn], [Variant::ALL[0], Variant::Register8, Variant::ALL[0]]);
-    })
-    .await;
-}
-
-/// By a clock on which the first variant takes 5 ms at each of six runs, the second 20, the third 4, and any other 20.
-async fn a_trial_leaves_what_is_slow(gpus: &Gpus) {
-    gpus.each(async |gpu| {
-        let (clock, calls) = (Cell::new(0), Cell::new(0));
-        let now_us = || {
-            calls.set(calls.get() + 1);
-            let us = match calls.get() {
-                ..=12 => 5_000,
-                15..=26 => 4_000,
-                _ => 20_000,
-            };
-            clock.set(clock.get() + us);
-            clock.get()
-        };
-        let shapes = [(Form::Nn, 4, 4, 4), (Form::Nn, 8, 8, 8)];
-        let choosing = Matmul::choose(gpu, &shapes, &now_us);
-        let (matmul, trials) = choosing.await.unwrap();
-        let found: Vec<_> = trials.iter().map(|trial| (trial.variant, trial.n)).collect();
-        let suitable: Vec<Variant> = Variant::suitable(gpu).collect();
-        let [first, second, third, others @ ..] = &suitable[..] else { panic!("{suitable:?}") };
-        let mut expected = vec![(*first, 4), (*first, 8), (*second, 4), (*third, 4), (*third, 8)];
-        expected.extend(others.iter().map(|other| (*other, 4)));
-        assert_eq!(found, expected);
-        assert_eq!(matmul.choice(gpu).nn, *third);
-        assert_eq!(calls.get(), 12 + 2 + 12 + 2 * others.len());
-    })
-    .await;
-}
-
 /// What is asked of one on units for matrices before it is used holds for each.
 async fn variants_prove_right(gpus: &Gpus) {
     gpus.each(async |gpu| {
         for (variant, form, _) in kinds(gpu) {
             assert_eq!(agrees(gpu, variant, form).await, Ok(true), "{variant:?} {form:?}");
         }
-    })
-    .await;
-}
-
-async fn a_choice_holds_where_it_was_made(gpus: &Gpus) {
-    gpus.each(async |gpu| {
-        let made = Matmul::fixed(Variant::Tile64).choice(gpu);
-        let choice = Choice { nn: Variant::Register4, tn: Variant::Register8, gflops: 2_000, ..made };
-        let bytes = rmp_serde::to_vec_named(&choice).unwrap();
-        let kept: Choice = rmp_serde::from_slice(&bytes).unwrap();
-        let matmul = Matmul::from_choice(gpu, &kept).unwrap();
-        assert_eq!(matmul.choice(gpu), choice);
-        assert_eq!(matmul.cost_max, 40_000_000_000, "what it does within 20 ms");
-        let elsewhere = Choice { adapter: "Voodoo".to_owned(), ..choice.clone() };
-        let error = Matmul::from_choice(gpu, &elsewhere).unwrap_err();
-        assert!(matches!(error, ChoiceError::Adapter { .. }), "{error}");
-        let others = Choice { matrices: !choice.matrices, ..choice.clone() };
-        let error = Matmul::from_choice(gpu, &others).unwrap_err();
-        assert!(matches!(error, ChoiceError::Matrices { .. }), "{error}");
-        let before = Choice { driver: "1.0".to_owned(), ..choice };
-        let error = Matmul::from_choice(gpu, &before).unwrap_err();
-        assert!(matches!(error, ChoiceError::Driver { .. }), "{error}");
     })
     .await;
 }
@@ -377,8 +298,5 @@ parity!(
     products_with_codes_of_8_bits_agree,
     weights_halve,
     cut_products_agree,
-    variants_prove_right,
-    a_trial_chooses,
-    a_trial_leaves_what_is_slow,
-    a_choice_holds_where_it_was_made
+    variants_prove_right
 );

@@ -43,6 +43,7 @@ mod pointwise;
 mod ring;
 #[cfg(test)]
 mod table;
+mod trials;
 
 use std::pin::Pin;
 
@@ -73,6 +74,7 @@ const GROUPS: &[&[Test]] = &[
     optimiser::PARITY,
     pointwise::PARITY,
     ring::PARITY,
+    trials::PARITY,
 ];
 
 /// All of them, in an order that stays the same.

@@ -11,7 +11,7 @@ use crate::{diloco, engine, model};
 fn capabilities(kernel: &Kernel) -> Capabilities {
     let any = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
     let matrices = Capabilities::COOPERATIVE_MATRIX | Capabilities::SHADER_FLOAT16 | Capabilities::SUBGROUP;
-    if kernel.name == "matmul_matrix" { any | matrices } else { any }
+    if kernel.parts.contains(&"matrices") { any | matrices } else { any }
 }
 
 fn check(kernel: &Kernel) {
@@ -142,6 +142,9 @@ twins! {
     "attention_dots": model::ops::attention_backward;
     "attention_grad_q": model::ops::attention_backward;
     "attention_grad_kv": model::ops::attention_backward;
+    "attention_matrix": model::ops::attention;
+    "attention_matrix_grad_q": model::ops::attention_backward;
+    "attention_matrix_grad_kv": model::ops::attention_backward;
     "swiglu": model::ops::swiglu;
     "swiglu_grad": model::ops::swiglu_backward;
     "route": model::ops::route;

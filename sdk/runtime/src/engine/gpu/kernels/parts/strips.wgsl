@@ -1,0 +1,169 @@
+// What the kernels of attention on units for matrices share. qkv is laid out as in `parts/bands.wgsl`.
+//
+// A workgroup of four subgroups has 64 rows of one head, each subgroup a strip of 16 of them, which stays in registers.
+// The other rows of the window come by in blocks of 32, rounded to 16-bit floats, in workgroup memory. The products of
+// a strip and a block are 16 × 32 numbers. They pass through workgroup memory too, where each lane has 16 of a row.
+
+// D / 4: 4, 8, 12 or 16.
+override HEAD: u32 = 16u;
+
+struct Params {
+    // B.
+    windows: u32,
+    // T.
+    context: u32,
+    // H.
+    heads: u32,
+    // K.
+    kv_heads: u32,
+    // A power of two that gradients are multiplied by on their way, for 16-bit floats have no room for small ones.
+    gain: f32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> qkv: array<vec4<f32>>;
+
+const WG = 128u;
+const SIDE = 64u;
+const STRIP = 16u;
+const ROWS = 32u;
+// From a row of a block to the next, in quads: 16 bytes more than it holds, or rows would meet in one memory bank.
+override ALONG: u32 = HEAD + 2u;
+override BLOCK: u32 = ROWS * ALONG;
+override BLOCKS: u32 = 2u * BLOCK;
+// The same of numbers in 32 bits and in 16, and all of a strip.
+const WIDE_ALONG = 9u;
+const WIDE = STRIP * WIDE_ALONG;
+const HALF_ALONG = 10u;
+const HALF = STRIP * HALF_ALONG;
+
+// Two blocks, or the 64 rows of the workgroup.
+var<workgroup> blocks: array<vec4<f16>, BLOCKS>;
+var<workgroup> wide: array<vec4<f32>, 576u>;
+var<workgroup> halves: array<vec4<f16>, 640u>;
+
+alias BlockA = coop_mat16x16<f16, A>;
+alias BlockB = coop_mat16x16<f16, B>;
+alias Sum = coop_mat16x16<f32, C>;
+// What a lane fetches of a block: quads that are WG apart.
+alias Quads = mat4x4<f16>;
+
+// Workgroups that take all rows of a head.
+fn down() -> u32 {
+    return (params.context + SIDE - 1u) / SIDE;
+}
+
+// Quads in a row of qkv.
+fn stride() -> u32 {
+    return (params.heads + 2u * params.kv_heads) * HEAD;
+}
+
+fn scale() -> f32 {
+    return inverseSqrt(4.0 * f32(HEAD));
+}
+
+// Row `index` / HEAD of the block from position `first` on; the window's last one behind its end.
+fn row_of(start: u32, first: u32, index: u32) -> u32 {
+    return start + min(first + index / HEAD, params.context - 1u);
+}
+
+fn quad_of(start: u32, first: u32, column: u32, factor: f32, index: u32) -> vec4<f16> {
+    return vec4<f16>(qkv[row_of(start, first, index) * stride() + column + index % HEAD] * factor);
+}
+
+// What this lane fetches of the block whose rows are those of qkv from position `first` on, from quad `column` on.
+fn fetch(start: u32, first: u32, column: u32, factor: f32, lane: u32) -> Quads {
+    var quads: Quads;
+    quads[0] = quad_of(start, first, column, factor, lane);
+    if HEAD > 4u {
+        quads[1] = quad_of(start, first, column, factor, lane + WG);
+    }
+    if HEAD > 8u {
+        quads[2] = quad_of(start, first, column, factor, lane + 2u * WG);
+    }
+    if HEAD > 12u {
+        quads[3] = quad_of(start, first, column, factor, lane + 3u * WG);
+    }
+    return quads;
+}
+
+fn place(index: u32) -> u32 {
+    return index / HEAD * ALONG + index % HEAD;
+}
+
+// Puts what was fetched in its places of the block that begins at quad `block`.
+fn keep(block: u32, lane: u32, quads: Quads) {
+    blocks[block + place(lane)] = quads[0];
+    if HEAD > 4u {
+        blocks[block + place(lane + WG)] = quads[1];
+    }
+    if HEAD > 8u {
+        blocks[block + place(lane + 2u * WG)] = quads[2];
+    }
+    if HEAD > 12u {
+        blocks[block + place(lane + 3u * WG)] = quads[3];
+    }
+}
+
+// The matrix of a subgroup's strip from quad `column` on, where both blocks hold the rows of the workgroup.
+fn strip(subgroup: u32, column: u32) -> BlockA {
+    return coopLoadT<BlockA>(&blocks[subgroup * STRIP * ALONG + column], ALONG);
+}
+
+// The products of a strip with the 16 rows that begin at quad `at`.
+fn dots(a0: BlockA, a1: BlockA, a2: BlockA, a3: BlockA, at: u32) -> Sum {
+    var sum: Sum;
+    sum = coopMultiplyAdd(a0, coopLoad<BlockB>(&blocks[at], ALONG), sum);
+    if HEAD > 4u {
+        sum = coopMultiplyAdd(a1, coopLoad<BlockB>(&blocks[at + 4u], ALONG), sum);
+    }
+    if HEAD > 8u {
+        sum = coopMultiplyAdd(a2, coopLoad<BlockB>(&blocks[at + 8u], ALONG), sum);
+    }
+    if HEAD > 12u {
+        sum = coopMultiplyAdd(a3, coopLoad<BlockB>(&blocks[at + 12u], ALONG), sum);
+    }
+    return sum;
+}
+
+// Half of the strip's numbers in 16 bits: those of the first 16 rows of a block, or of the others.
+fn half_strip(subgroup: u32, second: u32) -> BlockA {
+    return coopLoadT<BlockA>(&halves[subgroup * HALF + second * 4u], HALF_ALONG);
+}
+
+// Plus the rows of a block, weighted; the columns are those from quad `at` on.
+fn add_rows(low: BlockA, high: BlockA, at: u32, sum: Sum) -> Sum {
+    let half_sum = coopMultiplyAdd(low, coopLoadT<BlockB>(&blocks[at], ALONG), sum);
+    return coopMultiplyAdd(high, coopLoadT<BlockB>(&blocks[at + 16u * ALONG], ALONG), half_sum);
+}
+
+// Puts 16 × 32 numbers of a strip where its lanes find them.
+fn spread(subgroup: u32, left: Sum, right: Sum) {
+    coopStoreT(left, &wide[subgroup * WIDE], WIDE_ALONG);
+    coopStoreT(right, &wide[subgroup * WIDE + 4u], WIDE_ALONG);
+}
+
+// A lane's first quad of the numbers of its strip, in 32 bits and in 16.
+fn wide_at(subgroup: u32, lane: u32) -> u32 {
+    return subgroup * WIDE + lane / 2u * WIDE_ALONG + lane % 2u * 4u;
+}
+
+fn half_at(subgroup: u32, lane: u32) -> u32 {
+    return subgroup * HALF + lane / 2u * HALF_ALONG + lane % 2u * 4u;
+}
+
+// Writes 16 × 32 values of a strip to out, from quad `at` of its row on, divided by `gain`; of a head `count` quads
+// are left. Calls are in uniform control flow.
+fn put(subgroup: u32, lane: u32, left: Sum, right: Sum, live: bool, at: u32, count: u32, gain: f32) {
+    workgroupBarrier();
+    spread(subgroup, left, right);
+    workgroupBarrier();
+    let mine = wide_at(subgroup, lane);
+    let column = lane % 2u * 4u;
+    if live && column < count {
+        out[at + column] = wide[mine] / gain;
+        out[at + column + 1u] = wide[mine + 1u] / gain;
+        out[at + column + 2u] = wide[mine + 2u] / gain;
+        out[at + column + 3u] = wide[mine + 3u] / gain;
+    }
+}
