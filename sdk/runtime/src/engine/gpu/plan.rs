@@ -18,8 +18,8 @@ use crate::engine::{BATCH_MAX, EngineError};
 use crate::model::{Dims, FrozenForm, ModelSpec, Slots, check_inner, layout};
 use crate::wire::{ApplyPolicy, InnerSpec, RunSpec};
 
-/// Widest head that attention keeps in registers.
-const HEAD_MAX: u32 = 128;
+/// Widest head that attention is tested with.
+const HEAD_MAX: u32 = 256;
 
 /// How an engine has room on its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -39,7 +39,7 @@ pub enum Attention {
 }
 
 impl Attention {
-    /// For heads of width `head`, a multiple of 4 up to 128, and windows of `context` tokens. `strips`: units for
+    /// For heads of width `head`, a multiple of 4 up to 256, and windows of `context` tokens. `strips`: units for
     /// matrices may be used, where there are kernels for that width.
     pub fn new(head: u32, context: u32, software: bool, strips: bool) -> Self {
         if strips && head.is_multiple_of(16) && head <= 64 {
@@ -100,16 +100,18 @@ pub struct Bands {
 }
 
 impl Bands {
-    /// For heads of width `head`, a multiple of 4 up to 128, and windows of `context` tokens.
+    /// For heads of width `head`, a multiple of 4 up to 256, and windows of `context` tokens.
     pub fn new(head: u32, context: u32, software: bool) -> Self {
         let head = head / 4;
         if software {
             // Barriers are dear there, and neighbours gain nothing from looking at the same keys.
             return Self { head, lanes: 1, keys: 32, bands: 1, heads: 8 };
         }
-        let slots = LANES / head;
+        // A wide head has a subgroup for each band, whose lanes take several quads each.
+        let lanes = head.min(LANES);
+        let slots = LANES / lanes;
         let bands = slots.min(context.div_ceil(8));
-        Self { head, lanes: head, keys: 4 * head, bands, heads: slots / bands }
+        Self { head, lanes, keys: 4 * lanes, bands, heads: slots / bands }
     }
 
     /// The overrides.

@@ -286,10 +286,10 @@ async fn refuses_what_does_not_fit(gpus: &Gpus) {
             refused(shape).await,
             EngineError::Gpu(GpuError::Shape { field: "d_ff", value: 22 })
         ));
-        let shape = spec([37, 264, 2, 2, 2, 20, 70]);
+        let shape = spec([37, 520, 2, 2, 2, 20, 70]);
         assert!(matches!(
             refused(shape).await,
-            EngineError::Gpu(GpuError::Head { width: 132, width_max: 128 })
+            EngineError::Gpu(GpuError::Head { width: 260, width_max: 256 })
         ));
         let batch = InnerSpec { batch: 0, ..inner };
         assert!(matches!(engine(gpu, spec(SHAPES[0].0), batch).await, Err(EngineError::Batch { batch: 0 })));
