@@ -158,7 +158,7 @@ fn figures_of(facts: &AdapterFacts) -> Value {
     })
 }
 
-/// How the kernels of each form did.
+/// How the kernels of each form did, and what attention runs on.
 fn matmul(choice: &Choice, trials: &[Trial]) -> Vec<Finding> {
     let forms = [(Form::Nt, &choice.nt), (Form::Nn, &choice.nn), (Form::Tn, &choice.tn)];
     let finding = |&(form, best): &(Form, &Vec<Best>)| {
@@ -174,5 +174,7 @@ fn matmul(choice: &Choice, trials: &[Trial]) -> Vec<Finding> {
             format!("{form:?} takes {}{}", chosen.join(" and "), shapes.collect::<String>()),
         )
     };
-    forms.iter().map(finding).collect()
+    let attention = if choice.strips { "units for matrices" } else { "32-bit floats" };
+    let attention = Finding::well("attention", format!("multiplies on {attention}"));
+    forms.iter().map(finding).chain([attention]).collect()
 }

@@ -26,7 +26,7 @@ const NEEDED: &[Limit] = &[
     ("maxStorageBufferBindingSize", 128 << 20, |limits| limits.max_storage_buffer_binding_size),
 ];
 
-/// What products on units for matrices take of a device.
+/// What products and attention on units for matrices take of a device.
 const MATRICES: Features =
     Features::EXPERIMENTAL_COOPERATIVE_MATRIX.union(Features::SHADER_F16).union(Features::SUBGROUP);
 /// Lanes of a subgroup there, and bytes of workgroup memory.
@@ -307,6 +307,7 @@ impl Gpu {
 fn experimental() -> ExperimentalFeatures {
     // SAFETY: wgpu warns of faults in what it still works on. Of that only cooperative matrices are used, by the
     // kernels of products and of attention, whose results are compared with others' on each device before they count.
+    // That is also the guard against naga's barriers, which order less than they should there (gfx-rs/wgpu issue 8805).
     unsafe { ExperimentalFeatures::enabled() }
 }
 

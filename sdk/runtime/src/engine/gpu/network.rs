@@ -9,7 +9,7 @@ mod products;
 use self::adapters::{DOWN, GATE_UP, OUT, QKV};
 use self::norm::Norm;
 use super::arena::Arena;
-use super::attention::{Attention, Pass};
+use super::attention::{Attention, Pass, Sizes};
 use super::batch::{BatchShape, Microbatch};
 use super::frozen::Frozen;
 use super::kernels::{self, Call};
@@ -52,8 +52,8 @@ pub struct Network<'a> {
     pub matmul: &'a Matmul,
     /// Invocations that share a row.
     pub lanes: u32,
-    /// Attention.
-    pub attention: Attention,
+    /// How attention is computed, over what.
+    pub attention: (Attention, Sizes),
 }
 
 impl Network<'_> {
@@ -273,8 +273,8 @@ impl Network<'_> {
     }
 
     fn attend(&self, builder: &mut Builder, layer: &Layer) {
-        let storage = vec![layer.qkv.clone(), layer.attended.clone(), layer.lse.clone()];
-        self.attention_pass(builder, Pass::Forward, storage, 4);
+        let storage = [&layer.qkv, &layer.attended, &layer.lse].map(Slice::clone);
+        self.attention_pass(builder, Pass::Forward, &storage);
     }
 
     /// From `branch`, the gradient of what attention gave, to that of queries, keys and values.
@@ -284,22 +284,16 @@ impl Network<'_> {
         let call = kernels::ATTENTION_DOTS.with(params);
         let storage = vec![layer.attended.clone(), work.branch.clone(), work.dots.clone()];
         self.by_item(builder, call, storage, rows, 2 * self.dims.head);
-        let storage =
-            [&layer.qkv, &work.branch, &layer.lse, &work.dots, &work.dqkv].map(Slice::clone).to_vec();
-        self.attention_pass(builder, Pass::Queries, storage.clone(), 6);
-        self.attention_pass(builder, Pass::Keys, storage, 8);
+        let storage = [&layer.qkv, &work.branch, &layer.lse, &work.dots, &work.dqkv].map(Slice::clone);
+        self.attention_pass(builder, Pass::Queries, &storage);
+        self.attention_pass(builder, Pass::Keys, &storage);
     }
 
-    /// Attention over all windows. `operations` is how many it takes for each value and each key that a query sees.
-    fn attention_pass(&self, builder: &mut Builder, pass: Pass, storage: Vec<Slice>, operations: usize) {
-        let dims = self.dims;
-        let sizes = params::Attention {
-            windows: self.shape.windows as u32,
-            context: dims.context as u32,
-            heads: dims.heads as u32,
-            kv_heads: dims.kv_heads as u32,
-        };
-        let cost = (self.rows() * dims.width * dims.context / 2 * operations) as u64;
-        builder.add(self.attention.dispatch(pass, sizes, self.matmul.gain(), storage, cost));
+    /// Attention over all windows.
+    fn attention_pass(&self, builder: &mut Builder, pass: Pass, storage: &[Slice]) {
+        let (attention, sizes) = self.attention;
+        let (gain, cost_max) = (self.matmul.gain(), self.matmul.cost_max);
+        let dispatches = attention.dispatches(pass, sizes, gain, storage, cost_max);
+        dispatches.for_each(|dispatch| builder.add(dispatch));
     }
 }

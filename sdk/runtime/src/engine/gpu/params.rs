@@ -177,6 +177,10 @@ params! {
         heads: u32,
         /// K.
         kv_heads: u32,
+        /// The first to take of the workgroups that there is work for.
+        first: u32,
+        /// Behind the last one.
+        end: u32,
     }
 
     /// Attention and its gradients on units for matrices: `parts/strips.wgsl`.
@@ -189,6 +193,10 @@ params! {
         heads: u32,
         /// K.
         kv_heads: u32,
+        /// The first to take of the workgroups that there is work for.
+        first: u32,
+        /// Behind the last one.
+        end: u32,
         /// What gradients are multiplied by on their way.
         gain: f32,
     }

@@ -1,12 +1,13 @@
 //! A list of dispatches that is built once and submitted as often as wanted.
 
+use futures::channel::oneshot;
 use wgpu::util::DeviceExt;
 use wgpu::{BindGroupEntry, BufferUsages};
 
-use super::Gpu;
 use super::kernels::Call;
 use super::pipelines::Pipeline;
 pub use super::pipelines::{ALIGN_BYTES, Constant, Slice};
+use super::{Gpu, GpuError};
 
 /// A new device buffer of `words` 32-bit words, zeroed. May be bound, copied from and copied to.
 pub fn buffer(gpu: &Gpu, label: &str, words: u64) -> wgpu::Buffer {
@@ -128,6 +129,26 @@ impl Program {
     /// The kernels that it runs, with the cost of each dispatch.
     pub fn kernels(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.bound.iter().map(|bound| (bound.kernel, bound.cost))
+    }
+
+    /// Submits all of it, and waits until it is done.
+    ///
+    /// # Errors
+    /// [`GpuError::Lost`] and [`GpuError::Refused`].
+    pub async fn run(&self, gpu: &Gpu) -> Result<(), GpuError> {
+        self.submit(gpu, u64::MAX);
+        let (done, wait) = oneshot::channel();
+        gpu.queue.on_submitted_work_done(move || {
+            let _ = done.send(());
+        });
+        // Waits, but for browsers, whose event loop brings the word; an error shows below.
+        let _ = gpu.device.poll(wgpu::PollType::wait_indefinitely());
+        let heard = wait.await;
+        gpu.check()?;
+        if heard.is_err() {
+            gpu.note_loss("no word that it is done");
+        }
+        gpu.check()
     }
 
     /// Records all of it.

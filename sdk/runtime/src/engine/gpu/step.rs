@@ -2,7 +2,7 @@
 
 use super::Gpu;
 use super::arena::Arena;
-use super::attention::Attention;
+use super::attention::{Attention, Sizes};
 use super::batch::BatchShape;
 use super::frozen::Frozen;
 use super::kernels::{self, Call};
@@ -85,7 +85,13 @@ impl StepParts<'_> {
         let matmul = &matmul.clone().for_means_of(shape.microbatches * shape.rows());
         let losses = small(self.gpu, "losses", shape.microbatches * shape.rows_padded());
         let software = self.gpu.facts().software;
-        let (head, context) = (self.dims.head as u32, self.dims.context as u32);
+        let sizes = Sizes {
+            windows: shape.windows as u32,
+            context: self.dims.context as u32,
+            heads: self.dims.heads as u32,
+            kv_heads: self.dims.kv_heads as u32,
+            head: self.dims.head as u32,
+        };
         let network = Network {
             dims: self.dims,
             slots: self.slots,
@@ -100,7 +106,7 @@ impl StepParts<'_> {
             shape,
             matmul,
             lanes: if software { 8 } else { 128 },
-            attention: Attention::new(head, context, software, matmul.strips),
+            attention: (Attention::new(sizes, software, matmul.strips), sizes),
         };
         for index in 0..shape.microbatches {
             let losses = losses.after((index * shape.rows_padded()) as u64);

@@ -3,12 +3,14 @@
 use serde::{Deserialize, Serialize};
 
 use super::Gpu;
+use super::attention::{self, Sizes};
 use super::matmul::{Choice, ChoiceError, Form, Matmul, Trial};
 use crate::engine::EngineError;
 use crate::model::ModelSpec;
 use crate::wire::RunSpec;
 
-/// What was the fastest for products of some shape on one device, to be kept.
+/// What was the fastest for products of some shape on one device, and whether attention won on its units for matrices,
+/// to be kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tuning {
@@ -47,7 +49,14 @@ impl Tuning {
     }
 }
 
-/// Takes what is `known` for a step of `spec` on `gpu`, or measures; `now_us` gives microseconds since any
+/// Attention of a step of `model` on `batch` windows.
+fn attention_sizes(model: &ModelSpec, batch: u32) -> Sizes {
+    let ModelSpec { context, heads, kv_heads, d_model, .. } = *model;
+    Sizes { windows: batch, context, heads, kv_heads, head: d_model / heads }
+}
+
+/// Takes what is `known` for a step of `spec` on `gpu`, if its kernels for units for matrices are still right, or
+/// measures; `now_us` gives microseconds since any
 /// moment.
 ///
 /// # Errors
@@ -63,10 +72,15 @@ pub async fn tune(
     let rows = spec.inner.batch.saturating_mul(model.context).max(1);
     let (width, ff) = (model.d_model, model.d_ff);
     let mut stale = None;
+    let sizes = attention_sizes(&model, spec.inner.batch);
     for tuning in known.iter().filter(|tuning| tuning.shape() == [rows, width, ff]) {
         match Matmul::from_choice(gpu, &tuning.choice) {
             Ok(matmul) => {
-                return Ok(Tuned { matmul, tuning: tuning.clone(), trials: Vec::new(), stale: None });
+                let attends = !matmul.strips || attention::agrees(gpu, sizes).await?;
+                if attends && matmul.agrees(gpu).await? {
+                    return Ok(Tuned { matmul, tuning: tuning.clone(), trials: Vec::new(), stale: None });
+                }
+                stale = Some(ChoiceError::Wrong);
             }
             Err(error) => stale = Some(error),
         }
@@ -82,6 +96,7 @@ pub async fn tune(
         (Form::Tn, square, width, rows),
     ];
     let (matmul, trials) = Matmul::choose(gpu, &shapes, now_us).await?;
+    let matmul = matmul.with_strips(attention::wins(gpu, sizes, now_us).await?);
     let choice = matmul.choice(gpu);
     Ok(Tuned { matmul, tuning: Tuning { rows, width, ff, choice }, trials, stale })
 }

@@ -2,8 +2,8 @@
 
 mod proof;
 
-pub use self::proof::agrees;
-use super::kernels::{self, Call};
+pub use self::proof::{agrees, wins};
+use super::kernels;
 use super::params;
 use super::program::{Constant, Dispatch, Slice};
 
@@ -26,61 +26,108 @@ pub enum Pass {
     Keys,
 }
 
+/// Over what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// B.
+    pub windows: u32,
+    /// T.
+    pub context: u32,
+    /// H.
+    pub heads: u32,
+    /// K.
+    pub kv_heads: u32,
+    /// D, a multiple of 4 up to 256.
+    pub head: u32,
+}
+
 /// The kernels of attention.
 #[derive(Clone, Copy, Debug)]
 pub enum Attention {
     /// On 32-bit floats.
     Bands(Bands),
-    /// On units for matrices, for heads of this width: see `kernels/parts/strips.wgsl`.
-    Strips {
-        /// D.
-        head: u32,
-    },
+    /// On units for matrices, for heads of 16, 32, 48 or 64 values: see `kernels/parts/strips.wgsl`.
+    Strips,
 }
 
 impl Attention {
-    /// For heads of width `head`, a multiple of 4 up to 256, and windows of `context` tokens. `strips`: units for
-    /// matrices may be used, where there are kernels for that width.
-    pub fn new(head: u32, context: u32, software: bool, strips: bool) -> Self {
-        if strips && head.is_multiple_of(16) && head <= 64 {
-            return Self::Strips { head };
+    /// For `sizes`. `strips`: units for matrices may be used, where there are kernels for heads of that width.
+    pub fn new(sizes: Sizes, software: bool, strips: bool) -> Self {
+        if strips && sizes.suit_strips() {
+            return Self::Strips;
         }
-        Self::Bands(Bands::new(head, context, software))
+        Self::Bands(Bands::new(sizes.head, sizes.context, software))
     }
 
-    /// `pass` over `storage`, the buffers of its kernel. `gain` is a power of two that gradients can be multiplied by
-    /// without becoming infinite as 16-bit floats.
-    pub fn dispatch(
+    /// `pass` over `storage`, the buffers of its kernel, in dispatches of about `cost_max` floating-point operations.
+    /// `gain` is a power of two that gradients can be multiplied by without becoming infinite as 16-bit floats.
+    pub fn dispatches(
         self,
         pass: Pass,
-        sizes: params::Attention,
+        sizes: Sizes,
         gain: f32,
-        storage: Vec<Slice>,
-        cost: u64,
-    ) -> Dispatch {
-        let params::Attention { windows, context, heads, kv_heads } = sizes;
+        storage: &[Slice],
+        cost_max: u64,
+    ) -> impl Iterator<Item = Dispatch> {
+        let Sizes { windows, context, heads, kv_heads, head } = sizes;
         let divided = if pass == Pass::Keys { kv_heads } else { heads };
-        let (call, constants, groups): (Call, _, _) = match self {
-            Self::Bands(bands) => {
-                let kernel = match pass {
-                    Pass::Forward => kernels::ATTENTION,
-                    Pass::Queries => kernels::ATTENTION_GRAD_Q,
-                    Pass::Keys => kernels::ATTENTION_GRAD_KV,
-                };
-                (kernel.with(sizes), bands.constants(), bands.groups(windows, divided, context))
-            }
-            Self::Strips { head } => {
-                let kernel = match pass {
-                    Pass::Forward => kernels::ATTENTION_MATRIX,
-                    Pass::Queries => kernels::ATTENTION_MATRIX_GRAD_Q,
-                    Pass::Keys => kernels::ATTENTION_MATRIX_GRAD_KV,
-                };
-                let call = kernel.with(params::AttentionMatrix { windows, context, heads, kv_heads, gain });
-                let units = windows * divided * context.div_ceil(SIDE);
-                (call, vec![("HEAD", head / 4)], [units.min(GROUPS_MAX), 1, 1])
-            }
+        let units = match self {
+            Self::Bands(bands) => bands.units(windows, divided, context),
+            Self::Strips => windows * divided * context.div_ceil(SIDE),
         };
-        Dispatch { call, constants, storage, groups, cost }
+        let cost = self.cost(pass, sizes) / u64::from(units);
+        let units_max = (cost_max / cost.max(1)).clamp(1, u64::from(units)) as u32;
+        (0..units).step_by(units_max as usize).map(move |first| {
+            let end = units.min(first + units_max);
+            let (call, constants) = match self {
+                Self::Bands(bands) => {
+                    let kernel = match pass {
+                        Pass::Forward => kernels::ATTENTION,
+                        Pass::Queries => kernels::ATTENTION_GRAD_Q,
+                        Pass::Keys => kernels::ATTENTION_GRAD_KV,
+                    };
+                    let params = params::Attention { windows, context, heads, kv_heads, first, end };
+                    (kernel.with(params), bands.constants())
+                }
+                Self::Strips => {
+                    let kernel = match pass {
+                        Pass::Forward => kernels::ATTENTION_MATRIX,
+                        Pass::Queries => kernels::ATTENTION_MATRIX_GRAD_Q,
+                        Pass::Keys => kernels::ATTENTION_MATRIX_GRAD_KV,
+                    };
+                    let params =
+                        params::AttentionMatrix { windows, context, heads, kv_heads, first, end, gain };
+                    (kernel.with(params), vec![("HEAD", head / 4)])
+                }
+            };
+            let groups = [(end - first).min(GROUPS_MAX), 1, 1];
+            Dispatch {
+                call,
+                constants,
+                storage: storage.to_vec(),
+                groups,
+                cost: cost * u64::from(end - first),
+            }
+        })
+    }
+
+    /// Floating-point operations: two for each product of values of a query with those of a key that it sees.
+    fn cost(self, pass: Pass, sizes: Sizes) -> u64 {
+        let products = match (self, pass) {
+            (Self::Bands(_), Pass::Forward) => 2,
+            // The keys come by twice.
+            (Self::Strips, Pass::Forward) | (_, Pass::Queries) => 3,
+            (_, Pass::Keys) => 4,
+        };
+        let Sizes { windows, context, heads, head, .. } = sizes;
+        [windows, context, context, heads, head].into_iter().map(u64::from).product::<u64>() * products
+    }
+}
+
+impl Sizes {
+    /// Whether there are kernels on units for matrices.
+    fn suit_strips(self) -> bool {
+        self.head.is_multiple_of(16) && self.head <= 64
     }
 }
 
@@ -101,7 +148,7 @@ pub struct Bands {
 
 impl Bands {
     /// For heads of width `head`, a multiple of 4 up to 256, and windows of `context` tokens.
-    pub fn new(head: u32, context: u32, software: bool) -> Self {
+    fn new(head: u32, context: u32, software: bool) -> Self {
         let head = head / 4;
         if software {
             // Barriers are dear there, and neighbours gain nothing from looking at the same keys.
@@ -115,15 +162,13 @@ impl Bands {
     }
 
     /// The overrides.
-    pub fn constants(self) -> Vec<Constant> {
+    fn constants(self) -> Vec<Constant> {
         let Self { head, lanes, keys, bands, heads } = self;
         vec![("HEAD", head), ("LANES", lanes), ("KEYS", keys), ("BANDS", bands), ("HEADS", heads)]
     }
 
-    /// Workgroups for `heads` heads, of queries or of keys, in each of `windows` windows; as many as there is
-    /// work for, if a dimension allows it.
-    pub fn groups(self, windows: u32, heads: u32, context: u32) -> [u32; 3] {
-        let units = (windows * heads).div_ceil(self.heads) * context.div_ceil(8 * self.bands);
-        [units.min(GROUPS_MAX), 1, 1]
+    /// Workgroups that there is work for, for `heads` heads, of queries or of keys, in each of `windows` windows.
+    fn units(self, windows: u32, heads: u32, context: u32) -> u32 {
+        (windows * heads).div_ceil(self.heads) * context.div_ceil(8 * self.bands)
     }
 }

@@ -70,7 +70,7 @@ fn main(
 ) {
     let slot = lane / LANES;
     let wide = across(params.heads);
-    for (var unit = group.x; unit < wide * down(); unit += groups.x) {
+    for (var unit = params.first + group.x; unit < params.end; unit += groups.x) {
         // The bands with the most keys come first.
         let block = (down() - 1u - unit / wide) * 8u * BANDS;
         let end = min(block + 8u * BANDS, params.context);

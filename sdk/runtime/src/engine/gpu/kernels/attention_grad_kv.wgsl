@@ -80,7 +80,7 @@ fn main(
     let slot = lane / LANES;
     let wide = across(params.kv_heads);
     let shared_by = params.heads / params.kv_heads;
-    for (var unit = group.x; unit < wide * down(); unit += groups.x) {
+    for (var unit = params.first + group.x; unit < params.end; unit += groups.x) {
         let block = unit / wide * 8u * BANDS;
         let band = band_at(slot, unit % wide, params.kv_heads, block);
         for (var turn = 0u; turn < shared_by; turn++) {

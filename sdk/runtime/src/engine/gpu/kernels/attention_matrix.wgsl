@@ -10,7 +10,7 @@
 const LOWEST = -3.4028234e38;
 const FOUR = vec4(0u, 1u, 2u, 3u);
 
-// The largest score that each lane found, and the sum of the others beside it.
+// The largest score that each lane found, and the sum of all exponentials beside it.
 var<workgroup> found: array<vec2<f32>, WG>;
 
 // The scores of four keys from `key` on, of a query that sees those up to `query`.
@@ -34,7 +34,7 @@ fn main(
     let to = half_at(subgroup, lane);
     let own = lane % 2u * 16u;
     let across = params.windows * params.heads;
-    for (var unit = group.x; unit < across * down(); unit += groups.x) {
+    for (var unit = params.first + group.x; unit < params.end; unit += groups.x) {
         // Those with the most keys first.
         let first = (down() - 1u - unit / across) * SIDE;
         let end = min(first + SIDE, params.context);
@@ -80,10 +80,10 @@ fn main(
             let weights = exp(a - top) + exp(b - top) + exp(c - top) + exp(d - top);
             sum = sum * exp(before - top) + dot(weights, vec4(1.0));
         }
-        found[index] = vec2(top, sum);
+        found[subgroup * 32u + lane] = vec2(top, sum);
         workgroupBarrier();
         // The other half of the row is the neighbour's.
-        let other = found[index ^ 1u];
+        let other = found[subgroup * 32u + (lane ^ 1u)];
         let both = max(top, other.x);
         let total = both + log(sum * exp(top - both) + other.y * exp(other.x - both));
         if lane % 2u == 0u && query < params.context {
@@ -105,10 +105,10 @@ fn main(
             next_values = fetch(start, key + ROWS, values, 1.0, index);
             spread(subgroup, dots(q0, q1, q2, q3, 0u), dots(q0, q1, q2, q3, 16u * ALONG));
             workgroupBarrier();
-            halves[to] = vec4<f16>(exp(scores(mine, key + own, query) - total));
-            halves[to + 1u] = vec4<f16>(exp(scores(mine + 1u, key + own + 4u, query) - total));
-            halves[to + 2u] = vec4<f16>(exp(scores(mine + 2u, key + own + 8u, query) - total));
-            halves[to + 3u] = vec4<f16>(exp(scores(mine + 3u, key + own + 12u, query) - total));
+            halves[to] = vec4<f16>(SHARES * exp(scores(mine, key + own, query) - total));
+            halves[to + 1u] = vec4<f16>(SHARES * exp(scores(mine + 1u, key + own + 4u, query) - total));
+            halves[to + 2u] = vec4<f16>(SHARES * exp(scores(mine + 2u, key + own + 8u, query) - total));
+            halves[to + 3u] = vec4<f16>(SHARES * exp(scores(mine + 3u, key + own + 12u, query) - total));
             workgroupBarrier();
             let low = half_strip(subgroup, 0u);
             let high = half_strip(subgroup, 1u);
@@ -124,9 +124,9 @@ fn main(
             }
         }
         let at = ((start + query) * params.heads + head) * HEAD;
-        put(subgroup, lane, y0, y1, query < params.context, at, HEAD, 1.0);
+        put(subgroup, lane, y0, y1, query < params.context, at, HEAD, SHARES);
         if HEAD > 8u {
-            put(subgroup, lane, y2, y3, query < params.context, at + 8u, HEAD - 8u, 1.0);
+            put(subgroup, lane, y2, y3, query < params.context, at + 8u, HEAD - 8u, SHARES);
         }
     }
 }

@@ -7,14 +7,24 @@
 const FOUR = vec4(0u, 1u, 2u, 3u);
 
 // lse and dots of the queries of a block.
-var<workgroup> tops: array<vec4<f32>, 8u>;
-var<workgroup> middles: array<vec4<f32>, 8u>;
+var<workgroup> tops: array<f32, ROWS>;
+var<workgroup> middles: array<f32, ROWS>;
+
+fn four_tops(quad: u32) -> vec4<f32> {
+    let at = quad * 4u;
+    return vec4(tops[at], tops[at + 1u], tops[at + 2u], tops[at + 3u]);
+}
+
+fn four_middles(quad: u32) -> vec4<f32> {
+    let at = quad * 4u;
+    return vec4(middles[at], middles[at + 1u], middles[at + 2u], middles[at + 3u]);
+}
 
 // The softmax of the scores that four queries from `query` on have with a key.
 fn shares(at: u32, quad: u32, query: u32, key: u32) -> vec4<f32> {
     let queries = vec4(query + quad * 4u) + FOUR;
     let seen = vec4(key) <= queries & queries < vec4(params.context);
-    return select(vec4(0.0), exp(wide[at] - tops[quad]), seen);
+    return select(vec4(0.0), exp(wide[at] - four_tops(quad)), seen);
 }
 
 @compute @workgroup_size(WG)
@@ -30,7 +40,7 @@ fn main(
     let own = lane % 2u * 4u;
     let across = params.windows * params.kv_heads;
     let shared_by = params.heads / params.kv_heads;
-    for (var unit = group.x; unit < across * down(); unit += groups.x) {
+    for (var unit = params.first + group.x; unit < params.end; unit += groups.x) {
         let first = unit / across * SIDE;
         let start = unit % across / params.kv_heads * params.context;
         let kv_head = unit % across % params.kv_heads;
@@ -90,8 +100,8 @@ fn main(
                 keep(BLOCK, index, next_dy);
                 if index < ROWS {
                     let row = (start + min(query + index, params.context - 1u)) * params.heads + head;
-                    tops[index / 4u][index % 4u] = lse[row];
-                    middles[index / 4u][index % 4u] = means[row] * params.gain;
+                    tops[index] = lse[row];
+                    middles[index] = means[row] * params.gain;
                 }
                 workgroupBarrier();
                 next = fetch(start, query + ROWS, head * HEAD, scale(), index);
@@ -102,10 +112,10 @@ fn main(
                 let b = shares(mine + 1u, own + 1u, query, key);
                 let c = shares(mine + 2u, own + 2u, query, key);
                 let d = shares(mine + 3u, own + 3u, query, key);
-                halves[to] = vec4<f16>(a);
-                halves[to + 1u] = vec4<f16>(b);
-                halves[to + 2u] = vec4<f16>(c);
-                halves[to + 3u] = vec4<f16>(d);
+                halves[to] = vec4<f16>(SHARES * a);
+                halves[to + 1u] = vec4<f16>(SHARES * b);
+                halves[to + 2u] = vec4<f16>(SHARES * c);
+                halves[to + 3u] = vec4<f16>(SHARES * d);
                 workgroupBarrier();
                 spread(subgroup, dots(v0, v1, v2, v3, BLOCK), dots(v0, v1, v2, v3, BLOCK + 16u * ALONG));
                 let p_low = half_strip(subgroup, 0u);
@@ -121,12 +131,12 @@ fn main(
                     dv3 = add_rows(p_low, p_high, BLOCK + 12u, dv3);
                 }
                 workgroupBarrier();
-                halves[to] = vec4<f16>(a * (wide[mine] - middles[own]));
-                halves[to + 1u] = vec4<f16>(b * (wide[mine + 1u] - middles[own + 1u]));
-                halves[to + 2u] = vec4<f16>(c * (wide[mine + 2u] - middles[own + 2u]));
-                halves[to + 3u] = vec4<f16>(d * (wide[mine + 3u] - middles[own + 3u]));
+                halves[to] = vec4<f16>(SLOPES * a * (wide[mine] - four_middles(own)));
+                halves[to + 1u] = vec4<f16>(SLOPES * b * (wide[mine + 1u] - four_middles(own + 1u)));
+                halves[to + 2u] = vec4<f16>(SLOPES * c * (wide[mine + 2u] - four_middles(own + 2u)));
+                halves[to + 3u] = vec4<f16>(SLOPES * d * (wide[mine + 3u] - four_middles(own + 3u)));
                 workgroupBarrier();
-                // The queries of a block are scaled.
+                // The queries of a block are scaled, and so the gradients of scores are not.
                 let ds_low = half_strip(subgroup, 0u);
                 let ds_high = half_strip(subgroup, 1u);
                 dk0 = add_rows(ds_low, ds_high, 0u, dk0);
@@ -143,11 +153,13 @@ fn main(
         }
         let live = key < params.context;
         let at = (start + key) * stride();
-        put(subgroup, lane, dk0, dk1, live, at + keys, HEAD, params.gain);
-        put(subgroup, lane, dv0, dv1, live, at + values, HEAD, params.gain);
+        let gain_k = params.gain * SLOPES;
+        let gain_v = params.gain * SHARES;
+        put(subgroup, lane, dk0, dk1, live, at + keys, HEAD, gain_k);
+        put(subgroup, lane, dv0, dv1, live, at + values, HEAD, gain_v);
         if HEAD > 8u {
-            put(subgroup, lane, dk2, dk3, live, at + keys + 8u, HEAD - 8u, params.gain);
-            put(subgroup, lane, dv2, dv3, live, at + values + 8u, HEAD - 8u, params.gain);
+            put(subgroup, lane, dk2, dk3, live, at + keys + 8u, HEAD - 8u, gain_k);
+            put(subgroup, lane, dv2, dv3, live, at + values + 8u, HEAD - 8u, gain_v);
         }
     }
 }

@@ -21,7 +21,7 @@ fn main(
     let to = half_at(subgroup, lane);
     let own = lane % 2u * 16u;
     let across = params.windows * params.heads;
-    for (var unit = group.x; unit < across * down(); unit += groups.x) {
+    for (var unit = params.first + group.x; unit < params.end; unit += groups.x) {
         // Those with the most keys first.
         let first = (down() - 1u - unit / across) * SIDE;
         let end = min(first + SIDE, params.context);
@@ -90,10 +90,10 @@ fn main(
             workgroupBarrier();
             spread(subgroup, dots(g0, g1, g2, g3, BLOCK), dots(g0, g1, g2, g3, BLOCK + 16u * ALONG));
             workgroupBarrier();
-            halves[to] = vec4<f16>(a * (wide[mine] - mean) * scale());
-            halves[to + 1u] = vec4<f16>(b * (wide[mine + 1u] - mean) * scale());
-            halves[to + 2u] = vec4<f16>(c * (wide[mine + 2u] - mean) * scale());
-            halves[to + 3u] = vec4<f16>(d * (wide[mine + 3u] - mean) * scale());
+            halves[to] = vec4<f16>(SLOPES * a * (wide[mine] - mean));
+            halves[to + 1u] = vec4<f16>(SLOPES * b * (wide[mine + 1u] - mean));
+            halves[to + 2u] = vec4<f16>(SLOPES * c * (wide[mine + 2u] - mean));
+            halves[to + 3u] = vec4<f16>(SLOPES * d * (wide[mine + 3u] - mean));
             workgroupBarrier();
             let low = half_strip(subgroup, 0u);
             let high = half_strip(subgroup, 1u);
@@ -109,9 +109,10 @@ fn main(
             }
         }
         let at = (start + query) * stride() + head * HEAD;
-        put(subgroup, lane, dq0, dq1, query < params.context, at, HEAD, params.gain);
+        let gain = params.gain * SLOPES / scale();
+        put(subgroup, lane, dq0, dq1, query < params.context, at, HEAD, gain);
         if HEAD > 8u {
-            put(subgroup, lane, dq2, dq3, query < params.context, at + 8u, HEAD - 8u, params.gain);
+            put(subgroup, lane, dq2, dq3, query < params.context, at + 8u, HEAD - 8u, gain);
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Best, Matmul};
-use crate::engine::gpu::Gpu;
+use super::{Best, Form, Matmul, agrees};
+use crate::engine::gpu::{Gpu, GpuError};
 
 /// The best variants for each form on one device with one driver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -12,7 +12,7 @@ pub struct Choice {
     pub adapter: String,
     /// Driver and version.
     pub driver: String,
-    /// For `A Bᵀ`, one for each size that was tried.
+    /// For `A Bᵀ`, one for each size of a product of the model, of which as much was tried as is worth it.
     pub nt: Vec<Best>,
     /// For `A B`.
     pub nn: Vec<Best>,
@@ -20,7 +20,7 @@ pub struct Choice {
     pub tn: Vec<Best>,
     /// Whether those on units for matrices were tried.
     pub matrices: bool,
-    /// Whether attention is right on them.
+    /// Whether attention won on them.
     pub strips: bool,
     /// What the slowest form reached, in 10⁹ floating-point operations a second.
     pub gflops: u32,
@@ -51,9 +51,10 @@ pub enum ChoiceError {
         /// Whether they were tried.
         tried: bool,
     },
-    /// A form without a variant, as no trial leaves it.
-    #[error("the kernels of a form of products are missing: choose again")]
-    Empty,
+    /// No trial leads to it: it says nothing of a form, or has kernels for units for matrices that were not tried. Or
+    /// what was chosen is not right on the device any more.
+    #[error("the kernels that were chosen make no sense, or give wrong results here: choose again")]
+    Wrong,
 }
 
 impl Matmul {
@@ -61,7 +62,7 @@ impl Matmul {
     ///
     /// # Errors
     /// [`ChoiceError::Adapter`] and [`ChoiceError::Driver`]: it was made on another device than `gpu`.
-    /// [`ChoiceError::Matrices`]: among other kernels. [`ChoiceError::Empty`]: it says nothing of a form.
+    /// [`ChoiceError::Matrices`]: among other kernels. [`ChoiceError::Wrong`]: it makes no sense.
     pub fn from_choice(gpu: &Gpu, choice: &Choice) -> Result<Self, ChoiceError> {
         let Choice { adapter, driver, nt, nn, tn, matrices, strips, gflops } = choice;
         let facts = gpu.facts();
@@ -75,10 +76,26 @@ impl Matmul {
             return Err(ChoiceError::Matrices { tried: *matrices });
         }
         let best = [nt, nn, tn].map(Clone::clone);
-        if best.iter().any(Vec::is_empty) {
-            return Err(ChoiceError::Empty);
+        let on_matrices = *strips || best.iter().flatten().any(|best| best.variant.is_half());
+        if best.iter().any(Vec::is_empty) || on_matrices && !matrices {
+            return Err(ChoiceError::Wrong);
         }
         Ok(Self::of(best).at(*gflops).suited(gpu).with_strips(*strips))
+    }
+
+    /// Whether the variants that round to 16 bits are still right on `gpu`: drivers and kernels change.
+    ///
+    /// # Errors
+    /// [`GpuError::Lost`] and [`GpuError::Refused`].
+    pub(in crate::engine::gpu) async fn agrees(&self, gpu: &Gpu) -> Result<bool, GpuError> {
+        for (form, best) in Form::ALL.into_iter().zip(&self.best) {
+            for best in best.iter().filter(|best| best.variant.is_half()) {
+                if !agrees(gpu, best.variant, form).await? {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
     }
 
     /// What to keep, for [`Self::from_choice`].

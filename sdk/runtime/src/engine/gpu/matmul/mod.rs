@@ -97,7 +97,7 @@ const GAIN_MAX: f32 = 32_768.0;
 /// Room for partial sums.
 const SCRATCH_BYTES: u64 = 8 << 20;
 
-/// The variant that was the fastest for products of one size.
+/// The variant that was the fastest for products of one size, or for a part of them where they are large.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Best {
     /// Values of C.
@@ -170,7 +170,6 @@ impl Matmul {
     }
 
     /// With attention on units for matrices, or without.
-    #[must_use]
     pub(super) fn with_strips(mut self, strips: bool) -> Self {
         self.strips = strips;
         self

@@ -1,10 +1,8 @@
 //! Which variant is the fastest here.
 
-use futures::channel::oneshot;
 use serde::Serialize;
 
 use super::{Best, Form, Matmul, Product, SCRATCH_BYTES, Store, Values, Variant, agrees};
-use crate::engine::gpu::attention;
 use crate::engine::gpu::program::{Builder, Program, Slice, buffer};
 use crate::engine::gpu::{Gpu, GpuError};
 
@@ -73,7 +71,7 @@ impl Matmul {
             }
             let (mut found, mut flops, mut total_us) = (Vec::new(), 0.0, 0.0);
             for &(_, m, n, k) in shapes.iter().filter(|shape| shape.0 == form) {
-                let bench = Bench::new(gpu, form, cut([m, n, k], cost_max, gpu)).await?;
+                let bench = Bench::within(gpu, form, [m, n, k], cost_max).await?;
                 let (mut best, mut best_us) = (FIRST, f64::INFINITY);
                 for &variant in &variants {
                     let us = bench.time(gpu, &matmul.with_all(variant), now_us, best_us * BEHIND).await?;
@@ -91,8 +89,7 @@ impl Matmul {
             }
         }
         let gflops = if slowest.is_finite() { slowest / 1e3 } else { 0.0 };
-        let strips = gpu.has_matrices() && attention::agrees(gpu).await?;
-        Ok((matmul.at(gflops as u32).with_strips(strips), trials))
+        Ok((matmul.at(gflops as u32), trials))
     }
 }
 
@@ -141,6 +138,16 @@ impl Bench {
         gpu.allocate(4 * (m * k + n * k + m * n), all).await
     }
 
+    /// Of as much of `sides` as costs `cost_max`, or of less where the device has no room for that.
+    async fn within(gpu: &Gpu, form: Form, sides: [u32; 3], mut cost_max: f64) -> Result<Self, GpuError> {
+        loop {
+            match Self::new(gpu, form, cut(sides, cost_max, gpu)).await {
+                Err(GpuError::Memory { .. }) if cost_max > COST_SOFTWARE_MAX => cost_max /= 2.0,
+                made => return made,
+            }
+        }
+    }
+
     /// `count` products, one after the other.
     fn program(&self, gpu: &Gpu, matmul: &Matmul, count: u32) -> Program {
         let [m, n, k] = self.sides;
@@ -171,11 +178,11 @@ impl Bench {
         let mut repeats = 1;
         let mut program = self.program(gpu, matmul, repeats);
         // Some drivers compile at first use.
-        run(gpu, &program).await?;
+        program.run(gpu).await?;
         let (mut best_us, mut total_us, mut runs) = (f64::INFINITY, 0, 0);
         while runs < RUNS && total_us < RUNS_US {
             let start_us = now_us();
-            run(gpu, &program).await?;
+            program.run(gpu).await?;
             let us = now_us().saturating_sub(start_us).max(1);
             if us < RUN_US_MIN && repeats < REPEATS_MAX {
                 repeats *= 4;
@@ -201,21 +208,4 @@ impl Bench {
         let ([m, n, k], gflops) = (self.sides, self.flops() / us / 1e3);
         Trial { variant, form: self.form, m, n, k, gflops }
     }
-}
-
-/// Submits all of `program`, and waits until it is done.
-async fn run(gpu: &Gpu, program: &Program) -> Result<(), GpuError> {
-    program.submit(gpu, u64::MAX);
-    let (done, wait) = oneshot::channel();
-    gpu.queue.on_submitted_work_done(move || {
-        let _ = done.send(());
-    });
-    // Waits, but for browsers, whose event loop brings the word; an error shows below.
-    let _ = gpu.device.poll(wgpu::PollType::wait_indefinitely());
-    let heard = wait.await;
-    gpu.check()?;
-    if heard.is_err() {
-        gpu.note_loss("no word that it is done");
-    }
-    gpu.check()
 }

@@ -87,7 +87,7 @@ async fn a_choice_holds_where_it_was_made(gpus: &Gpus) {
         let best = |area, variant| Best { area, variant };
         let nn = vec![best(16, Variant::Register4), best(64, Variant::Tile64)];
         let tn = vec![best(16, Variant::Register8)];
-        let choice = Choice { nn, tn, strips: true, gflops: 2_000, ..made };
+        let choice = Choice { nn, tn, gflops: 2_000, ..made };
         let bytes = rmp_serde::to_vec_named(&choice).unwrap();
         let kept: Choice = rmp_serde::from_slice(&bytes).unwrap();
         let matmul = Matmul::from_choice(gpu, &kept).unwrap();
@@ -100,7 +100,13 @@ async fn a_choice_holds_where_it_was_made(gpus: &Gpus) {
         let error = Matmul::from_choice(gpu, &others).unwrap_err();
         assert!(matches!(error, ChoiceError::Matrices { .. }), "{error}");
         let nothing = Choice { tn: Vec::new(), ..choice.clone() };
-        assert_eq!(Matmul::from_choice(gpu, &nothing).unwrap_err(), ChoiceError::Empty);
+        assert_eq!(Matmul::from_choice(gpu, &nothing).unwrap_err(), ChoiceError::Wrong);
+        if !gpu.has_matrices() {
+            let untried = Choice { strips: true, ..choice.clone() };
+            assert_eq!(Matmul::from_choice(gpu, &untried).unwrap_err(), ChoiceError::Wrong);
+            let untried = Choice { nt: vec![best(16, Variant::Matrix64)], ..choice.clone() };
+            assert_eq!(Matmul::from_choice(gpu, &untried).unwrap_err(), ChoiceError::Wrong);
+        }
         let before = Choice { driver: "1.0".to_owned(), ..choice };
         let error = Matmul::from_choice(gpu, &before).unwrap_err();
         assert!(matches!(error, ChoiceError::Driver { .. }), "{error}");

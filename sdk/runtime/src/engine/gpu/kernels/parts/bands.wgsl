@@ -24,6 +24,9 @@ struct Params {
     heads: u32,
     // K.
     kv_heads: u32,
+    // What to take, of workgroups that there is work for: from the first one up to before the end.
+    first: u32,
+    end: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;

@@ -16,6 +16,9 @@ struct Params {
     heads: u32,
     // K.
     kv_heads: u32,
+    // What to take, of workgroups that there is work for: from the first one up to before the end.
+    first: u32,
+    end: u32,
     // A power of two that gradients are multiplied by on their way, for 16-bit floats have no room for small ones.
     gain: f32,
 }
@@ -39,8 +42,13 @@ const HALF = STRIP * HALF_ALONG;
 
 // Two blocks, or the 64 rows of the workgroup.
 var<workgroup> blocks: array<vec4<f16>, BLOCKS>;
-var<workgroup> wide: array<vec4<f32>, 576u>;
-var<workgroup> halves: array<vec4<f16>, 640u>;
+var<workgroup> wide: array<vec4<f32>, 4u * WIDE>;
+var<workgroup> halves: array<vec4<f16>, 4u * HALF>;
+
+// Shares of a softmax, about 1 / T, and the gradients of scores are multiplied by these before they are rounded: behind
+// long windows 16-bit floats would lose the small ones.
+const SHARES = 1024.0;
+const SLOPES = 32.0;
 
 alias BlockA = coop_mat16x16<f16, A>;
 alias BlockB = coop_mat16x16<f16, B>;
@@ -152,7 +160,7 @@ fn half_at(subgroup: u32, lane: u32) -> u32 {
     return subgroup * HALF + lane / 2u * HALF_ALONG + lane % 2u * 4u;
 }
 
-// Writes 16 × 32 values of a strip to out, from quad `at` of its row on, divided by `gain`; of a head `count` quads
+// Writes 16 × 32 values of a strip to out, from quad `at` of its row on, divided by `gain`. Of a head `count` quads
 // are left. Calls are in uniform control flow.
 fn put(subgroup: u32, lane: u32, left: Sum, right: Sum, live: bool, at: u32, count: u32, gain: f32) {
     workgroupBarrier();
