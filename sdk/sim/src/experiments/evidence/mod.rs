@@ -14,10 +14,13 @@ use serde::Serialize;
 use super::gap::Course;
 use super::{Mark, OutputArgs, Report, Series, SimulateError};
 
-/// Files of runs that `simulate gap` kept, in the folder, and what they are called beside the tables.
-const KEPT: [(&str, &str); 2] = [
+/// Files of runs that `simulate gap` kept, in the folder, and what they are called beside the tables. Neighbours of one
+/// name are one line there.
+const KEPT: [(&str, &str); 4] = [
     ("gap/tinyshakespeare.jsonl", "by document, at best"),
-    ("gap/tinyshakespeare-6m.jsonl", "so too, twice as long"),
+    ("gap/tinyshakespeare-1.5m.jsonl", "so too, 1,466 steps"),
+    ("gap/tinyshakespeare-3m.jsonl", "so too, 1,466 steps"),
+    ("gap/tinyshakespeare-6m.jsonl", "so too, 1,466 steps"),
 ];
 
 /// Settings of `simulate evidence`.
@@ -45,9 +48,15 @@ pub fn run(args: &EvidenceArgs) -> Result<Report, SimulateError> {
     let mut plots = drawn.collect::<Result<Vec<_>, _>>()?;
     // Beside what the tables say about the gap stands what the runs say that were kept.
     if let Some(plot) = plots.iter_mut().find(|plot| plot.name == pictures::GAPS) {
-        for (colour, ((_, name), course)) in (4..).zip(KEPT.iter().zip(&courses)) {
-            let (name, points) = ((*name).to_owned(), course.gaps("data-parallel"));
-            plot.series.push(Series { name, colour, mark: Mark::Dot, points });
+        for ((_, name), course) in KEPT.iter().zip(&courses) {
+            let points = course.gaps("data-parallel");
+            match plot.series.last_mut().filter(|series| series.name == *name) {
+                Some(series) => series.points.extend(points),
+                None => {
+                    let (name, colour) = ((*name).to_owned(), plot.series.len());
+                    plot.series.push(Series { name, colour, mark: Mark::Dot, points });
+                }
+            }
         }
     }
     plots.extend(courses.iter().flat_map(Course::plots));

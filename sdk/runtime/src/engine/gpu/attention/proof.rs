@@ -1,12 +1,12 @@
 //! Whether attention on units for matrices is right on a device, and faster, before it is used there.
 
 use archipelago_core::bytes::to_f32s;
+use archipelago_core::rng::Rng;
 
 use super::{Attention, GROUPS_MAX, Pass, Sizes};
 use crate::engine::gpu::program::{Builder, Dispatch, Program, Slice, buffer};
 use crate::engine::gpu::ring::Ring;
 use crate::engine::gpu::{Gpu, GpuError, kernels, params};
-use crate::rng::Rng;
 
 /// Queries that it is tried with, at most, if a window has not more: as many windows as hold them.
 const ROWS_MAX: u32 = 2048;
