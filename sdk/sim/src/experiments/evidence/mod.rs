@@ -48,15 +48,15 @@ pub fn run(args: &EvidenceArgs) -> Result<Report, SimulateError> {
     let mut plots = drawn.collect::<Result<Vec<_>, _>>()?;
     // Beside what the tables say about the gap stands what the runs say that were kept.
     if let Some(plot) = plots.iter_mut().find(|plot| plot.name == pictures::GAPS) {
+        let mut colour = 4;
         for ((_, name), course) in KEPT.iter().zip(&courses) {
             let points = course.gaps("data-parallel");
-            match plot.series.last_mut().filter(|series| series.name == *name) {
-                Some(series) => series.points.extend(points),
-                None => {
-                    let (name, colour) = ((*name).to_owned(), plot.series.len());
-                    plot.series.push(Series { name, colour, mark: Mark::Dot, points });
-                }
+            if let Some(series) = plot.series.last_mut().filter(|series| series.name == *name) {
+                series.points.extend(points);
+                continue;
             }
+            plot.series.push(Series { name: (*name).to_owned(), colour, mark: Mark::Dot, points });
+            colour += 1;
         }
     }
     plots.extend(courses.iter().flat_map(Course::plots));
