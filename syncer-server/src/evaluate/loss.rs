@@ -14,6 +14,9 @@ use crate::store::HeldOut;
 /// Windows measured at once; bounds the memory of activations.
 const WINDOWS_AT_ONCE: usize = 8;
 
+/// Held-out windows by which somebody may be blamed; constant of ours.
+pub const JUDGED_WINDOWS_MIN: usize = 8;
+
 /// Measures the loss of parameters of one model.
 pub struct LossMeter {
     model: CpuModel,
@@ -35,6 +38,12 @@ impl LossMeter {
         Ok(Self { model: CpuModel::on(frozen, spec, threads).map_err(engine)?, held_out })
     }
 
+    /// Whether it measures on as many windows as tell harm from a text that is learnt by heart.
+    #[must_use]
+    pub fn tells_harm(&self) -> bool {
+        self.held_out.tokens.len() / self.held_out.window >= JUDGED_WINDOWS_MIN
+    }
+
     /// Mean loss of `theta` over what is learnt of the held-out text, in nats per token.
     ///
     /// # Errors
@@ -48,5 +57,22 @@ impl LossMeter {
             learnt += count;
         }
         Ok((sum / learnt) as f32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use archipelago_core::model::Preset;
+
+    use super::*;
+
+    #[test]
+    fn few_windows_tell_no_harm() {
+        let tells = |windows: usize| {
+            let (spec, window) = (Preset::Tiny.model(256), 65);
+            let held_out = HeldOut { window, tokens: vec![7; windows * window] };
+            LossMeter::new(&spec, None, held_out, NonZeroUsize::MIN).unwrap().tells_harm()
+        };
+        assert!(tells(JUDGED_WINDOWS_MIN) && !tells(JUDGED_WINDOWS_MIN - 1));
     }
 }

@@ -23,7 +23,7 @@ use crate::store::HeldOut;
 
 pub use audit::{AUDITS_MAX, audit};
 pub use harm::Judge;
-pub use loss::LossMeter;
+pub use loss::{JUDGED_WINDOWS_MIN, LossMeter};
 pub use prove::{Prover, prove};
 
 /// Bytes of parameters that a text sample may read, about: each token reads all of them.
@@ -78,9 +78,17 @@ impl Evaluator {
         })
     }
 
-    /// Has `judge` look at each loss, so that what did harm is undone.
+    /// Has `judge` look at each loss, so that what did harm is undone; or nobody, where the held-out windows are so few
+    /// that what is learnt by heart elsewhere raises their loss as harm does.
     #[must_use]
     pub fn judged_by(self, judge: Judge) -> Self {
+        if !self.meter.tells_harm() {
+            tracing::warn!(
+                "nothing that does harm is undone: the held-out part of the text is shorter than {JUDGED_WINDOWS_MIN} \
+                 windows, which tell too little; give a longer text or --held-out"
+            );
+            return self;
+        }
         Self { judge: Some(judge), ..self }
     }
 
