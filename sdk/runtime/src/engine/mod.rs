@@ -24,6 +24,7 @@ mod results;
 #[cfg(feature = "cpu-portable")]
 mod team;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 #[cfg(all(feature = "cpu-portable", feature = "gpu"))]
@@ -59,6 +60,19 @@ pub trait Trainer {
 
     /// The parameters, `[len]`, to overwrite in part or whole. Moments stay as they are.
     fn params_mut(&mut self) -> &mut [f32];
+
+    /// [`Self::params`], `[len]`, for who looks at those in `ranges` only: elsewhere they may be older. It is of use
+    /// where parameters come from afar.
+    fn params_at(&mut self, ranges: &[Range<usize>]) -> &[f32] {
+        let _ = ranges;
+        self.params()
+    }
+
+    /// [`Self::params_mut`], `[len]`, for who looks at those in `ranges` only, and overwrites none but those.
+    fn params_mut_at(&mut self, ranges: &[Range<usize>]) -> &mut [f32] {
+        let _ = ranges;
+        self.params_mut()
+    }
 
     /// One optimiser step on `tokens`, `[batch, context + 1]`, row-major, at rate `lr`. Some of them are given and not
     /// learnt where [`Self::takes_given`].

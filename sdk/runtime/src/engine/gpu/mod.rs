@@ -6,6 +6,7 @@
 mod arena;
 mod attention;
 mod batch;
+mod blocking;
 mod device;
 mod error;
 mod exchange;
@@ -30,6 +31,7 @@ mod tuning;
 mod vectors;
 mod workspace;
 
+pub use blocking::{Clock, GpuTrainer, GpuTrainers};
 pub use device::{AdapterFacts, Gpu, GpuOptions, adapters};
 pub use error::GpuError;
 pub use matmul::{Best, Choice, ChoiceError, Form, Matmul, Trial, Variant};

@@ -1,16 +1,18 @@
 //! The GPU engine itself: steps and exchange on one device, for one run.
 
 mod build;
+mod loss;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use archipelago_core::bytes::to_f32s;
 pub use build::GpuSetup;
 
 use super::Gpu;
-use super::arena::Arena;
+use super::arena::{Arena, Run};
 use super::batch::BatchShape;
 use super::exchange::Exchange;
 use super::moments::Shadow;
@@ -20,7 +22,7 @@ use super::profile::{KernelTime, profile};
 use super::program::Program;
 use super::ring::Ring;
 use super::step::{STEPS_MAX, StepBuffers};
-use super::vectors::{Vectors, download, upload};
+use super::vectors::{Vectors, download, read_into, upload};
 use crate::diloco::{FragmentId, Fragments, Layout};
 use crate::engine::{Encoded, Engine, EngineError, OptimiserState, StepStats};
 use crate::model::{Adjust, Dims, InnerSpec, windows};
@@ -66,7 +68,26 @@ impl fmt::Debug for GpuEngine {
 impl GpuEngine {
     /// Overwrites the parameters with `flat`, `[len]`. Moments stay as they are.
     pub fn set_params(&mut self, flat: &[f32]) {
-        upload(&self.gpu, &self.arena, &self.vectors.theta, flat);
+        self.write_params(0..flat.len(), flat);
+    }
+
+    /// Overwrites the parameters in `range` with those of `flat`, `[len]`, there. Moments stay as they are.
+    pub(super) fn write_params(&mut self, range: Range<usize>, flat: &[f32]) {
+        upload(&self.gpu, &self.arena, &self.vectors.theta, range, flat);
+    }
+
+    /// Reads the parameters in `ranges` into the same ranges of `flat`, `[len]`, as they are after all steps taken.
+    /// `ring` is that of [`super::vectors::reader`].
+    ///
+    /// # Errors
+    /// - [`EngineError::Lost`]: the device is gone.
+    pub(super) async fn read_params(
+        &mut self,
+        ranges: &[Range<usize>],
+        ring: &mut Ring<Vec<Run>>,
+        flat: &mut [f32],
+    ) -> Result<(), EngineError> {
+        Ok(read_into(&self.gpu, &self.arena, (&self.vectors.theta, ranges), ring, flat).await?)
     }
 
     /// The parameters, `[len]`, as they are after all steps taken.

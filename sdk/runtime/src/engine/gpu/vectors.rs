@@ -1,16 +1,20 @@
 //! Vectors of one value for each parameter, on the device, and their way there and back.
 
+use std::ops::Range;
+
 use archipelago_core::bytes::copy_f32s;
 
 use super::Gpu;
-use super::arena::Arena;
+use super::arena::{Arena, Run};
 use super::error::GpuError;
 use super::moments::Moments;
-use super::program::buffer;
+use super::program::{Slice, buffer};
 use super::ring::Ring;
 
 /// Values that are read back at a time.
 const PIECE: usize = 1 << 20;
+/// How many such pieces the device copies while the host takes in one.
+const READ_AHEAD: usize = 3;
 
 /// Parameters and what belongs to each of them; one buffer for each chunk.
 #[derive(Debug)]
@@ -46,11 +50,16 @@ impl Vectors {
     }
 }
 
-/// Writes `flat`, `[len]`, to `vector`.
-pub fn upload(gpu: &Gpu, arena: &Arena, vector: &[wgpu::Buffer], flat: &[f32]) {
-    for run in arena.runs(0..flat.len()) {
+/// Writes `range` of `flat`, `[len]`, to the same range of `vector`.
+pub fn upload(gpu: &Gpu, arena: &Arena, vector: &[wgpu::Buffer], range: Range<usize>, flat: &[f32]) {
+    for run in arena.runs(range) {
         gpu.write(&run.slice(vector), &flat[run.flat]);
     }
+}
+
+/// A ring in which what [`read_into`] reads comes back, of vectors of `len`.
+pub fn reader(gpu: &Gpu, len: usize) -> Ring<Vec<Run>> {
+    Ring::new(gpu, "download", READ_AHEAD, len.clamp(1, PIECE) as u64 * 4)
 }
 
 /// Reads `vector` back, `[len]`.
@@ -64,12 +73,64 @@ pub async fn download(
     len: usize,
 ) -> Result<Vec<f32>, GpuError> {
     let mut flat = vec![0.0; len];
-    let mut ring = Ring::new(gpu, "download", 1, PIECE as u64 * 4);
-    let pieces = (0..len).step_by(PIECE).map(|first| first..len.min(first + PIECE));
-    for run in pieces.flat_map(|piece| arena.runs(piece)) {
-        ring.read(gpu, &[run.slice(vector)], ());
-        ring.ready(gpu).await?;
-        ring.next(gpu, |(), bytes| copy_f32s(bytes, &mut flat[run.flat.clone()]))?;
-    }
+    let whole = vec![0..len];
+    read_into(gpu, arena, (vector, &whole), &mut reader(gpu, len), &mut flat).await?;
     Ok(flat)
+}
+
+/// Reads `ranges` of `vector` back into the same ranges of `flat`, `[len]`. `ring` is that of [`reader`] for `len`.
+///
+/// # Errors
+/// - [`GpuError::Lost`]: the device is gone.
+pub async fn read_into(
+    gpu: &Gpu,
+    arena: &Arena,
+    (vector, ranges): (&[wgpu::Buffer], &[Range<usize>]),
+    ring: &mut Ring<Vec<Run>>,
+    flat: &mut [f32],
+) -> Result<(), GpuError> {
+    let mut loads = loads(arena, ranges).into_iter();
+    loop {
+        while !ring.is_full()
+            && let Some(load) = loads.next()
+        {
+            let slices: Vec<Slice> = load.iter().map(|run| run.slice(vector)).collect();
+            ring.read(gpu, &slices, load);
+        }
+        if ring.is_empty() {
+            return Ok(());
+        }
+        ring.ready(gpu).await?;
+        ring.next(gpu, |load, bytes| take(&load, bytes, flat))?;
+    }
+}
+
+/// The pieces of `ranges`, as many together as are read at a time.
+fn loads(arena: &Arena, ranges: &[Range<usize>]) -> Vec<Vec<Run>> {
+    let mut loads: Vec<Vec<Run>> = Vec::new();
+    let mut room = 0;
+    let cut = ranges
+        .iter()
+        .flat_map(|range| range.clone().step_by(PIECE).map(|first| first..range.end.min(first + PIECE)));
+    for run in cut.flat_map(|piece| arena.runs(piece)) {
+        let len = run.flat.len();
+        match loads.last_mut().filter(|_| len <= room) {
+            Some(load) => load.push(run),
+            None => {
+                room = PIECE;
+                loads.push(vec![run]);
+            }
+        }
+        room -= len;
+    }
+    loads
+}
+
+/// Takes in what was read of `load`.
+fn take(load: &[Run], mut bytes: &[u8], flat: &mut [f32]) {
+    for run in load {
+        let (own, rest) = bytes.split_at(run.flat.len() * 4);
+        copy_f32s(own, &mut flat[run.flat.clone()]);
+        bytes = rest;
+    }
 }

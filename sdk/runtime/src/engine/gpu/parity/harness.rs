@@ -30,6 +30,12 @@ impl Gpus {
         Ok(Self(vec![open(false, None).await?]))
     }
 
+    /// All of them.
+    #[cfg(test)]
+    pub(super) fn all(&self) -> &[Gpu] {
+        &self.0
+    }
+
     /// Calls `check` with each.
     pub(super) async fn each(&self, mut check: impl AsyncFnMut(&Gpu)) {
         for gpu in &self.0 {

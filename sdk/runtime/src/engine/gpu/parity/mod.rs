@@ -24,6 +24,8 @@ macro_rules! parity {
 
 mod adapters;
 mod attention;
+#[cfg(test)]
+mod blocking;
 mod code;
 mod embedding;
 mod engine;

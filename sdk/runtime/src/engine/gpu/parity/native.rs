@@ -4,6 +4,7 @@ use std::sync::OnceLock;
 
 use futures::executor::block_on;
 
+use super::super::Gpu;
 use super::Gpus;
 
 /// `no` skips everything that needs an adapter; any other state of it makes a missing adapter a failure.
@@ -27,5 +28,12 @@ fn gpus() -> Option<&'static Gpus> {
 pub fn run(test: impl AsyncFnOnce(&Gpus)) {
     if let Some(gpus) = gpus() {
         block_on(test(gpus));
+    }
+}
+
+/// Runs `test` on each device, if there are devices, and lets it wait for them.
+pub fn each(test: impl FnMut(&Gpu)) {
+    if let Some(gpus) = gpus() {
+        gpus.all().iter().for_each(test);
     }
 }
