@@ -58,6 +58,7 @@ fn recipe(seed: u64, machines: Vec<MachineSpec>, (batch, sync_every, steps): (u3
         is_told: false,
         lookahead: None,
         exams: true,
+        trainers: None,
     }
 }
 

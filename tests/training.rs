@@ -54,6 +54,7 @@ fn recipe(learners: u32, steps: u64) -> Recipe {
         is_told: false,
         lookahead: None,
         exams: false,
+        trainers: None,
     }
 }
 

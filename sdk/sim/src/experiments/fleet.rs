@@ -167,6 +167,7 @@ impl Observed {
             seed: self.seed,
             samples: (self.length_ms / SAMPLE_MS) as u32,
             exams: true,
+            trainers: None,
             ..usual
         })
     }

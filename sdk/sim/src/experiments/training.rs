@@ -244,6 +244,7 @@ impl TrainingArgs {
             is_told: false,
             lookahead: None,
             exams: false,
+            trainers: None,
         })
     }
 

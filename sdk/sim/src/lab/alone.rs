@@ -2,11 +2,10 @@
 
 use super::average::Average;
 use super::recipe::Sampler;
+use super::trainers::Meter;
 use super::{Corpus, LabError, Outcome, Reader, Recipe, Sample};
 use archipelago_core::model::learning_rate;
 use archipelago_core::wire::InnerSpec;
-use archipelago_runtime::engine::Trainer;
-use archipelago_runtime::engine::cpu::CpuTrainer;
 
 impl Recipe {
     /// Trains one learner alone on `tokens` tokens with the batches of all M at once: synchronous
@@ -22,11 +21,12 @@ impl Recipe {
     pub fn train_alone(&self, corpus: &Corpus, tokens: u64) -> Result<Outcome, LabError> {
         self.check()?;
         let inner = InnerSpec { batch: self.inner.batch.saturating_mul(self.learners()), ..self.inner };
-        let mut trainer = CpuTrainer::fixed(&self.model, &inner)?;
+        let mut trainer = self.base(&inner)?.boxed();
+        let mut meter = Meter::new(self)?;
         trainer.params_mut().copy_from_slice(&self.theta()?);
         let mut reader = Reader::new(&self.run_spec(corpus))?;
         let mut sampler = Sampler::new(self);
-        let mut average = Average::new(self.average, trainer.params().to_vec());
+        let mut average = Average::of(self, trainer.params().to_vec());
         let mut slow = self.lookahead.map(|lookahead| (lookahead, trainer.params().to_vec()));
         let (mut trained, mut steps) = (0, 0_u32);
         while trained < tokens {
@@ -38,16 +38,17 @@ impl Recipe {
             {
                 go_back(slow, trainer.params_mut(), lookahead.share);
             }
-            if let Some(average) = &mut average {
-                average.take(trained as f64 / tokens as f64, trainer.params());
+            let spent = trained as f64 / tokens as f64;
+            if let Some(average) = average.as_mut().filter(|average| average.is_due(spent)) {
+                average.take(spent, trainer.params());
             }
-            if sampler.is_due(trained as f64 / tokens as f64) {
-                let loss = self.measure(corpus, trainer.params())?;
+            if sampler.is_due(spent) {
+                let loss = meter.measure(corpus, trainer.params())?;
                 sampler.take(Sample { at_ms: 0, tokens: trained, loss });
             }
         }
-        let loss = self.measure(corpus, trainer.params())?;
-        let ends = self.ends(corpus, trainer.params(), average.as_ref())?;
+        let loss = meter.measure(corpus, trainer.params())?;
+        let ends = self.ends(&mut meter, corpus, trainer.params(), average.as_ref())?;
         Ok(Outcome::of_steps(loss, ends, (trained, steps), sampler.end()))
     }
 }

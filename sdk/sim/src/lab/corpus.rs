@@ -7,6 +7,7 @@ use archipelago_core::data::{self, SHARD_TOKENS_MAX, ShardForm};
 use archipelago_core::model::ModelSpec;
 use archipelago_core::token;
 use archipelago_core::wire::DataSpec;
+use archipelago_runtime::engine::Trainer;
 use archipelago_runtime::engine::cpu::CpuModel;
 
 /// Share of a corpus that is kept for measuring; constant of ours.
@@ -89,6 +90,22 @@ impl Corpus {
     /// Those of [`Self::held_out_loss`].
     pub fn test_loss(&self, model: &ModelSpec, params: &[f32]) -> Result<f32, LabError> {
         loss(model, params, &self.test)
+    }
+
+    /// The same of `text`, of which `trainer` measures all windows at once; on the CPU if it cannot measure.
+    ///
+    /// # Errors
+    /// Those of [`Self::held_out_loss`].
+    pub(super) fn loss_with(
+        trainer: &mut dyn Trainer,
+        model: &ModelSpec,
+        params: &[f32],
+        text: &[u32],
+    ) -> Result<f32, LabError> {
+        match trainer.held_out_loss(params, &windows(model, text)?.concat())? {
+            Some(found) => Ok(found),
+            None => loss(model, params, text),
+        }
     }
 }
 

@@ -1,7 +1,6 @@
 //! A trainer that does a part of its work.
 
 use archipelago_core::diloco::Layout;
-use archipelago_runtime::engine::cpu::CpuTrainer;
 use archipelago_runtime::engine::{EngineError, OptimiserState, StepStats, Trainer};
 
 /// Steps of which it takes one.
@@ -9,13 +8,13 @@ const ONE_IN: u32 = 10;
 
 /// Takes one step in ten, and says of the others that they led to what that one did.
 pub(super) struct Idler {
-    trainer: CpuTrainer,
+    trainer: Box<dyn Trainer>,
     steps: u32,
     last: StepStats,
 }
 
 impl Idler {
-    pub(super) fn new(trainer: CpuTrainer) -> Self {
+    pub(super) fn new(trainer: Box<dyn Trainer>) -> Self {
         Self { trainer, steps: 0, last: StepStats { loss: 0.0, grad_norm: 0.0, tokens: 0 } }
     }
 }

@@ -1,15 +1,15 @@
 //! What those begin with who join a run that goes on: nothing, a rate that rises, or another's moments.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::ops::Range;
 use std::rc::Rc;
 
 use super::idler::Idler;
+use super::trainers::Base;
 use super::{Joining, LabError, Recipe};
-use crate::world::MachineSpec;
 use archipelago_core::diloco::Layout;
-use archipelago_core::model::ModelSpec;
 use archipelago_core::wire::InnerSpec;
-use archipelago_runtime::engine::cpu::CpuTrainer;
 use archipelago_runtime::engine::{EngineError, OptimiserState, StepStats, Trainer};
 
 /// Steps between two copies of the donor's moments; constant of ours. A joiner's are at most so many steps old.
@@ -17,10 +17,7 @@ const COPY_STEPS: u32 = 8;
 
 /// Makes the trainers of a recipe's machines.
 pub(super) struct Newcomers {
-    model: ModelSpec,
-    inner: InnerSpec,
-    machines: Vec<MachineSpec>,
-    joining: Joining,
+    recipe: Recipe,
     /// By machine: whether it does a part of its work.
     idles: Vec<bool>,
     shelf: Rc<RefCell<Option<OptimiserState>>>,
@@ -28,9 +25,8 @@ pub(super) struct Newcomers {
 
 impl Newcomers {
     pub(super) fn new(recipe: &Recipe) -> Self {
-        let (model, inner, joining) = (recipe.model, recipe.inner, recipe.joining);
         let idles = (0..recipe.learners()).map(|machine| recipe.idles(machine)).collect();
-        Self { model, inner, machines: recipe.machines.clone(), joining, idles, shelf: Rc::default() }
+        Self { recipe: recipe.clone(), idles, shelf: Rc::default() }
     }
 
     /// Trainers are made as machines start; whether they can be is found out here.
@@ -38,37 +34,47 @@ impl Newcomers {
     /// # Errors
     /// [`LabError::Engine`]
     pub(super) fn check(&self) -> Result<(), LabError> {
-        for machine in 0..self.machines.len() {
-            self.plain(machine)?;
+        let batches: BTreeSet<u32> =
+            (0..self.recipe.machines.len()).map(|machine| self.batch(machine)).collect();
+        for batch in batches {
+            self.plain(batch)?;
         }
         Ok(())
     }
 
     /// The trainer of a machine; one is made for each life of its learner.
+    ///
+    /// # Panics
+    /// If there is no room for another one.
     pub(super) fn trainer(&self, machine: u32) -> Box<dyn Trainer> {
-        let joins = self.machines[machine as usize].starts_ms > 0;
-        let trainer = self.plain(machine as usize).expect("the same was made before");
-        if self.idles[machine as usize] {
-            return Box::new(Idler::new(trainer));
+        let (machine, joining) = (machine as usize, self.recipe.joining);
+        let joins = self.recipe.machines[machine].starts_ms > 0;
+        let trainer = self.plain(self.batch(machine)).expect("the same was made before");
+        if self.idles[machine] {
+            return Box::new(Idler::new(trainer.boxed()));
         }
-        match self.joining {
+        match joining {
             Joining::Ramp { .. } | Joining::Donor if joins || machine == 0 => {
-                let (joining, shelf) = (self.joining, Rc::clone(&self.shelf));
+                let shelf = Rc::clone(&self.shelf);
                 Box::new(Newcomer { trainer, joining, joins, steps: 0, shelf })
             }
-            _ => Box::new(trainer),
+            _ => trainer.boxed(),
         }
     }
 
-    fn plain(&self, machine: usize) -> Result<CpuTrainer, EngineError> {
-        let batch = self.machines[machine].batch.map_or(self.inner.batch, u32::from);
-        CpuTrainer::fixed(&self.model, &InnerSpec { batch, ..self.inner })
+    /// Windows of a machine's steps.
+    fn batch(&self, machine: usize) -> u32 {
+        self.recipe.machines[machine].batch.map_or(self.recipe.inner.batch, u32::from)
+    }
+
+    fn plain(&self, batch: u32) -> Result<Base, EngineError> {
+        self.recipe.base(&InnerSpec { batch, ..self.recipe.inner })
     }
 }
 
 /// A joiner, or the first machine's learner, who gives its moments to joiners.
 struct Newcomer {
-    trainer: CpuTrainer,
+    trainer: Base,
     joining: Joining,
     joins: bool,
     steps: u32,
@@ -77,49 +83,58 @@ struct Newcomer {
 
 impl Trainer for Newcomer {
     fn layout(&self) -> &Layout {
-        self.trainer.layout()
+        self.trainer.get().layout()
     }
 
     fn params(&self) -> &[f32] {
-        self.trainer.params()
+        self.trainer.get().params()
     }
 
     fn params_mut(&mut self) -> &mut [f32] {
-        self.trainer.params_mut()
+        self.trainer.get_mut().params_mut()
+    }
+
+    fn params_at(&mut self, ranges: &[Range<usize>]) -> &[f32] {
+        self.trainer.get_mut().params_at(ranges)
+    }
+
+    fn params_mut_at(&mut self, ranges: &[Range<usize>]) -> &mut [f32] {
+        self.trainer.get_mut().params_mut_at(ranges)
     }
 
     fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError> {
         if self.joins
             && self.steps == 0
+            && let Base::Fixed(trainer) = &mut self.trainer
             && let Some(moments) = &*self.shelf.borrow()
         {
-            self.trainer.resume(moments)?;
+            trainer.resume(moments)?;
         }
         self.steps = self.steps.saturating_add(1);
         let share = match self.joining {
             Joining::Ramp { steps } if self.joins => (self.steps as f32 / steps.max(1) as f32).min(1.0),
             _ => 1.0,
         };
-        let stats = self.trainer.step(tokens, lr * share)?;
+        let stats = self.trainer.get_mut().step(tokens, lr * share)?;
         if !self.joins && self.joining == Joining::Donor && self.steps.is_multiple_of(COPY_STEPS) {
-            *self.shelf.borrow_mut() = self.trainer.moments();
+            *self.shelf.borrow_mut() = self.trainer.get().moments();
         }
         Ok(stats)
     }
 
     fn take_seen(&mut self) -> Vec<u64> {
-        self.trainer.take_seen()
+        self.trainer.get_mut().take_seen()
     }
 
     fn takes_given(&self) -> bool {
-        self.trainer.takes_given()
+        self.trainer.get().takes_given()
     }
 
     fn moments(&self) -> Option<OptimiserState> {
-        self.trainer.moments()
+        self.trainer.get().moments()
     }
 
     fn describe(&self) -> String {
-        self.trainer.describe()
+        self.trainer.get().describe()
     }
 }

@@ -3,6 +3,7 @@
 use std::num::NonZeroU16;
 
 use super::recipe::Sampler;
+use super::trainers::Meter;
 use super::{Corpus, LabError, Outcome, Reader, Recipe, Sample};
 use archipelago_core::diloco::{
     Codec, FragmentState, Fragments, MergeJob, OuterSpec, Summing, Version, Weighted,
@@ -10,7 +11,6 @@ use archipelago_core::diloco::{
 use archipelago_core::model::{layout, learning_rate};
 use archipelago_core::wire::{Code, ExchangeSpec, FragmentId, LearnerId, Round};
 use archipelago_runtime::engine::Trainer;
-use archipelago_runtime::engine::cpu::CpuTrainer;
 
 /// All of the model.
 const WHOLE: FragmentId = FragmentId(0);
@@ -31,10 +31,11 @@ impl Recipe {
         let start = self.theta()?;
         let mut learners = Vec::new();
         for _ in 0..self.learners() {
-            let mut trainer = CpuTrainer::fixed(&self.model, &inner)?;
+            let mut trainer = self.base(&inner)?.boxed();
             trainer.params_mut().copy_from_slice(&start);
             learners.push(trainer);
         }
+        let mut meter = Meter::new(self)?;
         let mut whole = Whole::new(self, start)?;
         let mut reader = Reader::new(&self.run_spec(corpus))?;
         let mut sampler = Sampler::new(self);
@@ -51,12 +52,12 @@ impl Recipe {
                 whole.merge(&mut learners, outer, self)?;
             }
             if sampler.is_due(trained as f64 / tokens as f64) {
-                let loss = self.measure(corpus, &whole.theta)?;
+                let loss = meter.measure(corpus, &whole.theta)?;
                 sampler.take(Sample { at_ms: 0, tokens: trained, loss });
             }
         }
-        let loss = self.measure(corpus, &whole.theta)?;
-        let ends = self.ends(corpus, &whole.theta, None)?;
+        let loss = meter.measure(corpus, &whole.theta)?;
+        let ends = self.ends(&mut meter, corpus, &whole.theta, None)?;
         let rounds = whole.state.version.0;
         let updates_merged = rounds * u64::from(self.learners());
         let outcome = Outcome::of_steps(loss, ends, (trained, steps), sampler.end());
@@ -96,12 +97,12 @@ impl Whole {
     /// Merges what `learners` have, who all go on from there.
     fn merge(
         &mut self,
-        learners: &mut [CpuTrainer],
+        learners: &mut [Box<dyn Trainer>],
         outer: OuterSpec,
         recipe: &Recipe,
     ) -> Result<(), LabError> {
         let segments = self.fragments.segments(WHOLE).unwrap_or_default().to_vec();
-        let update = |(learner, trainer): (u32, &CpuTrainer)| {
+        let update = |(learner, trainer): (u32, &Box<dyn Trainer>)| {
             let apart = self.theta.iter().zip(trainer.params()).map(|(theta, own)| theta - own);
             let apart = self.fragments.gather(WHOLE, &apart.collect::<Vec<f32>>());
             let body = self.codec.encode(&segments, &apart);

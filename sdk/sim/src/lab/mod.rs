@@ -4,7 +4,8 @@
 //! A [`Recipe`] says what is trained, on which machines and for how long; a [`Corpus`] what on. One
 //! recipe leads to one [`Outcome`]: loss answers to quorum, grace, codes and faults as it would in the
 //! world, and nothing depends on how fast this machine is, or which one it is: all training here is
-//! [`archipelago_runtime::engine::cpu::CpuTrainer::fixed`]. Beside it, [`Recipe::train_alone`] is
+//! [`archipelago_runtime::engine::cpu::CpuTrainer::fixed`], unless the recipe brings [`Trainers`] of its own, as of a
+//! GPU. Beside it, [`Recipe::train_alone`] is
 //! synchronous data-parallel training from the same parameters over the same text.
 
 mod alone;
@@ -21,6 +22,7 @@ mod reader;
 mod recipe;
 mod shown;
 mod together;
+mod trainers;
 
 pub use corpus::Corpus;
 pub use cosines::{Cosines, Part};
@@ -29,6 +31,7 @@ pub use noticed::{Noticed, Treated};
 pub(crate) use reader::Reader;
 pub use recipe::{Budget, Ends, Joining, Lookahead, Outcome, Recipe, Sample, Spent, reference_model};
 pub use shown::MachineShown;
+pub use trainers::Trainers;
 
 use crate::world::Violation;
 use archipelago_core::data::SplitError;
@@ -54,6 +57,9 @@ pub enum LabError {
     /// No honest machine, or a budget of nothing.
     #[error("an experiment needs at least one honest machine and a budget above 0")]
     Nothing,
+    /// Moments are handed on, and not on the CPU.
+    #[error("joiners get the moments of another learner on the CPU only: let them begin with none")]
+    Donor,
     /// The shape is no model, or the optimiser's numbers are out of range.
     #[error(transparent)]
     Model(#[from] ModelError),

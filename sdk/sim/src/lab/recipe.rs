@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::average::Average;
+use super::trainers::{Meter, Trainers};
 use super::{Corpus, Cosines, LabError, MachineShown, Noticed};
 use crate::world::{Fault, Harm, Lie, LookSpec, MachineSpec, Poison};
 use archipelago_core::data::BYTE_VOCAB;
@@ -32,7 +33,7 @@ pub enum Joining {
         /// Steps of the joiner until it has the run's rate.
         steps: u32,
     },
-    /// AdamW's moments of the learner on the first machine. Nobody counts their bytes.
+    /// AdamW's moments of the learner on the first machine. Nobody counts their bytes. On the CPU only.
     Donor,
 }
 
@@ -88,6 +89,9 @@ pub struct Recipe {
     /// Whether single updates are tried on the text that they were trained on, and who does not show that it trains is
     /// suspected, as by a server that has the time to look at all that it wants to.
     pub exams: bool,
+    /// What trains and measures; [`archipelago_runtime::engine::cpu::CpuTrainer::fixed`] where this is `None`. Exams are
+    /// on the CPU all the same.
+    pub trainers: Option<Arc<dyn Trainers>>,
 }
 
 /// The shape of the independent model of the method that our results are set beside: two layers of
@@ -263,20 +267,14 @@ impl Recipe {
     }
 
     /// # Errors
-    /// [`LabError::Nothing`]
+    /// [`LabError::Nothing`] and [`LabError::Donor`].
     pub(super) fn check(&self) -> Result<(), LabError> {
+        if self.trainers.is_some() && self.joining == Joining::Donor {
+            return Err(LabError::Donor);
+        }
         let honest = (0..self.learners()).any(|machine| !self.is_hostile(machine));
         let nothing = !honest || matches!(self.budget, Budget::Tokens(0) | Budget::Ms(0));
         if nothing { Err(LabError::Nothing) } else { Ok(()) }
-    }
-
-    /// Held-out loss of `params`, `[len]`, in nats per token.
-    ///
-    /// # Errors
-    /// [`LabError::NotFinite`], and those of [`Corpus::held_out_loss`].
-    pub(super) fn measure(&self, corpus: &Corpus, params: &[f32]) -> Result<f32, LabError> {
-        let loss = corpus.held_out_loss(&self.model, params)?;
-        if loss.is_finite() { Ok(loss) } else { Err(LabError::NotFinite { seed: self.seed, loss }) }
     }
 
     /// What [`Ends`] says of `params`, `[len]`, and of what was averaged.
@@ -285,17 +283,17 @@ impl Recipe {
     /// Those of [`Corpus::held_out_loss`].
     pub(super) fn ends(
         &self,
+        meter: &mut Meter,
         corpus: &Corpus,
         params: &[f32],
         average: Option<&Average>,
     ) -> Result<Ends, LabError> {
-        let test = |params: &[f32]| corpus.test_loss(&self.model, params);
         let averaged = average.map(|average| average.params.as_slice());
         let told = averaged.filter(|_| self.is_told);
         Ok(Ends {
-            averaged: averaged.map(|params| corpus.held_out_loss(&self.model, params)).transpose()?,
-            test: self.is_told.then(|| test(params)).transpose()?,
-            averaged_test: told.map(test).transpose()?,
+            averaged: averaged.map(|params| meter.held_out(corpus, params)).transpose()?,
+            test: self.is_told.then(|| meter.test(corpus, params)).transpose()?,
+            averaged_test: told.map(|params| meter.test(corpus, params)).transpose()?,
         })
     }
 

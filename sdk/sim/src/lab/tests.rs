@@ -40,6 +40,7 @@ fn recipe() -> Recipe {
         is_told: false,
         lookahead: None,
         exams: false,
+        trainers: None,
     }
 }
 

@@ -6,6 +6,7 @@ use super::examiner::Examiner;
 use super::joining::Newcomers;
 use super::noticed::Watcher;
 use super::recipe::Sampler;
+use super::trainers::Meter;
 use super::{Budget, Corpus, Ends, LabError, Outcome, Recipe, Sample, Spent};
 use crate::world::{Fault, MachineStatus, ShellSpec, World, WorldSpec};
 use archipelago_core::diloco::syncer::Syncer;
@@ -59,7 +60,7 @@ impl Recipe {
         }
     }
 
-    fn spent_at_last(&self, world: &World, corpus: &Corpus) -> Result<Spent, LabError> {
+    fn spent_at_last(&self, meter: &mut Meter, world: &World, corpus: &Corpus) -> Result<Spent, LabError> {
         let syncer = world.syncer().expect("no fault of a recipe ends the syncer");
         let fragments = syncer.fragments();
         let mut hat = vec![0.0; layout(&self.model)?.len()];
@@ -67,7 +68,7 @@ impl Recipe {
             let (_, values) = syncer.hat(p).expect("nothing is being merged");
             fragments.scatter(p, &values, &mut hat);
         }
-        let loss = self.measure(corpus, &hat)?;
+        let loss = meter.measure(corpus, &hat)?;
         let tokens = self.tokens(&world.machines());
         Ok(Spent { loss, tokens, tokens_merged: syncer.status().tokens_merged })
     }
@@ -96,6 +97,7 @@ struct Course<'a> {
     world: World,
     sampler: Sampler,
     average: Option<Average>,
+    meter: Meter,
     watcher: Watcher,
     cosines: Option<Collector>,
     examiner: Option<Examiner>,
@@ -105,8 +107,8 @@ impl<'a> Course<'a> {
     fn new(recipe: &'a Recipe, corpus: &'a Corpus) -> Result<Self, LabError> {
         let mut world = recipe.world(corpus)?;
         if let Some(spec) = recipe.undo {
-            let (model, corpus) = (recipe.model, corpus.clone());
-            let loss = move |theta: &[f32]| corpus.held_out_loss(&model, theta).map_or(f64::NAN, f64::from);
+            let (mut meter, corpus) = (Meter::new(recipe)?, corpus.clone());
+            let loss = move |theta: &[f32]| meter.held_out(&corpus, theta).map_or(f64::NAN, f64::from);
             world.watch_loss(spec, Box::new(loss));
         }
         let mut cosines = None;
@@ -117,8 +119,9 @@ impl<'a> Course<'a> {
         let is_hostile = (0..recipe.learners()).map(|machine| recipe.is_hostile(machine)).collect();
         let (sampler, watcher) = (Sampler::new(recipe), Watcher::new(is_hostile));
         let examiner = recipe.exams.then(|| Examiner::new(recipe, corpus, &mut world)).transpose()?;
-        let average = Average::new(recipe.average, recipe.theta()?);
-        Ok(Self { recipe, corpus, world, sampler, average, watcher, cosines, examiner })
+        let average = Average::of(recipe, recipe.theta()?);
+        let meter = Meter::new(recipe)?;
+        Ok(Self { recipe, corpus, world, sampler, average, meter, watcher, cosines, examiner })
     }
 
     /// Until the budget is spent.
@@ -138,10 +141,10 @@ impl<'a> Course<'a> {
             if self.sampler.is_due(spent)
                 && let Some(theta) = self.world.syncer().and_then(|syncer| syncer.theta())
             {
-                let loss = recipe.measure(self.corpus, &theta)?;
+                let loss = self.meter.measure(self.corpus, &theta)?;
                 self.sampler.take(Sample { at_ms: now_ms, tokens, loss });
             }
-            if let Some(average) = &mut self.average
+            if let Some(average) = self.average.as_mut().filter(|average| average.is_due(spent.min(1.0)))
                 && let Some(theta) = self.world.syncer().and_then(Syncer::theta)
             {
                 average.take(spent.min(1.0), &theta);
@@ -188,15 +191,15 @@ impl<'a> Course<'a> {
         }
         let virtual_ms = self.world.now().0;
         let grace_ms = self.world.status().map_or(0, |status| status.grace_ms);
-        let spent = recipe.spent_at_last(&self.world, self.corpus)?;
+        let spent = recipe.spent_at_last(&mut self.meter, &self.world, self.corpus)?;
         self.world.inject(Fault::Finish);
         if !self.world.run_until(FINISH_MS_MAX, 100, World::is_finished) {
             return Err(still(&self.world));
         }
         self.world.check().map_err(|violation| LabError::Violation { seed, violation })?;
         let theta = self.world.syncer().and_then(Syncer::theta).expect("nothing is merged any more");
-        let loss = recipe.measure(self.corpus, &theta)?;
-        let ends = recipe.ends(self.corpus, &theta, self.average.as_ref())?;
+        let loss = self.meter.measure(self.corpus, &theta)?;
+        let ends = recipe.ends(&mut self.meter, self.corpus, &theta, self.average.as_ref())?;
         Ok(Outcome { ends, grace_ms, spent, virtual_ms, ..self.outcome(loss) })
     }
 
@@ -204,7 +207,7 @@ impl<'a> Course<'a> {
     fn broken(mut self, error: &LabError) -> Result<Outcome, LabError> {
         self.settle();
         let theta = self.world.syncer().and_then(Syncer::theta);
-        let loss = theta.and_then(|theta| self.recipe.measure(self.corpus, &theta).ok());
+        let loss = theta.and_then(|theta| self.meter.measure(self.corpus, &theta).ok());
         Ok(Outcome { broken: Some(error.to_string()), ..self.outcome(loss.unwrap_or(f32::INFINITY)) })
     }
 

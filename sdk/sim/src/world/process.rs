@@ -2,12 +2,13 @@
 
 use std::collections::VecDeque;
 use std::num::{NonZeroU16, NonZeroU32};
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::Poison;
 use super::clock::Clock;
 use super::ghosts::Ghosts;
-use archipelago_core::diloco::{Codec, Fragments, Replica};
+use archipelago_core::diloco::{Codec, Fragments, Replica, Segment};
 use archipelago_core::member::{Batch, End, Input, Member, MemberConfig, Output, Step};
 use archipelago_core::wire::{Bye, CloseCode, ConnId, FragmentId, Message, Millis, RunSpec, Version};
 use archipelago_runtime::engine::{EngineError, Trainer};
@@ -274,30 +275,37 @@ impl Process {
 
     /// What concerns parameters only.
     fn work(&mut self, now: Millis, output: Output) {
-        let Some(Workshop { trainer, replica, .. }) = &mut self.workshop else { return };
+        let Some(Workshop { trainer, fragments, replica }) = &mut self.workshop else { return };
+        let ranges = |fragment| -> Vec<Range<usize>> {
+            fragments.segments(fragment).unwrap_or_default().iter().map(Segment::range).collect()
+        };
         match output {
-            Output::Encode { serial, fragment } => match replica.encode(fragment, trainer.params()) {
-                Ok(body) => {
-                    let digest = replica.digest(fragment);
-                    self.ghosts.iter_mut().for_each(|ghosts| ghosts.encode(fragment, serial));
-                    self.take_now(now, Input::Encoded { serial, fragment, body, digest });
+            Output::Encode { serial, fragment } => {
+                match replica.encode(fragment, trainer.params_at(&ranges(fragment))) {
+                    Ok(body) => {
+                        let digest = replica.digest(fragment);
+                        self.ghosts.iter_mut().for_each(|ghosts| ghosts.encode(fragment, serial));
+                        self.take_now(now, Input::Encoded { serial, fragment, body, digest });
+                    }
+                    // A step may end in parameters that are too large for a number.
+                    Err(error) => self.fail(now, &error.into()),
                 }
-                // A step may end in parameters that are too large for a number.
-                Err(error) => self.fail(now, &error.into()),
-            },
+            }
             Output::Include { fragment } => {
-                replica.include(fragment, trainer.params_mut()).expect("the core coded it before");
+                replica
+                    .include(fragment, trainer.params_mut_at(&ranges(fragment)))
+                    .expect("the core coded it before");
                 self.ghosts.iter_mut().for_each(|ghosts| ghosts.include(fragment));
             }
             Output::Apply { fragment, body } => {
                 replica
-                    .apply(fragment, &body, trainer.params_mut())
+                    .apply(fragment, &body, trainer.params_mut_at(&ranges(fragment)))
                     .expect("the core checked base and checksum");
                 self.ghosts.iter_mut().for_each(|ghosts| ghosts.apply(fragment, true));
             }
             Output::Load { fragment, values, keep } => {
                 replica
-                    .load(fragment, &values, keep, trainer.params_mut())
+                    .load(fragment, &values, keep, trainer.params_mut_at(&ranges(fragment)))
                     .expect("the world serves whole fragments");
                 self.ghosts.iter_mut().for_each(|ghosts| ghosts.apply(fragment, keep));
             }

@@ -1,0 +1,115 @@
+//! What a lab trains and measures with.
+
+use std::fmt::Debug;
+
+use super::{Corpus, LabError, Recipe};
+use archipelago_core::model::ModelSpec;
+use archipelago_core::wire::InnerSpec;
+use archipelago_runtime::engine::cpu::CpuTrainer;
+use archipelago_runtime::engine::{EngineError, Trainer};
+
+/// Windows of a batch of those that measure.
+const MEASURED_WINDOWS: u32 = 32;
+
+/// Where a lab's trainers come from in place of [`CpuTrainer::fixed`]: a GPU of the program's.
+pub trait Trainers: Debug + Send + Sync {
+    /// A trainer with parameters of any value and moments of 0, whose batch is that of `inner`. It takes tokens that are
+    /// given, and its [`Trainer::held_out_loss`] measures.
+    ///
+    /// # Errors
+    /// [`EngineError`]: the model is none, or there is no room for it.
+    fn trainer(&self, model: &ModelSpec, inner: &InnerSpec) -> Result<Box<dyn Trainer>, EngineError>;
+}
+
+/// A trainer of a recipe's.
+pub(super) enum Base {
+    /// One whose moments can be replaced.
+    Fixed(CpuTrainer),
+    Other(Box<dyn Trainer>),
+}
+
+impl Base {
+    pub(super) fn boxed(self) -> Box<dyn Trainer> {
+        match self {
+            Self::Fixed(trainer) => Box::new(trainer),
+            Self::Other(trainer) => trainer,
+        }
+    }
+
+    pub(super) fn get(&self) -> &dyn Trainer {
+        match self {
+            Self::Fixed(trainer) => trainer,
+            Self::Other(trainer) => &**trainer,
+        }
+    }
+
+    pub(super) fn get_mut(&mut self) -> &mut dyn Trainer {
+        match self {
+            Self::Fixed(trainer) => trainer,
+            Self::Other(trainer) => &mut **trainer,
+        }
+    }
+}
+
+impl Recipe {
+    /// A trainer of what this recipe trains with, for steps of `inner`.
+    ///
+    /// # Errors
+    /// [`EngineError`]
+    pub(super) fn base(&self, inner: &InnerSpec) -> Result<Base, EngineError> {
+        match &self.trainers {
+            None => Ok(Base::Fixed(CpuTrainer::fixed(&self.model, inner)?)),
+            Some(trainers) => Ok(Base::Other(trainers.trainer(&self.model, inner)?)),
+        }
+    }
+}
+
+/// Measures losses on text that is not trained on, with what a recipe trains with.
+pub(super) struct Meter {
+    model: ModelSpec,
+    seed: u64,
+    /// `None` for [`Corpus::held_out_loss`].
+    trainer: Option<Box<dyn Trainer>>,
+}
+
+impl Meter {
+    /// # Errors
+    /// [`LabError::Engine`]
+    pub(super) fn new(recipe: &Recipe) -> Result<Self, LabError> {
+        let inner = InnerSpec { batch: MEASURED_WINDOWS, ..recipe.inner };
+        let make = |trainers: &dyn Trainers| trainers.trainer(&recipe.model, &inner);
+        let trainer = recipe.trainers.as_deref().map(make).transpose()?;
+        Ok(Self { model: recipe.model, seed: recipe.seed, trainer })
+    }
+
+    /// Held-out loss of `params`, `[len]`, in nats per token.
+    ///
+    /// # Errors
+    /// [`LabError::NotFinite`], and those of [`Corpus::held_out_loss`].
+    pub(super) fn measure(&mut self, corpus: &Corpus, params: &[f32]) -> Result<f32, LabError> {
+        let loss = self.held_out(corpus, params)?;
+        if loss.is_finite() { Ok(loss) } else { Err(LabError::NotFinite { seed: self.seed, loss }) }
+    }
+
+    /// The same, whatever it is.
+    ///
+    /// # Errors
+    /// Those of [`Corpus::held_out_loss`].
+    pub(super) fn held_out(&mut self, corpus: &Corpus, params: &[f32]) -> Result<f32, LabError> {
+        match &mut self.trainer {
+            None => corpus.held_out_loss(&self.model, params),
+            Some(trainer) => Corpus::loss_with(&mut **trainer, &self.model, params, &corpus.held_out),
+        }
+    }
+
+    /// Loss of `params`, `[len]`, on [`Corpus::test`], in nats per token.
+    ///
+    /// # Errors
+    /// Those of [`Corpus::test_loss`].
+    pub(super) fn test(&mut self, corpus: &Corpus, params: &[f32]) -> Result<f32, LabError> {
+        match &mut self.trainer {
+            None => corpus.test_loss(&self.model, params),
+            Some(trainer) => Corpus::loss_with(&mut **trainer, &self.model, params, &corpus.test),
+        }
+    }
+}
