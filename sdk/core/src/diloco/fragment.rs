@@ -203,8 +203,11 @@ impl Fragments {
     /// Copies the values of `fragment` out of the flat vector, `[len]` → `[fragment_len]`.
     #[must_use]
     pub fn gather(&self, fragment: FragmentId, flat: &[f32]) -> Vec<f32> {
-        let segments = self.segments(fragment).unwrap_or_default();
-        segments.iter().flat_map(|segment| &flat[segment.range()]).copied().collect()
+        let mut values = Vec::with_capacity(self.len(fragment));
+        for segment in self.segments(fragment).unwrap_or_default() {
+            values.extend_from_slice(&flat[segment.range()]);
+        }
+        values
     }
 
     /// Copies `values`, `[fragment_len]`, to their places in the flat vector, `[len]`.

@@ -65,6 +65,14 @@ pub fn round(values: &mut [f32]) {
     }
 }
 
+/// Adds `hat` to `values`, of one length, and rounds each sum with [`nearest`].
+#[cfg_attr(feature = "simd", multiversion::multiversion(targets = "simd"))]
+pub(crate) fn add(values: &mut [f32], hat: &[f32]) {
+    for (value, hat) in values.iter_mut().zip(hat) {
+        *value = nearest(*value + hat);
+    }
+}
+
 /// The bytes of `values`, [`BYTES`] for each, the least significant first. Values that [`nearest`] gave come back
 /// from [`from_bytes`] to the bit, others as what it gives.
 #[cfg_attr(feature = "simd", multiversion::multiversion(targets = "simd"))]

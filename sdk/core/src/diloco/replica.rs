@@ -211,9 +211,7 @@ impl Replica {
         let mut rest = values.as_mut_slice();
         for segment in segments {
             let (head, tail) = rest.split_at_mut(segment.len as usize);
-            for (value, hat) in head.iter_mut().zip(&self.hat[segment.range()]) {
-                *value = halves::nearest(*value + hat);
-            }
+            halves::add(head, &self.hat[segment.range()]);
             rest = tail;
         }
         self.take(fragment, &values, kept_share(self.policy), theta);

@@ -5,6 +5,7 @@
 //! words.
 
 mod bandwidth;
+mod engine;
 mod error;
 mod evidence;
 mod failures;

@@ -43,7 +43,7 @@ pub struct TrainingArgs {
     /// Built-in text to train on
     #[arg(long, value_name = "NAME", value_enum, default_value_t = BuiltIn::Grammar, help_heading = "Training")]
     pub text: BuiltIn,
-    /// Shape of the model: reference (2 layers of width 64, context 64), tiny or small
+    /// Shape of the model: reference (2 layers of width 64, context 64), tiny, small, or medium and more with a GPU
     #[arg(long, value_name = "NAME", default_value = "reference", help_heading = "Training")]
     pub preset: String,
     /// Tokens in a window (a multiple of 8), in place of those of --preset

@@ -3,9 +3,15 @@
 use super::*;
 use crate::world::{Fault, Lie, LookSpec, MachineSpec, Poison};
 use archipelago_core::data::grammar;
+use archipelago_core::diloco::Layout;
 use archipelago_core::diloco::syncer::SyncerConfig;
+use archipelago_core::model::ModelSpec;
 use archipelago_core::model::Preset;
 use archipelago_core::wire::{ApplyPolicy, Code, ExchangeSpec, InnerSpec};
+use archipelago_runtime::engine::cpu::{CpuModel, CpuTrainer};
+use archipelago_runtime::engine::{EngineError, StepStats, Trainer};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 fn corpus() -> Corpus {
     Corpus::new(grammar::generate(1, 20_000).as_bytes()).unwrap()
@@ -212,4 +218,79 @@ fn harm_is_found_and_undone_in_real_training() {
     let blamed: usize = undone.harms.iter().map(|harm| harm.culprits.len()).sum();
     assert_eq!((blamed, undone.noticed.honest.closed), (1, 0), "{:?}", undone.harms);
     assert!(undone.loss < 1.02 * clean.loss, "{} {} {}", clean.loss, undone.loss, harmed.loss);
+}
+
+/// The trainers of the CPU, from elsewhere.
+#[derive(Debug, Default)]
+struct Elsewhere {
+    made: AtomicU32,
+    measured: Arc<AtomicU32>,
+}
+
+struct Borrowed {
+    trainer: CpuTrainer,
+    model: CpuModel,
+    measured: Arc<AtomicU32>,
+}
+
+impl Trainers for Elsewhere {
+    fn trainer(&self, model: &ModelSpec, inner: &InnerSpec) -> Result<Box<dyn Trainer>, EngineError> {
+        self.made.fetch_add(1, Ordering::Relaxed);
+        let (trainer, measured) = (CpuTrainer::fixed(model, inner)?, Arc::clone(&self.measured));
+        Ok(Box::new(Borrowed { trainer, model: CpuModel::fixed(model)?, measured }))
+    }
+
+    fn check(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
+}
+
+impl Trainer for Borrowed {
+    fn layout(&self) -> &Layout {
+        self.trainer.layout()
+    }
+    fn params(&self) -> &[f32] {
+        self.trainer.params()
+    }
+    fn params_mut(&mut self) -> &mut [f32] {
+        self.trainer.params_mut()
+    }
+    fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError> {
+        self.trainer.step(tokens, lr)
+    }
+    fn held_out_loss(&mut self, params: &[f32], windows: &[u32]) -> Result<Option<f32>, EngineError> {
+        self.measured.fetch_add(1, Ordering::Relaxed);
+        Ok(Some(self.model.loss(params, windows)?))
+    }
+    fn takes_given(&self) -> bool {
+        true
+    }
+    fn describe(&self) -> String {
+        self.trainer.describe()
+    }
+}
+
+/// Whoever trains, it is the same run: all ways of training take their trainers from where the recipe says, and measure
+/// with them.
+#[test]
+fn trainers_may_come_from_elsewhere() {
+    type Way = fn(&Recipe, &Corpus) -> Result<Outcome, LabError>;
+    let (corpus, plain) = (corpus(), Recipe { samples: 2, ..recipe() });
+    let ways: [(Way, u32); 3] = [
+        (Recipe::train, 2),
+        (|recipe, corpus| recipe.train_alone(corpus, 2 * 40 * 64), 1),
+        (|recipe, corpus| recipe.train_in_lockstep(corpus, 2 * 40 * 64), 2),
+    ];
+    for (train, learners) in ways {
+        let elsewhere = Arc::new(Elsewhere::default());
+        let recipe = Recipe { trainers: Some(elsewhere.clone()), ..plain.clone() };
+        let (ours, theirs) = (train(&plain, &corpus).unwrap(), train(&recipe, &corpus).unwrap());
+        assert!((ours.loss - theirs.loss).abs() < 1e-5, "{} {}", ours.loss, theirs.loss);
+        let steps = |outcome: &Outcome| (outcome.tokens, outcome.rounds, outcome.updates_merged);
+        assert_eq!(steps(&ours), steps(&theirs));
+        assert!(elsewhere.made.load(Ordering::Relaxed) > learners, "one more measures");
+        assert!(elsewhere.measured.load(Ordering::Relaxed) >= 3);
+        let donor = Recipe { joining: Joining::Donor, ..recipe };
+        assert!(matches!(train(&donor, &corpus), Err(LabError::Donor)));
+    }
 }

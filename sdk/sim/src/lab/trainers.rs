@@ -19,6 +19,12 @@ pub trait Trainers: Debug + Send + Sync {
     /// # Errors
     /// [`EngineError`]: the model is none, or there is no room for it.
     fn trainer(&self, model: &ModelSpec, inner: &InnerSpec) -> Result<Box<dyn Trainer>, EngineError>;
+
+    /// Whether what they run on is there and works: where it does not, what failed says nothing of the recipe.
+    ///
+    /// # Errors
+    /// [`EngineError::Lost`] and others: it is of no use any more.
+    fn check(&self) -> Result<(), EngineError>;
 }
 
 /// A trainer of a recipe's.

@@ -11,12 +11,16 @@ use super::owner::Orders;
 use super::receipts::Receipts;
 use super::spans::Spans;
 use super::told::Told;
+use archipelago_core::bytes::from_f32s;
 use archipelago_core::diloco::MergeOutcome;
 use archipelago_core::diloco::syncer::{Event, Syncer};
 use archipelago_core::diloco::{Decision, FragmentState, Verified};
 use archipelago_core::wire::{
     ConnId, Fate, FragmentId, LearnerId, Message, Millis, Round, Serial, Update, Version,
 };
+
+/// Values that are digested at a time.
+const DIGESTED: usize = 1 << 12;
 
 /// What is true of a run, from outside.
 #[derive(Clone)]
@@ -35,7 +39,7 @@ pub(super) struct Audit {
     pub(super) merged: BTreeMap<(LearnerId, FragmentId, Serial), u64>,
     /// What each version stands for, for ever.
     contents: BTreeMap<(FragmentId, Version), u64>,
-    /// The same with Θ and the momentum.
+    /// The same of Θ and the momentum together.
     wholes: BTreeMap<(FragmentId, Version), u64>,
     /// Who is behind each connection of this syncer process.
     pub(super) learners: BTreeMap<ConnId, LearnerId>,
@@ -218,13 +222,11 @@ impl Audit {
     /// A merge job is done.
     pub(super) fn on_outcome(&mut self, outcome: &MergeOutcome) {
         let MergeOutcome { round, fragment, state, .. } = outcome;
-        let values = state.theta.iter().chain(&*state.hat).chain(&*state.momentum);
-        if !values.clone().all(|value| value.is_finite()) {
+        let vectors = [&state.theta, &state.hat, &state.momentum];
+        if !vectors.iter().all(|vector| vector.iter().all(|value| value.is_finite())) {
             self.verify(Err(Violation::NotFinite { fragment: *fragment, round: *round }));
         }
-        for value in values {
-            self.trace.update(value.to_bits().to_le_bytes());
-        }
+        vectors.iter().for_each(|vector| digest(&mut self.trace, vector));
         self.note_content(*fragment, state);
     }
 
@@ -351,7 +353,7 @@ impl Audit {
     pub(super) fn note_content(&mut self, fragment: FragmentId, state: &FragmentState) {
         let version = state.version;
         let content = content(&state.hat);
-        let whole = content_of(&[&state.theta, &state.hat, &state.momentum]);
+        let whole = content_of(&[&state.theta, &state.momentum]);
         let is_other = |before: u64| before != whole;
         if self.wholes.insert((fragment, version), whole).is_some_and(is_other) {
             self.verify(Err(Violation::TwoContents { fragment, version }));
@@ -372,12 +374,15 @@ fn content(values: &[f32]) -> u64 {
     content_of(&[values])
 }
 
+/// Goes on with the values' bits, many at a time: one by one takes twice as long.
+fn digest(sha: &mut Sha256, values: &[f32]) {
+    values.chunks(DIGESTED).for_each(|values| sha.update(from_f32s(values)));
+}
+
 /// First 8 bytes of the SHA-256 of the values' bits.
 fn content_of(vectors: &[&[f32]]) -> u64 {
     let mut sha = Sha256::new();
-    for value in vectors.iter().copied().flatten() {
-        sha.update(value.to_bits().to_le_bytes());
-    }
+    vectors.iter().for_each(|vector| digest(&mut sha, vector));
     let digest = sha.finalize();
     u64::from_be_bytes(digest[..8].try_into().expect("SHA-256 has 32 bytes"))
 }

@@ -315,7 +315,12 @@ impl Tape {
 
 /// Bodies as they are stored, each after its length.
 fn framed(bodies: &[Arc<Vec<u8>>]) -> Vec<u8> {
-    bodies.iter().flat_map(|body| [&(body.len() as u32).to_le_bytes()[..], &body[..]].concat()).collect()
+    let mut bytes = Vec::with_capacity(bodies.iter().map(|body| 4 + body.len()).sum());
+    for body in bodies {
+        bytes.extend((body.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(body);
+    }
+    bytes
 }
 
 /// Where the last transaction that is whole begins.

@@ -10,13 +10,16 @@ mod key;
 mod plan;
 mod tell;
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use archipelago_cli::within;
+use archipelago_runtime::engine::EngineError;
 use archipelago_sim::lab::LabError;
 use serde::Serialize;
 
+use super::engine::{Engine, EngineArgs};
 use super::text::Text;
 use super::training::{LEARNERS_MAX, TrainingArgs};
 use super::{CommonArgs, Report, pool};
@@ -64,6 +67,9 @@ pub struct GapArgs {
     pub minutes: Option<u32>,
     #[command(flatten)]
     #[serde(flatten)]
+    pub engine: EngineArgs,
+    #[command(flatten)]
+    #[serde(flatten)]
     pub training: TrainingArgs,
     #[command(flatten)]
     #[serde(flatten)]
@@ -81,7 +87,7 @@ pub fn run(args: &GapArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, Sim
     let until = args.minutes.map(|minutes| now() + Duration::from_secs(60 * u64::from(minutes)));
     let text = Text::read(&args.training)?;
     let mut kept = Kept::open(args.keep.as_deref())?;
-    let plan = Plan::new(args, &text);
+    let plan = Plan::new(args, &text, args.engine.trainers(progress)?);
     let mut left = make(args, &text, plan.choosing()?, until, &mut kept, progress)?;
     left += make(args, &text, plan.telling(&kept)?, until, &mut kept, progress)?;
     Ok(tell::report(args, &text, &plan, &kept, left))
@@ -125,7 +131,12 @@ fn make(
     let is_over = || until.is_some_and(|until| now() >= until);
     let work = |run: &Run| (!is_over()).then(|| run.make(&text.corpus));
     let (mut done, count) = (0, runs.len());
-    pool::each(args.training.jobs()?, &runs, work, |index, result| {
+    // A GPU is busy with one run, which keeps several learners on it.
+    let jobs = match (args.engine.engine, args.training.jobs) {
+        (Engine::Gpu, None) => NonZeroUsize::MIN,
+        _ => args.training.jobs()?,
+    };
+    pool::each(jobs, &runs, work, |index, result| {
         let key = runs[index].key.clone();
         done += 1;
         let Key { side, learners, lr, warmup, seed, .. } = &key;
@@ -134,9 +145,11 @@ fn make(
         let made = match result {
             Ok(outcome) => Made::of(key, &outcome),
             // What blows up is no choice, and no reason to stop.
-            Err(error @ (LabError::Engine(_) | LabError::NotFinite { .. } | LabError::Stopped { .. })) => {
-                Made::failed(key, error.to_string())
-            }
+            Err(
+                error @ (LabError::Engine(EngineError::NotFinite { .. })
+                | LabError::NotFinite { .. }
+                | LabError::Stopped { .. }),
+            ) => Made::failed(key, error.to_string()),
             Err(error) => return Err(SimulateError::refused(format!("the simulation failed: {error}"))),
         };
         progress(&match (made.validation[0], &made.failed) {

@@ -1,7 +1,9 @@
 //! Which runs there are: those to choose settings by, and those of what was chosen.
 
+use std::sync::Arc;
+
 use archipelago_core::rng::key;
-use archipelago_sim::lab::{Corpus, LabError, Lookahead, Outcome, Recipe};
+use archipelago_sim::lab::{Corpus, LabError, Lookahead, Outcome, Recipe, Trainers};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -26,12 +28,14 @@ pub(super) struct Run {
 
 impl Run {
     /// # Errors
-    /// Those of [`Recipe::train`] and [`Recipe::train_alone`].
+    /// Those of [`Recipe::train`], [`Recipe::train_alone`] and [`Trainers::check`].
     pub(super) fn make(&self, corpus: &Corpus) -> Result<Outcome, LabError> {
-        match self.key.side {
+        let found = match self.key.side {
             Side::Decoupled => self.recipe.train(corpus),
             Side::DataParallel | Side::Lookahead => self.recipe.train_alone(corpus, self.tokens),
-        }
+        };
+        self.recipe.trainers.as_ref().map_or(Ok(()), |trainers| trainers.check())?;
+        found
     }
 }
 
@@ -40,11 +44,13 @@ pub(super) struct Plan<'a> {
     args: &'a GapArgs,
     text: String,
     settings: String,
+    trainers: Option<Arc<dyn Trainers>>,
 }
 
 impl<'a> Plan<'a> {
-    pub(super) fn new(args: &'a GapArgs, text: &Text) -> Self {
-        Self { args, text: text.digest.clone(), settings: settings(args) }
+    /// The table of `args` on `text`, whose runs train with `trainers`.
+    pub(super) fn new(args: &'a GapArgs, text: &Text, trainers: Option<Arc<dyn Trainers>>) -> Self {
+        Self { args, text: text.digest.clone(), settings: settings(args), trainers }
     }
 
     /// The runs by which settings are chosen.
@@ -138,7 +144,7 @@ impl<'a> Plan<'a> {
             (key.lr.parse().expect("written by us"), key.warmup.parse().expect("written by us"));
         let training = super::TrainingArgs { lr, warmup, ..self.args.training.clone() };
         let mut recipe = training.recipe(key.learners, self.args.tokens)?;
-        recipe.seed = key.seed;
+        (recipe.seed, recipe.trainers) = (key.seed, self.trainers.clone());
         (recipe.average, recipe.samples, recipe.is_told) =
             (self.args.average, self.args.samples, key.is_told);
         recipe.lookahead = (key.side == Side::Lookahead).then_some(LOOKAHEAD);
@@ -165,4 +171,30 @@ fn settings(args: &GapArgs) -> String {
     named.retain(|name, value| !others.contains(&name.as_str()) && *value != Value::Null);
     let digest = Sha256::digest(settings.to_string());
     digest[..4].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use archipelago_cli::defaults;
+
+    fn settings_of(flags: &str) -> String {
+        settings(&defaults::<GapArgs>(&flags.split_whitespace().collect::<Vec<_>>()))
+    }
+
+    /// Goal: runs that were kept before there was a choice of engine count as they did, and none is taken for one of
+    /// another engine or model.
+    #[test]
+    fn runs_are_told_apart_by_engine_and_model() {
+        let kept = "--learners 8 --lr-factors 0.5,1,2,4 --warmup-factors 1 --tokens 5996544 --seeds 5";
+        let with = |flags: &str| settings_of(&format!("{kept} {flags}"));
+        // That of the lines in `tests/evidence/gap/tinyshakespeare-6m.jsonl`.
+        assert_eq!(with(""), "788f2996");
+        assert_eq!(with("--engine cpu --adapter name --jobs 2 --learners 2"), "788f2996");
+        let others = ["", "--engine gpu", "--preset medium", "--preset medium --engine gpu"];
+        let mut found = others.map(with).to_vec();
+        found.sort();
+        found.dedup();
+        assert_eq!(found.len(), others.len());
+    }
 }
