@@ -1,14 +1,15 @@
 //! What those begin with who join a run that goes on: nothing, a rate that rises, or another's moments.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
 use super::idler::Idler;
-use super::trainers::Base;
+use super::trainers::{Absent, Base};
 use super::{Joining, LabError, Recipe};
 use archipelago_core::diloco::Layout;
+use archipelago_core::model::layout;
 use archipelago_core::wire::InnerSpec;
 use archipelago_runtime::engine::{EngineError, OptimiserState, StepStats, Trainer};
 
@@ -21,35 +22,43 @@ pub(super) struct Newcomers {
     /// By machine: whether it does a part of its work.
     idles: Vec<bool>,
     shelf: Rc<RefCell<Option<OptimiserState>>>,
+    layout: Layout,
+    /// By machine: those that are made and not taken.
+    made: RefCell<BTreeMap<usize, Base>>,
 }
 
 impl Newcomers {
-    pub(super) fn new(recipe: &Recipe) -> Self {
+    /// # Errors
+    /// [`LabError::Model`]
+    pub(super) fn new(recipe: &Recipe) -> Result<Self, LabError> {
         let idles = (0..recipe.learners()).map(|machine| recipe.idles(machine)).collect();
-        Self { recipe: recipe.clone(), idles, shelf: Rc::default() }
+        let (recipe, layout) = (recipe.clone(), layout(&recipe.model)?);
+        Ok(Self { recipe, idles, shelf: Rc::default(), layout, made: RefCell::default() })
     }
 
-    /// Trainers are made as machines start; whether they can be is found out here.
+    /// Trainers are made as machines start; whether they can be is found out here. Those of a device are made here, for
+    /// it must hold all of them at once.
     ///
     /// # Errors
     /// [`LabError::Engine`]
     pub(super) fn check(&self) -> Result<(), LabError> {
-        let batches: BTreeSet<u32> =
-            (0..self.recipe.machines.len()).map(|machine| self.batch(machine)).collect();
-        for batch in batches {
-            self.plain(batch)?;
+        for machine in 0..self.recipe.machines.len() {
+            let trainer = self.plain(machine)?;
+            if self.recipe.trainers.is_some() {
+                self.made.borrow_mut().insert(machine, trainer);
+            }
         }
         Ok(())
     }
 
     /// The trainer of a machine; one is made for each life of its learner.
-    ///
-    /// # Panics
-    /// If there is no room for another one.
     pub(super) fn trainer(&self, machine: u32) -> Box<dyn Trainer> {
         let (machine, joining) = (machine as usize, self.recipe.joining);
         let joins = self.recipe.machines[machine].starts_ms > 0;
-        let trainer = self.plain(self.batch(machine)).expect("the same was made before");
+        let made = self.made.borrow_mut().remove(&machine);
+        let trainer = made.map_or_else(|| self.plain(machine), Ok).unwrap_or_else(|error| {
+            Base::Other(Box::new(Absent::new(self.layout.clone(), error.to_string())))
+        });
         if self.idles[machine] {
             return Box::new(Idler::new(trainer.boxed()));
         }
@@ -62,13 +71,10 @@ impl Newcomers {
         }
     }
 
-    /// Windows of a machine's steps.
-    fn batch(&self, machine: usize) -> u32 {
-        self.recipe.machines[machine].batch.map_or(self.recipe.inner.batch, u32::from)
-    }
-
-    fn plain(&self, batch: u32) -> Result<Base, EngineError> {
-        self.recipe.base(&InnerSpec { batch, ..self.recipe.inner })
+    fn plain(&self, machine: usize) -> Result<Base, EngineError> {
+        let Recipe { machines, inner, .. } = &self.recipe;
+        let batch = machines[machine].batch.map_or(inner.batch, u32::from);
+        self.recipe.base(&InnerSpec { batch, ..*inner })
     }
 }
 

@@ -29,7 +29,7 @@ impl Recipe {
         check_inner(&self.inner)?;
         let model = self.model;
         // Trainers are made as machines start; whether they can be is found out here.
-        let newcomers = Newcomers::new(self);
+        let newcomers = Newcomers::new(self)?;
         newcomers.check()?;
         let spec = WorldSpec {
             run: RunId(self.seed),

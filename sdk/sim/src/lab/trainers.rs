@@ -3,10 +3,11 @@
 use std::fmt::Debug;
 
 use super::{Corpus, LabError, Recipe};
+use archipelago_core::diloco::Layout;
 use archipelago_core::model::ModelSpec;
 use archipelago_core::wire::InnerSpec;
 use archipelago_runtime::engine::cpu::CpuTrainer;
-use archipelago_runtime::engine::{EngineError, Trainer};
+use archipelago_runtime::engine::{EngineError, StepStats, Trainer};
 
 /// Windows of a batch of those that measure.
 const MEASURED_WINDOWS: u32 = 32;
@@ -54,6 +55,45 @@ impl Base {
             Self::Fixed(trainer) => trainer,
             Self::Other(trainer) => &mut **trainer,
         }
+    }
+}
+
+/// The place of a trainer for which there is no room any more, or no device: each of its steps says so.
+pub(super) struct Absent {
+    layout: Layout,
+    params: Vec<f32>,
+    reason: String,
+}
+
+impl Absent {
+    pub(super) fn new(layout: Layout, reason: String) -> Self {
+        Self { params: vec![0.0; layout.len()], layout, reason }
+    }
+}
+
+impl Trainer for Absent {
+    fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    fn params(&self) -> &[f32] {
+        &self.params
+    }
+
+    fn params_mut(&mut self) -> &mut [f32] {
+        &mut self.params
+    }
+
+    fn step(&mut self, _: &[u32], _: f32) -> Result<StepStats, EngineError> {
+        Err(EngineError::Lost { reason: self.reason.clone() })
+    }
+
+    fn takes_given(&self) -> bool {
+        true
+    }
+
+    fn describe(&self) -> String {
+        "none".to_owned()
     }
 }
 
