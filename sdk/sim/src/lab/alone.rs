@@ -1,8 +1,6 @@
 //! The experiment's baseline: one trainer with the batches of all learners.
 
-use super::average::Average;
 use super::recipe::Sampler;
-use super::trainers::Meter;
 use super::{Corpus, LabError, Outcome, Reader, Recipe, Sample};
 use archipelago_core::model::learning_rate;
 use archipelago_core::wire::InnerSpec;
@@ -22,11 +20,11 @@ impl Recipe {
         self.check()?;
         let inner = InnerSpec { batch: self.inner.batch.saturating_mul(self.learners()), ..self.inner };
         let mut trainer = self.base(&inner)?.boxed();
-        let mut meter = Meter::new(self)?;
+        let mut meter = self.meter()?;
         trainer.params_mut().copy_from_slice(&self.theta()?);
         let mut reader = Reader::new(&self.run_spec(corpus))?;
         let mut sampler = Sampler::new(self);
-        let mut average = Average::of(self, trainer.params().to_vec());
+        let mut average = self.averaging(trainer.params().to_vec());
         let mut slow = self.lookahead.map(|lookahead| (lookahead, trainer.params().to_vec()));
         let (mut trained, mut steps) = (0, 0_u32);
         while trained < tokens {

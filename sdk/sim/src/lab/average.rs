@@ -1,7 +1,5 @@
 //! Parameters averaged over the last part of a course.
 
-use super::Recipe;
-
 /// What is read from afar is taken in so many times in a horizon: more would cost time and hardly change the average.
 const TIMES: f64 = 64.0;
 
@@ -19,14 +17,10 @@ pub(super) struct Average {
 }
 
 impl Average {
-    /// That of a recipe which begins with `params`, `[len]`; `None` for a horizon of 0. It takes in all that there is
-    /// unless the recipe brings trainers of its own.
-    pub(super) fn of(recipe: &Recipe, params: Vec<f32>) -> Option<Self> {
-        let apart = if recipe.trainers.is_some() { recipe.average / TIMES } else { 0.0 };
-        Self::new(recipe.average, apart, params)
-    }
-
-    fn new(horizon: f64, apart: f64, params: Vec<f32>) -> Option<Self> {
+    /// One that begins with `params`, `[len]`; `None` for a horizon of 0. It takes in all that there is, or less of it
+    /// where parameters are `afar`.
+    pub(super) fn new(horizon: f64, afar: bool, params: Vec<f32>) -> Option<Self> {
+        let apart = if afar { horizon / TIMES } else { 0.0 };
         (horizon > 0.0).then_some(Self { horizon, apart, spent: 0.0, params })
     }
 
@@ -51,9 +45,9 @@ mod tests {
 
     #[test]
     fn steps_that_lead_to_one_place_lead_to_one_average() {
-        assert!(Average::new(0.0, 0.0, vec![1.0]).is_none());
+        assert!(Average::new(0.0, false, vec![1.0]).is_none());
         let run = |steps: u32| {
-            let mut average = Average::new(0.1, 0.0, vec![1.0]).unwrap();
+            let mut average = Average::new(0.1, false, vec![1.0]).unwrap();
             for step in 1..=steps {
                 average.take(f64::from(step) / f64::from(steps), &[3.0]);
             }
@@ -61,10 +55,10 @@ mod tests {
         };
         let expected = 3.0 - 2.0 * (-10.0_f64).exp() as f32;
         assert!((run(1) - expected).abs() < 1e-6 && (run(50) - expected).abs() < 1e-6, "{}", run(50));
-        let mut average = Average::new(0.5, 0.1, vec![0.0]).unwrap();
-        assert!(!average.is_due(0.05) && average.is_due(0.15));
+        let mut average = Average::new(0.5, true, vec![0.0]).unwrap();
+        assert!(!average.is_due(0.007) && average.is_due(0.008));
         average.take(0.5, &[1.0]);
-        assert!(!average.is_due(0.55) && average.is_due(0.65) && average.is_due(1.0));
+        assert!(!average.is_due(0.507) && average.is_due(0.508) && average.is_due(1.0));
         assert!((average.params[0] - (1.0 - (-1.0_f32).exp())).abs() < 1e-6);
     }
 }

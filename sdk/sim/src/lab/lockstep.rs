@@ -3,7 +3,6 @@
 use std::num::NonZeroU16;
 
 use super::recipe::Sampler;
-use super::trainers::Meter;
 use super::{Corpus, LabError, Outcome, Reader, Recipe, Sample};
 use archipelago_core::diloco::{
     Codec, FragmentState, Fragments, MergeJob, OuterSpec, Summing, Version, Weighted,
@@ -35,7 +34,7 @@ impl Recipe {
             trainer.params_mut().copy_from_slice(&start);
             learners.push(trainer);
         }
-        let mut meter = Meter::new(self)?;
+        let mut meter = self.meter()?;
         let mut whole = Whole::new(self, start)?;
         let mut reader = Reader::new(&self.run_spec(corpus))?;
         let mut sampler = Sampler::new(self);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::average::Average;
-use super::trainers::{Meter, Trainers};
+use super::trainers::{Base, Meter, Trainers, base};
 use super::{Corpus, Cosines, LabError, MachineShown, Noticed};
 use crate::world::{Fault, Harm, Lie, LookSpec, MachineSpec, Poison};
 use archipelago_core::data::BYTE_VOCAB;
@@ -13,6 +13,7 @@ use archipelago_core::diloco::syncer::SyncerConfig;
 use archipelago_core::model::ModelSpec;
 use archipelago_core::model::init;
 use archipelago_core::wire::{ExchangeSpec, InnerSpec, RunSpec};
+use archipelago_runtime::engine::EngineError;
 
 /// When an experiment ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,8 +90,8 @@ pub struct Recipe {
     /// Whether single updates are tried on the text that they were trained on, and who does not show that it trains is
     /// suspected, as by a server that has the time to look at all that it wants to.
     pub exams: bool,
-    /// What trains and measures; [`archipelago_runtime::engine::cpu::CpuTrainer::fixed`] where this is `None`. Exams are
-    /// on the CPU all the same.
+    /// What trains and measures; [`archipelago_runtime::engine::cpu::CpuTrainer::fixed`] where this is `None`. Exams
+    /// are on the CPU all the same.
     pub trainers: Option<Arc<dyn Trainers>>,
 }
 
@@ -234,6 +235,27 @@ impl Recipe {
             Some(start) => Ok(start.to_vec()),
             None => Ok(init(&self.model, self.seed)?),
         }
+    }
+
+    /// A trainer of what this recipe trains with, for steps of `inner`.
+    ///
+    /// # Errors
+    /// [`EngineError`]
+    pub(super) fn base(&self, inner: &InnerSpec) -> Result<Base, EngineError> {
+        base(self.trainers.as_deref(), &self.model, inner)
+    }
+
+    /// What measures losses.
+    ///
+    /// # Errors
+    /// [`LabError::Engine`]
+    pub(super) fn meter(&self) -> Result<Meter, LabError> {
+        Meter::new(self.trainers.as_deref(), &self.model, &self.inner, self.seed)
+    }
+
+    /// The average of parameters that begins with `params`, `[len]`, if there is to be one.
+    pub(super) fn averaging(&self, params: Vec<f32>) -> Option<Average> {
+        Average::new(self.average, self.trainers.is_some(), params)
     }
 
     /// M.

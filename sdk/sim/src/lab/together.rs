@@ -107,7 +107,7 @@ impl<'a> Course<'a> {
     fn new(recipe: &'a Recipe, corpus: &'a Corpus) -> Result<Self, LabError> {
         let mut world = recipe.world(corpus)?;
         if let Some(spec) = recipe.undo {
-            let (mut meter, corpus) = (Meter::new(recipe)?, corpus.clone());
+            let (mut meter, corpus) = (recipe.meter()?, corpus.clone());
             let loss = move |theta: &[f32]| meter.held_out(&corpus, theta).map_or(f64::NAN, f64::from);
             world.watch_loss(spec, Box::new(loss));
         }
@@ -119,8 +119,8 @@ impl<'a> Course<'a> {
         let is_hostile = (0..recipe.learners()).map(|machine| recipe.is_hostile(machine)).collect();
         let (sampler, watcher) = (Sampler::new(recipe), Watcher::new(is_hostile));
         let examiner = recipe.exams.then(|| Examiner::new(recipe, corpus, &mut world)).transpose()?;
-        let average = Average::of(recipe, recipe.theta()?);
-        let meter = Meter::new(recipe)?;
+        let average = recipe.averaging(recipe.theta()?);
+        let meter = recipe.meter()?;
         Ok(Self { recipe, corpus, world, sampler, average, meter, watcher, cosines, examiner })
     }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use super::{Corpus, LabError, Recipe};
+use super::{Corpus, LabError};
 use archipelago_core::diloco::Layout;
 use archipelago_core::model::ModelSpec;
 use archipelago_core::wire::InnerSpec;
@@ -14,8 +14,8 @@ const MEASURED_WINDOWS: u32 = 32;
 
 /// Where a lab's trainers come from in place of [`CpuTrainer::fixed`]: a GPU of the program's.
 pub trait Trainers: Debug + Send + Sync {
-    /// A trainer with parameters of any value and moments of 0, whose batch is that of `inner`. It takes tokens that are
-    /// given, and its [`Trainer::held_out_loss`] measures.
+    /// A trainer with parameters of any value and moments of 0, whose batch is that of `inner`. It takes tokens that
+    /// are given, and its [`Trainer::held_out_loss`] measures.
     ///
     /// # Errors
     /// [`EngineError`]: the model is none, or there is no room for it.
@@ -97,16 +97,18 @@ impl Trainer for Absent {
     }
 }
 
-impl Recipe {
-    /// A trainer of what this recipe trains with, for steps of `inner`.
-    ///
-    /// # Errors
-    /// [`EngineError`]
-    pub(super) fn base(&self, inner: &InnerSpec) -> Result<Base, EngineError> {
-        match &self.trainers {
-            None => Ok(Base::Fixed(CpuTrainer::fixed(&self.model, inner)?)),
-            Some(trainers) => Ok(Base::Other(trainers.trainer(&self.model, inner)?)),
-        }
+/// A trainer of `trainers`, or of the CPU where there are none.
+///
+/// # Errors
+/// [`EngineError`]
+pub(super) fn base(
+    trainers: Option<&dyn Trainers>,
+    model: &ModelSpec,
+    inner: &InnerSpec,
+) -> Result<Base, EngineError> {
+    match trainers {
+        None => Ok(Base::Fixed(CpuTrainer::fixed(model, inner)?)),
+        Some(trainers) => Ok(Base::Other(trainers.trainer(model, inner)?)),
     }
 }
 
@@ -119,13 +121,19 @@ pub(super) struct Meter {
 }
 
 impl Meter {
+    /// Of the model of a run with this seed; `inner` is the run's.
+    ///
     /// # Errors
     /// [`LabError::Engine`]
-    pub(super) fn new(recipe: &Recipe) -> Result<Self, LabError> {
-        let inner = InnerSpec { batch: MEASURED_WINDOWS, ..recipe.inner };
-        let make = |trainers: &dyn Trainers| trainers.trainer(&recipe.model, &inner);
-        let trainer = recipe.trainers.as_deref().map(make).transpose()?;
-        Ok(Self { model: recipe.model, seed: recipe.seed, trainer })
+    pub(super) fn new(
+        trainers: Option<&dyn Trainers>,
+        model: &ModelSpec,
+        inner: &InnerSpec,
+        seed: u64,
+    ) -> Result<Self, LabError> {
+        let inner = InnerSpec { batch: MEASURED_WINDOWS, ..*inner };
+        let trainer = trainers.map(|trainers| trainers.trainer(model, &inner)).transpose()?;
+        Ok(Self { model: *model, seed, trainer })
     }
 
     /// Held-out loss of `params`, `[len]`, in nats per token.

@@ -73,8 +73,8 @@ pub async fn download(
     len: usize,
 ) -> Result<Vec<f32>, GpuError> {
     let mut flat = vec![0.0; len];
-    let whole = vec![0..len];
-    read_into(gpu, arena, (vector, &whole), &mut reader(gpu, len), &mut flat).await?;
+    let whole = 0..len;
+    read_into(gpu, arena, (vector, std::slice::from_ref(&whole)), &mut reader(gpu, len), &mut flat).await?;
     Ok(flat)
 }
 

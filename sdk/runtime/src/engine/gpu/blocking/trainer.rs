@@ -14,11 +14,11 @@ use crate::engine::{Engine, EngineError, Exchange, StepStats, Trainer};
 
 /// Trains a model on a GPU; [`super::GpuTrainers`] make it.
 ///
-/// Parameters and moments stay on the device. What is looked at is read back once after a step, and what is written goes
-/// there before the next one; with [`Trainer::params_at`] and [`Trainer::params_mut_at`] that is a part of them. A step
-/// returns before it is done, but for the first: loss and norm are then those of the step before, and what blew up is
-/// told of by the next step. Parameters that cannot be read as the device is lost mean nothing, and the next step says
-/// so.
+/// Parameters and moments stay on the device. What is looked at is read back once after a step, and what is written
+/// goes there before the next one; with [`Trainer::params_at`] and [`Trainer::params_mut_at`] that is a part of them. A
+/// step returns before it is done, but for the first: loss and norm are then those of the step before, and what blew up
+/// is told of by the next step. Parameters that cannot be read as the device is lost mean nothing, and the next step
+/// says so.
 pub struct GpuTrainer {
     engine: RefCell<GpuEngine>,
     layout: Layout,
@@ -50,8 +50,8 @@ impl GpuTrainer {
         }
     }
 
-    fn all(&self) -> [Range<usize>; 1] {
-        [0..self.layout.len()]
+    fn all(&self) -> Range<usize> {
+        0..self.layout.len()
     }
 
     /// Reads `ranges` into `flat`, the mirror.
@@ -69,7 +69,7 @@ impl GpuTrainer {
     fn part(&mut self) {
         if let Some(whole) = self.whole.take() {
             self.mirror.set(whole);
-            self.fresh = self.all().to_vec();
+            self.fresh = one(self.all());
         }
     }
 
@@ -102,14 +102,13 @@ impl Trainer for GpuTrainer {
     fn params(&self) -> &[f32] {
         self.whole.get_or_init(|| {
             let mut mirror = self.mirror.take();
-            self.read(&without(&self.all(), &self.fresh), &mut mirror);
+            self.read(&without(&one(self.all()), &self.fresh), &mut mirror);
             mirror
         })
     }
 
     fn params_mut(&mut self) -> &mut [f32] {
-        let all = self.all();
-        self.params_mut_at(&all)
+        self.params_mut_at(&one(self.all()))
     }
 
     fn params_at(&mut self, ranges: &[Range<usize>]) -> &[f32] {
@@ -136,12 +135,11 @@ impl Trainer for GpuTrainer {
     }
 
     fn held_out_loss(&mut self, params: &[f32], windows: &[u32]) -> Result<Option<f32>, EngineError> {
-        let all = self.all();
-        self.fetch(&all);
+        self.fetch(&one(self.all()));
+        // The device's own are gone: they are the mirror's from now on.
+        self.written = one(self.all());
         let engine = self.engine.get_mut();
         engine.set_params(params);
-        // Its own are the mirror's from now on.
-        self.written = all.to_vec();
         block_on(engine.loss(windows)).map(Some)
     }
 
@@ -156,6 +154,11 @@ impl Trainer for GpuTrainer {
     fn describe(&self) -> String {
         Engine::describe(&*self.engine.borrow())
     }
+}
+
+/// `range` alone.
+fn one(range: Range<usize>) -> Vec<Range<usize>> {
+    std::iter::once(range).collect()
 }
 
 /// What of `ranges` is in none of `taken`.
@@ -175,6 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[expect(clippy::single_range_in_vec_init, reason = "one range is meant, and not what is in it")]
     fn ranges_are_cut() {
         let check = |taken: &[Range<usize>], expected: &[Range<usize>]| {
             assert_eq!(without(&[2..6, 8..9], taken), expected, "{taken:?}");
