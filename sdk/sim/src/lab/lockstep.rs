@@ -101,7 +101,7 @@ impl Whole {
         recipe: &Recipe,
     ) -> Result<(), LabError> {
         let segments = self.fragments.segments(WHOLE).unwrap_or_default().to_vec();
-        let update = |(learner, trainer): (u32, &Box<dyn Trainer>)| {
+        let update = |(learner, trainer): (u32, &dyn Trainer)| {
             let apart = self.theta.iter().zip(trainer.params()).map(|(theta, own)| theta - own);
             let apart = self.fragments.gather(WHOLE, &apart.collect::<Vec<f32>>());
             let body = self.codec.encode(&segments, &apart);
@@ -110,7 +110,10 @@ impl Whole {
             let (learner, steps) = (LearnerId(learner), recipe.exchange.sync_every);
             Ok(Weighted { learner, weight: 1.0, experts: Vec::new(), steps, body })
         };
-        let updates = (1..).zip(&*learners).map(update).collect::<Result<_, LabError>>()?;
+        let updates = (1..)
+            .zip(learners.iter().map(|learner| &**learner))
+            .map(update)
+            .collect::<Result<_, LabError>>()?;
         let next = Version(self.state.version.0 + 1);
         let job = MergeJob {
             round: Round(next.0),

@@ -31,28 +31,28 @@ pub trait Trainers: Debug + Send + Sync {
 /// A trainer of a recipe's.
 pub(super) enum Base {
     /// One whose moments can be replaced.
-    Fixed(CpuTrainer),
+    Fixed(Box<CpuTrainer>),
     Other(Box<dyn Trainer>),
 }
 
 impl Base {
     pub(super) fn boxed(self) -> Box<dyn Trainer> {
         match self {
-            Self::Fixed(trainer) => Box::new(trainer),
+            Self::Fixed(trainer) => trainer,
             Self::Other(trainer) => trainer,
         }
     }
 
     pub(super) fn get(&self) -> &dyn Trainer {
         match self {
-            Self::Fixed(trainer) => trainer,
+            Self::Fixed(trainer) => &**trainer,
             Self::Other(trainer) => &**trainer,
         }
     }
 
     pub(super) fn get_mut(&mut self) -> &mut dyn Trainer {
         match self {
-            Self::Fixed(trainer) => trainer,
+            Self::Fixed(trainer) => &mut **trainer,
             Self::Other(trainer) => &mut **trainer,
         }
     }
@@ -107,7 +107,7 @@ pub(super) fn base(
     inner: &InnerSpec,
 ) -> Result<Base, EngineError> {
     match trainers {
-        None => Ok(Base::Fixed(CpuTrainer::fixed(model, inner)?)),
+        None => Ok(Base::Fixed(Box::new(CpuTrainer::fixed(model, inner)?))),
         Some(trainers) => Ok(Base::Other(trainers.trainer(model, inner)?)),
     }
 }
