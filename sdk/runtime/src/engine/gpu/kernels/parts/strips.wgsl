@@ -45,10 +45,10 @@ var<workgroup> blocks: array<vec4<f16>, BLOCKS>;
 var<workgroup> wide: array<vec4<f32>, 4u * WIDE>;
 var<workgroup> halves: array<vec4<f16>, 4u * HALF>;
 
-// Shares of a softmax, about 1 / T, and the gradients of scores are multiplied by these before they are rounded: behind
-// long windows 16-bit floats would lose the small ones.
+// Shares of a softmax, about 1 / T, and the gradients of scores are multiplied by these before they are rounded: in
+// long windows 16-bit floats would lose the small ones. Gradients of scores have room up to 8,000.
 const SHARES = 1024.0;
-const SLOPES = 32.0;
+const SLOPES = 8.0;
 
 alias BlockA = coop_mat16x16<f16, A>;
 alias BlockB = coop_mat16x16<f16, B>;
