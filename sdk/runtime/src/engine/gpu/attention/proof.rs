@@ -21,15 +21,15 @@ const ROW_ERROR_MAX: f64 = 3e-2;
 const RUNS: u32 = 3;
 
 /// Whether attention on units for matrices gives on `gpu` what that on 32-bit floats gives, within rounding, and the
-/// same bits each time. False where it has no such units, or no kernels for heads of that width.
+/// same bits each time. False where it has no such units, no kernels for heads of that width, or no room to try.
 ///
 /// # Errors
-/// [`GpuError::Memory`], [`GpuError::Lost`] and [`GpuError::Refused`].
+/// [`GpuError::Lost`] and [`GpuError::Refused`].
 pub async fn agrees(gpu: &Gpu, sizes: Sizes) -> Result<bool, GpuError> {
     if !gpu.has_matrices() || !sizes.suit_strips() {
         return Ok(false);
     }
-    let trial = Trial::new(gpu, sizes).await?;
+    let Some(trial) = Trial::new(gpu, sizes).await else { return Ok(false) };
     let [bands, strips] = trial.programs(gpu);
     let expected = trial.found(gpu, &bands).await?;
     let found = trial.found(gpu, &strips).await?;
@@ -45,7 +45,7 @@ pub async fn wins(gpu: &Gpu, sizes: Sizes, now_us: &dyn Fn() -> u64) -> Result<b
     if !agrees(gpu, sizes).await? {
         return Ok(false);
     }
-    let trial = Trial::new(gpu, sizes).await?;
+    let Some(trial) = Trial::new(gpu, sizes).await else { return Ok(false) };
     let mut best_us = [u64::MAX; 2];
     for _ in 0..RUNS {
         for (program, best_us) in trial.programs(gpu).iter().zip(&mut best_us) {
@@ -70,8 +70,8 @@ struct Trial {
 }
 
 impl Trial {
-    /// For `sizes`, with fewer windows if those are many.
-    async fn new(gpu: &Gpu, sizes: Sizes) -> Result<Self, GpuError> {
+    /// For `sizes`, with fewer windows if those are many; `None` where the device has no room for it.
+    async fn new(gpu: &Gpu, sizes: Sizes) -> Option<Self> {
         let windows = sizes.windows.min(ROWS_MAX.div_ceil(sizes.context)).max(1);
         let sizes = Sizes { windows, ..sizes };
         let rows = u64::from(sizes.windows * sizes.context);
@@ -87,7 +87,7 @@ impl Trial {
             dots: make(rows * heads),
             dqkv: make(rows * wide),
         };
-        let trial = gpu.allocate(8 * rows * (wide + width + heads), all).await?;
+        let trial = gpu.allocate(8 * rows * (wide + width + heads), all).await.ok()?;
         // Gradients as small as `GAIN` makes good for.
         for (slice, seed, size) in [(&trial.qkv, 1, 1.0), (&trial.dy, 2, 1.0 / GAIN)] {
             let mut rng = Rng::new(seed);
@@ -95,7 +95,7 @@ impl Trial {
             let values: Vec<f32> = (0..slice.bytes / 4).map(|_| value()).collect();
             gpu.write(slice, &values);
         }
-        Ok(trial)
+        Some(trial)
     }
 
     /// On 32-bit floats, and on units for matrices.
