@@ -16,11 +16,12 @@ use super::{Mark, OutputArgs, Report, Series, SimulateError};
 
 /// Files of runs that `simulate gap` kept, in the folder, and what they are called beside the tables. Neighbours of one
 /// name are one line there.
-const KEPT: [(&str, &str); 4] = [
+const KEPT: [(&str, &str); 5] = [
     ("gap/tinyshakespeare.jsonl", "by document, at best"),
     ("gap/tinyshakespeare-1.5m.jsonl", "so too, 1,466 steps"),
     ("gap/tinyshakespeare-3m.jsonl", "so too, 1,466 steps"),
     ("gap/tinyshakespeare-6m.jsonl", "so too, 1,466 steps"),
+    ("gap/sources-6m.jsonl", "so too, program code"),
 ];
 
 /// Settings of `simulate evidence`.
