@@ -20,28 +20,31 @@ def model() -> dict[str, np.ndarray]:
     return {"bigrams": np.zeros((VOCAB, VOCAB), np.float32)}
 
 
-def train(params: dict[str, np.ndarray], tokens: np.ndarray, rate: float) -> float:
-    """One step of gradient descent on windows of tokens; the mean loss before it, in nats per token."""
+def train(params: dict[str, np.ndarray], tokens: np.ndarray, labels: np.ndarray, rate: float) -> float:
+    """One step of gradient descent on windows of tokens; the mean loss before it, in nats per token learnt."""
     table = params["bigrams"]
-    first, then = tokens[:, :-1].ravel(), tokens[:, 1:].ravel()
+    first, then = tokens[:, :-1][labels >= 0], labels[labels >= 0]
     scores = table[first]
     scores = scores - scores.max(axis=1, keepdims=True)
     chances = np.exp(scores)
     chances /= chances.sum(axis=1, keepdims=True)
-    loss = -np.log(chances[np.arange(then.size), then]).mean()
+    # A batch may have nothing to be learnt.
+    count = max(then.size, 1)
+    loss = -np.log(chances[np.arange(then.size), then]).sum() / count
     chances[np.arange(then.size), then] -= 1
     grad = np.zeros_like(table)
     np.add.at(grad, first, chances)
-    table -= rate * grad / then.size
+    table -= rate * grad / count
     return float(loss)
 
 
-def measure(params: dict[str, np.ndarray], tokens: np.ndarray) -> float:
-    """The mean loss of params on windows of tokens, in nats per token."""
-    first, then = tokens[:, :-1].ravel(), tokens[:, 1:].ravel()
+def measure(params: dict[str, np.ndarray], tokens: np.ndarray, labels: np.ndarray) -> float:
+    """The mean loss of params on windows of tokens, in nats per token learnt."""
+    first, then = tokens[:, :-1][labels >= 0], labels[labels >= 0]
     scores = params["bigrams"][first]
     scores = scores - scores.max(axis=1, keepdims=True)
-    return float((np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(then.size), then]).mean())
+    losses = np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(then.size), then]
+    return float(losses.sum() / max(then.size, 1))
 
 
 def take_part(url: str, identity: str | None = None) -> None:
@@ -49,7 +52,7 @@ def take_part(url: str, identity: str | None = None) -> None:
     params = model()
     with archipelago.Learner(url, params, identity=identity, evaluate=measure) as learner:
         for steps, tokens in enumerate(learner.batches(), 1):
-            loss = train(params, tokens, learner.learning_rate)
+            loss = train(params, tokens, learner.labels, learner.learning_rate)
             learner.step(loss)
             if steps % 100 == 0:
                 merged = learner.report.updates_merged

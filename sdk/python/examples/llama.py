@@ -44,13 +44,17 @@ def main() -> None:
     forward = torch.compile(model) if device == "cuda" else model
 
     params = dict(model.named_parameters())
-    with archipelago.Learner(args.url, params, name=args.name, identity=args.identity) as learner:
+    try:
+        joined = archipelago.Learner(args.url, params, name=args.name, identity=args.identity)
+    except archipelago.CompleteError as complete:
+        parser.exit(0, f"{complete}\n")
+    with joined as learner:
         for steps, tokens in enumerate(learner.batches(), 1):
             for group in optimiser.param_groups:
                 group["lr"] = learner.learning_rate
             with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
                 logits = forward(input_ids=tokens[:, :-1]).logits
-            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), learner.labels.flatten())
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimiser.step()

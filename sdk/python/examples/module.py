@@ -50,7 +50,7 @@ def main() -> None:
         for steps, tokens in enumerate(learner.batches(), 1):
             with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
                 logits = forward(tokens[:, :-1])
-            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), learner.labels.flatten())
             loss.backward()
             optimiser.step()
             optimiser.zero_grad()

@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use archipelago::data::token;
 use archipelago::run::Report;
 use archipelago_runtime::engine::EngineError;
 use tokio::sync::Notify;
@@ -51,7 +52,7 @@ pub enum Order {
 pub struct Batch {
     /// What [`Desk::done`] is told.
     pub id: u64,
-    /// `[windows, context + 1]`, row-major.
+    /// `[windows, context + 1]`, row-major, with the marks of [`token`] on those that are given.
     pub tokens: Vec<u32>,
     /// How many windows they are.
     pub windows: u32,
@@ -91,8 +92,8 @@ pub struct Desk {
 struct State {
     orders: VecDeque<Order>,
     id_next: u64,
-    /// The batch that the program trains on, and its tokens.
-    running: Option<(u64, u64)>,
+    /// The batch that the program trains on.
+    running: Option<Running>,
     copies: VecDeque<Copied>,
     /// What the program measured last, and the number of its order.
     measured: Option<(u64, Option<f32>)>,
@@ -114,6 +115,25 @@ struct State {
     leaving: bool,
     /// The program is gone, and nothing will be done.
     gone: bool,
+}
+
+/// A batch that the program trains on.
+#[derive(Debug)]
+struct Running {
+    id: u64,
+    /// Tokens that it trains on, given ones among them.
+    planned: u64,
+    /// Whether anything in it is to be learnt.
+    learns: bool,
+}
+
+impl Running {
+    fn of(batch: &Batch) -> Self {
+        let planned = batch.tokens.len() as u64 - u64::from(batch.windows);
+        let window = batch.tokens.len().checked_div(batch.windows as usize).unwrap_or_default();
+        let learns = token::learnt(&batch.tokens, window.saturating_sub(1)) > 0;
+        Self { id: batch.id, planned, learns }
+    }
 }
 
 impl Desk {
@@ -151,8 +171,7 @@ impl Desk {
             }
         };
         if let Order::Step(batch) = &order {
-            let targets = batch.tokens.len() as u64 - u64::from(batch.windows);
-            state.running = Some((batch.id, targets));
+            state.running = Some(Running::of(batch));
             // There is room for the next one.
             self.for_loop.notify_one();
         }
@@ -160,7 +179,8 @@ impl Desk {
     }
 
     /// The step on the batch `id` is done, with this mean loss in nats per token, on so many tokens,
-    /// or as many as the batch has. A batch of an engine that is gone is nobody's.
+    /// or as many as the batch has. A batch of an engine that is gone is nobody's. Where nothing was to be learnt there
+    /// is no loss, and a mean over nothing is no number: the loss stays that of the step before.
     ///
     /// # Errors
     /// [`Fault`]: what went wrong since the last call, or that the loss is not finite.
@@ -169,7 +189,8 @@ impl Desk {
         if let Some(fault) = state.fault.take() {
             return Err(fault);
         }
-        let Some((_, planned)) = state.running.take_if(|(running, _)| *running == id) else { return Ok(()) };
+        let Some(batch) = state.running.take_if(|running| running.id == id) else { return Ok(()) };
+        let loss = if batch.learns { loss } else { state.loss };
         if !loss.is_finite() {
             state.orders.clear();
             state.blown_up = Some(loss);
@@ -177,7 +198,7 @@ impl Desk {
             return Err(Fault::NotFinite { what: format!("the loss, {loss},") });
         }
         state.steps += 1;
-        state.tokens = state.tokens.saturating_add(tokens.unwrap_or(planned));
+        state.tokens = state.tokens.saturating_add(tokens.unwrap_or(batch.planned));
         state.loss = loss;
         // Only the first one is waited for: who is woken for nothing takes time from the training.
         if state.steps == 1 {

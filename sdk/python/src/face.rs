@@ -187,6 +187,10 @@ fn refused(error: StartError) -> PyErr {
 
 #[pymodule(name = "_native")]
 mod native {
+    /// Set in a token that is given and not learnt.
+    #[pymodule_export]
+    const GIVEN: u32 = archipelago::data::token::GIVEN;
+
     #[pymodule_export]
     use super::{Link, write_params};
 }

@@ -7,6 +7,7 @@
 //! | module | concept |
 //! |---|---|
 //! | [`tensors`] | the tensors of a program, and where the parameters of a run lie in them |
+//! | [`fused`] | matrices of experts that lie in tensors of another shape |
 //! | [`desk`] | where loop and program meet |
 //! | [`fault`] | what can go wrong |
 //! | [`engine`] | the loop's side of it: codes fragments and takes changes in |
@@ -20,5 +21,6 @@ pub mod engine;
 mod face;
 pub mod fault;
 pub mod file;
+pub mod fused;
 pub mod learner;
 pub mod tensors;

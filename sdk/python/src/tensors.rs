@@ -1,9 +1,12 @@
 //! The tensors of a program, and where the parameters of a run lie in them.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use archipelago::model::{Fragments, Layout, LayoutError, MergeClass, Model, ModelSpec, Tensor, layout};
 use archipelago::wire::FragmentId;
+
+use crate::fused::{Part, Spot, whole};
 
 /// Names in one sentence at most; the others are counted.
 const NAMED_MAX: usize = 3;
@@ -69,13 +72,14 @@ pub struct Place {
 pub struct Fit {
     /// The run's layout.
     pub layout: Layout,
-    /// For each tensor of the layout, in its order, which of the program's it is.
-    order: Vec<usize>,
+    /// For each tensor of the layout, in its order, where it lies.
+    spots: Vec<Spot>,
 }
 
 impl Fit {
     /// Lays `tensors` out for a run of `model`. If one of them has a name of the built-in decoder, they have to be that
-    /// decoder's. If none has, the run is one of a model of its own: its tensors lie in the order of their names, each
+    /// decoder's; with experts they may be those of `transformers`, which holds all experts of a layer in two tensors
+    /// ([`Part`]). If none has, the run is one of a model of its own: its tensors lie in the order of their names, each
     /// merged radially unless `mean` names it, as those of the file that such a run begins with.
     ///
     /// # Errors
@@ -85,39 +89,44 @@ impl Fit {
         if let Some(name) = mean.iter().find(|name| !known(name)) {
             return Err(FitError::Mean { name: name.clone() });
         }
-        match ModelSpec::of(model).and_then(|decoder| layout(&decoder)) {
-            Ok(decoder) if decoder.tensors().iter().any(|tensor| known(&tensor.name)) => {
-                Self::decoder(tensors, decoder)
+        let decoder = ModelSpec::of(model).and_then(|spec| Ok((layout(&spec)?, spec)));
+        match decoder {
+            Ok((decoder, spec)) if decoder.tensors().iter().any(|tensor| known(&tensor.name)) => {
+                Self::decoder(tensors, decoder, spec.experts.map_or(0, |experts| experts.count.into()))
             }
             _ => Self::own(tensors, mean),
         }
     }
 
-    fn decoder(tensors: &[Shaped], decoder: Layout) -> Result<Self, FitError> {
-        let place = |name: &str| tensors.iter().position(|tensor| tensor.name == name);
-        let missing = decoder.tensors().iter().filter(|tensor| place(&tensor.name).is_none());
-        let missing: Vec<String> = missing.map(|tensor| tensor.name.clone()).collect();
+    fn decoder(tensors: &[Shaped], decoder: Layout, experts: u64) -> Result<Self, FitError> {
+        let (mut missing, mut misshapen, mut spots) = (Vec::new(), None, Vec::new());
+        for Tensor { name, rows, cols, .. } in decoder.tensors() {
+            let part = Part::of(name, *rows, *cols, experts);
+            let fused =
+                || part.and_then(|part| Some((whole(tensors, &part.whole)?.tensor, part.start, part.shape)));
+            let shape =
+                || if *rows == 1 { vec![(*cols).into()] } else { vec![(*rows).into(), (*cols).into()] };
+            let plain = whole(tensors, name).map(|spot| (spot.tensor, spot.start, shape()));
+            let Some((tensor, start, wanted)) = plain.or_else(fused) else {
+                missing.push(name.clone());
+                continue;
+            };
+            let Shaped { name, shape: found } = &tensors[tensor];
+            if *found != wanted {
+                misshapen.get_or_insert(FitError::Shape { name: name.clone(), found: found.clone(), wanted });
+            }
+            spots.push(Spot { tensor, start });
+        }
         if !missing.is_empty() {
             return Err(FitError::Missing { names: missing });
         }
-        let is_known = |name: &String| decoder.tensors().iter().any(|tensor| tensor.name == *name);
-        let unknown = tensors.iter().map(|tensor| &tensor.name).filter(|name| !is_known(name));
-        let unknown: Vec<String> = unknown.cloned().collect();
+        let is_used = |at: usize| spots.iter().any(|spot| spot.tensor == at);
+        let unknown = tensors.iter().enumerate().filter(|(at, _)| !is_used(*at));
+        let unknown: Vec<String> = unknown.map(|(_, tensor)| tensor.name.clone()).collect();
         if !unknown.is_empty() {
             return Err(FitError::Unknown { names: unknown });
         }
-        let mut order = Vec::new();
-        for Tensor { name, rows, cols, .. } in decoder.tensors() {
-            let at = place(name).expect("none is missing");
-            let found = &tensors[at].shape;
-            let wanted =
-                if *rows == 1 { vec![u64::from(*cols)] } else { vec![(*rows).into(), (*cols).into()] };
-            if *found != wanted {
-                return Err(FitError::Shape { name: name.clone(), found: found.clone(), wanted });
-            }
-            order.push(at);
-        }
-        Ok(Self { layout: decoder, order })
+        misshapen.map_or(Ok(Self { layout: decoder, spots }), Err)
     }
 
     fn own(tensors: &[Shaped], mean: &BTreeSet<String>) -> Result<Self, FitError> {
@@ -131,14 +140,15 @@ impl Fit {
             Ok(Tensor { name: name.clone(), rows, cols, merge })
         };
         let found: Result<Vec<Tensor>, LayoutError> = order.iter().map(laid_out).collect();
-        Ok(Self { layout: Layout::new(found?)?, order })
+        let spots = order.into_iter().map(|tensor| Spot { tensor, start: 0 }).collect();
+        Ok(Self { layout: Layout::new(found?)?, spots })
     }
 
     /// Where all values lie, in the order of the layout.
     #[must_use]
     pub fn whole(&self) -> Vec<Place> {
-        let tensors = self.layout.tensors().iter().zip(&self.order);
-        tensors.map(|(of, &tensor)| Place { tensor, start: 0, stop: of.len() as usize }).collect()
+        let tensors = self.layout.tensors().iter().zip(&self.spots);
+        tensors.map(|(of, spot)| spot.place(0..of.len() as usize)).collect()
     }
 
     /// Where the values of `fragment` lie, in its order.
@@ -146,11 +156,10 @@ impl Fit {
     pub fn places(&self, fragments: &Fragments, fragment: FragmentId) -> Vec<Place> {
         let starts: Vec<usize> = self.layout.offsets().map(|(start, _)| start as usize).collect();
         let segments = fragments.segments(fragment).unwrap_or_default();
-        let place = |range: std::ops::Range<usize>| {
+        let place = |range: Range<usize>| {
             // A segment is a tensor, or rows of one.
             let at = starts.partition_point(|start| *start <= range.start) - 1;
-            let (start, stop) = (range.start - starts[at], range.end - starts[at]);
-            Place { tensor: self.order[at], start, stop }
+            self.spots[at].place(range.start - starts[at]..range.end - starts[at])
         };
         segments.iter().map(|segment| place(segment.range())).collect()
     }
@@ -196,7 +205,7 @@ fn listed(names: &[String]) -> String {
 mod tests {
     use std::num::NonZeroU16;
 
-    use archipelago::model::Preset;
+    use archipelago::model::{ExpertSpec, Preset};
 
     use super::*;
 
@@ -251,8 +260,77 @@ mod tests {
     fn the_decoder_is_known_by_its_names() {
         let fit = fit(&decoder(), &[]).unwrap();
         assert_eq!(fit.layout, layout(&Preset::Tiny.model(256)).unwrap());
-        let first = &decoder()[fit.order[0]];
+        let first = &decoder()[fit.spots[0].tensor];
         assert_eq!(first.name, "model.embed_tokens.weight");
+    }
+
+    /// The tensors of a Mixtral as `transformers` holds them.
+    fn mixtral(model: &ModelSpec) -> Vec<Shaped> {
+        let (c, f, experts) = (model.d_model.into(), model.d_ff.into(), 4);
+        let mut tensors: Vec<Shaped> = Vec::new();
+        for Tensor { name, rows, cols, .. } in layout(model).unwrap().tensors() {
+            let Some((stem, rest)) = name.split_once(".block_sparse_moe.") else {
+                let sizes = [u64::from(*rows), u64::from(*cols)];
+                tensors.push(shaped(name, &sizes[usize::from(*rows == 1)..]));
+                continue;
+            };
+            if rest == "gate.weight" {
+                tensors.push(shaped(&format!("{stem}.mlp.gate.weight"), &[experts, c]));
+                tensors.push(shaped(&format!("{stem}.mlp.experts.gate_up_proj"), &[experts, 2 * f, c]));
+                tensors.push(shaped(&format!("{stem}.mlp.experts.down_proj"), &[experts, c, f]));
+            }
+        }
+        tensors
+    }
+
+    #[test]
+    fn experts_lie_in_the_tensors_of_transformers() {
+        let experts = Some(ExpertSpec { count: 4, per_token: 2, aux_loss: 0.0 });
+        let spec = ModelSpec { experts, ..Preset::Tiny.model(256) };
+        let tensors = mixtral(&spec);
+        let fit = |tensors: &[Shaped]| Fit::new(tensors, &BTreeSet::new(), &spec.into());
+        let found = fit(&tensors).unwrap();
+        let fragments = Fragments::plan(&found.layout, NonZeroU16::new(5).unwrap());
+        // Each value lies in one fragment, at one place.
+        for places in [fragments.ids().flat_map(|id| found.places(&fragments, id)).collect(), found.whole()] {
+            let mut seen: Vec<Vec<bool>> = tensors
+                .iter()
+                .map(|tensor| vec![false; tensor.shape.iter().product::<u64>() as usize])
+                .collect();
+            for Place { tensor, start, stop } in places {
+                let part = &mut seen[tensor][start..stop];
+                assert!(!part.contains(&true));
+                part.fill(true);
+            }
+            assert!(!seen.concat().contains(&false));
+        }
+        // Of an expert the gate comes before the projection up, and both before those of the next one.
+        let (c, f) = (spec.d_model as usize, spec.d_ff as usize);
+        let spot = |name: &str| {
+            let name = format!("model.layers.1.block_sparse_moe.{name}.weight");
+            let at = found.layout.tensors().iter().position(|tensor| tensor.name == name).unwrap();
+            (
+                tensors[found.spots[at].tensor].name.trim_start_matches("model.layers.1."),
+                found.spots[at].start,
+            )
+        };
+        assert_eq!(spot("gate"), ("mlp.gate.weight", 0));
+        assert_eq!(spot("experts.3.w1"), ("mlp.experts.gate_up_proj", 6 * f * c));
+        assert_eq!(spot("experts.3.w3"), ("mlp.experts.gate_up_proj", 7 * f * c));
+        assert_eq!(spot("experts.3.w2"), ("mlp.experts.down_proj", 3 * f * c));
+
+        let at = tensors.iter().position(|tensor| tensor.name.ends_with("0.mlp.experts.down_proj")).unwrap();
+        let mut wrong = tensors.clone();
+        wrong[at].shape.swap(1, 2);
+        let error = fit(&wrong).unwrap_err();
+        let same = matches!(&error, FitError::Shape { name, wanted, .. } if (name, wanted) == (&tensors[at].name, &tensors[at].shape));
+        assert!(same, "{error}");
+        wrong.remove(at);
+        assert!(matches!(fit(&wrong), Err(FitError::Missing { names }) if names.len() == 4));
+        // A dense model has none of them.
+        let extra = [decoder(), vec![tensors[at].clone()]].concat();
+        let error = Fit::new(&extra, &BTreeSet::new(), &Preset::Tiny.model(256).into()).unwrap_err();
+        assert_eq!(error, FitError::Unknown { names: vec![tensors[at].name.clone()] });
     }
 
     #[test]

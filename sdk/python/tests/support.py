@@ -1,5 +1,6 @@
 """What the tests share: a run of a table of bigrams, and waiting for what is to happen."""
 
+import json
 import os
 import subprocess
 import sys
@@ -15,6 +16,8 @@ import bigrams
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 WAIT_S = 90.0
+# What is given in a text to answer; no completion has a byte of it.
+PROMPT = b"ABBA?"
 
 
 class RunCase(unittest.TestCase):
@@ -63,6 +66,14 @@ class RunCase(unittest.TestCase):
         self.assertIn(part, said)
         self.assertNotIn("\n", said)
         self.assertLess(len(said), 500)
+
+
+def write_answers(folder: Path) -> Path:
+    """A text of prompts that are given and completions that are to be learnt; its file."""
+    file = folder / "answers.jsonl"
+    line = json.dumps({"prompt": PROMPT.decode(), "completion": "dance, they say"})
+    file.write_text(f"{line}\n" * 400)
+    return file
 
 
 def programs() -> list[str]:

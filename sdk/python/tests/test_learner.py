@@ -11,7 +11,7 @@ import archipelago
 import bigrams
 import numpy as np
 
-from .support import EXAMPLES, RunCase, until
+from .support import EXAMPLES, PROMPT, RunCase, until, write_answers
 
 
 class InARun(RunCase):
@@ -25,7 +25,7 @@ class InARun(RunCase):
         with archipelago.Learner(run.url, params, identity=self.folder / "key", name="lab-3") as learner:
             for tokens in learner.batches():
                 self.assertEqual((tokens.dtype, tokens.shape), (np.dtype(np.int64), (8, 65)))
-                losses.append(bigrams.train(params, tokens, learner.learning_rate))
+                losses.append(bigrams.train(params, tokens, learner.labels, learner.learning_rate))
                 learner.step(losses[-1])
             report = learner.report
         self.assertLess(np.mean(losses[-20:]), losses[0] - 1.5)
@@ -36,6 +36,12 @@ class InARun(RunCase):
         self.assertTrue(status["finished"])
         self.assertEqual(status["learners"][0]["name"], "lab-3")
         self.assertIn("numpy", status["learners"][0]["device"])
+        # Whoever comes now is told, and keeps what it has.
+        late = {"bigrams": np.ones((256, 256), np.float32)}
+        with self.assertRaises(archipelago.CompleteError) as raised:
+            archipelago.Learner(run.url, late, identity=self.folder / "late")
+        self.assert_a_sentence(raised.exception, "take its model home with archipelago.export")
+        self.assertTrue((late["bigrams"] == 1).all())
         run.stop()
 
         self.assertGreater(archipelago.replay(run.dir)["merges"], 0)
@@ -74,12 +80,48 @@ class InARun(RunCase):
         learner = self.learner(run, params)
         text = np.frombuffer(b"the rain in spain stays mainly in the plain. " * 20, np.uint8).astype(np.int64)
         while learner.report.updates_merged == 0:
-            loss = bigrams.train(params, text[None, :], learner.learning_rate)
+            loss = bigrams.train(params, text[None, :], text[None, 1:], learner.learning_rate)
             self.assertTrue(learner.step(loss, tokens=len(text) - 1))
         learner.close()
         self.assertFalse(learner.step(0.0), "the run goes on without it")
         status = run.status()
         self.assertEqual(status["tokensTrained"] % (len(text) - 1), 0)
+
+    def test_what_is_given_is_read_and_not_learnt(self) -> None:
+        """In a text of prompts and completions tokens are plain, and labels are those of completions alone."""
+        data = write_answers(self.folder)
+        run = self.serve_bigrams(data=data, evaluator="judge", flags=["--eval-every", "1s"])
+        params = bigrams.model()
+        measured: list[float] = []
+
+        def evaluate(asked: dict[str, np.ndarray], windows: np.ndarray, labels: np.ndarray) -> float:
+            self.assert_completions(windows, labels)
+            measured.append(bigrams.measure(asked, windows, labels))
+            return measured[-1]
+
+        learner = self.learner(run, params, name="judge", evaluate=evaluate)
+        for tokens in learner.batches():
+            self.assert_completions(tokens, learner.labels)
+            loss = bigrams.train(params, tokens, learner.labels, learner.learning_rate)
+            learner.step(loss)
+            if len(measured) > 2:
+                break
+        self.assertLess(measured[-1], 1.0, "a table of zeros has 5.5, and completions are easy")
+        self.assertFalse(params["bigrams"][ord("A")].any(), "all that follows an A is given")
+        # All that is read counts as trained, as with other learners.
+        learner.close()
+        trained = learner.report.tokens_trained
+        self.assertEqual((trained > 0, trained % (8 * 64)), (True, 0))
+
+    def assert_completions(self, tokens: np.ndarray, labels: np.ndarray) -> None:
+        """That these are plain ids, and labels of the completions among them."""
+        self.assertEqual((tokens.dtype, labels.dtype), (np.dtype(np.int64), np.dtype(np.int64)))
+        self.assertEqual(labels.shape, (tokens.shape[0], tokens.shape[1] - 1))
+        targets = tokens[:, 1:]
+        given = np.isin(targets, list(PROMPT))
+        self.assertTrue(given.any() and not given.all())
+        self.assertLess(tokens.max(), 256)
+        np.testing.assert_array_equal(labels, np.where(given, -100, targets))
 
     def test_a_native_program_trains_the_same_table(self) -> None:
         """The SDK's example of a model of one's own is this one: both are merged in one run."""
@@ -105,11 +147,11 @@ class InARun(RunCase):
         run = self.serve_bigrams(evaluator="judge", learners_start=2, flags=["--eval-every", "1s"])
         shapes = []
 
-        def evaluate(params: dict[str, np.ndarray], windows: np.ndarray) -> float:
+        def evaluate(params: dict[str, np.ndarray], windows: np.ndarray, labels: np.ndarray) -> float:
             shapes.append((params["bigrams"].shape, params["bigrams"].dtype, windows.shape[1]))
-            return bigrams.measure(params, windows)
+            return bigrams.measure(params, windows, labels)
 
-        def never(params: dict[str, np.ndarray], windows: np.ndarray) -> float:
+        def never(params: dict[str, np.ndarray], windows: np.ndarray, labels: np.ndarray) -> float:
             raise AssertionError("nobody trusts this one")
 
         params = [bigrams.model(), bigrams.model()]
@@ -120,7 +162,7 @@ class InARun(RunCase):
 
         def steps() -> list[dict[str, float]]:
             for own, learner, loop in zip(params, learners, loops, strict=True):
-                learner.step(bigrams.train(own, next(loop), learner.learning_rate))
+                learner.step(bigrams.train(own, next(loop), learner.labels, learner.learning_rate))
             with urllib.request.urlopen(f"{run.page}v1/series", timeout=10) as answer:
                 return list(json.load(answer)["evaluations"])
 
@@ -136,7 +178,7 @@ class InARun(RunCase):
         run = self.serve_bigrams(evaluator="judge")
         params = bigrams.model()
 
-        def evaluate(_params: dict[str, np.ndarray], _windows: np.ndarray) -> float:
+        def evaluate(_params: dict[str, np.ndarray], _windows: np.ndarray, _labels: np.ndarray) -> float:
             raise ZeroDivisionError("this one")
 
         learner = self.learner(run, params, name="judge", evaluate=evaluate)
@@ -144,13 +186,13 @@ class InARun(RunCase):
         def train() -> None:
             for _ in range(2_000):
                 for tokens in learner.batches():
-                    learner.step(bigrams.train(params, tokens, learner.learning_rate))
+                    learner.step(bigrams.train(params, tokens, learner.labels, learner.learning_rate))
                     break
 
         self.assertRaises(ZeroDivisionError, train)
         for _ in range(3):
             for tokens in learner.batches():
-                self.assertTrue(learner.step(bigrams.train(params, tokens, learner.learning_rate)))
+                self.assertTrue(learner.step(bigrams.train(params, tokens, learner.labels, learner.learning_rate)))
                 break
 
     def test_two_learners_come_to_the_same_parameters(self) -> None:
@@ -164,7 +206,7 @@ class InARun(RunCase):
         loops = [learner.batches() for learner, _ in learners]
         for _ in range(150):
             for (learner, params), loop in zip(learners, loops, strict=True):
-                learner.step(bigrams.train(params, next(loop), learner.learning_rate))
+                learner.step(bigrams.train(params, next(loop), learner.labels, learner.learning_rate))
         one, two = (params["bigrams"] for _, params in learners)
         apart = np.linalg.norm(one - two) / np.linalg.norm(one)
         self.assertLess(apart, 0.5)

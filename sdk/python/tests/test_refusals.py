@@ -29,6 +29,29 @@ class Refusals(RunCase):
                 archipelago.Learner("ws://127.0.0.1:1", {"w": tensor})
             self.assert_a_sentence(raised.exception, part)
 
+    def test_parameters_without_names(self) -> None:
+        """What gives no names is told what does."""
+
+        class Module(list[Any]):
+            def named_parameters(self) -> list[Any]:
+                return []
+
+        table = np.zeros((4, 4), np.float32)
+        for params, part in (
+            (Module(), "Module: give them by name, as model.named_parameters() does"),
+            (3, "the parameters are a builtins.int: give them by name"),
+            ([table], "a builtins.list of what is no pair of a name and a tensor: give them by name"),
+            (table, "a numpy.ndarray of what is no pair"),
+            ({0: table}, "a builtins.dict of what is no pair"),
+        ):
+            for call in (
+                lambda params=params: archipelago.Learner("ws://127.0.0.1:1", params),
+                lambda params=params: archipelago.write_params(self.folder / "file", params),
+            ):
+                with self.assertRaises(TypeError) as raised:
+                    call()
+                self.assert_a_sentence(raised.exception, part)
+
     def test_arguments_that_make_no_sense(self) -> None:
         """An address, a batch, a name, a key: each has its own sentence."""
         params = bigrams.model()
@@ -55,7 +78,7 @@ class Refusals(RunCase):
         params = bigrams.model()
         learner = self.learner(run, params)
         loop = learner.batches()
-        learner.step(bigrams.train(params, next(loop), 20.0))
+        learner.step(bigrams.train(params, next(loop), learner.labels, 20.0))
         for wrong in ({"trigrams": params["bigrams"]}, {"bigrams": np.zeros((256, 255), np.float32)}, {}):
             with self.assertRaises(archipelago.LayoutError) as raised:
                 archipelago.Learner(run.url, wrong, identity=self.folder / "other")
@@ -82,7 +105,7 @@ class Refusals(RunCase):
         params = bigrams.model()
         learner = self.learner(run, params)
         loop = learner.batches()
-        learner.step(bigrams.train(params, next(loop), 20.0))
+        learner.step(bigrams.train(params, next(loop), learner.labels, 20.0))
         next(loop)
         params["bigrams"][:] = np.nan
         with self.assertRaises(archipelago.NotFiniteError) as raised:
@@ -98,7 +121,7 @@ class Refusals(RunCase):
         loop = learner.batches()
         with self.assertRaises(archipelago.NotFiniteError) as raised:
             for tokens in loop:
-                loss = bigrams.train(params, tokens, 20.0)
+                loss = bigrams.train(params, tokens, learner.labels, 20.0)
                 params["bigrams"][7] = np.inf
                 learner.step(loss if np.isfinite(loss) else 5.0)
         self.assert_a_sentence(raised.exception, "a value of tensor bigrams is not finite")
@@ -122,7 +145,7 @@ class Refusals(RunCase):
         before = learner.report.updates_merged
         for tokens in loop:
             self.assertTrue(np.isfinite(params["bigrams"]).all())
-            learner.step(bigrams.train(params, tokens, learner.learning_rate))
+            learner.step(bigrams.train(params, tokens, learner.labels, learner.learning_rate))
             if learner.report.updates_merged > before + 8:
                 break
         until("the syncer says so", lambda: run.status()["fates"]["merged"] > 8)

@@ -10,6 +10,7 @@ The package's README has the whole of it.
 
 from ._errors import (
     ArchipelagoError,
+    CompleteError,
     DtypeError,
     LayoutError,
     NotFiniteError,
@@ -24,6 +25,7 @@ from ._programs import Server, export, replay, serve, simulate
 
 __all__ = [
     "ArchipelagoError",
+    "CompleteError",
     "DtypeError",
     "LayoutError",
     "Learner",

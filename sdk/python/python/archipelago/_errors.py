@@ -25,6 +25,10 @@ class UnreachableError(ArchipelagoError, ConnectionError):
     """No run answers at the address."""
 
 
+class CompleteError(ArchipelagoError):
+    """The run is complete and takes in nobody any more, so the parameters are as they were; `export` has its model."""
+
+
 class RefusedError(ArchipelagoError):
     """The run does not take this learner: it needs an invite, is full, or its owner sent the learner away."""
 

@@ -21,6 +21,7 @@ def write_params(path: str | os.PathLike[str], params: Params, *, mean: list[str
     Raises:
         DtypeError: A tensor is not of floating-point numbers.
         LayoutError: A tensor cannot be changed in place, so that it could not be trained either.
+        TypeError: The parameters have no names, or one is neither an array nor a tensor.
         ValueError: `mean` names what is not there.
         OSError: The file cannot be written.
     """

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import platform
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, SupportsFloat
@@ -17,13 +18,15 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _native
-from ._errors import KINDS
-from ._tensors import Params, describe, hold, is_torch
+from ._errors import KINDS, CompleteError
+from ._tensors import Params, by_name, describe, hold, is_torch
 
 _log = logging.getLogger("archipelago")
 
 # How long to look for news at once, in seconds: Ctrl+C is seen in between.
 _WAIT_S = 0.1
+# The label of a token that is not learnt, as PyTorch's `ignore_index` has it.
+_IGNORED = -100
 # How long to wait for a polite end at most, in seconds: longer than the loop takes for it.
 _LEAVE_S = 20.0
 
@@ -67,7 +70,6 @@ class _Batch:
 
     id: int
     tokens: Any
-    learning_rate: float
 
 
 class Learner:
@@ -86,15 +88,17 @@ class Learner:
         batch: Windows of a batch, 1 to 4096; by default as many as the run says.
         evaluate: Measures the held-out loss, if the run's owner trusts this learner with that (`evaluator` of `serve`).
             It is called between two steps, with the parameters that the run has, by name, as arrays or tensors of
-            their own, and with held-out windows as `batches` gives them; it returns their mean loss in nats per token,
-            and leaves the model as it is.
+            their own, with held-out windows as `batches` gives them, and with their labels as `labels` gives them; it
+            returns the mean loss of what is learnt in nats per token, and leaves the model as it is.
         contact_s: How long to try to be taken in at first, in seconds.
 
     Raises:
         DtypeError: A tensor is not of floating-point numbers.
         LayoutError: The tensors are not those of the run, or one cannot be changed in place.
+        CompleteError: The run is complete; the parameters are as they were.
         UnreachableError: No run answers within `contact_s`.
         RefusedError: The run does not take this learner.
+        TypeError: The parameters have no names, or one is neither an array nor a tensor.
         ValueError: The address or the batch makes no sense.
         OSError: The key's file cannot be used.
     """
@@ -108,15 +112,16 @@ class Learner:
         mean: list[str] | tuple[str, ...] = (),
         identity: str | os.PathLike[str] | None = None,
         batch: int | None = None,
-        evaluate: Callable[[dict[str, Any], Any], SupportsFloat] | None = None,
+        evaluate: Callable[[dict[str, Any], Any, Any], SupportsFloat] | None = None,
         contact_s: float = 30.0,
     ) -> None:
-        pairs = list(params.items() if isinstance(params, Mapping) else params)
+        pairs = by_name(params)
         self._tensors = hold(pairs)
         first = next((tensor for _, tensor in pairs), None)
         self._model = first if is_torch(first) else None
         self._evaluate = evaluate
         self._batch: _Batch | None = None
+        self._labels: npt.NDArray[np.int64] = np.zeros((0, 0), np.int64)
         self._learning_rate = 0.0
         self._is_over = False
         self._begun_s: float | None = None
@@ -135,6 +140,11 @@ class Learner:
         try:
             while not self._is_over and not self._link.is_loaded():
                 self._take(_WAIT_S)
+            if not self._link.is_loaded():
+                raise CompleteError(
+                    f"the run at {url} is complete and takes in nobody any more, so the parameters are as they were: "
+                    "take its model home with archipelago.export from its folder, or from its page"
+                )
             # What was loaded may lie there still.
             self._do_all()
         except BaseException:
@@ -146,7 +156,8 @@ class Learner:
 
         Yields:
             Tokens, `[windows, context + 1]`, as int64: a PyTorch tensor on the device of the first parameter if that is
-            one, else a NumPy array. Each token but the last of a window is an input, and the next one its target.
+            one, else a NumPy array. Each token but the last of a window is an input, and the next one its target,
+            unless the run's text has it as given: `labels` says which are to be learnt.
         """
         while self._await_batch():
             batch = self._batch
@@ -162,8 +173,10 @@ class Learner:
         holds the run, and while the run leases no data.
 
         Args:
-            loss: The mean loss of the step, in nats per token, as a number or a tensor of one.
-            tokens: Tokens trained on; by default those of the batch, which is also the most that counts.
+            loss: The mean loss of the step over what is learnt, in nats per token, as a number or a tensor of one. In a
+                batch without anything to be learnt it does not matter, and may be no number.
+            tokens: Tokens trained on; by default those of the batch, given ones among them, which is also the most that
+                counts.
 
         Returns:
             Whether the run goes on.
@@ -184,6 +197,16 @@ class Learner:
         finally:
             self._waited_s += time.perf_counter() - begun_s
         return not self._is_over
+
+    @property
+    def labels(self) -> Any:
+        """What is to be learnt of the newest batch, `[windows, context]`, as int64, of the kind that `batches` yields.
+
+        It is the token after each input, or −100 where that is given and not learnt, as the questions of a run of
+        conversations are: the `ignore_index` of PyTorch, and the only label below 0. Take it before `step`, which may
+        fetch the next batch. Before the first batch it is empty.
+        """
+        return self._like_model(self._labels)
 
     @property
     def learning_rate(self) -> float:
@@ -263,9 +286,10 @@ class Learner:
                     self._tensors[tensor].change(start, stop, kept, flat[at : at + stop - start])
                     at += stop - start
             case ("measure", id, values, parts, tokens, windows):
-                self._measure(id, values, parts, self._placed(tokens, windows))
+                self._measure(id, values, parts, *_told_apart(tokens, windows))
             case ("step", id, tokens, windows, learning_rate):
-                self._batch = _Batch(id, self._placed(tokens, windows), learning_rate)
+                ids, self._labels = _told_apart(tokens, windows)
+                self._batch = _Batch(id, self._like_model(ids))
                 self._learning_rate = learning_rate
             case ("over",):
                 self._is_over = True
@@ -273,31 +297,32 @@ class Learner:
                 return False
         return True
 
-    def _measure(self, id: int, values: bytes, parts: list[tuple[int, int, int]], windows: Any) -> None:
+    def _measure(
+        self,
+        id: int,
+        values: bytes,
+        parts: list[tuple[int, int, int]],
+        windows: npt.NDArray[np.int64],
+        labels: npt.NDArray[np.int64],
+    ) -> None:
         """Has the program measure these parameters; what it raises is the program's to hear, after the run."""
         flat, at = np.frombuffer(values, np.float32), 0
-        params: dict[str, Any] = {}
+        # A tensor may come in parts.
+        whole = [np.empty(math.prod(held.shape), np.float32) for held in self._tensors]
         for tensor, start, stop in parts:
-            held = self._tensors[tensor]
-            params[held.name] = self._own(flat[at : at + stop - start].reshape(held.shape))
+            whole[tensor][start:stop] = flat[at : at + stop - start]
             at += stop - start
+        pairs = zip(self._tensors, whole, strict=True)
+        params = {held.name: self._like_model(array.reshape(held.shape)) for held, array in pairs}
         loss = None
         try:
-            loss = None if self._evaluate is None else _number(self._evaluate(params, windows))
+            if self._evaluate is not None:
+                loss = _number(self._evaluate(params, self._like_model(windows), self._like_model(labels)))
         finally:
             self._link.measured(id, loss)
 
-    def _own(self, values: npt.NDArray[np.float32]) -> Any:
-        """A copy of values, as the program has its tensors."""
-        if self._model is None:
-            return values.copy()
-        import torch
-
-        return torch.from_numpy(values.copy()).to(self._model.device)
-
-    def _placed(self, tokens: bytes, windows: int) -> Any:
-        """Tokens as the program takes them."""
-        array = np.frombuffer(tokens, "<u4").astype(np.int64).reshape(windows, -1)
+    def _like_model(self, array: npt.NDArray[Any]) -> Any:
+        """An array as the program has its tensors, of the same numbers."""
         if self._model is None:
             return array
         import torch
@@ -308,6 +333,13 @@ class Learner:
         if told is not None and told[0] == "fault":
             _, kind, sentence = told
             raise KINDS[kind](sentence)
+
+
+def _told_apart(tokens: bytes, windows: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Ids `[windows, context + 1]` and labels `[windows, context]` of tokens that are marked where they are given."""
+    marked = np.frombuffer(tokens, "<u4").astype(np.int64).reshape(windows, -1)
+    targets = marked[:, 1:]
+    return marked & (_native.GIVEN - 1), np.where(targets < _native.GIVEN, targets, _IGNORED)
 
 
 def _number(loss: SupportsFloat) -> float:

@@ -1,5 +1,7 @@
 from typing import Any, final
 
+GIVEN: int
+
 @final
 class Link:
     def __new__(

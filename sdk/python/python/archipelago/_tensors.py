@@ -113,10 +113,27 @@ def hold(params: Params) -> list[Held]:
     Raises:
         DtypeError: The numbers of one are of no kind that can be trained.
         LayoutError: One cannot be changed in place.
-        TypeError: Something is neither an array nor a tensor.
+        TypeError: Something is neither an array nor a tensor, or has no name.
     """
-    pairs = params.items() if isinstance(params, Mapping) else params
-    return [_hold(name, tensor) for name, tensor in pairs]
+    return [_hold(name, tensor) for name, tensor in by_name(params)]
+
+
+def by_name(params: Params) -> list[tuple[str, Tensor]]:
+    """The pairs of params, in their order.
+
+    Raises:
+        TypeError: These are no pairs of a name and a tensor.
+    """
+    kind = f"a {type(params).__module__}.{type(params).__qualname__}"
+    if not isinstance(params, Iterable) or hasattr(params, "named_parameters"):
+        raise TypeError(f"the parameters are {kind}: give them by name, as model.named_parameters() does")
+    pairs: list[Any] = list(params.items() if isinstance(params, Mapping) else params)
+    if not all(isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs):
+        raise TypeError(
+            f"the parameters are {kind} of what is no pair of a name and a tensor: give them by name, as "
+            "model.named_parameters() does"
+        )
+    return pairs
 
 
 def _hold(name: str, tensor: Any) -> Held:

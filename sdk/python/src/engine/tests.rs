@@ -3,6 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
+use archipelago::data::token;
 use archipelago::model::{Code, DataSpec, ExchangeSpec, Preset, ShardSpec};
 use archipelago::{HostEngine, Trainer};
 use futures::executor::block_on;
@@ -210,6 +211,25 @@ fn a_batch_lies_ready_while_the_program_trains() {
         assert!(tokens <= 2 * 128, "{tokens}");
         assert_eq!(program.join().unwrap().len(), 3);
     });
+}
+
+#[test]
+fn where_nothing_is_learnt_there_is_no_loss() {
+    let (_, desk) = at_desk(ApplyPolicy::Overwrite);
+    let mut given = [7 | token::GIVEN; 130];
+    let step = |tokens: &[u32], loss| {
+        assert!(desk.offer(tokens, 2, 1e-3).unwrap());
+        let Ok(Next::Order(Order::Step(batch))) = desk.next(Duration::ZERO) else { panic!("no batch") };
+        desk.done(batch.id, loss, None).map(|()| desk.take_steps().unwrap())
+    };
+    assert_eq!(step(&[7; 130], 0.5), Ok((1, 0.5, 128)));
+    // All that is read counts, and the loss is that of the step before.
+    assert_eq!(step(&given, f32::NAN), Ok((2, 0.5, 128)));
+    // The first of a window is no target, whatever it is.
+    given[65] = 7;
+    assert_eq!(step(&given, f32::NAN), Ok((3, 0.5, 128)));
+    given[66] = 7;
+    assert!(matches!(step(&given, f32::NAN), Err(Fault::NotFinite { .. })));
 }
 
 #[test]

@@ -1,0 +1,71 @@
+//! Where the run's matrices of experts lie in a Mixtral as `transformers` has held it since its version 5: the gates and the
+//! up-projections of all experts of a layer are one tensor, and the down-projections another one.
+
+use std::ops::Range;
+
+use crate::tensors::{Place, Shaped};
+
+/// Where one of the run's tensors lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spot {
+    /// In which of the program's tensors, in the program's order.
+    pub tensor: usize,
+    /// From which of its values on, row-major.
+    pub start: usize,
+}
+
+impl Spot {
+    /// Some of the values of what lies here.
+    #[must_use]
+    pub fn place(&self, range: Range<usize>) -> Place {
+        Place { tensor: self.tensor, start: self.start + range.start, stop: self.start + range.end }
+    }
+}
+
+/// One of the run's matrices within a tensor of another name and shape.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The name of the tensor that it is a part of.
+    pub whole: String,
+    /// The shape of that.
+    pub shape: Vec<u64>,
+    /// Its first value there, row-major.
+    pub start: usize,
+}
+
+impl Part {
+    /// What the run's matrix `name`, `[rows, cols]`, is a part of in a model whose layers have `experts`; `None` if it is
+    /// none that is fused or named otherwise.
+    ///
+    /// `gate_up_proj` is `[experts, 2 F, C]`, of which the upper half of each expert is `w1` and the lower one `w3`;
+    /// `down_proj` is `[experts, C, F]`, of which each expert's is `w2`; and the router, `[experts, C]`, has another name.
+    #[must_use]
+    pub fn of(name: &str, rows: u32, cols: u32, experts: u64) -> Option<Self> {
+        let (stem, of_layer) = name.split_once(".block_sparse_moe.")?;
+        let (rows, cols) = (u64::from(rows), u64::from(cols));
+        if of_layer == "gate.weight" {
+            return Some(Self {
+                whole: format!("{stem}.mlp.gate.weight"),
+                shape: vec![rows, cols],
+                start: 0,
+            });
+        }
+        let (expert, matrix) = of_layer.strip_prefix("experts.")?.split_once('.')?;
+        let expert: u64 = expert.parse().ok()?;
+        let (whole, stacked, half) = match matrix {
+            "w1.weight" => ("gate_up_proj", 2, 0),
+            "w3.weight" => ("gate_up_proj", 2, 1),
+            "w2.weight" => ("down_proj", 1, 0),
+            _ => return None,
+        };
+        let start = usize::try_from((expert * stacked + half) * rows * cols).ok()?;
+        let shape = vec![experts, stacked * rows, cols];
+        Some(Self { whole: format!("{stem}.mlp.experts.{whole}"), shape, start })
+    }
+}
+
+/// The spot of the tensor called `name`, if there is one.
+pub(crate) fn whole(tensors: &[Shaped], name: &str) -> Option<Spot> {
+    let tensor = tensors.iter().position(|tensor| tensor.name == name)?;
+    Some(Spot { tensor, start: 0 })
+}
