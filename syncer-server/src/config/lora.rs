@@ -35,12 +35,26 @@ impl LoraArgs {
     /// The adapters asked for; `None` if all weights are to be trained.
     ///
     /// # Errors
-    /// `Setting`: a setting is out of range.
+    /// - `Setting`: a setting is out of range.
+    /// - `Config`: something is said of adapters, and none are asked for.
     pub fn spec(&self) -> Result<Option<LoraSpec>, ServerError> {
-        let Self { lora_rank: rank, lora_alpha, lora_targets: targets, .. } = *self;
+        let Self { lora_rank: rank, lora_alpha, lora_targets: targets, frozen } = *self;
         range("lora-rank", rank.into(), rank <= RANK_MAX, &format!("0 to {RANK_MAX}"))?;
         if rank == 0 {
-            return Ok(None);
+            let said = [
+                ("lora-alpha", lora_alpha.is_some()),
+                ("lora-targets", targets != LoraTargets::ALL),
+                ("frozen", frozen != FrozenForm::F16),
+            ];
+            return match said.into_iter().find(|(_, is_said)| *is_said) {
+                None => Ok(None),
+                Some((flag, _)) => Err(ServerError::Config {
+                    why: format!(
+                        "--{flag} is for adapters, and without --lora-rank all weights are trained: give --lora-rank \
+                         too, as --lora-rank 8, or leave --{flag} out"
+                    ),
+                }),
+            };
         }
         let alpha = lora_alpha.unwrap_or(2.0 * rank as f32);
         range("lora-alpha", alpha.into(), alpha.is_finite() && alpha > 0.0, "a number above 0")?;
@@ -93,6 +107,9 @@ mod tests {
             assert!(error.to_string().contains(part), "{error}");
         };
         check(|args| args.lora_rank = 257, "0 to 256");
+        check(|args| args.lora_alpha = Some(16.0), "--lora-alpha is for adapters");
+        check(|args| args.lora_targets = "q,v".parse().unwrap(), "give --lora-rank too, as --lora-rank 8");
+        check(|args| args.frozen = FrozenForm::Int8, "or leave --frozen out");
         check(|args| (args.lora_rank, args.lora_alpha) = (8, Some(0.0)), "above 0");
         check(|args| (args.lora_rank, args.lora_alpha) = (8, Some(f32::NAN)), "above 0");
     }

@@ -46,6 +46,7 @@ pub(super) fn settings(config: &ServeConfig) -> Result<(), ServerError> {
     config::admin_token(config.admin_token.as_deref())?;
     allowed_origins(config)?;
     config.cluster.part()?;
+    config.lora.spec()?;
     fit(&config.dir)?;
     outside(&config.dir, config.data.as_ref().and_then(DataSource::path))?;
     Ok(())
