@@ -175,8 +175,9 @@ pub enum ServerError {
     },
     /// Documents that cannot be told into those to train on and those to measure on.
     #[error(
-        "the data has {documents} documents, and training needs at least 2, one of which is held out: give one in each \
-         line"
+        "the data has {documents} document{}, and training needs at least 2, one of which is held out: give one in each \
+         line",
+        if *.documents == 1 { "" } else { "s" }
     )]
     DataTooFew {
         /// Documents there.
@@ -196,8 +197,8 @@ pub enum ServerError {
     },
     /// Too little text to train on.
     #[error(
-        "the data has {tokens} tokens, training needs at least {tokens_min}: give more text or a preset with a \
-         shorter context"
+        "the data has {tokens} tokens, training needs at least {tokens_min}: give more text, shorter windows with \
+         --context, or a smaller --batch"
     )]
     DataTooSmall {
         /// Tokens there.

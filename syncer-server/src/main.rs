@@ -207,11 +207,13 @@ fn begin_again(args: &ForkArgs) -> Result<(), ServerError> {
 
 fn validate(config: &ServeConfig) -> Result<(), ServerError> {
     let checked = syncer_server::validate(config)?;
+    // If standard error is closed, nobody can be told.
+    checked.warnings.iter().for_each(|warning| drop(writeln!(std::io::stderr(), "warning: {warning}")));
     let (params, tokens, held_out) = (checked.params, checked.tokens, checked.held_out);
     match config.json {
         true => say(&json!({
             "valid": true, "params": params, "adapters": checked.adapters, "tokens": tokens, "heldOut": held_out,
-            "resumes": checked.resumes,
+            "resumes": checked.resumes, "warnings": checked.warnings,
         })),
         false => say(&format!(
             "valid: {}, {tokens} tokens to train on, {held_out} held out, {}",

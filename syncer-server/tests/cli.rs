@@ -282,3 +282,44 @@ fn a_run_goes_on_with_its_own_settings() {
     let from = events.lines().last().unwrap_or_default();
     assert!(from.contains("The run began where run ") && from.contains(" was after decision "), "{events}");
 }
+
+/// Goal: what an owner had better know of a text is said before the run begins and as it begins, and another text is
+/// named as such.
+#[cfg(unix)]
+#[test]
+fn a_text_that_may_be_meant_otherwise_is_told() {
+    let place = tempfile::tempdir().unwrap();
+    let write = |name: &str, line: &str, times: usize| {
+        let path = place.path().join(name);
+        fs::write(&path, line.repeat(times)).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let line = "{\"prompt\": \"Who keeps the lamp? \", \"completion\": \"The keeper does.\"}\n";
+    let (chats, lines) = (write("chats.json", line, 900), write("chats.jsonl", line, 900));
+    let dir = place.path().join("run");
+    let dir = dir.to_str().unwrap();
+    let common = ["--preset", "tiny", "--dir", dir];
+    let validate = |data: &str, more: &[&str]| {
+        run(&[&["validate", "--json", "--data", data], &common[..], more].concat())
+    };
+
+    let named = "chats.json has a JSON object in each line and is trained on as plain text";
+    let (code, told, said) = validate(&chats, &[]);
+    assert!(code == 0 && said.starts_with("warning: ") && said.contains(named), "{said}");
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert!(told["warnings"][0].as_str().unwrap().contains("a name that ends in .jsonl"), "{told}");
+    let (code, told, said) = validate(&lines, &[]);
+    assert!(code == 0 && said.is_empty() && told.contains("\"warnings\":[]"), "{told}{said}");
+
+    let (code, _, said) = validate(&lines, &["--batch", "400"]);
+    let few = "windows are few for batches of 400: a pass over the text is 1 step of one learner";
+    assert!(code == 0 && said.contains(few) && said.contains("give a smaller --batch"), "{said}");
+    let (code, _, said) = validate(&lines, &["--batch", "4000"]);
+    assert!(code == 7 && said.contains("shorter windows with --context, or a smaller --batch"), "{said}");
+
+    let said = open_once(&[&["--data", &chats, "--batch", "300", "--no-eval"], &common[..]].concat());
+    assert!(said.contains(named) && said.contains("windows are few for batches of 300"), "{said}");
+    let (code, _, said) = validate(&lines, &["--batch", "300"]);
+    assert!(code == 12 && said.contains("--data, --held-out"), "{said}");
+    assert!(said.contains("gave another text") && !said.contains("masks"), "{said}");
+}

@@ -5,7 +5,7 @@ mod read;
 mod vocabulary;
 
 use std::num::NonZeroU32;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use archipelago_core::bytes::hex;
 use archipelago_core::data::{self, SHARD_TOKENS_MAX};
@@ -24,6 +24,8 @@ use read::{Source, Text, read};
 pub use read::has_lines;
 pub use vocabulary::Vocabulary;
 
+/// With so many steps of one learner in a pass over the text learners rarely wait for text.
+const STEPS_FEW: u64 = 4;
 /// Bytes of a shard, as long as these make few: at 1 Mbit/s a joiner has its first text after 2 seconds.
 const SHARD_BYTES: u32 = 256 << 10;
 /// How many shards are few. Each takes some 40 bytes of the greeting, which comes before any text.
@@ -47,6 +49,8 @@ pub struct Corpus {
     pub entropy_floor: Option<f64>,
     /// SHA-256 of the text and of how it becomes tokens, in hexadecimal.
     pub hash: String,
+    /// A file that is learnt as plain text, and looks as if its lines were documents.
+    pub like_lines: Option<PathBuf>,
 }
 
 impl Corpus {
@@ -74,8 +78,18 @@ impl Corpus {
         let held_out_bytes = held_out.len() as f64;
         let held_out = vocabulary.encode(held_out)?;
         let bytes_per_token = held_out_bytes / (held_out.len() as f64).max(1.0);
-        let entropy_floor = text.entropy_floor;
-        Ok(Self { vocabulary, tokenizer, spec, shards, held_out, bytes_per_token, entropy_floor, hash })
+        let (entropy_floor, like_lines) = (text.entropy_floor, text.like_lines.clone());
+        Ok(Self {
+            vocabulary,
+            tokenizer,
+            spec,
+            shards,
+            held_out,
+            bytes_per_token,
+            entropy_floor,
+            hash,
+            like_lines,
+        })
     }
 
     fn of_lines(config: &ServeConfig, habits: &Habits<'_>, files: &[Lines]) -> Result<Self, ServerError> {
@@ -89,7 +103,18 @@ impl Corpus {
         let documents = documents::cut(&documents, &vocabulary, &ends, config.held_out, config.seed)?;
         let (spec, shards) = cut(&documents.train, vocabulary.size())?;
         let (held_out, bytes_per_token) = (documents.held_out, documents.bytes_per_token);
-        Ok(Self { vocabulary, tokenizer, spec, shards, held_out, bytes_per_token, entropy_floor: None, hash })
+        let (entropy_floor, like_lines) = (None, None);
+        Ok(Self {
+            vocabulary,
+            tokenizer,
+            spec,
+            shards,
+            held_out,
+            bytes_per_token,
+            entropy_floor,
+            hash,
+            like_lines,
+        })
     }
 
     /// Tokens to train on.
@@ -98,14 +123,41 @@ impl Corpus {
         self.spec.shards.iter().map(|shard| shard.tokens).sum()
     }
 
+    /// Windows of `context` tokens in one pass.
+    fn windows(&self, context: u32) -> u64 {
+        self.spec.shards.iter().map(|shard| u64::from(data::windows(shard.tokens, context))).sum()
+    }
+
+    /// What its owner had better know of it before a run with windows of `context` tokens and batches of `batch`
+    /// windows, in a sentence each.
+    #[must_use]
+    pub fn warnings(&self, context: u32, batch: u32) -> Vec<String> {
+        let like_lines = self.like_lines.as_ref().map(|file| {
+            format!(
+                "{} has a JSON object in each line and is trained on as plain text, braces and all: if its lines are \
+                 documents, give it a name that ends in .jsonl",
+                file.display()
+            )
+        });
+        let (windows, batch) = (self.windows(context), u64::from(batch).max(1));
+        let few = (windows < STEPS_FEW * batch).then(|| {
+            format!(
+                "{windows} windows are few for batches of {batch}: a pass over the text is {} of one learner, and \
+                 several learners wait for text most of the time; give a smaller --batch, a shorter --context, or more \
+                 text",
+                if windows / batch == 1 { "1 step".to_owned() } else { format!("{} steps", windows / batch) },
+            )
+        });
+        like_lines.into_iter().chain(few).collect()
+    }
+
     /// Checks that there is text enough for windows of `context` tokens and batches of `batch` windows,
     /// and for one held-out window.
     ///
     /// # Errors
     /// `DataTooSmall`.
     pub fn check_size(&self, context: u32, batch: u32) -> Result<(), ServerError> {
-        let windows: u64 =
-            self.spec.shards.iter().map(|shard| u64::from(data::windows(shard.tokens, context))).sum();
+        let windows = self.windows(context);
         let (tokens, held_out) = (self.tokens(), self.held_out.len() as u64);
         if windows < u64::from(batch) || held_out <= u64::from(context) {
             // One window is lost to the epoch's offset, one makes up for rounding.

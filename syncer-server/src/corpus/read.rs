@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use archipelago_core::data::{grammar, pictures};
 
-use super::documents::Lines;
+use super::documents::{self, Lines};
 use crate::config::{BuiltIn, DataSource, ServeConfig};
 use crate::errors::ServerError;
 
@@ -23,6 +23,8 @@ pub struct Text {
     pub text: String,
     /// Entropy of its source in nats per byte, where that is known.
     pub entropy_floor: Option<f64>,
+    /// A file that is learnt as plain text, and looks as if its lines were documents.
+    pub like_lines: Option<PathBuf>,
 }
 
 /// What it is and why anybody may have it stands beside it.
@@ -66,15 +68,18 @@ pub fn read(config: &ServeConfig) -> Result<Source, ServerError> {
         DataSource::BuiltIn(BuiltIn::Grammar) => {
             let bytes = usize::try_from(config.corpus_bytes.0).unwrap_or(usize::MAX);
             let entropy_floor = Some(grammar::entropy_nats_per_byte());
-            return Ok(Source::Text(Text { text: grammar::generate(config.seed, bytes), entropy_floor }));
+            let text = grammar::generate(config.seed, bytes);
+            return Ok(Source::Text(Text { text, entropy_floor, like_lines: None }));
         }
         DataSource::BuiltIn(BuiltIn::Pictures) => {
             let bytes = usize::try_from(config.corpus_bytes.0).unwrap_or(usize::MAX);
             let entropy_floor = Some(pictures::entropy_nats_per_byte());
-            return Ok(Source::Text(Text { text: pictures::generate(config.seed, bytes), entropy_floor }));
+            let text = pictures::generate(config.seed, bytes);
+            return Ok(Source::Text(Text { text, entropy_floor, like_lines: None }));
         }
         DataSource::BuiltIn(BuiltIn::Austen) => {
-            return Ok(Source::Text(Text { text: AUSTEN.to_owned(), entropy_floor: None }));
+            let text = AUSTEN.to_owned();
+            return Ok(Source::Text(Text { text, entropy_floor: None, like_lines: None }));
         }
         DataSource::Path(path) => path,
     };
@@ -85,9 +90,13 @@ pub fn read(config: &ServeConfig) -> Result<Source, ServerError> {
         }
         return lines(path, files).map(Source::Lines);
     }
-    let mut text = String::new();
+    let (mut text, mut like_lines) = (String::new(), None);
     for file in &files {
-        text.push_str(&read_file(file)?);
+        let read = read_file(file)?;
+        if like_lines.is_none() && documents::look_like(&read) {
+            like_lines = Some(file.clone());
+        }
+        text.push_str(&read);
         if files.len() > 1 && !text.ends_with('\n') {
             text.push('\n');
         }
@@ -95,13 +104,15 @@ pub fn read(config: &ServeConfig) -> Result<Source, ServerError> {
     if text.trim().is_empty() {
         return Err(ServerError::DataEmpty { path: path.clone() });
     }
-    Ok(Source::Text(Text { text, entropy_floor: None }))
+    Ok(Source::Text(Text { text, entropy_floor: None, like_lines }))
 }
 
 fn lines(path: &Path, files: Vec<PathBuf>) -> Result<Vec<Lines>, ServerError> {
     let mut read = Vec::with_capacity(files.len());
     for path in files {
-        read.push(Lines { text: read_file(&path)?, path });
+        let text = read_file(&path)?;
+        // Some programs write a mark of the order of bytes first, which is no part of the first line.
+        read.push(Lines { text: text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text), path });
     }
     match read.iter().all(|file| file.text.trim().is_empty()) {
         true => Err(ServerError::DataEmpty { path: path.to_owned() }),
@@ -196,6 +207,27 @@ mod tests {
     }
 
     #[test]
+    fn a_file_of_lines_under_another_name_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let like_lines = |name: &str, bytes: &str| {
+            let path = dir.path().join(name);
+            fs::write(&path, bytes).unwrap();
+            let data = Some(path.clone().into());
+            let found = text(read(&ServeConfig { data, ..ServeConfig::default() }).unwrap()).like_lines;
+            assert!(found.as_ref().is_none_or(|found| *found == path));
+            found.is_some()
+        };
+        let line = r#"{"messages": []}"#;
+        assert!(like_lines("chats.json", &format!("\u{feff}{line}\n\n{line}\n")));
+        assert!(like_lines("a.txt", "{\"text\": \"a\"}\n{\"prompt\": \"b\", \"completion\": \"\"}\n"));
+        // One line is not enough to tell, and neither are other objects, nor one line that is something else.
+        assert!(!like_lines("one.txt", line));
+        assert!(!like_lines("other.json", "{\"a\": 1}\n{\"a\": 2}\n"));
+        assert!(!like_lines("prose.txt", &format!("{line}\n{line}\nsaid he\n")));
+        assert!(!like_lines("list.json", "[1]\n[2]\n"));
+    }
+
+    #[test]
     fn a_folder_has_documents_in_all_files_or_in_none() {
         let dir = tempfile::tempdir().unwrap();
         let read_dir = || {
@@ -214,5 +246,8 @@ mod tests {
         }
         fs::remove_file(dir.path().join("c.txt")).unwrap();
         assert_eq!(read_dir().map(|_| ()).unwrap_err().exit_code(), 5);
+        fs::write(dir.path().join("a.JSONL"), "\u{feff}1\n").unwrap();
+        let Source::Lines(files) = read_dir().unwrap() else { panic!("a text") };
+        assert_eq!(files[0].text, "1\n", "a mark of the order of bytes is no part of a line");
     }
 }

@@ -19,6 +19,9 @@ const FILES_MAX: usize = 1_000;
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
+const CONFIG: &str = "config.json";
+/// What a folder of adapters for PEFT has in its place.
+const ADAPTERS: &str = "adapter_config.json";
 const TOKENIZER: &str = "tokenizer.json";
 
 /// A folder whose model a run can have, as far as that shows without reading the parameters.
@@ -35,10 +38,14 @@ impl Folder {
     ///
     /// # Errors
     /// - `Read`, `Long`, `Form`, `NoTensors`: a file is missing, too long or not what it should be.
+    /// - `Adapters`: it holds adapters and no model.
     /// - `Absent`, `Key`, `Model`: the model is none that can be trained here.
     /// - `Tensor`, `Missing`: its tensors are not those of its `config.json`.
     pub fn open(path: &Path, context: Option<u32>) -> Result<Self, LlamaError> {
-        let shape = Shape::read(&bytes(path, "config.json", JSON_BYTES_MAX)?, context)?;
+        if !path.join(CONFIG).exists() && path.join(ADAPTERS).exists() {
+            return Err(LlamaError::Adapters);
+        }
+        let shape = Shape::read(&bytes(path, CONFIG, JSON_BYTES_MAX)?, context)?;
         let tokenizer_bytes = open(path, TOKENIZER)?.metadata().map(|metadata| metadata.len());
         let failed = |source| LlamaError::Read { file: TOKENIZER.to_owned(), source };
         check_len(TOKENIZER, tokenizer_bytes.map_err(failed)?, TOKENIZER_BYTES_MAX)?;

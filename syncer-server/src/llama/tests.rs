@@ -291,6 +291,8 @@ fn files_that_are_missing_or_lie_elsewhere_are_refused() {
     check(refused(|dir| fs::remove_file(dir.join(index)).unwrap()), "neither model.safetensors nor");
     check(refused(|dir| fs::remove_file(dir.join("config.json")).unwrap()), "cannot read config.json");
     check(refused(|dir| fs::remove_file(dir.join("tokenizer.json")).unwrap()), "cannot read tokenizer.json");
+    let adapters = |dir: &Path| fs::rename(dir.join("config.json"), dir.join("adapter_config.json")).unwrap();
+    check(refused(adapters), "it holds adapters and not the model that they belong to: merge them first");
     check(refused(|dir| fs::write(dir.join("config.json"), "[]").unwrap()), "config.json cannot be used");
     let long = |dir: &Path| fs::write(dir.join("config.json"), vec![b' '; (16 << 20) + 1]).unwrap();
     check(refused(long), "config.json has 16777217 bytes");

@@ -23,6 +23,8 @@ pub struct PlanFacts {
     pub held_out: u64,
     /// Whether the folder holds this run already.
     pub resumes: bool,
+    /// What the owner had better know before it begins, in a sentence each.
+    pub warnings: Vec<String>,
 }
 
 /// Checks settings, data and the run's folder, and changes nothing.

@@ -179,7 +179,13 @@ impl<'a> Plan<'a> {
             tokens: self.corpus.tokens(),
             held_out: self.corpus.held_out.len() as u64,
             resumes: self.found.is_some(),
+            warnings: self.warnings(),
         }
+    }
+
+    /// What the owner had better know, in a sentence each.
+    fn warnings(&self) -> Vec<String> {
+        self.corpus.warnings(self.spec.model.context, self.spec.inner.batch)
     }
 
     /// Begins the run in its folder, or goes on with it.
@@ -192,6 +198,7 @@ impl<'a> Plan<'a> {
     #[expect(clippy::too_many_lines, reason = "one list of the ways in which a run begins or goes on")]
     pub(crate) fn open(self) -> Result<Prepared, ServerError> {
         let shared = Shared::of(&self);
+        self.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
         let Self { config, origin, beginning, frozen, syncer_config, store, chat, .. } = self;
         let (corpus, spec, layout) = (self.corpus, self.spec, self.layout);
         let (body_bytes_max, found) = (self.body_bytes_max, self.found);

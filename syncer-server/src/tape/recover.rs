@@ -4,6 +4,7 @@ use std::path::Path;
 
 use archipelago_core::diloco::MergeOutcome;
 use archipelago_core::diloco::syncer::{Recovery, RecoveryError, Syncer, SyncerConfig, SyncerRecord};
+use rusqlite::ErrorCode;
 
 use super::bodies::{LENGTH_BYTES, Reader, segments};
 use super::{Place, Row, Rows, RowsError};
@@ -133,7 +134,9 @@ impl Broken {
 pub fn broken(path: &Path, error: RowsError) -> ServerError {
     match error {
         RowsError::Sqlite(error) if is_of_the_disk(&error) => {
-            disk("read", path)(std::io::Error::other(error))
+            let code = error.sqlite_error_code();
+            let writes = matches!(code, Some(ErrorCode::DiskFull | ErrorCode::ReadOnly));
+            disk(if writes { "write" } else { "read" }, path)(std::io::Error::other(error))
         }
         RowsError::LogUnread(error) => disk("read", path)(error),
         RowsError::Sqlite(error) => corrupt(path, &format!("it is damaged: {error}")),
@@ -144,4 +147,21 @@ pub fn broken(path: &Path, error: RowsError) -> ServerError {
 pub(super) fn corrupt(path: &Path, why: &str) -> ServerError {
     let why = format!("{why}; go on from a copy of the folder, or give --dir another one");
     ServerError::DirCorrupt { path: path.to_owned(), why }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_cannot_be_written() {
+        let said = |code: std::ffi::c_int| {
+            let error = rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), None);
+            broken(Path::new("tape.sqlite"), error.into()).to_string()
+        };
+        assert!(said(rusqlite::ffi::SQLITE_FULL).starts_with("cannot write tape.sqlite: "));
+        assert!(said(rusqlite::ffi::SQLITE_READONLY).starts_with("cannot write tape.sqlite: "));
+        assert!(said(rusqlite::ffi::SQLITE_IOERR).starts_with("cannot read tape.sqlite: "));
+        assert!(said(rusqlite::ffi::SQLITE_CORRUPT).contains("it is damaged"));
+    }
 }

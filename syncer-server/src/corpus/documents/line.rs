@@ -51,9 +51,16 @@ fn text<'a>(object: &'a Map<String, Value>, key: &str) -> Result<&'a str, String
 fn check(messages: &[Value]) -> Result<(), String> {
     for (message, number) in messages.iter().zip(1_u32..) {
         let object = message.as_object().ok_or_else(|| format!("message {number} is no JSON object"))?;
-        for key in ["role", "content"] {
-            text(object, key).map_err(|why| format!("message {number}: {why}"))?;
-        }
+        let said = text(object, "role").and_then(|_| match object.get("content") {
+            Some(Value::Null) => {
+                Err("\"content\" is null: give the text that is said, or leave the message out".into())
+            }
+            Some(Value::Array(_)) => {
+                Err("\"content\" is a list of parts: give their text as one string".into())
+            }
+            _ => text(object, "content"),
+        });
+        said.map_err(|why| format!("message {number}: {why}"))?;
     }
     match messages.iter().any(|message| message["role"] == "assistant") {
         true => Ok(()),

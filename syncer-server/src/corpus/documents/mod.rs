@@ -25,6 +25,9 @@ use crate::llama::Chat;
 pub use template::Template;
 pub use tokens::Ends;
 
+/// Lines by which a text is told from documents.
+const LOOKED_AT: usize = 4;
+
 /// A file of lines.
 pub struct Lines {
     /// Where it is from.
@@ -88,6 +91,19 @@ pub fn read(files: &[Lines], chat: &Chat) -> Result<Vec<Document>, ServerError> 
         0 | 1 => Err(ServerError::DataTooFew { documents: documents.len() }),
         _ => Ok(documents),
     }
+}
+
+/// Whether a text of another name looks as if it were of lines that are documents: the first few all have one of their
+/// keys.
+pub fn look_like(text: &str) -> bool {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let lines = text.lines().filter(|line| !line.trim().is_empty()).take(LOOKED_AT);
+    let has_key = |line: &str| {
+        let value: Result<serde_json::Value, _> = serde_json::from_str(line);
+        value.is_ok_and(|value| ["text", "messages", "prompt"].iter().any(|key| value.get(key).is_some()))
+    };
+    let found: Vec<bool> = lines.map(has_key).collect();
+    found.len() >= 2 && found.iter().all(|&found| found)
 }
 
 /// All that is said in `documents`, for a vocabulary to be made of.

@@ -93,6 +93,11 @@ fn what_is_no_document_is_told_by_its_line() {
     check(r#"{"messages": 1}"#, None, "\"messages\" is no list");
     check(r#"{"messages": [1]}"#, None, "message 1 is no JSON object");
     check(r#"{"messages": [{"role": "user"}]}"#, None, "message 1: it has no \"content\"");
+    check(r#"{"messages": [{"role": "user", "content": 3}]}"#, None, "message 1: \"content\" is no text");
+    let null = r#"{"messages": [{"role": "assistant", "content": null}]}"#;
+    check(null, None, "message 1: \"content\" is null: give the text that is said, or leave the message out");
+    let parts = r#"{"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]}"#;
+    check(parts, None, "message 1: \"content\" is a list of parts: give their text as one string");
     let asks = r#"{"messages": [{"role": "user", "content": "a"}]}"#;
     check(asks, Some(CHATML), "no message is the assistant's");
     check(TALK, None, "the model has no chat template: give --chat-template");
@@ -112,7 +117,7 @@ fn what_is_no_document_is_told_by_its_line() {
     check(&many, Some(CHATML), "it has 1001 messages, at most 1000 are read");
 
     let one = read(&lines(OTHER), &Chat::default()).unwrap_err();
-    assert_eq!((one.exit_code(), one.to_string().contains("has 1 documents")), (7, true), "{one}");
+    assert_eq!((one.exit_code(), one.to_string().contains("has 1 document, and")), (7, true), "{one}");
 }
 
 /// A tokenizer with one merge across words, which blanks are cut off of, and a token that ends texts.
