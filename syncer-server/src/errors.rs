@@ -175,8 +175,8 @@ pub enum ServerError {
     },
     /// Documents that cannot be told into those to train on and those to measure on.
     #[error(
-        "the data has {documents} document{}, and training needs at least 2, one of which is held out: give one in each \
-         line",
+        "the data has {documents} document{}, and training needs at least 2, one of which is held out: give one in \
+         each line",
         if *.documents == 1 { "" } else { "s" }
     )]
     DataTooFew {

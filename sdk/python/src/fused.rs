@@ -1,26 +1,5 @@
-//! Where the run's matrices of experts lie in a Mixtral as `transformers` has held it since its version 5: the gates and the
+//! Where the run's matrices of experts lie in a Mixtral as `transformers` has held it since its version 5: gates and
 //! up-projections of all experts of a layer are one tensor, and the down-projections another one.
-
-use std::ops::Range;
-
-use crate::tensors::{Place, Shaped};
-
-/// Where one of the run's tensors lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spot {
-    /// In which of the program's tensors, in the program's order.
-    pub tensor: usize,
-    /// From which of its values on, row-major.
-    pub start: usize,
-}
-
-impl Spot {
-    /// Some of the values of what lies here.
-    #[must_use]
-    pub fn place(&self, range: Range<usize>) -> Place {
-        Place { tensor: self.tensor, start: self.start + range.start, stop: self.start + range.end }
-    }
-}
 
 /// One of the run's matrices within a tensor of another name and shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,11 +13,12 @@ pub struct Part {
 }
 
 impl Part {
-    /// What the run's matrix `name`, `[rows, cols]`, is a part of in a model whose layers have `experts`; `None` if it is
-    /// none that is fused or named otherwise.
+    /// What the run's matrix `name`, `[rows, cols]`, is a part of in a model whose layers have `experts`; `None` if it
+    /// is none that is fused or named otherwise.
     ///
     /// `gate_up_proj` is `[experts, 2 F, C]`, of which the upper half of each expert is `w1` and the lower one `w3`;
-    /// `down_proj` is `[experts, C, F]`, of which each expert's is `w2`; and the router, `[experts, C]`, has another name.
+    /// `down_proj` is `[experts, C, F]`, of which each expert's is `w2`; and the router, `[experts, C]`, has another
+    /// name.
     #[must_use]
     pub fn of(name: &str, rows: u32, cols: u32, experts: u64) -> Option<Self> {
         let (stem, of_layer) = name.split_once(".block_sparse_moe.")?;
@@ -62,10 +42,4 @@ impl Part {
         let shape = vec![experts, stacked * rows, cols];
         Some(Self { whole: format!("{stem}.mlp.experts.{whole}"), shape, start })
     }
-}
-
-/// The spot of the tensor called `name`, if there is one.
-pub(crate) fn whole(tensors: &[Shaped], name: &str) -> Option<Spot> {
-    let tensor = tensors.iter().position(|tensor| tensor.name == name)?;
-    Some(Spot { tensor, start: 0 })
 }

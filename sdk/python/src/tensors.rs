@@ -6,7 +6,7 @@ use std::ops::Range;
 use archipelago::model::{Fragments, Layout, LayoutError, MergeClass, Model, ModelSpec, Tensor, layout};
 use archipelago::wire::FragmentId;
 
-use crate::fused::{Part, Spot, whole};
+use crate::fused::Part;
 
 /// Names in one sentence at most; the others are counted.
 const NAMED_MAX: usize = 3;
@@ -67,6 +67,22 @@ pub struct Place {
     pub stop: usize,
 }
 
+/// Where one of the run's tensors begins.
+#[derive(Clone, Copy, Debug)]
+struct Spot {
+    /// In which of the program's tensors, in the program's order.
+    tensor: usize,
+    /// At which of its values, row-major.
+    start: usize,
+}
+
+impl Spot {
+    /// Some of the values of what lies here.
+    fn place(self, range: Range<usize>) -> Place {
+        Place { tensor: self.tensor, start: self.start + range.start, stop: self.start + range.end }
+    }
+}
+
 /// How the parameters of a run lie in a program's tensors.
 #[derive(Clone, Debug)]
 pub struct Fit {
@@ -99,14 +115,14 @@ impl Fit {
     }
 
     fn decoder(tensors: &[Shaped], decoder: Layout, experts: u64) -> Result<Self, FitError> {
+        let find = |name: &str| tensors.iter().position(|tensor| tensor.name == name);
         let (mut missing, mut misshapen, mut spots) = (Vec::new(), None, Vec::new());
         for Tensor { name, rows, cols, .. } in decoder.tensors() {
             let part = Part::of(name, *rows, *cols, experts);
-            let fused =
-                || part.and_then(|part| Some((whole(tensors, &part.whole)?.tensor, part.start, part.shape)));
+            let fused = || part.and_then(|part| Some((find(&part.whole)?, part.start, part.shape)));
             let shape =
                 || if *rows == 1 { vec![(*cols).into()] } else { vec![(*rows).into(), (*cols).into()] };
-            let plain = whole(tensors, name).map(|spot| (spot.tensor, spot.start, shape()));
+            let plain = find(name).map(|tensor| (tensor, 0, shape()));
             let Some((tensor, start, wanted)) = plain.or_else(fused) else {
                 missing.push(name.clone());
                 continue;
@@ -323,8 +339,8 @@ mod tests {
         let mut wrong = tensors.clone();
         wrong[at].shape.swap(1, 2);
         let error = fit(&wrong).unwrap_err();
-        let same = matches!(&error, FitError::Shape { name, wanted, .. } if (name, wanted) == (&tensors[at].name, &tensors[at].shape));
-        assert!(same, "{error}");
+        let FitError::Shape { name, wanted, .. } = &error else { panic!("{error}") };
+        assert_eq!((name, wanted), (&tensors[at].name, &tensors[at].shape));
         wrong.remove(at);
         assert!(matches!(fit(&wrong), Err(FitError::Missing { names }) if names.len() == 4));
         // A dense model has none of them.

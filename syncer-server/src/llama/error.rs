@@ -19,8 +19,8 @@ pub enum LlamaError {
     },
     /// It is a folder of adapters for PEFT.
     #[error(
-        "it has adapter_config.json and no config.json, so that it holds adapters and not the model that they belong to: \
-         merge them first, with merge_and_unload of PEFT or `export --merged` of their run, and give that folder"
+        "it has adapter_config.json and no config.json, so that it holds adapters and not the model that they belong \
+         to: merge them first, with merge_and_unload of PEFT or `export --merged` of their run, and give that folder"
     )]
     Adapters,
     /// The parameters are not there.
