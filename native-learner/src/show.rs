@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use archipelago::run::{Event, Report, RunConfig};
+use archipelago::run::{Doing, Event, Report, RunConfig};
 use archipelago_cli::fail;
 use archipelago_core::wire::Fate;
 use archipelago_runtime::engine::gpu::Trial;
@@ -33,12 +33,16 @@ pub(crate) struct Show {
     sentence: String,
     shown_ms: Option<u64>,
     loss: Option<f32>,
+    /// Why the connection is gone and when the next attempt is, in milliseconds, until that is told: with the end of
+    /// the run there is none.
+    lost: Option<(String, u64)>,
 }
 
 impl Show {
     pub(crate) fn new(output: OutputArgs) -> Self {
         let terminal = io::stdout().is_terminal() && !output.json;
-        Self { output, terminal, line: false, sentence: String::new(), shown_ms: None, loss: None }
+        let (sentence, shown_ms, loss, lost) = (String::new(), None, None, None);
+        Self { output, terminal, line: false, sentence, shown_ms, loss, lost }
     }
 
     /// Says who joins what.
@@ -54,6 +58,9 @@ impl Show {
     }
 
     pub(crate) fn event(&mut self, event: &Event) {
+        if let Some(sentence) = self.loss_of_connection(event) {
+            self.say(sentence);
+        }
         if let Event::Progress(report) = event {
             return self.progress(report);
         }
@@ -80,10 +87,7 @@ impl Show {
             Event::FirstStep { elapsed_ms } => {
                 self.say(format_args!("first step after {:.1} s", *elapsed_ms as f64 / 1e3));
             }
-            Event::Disconnected { reason, retry_ms } => {
-                let retry_s = *retry_ms as f64 / 1e3;
-                self.say(format_args!("no connection: {reason}; next attempt in {retry_s:.1} s"));
-            }
+            Event::Disconnected { reason, retry_ms } => self.lost = Some((reason.clone(), *retry_ms)),
             Event::Afresh { reason } => self.say(format_args!("starting afresh: {reason}")),
             Event::Trouble { reason } => self.say(reason),
             Event::Receipt { fragment, fate } if self.output.verbose => match fate {
@@ -124,14 +128,20 @@ impl Show {
         if self.output.json {
             return print(&with_event("end", report));
         }
-        self.say(format_args!(
-            "done: {} steps, {} tokens trained, {} merged ({}), {:.2} % of the time for syncing",
-            report.steps,
-            report.tokens_trained,
-            report.tokens_merged,
-            share(report),
-            100.0 * report.sync_ratio,
-        ));
+        // The syncer's last word.
+        if let Some((reason, _)) = self.lost.take() {
+            self.say(reason);
+        }
+        self.say(summary(report));
+    }
+
+    /// That the connection is gone, once `event` shows that the learner goes on without it.
+    fn loss_of_connection(&mut self, event: &Event) -> Option<String> {
+        if matches!(event, Event::Progress(report) if report.doing == Doing::Leaving) {
+            return None;
+        }
+        let (reason, retry_ms) = self.lost.take()?;
+        Some(format!("no connection: {reason}; next attempt in {:.1} s", retry_ms as f64 / 1e3))
     }
 
     fn progress(&mut self, report: &Report) {
@@ -224,6 +234,22 @@ fn word(sentence: &str) -> &str {
     sentence.split(',').next().unwrap_or_default()
 }
 
+/// How it went, in a line.
+fn summary(report: &Report) -> String {
+    let unsettled = match report.tokens_unsettled {
+        0 => String::new(),
+        tokens => format!(", {tokens} more handed in and not merged yet"),
+    };
+    format!(
+        "done: {} steps, {} tokens trained, {} merged ({}){unsettled}, {:.2} % of the time for syncing",
+        report.steps,
+        report.tokens_trained,
+        report.tokens_merged,
+        share(report),
+        100.0 * report.sync_ratio,
+    )
+}
+
 /// The share of the tokens trained that was merged.
 fn share(report: &Report) -> String {
     if report.tokens_trained == 0 {
@@ -249,5 +275,60 @@ mod tests {
     #[test]
     fn counts_stay_short() {
         assert_eq!([950.0, 12_345.0, 4.5e6].map(short), ["950", "12.3 k", "4.5 M"]);
+    }
+
+    fn report(doing: Doing) -> Report {
+        Report {
+            elapsed_ms: 9_000,
+            doing,
+            offline: None,
+            share: 1.0,
+            steps: 4,
+            tokens_trained: 4_096,
+            tokens_merged: 1_280,
+            tokens_unsettled: 2_816,
+            updates_merged: 3,
+            updates_late: 0,
+            updates_refused: 0,
+            clock_tokens: 1_280,
+            loss: None,
+            learning_rate: 1e-3,
+            tokens_per_s: 1.0,
+            step_ms: 1.0,
+            sync_ratio: 0.05,
+            train_ms: 1,
+            exchange_ms: 1,
+            starved_ms: 0,
+            sent_bytes: 1,
+            received_bytes: 1,
+            fetched_bytes: 1,
+            frozen_bytes: 0,
+            frozen_bytes_total: 0,
+        }
+    }
+
+    #[test]
+    fn what_is_handed_in_is_no_loss() {
+        let mut report = report(Doing::Leaving);
+        assert_eq!(
+            summary(&report),
+            "done: 4 steps, 4096 tokens trained, 1280 merged (31 %), 2816 more handed in and not merged yet, 5.00 % of \
+             the time for syncing"
+        );
+        report.tokens_unsettled = 0;
+        assert!(summary(&report).contains("1280 merged (31 %), 5.00 %"));
+    }
+
+    #[test]
+    fn the_end_of_a_run_is_no_loss_of_its_connection() {
+        let mut show = Show::new(OutputArgs { json: false, quiet: true, verbose: false });
+        let lost = Event::Disconnected { reason: "thank you".into(), retry_ms: 100 };
+        let progress = |doing| Event::Progress(Box::new(report(doing)));
+        show.event(&lost);
+        assert_eq!(show.loss_of_connection(&progress(Doing::Leaving)), None);
+        assert_eq!(show.lost, Some(("thank you".to_owned(), 100)), "what is left to be said at the end");
+        let said = show.loss_of_connection(&progress(Doing::Training));
+        assert_eq!(said.as_deref(), Some("no connection: thank you; next attempt in 0.1 s"));
+        assert_eq!(show.loss_of_connection(&progress(Doing::Training)), None, "it is said once");
     }
 }

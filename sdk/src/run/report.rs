@@ -3,9 +3,10 @@
 use super::event::{Doing, Offline, Report};
 use super::session::Session;
 use archipelago_core::member::Phase;
-use archipelago_core::wire::LearnerState;
+use archipelago_core::wire::{FragmentId, LearnerState};
+use archipelago_runtime::engine::Engine;
 
-impl<E, B, O> Session<'_, E, B, O> {
+impl<E: Engine, B, O> Session<'_, E, B, O> {
     /// How things stand; `doing` if the core does not know.
     pub(super) fn report(&mut self, doing: Option<Doing>) -> Report {
         let now_us = self.clock.now_us();
@@ -28,6 +29,10 @@ impl<E, B, O> Session<'_, E, B, O> {
             (None, Some(weights)) => (weights.bytes(), weights.bytes()),
             (None, None) => (0, 0),
         };
+        let unsettled = self.part.as_ref().map_or(0.0, |part| {
+            let tokens = (0..).map(FragmentId).zip(self.member.tokens_unsettled());
+            tokens.map(|(fragment, tokens)| tokens as f64 * part.share(fragment)).sum()
+        });
         Report {
             elapsed_ms: now_us / 1_000,
             doing,
@@ -36,6 +41,7 @@ impl<E, B, O> Session<'_, E, B, O> {
             steps: self.meter.steps,
             tokens_trained: self.meter.tokens,
             tokens_merged: self.tally.tokens_merged.round() as u64,
+            tokens_unsettled: unsettled.round() as u64,
             updates_merged: self.tally.updates_merged,
             updates_late: self.tally.updates_late,
             updates_refused: self.tally.updates_refused,

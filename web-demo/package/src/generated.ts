@@ -60,6 +60,11 @@ export type Report = {
   tokensTrained: number,
   /** Tokens that receipts said were merged: the mean over fragments, weighted by their sizes. */
   tokensMerged: number,
+  /**
+   * Tokens of updates that the syncer has got and has not said what became of: the mean over fragments, weighted by
+   * their sizes. With a goodbye it may merge them yet.
+   */
+  tokensUnsettled: number,
   /** Updates merged, by receipt. */
   updatesMerged: number,
   /** Updates that came late, by receipt. */

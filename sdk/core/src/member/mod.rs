@@ -257,6 +257,11 @@ impl Member {
         self.learner.clock_tokens()
     }
 
+    /// Of each fragment the tokens that are handed in and not settled: see [`Learner::tokens_unsettled`].
+    pub fn tokens_unsettled(&self) -> impl Iterator<Item = u64> {
+        self.learner.tokens_unsettled()
+    }
+
     /// The run and its id in it, once it was taken in.
     #[must_use]
     pub fn run(&self) -> Option<(RunId, LearnerId)> {

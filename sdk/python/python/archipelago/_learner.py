@@ -41,6 +41,7 @@ class Report:
         steps: Steps done.
         tokens_trained: Tokens trained on.
         tokens_merged: Tokens that were merged, the mean over fragments.
+        tokens_unsettled: Tokens that the syncer has got and has not merged yet, the mean over fragments.
         updates_merged: Updates that were merged.
         updates_late: Updates that came too late.
         updates_refused: Updates that were refused.
@@ -55,6 +56,7 @@ class Report:
     steps: int
     tokens_trained: int
     tokens_merged: int
+    tokens_unsettled: int
     updates_merged: int
     updates_late: int
     updates_refused: int

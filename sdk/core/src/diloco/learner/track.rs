@@ -109,6 +109,11 @@ impl Track {
         self.sent.as_ref().is_some_and(|sent| sent.stage == Stage::Arrived)
     }
 
+    /// Tokens of the update that the syncer has and that has no fate yet; 0 without one.
+    pub(super) fn tokens_unsettled(&self) -> u64 {
+        self.sent.as_ref().filter(|sent| sent.stage == Stage::Arrived).map_or(0, |sent| sent.tokens)
+    }
+
     /// Takes in what became of an update.
     pub(super) fn receipt(&mut self, serial: Serial, fate: &Fate) {
         let Some(sent) = self.sent(serial) else { return };

@@ -59,6 +59,12 @@ impl Learner {
         }
     }
 
+    /// Of each fragment the tokens that the syncer has in an update of which it has not said what became of it, `[P]`;
+    /// empty before the first `Welcome`.
+    pub fn tokens_unsettled(&self) -> impl Iterator<Item = u64> {
+        self.part.iter().flat_map(|part| part.tracks.iter().map(Track::tokens_unsettled))
+    }
+
     pub(super) fn on_collect(&mut self, fragment: FragmentId, base: Version) {
         let Some(part) = &mut self.part else { return };
         if usize::from(fragment.0) < part.tracks.len() {

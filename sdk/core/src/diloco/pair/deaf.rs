@@ -64,6 +64,7 @@ fn one_that_leaves_hands_in_what_follows_on_an_update_that_is_under_way() {
         pair.steps(1);
         pair.islands[1].core.hands_in() == HandsIn::Nothing
     });
+    assert!(pair.islands[1].core.tokens_unsettled().all(|tokens| tokens == 0), "all of it was settled");
     let (_, account) = pair.syncer.ledger().accounts().nth(1).unwrap();
     let trained = account.trained();
     assert!(over && account.tokens_merged.iter().all(|&merged| merged == trained), "{over}, {account:?}");

@@ -119,6 +119,12 @@ fn one_that_leaves_hands_in_what_it_has() {
         pair.obey_learner(1, output);
     }
     assert_eq!(said(&pair), at_first, "it is known at once what it trained");
+    // What is merged and what the syncer has are all that it trained.
+    let unsettled: Vec<_> = pair.islands[1].core.tokens_unsettled().collect();
+    let (_, account) = pair.syncer.ledger().accounts().nth(1).unwrap();
+    let handed_in: Vec<_> = account.tokens_merged.iter().zip(&unsettled).map(|(a, b)| a + b).collect();
+    assert!(unsettled.iter().any(|&tokens| tokens > 0), "{unsettled:?}");
+    assert_eq!(handed_in, vec![account.trained(); unsettled.len()], "{account:?}");
     pair.islands[1].connected = false;
     pair.steps(30);
     let (_, account) = pair.syncer.ledger().accounts().nth(1).unwrap();
