@@ -103,8 +103,7 @@ pub struct Report {
     pub tokens_trained: u64,
     /// Tokens that receipts said were merged: the mean over fragments, weighted by their sizes.
     pub tokens_merged: u64,
-    /// Tokens of updates that the syncer has got and has not said what became of: the mean over fragments, weighted by
-    /// their sizes. With a goodbye it may merge them yet.
+    /// Tokens that the syncer has got and that have no fate yet: the mean over fragments, weighted by their sizes.
     pub tokens_unsettled: u64,
     /// Updates merged, by receipt.
     pub updates_merged: u64,

@@ -60,10 +60,7 @@ export type Report = {
   tokensTrained: number,
   /** Tokens that receipts said were merged: the mean over fragments, weighted by their sizes. */
   tokensMerged: number,
-  /**
-   * Tokens of updates that the syncer has got and has not said what became of: the mean over fragments, weighted by
-   * their sizes. With a goodbye it may merge them yet.
-   */
+  /** Tokens that the syncer has got and that have no fate yet: the mean over fragments, weighted by their sizes. */
   tokensUnsettled: number,
   /** Updates merged, by receipt. */
   updatesMerged: number,
