@@ -14,8 +14,8 @@ use serde::Serialize;
 use super::gap::Course;
 use super::{Mark, OutputArgs, Report, Series, SimulateError};
 
-/// Files of runs that `simulate gap` kept, in the folder, and what they are called beside the tables, if they are of the
-/// text that those are of. Neighbours of one name are one line there.
+/// Files of runs that `simulate gap` kept, in the folder, and what they are called beside the tables, where those
+/// are of the same text. Neighbours of one name are one line there.
 const KEPT: [(&str, Option<&str>); 5] = [
     ("gap/tinyshakespeare.jsonl", Some("by document, at best")),
     ("gap/tinyshakespeare-1.5m.jsonl", Some("so too, 1,466 steps")),
