@@ -14,6 +14,7 @@ mod fleet;
 mod gap;
 mod goodput;
 mod heterogeneity;
+mod kept;
 mod learners;
 mod lines;
 mod lockstep;
@@ -22,7 +23,10 @@ mod pool;
 mod regions;
 mod report;
 mod scavenging;
+mod sitting;
 mod staleness;
+mod student;
+mod sweep;
 mod table;
 mod text;
 mod training;
@@ -69,6 +73,8 @@ enum Subject {
     Learners(learners::LearnersArgs),
     /// Loss of learners together beside data-parallel training, each at its best settings, with fresh seeds and text
     Gap(gap::GapArgs),
+    /// Loss over any settings of learners together, with others chosen anew for each of them
+    Sweep(sweep::SweepArgs),
     /// Loss of learners in lockstep beside data-parallel training: what it costs to average parameters every H steps
     Lockstep(lockstep::LockstepArgs),
     /// Loss against updates that are old, long or of other batches, and against what joiners begin with
@@ -129,6 +135,7 @@ pub fn run(cli: &Cli, progress: &mut dyn FnMut(&str)) -> Result<String, Simulate
         }
         Subject::Learners(args) => answer(&learners::run(args, progress)?, args, &args.common.output),
         Subject::Gap(args) => answer(&gap::run(args, progress)?, args, &args.common.output),
+        Subject::Sweep(args) => answer(&sweep::run(args, progress)?, args, &args.common.output),
         Subject::Lockstep(args) => answer(&lockstep::run(args, progress)?, args, &args.common.output),
         Subject::Staleness(args) => answer(&staleness::run(args, progress)?, args, &args.common.output),
         Subject::Failures(args) => answer(&failures::run(args, progress)?, args, &args.common.output),

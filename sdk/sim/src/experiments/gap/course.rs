@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use super::keep::{Made, parse};
+use super::keep::Made;
 use super::key::{SIDES, Side};
+use crate::experiments::kept::parse;
 use crate::experiments::{Axis, Case, Mark, Plot, Scale, Series, SimulateError};
 
 /// Runs to choose settings by, of one text and with the settings of the first of them.
@@ -49,7 +50,7 @@ impl Course {
     /// - `Refused`: a line is no run.
     pub fn read(path: &Path) -> Result<Self, SimulateError> {
         let disk = |source| SimulateError::Disk { what: "read", path: path.to_owned(), source };
-        let mut made = parse(&fs::read_to_string(path).map_err(disk)?, path)?;
+        let mut made: Vec<Made> = parse(&fs::read_to_string(path).map_err(disk)?, path)?;
         let first = made.first().map(|made| (made.key.text.clone(), made.key.settings.clone()));
         made.retain(|made| {
             let Made { key, .. } = made;

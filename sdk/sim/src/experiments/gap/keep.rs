@@ -1,15 +1,10 @@
-//! Runs that were made, a line of JSON each.
-
-use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
+//! What runs led to.
 
 use archipelago_sim::lab::{Outcome, Sample};
 use serde::{Deserialize, Serialize};
 
 use super::key::Key;
-use crate::experiments::SimulateError;
+use crate::experiments::kept::Keyed;
 
 /// What one run led to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -44,66 +39,12 @@ impl Made {
     }
 }
 
-/// All that were made, in a file if there is one.
-pub(super) struct Kept {
-    made: BTreeMap<Key, Made>,
-    file: Option<(PathBuf, File)>,
-}
+impl Keyed for Made {
+    type Key = Key;
 
-impl Kept {
-    /// Those of `path`, which is made if it is not there. A last line that was cut off counts as not written.
-    ///
-    /// # Errors
-    /// - `Disk`: it cannot be read or written.
-    /// - `Refused`: a line is no run.
-    pub(super) fn open(path: Option<&Path>) -> Result<Self, SimulateError> {
-        let Some(path) = path else { return Ok(Self { made: BTreeMap::new(), file: None }) };
-        let disk = |what| move |source| SimulateError::Disk { what, path: path.to_owned(), source };
-        let mut file =
-            OpenOptions::new().read(true).append(true).create(true).open(path).map_err(disk("open"))?;
-        let mut text = String::new();
-        file.read_to_string(&mut text).map_err(disk("read"))?;
-        let whole = text.rfind('\n').map_or(0, |end| end + 1);
-        if whole < text.len() {
-            file.set_len(whole as u64).map_err(disk("mend"))?;
-        }
-        let made = parse(&text[..whole], path)?.into_iter().map(|run| (run.key.clone(), run)).collect();
-        Ok(Self { made, file: Some((path.to_owned(), file)) })
+    fn key(&self) -> &Key {
+        &self.key
     }
-
-    pub(super) fn get(&self, key: &Key) -> Option<&Made> {
-        self.made.get(key)
-    }
-
-    /// Keeps one more.
-    ///
-    /// # Errors
-    /// `Disk`
-    pub(super) fn add(&mut self, made: Made) -> Result<(), SimulateError> {
-        if let Some((path, file)) = &mut self.file {
-            let line = serde_json::to_string(&made).expect("plain data") + "\n";
-            let disk = |source| SimulateError::Disk { what: "write", path: path.clone(), source };
-            file.write_all(line.as_bytes()).map_err(disk)?;
-        }
-        self.made.insert(made.key.clone(), made);
-        Ok(())
-    }
-}
-
-/// The runs of `text`, a line each, which stands in the file at `path`.
-///
-/// # Errors
-/// `Refused`: a line is no run.
-pub(super) fn parse(text: &str, path: &Path) -> Result<Vec<Made>, SimulateError> {
-    let run = |(line, number): (&str, usize)| {
-        serde_json::from_str(line).map_err(|error| {
-            SimulateError::refused(format!(
-                "line {number} of {} is no run: {error}; take it out, or give another file",
-                path.display()
-            ))
-        })
-    };
-    text.lines().zip(1..).map(run).collect()
 }
 
 #[cfg(test)]
@@ -111,6 +52,7 @@ mod tests {
     use super::super::key::Side;
     use super::*;
     use crate::experiments::Exit;
+    use crate::experiments::kept::Kept;
 
     fn made(seed: u64) -> Made {
         let key = Key {
@@ -132,13 +74,13 @@ mod tests {
     fn runs_come_back_but_for_one_that_was_cut_off() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("runs.jsonl");
-        let mut kept = Kept::open(Some(&path)).unwrap();
+        let mut kept = Kept::<Made>::open(Some(&path)).unwrap();
         let blown = Made::failed(made(2).key, "the held-out loss is NaN".into());
         kept.add(made(1)).unwrap();
         kept.add(blown.clone()).unwrap();
         let whole = std::fs::read_to_string(&path).unwrap();
         std::fs::write(&path, whole.clone() + &whole[..40]).unwrap();
-        let mut kept = Kept::open(Some(&path)).unwrap();
+        let mut kept = Kept::<Made>::open(Some(&path)).unwrap();
         assert_eq!(kept.get(&made(1).key), Some(&made(1)));
         assert_eq!(kept.get(&made(2).key), Some(&blown));
         kept.add(made(3)).unwrap();
@@ -146,9 +88,9 @@ mod tests {
         assert!(after.starts_with(&whole) && after.lines().count() == 3, "{after}");
 
         std::fs::write(&path, "{}\n").unwrap();
-        let error = Kept::open(Some(&path)).err().unwrap();
+        let error = Kept::<Made>::open(Some(&path)).err().unwrap();
         assert!(error.exit() == Exit::Settings && error.to_string().contains("line 1 of"), "{error}");
-        let error = Kept::open(Some(folder.path())).err().unwrap();
+        let error = Kept::<Made>::open(Some(folder.path())).err().unwrap();
         assert_eq!(error.exit(), Exit::Disk);
     }
 }

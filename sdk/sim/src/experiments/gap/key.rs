@@ -1,16 +1,17 @@
 //! What tells one run from another.
 
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 /// Who trains.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Side {
-    /// M learners under a syncer.
+pub enum Side {
+    /// M learners under a syncer
     Decoupled,
-    /// One trainer with the batches of M.
+    /// One trainer with the batches of M
     DataParallel,
-    /// The same with Lookahead.
+    /// The same with Lookahead
     Lookahead,
 }
 

@@ -10,24 +10,25 @@ mod key;
 mod plan;
 mod tell;
 
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
 use archipelago_cli::within;
-use archipelago_runtime::engine::EngineError;
-use archipelago_sim::lab::LabError;
 use serde::Serialize;
 
-use super::engine::{Engine, EngineArgs};
+use super::engine::EngineArgs;
+use super::kept::Kept;
+use super::sitting::Sitting;
 use super::text::Text;
 use super::training::{LEARNERS_MAX, TrainingArgs};
-use super::{CommonArgs, Report, pool};
+use super::{CommonArgs, Report};
 use crate::experiments::SimulateError;
 pub use course::Course;
-use keep::{Kept, Made};
-use key::Key;
-use plan::{Plan, Run};
+pub use key::Side;
+pub use plan::LOOKAHEAD;
+use plan::Plan;
+
+/// The runs that were made.
+type Runs = Kept<keep::Made>;
 
 /// Most tokens of all learners together.
 const TOKENS_MAX: f64 = 1e12;
@@ -84,18 +85,13 @@ pub struct GapArgs {
 /// - `Disk`: a text or a file cannot be read or written.
 pub fn run(args: &GapArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, SimulateError> {
     check(args)?;
-    let until = args.minutes.map(|minutes| now() + Duration::from_secs(60 * u64::from(minutes)));
     let text = Text::read(&args.training)?;
     let mut kept = Kept::open(args.keep.as_deref())?;
     let plan = Plan::new(args, &text, args.engine.trainers(progress)?);
-    let mut left = make(args, &text, plan.choosing()?, until, &mut kept, progress)?;
-    left += make(args, &text, plan.telling(&kept)?, until, &mut kept, progress)?;
+    let mut sitting = Sitting::new(&args.training, &args.engine, args.minutes, progress)?;
+    let mut left = sitting.make(&text.corpus, plan.choosing()?, &mut kept)?;
+    left += sitting.make(&text.corpus, plan.telling(&kept)?, &mut kept)?;
     Ok(tell::report(args, &text, &plan, &kept, left))
-}
-
-#[expect(clippy::disallowed_methods, reason = "how long a sitting lasts is no part of what is simulated")]
-fn now() -> Instant {
-    Instant::now()
 }
 
 fn check(args: &GapArgs) -> Result<(), SimulateError> {
@@ -116,49 +112,6 @@ fn check(args: &GapArgs) -> Result<(), SimulateError> {
     within("choosing-seeds", args.choosing_seeds.into(), 1.0..=1e3)?;
     within("average", args.average, 1e-6..=1.0)?;
     Ok(within("samples", args.samples.into(), 0.0..=1e3)?)
-}
-
-/// Makes those of `runs` that are not kept, and keeps them; how many are left because the time was over.
-fn make(
-    args: &GapArgs,
-    text: &Text,
-    mut runs: Vec<Run>,
-    until: Option<Instant>,
-    kept: &mut Kept,
-    progress: &mut dyn FnMut(&str),
-) -> Result<usize, SimulateError> {
-    runs.retain(|run| kept.get(&run.key).is_none());
-    let is_over = || until.is_some_and(|until| now() >= until);
-    let work = |run: &Run| (!is_over()).then(|| run.make(&text.corpus));
-    let (mut done, count) = (0, runs.len());
-    // A GPU is busy with one run, which keeps several learners on it.
-    let jobs = match (args.engine.engine, args.training.jobs) {
-        (Engine::Gpu, None) => NonZeroUsize::MIN,
-        _ => args.training.jobs()?,
-    };
-    pool::each(jobs, &runs, work, |index, result| {
-        let key = runs[index].key.clone();
-        done += 1;
-        let Key { side, learners, lr, warmup, seed, .. } = &key;
-        let what =
-            format!("{done} of {count}: {side:?} of {learners}, rate {lr}, warm-up {warmup}, seed {seed}");
-        let made = match result {
-            Ok(outcome) => Made::of(key, &outcome),
-            // What blows up is no choice, and no reason to stop.
-            Err(
-                error @ (LabError::Engine(EngineError::NotFinite { .. })
-                | LabError::NotFinite { .. }
-                | LabError::Stopped { .. }),
-            ) => Made::failed(key, error.to_string()),
-            Err(error) => return Err(SimulateError::refused(format!("the simulation failed: {error}"))),
-        };
-        progress(&match (made.validation[0], &made.failed) {
-            (Some(loss), _) => format!("{what}: {loss:.4}"),
-            (None, failed) => format!("{what}: {}", failed.as_deref().unwrap_or("no loss")),
-        });
-        kept.add(made)
-    })?;
-    Ok(count - done)
 }
 
 #[cfg(test)]

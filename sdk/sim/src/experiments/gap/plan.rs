@@ -7,14 +7,14 @@ use archipelago_sim::lab::{Corpus, LabError, Lookahead, Outcome, Recipe, Trainer
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::GapArgs;
-use super::keep::Kept;
+use super::{GapArgs, Runs};
+use super::keep::Made;
 use super::key::{Key, SIDES, Side, Which};
-use crate::experiments::SimulateError;
 use crate::experiments::text::Text;
+use crate::experiments::{SimulateError, sitting};
 
 /// Lookahead as its authors use it beside AdamW.
-const LOOKAHEAD: Lookahead = Lookahead { steps: 6, share: 0.5 };
+pub const LOOKAHEAD: Lookahead = Lookahead { steps: 6, share: 0.5 };
 /// Sets the seeds of runs that are told of apart from those to choose by.
 const TOLD: u64 = 0x701d;
 
@@ -26,16 +26,32 @@ pub(super) struct Run {
     tokens: u64,
 }
 
-impl Run {
-    /// # Errors
-    /// Those of [`Recipe::train`], [`Recipe::train_alone`] and [`Trainers::check`].
-    pub(super) fn make(&self, corpus: &Corpus) -> Result<Outcome, LabError> {
+impl sitting::Run for Run {
+    type Made = Made;
+
+    fn key(&self) -> &Key {
+        &self.key
+    }
+
+    fn words(&self) -> String {
+        let Key { side, learners, lr, warmup, seed, .. } = &self.key;
+        format!("{side:?} of {learners}, rate {lr}, warm-up {warmup}, seed {seed}")
+    }
+
+    fn make(&self, corpus: &Corpus) -> Result<Outcome, LabError> {
         let found = match self.key.side {
             Side::Decoupled => self.recipe.train(corpus),
             Side::DataParallel | Side::Lookahead => self.recipe.train_alone(corpus, self.tokens),
         };
         self.recipe.trainers.as_ref().map_or(Ok(()), |trainers| trainers.check())?;
         found
+    }
+
+    fn made(&self, outcome: Result<&Outcome, String>) -> Made {
+        match outcome {
+            Ok(outcome) => Made::of(self.key.clone(), outcome),
+            Err(why) => Made::failed(self.key.clone(), why),
+        }
     }
 }
 
@@ -75,7 +91,7 @@ impl<'a> Plan<'a> {
     ///
     /// # Errors
     /// `Setting`, `Preset`: a setting is out of range.
-    pub(super) fn telling(&self, kept: &Kept) -> Result<Vec<Run>, SimulateError> {
+    pub(super) fn telling(&self, kept: &Runs) -> Result<Vec<Run>, SimulateError> {
         let mut keys = Vec::new();
         for &learners in &self.args.learners {
             for side in SIDES {
@@ -95,7 +111,7 @@ impl<'a> Plan<'a> {
     }
 
     /// The settings with the least loss on what is chosen by; `None` before all runs are there that it takes.
-    pub(super) fn chosen(&self, kept: &Kept, side: Side, learners: u32, which: Which) -> Option<(f32, f64)> {
+    pub(super) fn chosen(&self, kept: &Runs, side: Side, learners: u32, which: Which) -> Option<(f32, f64)> {
         let mut best: Option<(f64, (f32, f64))> = None;
         for at in self.grid() {
             let mut sum = 0.0;

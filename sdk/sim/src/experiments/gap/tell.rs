@@ -3,17 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::GapArgs;
-use super::keep::Kept;
+use super::Runs;
 use super::key::{Side, Which};
 use super::plan::Plan;
+use crate::experiments::student::interval;
 use crate::experiments::text::Text;
 use crate::experiments::{Axis, Case, Mark, Plot, Report, Scale, Series};
-
-/// Student's t below which 97.5 of 100 lie, for 1 to 30 degrees of freedom; above that it is nearly the normal's.
-const T: [f64; 30] = [
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
-    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-];
 
 /// Losses on what is told of, by seed, and the settings that led to them.
 struct Told {
@@ -30,7 +25,7 @@ const ROWS: [(&str, Which, Side, Which); 4] = [
 ];
 
 /// The table of what is there.
-pub(super) fn report(args: &GapArgs, text: &Text, plan: &Plan<'_>, kept: &Kept, left: usize) -> Report {
+pub(super) fn report(args: &GapArgs, text: &Text, plan: &Plan<'_>, kept: &Runs, left: usize) -> Report {
     let told = |side, learners, which| told(plan, kept, side, learners, which);
     let mut cases = Vec::new();
     let mut gaps = vec![Vec::new(); ROWS.len()];
@@ -70,7 +65,7 @@ pub(super) fn report(args: &GapArgs, text: &Text, plan: &Plan<'_>, kept: &Kept, 
     }
 }
 
-fn told(plan: &Plan<'_>, kept: &Kept, side: Side, learners: u32, which: Which) -> Option<Told> {
+fn told(plan: &Plan<'_>, kept: &Runs, side: Side, learners: u32, which: Which) -> Option<Told> {
     let at = plan.chosen(kept, side, learners, which)?;
     let losses = plan.told(side, learners, at).into_iter().filter_map(|key| {
         let loss = kept.get(&key)?.test[which as usize]?;
@@ -104,16 +99,6 @@ fn case(plan: &Plan<'_>, learners: u32, name: &str, ours: &Told, base: &Told) ->
     Some((gap, Case::new(format!("M = {learners} above {name}"), gap, None).noted(note)))
 }
 
-/// Half of the interval about the mean of `values` in which that of all seeds lies, 95 of 100 times (Student); `None`
-/// for one value.
-fn interval(values: &[f64]) -> Option<f64> {
-    let (count, free) = (values.len() as f64, values.len().checked_sub(1)?);
-    let t = T.get(free.checked_sub(1)?).copied().unwrap_or(1.96);
-    let mean = values.iter().sum::<f64>() / count;
-    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-    Some(t * (squares / free as f64 / count).sqrt())
-}
-
 fn notes(args: &GapArgs, text: &Text, left: usize) -> Vec<String> {
     let (documents, [train, validation, test]) = text.sizes;
     let mut notes = vec![
@@ -135,18 +120,4 @@ fn notes(args: &GapArgs, text: &Text, left: usize) -> Vec<String> {
         notes.push(format!("{left} runs are to be made yet: call it again with the same --keep."));
     }
     notes
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn intervals_are_those_of_student() {
-        assert_eq!(interval(&[1.0]), None);
-        // By hand: deviation √2.5, its share of the mean √0.5.
-        let half = interval(&[1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();
-        assert!((half - 2.776 * 0.5_f64.sqrt()).abs() < 1e-9, "{half}");
-        assert_eq!(interval(&[7.0; 40]), Some(0.0));
-    }
 }

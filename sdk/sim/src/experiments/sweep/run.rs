@@ -1,0 +1,140 @@
+//! One run of a sweep, and what it led to.
+
+use std::sync::Arc;
+
+use archipelago_sim::lab::{Corpus, LabError, Outcome, Recipe};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::Trainers;
+use super::cell::{CellArgs, digested};
+use super::grid;
+use crate::experiments::gap::Side;
+use crate::experiments::kept::Keyed;
+use crate::experiments::{SimulateError, sitting};
+
+/// What tells one run from another.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(super) struct Key {
+    /// Digest of the text.
+    pub(super) text: String,
+    /// Digest of all settings.
+    pub(super) settings: String,
+    pub(super) seed: u64,
+}
+
+impl Key {
+    /// That of the run of `cell` with this seed on the text of that digest.
+    pub(super) fn new(text: &str, cell: &CellArgs, seed: u64) -> Self {
+        let digest = Sha256::digest(digested(cell).to_string());
+        let settings = digest[..4].iter().map(|byte| format!("{byte:02x}")).collect();
+        Self { text: text.to_owned(), settings, seed }
+    }
+}
+
+/// What one run led to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Made {
+    #[serde(flatten)]
+    pub(super) key: Key,
+    /// What its table varied and chose, for who reads the file.
+    pub(super) cell: String,
+    /// Why it led to nothing.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(super) failed: Option<String>,
+    /// Loss on what is chosen by…
+    pub(super) validation: Option<f32>,
+    /// …and on what is told of.
+    pub(super) test: Option<f32>,
+    /// Mean steps of a learner.
+    pub(super) steps: f64,
+    /// Virtual time, in milliseconds; 0 in training alone.
+    pub(super) virtual_ms: u64,
+    /// Tokens trained, and of those the ones that were merged.
+    pub(super) tokens: u64,
+    pub(super) tokens_merged: u64,
+}
+
+impl Keyed for Made {
+    type Key = Key;
+
+    fn key(&self) -> &Key {
+        &self.key
+    }
+}
+
+/// One run.
+pub(super) struct Run {
+    key: Key,
+    words: String,
+    side: Side,
+    recipe: Recipe,
+    tokens: u64,
+}
+
+impl Run {
+    /// That of `cell`, of which its table says `settings`.
+    ///
+    /// # Errors
+    /// `Setting`, `Preset`: a setting is out of range.
+    pub(super) fn new(
+        text: &str,
+        settings: &[(String, String)],
+        cell: &CellArgs,
+        seed: u64,
+        trainers: Option<Arc<dyn Trainers>>,
+    ) -> Result<Self, SimulateError> {
+        let recipe = Recipe { seed, trainers, ..cell.recipe()? };
+        let (key, words) = (Key::new(text, cell, seed), grid::words(settings));
+        Ok(Self { key, words, side: cell.side, recipe, tokens: cell.tokens()? })
+    }
+}
+
+impl sitting::Run for Run {
+    type Made = Made;
+
+    fn key(&self) -> &Key {
+        &self.key
+    }
+
+    fn words(&self) -> String {
+        format!("{}, seed {}", self.words, self.key.seed)
+    }
+
+    fn make(&self, corpus: &Corpus) -> Result<Outcome, LabError> {
+        let found = match self.side {
+            Side::Decoupled => self.recipe.train(corpus),
+            Side::DataParallel | Side::Lookahead => self.recipe.train_alone(corpus, self.tokens),
+        };
+        self.recipe.trainers.as_ref().map_or(Ok(()), |trainers| trainers.check())?;
+        found
+    }
+
+    fn made(&self, outcome: Result<&Outcome, String>) -> Made {
+        let (key, cell) = (self.key.clone(), self.words.clone());
+        match outcome {
+            Ok(outcome) => Made {
+                key,
+                cell,
+                failed: None,
+                validation: Some(outcome.loss),
+                test: outcome.ends.test,
+                steps: outcome.steps_per_learner,
+                virtual_ms: outcome.virtual_ms,
+                tokens: outcome.tokens,
+                tokens_merged: outcome.tokens_merged,
+            },
+            Err(why) => Made {
+                key,
+                cell,
+                failed: Some(why),
+                validation: None,
+                test: None,
+                steps: 0.0,
+                virtual_ms: 0,
+                tokens: 0,
+                tokens_merged: 0,
+            },
+        }
+    }
+}
