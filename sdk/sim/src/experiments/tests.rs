@@ -56,6 +56,12 @@ fn bad_flags_are_named() {
     check("gap", "choosing-seeds", &["0", "4294967295"]);
     check("gap", "average", &["0", "1.1", "NaN"]);
     check("gap", "samples", &["1001"]);
+    let sweep = "sweep --vary beta2=0.9";
+    check(sweep, "steps", &["0", "1000001", &huge]);
+    check(sweep, "learners", &["0", "257"]);
+    check(sweep, "leave-every-ms", &[&huge]);
+    check(&format!("{sweep} --leave-every-ms 100"), "away-ms", &["0", "301"]);
+    check(sweep, "lr", &["0", "NaN"]);
     check("goodput", "chips", &["0", &huge]);
     check("goodput", "learners", &["0", "65537"]);
     check("goodput", "slice-chips", &["0"]);

@@ -197,8 +197,8 @@ mod tests {
     fn learners_come_and_go() {
         let (report, _) = sit("--vary leave-every-ms=0,600 --away-ms 400").unwrap();
         let goodput = |at: usize| report.points[at].ours;
-        assert!(goodput(0) > 99.0, "{report:#?}");
-        assert!((40.0..90.0).contains(&goodput(1)), "{report:#?}");
+        assert!(goodput(0) > 90.0, "{report:#?}");
+        assert!((30.0..70.0).contains(&goodput(1)), "{report:#?}");
     }
 
     #[test]
