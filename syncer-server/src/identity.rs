@@ -14,7 +14,7 @@ pub enum IdentityFault {
     Signature,
 }
 
-/// Verifies the signature of `hello` strictly, about 0.1 ms of work: keys and points of small order, and encodings that
+/// Verifies the signature of `hello` strictly: keys and points of small order, and encodings that
 /// are not the shortest, are refused, so that one key is one text and one signature.
 ///
 /// # Errors

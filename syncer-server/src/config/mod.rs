@@ -75,7 +75,7 @@ pub struct ServeConfig {
     #[arg(long, value_name = "SHARE", default_value_t = 0.05, help_heading = "Data")]
     pub held_out: f64,
 
-    /// Model preset: tiny (0.1 M), small (0.9 M), medium (10 M), base (124 M), or the shape of SmolLM2: llama-135m and
+    /// Model preset: tiny (0.1 M), small (0.8 M), medium (10 M), base (124 M), or the shape of SmolLM2: llama-135m and
     /// llama-360m
     #[arg(long, value_name = "NAME", default_value = "small", help_heading = "Training")]
     pub preset: String,

@@ -31,8 +31,8 @@ pub struct Taped {
     pub waits_ms: Option<u64>,
 }
 
-/// A decision that has waited for longer than this, in milliseconds, waits for a disk that hangs. A disk that turns
-/// takes some 50 ms, and a second if it is busy.
+/// A decision that has waited for longer than this, in milliseconds, waits for a disk that hangs: far more
+/// than a disk takes that is busy.
 pub const UNSAVED_MS_MAX: u64 = 3_000;
 
 impl Taped {

@@ -14,7 +14,7 @@ use crate::tools;
 /// The builds of the engine, and the features of WebAssembly that each asks of a browser.
 const BUILDS: [(&str, &str); 2] = [("plain", "+simd128"), ("relaxed", "+simd128,+relaxed-simd")];
 
-/// Inlines less than usual for code that is to be fast: a tenth fewer bytes, and no slower, for what must be
+/// Inlines less than usual for code that is to be fast: 7 % fewer bytes, and no slower, for what must be
 /// inlined says so.
 const SMALL: &str = "-C llvm-args=-inline-threshold=60";
 

@@ -17,7 +17,7 @@ use crate::service::Services;
 
 /// A state that is not there, or not whole, is looked for again after this.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// States that are loaded at once: each takes some thirty bytes a parameter until nothing but Θ̂ is kept of it, and
+/// States that are loaded at once: each takes some fifty bytes a parameter until nothing but Θ̂ is kept of it, and
 /// whoever joins late loads those of all fragments.
 const LOADED_MAX: usize = 2;
 

@@ -11,7 +11,7 @@ use crate::wire::InnerSpec;
 pub enum Preset {
     /// About 0.1 M parameters: 2 layers of 64, context 64. For tests and slow tabs.
     Tiny,
-    /// About 0.9 M parameters: 4 layers of 128, context 128. Learns to spell in minutes on a CPU.
+    /// About 0.8 M parameters: 4 layers of 128, context 128. Learns to spell in minutes on a CPU.
     Small,
     /// About 10 M parameters: 6 layers of 384, context 256.
     Medium,

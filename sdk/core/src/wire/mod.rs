@@ -72,7 +72,7 @@ pub const PARTIALS_MAX: u32 = 4;
 /// Longest name and device in [`Hello`], in bytes.
 pub const NAME_BYTES_MAX: u32 = 64;
 
-/// Most leading zero bits that a newcomer can be asked to find: 2²⁴ tries on average, some ten seconds of a browser.
+/// Most leading zero bits that a newcomer can be asked to find: 2²⁴ tries on average.
 pub const WORK_BITS_MAX: u8 = 24;
 
 /// Longest invite in [`Hello`], in bytes.

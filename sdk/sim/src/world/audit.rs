@@ -374,7 +374,7 @@ fn content(values: &[f32]) -> u64 {
     content_of(&[values])
 }
 
-/// Goes on with the values' bits, many at a time: one by one takes twice as long.
+/// Goes on with the values' bits, many at a time: one by one takes longer.
 fn digest(sha: &mut Sha256, values: &[f32]) {
     values.chunks(DIGESTED).for_each(|values| sha.update(from_f32s(values)));
 }

@@ -16,7 +16,7 @@ const DOUBTED: f64 = 1e-6;
 /// The weight of an update is quantity times quality, `tokens · tokens / steps` (Decoupled DiLoCo). Two rules may make
 /// less of what is old or long, one bounds what a single learner can do, and one what all newcomers can. What the
 /// first three do to the loss is measured in tests/evidence/STALENESS.md: the bound is needed, the cap on steps is
-/// worth about a point after absences of a thousand steps and costs nothing elsewhere, and decay by age does no
+/// worth 0.8 points after absences of a thousand steps and costs nothing elsewhere, and decay by age does no
 /// better than the cap.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]

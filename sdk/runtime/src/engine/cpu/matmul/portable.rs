@@ -12,8 +12,8 @@ use super::{Mat, MatMut, Store};
 use crate::platform::lanes::{Lanes, Work, widest};
 
 /// Rows of a tile, which has as many columns as [`Lanes`]. With eight columns, as in browsers, it fits 16 registers
-/// even where a compiler loads all of a's values before the second vector of b; 6 × 8 does not, and took a
-/// third longer.
+/// even where a compiler loads all of a's values before the second vector of b; 6 × 8 does not, and is
+/// slower.
 const ROWS: usize = 4;
 /// Terms, rows and columns of a block: a panel of b stays in the first cache, the block of a in the second.
 const DEPTH_MAX: usize = 256;
