@@ -7,9 +7,9 @@ use archipelago_sim::lab::{Corpus, LabError, Lookahead, Outcome, Recipe, Trainer
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::{GapArgs, Runs};
 use super::keep::Made;
 use super::key::{Key, SIDES, Side, Which};
+use super::{GapArgs, Runs};
 use crate::experiments::text::Text;
 use crate::experiments::{SimulateError, sitting};
 

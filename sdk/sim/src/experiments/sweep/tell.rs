@@ -21,13 +21,7 @@ impl Best<'_> {
 }
 
 /// The table of what is there.
-pub(super) fn report(
-    args: &SweepArgs,
-    text: &Text,
-    table: &Table,
-    kept: &Runs,
-    left: usize,
-) -> Report {
+pub(super) fn report(args: &SweepArgs, text: &Text, table: &Table, kept: &Runs, left: usize) -> Report {
     let best: Vec<Option<Best<'_>>> = table.rows.iter().map(|row| best(args, table, row, kept)).collect();
     let (mut cases, mut points) = (Vec::new(), Vec::new());
     for ((row, ours), &beside) in table.rows.iter().zip(&best).zip(&table.beside) {
@@ -76,7 +70,8 @@ fn case(name: &str, ours: &Best<'_>, base: &Best<'_>) -> Case {
     let by_seed = gaps.iter().map(|gap| format!("{gap:+.2}")).collect::<Vec<String>>().join(" · ");
     let half = interval(&gaps).map_or("unknown".into(), |half| format!("{half:.2}"));
     let merged = mean(ours.made.iter().map(|made| made.tokens_merged as f64 / made.tokens.max(1) as f64));
-    let mut note = format!("± {half}; {:.4}; by seed {by_seed}; {:.1} % merged", mean(ours.losses()), 100.0 * merged);
+    let mut note =
+        format!("± {half}; {:.4}; by seed {by_seed}; {:.1} % merged", mean(ours.losses()), 100.0 * merged);
     if !ours.choice.is_empty() {
         note.push_str(&format!("; {}", grid::words(ours.choice)));
     }
