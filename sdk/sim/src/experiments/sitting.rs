@@ -1,6 +1,7 @@
 //! Runs that are made in several sittings: each is kept as it ends, and none is made twice.
 
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use archipelago_runtime::engine::EngineError;
@@ -10,6 +11,17 @@ use super::engine::{Engine, EngineArgs};
 use super::kept::{Kept, Keyed};
 use super::training::{TrainingArgs, failed};
 use super::{SimulateError, pool};
+
+/// What becomes of runs, and how long a sitting lasts.
+#[derive(clap::Args, Clone, Debug)]
+pub struct SittingArgs {
+    /// File to keep each run in as it ends, a line of JSON each; runs that it has are not made again
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub keep: Option<PathBuf>,
+    /// Begin no run after so many minutes, and tell of what there is
+    #[arg(long, value_name = "MINUTES", help_heading = "Output")]
+    pub minutes: Option<u32>,
+}
 
 /// A run that may be made.
 pub trait Run: Sync {
@@ -40,17 +52,17 @@ pub struct Sitting<'a> {
 }
 
 impl<'a> Sitting<'a> {
-    /// One that begins no run after so many `minutes`, and tells `progress` of each that ended.
+    /// One that lasts as long as `args` say, and tells `progress` of each run that ended.
     ///
     /// # Errors
     /// `Setting`: there are too many runs at a time.
     pub fn new(
         training: &TrainingArgs,
         engine: &EngineArgs,
-        minutes: Option<u32>,
+        args: &SittingArgs,
         progress: &'a mut dyn FnMut(&str),
     ) -> Result<Self, SimulateError> {
-        let until = minutes.map(|minutes| now() + Duration::from_secs(60 * u64::from(minutes)));
+        let until = args.minutes.map(|minutes| now() + Duration::from_secs(60 * u64::from(minutes)));
         // A GPU is busy with one run, which keeps several learners on it.
         let jobs = match (engine.engine, training.jobs) {
             (Engine::Gpu, None) => NonZeroUsize::MIN,

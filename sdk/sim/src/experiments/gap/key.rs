@@ -1,5 +1,6 @@
 //! What tells one run from another.
 
+use archipelago_sim::lab::{Corpus, LabError, Outcome, Recipe};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +14,23 @@ pub enum Side {
     DataParallel,
     /// The same with Lookahead
     Lookahead,
+}
+
+impl Side {
+    /// Trains as `recipe` says, alone on `tokens` where it has no learners.
+    ///
+    /// # Errors
+    /// Those of [`Recipe::train`], [`Recipe::train_alone`] and [`Trainers::check`].
+    ///
+    /// [`Trainers::check`]: archipelago_sim::lab::Trainers::check
+    pub fn train(self, recipe: &Recipe, corpus: &Corpus, tokens: u64) -> Result<Outcome, LabError> {
+        let found = match self {
+            Self::Decoupled => recipe.train(corpus),
+            Self::DataParallel | Self::Lookahead => recipe.train_alone(corpus, tokens),
+        };
+        recipe.trainers.as_ref().map_or(Ok(()), |trainers| trainers.check())?;
+        found
+    }
 }
 
 /// All of them.

@@ -10,14 +10,12 @@ mod key;
 mod plan;
 mod tell;
 
-use std::path::PathBuf;
-
 use archipelago_cli::within;
 use serde::Serialize;
 
 use super::engine::EngineArgs;
 use super::kept::Kept;
-use super::sitting::Sitting;
+use super::sitting::{Sitting, SittingArgs};
 use super::text::Text;
 use super::training::{LEARNERS_MAX, TrainingArgs};
 use super::{CommonArgs, Report};
@@ -58,14 +56,9 @@ pub struct GapArgs {
     /// How often the loss is measured on the way; changes nothing of the runs
     #[arg(long, value_name = "COUNT", default_value_t = 12)]
     pub samples: u32,
-    /// File to keep each run in as it ends, a line of JSON each; runs that it has are not made again
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    #[command(flatten)]
     #[serde(skip)]
-    pub keep: Option<PathBuf>,
-    /// Begin no run after so many minutes, and tell of what there is
-    #[arg(long, value_name = "MINUTES", help_heading = "Output")]
-    #[serde(skip)]
-    pub minutes: Option<u32>,
+    pub sitting: SittingArgs,
     #[command(flatten)]
     #[serde(flatten)]
     pub engine: EngineArgs,
@@ -86,9 +79,9 @@ pub struct GapArgs {
 pub fn run(args: &GapArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, SimulateError> {
     check(args)?;
     let text = Text::read(&args.training)?;
-    let mut kept = Kept::open(args.keep.as_deref())?;
+    let mut kept = Runs::open(args.sitting.keep.as_deref())?;
     let plan = Plan::new(args, &text, args.engine.trainers(progress)?);
-    let mut sitting = Sitting::new(&args.training, &args.engine, args.minutes, progress)?;
+    let mut sitting = Sitting::new(&args.training, &args.engine, &args.sitting, progress)?;
     let mut left = sitting.make(&text.corpus, plan.choosing()?, &mut kept)?;
     left += sitting.make(&text.corpus, plan.telling(&kept)?, &mut kept)?;
     Ok(tell::report(args, &text, &plan, &kept, left))

@@ -39,12 +39,7 @@ impl sitting::Run for Run {
     }
 
     fn make(&self, corpus: &Corpus) -> Result<Outcome, LabError> {
-        let found = match self.key.side {
-            Side::Decoupled => self.recipe.train(corpus),
-            Side::DataParallel | Side::Lookahead => self.recipe.train_alone(corpus, self.tokens),
-        };
-        self.recipe.trainers.as_ref().map_or(Ok(()), |trainers| trainers.check())?;
-        found
+        self.key.side.train(&self.recipe, corpus, self.tokens)
     }
 
     fn made(&self, outcome: Result<&Outcome, String>) -> Made {

@@ -75,7 +75,9 @@ impl CellArgs {
         Ok(cell)
     }
 
-    fn check(&self) -> Result<(), SimulateError> {
+    /// # Errors
+    /// `Setting`, `Preset`: a setting is out of range.
+    pub(super) fn check(&self) -> Result<(), SimulateError> {
         within("learners", self.learners.into(), 1.0..=LEARNERS_MAX)?;
         within("steps", self.steps as f64, 1.0..=STEPS_MAX)?;
         within("leave-every-ms", self.leave_every_ms as f64, 0.0..=LEAVE_MS_MAX)?;

@@ -8,13 +8,11 @@ mod grid;
 mod run;
 mod tell;
 
-use std::path::PathBuf;
-
 use archipelago_sim::lab::Trainers;
 use serde::Serialize;
 
 use super::kept::Kept;
-use super::sitting::{Run as _, Sitting};
+use super::sitting::{Run as _, Sitting, SittingArgs};
 use super::text::Text;
 use super::{CommonArgs, Report, SimulateError};
 use cell::CellArgs;
@@ -37,14 +35,9 @@ pub struct SweepArgs {
     /// The row that each row is set beside: itself, but for these settings [default: the first row]
     #[arg(long, value_name = "GRID", default_value = "")]
     pub beside: Grid,
-    /// File to keep each run in as it ends, a line of JSON each; runs that it has are not made again
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    #[command(flatten)]
     #[serde(skip)]
-    pub keep: Option<PathBuf>,
-    /// Begin no run after so many minutes, and tell of what there is
-    #[arg(long, value_name = "MINUTES", help_heading = "Output")]
-    #[serde(skip)]
-    pub minutes: Option<u32>,
+    pub sitting: SittingArgs,
     #[command(flatten)]
     #[serde(flatten)]
     pub cell: CellArgs,
@@ -60,6 +53,7 @@ pub struct SweepArgs {
 /// - `Refused`: a row is none, a run is impossible, or the text is too short.
 /// - `Disk`: a text or a file cannot be read or written.
 pub fn run(args: &SweepArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, SimulateError> {
+    args.cell.check()?;
     let text = Text::read(&args.cell.training)?;
     let trainers = args.cell.engine.trainers(progress)?;
     let trainers = trainers.as_ref();
@@ -77,8 +71,8 @@ pub fn run(args: &SweepArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, S
             }
         }
     }
-    let mut kept = Runs::open(args.keep.as_deref())?;
-    let mut sitting = Sitting::new(&args.cell.training, &args.cell.engine, args.minutes, progress)?;
+    let mut kept = Runs::open(args.sitting.keep.as_deref())?;
+    let mut sitting = Sitting::new(&args.cell.training, &args.cell.engine, &args.sitting, progress)?;
     let left = sitting.make(&text.corpus, runs, &mut kept)?;
     Ok(tell::report(args, &text, &table, &kept, left))
 }
