@@ -1,7 +1,7 @@
 //! `simulate sweep`: the loss over any settings, with others chosen anew for each of them.
 //!
-//! A text is parted by document. What is chosen is chosen by the loss on one part, and told of by another. Runs are kept
-//! as they end, so that a table may take several sittings.
+//! A text is parted by document. What is chosen is chosen by the loss on one part, and told of by another. Runs are
+//! kept as they end, so that a table may take several sittings.
 
 mod cell;
 mod grid;
@@ -144,7 +144,7 @@ mod tests {
     use archipelago_cli::defaults;
 
     fn sit(flags: &str) -> Result<(Report, Vec<String>), SimulateError> {
-        let few = "--steps 16 --learners 2 --batch 1 --context 16 --sync-every 4 --fragments 2 --seeds 2 --text grammar";
+        let few = "--steps 16 --learners 2 --batch 1 --context 16 --sync-every 4 --fragments 2 --seeds 2";
         let flags: Vec<&str> = few.split(' ').chain(flags.split(' ')).collect();
         let mut lines = Vec::new();
         let report = run(&defaults(&flags), &mut |line| lines.push(line.to_owned()))?;
