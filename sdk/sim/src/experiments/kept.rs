@@ -81,3 +81,49 @@ pub fn parse<M: DeserializeOwned>(text: &str, path: &Path) -> Result<Vec<M>, Sim
     };
     text.lines().zip(1..).map(run).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+    use crate::experiments::Exit;
+
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    struct Made {
+        seed: u64,
+        loss: Option<f32>,
+    }
+
+    impl Keyed for Made {
+        type Key = u64;
+
+        fn key(&self) -> &u64 {
+            &self.seed
+        }
+    }
+
+    #[test]
+    fn runs_come_back_but_for_one_that_was_cut_off() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("runs.jsonl");
+        let open = |path: &Path| Kept::<Made>::open(Some(path));
+        let [first, blown, last] = [Some(3.25), None, Some(1.5)].map(|loss| Made { seed: 0, loss });
+        let (blown, last) = (Made { seed: 1, ..blown }, Made { seed: 2, ..last });
+        let mut kept = open(&path).unwrap();
+        kept.add(first.clone()).unwrap();
+        kept.add(blown.clone()).unwrap();
+        let whole = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, whole.clone() + &whole[..9]).unwrap();
+        let mut kept = open(&path).unwrap();
+        assert_eq!((kept.get(&0), kept.get(&1), kept.get(&2)), (Some(&first), Some(&blown), None));
+        kept.add(last).unwrap();
+        let after = std::fs::read_to_string(&path).unwrap();
+        assert!(after.starts_with(&whole) && after.lines().count() == 3, "{after}");
+
+        std::fs::write(&path, "{}\n").unwrap();
+        let error = open(&path).err().unwrap();
+        assert!(error.exit() == Exit::Settings && error.to_string().contains("line 1 of"), "{error}");
+        assert_eq!(open(folder.path()).err().unwrap().exit(), Exit::Disk);
+    }
+}

@@ -23,6 +23,7 @@ mod pool;
 mod regions;
 mod report;
 mod scavenging;
+mod side;
 mod sitting;
 mod staleness;
 mod student;

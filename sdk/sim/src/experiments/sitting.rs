@@ -19,7 +19,7 @@ pub struct SittingArgs {
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub keep: Option<PathBuf>,
     /// Begin no run after so many minutes, and tell of what there is
-    #[arg(long, value_name = "MINUTES", help_heading = "Output")]
+    #[arg(long, value_name = "MINUTES", requires = "keep", help_heading = "Output")]
     pub minutes: Option<u32>,
 }
 
@@ -92,10 +92,11 @@ impl<'a> Sitting<'a> {
             done += 1;
             let (words, made) = match result {
                 Ok(outcome) => (format!("{:.4}", outcome.loss), run.made(Ok(&outcome))),
-                // What blows up is no choice, and no reason to stop.
+                // What blows up or comes to nothing is no choice, and no reason to stop.
                 Err(
                     error @ (LabError::Engine(EngineError::NotFinite { .. })
                     | LabError::NotFinite { .. }
+                    | LabError::StandsStill { .. }
                     | LabError::Stopped { .. }),
                 ) => (error.to_string(), run.made(Err(error.to_string()))),
                 Err(error) => return Err(failed(&error)),

@@ -6,8 +6,8 @@ use std::fs;
 use std::path::Path;
 
 use super::keep::Made;
-use super::key::{SIDES, Side};
 use crate::experiments::kept::parse;
+use crate::experiments::side::Side;
 use crate::experiments::{Axis, Case, Mark, Plot, Scale, Series, SimulateError};
 
 /// Runs to choose settings by, of one text and with the settings of the first of them.
@@ -64,7 +64,7 @@ impl Course {
     /// By how many percent learners together are above each other side, each at the best that it was tried with:
     /// (M, percent).
     pub fn gaps(&self, side: &str) -> Vec<(f64, f64)> {
-        let side = SIDES.into_iter().find(|one| word(*one) == side);
+        let side = Side::ALL.into_iter().find(|one| word(*one) == side);
         let gap = |learners: u32| {
             let loss = |side| Some(self.best(side, learners)?.loss());
             let (ours, base) = (loss(Side::Decoupled)?, loss(side?)?);
@@ -149,7 +149,7 @@ impl Course {
 
 /// A line for each side of which `of` has one: its name and its points.
 fn series(of: impl Fn(Side) -> Option<(String, Vec<(f64, f64)>)>) -> Vec<Series> {
-    let lines = (0..).zip(SIDES).filter_map(|(colour, side)| {
+    let lines = (0..).zip(Side::ALL).filter_map(|(colour, side)| {
         let (name, points) = of(side)?;
         Some(Series { name, colour, mark: Mark::Line, points })
     });

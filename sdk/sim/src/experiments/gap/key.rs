@@ -1,40 +1,8 @@
 //! What tells one run from another.
 
-use archipelago_sim::lab::{Corpus, LabError, Outcome, Recipe};
-use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// Who trains.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Side {
-    /// M learners under a syncer
-    Decoupled,
-    /// One trainer with the batches of M
-    DataParallel,
-    /// The same with Lookahead
-    Lookahead,
-}
-
-impl Side {
-    /// Trains as `recipe` says, alone on `tokens` where it has no learners.
-    ///
-    /// # Errors
-    /// Those of [`Recipe::train`], [`Recipe::train_alone`] and [`Trainers::check`].
-    ///
-    /// [`Trainers::check`]: archipelago_sim::lab::Trainers::check
-    pub fn train(self, recipe: &Recipe, corpus: &Corpus, tokens: u64) -> Result<Outcome, LabError> {
-        let found = match self {
-            Self::Decoupled => recipe.train(corpus),
-            Self::DataParallel | Self::Lookahead => recipe.train_alone(corpus, tokens),
-        };
-        recipe.trainers.as_ref().map_or(Ok(()), |trainers| trainers.check())?;
-        found
-    }
-}
-
-/// All of them.
-pub(super) const SIDES: [Side; 3] = [Side::Decoupled, Side::DataParallel, Side::Lookahead];
+use crate::experiments::side::Side;
 
 /// Which parameters at the end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,8 +21,6 @@ use super::training::{LEARNERS_MAX, TrainingArgs};
 use super::{CommonArgs, Report};
 use crate::experiments::SimulateError;
 pub use course::Course;
-pub use key::Side;
-pub use plan::LOOKAHEAD;
 use plan::Plan;
 
 /// The runs that were made.

@@ -3,18 +3,17 @@
 use std::sync::Arc;
 
 use archipelago_core::rng::key;
-use archipelago_sim::lab::{Corpus, LabError, Lookahead, Outcome, Recipe, Trainers};
+use archipelago_sim::lab::{Corpus, LabError, Outcome, Recipe, Trainers};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::keep::Made;
-use super::key::{Key, SIDES, Side, Which};
+use super::key::{Key, Which};
 use super::{GapArgs, Runs};
+use crate::experiments::side::Side;
 use crate::experiments::text::Text;
 use crate::experiments::{SimulateError, sitting};
 
-/// Lookahead as its authors use it beside AdamW.
-pub const LOOKAHEAD: Lookahead = Lookahead { steps: 6, share: 0.5 };
 /// Sets the seeds of runs that are told of apart from those to choose by.
 const TOLD: u64 = 0x701d;
 
@@ -73,7 +72,7 @@ impl<'a> Plan<'a> {
         for &learners in &self.args.learners {
             for (lr, warmup) in self.grid() {
                 for seed in self.choosing_seeds() {
-                    for side in SIDES {
+                    for side in Side::ALL {
                         runs.push(self.run(self.key(side, learners, (lr, warmup), seed, false))?);
                     }
                 }
@@ -89,7 +88,7 @@ impl<'a> Plan<'a> {
     pub(super) fn telling(&self, kept: &Runs) -> Result<Vec<Run>, SimulateError> {
         let mut keys = Vec::new();
         for &learners in &self.args.learners {
-            for side in SIDES {
+            for side in Side::ALL {
                 for which in [Which::Last, Which::Averaged] {
                     keys.extend(
                         self.chosen(kept, side, learners, which).map(|best| self.told(side, learners, best)),
@@ -158,7 +157,7 @@ impl<'a> Plan<'a> {
         (recipe.seed, recipe.trainers) = (key.seed, self.trainers.clone());
         (recipe.average, recipe.samples, recipe.is_told) =
             (self.args.average, self.args.samples, key.is_told);
-        recipe.lookahead = (key.side == Side::Lookahead).then_some(LOOKAHEAD);
+        recipe.lookahead = key.side.lookahead();
         Ok(Run { key, recipe, tokens: self.args.tokens })
     }
 }

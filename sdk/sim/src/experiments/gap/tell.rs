@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use super::GapArgs;
 use super::Runs;
-use super::key::{Side, Which};
+use super::key::Which;
 use super::plan::Plan;
-use crate::experiments::student::interval;
+use crate::experiments::side::Side;
+use crate::experiments::student;
 use crate::experiments::text::Text;
 use crate::experiments::{Axis, Case, Mark, Plot, Report, Scale, Series};
 
@@ -85,16 +86,16 @@ fn case(plan: &Plan<'_>, learners: u32, name: &str, ours: &Told, base: &Told) ->
     }
     let mean = |values: &mut dyn Iterator<Item = f64>| values.sum::<f64>() / count as f64;
     let gap = mean(&mut gaps.iter().copied());
-    let by_seed = gaps.iter().map(|gap| format!("{gap:+.2}")).collect::<Vec<String>>().join(" · ");
     let words = |told: &Told, loss: f64| {
         let ((lr, warmup), edge) = (told.at, if plan.is_at_an_edge(told.at.0) { ", an edge" } else { "" });
         format!("{loss:.4} (rate {lr}{edge}, warm-up {warmup})")
     };
     let note = format!(
-        "± {}; {}, beside {}; by seed {by_seed}",
-        interval(&gaps).map_or("unknown".into(), |half| format!("{half:.2}")),
+        "{}; {}, beside {}; {}",
+        student::half(&gaps),
         words(ours, mean(&mut both.iter().map(|(ours, _)| *ours))),
         words(base, mean(&mut both.iter().map(|(_, base)| *base))),
+        student::by_seed(&gaps),
     );
     Some((gap, Case::new(format!("M = {learners} above {name}"), gap, None).noted(note)))
 }

@@ -1,20 +1,44 @@
 //! All settings of one run but its seed.
 
-use archipelago_cli::{from_toml, within};
+use archipelago_cli::{from_toml, range, within};
 use archipelago_sim::lab::Recipe;
 use archipelago_sim::world::Fault;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
 
 use crate::experiments::SimulateError;
 use crate::experiments::engine::EngineArgs;
-use crate::experiments::gap::{LOOKAHEAD, Side};
+use crate::experiments::side::Side;
 use crate::experiments::training::{LEARNERS_MAX, STEPS_MAX, TrainingArgs};
 
-/// Settings that are those of the whole table.
-const OF_ALL: [&str; 4] = ["data", "text", "seeds", "jobs"];
-/// Longest time between two that leave, in milliseconds of virtual time.
+/// Settings that are those of the whole table…
+const OF_ALL: [&str; 6] = ["data", "text", "seeds", "jobs", "engine", "adapter"];
+/// …and of these the ones that its text and its seeds stand for.
+const OF_TEXT: [&str; 3] = ["data", "text", "seeds"];
+/// Settings that say nothing of who trains alone.
+const OF_LEARNERS: [&str; 16] = [
+    "sync-every",
+    "fragments",
+    "rounds-in-flight",
+    "grace-ratio",
+    "outer-lr",
+    "outer-momentum",
+    "momentum-warmup",
+    "code",
+    "block",
+    "apply",
+    "merge",
+    "step-ms",
+    "latency-ms",
+    "latency-jitter-ms",
+    "leave-every-ms",
+    "away-ms",
+];
+/// Longest time between two that leave, and until one is back, in milliseconds of virtual time.
 const LEAVE_MS_MAX: f64 = 1e9;
+/// Most times that somebody leaves in a run.
+const LEAVES_MAX: u64 = 50_000;
 
 /// Settings of a run.
 #[derive(clap::Args, Clone, Debug, Serialize)]
@@ -26,13 +50,13 @@ pub struct CellArgs {
     /// M, the number of learners
     #[arg(long, value_name = "COUNT", default_value_t = 4)]
     pub learners: u32,
-    /// Steps of each learner
+    /// Mean steps of a learner: a run ends when all together have trained as many tokens
     #[arg(long, value_name = "COUNT", default_value_t = 1_464)]
     pub steps: u64,
     /// Time from one kill to the next, of one learner after the other; 0 for none (virtual milliseconds)
     #[arg(long, value_name = "MS", default_value_t = 0)]
     pub leave_every_ms: u64,
-    /// Time after which another learner takes its place (virtual milliseconds)
+    /// Time until it starts again, with nothing in memory (virtual milliseconds)
     #[arg(long, value_name = "MS", default_value_t = 10_000)]
     pub away_ms: u64,
     #[command(flatten)]
@@ -48,30 +72,31 @@ impl CellArgs {
     ///
     /// # Errors
     /// - `Refused`: there is no such setting, it is one of the whole table, or its value is malformed.
-    /// - `Setting`, `Preset`: one is out of range.
+    /// - `Setting`, `Preset`: one is out of range, or does not go with another.
     pub(super) fn with<'a>(
         &self,
         settings: impl IntoIterator<Item = &'a (String, String)>,
     ) -> Result<Self, SimulateError> {
-        let mut all = serde_json::to_value(self).expect("plain data");
-        let named = all.as_object_mut().expect("settings have names");
-        for name in OF_ALL {
-            named.remove(name);
-        }
-        named.retain(|_, value| !value.is_null());
+        let mut named = self.named();
         for (name, value) in settings {
             if OF_ALL.contains(&&**name) {
                 let why = format!("`{name}` is the same for all rows: give it as a flag");
                 return Err(SimulateError::refused(why));
             }
-            named.insert(name.clone(), Value::String(value.clone()));
+            if named.insert(name.clone(), Value::String(value.clone())).is_none() {
+                let why = format!("there is no setting `{name}`: they are named like the flags");
+                return Err(SimulateError::refused(why));
+            }
         }
+        named.retain(|name, value| !value.is_null() && !OF_ALL.contains(&&**name));
         let lines: String = named.iter().map(|(name, value)| format!("{name} = {value}\n")).collect();
         let mut cell: Self = from_toml(&lines, &OF_ALL).map_err(SimulateError::refused)?;
+        cell.engine = self.engine.clone();
         let TrainingArgs { data, text, seeds, jobs, .. } = &self.training;
         (cell.training.data, cell.training.text) = (data.clone(), *text);
         (cell.training.seeds, cell.training.jobs) = (*seeds, *jobs);
         cell.check()?;
+        cell.check_leaves()?;
         Ok(cell)
     }
 
@@ -81,13 +106,29 @@ impl CellArgs {
         within("learners", self.learners.into(), 1.0..=LEARNERS_MAX)?;
         within("steps", self.steps as f64, 1.0..=STEPS_MAX)?;
         within("leave-every-ms", self.leave_every_ms as f64, 0.0..=LEAVE_MS_MAX)?;
-        if self.leave_every_ms > 0 {
-            // Somebody always stays.
-            let most = self.leave_every_ms * u64::from(self.learners.saturating_sub(1));
-            within("away-ms", self.away_ms as f64, 1.0..=most as f64)?;
+        within("away-ms", self.away_ms as f64, 1.0..=LEAVE_MS_MAX)?;
+        self.recipe().map(drop)
+    }
+
+    fn check_leaves(&self) -> Result<(), SimulateError> {
+        let Self { leave_every_ms, away_ms, learners, .. } = *self;
+        if leave_every_ms == 0 {
+            return Ok(());
         }
-        self.recipe()?;
-        Ok(())
+        let goes = self.side == Side::Decoupled && learners > 1;
+        range("leave-every-ms", leave_every_ms as f64, goes, "0, or two learners that are decoupled")?;
+        // What happens to a world happens between its steps.
+        let step_ms = self.training.step_ms;
+        let least = step_ms.max(self.longest_ms() / LEAVES_MAX + 1);
+        within("leave-every-ms", leave_every_ms as f64, least as f64..=LEAVE_MS_MAX)?;
+        // One is there at any time.
+        let most = leave_every_ms * u64::from(learners - 1);
+        Ok(within("away-ms", away_ms as f64, step_ms.min(most) as f64..=most as f64)?)
+    }
+
+    /// How long a run lasts at most, in milliseconds of virtual time: twice as long as one of its learners takes alone.
+    fn longest_ms(&self) -> u64 {
+        2 * u64::from(self.learners) * self.steps * self.training.step_ms
     }
 
     /// Tokens of all learners together.
@@ -98,38 +139,107 @@ impl CellArgs {
         Ok(self.steps * u64::from(self.learners) * self.training.step_tokens()?)
     }
 
-    /// The run that these settings make.
+    /// The run that these settings make, in which nobody leaves.
     ///
     /// # Errors
     /// `Setting`, `Preset`: a setting is out of range.
     pub(super) fn recipe(&self) -> Result<Recipe, SimulateError> {
         let mut recipe = self.training.recipe(self.learners, self.tokens()?)?;
-        recipe.is_told = true;
-        recipe.lookahead = (self.side == Side::Lookahead).then_some(LOOKAHEAD);
-        recipe.faults = self.faults();
+        (recipe.is_told, recipe.lookahead) = (true, self.side.lookahead());
         Ok(recipe)
     }
 
-    /// One learner after the other is killed, and started again, for twice as long as a run without that lasts.
-    fn faults(&self) -> Vec<(u64, Fault)> {
-        if self.leave_every_ms == 0 {
-            return Vec::new();
-        }
-        let last = 2 * self.steps * self.training.step_ms / self.leave_every_ms;
+    /// Who leaves and comes back when: one learner after the other is killed and started again, for as long as a run may
+    /// last.
+    pub(super) fn faults(&self) -> Vec<(u64, Fault)> {
+        let last = self.longest_ms().checked_div(self.leave_every_ms).unwrap_or(0);
         let leave = |i: u64| {
             let (at_ms, machine) = (i * self.leave_every_ms, ((i - 1) % u64::from(self.learners)) as u32);
             [(at_ms, Fault::Kill(machine)), (at_ms + self.away_ms, Fault::Restart(machine))]
         };
         let mut faults: Vec<(u64, Fault)> = (1..=last).flat_map(leave).collect();
-        faults.sort_by_key(|(at_ms, _)| *at_ms);
+        // Who comes back at the moment at which another one leaves does so first.
+        faults.sort_by_key(|(at_ms, fault)| (*at_ms, matches!(fault, Fault::Kill(_))));
         faults
+    }
+
+    /// Digest of all that makes a run on the same text and with the same seed another one.
+    pub(super) fn digest(&self) -> String {
+        let mut named = self.named();
+        let is_alone = self.side != Side::Decoupled;
+        named.retain(|name, value| {
+            let name = name.as_str();
+            !(OF_TEXT.contains(&name) || value.is_null() || is_alone && OF_LEARNERS.contains(&name))
+        });
+        let digest = Sha256::digest(Value::Object(named).to_string());
+        digest[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    fn named(&self) -> Map<String, Value> {
+        match serde_json::to_value(self).expect("plain data") {
+            Value::Object(named) => named,
+            _ => unreachable!("settings have names"),
+        }
     }
 }
 
-/// What makes these settings others, by name.
-pub(super) fn digested(cell: &CellArgs) -> Value {
-    let mut settings = serde_json::to_value(cell).expect("plain data");
-    let named = settings.as_object_mut().expect("settings have names");
-    named.retain(|name, value| !OF_ALL.contains(&name.as_str()) && !value.is_null());
-    settings
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use archipelago_cli::defaults;
+
+    fn cell(flags: &str) -> CellArgs {
+        defaults(&flags.split_whitespace().collect::<Vec<_>>())
+    }
+
+    /// Goal: runs that were kept count as they did, and none is taken for another one.
+    #[test]
+    fn runs_are_told_apart_by_all_that_matters_to_them() {
+        // That of lines in `tests/evidence/sweep`.
+        assert_eq!(cell("").digest(), "91f453144fed5fae");
+        let alone = "--side data-parallel";
+        let others = [
+            "",
+            "--steps 1465",
+            "--learners 8",
+            "--lr 0.008",
+            "--sync-every 12",
+            "--outer-momentum 0.6",
+            "--latency-ms 1000",
+            "--leave-every-ms 60000",
+            "--preset small",
+            "--engine gpu",
+            alone,
+            "--side lookahead",
+        ];
+        let mut found = others.map(|flags| cell(flags).digest()).to_vec();
+        found.sort();
+        found.dedup();
+        assert_eq!(found.len(), others.len());
+        for same in ["--sync-every 12", "--latency-ms 1000", "--away-ms 5"] {
+            assert_eq!(cell(&format!("{alone} {same}")).digest(), cell(alone).digest(), "{same}");
+        }
+    }
+
+    /// Goal: at any time in a run somebody is there, and learners leave as long as it may last.
+    #[test]
+    fn somebody_is_there_until_the_end() {
+        for (learners, away_ms) in [(2, 1_000), (4, 3_000), (4, 500), (3, 2_000)] {
+            let cell =
+                cell(&format!("--learners {learners} --steps 100 --leave-every-ms 1000 --away-ms {away_ms}"));
+            cell.check_leaves().unwrap();
+            let faults = cell.faults();
+            let mut there = vec![true; learners];
+            for (_, fault) in &faults {
+                match fault {
+                    Fault::Kill(machine) => there[*machine as usize] = false,
+                    Fault::Restart(machine) => there[*machine as usize] = true,
+                    other => panic!("{other:?}"),
+                }
+                assert!(there.contains(&true), "{learners} learners, away for {away_ms} ms");
+            }
+            assert!(faults[faults.len() - 1].0 >= 100 * 100 * learners as u64, "{learners}, {away_ms}");
+        }
+        assert!(cell("").faults().is_empty());
+    }
 }

@@ -13,22 +13,32 @@ pub struct Grid(Vec<(String, Vec<String>)>);
 
 /// What is no grid.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("give NAME=VALUE,VALUE, and more of them behind a slash; `{0}` is none")]
-pub struct GridError(String);
+pub enum GridError {
+    /// It is not written like one.
+    #[error("give NAME=VALUE,VALUE, and more of them behind a slash; `{0}` is none")]
+    Malformed(String),
+    /// A name, or a value of one, stands there twice.
+    #[error("`{0}` is given twice: give it once")]
+    Twice(String),
+}
 
 impl FromStr for Grid {
     type Err = GridError;
 
     fn from_str(text: &str) -> Result<Self, GridError> {
         let setting = |part: &str| {
-            let wrong = || GridError(part.to_owned());
+            let wrong = || GridError::Malformed(part.to_owned());
             let (name, values) = part.split_once('=').ok_or_else(wrong)?;
             let values: Vec<String> = values.split(',').map(str::to_owned).collect();
             let holds = !name.is_empty() && values.iter().all(|value| !value.is_empty());
             holds.then(|| (name.to_owned(), values)).ok_or_else(wrong)
         };
         let parts = text.split('/').filter(|_| !text.is_empty());
-        Ok(Self(parts.map(setting).collect::<Result<_, _>>()?))
+        let grid: Vec<(String, Vec<String>)> = parts.map(setting).collect::<Result<_, _>>()?;
+        let names: Vec<&String> = grid.iter().map(|(name, _)| name).collect();
+        let again = twice(&names).or_else(|| grid.iter().find_map(|(_, values)| twice(values)));
+        again.map_or(Ok(()), |again| Err(GridError::Twice(again)))?;
+        Ok(Self(grid))
     }
 }
 
@@ -51,10 +61,30 @@ impl Grid {
         })
     }
 
-    /// The name of the first setting, if there is one.
-    pub(super) fn first(&self) -> Option<&str> {
-        self.0.first().map(|(name, _)| name.as_str())
+    /// How many combinations there are.
+    pub(super) fn count(&self) -> f64 {
+        self.0.iter().map(|(_, values)| values.len() as f64).product()
     }
+
+    /// The names of the settings, in their order.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// Whether `value` is the least or the greatest number that `name` may be, where it may be several.
+    pub(super) fn is_at_an_edge(&self, name: &str, value: &str) -> bool {
+        let Some((_, values)) = self.0.iter().find(|(other, _)| other == name) else { return false };
+        let numbers: Result<Vec<f64>, _> = values.iter().map(|value| value.parse()).collect();
+        let (Ok(numbers), Ok(value)) = (numbers, value.parse::<f64>()) else { return false };
+        let is_all = |holds: fn(&f64, &f64) -> bool| numbers.iter().all(|other| holds(&value, other));
+        numbers.len() > 1 && (is_all(f64::le) || is_all(f64::ge))
+    }
+}
+
+/// What stands in `all` more than once, if anything does.
+fn twice<T: PartialEq + ToString>(all: &[T]) -> Option<String> {
+    let again = all.iter().enumerate().find(|(at, one)| all[..*at].contains(one));
+    again.map(|(_, one)| one.to_string())
 }
 
 /// "sync-every 4, lr 0.01"
@@ -77,5 +107,19 @@ mod tests {
             let error = wrong.parse::<Grid>().unwrap_err().to_string();
             assert!(error.starts_with("give NAME=VALUE"), "{wrong}: {error}");
         }
+        for again in ["a=1,2/a=3", "b=1/a=2,2"] {
+            let error = again.parse::<Grid>().unwrap_err().to_string();
+            assert!(error.ends_with("is given twice: give it once"), "{again}: {error}");
+        }
+    }
+
+    #[test]
+    fn an_edge_is_the_least_or_the_greatest_number() {
+        let grid: Grid = "a=3,1,2/b=x,y/c=5".parse().unwrap();
+        let edges = [("a", "1"), ("a", "2"), ("a", "3"), ("b", "x"), ("c", "5"), ("d", "1")];
+        assert_eq!(
+            edges.map(|(name, value)| grid.is_at_an_edge(name, value)),
+            [true, false, true, false, false, false]
+        );
     }
 }

@@ -2,15 +2,13 @@
 
 use std::sync::Arc;
 
-use archipelago_sim::lab::{Corpus, LabError, Outcome, Recipe};
+use archipelago_sim::lab::{Corpus, LabError, Outcome, Recipe, Trainers};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
-use super::Trainers;
-use super::cell::{CellArgs, digested};
+use super::cell::CellArgs;
 use super::grid;
-use crate::experiments::gap::Side;
 use crate::experiments::kept::Keyed;
+use crate::experiments::side::Side;
 use crate::experiments::{SimulateError, sitting};
 
 /// What tells one run from another.
@@ -26,9 +24,7 @@ pub(super) struct Key {
 impl Key {
     /// That of the run of `cell` with this seed on the text of that digest.
     pub(super) fn new(text: &str, cell: &CellArgs, seed: u64) -> Self {
-        let digest = Sha256::digest(digested(cell).to_string());
-        let settings = digest[..4].iter().map(|byte| format!("{byte:02x}")).collect();
-        Self { text: text.to_owned(), settings, seed }
+        Self { text: text.to_owned(), settings: cell.digest(), seed }
     }
 }
 
@@ -46,11 +42,11 @@ pub(super) struct Made {
     pub(super) validation: Option<f32>,
     /// …and on what is told of.
     pub(super) test: Option<f32>,
-    /// Mean steps of a learner.
+    /// Mean steps of a learner, with those of the last rounds.
     pub(super) steps: f64,
-    /// Virtual time, in milliseconds; 0 in training alone.
+    /// Virtual time until all tokens were trained, in milliseconds; 0 in training alone.
     pub(super) virtual_ms: u64,
-    /// Tokens trained, and of those the ones that were merged.
+    /// Tokens trained, with those of the last rounds, and of these the ones that were merged.
     pub(super) tokens: u64,
     pub(super) tokens_merged: u64,
 }
@@ -84,7 +80,7 @@ impl Run {
         seed: u64,
         trainers: Option<Arc<dyn Trainers>>,
     ) -> Result<Self, SimulateError> {
-        let recipe = Recipe { seed, trainers, ..cell.recipe()? };
+        let recipe = Recipe { seed, trainers, faults: cell.faults(), ..cell.recipe()? };
         let (key, words) = (Key::new(text, cell, seed), grid::words(settings));
         Ok(Self { key, words, side: cell.side, recipe, tokens: cell.tokens()? })
     }
@@ -107,28 +103,28 @@ impl sitting::Run for Run {
 
     fn made(&self, outcome: Result<&Outcome, String>) -> Made {
         let (key, cell) = (self.key.clone(), self.words.clone());
+        let none = Made {
+            key,
+            cell,
+            failed: None,
+            validation: None,
+            test: None,
+            steps: 0.0,
+            virtual_ms: 0,
+            tokens: 0,
+            tokens_merged: 0,
+        };
         match outcome {
+            Err(why) => Made { failed: Some(why), ..none },
             Ok(outcome) => Made {
-                key,
-                cell,
-                failed: None,
                 validation: Some(outcome.loss),
-                test: outcome.ends.test,
+                // What is no number would come back as nothing from the file.
+                test: outcome.ends.test.filter(|loss| loss.is_finite()),
                 steps: outcome.steps_per_learner,
                 virtual_ms: outcome.virtual_ms,
                 tokens: outcome.tokens,
                 tokens_merged: outcome.tokens_merged,
-            },
-            Err(why) => Made {
-                key,
-                cell,
-                failed: Some(why),
-                validation: None,
-                test: None,
-                steps: 0.0,
-                virtual_ms: 0,
-                tokens: 0,
-                tokens_merged: 0,
+                ..none
             },
         }
     }

@@ -1,129 +1,154 @@
 //! What the runs that were made say.
 
+use super::cell::CellArgs;
 use super::grid::{self, Settings};
 use super::run::{Key, Made};
 use super::{Row, Runs, SweepArgs, Table};
 use crate::experiments::findings::mean;
-use crate::experiments::student::interval;
+use crate::experiments::student;
 use crate::experiments::text::Text;
 use crate::experiments::{Axis, Case, Mark, Plot, Report, Scale, Series};
 
-/// The runs of a row at what is best for it, by seed.
+/// The runs of a row at what is best for it.
 struct Best<'a> {
     choice: &'a Settings,
+    cell: &'a CellArgs,
     made: Vec<&'a Made>,
-}
-
-impl Best<'_> {
-    fn losses(&self) -> impl Iterator<Item = f64> {
-        self.made.iter().filter_map(|made| made.test.map(f64::from))
-    }
+    /// On what is told of, in nats per byte, by seed.
+    losses: Vec<f64>,
 }
 
 /// The table of what is there.
 pub(super) fn report(args: &SweepArgs, text: &Text, table: &Table, kept: &Runs, left: usize) -> Report {
-    let best: Vec<Option<Best<'_>>> = table.rows.iter().map(|row| best(args, table, row, kept)).collect();
-    let (mut cases, mut points) = (Vec::new(), Vec::new());
+    // Rows are compared by the seeds that all of them have.
+    let all = |seed: &u64| cells(table).all(|cell| kept.get(&Key::new(&text.digest, cell, *seed)).is_some());
+    let seeds: Vec<u64> = args.seeds().filter(all).collect();
+    let best = |row| best(&text.digest, row, &seeds, kept);
+    let best: Vec<Option<Best<'_>>> = table.rows.iter().map(best).collect();
+    let (mut cases, mut series, mut notes) = (Vec::new(), Lines(Vec::new()), notes(args, text, seeds.len()));
     for ((row, ours), &beside) in table.rows.iter().zip(&best).zip(&table.beside) {
-        let (Some(ours), Some(base)) = (ours, &best[beside]) else { continue };
         let name = grid::words(&row.settings);
-        cases.push(case(&name, ours, base));
-        if let Some(goodput) = goodput(row, ours) {
-            points.push(Case::new(format!("{name}, goodput"), goodput, None));
+        match (ours, &best[beside]) {
+            _ if seeds.is_empty() => {}
+            (None, _) => notes.push(format!("{name}: no choice led to a loss with all seeds.")),
+            (_, None) => notes.push(format!("{name}: the row beside it led to no loss.")),
+            (Some(ours), Some(base)) => {
+                let case = case(args, &name, ours, base);
+                series.add(&row.settings, case.ours);
+                cases.push(case);
+            }
         }
     }
-    let series = lines(table, &cases);
-    let plot = Plot {
-        name: format!("sweep-{}", text.name),
-        title: format!("Loss over settings on {}", text.name),
-        x: Axis { label: args.vary.first().unwrap_or("").to_owned(), scale: Scale::Log },
-        y: Axis { label: "test loss above, percent".into(), scale: Scale::Linear },
-        series,
-    };
+    if left > 0 {
+        notes.push(format!("{left} runs are to be made yet: call it again with the same --keep."));
+    }
+    let plots = series.plot(&text.name, args.vary.names().next().unwrap_or_default());
     Report {
         title: format!("Test loss above the row beside it, {}", text.name),
         unit: "%",
-        plots: if plot.series.is_empty() { Vec::new() } else { vec![plot] },
-        notes: notes(args, text, left),
+        plots: plots.into_iter().collect(),
+        notes,
         cases,
-        points,
+        points: Vec::new(),
     }
 }
 
-/// The runs of `row` with the least loss on what is chosen by; `None` before all are there that it takes.
-fn best<'a>(args: &SweepArgs, table: &Table, row: &'a Row, kept: &'a Runs) -> Option<Best<'a>> {
+fn cells(table: &Table) -> impl Iterator<Item = &CellArgs> {
+    table.rows.iter().flat_map(|row| row.cells.iter().map(|(_, cell)| cell))
+}
+
+/// The runs of `row` with the least loss on what is chosen by; `None` if none led to a loss with each seed.
+fn best<'a>(text: &str, row: &'a Row, seeds: &[u64], kept: &'a Runs) -> Option<Best<'a>> {
     let mut best: Option<(f64, Best<'_>)> = None;
     for (choice, cell) in &row.cells {
-        let made = args.seeds().map(|seed| kept.get(&Key::new(&table.text, cell, seed)));
-        let made = made.collect::<Option<Vec<_>>>()?;
-        let sum: f64 = made.iter().map(|made| made.validation.map_or(f64::INFINITY, f64::from)).sum();
-        if sum.is_finite() && best.as_ref().is_none_or(|(least, _)| sum < *least) {
-            best = Some((sum, Best { choice, made }));
+        let made = seeds.iter().map(|&seed| kept.get(&Key::new(text, cell, seed)));
+        let made: Vec<&Made> = made.collect::<Option<_>>()?;
+        let losses = |of: fn(&Made) -> Option<f32>| {
+            made.iter().map(|made| of(made).map(f64::from)).collect::<Option<Vec<f64>>>()
+        };
+        let (Some(chosen), Some(losses)) = (losses(|made| made.validation), losses(|made| made.test)) else {
+            continue;
+        };
+        let sum = chosen.iter().sum();
+        if best.as_ref().is_none_or(|(least, _)| sum < *least) {
+            best = Some((sum, Best { choice, cell, made, losses }));
         }
     }
     best.map(|(_, best)| best)
 }
 
-fn case(name: &str, ours: &Best<'_>, base: &Best<'_>) -> Case {
-    let gaps: Vec<f64> =
-        ours.losses().zip(base.losses()).map(|(ours, base)| 100.0 * (ours / base - 1.0)).collect();
-    let by_seed = gaps.iter().map(|gap| format!("{gap:+.2}")).collect::<Vec<String>>().join(" · ");
-    let half = interval(&gaps).map_or("unknown".into(), |half| format!("{half:.2}"));
-    let merged = mean(ours.made.iter().map(|made| made.tokens_merged as f64 / made.tokens.max(1) as f64));
-    let mut note =
-        format!("± {half}; {:.4}; by seed {by_seed}; {:.1} % merged", mean(ours.losses()), 100.0 * merged);
-    if !ours.choice.is_empty() {
-        note.push_str(&format!("; {}", grid::words(ours.choice)));
+fn case(args: &SweepArgs, name: &str, ours: &Best<'_>, base: &Best<'_>) -> Case {
+    let gaps = ours.losses.iter().zip(&base.losses).map(|(ours, base)| 100.0 * (ours / base - 1.0));
+    let gaps: Vec<f64> = gaps.collect();
+    let loss = mean(ours.losses.iter().copied());
+    let mut note = format!("{}; {loss:.4}; {}", student::half(&gaps), student::by_seed(&gaps));
+    let times: Vec<f64> =
+        ours.made.iter().map(|made| made.virtual_ms as f64).filter(|ms| *ms > 0.0).collect();
+    if !times.is_empty() {
+        let whole_ms = (ours.cell.steps * ours.cell.training.step_ms) as f64;
+        let goodput = 100.0 * mean(times.iter().map(|ms| whole_ms / ms));
+        let merged = ours.made.iter().map(|made| made.tokens_merged as f64 / made.tokens.max(1) as f64);
+        note.push_str(&format!("; {goodput:.1} % of the time trained, {:.1} % merged", 100.0 * mean(merged)));
+    }
+    for (name, value) in ours.choice {
+        let edge = if args.choose.is_at_an_edge(name, value) { ", an edge" } else { "" };
+        note.push_str(&format!("; {name} {value}{edge}"));
     }
     Case::new(name, mean(gaps.iter().copied()), None).noted(note)
 }
 
-/// Steps that learners made, in percent of those that they had time for; `None` in training alone.
-fn goodput(row: &Row, ours: &Best<'_>) -> Option<f64> {
-    let step_ms = row.cells.first()?.1.training.step_ms as f64;
-    let share = |made: &&Made| 100.0 * made.steps * step_ms / made.virtual_ms as f64;
-    let found = mean(ours.made.iter().map(share));
-    found.is_finite().then_some(found)
-}
+/// Lines over the first setting, one for each combination of the others.
+struct Lines(Vec<Series>);
 
-/// A line for each combination of all settings but the first, over that, if it is a number.
-fn lines(table: &Table, cases: &[Case]) -> Vec<Series> {
-    let mut series: Vec<Series> = Vec::new();
-    for row in &table.rows {
-        let name = grid::words(&row.settings);
-        let (Some(case), Some((first, rest))) =
-            (cases.iter().find(|case| case.case == name), row.settings.split_first())
-        else {
-            continue;
-        };
-        let Ok(x) = first.1.parse::<f64>() else { return Vec::new() };
+impl Lines {
+    /// Takes in what a row came to, if its first setting is a number.
+    fn add(&mut self, settings: &Settings, percent: f64) {
+        let Some((first, rest)) = settings.split_first() else { return };
+        let Ok(x) = first.1.parse::<f64>() else { return };
         let name = if rest.is_empty() { first.0.clone() } else { grid::words(rest) };
-        match series.iter_mut().find(|series| series.name == name) {
-            Some(series) => series.points.push((x, case.ours)),
+        match self.0.iter_mut().find(|series| series.name == name) {
+            Some(series) => series.points.push((x, percent)),
             None => {
-                let colour = series.len() as u8;
-                series.push(Series { name, colour, mark: Mark::Line, points: vec![(x, case.ours)] });
+                let colour = (self.0.len() % 256) as u8;
+                self.0.push(Series { name, colour, mark: Mark::Line, points: vec![(x, percent)] });
             }
         }
     }
-    series
+
+    fn plot(self, text: &str, first: &str) -> Option<Plot> {
+        let is_positive = self.0.iter().flat_map(|series| &series.points).all(|(x, _)| *x > 0.0);
+        let scale = if is_positive { Scale::Log } else { Scale::Linear };
+        let y = Axis { label: "test loss above, percent".into(), scale: Scale::Linear };
+        (!self.0.is_empty()).then(|| Plot {
+            name: format!("sweep-{text}"),
+            title: format!("Loss over settings on {text}"),
+            x: Axis { label: first.to_owned(), scale },
+            y,
+            series: self.0,
+        })
+    }
 }
 
-fn notes(args: &SweepArgs, text: &Text, left: usize) -> Vec<String> {
+fn notes(args: &SweepArgs, text: &Text, seeds: usize) -> Vec<String> {
     let (documents, [train, validation, test]) = text.sizes;
     let mut notes = vec![
         format!(
             "{} has {documents} documents: {train} bytes to train on, {validation} to choose settings by, {test} to \
-             tell of. Losses are in nats per byte, the mean of {} seeds; ± is half of the 95 % interval of the mean \
-             gap (Student).",
-            text.name, args.cell.training.seeds
+             tell of. Losses are in nats per byte.",
+            text.name
         ),
-        "Points of --json are the steps that learners made in percent of those that they had time for, the last \
-         rounds included."
-            .into(),
+        format!(
+            "Rows have as many tokens, however long they took, and {seeds} of {} seeds; ± is half of the 95 % interval \
+             of the mean gap (Student).",
+            args.cell.training.seeds
+        ),
     ];
-    if left > 0 {
-        notes.push(format!("{left} runs are to be made yet: call it again with the same --keep."));
+    if args.choose.count() > 1.0 {
+        notes.push(
+            "What was chosen was chosen by the same runs, on another part of the text: with few seeds that flatters \
+             rows with many choices."
+                .into(),
+        );
     }
     notes
 }
