@@ -149,8 +149,8 @@ impl CellArgs {
         Ok(recipe)
     }
 
-    /// Who leaves and comes back when: one learner after the other is killed and started again, for as long as a run may
-    /// last.
+    /// Who leaves and comes back when: one learner after the other is killed and started again, for as long as a run
+    /// may last.
     pub(super) fn faults(&self) -> Vec<(u64, Fault)> {
         let last = self.longest_ms().checked_div(self.leave_every_ms).unwrap_or(0);
         let leave = |i: u64| {
