@@ -56,12 +56,6 @@ fn bad_flags_are_named() {
     check("gap", "choosing-seeds", &["0", "4294967295"]);
     check("gap", "average", &["0", "1.1", "NaN"]);
     check("gap", "samples", &["1001"]);
-    let sweep = "sweep --vary beta2=0.9";
-    check(sweep, "steps", &["0", "1000001", &huge]);
-    check(sweep, "learners", &["0", "257"]);
-    check(sweep, "leave-every-ms", &[&huge]);
-    check(&format!("{sweep} --leave-every-ms 100"), "away-ms", &["0", "301"]);
-    check(sweep, "lr", &["0", "NaN"]);
     check("goodput", "chips", &["0", &huge]);
     check("goodput", "learners", &["0", "65537"]);
     check("goodput", "slice-chips", &["0"]);
@@ -90,6 +84,19 @@ fn bad_flags_are_named() {
     for flag in ["params-billions", "world-gbit-s", "states-gbit-s"] {
         check("regions", flag, &["0", "-1", "NaN", "inf", "1e300"]);
     }
+}
+
+#[test]
+fn bad_flags_of_a_sweep_are_named() {
+    let huge = u64::MAX.to_string();
+    let sweep = "sweep --vary beta2=0.9";
+    check(sweep, "steps", &["0", "1000001", &huge]);
+    check(sweep, "learners", &["0", "257"]);
+    check(sweep, "leave-every-ms", &[&huge]);
+    check(&format!("{sweep} --leave-every-ms 100"), "away-ms", &["0", "301"]);
+    check(sweep, "lr", &["0", "NaN"]);
+    check(sweep, "jobs", &["1000000"]);
+    check(sweep, "sync-every", &["0", "4294967295"]);
 }
 
 #[test]
