@@ -14,6 +14,10 @@ pub fn all() -> Vec<Picture> {
         pair("experts", "A mixture of four experts", "EXPERTS.md", "Experts"),
         pair("pictures", "Captions and pictures in one stream", "PICTURES.md", "Pictures beside words"),
         codes(),
+        turns(),
+        flight(),
+        comings(),
+        steps(),
         links(
             "links",
             "A learner behind a far or thin link",
@@ -91,6 +95,56 @@ fn codes() -> Picture {
             of("ours, mean", 0, Mark::Dot, "mean", 0..1),
             of("ours, each seed", 0, Mark::Hollow, "by seed", 0..3),
             of("paper", 1, Mark::Hollow, "paper, loss", 0..1),
+        ],
+    }
+}
+
+/// A table of [`SETTINGS.md`]: percent above the first row.
+fn setting(name: &'static str, colour: u8, heading: &'static str, x: &'static str, y: &'static str) -> Line {
+    Line { x, y, ..line(name, colour, "SETTINGS.md", heading) }
+}
+
+fn turns() -> Picture {
+    Picture {
+        name: "turns",
+        title: "Four learners, by the steps of a turn",
+        x: ("H, steps between two rounds of a fragment", Scale::Log),
+        y: ("test loss above H = 24, %", Scale::Linear),
+        lines: vec![setting("each at its best momentum", 0, "Steps of a turn", "H", "above H = 24, %")],
+    }
+}
+
+fn flight() -> Picture {
+    let of = |name, colour| setting(name, colour, "Rounds in flight", "one way, ms", name);
+    Picture {
+        name: "flight",
+        title: "Four learners, all of them far away, steps of 100 ms",
+        x: ("from a learner to the syncer, ms", Scale::Log),
+        y: ("test loss above 20 ms and τ = 2, %", Scale::Linear),
+        lines: vec![of("τ = 1", 0), of("τ = 2", 1), of("τ = 4", 2)],
+    }
+}
+
+fn comings() -> Picture {
+    Picture {
+        name: "comings",
+        title: "One of four learners after the other is killed, and back after 30 s",
+        x: ("seconds from one kill to the next", Scale::Log),
+        y: ("test loss above nobody killed, %", Scale::Linear),
+        lines: vec![setting("as many tokens", 0, "Coming and going", "a kill every, s", "above nobody killed, %")],
+    }
+}
+
+fn steps() -> Picture {
+    let of = |name, colour, y| setting(name, colour, "Steps", "steps", y);
+    Picture {
+        name: "steps",
+        title: "Four learners beside data-parallel training, each at its best rate",
+        x: ("steps of each learner", Scale::Log),
+        y: ("test loss above, %", Scale::Linear),
+        lines: vec![
+            of("above data-parallel", 0, "above data-parallel, %"),
+            of("above it with Lookahead", 1, "above it with Lookahead, %"),
         ],
     }
 }
