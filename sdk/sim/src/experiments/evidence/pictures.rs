@@ -131,7 +131,13 @@ fn comings() -> Picture {
         title: "One of four learners after the other is killed, and back after 30 s",
         x: ("seconds from one kill to the next", Scale::Log),
         y: ("test loss above nobody killed, %", Scale::Linear),
-        lines: vec![setting("as many tokens", 0, "Coming and going", "a kill every, s", "above nobody killed, %")],
+        lines: vec![setting(
+            "as many tokens",
+            0,
+            "Coming and going",
+            "a kill every, s",
+            "above nobody killed, %",
+        )],
     }
 }
 
