@@ -105,12 +105,20 @@ fn setting(name: &'static str, colour: u8, heading: &'static str, x: &'static st
 }
 
 fn turns() -> Picture {
+    let of = |name, mark, y, count| Line {
+        mark,
+        numbers: 0..count,
+        ..setting(name, 0, "Steps of a turn", "H", y)
+    };
     Picture {
         name: "turns",
         title: "Four learners, by the steps of a turn",
         x: ("H, steps between two rounds of a fragment", Scale::Log),
         y: ("test loss above H = 24, %", Scale::Linear),
-        lines: vec![setting("each at its best momentum", 0, "Steps of a turn", "H", "above H = 24, %")],
+        lines: vec![
+            of("mean", Mark::Line, "above H = 24, %", 1),
+            of("each seed", Mark::Hollow, "by seed", 3),
+        ],
     }
 }
 
