@@ -4,6 +4,7 @@
 
 mod experiments;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use archipelago_cli::{CliError, fail, parse};
@@ -23,7 +24,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-#[expect(clippy::print_stdout, reason = "the one place that answers on standard output")]
+/// Who reads may have had enough, as `head` has; that is no failure of ours.
 fn say(answer: &str) {
-    println!("{answer}");
+    let _ = writeln!(std::io::stdout().lock(), "{answer}");
 }
