@@ -99,7 +99,7 @@ fn codes() -> Picture {
     }
 }
 
-/// A table of [`SETTINGS.md`]: percent above the first row.
+/// A table of `SETTINGS.md`: percent above the first row.
 fn setting(name: &'static str, colour: u8, heading: &'static str, x: &'static str, y: &'static str) -> Line {
     Line { x, y, ..line(name, colour, "SETTINGS.md", heading) }
 }
