@@ -108,6 +108,11 @@ impl<'a> Sitting<'a> {
     }
 }
 
+/// What is said where `left` runs are to be made yet; nothing where none are.
+pub fn left_words(left: usize) -> Option<String> {
+    (left > 0).then(|| format!("{left} runs are to be made yet: call it again with the same --keep."))
+}
+
 #[expect(clippy::disallowed_methods, reason = "how long a sitting lasts is no part of what is simulated")]
 fn now() -> Instant {
     Instant::now()

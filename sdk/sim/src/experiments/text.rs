@@ -50,6 +50,16 @@ impl Text {
         let digest = digest.finalize()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
         Ok(Self { name, digest, sizes: (documents.len(), bytes), corpus })
     }
+
+    /// What there is of it, in a sentence or two.
+    pub fn words(&self) -> String {
+        let (documents, [train, validation, test]) = self.sizes;
+        format!(
+            "{} has {documents} documents: {train} bytes to train on, {validation} to choose settings by, {test} to \
+             tell of. Losses are in nats per byte.",
+            self.name
+        )
+    }
 }
 
 /// The documents at `path`, in the order of their names.

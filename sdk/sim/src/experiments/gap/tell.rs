@@ -7,6 +7,7 @@ use super::Runs;
 use super::key::Which;
 use super::plan::Plan;
 use crate::experiments::side::Side;
+use crate::experiments::sitting::left_words;
 use crate::experiments::student;
 use crate::experiments::text::Text;
 use crate::experiments::{Axis, Case, Mark, Plot, Report, Scale, Series};
@@ -101,13 +102,8 @@ fn case(plan: &Plan<'_>, learners: u32, name: &str, ours: &Told, base: &Told) ->
 }
 
 fn notes(args: &GapArgs, text: &Text, left: usize) -> Vec<String> {
-    let (documents, [train, validation, test]) = text.sizes;
     let mut notes = vec![
-        format!(
-            "{} has {documents} documents: {train} bytes to train on, {validation} to choose settings by, {test} to \
-             tell of. Losses are in nats per byte.",
-            text.name
-        ),
+        text.words(),
         format!(
             "Each side chose its rate and warm-up from the same {} by {} seeds, and was run with {} others; ± is half \
              of the 95 % interval of the mean gap (Student).",
@@ -117,8 +113,6 @@ fn notes(args: &GapArgs, text: &Text, left: usize) -> Vec<String> {
         ),
         format!("Averaged parameters are those of about the last {} of a run.", args.average),
     ];
-    if left > 0 {
-        notes.push(format!("{left} runs are to be made yet: call it again with the same --keep."));
-    }
+    notes.extend(left_words(left));
     notes
 }

@@ -5,6 +5,7 @@ use super::grid::{self, Settings};
 use super::run::{Key, Made};
 use super::{Row, Runs, SweepArgs, Table};
 use crate::experiments::findings::mean;
+use crate::experiments::sitting::left_words;
 use crate::experiments::student;
 use crate::experiments::text::Text;
 use crate::experiments::{Axis, Case, Mark, Plot, Report, Scale, Series};
@@ -39,9 +40,7 @@ pub(super) fn report(args: &SweepArgs, text: &Text, table: &Table, kept: &Runs, 
             }
         }
     }
-    if left > 0 {
-        notes.push(format!("{left} runs are to be made yet: call it again with the same --keep."));
-    }
+    notes.extend(left_words(left));
     let plots = series.plot(&text.name, args.vary.names().next().unwrap_or_default());
     Report {
         title: format!("Test loss above the row beside it, {}", text.name),
@@ -130,13 +129,8 @@ impl Lines {
 }
 
 fn notes(args: &SweepArgs, text: &Text, seeds: usize) -> Vec<String> {
-    let (documents, [train, validation, test]) = text.sizes;
     let mut notes = vec![
-        format!(
-            "{} has {documents} documents: {train} bytes to train on, {validation} to choose settings by, {test} to \
-             tell of. Losses are in nats per byte.",
-            text.name
-        ),
+        text.words(),
         format!(
             "Rows have as many tokens, however long they took, and {seeds} of {} seeds; ± is half of the 95 % interval \
              of the mean gap (Student).",
