@@ -30,7 +30,7 @@ const FILES_MAX: usize = 200;
 const TRACES: [&str; 3] = ["web-demo/node_modules", "web-demo/dist", RUNS];
 const TRACES_OF_CARGO: [&str; 2] = ["debug/syncer-server", "web"];
 /// What people set for all that they call; other variables of cargo's are those of the call that runs this.
-const KEPT: [&str; 2] = ["CARGO_HOME", "CARGO_INCREMENTAL"];
+const KEPT: [&str; 3] = ["CARGO_HOME", "CARGO_INCREMENTAL", "CARGO_PROFILE_DEV_DEBUG"];
 /// Where a demo keeps its runs.
 const RUNS: &str = "runs";
 

@@ -134,15 +134,25 @@ fn pack() -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-/// Builds the parity tests of the GPU engine for browsers, and gives their folder. Not optimised for size.
+/// Builds the parity tests of the GPU engine for browsers, and gives their folder. As for a demo, and in its folder of
+/// cargo's: whoever has built that compiles little more.
 ///
 /// # Errors
 /// A sentence: what is missing or failed.
 pub fn parity() -> Result<PathBuf, String> {
-    let args = ["--locked", "-p", "web-demo", "--lib", "--features", "parity", "--target", WASM];
-    let folder = root().join("web-demo/tests/dist");
-    call(Command::new(bindgen()?).arg(built(&build(&args)?, "web_demo")?).arg("parity").arg(&folder))?;
-    Ok(folder)
+    let (build, features) = BUILDS[0];
+    let out = root().join("web-demo/tests/dist");
+    let module = Module {
+        package: "web-demo",
+        name: "parity",
+        build,
+        features,
+        profile: DEMO,
+        with: Some("parity"),
+        out,
+    };
+    bind(&bindgen()?, &module, &compile(&module)?)?;
+    Ok(module.out)
 }
 
 /// Builds the program that makes the JavaScript side of a module.
@@ -159,6 +169,8 @@ struct Module {
     features: &'static str,
     /// Cargo's profile.
     profile: &'static str,
+    /// A feature of the crate.
+    with: Option<&'static str>,
     /// Where its JavaScript side is put.
     out: PathBuf,
 }
@@ -166,7 +178,7 @@ struct Module {
 /// The engine as each browser gets it that has the features of a build.
 fn engine((build, features): (&'static str, &'static str), profile: &'static str) -> Module {
     let out = root().join(ENGINE).join(build);
-    Module { package: "web-demo", name: "archipelago", build, features, profile, out }
+    Module { package: "web-demo", name: "archipelago", build, features, profile, with: None, out }
 }
 
 fn engines() -> [Module; 2] {
@@ -175,7 +187,15 @@ fn engines() -> [Module; 2] {
 
 fn lessons(profile: &'static str) -> Module {
     let (build, features) = BUILDS[0];
-    Module { package: "lesson", name: "lesson", build, features, profile, out: root().join(LESSON) }
+    Module {
+        package: "lesson",
+        name: "lesson",
+        build,
+        features,
+        profile,
+        with: None,
+        out: root().join(LESSON),
+    }
 }
 
 /// Builds modules. What stands in one list shares a folder of cargo's, and is compiled one after the other. Lists are
@@ -201,12 +221,13 @@ fn modules(lists: Vec<Vec<Module>>) -> Result<(), String> {
 
 /// Compiles one module; the file that cargo leaves.
 fn compile(module: &Module) -> Result<PathBuf, String> {
-    let Module { package, name, build, features, profile, .. } = module;
+    let Module { package, name, build, features, profile, with, .. } = module;
     let target = target_folder()?.join("web").join(build);
     println!("   {name}, {build}: {features}");
     let mut command = cargo(&["build", "--locked", "--quiet", "--profile", profile, "-p", package, "--lib"]);
     // A folder of its own: other flags would build everything anew.
     command.args(["--target", WASM, "--target-dir"]).arg(&target);
+    command.args(with.iter().flat_map(|feature| ["--features", feature]));
     command.env("RUSTFLAGS", format!("-C target-feature={features} {SMALL}"));
     call(&mut command)?;
     Ok(target.join(WASM).join(profile).join(format!("{}.wasm", package.replace('-', "_"))))
