@@ -135,9 +135,7 @@ async fn attention_agrees(gpus: &Gpus) {
         (Sizes::new(2, 9, 4, 2, 20), 2),
         (Sizes::new(3, 65, 3, 1, 16), 0),
         (Sizes::new(1, 130, 2, 1, 64), 1),
-        (Sizes::new(1, 11, 1, 1, 128), 1),
-        (Sizes::new(1, 140, 2, 1, 160), 1),
-        (Sizes::new(2, 9, 1, 1, 256), 1),
+        (Sizes::new(1, 140, 2, 1, 256), 1),
     ] {
         let qkv = noise_of(1, sizes.rows() * (sizes.width() + 2 * sizes.kv_width()), 1.5);
         let dy = noise_of(2, sizes.rows() * sizes.width(), 1.0);
