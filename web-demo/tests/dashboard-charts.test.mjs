@@ -274,7 +274,8 @@ test("an earlier run lies beside this one, named, and a bad file is said to be o
   await says(`${speed} .keys`, /tokens a second 1,000tokens a second, <b>first<\/b> run 500/);
   await says(`${loss} .keys`, /unseen text, <b>first<\/b> run 3\.000/);
   await says("#charts-file-said", /<b>first<\/b> run\.csv is the dotted line\./);
-  assert.equal(await page.locator(".dotted").count(), 7);
+  // Charts are drawn one by one.
+  await until("each line beside its own", async () => (await page.locator(".dotted").count()) === 7);
   await give("cat.csv", "meow");
   await says("#charts-file-said", /^cat\.csv cannot be shown\. It has no column “time \(s\)”\.$/);
   await until("it to be gone", async () => (await page.locator(".dotted").count()) === 0);
