@@ -3,7 +3,7 @@
 use archipelago_cli::{from_toml, range, within};
 use archipelago_sim::lab::Recipe;
 use archipelago_sim::world::Fault;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
@@ -17,7 +17,8 @@ const OF_ALL: [&str; 6] = ["data", "text", "seeds", "jobs", "engine", "adapter"]
 /// …and of these the ones that its text and its seeds stand for.
 const OF_TEXT: [&str; 3] = ["data", "text", "seeds"];
 /// Settings that say nothing of who trains alone.
-const OF_LEARNERS: [&str; 16] = [
+const OF_LEARNERS: [&str; 17] = [
+    "extra",
     "sync-every",
     "fragments",
     "rounds-in-flight",
@@ -53,6 +54,11 @@ pub struct CellArgs {
     /// Mean steps of a learner: a run ends when all together have trained as many tokens
     #[arg(long, value_name = "COUNT", default_value_t = 1_464)]
     pub steps: u64,
+    /// Learners that join when half of the tokens are trained, and stay
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    // Runs without any have the digest of before there could be some.
+    #[serde(serialize_with = "none_if_zero")]
+    pub extra: u32,
     /// Time from one kill to the next, of one learner after the other; 0 for none (virtual milliseconds)
     #[arg(long, value_name = "MS", default_value_t = 0)]
     pub leave_every_ms: u64,
@@ -104,6 +110,7 @@ impl CellArgs {
     /// `Setting`, `Preset`: a setting is out of range.
     pub(super) fn check(&self) -> Result<(), SimulateError> {
         within("learners", self.learners.into(), 1.0..=LEARNERS_MAX)?;
+        within("extra", self.extra.into(), 0.0..=LEARNERS_MAX - f64::from(self.learners))?;
         within("steps", self.steps as f64, 1.0..=STEPS_MAX)?;
         within("leave-every-ms", self.leave_every_ms as f64, 0.0..=LEAVE_MS_MAX)?;
         within("away-ms", self.away_ms as f64, 1.0..=LEAVE_MS_MAX)?;
@@ -144,7 +151,12 @@ impl CellArgs {
     /// # Errors
     /// `Setting`, `Preset`: a setting is out of range.
     pub(super) fn recipe(&self) -> Result<Recipe, SimulateError> {
-        let mut recipe = self.training.recipe(self.learners, self.tokens()?)?;
+        let extra = if self.side == Side::Decoupled { self.extra } else { 0 };
+        let mut recipe = self.training.recipe(self.learners + extra, self.tokens()?)?;
+        recipe.syncer.learners_start = self.learners;
+        for machine in &mut recipe.machines[self.learners as usize..] {
+            machine.starts_ms = self.steps * self.training.step_ms / 2;
+        }
         (recipe.is_told, recipe.lookahead) = (true, self.side.lookahead());
         Ok(recipe)
     }
@@ -183,6 +195,10 @@ impl CellArgs {
     }
 }
 
+fn none_if_zero<S: Serializer>(count: &u32, serializer: S) -> Result<S::Ok, S::Error> {
+    (*count > 0).then_some(count).serialize(serializer)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -206,6 +222,7 @@ mod tests {
             "--sync-every 12",
             "--outer-momentum 0.6",
             "--latency-ms 1000",
+            "--extra 2",
             "--leave-every-ms 60000",
             "--preset small",
             "--engine gpu",
@@ -216,7 +233,7 @@ mod tests {
         found.sort();
         found.dedup();
         assert_eq!(found.len(), others.len());
-        for same in ["--sync-every 12", "--latency-ms 1000", "--away-ms 5"] {
+        for same in ["--sync-every 12", "--latency-ms 1000", "--away-ms 5", "--extra 2"] {
             assert_eq!(cell(&format!("{alone} {same}")).digest(), cell(alone).digest(), "{same}");
         }
     }

@@ -154,7 +154,13 @@ mod tests {
     use archipelago_cli::defaults;
 
     fn sit(flags: &str) -> Result<(Report, Vec<String>), SimulateError> {
-        let few = "--steps 16 --learners 2 --batch 1 --context 16 --sync-every 4 --fragments 2 --seeds 2";
+        sit_for(16, flags)
+    }
+
+    fn sit_for(steps: u64, flags: &str) -> Result<(Report, Vec<String>), SimulateError> {
+        let few = format!(
+            "--steps {steps} --learners 2 --batch 1 --context 16 --sync-every 4 --fragments 2 --seeds 2"
+        );
         let flags: Vec<&str> = few.split(' ').chain(flags.split(' ')).collect();
         let mut lines = Vec::new();
         let report = run(&defaults(&flags), &mut |line| lines.push(line.to_owned()))?;
@@ -213,6 +219,18 @@ mod tests {
         assert!((60.0..100.0).contains(&merged), "{report:#?}");
     }
 
+    /// Goal: who joins half-way trains along: the same tokens take three quarters of the time.
+    #[test]
+    fn extra_learners_shorten_a_run() {
+        let (report, _) = sit_for(64, "--vary extra=0,2 --latency-ms 0").unwrap();
+        let [alone, joined] = &report.cases[..] else { panic!("{report:#?}") };
+        assert!(alone.note.as_deref().unwrap().contains("% of the time trained"), "{report:#?}");
+        let note = joined.note.as_deref().unwrap();
+        let share = note.split(' ').zip(note.split(' ').skip(1)).find(|(_, next)| *next == "of");
+        let share: f64 = share.unwrap().0.parse().unwrap();
+        assert!((0.72..0.95).contains(&share), "{note}");
+    }
+
     /// Goal: a row that blows up is told of and stops no other, and one sitting tells of the seeds that are whole.
     #[test]
     fn what_is_there_is_told_of() {
@@ -248,6 +266,7 @@ mod tests {
         check("--vary sync-every=4 --beside sync-every=8", "makes no row of sync-every 8");
         check("--vary sync-every=4 --beside sync-every=4,8", "one value");
         check("--vary steps=0", "--steps 0 is out of range");
+        check("--vary extra=99999", "--extra 99999 is out of range");
         check("--vary leave-every-ms=100 --away-ms 1000", "--away-ms 1000 is out of range");
         check("--vary leave-every-ms=50", "--leave-every-ms 50 is out of range");
         check(

@@ -87,7 +87,11 @@ fn case(args: &SweepArgs, name: &str, ours: &Best<'_>, base: &Best<'_>) -> Case 
         let whole_ms = (ours.cell.steps * ours.cell.training.step_ms) as f64;
         let goodput = 100.0 * mean(times.iter().map(|ms| whole_ms / ms));
         let merged = ours.made.iter().map(|made| made.tokens_merged as f64 / made.tokens.max(1) as f64);
-        note.push_str(&format!("; {goodput:.1} % of the time trained, {:.1} % merged", 100.0 * mean(merged)));
+        let time = match ours.cell.extra {
+            0 => format!("{goodput:.1} % of the time trained"),
+            _ => format!("{:.2} of the time that the first ones take alone", 100.0 / goodput),
+        };
+        note.push_str(&format!("; {time}, {:.1} % merged", 100.0 * mean(merged)));
     }
     for (name, value) in ours.choice {
         let edge = if args.choose.is_at_an_edge(name, value) { ", an edge" } else { "" };
