@@ -34,15 +34,16 @@ async fn train(options: &MeasureOptions, team: Team) -> Result<Measured, Failure
     engine.settle().await?;
     let first_step_us = clock.now_us();
     let (mut trained, mut steps) = (0, 0);
-    while clock.now_us() - first_step_us < options.train_ms * 1_000 {
+    // One step at least: of none there is no speed.
+    while steps == 0 || clock.now_us() - first_step_us < options.train_ms * 1_000 {
         stats = engine.step(tokens, spec.inner.lr_max).await?;
         trained += stats.tokens;
         steps += 1;
         yield_now().await;
     }
     engine.settle().await?;
-    let train_s = (clock.now_us() - first_step_us) as f64 / 1e6;
-    let tokens_per_s = if steps == 0 { 0.0 } else { trained as f64 / train_s };
+    let train_s = (clock.now_us() - first_step_us).max(1) as f64 / 1e6;
+    let tokens_per_s = trained as f64 / train_s;
     let gpu = (engine.kind() == EngineKind::Gpu).then(|| builder.gpu()).flatten();
     Ok(Measured {
         device: engine.describe(),

@@ -56,7 +56,7 @@ export interface MeasureOptions extends Sources {
   readonly preset: string;
   /** Workers that a CPU engine trains with, 1 or more; by default as many as there are cores, less one where there are many. */
   readonly workers?: number;
-  /** How long to train after the first step, in milliseconds. */
+  /** How long to train after the first step, in milliseconds; one more step at least. */
   readonly trainMs?: number;
   /** Gives up when it fires. */
   readonly signal?: AbortSignal;

@@ -55,11 +55,10 @@ async fn adapters_agree_with_the_reference(gpus: &Gpus) {
     gpus.each(async |gpu| {
         let kinds = [(8, "q,k,v,o,gate,up,down"), (4, "q,v"), (12, "k,o,down"), (4, "gate"), (8, "up,o")];
         for (i, ((shape, batch), (rank, targets))) in SHAPES.into_iter().zip(kinds).enumerate() {
-            let untied_head = i % 2 == 1;
+            // Each form meets a head that is tied and one that is not; each kernel is compiled for seconds on a CPU.
+            let (untied_head, form) = (i % 2 == 1, FrozenForm::ALL[i / 2 % 2]);
             let model = with_adapters(ModelSpec { untied_head, ..spec(shape) }, rank, targets);
-            for form in FrozenForm::ALL {
-                agrees(gpu, model, batch, form).await;
-            }
+            agrees(gpu, model, batch, form).await;
         }
     })
     .await;

@@ -13,12 +13,14 @@ use crate::rng::Rng;
 pub struct Gpus(Vec<Gpu>);
 
 impl Gpus {
-    /// Opens two on the best adapter: one with its limits, one that keeps to WebGPU's defaults.
+    /// Opens one on the best adapter that keeps to WebGPU's limits, and another with the adapter's own where those
+    /// allow more kernels: elsewhere it would compile the same ones again, each for seconds on a CPU.
     ///
     /// # Errors
     /// Those of [`Gpu::open`].
     pub async fn open() -> Result<Self, GpuError> {
-        Ok(Self(vec![open(false, None).await?, open(true, None).await?]))
+        let (own, defaults) = (open(false, None).await?, open(true, None).await?);
+        Ok(Self(if own.has_matrices() { vec![own, defaults] } else { vec![defaults] }))
     }
 
     /// Opens the one that a page gets, with the adapter's limits: what the defaults allow is known without a

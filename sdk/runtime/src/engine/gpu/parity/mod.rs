@@ -1,4 +1,5 @@
-//! Each kernel against its scalar twin, at sizes that fit nothing, with the adapter's limits and with WebGPU's.
+//! Each kernel against its scalar twin, at sizes that fit nothing, within WebGPU's limits and, where they allow more
+//! kernels, within the adapter's own.
 //!
 //! A test is an `async fn` that takes the devices: `cargo test` blocks on it, a browser awaits it.
 
