@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use super::super::{GpuEngine, GpuError, GpuSetup};
 use super::engine::{SHAPES, partly_given, ramps, run_spec, setup, spec, steps_agree, tokens};
-use super::harness::{Gpus, own_gpu};
+use super::harness::Gpus;
+#[cfg(not(target_arch = "wasm32"))]
+use super::harness::own_gpu;
 use crate::engine::cpu::CpuTrainer;
 use crate::engine::gpu::Gpu;
 use crate::engine::{Engine, EngineError, Trainer};
@@ -64,7 +66,9 @@ async fn adapters_agree_with_the_reference(gpus: &Gpus) {
     .await;
 }
 
-/// Bindings so small that the embedding comes in slices and the batch in parts.
+/// Bindings so small that the embedding comes in slices and the batch in parts. We cut both, and so the same in a
+/// browser, where it takes a minute.
+#[cfg(not(target_arch = "wasm32"))]
 async fn adapters_agree_in_small_bindings(_: &Gpus) {
     let small = own_gpu(Some(225 << 10)).await;
     for (untied_head, form) in [(false, FrozenForm::F16), (true, FrozenForm::Int8)] {
@@ -73,7 +77,7 @@ async fn adapters_agree_in_small_bindings(_: &Gpus) {
     }
 }
 
-/// Fifty steps from one seed: losses within 1e-4 of the CPU engine's.
+/// Thirty steps from one seed: losses within 1e-4 of the CPU engine's.
 async fn adapters_follow_the_cpu_engine(gpus: &Gpus) {
     let model = with_adapters(Preset::Tiny.model(64), 8, "q,k,v,o,gate,up,down");
     let inner = InnerSpec { batch: 4, ..Preset::Tiny.inner() };
@@ -85,7 +89,7 @@ async fn adapters_follow_the_cpu_engine(gpus: &Gpus) {
         cpu.params_mut().copy_from_slice(&params);
         engine.set_params(&params);
         let mut losses = Vec::new();
-        for step in 0..50 {
+        for step in 0..30 {
             let tokens = ramps(step);
             losses.push(cpu.step(&tokens, 2e-3).unwrap().loss);
             let stats = engine.step(&tokens, 2e-3).await.unwrap();
@@ -93,7 +97,7 @@ async fn adapters_follow_the_cpu_engine(gpus: &Gpus) {
             let expected = losses[losses.len().saturating_sub(2)];
             assert!((stats.loss / expected - 1.0).abs() < 1e-4, "{step}: {} not {expected}", stats.loss);
         }
-        assert!(losses[49] < losses[0] - 0.5, "it learns: {losses:?}");
+        assert!(losses[29] < losses[0] - 0.3, "it learns: {losses:?}");
     })
     .await;
 }
@@ -116,6 +120,7 @@ async fn adapters_that_do_not_fit_are_refused(gpus: &Gpus) {
 
 parity!(
     adapters_agree_with_the_reference,
+    #[cfg(not(target_arch = "wasm32"))]
     adapters_agree_in_small_bindings,
     adapters_follow_the_cpu_engine,
     adapters_that_do_not_fit_are_refused

@@ -7,15 +7,15 @@
 
 /// Puts tests into the module's `PARITY`, and natively among those of `cargo test`.
 macro_rules! parity {
-    ($($name:ident),* $(,)?) => {
-        pub const PARITY: &[super::Test] = &[$(super::Test {
+    ($($(#[$when:meta])* $name:ident),* $(,)?) => {
+        pub const PARITY: &[super::Test] = &[$($(#[$when])* super::Test {
             name: concat!(module_path!(), "::", stringify!($name)),
             run: |gpus| Box::pin($name(gpus)),
         }),*];
 
         #[cfg(test)]
         mod tests {
-            $(#[test]
+            $($(#[$when])* #[test]
             fn $name() {
                 super::super::native::run(super::$name);
             })*
