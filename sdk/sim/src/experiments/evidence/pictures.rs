@@ -17,6 +17,7 @@ pub fn all() -> Vec<Picture> {
         turns(),
         flight(),
         comings(),
+        joining(),
         steps(),
         links(
             "links",
@@ -146,6 +147,24 @@ fn comings() -> Picture {
             "a kill every, s",
             "above nobody killed, %",
         )],
+    }
+}
+
+fn joining() -> Picture {
+    let of = |name, mark, y, count| Line {
+        mark,
+        numbers: 0..count,
+        ..setting(name, 0, "Joining half-way", "learners that join", y)
+    };
+    Picture {
+        name: "joining",
+        title: "Learners that join four when half of the tokens are trained",
+        x: ("learners that join", Scale::Linear),
+        y: ("test loss above nobody joining, %", Scale::Linear),
+        lines: vec![
+            of("mean of three seeds", Mark::Line, "above nobody joining, %", 1),
+            of("each seed", Mark::Hollow, "by seed", 3),
+        ],
     }
 }
 
