@@ -174,13 +174,14 @@ fn write(folder: &Path, plot: &Plot) -> Result<PathBuf, SimulateError> {
     Ok(path)
 }
 
-/// The settings as they are in force, by the names of their flags.
+/// The settings as they are in force, by the names of their flags; those that were given nothing are left out.
 fn constants(args: &impl Serialize) -> Vec<(String, String)> {
     let settings = serde_json::to_value(args).expect("plain data");
     let settings = settings.as_object().expect("settings have names");
     // Lists are written as their flags take them.
     let written = |value: &Value| value.to_string().replace(['"', '[', ']'], "");
-    settings.iter().map(|(flag, value)| (flag.clone(), written(value))).collect()
+    let given = settings.iter().filter(|(_, value)| !value.is_null() && **value != "");
+    given.map(|(flag, value)| (flag.clone(), written(value))).collect()
 }
 
 #[cfg(test)]
