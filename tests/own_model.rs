@@ -11,21 +11,13 @@ use archipelago_tests::programs::cargo;
 use archipelago_tests::verbs::run;
 use serde_json::Value;
 
-/// The example, built with the features that the tests have of the SDK.
+/// The example, built with the features that the tests have of all crates: with others the whole SDK would be compiled
+/// once more.
 fn example() -> PathBuf {
     let test = std::env::current_exe().expect("this test has a path");
     let folder = test.ancestors().nth(2).expect("target/PROFILE/deps/test");
     let mut cargo = cargo();
-    cargo.args([
-        "build",
-        "--quiet",
-        "-p",
-        "archipelago",
-        "--example",
-        "custom_model",
-        "--features",
-        "default,ts",
-    ]);
+    cargo.args(["build", "--quiet", "--workspace", "--example", "custom_model"]);
     if folder.ends_with("release") {
         cargo.arg("--release");
     }

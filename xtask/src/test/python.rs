@@ -13,16 +13,8 @@ use crate::web::{self, call};
 const PACKAGE: &str = "sdk/python";
 /// What of it the linters look at.
 const SOURCES: [&str; 3] = ["python/archipelago", "tests", "examples"];
-/// A native program with the model of one of the package's examples, built with the features that tests have.
-const EXAMPLE: &[&str] = &[
-    "--locked",
-    "-p",
-    "archipelago",
-    "--example",
-    "custom_model",
-    "--features",
-    "archipelago/default,archipelago/ts",
-];
+/// A native program with the model of one of the package's examples, built as the stage `test` builds it.
+const EXAMPLE: &[&str] = &["--locked", "--workspace", "--example", "custom_model"];
 /// What the wheel is built with: its own, and those that tests have of the SDK, so that they share one build of it.
 const FEATURES: &str = "extension,archipelago/default,archipelago/ts";
 /// What Debian calls what is needed.
