@@ -8,15 +8,16 @@ import { launch, serve } from "./support.mjs";
 
 const SOURCES = new URL("../../sdk/runtime/src/engine/gpu/parity/", import.meta.url);
 
-/** What runs natively alone, see `parity/mod.rs`. */
+/** Files, and tests of others, that run natively alone; `parity/mod.rs` and the tests say why. */
 const NATIVE = ["memory.rs"];
+const NATIVE_TEST = /#\[cfg\(not\(target_arch = "wasm32"\)\)\]\s*\w+/g;
 
 /** The names that the sources register, natively too: the module must have them all. */
 function registered() {
   const files = readdirSync(SOURCES).filter((file) => !NATIVE.includes(file));
   return files.flatMap((file) => {
-    const lists = readFileSync(new URL(file, SOURCES), "utf8").matchAll(/^parity!\(([^)]*)\);$/gm);
-    const names = [...lists].flatMap(([, list]) => list.match(/\w+/g));
+    const lists = readFileSync(new URL(file, SOURCES), "utf8").matchAll(/^parity!\(([^;]*)\);$/gm);
+    const names = [...lists].flatMap(([, list]) => list.replaceAll(NATIVE_TEST, "").match(/\w+/g));
     return names.map((name) => `archipelago_runtime::engine::gpu::parity::${file.replace(".rs", "")}::${name}`);
   });
 }
