@@ -159,3 +159,11 @@ fn the_command_line_holds_together() {
         assert!(nameless.is_none(), "{}: {nameless:?}", subject.get_name());
     }
 }
+
+#[test]
+fn settings_that_were_given_nothing_are_not_told() {
+    let args = serde_json::json!({ "choose": "", "context": null, "extra": [0, 4], "seeds": 2 });
+    let told = constants(&args);
+    let told: Vec<_> = told.iter().map(|(flag, value)| (flag.as_str(), value.as_str())).collect();
+    assert_eq!(told, [("extra", "0,4"), ("seeds", "2")]);
+}
