@@ -105,21 +105,19 @@ fn setting(name: &'static str, colour: u8, heading: &'static str, x: &'static st
     Line { x, y, ..line(name, colour, "SETTINGS.md", heading) }
 }
 
+/// The column `y` of such a table, and beside it each of three seeds.
+fn with_seeds(heading: &'static str, x: &'static str, y: &'static str) -> Vec<Line> {
+    let of = |name, y| setting(name, 0, heading, x, y);
+    vec![of("mean", y), Line { mark: Mark::Hollow, numbers: 0..3, ..of("each seed", "by seed") }]
+}
+
 fn turns() -> Picture {
-    let of = |name, mark, y, count| Line {
-        mark,
-        numbers: 0..count,
-        ..setting(name, 0, "Steps of a turn", "H", y)
-    };
     Picture {
         name: "turns",
         title: "Four learners, by the steps of a turn",
         x: ("H, steps between two rounds of a fragment", Scale::Log),
         y: ("test loss above H = 24, %", Scale::Linear),
-        lines: vec![
-            of("mean", Mark::Line, "above H = 24, %", 1),
-            of("each seed", Mark::Hollow, "by seed", 3),
-        ],
+        lines: with_seeds("Steps of a turn", "H", "above H = 24, %"),
     }
 }
 
@@ -151,20 +149,12 @@ fn comings() -> Picture {
 }
 
 fn joining() -> Picture {
-    let of = |name, mark, y, count| Line {
-        mark,
-        numbers: 0..count,
-        ..setting(name, 0, "Joining half-way", "learners that join", y)
-    };
     Picture {
         name: "joining",
         title: "Learners that join four when half of the tokens are trained",
         x: ("learners that join", Scale::Linear),
         y: ("test loss above nobody joining, %", Scale::Linear),
-        lines: vec![
-            of("mean of three seeds", Mark::Line, "above nobody joining, %", 1),
-            of("each seed", Mark::Hollow, "by seed", 3),
-        ],
+        lines: with_seeds("Joining half-way", "learners that join", "above nobody joining, %"),
     }
 }
 
