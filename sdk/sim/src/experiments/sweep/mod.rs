@@ -7,6 +7,7 @@ mod cell;
 mod grid;
 mod run;
 mod tell;
+mod trend;
 
 use std::collections::BTreeSet;
 
@@ -23,6 +24,8 @@ use run::{Made, Run};
 
 /// Most runs of a table.
 const RUNS_MAX: f64 = 1e5;
+/// Most percent that the place of is asked for, to both sides.
+const TREND_MAX: f64 = 1e3;
 
 /// The runs that were made.
 type Runs = Kept<Made>;
@@ -40,6 +43,10 @@ pub struct SweepArgs {
     /// The row that each row is set beside: itself, but for these settings [default: the first row]
     #[arg(long, value_name = "GRID", default_value = "")]
     pub beside: Grid,
+    /// Also fit a straight line through the gaps over the doublings of the first setting, and say where it comes to so
+    /// many percent
+    #[arg(long, value_name = "PERCENT", allow_negative_numbers = true)]
+    pub trend: Option<f64>,
     #[command(flatten)]
     #[serde(skip)]
     pub sitting: SittingArgs,
@@ -59,6 +66,9 @@ pub struct SweepArgs {
 /// - `Disk`: a text or a file cannot be read or written.
 pub fn run(args: &SweepArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, SimulateError> {
     args.cell.check()?;
+    if let Some(percent) = args.trend {
+        within("trend", percent, -TREND_MAX..=TREND_MAX)?;
+    }
     let table = Table::new(args)?;
     let text = Text::read(&args.cell.training)?;
     let trainers = args.cell.engine.trainers(progress)?;
@@ -199,6 +209,11 @@ mod tests {
         assert_eq!(report.plots[0].series.len(), 2, "{:#?}", report.plots);
         let (again, lines) = sit(&flags).unwrap();
         assert_eq!((again, lines), (report, Vec::new()));
+        // Training alone has no trend beside itself.
+        let (report, _) = sit(&format!("{flags} --trend 1")).unwrap();
+        let trends: Vec<&String> =
+            report.notes.iter().filter(|note| note.contains("each doubling of sync-every")).collect();
+        assert!(matches!(trends[..], [one] if one.starts_with("side decoupled: ")), "{report:#?}");
         // Rows that were asked for before are there, whatever stands beside them.
         let (_, lines) = sit(&format!("--vary sync-every=8,16 --choose lr=0.01 --keep {keep}")).unwrap();
         assert_eq!(lines.len(), 2, "{lines:#?}");
@@ -280,6 +295,7 @@ mod tests {
         );
         check("--vary engine=gpu", "same for all rows");
         check("--vary lr=1 --choose lr=2", "--vary has it already");
+        check("--vary sync-every=4,8 --trend inf", "--trend inf is out of range");
         check("--vary=", "--vary names no setting");
     }
 }

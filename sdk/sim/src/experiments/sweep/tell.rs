@@ -3,6 +3,7 @@
 use super::cell::CellArgs;
 use super::grid::{self, Settings};
 use super::run::{Key, Made};
+use super::trend::{self, Points};
 use super::{Row, Runs, SweepArgs, Table};
 use crate::experiments::findings::mean;
 use crate::experiments::sitting::left_words;
@@ -26,7 +27,7 @@ pub(super) fn report(args: &SweepArgs, text: &Text, table: &Table, kept: &Runs, 
     let seeds: Vec<u64> = args.seeds().filter(all).collect();
     let best = |row| best(&text.digest, row, &seeds, kept);
     let best: Vec<Option<Best<'_>>> = table.rows.iter().map(best).collect();
-    let (mut cases, mut series, mut notes) = (Vec::new(), Lines(Vec::new()), notes(args, text, seeds.len()));
+    let (mut cases, mut lines, mut notes) = (Vec::new(), Lines(Vec::new()), notes(args, text, seeds.len()));
     for ((row, ours), &beside) in table.rows.iter().zip(&best).zip(&table.beside) {
         let name = grid::words(&row.settings);
         match (ours, &best[beside]) {
@@ -34,14 +35,18 @@ pub(super) fn report(args: &SweepArgs, text: &Text, table: &Table, kept: &Runs, 
             (None, _) => notes.push(format!("{name}: no choice led to a loss with all seeds.")),
             (_, None) => notes.push(format!("{name}: the row beside it led to no loss.")),
             (Some(ours), Some(base)) => {
-                let case = case(args, &name, ours, base);
-                series.add(&row.settings, case.ours);
-                cases.push(case);
+                let gaps = gaps(ours, base);
+                cases.push(case(args, &name, ours, &gaps));
+                lines.add(&row.settings, gaps);
             }
         }
     }
+    let first = args.vary.names().next().unwrap_or_default();
+    if let Some(percent) = args.trend {
+        notes.extend(lines.trends(first, percent));
+    }
     notes.extend(left_words(left));
-    let plots = series.plot(&text.name, args.vary.names().next().unwrap_or_default());
+    let plots = lines.plot(&text.name, first);
     Report {
         title: format!("Test loss above the row beside it, {}", text.name),
         unit: "%",
@@ -76,11 +81,14 @@ fn best<'a>(text: &str, row: &'a Row, seeds: &[u64], kept: &'a Runs) -> Option<B
     best.map(|(_, best)| best)
 }
 
-fn case(args: &SweepArgs, name: &str, ours: &Best<'_>, base: &Best<'_>) -> Case {
-    let gaps = ours.losses.iter().zip(&base.losses).map(|(ours, base)| 100.0 * (ours / base - 1.0));
-    let gaps: Vec<f64> = gaps.collect();
+/// Percent of the loss above that of `base`, by seed.
+fn gaps(ours: &Best<'_>, base: &Best<'_>) -> Vec<f64> {
+    ours.losses.iter().zip(&base.losses).map(|(ours, base)| 100.0 * (ours / base - 1.0)).collect()
+}
+
+fn case(args: &SweepArgs, name: &str, ours: &Best<'_>, gaps: &[f64]) -> Case {
     let loss = mean(ours.losses.iter().copied());
-    let mut note = format!("{}; {loss:.4}; {}", student::half(&gaps), student::by_seed(&gaps));
+    let mut note = format!("{}; {loss:.4}; {}", student::half(gaps), student::by_seed(gaps));
     let times: Vec<f64> =
         ours.made.iter().map(|made| made.virtual_ms as f64).filter(|ms| *ms > 0.0).collect();
     if !times.is_empty() {
@@ -100,34 +108,42 @@ fn case(args: &SweepArgs, name: &str, ours: &Best<'_>, base: &Best<'_>) -> Case 
     Case::new(name, mean(gaps.iter().copied()), None).noted(note)
 }
 
-/// Lines over the first setting, one for each combination of the others.
-struct Lines(Vec<Series>);
+/// Gaps over the first setting, one line for each combination of the others, with its name.
+struct Lines(Vec<(String, Points)>);
 
 impl Lines {
     /// Takes in what a row came to, if its first setting is a number.
-    fn add(&mut self, settings: &Settings, percent: f64) {
+    fn add(&mut self, settings: &Settings, gaps: Vec<f64>) {
         let Some((first, rest)) = settings.split_first() else { return };
         let Ok(x) = first.1.parse::<f64>() else { return };
         let name = if rest.is_empty() { first.0.clone() } else { grid::words(rest) };
-        match self.0.iter_mut().find(|series| series.name == name) {
-            Some(series) => series.points.push((x, percent)),
-            None => {
-                let colour = (self.0.len() % 256) as u8;
-                self.0.push(Series { name, colour, mark: Mark::Line, points: vec![(x, percent)] });
-            }
+        match self.0.iter_mut().find(|(other, _)| *other == name) {
+            Some((_, points)) => points.push((x, gaps)),
+            None => self.0.push((name, vec![(x, gaps)])),
         }
     }
 
+    /// A sentence for each line that has a trend; one that others are set beside has none.
+    fn trends(&self, first: &str, percent: f64) -> Vec<String> {
+        let is_beside = |points: &Points| points.iter().all(|(_, gaps)| gaps.iter().all(|gap| *gap == 0.0));
+        let told = self.0.iter().filter(|(_, points)| !is_beside(points));
+        told.filter_map(|(name, points)| trend::sentence(name, first, points, percent)).collect()
+    }
+
     fn plot(self, text: &str, first: &str) -> Option<Plot> {
-        let is_positive = self.0.iter().flat_map(|series| &series.points).all(|(x, _)| *x > 0.0);
+        let is_positive = self.0.iter().flat_map(|(_, points)| points).all(|(x, _)| *x > 0.0);
         let scale = if is_positive { Scale::Log } else { Scale::Linear };
         let y = Axis { label: "test loss above, percent".into(), scale: Scale::Linear };
+        let series = |(i, (name, points)): (usize, (String, Points))| {
+            let points = points.into_iter().map(|(x, gaps)| (x, mean(gaps.into_iter()))).collect();
+            Series { name, colour: (i % 256) as u8, mark: Mark::Line, points }
+        };
         (!self.0.is_empty()).then(|| Plot {
             name: format!("sweep-{text}"),
             title: format!("Loss over settings on {text}"),
             x: Axis { label: first.to_owned(), scale },
             y,
-            series: self.0,
+            series: self.0.into_iter().enumerate().map(series).collect(),
         })
     }
 }
