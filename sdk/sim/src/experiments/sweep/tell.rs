@@ -89,17 +89,23 @@ fn gaps(ours: &Best<'_>, base: &Best<'_>) -> Vec<f64> {
 fn case(args: &SweepArgs, name: &str, ours: &Best<'_>, gaps: &[f64]) -> Case {
     let loss = mean(ours.losses.iter().copied());
     let mut note = format!("{}; {loss:.4}; {}", student::half(gaps), student::by_seed(gaps));
-    let times: Vec<f64> =
-        ours.made.iter().map(|made| made.virtual_ms as f64).filter(|ms| *ms > 0.0).collect();
-    if !times.is_empty() {
-        let whole_ms = (ours.cell.steps * ours.cell.training.step_ms) as f64;
-        let goodput = 100.0 * mean(times.iter().map(|ms| whole_ms / ms));
-        let merged = ours.made.iter().map(|made| made.tokens_merged as f64 / made.tokens.max(1) as f64);
+    // Who trains alone takes no virtual time.
+    if ours.made.iter().all(|made| made.virtual_ms > 0) {
+        let over = |of: &dyn Fn(&Made) -> f64| mean(ours.made.iter().map(|made| of(made)));
+        let step_ms = ours.cell.training.step_ms as f64;
         let time = match ours.cell.extra {
-            0 => format!("{goodput:.1} % of the time trained"),
-            _ => format!("{:.2} of the time that the first ones take alone", 100.0 / goodput),
+            0 => {
+                let trained = over(&|made| made.steps * step_ms / made.virtual_ms as f64);
+                format!("{:.1} % of the time trained", 100.0 * trained)
+            }
+            _ => {
+                let alone_ms = ours.cell.steps as f64 * step_ms;
+                let time = over(&|made| made.virtual_ms as f64 / alone_ms);
+                format!("{time:.2} of the time that the first ones take alone")
+            }
         };
-        note.push_str(&format!("; {time}, {:.1} % merged", 100.0 * mean(merged)));
+        let merged = over(&|made| made.tokens_merged as f64 / made.tokens.max(1) as f64);
+        note.push_str(&format!("; {time}, {:.1} % merged", 100.0 * merged));
     }
     for (name, value) in ours.choice {
         let edge = if args.choose.is_at_an_edge(name, value) { ", an edge" } else { "" };
