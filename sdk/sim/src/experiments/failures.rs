@@ -1,6 +1,6 @@
 //! `simulate failures`: loss after equal time while chips come and go, by the number of learners.
 
-use archipelago_cli::within;
+use archipelago_cli::{range, within};
 use archipelago_sim::lab::{Budget, Recipe};
 use archipelago_sim::paper::goodput::{Cluster, Constants, Stops};
 use archipelago_sim::world::Fault;
@@ -105,6 +105,8 @@ fn check(args: &FailuresArgs) -> Result<(), SimulateError> {
     args.training.recipe(1, 1)?;
     for &learners in &args.learners {
         within("learners", learners.into(), 2.0..=LEARNERS_MAX.min(args.training.batch.into()))?;
+        let shares = args.training.batch.is_multiple_of(learners);
+        range("learners", learners.into(), shares, "what divides --batch, which all of them share")?;
     }
     within("chips", args.chips as f64, 1.0..=1e8)?;
     within("steps", args.steps as f64, 1.0..=STEPS_MAX)?;

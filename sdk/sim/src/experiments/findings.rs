@@ -21,11 +21,16 @@ impl Findings {
         if count < 2 { 0.0 } else { (squares / (count - 1) as f64).sqrt() }
     }
 
+    /// By how many percent the loss is above that of `base`, by seed.
+    #[must_use]
+    pub fn gaps(&self, base: &Self) -> Vec<f64> {
+        self.losses().zip(base.losses()).map(|(ours, base)| percent_above(ours, base)).collect()
+    }
+
     /// By how many percent the loss is above that of `base`: mean over seeds, and standard deviation.
     #[must_use]
     pub fn above(&self, base: &Self) -> (f64, f64) {
-        let ratios = self.losses().zip(base.losses()).map(|(ours, base)| 100.0 * (ours / base - 1.0));
-        let ratios: Vec<f64> = ratios.collect();
+        let ratios = self.gaps(base);
         let middle = mean(ratios.iter().copied());
         let squares: f64 = ratios.iter().map(|ratio| (ratio - middle).powi(2)).sum();
         let spread = if ratios.len() < 2 { 0.0 } else { (squares / (ratios.len() - 1) as f64).sqrt() };
@@ -77,7 +82,7 @@ impl Findings {
         let at = |k: usize| {
             let losses = |of: &Self| of.0.iter().map(|o| f64::from(o.samples[k].loss)).collect::<Vec<f64>>();
             let ratios = losses(self).into_iter().zip(losses(base));
-            mean(ratios.map(|(ours, base)| 100.0 * (ours / base - 1.0)))
+            mean(ratios.map(|(ours, base)| percent_above(ours, base)))
         };
         (0..self.samples().min(base.samples())).map(at).collect()
     }
@@ -89,6 +94,18 @@ impl Findings {
     fn losses(&self) -> impl Iterator<Item = f64> {
         self.0.iter().map(|outcome| f64::from(outcome.loss))
     }
+}
+
+/// By how many percent a loss is above another one.
+pub fn percent_above(ours: f64, base: f64) -> f64 {
+    100.0 * (ours / base - 1.0)
+}
+
+/// Whether `value` is the least or the greatest of the different `values` that it was chosen from.
+pub fn is_edge(values: &[f64], value: f64) -> bool {
+    let least = values.iter().all(|other| value <= *other);
+    let greatest = values.iter().all(|other| value >= *other);
+    least != greatest
 }
 
 /// The mean of `values`.

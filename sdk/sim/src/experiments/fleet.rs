@@ -124,6 +124,10 @@ impl Observed {
         within("rounds", self.rounds, 1.0..=1e12)?;
         within("losses", self.losses.len() as f64, 1.0..=1e6)?;
         within("corpus_bytes", self.corpus_bytes.into(), 1.0..=CORPUS_BYTES_MAX)?;
+        let last = self.machines.len() - 1;
+        for kill in &self.kills {
+            within("machine", kill.machine.into(), 0.0..=last as f64)?;
+        }
         for machine in &self.machines {
             within("tokens_per_s", machine.tokens_per_s, 1.0..=1e9)?;
             within("mbit_per_s", machine.mbit_per_s.unwrap_or(1.0), 1e-3..=1e6)?;
@@ -302,6 +306,8 @@ mod tests {
         assert_eq!(error.exit(), Exit::Disk);
         let error = observed("slow", |run| run["machines"][0]["tokens_per_s"] = json!(0.0)).unwrap_err();
         assert!(error.to_string().contains("tokens_per_s"), "{error}");
+        let error = observed("unknown", |run| run["kills"][0]["machine"] = json!(2)).unwrap_err();
+        assert!(error.to_string().contains("machine 2 is out of range"), "{error}");
         let error = observed("none", |run| *run = json!({ "storm": 1 })).unwrap_err();
         assert!(
             error.exit() == Exit::Settings && error.to_string().contains("bench fleet --json"),

@@ -1,7 +1,7 @@
 //! Runs that were made, a line of JSON each.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -26,23 +26,41 @@ pub struct Kept<M: Keyed> {
 }
 
 impl<M: Keyed> Kept<M> {
-    /// Those of `path`, which is made if it is not there. A last line that was cut off counts as not written.
+    /// Those of `path`, which is made if it is not there and is nobody else's until this is dropped. A last line that
+    /// was cut off counts as not written; nothing is written to a file that holds anything else than runs.
     ///
     /// # Errors
     /// - `Disk`: it cannot be read or written.
-    /// - `Refused`: a line is no run.
+    /// - `Refused`: a line is no run, or another program keeps its runs there.
     pub fn open(path: Option<&Path>) -> Result<Self, SimulateError> {
         let Some(path) = path else { return Ok(Self { made: BTreeMap::new(), file: None }) };
         let disk = |what| move |source| SimulateError::Disk { what, path: path.to_owned(), source };
         let mut file =
             OpenOptions::new().read(true).append(true).create(true).open(path).map_err(disk("open"))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(SimulateError::refused(format!(
+                    "another program keeps its runs in {}: wait until it ends, or give another file",
+                    path.display()
+                )));
+            }
+            Err(TryLockError::Error(error)) => return Err(disk("lock")(error)),
+        }
         let mut text = String::new();
         file.read_to_string(&mut text).map_err(disk("read"))?;
-        let whole = text.rfind('\n').map_or(0, |end| end + 1);
-        if whole < text.len() {
-            file.set_len(whole as u64).map_err(disk("mend"))?;
+        let (lines, last) = text.split_at(text.rfind('\n').map_or(0, |end| end + 1));
+        let mut runs: Vec<M> = parse(lines, path)?;
+        match serde_json::from_str(last) {
+            _ if last.is_empty() => {}
+            Ok(run) => {
+                runs.push(run);
+                file.write_all(b"\n").map_err(disk("mend"))?;
+            }
+            Err(error) if error.is_eof() => file.set_len(lines.len() as u64).map_err(disk("mend"))?,
+            Err(error) => return Err(no_run(runs.len() + 1, path, &error)),
         }
-        let made = parse(&text[..whole], path)?.into_iter().map(|run: M| (run.key().clone(), run)).collect();
+        let made = runs.into_iter().map(|run| (run.key().clone(), run)).collect();
         Ok(Self { made, file: Some((path.to_owned(), file)) })
     }
 
@@ -72,14 +90,16 @@ impl<M: Keyed> Kept<M> {
 /// `Refused`: a line is no run.
 pub fn parse<M: DeserializeOwned>(text: &str, path: &Path) -> Result<Vec<M>, SimulateError> {
     let run = |(line, number): (&str, usize)| {
-        serde_json::from_str(line).map_err(|error| {
-            SimulateError::refused(format!(
-                "line {number} of {} is no run: {error}; take it out, or give another file",
-                path.display()
-            ))
-        })
+        serde_json::from_str(line).map_err(|error| no_run(number, path, &error))
     };
     text.lines().zip(1..).map(run).collect()
+}
+
+fn no_run(line: usize, path: &Path, error: &serde_json::Error) -> SimulateError {
+    let path = path.display();
+    SimulateError::refused(format!(
+        "line {line} of {path} is no run: {error}; take it out, or give another file"
+    ))
 }
 
 #[cfg(test)]
@@ -113,17 +133,39 @@ mod tests {
         let mut kept = open(&path).unwrap();
         kept.add(first.clone()).unwrap();
         kept.add(blown.clone()).unwrap();
+        let error = open(&path).err().unwrap();
+        assert!(error.to_string().starts_with("another program keeps its runs in"), "{error}");
+        drop(kept);
         let whole = std::fs::read_to_string(&path).unwrap();
         std::fs::write(&path, whole.clone() + &whole[..9]).unwrap();
         let mut kept = open(&path).unwrap();
         assert_eq!((kept.get(&0), kept.get(&1), kept.get(&2)), (Some(&first), Some(&blown), None));
         kept.add(last).unwrap();
+        drop(kept);
         let after = std::fs::read_to_string(&path).unwrap();
         assert!(after.starts_with(&whole) && after.lines().count() == 3, "{after}");
-
-        std::fs::write(&path, "{}\n").unwrap();
-        let error = open(&path).err().unwrap();
-        assert!(error.exit() == Exit::Settings && error.to_string().contains("line 1 of"), "{error}");
+        // An editor may have taken the end of the last line.
+        std::fs::write(&path, after.trim_end()).unwrap();
+        assert!(open(&path).unwrap().get(&2).is_some());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), after);
         assert_eq!(open(folder.path()).err().unwrap().exit(), Exit::Disk);
+    }
+
+    /// Goal: whoever names a wrong file loses nothing of it.
+    #[test]
+    fn what_holds_no_runs_is_left_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("notes.md");
+        let check = |text: &str, line: u32| {
+            std::fs::write(&path, text).unwrap();
+            let error = Kept::<Made>::open(Some(&path)).err().unwrap();
+            let is_named = error.to_string().starts_with(&format!("line {line} of"));
+            assert!(error.exit() == Exit::Settings && is_named, "{error}");
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+        };
+        check("{}\n", 1);
+        check("{\"a\":1}", 1);
+        check("# Notes\n\nall of them", 1);
+        check("{\"seed\":1,\"loss\":null}\nnotes", 2);
     }
 }

@@ -7,9 +7,10 @@ use archipelago_core::diloco::MergeRule;
 use archipelago_sim::lab::{LabError, Outcome, Recipe};
 use serde::Serialize;
 
+use super::findings::percent_above;
 use super::text::Text;
 use super::training::{LEARNERS_MAX, STEPS_MAX, TrainingArgs};
-use super::{Case, CommonArgs, Report, pool};
+use super::{Case, CommonArgs, Report, pool, student};
 use crate::experiments::SimulateError;
 
 /// Settings of `simulate lockstep`.
@@ -97,9 +98,8 @@ fn report(args: &LockstepArgs, text: &Text, rows: &[Row], losses: &BTreeMap<(usi
     let of = |index: usize| losses.range((index, 0)..=(index, u64::MAX)).map(|(_, loss)| *loss);
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
     let case = |(index, row): (usize, &Row)| {
-        let gaps: Vec<f64> = of(index).zip(of(0)).map(|(ours, base)| 100.0 * (ours / base - 1.0)).collect();
-        let by_seed: Vec<String> = gaps.iter().map(|gap| format!("{gap:+.2}")).collect();
-        let note = format!("{:.4}; by seed {}", mean(&of(index).collect::<Vec<_>>()), by_seed.join(" · "));
+        let gaps: Vec<f64> = of(index).zip(of(0)).map(|(ours, base)| percent_above(ours, base)).collect();
+        let note = format!("{:.4}; {}", mean(&of(index).collect::<Vec<_>>()), student::by_seed(&gaps));
         Case::new(name(*row), mean(&gaps), None).noted(note)
     };
     let base = mean(&of(0).collect::<Vec<_>>());

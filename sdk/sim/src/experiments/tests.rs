@@ -56,6 +56,8 @@ fn bad_flags_are_named() {
     check("gap", "choosing-seeds", &["0", "4294967295"]);
     check("gap", "average", &["0", "1.1", "NaN"]);
     check("gap", "samples", &["1001"]);
+    // They could not share a batch of 32 windows.
+    check("failures", "learners", &["3", "20"]);
     check("goodput", "chips", &["0", &huge]);
     check("goodput", "learners", &["0", "65537"]);
     check("goodput", "slice-chips", &["0"]);
@@ -101,6 +103,7 @@ fn bad_flags_of_a_sweep_are_named() {
 
 #[test]
 fn bad_flags_of_staleness_and_poison_are_named() {
+    check("staleness", "cohorts", &["0", "33"]);
     for flag in ["width", "context"] {
         check("staleness", flag, &["0", "12", "4294967295"]);
         check("poison", flag, &["0", "12", "4294967295"]);

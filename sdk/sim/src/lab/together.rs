@@ -138,6 +138,10 @@ impl<'a> Course<'a> {
                 return Err(LabError::Stopped { seed, machine, tokens, reason });
             }
             let spent = recipe.spent(tokens, now_ms);
+            if spent >= 1.0 {
+                // The last parameters are looked at whatever is being merged.
+                self.settle();
+            }
             if self.sampler.is_due(spent)
                 && let Some(theta) = self.world.syncer().and_then(|syncer| syncer.theta())
             {

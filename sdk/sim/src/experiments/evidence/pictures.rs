@@ -280,7 +280,7 @@ fn hostile(name: &'static str, mark: Mark, y: &'static str, count: usize) -> Lin
 
 fn poison() -> Picture {
     Picture {
-        name: "poison-ours",
+        name: "poison-default",
         title: "Two hostile learners of ten, all that a syncer does by default",
         x: ("", Scale::Names(Vec::new())),
         y: ("loss above honest ones alone, %", Scale::Linear),

@@ -6,6 +6,8 @@ use std::fs;
 use std::path::Path;
 
 use super::keep::Made;
+use super::key::Key;
+use crate::experiments::findings::percent_above;
 use crate::experiments::kept::parse;
 use crate::experiments::side::Side;
 use crate::experiments::{Axis, Case, Mark, Plot, Scale, Series, SimulateError};
@@ -20,6 +22,7 @@ pub struct Course {
 /// A rate and a warm-up that a side was tried with, over all its seeds.
 struct Tried<'a> {
     lr: f64,
+    warmup: &'a str,
     runs: Vec<&'a Made>,
 }
 
@@ -57,6 +60,9 @@ impl Course {
             !key.is_told
                 && first.as_ref().is_some_and(|first| *first == (key.text.clone(), key.settings.clone()))
         });
+        // A run that is there twice counts once.
+        let made: BTreeMap<Key, Made> = made.into_iter().map(|made| (made.key.clone(), made)).collect();
+        let made = made.into_values().collect();
         let name = path.file_stem().map_or("text".into(), |stem| stem.to_string_lossy().into_owned());
         Ok(Self { name, made })
     }
@@ -68,7 +74,7 @@ impl Course {
         let gap = |learners: u32| {
             let loss = |side| Some(self.best(side, learners)?.loss());
             let (ours, base) = (loss(Side::Decoupled)?, loss(side?)?);
-            Some((f64::from(learners), 100.0 * (ours / base - 1.0)))
+            Some((f64::from(learners), percent_above(ours, base)))
         };
         self.learners().into_iter().filter_map(gap).collect()
     }
@@ -94,7 +100,11 @@ impl Course {
     fn curves(&self, learners: u32) -> Plot {
         let best = |side| {
             let best = self.best(side, learners)?;
-            Some((format!("{} at {}", word(side), best.lr), best.course()))
+            let warmup = match self.tried(side, learners).iter().all(|tried| tried.warmup == best.warmup) {
+                true => String::new(),
+                false => format!(", warm-up {}", best.warmup),
+            };
+            Some((format!("{} at {}{warmup}", word(side), best.lr), best.course()))
         };
         Plot {
             name: format!("gap-{}-{learners}", self.name),
@@ -107,9 +117,15 @@ impl Course {
 
     fn rates(&self, learners: u32) -> Plot {
         let all = |side| {
-            let tried = self.tried(side, learners);
-            (!tried.is_empty())
-                .then(|| (word(side).into(), tried.iter().map(|tried| (tried.lr, tried.loss())).collect()))
+            let mut points: Vec<(f64, f64)> = Vec::new();
+            for (lr, loss) in self.tried(side, learners).iter().map(|tried| (tried.lr, tried.loss())) {
+                match points.last_mut().filter(|(before, _)| *before == lr) {
+                    // The better of two warm-ups.
+                    Some((_, least)) => *least = least.min(loss),
+                    None => points.push((lr, loss)),
+                }
+            }
+            (!points.is_empty()).then(|| (word(side).into(), points))
         };
         Plot {
             name: format!("gap-{}-{learners}-rates", self.name),
@@ -135,8 +151,9 @@ impl Course {
         }
         let most = tried.values().map(Vec::len).max().unwrap_or(0);
         tried.retain(|_, runs| runs.len() == most);
-        let tried =
-            tried.into_iter().filter_map(|((lr, _), runs)| Some(Tried { lr: lr.parse().ok()?, runs }));
+        let tried = tried
+            .into_iter()
+            .filter_map(|((lr, warmup), runs)| Some(Tried { lr: lr.parse().ok()?, warmup, runs }));
         let mut tried: Vec<Tried<'_>> = tried.collect();
         tried.sort_by(|a, b| a.lr.total_cmp(&b.lr));
         tried
@@ -186,6 +203,10 @@ mod tests {
             line("data-parallel", "0.001", 2, "2.0", false),
             line("data-parallel", "0.002", 1, "1.0", false),
             line("data-parallel", "0.002", 2, "4.0", false),
+            // A worse warm-up, and a run that is there twice.
+            line("data-parallel", "0.002", 1, "3.0", false).replace("0.05", "0.1"),
+            line("data-parallel", "0.002", 2, "4.0", false).replace("0.05", "0.1"),
+            line("data-parallel", "0.001", 1, "2.0", false),
             // By one seed alone, and of another question.
             line("data-parallel", "0.004", 1, "0.5", false),
             line("decoupled", "0.002", 7, "0.1", true),
@@ -199,7 +220,8 @@ mod tests {
         let [curves, rates] = &course.plots()[..] else { panic!("one number of learners") };
         assert_eq!((&curves.name[..], &rates.name[..]), ("gap-plays-2", "gap-plays-2-rates"));
         assert_eq!(curves.series.len(), 2);
-        assert_eq!(curves.series[1].name, "data-parallel at 0.001");
+        assert_eq!(curves.series[1].name, "data-parallel at 0.001, warm-up 0.05");
+        assert_eq!(curves.series[0].name, "decoupled at 0.002");
         assert_eq!(curves.series[1].points, [(64.0, 4.0), (128.0, 2.0)]);
         assert_eq!(rates.series[1].points, [(0.001, 2.0), (0.002, 2.5)]);
     }

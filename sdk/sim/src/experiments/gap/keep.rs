@@ -28,7 +28,10 @@ impl Made {
     pub(super) fn of(key: Key, outcome: &Outcome) -> Self {
         let Outcome { loss, ends, steps_per_learner: steps, samples, .. } = outcome;
         let course = samples.iter().map(|&Sample { tokens, loss, .. }| (tokens, loss)).collect();
-        let (validation, test) = ([Some(*loss), ends.averaged], [ends.test, ends.averaged_test]);
+        // What is no number would come back as nothing from the file.
+        let numbers = |losses: [Option<f32>; 2]| losses.map(|loss| loss.filter(|loss| loss.is_finite()));
+        let validation = numbers([Some(*loss), ends.averaged]);
+        let test = numbers([ends.test, ends.averaged_test]);
         Self { key, failed: None, validation, test, steps: *steps, course }
     }
 

@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 use super::keep::Made;
 use super::key::{Key, Which};
 use super::{GapArgs, Runs};
+use crate::experiments::findings::is_edge;
 use crate::experiments::side::Side;
 use crate::experiments::text::Text;
 use crate::experiments::{SimulateError, sitting};
@@ -129,8 +130,8 @@ impl<'a> Plan<'a> {
 
     /// Whether a rate is the lowest or the highest that there is to choose.
     pub(super) fn is_at_an_edge(&self, lr: f32) -> bool {
-        let rates = || self.grid().into_iter().map(|(lr, _)| lr);
-        rates().all(|other| lr <= other) || rates().all(|other| lr >= other)
+        let rates: Vec<f64> = self.grid().into_iter().map(|(lr, _)| lr.into()).collect();
+        is_edge(&rates, lr.into())
     }
 
     fn grid(&self) -> Vec<(f32, f64)> {

@@ -6,6 +6,7 @@ use super::GapArgs;
 use super::Runs;
 use super::key::Which;
 use super::plan::Plan;
+use crate::experiments::findings::percent_above;
 use crate::experiments::side::Side;
 use crate::experiments::sitting::left_words;
 use crate::experiments::student;
@@ -16,6 +17,8 @@ use crate::experiments::{Axis, Case, Mark, Plot, Report, Scale, Series};
 struct Told {
     at: (f32, f64),
     losses: BTreeMap<u64, f64>,
+    /// The seeds of runs that led to no loss.
+    blown: Vec<u64>,
 }
 
 /// A row: which parameters of learners together, beside which of whom.
@@ -29,19 +32,23 @@ const ROWS: [(&str, Which, Side, Which); 4] = [
 /// The table of what is there.
 pub(super) fn report(args: &GapArgs, text: &Text, plan: &Plan<'_>, kept: &Runs, left: usize) -> Report {
     let told = |side, learners, which| told(plan, kept, side, learners, which);
-    let mut cases = Vec::new();
+    let (mut cases, mut notes) = (Vec::new(), notes(args, text));
     let mut gaps = vec![Vec::new(); ROWS.len()];
     for &learners in &args.learners {
         for ((name, ours, side, theirs), gaps) in ROWS.iter().zip(&mut gaps) {
             let beside = told(Side::Decoupled, learners, *ours).zip(told(*side, learners, *theirs));
-            let Some((mean, case)) = beside.and_then(|(ours, base)| case(plan, learners, name, &ours, &base))
-            else {
+            let Some((ours, base)) = beside else { continue };
+            // The mean of those that are left would flatter who blew up.
+            if let Some(seed) = ours.blown.iter().chain(&base.blown).next() {
+                notes.push(format!("M = {learners} above {name}: the run of seed {seed} led to no loss."));
                 continue;
-            };
+            }
+            let Some((mean, case)) = case(plan, learners, name, &ours, &base) else { continue };
             gaps.push((f64::from(learners), mean));
             cases.push(case);
         }
     }
+    notes.extend(left_words(left));
     let series = (0..).zip(ROWS.iter().zip(gaps)).filter(|(_, (_, points))| !points.is_empty());
     let series = series.map(|(colour, ((name, ..), points))| Series {
         name: format!("above {name}"),
@@ -62,25 +69,30 @@ pub(super) fn report(args: &GapArgs, text: &Text, plan: &Plan<'_>, kept: &Runs, 
         unit: "%",
         cases,
         points: Vec::new(),
-        notes: notes(args, text, left),
+        notes,
         plots: if plot.series.is_empty() { Vec::new() } else { vec![plot] },
     }
 }
 
 fn told(plan: &Plan<'_>, kept: &Runs, side: Side, learners: u32, which: Which) -> Option<Told> {
     let at = plan.chosen(kept, side, learners, which)?;
-    let losses = plan.told(side, learners, at).into_iter().filter_map(|key| {
-        let loss = kept.get(&key)?.test[which as usize]?;
-        Some((key.seed, loss.into()))
-    });
-    Some(Told { at, losses: losses.collect() })
+    let (mut losses, mut blown) = (BTreeMap::new(), Vec::new());
+    for key in plan.told(side, learners, at) {
+        let Some(made) = kept.get(&key) else { continue };
+        if let Some(loss) = made.test[which as usize] {
+            losses.insert(key.seed, loss.into());
+        } else if made.test[Which::Last as usize].is_none() {
+            blown.push(key.seed);
+        }
+    }
+    Some(Told { at, losses, blown })
 }
 
 /// By how many percent `ours` is above `base`, and the row that says so; `None` without a seed that both have.
 fn case(plan: &Plan<'_>, learners: u32, name: &str, ours: &Told, base: &Told) -> Option<(f64, Case)> {
     let both = ours.losses.iter().filter_map(|(seed, loss)| Some((*loss, *base.losses.get(seed)?)));
     let both: Vec<(f64, f64)> = both.collect();
-    let gaps: Vec<f64> = both.iter().map(|(ours, base)| 100.0 * (ours / base - 1.0)).collect();
+    let gaps: Vec<f64> = both.iter().map(|(ours, base)| percent_above(*ours, *base)).collect();
     let count = gaps.len();
     if count == 0 {
         return None;
@@ -101,8 +113,8 @@ fn case(plan: &Plan<'_>, learners: u32, name: &str, ours: &Told, base: &Told) ->
     Some((gap, Case::new(format!("M = {learners} above {name}"), gap, None).noted(note)))
 }
 
-fn notes(args: &GapArgs, text: &Text, left: usize) -> Vec<String> {
-    let mut notes = vec![
+fn notes(args: &GapArgs, text: &Text) -> Vec<String> {
+    vec![
         text.words(),
         format!(
             "Each side chose its rate and warm-up from the same {} by {} seeds, and was run with {} others; ± is half \
@@ -111,8 +123,10 @@ fn notes(args: &GapArgs, text: &Text, left: usize) -> Vec<String> {
             args.choosing_seeds,
             args.training.seeds
         ),
-        format!("Averaged parameters are those of about the last {} of a run.", args.average),
-    ];
-    notes.extend(left_words(left));
-    notes
+        format!(
+            "Averaged parameters are those of about the last {} of a run, of learners without what their last rounds \
+             collect.",
+            args.average
+        ),
+    ]
 }

@@ -133,8 +133,7 @@ impl Cell {
 /// cost the honest.
 fn case(cell: &Cell, found: &Found) -> Case {
     let (ours, base) = (&found[&cell.ours], &found[&cell.base]);
-    let gaps = ours.0.iter().zip(&base.0).map(|(ours, base)| 100.0 * (ours.loss / base.loss - 1.0));
-    let gaps: Vec<String> = gaps.map(|gap| format!("{gap:+.2}")).collect();
+    let gaps: Vec<String> = ours.gaps(base).iter().map(|gap| format!("{gap:+.2}")).collect();
     let noticed = ours.0.iter().map(|outcome| match outcome.noticed.after_rounds {
         Some(rounds) => rounds.to_string(),
         None => "never".into(),

@@ -6,8 +6,10 @@ use super::plan::{Arm, Attack, Cell};
 use crate::experiments::lines::Found;
 use crate::experiments::{Axis, Mark, Plot, Scale, Series};
 
-/// Gaps below this many percent are drawn there: on an axis by logarithm there is no 0, and less is noise.
+/// Gaps below this many percent are drawn there: on an axis by logarithm there is no 0, and less is noise…
 const GAP_MIN: f64 = 0.1;
+/// …and so are those above: a run that broke has none.
+const GAP_MAX: f64 = 1_000.0;
 
 /// A picture for each way of merging that was looked at.
 pub(super) fn plots(cells: &[Cell], found: &Found) -> Vec<Plot> {
@@ -20,7 +22,10 @@ pub(super) fn plots(cells: &[Cell], found: &Found) -> Vec<Plot> {
             name: format!("poison-{}", arm.name()),
             title: title(arm).into(),
             x: Axis { label: "hostile learners, %".into(), scale: Scale::Linear },
-            y: Axis { label: "loss above honest ones alone, %".into(), scale: Scale::Log },
+            y: Axis {
+                label: "loss above honest ones alone, 0.1 % or less to 1,000 or more".into(),
+                scale: Scale::Log,
+            },
             series: (0..).zip(attacks).map(|(i, attack)| series(i, attack, &cells, found)).collect(),
         })
     };
@@ -41,7 +46,7 @@ fn title(arm: Arm) -> &'static str {
 /// Colours are six, so that every second six has hollow marks.
 fn series(index: u8, attack: Attack, cells: &[&Cell], found: &Found) -> Series {
     let its = cells.iter().filter(|cell| cell.attack == Some(attack));
-    let points = its.map(|cell| (f64::from(cell.percent), cell.gap(found).max(GAP_MIN)));
+    let points = its.map(|cell| (f64::from(cell.percent), cell.gap(found).clamp(GAP_MIN, GAP_MAX)));
     let mark = if index < 6 { Mark::Line } else { Mark::Hollow };
     Series { name: attack.name(), colour: index % 6, mark, points: points.collect() }
 }

@@ -10,7 +10,7 @@ use super::training::{STEPS_MAX, TrainingArgs, size};
 use super::{Case, CommonArgs, Report};
 use crate::experiments::SimulateError;
 
-use plan::{LEARNERS, ODD, Plan};
+use plan::{CROWD, LEARNERS, ODD, Plan};
 
 /// One comparison, each of eight learners.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -130,6 +130,9 @@ fn check(args: &StalenessArgs) -> Result<(), SimulateError> {
         within(flag, turns, 1e-3..=1e6)?;
     }
     within("ramp-steps", args.ramp_steps.into(), 1.0..=STEPS_MAX)?;
+    for &cohort in &args.cohorts {
+        within("cohorts", cohort.into(), 1.0..=CROWD.into())?;
+    }
     for &batch in &args.batches {
         within("batches", batch.into(), 1.0..=512.0)?;
     }
@@ -143,8 +146,7 @@ fn check(args: &StalenessArgs) -> Result<(), SimulateError> {
 fn case(line: &Line, found: &Found) -> Case {
     let (ours, base) = (&found[&line.ours], &found[&line.base]);
     let error = ours.above(base).1 / (ours.0.len() as f64).sqrt();
-    let gaps = ours.0.iter().zip(&base.0).map(|(ours, base)| 100.0 * (ours.loss / base.loss - 1.0));
-    let gaps: Vec<String> = gaps.map(|gap| format!("{gap:+.2}")).collect();
+    let gaps: Vec<String> = ours.gaps(base).iter().map(|gap| format!("{gap:+.2}")).collect();
     line.case(found).noted(format!(
         "± {error:.2} ({}); {:.4} beside {:.4}; share {:.1} %, {} refused",
         gaps.join(" · "),

@@ -20,7 +20,7 @@ pub(super) const ODD: usize = 7;
 /// Learners that join in the middle of the run.
 const JOINERS: u32 = 4;
 /// Learners of whom a round asks a sample.
-const CROWD: u32 = 32;
+pub(super) const CROWD: u32 = 32;
 
 /// Experiments and what is said of them, as parts are added.
 pub(super) struct Plan<'a> {

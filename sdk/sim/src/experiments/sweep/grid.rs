@@ -4,6 +4,8 @@ use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
 
+use crate::experiments::findings::is_edge;
+
 /// Settings by name, each with one value, as they are written.
 pub(super) type Settings = Vec<(String, String)>;
 
@@ -76,8 +78,7 @@ impl Grid {
         let Some((_, values)) = self.0.iter().find(|(other, _)| other == name) else { return false };
         let numbers: Result<Vec<f64>, _> = values.iter().map(|value| value.parse()).collect();
         let (Ok(numbers), Ok(value)) = (numbers, value.parse::<f64>()) else { return false };
-        let is_all = |holds: fn(&f64, &f64) -> bool| numbers.iter().all(|other| holds(&value, other));
-        numbers.len() > 1 && (is_all(f64::le) || is_all(f64::ge))
+        is_edge(&numbers, value)
     }
 }
 

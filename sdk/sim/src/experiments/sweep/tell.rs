@@ -5,7 +5,7 @@ use super::grid::{self, Settings};
 use super::run::{Key, Made};
 use super::trend::{self, Points};
 use super::{Row, Runs, SweepArgs, Table};
-use crate::experiments::findings::mean;
+use crate::experiments::findings::{mean, percent_above};
 use crate::experiments::sitting::left_words;
 use crate::experiments::student;
 use crate::experiments::text::Text;
@@ -83,7 +83,7 @@ fn best<'a>(text: &str, row: &'a Row, seeds: &[u64], kept: &'a Runs) -> Option<B
 
 /// Percent of the loss above that of `base`, by seed.
 fn gaps(ours: &Best<'_>, base: &Best<'_>) -> Vec<f64> {
-    ours.losses.iter().zip(&base.losses).map(|(ours, base)| 100.0 * (ours / base - 1.0)).collect()
+    ours.losses.iter().zip(&base.losses).map(|(ours, base)| percent_above(*ours, *base)).collect()
 }
 
 fn case(args: &SweepArgs, name: &str, ours: &Best<'_>, gaps: &[f64]) -> Case {
@@ -92,14 +92,14 @@ fn case(args: &SweepArgs, name: &str, ours: &Best<'_>, gaps: &[f64]) -> Case {
     // Who trains alone takes no virtual time.
     if ours.made.iter().all(|made| made.virtual_ms > 0) {
         let over = |of: &dyn Fn(&Made) -> f64| mean(ours.made.iter().map(|made| of(made)));
-        let step_ms = ours.cell.training.step_ms as f64;
+        // The time ends when as many steps are taken as were asked for; those of the last rounds come after it.
+        let alone_ms = (ours.cell.steps * ours.cell.training.step_ms) as f64;
         let time = match ours.cell.extra {
             0 => {
-                let trained = over(&|made| made.steps * step_ms / made.virtual_ms as f64);
+                let trained = over(&|made| alone_ms / made.virtual_ms as f64);
                 format!("{:.1} % of the time trained", 100.0 * trained)
             }
             _ => {
-                let alone_ms = ours.cell.steps as f64 * step_ms;
                 let time = over(&|made| made.virtual_ms as f64 / alone_ms);
                 format!("{time:.2} of the time that the first ones take alone")
             }
@@ -158,8 +158,8 @@ fn notes(args: &SweepArgs, text: &Text, seeds: usize) -> Vec<String> {
     let mut notes = vec![
         text.words(),
         format!(
-            "Rows have as many tokens, however long they took, and {seeds} of {} seeds; ± is half of the 95 % interval \
-             of the mean gap (Student).",
+            "Rows have as many tokens, but for those of the last rounds, however long they took, and {seeds} of {} \
+             seeds; ± is half of the 95 % interval of the mean gap (Student).",
             args.cell.training.seeds
         ),
     ];

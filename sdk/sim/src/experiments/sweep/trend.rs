@@ -1,5 +1,7 @@
 //! How a gap changes with each doubling of a setting.
 
+use archipelago_cli::plot::figure;
+
 use crate::experiments::findings::mean;
 use crate::experiments::student;
 
@@ -29,7 +31,7 @@ impl Straight {
     /// Where it comes to `percent`; `None` if nowhere that a setting could be.
     fn reaches(&self, percent: f64) -> Option<f64> {
         let x = (self.middle.0 + (percent - self.middle.1) / self.slope).exp2();
-        (x.is_finite() && x >= 1.0).then_some(x)
+        (x.is_finite() && x > 0.0).then_some(x)
     }
 }
 
@@ -51,7 +53,7 @@ pub(super) fn sentence(line: &str, setting: &str, points: &Points, percent: f64)
         &points.iter().map(|(x, gaps)| (*x, mean(gaps.iter().copied()))).collect::<Vec<_>>(),
     )?;
     let place =
-        |line: &Straight| line.reaches(percent).map_or("nowhere".to_owned(), |x| format!("at {x:.0}"));
+        |line: &Straight| line.reaches(percent).map_or("nowhere".to_owned(), |x| format!("at {}", figure(x)));
     let each: Vec<String> = straight.iter().map(place).collect();
     Some(format!(
         "{line}: {:+.2} {} % for each doubling of {setting} ({}); a straight line comes to {percent} % {} \
@@ -81,7 +83,7 @@ mod tests {
             "{said}"
         );
         // 5.5 − 2.5 d = 1, 5 − 2 d = 1 and 6 − 3 d = 1.
-        assert!(said.ends_with("comes to 1 % at 348 (by seed at 400 · at 317)."), "{said}");
+        assert!(said.ends_with("comes to 1 % at 348.2 (by seed at 400.0 · at 317.5)."), "{said}");
     }
 
     #[test]
@@ -89,9 +91,9 @@ mod tests {
         assert_eq!(sentence("ours", "steps", &Vec::new(), 1.0), None);
         assert_eq!(sentence("ours", "steps", &vec![(100.0, vec![1.0])], 1.0), None);
         assert_eq!(sentence("ours", "extra", &vec![(0.0, vec![1.0]), (1.0, vec![2.0])], 1.0), None);
-        // A line that falls away from what is asked for.
-        let level: Points = vec![(100.0, vec![0.5, 0.5]), (200.0, vec![0.5, 0.4])];
-        let said = sentence("ours", "steps", &level, 1.0).unwrap();
-        assert!(said.ends_with("(by seed nowhere · at 3)."), "{said}");
+        // A line that neither rises nor falls, and one of a setting below 1.
+        let level: Points = vec![(0.004, vec![0.5, 0.5]), (0.008, vec![0.5, 0.75])];
+        let said = sentence("ours", "lr", &level, 1.0).unwrap();
+        assert!(said.ends_with("(by seed nowhere · at 0.016)."), "{said}");
     }
 }
