@@ -272,7 +272,7 @@ pub struct Progress {
     pub steps: u64,
     /// Tokens of this process since it first joined this run.
     pub tokens: u64,
-    /// Moving average of the time of a step, in milliseconds; 0 before the first.
+    /// Mean time of the steps since the last report that was of any, in milliseconds; 0 before the first.
     pub step_ms: f32,
     /// Mean training loss since the last report, in nats per token; NaN if there was no step.
     pub loss: f32,

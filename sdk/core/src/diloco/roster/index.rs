@@ -51,8 +51,8 @@ impl Index {
                 self.answers.insert((bits, conn));
             }
         }
-        let word = (is_live && session.step_ms > 0.0).then_some((session.step_ms, 1));
-        self.words.set(conn.0, word);
+        let word = session.word.ms().filter(|_| is_live);
+        self.words.set(conn.0, word.map(|step_ms| (step_ms, 1)));
         let proven = session.proven_ms().filter(|_| is_live);
         self.proven.set(conn.0, proven.map(|step_ms| (step_ms, session.pace.tokens.max(1))));
     }

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use allowance::Allowance;
 use index::{Index, Place};
-use pace::Pace;
+use pace::{Pace, Word};
 pub use rein::{DROP_MS_MAX, Reins};
 
 use super::speed::{STEP_MS, average};
@@ -58,8 +58,10 @@ pub struct Session {
     pub is_live: bool,
     /// What it says it is doing.
     pub state: LearnerState,
-    /// Its own moving average of the time of a step, in milliseconds, 0 until known.
+    /// What it last said of the time of a step, in milliseconds, 0 until known.
     pub step_ms: f64,
+    /// The same, evened out over some seconds.
+    word: Word,
     /// The shortest it ever claimed, 0 until known: the speed that its claims are held against.
     pub step_ms_min: f64,
     /// Windows that it trains on in one step.
@@ -147,6 +149,7 @@ impl Roster {
             is_live: false,
             state: LearnerState::Joining,
             step_ms: 0.0,
+            word: Word::default(),
             step_ms_min: 0.0,
             batch: 0,
             answer_ms: 0.0,
@@ -217,6 +220,7 @@ impl Roster {
         let step_ms = f64::from(step_ms);
         if STEP_MS.contains(&step_ms) {
             session.step_ms = step_ms;
+            session.word.hear(step_ms);
             let known = session.step_ms_min > 0.0;
             session.step_ms_min = if known { session.step_ms_min.min(step_ms) } else { step_ms };
         }

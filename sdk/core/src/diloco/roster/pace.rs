@@ -13,6 +13,34 @@ use crate::wire::{LearnerId, LearnerState, Millis};
 const MERGES_MIN: u32 = 8;
 /// Paces that are remembered. A pause shows in one update of each fragment, and must not be all that is known.
 const KEPT: usize = 64;
+/// Words of a learner that count together: so many seconds where it speaks each second. Constant of ours.
+const WORDS: u32 = 8;
+
+/// What a learner says of its pace, evened out.
+///
+/// The median of words that scatter lies above what they scatter about where some learners are slower than most: of
+/// five that are alike and three that are slower, the lower median is the fourth of the five. So the words of some
+/// seconds count together: their mean at first, without the very first, which is of a first step, and then a moving
+/// average.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Word {
+    ms: f64,
+    heard: u32,
+}
+
+impl Word {
+    /// It says that a step takes so many milliseconds.
+    pub(super) fn hear(&mut self, step_ms: f64) {
+        self.ms += (step_ms - self.ms) / f64::from(self.heard.max(1));
+        self.heard = WORDS.min(self.heard + 1);
+    }
+
+    /// The time of a step, in milliseconds; `None` until it said one.
+    pub(super) fn ms(&self) -> Option<f64> {
+        (self.heard > 0).then_some(self.ms)
+    }
+}
+
 /// What merged updates of one connection say of its learner's pace.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pace {
@@ -47,7 +75,7 @@ impl Session {
         if merges < MERGES_MIN || most <= 0.0 {
             return None;
         }
-        let word = if self.step_ms > 0.0 { self.step_ms } else { least };
+        let word = self.word.ms().unwrap_or(least);
         Some(word.clamp(least / SPEED_SLACK, most * SPEED_SLACK))
     }
 }
@@ -103,6 +131,8 @@ impl Roster {
 #[cfg(test)]
 mod tests {
     use super::super::*;
+    use super::*;
+    use crate::rng::Rng;
 
     fn roster(claims: &[f32]) -> Roster {
         let patience = Patience { silent_ms_max: 1_000, hidden_ms_max: 10_000 };
@@ -141,6 +171,39 @@ mod tests {
             merge(&mut roster, 1, 4, 110.0);
             assert_eq!(roster.step_ms(), Some(expected), "{claim}");
         }
+    }
+
+    /// Goal: where steps take as long in the mean, rounds do not come more seldom because they scatter.
+    #[test]
+    fn words_that_scatter_do_not_slow_down_the_run() {
+        let (mut rng, usual) = (Rng::new(3), [100.0, 100.0, 100.0, 100.0, 100.0, 200.0, 200.0, 300.0]);
+        let mut roster = roster(&[100.0; 8]);
+        (1..=8).for_each(|learner| merge(&mut roster, learner, 8, 100.0));
+        let mut seen = Vec::new();
+        for turn in 0..400 {
+            for (&usual_ms, conn) in usual.iter().zip(1..) {
+                let step_ms = usual_ms * (60 + rng.below(81)) as f32 / 100.0;
+                roster.report(ConnId(conn), step_ms, f32::NAN, LearnerState::Training);
+            }
+            if turn >= 8 {
+                seen.push(roster.step_ms().unwrap());
+            }
+        }
+        let mean = seen.iter().sum::<f64>() / seen.len() as f64;
+        assert!((95.0..105.0).contains(&mean), "{mean}");
+    }
+
+    /// Goal: a first step says little, and who becomes slower is known to be so after some words.
+    #[test]
+    fn a_word_follows_a_learner_that_changes() {
+        let mut word = Word::default();
+        assert_eq!(word.ms(), None);
+        for (said, expected) in [(900.0, 900.0), (100.0, 100.0), (200.0, 150.0), (150.0, 150.0)] {
+            word.hear(said);
+            assert_eq!(word.ms(), Some(expected));
+        }
+        (0..24).for_each(|_| word.hear(800.0));
+        assert!(word.ms().unwrap() > 760.0, "{word:?}");
     }
 
     /// A pause shows in one update of each fragment, and must not slow down the run.
