@@ -152,6 +152,18 @@ mod tests {
         // Another setting leads to other runs.
         let (_, lines) = sit("--sync-every 12 --minutes 0");
         assert!(lines.is_empty());
+        // One that blew up is no reason to tell of the others alone.
+        let blown = |line: &str| {
+            let mut run: serde_json::Value = serde_json::from_str(line).unwrap();
+            if run["is_told"] == true && run["side"] == "decoupled" {
+                (run["failed"], run["test"]) = ("it blew up".into(), serde_json::json!([null, null]));
+            }
+            run.to_string() + "\n"
+        };
+        std::fs::write(&path, text.lines().map(blown).collect::<String>()).unwrap();
+        let (report, _) = sit("");
+        let told = report.notes.iter().filter(|note| note.ends_with("led to no loss."));
+        assert!(report.cases.is_empty() && told.count() == 4, "{report:#?}");
         let cut: String = text.lines().take(14).map(|line| line.to_owned() + "\n").collect();
         std::fs::write(&path, cut).unwrap();
         assert_eq!(sit("").1.len(), 1);
