@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::findings::{Findings, mean};
 use super::lines::Found;
-use super::training::{Experiment, LEARNERS_MAX, STEPS_MAX, TrainingArgs, size};
+use super::training::{Experiment, LEARNERS_MAX, STEPS_MAX, TrainingArgs, seeds_from, set_width, size};
 use super::{Axis, Case, CommonArgs, Mark, Plot, Report, Scale, Series};
 use crate::experiments::SimulateError;
 
@@ -57,7 +57,7 @@ pub fn run(args: &FailuresArgs, progress: &mut dyn FnMut(&str)) -> Result<Report
     let mut found = Found::new();
     let mut shares: Vec<Vec<f64>> = Vec::new();
     // What fails is drawn anew for each seed.
-    for seed in (0..args.training.seeds).map(|i| args.common.seed.wrapping_add(i.into())) {
+    for seed in seeds_from(args.common.seed, args.training.seeds) {
         let (experiments, trained) = experiments(args, seed)?;
         shares.push(trained);
         let training = TrainingArgs { seeds: 1, ..args.training.clone() };
@@ -172,8 +172,7 @@ fn training(args: &FailuresArgs, learners: u32) -> TrainingArgs {
 fn recipe(args: &FailuresArgs, learners: u32, tokens: u64) -> Result<Recipe, SimulateError> {
     let mut recipe = training(args, learners).recipe(learners, tokens)?;
     if let Some(width) = args.width {
-        // As wide between as the reference is, for its width.
-        (recipe.model.d_model, recipe.model.d_ff) = (width, width * 11 / 4);
+        set_width(&mut recipe, width);
     }
     recipe.text_at_hand = true;
     recipe.budget = Budget::Ms(args.steps * args.training.step_ms);

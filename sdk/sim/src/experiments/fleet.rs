@@ -13,7 +13,7 @@ use archipelago_sim::world::{Fault, LinkSpec, MachineSpec};
 use serde::{Deserialize, Serialize};
 
 use super::findings::mean;
-use super::training::{TrainingArgs, failed};
+use super::training::{TrainingArgs, failed, seeds_from};
 use super::{Axis, Case, Mark, OutputArgs, Plot, Report, Scale, Series, pool};
 use crate::experiments::SimulateError;
 
@@ -90,7 +90,7 @@ pub fn run(args: &FleetArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, S
     let text = grammar::generate(observed.seed, observed.corpus_bytes as usize);
     let corpus = Corpus::new(text.as_bytes()).map_err(|error| failed(&error))?;
     // What is drawn of text and parameters is the real run's with the first seed.
-    let seeds: Vec<u64> = (0..args.seeds).map(|i| observed.seed.wrapping_add(i.into())).collect();
+    let seeds: Vec<u64> = seeds_from(observed.seed, args.seeds).collect();
     let jobs = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let mut outcomes: Vec<Option<Outcome>> = vec![None; seeds.len()];
     let work = |seed: &u64| Some(Recipe { seed: *seed, ..recipe.clone() }.train(&corpus));

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::findings::percent_above;
 use super::text::Text;
-use super::training::{LEARNERS_MAX, STEPS_MAX, TrainingArgs};
+use super::training::{LEARNERS_MAX, STEPS_MAX, TrainingArgs, seeds_from};
 use super::{Case, CommonArgs, Report, pool, student};
 use crate::experiments::SimulateError;
 
@@ -60,7 +60,7 @@ pub fn run(args: &LockstepArgs, progress: &mut dyn FnMut(&str)) -> Result<Report
     let text = Text::read(&args.training)?;
     let rows = args.every.iter().flat_map(|&every| args.rules.iter().map(move |&rule| Some((every, rule))));
     let rows: Vec<Row> = std::iter::once(None).chain(rows).collect();
-    let seeds = (0..args.training.seeds).map(|i| args.common.seed.wrapping_add(i.into()));
+    let seeds = seeds_from(args.common.seed, args.training.seeds);
     let runs: Vec<(Row, u64)> = seeds.flat_map(|seed| rows.iter().map(move |&row| (row, seed))).collect();
     let (mut losses, mut done) = (BTreeMap::new(), 0);
     let work = |&(row, seed): &(Row, u64)| Some(train(args, row, seed, &text));

@@ -47,7 +47,7 @@ impl Text {
             digest.update((part.len() as u64).to_le_bytes());
             digest.update(part);
         });
-        let digest = digest.finalize()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+        let digest = hex(&digest.finalize()[..8]);
         Ok(Self { name, digest, sizes: (documents.len(), bytes), corpus })
     }
 
@@ -96,6 +96,11 @@ fn file(path: &Path, left: &mut u64) -> io::Result<Vec<u8>> {
         io::Error::new(io::ErrorKind::FileTooLarge, format!("there are more than {BYTES_MAX} bytes"))
     })?;
     fs::read(path)
+}
+
+/// What a digest is written as.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -275,7 +275,7 @@ impl TrainingArgs {
         for experiment in experiments {
             named.entry(experiment.name.clone()).or_insert(experiment);
         }
-        let seeds = (0..self.seeds).map(|i| first_seed.wrapping_add(i.into()));
+        let seeds = seeds_from(first_seed, self.seeds);
         let runs = seeds.flat_map(|seed| named.values().map(move |experiment| (experiment, seed)));
         let runs: Vec<(&Experiment, u64)> = runs.collect();
         let mut found: Vec<Option<Outcome>> = vec![None; runs.len()];
@@ -320,6 +320,16 @@ fn train(experiment: &Experiment, seed: u64, corpus: &Corpus) -> Result<Outcome,
 /// What is said of training that failed.
 pub fn failed(error: &LabError) -> SimulateError {
     SimulateError::refused(format!("the simulation failed: {error}"))
+}
+
+/// `count` seeds from the first one on.
+pub fn seeds_from(first: u64, count: u32) -> impl Iterator<Item = u64> {
+    (0..count).map(move |i| first.wrapping_add(i.into()))
+}
+
+/// Gives the model of `recipe` another width; between its layers it is as wide as the reference is, for its width.
+pub fn set_width(recipe: &mut Recipe, width: u32) {
+    (recipe.model.d_model, recipe.model.d_ff) = (width, width * 11 / 4);
 }
 
 #[cfg(test)]

@@ -12,7 +12,8 @@ use super::key::{Key, Which};
 use super::{GapArgs, Runs};
 use crate::experiments::findings::is_edge;
 use crate::experiments::side::Side;
-use crate::experiments::text::Text;
+use crate::experiments::text::{Text, hex};
+use crate::experiments::training::seeds_from;
 use crate::experiments::{SimulateError, sitting};
 
 /// Sets the seeds of runs that are told of apart from those to choose by.
@@ -141,8 +142,7 @@ impl<'a> Plan<'a> {
     }
 
     fn choosing_seeds(&self) -> impl Iterator<Item = u64> {
-        let first = self.args.common.seed;
-        (0..self.args.choosing_seeds).map(move |i| first.wrapping_add(i.into()))
+        seeds_from(self.args.common.seed, self.args.choosing_seeds)
     }
 
     fn key(&self, side: Side, learners: u32, (lr, warmup): (f32, f64), seed: u64, is_told: bool) -> Key {
@@ -180,8 +180,7 @@ fn settings(args: &GapArgs) -> String {
         "text",
     ];
     named.retain(|name, value| !others.contains(&name.as_str()) && *value != Value::Null);
-    let digest = Sha256::digest(settings.to_string());
-    digest[..4].iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&Sha256::digest(settings.to_string())[..4])
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::PoisonArgs;
 use crate::experiments::SimulateError;
-use crate::experiments::training::Experiment;
+use crate::experiments::training::{Experiment, set_width};
 
 /// Identities that one hostile machine throws away in a run, one after the other.
 const IDENTITIES: u64 = 6;
@@ -208,9 +208,7 @@ impl<'a> Plan<'a> {
 
     fn recipe(&self, arm: Arm, learners: u32) -> Result<Recipe, SimulateError> {
         let (args, mut recipe) = (self.args, self.args.training.recipe(learners, self.tokens)?);
-        let width = args.width;
-        // As wide between as the reference is, for its width.
-        (recipe.model.d_model, recipe.model.d_ff) = (width, width * 11 / 4);
+        set_width(&mut recipe, args.width);
         // What is compared is updates, not how the text travels.
         recipe.text_at_hand = true;
         for machine in &mut recipe.machines {

@@ -11,7 +11,7 @@ use clap::ValueEnum;
 use super::{Part, StalenessArgs};
 use crate::experiments::SimulateError;
 use crate::experiments::lines::Line;
-use crate::experiments::training::Experiment;
+use crate::experiments::training::{Experiment, set_width};
 
 /// M.
 pub(super) const LEARNERS: u32 = 8;
@@ -78,9 +78,7 @@ impl<'a> Plan<'a> {
         change: impl FnOnce(&mut Recipe),
     ) -> Result<String, SimulateError> {
         let (args, mut recipe) = (self.args, self.args.training.recipe(learners, tokens)?);
-        let width = args.width;
-        // As wide between as the reference is, for its width.
-        (recipe.model.d_model, recipe.model.d_ff) = (width, width * 11 / 4);
+        set_width(&mut recipe, args.width);
         // What is compared is updates, not how the text travels.
         recipe.text_at_hand = true;
         for machine in &mut recipe.machines {

@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 use crate::experiments::SimulateError;
 use crate::experiments::engine::EngineArgs;
 use crate::experiments::side::Side;
+use crate::experiments::text::hex;
 use crate::experiments::training::{LEARNERS_MAX, STEPS_MAX, TrainingArgs};
 
 /// Settings that are those of the whole table…
@@ -183,8 +184,7 @@ impl CellArgs {
             let name = name.as_str();
             !(OF_TEXT.contains(&name) || value.is_null() || is_alone && OF_LEARNERS.contains(&name))
         });
-        let digest = Sha256::digest(Value::Object(named).to_string());
-        digest[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+        hex(&Sha256::digest(Value::Object(named).to_string())[..8])
     }
 
     fn named(&self) -> Map<String, Value> {

@@ -17,6 +17,7 @@ use serde::Serialize;
 use super::kept::Kept;
 use super::sitting::{Run as _, Sitting, SittingArgs};
 use super::text::Text;
+use super::training::seeds_from;
 use super::{CommonArgs, Report, SimulateError};
 use cell::CellArgs;
 use grid::{Grid, Settings};
@@ -131,8 +132,7 @@ impl Table {
 
 impl SweepArgs {
     fn seeds(&self) -> impl Iterator<Item = u64> {
-        let first = self.common.seed;
-        (0..self.cell.training.seeds).map(move |i| first.wrapping_add(i.into()))
+        seeds_from(self.common.seed, self.cell.training.seeds)
     }
 
     /// The index of the row that `row` is set beside.
