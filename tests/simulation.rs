@@ -73,6 +73,25 @@ fn on_a_good_network_all_but_the_last_steps_are_merged() {
     });
 }
 
+/// Goal: where steps take now more, now less time, rounds come as often as where each takes as long. Some learners are
+/// slower than most, so that the median is no longer in the middle of those that are alike.
+#[test]
+fn steps_that_scatter_bring_rounds_no_more_seldom() {
+    for_seeds(5, |seed| {
+        let rounds = |jitter| {
+            let mut toys = Toys::new(8);
+            for (machine, step_ms) in toys.machines.iter_mut().zip([34, 34, 34, 34, 34, 62, 62, 90]) {
+                (machine.step_ms, machine.jitter) = (step_ms, jitter);
+            }
+            let mut world = toys.world(seed);
+            watch(&mut world, seed, 60_000);
+            status(&world).rounds as f64
+        };
+        let (even, scattered) = (rounds(0.0), rounds(0.7));
+        assert!(scattered > 0.95 * even, "seed {seed}: {even} → {scattered} rounds");
+    });
+}
+
 /// Goal: the same seed leads to the same history, faults and all.
 #[test]
 fn one_seed_is_one_history() {
