@@ -15,6 +15,7 @@ pub fn all() -> Vec<Picture> {
         pair("pictures", "Captions and pictures in one stream", "PICTURES.md", "Pictures beside words"),
         codes(),
         turns(),
+        fragments(),
         flight(),
         comings(),
         joining(),
@@ -118,6 +119,16 @@ fn turns() -> Picture {
         x: ("H, steps between two rounds of a fragment", Scale::Log),
         y: ("test loss above H = 24, %", Scale::Linear),
         lines: with_seeds("Steps of a turn", "H", "above H = 24, %"),
+    }
+}
+
+fn fragments() -> Picture {
+    Picture {
+        name: "fragments",
+        title: "Four learners, by the parts that parameters are exchanged in",
+        x: ("P, fragments", Scale::Log),
+        y: ("test loss above P = 8, %", Scale::Linear),
+        lines: with_seeds("Fragments", "P", "above P = 8, %"),
     }
 }
 
