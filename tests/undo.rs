@@ -69,9 +69,10 @@ fn turn(world: &mut World, seed: u64, turns: usize) {
     panic!("seed {seed}: the run stands still: {}", brief(world));
 }
 
-/// Goal: whatever a trusted learner does to the loss is over within three turns of the blame, for those who train, too.
+/// Goal: whatever a trusted learner does to the loss is nearly over within three turns of the blame and over within
+/// four, for those who train, too.
 #[test]
-fn harm_is_found_and_undone_within_three_turns() {
+fn harm_is_found_and_undone_within_four_turns() {
     for_seeds(5, |seed| {
         for lie in [Lie::Reaches, Lie::Times(-30)] {
             let mut world = betrayed(seed, lie);
@@ -87,13 +88,15 @@ fn harm_is_found_and_undone_within_three_turns() {
             assert!(bad > 1.02 * good && better < good + 0.2 * (bad - good), "{good} {bad} {better}");
 
             // What honest learners did against the harm comes in once more, and momentum carries it on for a while. In
-            // forty seeds a fifth was left in the mean and 32 percent at most.
-            turn(&mut world, seed, 3);
-            let now = FLOOR + f64::from(loss(&mut world));
-            assert!(
-                now < good + f64::max(0.35 * (bad - good), 0.03 * good),
-                "seed {seed}, {lie:?}: {good} → {bad} → {now}"
-            );
+            // forty seeds a third of the harm was left at most after three turns, and an eighth after four.
+            for (turns, left) in [(3, 0.35), (1, 0.2)] {
+                turn(&mut world, seed, turns);
+                let now = FLOOR + f64::from(loss(&mut world));
+                assert!(
+                    now < good + f64::max(left * (bad - good), 0.03 * good),
+                    "seed {seed}, {lie:?}: {good} → {bad} → {now}"
+                );
+            }
             for machine in 0..HONEST {
                 let theta = world.params(machine).unwrap();
                 let theirs = FLOOR + f64::from(Toy::loss(theta));
