@@ -6,8 +6,10 @@ use crate::wire::{LearnerState, Millis, Progress, RunId};
 /// Counts and averages since the process began.
 #[derive(Default)]
 pub(super) struct Meter {
-    pub(super) steps: u64,
+    steps: u64,
     tokens: u64,
+    /// Steps of which tokens came.
+    trained: u64,
     /// What a step took in the mean, of those that a report was of last.
     step_ms: f32,
     /// What those since then took together, and how many they are.
@@ -19,26 +21,36 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    pub(super) fn step(&mut self, step: Step) {
+    /// Notes a step. Whether it is the first whose time says anything.
+    ///
+    /// A step of no tokens is none of which it is known how long it takes: an engine that prepares a batch while it
+    /// trains on the one before returns from its second at once. Its time is part of the next one's.
+    pub(super) fn step(&mut self, step: Step) -> bool {
         self.steps += 1;
         self.tokens = self.tokens.saturating_add(step.tokens);
-        if self.steps == 2 {
+        self.loss_sum += f64::from(step.loss);
+        self.loss_count += 1;
+        if self.trained == 1 {
             // The first takes longer than others do.
             (self.spent_ms, self.timed) = (0.0, 0);
         }
         // A moving average would weigh the newest step most, and a step that takes long is the likelier one to be the
         // newest when a report is due.
-        (self.spent_ms, self.timed) = (self.spent_ms + f64::from(step.step_ms), self.timed + 1);
-        self.loss_sum += f64::from(step.loss);
-        self.loss_count += 1;
+        self.spent_ms += f64::from(step.step_ms);
+        if step.tokens == 0 {
+            return false;
+        }
+        (self.trained, self.timed) = (self.trained + 1, self.timed + 1);
+        self.trained == 2
     }
 
     pub(super) fn report(&mut self, now: Millis, run: RunId, state: LearnerState) -> Progress {
         let loss = (self.loss_sum / f64::from(self.loss_count)) as f32;
         if self.timed > 0 {
             self.step_ms = (self.spent_ms / f64::from(self.timed)) as f32;
+            (self.spent_ms, self.timed) = (0.0, 0);
         }
-        (self.loss_sum, self.loss_count, self.spent_ms, self.timed) = (0.0, 0, 0.0, 0);
+        (self.loss_sum, self.loss_count) = (0.0, 0);
         self.reported = Some(now);
         Progress {
             run,
@@ -62,7 +74,7 @@ mod tests {
         let mut meter = Meter::default();
         let mut said = |steps: &[f32]| {
             let step = |step_ms: &f32| Step { tokens: 1, loss: 1.0, step_ms: *step_ms };
-            steps.iter().for_each(|step_ms| meter.step(step(step_ms)));
+            steps.iter().for_each(|step_ms| drop(meter.step(step(step_ms))));
             meter.report(Millis(0), RunId(1), LearnerState::Training).step_ms
         };
         assert_eq!(said(&[]), 0.0);
@@ -74,5 +86,24 @@ mod tests {
             meter.step(Step { tokens: 1, loss: 1.0, step_ms });
         }
         assert_eq!(meter.report(Millis(0), RunId(1), LearnerState::Training).step_ms, 100.0);
+    }
+
+    /// Goal: an engine that trains behind its loop says how long its steps take, and not that one took no time.
+    #[test]
+    fn a_step_of_no_tokens_is_none_whose_time_is_known() {
+        let step = |tokens, step_ms| Step { tokens, loss: 1.0, step_ms };
+        let mut meter = Meter::default();
+        let told = |meter: &mut Meter| meter.report(Millis(0), RunId(1), LearnerState::Training).step_ms;
+        assert!(!meter.step(step(64, 300.0)), "the first takes longer than others do");
+        assert_eq!(told(&mut meter), 300.0);
+        assert!(!meter.step(step(0, 0.03)));
+        assert_eq!(told(&mut meter), 300.0);
+        assert!(meter.step(step(64, 12.0)), "it is known for the first time what a step takes");
+        assert_eq!(told(&mut meter), 12.0);
+        for (tokens, step_ms) in [(128, 10.0), (0, 2.0), (64, 12.0)] {
+            assert!(!meter.step(step(tokens, step_ms)));
+        }
+        let progress = meter.report(Millis(0), RunId(1), LearnerState::Training);
+        assert_eq!((progress.step_ms, progress.steps, progress.tokens), (12.0, 6, 320));
     }
 }

@@ -317,9 +317,8 @@ impl Learner {
             track.step(step.tokens);
         }
         part.own_tokens = part.own_tokens.saturating_add(step.tokens);
-        self.meter.step(step);
-        // The second step is the first whose time says anything.
-        if now >= self.report_at(now) || self.meter.steps == 2 {
+        let is_news = self.meter.step(step);
+        if is_news || now >= self.report_at(now) {
             self.report(now);
         }
     }
