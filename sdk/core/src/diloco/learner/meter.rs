@@ -74,7 +74,9 @@ mod tests {
         let mut meter = Meter::default();
         let mut said = |steps: &[f32]| {
             let step = |step_ms: &f32| Step { tokens: 1, loss: 1.0, step_ms: *step_ms };
-            steps.iter().for_each(|step_ms| drop(meter.step(step(step_ms))));
+            for step_ms in steps {
+                meter.step(step(step_ms));
+            }
             meter.report(Millis(0), RunId(1), LearnerState::Training).step_ms
         };
         assert_eq!(said(&[]), 0.0);
