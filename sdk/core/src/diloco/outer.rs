@@ -26,7 +26,7 @@ impl OuterSpec {
     /// Early updates are long and agree, and a momentum that adds up several of them overshoots: rising
     /// momentum is a choice of ours, see ARCHITECTURE.md.
     #[must_use]
-    pub(crate) fn with_momentum_share(self, share: f64) -> Self {
+    pub fn with_momentum_share(self, share: f64) -> Self {
         Self { momentum: (f64::from(self.momentum) * share.clamp(0.0, 1.0)) as f32, ..self }
     }
 

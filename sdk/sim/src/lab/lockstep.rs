@@ -65,13 +65,8 @@ impl Recipe {
 
     /// The outer step after this share of the tokens.
     fn outer(&self, share: f64) -> OuterSpec {
-        let OuterSpec { lr, momentum } = self.syncer.outer;
-        let risen = if self.syncer.momentum_warmup_ratio > 0.0 {
-            (share / self.syncer.momentum_warmup_ratio).min(1.0)
-        } else {
-            1.0
-        };
-        OuterSpec { lr, momentum: (f64::from(momentum) * risen) as f32 }
+        let (outer, ratio) = (self.syncer.outer, self.syncer.momentum_warmup_ratio);
+        if ratio > 0.0 { outer.with_momentum_share(share / ratio) } else { outer }
     }
 }
 
