@@ -79,12 +79,16 @@ class InARun(RunCase):
         params = bigrams.model()
         learner = self.learner(run, params)
         text = np.frombuffer(b"the rain in spain stays mainly in the plain. " * 11, np.uint8).astype(np.int64)
-        while learner.report.updates_merged == 0:
+        for _ in range(20_000):
             loss = bigrams.train(params, text[None, :], text[None, 1:], learner.learning_rate)
             self.assertTrue(learner.step(loss, tokens=len(text) - 1))
+            if learner.report.updates_merged > 0:
+                break
+        self.assertGreater(learner.report.updates_merged, 0)
         learner.close()
         self.assertFalse(learner.step(0.0), "the run goes on without it")
         status = run.status()
+        self.assertGreater(status["tokensTrained"], 0)
         self.assertEqual(status["tokensTrained"] % (len(text) - 1), 0)
 
     def test_what_is_given_is_read_and_not_learnt(self) -> None:
