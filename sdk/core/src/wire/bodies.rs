@@ -272,7 +272,8 @@ pub struct Progress {
     pub steps: u64,
     /// Tokens of this process since it first joined this run.
     pub tokens: u64,
-    /// Mean time of the steps since the last report that was of any, in milliseconds; 0 before the first.
+    /// Mean time of a step of those since the last report that was of any, in milliseconds; 0 before the first. A step
+    /// that no tokens came of counts with the next one that some came of.
     pub step_ms: f32,
     /// Mean training loss since the last report, in nats per token; NaN if there was no step.
     pub loss: f32,

@@ -40,7 +40,7 @@ pub enum Input {
 /// One inner step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
-    /// Tokens trained on.
+    /// Tokens trained on; 0 where it went on before any were, and its time is a part of the next one's.
     pub tokens: u64,
     /// Mean loss, in nats per token.
     pub loss: f32,
