@@ -268,14 +268,14 @@ pub struct Progress {
     /// For each lease it holds, windows trained so far, in order of the lease; a finished one once on each connection
     /// whose `Welcome` lists it.
     pub leases: Vec<(LeaseId, u32)>,
-    /// Steps of this process since it first joined this run.
+    /// Steps of this process since it first joined this run, or began it afresh.
     pub steps: u64,
-    /// Tokens of this process since it first joined this run.
+    /// Tokens of as long.
     pub tokens: u64,
     /// Mean time of a step of those since the last report that was of any, in milliseconds; 0 before the first. A step
     /// that no tokens came of counts with the next one that some came of.
     pub step_ms: f32,
-    /// Mean training loss since the last report, in nats per token; NaN if there was no step.
+    /// Mean training loss of the tokens since the last report, in nats per token; NaN if there were none.
     pub loss: f32,
     /// What it is doing.
     pub state: LearnerState,

@@ -16,9 +16,7 @@ impl Findings {
     /// Standard deviation of the losses between seeds; 0 for one seed.
     #[must_use]
     pub fn spread(&self) -> f64 {
-        let (mean, count) = (self.loss(), self.0.len());
-        let squares: f64 = self.losses().map(|loss| (loss - mean).powi(2)).sum();
-        if count < 2 { 0.0 } else { (squares / (count - 1) as f64).sqrt() }
+        deviation(&self.losses().collect::<Vec<_>>())
     }
 
     /// By how many percent the loss is above that of `base`, by seed.
@@ -31,10 +29,7 @@ impl Findings {
     #[must_use]
     pub fn above(&self, base: &Self) -> (f64, f64) {
         let ratios = self.gaps(base);
-        let middle = mean(ratios.iter().copied());
-        let squares: f64 = ratios.iter().map(|ratio| (ratio - middle).powi(2)).sum();
-        let spread = if ratios.len() < 2 { 0.0 } else { (squares / (ratios.len() - 1) as f64).sqrt() };
-        (middle, spread)
+        (mean(ratios.iter().copied()), deviation(&ratios))
     }
 
     /// The share of the learner on `machine` in all tokens that were merged, 0 to 1, mean over seeds.
@@ -112,4 +107,11 @@ pub fn is_edge(values: &[f64], value: f64) -> bool {
 pub fn mean(values: impl Iterator<Item = f64>) -> f64 {
     let (sum, count) = values.fold((0.0, 0_u32), |(sum, count), value| (sum + value, count + 1));
     sum / f64::from(count.max(1))
+}
+
+/// The standard deviation of `values`; 0 for one.
+pub fn deviation(values: &[f64]) -> f64 {
+    let (middle, free) = (mean(values.iter().copied()), values.len().saturating_sub(1));
+    let squares: f64 = values.iter().map(|value| (value - middle).powi(2)).sum();
+    if free == 0 { 0.0 } else { (squares / free as f64).sqrt() }
 }

@@ -12,7 +12,7 @@ use archipelago_sim::lab::{Budget, Corpus, Outcome, Recipe};
 use archipelago_sim::world::{Fault, LinkSpec, MachineSpec};
 use serde::{Deserialize, Serialize};
 
-use super::findings::mean;
+use super::findings::{mean, percent_above};
 use super::training::{TrainingArgs, failed, seeds_from};
 use super::{Axis, Case, Mark, OutputArgs, Plot, Report, Scale, Series, pool};
 use crate::experiments::SimulateError;
@@ -191,11 +191,15 @@ impl Machine {
 
 fn report(observed: &Observed, outcomes: &[Outcome]) -> Report {
     let over = |of: &dyn Fn(&Outcome) -> f64| mean(outcomes.iter().map(of));
-    let mut cases = Vec::new();
+    let (mut cases, mut none) = (Vec::new(), Vec::new());
     let mut compare = |name: String, real: f64, of: &dyn Fn(&Outcome) -> f64| {
+        if real == 0.0 {
+            none.push(format!("{name}: there were none in the real run."));
+            return;
+        }
         let each: Vec<String> = outcomes.iter().map(|outcome| figure(of(outcome))).collect();
         let note = format!("real {}, simulated {}", figure(real), each.join(" · "));
-        cases.push(Case::new(name, 100.0 * (over(of) / real - 1.0), None).noted(note));
+        cases.push(Case::new(name, percent_above(over(of), real), None).noted(note));
     };
     compare("tokens trained".into(), observed.tokens_trained, &|outcome| outcome.spent.tokens as f64);
     compare("tokens merged".into(), observed.tokens_merged, &|outcome| outcome.spent.tokens_merged as f64);
@@ -209,6 +213,12 @@ fn report(observed: &Observed, outcomes: &[Outcome]) -> Report {
         let name = format!("tokens merged, {} {}", machine.place, index + 1);
         compare(name, machine.tokens_merged, &|outcome| outcome.merged_by[index] as f64);
     }
+    let mut notes = vec![
+        "How fast each machine trains was measured before the first was killed. Links, kills and settings are those of \
+         the real run; everything else is the simulator's word."
+            .to_owned(),
+    ];
+    notes.extend(none);
     Report {
         title: format!(
             "{} learners for {:.0} s, simulated, above what became of real ones",
@@ -218,11 +228,7 @@ fn report(observed: &Observed, outcomes: &[Outcome]) -> Report {
         unit: "%",
         cases,
         points: vec![],
-        notes: vec![
-            "How fast each machine trains was measured before the first was killed. Links, kills and settings are \
-             those of the real run; everything else is the simulator's word."
-                .into(),
-        ],
+        notes,
         plots: vec![plot(observed, outcomes)],
     }
 }

@@ -26,8 +26,8 @@ pub struct Kept<M: Keyed> {
 }
 
 impl<M: Keyed> Kept<M> {
-    /// Those of `path`, which is made if it is not there and is nobody else's until this is dropped. A last line that
-    /// was cut off counts as not written; nothing is written to a file that holds anything else than runs.
+    /// Those of `path`, which is made if it is not there and is nobody else's until this is dropped. After whole runs a
+    /// last line that was cut off counts as not written; nothing is written to a file that holds anything else.
     ///
     /// # Errors
     /// - `Disk`: it cannot be read or written.
@@ -57,7 +57,10 @@ impl<M: Keyed> Kept<M> {
                 runs.push(run);
                 file.write_all(b"\n").map_err(disk("mend"))?;
             }
-            Err(error) if error.is_eof() => file.set_len(lines.len() as u64).map_err(disk("mend"))?,
+            // A file without a whole run may be anybody's.
+            Err(error) if error.is_eof() && !runs.is_empty() => {
+                file.set_len(lines.len() as u64).map_err(disk("mend"))?;
+            }
             Err(error) => return Err(no_run(runs.len() + 1, path, &error)),
         }
         let made = runs.into_iter().map(|run| (run.key().clone(), run)).collect();
@@ -165,6 +168,9 @@ mod tests {
         };
         check("{}\n", 1);
         check("{\"a\":1}", 1);
+        check("\"To be or not", 1);
+        check("{\"name\": \"x\", \"deps\": [", 1);
+        check("   ", 1);
         check("# Notes\n\nall of them", 1);
         check("{\"seed\":1,\"loss\":null}\nnotes", 2);
     }

@@ -1,7 +1,9 @@
 //! Runs that are made in several sittings: each is kept as it ends, and none is made twice.
 
+use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use archipelago_runtime::engine::EngineError;
@@ -71,7 +73,7 @@ impl<'a> Sitting<'a> {
         Ok(Self { jobs, until, progress })
     }
 
-    /// Makes those of `runs` that are not kept, and keeps them; how many are left because the time was over.
+    /// Makes those of `runs` that are not kept, each once, and keeps them; how many are left because the time was over.
     ///
     /// # Errors
     /// - `Refused`: a run is impossible.
@@ -82,9 +84,10 @@ impl<'a> Sitting<'a> {
         mut runs: Vec<R>,
         kept: &mut Kept<R::Made>,
     ) -> Result<usize, SimulateError> {
-        runs.retain(|run| kept.get(run.key()).is_none());
-        let until = self.until;
-        let is_over = || until.is_some_and(|until| now() >= until);
+        let mut keys = BTreeSet::new();
+        runs.retain(|run| kept.get(run.key()).is_none() && keys.insert(run.key().clone()));
+        let (until, mut wrong, is_wrong) = (self.until, None, AtomicBool::new(false));
+        let is_over = || is_wrong.load(Ordering::Relaxed) || until.is_some_and(|until| now() >= until);
         let work = |run: &R| (!is_over()).then(|| run.make(corpus));
         let (mut done, count) = (0, runs.len());
         pool::each(self.jobs, &runs, work, |index, result| {
@@ -99,12 +102,17 @@ impl<'a> Sitting<'a> {
                     | LabError::StandsStill { .. }
                     | LabError::Stopped { .. }),
                 ) => (error.to_string(), run.made(Err(error.to_string()))),
-                Err(error) => return Err(failed(&error)),
+                // Those that are being made besides are kept all the same.
+                Err(error) => {
+                    is_wrong.store(true, Ordering::Relaxed);
+                    wrong.get_or_insert(failed(&error));
+                    return Ok(());
+                }
             };
             (self.progress)(&format!("{done} of {count}: {}: {words}", run.words()));
             kept.add(made)
         })?;
-        Ok(count - done)
+        wrong.map_or(Ok(count - done), Err)
     }
 }
 

@@ -1,5 +1,7 @@
 //! How far a mean of few values may be from that of all.
 
+use super::findings::deviation;
+
 /// Student's t below which 97.5 of 100 lie, for 1 to 30 degrees of freedom; above that it is less.
 const T: [f64; 30] = [
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
@@ -9,11 +11,9 @@ const T: [f64; 30] = [
 /// Half of the interval about the mean of `values` in which that of all seeds lies, 95 of 100 times (Student); `None`
 /// for one value.
 fn interval(values: &[f64]) -> Option<f64> {
-    let (count, free) = (values.len() as f64, values.len().checked_sub(1)?);
+    let free = values.len().checked_sub(1)?;
     let t = T.get(free.checked_sub(1)?).copied().unwrap_or(T[29]);
-    let mean = values.iter().sum::<f64>() / count;
-    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-    Some(t * (squares / free as f64 / count).sqrt())
+    Some(t * deviation(values) / (values.len() as f64).sqrt())
 }
 
 /// The same in words: "± 0.75".

@@ -62,7 +62,8 @@ impl Text {
     }
 }
 
-/// The documents at `path`, in the order of their names.
+/// The documents at `path`: the files of a folder in the order of their names, then those of its folders, the last of
+/// these first. Digests of texts depend on it.
 fn documents(path: &Path) -> io::Result<Vec<Vec<u8>>> {
     let mut left = BYTES_MAX;
     if path.is_file() {

@@ -26,7 +26,8 @@ pub struct Corpus {
     pub shards: Vec<Arc<[u8]>>,
     /// Tokens that are never trained on, by which settings are chosen.
     pub held_out: Vec<u32>,
-    /// Tokens that are looked at only where what was chosen is told of; none unless the text came as documents.
+    /// Tokens by which nothing is chosen, and by which what was chosen is told of; none unless the text came as
+    /// documents.
     pub test: Vec<u32>,
 }
 

@@ -63,7 +63,8 @@ impl Recipe {
         Ok(Outcome { rounds, updates_merged, ..outcome })
     }
 
-    /// The outer step after this share of the tokens.
+    /// The outer step after this share of the tokens, those of its own round counted: it is a round ahead of the
+    /// syncer's, which has merged nothing before its first one.
     fn outer(&self, share: f64) -> OuterSpec {
         let (outer, ratio) = (self.syncer.outer, self.syncer.momentum_warmup_ratio);
         if ratio > 0.0 { outer.with_momentum_share(share / ratio) } else { outer }

@@ -83,7 +83,7 @@ pub struct Recipe {
     pub cosines: bool,
     /// Share of the budget over which the parameters are averaged that are measured beside the last ones; 0 for none.
     pub average: f64,
-    /// Whether [`Corpus::test`] is looked at: for what is told, once it was chosen.
+    /// Whether the loss on [`Corpus::test`] is measured at the end. Nothing is chosen by it.
     pub is_told: bool,
     /// In training alone only: every so many steps go back a part of the way.
     pub lookahead: Option<Lookahead>,

@@ -3,7 +3,7 @@
 use super::Step;
 use crate::wire::{LearnerState, Millis, Progress, RunId};
 
-/// Counts and averages since the process began.
+/// Counts since the learner began or began afresh, and averages since the last report.
 #[derive(Default)]
 pub(super) struct Meter {
     steps: u64,
@@ -15,8 +15,9 @@ pub(super) struct Meter {
     /// What those since then took together, and how many they are.
     spent_ms: f64,
     timed: u32,
+    /// Losses of single tokens since the last report, and of how many.
     loss_sum: f64,
-    loss_count: u32,
+    loss_tokens: u64,
     pub(super) reported: Option<Millis>,
 }
 
@@ -28,10 +29,8 @@ impl Meter {
     pub(super) fn step(&mut self, step: Step) -> bool {
         self.steps += 1;
         self.tokens = self.tokens.saturating_add(step.tokens);
-        self.loss_sum += f64::from(step.loss);
-        self.loss_count += 1;
-        if self.trained == 1 {
-            // The first takes longer than others do.
+        if self.trained == 1 && self.timed == 1 {
+            // The first takes longer than others do, and what was reported of it counts no more.
             (self.spent_ms, self.timed) = (0.0, 0);
         }
         // A moving average would weigh the newest step most, and a step that takes long is the likelier one to be the
@@ -40,17 +39,19 @@ impl Meter {
         if step.tokens == 0 {
             return false;
         }
+        self.loss_sum += f64::from(step.loss) * step.tokens as f64;
+        self.loss_tokens = self.loss_tokens.saturating_add(step.tokens);
         (self.trained, self.timed) = (self.trained + 1, self.timed + 1);
         self.trained == 2
     }
 
     pub(super) fn report(&mut self, now: Millis, run: RunId, state: LearnerState) -> Progress {
-        let loss = (self.loss_sum / f64::from(self.loss_count)) as f32;
+        let loss = (self.loss_sum / self.loss_tokens as f64) as f32;
         if self.timed > 0 {
             self.step_ms = (self.spent_ms / f64::from(self.timed)) as f32;
             (self.spent_ms, self.timed) = (0.0, 0);
         }
-        (self.loss_sum, self.loss_count) = (0.0, 0);
+        (self.loss_sum, self.loss_tokens) = (0.0, 0);
         self.reported = Some(now);
         Progress {
             run,
@@ -98,14 +99,33 @@ mod tests {
         let told = |meter: &mut Meter| meter.report(Millis(0), RunId(1), LearnerState::Training).step_ms;
         assert!(!meter.step(step(64, 300.0)), "the first takes longer than others do");
         assert_eq!(told(&mut meter), 300.0);
-        assert!(!meter.step(step(0, 0.03)));
+        assert!(!meter.step(step(0, 0.5)));
         assert_eq!(told(&mut meter), 300.0);
         assert!(meter.step(step(64, 12.0)), "it is known for the first time what a step takes");
-        assert_eq!(told(&mut meter), 12.0);
+        assert_eq!(told(&mut meter), 12.5);
         for (tokens, step_ms) in [(128, 10.0), (0, 2.0), (64, 12.0)] {
             assert!(!meter.step(step(tokens, step_ms)));
         }
         let progress = meter.report(Millis(0), RunId(1), LearnerState::Training);
         assert_eq!((progress.step_ms, progress.steps, progress.tokens), (12.0, 6, 320));
+        // One that waits for its second batch before it trains on it does so for as long as the batch takes.
+        let mut meter = Meter::default();
+        for (tokens, step_ms) in [(64, 300.0), (0, 0.0), (0, 8.0), (64, 12.0)] {
+            meter.step(step(tokens, step_ms));
+        }
+        assert_eq!(told(&mut meter), 20.0);
+    }
+
+    /// Goal: a loss counts as often as it was of a token, however often an engine says it.
+    #[test]
+    fn a_loss_is_that_of_tokens() {
+        let mut meter = Meter::default();
+        let told = |meter: &mut Meter| meter.report(Millis(0), RunId(1), LearnerState::Training).loss;
+        for (tokens, loss) in [(64, 3.0), (0, 3.0), (192, 2.0)] {
+            meter.step(Step { tokens, loss, step_ms: 1.0 });
+        }
+        assert_eq!(told(&mut meter), 2.25);
+        meter.step(Step { tokens: 0, loss: 2.0, step_ms: 1.0 });
+        assert!(told(&mut meter).is_nan(), "nothing was trained on since");
     }
 }

@@ -160,7 +160,8 @@ impl Course {
     }
 
     fn best(&self, side: Side, learners: u32) -> Option<Tried<'_>> {
-        self.tried(side, learners).into_iter().min_by(|a, b| a.loss().total_cmp(&b.loss()))
+        let tried = self.tried(side, learners).into_iter().filter(|tried| tried.loss().is_finite());
+        tried.min_by(|a, b| a.loss().total_cmp(&b.loss()))
     }
 }
 

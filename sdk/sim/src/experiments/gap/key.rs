@@ -16,7 +16,7 @@ pub(super) enum Which {
 pub(super) struct Key {
     /// Digest of the text.
     pub(super) text: String,
-    /// Digest of all settings that are not named here.
+    /// Digest of all settings that are not named here, but for the name of the GPU.
     pub(super) settings: String,
     pub(super) side: Side,
     /// M.

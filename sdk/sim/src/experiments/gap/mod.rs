@@ -10,6 +10,8 @@ mod key;
 mod plan;
 mod tell;
 
+use std::collections::BTreeSet;
+
 use archipelago_cli::within;
 use serde::Serialize;
 
@@ -86,6 +88,10 @@ pub fn run(args: &GapArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, Sim
 }
 
 fn check(args: &GapArgs) -> Result<(), SimulateError> {
+    let learners: BTreeSet<u32> = args.learners.iter().copied().collect();
+    if learners.len() < args.learners.len() {
+        return Err(SimulateError::refused("--learners names a number twice: give each once"));
+    }
     for &learners in &args.learners {
         within("learners", learners.into(), 1.0..=LEARNERS_MAX)?;
         // At least a step of each learner.
@@ -150,8 +156,8 @@ mod tests {
         let (again, lines) = sit("");
         assert_eq!((again.cases, lines), (report.cases, Vec::<String>::new()));
         // Another setting leads to other runs.
-        let (_, lines) = sit("--sync-every 12 --minutes 0");
-        assert!(lines.is_empty());
+        let (other, _) = sit("--sync-every 12 --minutes 0");
+        assert!(other.notes.iter().any(|note| note.starts_with("9 runs are to be made")), "{other:#?}");
         // One that blew up is no reason to tell of the others alone.
         let blown = |line: &str| {
             let mut run: serde_json::Value = serde_json::from_str(line).unwrap();

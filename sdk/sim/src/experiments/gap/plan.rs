@@ -106,7 +106,8 @@ impl<'a> Plan<'a> {
         keys.into_iter().map(|key| self.run(key)).collect()
     }
 
-    /// The settings with the least loss on what is chosen by; `None` before all runs are there that it takes.
+    /// The settings with the least loss on what is chosen by; `None` before all runs are there that it takes, and where
+    /// none led to a loss with each seed.
     pub(super) fn chosen(&self, kept: &Runs, side: Side, learners: u32, which: Which) -> Option<(f32, f64)> {
         let mut best: Option<(f64, (f32, f64))> = None;
         for at in self.grid() {
@@ -120,6 +121,13 @@ impl<'a> Plan<'a> {
             }
         }
         best.map(|(_, at)| at)
+    }
+
+    /// Whether all runs are there by which settings are chosen, and each choice led to no loss with some seed.
+    pub(super) fn is_hopeless(&self, kept: &Runs, side: Side, learners: u32) -> bool {
+        let is_kept = |at, seed| kept.get(&self.key(side, learners, at, seed, false)).is_some();
+        let all = self.grid().into_iter().all(|at| self.choosing_seeds().all(|seed| is_kept(at, seed)));
+        all && self.chosen(kept, side, learners, Which::Last).is_none()
     }
 
     /// The runs of `at` that are told of.

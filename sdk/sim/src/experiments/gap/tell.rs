@@ -6,7 +6,7 @@ use super::GapArgs;
 use super::Runs;
 use super::key::Which;
 use super::plan::Plan;
-use crate::experiments::findings::percent_above;
+use crate::experiments::findings::{mean, percent_above};
 use crate::experiments::side::Side;
 use crate::experiments::sitting::left_words;
 use crate::experiments::student;
@@ -35,6 +35,8 @@ pub(super) fn report(args: &GapArgs, text: &Text, plan: &Plan<'_>, kept: &Runs, 
     let (mut cases, mut notes) = (Vec::new(), notes(args, text));
     let mut gaps = vec![Vec::new(); ROWS.len()];
     for &learners in &args.learners {
+        let hopeless = Side::ALL.into_iter().filter(|side| plan.is_hopeless(kept, *side, learners));
+        notes.extend(hopeless.map(|side| format!("M = {learners}: {side:?} led to no loss at any rate.")));
         for ((name, ours, side, theirs), gaps) in ROWS.iter().zip(&mut gaps) {
             let beside = told(Side::Decoupled, learners, *ours).zip(told(*side, learners, *theirs));
             let Some((ours, base)) = beside else { continue };
@@ -93,12 +95,10 @@ fn case(plan: &Plan<'_>, learners: u32, name: &str, ours: &Told, base: &Told) ->
     let both = ours.losses.iter().filter_map(|(seed, loss)| Some((*loss, *base.losses.get(seed)?)));
     let both: Vec<(f64, f64)> = both.collect();
     let gaps: Vec<f64> = both.iter().map(|(ours, base)| percent_above(*ours, *base)).collect();
-    let count = gaps.len();
-    if count == 0 {
+    if gaps.is_empty() {
         return None;
     }
-    let mean = |values: &mut dyn Iterator<Item = f64>| values.sum::<f64>() / count as f64;
-    let gap = mean(&mut gaps.iter().copied());
+    let gap = mean(gaps.iter().copied());
     let words = |told: &Told, loss: f64| {
         let ((lr, warmup), edge) = (told.at, if plan.is_at_an_edge(told.at.0) { ", an edge" } else { "" });
         format!("{loss:.4} (rate {lr}{edge}, warm-up {warmup})")
@@ -106,8 +106,8 @@ fn case(plan: &Plan<'_>, learners: u32, name: &str, ours: &Told, base: &Told) ->
     let note = format!(
         "{}; {}, beside {}; {}",
         student::half(&gaps),
-        words(ours, mean(&mut both.iter().map(|(ours, _)| *ours))),
-        words(base, mean(&mut both.iter().map(|(_, base)| *base))),
+        words(ours, mean(both.iter().map(|(ours, _)| *ours))),
+        words(base, mean(both.iter().map(|(_, base)| *base))),
         student::by_seed(&gaps),
     );
     Some((gap, Case::new(format!("M = {learners} above {name}"), gap, None).noted(note)))

@@ -9,13 +9,11 @@ mod run;
 mod tell;
 mod trend;
 
-use std::collections::BTreeSet;
-
 use archipelago_cli::within;
 use serde::Serialize;
 
 use super::kept::Kept;
-use super::sitting::{Run as _, Sitting, SittingArgs};
+use super::sitting::{Sitting, SittingArgs};
 use super::text::Text;
 use super::training::seeds_from;
 use super::{CommonArgs, Report, SimulateError};
@@ -74,16 +72,13 @@ pub fn run(args: &SweepArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, S
     let text = Text::read(&args.cell.training)?;
     let trainers = args.cell.engine.trainers(progress)?;
     let trainers = trainers.as_ref();
-    let (mut runs, mut keys) = (Vec::new(), BTreeSet::new());
+    let mut runs = Vec::new();
     // All of one seed, before the next one.
     for seed in args.seeds() {
         for row in &table.rows {
             for (choice, cell) in &row.cells {
                 let settings = [&row.settings[..], choice].concat();
-                let run = Run::new(&text.digest, &settings, cell, seed, trainers.cloned())?;
-                if keys.insert(run.key().clone()) {
-                    runs.push(run);
-                }
+                runs.push(Run::new(&text.digest, &settings, cell, seed, trainers.cloned())?);
             }
         }
     }
@@ -96,6 +91,8 @@ pub fn run(args: &SweepArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, S
 /// A row: settings that are given, and what they may be completed to.
 struct Row {
     settings: Settings,
+    /// Of all learners together.
+    tokens: u64,
     /// By what is chosen.
     cells: Vec<(Settings, CellArgs)>,
 }
@@ -122,7 +119,16 @@ impl Table {
                 Ok::<_, SimulateError>((choice.clone(), cell.with(settings.iter().chain(choice))?))
             };
             let cells = choices.iter().map(cell).collect::<Result<Vec<_>, _>>()?;
-            Ok::<_, SimulateError>(Row { settings, cells })
+            let tokens = cells[0].1.tokens()?;
+            for (choice, cell) in &cells {
+                if cell.tokens()? != tokens {
+                    return Err(SimulateError::refused(format!(
+                        "--choose {}: choices of a row must train on as many tokens",
+                        grid::words(choice)
+                    )));
+                }
+            }
+            Ok(Row { settings, tokens, cells })
         };
         let rows = vary.all().into_iter().map(row).collect::<Result<Vec<_>, _>>()?;
         let beside = rows.iter().map(|row| args.beside_of(row, &rows)).collect::<Result<Vec<_>, _>>()?;
@@ -295,6 +301,10 @@ mod tests {
         );
         check("--vary engine=gpu", "same for all rows");
         check("--vary lr=1 --choose lr=2", "--vary has it already");
+        check(
+            "--vary sync-every=4,8 --choose steps=16,32",
+            "--choose steps 32: choices of a row must train on",
+        );
         check("--vary sync-every=4,8 --trend inf", "--trend inf is out of range");
         check("--vary=", "--vary names no setting");
     }

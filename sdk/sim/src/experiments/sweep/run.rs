@@ -16,7 +16,7 @@ use crate::experiments::{SimulateError, sitting};
 pub(super) struct Key {
     /// Digest of the text.
     pub(super) text: String,
-    /// Digest of all settings.
+    /// Digest of all settings but the name of the GPU.
     pub(super) settings: String,
     pub(super) seed: u64,
 }

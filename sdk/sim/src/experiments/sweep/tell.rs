@@ -27,7 +27,8 @@ pub(super) fn report(args: &SweepArgs, text: &Text, table: &Table, kept: &Runs, 
     let seeds: Vec<u64> = args.seeds().filter(all).collect();
     let best = |row| best(&text.digest, row, &seeds, kept);
     let best: Vec<Option<Best<'_>>> = table.rows.iter().map(best).collect();
-    let (mut cases, mut lines, mut notes) = (Vec::new(), Lines(Vec::new()), notes(args, text, seeds.len()));
+    let (mut cases, mut lines, mut notes) =
+        (Vec::new(), Lines(Vec::new()), notes(args, text, table, seeds.len()));
     for ((row, ours), &beside) in table.rows.iter().zip(&best).zip(&table.beside) {
         let name = grid::words(&row.settings);
         match (ours, &best[beside]) {
@@ -46,7 +47,8 @@ pub(super) fn report(args: &SweepArgs, text: &Text, table: &Table, kept: &Runs, 
         notes.extend(lines.trends(first, percent));
     }
     notes.extend(left_words(left));
-    let plots = lines.plot(&text.name, first);
+    let name = format!("sweep-{}-{}", text.name, args.vary.names().collect::<Vec<_>>().join("-"));
+    let plots = lines.plot(&name, first);
     Report {
         title: format!("Test loss above the row beside it, {}", text.name),
         unit: "%",
@@ -61,24 +63,23 @@ fn cells(table: &Table) -> impl Iterator<Item = &CellArgs> {
     table.rows.iter().flat_map(|row| row.cells.iter().map(|(_, cell)| cell))
 }
 
-/// The runs of `row` with the least loss on what is chosen by; `None` if none led to a loss with each seed.
+/// The runs of `row` with the least loss on what is chosen by; `None` if none led to a loss with each seed, or that one
+/// to none on what is told of.
 fn best<'a>(text: &str, row: &'a Row, seeds: &[u64], kept: &'a Runs) -> Option<Best<'a>> {
-    let mut best: Option<(f64, Best<'_>)> = None;
+    let mut best: Option<(f64, Option<Best<'_>>)> = None;
     for (choice, cell) in &row.cells {
         let made = seeds.iter().map(|&seed| kept.get(&Key::new(text, cell, seed)));
         let made: Vec<&Made> = made.collect::<Option<_>>()?;
         let losses = |of: fn(&Made) -> Option<f32>| {
             made.iter().map(|made| of(made).map(f64::from)).collect::<Option<Vec<f64>>>()
         };
-        let (Some(chosen), Some(losses)) = (losses(|made| made.validation), losses(|made| made.test)) else {
-            continue;
-        };
+        let Some(chosen) = losses(|made| made.validation) else { continue };
         let sum = chosen.iter().sum();
         if best.as_ref().is_none_or(|(least, _)| sum < *least) {
-            best = Some((sum, Best { choice, cell, made, losses }));
+            best = Some((sum, losses(|made| made.test).map(|losses| Best { choice, cell, made, losses })));
         }
     }
-    best.map(|(_, best)| best)
+    best?.1
 }
 
 /// Percent of the loss above that of `base`, by seed.
@@ -136,7 +137,7 @@ impl Lines {
         told.filter_map(|(name, points)| trend::sentence(name, first, points, percent)).collect()
     }
 
-    fn plot(self, text: &str, first: &str) -> Option<Plot> {
+    fn plot(self, name: &str, first: &str) -> Option<Plot> {
         let is_positive = self.0.iter().flat_map(|(_, points)| points).all(|(x, _)| *x > 0.0);
         let scale = if is_positive { Scale::Log } else { Scale::Linear };
         let y = Axis { label: "test loss above, percent".into(), scale: Scale::Linear };
@@ -145,8 +146,8 @@ impl Lines {
             Series { name, colour: (i % 256) as u8, mark: Mark::Line, points }
         };
         (!self.0.is_empty()).then(|| Plot {
-            name: format!("sweep-{text}"),
-            title: format!("Loss over settings on {text}"),
+            title: format!("Loss over {first}"),
+            name: name.to_owned(),
             x: Axis { label: first.to_owned(), scale },
             y,
             series: self.0.into_iter().enumerate().map(series).collect(),
@@ -154,12 +155,15 @@ impl Lines {
     }
 }
 
-fn notes(args: &SweepArgs, text: &Text, seeds: usize) -> Vec<String> {
+fn notes(args: &SweepArgs, text: &Text, table: &Table, seeds: usize) -> Vec<String> {
+    let tokens = || table.rows.iter().map(|row| row.tokens);
+    let (least, most) = (tokens().min().unwrap_or(0), tokens().max().unwrap_or(0));
     let mut notes = vec![
         text.words(),
         format!(
-            "Rows have as many tokens, but for those of the last rounds, however long they took, and {seeds} of {} \
-             seeds; ± is half of the 95 % interval of the mean gap (Student).",
+            "Rows have {} tokens, beside those of the last rounds, however long they took, and {seeds} of {} seeds; \
+             ± is half of the 95 % interval of the mean gap (Student).",
+            if least == most { most.to_string() } else { format!("{least} to {most}") },
             args.cell.training.seeds
         ),
     ];

@@ -1,5 +1,7 @@
 //! The evidence and the report on it say the same.
 
+mod settings;
+
 use std::fs;
 
 use super::*;

@@ -1,0 +1,182 @@
+//! The tables of `SETTINGS.md` and the runs of `simulate sweep` that were kept say the same.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::super::page::{Table, numbers};
+use super::ROOT;
+use crate::experiments::findings::{mean, percent_above};
+use crate::experiments::{kept, student};
+
+/// A run that was kept.
+#[derive(Deserialize)]
+struct Made {
+    cell: String,
+    seed: u64,
+    validation: Option<f64>,
+    test: Option<f64>,
+}
+
+/// Loss on what is told of by seed, of the choice with the least on what is chosen by.
+type Losses = BTreeMap<u64, f64>;
+
+fn runs(file: &str) -> Vec<Made> {
+    let path = Path::new(ROOT).join("tests/evidence/sweep").join(file);
+    kept::parse(&fs::read_to_string(&path).unwrap(), &path).unwrap()
+}
+
+/// Those of the run that is called `row` and one of `choices`.
+fn best(runs: &[Made], row: &str, choices: &[&str]) -> Losses {
+    let made = |choice: &&str| {
+        let name = format!("{row}{choice}");
+        let made: Vec<&Made> = runs.iter().filter(|made| made.cell == name).collect();
+        assert!(!made.is_empty(), "no run is called {name}");
+        (mean(made.iter().map(|made| made.validation.unwrap())), made)
+    };
+    let (_, made) = choices.iter().map(made).min_by(|a, b| a.0.total_cmp(&b.0)).unwrap();
+    made.into_iter().map(|made| (made.seed, made.test.unwrap())).collect()
+}
+
+/// Whether `cell` says `value`, to as many decimals as that has in it.
+fn check(what: &str, said: f64, value: f64, decimals: i32) {
+    assert!(
+        (said - value).abs() <= 0.501 * 10_f64.powi(-decimals),
+        "{what}: {said} is said, {value} measured"
+    );
+}
+
+/// A table: where it stands, which runs it is of, by what its rows are found, and what it says of them.
+struct Said {
+    heading: &'static str,
+    file: &'static str,
+    choices: &'static [&'static str],
+    /// The column that names a row, and the one with the gap.
+    columns: [&'static str; 2],
+    /// What it calls a row, and the runs of that row and of the one beside it.
+    rows: Vec<(String, String, String)>,
+    /// The columns with the loss, and with the gap of each seed.
+    others: [Option<&'static str>; 2],
+}
+
+impl Said {
+    fn check(&self, page: &str) {
+        let Self { heading, columns: [name, gap], .. } = *self;
+        let table =
+            Table::find(page, heading, &[name, gap]).unwrap_or_else(|| panic!("{heading} has no table"));
+        let runs = runs(self.file);
+        for (row, ours, base) in &self.rows {
+            let what = format!("{heading}, {row}");
+            let said = |column: &str| {
+                let cells = table.column(column, &[(name, row)]);
+                let [cell] = cells[..] else { panic!("{what}: {cells:?}") };
+                numbers(cell)
+            };
+            let [ours, base] = [ours, base].map(|row| best(&runs, row, self.choices));
+            let gaps: Vec<f64> =
+                ours.iter().filter_map(|(seed, loss)| Some(percent_above(*loss, *base.get(seed)?))).collect();
+            let figures = said(gap);
+            check(&what, figures[0], mean(gaps.iter().copied()), 2);
+            // A row beside itself has none.
+            if gaps.iter().any(|gap| *gap != 0.0) {
+                let half = student::half(&gaps);
+                assert_eq!(figures.get(1).copied(), numbers(&half).first().copied(), "{what}: {half}");
+                if let Some(column) = self.others[1] {
+                    let by_seed = said(column);
+                    assert_eq!(by_seed.len(), gaps.len(), "{what}");
+                    by_seed.iter().zip(&gaps).for_each(|(said, gap)| check(&what, *said, *gap, 2));
+                }
+            }
+            if let Some(column) = self.others[0] {
+                check(&what, said(column)[0], mean(ours.values().copied()), 3);
+            }
+        }
+    }
+}
+
+/// Rows that are called what their setting is, beside the one of `base`.
+fn rows(setting: &str, words: &[&str], base: &str) -> Vec<(String, String, String)> {
+    let row = |word: &&str| ((*word).to_owned(), format!("{setting} {word}"), format!("{setting} {base}"));
+    words.iter().map(row).collect()
+}
+
+/// Rows of so many steps, of learners beside `side`.
+fn steps(words: &[&str], side: &str) -> Vec<(String, String, String)> {
+    let row = |word: &&str| {
+        let number = word.replace(',', "");
+        let of = |side: &str| format!("steps {number}, side {side}");
+        ((*word).to_owned(), of("decoupled"), of(side))
+    };
+    words.iter().map(row).collect()
+}
+
+const RATES: &[&str] = &[", lr 0.004", ", lr 0.008"];
+const LOSS: Option<&str> = Some("loss");
+const BY_SEED: Option<&str> = Some("by seed");
+
+/// Goal: no figure of a table is another one than its runs say, nor of runs that are not kept.
+#[test]
+fn the_tables_of_settings_are_what_their_runs_say() {
+    let page = fs::read_to_string(format!("{ROOT}/tests/evidence/SETTINGS.md")).unwrap();
+    let kills = [("never", 0), ("300", 300_000), ("60", 60_000), ("20", 20_000)];
+    let kills =
+        kills.map(|(word, ms)| (word.into(), format!("leave-every-ms {ms}"), "leave-every-ms 0".into()));
+    let sides =
+        [("data-parallel, a batch of 32 windows", "data-parallel"), ("the same with Lookahead", "lookahead")];
+    let sides = sides.map(|(word, side)| (word.into(), "side decoupled".into(), format!("side {side}")));
+    let said = |heading, file, choices, columns, rows, others| {
+        Said { heading, file, choices, columns, rows, others }.check(&page);
+    };
+    let long = &["366", "732", "2,928"];
+    said(
+        "Coming and going",
+        "comings.jsonl",
+        &[""],
+        ["a kill every, s", "above nobody killed, %"],
+        kills.into(),
+        [None, BY_SEED],
+    );
+    let joining = rows("extra", &["0", "1", "2", "4", "12"], "0");
+    said(
+        "Joining half-way",
+        "extra.jsonl",
+        &[""],
+        ["learners that join", "above nobody joining, %"],
+        joining,
+        [LOSS, BY_SEED],
+    );
+    let momenta = &[", outer-momentum 0.6", ", outer-momentum 0.8"];
+    let turns = rows("sync-every", &["6", "12", "24", "48", "96"], "24");
+    said("Steps of a turn", "turns.jsonl", momenta, ["H", "above H = 24, %"], turns, [LOSS, BY_SEED]);
+    said(
+        "Steps",
+        "steps.jsonl",
+        RATES,
+        ["steps", "above data-parallel, %"],
+        steps(long, "data-parallel"),
+        [LOSS, BY_SEED],
+    );
+    said(
+        "Steps",
+        "steps.jsonl",
+        RATES,
+        ["steps", "above it with Lookahead, %"],
+        steps(long, "lookahead"),
+        [LOSS, None],
+    );
+    let small = steps(&["366", "732"], "data-parallel");
+    let low = &[", lr 0.002", ", lr 0.004"];
+    said(
+        "The same for a model seven times as large",
+        "small.jsonl",
+        low,
+        ["steps of small", "above data-parallel, %"],
+        small,
+        [LOSS, BY_SEED],
+    );
+    let parts = rows("fragments", &["1", "2", "4", "8", "12", "24"], "8");
+    said("Fragments", "fragments.jsonl", &[""], ["P", "above P = 8, %"], parts, [LOSS, BY_SEED]);
+    said("Prose", "prose.jsonl", RATES, ["", "four learners above it"], sides.into(), [None, BY_SEED]);
+}
