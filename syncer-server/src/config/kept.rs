@@ -17,7 +17,7 @@ const HEADING: &str = "\
 ";
 
 /// What a run is: it cannot become another one. That the text is another one is seen by itself.
-const FIXED: [&str; 16] = [
+const FIXED: [&str; 17] = [
     "architecture",
     "architecture-settings",
     "corpus-bytes",
@@ -28,6 +28,7 @@ const FIXED: [&str; 16] = [
     "seed",
     "batch",
     "lr",
+    "lr-min-ratio",
     "total-tokens",
     "sync-every",
     "fragments",

@@ -113,6 +113,9 @@ pub struct ServeConfig {
     /// Highest inner learning rate; by default the preset's
     #[arg(long, value_name = "RATE", help_heading = "Training")]
     pub lr: Option<f32>,
+    /// Lowest inner learning rate over the highest, from --total-tokens on (0 to 1); by default the preset's
+    #[arg(long, value_name = "SHARE", help_heading = "Training")]
+    pub lr_min_ratio: Option<f32>,
     /// Merged tokens at which the learning rate has come down; by default the preset's
     #[arg(long, value_name = "TOKENS", help_heading = "Training")]
     pub total_tokens: Option<u64>,

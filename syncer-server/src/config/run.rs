@@ -20,6 +20,7 @@ pub fn run_spec(config: &ServeConfig, model: Model, data: DataSpec) -> Result<Ru
     let mut inner = preset.inner();
     inner.batch = config.batch.map_or(inner.batch, Into::into);
     inner.lr_max = config.lr.unwrap_or(inner.lr_max);
+    inner.lr_min_ratio = config.lr_min_ratio.unwrap_or(inner.lr_min_ratio);
     if let Some(total_tokens) = config.total_tokens {
         inner.total_tokens = total_tokens.max(1);
         // The preset's share of the run, whatever its length.
@@ -27,6 +28,8 @@ pub fn run_spec(config: &ServeConfig, model: Model, data: DataSpec) -> Result<Ru
             total_tokens / (preset.inner().total_tokens / preset.inner().warmup_tokens).max(1);
     }
     range("lr", inner.lr_max.into(), inner.lr_max.is_finite() && inner.lr_max > 0.0, "a number above 0")?;
+    let ratio = inner.lr_min_ratio;
+    range("lr-min-ratio", ratio.into(), (0.0..=1.0).contains(&ratio), "a number from 0 to 1")?;
     check_context(model.context)?;
     Ok(RunSpec { model, inner, exchange: config.method.exchange()?, data, seed: config.seed, frozen: None })
 }
@@ -179,6 +182,8 @@ mod tests {
         check(8, |config| config.preset = "huge".into());
         check(3, |config| config.method.block = 12);
         check(3, |config| config.lr = Some(f32::NAN));
+        check(3, |config| config.lr_min_ratio = Some(1.5));
+        check(3, |config| config.lr_min_ratio = Some(f32::NAN));
         check(3, |config| config.experts.experts = 257);
         check(3, |config| (config.experts.experts, config.experts.experts_per_token) = (4, 5));
         check(3, |config| (config.experts.experts, config.experts.experts_per_token) = (4, 0));
@@ -213,5 +218,11 @@ mod tests {
     fn warm_up_keeps_its_share() {
         let inner = spec(|config| config.total_tokens = Some(400_000)).unwrap().inner;
         assert_eq!((inner.total_tokens, inner.warmup_tokens), (400_000, 20_000));
+    }
+
+    #[test]
+    fn the_lowest_rate_is_the_presets_or_the_owners() {
+        let ratio = |given| spec(|config| config.lr_min_ratio = given).unwrap().inner.lr_min_ratio;
+        assert_eq!([ratio(None), ratio(Some(0.02)), ratio(Some(0.0))], [0.1, 0.02, 0.0]);
     }
 }
