@@ -17,14 +17,14 @@ fn main() -> ExitCode {
         Err(CliError::Usage(error)) => error.exit(),
         Err(CliError::File(error, _)) => return fail(&error, Exit::Settings),
     };
-    match run(&given.cli, &mut |line| eprintln!("{line}")) {
-        Ok(answer) => say(&answer),
+    match run(&given.cli, &mut |line| say(std::io::stderr().lock(), line)) {
+        Ok(answer) => say(std::io::stdout().lock(), &answer),
         Err(error) => return fail(&error, error.exit()),
     }
     ExitCode::SUCCESS
 }
 
 /// Who reads may have had enough, as `head` has; that is no failure of ours.
-fn say(answer: &str) {
-    let _ = writeln!(std::io::stdout().lock(), "{answer}");
+fn say(mut to: impl Write, line: &str) {
+    let _ = writeln!(to, "{line}");
 }

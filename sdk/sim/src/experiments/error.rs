@@ -36,7 +36,7 @@ pub enum SimulateError {
         why: String,
     },
     /// A file cannot be read or written.
-    #[error("cannot {what} {}: {source}; check space and permissions, or give another folder", .path.display())]
+    #[error("cannot {what} {}: {source}; check space and permissions, or give another place", .path.display())]
     Disk {
         /// The verb.
         what: &'static str,

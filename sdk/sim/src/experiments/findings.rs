@@ -115,3 +115,9 @@ pub fn deviation(values: &[f64]) -> f64 {
     let squares: f64 = values.iter().map(|value| (value - middle).powi(2)).sum();
     if free == 0 { 0.0 } else { (squares / free as f64).sqrt() }
 }
+
+/// What stands in `all` more than once, if anything does.
+pub fn twice<T: PartialEq + ToString>(all: &[T]) -> Option<String> {
+    let again = all.iter().enumerate().find(|(at, one)| all[..*at].contains(one));
+    again.map(|(_, one)| one.to_string())
+}

@@ -47,8 +47,15 @@ impl<M: Keyed> Kept<M> {
             }
             Err(TryLockError::Error(error)) => return Err(disk("lock")(error)),
         }
-        let mut text = String::new();
-        file.read_to_string(&mut text).map_err(disk("read"))?;
+        // What is no file may have no end.
+        let is_file = file.metadata().map_err(disk("read"))?.is_file();
+        let mut bytes = Vec::new();
+        if is_file {
+            file.read_to_end(&mut bytes).map_err(disk("read"))?;
+        }
+        let text = String::from_utf8(bytes).ok().filter(|_| is_file).ok_or_else(|| {
+            SimulateError::refused(format!("{} is no file of runs: give another one", path.display()))
+        })?;
         let (lines, last) = text.split_at(text.rfind('\n').map_or(0, |end| end + 1));
         let mut runs: Vec<M> = parse(lines, path)?;
         match serde_json::from_str(last) {
@@ -171,6 +178,14 @@ mod tests {
         check("\"To be or not", 1);
         check("{\"name\": \"x\", \"deps\": [", 1);
         check("   ", 1);
+        std::fs::write(&path, [0xff]).unwrap();
+        for path in [&path, Path::new("/dev/null")] {
+            let error = Kept::<Made>::open(Some(path)).err().unwrap();
+            assert!(
+                error.exit() == Exit::Settings && error.to_string().contains("is no file of runs"),
+                "{error}"
+            );
+        }
         check("# Notes\n\nall of them", 1);
         check("{\"seed\":1,\"loss\":null}\nnotes", 2);
     }

@@ -106,11 +106,12 @@ impl<'a> Sitting<'a> {
                 Err(error) => {
                     is_wrong.store(true, Ordering::Relaxed);
                     wrong.get_or_insert(failed(&error));
-                    return Ok(());
+                    return Ok::<(), SimulateError>(());
                 }
             };
+            kept.add(made)?;
             (self.progress)(&format!("{done} of {count}: {}: {words}", run.words()));
-            kept.add(made)
+            Ok(())
         })?;
         wrong.map_or(Ok(count - done), Err)
     }
@@ -118,7 +119,7 @@ impl<'a> Sitting<'a> {
 
 /// What is said where `left` runs are to be made yet; nothing where none are.
 pub fn left_words(left: usize) -> Option<String> {
-    (left > 0).then(|| format!("{left} runs are to be made yet: call it again with the same --keep."))
+    (left > 0).then(|| format!("Runs that are to be made yet: {left}. Call it again with the same --keep."))
 }
 
 #[expect(clippy::disallowed_methods, reason = "how long a sitting lasts is no part of what is simulated")]

@@ -60,6 +60,9 @@ impl Course {
             !key.is_told
                 && first.as_ref().is_some_and(|first| *first == (key.text.clone(), key.settings.clone()))
         });
+        if made.is_empty() {
+            return Err(SimulateError::refused(format!("{} holds no run to choose by", path.display())));
+        }
         // A run that is there twice counts once.
         let made: BTreeMap<Key, Made> = made.into_iter().map(|made| (made.key.clone(), made)).collect();
         let made = made.into_values().collect();

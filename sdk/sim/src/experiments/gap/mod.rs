@@ -10,12 +10,11 @@ mod key;
 mod plan;
 mod tell;
 
-use std::collections::BTreeSet;
-
 use archipelago_cli::within;
 use serde::Serialize;
 
 use super::engine::EngineArgs;
+use super::findings::twice;
 use super::kept::Kept;
 use super::sitting::{Sitting, SittingArgs};
 use super::text::Text;
@@ -53,7 +52,7 @@ pub struct GapArgs {
     /// Share of the run over which the parameters are averaged that are measured beside the last ones (0 to 1)
     #[arg(long, value_name = "SHARE", default_value_t = 0.03)]
     pub average: f64,
-    /// How often the loss is measured on the way; changes nothing of the runs
+    /// How often the loss is measured on the way; it changes no loss, but kept runs with another number do not count
     #[arg(long, value_name = "COUNT", default_value_t = 12)]
     pub samples: u32,
     #[command(flatten)]
@@ -88,9 +87,13 @@ pub fn run(args: &GapArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, Sim
 }
 
 fn check(args: &GapArgs) -> Result<(), SimulateError> {
-    let learners: BTreeSet<u32> = args.learners.iter().copied().collect();
-    if learners.len() < args.learners.len() {
-        return Err(SimulateError::refused("--learners names a number twice: give each once"));
+    let learners: Vec<f64> = args.learners.iter().copied().map(f64::from).collect();
+    for (flag, numbers) in
+        [("learners", &learners), ("lr-factors", &args.lr_factors), ("warmup-factors", &args.warmup_factors)]
+    {
+        if twice(numbers).is_some() {
+            return Err(SimulateError::refused(format!("--{flag} names a number twice: give each once")));
+        }
     }
     for &learners in &args.learners {
         within("learners", learners.into(), 1.0..=LEARNERS_MAX)?;
@@ -138,7 +141,7 @@ mod tests {
         let (report, lines) = sit("--minutes 0");
         assert!(report.cases.is_empty() && report.plots.is_empty() && lines.is_empty(), "{lines:?}");
         assert!(
-            report.notes.iter().any(|note| note.starts_with("9 runs are to be made")),
+            report.notes.iter().any(|note| note.starts_with("Runs that are to be made yet: 9.")),
             "{:?}",
             report.notes
         );
@@ -157,7 +160,10 @@ mod tests {
         assert_eq!((again.cases, lines), (report.cases, Vec::<String>::new()));
         // Another setting leads to other runs.
         let (other, _) = sit("--sync-every 12 --minutes 0");
-        assert!(other.notes.iter().any(|note| note.starts_with("9 runs are to be made")), "{other:#?}");
+        assert!(
+            other.notes.iter().any(|note| note.starts_with("Runs that are to be made yet: 9.")),
+            "{other:#?}"
+        );
         // One that blew up is no reason to tell of the others alone.
         let blown = |line: &str| {
             let mut run: serde_json::Value = serde_json::from_str(line).unwrap();

@@ -117,7 +117,7 @@ fn notes(args: &GapArgs, text: &Text) -> Vec<String> {
     vec![
         text.words(),
         format!(
-            "Each side chose its rate and warm-up from the same {} by {} seeds, and was run with {} others; ± is half \
+            "Each side chooses its rate and warm-up from the same {} by {} seeds, and is run with {} others; ± is half \
              of the 95 % interval of the mean gap (Student).",
             args.lr_factors.len() * args.warmup_factors.len(),
             args.choosing_seeds,

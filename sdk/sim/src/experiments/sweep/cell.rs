@@ -60,7 +60,8 @@ pub struct CellArgs {
     // Runs without any have the digest of before there could be some.
     #[serde(serialize_with = "none_if_zero")]
     pub extra: u32,
-    /// Time from one kill to the next, of one learner after the other; 0 for none (virtual milliseconds)
+    /// Time from one kill to the next, of one learner after the other; 0 for none, and a run that takes over twice as
+    /// long as one learner alone comes to nothing (virtual milliseconds)
     #[arg(long, value_name = "MS", default_value_t = 0)]
     pub leave_every_ms: u64,
     /// Time until it starts again, with nothing in memory (virtual milliseconds)
@@ -91,7 +92,9 @@ impl CellArgs {
                 return Err(SimulateError::refused(why));
             }
             if named.insert(name.clone(), Value::String(value.clone())).is_none() {
-                let why = format!("there is no setting `{name}`: they are named like the flags");
+                let why = format!(
+                    "a row has no setting `{name}`: those are named like the flags that say how one run is made"
+                );
                 return Err(SimulateError::refused(why));
             }
         }
@@ -163,7 +166,7 @@ impl CellArgs {
     }
 
     /// Who leaves and comes back when: one learner after the other is killed and started again. A run that takes longer
-    /// than one learner would at half of its speed ends undisturbed.
+    /// comes to nothing.
     pub(super) fn faults(&self) -> Vec<(u64, Fault)> {
         let last = self.longest_ms().checked_div(self.leave_every_ms).unwrap_or(0);
         let leave = |i: u64| {

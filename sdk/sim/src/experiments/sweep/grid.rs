@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
 
-use crate::experiments::findings::is_edge;
+use crate::experiments::findings::{is_edge, twice};
 
 /// Settings by name, each with one value, as they are written.
 pub(super) type Settings = Vec<(String, String)>;
@@ -38,7 +38,12 @@ impl FromStr for Grid {
         let parts = text.split('/').filter(|_| !text.is_empty());
         let grid: Vec<(String, Vec<String>)> = parts.map(setting).collect::<Result<_, _>>()?;
         let names: Vec<&String> = grid.iter().map(|(name, _)| name).collect();
-        let again = twice(&names).or_else(|| grid.iter().find_map(|(_, values)| twice(values)));
+        // 0.10 is 0.1 written in another way.
+        let same = |values: &Vec<String>| {
+            let numbers: Result<Vec<f64>, _> = values.iter().map(|value| value.parse()).collect();
+            numbers.map_or_else(|_| twice(values), |numbers| twice(&numbers))
+        };
+        let again = twice(&names).or_else(|| grid.iter().find_map(|(_, values)| same(values)));
         again.map_or(Ok(()), |again| Err(GridError::Twice(again)))?;
         Ok(Self(grid))
     }
@@ -82,12 +87,6 @@ impl Grid {
     }
 }
 
-/// What stands in `all` more than once, if anything does.
-fn twice<T: PartialEq + ToString>(all: &[T]) -> Option<String> {
-    let again = all.iter().enumerate().find(|(at, one)| all[..*at].contains(one));
-    again.map(|(_, one)| one.to_string())
-}
-
 /// "sync-every 4, lr 0.01"
 pub(super) fn words(settings: &[(String, String)]) -> String {
     settings.iter().map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")
@@ -108,7 +107,7 @@ mod tests {
             let error = wrong.parse::<Grid>().unwrap_err().to_string();
             assert!(error.starts_with("give NAME=VALUE"), "{wrong}: {error}");
         }
-        for again in ["a=1,2/a=3", "b=1/a=2,2"] {
+        for again in ["a=1,2/a=3", "b=1/a=2,2", "a=x,x", "a=0.1,2,0.10"] {
             let error = again.parse::<Grid>().unwrap_err().to_string();
             assert!(error.ends_with("is given twice: give it once"), "{again}: {error}");
         }

@@ -167,6 +167,7 @@ impl SweepArgs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::experiments::Case;
     use archipelago_cli::defaults;
 
     fn sit(flags: &str) -> Result<(Report, Vec<String>), SimulateError> {
@@ -240,16 +241,25 @@ mod tests {
         assert!((60.0..100.0).contains(&merged), "{report:#?}");
     }
 
+    /// Goal: a run that trains on when nobody is killed any more is not told of as one in which learners are.
+    #[test]
+    fn a_run_that_outlasts_its_kills_comes_to_nothing() {
+        let (report, _) = sit("--vary leave-every-ms=0,100 --away-ms 100").unwrap();
+        let is_said = |note: &String| note.starts_with("leave-every-ms 100: no choice led to a loss");
+        assert!(report.cases.len() == 1 && report.notes.iter().any(is_said), "{report:#?}");
+    }
+
     /// Goal: who joins half-way trains along: the same tokens take three quarters of the time.
     #[test]
     fn extra_learners_shorten_a_run() {
         let (report, _) = sit_for(64, "--vary extra=0,2 --latency-ms 0").unwrap();
         let [alone, joined] = &report.cases[..] else { panic!("{report:#?}") };
-        assert!(alone.note.as_deref().unwrap().contains("% of the time trained"), "{report:#?}");
-        let note = joined.note.as_deref().unwrap();
-        let share = note.split(' ').zip(note.split(' ').skip(1)).find(|(_, next)| *next == "of");
-        let share: f64 = share.unwrap().0.parse().unwrap();
-        assert!((0.72..0.95).contains(&share), "{note}");
+        let seconds = |case: &Case| -> f64 {
+            let note = case.note.as_deref().unwrap();
+            note.split("; ").find_map(|part| part.split_once(" s,")?.0.parse().ok()).unwrap()
+        };
+        let share = seconds(joined) / seconds(alone);
+        assert!((0.72..0.95).contains(&share), "{report:#?}");
     }
 
     /// Goal: a row that blows up is told of and stops no other, and one sitting tells of the seeds that are whole.
@@ -261,7 +271,10 @@ mod tests {
         let (report, lines) = sit(&format!("{flags} --minutes 0")).unwrap();
         assert!(lines.is_empty() && report.cases.is_empty() && report.plots.is_empty(), "{report:#?}");
         let has = |report: &Report, part: &str| report.notes.iter().any(|note| note.contains(part));
-        assert!(has(&report, "4 runs are to be made yet") && has(&report, "0 of 2 seeds"), "{report:#?}");
+        assert!(
+            has(&report, "Runs that are to be made yet: 4.") && has(&report, "0 of 2 seeds"),
+            "{report:#?}"
+        );
         let (report, lines) = sit(&flags).unwrap();
         assert_eq!((lines.len(), report.cases.len()), (4, 1), "{report:#?}");
         assert!(has(&report, "lr 1000: no choice led to a loss"), "{report:#?}");
@@ -279,7 +292,8 @@ mod tests {
             let error = sit(flags).unwrap_err();
             assert!(error.to_string().contains(part), "{flags}: {error}");
         };
-        check("--vary no-such=1", "there is no setting `no-such`");
+        check("--vary no-such=1", "a row has no setting `no-such`");
+        check("--vary seed=1,2", "a row has no setting `seed`");
         check("--vary data=1", "same for all rows");
         check("--vary seeds=1", "seeds");
         check("--vary sync-every=0", "--sync-every 0 is out of range");

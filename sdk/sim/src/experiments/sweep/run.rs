@@ -116,6 +116,11 @@ impl sitting::Run for Run {
         };
         match outcome {
             Err(why) => Made { failed: Some(why), ..none },
+            Ok(outcome)
+                if self.recipe.faults.last().is_some_and(|(at_ms, _)| outcome.virtual_ms > *at_ms) =>
+            {
+                Made { failed: Some("it took longer than learners were killed".into()), ..none }
+            }
             Ok(outcome) => Made {
                 validation: Some(outcome.loss),
                 // What is no number would come back as nothing from the file.

@@ -44,7 +44,13 @@ pub(super) fn report(args: &SweepArgs, text: &Text, table: &Table, kept: &Runs, 
     }
     let first = args.vary.names().next().unwrap_or_default();
     if let Some(percent) = args.trend {
-        notes.extend(lines.trends(first, percent));
+        let trends = lines.trends(first, percent);
+        if trends.is_empty() {
+            notes.push(format!(
+                "There is no trend over {first}: that takes two values above 0, and rows beside others."
+            ));
+        }
+        notes.extend(trends);
     }
     notes.extend(left_words(left));
     let name = format!("sweep-{}-{}", text.name, args.vary.names().collect::<Vec<_>>().join("-"));
@@ -93,20 +99,15 @@ fn case(args: &SweepArgs, name: &str, ours: &Best<'_>, gaps: &[f64]) -> Case {
     // Who trains alone takes no virtual time.
     if ours.made.iter().all(|made| made.virtual_ms > 0) {
         let over = |of: &dyn Fn(&Made) -> f64| mean(ours.made.iter().map(|made| of(made)));
-        // The time ends when as many steps are taken as were asked for; those of the last rounds come after it.
-        let alone_ms = (ours.cell.steps * ours.cell.training.step_ms) as f64;
-        let time = match ours.cell.extra {
-            0 => {
-                let trained = over(&|made| alone_ms / made.virtual_ms as f64);
-                format!("{:.1} % of the time trained", 100.0 * trained)
-            }
-            _ => {
-                let time = over(&|made| made.virtual_ms as f64 / alone_ms);
-                format!("{time:.2} of the time that the first ones take alone")
-            }
-        };
+        note.push_str(&format!("; {:.1} s", over(&|made| made.virtual_ms as f64 / 1e3)));
+        if ours.cell.extra == 0 {
+            // The time ends when as many steps are taken as were asked for; those of the last rounds come after it.
+            let alone_ms = (ours.cell.steps * ours.cell.training.step_ms) as f64;
+            let trained = over(&|made| alone_ms / made.virtual_ms as f64);
+            note.push_str(&format!(", {:.1} % of the time trained", 100.0 * trained));
+        }
         let merged = over(&|made| made.tokens_merged as f64 / made.tokens.max(1) as f64);
-        note.push_str(&format!("; {time}, {:.1} % merged", 100.0 * merged));
+        note.push_str(&format!(", {:.1} % merged", 100.0 * merged));
     }
     for (name, value) in ours.choice {
         let edge = if args.choose.is_at_an_edge(name, value) { ", an edge" } else { "" };

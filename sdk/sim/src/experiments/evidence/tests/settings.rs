@@ -116,67 +116,57 @@ const RATES: &[&str] = &[", lr 0.004", ", lr 0.008"];
 const LOSS: Option<&str> = Some("loss");
 const BY_SEED: Option<&str> = Some("by seed");
 
+fn page() -> String {
+    fs::read_to_string(format!("{ROOT}/tests/evidence/SETTINGS.md")).unwrap()
+}
+
 /// Goal: no figure of a table is another one than its runs say, nor of runs that are not kept.
 #[test]
 fn the_tables_of_settings_are_what_their_runs_say() {
-    let page = fs::read_to_string(format!("{ROOT}/tests/evidence/SETTINGS.md")).unwrap();
-    let kills = [("never", 0), ("300", 300_000), ("60", 60_000), ("20", 20_000)];
-    let kills =
-        kills.map(|(word, ms)| (word.into(), format!("leave-every-ms {ms}"), "leave-every-ms 0".into()));
-    let sides =
-        [("data-parallel, a batch of 32 windows", "data-parallel"), ("the same with Lookahead", "lookahead")];
-    let sides = sides.map(|(word, side)| (word.into(), "side decoupled".into(), format!("side {side}")));
+    let page = page();
     let said = |heading, file, choices, columns, rows, others| {
         Said { heading, file, choices, columns, rows, others }.check(&page);
     };
-    let long = &["366", "732", "2,928"];
-    said(
-        "Coming and going",
-        "comings.jsonl",
-        &[""],
-        ["a kill every, s", "above nobody killed, %"],
-        kills.into(),
-        [None, BY_SEED],
-    );
+    let kills = [("never", 0), ("300", 300_000), ("60", 60_000), ("20", 20_000)];
+    let kills =
+        kills.map(|(word, ms)| (word.into(), format!("leave-every-ms {ms}"), "leave-every-ms 0".into()));
+    let columns = ["a kill every, s", "above nobody killed, %"];
+    said("Coming and going", "comings.jsonl", &[""], columns, kills.into(), [None, BY_SEED]);
     let joining = rows("extra", &["0", "1", "2", "4", "12"], "0");
-    said(
-        "Joining half-way",
-        "extra.jsonl",
-        &[""],
-        ["learners that join", "above nobody joining, %"],
-        joining,
-        [LOSS, BY_SEED],
-    );
+    let columns = ["learners that join", "above nobody joining, %"];
+    said("Joining half-way", "extra.jsonl", &[""], columns, joining, [LOSS, BY_SEED]);
     let momenta = &[", outer-momentum 0.6", ", outer-momentum 0.8"];
     let turns = rows("sync-every", &["6", "12", "24", "48", "96"], "24");
     said("Steps of a turn", "turns.jsonl", momenta, ["H", "above H = 24, %"], turns, [LOSS, BY_SEED]);
-    said(
-        "Steps",
-        "steps.jsonl",
-        RATES,
-        ["steps", "above data-parallel, %"],
-        steps(long, "data-parallel"),
-        [LOSS, BY_SEED],
-    );
-    said(
-        "Steps",
-        "steps.jsonl",
-        RATES,
-        ["steps", "above it with Lookahead, %"],
-        steps(long, "lookahead"),
-        [LOSS, None],
-    );
-    let small = steps(&["366", "732"], "data-parallel");
-    let low = &[", lr 0.002", ", lr 0.004"];
-    said(
-        "The same for a model seven times as large",
-        "small.jsonl",
-        low,
-        ["steps of small", "above data-parallel, %"],
-        small,
-        [LOSS, BY_SEED],
-    );
     let parts = rows("fragments", &["1", "2", "4", "8", "12", "24"], "8");
     said("Fragments", "fragments.jsonl", &[""], ["P", "above P = 8, %"], parts, [LOSS, BY_SEED]);
+    let sides =
+        [("data-parallel, a batch of 32 windows", "data-parallel"), ("the same with Lookahead", "lookahead")];
+    let sides = sides.map(|(word, side)| (word.into(), "side decoupled".into(), format!("side {side}")));
     said("Prose", "prose.jsonl", RATES, ["", "four learners above it"], sides.into(), [None, BY_SEED]);
+}
+
+/// Goal: the same of what grows with the length of runs.
+#[test]
+fn the_tables_of_steps_are_what_their_runs_say() {
+    let page = page();
+    let said = |heading, file, choices, name, gap, rows, by_seed| {
+        Said { heading, file, choices, columns: [name, gap], rows, others: [LOSS, Some(by_seed)] }
+            .check(&page);
+    };
+    let (bare, ahead) = ("above data-parallel, %", "above it with Lookahead, %");
+    let others = [("data-parallel", bare, "by seed"), ("lookahead", ahead, "by seed of Lookahead")];
+    for (side, gap, by_seed) in others {
+        let long = steps(&["366", "732", "2,928"], side);
+        said("Steps", "steps.jsonl", RATES, "steps", gap, long, by_seed);
+        let ends: [(&str, &[&str]); 2] = [("0.1", RATES), ("0.02", &[", lr 0.008, lr-min-ratio 0.02"])];
+        for (end, choices) in ends {
+            let [(_, ours, base)] = <[_; 1]>::try_from(steps(&["2,928"], side)).unwrap();
+            let row = vec![(end.to_owned(), ours, base)];
+            said("Where the rate ends", "steps.jsonl", choices, "ends at", gap, row, by_seed);
+        }
+    }
+    let (low, small): (&[&str], _) = (&[", lr 0.002", ", lr 0.004"], steps(&["366", "732"], "data-parallel"));
+    let heading = "The same for a model seven times as large";
+    said(heading, "small.jsonl", low, "steps of small", bare, small, "by seed");
 }
