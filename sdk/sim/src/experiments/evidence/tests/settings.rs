@@ -113,6 +113,7 @@ fn steps(words: &[&str], side: &str) -> Vec<(String, String, String)> {
 }
 
 const RATES: &[&str] = &[", lr 0.004", ", lr 0.008"];
+const LOW_END: &[&str] = &[", lr 0.004, lr-min-ratio 0.02", ", lr 0.008, lr-min-ratio 0.02"];
 const LOSS: Option<&str> = Some("loss");
 const BY_SEED: Option<&str> = Some("by seed");
 
@@ -159,7 +160,7 @@ fn the_tables_of_steps_are_what_their_runs_say() {
     for (side, gap, by_seed) in others {
         let long = steps(&["366", "732", "2,928"], side);
         said("Steps", "steps.jsonl", RATES, "steps", gap, long, by_seed);
-        let ends: [(&str, &[&str]); 2] = [("0.1", RATES), ("0.02", &[", lr 0.008, lr-min-ratio 0.02"])];
+        let ends: [(&str, &[&str]); 2] = [("0.1", RATES), ("0.02", LOW_END)];
         for (end, choices) in ends {
             let [(_, ours, base)] = <[_; 1]>::try_from(steps(&["2,928"], side)).unwrap();
             let row = vec![(end.to_owned(), ours, base)];
