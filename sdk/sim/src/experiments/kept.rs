@@ -31,7 +31,7 @@ impl<M: Keyed> Kept<M> {
     ///
     /// # Errors
     /// - `Disk`: it cannot be read or written.
-    /// - `Refused`: a line is no run, or another program keeps its runs there.
+    /// - `Refused`: it is no file, or none of text, a line is no run, or another program keeps its runs there.
     pub fn open(path: Option<&Path>) -> Result<Self, SimulateError> {
         let Some(path) = path else { return Ok(Self { made: BTreeMap::new(), file: None }) };
         let disk = |what| move |source| SimulateError::Disk { what, path: path.to_owned(), source };
