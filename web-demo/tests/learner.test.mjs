@@ -133,7 +133,8 @@ test("of two tabs of one browser one trains, and the other takes over", async ()
   assert.equal((await learner("twins")).length, 1, "they are one learner");
   const [{ tokensMerged }] = await learner("twins");
   await first.page.close();
-  await until("the second to train", async () => /^Training/.test(await sentence(second.page)));
+  const told = () => sentence(second.page);
+  await until("the second to train", async () => /^Training/.test(await told()), told);
   await merged("twins", tokensMerged);
   await context.close();
 });
