@@ -270,7 +270,7 @@ pub struct Progress {
     pub leases: Vec<(LeaseId, u32)>,
     /// Steps of this process since it first joined this run, or began it afresh.
     pub steps: u64,
-    /// Tokens of as long.
+    /// Tokens of these steps.
     pub tokens: u64,
     /// Mean time of a step of those since the last report that was of any, in milliseconds; 0 before the first. A step
     /// that no tokens came of counts with the next one that some came of.

@@ -40,7 +40,7 @@ fn best(runs: &[Made], row: &str, choices: &[&str]) -> Losses {
     made.into_iter().map(|made| (made.seed, made.test.unwrap())).collect()
 }
 
-/// Whether `cell` says `value`, to as many decimals as that has in it.
+/// Whether `value` is what is said, to so many decimals.
 fn check(what: &str, said: f64, value: f64, decimals: i32) {
     assert!(
         (said - value).abs() <= 0.501 * 10_f64.powi(-decimals),
@@ -75,8 +75,7 @@ impl Said {
                 numbers(cell)
             };
             let [ours, base] = [ours, base].map(|row| best(&runs, row, self.choices));
-            let gaps: Vec<f64> =
-                ours.iter().filter_map(|(seed, loss)| Some(percent_above(*loss, *base.get(seed)?))).collect();
+            let gaps: Vec<f64> = ours.iter().map(|(seed, loss)| percent_above(*loss, base[seed])).collect();
             let figures = said(gap);
             check(&what, figures[0], mean(gaps.iter().copied()), 2);
             // A row beside itself has none.
