@@ -28,3 +28,16 @@ fn main() -> ExitCode {
 fn say(mut to: impl Write, line: &str) {
     let _ = writeln!(to, "{line}");
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: runs go on where a log is full or nobody reads it.
+    #[test]
+    fn what_takes_no_more_is_no_reason_to_stop() {
+        let mut full = [0; 3];
+        say(&mut full[..], "1 of 4");
+        assert_eq!(&full, b"1 o");
+    }
+}

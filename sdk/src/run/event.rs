@@ -113,7 +113,7 @@ pub struct Report {
     pub updates_refused: u64,
     /// Merged tokens of the whole run that count for its schedule, as last heard.
     pub clock_tokens: u64,
-    /// Mean loss of the steps since the last report, in nats per token; none without a step.
+    /// Mean loss of the tokens since the last report, in nats per token; none without any.
     pub loss: Option<f32>,
     /// Learning rate of the last step.
     pub learning_rate: f32,

@@ -29,7 +29,7 @@ pub(super) struct Meter {
     pub(super) tokens: u64,
     pub(super) step_us: u64,
     loss_sum: f64,
-    loss_count: u32,
+    loss_tokens: u64,
     /// When steps ended and the tokens of each, in microseconds.
     recent: VecDeque<(u64, u64)>,
     first_step_us: Option<u64>,
@@ -96,16 +96,19 @@ impl Meter {
         self.steps += 1;
         self.tokens += tokens;
         self.step_us = step_us;
-        self.loss_sum += f64::from(loss);
-        self.loss_count += 1;
+        // A step of no tokens says the loss of the one before again.
+        if tokens > 0 {
+            self.loss_sum += f64::from(loss) * tokens as f64;
+            self.loss_tokens += tokens;
+        }
         self.recent.push_back((now_us, tokens));
         self.forget(now_us);
     }
 
-    /// Mean loss since the last call, none without a step.
+    /// Mean loss of the tokens since the last call, none without any.
     pub(super) fn take_loss(&mut self) -> Option<f32> {
-        let mean = (self.loss_count > 0).then(|| (self.loss_sum / f64::from(self.loss_count)) as f32);
-        (self.loss_sum, self.loss_count) = (0.0, 0);
+        let mean = (self.loss_tokens > 0).then(|| (self.loss_sum / self.loss_tokens as f64) as f32);
+        (self.loss_sum, self.loss_tokens) = (0.0, 0);
         mean
     }
 
@@ -160,5 +163,16 @@ mod tests {
         meter.spend(Spent::Other, 500);
         assert!((meter.sync_ratio() - 0.02).abs() < 1e-12);
         assert_eq!((meter.take_loss(), meter.take_loss()), (Some(0.5), None));
+    }
+
+    #[test]
+    fn a_loss_counts_as_often_as_it_was_of_a_token() {
+        let mut meter = Meter::default();
+        for (tokens, loss) in [(64, 3.0), (0, 3.0), (192, 2.0)] {
+            meter.step(1_000, 1_000, tokens, loss);
+        }
+        assert_eq!(meter.take_loss(), Some(2.25));
+        meter.step(1_000, 1_000, 0, 2.0);
+        assert_eq!(meter.take_loss(), None);
     }
 }

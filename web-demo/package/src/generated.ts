@@ -70,7 +70,7 @@ export type Report = {
   updatesRefused: number,
   /** Merged tokens of the whole run that count for its schedule, as last heard. */
   clockTokens: number,
-  /** Mean loss of the steps since the last report, in nats per token; none without a step. */
+  /** Mean loss of the tokens since the last report, in nats per token; none without any. */
   loss: number | null,
   /** Learning rate of the last step. */
   learningRate: number,
