@@ -11,7 +11,7 @@ pub const GAPS: &str = "learners-gap";
 pub fn all() -> Vec<Picture> {
     vec![
         gaps(),
-        pair("experts", "A mixture of four experts", "EXPERTS.md", "Experts"),
+        pair("experts", "A mixture of four experts", "EXPERTS.md", "Three hundred thousand tokens"),
         pair("pictures", "Captions and pictures in one stream", "PICTURES.md", "Pictures beside words"),
         codes(),
         turns(),
@@ -170,15 +170,17 @@ fn joining() -> Picture {
 }
 
 fn steps() -> Picture {
-    let of = |name, colour, y| setting(name, colour, "Steps", "steps", y);
+    let bare = "above data-parallel, %";
+    let larger = "The same for a model seven times as large";
     Picture {
         name: "steps",
         title: "Four learners beside data-parallel training, each at its best rate",
         x: ("steps of each learner", Scale::Log),
         y: ("test loss above, %", Scale::Linear),
         lines: vec![
-            of("above data-parallel", 0, "above data-parallel, %"),
-            of("above it with Lookahead", 1, "above it with Lookahead, %"),
+            setting("above data-parallel", 0, "Steps", "steps", bare),
+            setting("above it with Lookahead", 1, "Steps", "steps", "above it with Lookahead, %"),
+            setting("0.8 M, data-parallel", 2, larger, "steps of small", bare),
         ],
     }
 }

@@ -112,6 +112,12 @@ fn steps(words: &[&str], side: &str) -> Vec<(String, String, String)> {
 }
 
 const RATES: &[&str] = &[", lr 0.004", ", lr 0.008"];
+const BOTH_ENDS: &[&str] = &[
+    ", lr 0.004, lr-min-ratio 0.1",
+    ", lr 0.008, lr-min-ratio 0.1",
+    ", lr 0.004, lr-min-ratio 0.02",
+    ", lr 0.008, lr-min-ratio 0.02",
+];
 const LOW_END: &[&str] = &[", lr 0.004, lr-min-ratio 0.02", ", lr 0.008, lr-min-ratio 0.02"];
 const LOSS: Option<&str> = Some("loss");
 const BY_SEED: Option<&str> = Some("by seed");
@@ -143,7 +149,12 @@ fn the_tables_of_settings_are_what_their_runs_say() {
     let sides =
         [("data-parallel, a batch of 32 windows", "data-parallel"), ("the same with Lookahead", "lookahead")];
     let sides = sides.map(|(word, side)| (word.into(), "side decoupled".into(), format!("side {side}")));
-    said("Prose", "prose.jsonl", RATES, ["", "four learners above it"], sides.into(), [None, BY_SEED]);
+    let columns = ["", "four learners above it"];
+    let bare = sides[..1].to_vec();
+    said("Experts", "experts.jsonl", RATES, columns, bare.clone(), [None, BY_SEED]);
+    said("Pictures", "pictures.jsonl", RATES, columns, bare, [None, BY_SEED]);
+    said("The grammar", "grammar.jsonl", BOTH_ENDS, columns, sides.clone().into(), [None, BY_SEED]);
+    said("Prose", "prose.jsonl", RATES, columns, sides.into(), [None, BY_SEED]);
 }
 
 /// Goal: the same of what grows with the length of runs.
@@ -159,14 +170,20 @@ fn the_tables_of_steps_are_what_their_runs_say() {
     for (side, gap, by_seed) in others {
         let long = steps(&["366", "732", "2,928"], side);
         said("Steps", "steps.jsonl", RATES, "steps", gap, long, by_seed);
-        let ends: [(&str, &[&str]); 2] = [("0.1", RATES), ("0.02", LOW_END)];
-        for (end, choices) in ends {
+        let ends: [(&str, &[&str], &[&str]); 2] = [
+            ("0.1", RATES, &[", lr 0.008, lr-min-ratio 0.1"]),
+            ("0.02", LOW_END, &[", lr 0.008, lr-min-ratio 0.02"]),
+        ];
+        for (end, choices, of_code) in ends {
             let [(_, ours, base)] = <[_; 1]>::try_from(steps(&["2,928"], side)).unwrap();
             let row = vec![(end.to_owned(), ours, base)];
             said("Where the rate ends", "steps.jsonl", choices, "ends at", gap, row, by_seed);
+            let row = vec![(end.to_owned(), "side decoupled".to_owned(), format!("side {side}"))];
+            said("On program code", "code.jsonl", of_code, "ends at", gap, row, by_seed);
         }
     }
-    let (low, small): (&[&str], _) = (&[", lr 0.002", ", lr 0.004"], steps(&["366", "732"], "data-parallel"));
+    let low = &[", lr 0.002", ", lr 0.004"];
+    let small = steps(&["366", "732", "1,464"], "data-parallel");
     let heading = "The same for a model seven times as large";
     said(heading, "small.jsonl", low, "steps of small", bare, small, "by seed");
 }
