@@ -112,6 +112,13 @@ fn steps(words: &[&str], side: &str) -> Vec<(String, String, String)> {
 }
 
 const RATES: &[&str] = &[", lr 0.004", ", lr 0.008"];
+/// Rows of both baselines, each with so many windows in a batch, of `ours` beside them.
+fn beside(windows: u32, ours: &str) -> Vec<(String, String, String)> {
+    let bare = format!("data-parallel, a batch of {windows} windows");
+    let names = [(bare, "data-parallel"), ("the same with Lookahead".to_owned(), "lookahead")];
+    names.map(|(name, side)| (name, ours.to_owned(), format!("side {side}"))).into()
+}
+
 const BOTH_ENDS: &[&str] = &[
     ", lr 0.004, lr-min-ratio 0.1",
     ", lr 0.008, lr-min-ratio 0.1",
@@ -146,15 +153,26 @@ fn the_tables_of_settings_are_what_their_runs_say() {
     said("Steps of a turn", "turns.jsonl", momenta, ["H", "above H = 24, %"], turns, [LOSS, BY_SEED]);
     let parts = rows("fragments", &["1", "2", "4", "8", "12", "24"], "8");
     said("Fragments", "fragments.jsonl", &[""], ["P", "above P = 8, %"], parts, [LOSS, BY_SEED]);
-    let sides =
-        [("data-parallel, a batch of 32 windows", "data-parallel"), ("the same with Lookahead", "lookahead")];
-    let sides = sides.map(|(word, side)| (word.into(), "side decoupled".into(), format!("side {side}")));
-    let columns = ["", "four learners above it"];
-    let bare = sides[..1].to_vec();
-    said("Experts", "experts.jsonl", RATES, columns, bare.clone(), [None, BY_SEED]);
-    said("Pictures", "pictures.jsonl", RATES, columns, bare, [None, BY_SEED]);
-    said("The grammar", "grammar.jsonl", BOTH_ENDS, columns, sides.clone().into(), [None, BY_SEED]);
-    said("Prose", "prose.jsonl", RATES, columns, sides.into(), [None, BY_SEED]);
+}
+
+/// Goal: the same of learners beside both baselines, on each kind of text and of model.
+#[test]
+fn the_tables_of_texts_and_models_are_what_their_runs_say() {
+    let page = page();
+    let said = |heading, file, choices, gap, rows| {
+        let others = [None, BY_SEED];
+        Said { heading, file, choices, columns: ["", gap], rows, others }.check(&page);
+    };
+    let (gap, both) = ("four learners above it", beside(32, "side decoupled"));
+    let bare = both[..1].to_vec();
+    said("Prose", "prose.jsonl", RATES, gap, both.clone());
+    said("The grammar", "grammar.jsonl", BOTH_ENDS, gap, both);
+    said("Experts", "experts.jsonl", RATES, gap, bare.clone());
+    said("Pictures", "pictures.jsonl", RATES, gap, bare);
+    let (gap, fresh) = ("eight learners above it", beside(64, "side decoupled"));
+    said("Program code, fresh seeds", "code-fresh.jsonl", &[""], gap, fresh);
+    let plays = beside(64, "side decoupled, sync-every 24");
+    said("Eight learners on plays", "eight-end.jsonl", RATES, gap, plays);
 }
 
 /// Goal: the same of what grows with the length of runs.
