@@ -57,8 +57,8 @@ struct Said {
     columns: [&'static str; 2],
     /// What it calls a row, and the runs of that row and of the one beside it.
     rows: Vec<(String, String, String)>,
-    /// The columns with the loss, and with the gap of each seed.
-    others: [Option<&'static str>; 2],
+    /// The columns with the loss, with the gap of each seed, and with the loss of the row beside.
+    others: [Option<&'static str>; 3],
 }
 
 impl Said {
@@ -91,6 +91,9 @@ impl Said {
             if let Some(column) = self.others[0] {
                 check(&what, said(column)[0], mean(ours.values().copied()), 3);
             }
+            if let Some(column) = self.others[2] {
+                check(&what, said(column)[0], mean(base.values().copied()), 3);
+            }
         }
     }
 }
@@ -111,7 +114,6 @@ fn steps(words: &[&str], side: &str) -> Vec<(String, String, String)> {
     words.iter().map(row).collect()
 }
 
-const RATES: &[&str] = &[", lr 0.004", ", lr 0.008"];
 /// Rows of both baselines, each with so many windows in a batch, of `ours` beside them.
 fn beside(windows: u32, ours: &str) -> Vec<(String, String, String)> {
     let bare = format!("data-parallel, a batch of {windows} windows");
@@ -119,6 +121,7 @@ fn beside(windows: u32, ours: &str) -> Vec<(String, String, String)> {
     names.map(|(name, side)| (name, ours.to_owned(), format!("side {side}"))).into()
 }
 
+const RATES: &[&str] = &[", lr 0.004", ", lr 0.008"];
 const BOTH_ENDS: &[&str] = &[
     ", lr 0.004, lr-min-ratio 0.1",
     ", lr 0.008, lr-min-ratio 0.1",
@@ -137,7 +140,8 @@ fn page() -> String {
 #[test]
 fn the_tables_of_settings_are_what_their_runs_say() {
     let page = page();
-    let said = |heading, file, choices, columns, rows, others| {
+    let said = |heading, file, choices, columns, rows, [loss, by_seed]: [_; 2]| {
+        let others = [loss, by_seed, None];
         Said { heading, file, choices, columns, rows, others }.check(&page);
     };
     let kills = [("never", 0), ("300", 300_000), ("60", 60_000), ("20", 20_000)];
@@ -160,7 +164,7 @@ fn the_tables_of_settings_are_what_their_runs_say() {
 fn the_tables_of_texts_and_models_are_what_their_runs_say() {
     let page = page();
     let said = |heading, file, choices, gap, rows| {
-        let others = [None, BY_SEED];
+        let others = [None, BY_SEED, LOSS];
         Said { heading, file, choices, columns: ["", gap], rows, others }.check(&page);
     };
     let (gap, both) = ("four learners above it", beside(32, "side decoupled"));
@@ -179,15 +183,18 @@ fn the_tables_of_texts_and_models_are_what_their_runs_say() {
 #[test]
 fn the_tables_of_steps_are_what_their_runs_say() {
     let page = page();
-    let said = |heading, file, choices, name, gap, rows, by_seed| {
-        Said { heading, file, choices, columns: [name, gap], rows, others: [LOSS, Some(by_seed)] }
+    let said = |heading, file, choices, name, gap, rows, [by_seed, base]: [_; 2]| {
+        Said { heading, file, choices, columns: [name, gap], rows, others: [LOSS, by_seed, base] }
             .check(&page);
     };
     let (bare, ahead) = ("above data-parallel, %", "above it with Lookahead, %");
-    let others = [("data-parallel", bare, "by seed"), ("lookahead", ahead, "by seed of Lookahead")];
-    for (side, gap, by_seed) in others {
+    let others = [
+        ("data-parallel", bare, [BY_SEED, Some("data-parallel")]),
+        ("lookahead", ahead, [Some("by seed of Lookahead"), Some("Lookahead")]),
+    ];
+    for (side, gap, also) in others {
         let long = steps(&["366", "732", "2,928"], side);
-        said("Steps", "steps.jsonl", RATES, "steps", gap, long, by_seed);
+        said("Steps", "steps.jsonl", RATES, "steps", gap, long, also);
         let ends: [(&str, &[&str], &[&str]); 2] = [
             ("0.1", RATES, &[", lr 0.008, lr-min-ratio 0.1"]),
             ("0.02", LOW_END, &[", lr 0.008, lr-min-ratio 0.02"]),
@@ -195,13 +202,13 @@ fn the_tables_of_steps_are_what_their_runs_say() {
         for (end, choices, of_code) in ends {
             let [(_, ours, base)] = <[_; 1]>::try_from(steps(&["2,928"], side)).unwrap();
             let row = vec![(end.to_owned(), ours, base)];
-            said("Where the rate ends", "steps.jsonl", choices, "ends at", gap, row, by_seed);
+            said("Where the rate ends", "steps.jsonl", choices, "ends at", gap, row, also);
             let row = vec![(end.to_owned(), "side decoupled".to_owned(), format!("side {side}"))];
-            said("On program code", "code.jsonl", of_code, "ends at", gap, row, by_seed);
+            said("On program code", "code.jsonl", of_code, "ends at", gap, row, also);
         }
     }
     let low = &[", lr 0.002", ", lr 0.004"];
     let small = steps(&["366", "732", "1,464"], "data-parallel");
     let heading = "The same for a model seven times as large";
-    said(heading, "small.jsonl", low, "steps of small", bare, small, "by seed");
+    said(heading, "small.jsonl", low, "steps of small", bare, small, [BY_SEED, Some("data-parallel")]);
 }
