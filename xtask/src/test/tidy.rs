@@ -8,7 +8,7 @@ use std::{
 use super::{arrows, commands, documents, limits, words};
 
 /// Lines a Rust file may have.
-const LINES_MAX: usize = 400;
+const LINES_MAX: usize = 800;
 
 /// Columns a line of code may have.
 const COLUMNS_MAX: usize = 120;
