@@ -1,6 +1,7 @@
 //! Flag over environment over file over default.
 
 use std::ffi::OsString;
+use std::num::{IntErrorKind, ParseIntError};
 use std::path::{Path, PathBuf};
 
 use clap::error::{ContextKind, ErrorKind};
@@ -98,9 +99,9 @@ pub fn parse_over<P: Program>(
     arguments: impl IntoIterator<Item = OsString>,
     below: impl FnOnce(&Given<P>) -> Option<PathBuf>,
 ) -> Result<Given<P>, CliError> {
-    let mut arguments: Vec<OsString> = arguments.into_iter().collect();
+    let mut arguments = with_negatives(arguments);
     let command = command::<P>();
-    let usage = |error| CliError::Usage(Box::new(error));
+    let usage = |error| CliError::Usage(Box::new(in_range(error)));
     let mut matches = command.clone().try_get_matches_from(&arguments).map_err(usage)?;
     let named = matches.subcommand().and_then(|(_, verb)| verb.try_get_one::<PathBuf>(CONFIG).ok().flatten());
     if let Some(file) = named.cloned() {
@@ -115,6 +116,52 @@ pub fn parse_over<P: Program>(
         None => Ok(given),
         Some(file) => read(over(&command, &mut arguments, *given.sources.0, &file)?),
     }
+}
+
+/// Joins a value that begins like a negative number with the flag before it, as `--lr=-1`: `clap` would take it for an
+/// unknown flag, and the setting's own check, which names the range, would never see it.
+fn with_negatives(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let is_negative = |word: &str| {
+        word.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit() || c == '.'))
+    };
+    let mut words: Vec<OsString> = Vec::new();
+    let mut are_flags_over = false;
+    for word in arguments {
+        let is_flag = |word: &&mut OsString| {
+            let text = word.to_string_lossy();
+            text.len() > 2 && text.starts_with("--") && !text.contains('=')
+        };
+        match words.last_mut().filter(is_flag) {
+            Some(flag) if !are_flags_over && word.to_str().is_some_and(is_negative) => {
+                flag.push("=");
+                flag.push(word);
+            }
+            _ => {
+                are_flags_over |= word == "--";
+                words.push(word);
+            }
+        }
+    }
+    words
+}
+
+/// Returns `error`, or if it is about a negative number where there can be none, one that says so.
+fn in_range(error: clap::Error) -> clap::Error {
+    match negative(&error) {
+        Some(why) => clap::Error::raw(ErrorKind::ValueValidation, why + "\n"),
+        None => error,
+    }
+}
+
+/// What is wrong with a negative number that was given for a setting that takes none, if `error` is about one.
+fn negative(error: &clap::Error) -> Option<String> {
+    let source = std::error::Error::source(error)?;
+    let is_no_digit = source.downcast_ref::<ParseIntError>()?.kind() == &IntErrorKind::InvalidDigit;
+    let said = |kind| error.get(kind).map(ToString::to_string);
+    let (arg, value) = (said(ContextKind::InvalidArg)?, said(ContextKind::InvalidValue)?);
+    let is_negative = is_no_digit && value.parse::<f64>().is_ok_and(|value| value < 0.0);
+    let flag = arg.split(' ').next().unwrap_or_default();
+    is_negative.then(|| format!("{flag} {value} is out of range: give a whole number that is not negative"))
 }
 
 /// What `arguments`, which were `found`, give over what is in `file`; its settings are put among them.
@@ -175,6 +222,9 @@ fn sentence(error: &clap::Error) -> String {
     let said = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
     let (arg, value) = (said(ContextKind::InvalidArg), said(ContextKind::InvalidValue));
     let source = std::error::Error::source(error).map(ToString::to_string);
+    if let Some(why) = negative(error) {
+        return why;
+    }
     match error.kind() {
         ErrorKind::ArgumentConflict => {
             format!("the argument '{arg}' cannot be used with '{}'", said(ContextKind::PriorArg))
@@ -220,6 +270,8 @@ mod tests {
         config: Option<PathBuf>,
         #[arg(long = "speed", default_value_t = 3)]
         speed_kmh: u32,
+        #[arg(long, default_value_t = 1)]
+        laps: u64,
         #[arg(long, conflicts_with = "loud")]
         quiet: bool,
         #[arg(long)]
@@ -322,6 +374,34 @@ mod tests {
         );
         let Verb::Go(go) = given.cli.verb else { panic!("{:?}", given.cli.verb) };
         assert_eq!((go.speed_kmh, go.loud, go.quiet, go.with), (5, true, false, vec!["a".to_owned()]));
+    }
+
+    #[test]
+    fn a_negative_number_meets_the_check_of_its_setting() {
+        let said = |words: &[&str]| match parse_words(words) {
+            Err(CliError::Usage(error)) => error.to_string(),
+            other => panic!("{words:?}: {other:?}"),
+        };
+        let check = |words: &[&str], part: &str| {
+            let error = said(words);
+            assert!(error.contains(part), "{words:?}: {error}");
+        };
+        check(&["go", "--speed", "-1"], "-1 is not in 0..");
+        check(&["go", "--speed=-1e9"], "--speed -1e9 is out of range");
+        check(&["go", "--laps", "-7"], "--laps -7 is out of range: give a whole number that is not negative");
+        check(&["go", "--quiet", "-7"], "'--quiet'");
+        let kept = |words: &[&str]| {
+            let words = with_negatives(words.iter().map(OsString::from));
+            words.iter().map(|word| word.to_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(kept(&["--for", "-5m", "-q", "-.5"]), ["--for=-5m", "-q", "-.5"]);
+        assert_eq!(kept(&["--a=1", "-5", "--", "--b", "-5"]), ["--a=1", "-5", "--", "--b", "-5"]);
+        match with_file("laps = -7", &[]) {
+            Err(CliError::File(error, _)) => {
+                assert!(error.to_string().contains("--laps -7 is out"), "{error}")
+            }
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //! | `layers` | flag over environment over file over default |
 //! | `file` | a TOML file whose keys are flags |
 //! | `program` | exit codes, and the sentence that a program ends with |
-//! | `units` | durations and sizes as people write them |
+//! | `units` | durations, sizes and counts of tokens as people write them |
 //! | `range` | settings that are out of range |
 //! | `experts` | a mixture of experts |
 //! | `method` | the settings of the method itself |
@@ -31,4 +31,4 @@ pub use layers::{CliError, Given, Sources, command, defaults, from_toml, parse, 
 pub use method::{MethodArgs, as_written, one_of};
 pub use program::{Program, fail};
 pub use range::{SettingError, range, within};
-pub use units::{Bytes, Span, UnitError, some_time};
+pub use units::{Bytes, Span, UnitError, some_time, some_tokens, tokens};

@@ -1,6 +1,7 @@
-//! Durations and sizes as people write them.
+//! Durations, sizes and counts of tokens as people write them.
 
 use std::fmt;
+use std::num::NonZeroU32;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -36,6 +37,12 @@ pub enum UnitError {
     /// There is no number, or none that a size can have.
     #[error("{text:?} is no number of bytes: write e.g. 8MiB")]
     Size {
+        /// The whole text.
+        text: String,
+    },
+    /// The text is no whole number from 0 on, or one that is too large.
+    #[error("{text:?} is no number of tokens: write e.g. 5000, 10_000, 20k, 10M, 1.5B or 1e7")]
+    Tokens {
         /// The whole text.
         text: String,
     },
@@ -139,6 +146,57 @@ impl Serialize for Bytes {
     }
 }
 
+/// Reads a count of tokens written as `5000`, `10_000`, `20k`, `10M`, `1.5B`, `2T` or `1e7`, as a value parser for
+/// `clap`.
+///
+/// # Errors
+/// [`UnitError::Tokens`]: it is no whole number from 0 on, or more than a `T` holds.
+pub fn tokens<T: TryFrom<u64>>(text: &str) -> Result<T, UnitError> {
+    let count = whole(text.trim()).and_then(|count| T::try_from(count).ok());
+    count.ok_or_else(|| UnitError::Tokens { text: text.to_owned() })
+}
+
+/// Reads a count of one token or more, as a value parser for `clap`.
+///
+/// # Errors
+/// [`UnitError::Tokens`]: it is no such count.
+pub fn some_tokens(text: &str) -> Result<NonZeroU32, UnitError> {
+    NonZeroU32::new(tokens(text)?).ok_or_else(|| UnitError::Tokens { text: text.to_owned() })
+}
+
+/// Powers of ten of the letters behind a count.
+const COUNT_UNITS: [(char, i32); 5] = [('k', 3), ('K', 3), ('M', 6), ('B', 9), ('T', 12)];
+
+/// Returns the whole number that a decimal with underscores, an exponent and a unit stands for. Integer arithmetic, so
+/// that every digit counts.
+fn whole(text: &str) -> Option<u64> {
+    let found = COUNT_UNITS.iter().find_map(|(unit, power)| Some((text.strip_suffix(*unit)?, *power)));
+    let (number, mut power) = found.unwrap_or((text, 0));
+    let mut number = number;
+    if let Some((mantissa, exponent)) = number.split_once(['e', 'E']) {
+        power = power.checked_add(exponent.parse().ok()?)?;
+        number = mantissa;
+    }
+    let (before, after) = number.split_once('.').unwrap_or((number, ""));
+    let after = after.replace('_', "");
+    let after = after.trim_end_matches('0');
+    let digits = before.replace('_', "") + after;
+    if !number.starts_with(|c: char| c.is_ascii_digit())
+        || !digits.bytes().all(|digit| digit.is_ascii_digit())
+    {
+        return None;
+    }
+    let value: u64 = digits.parse().ok()?;
+    let power = power.checked_sub(i32::try_from(after.len()).ok()?)?;
+    let factor = 10_u64.checked_pow(power.unsigned_abs());
+    match (value, factor) {
+        (0, _) => Some(0),
+        (_, Some(factor)) if power >= 0 => value.checked_mul(factor),
+        (_, Some(factor)) => value.is_multiple_of(factor).then_some(value / factor),
+        (_, None) => None,
+    }
+}
+
 /// The number and the unit of `text`, which begins at the first letter.
 fn split_unit(text: &str) -> (&str, &str) {
     let text = text.trim();
@@ -186,5 +244,55 @@ mod tests {
         for bad in ["", "MiB", "1TB", "-1kB", "inf"] {
             assert!(bad.parse::<Bytes>().is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn reads_counts_of_tokens() {
+        for (text, count) in [
+            ("0", 0),
+            ("5000", 5_000),
+            ("10_000_000", 10_000_000),
+            ("20k", 20_000),
+            ("20K", 20_000),
+            ("10M", 10_000_000),
+            (" 1.5B ", 1_500_000_000),
+            ("2T", 2_000_000_000_000),
+            ("1e7", 10_000_000),
+            ("2.5E3", 2_500),
+            ("1500e-2", 15),
+            ("10000000.0", 10_000_000),
+            ("1.1M", 1_100_000),
+            ("18446744073709551615", u64::MAX),
+        ] {
+            assert_eq!(tokens(text), Ok(count), "{text}");
+        }
+        let bad = [
+            "",
+            "M",
+            "_",
+            ".5M",
+            "-1",
+            "-1M",
+            "+1",
+            "1.5",
+            "0.0001k",
+            "10m",
+            "10 MB",
+            "1e",
+            "1e99",
+            "1e-99",
+            "e7",
+            "1.2.3",
+            "NaN",
+            "inf",
+            "20000000T",
+            "18446744073709551616",
+            "1e99999999999",
+        ];
+        for text in bad {
+            assert_eq!(tokens::<u64>(text), Err(UnitError::Tokens { text: text.to_owned() }), "{text}");
+        }
+        assert!(tokens::<u32>("5B").is_err() && some_tokens("0").is_err());
+        assert_eq!(some_tokens("1k").map(NonZeroU32::get), Ok(1_000));
     }
 }

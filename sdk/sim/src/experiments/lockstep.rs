@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use archipelago_cli::{one_of, within};
+use archipelago_cli::{one_of, tokens, within};
 use archipelago_core::diloco::MergeRule;
 use archipelago_sim::lab::{LabError, Outcome, Recipe};
 use serde::Serialize;
@@ -21,7 +21,7 @@ pub struct LockstepArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 8)]
     pub learners: u32,
     /// Tokens of all learners together
-    #[arg(long, value_name = "COUNT", default_value_t = 3_000_000)]
+    #[arg(long, value_name = "COUNT", default_value_t = 3_000_000, value_parser = tokens::<u64>)]
     pub tokens: u64,
     /// H, steps between two merges
     #[arg(long, value_name = "COUNTS", value_delimiter = ',', default_values_t = [1, 6, 12, 24, 48])]

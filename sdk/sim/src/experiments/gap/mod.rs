@@ -10,7 +10,7 @@ mod key;
 mod plan;
 mod tell;
 
-use archipelago_cli::within;
+use archipelago_cli::{tokens, within};
 use serde::Serialize;
 
 use super::engine::EngineArgs;
@@ -38,7 +38,7 @@ pub struct GapArgs {
     #[arg(long, value_name = "COUNTS", value_delimiter = ',', default_values_t = [1, 2, 4, 8])]
     pub learners: Vec<u32>,
     /// Tokens of all learners together
-    #[arg(long, value_name = "COUNT", default_value_t = 3_000_000)]
+    #[arg(long, value_name = "COUNT", default_value_t = 3_000_000, value_parser = tokens::<u64>)]
     pub tokens: u64,
     /// Inner learning rates to choose from, each times --lr
     #[arg(long, value_name = "FACTORS", value_delimiter = ',', default_values_t = [0.25, 0.5, 1.0, 2.0])]

@@ -3,7 +3,7 @@
 mod course;
 mod plan;
 
-use archipelago_cli::within;
+use archipelago_cli::{tokens, within};
 use serde::Serialize;
 
 use super::training::{LEARNERS_MAX, STEPS_MAX, TrainingArgs};
@@ -49,7 +49,7 @@ pub struct LearnersArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 732)]
     pub steps: u64,
     /// Tokens of all learners together, where those are equal
-    #[arg(long, value_name = "COUNT", default_value_t = 3_000_000)]
+    #[arg(long, value_name = "COUNT", default_value_t = 3_000_000, value_parser = tokens::<u64>)]
     pub tokens: u64,
     /// Thin link of each learner, each way (kbit/s)
     #[arg(long, value_name = "KBIT", default_value_t = 250)]
