@@ -1,15 +1,14 @@
 //! What the server says first: where it listens, and for a class how to join.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use archipelago_core::wire::Invite;
-use archipelago_core::wire::http::SOCKET;
 use serde::Serialize;
 
 use crate::config::ServeConfig;
-use crate::links::{Links, code, fragment};
+use crate::links::{Links, code, fragment, socket};
 
 /// The first line of `--json`, and as text the first lines without it.
 #[derive(Clone, Debug, Serialize)]
@@ -58,12 +57,9 @@ impl Announcement {
     pub fn new(config: &ServeConfig, address: SocketAddr, invite: Option<&Invite>, coloured: bool) -> Self {
         let links = Links::of(address, config);
         let invite = fragment(invite);
-        // A certificate is for the name that others use, and for no address of this machine.
-        let here = match config.public_url.is_some() && config.tls_cert.is_some() {
-            true => links.best().to_owned(),
-            false => format!("{}://{}/", config.scheme(), from_here(address)),
-        };
+        let here = Links::here(address, config);
         let url = format!("{}{invite}", links.best());
+        let join = socket(&url);
         let classroom = config.classroom.then(|| {
             let pages: Vec<String> = links.pages.iter().map(|page| format!("{page}{invite}")).collect();
             let dashboard = format!("{here}dashboard{invite}");
@@ -77,9 +73,6 @@ impl Announcement {
                 coloured,
             }
         });
-        // The same place in the scheme of sockets: http is ws, https is wss.
-        let join =
-            format!("{}{SOCKET}{invite}", links.best().trim_end_matches('/').replacen("http", "ws", 1));
         Self { event: "listening", address, url, join, here, classroom }
     }
 
@@ -107,12 +100,6 @@ fn words(links: &[String], local_only: bool, dashboard: &str) -> Vec<String> {
     }
     words.push(format!("{:15} {dashboard}", "you watch at"));
     words
-}
-
-/// The address under which this machine reaches itself.
-fn from_here(address: SocketAddr) -> SocketAddr {
-    let ip = if address.ip().is_unspecified() { IpAddr::from(Ipv4Addr::LOCALHOST) } else { address.ip() };
-    SocketAddr::new(ip, address.port())
 }
 
 impl fmt::Display for Announcement {

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
+use archipelago_cli::{key_of, tokens, with_key};
 use archipelago_core::diloco::{Reins, RunId};
 use serde::Serialize;
 
@@ -26,10 +27,13 @@ pub struct Forked {
     pub at: u64,
     /// Tokens merged into its model.
     pub tokens_merged: u64,
+    /// The stop of that run, in tokens, if it was passed by then: the new run has none.
+    pub dropped_stop: Option<u64>,
 }
 
 /// Begins a new run in `args.to` with the model, the outer optimiser's momentum and the books that the run in
-/// `args.folder` had after decision `args.at`. It is neither paused nor complete, and its curves begin anew.
+/// `args.folder` had after decision `args.at`. It is neither paused nor complete,
+/// its curves begin again, and a stop that has passed by then is dropped.
 ///
 /// # Errors
 /// - `NoRun`, `NoSnapshot`: there is no run, or none of its snapshots is whole.
@@ -68,12 +72,24 @@ pub fn fork(args: &ForkArgs) -> Result<Forked, ServerError> {
     }
     // It goes on with the same settings. A run of before kept none.
     let kept = there.dir().join(SETTINGS_FILE);
+    let mut dropped_stop = None;
     if is_there(&kept)? {
         let kept = fs::read_to_string(&kept).map_err(disk("read", &kept))?;
+        let counted = record.ledger.schedule_tokens();
+        dropped_stop = stop_of(&kept).filter(|stop| (1..=counted).contains(stop));
+        let kept = if dropped_stop.is_some() { with_key(&kept, STOP, "0") } else { kept };
         write_private(&here.dir().join(SETTINGS_FILE), &kept)?;
     }
     let (run, tokens_merged) = (RunId::to_string(&record.run), record.ledger.clock_tokens());
     here.save(&Snapshot { seq: 0, record, states, carried: Carried::default() })?;
     here.begin(&manifest, &tokenizer, theta.as_deref())?;
-    Ok(Forked { to: args.to.clone(), run, of: of.to_string(), at: last, tokens_merged })
+    Ok(Forked { to: args.to.clone(), run, of: of.to_string(), at: last, tokens_merged, dropped_stop })
+}
+
+/// The setting that ends a run.
+const STOP: &str = "stop-at-tokens";
+
+/// The stop in the TOML `settings` of a run, in tokens.
+fn stop_of(settings: &str) -> Option<u64> {
+    tokens(&key_of(settings, STOP)?).ok()
 }

@@ -37,6 +37,7 @@
 //! | `status/` | the run as JSON: now, over time, round by round |
 //! | `tape/` | every decision of the core, on the disk before anybody is told |
 //! | `glance/` | a run looked at from a terminal |
+//! | `steer` | the owner's orders about one run from a terminal |
 //! | `store/`, `export`, `sample` | snapshots; the model as a folder, its texts |
 //! | `replay/`, `fork` | a run's merges once more; a new run from the middle of another |
 //! | `backup` | the run's folder once more, while the run goes on |
@@ -78,6 +79,7 @@ mod running;
 mod sample;
 mod secret;
 pub mod status;
+pub mod steer;
 mod store;
 mod tape;
 mod webhook;
@@ -86,9 +88,10 @@ pub mod welcome;
 pub use announce::Announcement;
 pub use backup::{BackedUp, backup};
 pub use config::{
-    AlertArgs, BackupArgs, BanArgs, BanOrder, Cli, ClusterArgs, EventsArgs, ExportArgs, FolderArgs, ForkArgs,
-    InviteArgs, InviteOrder, LoraArgs, OrderArgs, PlaceArgs, ReplayArgs, Role, RunName, RunOrder, RunsArgs,
-    SampleArgs, ServeConfig, TableArgs, TokenArgs, TokenOrder, Verb, Within, hides_names, moved, parse,
+    AlertArgs, BackupArgs, BanArgs, BanOrder, Cli, ClusterArgs, DropArgs, EventsArgs, ExportArgs, FolderArgs,
+    ForkArgs, InviteArgs, InviteOrder, LoraArgs, OrderArgs, PaceArgs, PlaceArgs, ReplayArgs, Role, RunName,
+    RunOrder, RunsArgs, SampleArgs, ServeConfig, SetArgs, SteerArgs, TableArgs, TokenArgs, TokenOrder, Verb,
+    Within, hides_names, moved, parse,
 };
 pub use doctor::{Finding, examine, judge};
 pub use errors::{CertificateError, Exit, ServerError};
@@ -165,7 +168,8 @@ pub async fn serve_and_tell(
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<ServerStatus, ServerError> {
     let entrance = door::open(&config)?;
-    let links = listener.local_addr().ok().map(|address| Links::of(address, &config));
+    let address = listener.local_addr().ok();
+    let links = address.map(|address| Links::of(address, &config));
     let restart = async {
         shutdown.await;
         running::restart()
@@ -179,8 +183,13 @@ pub async fn serve_and_tell(
     let tell_renewal = move |shown| running::certificate(vec![Arc::clone(&told)], shown);
     tokio::spawn(entrance.clone().renew(run.stopping.clone(), tell_renewal));
     let web = tokio::spawn(door::answer(listener, entrance, hosting::single(run.app), run.stopping));
+    let folder = Store::look(&config.dir);
+    if let Some(address) = address {
+        folder.note_address(&Links::here(address, &config));
+    }
     tell();
     let ended = run.work.await;
     web.abort();
+    folder.forget_address();
     ended
 }

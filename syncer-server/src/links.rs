@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 
 use archipelago_core::wire::Invite;
-use archipelago_core::wire::http::INVITE_KEY;
+use archipelago_core::wire::http::{INVITE_KEY, SOCKET};
 use qrcodegen::{QrCode, QrCodeEcc};
 use serde::Serialize;
 
@@ -61,6 +61,17 @@ impl Links {
         Self { pages, local_only }
     }
 
+    /// The server with the settings `config` that listens on `address`, as this machine reaches it; ends with `/`.
+    #[must_use]
+    pub fn here(address: SocketAddr, config: &ServeConfig) -> String {
+        // A certificate is for the name that others use, and for no address of this machine.
+        if let Some(public) = config.public_url.as_ref().filter(|_| config.tls_cert.is_some()) {
+            return format!("{}/", public.trim_end_matches('/'));
+        }
+        let ip = if address.ip().is_unspecified() { IpAddr::from(Ipv4Addr::LOCALHOST) } else { address.ip() };
+        format!("{}://{}/", config.scheme(), SocketAddr::new(ip, address.port()))
+    }
+
     /// The best link to lend a machine.
     #[must_use]
     pub fn best(&self) -> &str {
@@ -107,6 +118,14 @@ pub fn allowed_origins(config: &ServeConfig) -> Result<Vec<String>, ServerError>
 #[must_use]
 pub fn fragment(invite: Option<&Invite>) -> String {
     invite.map_or_else(String::new, |invite| format!("#{INVITE_KEY}{}", invite.expose()))
+}
+
+/// What programs join where `link` is the page to lend a machine, invite included: the same place in the scheme of
+/// sockets, where http is ws and https is wss.
+#[must_use]
+pub fn socket(link: &str) -> String {
+    let (page, invite) = link.split_at(link.find('#').unwrap_or(link.len()));
+    format!("{}{SOCKET}{invite}", page.trim_end_matches('/').replacen("http", "ws", 1))
 }
 
 /// Addresses of this machine from which it would send to [`PLACES`], best first.

@@ -12,7 +12,8 @@ use serde_json::json;
 use syncer_server::{
     Announcement, BackupArgs, Cli, Exit, ExportArgs, ForkArgs, Form, ReplayArgs, Reports, Role, SampleArgs,
     ServeConfig, ServerError, Verb, backup, bind, examine, export, fork, glance, hides_names, host, invite,
-    judge, lead, moved, order, owner_token, parse, replayed, report, runs, sample, serve_and_tell, welcome,
+    judge, lead, moved, order, owner_token, parse, replayed, report, runs, sample, serve_and_tell, steer,
+    welcome,
 };
 use tokio::net::TcpListener;
 use tracing_subscriber::EnvFilter;
@@ -47,6 +48,12 @@ async fn run(cli: Cli) -> Result<(), ServerError> {
         Verb::History(args) => glance::history(&args).map(|text| say(&text)),
         Verb::Learners(args) => glance::learners(&args).map(|text| say(&text)),
         Verb::Events(args) => glance::events(&args).map(|text| say(&text)),
+        Verb::Pause(args) => steer::pause(&args).map(|text| say(&text)),
+        Verb::Resume(args) => steer::resume(&args).map(|text| say(&text)),
+        Verb::Finish(args) => steer::finish(&args).map(|text| say(&text)),
+        Verb::Set(args) => steer::set(&args).map(|text| say(&text)),
+        Verb::Pace(args) => steer::pace(&args).map(|text| say(&text)),
+        Verb::Drop(args) => steer::send_away(&args).map(|text| say(&text)),
         Verb::Export(args) => take_home(&args),
         Verb::Backup(args) => copy(&args),
         Verb::Sample(args) => write(&args),
@@ -62,8 +69,6 @@ async fn run(cli: Cli) -> Result<(), ServerError> {
 
 async fn start(mut config: ServeConfig) -> Result<(), ServerError> {
     log(&config);
-    let settings = serde_json::to_string(&config).expect("plain data");
-    tracing::info!(settings, "effective settings");
     if config.cluster.role == Some(Role::Owner) {
         let json = config.json;
         let tell = move || match json {
@@ -192,13 +197,16 @@ fn begin_again(args: &ForkArgs) -> Result<(), ServerError> {
     match args.json {
         true => say(&serde_json::to_string(&forked).expect("plain data")),
         false => say(&format!(
-            "run {} begins in {} after decision {} of run {}, with {} merged tokens: go on with \
+            "run {} begins in {} after decision {} of run {}, with {} merged tokens{}: go on with \
              `syncer-server serve --dir {}`",
             forked.run,
             forked.to.display(),
             forked.at,
             forked.of,
             forked.tokens_merged,
+            forked.dropped_stop.map_or_else(String::new, |stop| format!(
+                ", and without --stop-at-tokens {stop}, which it has passed"
+            )),
             forked.to.display(),
         )),
     }

@@ -32,7 +32,7 @@ fn bad_input_has_a_sentence_and_a_code() {
 
     let check = |code: i32, arguments: &[&str], part: &str| {
         let (found, out, said) =
-            run(&[&["serve", "--quiet", "--dir", runs, "--listen", "127.0.0.1:0"], arguments].concat());
+            run(&[&["serve", "--dir", runs, "--listen", "127.0.0.1:0"], arguments].concat());
         assert_eq!(out, "", "{arguments:?}: nobody is told to come to a run that is not open");
         assert_eq!(found, code, "{arguments:?}: {said}");
         assert!(said.contains(part), "{arguments:?}: {said}");
@@ -54,6 +54,8 @@ fn bad_input_has_a_sentence_and_a_code() {
     check(5, &["--data", &empty], "is empty");
     check(6, &["--data", &binary], "is not UTF-8 text (byte 4");
     check(7, &["--data", &short], "needs at least");
+    check(3, &["--lr", "-1"], "--lr -1 is out of range: give a number above 0");
+    check(3, &["--outer-momentum", "-0.5"], "--outer-momentum -0.5 is out of range");
     check(8, &["--preset", "huge"], "choose tiny, small, medium, base, llama-135m or llama-360m");
     check(9, &["--tokenizer", &empty], "tokenizer");
     check(3, &["--licence", "two words"], "--licence \"two words\" is no name of a licence");

@@ -41,6 +41,8 @@ pub enum Command {
     Order(Option<LearnerId>, Input, oneshot::Sender<Obeyed>),
     /// Could an order be given now, about this learner if it is about one?
     MayOrder(Option<LearnerId>, oneshot::Sender<Obeyed>),
+    /// Could the run be told now to stop at this many merged tokens (0 is never)?
+    MayStopAt(u64, oneshot::Sender<Obeyed>),
     /// These settings hold from now on, and this is what changed.
     Retune(Box<SyncerConfig>, Vec<Happening>, oneshot::Sender<Obeyed>),
     /// What is Θ̂ of this fragment?
@@ -70,6 +72,8 @@ pub enum Obeyed {
     NoSuchLearner,
     /// The run is complete: nothing is left to steer.
     RunOver,
+    /// The run would end at once: its schedule has counted this many tokens already.
+    PastStop(u64),
 }
 
 /// A part of what is shown.
@@ -142,6 +146,11 @@ impl ActorHandle {
     /// What would become of an order, about `learner` if it is about one; `None` if the actor has ended.
     pub async fn may_order(&self, learner: Option<LearnerId>) -> Option<Obeyed> {
         self.ask(|reply| Command::MayOrder(learner, reply)).await
+    }
+
+    /// What would become of an order to stop at `tokens` merged tokens (0 is never); `None` if the actor has ended.
+    pub async fn may_stop_at(&self, tokens: u64) -> Option<Obeyed> {
+        self.ask(|reply| Command::MayStopAt(tokens, reply)).await
     }
 
     /// Has the owner's settings hold from now on; `changes` are told in the log. `None` if the actor has ended.

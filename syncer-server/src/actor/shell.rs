@@ -219,6 +219,9 @@ impl Running {
             Command::MayOrder(learner, reply) => {
                 let _ = reply.send(self.may_order(learner));
             }
+            Command::MayStopAt(tokens, reply) => {
+                let _ = reply.send(self.may_stop_at(tokens));
+            }
             Command::Retune(config, changes, reply) => self.retune(state, &config, changes, reply),
             Command::Hat(fragment, reply) => {
                 if fragment.0 < self.syncer.fragments().count() {

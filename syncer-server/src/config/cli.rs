@@ -3,14 +3,17 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use archipelago_cli::{CliError, Program, Sources};
+use archipelago_cli::{CliError, Program, Sources, tokens};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
 
 use super::folder::{DEFAULT_FOLDER, FolderArgs};
 use super::guests::{BanArgs, InviteArgs, TokenArgs};
 use super::kept::{self, Kept, SETTINGS_FILE};
-use super::{EventsArgs, OF_THE_SERVER, OrderArgs, RunFlags, RunsArgs, ServeConfig, TableArgs, classroom};
+use super::{
+    DropArgs, EventsArgs, OF_THE_SERVER, OrderArgs, PaceArgs, RunFlags, RunsArgs, ServeConfig, SetArgs,
+    SteerArgs, TableArgs, classroom,
+};
 use crate::errors::Exit;
 use crate::llama::Precision;
 
@@ -40,6 +43,11 @@ impl Program for Cli {
         ("run", "order"),
         ("run", "name"),
         ("run", "runs"),
+        ("set", "settings"),
+        ("pace", "learner"),
+        ("pace", "share"),
+        ("drop", "learner"),
+        ("drop", "time"),
     ];
 
     // What variables set is meant for `serve`, and not for a run that somebody makes elsewhere.
@@ -64,7 +72,20 @@ pub enum Verb {
     /// List all who ever took part in a run, and what each one gave
     Learners(TableArgs),
     /// List what happened in a run: who came and went, what was refused, what the owner did, what went wrong
+    #[command(visible_alias = "log")]
     Events(EventsArgs),
+    /// Hold a run: nothing is merged, and learners wait
+    Pause(SteerArgs),
+    /// Go on with a run that is held
+    Resume(SteerArgs),
+    /// Collect everyone's last progress, then end a run; its pages and its model stay
+    Finish(SteerArgs),
+    /// Change settings of a run while it goes on
+    Set(SetArgs),
+    /// Have one learner train for a part of its time
+    Pace(PaceArgs),
+    /// Send one learner away for a while
+    Drop(DropArgs),
     /// Write the newest snapshot as a Hugging Face folder
     Export(ExportArgs),
     /// Copy a run's folder while the run goes on
@@ -196,8 +217,7 @@ pub struct SampleArgs {
     #[arg(long, value_name = "TEXT", default_value = "The ")]
     pub prompt: String,
     /// Tokens to write
-    #[arg(long, value_name = "COUNT", default_value_t = 200)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "COUNT", default_value_t = 200, value_parser = sample_tokens)]
     pub tokens: u32,
     /// How daring it is: 0 takes the likeliest token each time, 1 draws as the model says
     #[arg(long, value_name = "NUMBER", default_value_t = 0.8)]
@@ -212,6 +232,16 @@ pub struct SampleArgs {
     /// One JSON line on standard output, when all is written
     #[arg(long)]
     pub json: bool,
+}
+
+/// Most tokens that `sample` writes.
+const SAMPLE_TOKENS: u32 = 1_000_000;
+
+/// Reads a count of tokens that `sample` is to write.
+fn sample_tokens(text: &str) -> Result<u32, String> {
+    let count: u32 = tokens(text).map_err(|error| error.to_string())?;
+    let fits = (1..=SAMPLE_TOKENS).contains(&count);
+    fits.then_some(count).ok_or_else(|| format!("give 1 to {SAMPLE_TOKENS} tokens"))
 }
 
 /// Reads flags, environment, the TOML file that they may name and what the run in the folder was begun with, and what
@@ -281,6 +311,8 @@ pub fn moved(error: &clap::Error) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU32;
+
     use super::*;
 
     fn serve(arguments: &[&str]) -> Result<ServeConfig, CliError> {
@@ -314,6 +346,22 @@ mod tests {
         let config = with_file(include_str!("../../deploy/syncer.toml"), &[]).unwrap();
         assert_eq!((&*config.listen, config.preset.as_str()), ("127.0.0.1:7700", "medium"));
         assert_eq!(config.dir, PathBuf::from("/var/lib/archipelago/run"));
+    }
+
+    #[test]
+    fn counts_of_tokens_are_read_as_people_write_them() {
+        let read = |config: Result<ServeConfig, CliError>| {
+            let config = config.unwrap();
+            (config.total_tokens, config.stop_at_tokens, config.context.map(NonZeroU32::get), config.vocab)
+        };
+        let found = (Some(10_000_000), 1_500_000_000, Some(1_000), Some(2_000));
+        let flags = ["--total-tokens=1e7", "--stop-at-tokens", "1.5B", "--context", "1k", "--vocab=2k"];
+        assert_eq!(read(serve(&flags)), found);
+        let file = "total-tokens = '10M'\nstop-at-tokens = 1.5e9\ncontext = 1_000\nvocab = '2_000'";
+        assert_eq!(read(with_file(file, &[])), found);
+        let Err(CliError::Usage(error)) = serve(&["--stop-at-tokens", "-1M"]) else { panic!("it is taken") };
+        assert!(error.to_string().contains("write e.g. 5000, 10_000, 20k, 10M"), "{error}");
+        assert_eq!(serve(&["--lr", "-1"]).unwrap().lr, Some(-1.0), "its range is checked with the others");
     }
 
     #[test]

@@ -76,7 +76,12 @@ impl Kept {
             if !is_kept(key) || given.is_default(id) && !FIXED.contains(&key) {
                 continue;
             }
-            kept.extend(given.words(id).last().map(|value| (key.to_owned(), settled(key, value))));
+            kept.extend(
+                given
+                    .words(id)
+                    .last()
+                    .map(|value| (key.to_owned(), settled(key, value).unwrap_or_else(|| value.clone()))),
+            );
         }
         let before = std::fs::read_to_string(dir.join(SETTINGS_FILE)).ok();
         Self { given: kept, before, contradiction }
@@ -97,11 +102,11 @@ impl Kept {
     }
 }
 
-/// `value` as it means the same from elsewhere.
-fn settled(key: &str, value: &str) -> String {
+/// The absolute path that `value` names, if the setting `key` has it name a file.
+pub(crate) fn settled(key: &str, value: &str) -> Option<String> {
     let is_built_in = key == "data" && DataSource::is_built_in(value);
     let path = (PATHS.contains(&key) && !is_built_in).then(|| std::path::absolute(value).ok()).flatten();
-    path.map_or_else(|| value.to_owned(), |path| path.to_string_lossy().into_owned())
+    path.map(|path| path.to_string_lossy().into_owned())
 }
 
 /// What was given by the layers above the folder's against what the run in `dir` is, as part of a sentence.

@@ -6,6 +6,7 @@ mod classroom;
 mod cli;
 mod cluster;
 mod data;
+mod effective;
 mod flags;
 mod folder;
 mod glance;
@@ -15,11 +16,12 @@ mod lora;
 mod name;
 mod run;
 mod runs;
+mod steer;
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-use archipelago_cli::{Bytes, ExpertArgs, MethodArgs, Span, some_time};
+use archipelago_cli::{Bytes, ExpertArgs, MethodArgs, Span, some_time, some_tokens, tokens};
 use archipelago_core::wire::WORK_BITS_MAX;
 use serde::Serialize;
 
@@ -34,6 +36,7 @@ use folder::DEFAULT_FOLDER;
 pub use folder::FolderArgs;
 pub use glance::{EventsArgs, PlaceArgs, TableArgs};
 pub use guests::{BanArgs, BanOrder, InviteArgs, InviteOrder, TokenArgs, TokenOrder};
+pub(crate) use kept::settled;
 pub use kept::{Kept, PATHS, SETTINGS_FILE, hides_names, is_kept};
 pub use lora::LoraArgs;
 pub use name::RunName;
@@ -42,6 +45,7 @@ pub use run::{
     run_spec, syncer_config,
 };
 pub use runs::{OrderArgs, RunOrder, RunsArgs};
+pub use steer::{DropArgs, PaceArgs, SetArgs, SteerArgs};
 
 /// Settings of `serve`, `validate` and `doctor`. Each flag is also a key of the TOML file, and an
 /// environment variable `ARCHIPELAGO_` + its name in capitals.
@@ -62,7 +66,8 @@ pub struct ServeConfig {
     #[arg(long, value_name = "BYTES", default_value = "4MiB", help_heading = "Data")]
     pub corpus_bytes: Bytes,
     /// Train byte-level BPE with this many tokens on the data; without it a token is a byte
-    #[arg(long, value_name = "TOKENS", help_heading = "Data", conflicts_with_all = ["tokenizer", "init"])]
+    #[arg(long, value_name = "TOKENS", value_parser = tokens::<u32>, help_heading = "Data")]
+    #[arg(conflicts_with_all = ["tokenizer", "init"])]
     pub vocab: Option<u32>,
     /// Use this tokenizer.json of Hugging Face's tokenizers
     #[arg(long, value_name = "FILE", help_heading = "Data", conflicts_with = "init")]
@@ -75,7 +80,7 @@ pub struct ServeConfig {
     #[arg(long, value_name = "SHARE", default_value_t = 0.05, help_heading = "Data")]
     pub held_out: f64,
 
-    /// Model preset: tiny (0.1 M), small (0.8 M), medium (10 M), base (124 M), or the shape of SmolLM2: llama-135m and
+    /// Model preset: tiny (0.1 M), small (0.8 M), medium (11 M), base (124 M), or the shape of SmolLM2: llama-135m and
     /// llama-360m
     #[arg(long, value_name = "NAME", default_value = "small", help_heading = "Training")]
     pub preset: String,
@@ -102,7 +107,7 @@ pub struct ServeConfig {
     #[serde(flatten)]
     pub lora: LoraArgs,
     /// Length of a training window; by default the preset's, or what the model of --init was made for
-    #[arg(long, value_name = "TOKENS", help_heading = "Training")]
+    #[arg(long, value_name = "TOKENS", value_parser = some_tokens, help_heading = "Training")]
     pub context: Option<NonZeroU32>,
     /// Seed of the initial parameters, of the order of the data and of the built-in corpus
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Training")]
@@ -116,11 +121,11 @@ pub struct ServeConfig {
     /// Lowest inner learning rate over the highest, from --total-tokens on (0 to 1); by default the preset's
     #[arg(long, value_name = "SHARE", help_heading = "Training")]
     pub lr_min_ratio: Option<f32>,
-    /// Merged tokens at which the learning rate has come down; by default the preset's
-    #[arg(long, value_name = "TOKENS", help_heading = "Training")]
+    /// Merged tokens at which the learning rate has come down (e.g. 10M, 1.5B); by default the preset's
+    #[arg(long, value_name = "TOKENS", value_parser = tokens::<u64>, help_heading = "Training")]
     pub total_tokens: Option<u64>,
-    /// Finish the run at this many merged tokens; 0 is never
-    #[arg(long, value_name = "TOKENS", default_value_t = 0, help_heading = "Training")]
+    /// Finish the run at this many merged tokens (e.g. 10M, 1.5B); 0 is never
+    #[arg(long, value_name = "TOKENS", default_value_t = 0, value_parser = tokens::<u64>, help_heading = "Training")]
     pub stop_at_tokens: u64,
 
     #[allow(missing_docs, reason = "clap would take the words for help")]

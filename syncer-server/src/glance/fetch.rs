@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use archipelago_core::wire::http as path;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use ureq::Agent;
 use ureq::http::{Method, Request, StatusCode, request};
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
@@ -35,12 +37,34 @@ pub struct Site<'a> {
 /// `GET path` of the syncer at `site`, as JSON.
 ///
 /// # Errors
-/// `NoSyncer`: nobody answers there, or something that is no syncer of ours.
+/// - `NoSyncer`: nobody answers there, or something that is no syncer of ours.
+/// - `Config`: the address is that of several runs, and the question is about one.
 pub fn get<T: DeserializeOwned>(site: Site<'_>, path: &str) -> Result<T, ServerError> {
-    let (status, body) =
-        ask(site, path, ANSWER_WITHIN, |request| Ok(request.method("GET").body(String::new())?))?;
+    get_as(site, path, None)
+}
+
+/// As [`get`], with the owner's `token` if there is one.
+///
+/// # Errors
+/// Those of [`get`].
+pub fn get_as<T: DeserializeOwned>(
+    site: Site<'_>,
+    path: &str,
+    token: Option<&str>,
+) -> Result<T, ServerError> {
+    let (status, body) = ask(site, path, ANSWER_WITHIN, |request| {
+        let request = request.method("GET");
+        let request = match token {
+            Some(token) => request.header("authorization", format!("Bearer {token}")),
+            None => request,
+        };
+        Ok(request.body(String::new())?)
+    })?;
     let no_syncer = |why| ServerError::NoSyncer { url: base(site.url).to_owned(), why };
     if !status.is_success() {
+        if let Some(elsewhere) = elsewhere(site, path, status) {
+            return Err(elsewhere);
+        }
         return Err(no_syncer(match sentence(&body) {
             Some(said) => format!("{path} answers {status}: {said}"),
             None => format!("{path} answers {status}"),
@@ -50,22 +74,66 @@ pub fn get<T: DeserializeOwned>(site: Site<'_>, path: &str) -> Result<T, ServerE
         .map_err(|error| no_syncer(format!("{path} answers something else ({error})")))
 }
 
-/// Sends an order with the owner's `token` to the server at `site`; whether it was carried out, and what was said.
+/// Sends an order with the owner's `token` to the server at `site`; its answer.
 ///
 /// # Errors
-/// `NoSyncer`: nobody answers there.
+/// - `NoSyncer`: nobody answers there.
+/// - `Config`: the server refuses the order.
 pub fn order_to(
     site: Site<'_>,
     method: Method,
     path: &str,
     token: &str,
     body: String,
-) -> Result<(bool, String), ServerError> {
+) -> Result<String, ServerError> {
     let (status, said) = ask(site, path, DONE_WITHIN, |request| {
         let request = request.method(method).header("content-type", "application/json");
         Ok(request.header("authorization", format!("Bearer {token}")).body(body)?)
     })?;
-    Ok((status.is_success(), String::from_utf8_lossy(&said).into_owned()))
+    let said = sentence(&said);
+    if status.is_success() {
+        return Ok(said.unwrap_or_else(|| "done".to_owned()));
+    }
+    let refused = || ServerError::Config {
+        why: said.unwrap_or_else(|| format!("{} answers {status}", base(site.url))),
+    };
+    Err(elsewhere(site, path, status).unwrap_or_else(refused))
+}
+
+/// What is wrong with the address where a server of ours answered with `status`: it has several runs and `path` is about
+/// one, or the other way round. `None` if that is not it.
+fn elsewhere(site: Site<'_>, path: &str, status: StatusCode) -> Option<ServerError> {
+    if ![StatusCode::NOT_FOUND, StatusCode::METHOD_NOT_ALLOWED].contains(&status)
+        || base(site.url).contains("/runs/")
+    {
+        return None;
+    }
+    let get = |request: request::Builder| Ok(request.method("GET").body(String::new())?);
+    let (_, body) = ask(site, path::RUNS, ANSWER_WITHIN, get).ok()?;
+    let view: Value = serde_json::from_slice(&body).ok()?;
+    let url = base(site.url);
+    let names = |view: &Value| {
+        let names = view["runs"].as_array().into_iter().flatten().filter_map(|run| run["name"].as_str());
+        names.map(super::plain).collect::<Vec<_>>()
+    };
+    let why = match (view["several"].as_bool()?, path.starts_with(path::RUNS)) {
+        (true, false) => match &*names(&view) {
+            [] => format!(
+                "{url} serves several runs, and has none yet: `syncer-server run create NAME` makes one"
+            ),
+            names => format!(
+                "{url} serves several runs ({}): name one of them, as --url {url}/runs/{}/",
+                names.join(", "),
+                names[0]
+            ),
+        },
+        (false, true) => format!(
+            "{url} serves one run, which has no name there: `syncer-server pause --url {url}` pauses it, and so do \
+             resume and finish; `syncer-server serve --runs FOLDER` serves several"
+        ),
+        _ => return None,
+    };
+    Some(ServerError::Config { why })
 }
 
 /// What an answer says, if that is a sentence for people.

@@ -18,7 +18,7 @@ use crate::errors::ServerError;
 use crate::status::{LogQuery, PAGE_MAX, log_of};
 use folder::Folder;
 
-pub(crate) use fetch::{Site, get, order_to};
+pub(crate) use fetch::{Site, get, get_as, order_to};
 pub(crate) use text::{Side, UNKNOWN, count, csv, nats, percent, plain, table};
 
 /// Pages of learners that are asked for, at most.

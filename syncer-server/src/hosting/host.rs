@@ -33,9 +33,10 @@ pub async fn host(
     };
     let entrance = door::open(&config)?;
     let address = listener.local_addr().ok();
-    let links = address.map(|address| Links::of(address, &config).pages);
+    let links = address.map(|address| Links::of(address, &config).pages).unwrap_or_default();
+    let here = address.map(|address| Links::here(address, &config));
     let shares = entrance.shares();
-    let opened = blocking(move || House::open(folder, config, links.unwrap_or_default(), shares));
+    let opened = blocking(move || House::open(folder, config, (links, here), shares));
     let (house, names) = opened.await??;
     if let Some(remark) = http::remark(house.server().pages.as_deref()) {
         tracing::warn!("{remark}");

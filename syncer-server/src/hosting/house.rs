@@ -66,6 +66,8 @@ pub(super) struct House {
     server: ServeConfig,
     /// Pages of the server, best first; each ends with `/`.
     links: Vec<String>,
+    /// The server as this machine reaches it; ends with `/`.
+    here: Option<String>,
     /// What the owner shows.
     pub(super) token: String,
     /// Connections that the runs may hold for long.
@@ -99,7 +101,7 @@ impl House {
     pub(super) fn open(
         folder: PathBuf,
         server: ServeConfig,
-        links: Vec<String>,
+        (links, here): (Vec<String>, Option<String>),
         shares: Shares,
     ) -> Result<(Self, Vec<RunName>), ServerError> {
         let failed = |source| ServerError::Disk { what: "read", path: folder.clone(), source };
@@ -130,7 +132,7 @@ impl House {
         let names = runs.iter().filter(|(_, hosted)| is_to_start(hosted)).map(|(name, _)| name.clone());
         let names = names.collect();
         let (runs, orders) = (RwLock::new(runs), Mutex::new(()));
-        Ok((Self { folder, server, links, token, shares, runs, orders }, names))
+        Ok((Self { folder, server, links, here, token, shares, runs, orders }, names))
     }
 
     /// Settings of the server.
@@ -313,6 +315,9 @@ impl House {
             until,
         )
         .await?;
+        if let Some(here) = &self.here {
+            Store::look(&config.dir).note_address(&format!("{here}runs/{name}/"));
+        }
         let router = http::router(Arc::clone(&app));
         // A panic ends this task and no other.
         let work = tokio::spawn(work.instrument(tracing::info_span!("run", %name)));
@@ -344,6 +349,7 @@ impl House {
             drop((app, router));
             drop(stop.send(bye));
             drop(task.await);
+            Store::look(&self.dir(name)).forget_address();
         }
         Ok(())
     }

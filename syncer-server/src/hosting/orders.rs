@@ -8,11 +8,13 @@ use archipelago_core::wire::http as path;
 use axum::http::Method;
 use serde_json::json;
 
+use super::settings;
 use super::view::{RunFigures, RunView, RunsView};
 use crate::config::{OrderArgs, RunName, RunOrder, RunsArgs};
 use crate::errors::ServerError;
-use crate::glance::{Side, Site, UNKNOWN, count, csv, get, nats, order_to, percent, plain, table};
-use crate::store::is_there;
+use crate::glance::{Side, Site, UNKNOWN, count, csv, get, get_as, nats, order_to, percent, plain, table};
+use crate::links::socket;
+use crate::store::{is_there, read_token};
 
 /// The runs of a server, as `args` ask for them.
 ///
@@ -88,10 +90,10 @@ fn cells(run: &RunView) -> Vec<String> {
     ]
 }
 
-/// Gives an order to the server at `args.url`; what it answers.
+/// Gives an order to the server at `args.url`; its answer, of a run that is started with the links to it.
 ///
 /// # Errors
-/// - `Disk`: the token or the settings cannot be read.
+/// - `Disk`: the token or the settings cannot be read, or the run's folder cannot be made.
 /// - `Config`: the order makes no sense, was not meant, or the server refuses it.
 /// - `NoSyncer`: nobody answers there.
 pub fn order(args: &OrderArgs) -> Result<String, ServerError> {
@@ -104,37 +106,109 @@ pub fn order(args: &OrderArgs) -> Result<String, ServerError> {
     if *order == RunOrder::Delete && !yes {
         ask(name)?;
     }
-    let token = match token {
-        Some(token) => token.clone(),
-        None => kept_token(runs)?,
-    };
-    let (method, route, body) = match order {
+    let token = token.clone().map_or_else(|| kept_token(runs, args), Ok)?;
+    let server = Server { site: Site { url, ca: ca.as_deref() }, token: &token };
+    match order {
         RunOrder::Create => {
             let settings = flags.over(&settings.as_deref().map_or(Ok(String::new()), read)?);
-            (Method::POST, path::RUNS.to_owned(), json!({ "name": name, "settings": settings }).to_string())
+            let words = server.create(name, &settings, runs)?;
+            Ok(words + &server.links(name))
         }
-        RunOrder::Delete => (Method::DELETE, format!("{}/{name}", path::RUNS), String::new()),
-        _ => (Method::POST, format!("{}/{name}/{}", path::RUNS, order.path()), String::new()),
-    };
-    let (is_done, words) = order_to(Site { url, ca: ca.as_deref() }, method, &route, &token, body)?;
-    match is_done {
-        true => Ok(words.trim_end().to_owned()),
-        false => Err(ServerError::Config { why: words.trim_end().to_owned() }),
+        RunOrder::Start => Ok(server.order(Method::POST, name, order.path())? + &server.links(name)),
+        RunOrder::Delete => server.order(Method::DELETE, name, ""),
+        _ => server.order(Method::POST, name, order.path()),
+    }
+}
+
+/// A server of several runs, and what its owner shows.
+struct Server<'a> {
+    site: Site<'a>,
+    token: &'a str,
+}
+
+impl Server<'_> {
+    /// Gives an order about the run `name`; the server's answer.
+    fn order(&self, method: Method, name: &RunName, order: &str) -> Result<String, ServerError> {
+        let route = format!("{}/{name}/{order}", path::RUNS);
+        order_to(self.site, method, route.trim_end_matches('/'), self.token, String::new())
+    }
+
+    /// Makes a run with the settings in the TOML `text`. Settings that name files are sent to no server: whoever may
+    /// write into `folder`, that of the server's runs, may also name files there.
+    fn create(&self, name: &RunName, text: &str, folder: &Path) -> Result<String, ServerError> {
+        match settings::names_file(text).filter(|_| folder.is_dir()) {
+            Some(key) => self.create_in(folder, name, text, key),
+            None => {
+                let body = json!({ "name": name, "settings": text }).to_string();
+                order_to(self.site, Method::POST, path::RUNS, self.token, body)
+            }
+        }
+    }
+
+    /// Makes the folder of a new run in `folder`, whose setting `key` names a file, and has the server start it. Nothing
+    /// is left there if that fails.
+    fn create_in(&self, folder: &Path, name: &RunName, text: &str, key: &str) -> Result<String, ServerError> {
+        let wrong = |why| ServerError::Config { why };
+        let text = settings::with_absolute_paths(text).map_err(wrong)?;
+        let dir = folder.join(name.as_str());
+        if is_there(&dir)? || self.run(name)?.is_some() {
+            return Err(wrong(format!("there is a run {name} already")));
+        }
+        settings::write(&dir, &text)?;
+        self.order(Method::POST, name, RunOrder::Start.path()).map_err(|error| {
+            // A server that could not start the run removes its folder with it. Another one never saw the folder.
+            if self.order(Method::DELETE, name, "").is_ok() {
+                return error;
+            }
+            drop(fs::remove_dir_all(&dir));
+            match error {
+                ServerError::Config { .. } => wrong(format!(
+                    "`{key}` names a file, and the server at {} has its runs elsewhere than in {}: give --runs its \
+                     folder of runs, on its machine",
+                    self.site.url,
+                    folder.display()
+                )),
+                error => error,
+            }
+        })
+    }
+
+    /// The run `name`, with its link, if the server has it.
+    fn run(&self, name: &RunName) -> Result<Option<RunView>, ServerError> {
+        let view: RunsView = get_as(self.site, path::RUNS, Some(self.token))?;
+        Ok(view.runs.into_iter().find(|run| run.name == name.as_str()))
+    }
+
+    /// The links to the run `name`, as words that follow on what was done; empty if the server does not say.
+    fn links(&self, name: &RunName) -> String {
+        let link = self.run(name).ok().flatten().and_then(|run| run.link);
+        link.map_or_else(String::new, |link| {
+            format!(": {} (learners join {})", plain(&link), plain(&socket(&link)))
+        })
     }
 }
 
 /// The token that the server keeps in the folder of its runs.
-fn kept_token(runs: &Path) -> Result<String, ServerError> {
-    let path = runs.join("admin.token");
-    if !is_there(&path)? {
-        let why = format!(
-            "there is no {}: give --runs the folder that the server was started with, or --token what is in its \
-             admin.token",
-            path.display()
-        );
-        return Err(ServerError::Config { why });
+fn kept_token(runs: &Path, args: &OrderArgs) -> Result<String, ServerError> {
+    if let Some(token) = read_token(&runs.join("admin.token"))? {
+        return Ok(token);
     }
-    Ok(read(&path)?.trim().to_owned())
+    let alone = runs.join(args.name.as_str());
+    let why = match is_there(&alone.join("run.json"))? {
+        true => format!(
+            "{} is a run of a server of its own: `syncer-server pause --dir {}` pauses it, and so do resume and \
+             finish; `syncer-server serve --runs {}` serves it with others",
+            alone.display(),
+            alone.display(),
+            runs.display()
+        ),
+        false => format!(
+            "there is no admin.token in {}: give --runs the folder that the server was started with, or --token the \
+             owner's token",
+            runs.display()
+        ),
+    };
+    Err(ServerError::Config { why })
 }
 
 fn read(path: &Path) -> Result<String, ServerError> {

@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use archipelago_cli::{FileError, from_toml};
+use archipelago_cli::{FileError, from_toml, key_of, with_key};
 
-use crate::config::{DataSource, OF_THE_SERVER, PATHS, SETTINGS_FILE, ServeConfig};
+use crate::config::{OF_THE_SERVER, PATHS, SETTINGS_FILE, ServeConfig, settled};
 use crate::errors::ServerError;
 use crate::store::{make_private, write_private};
 
@@ -50,21 +50,28 @@ fn of_run(text: &str, dir: &Path, server: &ServeConfig) -> Result<ServeConfig, S
 /// # Errors
 /// A sentence: a key or a value is wrong, or names a file.
 pub(super) fn check_sent(text: &str, server: &ServeConfig) -> Result<(), String> {
-    let config = of_run(text, Path::new(""), server)?;
-    // As many as there are settings of that kind, in their order: one more there is one more here.
-    let named: [bool; PATHS.len()] = [
-        config.chat_template.is_some(),
-        config.data.as_ref().and_then(DataSource::path).is_some(),
-        config.init.is_some(),
-        config.params.is_some(),
-        config.tokenizer.is_some(),
-    ];
-    match PATHS.iter().zip(named).find(|(_, named)| *named) {
+    of_run(text, Path::new(""), server)?;
+    match names_file(text) {
         None => Ok(()),
-        Some((key, _)) => Err(format!(
-            "`{key}` names a file of the server: make the run's folder with its {FILE} there, then start the run"
+        Some(key) => Err(format!(
+            "`{key}` names a file of the server: create the run on that machine, with --runs and the folder of the runs"
         )),
     }
+}
+
+/// The first setting in the TOML `text` that names a file.
+pub(super) fn names_file(text: &str) -> Option<&'static str> {
+    PATHS.into_iter().find(|key| key_of(text, key).is_some_and(|value| settled(key, &value).is_some()))
+}
+
+/// The settings of a run in the TOML `text`, with files named so that they are found from every folder.
+///
+/// # Errors
+/// A sentence: a key or a value is wrong.
+pub(super) fn with_absolute_paths(text: &str) -> Result<String, String> {
+    from_toml::<ServeConfig>(text, &OF_THE_SERVER)?;
+    let paths = PATHS.iter().filter_map(|key| Some((key, settled(key, &key_of(text, key)?)?)));
+    Ok(paths.fold(text.to_owned(), |text, (key, path)| with_key(&text, key, &path)))
 }
 
 /// Writes `text` as the settings in `dir`, which must not be there yet.
@@ -107,6 +114,16 @@ mod tests {
     }
 
     #[test]
+    fn files_are_found_from_every_folder() {
+        let text = with_absolute_paths("data = \"poems.txt\"\nseed = 3\ninit = \"/srv/model\"").unwrap();
+        let here = std::path::absolute("poems.txt").unwrap();
+        assert_eq!(key_of(&text, "data"), Some(here.to_string_lossy().into_owned()));
+        assert!(text.contains("seed = 3") && text.contains("init = \"/srv/model\""), "{text}");
+        assert!(with_absolute_paths("data = \"a\"\nsed = 3").unwrap_err().contains("did you mean `seed`?"));
+        assert!(with_absolute_paths("listen = \"x\"").is_err());
+    }
+
+    #[test]
     fn whoever_is_elsewhere_names_no_files() {
         let server = ServeConfig::default();
         assert_eq!(check_sent("preset = \"tiny\"", &server), Ok(()));
@@ -115,6 +132,7 @@ mod tests {
             assert!(error.starts_with(&format!("`{key}` names a file")), "{error}");
         }
         assert_eq!(check_sent("data = \"builtin:austen\"", &server), Ok(()));
+        assert_eq!(names_file("data = \"builtin:austen\"\nseed = 3"), None);
         // The folder of pages is the server's.
         assert!(check_sent("pages = \"/\"", &server).is_err());
     }

@@ -158,6 +158,13 @@ pub(super) fn said(obeyed: Option<Obeyed>, learner: Option<LearnerId>, done: &'s
             let why = "the run is complete: its model and its figures stay, and nothing is left to steer\n";
             (StatusCode::CONFLICT, why).into_response()
         }
+        Some(Obeyed::PastStop(counted)) => {
+            let why = format!(
+                "the run has counted {counted} merged tokens, so that this stop would end the run now: use finish for \
+                 that, or give more tokens, or 0 for no stop\n"
+            );
+            (StatusCode::BAD_REQUEST, why).into_response()
+        }
         None => (StatusCode::SERVICE_UNAVAILABLE, "the server stops: nobody is told\n").into_response(),
     }
 }

@@ -95,6 +95,9 @@ pub async fn change(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes
     if changes.is_empty() {
         return (StatusCode::ACCEPTED, NOTHING).into_response();
     }
+    if let Some(refused) = check_stop(&app, &held, &config).await {
+        return refused;
+    }
     // A crash must not undo the owner's word.
     let file = config.dir.join(SETTINGS_FILE);
     let kept = tokio::task::spawn_blocking(move || keep(&file, &words)).await;
@@ -119,10 +122,23 @@ async fn order(app: &App, herald: &Herald, wanted: &BTreeMap<String, Value>) -> 
         Err(why) => (StatusCode::BAD_REQUEST, why + "\n").into_response(),
         Ok(change) if change.changes.is_empty() => (StatusCode::ACCEPTED, NOTHING).into_response(),
         Ok(change) => {
+            if let Some(refused) = check_stop(app, &*app.settings.0.lock().await, &change.config).await {
+                return refused;
+            }
             proclaim(app, herald, None, Decree::Settings(change.words), "the settings hold from now on\n")
                 .await
         }
     }
+}
+
+/// The answer to an order that takes the run from the settings `held` to `wanted`, if the run would end at once by a
+/// stop that is passed already: that cannot be taken back, and `finish` says what it does.
+async fn check_stop(app: &App, held: &ServeConfig, wanted: &ServeConfig) -> Option<Response> {
+    if held.stop_at_tokens == wanted.stop_at_tokens {
+        return None;
+    }
+    let obeyed = app.context.actor.may_stop_at(wanted.stop_at_tokens).await;
+    (obeyed != Some(Obeyed::Taken)).then(|| said(obeyed, None, ""))
 }
 
 /// What an order to change nothing is told.

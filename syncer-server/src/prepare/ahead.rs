@@ -1,5 +1,7 @@
 //! What is told of a run before it begins: whether it could, and the secrets that it will ask for.
 
+use archipelago_cli::range as range_of;
+use archipelago_core::diloco::syncer::Syncer;
 use archipelago_core::model::{FrozenWeights, ModelError, layout};
 use archipelago_core::wire::{FragmentId, Invite, RunId};
 
@@ -75,6 +77,7 @@ fn of_a_part(config: &ServeConfig) -> ServeConfig {
 /// Those of [`validate`], but that parameters are read once they are needed; `Config` if the process is a whole run.
 pub(crate) fn to_lead(config: &ServeConfig) -> Result<Shared, ServerError> {
     let plan = Plan::of(config, Store::open)?;
+    config.log_effective();
     let whole = || ServerError::Config { why: "give --role owner to lead rounds alone".to_owned() };
     Shared::of(&plan).ok_or_else(whole)
 }
@@ -93,6 +96,29 @@ pub fn adapters(config: &ServeConfig) -> Result<Option<String>, ServerError> {
     let params = layout(&decoder).map_err(no_model)?.len() as u64;
     let bytes = FrozenWeights::bytes_len(&decoder, form).map_err(no_model)?;
     Ok(AdapterFacts::of(&decoder, form, bytes).map(|facts| facts.describe(params)))
+}
+
+/// Refuses a stop that would end a run as it is gone on with, and warns of one that comes too late. A run that is
+/// collecting its last updates had its stop already.
+///
+/// # Errors
+/// `Setting`: the stop is passed already.
+pub(super) fn check_stop(config: &ServeConfig, syncer: &Syncer) -> Result<(), ServerError> {
+    let (stop, counted) = (config.stop_at_tokens, syncer.ledger().schedule_tokens());
+    let status = syncer.status();
+    if status.finished {
+        tracing::warn!(
+            "the run is complete at {counted} tokens and is shown, but takes in no learners, whatever its settings \
+             say: `syncer-server fork` begins a new run that goes on from it"
+        );
+        return Ok(());
+    }
+    let holds = status.finishing || !(1..=counted).contains(&stop);
+    let range = format!(
+        "more than the {counted} tokens that are merged already, or 0 for no stop; this one would end the run now, \
+         which `syncer-server finish` does"
+    );
+    Ok(range_of("stop-at-tokens", stop as f64, holds, &range)?)
 }
 
 /// What learners of the run must show, if anything; it is made now if `config` asks for that.

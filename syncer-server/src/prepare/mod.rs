@@ -198,6 +198,7 @@ impl<'a> Plan<'a> {
     #[expect(clippy::too_many_lines, reason = "one list of the ways in which a run begins or goes on")]
     pub(crate) fn open(self) -> Result<Prepared, ServerError> {
         let shared = Shared::of(&self);
+        self.config.log_effective();
         self.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
         let Self { config, origin, beginning, frozen, syncer_config, store, chat, .. } = self;
         let (corpus, spec, layout) = (self.corpus, self.spec, self.layout);
@@ -265,6 +266,7 @@ impl<'a> Plan<'a> {
             }
         };
 
+        ahead::check_stop(config, &syncer)?;
         let (held_out, decoder) = (held_out(&store, &corpus, &spec)?, decoder(&spec.model)?);
         let measured = decoder.map(|decoder| (decoder, frozen.clone()));
         let evaluator = evaluator(config, measured, held_out.clone(), &corpus, &layout)?;

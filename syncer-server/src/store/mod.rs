@@ -8,6 +8,7 @@
 //! tokenizer.json                  text ⇄ tokens
 //! held-out.json                   the part of the held-out text that is measured on
 //! admin.token, invite.token       readable by their owner only
+//! address                         what the server that works here listens on
 //! guests.sqlite                   personal invites, whom they took in, and the banned: see `guests/`
 //! snapshots/00000007.safetensors  the newest two
 //! tape.sqlite, bodies/            what was decided, and what learners sent: see `tape/`
@@ -43,6 +44,9 @@ pub use snapshot::Snapshot;
 
 /// The file with the owner's token.
 const ADMIN_TOKEN: &str = "admin.token";
+
+/// The file with the address of the server that works here.
+const ADDRESS: &str = "address";
 
 /// The folder of one run.
 #[derive(Debug)]
@@ -275,6 +279,27 @@ impl Store {
     #[must_use]
     pub fn admin_token_path(&self) -> PathBuf {
         self.dir.join(ADMIN_TOKEN)
+    }
+
+    /// Notes the address of the server that works here, for verbs that give it orders. The run goes on if that fails.
+    pub fn note_address(&self, url: &str) {
+        if let Err(error) = write_private(&self.dir.join(ADDRESS), &format!("{url}\n")) {
+            tracing::warn!("orders from a terminal need --url: {error}");
+        }
+    }
+
+    /// Returns the address of the server that works here; `None` if none does, or none said so.
+    ///
+    /// # Errors
+    /// `Disk`: the file cannot be read.
+    pub fn address(&self) -> Result<Option<String>, ServerError> {
+        read_token(&self.dir.join(ADDRESS))
+    }
+
+    /// Forgets the address, at the end of the server that kept it.
+    pub fn forget_address(&self) {
+        // One that stays leads to a server that does not answer, which the verbs say.
+        let _ = fs::remove_file(self.dir.join(ADDRESS));
     }
 
     fn keep_token(&self, path: &Path, token: &str) -> Result<(), ServerError> {

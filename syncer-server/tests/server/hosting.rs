@@ -167,7 +167,13 @@ async fn a_run_is_made_by_flags() {
     };
     let create =
         ["create", "poems", "--preset", "tiny", "--data", "builtin:austen", "--no-eval", "--seed", "7"];
-    assert_eq!(order(&create).await.unwrap().as_deref(), Ok("the run poems is open"));
+    let here = house.address;
+    let links = |name: &str| {
+        format!(
+            "the run {name} is open: http://{here}/runs/{name}/ (learners join ws://{here}/runs/{name}/v1/ws)"
+        )
+    };
+    assert_eq!(order(&create).await.unwrap(), Ok(links("poems")));
     let kept = fs::read_to_string(dir.path().join("poems/settings.toml")).unwrap();
     for line in ["preset = \"tiny\"", "data = \"builtin:austen\"", "no-eval = true", "seed = 7"] {
         assert!(kept.lines().any(|found| found == line), "{line}: {kept}");
@@ -176,6 +182,45 @@ async fn a_run_is_made_by_flags() {
     assert!(of_server.contains("`data` names a file of the server"), "{of_server}");
     let late = order(&["pause", "poems", "--seed", "8"]).await.unwrap().unwrap_err();
     assert!(late.contains("--seed is for create alone"), "{late}");
+    // One with the invite has it in both links.
+    let invited =
+        ["create", "odes", "--preset=tiny", "--corpus-bytes=60kB", "--no-eval", "--invite=open-sesame"];
+    let said = order(&invited).await.unwrap().unwrap();
+    assert_eq!(said.matches("#invite=open-sesame").count(), 2, "{said}");
+    house.stop().await;
+}
+
+/// Goal: whoever may write into the folder of the runs makes one with a text of their own, and nothing is left where
+/// that fails.
+#[tokio::test]
+async fn a_run_with_a_text_of_its_own_is_made_on_the_machine_of_the_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let (runs, elsewhere) = (dir.path().join("runs"), dir.path().join("elsewhere"));
+    fs::create_dir(&elsewhere).unwrap();
+    let text = dir.path().join("poems.txt");
+    fs::write(&text, "a line of a poem\n".repeat(9_000)).unwrap();
+    let settings = dir.path().join("poems.toml");
+    let house = House::start(&runs).await;
+    let create = |name: &str, data: &Path, runs: &Path| {
+        fs::write(&settings, format!("preset = \"tiny\"\nno-eval = true\ndata = {data:?}\n")).unwrap();
+        let url = format!("http://{}", house.address);
+        let line = ["syncer-server", "run", "create", name, "--token", "secret-of-the-owner", "--url", &url];
+        let line = line.into_iter().map(OsString::from);
+        let more = [("--settings", &*settings), ("--runs", runs)];
+        let more = more.into_iter().flat_map(|(flag, path)| [OsString::from(flag), path.into()]);
+        let Verb::Run(args) = parse(line.chain(more)).unwrap().verb else { panic!("{name}") };
+        tokio::task::spawn_blocking(move || order(&args).map_err(|error| error.to_string()))
+    };
+    let said = create("poems", &text, &runs).await.unwrap().unwrap();
+    assert!(said.starts_with("the run poems is open: http://"), "{said}");
+    let again = create("poems", &text, &runs).await.unwrap().unwrap_err();
+    assert!(again.contains("there is a run poems already"), "{again}");
+    let missing = create("odes", &dir.path().join("none.txt"), &runs).await.unwrap().unwrap_err();
+    assert!(missing.contains("cannot read data") && missing.contains("none.txt"), "{missing}");
+    let wrong = create("odes", &text, &elsewhere).await.unwrap().unwrap_err();
+    assert!(wrong.contains("has its runs elsewhere than in") && wrong.contains("give --runs"), "{wrong}");
+    assert!(!runs.join("odes").exists() && !elsewhere.join("odes").exists());
+    assert_eq!(states(&house.list("").await), [("poems", "open")]);
     house.stop().await;
 }
 
@@ -232,7 +277,11 @@ async fn whoever_asks_the_server_for_a_run_hears_which_there_are() {
         tokio::task::spawn_blocking(move || glance::status(&args))
     };
     let error = ask(url.clone()).await.unwrap().unwrap_err().to_string();
-    assert!(error.contains("several runs (poems, tales)"), "{error}");
+    assert!(
+        error.contains("serves several runs (poems, tales)") && error.contains("/runs/poems/"),
+        "{error}"
+    );
+    assert!(!error.contains("no syncer answers"), "{error}");
     assert!(ask(format!("{url}/runs/poems/")).await.unwrap().unwrap().contains("waiting for learners"));
 
     let args = RunsArgs { url, ca: None, json: false, csv: true };

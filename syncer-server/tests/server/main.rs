@@ -27,6 +27,7 @@ mod proxy;
 mod replay;
 mod settings;
 mod socket;
+mod steer;
 mod support;
 mod take_home;
 mod tls;

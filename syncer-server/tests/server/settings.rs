@@ -62,8 +62,18 @@ async fn what_the_owner_changes_holds_is_kept_and_every_merge_is_derived_again()
     let log = String::from_utf8(log).unwrap();
     assert!(log.contains("The owner changed merge from radial to mean."), "{log}");
 
-    // So many tokens are merged already: the run comes to its end by itself.
-    assert_eq!(change(&server, OWNER, r#"{"stop-at-tokens": 1}"#).await.0, 202);
+    // A stop that is passed already would end the run at once, which is what `finish` is for.
+    let merged = server.status().await["tokensMerged"].as_u64().unwrap();
+    for stop in ["1".to_owned(), merged.to_string(), "\"1e0\"".to_owned()] {
+        let (code, said) = change(&server, OWNER, &format!(r#"{{"stop-at-tokens": {stop}}}"#)).await;
+        assert!(code == 400 && said.contains("would end the run now: use finish"), "{code} {said}");
+    }
+    assert_eq!(value(&server, "stop-at-tokens").await, "0");
+    assert_eq!(server.status().await["finishing"], false);
+    // The next tokens bring the run to its end by themselves.
+    let stop = format!(r#"{{"stop-at-tokens": {}}}"#, merged + 1);
+    assert_eq!(change(&server, OWNER, &stop).await.0, 202);
+    learner.merge().await;
     for _ in 0..600 {
         if server.status().await["finishing"] == true {
             break;

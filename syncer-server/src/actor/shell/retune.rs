@@ -8,6 +8,15 @@ use super::{Obeyed, Running, State};
 use crate::status::Happening;
 
 impl Running {
+    /// What would become of an order to stop at `tokens` merged tokens; 0 is never.
+    pub(super) fn may_stop_at(&self, tokens: u64) -> Obeyed {
+        let counted = self.syncer.ledger().schedule_tokens();
+        match self.may_order(None) {
+            Obeyed::Taken if (1..=counted).contains(&tokens) => Obeyed::PastStop(counted),
+            other => other,
+        }
+    }
+
     /// Has what `config` says of rounds and limits hold from now on, and tells of the `changes`. A merge is recorded
     /// with its rule and its parts, so that what was merged before and after can be computed again without knowing of
     /// this.

@@ -1,0 +1,70 @@
+//! Settings of the verbs that steer one run.
+
+use std::path::PathBuf;
+
+use archipelago_cli::Span;
+
+use super::DEFAULT_FOLDER;
+
+/// The run that is steered, and the proof that its owner does.
+#[derive(clap::Args, Clone, Debug)]
+pub struct SteerArgs {
+    /// Folder of the run: the token in its admin.token is shown, and the server that runs there is told
+    #[arg(long, value_name = "FOLDER", default_value = DEFAULT_FOLDER)]
+    pub dir: PathBuf,
+    /// Address of the run, as http://HOST:PORT or, on a server of several, http://HOST:PORT/runs/NAME [default: what
+    /// the server in the folder listens on]
+    #[arg(long, value_name = "URL")]
+    pub url: Option<String>,
+    /// Believe the certificate authorities in this PEM file alone, as for a syncer whose certificate you made yourself
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+    /// The owner's token, in place of the one in the folder
+    #[arg(long, value_name = "TOKEN", hide_env_values = true)]
+    pub token: Option<String>,
+}
+
+/// Settings of `set`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct SetArgs {
+    /// Settings of `serve` that may change while the run goes on, as min-quorum=2 or stop-at-tokens=10M
+    #[arg(value_name = "KEY=VALUE", required = true, value_parser = assignment)]
+    pub settings: Vec<(String, String)>,
+    #[allow(missing_docs, reason = "clap would take the words for help")]
+    #[command(flatten)]
+    pub run: SteerArgs,
+}
+
+/// Settings of `pace`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct PaceArgs {
+    /// Number of the learner, as `learners` lists it
+    #[arg(value_name = "LEARNER")]
+    pub learner: u32,
+    /// Share of the time it would train, 0.001 to 1; 1 lets it go
+    #[arg(value_name = "SHARE", allow_negative_numbers = true)]
+    pub share: f64,
+    #[allow(missing_docs, reason = "clap would take the words for help")]
+    #[command(flatten)]
+    pub run: SteerArgs,
+}
+
+/// Settings of `drop`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct DropArgs {
+    /// Number of the learner, as `learners` lists it
+    #[arg(value_name = "LEARNER")]
+    pub learner: u32,
+    /// How long it must stay away (e.g. 20s, 5m); 0 lets it come back
+    #[arg(value_name = "TIME", allow_negative_numbers = true)]
+    pub time: Span,
+    #[allow(missing_docs, reason = "clap would take the words for help")]
+    #[command(flatten)]
+    pub run: SteerArgs,
+}
+
+/// Reads `KEY=VALUE`.
+fn assignment(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("give KEY=VALUE, as min-quorum=2")?;
+    Ok((key.trim().trim_start_matches('-').to_owned(), value.trim().to_owned()))
+}

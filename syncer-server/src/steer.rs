@@ -1,0 +1,91 @@
+//! The verbs that steer one run from a terminal: they give its server the owner's orders.
+
+use std::collections::BTreeMap;
+
+use axum::http::Method;
+use serde_json::json;
+
+use crate::config::{DropArgs, PaceArgs, SetArgs, SteerArgs};
+use crate::errors::ServerError;
+use crate::glance::{Site, order_to};
+use crate::store::{Store, read_token};
+
+/// Address of a server that was started without `--listen`.
+const DEFAULT_URL: &str = "http://127.0.0.1:7700";
+
+/// Holds the run: no round begins and no learner takes a step. Returns the server's answer.
+///
+/// # Errors
+/// - `Config`: there is no token, or the server refuses the order.
+/// - `Disk`: a file of the folder cannot be read.
+/// - `NoSyncer`: no server answers.
+pub fn pause(run: &SteerArgs) -> Result<String, ServerError> {
+    give(run, "pause", String::new())
+}
+
+/// Goes on with a run that is held.
+///
+/// # Errors
+/// As [`pause`].
+pub fn resume(run: &SteerArgs) -> Result<String, ServerError> {
+    give(run, "resume", String::new())
+}
+
+/// Collects the last updates and ends the run.
+///
+/// # Errors
+/// As [`pause`].
+pub fn finish(run: &SteerArgs) -> Result<String, ServerError> {
+    give(run, "finish", String::new())
+}
+
+/// Changes settings of the run while it goes on.
+///
+/// # Errors
+/// As [`pause`].
+pub fn set(args: &SetArgs) -> Result<String, ServerError> {
+    let settings: BTreeMap<&str, &str> =
+        args.settings.iter().map(|(key, value)| (&**key, &**value)).collect();
+    give(&args.run, "settings", json!(settings).to_string())
+}
+
+/// Has one learner train for a share of its time.
+///
+/// # Errors
+/// As [`pause`].
+pub fn pace(args: &PaceArgs) -> Result<String, ServerError> {
+    let body = json!({ "share": args.share }).to_string();
+    give(&args.run, &format!("learners/{}/pace", args.learner), body)
+}
+
+/// Sends one learner away for a while.
+///
+/// # Errors
+/// As [`pause`].
+pub fn send_away(args: &DropArgs) -> Result<String, ServerError> {
+    let body = json!({ "seconds": args.time.0.as_secs_f64() }).to_string();
+    give(&args.run, &format!("learners/{}/drop", args.learner), body)
+}
+
+/// Gives the server of `run` an order of its owner; its answer.
+fn give(run: &SteerArgs, order: &str, body: String) -> Result<String, ServerError> {
+    let store = Store::look(&run.dir);
+    let url = match &run.url {
+        Some(url) => url.clone(),
+        None => store.address()?.unwrap_or_else(|| DEFAULT_URL.to_owned()),
+    };
+    let token = match &run.token {
+        Some(token) => token.clone(),
+        None => read_token(&store.admin_token_path())?.ok_or_else(|| no_token(run))?,
+    };
+    let site = Site { url: &url, ca: run.ca.as_deref() };
+    order_to(site, Method::POST, &format!("/v1/admin/{order}"), &token, body)
+}
+
+fn no_token(run: &SteerArgs) -> ServerError {
+    let why = format!(
+        "there is no admin.token in {}: give --dir the folder of the run, or --token the owner's token",
+        run.dir.display()
+    );
+    ServerError::Config { why }
+}
