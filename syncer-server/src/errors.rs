@@ -343,6 +343,9 @@ pub enum ServerError {
         /// Bytes free.
         available: Bytes,
     },
+    /// The work was stopped before its end, on demand.
+    #[error("stopped before the run was open; nothing is left half-written")]
+    Cancelled,
     /// Nobody to ask about a run.
     #[error(
         "no syncer answers at {url} ({why}): start one, give --url its address, or --dir the run's folder"
@@ -385,6 +388,7 @@ impl ServerError {
             Self::Unhealthy { .. } => Exit::Unhealthy,
             Self::Memory { .. } => Exit::Memory,
             Self::NoSyncer { .. } => Exit::NoSyncer,
+            Self::Cancelled => Exit::Done,
         };
         exit.into()
     }

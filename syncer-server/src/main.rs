@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use archipelago_cli::{Bytes, CliError, fail};
 use serde_json::json;
@@ -23,8 +24,10 @@ mod signals;
 
 use signals::signalled;
 
-#[tokio::main]
-async fn main() -> ExitCode {
+/// Time for work in the background to end once all else has. What still reads or computes then is of no use.
+const IDLE_WITHIN: Duration = Duration::from_secs(1);
+
+fn main() -> ExitCode {
     let cli = match parse(std::env::args_os().collect::<Vec<OsString>>()) {
         Ok(cli) => cli,
         Err(CliError::Usage(error)) => match moved(&error) {
@@ -33,8 +36,18 @@ async fn main() -> ExitCode {
         },
         Err(CliError::File(error, _)) => return fail(&error, Exit::Settings),
     };
-    match run(cli).await {
+    let runtime = match tokio::runtime::Runtime::new() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&format!("cannot start threads: {error}"), Exit::Failed),
+    };
+    let ended = runtime.block_on(run(cli));
+    runtime.shutdown_timeout(IDLE_WITHIN);
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error @ ServerError::Cancelled) => {
+            tracing::info!("{error}");
+            ExitCode::SUCCESS
+        }
         Err(error) => fail(&error, error.exit_code()),
     }
 }
@@ -106,10 +119,13 @@ async fn start(mut config: ServeConfig) -> Result<(), ServerError> {
     match json {
         true => say(&serde_json::to_string(&status).expect("plain data")),
         false => say(&format!(
-            "stopped after {} rounds, {} tokens merged, participation {:.3}, held-out loss {}",
+            "stopped after {} rounds, {} tokens merged, participation {}, held-out loss {}",
             status.core.rounds,
             status.core.tokens_merged,
-            status.core.participation,
+            match status.core.tokens_trained {
+                0 => "–".to_owned(),
+                _ => format!("{:.3}", status.core.participation),
+            },
             status.val_loss_last.map_or_else(|| "not measured".into(), |loss| format!("{loss:.4}")),
         )),
     }

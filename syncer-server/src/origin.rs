@@ -13,7 +13,11 @@ use archipelago_core::wire::{
 use crate::config::{ServeConfig, check_context, preset};
 use crate::errors::ServerError;
 use crate::llama::{Chat, Folder, LlamaError, SpecialTokens, TEMPLATE_BYTES_MAX, Tensors};
+use crate::progress::{self, Cancellation, Progress};
 use crate::store::{Initial, Manifest, Store, decoder};
+
+/// Parameters that are made or read at once: some hundredths of a second.
+const PIECE: usize = 1 << 20;
 
 /// The first parameters of a run.
 pub(crate) struct Beginning {
@@ -262,18 +266,38 @@ impl Origin {
     /// - `Init`: the folder's parameters cannot be read or held.
     /// - `DirCorrupt`: those that are kept are damaged.
     /// - `Internal`: `spec` is no model.
+    /// - `Cancelled`.
     pub(crate) fn beginning(
         &self,
         store: &Store,
         spec: &RunSpec,
         layout: &Layout,
+        cancellation: &Cancellation,
     ) -> Result<Beginning, ServerError> {
         if let Self::Kept(manifest) = self {
             return Ok(Beginning { theta: store.initial(manifest)?, initial: manifest.init.clone() });
         }
-        let theta = self.within(spec, layout, std::slice::from_ref(&(0..layout.len())))?;
+        let theta = self.all(spec, layout, cancellation)?;
         let initial = self.named(|| Initial::digest(&theta));
         Ok(Beginning { theta, initial })
+    }
+
+    /// All parameters, flat, made or read in pieces.
+    fn all(
+        &self,
+        spec: &RunSpec,
+        layout: &Layout,
+        cancellation: &Cancellation,
+    ) -> Result<Vec<f32>, ServerError> {
+        let (what, len) = (if matches!(self, Self::Seed) { "making" } else { "reading" }, layout.len());
+        let progress = Progress::of(cancellation, what, len as u64, progress::parameters);
+        let mut theta = Vec::with_capacity(len);
+        for start in (0..len).step_by(PIECE) {
+            let piece = start..len.min(start + PIECE);
+            progress.add(piece.len() as u64)?;
+            theta.append(&mut self.within(spec, layout, std::slice::from_ref(&piece))?);
+        }
+        Ok(theta)
     }
 
     /// Those in these ranges of the flat vector, one after another, and nothing else of them is held.

@@ -22,6 +22,7 @@ use crate::evaluate::{self, Evaluator, Judge, Prover};
 use crate::meters::Meters;
 use crate::part::{Hearing, Membership};
 use crate::prepare::{Plan, Prepared, alert_terms, owner_token, to_lead};
+use crate::progress::{self, Cancellation, Progress};
 use crate::status::{Board, Happening, ServerStatus};
 use crate::store::{Store, random_u64};
 use crate::webhook::Webhook;
@@ -32,6 +33,9 @@ const STRANGERS_MAX: u32 = 256;
 
 /// Time for connections to say goodbye at the end.
 const GOODBYE_WITHIN: Duration = Duration::from_secs(5);
+
+/// Time for what prepares a run to notice that it was cancelled.
+const CANCELLED_WITHIN: Duration = Duration::from_secs(1);
 
 /// A run that is open. Nothing happens in it until [`Self::work`] is awaited.
 pub(crate) struct Running {
@@ -74,7 +78,8 @@ impl Running {
         let clock = Clock::start();
         let part = config.cluster.part()?;
         let (mut config, scratch) = if part.is_some() { of_a_part(config)? } else { (config.clone(), None) };
-        let mut prepared = prepare(&config).await?;
+        let mut shutdown = Box::pin(shutdown);
+        let mut prepared = prepare(&config, shutdown.as_mut()).await?;
         let (membership, hearing) = match part.zip(prepared.shared.take()) {
             Some((part, shared)) => Some(Membership::join(part, &config, shared).await?),
             None => None,
@@ -235,8 +240,9 @@ impl Running {
             }
             // Every connection holds a sender; once none is left, all have said goodbye.
             drop(tokio::time::timeout(GOODBYE_WITHIN, all_closed.recv()).await);
+            // What is still measured is of no use any more. It is waited for where it is quick, since it reads the folder.
             if let Some(measuring) = measuring.filter(|measuring| !measuring.is_finished()) {
-                drop(measuring.await);
+                drop(tokio::time::timeout(GOODBYE_WITHIN, measuring).await);
             }
             drop(stop_leading);
             if let Some(leading) = leading {
@@ -244,8 +250,15 @@ impl Running {
             }
             let Final { snapshot, status } = ended?;
             // What others lead is in the storage that all of them share.
-            if !is_part {
-                blocking(move || store.save(&snapshot)).await??;
+            // Before the first merge the first snapshot, which is there, says all.
+            if !is_part && status.core.tokens_merged > 0 {
+                blocking(move || {
+                    let total = snapshot.tensor_bytes();
+                    let progress =
+                        Progress::of(&Cancellation::default(), "saving the run", total, progress::bytes);
+                    store.save_with(&snapshot, &progress)
+                })
+                .await??;
             }
             let (finished, tokens_merged) = (status.core.finished, status.core.tokens_merged);
             tracing::info!(%run, finished, tokens_merged, "saved and stopped");
@@ -323,9 +336,30 @@ fn clear(folder: &Path) {
     }
 }
 
-async fn prepare(config: &ServeConfig) -> Result<Prepared, ServerError> {
-    let config = config.clone();
-    blocking(move || Plan::of(&config, Store::open)?.open()).await?
+/// Prepares the run of `config`, unless it is stopped before it is open.
+///
+/// # Errors
+/// Those of [`Plan::of`] and [`Plan::open`]; `Cancelled` if `shutdown` resolves meanwhile. All that is written by then
+/// is cleared away, and what only reads is left to itself if it does not end soon.
+async fn prepare(
+    config: &ServeConfig,
+    shutdown: Pin<&mut (impl Future<Output = Bye> + ?Sized)>,
+) -> Result<Prepared, ServerError> {
+    let cancellation = Cancellation::default();
+    let (config, heard) = (config.clone(), cancellation.clone());
+    let work = blocking(move || Plan::of(&config, Store::open, &heard)?.open(&heard));
+    let mut work = std::pin::pin!(work);
+    tokio::select! {
+        prepared = &mut work => return prepared?,
+        _ = shutdown => cancellation.cancel(),
+    }
+    loop {
+        match tokio::time::timeout(CANCELLED_WITHIN, &mut work).await {
+            Ok(Ok(Err(error))) => return Err(error),
+            Err(_) if cancellation.is_writing() => {}
+            _ => return Err(ServerError::Cancelled),
+        }
+    }
 }
 
 /// Tells the logs of runs of a certificate that came, and whether it is `shown` from now on.

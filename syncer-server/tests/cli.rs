@@ -258,6 +258,10 @@ fn a_run_goes_on_with_its_own_settings() {
     // Its folder alone is enough, and what may differ from start to start is taken over.
     let said = open_once(&["--dir", dir, "--min-quorum", "2", "--seed", "1"]);
     assert!(said.contains("resumed=true"), "{said}");
+    // Only what somebody chose is shown of the settings.
+    let shown = said.lines().find(|line| line.contains("settings other than the defaults: ")).unwrap();
+    assert!(shown.contains("min-quorum=2") && shown.contains("sync-every=7"), "{shown}");
+    assert!(!said.contains("grace-ratio"), "{said}");
     let kept = fs::read_to_string(place.path().join("run/settings.toml")).unwrap();
     for line in
         ["preset = \"tiny\"", "corpus-bytes = \"60kB\"", "sync-every = 7", "no-eval = true", "min-quorum = 2"]

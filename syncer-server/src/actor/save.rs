@@ -8,6 +8,7 @@ use tokio::task::{JoinError, JoinSet};
 
 use super::record::Record;
 use crate::errors::ServerError;
+use crate::progress::{Cancellation, Progress};
 use crate::status::Carried;
 use crate::store::{Snapshot, Store};
 
@@ -17,6 +18,7 @@ pub(super) struct Saves {
     pub(super) is_due: bool,
     taking: Option<(Taking, Carried)>,
     writing: JoinSet<Result<u64, ServerError>>,
+    cancellation: Cancellation,
     /// The last row in the one that was written last.
     last: Option<u64>,
 }
@@ -30,7 +32,13 @@ impl Saves {
     /// again before the next one is due would follow more and more of it.
     pub(super) fn after(snapshot_seq: Option<u64>, decided: u64) -> Self {
         let is_due = decided > snapshot_seq.unwrap_or(0);
-        Self { is_due, taking: None, writing: JoinSet::new(), last: snapshot_seq }
+        let cancellation = Cancellation::default();
+        Self { is_due, taking: None, writing: JoinSet::new(), cancellation, last: snapshot_seq }
+    }
+
+    /// Stops what is being written, at the end of the run, which writes a newer one.
+    pub(super) fn cancel(&self) {
+        self.cancellation.cancel();
     }
 
     /// Goes on with what there is to do. `carried` gives what the server adds up.
@@ -55,8 +63,10 @@ impl Saves {
             let Some((taking, carried)) = self.taking.take() else { return };
             let (seq, record, states) = taking.into_parts();
             let snapshot = Snapshot { seq, record, states, carried };
-            let store = Arc::clone(store);
-            self.writing.spawn_blocking(move || store.save(&snapshot).map(|_| snapshot.seq));
+            let (store, cancellation) = (Arc::clone(store), self.cancellation.clone());
+            self.writing.spawn_blocking(move || {
+                store.save_with(&snapshot, &Progress::silent(&cancellation)).map(|_| snapshot.seq)
+            });
         }
     }
 
@@ -76,6 +86,7 @@ impl Saves {
                 }
                 None
             }
+            Ok(Err(ServerError::Cancelled)) => None,
             Ok(Err(error)) => Some(error.to_string()),
             Err(error) => Some(format!("saving a snapshot panicked: {error}")),
         };

@@ -19,7 +19,7 @@ use crate::status::{LogQuery, PAGE_MAX, log_of};
 use folder::Folder;
 
 pub(crate) use fetch::{Site, get, get_as, order_to};
-pub(crate) use text::{Side, UNKNOWN, count, csv, nats, percent, plain, table};
+pub(crate) use text::{Side, UNKNOWN, count, csv, nats, participation, plain, table};
 
 /// Pages of learners that are asked for, at most.
 const PAGES_MAX: usize = 1_000;

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::model::{Adapters, parameters};
-use super::text::{Side, UNKNOWN, ago, count, csv, duration, nats, percent, plain, table};
+use super::text::{Side, UNKNOWN, ago, count, csv, duration, nats, participation, percent, plain, table};
 
 /// Rows of a history that is shown to people.
 const HISTORY_ROWS: usize = 20;
@@ -79,7 +79,7 @@ pub fn status(json: &Value) -> Result<String, serde_json::Error> {
         ("model", format!("{}{model}", parameters(status.params, status.adapters.as_ref()))),
         ("state", state(&status, is_asked).to_owned()),
         ("learners", learners),
-        ("participation", format!("{} of what was trained is in the model", percent(status.participation))),
+        ("participation", merged_share(&status)),
         (
             "tokens",
             format!(
@@ -110,6 +110,14 @@ pub fn status(json: &Value) -> Result<String, serde_json::Error> {
     }
     rows.push(("finished", if status.finished { "yes" } else { "no" }.to_owned()));
     Ok(rows.iter().map(|(name, value)| format!("{name:<13}  {value}")).collect::<Vec<_>>().join("\n"))
+}
+
+/// How much of what was trained is in the model, in words.
+fn merged_share(status: &Status) -> String {
+    match status.tokens_trained {
+        0 => UNKNOWN.to_owned(),
+        _ => format!("{} of what was trained is in the model", percent(status.participation)),
+    }
 }
 
 fn state(status: &Status, is_asked: bool) -> &'static str {
@@ -178,7 +186,10 @@ pub fn history(json: &Value) -> Result<String, serde_json::Error> {
             nats(series.train_loss.get(at).copied().flatten()),
             nats(measured.map(|one| one.loss)),
             count(figure(&series.tokens_per_s).round() as u64),
-            percent(figure(&series.participation)),
+            participation(
+                figure(&series.participation),
+                series.tokens_merged.get(at).copied().unwrap_or_default(),
+            ),
             format!("{:.1}", figure(&series.live)),
         ]);
     }

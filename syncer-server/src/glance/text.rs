@@ -21,6 +21,12 @@ pub fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
+/// The share of what was trained that is merged, given the tokens merged so far. It is unknown while nothing was trained,
+/// which a share of 1 of no tokens tells.
+pub fn participation(share: f64, tokens_merged: u64) -> String {
+    if tokens_merged == 0 && share >= 1.0 { UNKNOWN.into() } else { percent(share) }
+}
+
 /// A loss in nats per token.
 pub fn nats(loss: Option<f64>) -> String {
     loss.map_or_else(|| UNKNOWN.into(), |loss| format!("{loss:.3}"))
@@ -110,6 +116,10 @@ mod tests {
         assert_eq!([0, 999, 1_000, 1_234_567].map(count), ["0", "999", "1,000", "1,234,567"]);
         let times = [0.0, 59.4, 200.0, 3_600.0, 7_500.0, 273_600.0];
         assert_eq!(times.map(duration), ["0 s", "59 s", "3 min 20 s", "1 h", "2 h 5 min", "3 d 4 h"]);
+        assert_eq!(
+            [participation(1.0, 0), participation(0.0, 0), participation(1.0, 9)],
+            ["–", "0.0 %", "100.0 %"]
+        );
         assert_eq!(plain("a\u{1b}[2Jb\nc"), "a·[2Jb·c");
     }
 

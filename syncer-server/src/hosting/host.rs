@@ -57,9 +57,8 @@ pub async fn host(
     });
     let started = tokio::spawn(join_all(starting));
     shutdown.await;
-    // What is still being opened is waited for, so that it is closed in order.
-    drop(started.await);
     house.close().await;
+    drop(started.await);
     stop.send_replace(true);
     web.abort();
     Ok(())

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use archipelago_core::wire::{Bye, CloseCode};
 use axum::Router;
 use futures::future::join_all;
-use tokio::sync::{Mutex, oneshot};
+use tokio::sync::{Mutex, OwnedMutexGuard, oneshot};
 use tokio::task::JoinHandle;
 use tracing::Instrument;
 
@@ -39,8 +40,8 @@ const FIGURES_WITHIN: Duration = Duration::from_secs(2);
 
 /// A run of the house.
 enum Hosted {
-    /// It is being opened.
-    Starting,
+    /// It is being opened, or waits for that; what its learners would be told stops it.
+    Starting(Option<oneshot::Sender<Bye>>),
     /// It is served.
     Served(Served),
     /// It is kept.
@@ -73,8 +74,10 @@ pub(super) struct House {
     /// Connections that the runs may hold for long.
     shares: Shares,
     runs: RwLock<BTreeMap<RunName, Hosted>>,
-    /// Orders are carried out one at a time.
-    orders: Mutex<()>,
+    /// Orders about one run are carried out one at a time; those about other runs need not wait for them.
+    turns: std::sync::Mutex<BTreeMap<RunName, Arc<Mutex<()>>>>,
+    /// Whether the server stops, so that no run is started any more.
+    is_closing: AtomicBool,
 }
 
 /// Why an order was not carried out.
@@ -123,16 +126,17 @@ impl House {
             match name.parse::<RunName>() {
                 Ok(name) => {
                     let is_archived = path.join(ARCHIVED).exists();
-                    runs.insert(name, if is_archived { Hosted::Archived } else { Hosted::Starting });
+                    runs.insert(name, if is_archived { Hosted::Archived } else { Hosted::Starting(None) });
                 }
                 Err(error) => tracing::warn!("a folder is left alone: {error}"),
             }
         }
-        let is_to_start = |hosted: &Hosted| matches!(hosted, Hosted::Starting);
+        let is_to_start = |hosted: &Hosted| matches!(hosted, Hosted::Starting(_));
         let names = runs.iter().filter(|(_, hosted)| is_to_start(hosted)).map(|(name, _)| name.clone());
         let names = names.collect();
-        let (runs, orders) = (RwLock::new(runs), Mutex::new(()));
-        Ok((Self { folder, server, links, here, token, shares, runs, orders }, names))
+        let (runs, turns) = (RwLock::new(runs), std::sync::Mutex::default());
+        let is_closing = AtomicBool::new(false);
+        Ok((Self { folder, server, links, here, token, shares, runs, turns, is_closing }, names))
     }
 
     /// Settings of the server.
@@ -156,6 +160,26 @@ impl House {
         self.runs.read().expect("no thread panics with the lock")
     }
 
+    /// Waits until no other order about the run `name` is being carried out.
+    async fn turn(&self, name: &RunName) -> OwnedMutexGuard<()> {
+        let turn = {
+            let mut turns = self.turns.lock().expect("no thread panics with the lock");
+            // Those that nobody waits for are made again when they are needed.
+            turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+            Arc::clone(turns.entry(name.clone()).or_default())
+        };
+        turn.lock_owned().await
+    }
+
+    /// Stops the run `name` if it is being opened. Whoever opens it says what became of it.
+    fn cancel(&self, name: &RunName, bye: Bye) {
+        if let Some(Hosted::Starting(stop)) = self.write().get_mut(name)
+            && let Some(stop) = stop.take()
+        {
+            drop(stop.send(bye));
+        }
+    }
+
     /// The names of the runs.
     pub(super) fn names(&self) -> Vec<String> {
         self.read().keys().map(ToString::to_string).collect()
@@ -177,7 +201,7 @@ impl House {
         let found = name.parse::<RunName>().ok().and_then(|name| runs.get(&name));
         match found {
             Some(Hosted::Served(served)) => Ok(served.router.clone()),
-            Some(Hosted::Starting) => Err(Some(RunState::Starting)),
+            Some(Hosted::Starting(_)) => Err(Some(RunState::Starting)),
             Some(Hosted::Archived) => Err(Some(RunState::Archived)),
             Some(Hosted::Failed(_)) => Err(Some(RunState::Failed)),
             None => Err(None),
@@ -191,7 +215,7 @@ impl House {
             let asked = runs.iter().map(|(name, hosted)| {
                 let plain = |state, why: Option<&String>| (state, why.cloned(), None);
                 let (state, why, app) = match hosted {
-                    Hosted::Starting => plain(RunState::Starting, None),
+                    Hosted::Starting(_) => plain(RunState::Starting, None),
                     Hosted::Archived => plain(RunState::Archived, None),
                     Hosted::Failed(why) => plain(RunState::Failed, Some(why)),
                     Hosted::Served(served) => (RunState::Open, None, Some(Arc::clone(&served.app))),
@@ -243,18 +267,13 @@ impl House {
     /// Makes a run with the settings in the TOML `text`, and starts it.
     pub(super) async fn create(self: &Arc<Self>, name: &RunName, text: &str) -> Result<(), Refused> {
         {
-            let _turn = self.orders.lock().await;
-            let runs = self.read().len();
-            if runs >= RUNS_MAX {
-                return Err(Refused::State(format!("there are {runs} runs, the most that one server has")));
-            }
-            if self.read().contains_key(name) {
-                return Err(Refused::State(format!("there is a run {name} already")));
-            }
-            settings::check_sent(text, &self.server).map_err(Refused::Order)?;
+            let _turn = self.turn(name).await;
+            self.reserve(name, || settings::check_sent(text, &self.server).map_err(Refused::Order))?;
             let (dir, text) = (self.dir(name), text.to_owned());
-            blocking(move || settings::write(&dir, &text)).await??;
-            self.set(name, Hosted::Starting);
+            if let Err(error) = blocking(move || settings::write(&dir, &text)).await.flatten() {
+                self.write().remove(name);
+                return Err(error.into());
+            }
         }
         if let Err(refused) = self.start(name).await {
             // Nothing was trained, and nobody has to clear it away by hand.
@@ -264,9 +283,27 @@ impl House {
         Ok(())
     }
 
+    /// Keeps a place for the new run `name`, if `check` finds nothing wrong with it.
+    fn reserve(&self, name: &RunName, check: impl FnOnce() -> Result<(), Refused>) -> Result<(), Refused> {
+        let mut runs = self.write();
+        if runs.len() >= RUNS_MAX {
+            let count = runs.len();
+            return Err(Refused::State(format!("there are {count} runs, the most that one server has")));
+        }
+        if runs.contains_key(name) {
+            return Err(Refused::State(format!("there is a run {name} already")));
+        }
+        check()?;
+        runs.insert(name.clone(), Hosted::Starting(None));
+        Ok(())
+    }
+
     /// Starts a run that is not served: from its folder, archived or failed.
     pub(super) async fn start(self: &Arc<Self>, name: &RunName) -> Result<(), Refused> {
-        let _turn = self.orders.lock().await;
+        let _turn = self.turn(name).await;
+        if self.is_closing.load(Ordering::SeqCst) {
+            return Err(Refused::State("the server stops".to_owned()));
+        }
         let is_there = match self.read().get(name) {
             Some(Hosted::Served(_)) => {
                 return Err(Refused::State(format!("the run {name} is served already")));
@@ -278,21 +315,29 @@ impl House {
         if !is_there && !self.dir(name).join(settings::FILE).is_file() {
             return Err(Refused::NoSuchRun);
         }
-        self.set(name, Hosted::Starting);
-        match self.begin(name).await {
+        let (stop, told) = oneshot::channel();
+        self.set(name, Hosted::Starting(Some(stop)));
+        match self.begin(name, told).await {
             Ok(served) => {
                 self.set(name, Hosted::Served(served));
                 Ok(())
             }
             Err(error) => {
-                tracing::error!(%name, %error, "the run cannot be started; the others go on");
+                match &error {
+                    ServerError::Cancelled => tracing::info!(%name, "the run is not opened any more"),
+                    error => tracing::error!(%name, %error, "the run cannot be started; the others go on"),
+                }
                 self.set(name, Hosted::Failed(error.to_string()));
                 Err(error.into())
             }
         }
     }
 
-    async fn begin(self: &Arc<Self>, name: &RunName) -> Result<Served, ServerError> {
+    async fn begin(
+        self: &Arc<Self>,
+        name: &RunName,
+        told: oneshot::Receiver<Bye>,
+    ) -> Result<Served, ServerError> {
         let (dir, server) = (self.dir(name), self.server.clone());
         let config = blocking(move || {
             let mark = dir.join(ARCHIVED);
@@ -305,7 +350,6 @@ impl House {
         let kept = config.clone();
         let shown = blocking(move || invite(&kept)).await??;
         config.invite = shown.map(|invite| invite.expose().to_owned());
-        let (stop, told) = oneshot::channel();
         let links = self.links.iter().map(|link| format!("{link}runs/{name}/")).collect();
         let until = async { told.await.unwrap_or_else(|_| restart()) };
         let Running { app, work, .. } = Running::open(
@@ -321,6 +365,15 @@ impl House {
         let router = http::router(Arc::clone(&app));
         // A panic ends this task and no other.
         let work = tokio::spawn(work.instrument(tracing::info_span!("run", %name)));
+        let stop = match self.write().get_mut(name) {
+            Some(Hosted::Starting(stop)) => stop.take(),
+            _ => None,
+        };
+        let Some(stop) = stop else {
+            // It was stopped as it had just been opened, and is being saved.
+            drop(work.await);
+            return Err(ServerError::Cancelled);
+        };
         let (house, name) = (Arc::downgrade(self), name.clone());
         let task = tokio::spawn(async move {
             let ended = match work.await {
@@ -356,8 +409,9 @@ impl House {
 
     /// Stops serving a run, and keeps its folder.
     pub(super) async fn archive(&self, name: &RunName) -> Result<(), Refused> {
-        let _turn = self.orders.lock().await;
         let bye = Bye::new(CloseCode::Done, "the owner has put this run away");
+        self.cancel(name, bye.clone());
+        let _turn = self.turn(name).await;
         self.stop(name, bye).await?;
         self.set(name, Hosted::Archived);
         let mark = self.dir(name).join(ARCHIVED);
@@ -369,8 +423,9 @@ impl House {
 
     /// Stops a run and removes its folder.
     pub(super) async fn delete(&self, name: &RunName) -> Result<(), Refused> {
-        let _turn = self.orders.lock().await;
         let bye = Bye::new(CloseCode::Done, "the owner has deleted this run");
+        self.cancel(name, bye.clone());
+        let _turn = self.turn(name).await;
         self.stop(name, bye).await?;
         let (dir, aside) = (self.dir(name), self.folder.join(format!("{REMOVED}{name}")));
         blocking(move || remove(&dir, &aside)).await??;
@@ -380,9 +435,14 @@ impl House {
 
     /// Stops all runs.
     pub(super) async fn close(&self) {
-        let _turn = self.orders.lock().await;
+        self.is_closing.store(true, Ordering::SeqCst);
         let names: Vec<RunName> = self.read().keys().cloned().collect();
-        join_all(names.iter().map(|name| self.stop(name, restart()))).await;
+        join_all(names.iter().map(|name| async move {
+            self.cancel(name, restart());
+            let _turn = self.turn(name).await;
+            self.stop(name, restart()).await
+        }))
+        .await;
     }
 }
 

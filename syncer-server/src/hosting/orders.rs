@@ -12,7 +12,9 @@ use super::settings;
 use super::view::{RunFigures, RunView, RunsView};
 use crate::config::{OrderArgs, RunName, RunOrder, RunsArgs};
 use crate::errors::ServerError;
-use crate::glance::{Side, Site, UNKNOWN, count, csv, get, get_as, nats, order_to, percent, plain, table};
+use crate::glance::{
+    Side, Site, UNKNOWN, count, csv, get, get_as, nats, order_to, participation, plain, table,
+};
 use crate::links::socket;
 use crate::store::{is_there, read_token};
 
@@ -55,7 +57,7 @@ fn row(run: &RunView) -> Vec<String> {
             plain(&figures.model),
             count(figures.live.into()),
             count(figures.tokens_merged),
-            percent(figures.participation),
+            participation(figures.participation, figures.tokens_merged),
             nats(figures.val_loss_last.map(f64::from)),
         ]),
     }

@@ -9,6 +9,7 @@ use super::{Plan, Shared};
 use crate::config::{self, ServeConfig};
 use crate::errors::ServerError;
 use crate::origin::Origin;
+use crate::progress::Cancellation;
 use crate::status::AdapterFacts;
 use crate::store::{Store, fit};
 
@@ -47,7 +48,7 @@ pub fn validate(config: &ServeConfig) -> Result<PlanFacts, ServerError> {
         }
         None => config,
     };
-    let plan = Plan::of(config, |dir| Ok(Store::look(dir)))?;
+    let plan = Plan::of(config, |dir| Ok(Store::look(dir)), &Cancellation::default())?;
     Shared::of(&plan).map_or(Ok(None), |shared| shared.first())?;
     Ok(plan.facts())
 }
@@ -58,7 +59,7 @@ pub fn validate(config: &ServeConfig) -> Result<PlanFacts, ServerError> {
 /// Those of [`validate`]; `Config` if the process is a whole run.
 pub(crate) fn membership(config: &ServeConfig) -> Result<(RunId, Vec<FragmentId>), ServerError> {
     let config = of_a_part(config);
-    let plan = Plan::of(&config, |dir| Ok(Store::look(dir)))?;
+    let plan = Plan::of(&config, |dir| Ok(Store::look(dir)), &Cancellation::default())?;
     let whole =
         || ServerError::Config { why: "give --role to be part of a run on several machines".to_owned() };
     let shared = Shared::of(&plan).ok_or_else(whole)?;
@@ -76,7 +77,7 @@ fn of_a_part(config: &ServeConfig) -> ServeConfig {
 /// # Errors
 /// Those of [`validate`], but that parameters are read once they are needed; `Config` if the process is a whole run.
 pub(crate) fn to_lead(config: &ServeConfig) -> Result<Shared, ServerError> {
-    let plan = Plan::of(config, Store::open)?;
+    let plan = Plan::of(config, Store::open, &Cancellation::default())?;
     config.log_effective();
     let whole = || ServerError::Config { why: "give --role owner to lead rounds alone".to_owned() };
     Shared::of(&plan).ok_or_else(whole)

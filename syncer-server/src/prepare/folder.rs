@@ -7,10 +7,11 @@ use archipelago_core::wire::RunSpec;
 use crate::corpus::Corpus;
 use crate::errors::ServerError;
 use crate::llama::Chat;
+use crate::progress::{self, Cancellation, Progress};
 use crate::status::Carried;
 use crate::store::{FORMAT, Initial, Manifest, Snapshot, Store};
 
-/// A new run in the folder of `store`.
+/// A new run in the folder of `store`. Nothing of it is left there if that fails or is cancelled.
 pub(super) fn begin(
     store: &Store,
     corpus: &Corpus,
@@ -18,12 +19,25 @@ pub(super) fn begin(
     layout: &Layout,
     config: SyncerConfig,
     theta: &[f32],
+    cancellation: &Cancellation,
 ) -> Result<Syncer, ServerError> {
     let syncer = Syncer::new(manifest.run, manifest.spec.clone(), config, layout, theta);
     let syncer = syncer.map_err(|error| ServerError::Config { why: error.to_string() })?;
-    store.begin(manifest, &corpus.tokenizer, Some(theta))?;
     let (record, states) = (syncer.record_amid(), syncer.states().cloned().collect());
-    store.save(&Snapshot { seq: 0, record, states, carried: Carried::default() })?;
+    let snapshot = Snapshot { seq: 0, record, states, carried: Carried::default() };
+    let total = snapshot.tensor_bytes();
+    let progress = Progress::of(cancellation, "writing the first snapshot", total, progress::bytes);
+    // One that was cut off earlier may have the only copy of its first parameters here.
+    let is_first = store.manifest()?.is_none();
+    cancellation.writing(|| {
+        let written = store
+            .begin(manifest, &corpus.tokenizer, Some(theta))
+            .and_then(|()| store.save_with(&snapshot, &progress));
+        if written.is_err() && is_first {
+            store.withdraw();
+        }
+        written
+    })?;
     Ok(syncer)
 }
 

@@ -24,6 +24,7 @@ use crate::guests::Guests;
 use crate::llama::Chat;
 use crate::origin::{Basis, Beginning, Origin};
 use crate::owner::Owner;
+use crate::progress::Cancellation;
 use crate::status::{AdapterFacts, Carried, Facts};
 use crate::store::{HeldOut, Snapshot, Store, decoder, random_u64, write_private};
 use crate::tape::{Writer, has_bodies, recover};
@@ -101,9 +102,11 @@ impl<'a> Plan<'a> {
     /// - `DataTooSmall`, `Memory`: the data or this machine is too small for the run.
     /// - `OtherRun`: the folder holds a run with other settings or another corpus.
     /// - `DirForeign`: it holds no run, but something else.
+    /// - `Cancelled`.
     pub(crate) fn of(
         config: &'a ServeConfig,
         open: impl FnOnce(&Path) -> Result<Store, ServerError>,
+        cancellation: &Cancellation,
     ) -> Result<Self, ServerError> {
         // What costs nothing is checked first.
         checks::settings(config)?;
@@ -126,6 +129,7 @@ impl<'a> Plan<'a> {
             end: origin.end(),
         };
         let corpus = Corpus::load(config, &habits)?;
+        cancellation.check()?;
         let model = origin.model(config, corpus.vocabulary.size())?;
         let Basis { said, weights: frozen } = origin.basis(config, &model)?;
         let spec = RunSpec { frozen: said, ..run_spec(config, model, corpus.spec.clone())? };
@@ -137,7 +141,7 @@ impl<'a> Plan<'a> {
         let beginning = match *origin {
             // A process of several has no folder to go on with, and perhaps no room for all of them.
             Origin::Folder(_) | Origin::Own(_) if config.cluster.role.is_none() => {
-                Some(origin.beginning(&store, &spec, &layout)?)
+                Some(origin.beginning(&store, &spec, &layout, cancellation)?)
             }
             _ => None,
         };
@@ -195,8 +199,10 @@ impl<'a> Plan<'a> {
     /// - `DirCorrupt`: the tape or the snapshots are missing or damaged.
     /// - `Config`: the syncer refuses the settings.
     /// - `Internal`, `System`: the program or the system fails.
+    /// - `Cancelled`: nothing of a run that was to be begun is left.
     #[expect(clippy::too_many_lines, reason = "one list of the ways in which a run begins or goes on")]
-    pub(crate) fn open(self) -> Result<Prepared, ServerError> {
+    pub(crate) fn open(self, cancellation: &Cancellation) -> Result<Prepared, ServerError> {
+        cancellation.check()?;
         let shared = Shared::of(&self);
         self.config.log_effective();
         self.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
@@ -207,7 +213,7 @@ impl<'a> Plan<'a> {
         if let Some(text) = config.kept.as_ref().and_then(Kept::text) {
             write_private(&config.dir.join(SETTINGS_FILE), &text)?;
         }
-        let frozen = store.frozen_or(&spec, frozen)?;
+        let frozen = cancellation.writing(|| store.frozen_or(&spec, frozen))?;
         let has_tape = store.has_tape();
         let forked = store.manifest()?.and_then(|manifest| manifest.forked).filter(|_| !has_tape);
         let resumed = found.is_some() || has_tape;
@@ -248,12 +254,12 @@ impl<'a> Plan<'a> {
             (_, None) => {
                 let beginning = match beginning {
                     Some(beginning) => beginning,
-                    None => origin.beginning(&store, &spec, &layout)?,
+                    None => origin.beginning(&store, &spec, &layout, cancellation)?,
                 };
                 let run = random_u64().map(RunId)?;
                 let Beginning { theta, initial } = beginning;
                 let manifest = manifest(&corpus, &spec, run, initial, (chat, text_name(config)));
-                let syncer = begin(&store, &corpus, &manifest, &layout, syncer_config, &theta)?;
+                let syncer = begin(&store, &corpus, &manifest, &layout, syncer_config, &theta, cancellation)?;
                 let tape = if config.without_tape_for_benchmarks {
                     tracing::warn!(
                         "nothing is kept: this run is for benchmarks, and nobody can go on with it"

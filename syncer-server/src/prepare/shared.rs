@@ -113,15 +113,17 @@ mod tests {
 
     use super::*;
     use crate::config::{ClusterArgs, Role, ServeConfig, Within};
+    use crate::progress::Cancellation;
     use crate::store::Store;
 
     /// What a whole run begins with, and a part of the same.
     fn both(config: &ServeConfig) -> (Vec<f32>, Shared) {
         let dir = tempfile::tempdir().unwrap();
         let config = ServeConfig { dir: dir.path().join("run"), ..config.clone() };
-        let plan = Plan::of(&config, |dir| Ok(Store::look(dir))).unwrap();
+        let plan = Plan::of(&config, |dir| Ok(Store::look(dir)), &Cancellation::default()).unwrap();
         assert!(Shared::of(&plan).is_none(), "it is a whole run");
-        let whole = plan.origin.beginning(&plan.store, &plan.spec, &plan.layout).unwrap();
+        let whole =
+            plan.origin.beginning(&plan.store, &plan.spec, &plan.layout, &Cancellation::default()).unwrap();
         let within = Some(Within(Local::services()));
         let cluster = ClusterArgs { role: Some(Role::Owner), within, ..config.cluster.clone() };
         let part = ServeConfig { cluster, ..config.clone() };

@@ -36,7 +36,8 @@ pub struct Replay {
     pub undone: Vec<Undone>,
     /// The run's merged tokens at the end.
     pub tokens_merged: u64,
-    /// Time between the first merge and the last when they were made, in seconds.
+    /// Time between the first merge and the last when they were made, in seconds, without gaps of more than a day: the
+    /// run stood still then, or the machine's clock was set.
     pub run_s: f64,
     /// Time that it took to compute them again once, in seconds, measurements of the loss included.
     pub took_s: f64,
@@ -67,10 +68,10 @@ pub fn replayed(args: &ReplayArgs, mut tell: impl FnMut(&ReplayedMerge)) -> Resu
         free(out, recording.manifest().run)?;
     }
     let began = Instant::now();
-    let mut span: Option<(u64, u64)> = None;
+    let mut span = Span::default();
     let mut curves = Curves::new(recording.merges(args.until)?);
     let mut look = |merge: &ReplayedMerge| {
-        span = Some((span.map_or(merge.at_ms, |(first, _)| first), merge.at_ms));
+        span.add(merge.at_ms);
         curves.add(merge);
         tell(merge);
     };
@@ -94,7 +95,6 @@ pub fn replayed(args: &ReplayArgs, mut tell: impl FnMut(&ReplayedMerge)) -> Resu
     let measured = [None, val_loss];
     let write = |out| write(record, recovery.states(), measured, recording.store(), out, Form::default());
     let exported = args.out.as_deref().map(write).transpose()?;
-    let (from, to) = span.unwrap_or_default();
     let replay = Replay {
         run: RunId::to_string(&record.run),
         first,
@@ -102,7 +102,7 @@ pub fn replayed(args: &ReplayArgs, mut tell: impl FnMut(&ReplayedMerge)) -> Resu
         merges,
         undone,
         tokens_merged: record.ledger.clock_tokens(),
-        run_s: to.saturating_sub(from) as f64 / 1e3,
+        run_s: span.total_ms as f64 / 1e3,
         took_s,
         damaged: recording.store().damaged_snapshots(record.run)?,
         losses,
@@ -112,4 +112,36 @@ pub fn replayed(args: &ReplayArgs, mut tell: impl FnMut(&ReplayedMerge)) -> Resu
         write_file(plot, curves.page(&replay).as_bytes())?;
     }
     Ok(replay)
+}
+
+/// A gap between two merges that is no time of the run, in milliseconds.
+const GAP_MS: u64 = 24 * 3_600 * 1_000;
+
+/// Time from merge to merge.
+#[derive(Default)]
+struct Span {
+    last_ms: Option<u64>,
+    total_ms: u64,
+}
+
+impl Span {
+    /// Takes in a merge that was made `at_ms` milliseconds after 1970, by a clock that may have been set since the last.
+    fn add(&mut self, at_ms: u64) {
+        let gap_ms = self.last_ms.replace(at_ms).map_or(0, |last_ms| at_ms.saturating_sub(last_ms));
+        self.total_ms += if gap_ms > GAP_MS { 0 } else { gap_ms };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_is_set_makes_no_run_longer() {
+        let mut span = Span::default();
+        for at_ms in [0, 500, 1_795_937_160_000, 1_795_937_161_000, 1_700_000_000_000, 1_700_000_000_250] {
+            span.add(at_ms);
+        }
+        assert_eq!(span.total_ms, 500 + 1_000 + 250);
+    }
 }

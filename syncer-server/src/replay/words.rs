@@ -3,6 +3,7 @@
 use std::fmt::{Display, Formatter, Result};
 
 use archipelago_core::diloco::Round;
+use chrono::DateTime;
 
 use super::{Losses, Replay, Rise};
 use crate::tape::{ReplayedMerge, Undone};
@@ -17,13 +18,20 @@ impl Display for Told {
     }
 }
 
+/// The moment `at_ms` milliseconds after 1970, to the second.
+fn date(at_ms: u64) -> String {
+    let at = i64::try_from(at_ms).ok().and_then(DateTime::from_timestamp_millis);
+    at.map_or_else(|| format!("{at_ms} ms"), |at| at.format("%Y-%m-%d %H:%M:%S UTC").to_string())
+}
+
 impl Display for ReplayedMerge {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        let Self { seq, round, fragment, members, tokens, norm, loss, .. } = self;
+        let Self { seq, at_ms, round, fragment, members, tokens, norm, loss, .. } = self;
         let learners = members.len();
         write!(
             f,
-            "decision {seq}: round {} on fragment {fragment}, {learners} learners, {tokens} tokens, ",
+            "decision {seq} at {}: round {} on fragment {fragment}, {learners} learners, {tokens} tokens, ",
+            date(*at_ms),
             Told(*round),
         )?;
         write!(f, "norm {norm:.4}")?;
@@ -91,6 +99,12 @@ impl Display for Rise {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_moment_has_a_date() {
+        assert_eq!(date(1_795_937_160_999), "2026-11-29 07:26:00 UTC");
+        assert_eq!(date(u64::MAX), format!("{} ms", u64::MAX));
+    }
 
     #[test]
     fn rounds_are_counted_from_each_start() {

@@ -176,6 +176,17 @@ impl Store {
         write_private(&self.dir.join("run.json"), &json)
     }
 
+    /// Removes what the beginning of a run left here that was not carried to its end. The settings and the tokens stay,
+    /// so that the next start goes by the same.
+    pub fn withdraw(&self) {
+        let snapshots = self.snapshots().unwrap_or_default();
+        let begun = place::OF_A_BEGINNING.iter().chain(&["run.json"]).map(|name| self.dir.join(name));
+        for path in begun.chain(snapshots) {
+            // What is not there need not go, and what cannot be removed is looked at by the next start.
+            let _ = fs::remove_file(path);
+        }
+    }
+
     /// Keeps what is measured on, unless it is there.
     ///
     /// # Errors

@@ -25,7 +25,7 @@ const BEFORE_A_RUN: [&str; 8] = [
 ];
 
 /// What the beginning of a run writes behind its lock, before `run.json`. Without the lock it is somebody else's.
-const OF_A_BEGINNING: [&str; 8] = [
+pub(super) const OF_A_BEGINNING: [&str; 8] = [
     "tokenizer.json",
     "held-out.json",
     "initial.safetensors",

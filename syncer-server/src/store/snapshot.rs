@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::architecture::upgrade;
+use crate::progress::Progress;
 use crate::status::Carried;
 
 /// Everything that a restart needs.
@@ -150,14 +151,25 @@ fn name(fragment: usize, part: &str) -> String {
 }
 
 impl Snapshot {
-    /// Writes the file, unsynced.
-    pub(super) fn write(&self, path: &Path) -> std::io::Result<()> {
+    /// Bytes of its tensors.
+    pub(crate) fn tensor_bytes(&self) -> u64 {
+        let values =
+            self.states.iter().map(|state| state.theta.len() + state.hat.len() + state.momentum.len());
+        values.map(|len| (len * size_of::<f32>()) as u64).sum()
+    }
+
+    /// Writes the file, unsynced. One whose `progress` was cancelled meanwhile is of no use.
+    pub(super) fn write(&self, path: &Path, progress: &Progress) -> std::io::Result<()> {
         let mut sha = Sha256::new();
         let mut tensors = Vec::new();
         for (p, state) in self.states.iter().enumerate() {
             for (part, values) in PARTS.iter().zip([&state.theta, &state.hat, &state.momentum]) {
-                let values = Values { shape: [values.len()], values };
+                let values = Values { shape: [values.len()], values, progress };
+                // Half of the work is the checksum, and half of it the disk's.
                 sha.update(values.data());
+                if progress.check().is_err() {
+                    return Ok(());
+                }
                 tensors.push((name(p, part), Kept::Values(values)));
             }
         }
@@ -280,6 +292,8 @@ pub(crate) struct Values<'a> {
     pub shape: [usize; 1],
     /// The values.
     pub values: &'a [f32],
+    /// Progress of the file, each byte of which is asked for twice.
+    pub progress: &'a Progress,
 }
 
 impl View for Values<'_> {
@@ -292,7 +306,11 @@ impl View for Values<'_> {
     }
 
     fn data(&self) -> Cow<'_, [u8]> {
-        from_f32s(self.values).into()
+        // Whoever cancels the file throws it away, so that its bytes do not matter.
+        match self.progress.add(self.data_len() as u64 / 2) {
+            Ok(()) => from_f32s(self.values).into(),
+            Err(_) => Cow::default(),
+        }
     }
 
     fn data_len(&self) -> usize {

@@ -7,6 +7,7 @@ use archipelago_core::wire::RunId;
 
 use super::{Snapshot, Store, disk, is_there, or_remove, publish};
 use crate::errors::ServerError;
+use crate::progress::{Cancellation, Progress};
 
 impl Store {
     /// The newest snapshot that is whole; damaged ones are passed over with a warning.
@@ -72,12 +73,22 @@ impl Store {
     /// # Errors
     /// `Disk`: it cannot be written; what was there before still is.
     pub fn save(&self, snapshot: &Snapshot) -> Result<PathBuf, ServerError> {
+        self.save_with(snapshot, &Progress::silent(&Cancellation::default()))
+    }
+
+    /// As [`Self::save`], with lines about its `progress`, which may be cancelled.
+    ///
+    /// # Errors
+    /// - `Disk`: it cannot be written; what was there before still is.
+    /// - `Cancelled`: likewise.
+    pub(crate) fn save_with(&self, snapshot: &Snapshot, progress: &Progress) -> Result<PathBuf, ServerError> {
         let before = self.snapshots()?;
         let next = before.last().map_or(1, |path| number(path).unwrap_or(0) + 1);
         let folder = self.dir.join("snapshots");
         let path = folder.join(format!("{next:08}.safetensors"));
         let partial = folder.join(format!("{next:08}.partial"));
-        let written = snapshot.write(&partial).map_err(disk("write", &partial));
+        let written = snapshot.write(&partial, progress).map_err(disk("write", &partial));
+        let written = progress.check().and(written);
         or_remove(written.and_then(|()| publish(&partial, &path)), &partial)?;
         let is_whole = |path: &&PathBuf| Snapshot::check(path).is_ok_and(|run| run == snapshot.record.run);
         let keep = before.iter().rev().find(is_whole);

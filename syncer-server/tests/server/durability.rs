@@ -280,3 +280,19 @@ async fn a_damaged_snapshot_costs_no_whole_one() {
     assert_eq!(store.latest(run).unwrap(), Some(good));
     assert_eq!(snapshots(dir.path()).len(), 1, "and the damaged one is gone");
 }
+
+/// Goal: a start that is stopped before the run is open ends at once, and leaves nothing of a run.
+#[tokio::test]
+async fn a_start_that_is_stopped_leaves_no_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let ended = syncer_server::serve(listener, config(dir.path()), std::future::ready(())).await;
+    assert!(matches!(ended, Err(syncer_server::ServerError::Cancelled)), "{ended:?}");
+    assert!(!dir.path().join("run.json").exists() && !dir.path().join("tape.sqlite").exists());
+    // The next start begins the run. Before anything is merged, its first snapshot is all there is to save.
+    let server = Server::start(config(dir.path())).await;
+    server.stop().await;
+    let snapshots = fs::read_dir(dir.path().join("snapshots")).unwrap();
+    let names: Vec<_> = snapshots.map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["00000001.safetensors"]);
+}

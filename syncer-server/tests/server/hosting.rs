@@ -197,6 +197,7 @@ async fn a_run_with_a_text_of_its_own_is_made_on_the_machine_of_the_server() {
     let dir = tempfile::tempdir().unwrap();
     let (runs, elsewhere) = (dir.path().join("runs"), dir.path().join("elsewhere"));
     fs::create_dir(&elsewhere).unwrap();
+    fs::create_dir(&runs).unwrap();
     let text = dir.path().join("poems.txt");
     fs::write(&text, "a line of a poem\n".repeat(9_000)).unwrap();
     let settings = dir.path().join("poems.toml");
@@ -347,5 +348,32 @@ async fn no_run_takes_the_connections_of_another() {
     assert_eq!(house.ask("GET /runs/b/v1/status", "", "").await.0, 200);
     assert_eq!(open(house.address, "/runs/b/v1/events", "").await.1, 503, "all are taken");
     drop((held, others));
+    house.stop().await;
+}
+
+/// Goal: a run that is being opened keeps no order about it waiting until it is open.
+#[tokio::test]
+async fn a_run_that_is_being_opened_can_be_deleted() {
+    let dir = tempfile::tempdir().unwrap();
+    let house = House::start(dir.path()).await;
+    let settings = "preset = \"medium\"\ncorpus-bytes = \"1MB\"\nno-eval = true\n";
+    let body = json!({ "name": "large", "settings": settings }).to_string();
+    let headers = format!("\nAuthorization: Bearer secret-of-the-owner\nContent-Length: {}", body.len());
+    let address = house.address;
+    let made =
+        tokio::spawn(async move { http_at(address, &format!("POST /v1/runs{headers}"), &body).await.0 });
+    for _ in 0..600 {
+        if !house.list("").await.is_empty() {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    let (code, said) = house.ask("DELETE /v1/runs/large", "secret-of-the-owner", "").await;
+    // Whoever clears it away first is told so.
+    assert!([200, 404].contains(&code), "{code} {said}");
+    let made = made.await.unwrap();
+    assert!([200, 404, 422].contains(&made), "{made}");
+    assert_eq!(house.list("").await, Vec::<Value>::new());
+    assert!(!dir.path().join("large").exists(), "nothing is left of it");
     house.stop().await;
 }

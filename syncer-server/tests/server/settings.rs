@@ -3,7 +3,7 @@
 use std::fs;
 
 use serde_json::Value;
-use syncer_server::{ServeConfig, replayed};
+use syncer_server::{ForkArgs, ServeConfig, fork, replayed, serve};
 
 use crate::replay::args;
 use crate::support::{Learner, Server, config};
@@ -98,4 +98,32 @@ async fn a_disk_that_takes_no_settings_changes_nothing() {
     assert!(code == 500 && said.contains("settings.toml"), "{code} {said}");
     assert_eq!(value(&server, "min-quorum").await, "1");
     server.stop().await;
+}
+
+/// Goal: a stop that is passed already ends no run by accident, neither at a start nor in a fork.
+#[tokio::test]
+async fn a_stop_that_is_passed_is_refused_at_a_start_and_left_out_of_a_fork() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let server = Server::start(config(&run)).await;
+    let mut learner = Learner::join(&server, 1).await;
+    learner.merge().await;
+    server.stop().await;
+
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let stopped = ServeConfig { stop_at_tokens: 1, ..config(&run) };
+    let error = serve(listener, stopped, std::future::pending()).await.unwrap_err();
+    let said = error.to_string();
+    assert_eq!(error.exit_code(), 3, "{said}");
+    assert!(said.contains("--stop-at-tokens 1 ") && said.contains("`syncer-server finish`"), "{said}");
+
+    let forked = |name: &str, stop: &str| {
+        fs::write(run.join("settings.toml"), format!("seed = 1\nstop-at-tokens = {stop}\n")).unwrap();
+        let to = dir.path().join(name);
+        let args = ForkArgs { folder: run.clone().into(), at: u64::MAX, to: to.clone(), json: false };
+        let forked = fork(&args).unwrap();
+        (forked.dropped_stop, fs::read_to_string(to.join("settings.toml")).unwrap())
+    };
+    assert_eq!(forked("passed", "1"), (Some(1), "seed = 1\nstop-at-tokens = 0\n".to_owned()));
+    assert_eq!(forked("ahead", "\"10M\""), (None, "seed = 1\nstop-at-tokens = \"10M\"\n".to_owned()));
 }

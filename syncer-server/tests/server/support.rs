@@ -13,7 +13,7 @@ use archipelago_core::wire::{
 };
 use ed25519_dalek::{Signer, SigningKey};
 use futures::{SinkExt, StreamExt};
-use syncer_server::{ServeConfig, ServerError, ServerStatus, serve};
+use syncer_server::{ServeConfig, ServerError, ServerStatus, serve, serve_and_tell};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
@@ -46,6 +46,7 @@ pub fn config(dir: &Path) -> ServeConfig {
 pub struct Server {
     pub address: SocketAddr,
     stop: oneshot::Sender<()>,
+    opened: oneshot::Receiver<()>,
     task: JoinHandle<Result<ServerStatus, ServerError>>,
 }
 
@@ -54,8 +55,10 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
-        let task = tokio::spawn(serve(listener, config, async { drop(stopped.await) }));
-        Self { address, stop, task }
+        let (tell, opened) = oneshot::channel();
+        let stopped = async { drop(stopped.await) };
+        let task = tokio::spawn(serve_and_tell(listener, config, move || drop(tell.send(())), stopped));
+        Self { address, stop, opened, task }
     }
 
     /// A server that refuses to start.
@@ -66,7 +69,9 @@ impl Server {
     }
 
     pub async fn stop(self) -> ServerStatus {
-        let Self { stop, task, .. } = self;
+        let Self { stop, opened, task, .. } = self;
+        // One that is stopped before it is open has nothing to tell.
+        opened.await.unwrap();
         stop.send(()).unwrap();
         ended(task).await
     }

@@ -37,6 +37,7 @@ impl Running {
             self.merged(&state, merged)?;
             self.drain(&mut state);
         }
+        state.saves.cancel();
         while let Some(written) = state.saves.next().await {
             self.saved(&mut state, written);
         }
