@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use crate::clock::unix_ms;
 use crate::outbox::Outgoing;
-use crate::status::{Board, Happening, Taped};
+use crate::status::{Board, Carried, Happening, Taped};
 use crate::tape::{State, Writer};
 
 /// Something to be told once what was decided before it is safe.
@@ -83,6 +83,11 @@ impl Record {
         if let Some(entry) = board.log().add(now, unix_ms(), what) {
             self.writer.log(entry);
         }
+    }
+
+    /// Keeps the server's figures.
+    pub(super) fn keep_figures(&self, figures: &Carried) {
+        self.writer.figures(figures);
     }
 
     /// The newest line of the run's log that is on the disk.

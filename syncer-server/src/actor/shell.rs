@@ -372,9 +372,13 @@ impl Running {
     /// Once a second: measures, and publishes the status.
     fn publish(&mut self, state: &State) {
         self.look(state);
-        let point = self.board.tick(self.clock.now(), &self.syncer, self.meters.read());
+        let (now, traffic) = (self.clock.now(), self.meters.read());
+        let point = self.board.tick(now, &self.syncer, traffic);
         if let Some(point) = point {
             self.tell("point", &point);
+        }
+        if let Some(figures) = self.board.due_figures(now, &self.syncer, traffic) {
+            state.record.keep_figures(&figures);
         }
         self.mailbox.status.send_replace(json(&self.status(state)));
     }

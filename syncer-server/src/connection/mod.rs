@@ -173,6 +173,10 @@ impl Reader {
             };
             let mut number = None;
             let message = match frame {
+                Some(Ok(ws::Message::Close(Some(close)))) if close.code == ws::close_code::AWAY => {
+                    self.goodbye().await;
+                    return Ended::Elsewhere;
+                }
                 None | Some(Ok(ws::Message::Close(_))) => return Ended::Elsewhere,
                 Some(Err(error)) => return broken(error),
                 Some(Ok(ws::Message::Text(_))) => {
@@ -212,6 +216,12 @@ impl Reader {
                 return Ended::Elsewhere;
             }
         }
+    }
+
+    /// Says goodbye for a learner whose page was closed: browsers close its socket so, and leave it no time for more.
+    async fn goodbye(&self) {
+        let bye = Message::Bye(Bye::new(CloseCode::Done, "its page was closed"));
+        self.context.actor.tell(Command::Input(Input::Message(self.conn, bye))).await;
     }
 
     /// The number that a pong brings back, if one is awaited: whoever sends what it was not asked for moves nobody.

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::clock::{unix_ms, unix_s};
 use crate::errors::ServerError;
 use crate::status::{
-    LearnersPage, LearnersQuery, LogEntry, PAGE_MAX, SeriesView, Sort, learners_of, series_of, view,
+    Carried, LearnersPage, LearnersQuery, LogEntry, PAGE_MAX, SeriesView, Sort, learners_of, series_of, view,
 };
 use crate::store::{Manifest, Snapshot, Store};
 use crate::tape::{Rows, recover, rows_error};
@@ -53,7 +53,7 @@ impl Folder {
     /// - `Disk`, `DirCorrupt`: tape or snapshot cannot be read.
     /// - `Internal`: they do not fit together.
     pub fn status(&self) -> Result<Value, ServerError> {
-        let carried = self.snapshot.as_ref().map(|snapshot| snapshot.carried.clone()).unwrap_or_default();
+        let carried = self.carried()?;
         let merged_ms = self.rows()?.map(|rows| rows.last_merge_ms()).transpose();
         let merged_ms = merged_ms.map_err(|error| rows_error(&self.store.tape_path(), error))?.flatten();
         let status = FolderStatus {
@@ -66,13 +66,16 @@ impl Folder {
         Ok(serde_json::to_value(status).expect("plain data"))
     }
 
-    /// How the run went up to its newest snapshot.
+    /// How the run went, up to ten seconds before its syncer ended.
     ///
     /// # Errors
-    /// `NoSnapshot`: there is none.
+    /// - `NoSnapshot`: neither a snapshot nor the tape says so.
+    /// - `Disk`, `DirCorrupt`: the tape cannot be read.
     pub fn series(&self) -> Result<SeriesView, ServerError> {
-        let none = || ServerError::NoSnapshot { dir: self.store.dir().to_owned() };
-        let carried = &self.snapshot.as_ref().ok_or_else(none)?.carried;
+        let carried = self.carried()?;
+        if carried == Carried::default() {
+            return Err(ServerError::NoSnapshot { dir: self.store.dir().to_owned() });
+        }
         Ok(series_of(&carried.series, &carried.history))
     }
 
@@ -95,6 +98,14 @@ impl Folder {
     pub fn log(&self) -> Result<Vec<LogEntry>, ServerError> {
         let Some(rows) = self.rows()? else { return Ok(Vec::new()) };
         rows.log().map_err(|error| rows_error(&self.store.tape_path(), error))
+    }
+
+    /// The figures of the newest snapshot, or those beside the tape if they are newer.
+    fn carried(&self) -> Result<Carried, ServerError> {
+        let saved = self.snapshot.as_ref().map(|snapshot| snapshot.carried.clone()).unwrap_or_default();
+        let figures = self.rows()?.map(|rows| rows.figures()).transpose();
+        let figures = figures.map_err(|error| rows_error(&self.store.tape_path(), error))?.flatten();
+        Ok(saved.later(figures.unwrap_or_default()))
     }
 
     fn rows(&self) -> Result<Option<Rows>, ServerError> {

@@ -224,10 +224,12 @@ impl<'a> Plan<'a> {
             }
             (Some(manifest), found) if has_tape => {
                 // From here on no other program writes there.
-                let tape = Writer::start(&store, manifest.run, random_u64()?, false, config.keep.0)?;
+                let mut tape = Writer::start(&store, manifest.run, random_u64()?, false, config.keep.0)?;
                 let (recovered, _) = recover(&store, &manifest, found.as_ref())?;
                 let syncer = Syncer::go_on(recovered, &layout, syncer_config, unix_s()).map_err(internal)?;
-                (syncer, found.map(|found| found.carried).unwrap_or_default(), tape)
+                let saved = found.map(|found| found.carried).unwrap_or_default();
+                let carried = saved.later(tape.take_figures().unwrap_or_default());
+                (syncer, carried, tape)
             }
             (_, Some(Snapshot { seq: 1.., .. })) => {
                 let why = "it is missing, and with it what was decided after the last snapshot: put it back";

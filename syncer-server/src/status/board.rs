@@ -14,6 +14,9 @@ use super::{
 };
 use crate::meters::Traffic;
 
+/// Shortest time between two writes of the figures, in milliseconds: a crash loses no more of the run's history.
+const FIGURES_EVERY_MS: u64 = 10_000;
+
 /// What is shown, beside what the core knows.
 pub struct Board {
     facts: Facts,
@@ -33,6 +36,8 @@ pub struct Board {
     alerts: Alerts,
     /// When the newest merge was.
     merged_at: Option<Millis>,
+    /// When the figures were written last, and the tokens merged and the time of the newest measurement in them.
+    figures_kept: Option<(Millis, u64, Option<f64>)>,
 }
 
 impl Board {
@@ -53,6 +58,7 @@ impl Board {
             log: EventLog::new(log),
             alerts: Alerts::new(terms),
             merged_at: None,
+            figures_kept: None,
         }
     }
 
@@ -92,6 +98,24 @@ impl Board {
     pub fn carried(&self, now: Millis, traffic: Traffic) -> Carried {
         let (history, series) = (self.history.clone(), self.series.clone());
         Carried { traffic, history, series, run_s: self.run_s(now), corpus: self.facts.corpus.clone() }
+    }
+
+    /// The figures to be written now, if it is time to and the run moved on since they were written last. The first
+    /// measurement is written at once: it is what all later ones are compared with.
+    pub fn due_figures(&mut self, now: Millis, syncer: &Syncer, traffic: Traffic) -> Option<Carried> {
+        let merged = syncer.status().tokens_merged;
+        let measured = self.history.evaluations.last().map(|evaluation| evaluation.time_s);
+        let is_due = match self.figures_kept {
+            None => merged > 0 || measured.is_some(),
+            Some((_, _, None)) if measured.is_some() => true,
+            Some((at, tokens, time_s)) => {
+                now.since(at) >= FIGURES_EVERY_MS && (tokens, time_s) != (merged, measured)
+            }
+        };
+        is_due.then(|| {
+            self.figures_kept = Some((now, merged, measured));
+            self.carried(now, traffic)
+        })
     }
 
     /// Whether nobody is to see the learners' names and devices.

@@ -38,7 +38,7 @@ pub use rounds::{Answer, AnswerFate, MergedReport, RoundReport, Rounds, RoundsVi
 pub use samples::{SAMPLES_MAX, Samples, TextSample};
 pub use series::{POINTS_MAX, Point, Series};
 
-/// What the server adds up over all its starts; kept in snapshots.
+/// What the server adds up over all its starts; kept in snapshots and, more often, beside the tape.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Carried {
@@ -55,6 +55,14 @@ pub struct Carried {
     /// Where the text is from, as the status says it; empty if no snapshot has said so yet.
     #[serde(default)]
     pub corpus: String,
+}
+
+impl Carried {
+    /// The later of the two by the run's clock.
+    #[must_use]
+    pub fn later(self, other: Self) -> Self {
+        if other.run_s > self.run_s { other } else { self }
+    }
 }
 
 /// What never changes while the server runs.

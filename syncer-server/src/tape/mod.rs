@@ -8,6 +8,7 @@
 //! | `rows` | the decisions, rows of an SQLite file, each with a checksum over all before it |
 //! | `wal` | what SQLite wrote last, looked at before SQLite does |
 //! | `log` | the lines of the run's log, in the same file |
+//! | `figures` | what the server adds up over all starts, in the same file |
 //! | `bodies` | what learners sent, in files that only grow |
 //! | `writer` | the thread that brings both to the disk, several decisions at once |
 //! | `recover` | from a snapshot to where the tape ends |
@@ -18,6 +19,7 @@
 mod again;
 mod bodies;
 mod copy;
+mod figures;
 mod log;
 mod recover;
 mod replay;

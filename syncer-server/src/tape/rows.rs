@@ -8,8 +8,8 @@ use archipelago_core::diloco::RunId;
 use archipelago_core::diloco::tape::{Chain, Links, RowDamage, link};
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
-use super::{Place, Row, log, wal};
-use crate::status::LogEntry;
+use super::{Place, Row, figures, log, wal};
+use crate::status::{Carried, LogEntry};
 
 /// The layout that this program writes, and the newest that it reads.
 const FORMAT: i64 = 5;
@@ -89,6 +89,7 @@ impl Rows {
              CREATE INDEX IF NOT EXISTS tape_segment ON tape (segment) WHERE segment IS NOT NULL;",
         )?;
         change.execute_batch(log::TABLE)?;
+        change.execute_batch(figures::TABLE)?;
         set_if_absent(&change, "format", &FORMAT.to_string())?;
         set_if_absent(&change, "run", &run.to_string())?;
         set_if_absent(&change, "from", from)?;
@@ -186,11 +187,25 @@ impl Rows {
         Ok(log::read(&self.db)?)
     }
 
-    /// Appends `rows`, and `entries` to the run's log, all or none; they are on the disk when this returns.
+    /// The server's figures as they were written last, if they were.
+    ///
+    /// # Errors
+    /// `Sqlite`.
+    pub fn figures(&self) -> Result<Option<Carried>, RowsError> {
+        Ok(figures::read(&self.db)?)
+    }
+
+    /// Appends `rows`, and `entries` to the run's log, and replaces the figures by `figures` if there are some: all or
+    /// none of it; it is on the disk when this returns.
     ///
     /// # Errors
     /// `Sqlite`, `Fenced`.
-    pub fn append(&mut self, rows: &[Row], entries: &[LogEntry]) -> Result<(), RowsError> {
+    pub fn append(
+        &mut self,
+        rows: &[Row],
+        entries: &[LogEntry],
+        figures: Option<&str>,
+    ) -> Result<(), RowsError> {
         // One that begins by reading would not wait for another program that writes.
         let change = self.db.transaction_with_behavior(TransactionBehavior::Immediate)?;
         if meta(&change, "owner")? != Some(self.owner.to_string()) {
@@ -209,6 +224,7 @@ impl Rows {
             }
         }
         log::append(&change, entries)?;
+        figures.map_or(Ok(()), |json| figures::write(&change, json))?;
         change.commit()?;
         self.chain = chain;
         self.last = rows.last().map_or(self.last, |row| row.seq);

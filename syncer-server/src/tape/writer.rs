@@ -14,7 +14,7 @@ use super::bodies::SEGMENT_BYTES;
 use super::rows::{BEGINNING, SNAPSHOT};
 use super::{Bodies, Place, Row, Rows, RowsError};
 use crate::errors::ServerError;
-use crate::status::{LOG_MAX, LogEntry};
+use crate::status::{Carried, LOG_MAX, LogEntry};
 use crate::store::{Store, disk};
 
 /// Jobs that are brought to the disk together, at most.
@@ -50,6 +50,8 @@ enum Job {
     Tape(TapeJob),
     /// A line of the run's log.
     Log(LogEntry),
+    /// The server's figures, as JSON; they replace those before.
+    Figures(Arc<str>),
 }
 
 /// The way to the thread.
@@ -60,6 +62,8 @@ pub struct Writer {
     thread: Option<JoinHandle<()>>,
     /// The run's log as it was found.
     log: Vec<LogEntry>,
+    /// The server's figures as they were found.
+    figures: Option<Carried>,
 }
 
 impl Writer {
@@ -86,16 +90,16 @@ impl Writer {
         let dir = store.dir().join(super::recover::BODIES);
         let bodies = Bodies::open(&dir).map_err(disk("make", &dir))?;
         let body_bytes = bodies.bytes();
-        let log = rows.log().map_err(broken)?;
+        let (log, figures) = (rows.log().map_err(broken)?, rows.figures().map_err(broken)?);
         let (jobs, queue) = channel();
         let (safe, logged) = (rows.last(), rows.logged());
         let (tell, state) = watch::channel(State { safe, logged, body_bytes, ..State::default() });
-        let files = Files { rows, bodies, lines: Vec::new() };
+        let files = Files { rows, bodies, lines: Vec::new(), figures: None };
         let worker = Worker { files, keep_bytes, held: Held::default(), tell };
         let thread = std::thread::Builder::new().name("tape".to_owned()).spawn(move || worker.work(&queue));
         let thread =
             thread.map_err(|source| ServerError::System { what: "cannot start a thread".into(), source })?;
-        Ok(Self { jobs: Some(jobs), state, thread: Some(thread), log })
+        Ok(Self { jobs: Some(jobs), state, thread: Some(thread), log, figures })
     }
 
     /// Keeps nothing, for benchmarks and for one process of several: see [`Self::keeps`]. No line of the log waits for
@@ -103,7 +107,7 @@ impl Writer {
     #[must_use]
     pub fn none() -> Self {
         let state = State { logged: u64::MAX, ..State::default() };
-        Self { jobs: None, state: watch::channel(state).1, thread: None, log: Vec::new() }
+        Self { jobs: None, state: watch::channel(state).1, thread: None, log: Vec::new(), figures: None }
     }
 
     /// Whether anything is kept. Where nothing is, nothing has to wait.
@@ -125,6 +129,18 @@ impl Writer {
     /// Writes a line of the run's log.
     pub fn log(&self, entry: LogEntry) {
         self.tell(Job::Log(entry));
+    }
+
+    /// Replaces the server's figures.
+    pub fn figures(&self, figures: &Carried) {
+        if self.keeps() {
+            self.tell(Job::Figures(serde_json::to_string(figures).expect("plain data").into()));
+        }
+    }
+
+    /// The server's figures as they were found, to be taken once.
+    pub fn take_figures(&mut self) -> Option<Carried> {
+        self.figures.take()
     }
 
     /// The run's log as it was found, oldest line first, to be taken once.
@@ -175,6 +191,8 @@ struct Files {
     bodies: Bodies,
     /// Lines of the log that go with the next rows.
     lines: Vec<LogEntry>,
+    /// The same of the figures.
+    figures: Option<Arc<str>>,
 }
 
 impl Tape for Files {
@@ -185,8 +203,9 @@ impl Tape for Files {
     }
 
     fn append_rows(&mut self, rows: &[Row]) -> Result<(), Fault> {
-        self.rows.append(rows, &self.lines)?;
+        self.rows.append(rows, &self.lines, self.figures.as_deref())?;
         self.lines.clear();
+        self.figures = None;
         Ok(())
     }
 }
@@ -252,6 +271,7 @@ impl Worker {
                         return;
                     }
                     forget_oldest_lines(&mut batch);
+                    forget_old_figures(&mut batch);
                 }
             }
         }
@@ -261,12 +281,14 @@ impl Worker {
     fn write(&mut self, batch: &[Job]) -> Result<(), Fault> {
         let of_tape = |job: &Job| if let Job::Tape(job) = job { Some(job.clone()) } else { None };
         let of_log = |job: &Job| if let Job::Log(entry) = job { Some(entry.clone()) } else { None };
+        let of_figures = |job: &Job| if let Job::Figures(json) = job { Some(Arc::clone(json)) } else { None };
         let jobs: Vec<TapeJob> = batch.iter().filter_map(of_tape).collect();
         let logged = self.files.rows.logged();
         self.files.lines = batch.iter().filter_map(of_log).filter(|entry| entry.seq > logged).collect();
+        self.files.figures = batch.iter().filter_map(of_figures).next_back();
         self.held.write(&jobs, &mut self.files)?;
-        // Without a decision to go with, lines go by themselves.
-        if !self.files.lines.is_empty() {
+        // Without a decision to go with, lines and figures go by themselves.
+        if !self.files.lines.is_empty() || self.files.figures.is_some() {
             self.files.append_rows(&[])?;
         }
         let forget = jobs
@@ -320,6 +342,13 @@ fn forget_oldest_lines(batch: &mut Vec<Job>) {
         surplus -= usize::from(is_surplus);
         !is_surplus
     });
+}
+
+/// Of figures, the newest alone wait.
+fn forget_old_figures(batch: &mut Vec<Job>) {
+    let newest = batch.iter().rposition(|job| matches!(job, Job::Figures(_)));
+    let mut at = 0..;
+    batch.retain(|job| at.next() == newest || !matches!(job, Job::Figures(_)));
 }
 
 #[cfg(test)]

@@ -6,6 +6,8 @@ use std::path::Path;
 use archipelago_core::wire::{Bye, CloseCode, Fate, Message};
 use serde_json::Value;
 use syncer_server::ServeConfig;
+use tokio_tungstenite::tungstenite::protocol::CloseFrame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode as SocketCode;
 
 use crate::dashboard::{Watch, json};
 use crate::support::{Client, Learner, PATIENCE, Server, config, hello};
@@ -35,7 +37,7 @@ async fn owner(server: &Server, order: &str) {
 }
 
 /// Copies what is in a folder while a syncer works there, as a crash would leave it.
-fn copy(from: &Path, to: &Path) {
+pub fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
         let path = entry.unwrap().path();
@@ -98,6 +100,29 @@ async fn tells_who_came_and_went_and_what_the_owner_did() {
     server.stop().await;
     watch.until("log", 1).await;
     assert!(watch.text.contains("Somebody could not join"), "{}", watch.text);
+}
+
+/// Goal: a closed tab is no fault. Browsers close the socket of a page that goes away with a code of their own.
+#[tokio::test]
+async fn a_page_that_is_closed_has_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(config(dir.path())).await;
+    for (number, code, said) in [
+        (1, Some(SocketCode::Away), "learner 1 left."),
+        (2, Some(SocketCode::Abnormal), "The connection to learner 2 broke."),
+        (3, None, "The connection to learner 3 broke."),
+    ] {
+        let mut learner = Learner::join(&server, number).await;
+        texts(&server, "", "joined").await;
+        if let Some(code) = code {
+            let frame = CloseFrame { code, reason: "".into() };
+            learner.client.socket.close(Some(frame)).await.unwrap();
+        }
+        drop(learner);
+        assert_eq!(texts(&server, "?limit=1", &format!("learner {number} ")).await.len(), 1);
+        texts(&server, "?limit=1", said).await;
+    }
+    server.stop().await;
 }
 
 /// Goal: what was told is on the disk, so a crash right after it takes nothing of it away.

@@ -14,6 +14,7 @@ mod files;
 mod finished;
 mod flips;
 mod glance;
+mod history;
 mod hosting;
 mod identity;
 mod init;

@@ -17,7 +17,7 @@ fn written(count: u64) -> (TempDir, std::path::PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("tape.sqlite");
     let mut rows = Rows::open(&path, RUN, 1, BEGINNING).unwrap();
-    rows.append(&(1..=count).map(row).collect::<Vec<_>>(), &[]).unwrap();
+    rows.append(&(1..=count).map(row).collect::<Vec<_>>(), &[], None).unwrap();
     (dir, path)
 }
 
@@ -41,7 +41,7 @@ fn rows_come_back_and_go_on() {
     assert_eq!(read(&path, 2).unwrap(), [row(3)]);
     let mut rows = Rows::open(&path, RUN, 2, SNAPSHOT).unwrap();
     assert_eq!((rows.last(), rows.is_whole().unwrap()), (3, true));
-    rows.append(&[row(4)], &[]).unwrap();
+    rows.append(&[row(4)], &[], None).unwrap();
     assert_eq!(read(&path, 3).unwrap(), [row(4)]);
     rows.forget(3).unwrap();
     assert_eq!((read(&path, 3).unwrap(), rows.is_whole().unwrap()), (vec![row(4)], false));
@@ -80,10 +80,10 @@ fn damage_is_found_and_named() {
 fn who_was_followed_by_another_program_writes_no_more() {
     let (_dir, path) = written(1);
     let mut first = Rows::open(&path, RUN, 2, BEGINNING).unwrap();
-    first.append(&[row(2)], &[]).unwrap();
+    first.append(&[row(2)], &[], None).unwrap();
     let mut second = Rows::open(&path, RUN, 3, BEGINNING).unwrap();
-    assert!(matches!(first.append(&[row(3)], &[]), Err(RowsError::Fenced)));
-    second.append(&[row(3)], &[]).unwrap();
+    assert!(matches!(first.append(&[row(3)], &[], None), Err(RowsError::Fenced)));
+    second.append(&[row(3)], &[], None).unwrap();
     assert_eq!(read(&path, 0).unwrap().len(), 3);
 }
 
@@ -137,8 +137,8 @@ fn the_newest_lines_of_the_log_stay() {
     let line = |seq| LogEntry { seq, at_ms: 7, what: Happening::Held { held: true } };
     let mut rows = Rows::open(&path, RUN, 2, BEGINNING).unwrap();
     let many = LOG_MAX as u64 + 5;
-    rows.append(&[row(2)], &(1..=many).map(line).collect::<Vec<_>>()).unwrap();
-    rows.append(&[], &[line(many + 1)]).unwrap();
+    rows.append(&[row(2)], &(1..=many).map(line).collect::<Vec<_>>(), None).unwrap();
+    rows.append(&[], &[line(many + 1)], None).unwrap();
     let rows = Rows::look(&path, RUN).unwrap();
     assert_eq!((rows.last(), rows.logged()), (2, many + 1));
     assert_eq!(rows.log().unwrap(), (7..=many + 1).map(line).collect::<Vec<_>>());

@@ -1,0 +1,29 @@
+//! The server's figures over all starts, next to the decisions: in the same file, and written with them.
+
+use rusqlite::{Connection, OptionalExtension, Transaction};
+
+use crate::status::Carried;
+
+/// Makes the table if it is not there. It has one row.
+pub(super) const TABLE: &str = "CREATE TABLE IF NOT EXISTS figures (
+     one INTEGER PRIMARY KEY CHECK (one = 1), data TEXT NOT NULL
+ ) STRICT;";
+
+/// Replaces the figures by `json`.
+pub(super) fn write(change: &Transaction<'_>, json: &str) -> Result<(), rusqlite::Error> {
+    change.prepare_cached("INSERT OR REPLACE INTO figures VALUES (1, ?1)")?.execute([json])?;
+    Ok(())
+}
+
+/// The newest figures, if there are any. Those that a later version of this program wrote, or that are damaged, are
+/// left out: a run goes on without them.
+pub(super) fn read(db: &Connection) -> Result<Option<Carried>, rusqlite::Error> {
+    // Files of before there were figures have no such table until they are written to.
+    let query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'figures'";
+    if db.query_row(query, [], |_| Ok(())).optional()?.is_none() {
+        return Ok(None);
+    }
+    let json: Option<String> = db.query_row("SELECT data FROM figures", [], |row| row.get(0)).optional()?;
+    let unread = |error: &serde_json::Error| tracing::warn!(%error, "the run's figures cannot be read");
+    Ok(json.and_then(|json| serde_json::from_str(&json).inspect_err(unread).ok()))
+}
