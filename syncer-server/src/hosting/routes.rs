@@ -184,8 +184,10 @@ fn done(outcome: Result<Result<String, Refused>, tokio::task::JoinError>) -> Res
     }
 }
 
+const NO_SUCH_RUN: &str = "there is no such run here: /v1/runs lists them";
+
 fn no_such_run() -> Response {
-    (StatusCode::NOT_FOUND, "there is no such run here: /v1/runs lists them\n").into_response()
+    (StatusCode::NOT_FOUND, format!("{NO_SUCH_RUN}\n")).into_response()
 }
 
 #[expect(clippy::result_large_err, reason = "it is the answer, and made at once")]
@@ -198,24 +200,35 @@ fn check_owner(house: &House, headers: &HeaderMap) -> Result<(), Response> {
 }
 
 /// `/runs/NAME`: pages name their neighbours from a folder.
-async fn to_run(Path(name): Path<String>) -> Response {
+async fn to_run(State(house): State<Arc<House>>, Path(name): Path<String>, request: Request) -> Response {
+    let asked = page::Asked::of(&request);
     match name.parse::<RunName>() {
-        Ok(name) => Redirect::permanent(&format!("/runs/{name}/")).into_response(),
-        Err(_) => no_such_run(),
+        Ok(run) if !matches!(house.router(&name), Err(None)) => {
+            Redirect::permanent(&format!("/runs/{run}/")).into_response()
+        }
+        _ => missing_run(&house, &asked).await,
     }
 }
 
 /// Everything below a run: `/runs/NAME/…`, and `/v1/runs/NAME/…` for its `/v1/…`.
 async fn pass_on(State(house): State<Arc<House>>, mut request: Request) -> Response {
+    let asked = page::Asked::of(&request);
     let Some((name, rest)) = of_run(request.uri().path()) else {
-        return (StatusCode::NOT_FOUND, which_run(&house.names())).into_response();
+        let (line, sentence) = (which_run(&house.names()), "There is no page at this address.");
+        return missing(&house, &asked, StatusCode::NOT_FOUND, &line, sentence).await;
     };
     let mut router = match house.router(name) {
         Ok(router) => router,
-        Err(None) => return no_such_run(),
+        Err(None) => return missing_run(&house, &asked).await,
         Err(Some(state)) => {
-            let why = format!("the run {name} is {}: come back later\n", state.words());
-            return (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "10")], why).into_response();
+            let (line, status) = (
+                format!("the run {name} is {}: come back later", state.words()),
+                StatusCode::SERVICE_UNAVAILABLE,
+            );
+            let sentence = format!("The run {name} is {}. Come back later.", state.words());
+            let mut response = missing(&house, &asked, status, &line, &sentence).await;
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("10"));
+            return response;
         }
     };
     let asked = request.uri().query().map_or_else(|| rest.clone(), |query| format!("{rest}?{query}"));
@@ -223,6 +236,24 @@ async fn pass_on(State(house): State<Arc<House>>, mut request: Request) -> Respo
     *request.uri_mut() = uri;
     // It is ready at any time, and never fails.
     router.call(request).await.unwrap_or_else(|never| match never {})
+}
+
+/// Answers with a page for browsers, and with a line of text for others.
+async fn missing(
+    house: &House,
+    asked: &page::Asked,
+    status: StatusCode,
+    line: &str,
+    sentence: &str,
+) -> Response {
+    let missing = page::Missing { status, line: line.trim_end(), sentence, home: "To the runs" };
+    missing.answer(house.server().pages.as_deref(), asked).await
+}
+
+/// The same for a run that does not exist.
+async fn missing_run(house: &House, asked: &page::Asked) -> Response {
+    let sentence = "There is no such run here. It may have another name, or its owner has deleted it.";
+    missing(house, asked, StatusCode::NOT_FOUND, NO_SUCH_RUN, sentence).await
 }
 
 /// What whoever asks for a run at the address of the server itself is told.

@@ -145,9 +145,21 @@ pub fn router(app: Arc<App>) -> Router {
         .route(path::BANS, get(guests::bans).post(guests::ban))
         .route(path::BAN_LIFT, post(guests::lift))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
-        .fallback(|| async { (StatusCode::NOT_FOUND, "there is nothing here; / shows the run\n") })
+        .fallback(nothing)
         .layer(middleware::from_fn_with_state(Arc::clone(&app), guard))
         .with_state(app)
+}
+
+/// An address without anything.
+async fn nothing(State(app): State<Arc<App>>, request: Request) -> Response {
+    let asked = page::Asked::of(&request);
+    let missing = page::Missing {
+        status: StatusCode::NOT_FOUND,
+        line: "there is nothing here; / shows the run",
+        sentence: "There is no page at this address.",
+        home: "To the run",
+    };
+    missing.answer(app.pages.as_deref(), &asked).await
 }
 
 /// Headers for every answer, and those that let pages of allowed origins read it.

@@ -4,8 +4,8 @@ use std::path::Path as FilePath;
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use axum::extract::{Path, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use sha2::{Digest, Sha256};
 
@@ -108,6 +108,64 @@ pub async fn file(folder: Option<&FilePath>, name: &str, headers: &HeaderMap) ->
             (StatusCode::SERVICE_UNAVAILABLE, common, WAITING).into_response()
         }
         None => (StatusCode::NOT_FOUND, format!("{WITHOUT}\n")).into_response(),
+    }
+}
+
+/// Why there is nothing at an address, and where to go instead.
+pub struct Missing<'a> {
+    /// The status of the answer.
+    pub status: StatusCode,
+    /// The reason as a line of text, for programs.
+    pub line: &'a str,
+    /// The reason as a sentence, for people. It is markup: nothing of the request stands in it.
+    pub sentence: &'a str,
+    /// The name of the start page.
+    pub home: &'a str,
+}
+
+impl Missing<'_> {
+    /// The answer to `asked`: a page for browsers, with pages from `folder` if there is one, and the line for others.
+    pub async fn answer(self, folder: Option<&FilePath>, asked: &Asked) -> Response {
+        let Self { status, line, sentence, home } = self;
+        let page = match asked.wants_page {
+            true => find(folder, "missing.html", &HeaderMap::new()).await,
+            false => None,
+        };
+        let Some(file) = page else { return (status, format!("{line}\n")).into_response() };
+        let page = String::from_utf8_lossy(&file.bytes)
+            .replace("=\"./", &format!("=\"{}", asked.up))
+            .replace("There is no page at this address.", sentence)
+            .replace("Start page", home);
+        let common = [
+            (header::CONTENT_TYPE, HeaderValue::from_static(kind("missing.html"))),
+            (header::CONTENT_SECURITY_POLICY, POLICY),
+            (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+            (header::VARY, HeaderValue::from_static("accept")),
+        ];
+        (status, common, page).into_response()
+    }
+}
+
+/// How an address without anything was asked for.
+pub struct Asked {
+    /// Whether a browser asks, for a page to show.
+    wants_page: bool,
+    /// The way from the address to the folder of the pages: their links begin there.
+    up: String,
+}
+
+impl Asked {
+    /// The part of `request` that its answer depends on.
+    pub fn of(request: &Request) -> Self {
+        let path = request.uri().path();
+        let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+        let wants_page =
+            is_read && lists(request.headers(), &header::ACCEPT, "text/html") && !path.starts_with("/v1/");
+        let up = match path.matches('/').count() {
+            0 | 1 => "./".to_owned(),
+            depth => "../".repeat(depth - 1),
+        };
+        Self { wants_page, up }
     }
 }
 

@@ -150,3 +150,32 @@ async fn pages_of_a_folder_show_once_they_are_there() {
     }
     server.stop().await;
 }
+
+/// What a browser says that it takes.
+pub const BROWSER: &str = "Accept: text/html,application/xhtml+xml,*/*;q=0.8";
+
+/// The page for wrong links, as it stands in the repository.
+pub const MISSING: &str = include_str!("../../../web-demo/pages/missing.html");
+
+/// Goal: whoever follows a wrong link in a browser gets a page that leads on; programs get a line of text.
+#[tokio::test]
+async fn wrong_links_lead_on() {
+    let (dir, pages) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    std::fs::write(pages.path().join("missing.html"), MISSING).unwrap();
+    let folder = Some(pages.path().to_owned());
+    let server = Server::start(syncer_server::ServeConfig { pages: folder, ..config(dir.path()) }).await;
+    for (path, home) in [("/nope", "./"), ("/runs", "./"), ("/runs/none/", "../../"), ("/a/b/c", "../../")] {
+        let (code, head, body) = server.http(&format!("GET {path}\n{BROWSER}")).await;
+        assert_eq!((code, header(&head, "content-type")), (404, "text/html; charset=utf-8"), "{path}");
+        assert!(header(&head, "content-security-policy").contains("default-src 'none'"), "{path}");
+        let page = String::from_utf8(body).unwrap();
+        let button = format!("<a class=\"button primary\" href=\"{home}\">To the run</a>");
+        assert!(page.contains("There is no page at this address.") && page.contains(&button), "{page}");
+        assert!(!page.contains("\"./\"") || home == "./", "{path}: {page}");
+    }
+    for plain in ["GET /nope", "GET /nope\nAccept: */*", &format!("GET /v1/nope\n{BROWSER}")] {
+        let (code, _, body) = server.http(plain).await;
+        assert_eq!((code, &*body), (404, &b"there is nothing here; / shows the run\n"[..]), "{plain}");
+    }
+    server.stop().await;
+}

@@ -14,6 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use crate::files::{BROWSER, MISSING};
 use crate::support::{PATIENCE, http_at};
 
 const SETTINGS: &str = "preset = \"tiny\"\ncorpus-bytes = \"60kB\"\nno-eval = true\n";
@@ -375,5 +376,32 @@ async fn a_run_that_is_being_opened_can_be_deleted() {
     assert!([200, 404, 422].contains(&made), "{made}");
     assert_eq!(house.list("").await, Vec::<Value>::new());
     assert!(!dir.path().join("large").exists(), "nothing is left of it");
+    house.stop().await;
+}
+
+/// Goal: a link to a run that does not exist, or is put away, leads a browser to the list of runs.
+#[tokio::test]
+async fn wrong_links_lead_to_the_runs() {
+    let (dir, pages) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fs::write(pages.path().join("missing.html"), MISSING).unwrap();
+    let config = ServeConfig { pages: Some(pages.path().to_owned()), ..ServeConfig::default() };
+    let house = House::start_with(dir.path(), config).await;
+    assert_eq!(house.create("poems", SETTINGS).await.0, 200);
+    let away = house.ask("POST /v1/runs/poems/archive", "secret-of-the-owner", "").await;
+    assert_eq!(away.0, 200, "{}", away.1);
+    for (path, expected, home, said) in [
+        ("/nope", 404, "./", "There is no page at this address."),
+        ("/runs/none", 404, "../", "There is no such run here."),
+        ("/runs/none/", 404, "../../", "There is no such run here."),
+        ("/runs/none/dashboard", 404, "../../", "There is no such run here."),
+        ("/runs/poems/", 503, "../../", "The run poems is archived."),
+    ] {
+        let (code, _, body) = http_at(house.address, &format!("GET {path}\n{BROWSER}"), "").await;
+        let page = String::from_utf8(body).unwrap();
+        let button = format!("<a class=\"button primary\" href=\"{home}\">To the runs</a>");
+        assert!(code == expected && page.contains(said) && page.contains(&button), "{path}: {code} {page}");
+        let (code, words) = house.ask(&format!("GET {path}"), "", "").await;
+        assert!(code == expected && !words.contains('<'), "{path}: {code} {words}");
+    }
     house.stop().await;
 }
