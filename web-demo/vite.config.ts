@@ -10,6 +10,7 @@ const OF_SYNCER = [
   "pages/teach.html",
   "pages/scale.html",
   "pages/runs.html",
+  "pages/missing.html",
 ];
 
 const whole = (path: string): string => fileURLToPath(new URL(path, import.meta.url));

@@ -38,6 +38,7 @@ impl Failure {
             | Self::Run(RunError::Build(_) | RunError::Frozen { .. } | RunError::Engine(_)) => "engine",
             Self::Run(RunError::Unreachable { .. } | RunError::NoRun { .. }) => "unreachable",
             Self::Run(RunError::Refused { code: CloseCode::Replaced, .. }) => "replaced",
+            Self::Run(RunError::Refused { code: CloseCode::Invite, .. }) => "invite",
             Self::Run(RunError::Refused { .. }) => "refused",
             Self::Run(RunError::Random(_)) => "random",
         }

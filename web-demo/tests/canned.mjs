@@ -172,10 +172,12 @@ export async function startCanned() {
     rounds: [round(11), round(12)],
     log: [line(1, 3)],
     settings,
+    runs: [],
     token: "the token",
     asked: [],
     orders: [],
     refusing: false,
+    silent: false,
     logView: (entries) => ({ nowMs: NOW_MS, entries }),
     say: (name, data) => streams.forEach((stream) => stream.write(event(name, data))),
     hangUp: () => streams.forEach((stream) => stream.destroy()),
@@ -190,6 +192,10 @@ export async function startCanned() {
     const url = new URL(request.url, "http://localhost");
     const json = (value) => response.setHeader("content-type", "application/json").end(JSON.stringify(value));
     canned.asked.push(`${request.method} ${url.pathname}${url.search}`);
+    // A syncer that hangs takes what it is asked, and says nothing.
+    if (canned.silent) return;
+    if (url.pathname === "/v1/status") return json(canned.status);
+    if (url.pathname === "/v1/runs") return json({ runs: canned.runs, several: true });
     if (url.pathname === "/v1/series") return json(canned.series);
     if (url.pathname === "/v1/settings") return json({ settings: canned.settings });
     if (url.pathname === "/v1/log") return json(canned.logView(canned.log));
@@ -212,7 +218,8 @@ export async function startCanned() {
       streams.add(response);
       return response.on("close", () => streams.delete(response));
     }
-    const path = url.pathname === "/dashboard" ? "/dashboard.html" : url.pathname;
+    const page = { "/": "/index.html", "/dashboard": "/dashboard.html", "/runs": "/runs.html" };
+    const path = page[url.pathname] ?? url.pathname;
     try {
       response
         .setHeader("content-type", kinds[extname(path)] ?? "text/plain")

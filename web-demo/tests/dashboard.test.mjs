@@ -153,7 +153,10 @@ test("a click on a learner tells its history, and its owner has a hand on it in 
   // Its speed is kept from when the page was opened, also of those whose card is closed.
   for (const tokensPerS of [800, 200])
     syncer.say("status", { ...syncer.status, learners: [learner(1), learner(2, { tokensPerS })] });
-  await says("#learner-course", /^Its speed since this page was opened: 200 tokens a second now, 800 at most\.$/);
+  await says(
+    "#learner-course",
+    /^Its speed since this page was opened: 200 tokens a second at the end, 800 at most\.$/,
+  );
   await page.fill("#learner-card .ask input", syncer.token);
   await page.press("#learner-card .ask input", "Enter");
   await page.getByRole("button", { name: "×4 slower" }).click();

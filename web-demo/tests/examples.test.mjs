@@ -1,12 +1,12 @@
 // Goal: the pages that the package's README shows work as they stand there, with the package as npm delivers it.
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
-import { cp, mkdir, mkdtemp, readFile, rm, symlink } from "node:fs/promises";
+import { cp, lstat, mkdir, mkdtemp, readFile, rm, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { promisify } from "node:util";
-import { build } from "vite";
+import { build, createServer } from "vite";
 import { chromiumFlagsWithoutGpu, launch, root, serve, startSyncer, until } from "./support.mjs";
 
 const run = promisify(execFile);
@@ -69,6 +69,34 @@ async function lend(path, name) {
 }
 
 test("a page in plain HTML lends a machine", () => lend("plain/index.html", "a plain page"));
+
+test("an app elsewhere that installs the package as the README says gets all of it from Vite's development server", async () => {
+  const app = join(folder, "elsewhere");
+  await mkdir(app);
+  await writeFile(join(app, "package.json"), '{ "name": "elsewhere", "private": true, "type": "module" }');
+  await writeFile(join(app, "index.html"), '<script type="module" src="/main.js"></script>');
+  await writeFile(join(app, "main.js"), 'import { join } from "@archipelago-train/learner";\nwindow.join = join;\n');
+  const readme = await readFile(join(root, "package/README.md"), "utf8");
+  const [, line] = readme.match(/^ {4}cargo xtask web --package\n {4}npm install (.*)$/m);
+  const args = line.replace("PATH/TO/archipelago/web-demo", root).split(" ");
+  await run("npm", ["install", ...args, "--offline", "--no-audit", "--no-fund"], { cwd: app });
+  const installed = "node_modules/@archipelago-train/learner";
+  assert.ok((await lstat(join(app, installed))).isDirectory(), "it is a copy: Vite serves nothing outside the app");
+  const server = await createServer({ root: app, logLevel: "error", configFile: false, server: { port: 0 } });
+  try {
+    await server.listen();
+    const [base] = server.resolvedUrls.local;
+    for (const [file, kind] of [
+      ["worker.js", "text/javascript"],
+      ["wasm/plain/archipelago_bg.wasm", "application/wasm"],
+    ]) {
+      const answer = await fetch(new URL(`${installed}/dist/${file}`, base));
+      assert.deepEqual([answer.status, answer.headers.get("content-type")], [200, kind], file);
+    }
+  } finally {
+    await server.close();
+  }
+});
 
 test("a React app is checked, built, and lends a machine", async () => {
   const app = join(folder, "app");

@@ -40,6 +40,12 @@ async function learner(name) {
   return learners.filter((learner) => learner.name === name);
 }
 
+/** The run's log, newest line first. */
+async function log() {
+  const { entries } = await (await fetch(new URL("v1/log", syncer.url))).json();
+  return entries.map(({ text }) => text);
+}
+
 const sentence = (page) => page.textContent("#sentence");
 const merged = (name, tokens = 0) =>
   until(
@@ -70,17 +76,21 @@ test("WebGPU, WebAssembly and native learners are merged into one model", async 
   assert.deepEqual([gpu.trouble, plain.trouble], [[], []]);
   await native.stop();
 
-  // Stop is instant: the Worker is gone when the page says so, and the syncer hears of it.
+  // Stop is polite: the Worker is gone when the page says so, and the syncer hears why.
   await gpu.page.click("#stop");
   await until("the page to say that it stopped", async () => /^Stopped/.test(await sentence(gpu.page)));
   await until("its Worker to be gone", async () => gpu.page.workers().length === 0);
   await until("the syncer to know", async () => (await learner("webgpu"))[0].state === null);
+  await until("the log to say that it left", async () => (await log()).includes("webgpu left."));
   // What it handed in last is merged a round later, and may tell more of what it trained than its last report.
   await gpu.page.waitForTimeout(2_000);
   const [{ tokensTrained }] = await learner("webgpu");
   await gpu.page.waitForTimeout(1_500);
   assert.equal((await learner("webgpu"))[0].tokensTrained, tokensTrained);
+  // So is a tab that is closed, by its browser.
   await Promise.all([gpuContext.close(), plainContext.close()]);
+  await until("the log to say that the other left", async () => (await log()).includes("wasm left."));
+  assert.ok(!(await log()).some((text) => /broke/.test(text)));
 });
 
 test("a device that is lost is opened anew, and training goes on", async () => {

@@ -81,7 +81,7 @@ test("a browser that goes offline says so, and how old the last news are", async
   await page.click("#start");
   await says(page, "#sentence", /^Training, gentle\.$/);
   await context.setOffline(true);
-  await says(page, "#sentence", /^Training alone: no news from the syncer\.|Not connected/);
+  await says(page, "#sentence", /^You are offline\. /);
   await says(page, "#news", /^Last news from the syncer: 1\d s ago$/);
   assert.equal(await page.getAttribute("#news", "data-tone"), "trouble");
   await context.setOffline(false);
@@ -94,9 +94,9 @@ test("a browser that goes offline says so, and how old the last news are", async
 test("a page that trains nothing says that the syncer stands still", async () => {
   const { context, page } = await open(syncer.url);
   syncer.freeze(true);
-  await says(page, "#about", /^The syncer does not answer/);
+  await says(page, "#sentence", /^The run's server hasn't answered for \d+ s\. This page tries again\.$/);
   syncer.freeze(false);
-  await says(page, "#about", /language model/);
+  await says(page, "#sentence", /^Nothing computes yet\.$/);
   await context.close();
 });
 

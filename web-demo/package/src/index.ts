@@ -31,8 +31,11 @@ export * from "./types.js";
 export type { ModelFacts, WriteOptions } from "./writer.js";
 export { Writer } from "./writer.js";
 
-/** A learner that is told to stop has this long to say farewell, in milliseconds; then its Worker ends. */
-const FAREWELL_MS = 400;
+/**
+ * Time that a learner that is told to stop has to hand in what it has and to say farewell, in milliseconds; then its Worker
+ * ends. A learner itself waits for no longer: 10 s for a thin link, 3 s for what becomes of it, 2 s for the farewell.
+ */
+const FAREWELL_MS = 15_500;
 
 /** Workers of a learner, unless more are asked for: a batch has few windows. */
 const WORKERS_MAX = 8;
@@ -123,11 +126,14 @@ export class Learner {
     return this.#writer.write(prompt, options);
   }
 
-  /** Stops now: says farewell if that takes no time, else just ends. Resolves when nothing computes any more. */
-  async stop(): Promise<Report | undefined> {
+  /**
+   * Stops: it trains no more after the step under way, hands in what it has, and says farewell, for `withinMs`
+   * milliseconds at most; with 0 it just ends. Resolves when nothing computes any more.
+   */
+  async stop(withinMs = FAREWELL_MS): Promise<Report | undefined> {
     if (!this.#ended) {
       this.#tell({ do: "stop" });
-      const timer = setTimeout(() => this.#end({ report: this.#last }), FAREWELL_MS);
+      const timer = setTimeout(() => this.#end({ report: this.#last }), Math.max(0, withinMs));
       await this.done.catch(() => {});
       clearTimeout(timer);
     }

@@ -89,6 +89,8 @@ export type ErrorCode =
   | "unreachable"
   /** The syncer will not have this learner. */
   | "refused"
+  /** The run asks for an invite, and this one is missing, wrong, used up or over. */
+  | "invite"
   /** Another learner with the same identity took its place: another tab of this browser, say. */
   | "replaced"
   /** The browser gave no random bytes. */

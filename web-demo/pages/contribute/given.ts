@@ -30,6 +30,7 @@ export const [RUNS_MAX, DAYS_MAX] = [40, 31];
 
 const GIVEN = "archipelago.given";
 const TRAFFIC = "archipelago.traffic";
+const LEARNER = "archipelago.learner";
 const NOTHING: Given = { tokens: 0, trainMs: 0 };
 
 /** What was given to `run` before, if this browser remembers. */
@@ -71,6 +72,17 @@ export function keepGiven(run: string, given: Given, now: Date | null): void {
       days: book.all.days + (isNewDay ? 1 : 0),
     },
   } satisfies Book);
+}
+
+/** Notes this browser's number in `run`: what is merged after its page is closed, the run tells by that. */
+export function keepLearner(run: string, learner: number): void {
+  keep(LEARNER, { run, learner });
+}
+
+/** This browser's number in `run`, if that was the last one that it joined. */
+export function readLearner(run: string): number | null {
+  const kept = read(LEARNER) as { run?: unknown; learner?: unknown } | null;
+  return kept?.run === run && typeof kept.learner === "number" ? kept.learner : null;
 }
 
 function sum(a: Given, b: Given): Given {

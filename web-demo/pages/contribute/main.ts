@@ -4,6 +4,7 @@ import type { ServerStatus } from "../shared/api.js";
 import { find } from "../shared/dom.js";
 import { carryInvite, linkFor, shareLink } from "../shared/link.js";
 import { showNews } from "../shared/news.js";
+import { unreachable } from "../shared/reach.js";
 import { type Sentence, SentenceView } from "../shared/sentence.js";
 import { Talk } from "../shared/talk.js";
 import { showBrowser, showFits, showRun } from "./before.js";
@@ -13,6 +14,7 @@ import { COMPLETE, showComplete } from "./complete.js";
 import { Machine, ScreenLock } from "./conditions.js";
 import { bindForms } from "./form.js";
 import { addTraffic } from "./given.js";
+import { InviteField } from "./invited.js";
 import { ANSWER_MS, STATUS_MS, silenceMs, TICK_MS, TRAINING_MS } from "./listening.js";
 import { Live } from "./live.js";
 import { Reward } from "./reward.js";
@@ -27,11 +29,12 @@ const QUIET_MS = 8_000;
 const TROUBLE_MS = 20_000;
 
 // What follows # is an invite: it goes to the syncer when joining, and into the link.
-const syncer = shareLink();
+let syncer = shareLink();
 const live = new Live();
 const reward = new Reward(() => settings.name);
 const talk = new Talk(find("talk", HTMLElement), syncer, (bytes) => addTraffic(new Date(), bytes));
 const lock = new ScreenLock();
+const invited = new InviteField();
 const machine = new Machine(() => session?.apply());
 let settings = readSettings();
 let session: Session | undefined;
@@ -47,9 +50,14 @@ const title = document.title;
 const sentence = new SentenceView({ quietMs: QUIET_MS, tonesAtOnce: true });
 /** When something went wrong last. */
 let troubleMs = 0;
+/** What is said while nothing computes, and the run can be reached. */
+let idle: Sentence = { tone: "done", text: "Nothing computes yet." };
 
 function start(): void {
-  problem("");
+  const uninvited = invited.take();
+  problem(uninvited);
+  if (uninvited !== "") return;
+  syncer = shareLink();
   performance.mark("start");
   live.begin();
   reward.begin();
@@ -76,6 +84,12 @@ function start(): void {
       if (performance.now() - troubleMs > TROUBLE_MS) problem("");
     },
     trouble: problem,
+    leaving: () => {
+      noteRunning(false);
+      lock.want(false);
+      show("leaving");
+    },
+    uninvited: () => invited.refused(),
     ended,
   });
 }
@@ -87,15 +101,24 @@ function ended(sentence: Sentence): void {
   live.rest();
   reward.ended();
   show("idle");
+  idle = sentence;
   tell(sentence);
 }
 
-function show(state: "running" | "idle"): void {
-  find("start", HTMLElement).hidden = state === "running";
-  find("pause", HTMLElement).hidden = find("stop", HTMLElement).hidden = state === "idle";
+function show(state: "running" | "leaving" | "idle"): void {
+  find("start", HTMLElement).hidden = state !== "idle";
+  find("pause", HTMLElement).hidden = state !== "running";
+  find("stop", HTMLElement).hidden = state === "idle";
+  find("stop", HTMLElement).textContent = state === "leaving" ? "Stop without waiting" : "Stop";
   find("pause", HTMLElement).textContent = "Pause";
   // Without a scroll: what one gave stands above the button.
-  find(state === "running" ? "stop" : "start", HTMLElement).focus({ preventScroll: true });
+  find(state === "idle" ? "start" : "stop", HTMLElement).focus({ preventScroll: true });
+}
+
+/** While nothing computes: that, or that the run cannot be reached. */
+function tellIdle(silentMs: number): void {
+  const then = { offline: "You can start when you are back.", silent: "This page tries again." };
+  tell((!complete && unreachable(silentMs, then)) || idle);
 }
 
 /** Shows the sentence in the colour of its tone. */
@@ -121,7 +144,9 @@ function heard(): void {
 function tick(): void {
   if (document.hidden) return;
   const nowMs = performance.now();
-  session?.hear(silenceMs(nowMs, newsMs, listeningMs));
+  const silentMs = silenceMs(nowMs, newsMs, listeningMs);
+  if (session) session.hear(silentMs);
+  else tellIdle(silentMs);
   if (nowMs - lookedMs >= (session ? TRAINING_MS : STATUS_MS)) void look();
 }
 
@@ -138,7 +163,8 @@ async function look(): Promise<void> {
     showRun(status);
     showComplete(status);
     // One that trains hears it from its own learner.
-    if (status.finished && !session) tell(COMPLETE);
+    if (status.finished) idle = COMPLETE;
+    invited.look(status);
     talk.look(status);
     void showBoard(status, session?.id ?? null).catch(() => undefined);
     showLink(linkFor(status.links));
@@ -147,8 +173,8 @@ async function look(): Promise<void> {
     reward.look(status, session !== undefined);
     heard();
   } catch (error) {
-    // A learner that runs says itself what it does.
-    if (!session)
+    // The sentence says since when; before the first answer there is nothing else to say of the run.
+    if (newsMs === null)
       say(
         "about",
         `The syncer does not answer (${error instanceof Error ? error.message : error}). This page tries again.`,
@@ -178,6 +204,7 @@ carryInvite();
 showInsecure();
 void look();
 setInterval(tick, TICK_MS);
+for (const name of ["online", "offline"]) window.addEventListener(name, () => (session ? session.apply() : tick()));
 // While it was hidden nobody looked: that is no silence of the syncer's.
 document.addEventListener("visibilitychange", () => {
   listeningMs = performance.now();

@@ -7,7 +7,7 @@ import { linkFor } from "../shared/link.js";
 import { dayOf, savePicture } from "../shared/save.js";
 import { promptOf, writeText } from "../shared/texts.js";
 import { hasGiven, showDays } from "./days.js";
-import { type Given, keepGiven, readGiven } from "./given.js";
+import { type Given, keepGiven, keepLearner, readGiven, readLearner } from "./given.js";
 import { Islands } from "./islands.js";
 import { say } from "./say.js";
 
@@ -42,7 +42,7 @@ export class Reward {
   /** Tokens that reports of this learner tell of, but that were merged into another run. */
   #elsewhere = 0;
   #reported = 0;
-  /** Its number in the run, once it is welcomed. */
+  /** Its number in the run, once it is welcomed, or from an earlier visit. */
   #learner: number | null = null;
   #all = 0;
   /** What the model wrote when the visitor came, and what it writes now. */
@@ -65,6 +65,7 @@ export class Reward {
     if (this.#run !== status.run && !isTraining) {
       this.#run = status.run;
       this.#given = readGiven(status.run);
+      this.#learner = readLearner(status.run);
       [this.#then, this.#texts] = ["", []];
       this.#card.hidden = !hasGiven();
     }
@@ -113,6 +114,7 @@ export class Reward {
   /** The syncer knows the learner, and how much of its earlier work is in the model. */
   welcomed({ run, learner, tokensMerged }: LearnerEventMap["welcomed"]): void {
     this.#learner = learner;
+    keepLearner(run, learner);
     const isAnother = this.#before !== null && this.#run !== run;
     const known = readGiven(run);
     const trainMs = this.#before === null || isAnother ? known.trainMs : this.#before.trainMs;

@@ -4,12 +4,15 @@ import type { Learner, LearnerError, LearnerEventMap, Offline, Report } from "@a
 import { capabilities, join } from "@archipelago-train/learner";
 import type { LearnerView } from "../shared/api.js";
 import { bytes } from "../shared/format.js";
+import { invite } from "../shared/link.js";
 import { NAMELESS } from "../shared/names.js";
+import { unreachable } from "../shared/reach.js";
 import { DROPPED, slowed } from "../shared/rein.js";
 import type { Sentence, Tone } from "../shared/sentence.js";
 import { COMPLETE } from "./complete.js";
 import type { Machine } from "./conditions.js";
 import { addTraffic, readTraffic } from "./given.js";
+import { refusedInvite } from "./invited.js";
 import type { Verdict } from "./rules.js";
 import { judge } from "./rules.js";
 import type { Settings } from "./settings.js";
@@ -24,6 +27,10 @@ export interface View {
   progress(report: Report): void;
   receipt(event: LearnerEventMap["receipt"]): void;
   trouble(text: string): void;
+  /** It trains no more, and hands in what it has. */
+  leaving(): void;
+  /** The syncer wants an invite, or another one. */
+  uninvited(): void;
   /** It is over; nothing computes any more. */
   ended(sentence: Sentence): void;
 }
@@ -42,6 +49,8 @@ export class Session {
   #settings: Settings;
   #learner: Learner | undefined;
   #ended = false;
+  /** What is said once it has handed in what it has, since somebody or a rule stopped it. */
+  #leaving: Sentence | undefined;
   /** What the learner itself says that it does. */
   #doing: Sentence = { tone: "waiting", text: "Starting: loading the engine…" };
   /** Bytes of this learner that are booked. */
@@ -66,7 +75,7 @@ export class Session {
   apply(settings = this.#settings): void {
     const changed = settings.mode !== this.#settings.mode;
     this.#settings = settings;
-    if (!this.#learner || this.#ended) return;
+    if (!this.#learner || this.#ended || this.#leaving) return;
     if (changed) this.#learner.setShare(MODES[settings.mode].share);
     const verdict = this.#judge();
     if (verdict.do === "end") return void this.stop(verdict.why);
@@ -86,15 +95,21 @@ export class Session {
 
   /** The page has had no answer of the syncer for so long, in milliseconds; 0 when one came. */
   hear(silentMs: number): void {
-    if (silentMs > 0 === this.#silentMs > 0) return;
+    const isNews = silentMs > 0 || this.#silentMs > 0;
     this.#silentMs = silentMs;
-    this.apply();
+    if (isNews) this.apply();
   }
 
   /** What the learner says; or that nobody hears it, which it finds out much later. */
   #told(): Sentence {
-    if (this.#silentMs === 0 || this.#doing.tone !== "going") return this.#doing;
-    return { tone: "held", text: "Training alone: no news from the syncer. What is learnt counts once it is back." };
+    const trains = this.#doing.tone === "going";
+    const alone = "This machine trains on alone, and that counts";
+    return (
+      unreachable(this.#silentMs, {
+        offline: trains ? `${alone} when you are back.` : "Training goes on when you are back.",
+        silent: trains ? `Nothing is lost. ${alone} once it answers.` : "Nothing is lost.",
+      }) ?? this.#doing
+    );
   }
 
   /** The learner's number in the run, once it is taken in. */
@@ -102,10 +117,17 @@ export class Session {
     return this.#id;
   }
 
-  /** Ends it now. */
+  /** Ends it: training at once, and the learner once it has handed in what it has. Asked again, it does not wait for that. */
   async stop(why: Sentence = { tone: "done", text: "Stopped: nothing computes any more. Thank you." }): Promise<void> {
-    this.#end(why);
-    await this.#learner?.stop().catch(() => undefined);
+    if (this.#ended) return;
+    const isAgain = this.#leaving !== undefined;
+    this.#leaving ??= why;
+    if (!isAgain) {
+      this.#view.leaving();
+      this.#view.sentence({ tone: "waiting", text: "Stopping: handing in what this machine has learnt." });
+    }
+    await (isAgain ? this.#learner?.stop(0) : this.#learner?.stop())?.catch(() => undefined);
+    this.#end(this.#leaving);
   }
 
   #judge(): Verdict {
@@ -122,7 +144,7 @@ export class Session {
   async #begin(syncer: string): Promise<void> {
     const { name, mode } = this.#settings;
     const engine = this.#settings.engine === "auto" ? (await capabilities()).engine : this.#settings.engine;
-    if (this.#ended) return;
+    if (this.#ended || this.#leaving) return;
     // "auto" still falls back where the GPU turns out not to do.
     const asked = this.#settings.engine === "auto" && engine === "gpu" ? "auto" : engine;
     const learner = join(syncer, { engine: asked, share: MODES[mode].share, name: name || NAMELESS });
@@ -173,11 +195,17 @@ export class Session {
       this.#view.progress(report);
     });
     learner.done.then(
-      () => this.#end(COMPLETE),
-      (error: LearnerError) =>
-        this.#end(error.code === "replaced" ? TWIN : { tone: "trouble", text: `Not training: ${error.message}.` }),
+      () => this.#end(this.#leaving ?? COMPLETE),
+      (error: LearnerError) => this.#end(this.#leaving ?? this.#failed(error)),
     );
     this.apply();
+  }
+
+  #failed({ code, message }: LearnerError): Sentence {
+    if (code === "replaced") return TWIN;
+    if (code !== "invite") return { tone: "trouble", text: `Not training: ${message}.` };
+    this.#view.uninvited();
+    return refusedInvite(message, invite() !== "");
   }
 
   #end(sentence: Sentence): void {

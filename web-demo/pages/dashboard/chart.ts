@@ -1,7 +1,7 @@
 /** One chart: lines over the run's course, their values in words, and the same as a table. */
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
-import { fillRows, make, setText } from "../shared/dom.js";
+import { fillRows, make, setAttribute, setText } from "../shared/dom.js";
 import { count, duration, UNKNOWN } from "../shared/format.js";
 import { painter } from "../shared/paint.js";
 import { color, onThemeChange } from "../shared/palette.js";
@@ -165,6 +165,7 @@ export class Chart {
       if (range) plot.setScale("x", { min: range.from, max: range.to });
     });
     const summary = this.#spec.summary();
+    setAttribute(this.#summary, "aria-busy", summary === "…" ? "true" : null);
     setText(this.#summary, summary);
     const keys = "Arrow keys read single moments, plus and minus zoom, Escape shows the whole run.";
     this.#plotHost.setAttribute("aria-label", `Chart: ${this.#spec.title}. ${summary} ${keys}`);

@@ -89,7 +89,7 @@ function loss(course: Course, floor: () => number | null): ChartSpec {
       const { evaluations } = course.view;
       const first = evaluations[0];
       const last = evaluations.at(-1);
-      if (!first || !last) return "Nothing measured yet.";
+      if (!first || !last) return unmeasured(course);
       const least = floor();
       const below = least === null ? "" : ` No model can go below ${nats(least)}.`;
       if (first === last) return `${nats(last.loss)} on text that it has never seen: lower is better.${below}`;
@@ -97,6 +97,11 @@ function loss(course: Course, floor: () => number | null): ChartSpec {
       return `From ${nats(first.loss)} to ${nats(last.loss)} in ${after}, on text that it has never seen: lower is better.${below}`;
     },
   };
+}
+
+/** What is said where nothing is shown. */
+function unmeasured({ isKnown }: Course): string {
+  return isKnown ? "Nothing measured yet." : "…";
 }
 
 function speed(course: Course): ChartSpec {
@@ -118,8 +123,8 @@ function speed(course: Course): ChartSpec {
     summary: () => {
       const { tokensPerS } = course.view;
       const last = tokensPerS.at(-1);
-      if (last === undefined) return "Nothing measured yet.";
-      return `${count(last)} tokens a second now, ${count(tokensPerS.reduce((most, one) => Math.max(most, one), 0))} at most.`;
+      if (last === undefined) return unmeasured(course);
+      return `${count(last)} tokens a second at the end, ${count(tokensPerS.reduce((most, one) => Math.max(most, one), 0))} at most.`;
     },
   };
 }
@@ -150,9 +155,10 @@ function learners(course: Course): ChartSpec {
     range: () => [0, 1],
     rangeRight: fromZero,
     summary: () => {
-      const { participation, live } = course.view;
+      const { participation, live, tokensMerged } = course.view;
       const share = participation.at(-1);
-      if (share === undefined) return "Nothing measured yet.";
+      if (share === undefined) return unmeasured(course);
+      if (tokensMerged.at(-1) === 0) return "Nothing is merged yet.";
       return `${percent(share)} of all trained tokens are merged; ${plural(Math.round(live.at(-1) ?? 0), "learner takes", "learners take")} part in rounds, ${count(live.reduce((most, one) => Math.max(most, one), 0))} at most.`;
     },
   };

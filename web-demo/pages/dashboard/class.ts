@@ -71,8 +71,9 @@ export class ClassView {
       this.#drawn = timeS;
       this.#spark.push(loss);
     }
-    setAttribute(this.#canvas, "aria-label", `How badly it guesses: ${nats(status.valLossLast)} now, ${start}.`);
+    setAttribute(this.#canvas, "aria-label", `How badly it guesses: ${nats(status.valLossLast)} at the end, ${start}.`);
     const texts = textsOf(this.#course);
-    writeText(find("class-text", HTMLElement), texts.at(-1) ?? status.sample, promptOf(texts));
+    if (this.#course.isKnown || status.sample !== "")
+      writeText(find("class-text", HTMLElement), texts.at(-1) ?? status.sample, promptOf(texts));
   }
 }

@@ -6,12 +6,15 @@ import { emptyRun } from "./columns.js";
 export class Course {
   /** The columns; read only. */
   view: SeriesView = { ...emptyRun(), spanS: 0, samples: [] };
+  /** Whether they were fetched: until then nothing is known of the run, not even that there is nothing. */
+  isKnown = false;
   #since: PointEvent[] = [];
 
   /** Takes over what was fetched, and adds the points that came while it was on its way. */
   load(view: SeriesView): void {
     const came = this.#since;
     this.view = view;
+    this.isKnown = true;
     this.#since = [];
     for (const point of came) this.append(point);
   }

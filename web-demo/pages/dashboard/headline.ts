@@ -1,11 +1,11 @@
 /** The figures at the top. */
 import type { SeriesView, ServerStatus } from "../shared/api.js";
 import { find, setText } from "../shared/dom.js";
-import { ago, bytes, count, duration, nats, percent, plural, unbroken } from "../shared/format.js";
+import { ago, bytes, count, duration, nats, percent, plural, UNKNOWN, unbroken } from "../shared/format.js";
 import { modelOf, termsOf } from "../shared/model-words.js";
 
-/** Writes the figures of a status and of the course until then; gives the function that does it. */
-export function makeHeadline(): (status: ServerStatus, course: SeriesView) => void {
+/** Writes the figures of a status and of the course until then, where the news are so old, in seconds, or fresh (0). */
+export function makeHeadline(): (status: ServerStatus, course: SeriesView, newsAgeS: number) => void {
   const put = (id: string) => {
     const node = find(id, HTMLElement);
     return (text: string) => setText(node, text);
@@ -15,13 +15,13 @@ export function makeHeadline(): (status: ServerStatus, course: SeriesView) => vo
   const [speed, roundsMore] = [put("speed"), put("rounds-more")];
   const [live, liveMore, merged, mergedMore] = [put("live"), put("live-more"), put("merged"), put("merged-more")];
   const [up, upMore, down, downMore] = [put("up"), put("up-more"), put("down"), put("down-more")];
-  return (status, course) => {
+  return (status, course, newsAgeS) => {
     about(`A ${modelOf(status)}, ${unbroken(duration(status.runS))} old.`);
     aboutTerms(termsOf(status));
-    participation(percent(status.participation));
+    participation(participationOf(status));
     loss(nats(status.valLossLast));
     lossStart(status.valLossFirst === null ? "is being measured now" : `${nats(status.valLossFirst)} at the start`);
-    lossAge(ageOf(status, course));
+    lossAge(ageOf(status, course, newsAgeS));
     lossBits(perByte(status));
     speed(count(status.tokensPerS));
     live(count(status.live));
@@ -40,14 +40,21 @@ export function makeHeadline(): (status: ServerStatus, course: SeriesView) => vo
  * How old the loss is, and what the learners report meanwhile: measuring may take no more than a tenth of the syncer's time,
  * so while the loss falls fast, the figure above lags.
  */
-function ageOf(status: ServerStatus, course: SeriesView): string {
+function ageOf(status: ServerStatus, course: SeriesView, newsAgeS: number): string {
   const measured = course.evaluations.at(-1);
   if (measured === undefined || status.finished) return "";
   // Where the syncer cannot measure, its owner may trust a learner with that.
   const by = measured.measuredBy === undefined ? "" : ` by learner ${measured.measuredBy}`;
-  const age = `Measured ${ago(status.runS - measured.timeS)}${by}`;
+  const age = `Measured ${ago(status.runS + newsAgeS - measured.timeS)}${by}`;
   const { trainLoss } = status;
-  return trainLoss === null ? `${age}.` : `${age}; on the text that it trains on it is at ${nats(trainLoss)} now.`;
+  if (trainLoss === null) return `${age}.`;
+  const then = newsAgeS > 0 ? `it was at ${nats(trainLoss)}` : `it is at ${nats(trainLoss)} now`;
+  return `${age}; on the text that it trains on ${then}.`;
+}
+
+/** How much of the training is in the model; where nothing was trained that is no share of anything. */
+export function participationOf({ participation, tokensTrained }: ServerStatus): string {
+  return tokensTrained > 0 ? percent(participation) : UNKNOWN;
 }
 
 /** The same figures for those who know what a round is. */

@@ -31,5 +31,5 @@ export class LearnerCourses {
 export function courseOf({ all, last }: Means): string {
   if (last === undefined) return "Its speed is not known yet.";
   const most = all.reduce((most, one) => Math.max(most, one), last);
-  return `Its speed since this page was opened: ${count(last)} tokens a second now, ${count(most)} at most.`;
+  return `Its speed since this page was opened: ${count(last)} tokens a second at the end, ${count(most)} at most.`;
 }

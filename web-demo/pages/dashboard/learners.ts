@@ -1,6 +1,6 @@
 /** The table of learners: a page at a time, sorted by the syncer, renewed while it is looked at. */
 import type { LearnersPage, LearnerView, Sort } from "../shared/api.js";
-import { fillRows, find, make, setAttribute, setText } from "../shared/dom.js";
+import { fillRows, fillText, find, make, setAttribute, setText } from "../shared/dom.js";
 import { count, nats, percent, plural } from "../shared/format.js";
 import { titlesOf } from "../shared/names.js";
 import { whileSeen } from "../shared/paint.js";
@@ -55,6 +55,8 @@ export class Learners {
       if (this.#page) this.#show(this.#page);
     });
     whileSeen(this.#section, RENEW_MS, () => void this.#renew());
+    // Whoever prints the page or searches it finds them, too.
+    void this.#renew();
   }
 
   /** What people call a learner, as far as it is known. */
@@ -113,7 +115,7 @@ export class Learners {
       fillRow(row, view, this.nameOf(view.learner), view.mergedShare / most),
     );
     const last = page.offset + page.learners.length;
-    setText(
+    fillText(
       this.#range,
       page.total === 0 ? "Nobody yet." : `${page.offset + 1}–${last} of ${plural(page.total, "learner")}`,
     );

@@ -1,6 +1,6 @@
 /** What happened in the run, newest first: a folded list with ages, and the lines of one learner on request. */
 import type { LogEntryView, LogKind, LogView } from "../shared/api.js";
-import { fillRows, find, make, setAttribute, setText } from "../shared/dom.js";
+import { fillRows, fillText, find, make, setAttribute, setText } from "../shared/dom.js";
 import { ago, plural } from "../shared/format.js";
 import type { Tone } from "../shared/sentence.js";
 
@@ -30,6 +30,8 @@ export class LogList {
   #entries: readonly LogEntryView[] = [];
   /** The syncer's clock less the page's: only the syncer knows what time it is there. */
   #aheadMs = 0;
+  /** Whether all lines were fetched: until then it is not known that there are none. */
+  #isKnown = false;
 
   constructor() {
     this.#details.addEventListener("toggle", () => this.#show());
@@ -40,6 +42,7 @@ export class LogList {
   /** Takes in lines, newest first: all of them, or those that are new. */
   take({ nowMs, entries }: LogView, isAll: boolean): void {
     this.#aheadMs = nowMs - performance.now();
+    this.#isKnown ||= isAll;
     const newest = isAll ? 0 : (this.#entries[0]?.seq ?? 0);
     const fresh = entries.filter(({ seq }) => seq > newest);
     this.#entries = [...fresh, ...(isAll ? [] : this.#entries)].slice(0, LINES_MAX);
@@ -48,7 +51,8 @@ export class LogList {
 
   #show(): void {
     const [newest] = this.#entries;
-    setText(this.#newest, newest ? `${this.#ageOf(newest)}: ${newest.text}` : "Nothing yet.");
+    if (newest || this.#isKnown)
+      fillText(this.#newest, newest ? `${this.#ageOf(newest)}: ${newest.text}` : "Nothing yet.");
     // Nobody reads what is folded away.
     if (!this.#details.open) return;
     const wanted = this.#name.value.trim().toLowerCase();

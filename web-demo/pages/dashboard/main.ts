@@ -20,13 +20,16 @@ import { Learners } from "./learners.js";
 import { LogList } from "./log.js";
 import { Owner } from "./owner.js";
 import { makeSamples } from "./samples.js";
-import { countdownOf, sentenceOf } from "./sentence.js";
+import { sentenceOf } from "./sentence.js";
 import { Settings } from "./settings.js";
 import { Timeline } from "./timeline.js";
 
 const course = new Course();
 let status: ServerStatus | null = null;
 let link: LinkState = { link: "opening" };
+let events: EventLink | undefined;
+/** Age of the last news once that is old, in seconds; else 0. */
+let newsAgeS = 0;
 
 /** Readers of screens are told at once that something else goes on; that more or fewer train can wait. */
 const sentence = new SentenceView({ quietMs: 30_000, tonesAtOnce: true });
@@ -45,7 +48,7 @@ const refreshSamples = makeSamples(course);
 const writeHeadline = makeHeadline();
 const refreshHeadline = painter(find("headline", HTMLElement), () => {
   if (!status) return;
-  writeHeadline(status, course.view);
+  writeHeadline(status, course.view, newsAgeS);
 });
 const refreshOwner = painter(find("share", HTMLElement), () => {
   if (!status) return;
@@ -66,7 +69,8 @@ const refreshOwner = painter(find("share", HTMLElement), () => {
 });
 
 function showSentence(): void {
-  sentence.show({ ...sentenceOf(status, link), untold: countdownOf(status, link) });
+  // It says how it is before it is there.
+  sentence.show(sentenceOf(status, link, events?.newsAgeS() ?? null));
 }
 
 function refreshAll(): void {
@@ -109,7 +113,7 @@ async function loadLog(): Promise<void> {
   if (view) log.take(view, true);
 }
 
-const events = new EventLink(
+events = new EventLink(
   "./v1/events",
   {
     status: (news) => {
@@ -169,9 +173,17 @@ const events = new EventLink(
 );
 
 showNews(
-  () => events.newsAgeS(),
+  () => events?.newsAgeS() ?? null,
   () => status?.finished ?? false,
+  (ageS, isOld) => {
+    const wasOld = newsAgeS > 0;
+    newsAgeS = isOld ? ageS : 0;
+    if (!isOld && !wasOld) return;
+    showSentence();
+    refreshHeadline();
+  },
 );
+for (const name of ["online", "offline"]) window.addEventListener(name, showSentence);
 
 // Apart, so that what draws charts is no part of the page's first task.
 void import("./charts.js").then(({ makeCharts }) => {

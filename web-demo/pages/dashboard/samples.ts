@@ -13,6 +13,7 @@ export function makeSamples(course: Course): () => void {
   const [firstMoment, firstText] = [find("first-moment", HTMLElement), find("first-text", HTMLElement)];
   const field = find("sample-field", HTMLElement);
   const show = () => {
+    if (!course.isKnown) return;
     const { samples } = course.view;
     const chosen = samples[Math.min(Number(slider.value), samples.length - 1)];
     setText(moment, chosen ? momentOf(chosen) : "");
@@ -20,6 +21,7 @@ export function makeSamples(course: Course): () => void {
     writeText(text, chosen?.text ?? "", promptOf(textsOf(course)));
   };
   const refresh = painter(find("samples", HTMLElement), () => {
+    if (!course.isKnown) return;
     const { samples } = course.view;
     const [first] = samples;
     // Who looks at the newest goes on looking at the newest.

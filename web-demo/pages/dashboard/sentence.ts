@@ -2,15 +2,25 @@
 import type { LearnersByState, ServerStatus } from "../shared/api.js";
 import type { LinkState } from "../shared/events.js";
 import { plural } from "../shared/format.js";
+import { unreachable } from "../shared/reach.js";
 import type { Sentence } from "../shared/sentence.js";
 
-/** The sentence for a run, as far as it is known, and the connection to it. */
-export function sentenceOf(status: ServerStatus | null, link: LinkState): Sentence {
-  if (link.link === "lost") {
-    if (status?.finishing) return { tone: "done", text: "The run is complete, and its syncer has stopped." };
-    return { tone: "trouble", text: "Connection to the syncer lost, trying again" };
+/** A lost connection is made anew within this many seconds, or the server does not answer. */
+const ANEW_S = 10;
+
+/** The sentence for a run, as far as it is known, and the connection to it; the last news are so old, in seconds. */
+export function sentenceOf(status: ServerStatus | null, link: LinkState, newsAgeS: number | null): Sentence {
+  if (link.link === "lost" && status?.finishing) {
+    return { tone: "done", text: "The run is complete, and its syncer has stopped." };
   }
-  if (link.link === "silent") return { tone: "trouble", text: "No news from the syncer" };
+  const isUnanswered = link.link === "silent" || (link.link === "lost" && newsAgeS !== null && newsAgeS >= ANEW_S);
+  const then = { offline: "This page goes on when you are back.", silent: "This page tries again." };
+  const apart = unreachable(isUnanswered ? 1_000 * (newsAgeS ?? 0) : 0, then);
+  if (apart) return apart;
+  if (link.link === "lost") {
+    const untold = link.retryS > 0 ? ` in ${link.retryS} s.` : " now.";
+    return { tone: "trouble", text: "Connection to the syncer lost, trying again", untold };
+  }
   if (!status) return { tone: "waiting", text: "Asking the syncer how the run goes…" };
   if (status.finished) return { tone: "done", text: "The run is complete: this is what it came to." };
   if (status.disk.tapeFault !== null) {
@@ -50,11 +60,4 @@ function others(by: LearnersByState): string[] {
     [by.held, "held"],
   ];
   return words.filter(([some]) => some > 0).map(([some, what]) => `${some} ${what}`);
-}
-
-/** What of the sentence changes each second: when the connection is tried again, or how old the last news are. */
-export function countdownOf(status: ServerStatus | null, link: LinkState): string {
-  if (link.link === "silent") return ` for ${link.forS} s: it hangs, or the network between does.`;
-  if (link.link !== "lost" || status?.finishing) return "";
-  return link.retryS > 0 ? ` in ${link.retryS} s.` : " now.";
 }

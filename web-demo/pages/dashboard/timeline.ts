@@ -1,6 +1,6 @@
 /** The rounds as a timeline, for eyes, fingers and keys, and as a table. */
 import type { Answer, RoundReport, RoundsView } from "../shared/api.js";
-import { fillRows, find, make, setText } from "../shared/dom.js";
+import { fillRows, fillText, find, make, setText } from "../shared/dom.js";
 import { milliseconds } from "../shared/format.js";
 import { painter } from "../shared/paint.js";
 import { onThemeChange } from "../shared/palette.js";
@@ -24,6 +24,8 @@ export class Timeline {
   readonly #rows = find("rounds-rows", HTMLTableSectionElement);
   readonly #refresh: () => void;
   #picture: Picture = { reports: [], scale: new TimeScale([], 0), nowMs: 0, width: 0, lane: null, answer: null };
+  /** Whether the rounds were fetched: until then it is not known that there are none. */
+  #isKnown = false;
   /** Nothing moves under a pointer or a reader. */
   #held = false;
 
@@ -42,6 +44,7 @@ export class Timeline {
 
   /** Takes in rounds: all of them if `whole`, those that changed otherwise. */
   take(view: RoundsView, whole: boolean): void {
+    this.#isKnown ||= whole;
     this.#rounds.take(view, whole);
     this.#refresh();
   }
@@ -78,9 +81,10 @@ export class Timeline {
   #say(): void {
     const { reports, lane, answer } = this.#picture;
     const report = reports[lane ?? 0];
-    if (!report) return setText(this.#said, "No round yet: the first begins when learners have trained for a while.");
+    if (!report && !this.#isKnown) return;
+    if (!report) return fillText(this.#said, "No round yet: the first begins when learners have trained for a while.");
     const mark = answer ? ` ${describeAnswer(answer, this.#nameOf(answer.learner))}` : "";
-    setText(this.#said, (lane === null ? "Newest: " : "") + describeRound(report) + mark);
+    fillText(this.#said, (lane === null ? "Newest: " : "") + describeRound(report) + mark);
   }
 
   #choose(lane: number | null, answer: Answer | null): void {

@@ -40,6 +40,7 @@ export function blankCard(ask: (order: Order, name: string) => void): HTMLLIElem
     make("h2", {}, make("a", {})),
     make("p", { class: "state" }),
     make("p", { class: "about quiet small" }),
+    make("p", { class: "age", hidden: "" }),
     make("dl", { class: "figures" }, ...FIGURES.map(([head]) => make("div", {}, make("dt", {}, head), make("dd", {})))),
     make("p", { class: "why notice small", "data-tone": "trouble" }),
     make("p", { class: "link small" }),

@@ -3,6 +3,9 @@ import "./several.css";
 import type { RunsView } from "../shared/api.js";
 import { fillRows, find, say, setText } from "../shared/dom.js";
 import { plural } from "../shared/format.js";
+import { showNews } from "../shared/news.js";
+import { unreachable } from "../shared/reach.js";
+import { SentenceView } from "../shared/sentence.js";
 import { keepToken, recallToken, takeToken } from "../shared/token.js";
 import { blankCard, fillCard, type Order } from "./card.js";
 
@@ -10,9 +13,16 @@ import { blankCard, fillCard, type Order } from "./card.js";
 const LOOK_MS = 2_000;
 /** An answer that takes longer, in milliseconds, does not come. */
 const ANSWER_MS = 15_000;
+/** Without a list for so long, in milliseconds, the server is silent: it has as long as several looks take. */
+const SILENT_MS = 5_000;
+
+/** When the list came last, and since when somebody waits for it. */
+let newsMs: number | null = null;
+let listeningMs = performance.now();
 
 const list = find("runs", HTMLUListElement);
-const sentence = find("sentence", HTMLElement);
+/** How many machines are at work can wait; that nobody answers is told at once. */
+const sentence = new SentenceView({ quietMs: 30_000, tonesAtOnce: true });
 const said = find("said", HTMLElement);
 const token = find("owner-token", HTMLInputElement);
 const dialog = find("sure", HTMLDialogElement);
@@ -42,22 +52,29 @@ async function look(): Promise<void> {
     const answer = await fetch("./v1/runs", { headers: owned(), signal: AbortSignal.timeout(ANSWER_MS) });
     if (!answer.ok) throw new Error(`the syncer answers ${answer.status}`);
     show((await answer.json()) as RunsView);
-  } catch (error) {
-    setText(
-      sentence,
-      `The syncer does not answer (${error instanceof Error ? error.message : error}). This page tries again.`,
-    );
+    newsMs = performance.now();
+  } catch {
+    tellApart();
   }
+}
+
+/** Says why no list comes, and since when; nothing while that is not known. */
+function tellApart(): void {
+  const silentMs = performance.now() - Math.max(newsMs ?? 0, listeningMs);
+  const then = { offline: "This page goes on when you are back.", silent: "This page tries again." };
+  const told = unreachable(silentMs < SILENT_MS ? 0 : silentMs, then);
+  if (told) sentence.show(told);
 }
 
 function show({ runs }: RunsView): void {
   const live = runs.reduce((sum, run) => sum + (run.figures?.live ?? 0), 0);
-  setText(
-    sentence,
-    runs.length === 0
-      ? "No model is in training here yet."
-      : `${plural(runs.length, "model")}, and ${plural(live, "machine")} at work. Choose one to lend a machine to.`,
-  );
+  sentence.show({
+    tone: live > 0 ? "going" : "waiting",
+    text:
+      runs.length === 0
+        ? "No model is in training here yet."
+        : `${plural(runs.length, "model")}, and ${plural(live, "machine")} at work. Choose one to lend a machine to.`,
+  });
   const isOwner = token.value.trim() !== "";
   fillRows(
     list,
@@ -154,3 +171,13 @@ async function watch(): Promise<void> {
   setTimeout(() => void watch(), LOOK_MS);
 }
 void watch();
+for (const name of ["online", "offline"]) window.addEventListener(name, tellApart);
+// While it was hidden nobody looked: that is no silence of the server's.
+document.addEventListener("visibilitychange", () => {
+  listeningMs = performance.now();
+});
+showNews(
+  () => newsMs && (performance.now() - newsMs) / 1_000,
+  () => false,
+  tellApart,
+);

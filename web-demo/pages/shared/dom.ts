@@ -15,6 +15,12 @@ export function setText(node: Element, text: string): void {
 /** Blank for so long before the same text again, in milliseconds: long enough to be seen, and heard. */
 const BLANK_MS = 120;
 
+/** Sets the text of an element that waited for it, with `aria-busy` until it is there. */
+export function fillText(node: Element, text: string): void {
+  setAttribute(node, "aria-busy", null);
+  setText(node, text);
+}
+
 /** Says `text` in a place for news, even if it was the last that was said there. */
 export function say(node: Element, text: string): void {
   if (node.textContent !== text) return setText(node, text);

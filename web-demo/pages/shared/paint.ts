@@ -1,4 +1,4 @@
-/** Drawing at the pace of the screen, and only what can be seen. */
+/** Drawing at the pace of the screen, and seldom what cannot be seen. */
 
 /** Once a frame has spent this long on painting, in milliseconds, the rest waits for the next one. */
 const FRAME_MS = 10;
@@ -20,20 +20,40 @@ function enqueue(paint: () => void): void {
   queue.add(paint);
 }
 
+/** What is out of view is brought up to date this often, in milliseconds: readers of screens and searches find it, too. */
+const UNSEEN_MS = 3_000;
+
+/** What is to be painted before the page is printed, in view or not. */
+const unpainted = new Set<() => void>();
+globalThis.addEventListener?.("beforeprint", () => {
+  for (const frame of unpainted) frame();
+});
+
 /**
- * Gives a function that asks for `paint`. However often it is called, `paint` runs once a frame at most; it waits
- * while the tab is hidden or `element` is out of view, and then runs once.
+ * Gives a function that asks for `paint`. However often it is called, `paint` runs once a frame at most, and once in
+ * [`UNSEEN_MS`] while `element` is out of view; it waits while the tab is hidden or `element` is not shown at all, and then
+ * runs once.
  */
 export function painter(element: Element, paint: () => void): () => void {
   let wanted = false;
   let inView = false;
+  let waits = false;
   const frame = () => {
-    if (!wanted || !inView) return;
+    if (!wanted || element.getClientRects().length === 0) return;
     wanted = false;
+    unpainted.delete(frame);
     paint();
   };
   const ask = () => {
-    if (wanted && inView) enqueue(frame);
+    if (!wanted) return;
+    unpainted.add(frame);
+    if (inView) return enqueue(frame);
+    if (waits) return;
+    waits = true;
+    setTimeout(() => {
+      waits = false;
+      if (wanted) enqueue(frame);
+    }, UNSEEN_MS);
   };
   watch(element, "200px", (seen) => {
     inView = seen;

@@ -1,5 +1,5 @@
 /** Texts that the model wrote. They are shown as text only: what a model writes is nobody's markup. */
-import { make, setText } from "./dom.js";
+import { fillText, make, setAttribute } from "./dom.js";
 import { legible } from "./format.js";
 
 /** What all texts begin with, which is what the model was given; nothing as long as all are the same. */
@@ -18,7 +18,8 @@ export function promptOf(texts: readonly string[]): string {
 
 /** Shows a text, and apart from what the model wrote the `prompt` that it went on from. */
 export function writeText(node: Element, text: string, prompt: string): void {
-  if (text === "") return setText(node, "Nothing written yet.");
+  if (text === "") return fillText(node, "Nothing written yet.");
+  setAttribute(node, "aria-busy", null);
   const given = text.startsWith(prompt) ? prompt : "";
   const [before, written] = [legible(given), legible(text.slice(given.length))];
   // Who selects a text to copy it keeps the selection.

@@ -23,6 +23,11 @@ export interface Held {
   readonly extraMs: number;
 }
 
+/** State and conditions of an island in the name of its button. What is shown comes first: who says that to the browser means it. */
+export function said(state: string, words: readonly string[], isUsual: boolean): string {
+  return (isUsual ? [...words, state] : [state, ...words]).join(", ");
+}
+
 /** The buttons of one island. */
 class Pin {
   readonly root: HTMLElement;
@@ -91,7 +96,7 @@ class Pin {
     this.#state.hidden = shown === "" || (isShort && island.partitioned && !isAway(island));
     setAttribute(this.#state, "data-tone", isUsual ? "waiting" : tone);
     const label = isAway(island) ? "pins.startLabel" : "pins.killLabel";
-    setAttribute(this.#island, "aria-label", phrase(label, { island: number, state: [state, ...words].join(", ") }));
+    setAttribute(this.#island, "aria-label", phrase(label, { island: number, state: said(state, words, isUsual) }));
     setAttribute(this.#island, "title", phrase(isAway(island) ? "pins.startTip" : "pins.killTip"));
     this.#island.disabled = island.state === "expected";
     this.#cable.hidden = island.state === "expected" || isAway(island);

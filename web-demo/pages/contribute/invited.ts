@@ -1,0 +1,70 @@
+/** Runs that take invited learners only: said before the button, with a field for the code, and again if it is refused. */
+import type { ServerStatus } from "../shared/api.js";
+import { find, setText } from "../shared/dom.js";
+import { invite } from "../shared/link.js";
+import type { Sentence } from "../shared/sentence.js";
+import { readGiven } from "./given.js";
+
+const NEEDED =
+  "This run takes invited learners only. Open the whole link that you were given, or type its invite code here.";
+const OTHER = "Type another invite code here, or open another link.";
+
+/** The invite code in `text`: a code by itself, or a whole link; nothing if it is neither. */
+export function codeIn(text: string): string {
+  const [, found = text.trim()] = /[#&]invite=([^&\s]*)/.exec(text) ?? [];
+  return /^[A-Za-z0-9_-]{1,64}$/.test(found) ? found : "";
+}
+
+/** What is said of an invite that was refused for `reason`, or of its lack. */
+export function refusedInvite(reason: string, hadInvite: boolean): Sentence {
+  const ask = "Ask whoever invited you for another one.";
+  if (!hadInvite) return { tone: "trouble", text: "Not training: this run takes invited learners only." };
+  const why = /used up/.test(reason)
+    ? "your invite is used up"
+    : /revoked/.test(reason)
+      ? "your invite was taken back"
+      : /\bover\b|expired/.test(reason)
+        ? "your invite is not valid any more"
+        : "your invite is not one of this run's";
+  return { tone: "trouble", text: `Not training: ${why}. ${ask}` };
+}
+
+/** The field for an invite code. */
+export class InviteField {
+  readonly #box = find("invited", HTMLElement);
+  readonly #note = find("invited-note", HTMLElement);
+  readonly #code = find("invite-code", HTMLInputElement);
+  #isRefused = false;
+
+  /** Shows it where a newcomer without an invite looks at a run that asks for one. */
+  look({ inviteRequired, finished, run }: ServerStatus): void {
+    // Who took part before is known by its key.
+    const isMissing = inviteRequired && invite() === "" && readGiven(run).tokens === 0;
+    const isWanted = !finished && (this.#isRefused || isMissing);
+    if (isWanted && this.#box.hidden) setText(this.#note, NEEDED);
+    this.#box.hidden = !isWanted;
+  }
+
+  /** Shows it because the syncer wants another invite. */
+  refused(): void {
+    this.#isRefused = true;
+    setText(this.#note, invite() === "" ? NEEDED : OTHER);
+    this.#box.hidden = false;
+  }
+
+  /** Takes the code over into this page's address; why there is none to start with, or nothing. */
+  take(): string {
+    if (this.#box.hidden) return "";
+    const typed = this.#code.value;
+    const code = codeIn(typed);
+    if (code === "") {
+      this.#code.focus();
+      return typed.trim() === ""
+        ? "Type the code of your invite first, or open the whole link that you were given."
+        : "That is no invite code: it has 1 to 64 letters, digits, hyphens and underscores.";
+    }
+    history.replaceState(history.state, "", `#invite=${code}`);
+    [this.#isRefused, this.#box.hidden, this.#code.value] = [false, true, ""];
+    return "";
+  }
+}
