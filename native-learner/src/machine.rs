@@ -8,12 +8,9 @@ pub(crate) fn cores() -> NonZeroUsize {
     thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
 }
 
-/// Memory that is free, in MiB; `None` where the system does not say (it does on Linux).
+/// Memory that this process may still take, in MiB; `None` where the system does not say (it does on Linux).
 pub(crate) fn available_mib() -> Option<u64> {
-    let text = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib / 1_024)
+    archipelago_cli::available_bytes().map(|bytes| bytes >> 20)
 }
 
 /// This machine's name, for people.

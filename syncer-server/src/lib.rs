@@ -67,7 +67,6 @@ mod http;
 mod identity;
 mod links;
 mod llama;
-mod memory;
 mod meters;
 mod origin;
 mod outbox;

@@ -9,6 +9,7 @@
 //! | `file` | a TOML file whose keys are flags |
 //! | `program` | exit codes, and the sentence that a program ends with |
 //! | `units` | durations, sizes and counts of tokens as people write them |
+//! | `memory` | memory that is left, on the machine and in a container |
 //! | `range` | settings that are out of range |
 //! | `experts` | a mixture of experts |
 //! | `method` | the settings of the method itself |
@@ -19,6 +20,7 @@
 mod experts;
 mod file;
 mod layers;
+mod memory;
 mod method;
 pub mod plot;
 mod program;
@@ -28,6 +30,7 @@ mod units;
 pub use experts::ExpertArgs;
 pub use file::{FileError, key_of, with_key};
 pub use layers::{CliError, Given, Sources, command, defaults, from_toml, parse, parse_over};
+pub use memory::available_bytes;
 pub use method::{MethodArgs, as_written, one_of};
 pub use program::{Program, fail};
 pub use range::{SettingError, range, within};

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU16;
 
-use archipelago_cli::{Bytes, range};
+use archipelago_cli::{Bytes, available_bytes, range};
 use archipelago_core::diloco::{Codec, Fragments, Layout};
 use archipelago_core::wire::RunSpec;
 
@@ -10,7 +10,6 @@ use super::internal;
 use crate::config::{self, ClusterArgs, DataSource, Role, ServeConfig, preset, syncer_config};
 use crate::errors::ServerError;
 use crate::links::{allowed_origins, origin};
-use crate::memory::available_bytes;
 use crate::status::AlertTerms;
 use crate::store::{fit, outside};
 use crate::webhook;

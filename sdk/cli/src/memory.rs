@@ -1,0 +1,153 @@
+//! Memory that a process may still take, on the machine and in its container.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Returns the memory that this process may still take, in bytes: the smallest of what the machine has left and of what
+/// is left of the limit of each control group around the process. `None` if the system does not tell; Linux does.
+#[must_use]
+pub fn available_bytes() -> Option<u64> {
+    available_below(Path::new("/"))
+}
+
+/// The same, for the files of a system below `root`.
+fn available_below(root: &Path) -> Option<u64> {
+    let machine = meminfo(&root.join("proc/meminfo"));
+    let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
+    let of_groups = groups.lines().flat_map(|line| left_of_groups(root, line));
+    machine.into_iter().chain(of_groups).min()
+}
+
+fn meminfo(path: &Path) -> Option<u64> {
+    let text = fs::read_to_string(path).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1_024)
+}
+
+/// Files of a control group that say how much memory it has.
+struct Files {
+    limit: &'static str,
+    used: &'static str,
+    /// Key in `memory.stat` of cached files, which the kernel drops before it runs out of memory.
+    cached: &'static str,
+}
+
+const V1: Files =
+    Files { limit: "memory.limit_in_bytes", used: "memory.usage_in_bytes", cached: "total_inactive_file" };
+const V2: Files = Files { limit: "memory.max", used: "memory.current", cached: "inactive_file" };
+
+/// What is left of the limits of the group on `line`, which is `0::PATH` or `NUMBER:CONTROLLERS:PATH`, and of those
+/// around it.
+fn left_of_groups(root: &Path, line: &str) -> Vec<u64> {
+    let mut parts = line.splitn(3, ':');
+    let (Some(number), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
+        return Vec::new();
+    };
+    let (mounts, files): (&[&str], _) = match number == "0" && controllers.is_empty() {
+        true => (&["sys/fs/cgroup", "sys/fs/cgroup/unified"], V2),
+        false if controllers.split(',').any(|name| name == "memory") => (&["sys/fs/cgroup/memory"], V1),
+        false => return Vec::new(),
+    };
+    let folders = mounts.iter().flat_map(|mount| folders(&root.join(mount), path));
+    folders.filter_map(|folder| left(&folder, &files)).collect()
+}
+
+/// The folders of a group and of all groups around it. In a container the path may be the host's: then only `mount`, the
+/// group of the container, is there.
+fn folders(mount: &Path, path: &str) -> Vec<PathBuf> {
+    let names = Path::new(path).components();
+    let names = names.filter(|name| matches!(name, std::path::Component::Normal(_)));
+    let mut folders = vec![mount.to_owned()];
+    for name in names {
+        let inner = folders.last().map(|folder| folder.join(name)).unwrap_or_default();
+        folders.push(inner);
+    }
+    folders
+}
+
+/// What is left of the limit of the group in `folder`, if it has one.
+fn left(folder: &Path, files: &Files) -> Option<u64> {
+    let number = |name: &str| fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
+    // A group without a limit has a word there.
+    let limit = number(files.limit)?;
+    let stat = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
+    let cached = stat.lines().find_map(|line| line.strip_prefix(files.cached)?.trim().parse::<u64>().ok());
+    let used = number(files.used).unwrap_or(0).saturating_sub(cached.unwrap_or(0));
+    Some(limit.saturating_sub(used))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// The memory that is available on a system with these files.
+    fn available(files: &[(&str, &str)]) -> Option<u64> {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        available_below(root.path())
+    }
+
+    const MEMINFO: (&str, &str) =
+        ("proc/meminfo", "MemTotal: 9999999 kB\nMemAvailable:    8192 kB\nSwapFree: 0 kB\n");
+
+    #[test]
+    fn a_machine_says_what_is_left() {
+        assert_eq!(available(&[MEMINFO]), Some(8 * MIB));
+        assert_eq!(available(&[]), None);
+        let unlimited = ("sys/fs/cgroup/memory.max", "max\n");
+        assert_eq!(available(&[MEMINFO, ("proc/self/cgroup", "0::/\n"), unlimited]), Some(8 * MIB));
+    }
+
+    /// The group of a container is the root of what it sees; cached files do not count.
+    #[test]
+    fn a_container_has_what_its_limit_leaves() {
+        let files = [
+            MEMINFO,
+            ("proc/self/cgroup", "0::/\n"),
+            ("sys/fs/cgroup/memory.max", "4194304\n"),
+            ("sys/fs/cgroup/memory.current", "3145728\n"),
+        ];
+        assert_eq!(available(&files), Some(MIB));
+        let cached = ("sys/fs/cgroup/memory.stat", "anon 1\ninactive_file 2097152\nactive_file 5\n");
+        assert_eq!(available(&[&files[..], &[cached]].concat()), Some(3 * MIB));
+    }
+
+    /// A service is in a slice, whose limit counts as well.
+    #[test]
+    fn the_groups_around_count() {
+        let files = [
+            MEMINFO,
+            ("proc/self/cgroup", "0::/system.slice/syncer.service\n"),
+            ("sys/fs/cgroup/system.slice/memory.max", "2097152\n"),
+            ("sys/fs/cgroup/system.slice/memory.current", "1048576\n"),
+            ("sys/fs/cgroup/system.slice/syncer.service/memory.max", "6291456\n"),
+            ("sys/fs/cgroup/system.slice/syncer.service/memory.current", "1048576\n"),
+        ];
+        assert_eq!(available(&files), Some(MIB));
+    }
+
+    /// The first version has a folder for each controller, and a path that is the host's.
+    #[test]
+    fn the_first_version_is_read() {
+        let files = [
+            MEMINFO,
+            ("proc/self/cgroup", "12:cpu,cpuacct:/x\n5:memory:/docker/abc\n1:name=systemd:/docker/abc\n"),
+            ("sys/fs/cgroup/memory/memory.limit_in_bytes", "5242880\n"),
+            ("sys/fs/cgroup/memory/memory.usage_in_bytes", "4194304\n"),
+            ("sys/fs/cgroup/memory/memory.stat", "inactive_file 1\ntotal_inactive_file 1048576\n"),
+        ];
+        assert_eq!(available(&files), Some(2 * MIB));
+        let unlimited = ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+        assert_eq!(available(&[files[0], files[1], unlimited]), Some(8 * MIB));
+        let nested = ("sys/fs/cgroup/memory/docker/abc/memory.limit_in_bytes", "3145728\n");
+        assert_eq!(available(&[files[0], files[1], unlimited, nested]), Some(3 * MIB));
+        let above = ("sys/fs/cgroup/memory.max", "1\n");
+        assert_eq!(available(&[files[0], ("proc/self/cgroup", "nonsense\n"), above]), Some(8 * MIB));
+    }
+}
