@@ -4,12 +4,11 @@ mod cluster;
 
 use std::path::Path;
 
-use archipelago_cli::Bytes;
+use archipelago_cli::{Bytes, available_bytes};
 
 use crate::config::{Role, ServeConfig};
 use crate::door::{self, descriptors};
 use crate::errors::ServerError;
-use crate::memory::available_bytes;
 use crate::{bind, corpus, prepare};
 
 /// Less memory than this is not enough for any run, in bytes.
@@ -93,7 +92,7 @@ async fn address(config: &ServeConfig) -> Finding {
 }
 
 fn data(config: &ServeConfig) -> Finding {
-    let found = corpus::text_bytes(config).map(|bytes| format!("{bytes} of text"));
+    let found = corpus::read(config).map(|source| format!("{} of text", Bytes(source.bytes())));
     finding("data", found)
 }
 

@@ -15,7 +15,7 @@ exit_codes! {
         Settings = 3, "the configuration file or a combination of settings is wrong";
         DataUnreadable = 4, "the data cannot be read";
         DataEmpty = 5, "the data is empty";
-        DataBinary = 6, "the data is not UTF-8 text";
+        DataBinary = 6, "the data is not UTF-8 text, or of a format that is not read";
         DataTooSmall = 7, "the data is too small";
         Preset = 8, "no such preset";
         Tokenizer = 9, "the tokenizer cannot be used";
@@ -163,6 +163,16 @@ pub enum ServerError {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// The data is of a format that is not read.
+    #[error("data {} is {found}: {remedy}", .path.display())]
+    DataForm {
+        /// The file.
+        path: PathBuf,
+        /// Name of the format.
+        found: String,
+        /// What to do, with a command that converts it.
+        remedy: String,
+    },
     /// A line of a file of documents is none.
     #[error("line {line} of {}: {why}", .path.display())]
     DataLine {
@@ -185,7 +195,7 @@ pub enum ServerError {
     },
     /// Some files have documents in their lines, and others do not.
     #[error(
-        "{} has documents in its lines, and {} is plain text: give --data the one or the other",
+        "{} has documents in it, and {} is plain text: give --data the one or the other",
         .lines.display(),
         .other.display()
     )]
@@ -197,10 +207,12 @@ pub enum ServerError {
     },
     /// Too little text to train on.
     #[error(
-        "the data has {tokens} tokens, training needs at least {tokens_min}: give more text, shorter windows with \
-         --context, or a smaller --batch"
+        "the data has {tokens} tokens, read as {read_as}, and training needs at least {tokens_min}: give more text, \
+         shorter windows with --context, or a smaller --batch"
     )]
     DataTooSmall {
+        /// Description of how it was read.
+        read_as: String,
         /// Tokens there.
         tokens: u64,
         /// Tokens needed.
@@ -368,7 +380,7 @@ impl ServerError {
             Self::Certificate(_) => Exit::Certificate,
             Self::DataUnreadable { .. } => Exit::DataUnreadable,
             Self::DataEmpty { .. } => Exit::DataEmpty,
-            Self::DataBinary { .. } => Exit::DataBinary,
+            Self::DataBinary { .. } | Self::DataForm { .. } => Exit::DataBinary,
             Self::Cluster { .. } => Exit::Cluster,
             Self::DataLine { .. } | Self::DataMixed { .. } => Exit::DataLine,
             Self::DataTooSmall { .. } | Self::DataTooFew { .. } => Exit::DataTooSmall,

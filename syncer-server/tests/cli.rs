@@ -301,7 +301,8 @@ fn a_text_that_may_be_meant_otherwise_is_told() {
         path.to_str().unwrap().to_owned()
     };
     let line = "{\"prompt\": \"Who keeps the lamp? \", \"completion\": \"The keeper does.\"}\n";
-    let (chats, lines) = (write("chats.json", line, 900), write("chats.jsonl", line, 900));
+    let (settings, lines) = (write("settings.json", "{\"lamp\": 1}", 1), write("chats.txt", line, 900));
+    let code = write("code.txt", "the keeper of the lamp sees ships at night\n", 2_000);
     let dir = place.path().join("run");
     let dir = dir.to_str().unwrap();
     let common = ["--preset", "tiny", "--dir", dir];
@@ -309,12 +310,18 @@ fn a_text_that_may_be_meant_otherwise_is_told() {
         run(&[&["validate", "--json", "--data", data], &common[..], more].concat())
     };
 
-    let named = "chats.json has a JSON object in each line and is trained on as plain text";
-    let (code, told, said) = validate(&chats, &[]);
+    // A folder of program code, with settings in JSON.
+    let folder = place.path().join("folder");
+    fs::create_dir(&folder).unwrap();
+    fs::rename(&settings, folder.join("settings.json")).unwrap();
+    fs::rename(&code, folder.join("code.txt")).unwrap();
+    let folder = folder.to_str().unwrap();
+    let named = "settings.json is JSON and trained on as plain text";
+    let (code, told, said) = validate(folder, &["--batch", "2"]);
     assert!(code == 0 && said.starts_with("warning: ") && said.contains(named), "{said}");
     let told: serde_json::Value = serde_json::from_str(&told).unwrap();
-    assert!(told["warnings"][0].as_str().unwrap().contains("a name that ends in .jsonl"), "{told}");
-    let (code, told, said) = validate(&lines, &[]);
+    assert!(told["warnings"][0].as_str().unwrap().contains("files that end in .jsonl"), "{told}");
+    let (code, told, said) = validate(&lines, &["--batch", "2"]);
     assert!(code == 0 && said.is_empty() && told.contains("\"warnings\":[]"), "{told}{said}");
 
     let (code, _, said) = validate(&lines, &["--batch", "400"]);
@@ -323,7 +330,7 @@ fn a_text_that_may_be_meant_otherwise_is_told() {
     let (code, _, said) = validate(&lines, &["--batch", "4000"]);
     assert!(code == 7 && said.contains("shorter windows with --context, or a smaller --batch"), "{said}");
 
-    let said = open_once(&[&["--data", &chats, "--batch", "300", "--no-eval"], &common[..]].concat());
+    let said = open_once(&[&["--data", folder, "--batch", "300", "--no-eval"], &common[..]].concat());
     assert!(said.contains(named) && said.contains("windows are few for batches of 300"), "{said}");
     let (code, _, said) = validate(&lines, &["--batch", "300"]);
     assert!(code == 12 && said.contains("--data, --held-out"), "{said}");

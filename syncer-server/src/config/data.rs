@@ -76,6 +76,13 @@ impl DataSource {
     /// # Errors
     /// A sentence: there is no built-in text of that name.
     fn of(given: OsString) -> Result<Self, String> {
+        if given == "-" {
+            return Err(
+                "standard input is not taken, since a run reads its text again at each start: write it to a \
+                        file"
+                    .into(),
+            );
+        }
         let Some(name) = given.to_str().and_then(|given| given.strip_prefix(PREFIX)) else {
             return Ok(Self::Path(given.into()));
         };
@@ -129,6 +136,7 @@ mod tests {
             assert_eq!(source, DataSource::BuiltIn(text));
             assert_eq!(DataSource::of(source.to_string().into()), Ok(source));
         }
+        assert!(DataSource::of("-".into()).unwrap_err().contains("write it to a file"));
         assert_eq!(DataSource::of("builtin".into()), Ok(DataSource::Path("builtin".into())));
         assert_eq!(DataSource::of("a/my.txt".into()).unwrap().title(), "my.txt");
         let error = DataSource::of("builtin:bronte".into()).unwrap_err();

@@ -1,11 +1,16 @@
 //! The text of a run: read, turned to tokens, cut into shards, a part of it held out.
 
+mod cutting;
 mod documents;
+mod foreign;
+mod limits;
 mod read;
+mod records;
 mod vocabulary;
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use archipelago_core::bytes::hex;
 use archipelago_core::data::{self, SHARD_TOKENS_MAX};
@@ -18,10 +23,10 @@ use crate::config::ServeConfig;
 use crate::errors::ServerError;
 use crate::llama::Chat;
 
-use documents::{Ends, Lines};
-use read::{Source, Text, read};
+use documents::{Ends, Form, Lines, Read};
+use read::Text;
 
-pub use read::has_lines;
+pub use read::{Source, read};
 pub use vocabulary::Vocabulary;
 
 /// With so many steps of one learner in a pass over the text learners rarely wait for text.
@@ -49,36 +54,37 @@ pub struct Corpus {
     pub entropy_floor: Option<f64>,
     /// SHA-256 of the text and of how it becomes tokens, in hexadecimal.
     pub hash: String,
-    /// A file that is learnt as plain text, and looks as if its lines were documents.
-    pub like_lines: Option<PathBuf>,
+    /// Description of how the files were read, for people.
+    pub read_as: String,
+    /// Warnings for the owner about the files, one sentence each.
+    file_warnings: Vec<String>,
 }
 
 impl Corpus {
-    /// Reads and prepares the text that `config` names, as `habits` say.
+    /// Prepares the text of `source`, which `config` names, as `habits` say.
     ///
     /// # Errors
-    /// - `DataUnreadable`, `DataEmpty`, `DataBinary`, `DataMixed`: the text cannot be used.
-    /// - `DataLine`, `DataTooFew`: its lines are not documents, or too few.
+    /// - `DataLine`, `DataTooFew`: its records are not documents, or too few.
     /// - `Tokenizer`: the tokenizer cannot be read, trained or used.
     /// - `Config`: the held-out share is out of range.
-    pub fn load(config: &ServeConfig, habits: &Habits<'_>) -> Result<Self, ServerError> {
+    pub fn load(config: &ServeConfig, source: Source, habits: &Habits<'_>) -> Result<Self, ServerError> {
         check_share(config.held_out)?;
-        match read(config)? {
-            Source::Text(text) => Self::of_text(config, habits, &text),
-            Source::Lines(files) => Self::of_lines(config, habits, &files),
+        match source {
+            Source::Text(text) => Self::of_text(config, habits, text),
+            Source::Lines(files) => Self::of_lines(config, habits, files),
         }
     }
 
-    fn of_text(config: &ServeConfig, habits: &Habits<'_>, text: &Text) -> Result<Self, ServerError> {
+    fn of_text(config: &ServeConfig, habits: &Habits<'_>, text: Text) -> Result<Self, ServerError> {
         let hash = hash(config, &Sha256::digest(text.text.as_bytes()), habits.given)?;
         let (train, held_out) = split_text(&text.text, config.held_out);
-        let (vocabulary, tokenizer) = Vocabulary::load(config, train, habits.given, habits.kept)?;
+        let (vocabulary, tokenizer) = Vocabulary::load(config, || train.into(), habits.given, habits.kept)?;
 
         let (spec, shards) = cut(&vocabulary.encode(train)?, vocabulary.size())?;
         let held_out_bytes = held_out.len() as f64;
         let held_out = vocabulary.encode(held_out)?;
         let bytes_per_token = held_out_bytes / (held_out.len() as f64).max(1.0);
-        let (entropy_floor, like_lines) = (text.entropy_floor, text.like_lines.clone());
+        let read_as = format!("plain text{}", unpacked(text.packed_by));
         Ok(Self {
             vocabulary,
             tokenizer,
@@ -86,24 +92,32 @@ impl Corpus {
             shards,
             held_out,
             bytes_per_token,
-            entropy_floor,
+            entropy_floor: text.entropy_floor,
             hash,
-            like_lines,
+            read_as,
+            file_warnings: text.warnings,
         })
     }
 
-    fn of_lines(config: &ServeConfig, habits: &Habits<'_>, files: &[Lines]) -> Result<Self, ServerError> {
+    fn of_lines(config: &ServeConfig, habits: &Habits<'_>, files: Vec<Lines>) -> Result<Self, ServerError> {
         let chat = habits.chat;
-        let hash = hash(config, &documents::hash(files, chat), habits.given)?;
-        let documents = documents::read(files, chat)?;
-        let plain = documents::plain(&documents);
-        let (vocabulary, tokenizer) = Vocabulary::load(config, &plain, habits.given, habits.kept)?;
+        let hash = hash(config, &documents::hash(&files, chat), habits.given)?;
+        let packed_by = files.iter().find_map(|file| file.packed_by);
+        let Read { documents, forms } = documents::read(files, chat)?;
+        let read_as = described(&forms) + &unpacked(packed_by);
+        let file_warnings = forms.get(&Form::AlpacaCompletion).map(|count| {
+            format!(
+                "{count} documents with \"instruction\" and \"output\" are learnt with Alpaca's prompt as plain text, since \
+                 the model has no chat template: give --chat-template to have them written as conversations"
+            )
+        });
+        let plain = || documents::plain(&documents).into();
+        let (vocabulary, tokenizer) = Vocabulary::load(config, plain, habits.given, habits.kept)?;
         let end = chat.tokens.get("eos_token").and_then(|text| vocabulary.token(text)).or(habits.end);
         let ends = Ends::new(&vocabulary, end)?;
         let documents = documents::cut(&documents, &vocabulary, &ends, config.held_out, config.seed)?;
         let (spec, shards) = cut(&documents.train, vocabulary.size())?;
         let (held_out, bytes_per_token) = (documents.held_out, documents.bytes_per_token);
-        let (entropy_floor, like_lines) = (None, None);
         Ok(Self {
             vocabulary,
             tokenizer,
@@ -111,9 +125,10 @@ impl Corpus {
             shards,
             held_out,
             bytes_per_token,
-            entropy_floor,
+            entropy_floor: None,
             hash,
-            like_lines,
+            read_as,
+            file_warnings: file_warnings.into_iter().collect(),
         })
     }
 
@@ -132,13 +147,6 @@ impl Corpus {
     /// windows, in a sentence each.
     #[must_use]
     pub fn warnings(&self, context: u32, batch: u32) -> Vec<String> {
-        let like_lines = self.like_lines.as_ref().map(|file| {
-            format!(
-                "{} has a JSON object in each line and is trained on as plain text, braces and all: if its lines are \
-                 documents, give it a name that ends in .jsonl",
-                file.display()
-            )
-        });
         let (windows, batch) = (self.windows(context), u64::from(batch).max(1));
         let few = (windows < STEPS_FEW * batch).then(|| {
             format!(
@@ -148,7 +156,7 @@ impl Corpus {
                 if windows / batch == 1 { "1 step".to_owned() } else { format!("{} steps", windows / batch) },
             )
         });
-        like_lines.into_iter().chain(few).collect()
+        self.file_warnings.iter().cloned().chain(few).collect()
     }
 
     /// Checks that there is text enough for windows of `context` tokens and batches of `batch` windows,
@@ -165,22 +173,26 @@ impl Corpus {
             let share = held_out as f64 / (tokens + held_out).max(1) as f64;
             let by_held_out = (f64::from(context + 2) / share.max(1e-3)) as u64;
             let tokens_min = (train_min + u64::from(context) + 2).max(by_held_out);
-            return Err(ServerError::DataTooSmall { tokens: tokens + held_out, tokens_min });
+            let read_as = self.read_as.clone();
+            return Err(ServerError::DataTooSmall { read_as, tokens: tokens + held_out, tokens_min });
         }
         Ok(())
     }
 }
 
-/// How much text `config` names.
-///
-/// # Errors
-/// `DataUnreadable`, `DataEmpty`, `DataBinary`, `DataMixed`: the text cannot be used.
-pub fn text_bytes(config: &ServeConfig) -> Result<archipelago_cli::Bytes, ServerError> {
-    let bytes = match read(config)? {
-        Source::Text(text) => text.text.len(),
-        Source::Lines(files) => files.iter().map(|file| file.text.len()).sum(),
+/// Says how a text was packed, as the end of its description.
+fn unpacked(packed_by: Option<&str>) -> String {
+    packed_by.map_or_else(String::new, |by| format!(", unpacked from {by}"))
+}
+
+/// Describes documents by their number and forms.
+fn described(forms: &BTreeMap<Form, usize>) -> String {
+    let documents: usize = forms.values().sum();
+    let titles: Vec<String> = match forms.len() {
+        1 => forms.keys().map(|form| form.title().to_owned()).collect(),
+        _ => forms.iter().map(|(form, count)| format!("{count} with {}", form.title())).collect(),
     };
-    Ok(archipelago_cli::Bytes(bytes as u64))
+    format!("{documents} documents ({})", titles.join(", "))
 }
 
 /// How the model that a run begins with takes texts.
@@ -201,7 +213,9 @@ fn cut(tokens: &[u32], vocab: u32) -> Result<(DataSpec, Vec<Bytes>), ServerError
     let (token_bytes, masks) =
         (data::token_bytes(vocab), !tokens.iter().all(|&token| token::is_learnt(token)));
     let split = data::split(tokens, 0.0, shard_tokens(tokens.len() as u64, token_bytes));
-    let split = split.map_err(|_| ServerError::DataTooSmall { tokens: 0, tokens_min: 1 })?;
+    let too_small =
+        |_| ServerError::DataTooSmall { read_as: "nothing to train on".to_owned(), tokens: 0, tokens_min: 1 };
+    let split = split.map_err(too_small)?;
     let mut spec = DataSpec { token_bytes, masks, shards: Vec::new() };
     let mut shards = Vec::new();
     for shard in split.shards {

@@ -1,51 +1,80 @@
 //! Text from a file, a folder, or one that the program brings along.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use archipelago_core::data::{grammar, pictures};
 
-use super::documents::{self, Lines};
+use super::documents::Lines;
+use super::foreign::{self, Unpacked};
+use super::records::{Look, look};
 use crate::config::{BuiltIn, DataSource, ServeConfig};
 use crate::errors::ServerError;
 
-/// What a run trains on, before it is cut into tokens.
+/// Text of a run before it is cut into tokens.
 pub enum Source {
     /// One text that is learnt whole.
     Text(Text),
-    /// Files whose lines are documents.
+    /// Files of documents.
     Lines(Vec<Lines>),
 }
 
+impl Source {
+    /// Whether there are documents, some of which may be conversations.
+    #[must_use]
+    pub fn has_documents(&self) -> bool {
+        matches!(self, Self::Lines(_))
+    }
+
+    /// Size of the text in bytes, unpacked.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let bytes: usize = match self {
+            Self::Text(text) => text.text.len(),
+            Self::Lines(files) => files.iter().map(|file| file.text.len()).sum(),
+        };
+        bytes as u64
+    }
+}
+
 /// A text and what is known of it.
+#[derive(Default)]
 pub struct Text {
     /// All of it.
     pub text: String,
     /// Entropy of its source in nats per byte, where that is known.
     pub entropy_floor: Option<f64>,
-    /// A file that is learnt as plain text, and looks as if its lines were documents.
-    pub like_lines: Option<PathBuf>,
+    /// Name of its compression, if a file had one.
+    pub packed_by: Option<&'static str>,
+    /// Warnings for the owner, one sentence each.
+    pub warnings: Vec<String>,
 }
 
 /// What it is and why anybody may have it stands beside it.
 const AUSTEN: &str = include_str!("../../assets/austen.txt");
 
-/// How the name of a file ends whose lines are documents.
-const LINES: &str = "jsonl";
+/// Endings of the names of files whose lines are documents.
+const LINES: [&str; 2] = ["jsonl", "ndjson"];
 
-/// Whether `config` names files whose lines are documents, as far as the names tell.
-pub fn has_lines(config: &ServeConfig) -> bool {
-    let Some(DataSource::Path(path)) = &config.data else { return false };
-    files(path).is_ok_and(|files| files.iter().any(|file| is_of_lines(file)))
-}
+/// Endings that programs which compress add to a name.
+const PACKED: [&str; 3] = ["gz", "zst", "zstd"];
 
+/// Whether the name of `file` says that its lines are documents.
 fn is_of_lines(file: &Path) -> bool {
-    file.extension().is_some_and(|end| end.eq_ignore_ascii_case(LINES))
+    let ends = |file: &Path, ends: &[&str]| {
+        file.extension().is_some_and(|end| ends.iter().any(|known| end.eq_ignore_ascii_case(known)))
+    };
+    match ends(file, &PACKED) {
+        true => ends(&file.with_extension(""), &LINES),
+        false => ends(file, &LINES),
+    }
 }
 
 /// The files that `path` is, or that are below it, in order.
 fn files(path: &Path) -> Result<Vec<PathBuf>, ServerError> {
-    let unreadable = |source| ServerError::DataUnreadable { path: path.to_owned(), source };
+    let unreadable =
+        |source| ServerError::DataUnreadable { path: path.to_owned(), source: explained(path, source) };
     let mut files = Vec::new();
     if fs::metadata(path).map_err(unreadable)?.is_dir() {
         list(path, &mut files)?;
@@ -56,68 +85,126 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, ServerError> {
     Ok(files)
 }
 
-/// The text that `config` names. A file called `….jsonl` has documents in its lines, and so has a folder of such files.
+/// Adds to `error` how to fetch data that is no file here, if `path` looks like the name of some.
+fn explained(path: &Path, error: io::Error) -> io::Error {
+    let Some(name) = path.to_str().filter(|_| error.kind() == io::ErrorKind::NotFound) else { return error };
+    let part = |part: &str| {
+        !part.is_empty()
+            && !part.starts_with(['.', '~'])
+            && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+    };
+    let of_hub = name.strip_prefix("hf://datasets/").unwrap_or(name);
+    let is_of_hub = of_hub.split_once('/').is_some_and(|(user, set)| part(user) && part(set));
+    let why = match () {
+        () if is_of_hub => format!(
+            "there is no such file or folder; if it is a data set of the Hugging Face Hub, write it with `python -c \
+             \"from datasets import load_dataset; load_dataset('{of_hub}', split='train').to_json('data.jsonl')\"` and \
+             give --data data.jsonl"
+        ),
+        () if name.contains("://") => {
+            "addresses are not fetched; download it, as with `curl -LO`, and give --data the file".to_owned()
+        }
+        () if name.starts_with("~/") => "~ is not replaced here; write the whole path".to_owned(),
+        () => return error,
+    };
+    io::Error::new(io::ErrorKind::NotFound, why)
+}
+
+/// Returns the text that `config` names. Files with JSON objects in their lines, or with a list of them, are documents,
+/// and so are all files called `….jsonl`.
 ///
 /// # Errors
 /// - `DataUnreadable`: it is not there, or may not be read.
 /// - `DataEmpty`: there is no text in it.
-/// - `DataBinary`: a file is not UTF-8, or holds a zero byte.
-/// - `DataMixed`: some files have documents in their lines, and others do not.
+/// - `DataBinary`, `DataForm`: a file is not UTF-8 text, or of a format that is not read.
+/// - `DataMixed`: some files have documents, and others do not.
 pub fn read(config: &ServeConfig) -> Result<Source, ServerError> {
-    let path = match config.data.as_ref().unwrap_or(&DataSource::BuiltIn(BuiltIn::Grammar)) {
+    let corpus_bytes = usize::try_from(config.corpus_bytes.0).unwrap_or(usize::MAX);
+    let (text, entropy_floor) = match config.data.as_ref().unwrap_or(&DataSource::BuiltIn(BuiltIn::Grammar)) {
         DataSource::BuiltIn(BuiltIn::Grammar) => {
-            let bytes = usize::try_from(config.corpus_bytes.0).unwrap_or(usize::MAX);
-            let entropy_floor = Some(grammar::entropy_nats_per_byte());
-            let text = grammar::generate(config.seed, bytes);
-            return Ok(Source::Text(Text { text, entropy_floor, like_lines: None }));
+            (grammar::generate(config.seed, corpus_bytes), Some(grammar::entropy_nats_per_byte()))
         }
         DataSource::BuiltIn(BuiltIn::Pictures) => {
-            let bytes = usize::try_from(config.corpus_bytes.0).unwrap_or(usize::MAX);
-            let entropy_floor = Some(pictures::entropy_nats_per_byte());
-            let text = pictures::generate(config.seed, bytes);
-            return Ok(Source::Text(Text { text, entropy_floor, like_lines: None }));
+            (pictures::generate(config.seed, corpus_bytes), Some(pictures::entropy_nats_per_byte()))
         }
-        DataSource::BuiltIn(BuiltIn::Austen) => {
-            let text = AUSTEN.to_owned();
-            return Ok(Source::Text(Text { text, entropy_floor: None, like_lines: None }));
-        }
-        DataSource::Path(path) => path,
+        DataSource::BuiltIn(BuiltIn::Austen) => (AUSTEN.to_owned(), None),
+        DataSource::Path(path) => return read_path(path),
     };
-    let files = files(path)?;
-    if let Some(first) = files.iter().find(|file| is_of_lines(file)) {
-        if let Some(other) = files.iter().find(|file| !is_of_lines(file)) {
-            return Err(ServerError::DataMixed { lines: first.clone(), other: other.clone() });
-        }
-        return lines(path, files).map(Source::Lines);
-    }
-    let (mut text, mut like_lines) = (String::new(), None);
-    for file in &files {
-        let read = read_file(file)?;
-        if like_lines.is_none() && documents::look_like(&read) {
-            like_lines = Some(file.clone());
-        }
-        text.push_str(&read);
-        if files.len() > 1 && !text.ends_with('\n') {
-            text.push('\n');
-        }
-    }
-    if text.trim().is_empty() {
-        return Err(ServerError::DataEmpty { path: path.clone() });
-    }
-    Ok(Source::Text(Text { text, entropy_floor: None, like_lines }))
+    Ok(Source::Text(Text { text, entropy_floor, ..Text::default() }))
 }
 
-fn lines(path: &Path, files: Vec<PathBuf>) -> Result<Vec<Lines>, ServerError> {
-    let mut read = Vec::with_capacity(files.len());
-    for path in files {
-        let text = read_file(&path)?;
-        // Some programs write a mark of the order of bytes first, which is no part of the first line.
-        read.push(Lines { text: text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text), path });
+fn read_path(path: &Path) -> Result<Source, ServerError> {
+    let mut read = Vec::new();
+    for path in files(path)? {
+        let unpacked = read_file(&path)?;
+        let look = look(&unpacked.text);
+        read.push((path, unpacked, look));
     }
-    match read.iter().all(|file| file.text.trim().is_empty()) {
-        true => Err(ServerError::DataEmpty { path: path.to_owned() }),
-        false => Ok(read),
+    if read.iter().all(|(_, Unpacked { text, .. }, _)| text.trim().is_empty()) {
+        return Err(ServerError::DataEmpty { path: path.to_owned() });
     }
+    let is_known = |path: &Path, look: &Look| is_of_lines(path) || *look == Look::Records { is_known: true };
+    let is_record = |path: &Path, look: &Look| is_of_lines(path) || matches!(look, Look::Records { .. });
+    let first = read.iter().find(|(path, _, look)| is_known(path, look));
+    let other = read.iter().find(|(path, _, look)| !is_record(path, look));
+    match (first, other) {
+        (Some((lines, ..)), Some((other, ..))) => {
+            Err(ServerError::DataMixed { lines: lines.clone(), other: other.clone() })
+        }
+        (None, Some(_)) => as_text(read).map(Source::Text),
+        (_, None) => {
+            let lines = |(path, Unpacked { text, packed_by }, _)| Lines { path, text, packed_by };
+            Ok(Source::Lines(read.into_iter().map(lines).collect()))
+        }
+    }
+}
+
+/// All of `files` as one text, with a warning if one of them is JSON.
+fn as_text(mut files: Vec<(PathBuf, Unpacked, Look)>) -> Result<Text, ServerError> {
+    if let [(path, _, Look::Object { holds: Some(holds) })] = &files[..] {
+        let list = path.with_extension("jsonl");
+        let remedy = format!(
+            "write them in lines with `python -c \"import json; [print(json.dumps(row)) for row in json.load(open('{}', \
+             encoding='utf-8')){holds}]\" > '{}'`",
+            path.display(),
+            list.display()
+        );
+        let found = "one JSON object with the documents inside".to_owned();
+        return Err(ServerError::DataForm { path: path.clone(), found, remedy });
+    }
+    let packed_by = files.iter().find_map(|(_, unpacked, _)| unpacked.packed_by);
+    let mut as_they_are = files.iter().filter(|(path, _, look)| *look != Look::Text || is_markup(path));
+    let warnings = as_they_are.next().map(|(path, _, look)| {
+        let more = match as_they_are.count() {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let kind = if *look == Look::Text { "markup" } else { "JSON" };
+        format!(
+            "{}{more} is {kind} and trained on as plain text, as it stands: to train on what it holds, write that in \
+             files that end in .jsonl",
+            path.display()
+        )
+    });
+    let mut text = match &mut files[..] {
+        [(_, only, _)] => std::mem::take(&mut only.text),
+        _ => String::new(),
+    };
+    if files.len() > 1 {
+        for (_, unpacked, _) in files {
+            text.push_str(&unpacked.text);
+            if !text.ends_with('\n') {
+                text.push('\n');
+            }
+        }
+    }
+    Ok(Text { text, entropy_floor: None, packed_by, warnings: warnings.into_iter().collect() })
+}
+
+/// Whether the name of `file` says that it is a page.
+fn is_markup(file: &Path) -> bool {
+    file.extension()
+        .is_some_and(|end| ["html", "htm", "xhtml"].iter().any(|known| end.eq_ignore_ascii_case(known)))
 }
 
 /// Adds the files below `folder`, hidden ones left out.
@@ -139,18 +226,10 @@ fn list(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), ServerError> {
     Ok(())
 }
 
-fn read_file(path: &Path) -> Result<String, ServerError> {
-    let unreadable = |source| ServerError::DataUnreadable { path: path.to_owned(), source };
-    let bytes = fs::read(path).map_err(unreadable)?;
-    if let Some(offset) = bytes.iter().position(|&byte| byte == 0) {
-        let why = "is zero, which text does not have";
-        return Err(ServerError::DataBinary { path: path.to_owned(), offset: offset as u64, why });
-    }
-    String::from_utf8(bytes).map_err(|error| ServerError::DataBinary {
-        path: path.to_owned(),
-        offset: error.utf8_error().valid_up_to() as u64,
-        why: "starts no UTF-8 character",
-    })
+fn read_file(path: &Path) -> Result<Unpacked, ServerError> {
+    let bytes = fs::read(path);
+    let bytes = bytes.map_err(|source| ServerError::DataUnreadable { path: path.to_owned(), source })?;
+    foreign::text(path, bytes)
 }
 
 #[cfg(test)]
@@ -206,25 +285,71 @@ mod tests {
         assert_eq!(read_path(dir.path()).unwrap(), "one\ntwo\nthree\n");
     }
 
-    #[test]
-    fn a_file_of_lines_under_another_name_is_noticed() {
+    fn read_named(name: &str, text: &str) -> Result<Source, ServerError> {
         let dir = tempfile::tempdir().unwrap();
-        let like_lines = |name: &str, bytes: &str| {
-            let path = dir.path().join(name);
-            fs::write(&path, bytes).unwrap();
-            let data = Some(path.clone().into());
-            let found = text(read(&ServeConfig { data, ..ServeConfig::default() }).unwrap()).like_lines;
-            assert!(found.as_ref().is_none_or(|found| *found == path));
-            found.is_some()
-        };
+        let path = dir.path().join(name);
+        fs::write(&path, text).unwrap();
+        read(&ServeConfig { data: Some(path.into()), ..ServeConfig::default() })
+    }
+
+    #[test]
+    fn json_is_documents_under_any_name() {
         let line = r#"{"messages": []}"#;
-        assert!(like_lines("chats.json", &format!("\u{feff}{line}\n\n{line}\n")));
-        assert!(like_lines("a.txt", "{\"text\": \"a\"}\n{\"prompt\": \"b\", \"completion\": \"\"}\n"));
-        // One line is not enough to tell, and neither are other objects, nor one line that is something else.
-        assert!(!like_lines("one.txt", line));
-        assert!(!like_lines("other.json", "{\"a\": 1}\n{\"a\": 2}\n"));
-        assert!(!like_lines("prose.txt", &format!("{line}\n{line}\nsaid he\n")));
-        assert!(!like_lines("list.json", "[1]\n[2]\n"));
+        let list = "[\n  {\"instruction\": \"a\", \"output\": \"b\"}\n]";
+        let texts = [&format!("\u{feff}{line}\n\n{line}\n"), line, list, "{\"q\": 1}\n{\"q\": 2}\n"];
+        for text in texts {
+            for name in ["chats.json", "chats.txt", "chats", "chats.jsonl", "chats.ndjson"] {
+                assert!(read_named(name, text).unwrap().has_documents(), "{name}: {text}");
+            }
+        }
+        assert!(is_of_lines(Path::new("a.jsonl.gz")) && is_of_lines(Path::new("a.JSONL.ZST")));
+        assert!(!is_of_lines(Path::new("a.json.gz")) && !is_of_lines(Path::new("jsonl")));
+    }
+
+    #[test]
+    fn plain_text_stays_plain_and_json_in_it_is_warned_of() {
+        let warnings = |name: &str, bytes: &str| text(read_named(name, bytes).unwrap()).warnings;
+        assert_eq!(warnings("poem.txt", "[Verse 1]\nthe lamp\n"), [""; 0]);
+        assert_eq!(warnings("prose.txt", "{\"messages\": []}\nsaid he\n"), [""; 0]);
+        let found = warnings("package.json", "{\"name\": \"lamp\"}").remove(0);
+        assert!(found.contains("package.json is JSON and trained on as plain text"), "{found}");
+        let found = warnings("page.html", "<!doctype html>").remove(0);
+        assert!(found.contains("page.html is markup and trained on as plain text"), "{found}");
+        let why =
+            read_named("all.json", "{\"data\": [{\"text\": \"a\"}]}").map(|_| ()).unwrap_err().to_string();
+        assert!(
+            why.contains("with the documents inside") && why.contains("encoding='utf-8'))['data']]"),
+            "{why}"
+        );
+    }
+
+    /// Program code with a file of settings is text.
+    #[test]
+    fn a_folder_of_code_may_have_json_in_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let files =
+            [("a.py", "print(1)\n"), ("b.json", "[{\"q\": 1}]"), ("c.json", "{\"q\": 1}"), ("d.json", "[1]")];
+        for (name, text) in files {
+            fs::write(dir.path().join(name), text).unwrap();
+        }
+        let data = Some(dir.path().to_owned().into());
+        let found = text(read(&ServeConfig { data, ..ServeConfig::default() }).unwrap());
+        assert_eq!(found.text, "print(1)\n[{\"q\": 1}]\n{\"q\": 1}\n[1]\n");
+        assert!(found.warnings[0].contains("b.json and 1 more is JSON"), "{:?}", found.warnings);
+    }
+
+    #[test]
+    fn names_that_are_no_files_are_explained() {
+        let why = |path: &str| read_path(Path::new(path)).unwrap_err().to_string();
+        let hub = why("lamp-keepers/ships");
+        assert!(
+            hub.contains("load_dataset('lamp-keepers/ships', split='train').to_json('data.jsonl')"),
+            "{hub}"
+        );
+        assert!(why("hf://datasets/a/b").contains("load_dataset('a/b'"));
+        assert!(why("https://example.org/a.txt").contains("addresses are not fetched"));
+        assert!(why("~/a.txt").contains("~ is not replaced"));
+        assert!(!why("none/of/these.txt").contains("load_dataset"));
     }
 
     #[test]

@@ -1,8 +1,11 @@
 //! Text ⇄ tokens: bytes, or byte-level BPE from the `tokenizers` crate.
 
+use std::borrow::Cow;
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
 
 use archipelago_core::data::{BYTE_VOCAB, bytes_to_tokens, tokens_to_text};
 use serde_json::json;
@@ -11,6 +14,8 @@ use tokenizers::models::bpe::{BPE, BpeTrainerBuilder};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{Model, Tokenizer};
 
+use super::cutting::{PART_BYTES, parts, seam};
+use super::limits::{self, Growth};
 use crate::config::ServeConfig;
 use crate::errors::ServerError;
 
@@ -19,47 +24,91 @@ pub enum Vocabulary {
     /// A token is a byte.
     Bytes,
     /// A Hugging Face tokenizer.
-    Tokenizer(Box<Tokenizer>),
-}
-
-/// Runs `work` of the crate `tokenizers`, which panics with some files that are no tokenizers.
-///
-/// # Errors
-/// `Tokenizer`: it did.
-fn contained<T>(work: impl FnOnce() -> T) -> Result<T, ServerError> {
-    catch_unwind(AssertUnwindSafe(work)).map_err(|_| ServerError::Tokenizer {
-        why: "tokenizer.json is damaged, or of a kind that cannot be used here: give one of Hugging Face's tokenizers"
-            .into(),
-    })
+    Tokenizer {
+        /// The tokenizer.
+        tokenizer: Arc<Tokenizer>,
+        /// Largest growth of a text in it.
+        growth: Growth,
+    },
 }
 
 /// A token of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Which one.
+    /// Its id.
     pub token: u32,
-    /// Where in the text it is from, in bytes; blanks before and after may be left out.
+    /// The bytes of the text that it is from; blanks before and after may be left out.
     pub bytes: Range<usize>,
 }
 
-/// Texts handed to a tokenizer at once.
-const TEXTS_AT_ONCE: usize = 256;
+/// Text handed to a tokenizer at once, in bytes: it bounds the memory that this takes.
+const BATCH_BYTES: usize = 1 << 20;
 
-/// Text handed to a tokenizer in one piece, in bytes; it keeps memory bounded.
+/// Texts handed to a tokenizer at once.
+const BATCH_TEXTS: usize = 256;
+
+/// Growth of a text, up to which a batch has all of [`BATCH_BYTES`].
+const BATCH_GROWTH: u64 = 16;
+
+/// Tokens of bytes that are handed on at once.
+const BYTES_AT_ONCE: usize = 64 << 10;
+
+/// Text without documents that is tokenised as one, in bytes.
 const PIECE_BYTES: usize = 1 << 20;
+
+/// Longest time for a batch of texts: far more than the slowest machine needs.
+const BATCH_WITHIN: Duration = Duration::from_secs(60);
+
+/// Longest time for a short text of a stranger's.
+const SHORT_WITHIN: Duration = Duration::from_secs(10);
+
+/// Longest time for making a tokenizer of its file.
+const LOAD_WITHIN: Duration = Duration::from_secs(120);
+
+/// Runs `work` of the crate `tokenizers` on a thread of its own. It panics with some files that are no tokenizers, and
+/// with some it does not end: then the thread is left behind.
+///
+/// # Errors
+/// `Tokenizer`: either happened.
+fn contained<T: Send + 'static>(
+    within: Duration,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ServerError> {
+    let (send, receive) = mpsc::channel();
+    let named = thread::Builder::new().name("tokenizer".into());
+    // If nobody waits any more, the result is dropped.
+    let started = named.spawn(move || drop(send.send(work())));
+    started.map_err(|source| ServerError::System { what: "cannot start a thread".into(), source })?;
+    receive.recv_timeout(within).map_err(|error| {
+        let why = match error {
+            mpsc::RecvTimeoutError::Timeout => {
+                format!(
+                    "the tokenizer takes more than {} s for a short text: give another one",
+                    within.as_secs()
+                )
+            }
+            mpsc::RecvTimeoutError::Disconnected => {
+                "tokenizer.json is damaged, or of a kind that cannot be used here: \
+                                                     give one of Hugging Face's tokenizers"
+                    .to_owned()
+            }
+        };
+        ServerError::Tokenizer { why }
+    })
+}
 
 /// Tokens of a BPE vocabulary at least: every byte has one.
 const VOCAB_MIN: u32 = BYTE_VOCAB;
 
 impl Vocabulary {
     /// The vocabulary that `config` names, and its `tokenizer.json`: the `given` one, the `kept` one of an earlier
-    /// start, one trained on `train`, or bytes.
+    /// start, one trained on the text of `train`, or bytes.
     ///
     /// # Errors
     /// `Tokenizer`: the file is no tokenizer, or `--vocab` is out of range.
-    pub fn load(
+    pub fn load<'a>(
         config: &ServeConfig,
-        train: &str,
+        train: impl FnOnce() -> Cow<'a, str>,
         given: Option<&Path>,
         kept: Option<&Path>,
     ) -> Result<(Self, String), ServerError> {
@@ -78,7 +127,7 @@ impl Vocabulary {
     }
 
     /// The vocabulary that `config` asks for where no file has one.
-    fn made(config: &ServeConfig, train: &str) -> Result<Self, ServerError> {
+    fn made<'a>(config: &ServeConfig, train: impl FnOnce() -> Cow<'a, str>) -> Result<Self, ServerError> {
         match config.vocab {
             None | Some(0) => Ok(Self::Bytes),
             Some(size) if size < VOCAB_MIN => {
@@ -87,20 +136,23 @@ impl Vocabulary {
                 );
                 Err(ServerError::Tokenizer { why })
             }
-            Some(size) => train_bpe(train, size),
+            Some(size) => train_bpe(&train(), size),
         }
     }
 
     /// The vocabulary of a `tokenizer.json`.
     ///
     /// # Errors
-    /// `Tokenizer`: it is none.
+    /// `Tokenizer`: it is none, or beyond the limits of [`limits`].
     pub fn from_json(json: &[u8]) -> Result<Self, ServerError> {
-        let mut tokenizer = contained(|| Tokenizer::from_bytes(json))?.map_err(unusable)?;
+        let growth = limits::check(json).map_err(beyond)?;
+        let json = json.to_vec();
+        let mut tokenizer = contained(LOAD_WITHIN, move || Tokenizer::from_bytes(json))?.map_err(unusable)?;
+        limits::check_tokens(&tokenizer).map_err(beyond)?;
         // A text is tokenised whole, whatever the file says of the texts that it was made for.
         tokenizer.with_truncation(None).map_err(unusable)?;
         tokenizer.with_padding(None);
-        Ok(Self::Tokenizer(Box::new(tokenizer)))
+        Ok(Self::Tokenizer { tokenizer: Arc::new(tokenizer), growth })
     }
 
     /// Number of tokens.
@@ -109,7 +161,7 @@ impl Vocabulary {
         match self {
             Self::Bytes => BYTE_VOCAB,
             // Ids may have holes; the embedding has to reach the highest.
-            Self::Tokenizer(tokenizer) => {
+            Self::Tokenizer { tokenizer, .. } => {
                 let highest =
                     tokenizer.get_vocab(true).into_values().max().map_or(0, |id| id.saturating_add(1));
                 highest.max(u32::try_from(tokenizer.get_vocab_size(true)).unwrap_or(u32::MAX))
@@ -122,47 +174,70 @@ impl Vocabulary {
     /// # Errors
     /// `Tokenizer`: the tokenizer does not take the text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, ServerError> {
-        let Self::Tokenizer(tokenizer) = self else { return Ok(bytes_to_tokens(text.as_bytes())) };
-        let mut tokens = Vec::new();
-        for batch in pieces(text).collect::<Vec<_>>().chunks(16) {
-            let encoded = contained(|| tokenizer.encode_batch_fast(batch.to_vec(), false))?;
-            for encoding in encoded.map_err(unusable)? {
-                tokens.extend_from_slice(encoding.get_ids());
-            }
+        if matches!(self, Self::Bytes) {
+            return Ok(bytes_to_tokens(text.as_bytes()));
         }
+        let mut tokens = Vec::new();
+        let pieces: Vec<&str> = pieces(text).collect();
+        self.encode_each(&pieces, &mut |_, found| tokens.extend(found.iter().map(|piece| piece.token)))?;
         Ok(tokens)
     }
 
-    /// The tokens of each of `texts`, no special ones added, with the bytes that each token is of.
+    /// Finds the tokens of each of `texts`, no special ones added, with the bytes that each token is of. `take` gets the
+    /// index of a text and some of its tokens, in order; it is called once or more for each text with any.
     ///
     /// # Errors
     /// `Tokenizer`: the tokenizer does not take a text.
-    pub fn encode_each<'a>(
+    pub fn encode_each(
         &self,
-        texts: impl Iterator<Item = &'a str>,
-    ) -> Result<Vec<Vec<Piece>>, ServerError> {
-        let Self::Tokenizer(tokenizer) = self else {
-            let piece = |(at, &byte): (usize, &u8)| Piece { token: byte.into(), bytes: at..at + 1 };
-            return Ok(texts.map(|text| text.as_bytes().iter().enumerate().map(piece).collect()).collect());
-        };
-        let mut each = Vec::new();
-        for batch in texts.collect::<Vec<_>>().chunks(TEXTS_AT_ONCE) {
-            let encoded = contained(|| tokenizer.encode_batch(batch.to_vec(), false))?;
-            each.extend(encoded.map_err(unusable)?.iter().map(|encoding| {
-                let pairs = encoding.get_ids().iter().zip(encoding.get_offsets());
-                pairs.map(|(&token, &(start, end))| Piece { token, bytes: start..end }).collect()
-            }));
-        }
-        Ok(each)
+        texts: &[&str],
+        take: &mut dyn FnMut(usize, &[Piece]),
+    ) -> Result<(), ServerError> {
+        self.encode_parts(texts, PART_BYTES, take)
     }
 
-    /// What the tokenizer adds to every text.
+    fn encode_parts(
+        &self,
+        texts: &[&str],
+        part_bytes: usize,
+        take: &mut dyn FnMut(usize, &[Piece]),
+    ) -> Result<(), ServerError> {
+        let Self::Tokenizer { tokenizer, growth } = self else {
+            for (text, index) in texts.iter().zip(0..) {
+                for (bytes, part) in text.as_bytes().chunks(BYTES_AT_ONCE).zip(0..) {
+                    let piece = |(at, &byte): (usize, &u8)| Piece { token: byte.into(), bytes: at..at + 1 };
+                    let at = part * BYTES_AT_ONCE;
+                    take(index, &(at..).zip(bytes).map(piece).collect::<Vec<_>>());
+                }
+            }
+            return Ok(());
+        };
+        let bytes_max = BATCH_BYTES / usize::try_from(growth.most.div_ceil(BATCH_GROWTH)).unwrap_or(1).max(1);
+        let mut joiner = Joiner { tokenizer, growth: *growth, texts, last: None, take };
+        let (mut batch, mut bytes) = (Vec::new(), 0);
+        for (text, index) in texts.iter().zip(0..) {
+            for range in parts(text, part_bytes) {
+                if !batch.is_empty() && (bytes + range.len() > bytes_max || batch.len() == BATCH_TEXTS) {
+                    joiner.join(std::mem::take(&mut batch))?;
+                    bytes = 0;
+                }
+                bytes += range.len();
+                batch.push(Part { text: index, range });
+            }
+        }
+        joiner.join(batch)?;
+        joiner.flush();
+        Ok(())
+    }
+
+    /// The tokens that the tokenizer adds to every text.
     ///
     /// # Errors
     /// `Tokenizer`: the tokenizer does not take a text.
     pub fn added(&self) -> Result<Vec<u32>, ServerError> {
-        let Self::Tokenizer(tokenizer) = self else { return Ok(Vec::new()) };
-        let encoded = contained(|| tokenizer.encode_fast("", true))?.map_err(unusable)?;
+        let Self::Tokenizer { tokenizer, .. } = self else { return Ok(Vec::new()) };
+        let tokenizer = Arc::clone(tokenizer);
+        let encoded = contained(SHORT_WITHIN, move || tokenizer.encode_fast("", true))?.map_err(unusable)?;
         Ok(encoded.get_ids().to_vec())
     }
 
@@ -171,7 +246,7 @@ impl Vocabulary {
     pub fn token(&self, text: &str) -> Option<u32> {
         match self {
             Self::Bytes => None,
-            Self::Tokenizer(tokenizer) => tokenizer.token_to_id(text),
+            Self::Tokenizer { tokenizer, .. } => tokenizer.token_to_id(text),
         }
     }
 
@@ -181,12 +256,13 @@ impl Vocabulary {
     /// # Errors
     /// `Tokenizer`: the tokenizer does not take the text.
     pub fn encode_short(&self, text: &str) -> Result<Vec<u32>, ServerError> {
-        let Self::Tokenizer(tokenizer) = self else { return Ok(bytes_to_tokens(text.as_bytes())) };
-        let encode = || tokenizer.encode_fast(text, false).map(|encoding| encoding.get_ids().to_vec());
-        let encoded = std::thread::scope(|scope| scope.spawn(encode).join());
-        encoded
-            .map_err(|_| ServerError::Tokenizer { why: "the tokenizer fails on this text".into() })?
-            .map_err(unusable)
+        let Self::Tokenizer { tokenizer, growth } = self else { return Ok(bytes_to_tokens(text.as_bytes())) };
+        let (tokenizer, growth, text) = (Arc::clone(tokenizer), *growth, text.to_owned());
+        let encoded = contained(SHORT_WITHIN, move || {
+            let is_short = if growth.is_measured { limits::check_text(&tokenizer, &text) } else { Ok(()) };
+            is_short.map(|()| tokenizer.encode_fast(text, false).map(|encoding| encoding.get_ids().to_vec()))
+        })?;
+        encoded.map_err(beyond)?.map_err(unusable)
     }
 
     /// The text of `tokens`; what is no text shows as U+FFFD.
@@ -194,7 +270,7 @@ impl Vocabulary {
     pub fn decode(&self, tokens: &[u32]) -> String {
         match self {
             Self::Bytes => tokens_to_text(tokens),
-            Self::Tokenizer(tokenizer) => tokenizer.decode(tokens, false).unwrap_or_default(),
+            Self::Tokenizer { tokenizer, .. } => tokenizer.decode(tokens, false).unwrap_or_default(),
         }
     }
 
@@ -203,21 +279,104 @@ impl Vocabulary {
     pub fn to_json(&self) -> String {
         match self {
             Self::Bytes => byte_tokenizer(),
-            Self::Tokenizer(tokenizer) => {
+            Self::Tokenizer { tokenizer, .. } => {
                 tokenizer.to_string(true).expect("a tokenizer that was read can be written")
             }
         }
     }
 }
 
+/// A part of one of several texts.
+struct Part {
+    /// Index of the text.
+    text: usize,
+    /// Its bytes.
+    range: Range<usize>,
+}
+
+/// Tokenizes parts of texts in order, and joins those of the same text.
+struct Joiner<'a> {
+    tokenizer: &'a Arc<Tokenizer>,
+    growth: Growth,
+    texts: &'a [&'a str],
+    /// The last part, whose tokens are not taken yet.
+    last: Option<(Part, Vec<Piece>)>,
+    take: &'a mut dyn FnMut(usize, &[Piece]),
+}
+
+impl Joiner<'_> {
+    fn join(&mut self, parts: Vec<Part>) -> Result<(), ServerError> {
+        let found = self.encode(&parts)?;
+        for (mut part, mut pieces) in parts.into_iter().zip(found) {
+            if let Some((before, kept)) = self.last.take_if(|(before, _)| before.text == part.text) {
+                let overlap = part.range.start..before.range.end;
+                if let Some((end, start)) = seam(&kept, &pieces, &overlap) {
+                    (self.take)(before.text, &kept[..end]);
+                    pieces.drain(..start);
+                } else {
+                    // Nothing says where one token ends and the next one begins, as in a long run of one letter.
+                    (self.take)(before.text, &kept);
+                    part.range.start = before.range.end;
+                    let rest = Part { text: part.text, range: part.range.clone() };
+                    pieces = self.encode(&[rest])?.remove(0);
+                }
+            }
+            self.flush();
+            self.last = Some((part, pieces));
+        }
+        Ok(())
+    }
+
+    /// Hands on the tokens of the last part.
+    fn flush(&mut self) {
+        if let Some((part, pieces)) = self.last.take() {
+            (self.take)(part.text, &pieces);
+        }
+    }
+
+    fn encode(&self, parts: &[Part]) -> Result<Vec<Vec<Piece>>, ServerError> {
+        let texts = parts.iter().map(|part| self.texts[part.text][part.range.clone()].to_owned());
+        let (texts, tokenizer, growth) = (texts.collect::<Vec<_>>(), Arc::clone(self.tokenizer), self.growth);
+        let encoded = contained(BATCH_WITHIN, move || {
+            if growth.is_measured {
+                texts.iter().try_for_each(|text| limits::check_text(&tokenizer, text))?;
+            }
+            Ok(tokenizer.encode_batch(texts, false))
+        })?;
+        let encoded = encoded.map_err(beyond)?.map_err(unusable)?;
+        let pieces = encoded.into_iter().zip(parts).map(|(encoding, part)| {
+            let at = part.range.start;
+            let pairs = encoding.get_ids().iter().zip(encoding.get_offsets());
+            pairs.map(|(&token, &(start, end))| Piece { token, bytes: at + start..at + end }).collect()
+        });
+        Ok(pieces.collect())
+    }
+}
+
 /// The bytes of a tokenizer file.
 ///
 /// # Errors
-/// `Tokenizer`: it cannot be read.
+/// `Tokenizer`: it cannot be read, or is too large.
 pub(super) fn read_tokenizer(path: &Path) -> Result<Vec<u8>, ServerError> {
-    std::fs::read(path).map_err(|source| ServerError::Tokenizer {
+    let unreadable = |source| ServerError::Tokenizer {
         why: format!("cannot read {}: {source}; give --tokenizer a tokenizer.json", path.display()),
-    })
+    };
+    let bytes = std::fs::metadata(path).map_err(unreadable)?.len();
+    if bytes > limits::FILE_BYTES_MAX {
+        let most = archipelago_cli::Bytes(limits::FILE_BYTES_MAX);
+        let why = format!("{} is larger than {most}: give --tokenizer a tokenizer.json", path.display());
+        return Err(ServerError::Tokenizer { why });
+    }
+    let json = std::fs::read(path).map_err(unreadable)?;
+    if json.starts_with(b"version https://git-lfs.github.com/spec/") {
+        let why = format!(
+            "{} is a pointer of git-lfs, which stands for a file that was not fetched: fetch the file itself with \
+             `git lfs pull` in that folder",
+            path.display()
+        );
+        return Err(ServerError::Tokenizer { why });
+    }
+    Ok(json)
 }
 
 /// Byte-level BPE of at most `size` tokens, trained on `text`.
@@ -234,7 +393,9 @@ fn train_bpe(text: &str, size: u32) -> Result<Vocabulary, ServerError> {
     tokenizer.train(&mut trainer, pieces(text)).map_err(unusable)?;
     // Trained on text with fewer distinct pairs, it may stay smaller; the run's vocabulary is what came out.
     debug_assert!(tokenizer.get_model().get_vocab_size() >= BYTE_VOCAB as usize);
-    Ok(Vocabulary::Tokenizer(Box::new(tokenizer)))
+    // Bytes that are characters of their own take two bytes.
+    let growth = Growth { is_measured: false, most: 2 };
+    Ok(Vocabulary::Tokenizer { tokenizer: Arc::new(tokenizer), growth })
 }
 
 /// `text` in pieces of about [`PIECE_BYTES`] that end at a line.
@@ -285,6 +446,11 @@ fn byte_character(byte: u8) -> char {
     char::from_u32(0x100 + before).expect("at most 68 bytes are not printable")
 }
 
+fn beyond(why: String) -> ServerError {
+    let why = format!("the tokenizer is refused: {why}; give --tokenizer another one");
+    ServerError::Tokenizer { why }
+}
+
 fn unusable(error: tokenizers::Error) -> ServerError {
     ServerError::Tokenizer {
         why: format!("{error}; give --tokenizer a tokenizer.json of Hugging Face's tokenizers"),
@@ -299,7 +465,7 @@ mod tests {
 
     #[test]
     fn byte_tokenizer_numbers_bytes_by_value() {
-        let Vocabulary::Tokenizer(tokenizer) =
+        let Vocabulary::Tokenizer { tokenizer, .. } =
             Vocabulary::from_json(Vocabulary::Bytes.to_json().as_bytes()).unwrap()
         else {
             panic!("not a tokenizer");
@@ -315,7 +481,7 @@ mod tests {
     fn bpe_learns_merges_and_comes_back() {
         let text = format!("{}{TEXT}", "the cat sat on the mat. ".repeat(50));
         let config = ServeConfig { vocab: Some(300), ..ServeConfig::default() };
-        let (vocabulary, json) = Vocabulary::load(&config, &text, None, None).unwrap();
+        let (vocabulary, json) = Vocabulary::load(&config, || Cow::from(&text), None, None).unwrap();
         let tokens = vocabulary.encode(&text).unwrap();
         assert!(tokens.len() < text.len() / 2, "{} tokens of {} bytes", tokens.len(), text.len());
         assert!(vocabulary.size() > 256 && vocabulary.size() <= 300);
@@ -333,7 +499,7 @@ mod tests {
         let given = |json: &str| {
             std::fs::write(&path, json).unwrap();
             let (vocabulary, kept) =
-                Vocabulary::load(&ServeConfig::default(), "", Some(&path), None).unwrap();
+                Vocabulary::load(&ServeConfig::default(), || Cow::from(""), Some(&path), None).unwrap();
             assert_eq!(kept, json);
             vocabulary
         };
@@ -341,8 +507,90 @@ mod tests {
         let cut = r#"{"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}"#;
         let cutting = byte_tokenizer().replace(r#""truncation": null"#, &format!(r#""truncation": {cut}"#));
         let vocabulary = given(&cutting);
-        assert!(matches!(vocabulary, Vocabulary::Tokenizer(_)));
+        assert!(matches!(vocabulary, Vocabulary::Tokenizer { .. }));
         assert_eq!(vocabulary.encode(TEXT).unwrap(), bytes_to_tokens(TEXT.as_bytes()));
+    }
+
+    /// Tokenizers of each kind in use: byte-level BPE, BPE of whole texts as Llama 2 has it, WordPiece and Unigram.
+    fn kinds(text: &str) -> Vec<Vocabulary> {
+        let byte_level = train_bpe(text, 600).unwrap();
+        let mut llama: serde_json::Value = serde_json::from_str(&byte_level.to_json()).unwrap();
+        llama["normalizer"] = json!({ "type": "Sequence", "normalizers": [{ "type": "Prepend", "prepend": "Ġ" },
+            { "type": "Replace", "pattern": { "String": " " }, "content": "Ġ" }] });
+        (llama["pre_tokenizer"], llama["decoder"]) = (json!(null), json!(null));
+        llama["model"]["unk_token"] = "!".into();
+        let words: std::collections::BTreeSet<&str> =
+            text.split(|c: char| !c.is_ascii_lowercase()).take(500).collect();
+        let letters = ('a'..='z').flat_map(|c| [c.to_string(), format!("##{c}")]);
+        let pieces =
+            ["[UNK]".to_owned()].into_iter().chain(letters).chain(words.iter().map(|&word| word.to_owned()));
+        let vocab: serde_json::Map<_, _> =
+            pieces.zip(0..).map(|(piece, id): (_, u32)| (piece, json!(id))).collect();
+        let word_piece = json!({ "version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
+            "normalizer": { "type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
+                "strip_accents": null, "lowercase": true },
+            "pre_tokenizer": { "type": "BertPreTokenizer" }, "post_processor": null, "decoder": null,
+            "model": { "type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+                "max_input_chars_per_word": 100, "vocab": vocab } });
+        let letters = ('a'..='z').chain('A'..='Z').map(|c| json!([c.to_string(), -9.0]));
+        let words =
+            words.iter().filter(|word| !word.is_empty()).map(|word| json!([format!("▁{word}"), -5.0]));
+        let vocab: Vec<_> =
+            [json!(["<unk>", 0.0]), json!(["▁", -6.0])].into_iter().chain(letters).chain(words).collect();
+        let unigram = json!({ "version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
+            "normalizer": { "type": "NFKC" },
+            "pre_tokenizer": { "type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": true },
+            "post_processor": null, "decoder": null,
+            "model": { "type": "Unigram", "unk_id": 0, "vocab": vocab, "byte_fallback": false } });
+        let others = [llama, word_piece, unigram];
+        let others = others.map(|json| Vocabulary::from_json(json.to_string().as_bytes()).unwrap());
+        [byte_level].into_iter().chain(others).collect()
+    }
+
+    fn in_parts(vocabulary: &Vocabulary, text: &str, part_bytes: usize) -> Vec<Piece> {
+        let mut found = Vec::new();
+        vocabulary
+            .encode_parts(&[text], part_bytes, &mut |_, pieces| found.extend_from_slice(pieces))
+            .unwrap();
+        found
+    }
+
+    /// Goal: what a text is cut into for the sake of memory is no part of what a model learns.
+    #[test]
+    fn parts_of_a_long_text_have_the_tokens_of_the_whole() {
+        const AUSTEN: &str = include_str!("../../assets/austen.txt");
+        let text = &AUSTEN[..40_000];
+        let text = format!("{text}é — ﷺ 🥊 {}{text}", "z".repeat(100));
+        for vocabulary in kinds(&text) {
+            let whole = in_parts(&vocabulary, &text, text.len());
+            assert!(whole.len() > 10_000);
+            for part_bytes in [4_096, 9_000] {
+                assert!(in_parts(&vocabulary, &text, part_bytes) == whole, "{}", vocabulary.size());
+            }
+        }
+        assert_eq!(in_parts(&Vocabulary::Bytes, &text, 100).len(), text.len());
+    }
+
+    /// Where parts cannot agree, each has tokens of its own, and no text is lost.
+    #[test]
+    fn a_long_run_of_one_letter_is_cut_anyway() {
+        let vocabulary = &kinds("a aa aaa aaaaaaaa aaaaaaaaaaaaaaaa ")[0];
+        let text = "a".repeat(20_001);
+        let found = in_parts(vocabulary, &text, 1_000);
+        let ends = found.iter().map(|piece| piece.bytes.clone()).fold(0, |at, bytes| {
+            assert_eq!(bytes.start, at);
+            bytes.end
+        });
+        assert_eq!(ends, text.len());
+    }
+
+    #[test]
+    fn what_does_not_end_is_left_behind() {
+        let (send, receive) = mpsc::channel::<()>();
+        let late =
+            contained(Duration::from_millis(1), move || receive.recv().is_ok()).unwrap_err().to_string();
+        assert!(late.contains("takes more than"), "{late}");
+        drop(send);
     }
 
     #[test]
@@ -352,7 +600,7 @@ mod tests {
         let refused = damaged.filter_map(|json| Vocabulary::from_json(&json).err());
         let whys: Vec<String> = refused.map(|error| error.to_string()).collect();
         assert!(whys.len() > 100, "{}", whys.len());
-        assert!(whys.iter().any(|why| why.contains("is damaged, or of a kind")));
+        assert!(whys.iter().any(|why| why.contains("is damaged, or of a kind")), "{whys:?}");
     }
 
     #[test]

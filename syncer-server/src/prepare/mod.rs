@@ -96,7 +96,7 @@ impl<'a> Plan<'a> {
     /// it afterwards, [`Store::look`] to leave it to others.
     ///
     /// # Errors
-    /// - Those of `open`, [`Corpus::load`], [`Store::latest`] and [`run_spec`].
+    /// - Those of `open`, [`corpus::read`], [`Corpus::load`], [`Store::latest`] and [`run_spec`].
     /// - `Init`: the run cannot begin with the folder that is asked for.
     /// - `Preset`, `Setting`, `Config`: a setting is wrong.
     /// - `DataTooSmall`, `Memory`: the data or this machine is too small for the run.
@@ -121,14 +121,15 @@ impl<'a> Plan<'a> {
         let origin = Arc::new(Origin::of(config, there.as_ref())?);
         let kept = store.tokenizer_path();
         let given = origin.tokenizer(&store).or_else(|| config.tokenizer.clone());
-        let chat = origin.chat(config, corpus::has_lines(config))?;
+        let source = corpus::read(config)?;
+        let chat = origin.chat(config, source.has_documents())?;
         let habits = Habits {
             given: given.as_deref(),
             kept: kept.exists().then_some(kept.as_path()),
             chat: &chat,
             end: origin.end(),
         };
-        let corpus = Corpus::load(config, &habits)?;
+        let corpus = Corpus::load(config, source, &habits)?;
         cancellation.check()?;
         let model = origin.model(config, corpus.vocabulary.size())?;
         let Basis { said, weights: frozen } = origin.basis(config, &model)?;

@@ -1,71 +1,184 @@
-//! One line of JSON as a document.
+//! One JSON value as a document.
 
 use serde_json::{Map, Value};
 
+use super::conversation::{self, Conversation, text};
 use super::{Document, End};
 
-/// The document on a line; `conversation` writes one from its messages.
+/// Forms of a document, as people are told of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Form {
+    /// `messages`.
+    Messages,
+    /// `conversations`.
+    ShareGpt,
+    /// Lists of messages as `prompt` and `completion`.
+    Trl,
+    /// Strings as `prompt` and `completion`.
+    Completion,
+    /// `instruction`, `input` and `output`, as a conversation.
+    AlpacaConversation,
+    /// The same, as a prompt and a completion.
+    AlpacaCompletion,
+    /// `text`.
+    Text,
+}
+
+impl Form {
+    /// Description of documents of this form.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Messages => "\"messages\"",
+            Self::ShareGpt => "\"conversations\"",
+            Self::Trl => "lists of messages as \"prompt\" and \"completion\"",
+            Self::Completion => "\"prompt\" and \"completion\"",
+            Self::AlpacaConversation => "\"instruction\" and \"output\" as conversations",
+            Self::AlpacaCompletion => {
+                "\"instruction\" and \"output\" with Alpaca's prompt, since the model has no chat template"
+            }
+            Self::Text => "\"text\"",
+        }
+    }
+}
+
+/// Writes a conversation as a document, as the chat template of a model does.
+pub type Writer<'a> = dyn FnMut(&Conversation) -> Result<Document, String> + 'a;
+
+/// Returns the document of a record. `write` writes conversations, if the model has a chat template.
 ///
 /// # Errors
-/// What is wrong with the line, and what to do.
-pub fn document(
-    line: &str,
-    conversation: &mut dyn FnMut(&[Value]) -> Result<Document, String>,
-) -> Result<Document, String> {
-    let value: Value = serde_json::from_str(line).map_err(|error| {
+/// A sentence: what is wrong with the record, and what to do.
+pub fn document(json: &str, write: Option<&mut Writer<'_>>) -> Result<(Form, Document), String> {
+    let mut object = match value(json)? {
+        Value::Object(object) => object,
+        Value::String(text) if !text.is_empty() => return Ok((Form::Text, learnt("", &text))),
+        Value::Array(list) if list.first().is_some_and(|message| message.get("role").is_some()) => {
+            return Err("it is a list of messages: write it as {\"messages\": […]}".into());
+        }
+        _ => return Err("it is no JSON object: each line is a {…}".into()),
+    };
+    // Tables have every column in every row, null where there is nothing.
+    object.retain(|_, value| !value.is_null());
+    refuse_preferences(&object)?;
+    if let Some((form, conversation)) = conversation::of(&object)? {
+        return match write {
+            Some(write) => write(&conversation).map(|document| (form, document)),
+            None => Err(format!(
+                "it is a conversation, with {}, and the model has no chat template: give --chat-template a file with one, or lines with \
+                 \"prompt\" and \"completion\"",
+                form.title()
+            )),
+        };
+    }
+    let has = |key: &str| object.contains_key(key);
+    if (has("prompt") && has("completion")) || ((has("prompt") || has("completion")) && !has("text")) {
+        let (prompt, completion) = (text(&object, "prompt")?, text(&object, "completion")?);
+        return Ok((Form::Completion, learnt(prompt, completion)));
+    }
+    if has("instruction") && has("output") {
+        let alpaca = conversation::alpaca(&object)?;
+        return match write {
+            Some(write) => write(&alpaca.conversation).map(|document| (Form::AlpacaConversation, document)),
+            None => alpaca.plain().map(|(prompt, output)| (Form::AlpacaCompletion, learnt(&prompt, output))),
+        };
+    }
+    if has("text") {
+        let text = text(&object, "text")?;
+        if text.is_empty() {
+            return Err("\"text\" is empty: leave the line out".into());
+        }
+        return Ok((Form::Text, learnt("", text)));
+    }
+    Err(format!(
+        "it has no \"text\", no \"prompt\" with a \"completion\", no \"instruction\" with an \"output\", and no \
+         \"messages\"{}",
+        keys(&object)
+    ))
+}
+
+/// A document whose `completion` is learnt, after a `prompt` that is given.
+fn learnt(prompt: &str, completion: &str) -> Document {
+    let whole = prompt.len()..prompt.len() + completion.len();
+    Document { text: format!("{prompt}{completion}"), learnt: vec![whole], end: End::Learnt }
+}
+
+/// Refuses answers that were liked and disliked: learning either as a text is not what they are for.
+fn refuse_preferences(object: &Map<String, Value>) -> Result<(), String> {
+    if object.contains_key("chosen") || object.contains_key("rejected") {
+        return Err(
+            "it has \"chosen\" and \"rejected\" answers, and runs learn from texts, not from preferences: keep the \
+             chosen answer alone, as \"completion\", or its messages as \"messages\""
+                .into(),
+        );
+    }
+    let is_rated = object.contains_key("completion") && object.get("label") == Some(&Value::Bool(false));
+    match is_rated {
+        true => {
+            Err("its \"label\" is false, which marks a completion that is not liked: leave the line out"
+                .into())
+        }
+        false => Ok(()),
+    }
+}
+
+/// What keys there are, in a sentence's end.
+fn keys(object: &Map<String, Value>) -> String {
+    const SHOWN: usize = 8;
+    let mut keys: Vec<String> = object
+        .keys()
+        .take(SHOWN)
+        .map(|key| format!("\"{}\"", key.chars().take(40).collect::<String>()))
+        .collect();
+    if keys.is_empty() {
+        return String::new();
+    }
+    if object.len() > SHOWN {
+        keys.push("…".into());
+    }
+    format!("; it has {}: rename the one that is learnt", keys.join(", "))
+}
+
+/// Parses `json` as Python does: half of a surrogate pair is no error.
+fn value(json: &str) -> Result<Value, String> {
+    let parsed = serde_json::from_str(json);
+    let parsed = parsed.or_else(|error| match paired(json) {
+        Some(paired) => serde_json::from_str(&paired),
+        None => Err(error),
+    });
+    parsed.map_err(|error| {
         // Its line is always the first, and what is told names the file's.
         let error = error.to_string();
         let why = error.split(" at line").next().unwrap_or_default();
         format!("it is no JSON ({why}, near character {}): mend it or leave it out", column(&error))
-    })?;
-    let object = value.as_object().ok_or("it is no JSON object: each line is a {…}")?;
-    if let Some(messages) = object.get("messages") {
-        let messages = messages.as_array().ok_or("\"messages\" is no list")?;
-        check(messages)?;
-        return conversation(messages);
-    }
-    if object.contains_key("prompt") || object.contains_key("completion") {
-        let (prompt, completion) = (text(object, "prompt")?, text(object, "completion")?);
-        let whole = prompt.len()..prompt.len() + completion.len();
-        return Ok(Document { text: format!("{prompt}{completion}"), learnt: vec![whole], end: End::Learnt });
-    }
-    if object.contains_key("text") {
-        let text = text(object, "text")?;
-        if text.is_empty() {
-            return Err("\"text\" is empty: leave the line out".into());
+    })
+}
+
+/// `json` with U+FFFD in place of each half of a surrogate pair that stands alone; `None` if there is none.
+fn paired(json: &str) -> Option<String> {
+    let unit = |at: usize| {
+        let escape = json.get(at..at + 6)?.strip_prefix("\\u")?;
+        u16::from_str_radix(escape, 16).ok()
+    };
+    let (mut out, mut rest, mut at) = (String::new(), 0, 0);
+    while let Some(found) = json[at..].find('\\') {
+        at += found;
+        let (is_high, is_low) = match unit(at) {
+            Some(unit) => ((0xd800..0xdc00).contains(&unit), (0xdc00..0xe000).contains(&unit)),
+            // Two characters, of which the second may be a backslash itself.
+            None => {
+                at += 1 + json[at + 1..].chars().next().map_or(0, char::len_utf8);
+                continue;
+            }
+        };
+        let is_pair = is_high && unit(at + 6).is_some_and(|low| (0xdc00..0xe000).contains(&low));
+        if (is_high || is_low) && !is_pair {
+            out.push_str(&json[rest..at]);
+            out.push_str("\\ufffd");
+            rest = at + 6;
         }
-        let whole = 0..text.len();
-        return Ok(Document { text: text.to_owned(), learnt: vec![whole], end: End::Learnt });
+        at += if is_pair { 12 } else { 6 };
     }
-    Err("it has no \"text\", no \"prompt\" with a \"completion\", and no \"messages\"".into())
-}
-
-fn text<'a>(object: &'a Map<String, Value>, key: &str) -> Result<&'a str, String> {
-    match object.get(key) {
-        None => Err(format!("it has no \"{key}\"")),
-        Some(value) => value.as_str().ok_or_else(|| format!("\"{key}\" is no text")),
-    }
-}
-
-/// That each message says who speaks and what.
-fn check(messages: &[Value]) -> Result<(), String> {
-    for (message, number) in messages.iter().zip(1_u32..) {
-        let object = message.as_object().ok_or_else(|| format!("message {number} is no JSON object"))?;
-        let said = text(object, "role").and_then(|_| match object.get("content") {
-            Some(Value::Null) => {
-                Err("\"content\" is null: give the text that is said, or leave the message out".into())
-            }
-            Some(Value::Array(_)) => {
-                Err("\"content\" is a list of parts: give their text as one string".into())
-            }
-            _ => text(object, "content"),
-        });
-        said.map_err(|why| format!("message {number}: {why}"))?;
-    }
-    match messages.iter().any(|message| message["role"] == "assistant") {
-        true => Ok(()),
-        false => Err("no message is the assistant's, so that nothing in it is to be learnt".into()),
-    }
+    (rest > 0).then(|| out + &json[rest..])
 }
 
 /// Where on its line `error` of JSON is.

@@ -1,39 +1,45 @@
-//! Texts in documents, of which a part is learnt: lines of JSON.
+//! Texts in documents, of which a part is learnt: records of JSON.
 //!
-//! A line is a document of one of three forms:
+//! A record is a document of one of these forms:
 //!
-//! - `{"text": "…"}`: all of it is learnt;
-//! - `{"prompt": "…", "completion": "…"}`: the completion is learnt, and the prompt is given;
 //! - `{"messages": [{"role": "…", "content": "…"}, …]}`: a conversation, written as the model's chat template says;
-//!   what the assistant says is learnt.
+//!   what the assistant says is learnt. ShareGPT's `conversations` and lists of messages as `prompt` and `completion`
+//!   are conversations as well;
+//! - `{"prompt": "…", "completion": "…"}`: the completion is learnt, and the prompt is given;
+//! - `{"instruction": "…", "input": "…", "output": "…"}`: a conversation if the model has a chat template, and a prompt
+//!   with a completion otherwise;
+//! - `{"text": "…"}`: all of it is learnt.
 //!
-//! Keys beside these are passed over. Of a line with several forms the conversation counts, then the completion.
+//! Other keys are ignored, and null is the same as no key. If a record has several forms, the first of this list counts.
 
+mod conversation;
 mod line;
 mod template;
 mod tokens;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use archipelago_core::rng::{key, mix};
 use sha2::{Digest, Sha256};
 
+use super::records::{Record, records};
 use super::vocabulary::Vocabulary;
 use crate::errors::ServerError;
 use crate::llama::Chat;
 
+pub use line::Form;
 pub use template::Template;
 pub use tokens::Ends;
 
-/// Lines by which a text is told from documents.
-const LOOKED_AT: usize = 4;
-
-/// A file of lines.
+/// A file of records.
 pub struct Lines {
     /// Where it is from.
     pub path: PathBuf,
-    /// What is in it.
+    /// Its text, lines of JSON or one list of it.
     pub text: String,
+    /// Name of its compression, if it had one.
+    pub packed_by: Option<&'static str>,
 }
 
 /// Documents as tokens, those that are given marked as in [`archipelago_core::token`].
@@ -66,44 +72,45 @@ pub enum End {
     Given,
 }
 
-/// Reads all lines of `files`.
+/// Documents of all files.
+#[derive(Debug)]
+pub struct Read {
+    /// The documents in order.
+    pub documents: Vec<Document>,
+    /// Number of documents of each form.
+    pub forms: BTreeMap<Form, usize>,
+}
+
+/// Reads all records of `files`.
 ///
 /// # Errors
-/// - `DataLine`: a line is no document.
+/// - `DataLine`: a record is no document.
 /// - `DataTooFew`: there are not two documents, one of which could be held out.
-pub fn read(files: &[Lines], chat: &Chat) -> Result<Vec<Document>, ServerError> {
-    let mut documents = Vec::new();
+pub fn read(files: Vec<Lines>, chat: &Chat) -> Result<Read, ServerError> {
+    let (mut documents, mut forms) = (Vec::new(), BTreeMap::new());
     // Made when the first conversation comes: other lines need none.
     let mut template = None;
-    for Lines { path, text } in files {
-        for (line, number) in text.lines().zip(1_u64..).filter(|(line, _)| !line.trim().is_empty()) {
-            let bad = |why| ServerError::DataLine { path: path.clone(), line: number, why };
-            let mut conversation = |messages: &[serde_json::Value]| {
-                if template.is_none() {
-                    template = Some(Template::new(chat)?);
-                }
-                template.as_ref().expect("it was made above").document(messages)
-            };
-            documents.push(line::document(line, &mut conversation).map_err(bad)?);
+    let mut write = |conversation: &conversation::Conversation| {
+        if template.is_none() {
+            template = Some(Template::new(chat)?);
+        }
+        template.as_ref().expect("it was made above").document(conversation)
+    };
+    for Lines { path, text, .. } in files {
+        let bad = |(line, why)| ServerError::DataLine { path: path.clone(), line, why };
+        for record in records(&text) {
+            let Record { line, json } = record.map_err(bad)?;
+            let write: Option<&mut line::Writer<'_>> =
+                if chat.template.is_some() { Some(&mut write) } else { None };
+            let (form, document) = line::document(json, write).map_err(|why| bad((line, why)))?;
+            *forms.entry(form).or_default() += 1;
+            documents.push(document);
         }
     }
     match documents.len() {
         0 | 1 => Err(ServerError::DataTooFew { documents: documents.len() }),
-        _ => Ok(documents),
+        _ => Ok(Read { documents, forms }),
     }
-}
-
-/// Whether a text of another name looks as if it were of lines that are documents: the first few all have one of their
-/// keys.
-pub fn look_like(text: &str) -> bool {
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let lines = text.lines().filter(|line| !line.trim().is_empty()).take(LOOKED_AT);
-    let has_key = |line: &str| {
-        let value: Result<serde_json::Value, _> = serde_json::from_str(line);
-        value.is_ok_and(|value| ["text", "messages", "prompt"].iter().any(|key| value.get(key).is_some()))
-    };
-    let found: Vec<bool> = lines.map(has_key).collect();
-    found.len() >= 2 && found.iter().all(|&found| found)
 }
 
 /// All that is said in `documents`, for a vocabulary to be made of.
@@ -136,16 +143,15 @@ pub fn cut(
     let is_held_out = drawn(documents.len(), held_out_ratio, seed);
     let (mut train, mut held_out) = (Vec::new(), Vec::new());
     let (mut learnt, mut learnt_bytes) = (0, 0);
-    let tokens = tokens::all(documents, vocabulary, ends)?;
-    for ((document, tokens), is_held_out) in documents.iter().zip(tokens).zip(is_held_out) {
-        if is_held_out {
+    tokens::each(documents, vocabulary, ends, &mut |index, tokens| {
+        if is_held_out[index] {
             learnt += tokens.iter().filter(|&&token| archipelago_core::token::is_learnt(token)).count();
-            learnt_bytes += document.learnt.iter().map(std::ops::Range::len).sum::<usize>();
-            held_out.extend(tokens);
+            learnt_bytes += documents[index].learnt.iter().map(std::ops::Range::len).sum::<usize>();
+            held_out.extend_from_slice(tokens);
         } else {
-            train.extend(tokens);
+            train.extend_from_slice(tokens);
         }
-    }
+    })?;
     let bytes_per_token = learnt_bytes as f64 / (learnt as f64).max(1.0);
     Ok(Documents { train, held_out, bytes_per_token })
 }

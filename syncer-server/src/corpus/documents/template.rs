@@ -11,6 +11,7 @@ use minijinja::{Environment, Error, ErrorKind, Value};
 use minijinja_contrib::pycompat::unknown_method_callback;
 use serde_json::Value as Json;
 
+use super::conversation::Conversation;
 use super::{Document, End};
 use crate::llama::Chat;
 
@@ -72,11 +73,12 @@ impl Template {
         Ok(Self { environment, tokens: tokens.collect(), has_marks })
     }
 
-    /// `messages` as one document, of which the assistant's turns are learnt.
+    /// Writes `conversation` as one document, of which the assistant's turns are learnt.
     ///
     /// # Errors
     /// Why it cannot be written, and what to do.
-    pub fn document(&self, messages: &[Json]) -> Result<Document, String> {
+    pub fn document(&self, conversation: &Conversation) -> Result<Document, String> {
+        let messages = &conversation.messages[..];
         if messages.len() > MESSAGES_MAX {
             return Err(format!("it has {} messages, at most {MESSAGES_MAX} are read", messages.len()));
         }
@@ -88,8 +90,11 @@ impl Template {
             ));
         }
         let (text, learnt) = match self.has_marks {
-            true => unmarked(&self.write(messages, false)?)?,
-            false => self.turns(messages)?,
+            true => {
+                let (text, spans) = unmarked(&self.write(messages, false)?)?;
+                (text, weighted(spans, conversation)?)
+            }
+            false => self.turns(conversation)?,
         };
         match learnt.iter().any(|span| !span.is_empty()) {
             true => Ok(Document { text, learnt, end: End::Given }),
@@ -98,11 +103,12 @@ impl Template {
     }
 
     /// What each of the assistant's turns adds to what was written up to the moment in which it is to speak.
-    fn turns(&self, messages: &[Json]) -> Result<(String, Vec<Range<usize>>), String> {
+    fn turns(&self, conversation: &Conversation) -> Result<(String, Vec<Range<usize>>), String> {
+        let messages = &conversation.messages[..];
         let text = self.write(messages, false)?;
         let mut learnt = Vec::new();
         for (index, message) in messages.iter().enumerate() {
-            if message["role"] != "assistant" {
+            if message["role"] != "assistant" || !conversation.is_learnt[index] {
                 continue;
             }
             let before = self.write(&messages[..index], true)?;
@@ -172,6 +178,33 @@ fn with_filters(source: &str) -> (String, bool) {
     }
     out.push_str(rest);
     (out, found)
+}
+
+/// Those of `spans`, one for each message of the assistant's, whose message is learnt.
+///
+/// # Errors
+/// Some messages are not learnt, and it cannot be told which spans are theirs.
+fn weighted(spans: Vec<Range<usize>>, conversation: &Conversation) -> Result<Vec<Range<usize>>, String> {
+    let messages = conversation.messages.iter().zip(&conversation.is_learnt);
+    let said: Vec<bool> = messages
+        .filter(|(message, _)| message["role"] == "assistant")
+        .map(|(_, &is_learnt)| is_learnt)
+        .collect();
+    match (said.iter().all(|&is_learnt| is_learnt), spans.len() == said.len()) {
+        (true, _) => Ok(spans),
+        (false, true) => Ok(spans
+            .into_iter()
+            .zip(said)
+            .filter_map(|(span, is_learnt)| is_learnt.then_some(span))
+            .collect()),
+        (false, false) => Err(format!(
+            "some of its messages are not to be learnt, and the chat template has {} parts between {{% generation %}} \
+             and {{% endgeneration %}} for {} messages of the assistant's: leave the weights out, or give \
+             --chat-template a file with one part for each",
+            spans.len(),
+            said.len()
+        )),
+    }
 }
 
 /// A text without its marks, and what stood between them.

@@ -19,12 +19,12 @@ fn chat(template: &str) -> Chat {
 }
 
 fn lines(text: &str) -> Vec<Lines> {
-    vec![Lines { path: "chats.jsonl".into(), text: text.to_owned() }]
+    vec![Lines { path: "chats.jsonl".into(), text: text.to_owned(), packed_by: None }]
 }
 
 /// The first of the documents on these lines.
 fn first(text: &str, template: &str) -> Document {
-    read(&lines(text), &chat(template)).unwrap().remove(0)
+    read(lines(text), &chat(template)).unwrap().documents.remove(0)
 }
 
 /// What of a document is learnt.
@@ -40,7 +40,7 @@ const OTHER: &str = r#"{"text": "more"}"#;
 
 #[test]
 fn a_line_is_one_of_three_forms() {
-    let read = |text: &str| read(&lines(text), &Chat::default()).unwrap();
+    let read = |text: &str| read(lines(text), &Chat::default()).unwrap().documents;
     let found = read(
         "{\"text\": \"all\"}\n\n{\"id\": 7, \"prompt\": \"Q: é? \", \"completion\": \"A: ü\", \"text\": 3}\n",
     );
@@ -68,7 +68,7 @@ fn marks_of_the_template_count() {
     assert_eq!(found.text, "(Who?<|end|>)<I.!>(Why?<|end|>)<So.!>");
     assert_eq!(learnt(&found), ["I.!", "So.!"]);
     let inside = "{% generation %}{% generation %}x{% endgeneration %}{% endgeneration %}";
-    let error = read(&lines(&[TALK, OTHER].join("\n")), &chat(inside)).unwrap_err().to_string();
+    let error = read(lines(&[TALK, OTHER].join("\n")), &chat(inside)).unwrap_err().to_string();
     assert!(error.contains("inside of another"), "{error}");
 }
 
@@ -77,7 +77,7 @@ fn marks_of_the_template_count() {
 fn what_is_no_document_is_told_by_its_line() {
     let check = |line: &str, template: Option<&str>, why: &str| {
         let chat = Chat { template: template.map(str::to_owned), ..Chat::default() };
-        let error = read(&lines(&[OTHER, line, OTHER].join("\n")), &chat).unwrap_err();
+        let error = read(lines(&[OTHER, line, OTHER].join("\n")), &chat).unwrap_err();
         let said = error.to_string();
         assert_eq!(error.exit_code(), 22, "{said}");
         assert!(said.starts_with("line 2 of chats.jsonl: ") && said.contains(why), "{said}");
@@ -96,8 +96,12 @@ fn what_is_no_document_is_told_by_its_line() {
     check(r#"{"messages": [{"role": "user", "content": 3}]}"#, None, "message 1: \"content\" is no text");
     let null = r#"{"messages": [{"role": "assistant", "content": null}]}"#;
     check(null, None, "message 1: \"content\" is null: give the text that is said, or leave the message out");
-    let parts = r#"{"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]}"#;
-    check(parts, None, "message 1: \"content\" is a list of parts: give their text as one string");
+    let parts = r#"{"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "a"}]}]}"#;
+    check(
+        parts,
+        None,
+        "message 1: its \"content\" has a part of the type \"image_url\", and only text is learnt",
+    );
     let asks = r#"{"messages": [{"role": "user", "content": "a"}]}"#;
     check(asks, Some(CHATML), "no message is the assistant's");
     check(TALK, None, "the model has no chat template: give --chat-template");
@@ -116,8 +120,159 @@ fn what_is_no_document_is_told_by_its_line() {
         format!(r#"{{"messages": [{}]}}"#, vec![r#"{"role": "assistant", "content": "a"}"#; 1_001].join(","));
     check(&many, Some(CHATML), "it has 1001 messages, at most 1000 are read");
 
-    let one = read(&lines(OTHER), &Chat::default()).unwrap_err();
+    let one = read(lines(OTHER), &Chat::default()).unwrap_err();
     assert_eq!((one.exit_code(), one.to_string().contains("has 1 document, and")), (7, true), "{one}");
+}
+
+/// The one document on two equal lines.
+fn twice(line: &str, template: Option<&str>) -> Result<(Form, Document), String> {
+    let chat = template.map_or_else(Chat::default, chat);
+    let read = read(lines(&[line, line].join("\n")), &chat).map_err(|error| error.to_string())?;
+    let form = *read.forms.keys().next().unwrap();
+    Ok((form, read.documents[0].clone()))
+}
+
+/// The forms in which people have conversations become what `messages` become.
+#[test]
+fn other_forms_of_conversations_are_read() {
+    let messages = r#"{"messages": [{"role": "system", "content": "S"}, {"role": "user", "content": "Q"},
+        {"role": "assistant", "content": "A"}]}"#
+        .replace('\n', " ");
+    let (_, expected) = twice(&messages, Some(CHATML)).unwrap();
+    let same = [
+        (
+            r#"{"conversations": [{"from": "system", "value": "S"}, {"from": "human", "value": "Q"}, {"from": "gpt", "value": "A"}]}"#,
+            Form::ShareGpt,
+        ),
+        (
+            r#"{"system": "S", "conversations": [{"from": "user", "value": "Q"}, {"from": "assistant", "value": "A"}], "messages": []}"#,
+            Form::ShareGpt,
+        ),
+        (
+            r#"{"prompt": [{"role": "system", "content": "S"}, {"role": "user", "content": "Q"}], "completion": [{"role": "assistant", "content": "A"}]}"#,
+            Form::Trl,
+        ),
+        (
+            r#"{"system": "S", "instruction": "Q", "input": "", "output": "A", "text": "Q and A"}"#,
+            Form::AlpacaConversation,
+        ),
+    ];
+    for (line, form) in same {
+        assert_eq!(twice(line, Some(CHATML)), Ok((form, expected.clone())), "{line}");
+        let why = twice(line, None).unwrap_err();
+        assert!(why.contains("no chat template: give --chat-template"), "{why}");
+    }
+    let line = r#"{"instruction": "Q", "input": "I", "output": "A"}"#;
+    let (form, alpaca) = twice(line, None).unwrap();
+    assert!(
+        form == Form::AlpacaCompletion && alpaca.text.starts_with("Below is an instruction"),
+        "{}",
+        alpaca.text
+    );
+    assert!(alpaca.text.ends_with("### Instruction:\nQ\n\n### Input:\nI\n\n### Response:\nA"));
+    assert_eq!(learnt(&alpaca), ["A"]);
+    let (_, asked) = twice(line, Some(CHATML)).unwrap();
+    assert_eq!(asked.text, "<|user|>Q\n\nI<|end|><|assistant|>A<|end|>");
+}
+
+/// What was said before is given where a form says so, by its weight or as a prompt.
+#[test]
+fn weights_and_prompts_say_what_is_learnt() {
+    let weighted = |weights: [&str; 2]| {
+        let [a, b] = weights;
+        format!(
+            r#"{{"messages": [{{"role": "user", "content": "Q", "weight": null}}, {{"role": "assistant", "content": "A"{a}}}, {{"role": "user", "content": "R"}}, {{"role": "assistant", "content": "B"{b}}}]}}"#
+        )
+    };
+    let marked = "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}\
+                  {% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}";
+    let check = |line: &str, turns: &[&str], marks: &[&str]| {
+        assert_eq!(learnt(&twice(line, Some(CHATML)).unwrap().1), turns, "{line}");
+        assert_eq!(learnt(&twice(line, Some(marked)).unwrap().1), marks, "{line}");
+    };
+    check(&weighted([r#", "weight": 0"#, r#", "weight": 1"#]), &["B<|end|>"], &["B"]);
+    check(&weighted([r#", "weight": 1.0"#, r#", "train": false"#]), &["A<|end|>"], &["A"]);
+    check(&weighted(["", ""]), &["A<|end|>", "B<|end|>"], &["A", "B"]);
+    let trl = weighted(["", ""]).replace("messages", "prompt").replace(
+        "}]}",
+        r#"}], "completion": [{"role": "user", "content": "T"}, {"role": "assistant", "content": "C"}]}"#,
+    );
+    check(&trl, &["C<|end|>"], &["C"]);
+    let why = |line: &str, template: &str| twice(line, Some(template)).unwrap_err();
+    let half = why(&weighted([r#", "weight": 0.5"#, ""]), CHATML);
+    assert!(half.contains("message 2: its \"weight\" is 0.5: give 1 to learn it, or 0 not to"), "{half}");
+    let none = why(&weighted([r#", "weight": 0"#, r#", "weight": 0"#]), CHATML);
+    assert!(none.contains("no message of the assistant's is to be learnt"), "{none}");
+    let one = "{% generation %}{{ messages[1].content }}{{ messages[3].content }}{% endgeneration %}";
+    let unclear = why(&weighted([r#", "weight": 0"#, ""]), one);
+    assert!(
+        unclear.contains("has 1 parts between") && unclear.contains("leave the weights out"),
+        "{unclear}"
+    );
+}
+
+/// Rows of tables have all columns, and null where there is nothing.
+#[test]
+fn null_is_as_if_the_key_were_not_there() {
+    let form = |line: &str| twice(line, Some(CHATML)).map(|(form, document)| (form, document.text));
+    let text = Ok((Form::Text, "a".to_owned()));
+    assert_eq!(form(r#"{"text": "a", "messages": null, "conversations": []}"#), text);
+    assert_eq!(form(r#"{"text": "a", "prompt": null, "completion": null, "instruction": null}"#), text);
+    assert_eq!(form(r#"{"text": "a", "prompt": "b"}"#), text);
+    assert_eq!(
+        form(r#"{"text": null, "prompt": "a", "completion": "b"}"#),
+        Ok((Form::Completion, "ab".to_owned()))
+    );
+    let why = form(r#"{"text": null}"#).unwrap_err();
+    assert!(why.contains("it has no \"text\""), "{why}");
+}
+
+#[test]
+fn other_records_are_refused_with_their_keys() {
+    let check = |line: &str, why: &str| {
+        let said = twice(line, Some(CHATML)).unwrap_err();
+        assert!(said.starts_with("line 1 of chats.jsonl: ") && said.contains(why), "{said}");
+    };
+    check(
+        r#"{"question": "a", "answer": "b"}"#,
+        "it has \"answer\", \"question\": rename the one that is learnt",
+    );
+    check(
+        r#"{"prompt": "a", "chosen": "b", "rejected": "c"}"#,
+        "not from preferences: keep the chosen answer",
+    );
+    check(r#"{"prompt": "a", "completion": "b", "label": false}"#, "its \"label\" is false");
+    check(r#"{"prompt": [{"role": "user", "content": "a"}], "completion": "b"}"#, "write both as lists");
+    check(
+        r#"[{"role": "user", "content": "a"}]"#,
+        "it is a list of messages: write it as {\"messages\": […]}",
+    );
+    check(r#"{"text": ["a", "b"]}"#, "\"text\" is a list, and no text");
+    check(r#"{"messages": []}"#, "\"messages\" is empty");
+    check(
+        r#"{"conversations": [{"from": "function_call", "value": "a"}]}"#,
+        "message 1: \"from\" is \"function_call\", which is none of",
+    );
+}
+
+/// Half of a surrogate pair is read as Python reads it, and written as it can be.
+#[test]
+fn half_of_a_surrogate_pair_is_replaced() {
+    let text = |json: &str| twice(json, None).unwrap().1.text;
+    assert_eq!(
+        text(r#"{"text": "a\ud83d b\ude00\\ud83d \ud83d\ude00 é"}"#),
+        "a\u{fffd} b\u{fffd}\\ud83d 😀 é"
+    );
+    assert_eq!(text(r#"{"text": "\ud83d\n\ud83d\u0041"}"#), "\u{fffd}\n\u{fffd}A");
+}
+
+#[test]
+fn a_list_of_records_is_read_as_lines_are() {
+    let list = "[\n  {\n    \"text\": \"a\"\n  },\n  {\"text\": \"b\"}, \"c\"\n]\n";
+    let found = read(lines(list), &Chat::default()).unwrap().documents;
+    assert_eq!(found.iter().map(|document| &*document.text).collect::<Vec<_>>(), ["a", "b", "c"]);
+    let error = read(lines("[\n{\"text\": \"a\"},\n{\"q\": 1}]"), &Chat::default()).unwrap_err().to_string();
+    assert!(error.starts_with("line 3 of chats.jsonl: it has no \"text\""), "{error}");
 }
 
 /// A tokenizer with one merge across words, which blanks are cut off of, and a token that ends texts.
@@ -148,8 +303,11 @@ fn tokens_are_learnt_where_their_text_is() {
     let vocabulary = vocabulary();
     let ends = Ends::new(&vocabulary, vocabulary.token("<|end|>")).unwrap();
     let tokens = |text: &str| {
-        let documents = read(&lines(&[text, OTHER].join("\n")), &chat(CHATML)).unwrap();
-        shown(&tokens::all(&documents, &vocabulary, &ends).unwrap()[0])
+        let documents = read(lines(&[text, OTHER].join("\n")), &chat(CHATML)).unwrap().documents;
+        let mut first = Vec::new();
+        let mut take = |index, tokens: &[u32]| first.extend(tokens.iter().filter(|_| index == 0));
+        tokens::each(&documents, &vocabulary, &ends, &mut take).unwrap();
+        shown(&first)
     };
     assert_eq!(tokens(r#"{"text": "a  b"}"#), "a  b$");
     assert_eq!(tokens(r#"{"prompt": "Q? ", "completion": "A "}"#), "Q\u{332}?\u{332} \u{332}A $");
@@ -168,7 +326,7 @@ fn tokens_are_learnt_where_their_text_is() {
 #[test]
 fn a_model_without_an_end_ends_its_documents_with_lines() {
     let ends = Ends::new(&Vocabulary::Bytes, None).unwrap();
-    let documents = read(&lines(&[OTHER, OTHER].join("\n")), &Chat::default()).unwrap();
+    let documents = read(lines(&[OTHER, OTHER].join("\n")), &Chat::default()).unwrap().documents;
     let found = cut(&documents, &Vocabulary::Bytes, &ends, 0.5, 1).unwrap();
     assert_eq!(
         (&*found.train, &*found.held_out),
@@ -180,7 +338,7 @@ fn a_model_without_an_end_ends_its_documents_with_lines() {
 fn whole_documents_are_held_out() {
     let text: String =
         (0..100).map(|i| format!("{{\"prompt\": \"{i}=\", \"completion\": \"{}\"}}\n", i * i)).collect();
-    let documents = read(&lines(&text), &Chat::default()).unwrap();
+    let documents = read(lines(&text), &Chat::default()).unwrap().documents;
     let vocabulary = vocabulary();
     let ends = Ends::new(&vocabulary, Some(257)).unwrap();
     let cut = |ratio, seed| cut(&documents, &vocabulary, &ends, ratio, seed).unwrap();

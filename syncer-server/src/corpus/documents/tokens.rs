@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use archipelago_core::token::GIVEN;
+use archipelago_core::token::{self, GIVEN};
 
 use super::{Document, End};
 use crate::corpus::vocabulary::{Piece, Vocabulary};
@@ -34,41 +34,80 @@ impl Ends {
     }
 }
 
-/// The tokens of each of `documents`, given ones marked.
+/// Finds the tokens of each of `documents`, given ones marked. `take` gets them document by document, with its index.
 ///
 /// # Errors
 /// `Tokenizer`: the tokenizer does not take a text.
-pub fn all(
+pub fn each(
     documents: &[Document],
     vocabulary: &Vocabulary,
     ends: &Ends,
-) -> Result<Vec<Vec<u32>>, ServerError> {
-    let texts = documents.iter().map(|document| document.text.as_str());
-    let pieces = vocabulary.encode_each(texts)?;
-    Ok(documents.iter().zip(pieces).map(|(document, pieces)| marked(document, &pieces, ends)).collect())
+    take: &mut dyn FnMut(usize, &[u32]),
+) -> Result<(), ServerError> {
+    let texts: Vec<&str> = documents.iter().map(|document| document.text.as_str()).collect();
+    let mut marker = Marker { documents, ends, at: 0, tokens: Vec::new(), span: 0, take };
+    marker.begin();
+    vocabulary.encode_each(&texts, &mut |index, pieces| {
+        marker.end_up_to(index);
+        marker.mark(pieces);
+    })?;
+    marker.end_up_to(documents.len());
+    Ok(())
 }
 
-fn marked(document: &Document, pieces: &[Piece], ends: &Ends) -> Vec<u32> {
-    let given = |token: &u32| token | GIVEN;
-    let before = if document.end == End::Learnt { &ends.before[..] } else { &[] };
-    let mut tokens: Vec<u32> = before.iter().map(given).collect();
-    let mut spans = document.learnt.iter().peekable();
-    for Piece { token, bytes } in pieces {
-        while spans.next_if(|span| span.end <= first(bytes)).is_some() {}
-        let is_learnt = spans.peek().is_some_and(|span| touches(span, bytes));
-        tokens.push(if is_learnt { *token } else { given(token) });
-    }
-    match document.end {
-        End::Learnt => tokens.extend(&ends.after),
-        End::Given if ends_with(pieces, &ends.after) => {}
-        End::Given => tokens.extend(ends.after.iter().map(given)),
-    }
-    tokens
+/// Marks the tokens of one document after the other.
+struct Marker<'a> {
+    documents: &'a [Document],
+    ends: &'a Ends,
+    /// Index of the document.
+    at: usize,
+    /// Its tokens by now.
+    tokens: Vec<u32>,
+    /// Index of its first learnt part that may touch the next token.
+    span: usize,
+    take: &'a mut dyn FnMut(usize, &[u32]),
 }
 
-fn ends_with(pieces: &[Piece], tokens: &[u32]) -> bool {
-    let last = &pieces[pieces.len().saturating_sub(tokens.len())..];
-    last.iter().map(|piece| &piece.token).eq(tokens)
+impl Marker<'_> {
+    fn begin(&mut self) {
+        self.tokens.clear();
+        self.span = 0;
+        if self.documents.get(self.at).is_some_and(|document| document.end == End::Learnt) {
+            self.tokens.extend(self.ends.before.iter().map(|token| token | GIVEN));
+        }
+    }
+
+    fn mark(&mut self, pieces: &[Piece]) {
+        let learnt = &self.documents[self.at].learnt;
+        for Piece { token, bytes } in pieces {
+            while learnt.get(self.span).is_some_and(|span| span.end <= first(bytes)) {
+                self.span += 1;
+            }
+            let is_learnt = learnt.get(self.span).is_some_and(|span| touches(span, bytes));
+            self.tokens.push(if is_learnt { *token } else { token | GIVEN });
+        }
+    }
+
+    /// Ends all documents before the one at `index`.
+    fn end_up_to(&mut self, index: usize) {
+        while self.at < index {
+            let after = &self.ends.after;
+            match self.documents[self.at].end {
+                End::Learnt => self.tokens.extend(after),
+                End::Given if ends_with(&self.tokens, after) => {}
+                End::Given => self.tokens.extend(after.iter().map(|token| token | GIVEN)),
+            }
+            (self.take)(self.at, &self.tokens);
+            self.at += 1;
+            self.begin();
+        }
+    }
+}
+
+/// Whether the last of `tokens`, marked or not, are `end`.
+fn ends_with(tokens: &[u32], end: &[u32]) -> bool {
+    let last = &tokens[tokens.len().saturating_sub(end.len())..];
+    last.iter().map(|&token| token::id(token)).eq(end.iter().copied())
 }
 
 /// The last byte of a token. Tokenizers may cut blanks off what they say of a token, even all of it: then the byte

@@ -1,0 +1,275 @@
+//! Conversations in the forms in which people have them, before a chat template writes them.
+
+use serde_json::{Map, Value, json};
+
+use super::line::Form;
+
+/// Names of speakers in the form of ShareGPT, and their roles.
+const SPEAKERS: [(&str, &str); 11] = [
+    ("human", "user"),
+    ("user", "user"),
+    ("gpt", "assistant"),
+    ("chatgpt", "assistant"),
+    ("bing", "assistant"),
+    ("bard", "assistant"),
+    ("model", "assistant"),
+    ("assistant", "assistant"),
+    ("system", "system"),
+    ("tool", "tool"),
+    ("observation", "tool"),
+];
+
+/// A conversation.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Conversation {
+    /// Messages in order: objects with a "role", and mostly with a "content", which is a string or a list of parts.
+    pub messages: Vec<Value>,
+    /// For each message, whether it is learnt if the assistant says it.
+    pub is_learnt: Vec<bool>,
+    /// Other keys of the record, which a chat template may ask for.
+    pub others: Map<String, Value>,
+}
+
+/// Returns the conversation in `object`, without nulls, and its form; `None` if it has none.
+///
+/// # Errors
+/// A sentence: what is wrong with it.
+pub fn of(object: &Map<String, Value>) -> Result<Option<(Form, Conversation)>, String> {
+    let has_others = ["text", "prompt", "instruction"].iter().any(|key| object.contains_key(*key));
+    for key in ["messages", "conversations", "conversation"] {
+        let messages = match object.get(key) {
+            None => continue,
+            // A column that other rows have something in.
+            Some(Value::Array(messages)) if messages.is_empty() && has_others => continue,
+            Some(Value::Array(messages)) if messages.is_empty() => {
+                return Err(format!("\"{key}\" is empty: leave the line out"));
+            }
+            Some(Value::Array(messages)) => messages,
+            Some(_) if key == "conversation" => continue,
+            Some(_) => return Err(format!("\"{key}\" is no list")),
+        };
+        let form = if key == "messages" { Form::Messages } else { Form::ShareGpt };
+        let system = object.get("system").filter(|_| form == Form::ShareGpt);
+        let messages = with_system(system, as_messages(messages)?)?;
+        return conversation(messages, object, 0).map(|found| Some((form, found)));
+    }
+    match (object.get("prompt"), object.get("completion")) {
+        (Some(Value::Array(prompt)), Some(Value::Array(completion))) => {
+            let messages = as_messages(&[&prompt[..], completion].concat())?;
+            conversation(messages, object, prompt.len()).map(|found| Some((Form::Trl, found)))
+        }
+        (Some(Value::Array(_)), Some(_)) => {
+            Err("\"prompt\" is a list of messages and \"completion\" is none: write both as lists".into())
+        }
+        (Some(_), Some(Value::Array(_))) => {
+            Err("\"completion\" is a list of messages and \"prompt\" is none: write both as lists".into())
+        }
+        (Some(Value::Array(_)), None) => {
+            Err("it has a list of messages as \"prompt\", and no \"completion\"".into())
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Checks `messages`, of which the first `given` are not learnt.
+fn conversation(
+    mut messages: Vec<Value>,
+    object: &Map<String, Value>,
+    given: usize,
+) -> Result<Conversation, String> {
+    let mut is_learnt = Vec::with_capacity(messages.len());
+    for (message, index) in messages.iter_mut().zip(0_usize..) {
+        let weight = check(message).map_err(|why| format!("message {}: {why}", index + 1))?;
+        is_learnt.push(weight && index >= given);
+    }
+    let said = || messages.iter().zip(&is_learnt).filter(|(message, _)| message["role"] == "assistant");
+    if said().next().is_none() {
+        return Err("no message is the assistant's, so that nothing in it is to be learnt".into());
+    }
+    if !said().any(|(_, &is_learnt)| is_learnt) {
+        return Err("no message of the assistant's is to be learnt: leave the line out".into());
+    }
+    let forms = ["messages", "conversations", "conversation", "prompt", "completion"];
+    let others = object.iter().filter(|(key, _)| !forms.contains(&key.as_str()));
+    Ok(Conversation {
+        messages,
+        is_learnt,
+        others: others.map(|(key, value)| (key.clone(), value.clone())).collect(),
+    })
+}
+
+/// Checks that a message says who speaks and what, and returns whether it is to be learnt. Nulls in it, and its
+/// weight, are removed.
+fn check(message: &mut Value) -> Result<bool, String> {
+    let object = message.as_object_mut().ok_or("it is no JSON object")?;
+    text(object, "role")?;
+    let has_calls = object.get("tool_calls").and_then(Value::as_array).is_some_and(|calls| !calls.is_empty());
+    match object.get("content") {
+        Some(Value::Array(parts)) => parts.iter().try_for_each(check_part)?,
+        // Templates tell a content that is null from one that is not there.
+        None | Some(Value::Null) if has_calls => {}
+        Some(Value::Null) => {
+            return Err("\"content\" is null: give the text that is said, or leave the message out".into());
+        }
+        _ => drop(text(object, "content")?),
+    }
+    object.retain(|key, value| key == "content" || !value.is_null());
+    weight(object)
+}
+
+/// Only text is learnt.
+fn check_part(part: &Value) -> Result<(), String> {
+    match (part.get("type").and_then(Value::as_str), part.get("text").and_then(Value::as_str)) {
+        (Some("text"), Some(_)) => Ok(()),
+        (Some("text"), None) => {
+            Err("a part of its \"content\" has the type \"text\", and no \"text\"".into())
+        }
+        (Some(kind), _) => Err(format!(
+            "its \"content\" has a part of the type \"{}\", and only text is learnt: leave the message out",
+            kind.chars().take(40).collect::<String>()
+        )),
+        (None, _) => {
+            Err("a part of its \"content\" has no \"type\": write {\"type\": \"text\", \"text\": \"…\"}"
+                .into())
+        }
+    }
+}
+
+/// Removes and returns the weight of a message: 1 for one that is learnt, which is the default, and 0 for one that is
+/// not.
+fn weight(object: &mut Map<String, Value>) -> Result<bool, String> {
+    let is_said = object.get("role").is_some_and(|role| role == "assistant");
+    for key in ["weight", "train"] {
+        let is_learnt = match object.remove(key) {
+            None => continue,
+            Some(Value::Bool(is_learnt)) => is_learnt,
+            Some(Value::Number(number)) if number.as_f64() == Some(0.0) => false,
+            Some(Value::Number(number)) if number.as_f64() == Some(1.0) => true,
+            Some(other) => {
+                let other: String = other.to_string().chars().take(40).collect();
+                return Err(format!("its \"{key}\" is {other}: give 1 to learn it, or 0 not to"));
+            }
+        };
+        if is_learnt && !is_said && key == "train" {
+            return Err(
+                "its \"train\" is true, and only what the assistant says is learnt: leave it out".into()
+            );
+        }
+        return Ok(is_learnt);
+    }
+    Ok(true)
+}
+
+/// `messages`, with those in the form of ShareGPT as all others.
+fn as_messages(messages: &[Value]) -> Result<Vec<Value>, String> {
+    messages.iter().zip(1_u32..).map(|(message, number)| as_message(message, number)).collect()
+}
+
+fn as_message(message: &Value, number: u32) -> Result<Value, String> {
+    let Some(object) = message.as_object() else {
+        return Err(format!("message {number} is no JSON object"));
+    };
+    let (Some(from), None) = (object.get("from"), object.get("role")) else { return Ok(message.clone()) };
+    let from = from.as_str().ok_or_else(|| format!("message {number}: \"from\" is no text"))?;
+    let Some((_, role)) = SPEAKERS.iter().find(|(name, _)| *name == from) else {
+        let from: String = from.chars().take(40).collect();
+        return Err(format!(
+            "message {number}: \"from\" is \"{from}\", which is none of human, gpt, system and tool: write the \
+             conversation as \"messages\" with \"role\" and \"content\""
+        ));
+    };
+    let value = object.get("value").ok_or_else(|| format!("message {number}: it has no \"value\""))?;
+    if !value.is_string() {
+        return Err(format!("message {number}: \"value\" is no text"));
+    }
+    let mut message = object.clone();
+    message.remove("from");
+    message.remove("value");
+    message.insert("role".into(), (*role).into());
+    message.insert("content".into(), value.clone());
+    Ok(Value::Object(message))
+}
+
+/// `messages` after what a record has as its system's message, if it has one of its own.
+fn with_system(system: Option<&Value>, mut messages: Vec<Value>) -> Result<Vec<Value>, String> {
+    let Some(system) = system else { return Ok(messages) };
+    let system = system.as_str().ok_or("\"system\" is no text")?;
+    if !system.is_empty() && messages.first().is_none_or(|first| first["role"] != "system") {
+        messages.insert(0, json!({ "role": "system", "content": system }));
+    }
+    Ok(messages)
+}
+
+/// An instruction with its answer.
+pub struct Alpaca<'a> {
+    /// As a conversation.
+    pub conversation: Conversation,
+    instruction: &'a str,
+    input: &'a str,
+    output: &'a str,
+}
+
+/// Returns the instruction in `object`.
+///
+/// # Errors
+/// A sentence: what is wrong with it.
+pub fn alpaca(object: &Map<String, Value>) -> Result<Alpaca<'_>, String> {
+    let (instruction, output) = (text(object, "instruction")?, text(object, "output")?);
+    let input = if object.contains_key("input") { text(object, "input")? } else { "" };
+    let mut messages = Vec::new();
+    for turn in object.get("history").and_then(Value::as_array).into_iter().flatten() {
+        let (Some(asked), Some(answered)) = (turn[0].as_str(), turn[1].as_str()) else {
+            return Err("\"history\" is no list of pairs of texts".into());
+        };
+        messages.push(json!({ "role": "user", "content": asked }));
+        messages.push(json!({ "role": "assistant", "content": answered }));
+    }
+    let asked = if input.is_empty() { instruction.to_owned() } else { format!("{instruction}\n\n{input}") };
+    messages.push(json!({ "role": "user", "content": asked }));
+    messages.push(json!({ "role": "assistant", "content": output }));
+    let messages = with_system(object.get("system"), messages)?;
+    let is_learnt = vec![true; messages.len()];
+    let conversation = Conversation { messages, is_learnt, others: Map::new() };
+    Ok(Alpaca { conversation, instruction, input, output })
+}
+
+impl<'a> Alpaca<'a> {
+    /// Alpaca's own prompt, and the answer.
+    ///
+    /// # Errors
+    /// A sentence: only a chat template can write it.
+    pub fn plain(&self) -> Result<(String, &'a str), String> {
+        let Self { instruction, input, output, conversation } = self;
+        if conversation.messages.len() > 2 {
+            return Err(
+                "it has a \"system\" or a \"history\" beside its \"instruction\", and the model has no chat template: \
+                 give --chat-template a file with one"
+                    .into(),
+            );
+        }
+        let begins = match input.is_empty() {
+            true => "Below is an instruction that describes a task. Write a response that appropriately completes the \
+                     request.\n\n"
+                .to_owned(),
+            false => "Below is an instruction that describes a task, paired with an input that provides further \
+                      context. Write a response that appropriately completes the request.\n\n"
+                .to_owned(),
+        };
+        let input = if input.is_empty() { String::new() } else { format!("### Input:\n{input}\n\n") };
+        Ok((format!("{begins}### Instruction:\n{instruction}\n\n{input}### Response:\n"), output))
+    }
+}
+
+/// The text at `key`.
+///
+/// # Errors
+/// A sentence: there is none.
+pub fn text<'a>(object: &'a Map<String, Value>, key: &str) -> Result<&'a str, String> {
+    match object.get(key) {
+        None => Err(format!("it has no \"{key}\"")),
+        Some(Value::Array(_)) => {
+            Err(format!("\"{key}\" is a list, and no text: write one line for each text"))
+        }
+        Some(value) => value.as_str().ok_or_else(|| format!("\"{key}\" is no text")),
+    }
+}

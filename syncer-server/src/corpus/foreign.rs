@@ -1,0 +1,326 @@
+//! Files of data by their first bytes: compressed text is unpacked, and other formats are refused with a command that
+//! converts them.
+
+use std::io::Read;
+use std::path::Path;
+
+use flate2::read::MultiGzDecoder;
+use ruzstd::decoding::StreamingDecoder;
+
+use crate::errors::ServerError;
+
+/// Largest ratio of unpacked to packed bytes. Text rarely exceeds 20; a decompression bomb reaches 1,000.
+const UNPACK_RATIO_MAX: u64 = 256;
+
+/// Unpacked bytes that are always allowed: short files may repeat themselves much.
+const UNPACK_BYTES_MIN: u64 = 1 << 20;
+
+/// Bytes of a file that tell its format.
+const HEAD_BYTES: usize = 512;
+
+/// Endings of the names of files that are downloaded. Others, as those of program code, may begin as a page does.
+const DOWNLOADS: [&str; 8] = ["txt", "text", "json", "jsonl", "ndjson", "parquet", "gz", "zst"];
+
+/// Text of a file, and how it was packed.
+#[derive(Debug)]
+pub struct Unpacked {
+    /// All of it, without a byte order mark.
+    pub text: String,
+    /// Name of the compression, if there was one.
+    pub packed_by: Option<&'static str>,
+}
+
+/// Returns the text in `bytes`, the content of the file at `path`.
+///
+/// # Errors
+/// - `DataForm`: it is of a format that is not read, or is damaged, or unpacks to more than [`UNPACK_RATIO_MAX`] times
+///   its size.
+/// - `DataBinary`: it is not UTF-8, or holds a zero byte.
+pub fn text(path: &Path, bytes: Vec<u8>) -> Result<Unpacked, ServerError> {
+    let (bytes, packed_by) = match compression(&bytes) {
+        None => (bytes, None),
+        Some(compression) => (compression.unpack(path, &bytes)?, Some(compression.name())),
+    };
+    if let Some((found, remedy)) = format(path, &bytes) {
+        let found = packed_by.map_or_else(|| found.to_owned(), |by| format!("{found}, packed by {by}"));
+        return Err(ServerError::DataForm { path: path.to_owned(), found, remedy });
+    }
+    let mut text = utf8(path, bytes)?;
+    // A byte order mark is no part of the text.
+    if text.starts_with('\u{feff}') {
+        text.drain(..'\u{feff}'.len_utf8());
+    }
+    Ok(Unpacked { text, packed_by })
+}
+
+fn utf8(path: &Path, bytes: Vec<u8>) -> Result<String, ServerError> {
+    if let Some(offset) = bytes.iter().position(|&byte| byte == 0) {
+        let why = "is zero, which text does not have";
+        return Err(ServerError::DataBinary { path: path.to_owned(), offset: offset as u64, why });
+    }
+    String::from_utf8(bytes).map_err(|error| ServerError::DataBinary {
+        path: path.to_owned(),
+        offset: error.utf8_error().valid_up_to() as u64,
+        why: "starts no UTF-8 character",
+    })
+}
+
+/// Compressions that are read.
+#[derive(Clone, Copy, Debug)]
+enum Compression {
+    Gzip,
+    Zstd,
+}
+
+fn compression(bytes: &[u8]) -> Option<Compression> {
+    match bytes {
+        [0x1f, 0x8b, 0x08, ..] => Some(Compression::Gzip),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(Compression::Zstd),
+        _ => None,
+    }
+}
+
+impl Compression {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Gzip => "gzip",
+            Self::Zstd => "zstd",
+        }
+    }
+
+    fn unpack(self, path: &Path, bytes: &[u8]) -> Result<Vec<u8>, ServerError> {
+        let bytes_max = UNPACK_RATIO_MAX.saturating_mul(bytes.len() as u64).max(UNPACK_BYTES_MIN);
+        let refused = |found: String| {
+            let remedy = match self {
+                Self::Gzip => format!("unpack it with `gzip -d {}`", quoted(path)),
+                Self::Zstd => format!("unpack it with `zstd -d {}`", quoted(path)),
+            };
+            ServerError::DataForm { path: path.to_owned(), found, remedy }
+        };
+        let unpacked = match self {
+            Self::Gzip => take(MultiGzDecoder::new(bytes), bytes_max),
+            Self::Zstd => frames(bytes, bytes_max),
+        };
+        let unpacked = unpacked
+            .map_err(|error| refused(format!("{} data that cannot be unpacked ({error})", self.name())))?;
+        match unpacked.len() as u64 > bytes_max {
+            false => Ok(unpacked),
+            true => {
+                let times = UNPACK_RATIO_MAX;
+                Err(refused(format!("{} data that unpacks to more than {times} times its size", self.name())))
+            }
+        }
+    }
+}
+
+/// Reads at most one byte more than `bytes_max`.
+fn take(reader: impl Read, bytes_max: u64) -> std::io::Result<Vec<u8>> {
+    let mut unpacked = Vec::new();
+    reader.take(bytes_max.saturating_add(1)).read_to_end(&mut unpacked)?;
+    Ok(unpacked)
+}
+
+/// The content of all frames in `bytes`; some programs write several.
+fn frames(mut bytes: &[u8], bytes_max: u64) -> std::io::Result<Vec<u8>> {
+    let mut unpacked = Vec::new();
+    while !bytes.is_empty() && unpacked.len() as u64 <= bytes_max {
+        let left = bytes_max - unpacked.len() as u64;
+        let mut frame = StreamingDecoder::new(&mut bytes).map_err(std::io::Error::other)?;
+        frame.by_ref().take(left.saturating_add(1)).read_to_end(&mut unpacked)?;
+    }
+    Ok(unpacked)
+}
+
+/// The format that `bytes` are of and how to convert it, if it is one that is known and not read.
+fn format(path: &Path, bytes: &[u8]) -> Option<(&'static str, String)> {
+    let head = &bytes[..bytes.len().min(HEAD_BYTES)];
+    let begins = |magic: &[u8]| head.starts_with(magic);
+    let unpack = |command: &str| format!("unpack it with `{command} {}`", quoted(path));
+    let found = match () {
+        () if begins(b"PAR1") => ("a Parquet file", by_datasets("parquet", path)),
+        () if begins(b"ARROW1") => ("an Arrow file", by_datasets("arrow", path)),
+        () if begins(b"\xff\xff\xff\xff") && !bytes.is_ascii() => {
+            ("an Arrow stream", by_datasets("arrow", path))
+        }
+        () if begins(b"version https://git-lfs.github.com/spec/") => (
+            "a pointer of git-lfs, which stands for a file that was not fetched",
+            "fetch the file itself with `git lfs pull` in that folder".to_owned(),
+        ),
+        () if begins(b"\xff\xfe") || begins(b"\xfe\xff") => (
+            "UTF-16 text",
+            format!(
+                "convert it with `iconv -f UTF-16 -t UTF-8 {} > {}`",
+                quoted(path),
+                quoted(&renamed(path, "utf8.txt"))
+            ),
+        ),
+        () if begins(b"%PDF-") => (
+            "a PDF document",
+            format!("extract its text with `pdftotext {} {}`", quoted(path), quoted(&renamed(path, "txt"))),
+        ),
+        () if begins(b"PK\x03\x04") && is_called(path, &["docx", "odt", "epub"]) => (
+            "a document of a word processor",
+            format!(
+                "convert it with `pandoc -t plain -o {} {}`",
+                quoted(&renamed(path, "txt")),
+                quoted(path)
+            ),
+        ),
+        () if begins(b"PK\x03\x04") => ("a zip archive", unpack("unzip")),
+        () if begins(b"BZh") => ("bzip2 data", unpack("bzip2 -d")),
+        () if begins(b"\xfd7zXZ\0") => ("xz data", unpack("xz -d")),
+        () if begins(b"7z\xbc\xaf\x27\x1c") => ("a 7-Zip archive", unpack("7z x")),
+        () if head.get(257..262) == Some(b"ustar") => ("a tar archive", unpack("tar xf")),
+        () if begins(b"SQLite format 3\0") => (
+            "an SQLite database",
+            format!(
+                "write one column as lines of JSON, as `sqlite3 -json {} 'SELECT text FROM …'`",
+                quoted(path)
+            ),
+        ),
+        () if is_called(path, &["csv", "tsv"]) => ("a table", table(path)),
+        () if is_html(head) && (path.extension().is_none() || is_called(path, &DOWNLOADS)) => (
+            "an HTML page, as servers send in place of a file that needs a login",
+            "download the file again, or convert the page with `pandoc -t plain`".to_owned(),
+        ),
+        () => return None,
+    };
+    Some(found)
+}
+
+/// Whether a text begins as a page does.
+fn is_html(head: &[u8]) -> bool {
+    let head = String::from_utf8_lossy(head).trim_start_matches('\u{feff}').trim_start().to_ascii_lowercase();
+    head.starts_with("<!doctype html") || head.starts_with("<html")
+}
+
+/// Whether the name of `path` ends with one of `ends`.
+fn is_called(path: &Path, ends: &[&str]) -> bool {
+    path.extension().is_some_and(|end| ends.iter().any(|known| end.eq_ignore_ascii_case(known)))
+}
+
+/// A command that writes a file which the library `datasets` reads as lines of JSON.
+fn by_datasets(kind: &str, path: &Path) -> String {
+    format!(
+        "convert it with `python -c \"from datasets import load_dataset; load_dataset('{kind}', data_files='{}', \
+         split='train').to_json('{}')\"`",
+        path.display(),
+        renamed(path, "jsonl").display()
+    )
+}
+
+/// A command that writes a table as lines of JSON, one for each row.
+fn table(path: &Path) -> String {
+    let delimiter = if is_called(path, &["tsv"]) { ", delimiter='\\t'" } else { "" };
+    format!(
+        "convert it with `python -c \"import csv, json; [print(json.dumps(row)) for row in \
+         csv.DictReader(open('{}', newline='', encoding='utf-8'){delimiter})]\" > {}`, with a column that is called \
+         text, or prompt and completion",
+        path.display(),
+        quoted(&renamed(path, "jsonl"))
+    )
+}
+
+/// `path` with another ending.
+fn renamed(path: &Path, end: &str) -> std::path::PathBuf {
+    path.with_extension(end)
+}
+
+/// `path` as a shell takes it.
+fn quoted(path: &Path) -> String {
+    let path = path.display().to_string();
+    let plain = |c: char| c.is_alphanumeric() || "/._-+=:@%".contains(c);
+    match path.chars().all(plain) {
+        true => path,
+        false => format!("'{}'", path.replace('\'', r"'\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use flate2::Compression as Level;
+    use flate2::write::GzEncoder;
+
+    use super::*;
+
+    fn gzip(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Level::best());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn zstd(bytes: &[u8]) -> Vec<u8> {
+        ruzstd::encoding::compress_to_vec(bytes, ruzstd::encoding::CompressionLevel::Fastest)
+    }
+
+    fn read(name: &str, bytes: &[u8]) -> Result<Unpacked, String> {
+        text(Path::new(name), bytes.to_vec()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn compressed_text_is_unpacked() {
+        let plain = "the lamp is lit\n".repeat(500);
+        for (packed, by) in [(gzip(plain.as_bytes()), "gzip"), (zstd(plain.as_bytes()), "zstd")] {
+            let twice = [&packed[..], &packed[..]].concat();
+            let found = read("a.txt", &twice).unwrap();
+            assert!(found.text == plain.repeat(2) && found.packed_by == Some(by), "{by}");
+            let cut = read("a.txt", &packed[..packed.len() - 9]).unwrap_err();
+            assert!(
+                cut.contains(&format!("{by} data that cannot be unpacked"))
+                    && cut.contains("unpack it with `"),
+                "{cut}"
+            );
+        }
+        let bom = read("a.txt", "\u{feff}a".as_bytes()).unwrap();
+        assert_eq!((&*bom.text, bom.packed_by), ("a", None));
+    }
+
+    /// A bomb of a few kilobytes is refused before its content fills the memory.
+    #[test]
+    fn a_decompression_bomb_is_refused() {
+        let zeros = vec![b'a'; 32 << 20];
+        for (packed, by) in [(gzip(&zeros), "gzip"), (zstd(&zeros), "zstd")] {
+            let why = read("bomb.gz", &packed).unwrap_err();
+            assert!(why.contains(&format!("{by} data that unpacks to more than 256 times")), "{why}");
+        }
+    }
+
+    #[test]
+    fn other_formats_are_refused_with_a_command() {
+        let check = |name: &str, bytes: &[u8], found: &str, remedy: &str| {
+            let why = read(name, bytes).unwrap_err();
+            assert!(why.contains(found) && why.contains(remedy) && !why.contains('\n'), "{why}");
+        };
+        let utf16: Vec<u8> = "\u{feff}lamp".encode_utf16().flat_map(u16::to_le_bytes).collect();
+        check(
+            "t.parquet",
+            b"PAR1\0\0",
+            "a Parquet file",
+            "data_files='t.parquet', split='train').to_json('t.jsonl')",
+        );
+        check("t.txt", b"ARROW1\0\0", "an Arrow file", "load_dataset('arrow'");
+        check("a b.txt", &utf16, "UTF-16 text", "`iconv -f UTF-16 -t UTF-8 'a b.txt' > 'a b.utf8.txt'`");
+        check("t.txt", b"%PDF-1.7\n", "a PDF document", "`pdftotext t.txt");
+        check("t.zip", b"PK\x03\x04..", "a zip archive", "`unzip t.zip`");
+        check("t.docx", b"PK\x03\x04..", "a word processor", "`pandoc -t plain");
+        check("t.bz2", b"BZh9..", "bzip2 data", "`bzip2 -d t.bz2`");
+        check("t.xz", b"\xfd7zXZ\0..", "xz data", "`xz -d t.xz`");
+        check("t.csv", b"text\nlamp\n", "a table", "csv.DictReader(open('t.csv'");
+        check("t.tsv", b"text\nlamp\n", "a table", "delimiter='\\t'");
+        check("t.json", b"\n<!DOCTYPE html><p>Sign in", "an HTML page", "download the file again");
+        let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:aa\nsize 9\n";
+        check("t.txt", pointer, "a pointer of git-lfs", "`git lfs pull`");
+        check("t.jsonl.gz", &gzip(pointer), "packed by gzip", "`git lfs pull`");
+        check("t.bin", b"ab\0", "not UTF-8 text", "byte 2 is zero");
+    }
+
+    #[test]
+    fn ordinary_text_is_left_alone() {
+        for text in ["<p>said he", "version 2 of the lamp", "PK was here", "BZ", "a,b\n1,2\n", "\u{1f}lamp"] {
+            assert_eq!(read("poem.txt", text.as_bytes()).unwrap().text, text);
+        }
+        assert!(read("page.html", b"<!doctype html><p>kept as it is").is_ok());
+    }
+}

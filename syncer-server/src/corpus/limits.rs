@@ -1,0 +1,525 @@
+//! Limits for tokenizer files, which come from strangers: a file whose steps multiply the text, or take time that grows
+//! much faster than the text, is refused before it is used.
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use tokenizers::normalizers::NormalizerWrapper;
+use tokenizers::{NormalizedString, Normalizer, Tokenizer};
+
+/// Bytes of a `tokenizer.json`. The largest in use have some 35 MB.
+pub const FILE_BYTES_MAX: u64 = 128 << 20;
+
+/// Bytes that one byte of text may become in all steps before the model, by the file. Within it, growth need not be
+/// measured.
+const GROWTH_UNMEASURED_MAX: u64 = 16;
+
+/// Bytes that one byte of text may become in one step, by the file. Unicode's own forms take up to 11, and the tables of
+/// SentencePiece up to 33.
+const STEP_GROWTH_MAX: u64 = 64;
+
+/// Bytes that one byte of a text may become in all normalizers, as measured.
+const TEXT_GROWTH_MAX: usize = 16;
+
+/// Bytes that a text may grow by in any case: short ones may have a prefix.
+const TEXT_GROWTH_BYTES: usize = 256;
+
+/// Bytes that one byte may become in all pre-tokenizers, by the file.
+const SPLIT_GROWTH_MAX: u64 = 8;
+
+/// Bytes that one byte of a token may become in all decoders, by the file.
+const DECODE_GROWTH_MAX: u64 = 16;
+
+/// Steps of one kind in a file.
+const STEPS_MAX: usize = 64;
+
+/// Bytes of one pattern.
+const PATTERN_BYTES_MAX: usize = 8 << 10;
+
+/// Product of all counts of repetition in one pattern.
+const REPEATS_MAX: u64 = 10_000;
+
+/// Bytes of a token.
+const TOKEN_BYTES_MAX: usize = 1 << 10;
+
+/// Tokens that a template puts around a text.
+const TEMPLATE_TOKENS_MAX: usize = 64;
+
+/// Bytes of the affixes of a model's tokens.
+const AFFIX_BYTES_MAX: usize = 64;
+
+/// Characters of a word that WordPiece takes as more than unknown; it takes time that grows with their cube.
+const WORD_CHARS_MAX: u64 = 256;
+
+/// Parts of a `tokenizer.json` that may make text grow or take long.
+#[derive(Deserialize)]
+struct File {
+    #[serde(default)]
+    normalizer: Value,
+    #[serde(default)]
+    pre_tokenizer: Value,
+    #[serde(default)]
+    post_processor: Value,
+    #[serde(default)]
+    decoder: Value,
+    #[serde(default)]
+    added_tokens: Vec<Added>,
+    #[serde(default)]
+    model: Model,
+}
+
+#[derive(Deserialize)]
+struct Added {
+    #[serde(default)]
+    content: String,
+}
+
+#[derive(Default, Deserialize)]
+struct Model {
+    #[serde(default)]
+    max_input_chars_per_word: Option<u64>,
+    #[serde(default)]
+    continuing_subword_prefix: Option<String>,
+    #[serde(default)]
+    end_of_word_suffix: Option<String>,
+}
+
+/// Largest growth of a text in a tokenizer, by its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Growth {
+    /// Whether the growth of each text has to be measured, since the file alone does not bound it.
+    pub is_measured: bool,
+    /// Bytes that one byte of a text may become, at most.
+    pub most: u64,
+}
+
+/// Checks the JSON of a tokenizer before it is used.
+///
+/// # Errors
+/// A sentence: which part of it is beyond a limit.
+pub fn check(json: &[u8]) -> Result<Growth, String> {
+    let file: File = serde_json::from_slice(json).map_err(|error| error.to_string())?;
+    let normalized = growth("normalizer", &file.normalizer, STEP_GROWTH_MAX)?;
+    let split = growth("pre_tokenizer", &file.pre_tokenizer, SPLIT_GROWTH_MAX)?;
+    let decoded = growth("decoder", &file.decoder, DECODE_GROWTH_MAX)?;
+    within("the growth in all steps of its pre_tokenizer", split, SPLIT_GROWTH_MAX)?;
+    within("the growth in all steps of its decoder", decoded, DECODE_GROWTH_MAX)?;
+    template(&file.post_processor)?;
+    let is_measured = normalized > GROWTH_UNMEASURED_MAX;
+    let longest = file.added_tokens.iter().map(|token| token.content.len()).max().unwrap_or(0);
+    within("the length of an added token in bytes", longest as u64, TOKEN_BYTES_MAX as u64)?;
+    if is_measured && !file.added_tokens.is_empty() {
+        let steps: NormalizerWrapper =
+            serde_json::from_value(file.normalizer).map_err(|error| error.to_string())?;
+        file.added_tokens.iter().try_for_each(|token| grown(&steps, &token.content))?;
+    }
+    let affixes = [&file.model.continuing_subword_prefix, &file.model.end_of_word_suffix];
+    let affix = affixes.into_iter().flatten().map(String::len).max().unwrap_or(0);
+    within("the length of an affix of its model in bytes", affix as u64, AFFIX_BYTES_MAX as u64)?;
+    let word = file.model.max_input_chars_per_word.unwrap_or(0);
+    within("the max_input_chars_per_word of its model", word, WORD_CHARS_MAX)?;
+    Ok(Growth { is_measured, most: normalized.min(TEXT_GROWTH_MAX as u64) * split })
+}
+
+/// Checks the tokens of `tokenizer`.
+///
+/// # Errors
+/// A sentence: one of them is too long, or too many are put around each text.
+pub fn check_tokens(tokenizer: &Tokenizer) -> Result<(), String> {
+    let longest = tokenizer.get_vocab(false).keys().map(String::len).max().unwrap_or(0);
+    within("the length of a token in bytes", longest as u64, TOKEN_BYTES_MAX as u64)
+}
+
+/// Checks that `text` does not grow beyond bounds in the normalizers of `tokenizer`.
+///
+/// # Errors
+/// A sentence: it does.
+pub fn check_text(tokenizer: &Tokenizer, text: &str) -> Result<(), String> {
+    tokenizer.get_normalizer().map_or(Ok(()), |steps| grown(steps, text))
+}
+
+fn grown(steps: &NormalizerWrapper, text: &str) -> Result<(), String> {
+    let bytes_max = text.len() * TEXT_GROWTH_MAX + TEXT_GROWTH_BYTES;
+    let mut normalized = NormalizedString::from(text);
+    each_step(steps, &mut |step| {
+        step.normalize(&mut normalized).map_err(|error| error.to_string())?;
+        match normalized.get().len() > bytes_max {
+            true => Err(format!("its normalizer makes a text more than {TEXT_GROWTH_MAX} times as long")),
+            false => Ok(()),
+        }
+    })
+}
+
+/// Calls `visit` with each normalizer that is no sequence of others, in order.
+fn each_step(
+    steps: &NormalizerWrapper,
+    visit: &mut dyn FnMut(&NormalizerWrapper) -> Result<(), String>,
+) -> Result<(), String> {
+    match steps {
+        NormalizerWrapper::Sequence(steps) => {
+            steps.as_ref().iter().try_for_each(|step| each_step(step, visit))
+        }
+        step => visit(step),
+    }
+}
+
+/// Product of the growth of all steps in `part`, which is called `name`, each of which may grow by `most`.
+fn growth(name: &str, part: &Value, most: u64) -> Result<u64, String> {
+    let mut steps = Vec::new();
+    objects(part, &mut steps);
+    within(&format!("the number of steps of its {name}"), steps.len() as u64, STEPS_MAX as u64)?;
+    let mut product = 1_u64;
+    for step in steps {
+        patterns(step)?;
+        let growth = step_growth(step)?;
+        within(&format!("the growth in one step of its {name}"), growth, most)?;
+        product = product.saturating_mul(growth);
+    }
+    Ok(product)
+}
+
+/// All JSON objects in `part`, but not those that tell patterns apart.
+fn objects<'a>(part: &'a Value, found: &mut Vec<&'a Map<String, Value>>) {
+    match part {
+        Value::Object(object) => {
+            found.push(object);
+            object.iter().filter(|(key, _)| *key != "pattern").for_each(|(_, value)| objects(value, found));
+        }
+        Value::Array(list) => list.iter().for_each(|value| objects(value, found)),
+        _ => {}
+    }
+}
+
+/// Bytes that one byte may become in a step, by its keys: those are what its type follows from where it is not given.
+fn step_growth(step: &Map<String, Value>) -> Result<u64, String> {
+    let length = |key: &str| step.get(key).and_then(Value::as_str).map(|text| text.len() as u64);
+    let kind = step.get("type").and_then(Value::as_str).unwrap_or_default();
+    let by_kind = match kind {
+        "NFKC" | "NFKD" => 11,
+        "NFC" | "NFD" | "Bert" | "BertNormalizer" => 4,
+        "Lowercase" | "ByteLevel" | "BPEDecoder" => 2,
+        _ if step.contains_key("clean_text") => 4,
+        _ => 1,
+    };
+    let replaced = length("content").filter(|_| step.contains_key("pattern")).map(|content| {
+        let pattern = step["pattern"].get("String").and_then(Value::as_str).map_or(0, str::len) as u64;
+        // What a regular expression matches may be empty.
+        if pattern == 0 { content + 1 } else { content.div_ceil(pattern) }
+    });
+    let charsmap = match step.get("precompiled_charsmap") {
+        Some(Value::String(map)) => Some(longest_replacement(map)?),
+        _ => None,
+    };
+    let metaspace = length("replacement").map(|length| 2 * length);
+    let prepended = length("prepend").map(|length| 1 + length);
+    let found = [replaced, charsmap, metaspace, prepended].into_iter().flatten();
+    Ok(found.fold(by_kind, u64::max).max(1))
+}
+
+/// Bytes of the longest replacement in a table of SentencePiece: a trie behind its length, and texts that end with zero.
+fn longest_replacement(map: &str) -> Result<u64, String> {
+    let damaged = || "its precompiled_charsmap is damaged".to_owned();
+    let bytes = base64(map).ok_or_else(damaged)?;
+    let (length, rest) = bytes.split_first_chunk::<4>().ok_or_else(damaged)?;
+    // The library reserves what this number says.
+    let trie = usize::try_from(u32::from_le_bytes(*length)).map_err(|_| damaged())?;
+    let texts = rest.get(trie..).ok_or_else(damaged)?;
+    Ok(texts.split(|&byte| byte == 0).map(<[u8]>::len).max().unwrap_or(0) as u64)
+}
+
+/// The bytes of `text` in base64.
+fn base64(text: &str) -> Option<Vec<u8>> {
+    let (mut bytes, mut bits, mut count) = (Vec::with_capacity(text.len() / 4 * 3), 0_u32, 0);
+    for byte in text.trim_end_matches('=').bytes() {
+        let value = match byte {
+            b'A'..=b'Z' => byte - b'A',
+            b'a'..=b'z' => byte - b'a' + 26,
+            b'0'..=b'9' => byte - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => return None,
+        };
+        (bits, count) = (bits << 6 | u32::from(value), count + 6);
+        if count >= 8 {
+            count -= 8;
+            bytes.push((bits >> count) as u8);
+            bits &= (1 << count) - 1;
+        }
+    }
+    Some(bytes)
+}
+
+/// Checks what a template adds to each text.
+fn template(part: &Value) -> Result<(), String> {
+    let mut steps = Vec::new();
+    objects(part, &mut steps);
+    let lists = steps.iter().flat_map(|step| ["single", "pair", "ids", "tokens"].map(|key| step.get(key)));
+    let longest = lists.flatten().filter_map(Value::as_array).map(Vec::len).max().unwrap_or(0);
+    within("the number of tokens that its post_processor adds", longest as u64, TEMPLATE_TOKENS_MAX as u64)?;
+    let processors =
+        steps.iter().filter_map(|step| step.get("processors")?.as_array()).map(Vec::len).sum::<usize>();
+    within("the number of steps of its post_processor", processors as u64, STEPS_MAX as u64)
+}
+
+/// Checks the regular expressions of a step.
+fn patterns(step: &Map<String, Value>) -> Result<(), String> {
+    let Some(pattern) = step.get("pattern") else { return Ok(()) };
+    let text =
+        pattern.get("Regex").or_else(|| pattern.get("String")).and_then(Value::as_str).unwrap_or_default();
+    within("the length of a pattern in bytes", text.len() as u64, PATTERN_BYTES_MAX as u64)?;
+    match pattern.get("Regex") {
+        Some(_) => check_pattern(text),
+        None => Ok(()),
+    }
+}
+
+/// Checks that a regular expression takes no more than polynomial time. Those without a look around, a reference back or
+/// an atomic group are matched in linear time, whatever they are.
+fn check_pattern(pattern: &str) -> Result<(), String> {
+    let found = Shape::of(pattern);
+    within("the product of all counts of repetition in a pattern", found.repeats, REPEATS_MAX)?;
+    match found.is_nested && found.is_backtracking {
+        true => {
+            Err("a pattern of it repeats a repetition beside a look around, which can take exponential time"
+                .into())
+        }
+        false => Ok(()),
+    }
+}
+
+/// Properties of a regular expression that say how long it may take.
+struct Shape {
+    /// Product of the counts in braces.
+    repeats: u64,
+    /// Whether a group that holds an unbounded repetition is repeated without a bound.
+    is_nested: bool,
+    /// Whether it needs backtracking.
+    is_backtracking: bool,
+}
+
+impl Shape {
+    fn of(pattern: &str) -> Self {
+        let mut shape = Self { repeats: 1, is_nested: false, is_backtracking: false };
+        // For each open group, whether an unbounded repetition is in it; and the same of the last item.
+        let (mut open, mut last) = (vec![false], false);
+        let mut rest = pattern.chars().peekable();
+        while let Some(c) = rest.next() {
+            match c {
+                '\\' => {
+                    let escaped = rest.next();
+                    shape.is_backtracking |=
+                        escaped.is_some_and(|c| c.is_ascii_digit() || "kGKgZ".contains(c));
+                    last = false;
+                }
+                '[' => {
+                    skip_class(&mut rest);
+                    last = false;
+                }
+                '(' => {
+                    if rest.next_if_eq(&'?').is_some() {
+                        shape.is_backtracking |= rest.peek().is_some_and(|c| "=!><(".contains(*c));
+                    }
+                    open.push(false);
+                    last = false;
+                }
+                ')' => {
+                    last = if open.len() > 1 { open.pop().unwrap_or(false) } else { false };
+                    // What is inside of a group is inside of those around it.
+                    if let Some(outer) = open.last_mut() {
+                        *outer |= last;
+                    }
+                }
+                '*' | '+' | '{' => {
+                    let count = if c == '{' { counts(&mut rest) } else { None };
+                    if let Some(count) = count {
+                        shape.repeats = shape.repeats.saturating_mul(count.max(1));
+                        last = false;
+                    } else {
+                        shape.is_nested |= last;
+                        // A sign for laziness or possession is no repetition of its own.
+                        shape.is_backtracking |= rest.next_if(|c| "?+".contains(*c)) == Some('+');
+                        if let Some(inside) = open.last_mut() {
+                            *inside = true;
+                        }
+                        last = false;
+                    }
+                }
+                '?' => {}
+                _ => last = false,
+            }
+        }
+        shape
+    }
+}
+
+/// Skips a class of characters, which may have others in it, whose bracket was read.
+fn skip_class(rest: &mut std::iter::Peekable<std::str::Chars<'_>>) {
+    let mut depth = 1;
+    rest.next_if_eq(&'^');
+    // A bracket that comes first stands for itself.
+    rest.next_if_eq(&']');
+    while depth > 0 {
+        match rest.next() {
+            None => return,
+            Some('\\') => drop(rest.next()),
+            Some('[') => depth += 1,
+            Some(']') => depth -= 1,
+            Some(_) => {}
+        }
+    }
+}
+
+/// Reads counts of repetition up to their closing brace and returns the highest; `None` if there is no upper bound.
+fn counts(rest: &mut std::iter::Peekable<std::str::Chars<'_>>) -> Option<u64> {
+    let mut text = String::new();
+    while let Some(c) = rest.next_if(|c| c.is_ascii_digit() || *c == ',') {
+        text.push(c);
+    }
+    rest.next_if_eq(&'}');
+    match text.rsplit_once(',') {
+        Some((_, "")) => None,
+        Some((_, most)) => Some(most.parse().unwrap_or(u64::MAX)),
+        None => Some(text.parse().unwrap_or(u64::MAX)),
+    }
+}
+
+fn within(what: &str, found: u64, most: u64) -> Result<(), String> {
+    match found > most {
+        true => Err(format!("{what} is {found}, at most {most} is allowed")),
+        false => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::corpus::Vocabulary;
+
+    /// A tokenizer of bytes with some other parts.
+    fn file(parts: Value) -> String {
+        let mut file: Value = serde_json::from_str(&Vocabulary::Bytes.to_json()).unwrap();
+        for (key, value) in parts.as_object().unwrap() {
+            match key.as_str() {
+                "model" => value
+                    .as_object()
+                    .unwrap()
+                    .iter()
+                    .for_each(|(key, value)| file["model"][key] = value.clone()),
+                _ => file[key] = value.clone(),
+            }
+        }
+        file.to_string()
+    }
+
+    fn refused(parts: Value, why: &str) {
+        let said = Vocabulary::from_json(file(parts).as_bytes()).map(|_| ()).unwrap_err().to_string();
+        assert!(said.contains("the tokenizer is refused: ") && said.contains(why), "{said}");
+    }
+
+    fn replace(pattern: &str, content: &str) -> Value {
+        json!({ "type": "Replace", "pattern": { "String": pattern }, "content": content })
+    }
+
+    fn sequence(steps: Vec<Value>) -> Value {
+        json!({ "type": "Sequence", "normalizers": steps })
+    }
+
+    /// A character that becomes sixty of itself five times would take gigabytes.
+    #[test]
+    fn a_text_that_grows_in_each_step_is_refused() {
+        let sixty = replace("\u{1234}", &"\u{1234}".repeat(60));
+        let normalizer = sequence(vec![sixty.clone(), sequence(vec![sixty; 4])]);
+        let vocabulary = Vocabulary::from_json(file(json!({ "normalizer": normalizer })).as_bytes()).unwrap();
+        assert_eq!(vocabulary.encode_short("lamp").unwrap().len(), 4);
+        for why in [
+            vocabulary.encode_short("\u{1234}").map(drop),
+            vocabulary.encode(&"a\u{1234}".repeat(99)).map(drop),
+        ] {
+            let why = why.unwrap_err().to_string();
+            assert!(why.contains("more than 16 times as long"), "{why}");
+        }
+        // A token that is normalized when the file is read.
+        let added = json!([{ "id": 256, "content": "\u{1234}".repeat(9), "single_word": false, "lstrip": false,
+            "rstrip": false, "normalized": true, "special": false }]);
+        refused(json!({ "normalizer": normalizer, "added_tokens": added }), "more than 16 times as long");
+    }
+
+    #[test]
+    fn parts_beyond_a_limit_are_refused() {
+        let long = "x".repeat(100);
+        refused(
+            json!({ "normalizer": replace("a", &long) }),
+            "the growth in one step of its normalizer is 100",
+        );
+        refused(json!({ "normalizer": { "pattern": { "Regex": "" }, "content": long } }), "is 101");
+        refused(json!({ "normalizer": { "type": "Prepend", "prepend": long } }), "is 101");
+        refused(json!({ "normalizer": sequence(vec![json!({ "type": "NFC" }); 65]) }), "the number of steps");
+        let level = json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true });
+        let levels = json!({ "type": "Sequence", "pretokenizers": vec![level; 9] });
+        refused(json!({ "pre_tokenizer": levels }), "all steps of its pre_tokenizer is 512");
+        let doubled = json!({ "type": "Sequence", "decoders": vec![replace("a", "aa"); 9] });
+        refused(json!({ "decoder": doubled }), "all steps of its decoder is 512");
+        let template = json!({ "type": "TemplateProcessing", "pair": [], "special_tokens": {},
+            "single": vec![json!({ "Sequence": { "id": "A", "type_id": 0 } }); 65] });
+        refused(
+            json!({ "post_processor": template }),
+            "the number of tokens that its post_processor adds is 65",
+        );
+        refused(
+            json!({ "model": { "max_input_chars_per_word": 100_000 } }),
+            "max_input_chars_per_word of its model is",
+        );
+        refused(json!({ "model": { "end_of_word_suffix": long } }), "the length of an affix");
+        refused(
+            json!({ "model": { "vocab": { ("x".repeat(2_000)): 256 } } }),
+            "the length of a token in bytes is 2000",
+        );
+        let split = |regex: &str| json!({ "type": "Split", "pattern": { "Regex": regex }, "behavior": "Isolated", "invert": false });
+        refused(json!({ "pre_tokenizer": split("(?:a+)+(?!b)") }), "exponential time");
+        refused(json!({ "pre_tokenizer": split("(?=(a{1000}){1000})") }), "counts of repetition");
+        refused(json!({ "pre_tokenizer": split(&"a".repeat(9_000)) }), "the length of a pattern");
+    }
+
+    /// A table whose length says more than there is would have the library reserve it.
+    #[test]
+    fn tables_of_sentencepiece_are_looked_into() {
+        let charsmap =
+            |map: &str| json!({ "normalizer": { "type": "Precompiled", "precompiled_charsmap": map } });
+        refused(charsmap("/////w=="), "its precompiled_charsmap is damaged");
+        refused(charsmap("!"), "its precompiled_charsmap is damaged");
+        assert_eq!(longest_replacement("BAAAAAAAAABhYgBhYmMA"), Ok(3));
+        assert_eq!(base64("QUI="), Some(b"AB".to_vec()));
+    }
+
+    /// Patterns and steps of tokenizers in use are within all limits.
+    #[test]
+    fn what_is_in_use_is_taken() {
+        let patterns = [
+            r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+            r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{M}]+(?i:'s|'t)?|\s+(?!\S)|\s+",
+            r"(?=(\d{3})+(?!\d))",
+            r"\d{1,3}(?=(?:\d{3})*\b)",
+            r" ?[^(\s|[.,!?…。，、।۔،])]+",
+        ];
+        for pattern in patterns {
+            assert_eq!(check_pattern(pattern), Ok(()), "{pattern}");
+        }
+        let llama = sequence(vec![json!({ "type": "Prepend", "prepend": "▁" }), replace(" ", "▁")]);
+        let decoder = json!({ "type": "Sequence", "decoders": [replace("▁", " "), { "type": "ByteFallback" },
+            { "type": "Fuse" }, { "type": "Strip", "content": " ", "start": 1, "stop": 0 }] });
+        let growth = check(file(json!({ "normalizer": llama, "decoder": decoder })).as_bytes()).unwrap();
+        assert_eq!(growth, Growth { is_measured: false, most: 12 });
+        let albert = sequence(vec![
+            replace("``", "\""),
+            json!({ "type": "NFKD" }),
+            json!({ "type": "StripAccents" }),
+            json!({ "type": "Lowercase" }),
+        ]);
+        let metaspace = json!({ "type": "Metaspace", "replacement": "▁", "prepend_scheme": "always" });
+        let growth =
+            check(file(json!({ "normalizer": albert, "pre_tokenizer": metaspace })).as_bytes()).unwrap();
+        assert_eq!(growth, Growth { is_measured: true, most: 96 });
+    }
+}

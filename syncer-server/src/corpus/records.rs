@@ -1,0 +1,312 @@
+//! The records of a text: JSON values in its lines, one after the other, or in one list.
+
+use serde::de::IgnoredAny;
+use serde_json::{Deserializer, Value};
+
+/// Values by which records are told from other text.
+const LOOKED_AT: usize = 4;
+
+/// Keys that some form of a document has.
+const KNOWN: [&str; 11] = [
+    "text",
+    "messages",
+    "conversations",
+    "conversation",
+    "prompt",
+    "completion",
+    "instruction",
+    "output",
+    "chosen",
+    "rejected",
+    "content",
+];
+
+/// A JSON value of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// Number of the line on which it begins, from 1.
+    pub line: u64,
+    /// Its JSON.
+    pub json: &'a str,
+}
+
+/// Appearance of a text, by its first values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// No JSON.
+    Text,
+    /// JSON objects one after the other, or one list of JSON values that have a text.
+    Records {
+        /// Whether the first of them has a key that some form of a document has.
+        is_known: bool,
+    },
+    /// One JSON object that is no document by itself.
+    Object {
+        /// Python's way from the object to the list or table of objects in it, if there is one: `['data']`.
+        holds: Option<String>,
+    },
+}
+
+/// Tells whether `text` is JSON, by its beginning. Prose and program code that begin with a bracket are text.
+pub fn look(text: &str) -> Look {
+    match text.trim_start().as_bytes().first() {
+        Some(b'[') => look_at_list(text),
+        Some(b'{') => look_at_objects(text),
+        _ => Look::Text,
+    }
+}
+
+fn look_at_list(text: &str) -> Look {
+    let inside = &text[text.find('[').map_or(0, |at| at + 1)..];
+    let Some(Ok(first)) = values(inside).next() else { return Look::Text };
+    let is_whole = || serde_json::from_str::<IgnoredAny>(text).is_ok();
+    let is_cut = || serde_json::from_str::<IgnoredAny>(text).is_err_and(|error| error.is_eof());
+    match &first {
+        // What follows a list that is closed makes it prose with an example in it.
+        Value::Object(_) if has_known(&first) || is_whole() || is_cut() => {
+            Look::Records { is_known: has_known(&first) }
+        }
+        Value::String(_) | Value::Array(_) if is_whole() => {
+            // Numbers are no text.
+            let has_text = |value: &Value| value.is_string() || value.is_object();
+            let holds_text =
+                has_text(&first) || first.as_array().is_some_and(|list| list.iter().any(has_text));
+            if holds_text { Look::Records { is_known: false } } else { Look::Text }
+        }
+        _ => Look::Text,
+    }
+}
+
+fn look_at_objects(text: &str) -> Look {
+    let mut found = values(text).take(LOOKED_AT);
+    let Some(Ok(first)) = found.next() else { return Look::Text };
+    let rest: Vec<_> = found.collect();
+    if !rest.iter().all(|value| value.as_ref().is_ok_and(Value::is_object)) {
+        return Look::Text;
+    }
+    match rest.is_empty() && !has_known(&first) {
+        true => Look::Object { holds: holds(&first) },
+        false => Look::Records { is_known: has_known(&first) },
+    }
+}
+
+fn has_known(value: &Value) -> bool {
+    KNOWN.iter().any(|key| value.get(key).is_some())
+}
+
+/// Python's way from `object` to a list or table of objects in it.
+fn holds(object: &Value) -> Option<String> {
+    let is_list =
+        |value: &Value| value.as_array().is_some_and(|list| list.first().is_some_and(Value::is_object));
+    let is_table = |value: &Value| {
+        value.as_object().is_some_and(|table| table.len() > 1 && table.values().all(has_known))
+    };
+    if is_table(object) {
+        return Some(".values()".to_owned());
+    }
+    object.as_object()?.iter().find_map(|(key, value)| match () {
+        () if is_list(value) => Some(format!("['{key}']")),
+        () if is_table(value) => Some(format!("['{key}'].values()")),
+        () => None,
+    })
+}
+
+fn values(text: &str) -> impl Iterator<Item = Result<Value, serde_json::Error>> {
+    Deserializer::from_str(text).into_iter()
+}
+
+/// Returns the records of `text` in order. If it is a list, these are its values; otherwise a record takes one line, or
+/// several if it is indented.
+///
+/// # Errors
+/// The number of a line, what is wrong there and what to do; the iterator ends with it. A line that is no JSON by itself
+/// is returned as it is, so that whoever reads it can say what is wrong with it.
+pub fn records(text: &str) -> Records<'_> {
+    let is_list = text.trim_start().starts_with('[') && matches!(look(text), Look::Records { .. });
+    let at = if is_list { text.find('[').map_or(0, |at| at + 1) } else { 0 };
+    Records { text, at, lines: Lines::default(), is_list, is_over: false }
+}
+
+/// Records of a text, one at a time.
+#[derive(Debug)]
+pub struct Records<'a> {
+    text: &'a str,
+    at: usize,
+    lines: Lines,
+    is_list: bool,
+    is_over: bool,
+}
+
+/// Line numbers of positions in ascending order.
+#[derive(Debug, Default)]
+struct Lines {
+    at: usize,
+    passed: u64,
+}
+
+impl Lines {
+    /// The number of the line of byte `at`, which is not before the last one that was asked for.
+    fn number(&mut self, text: &str, at: usize) -> u64 {
+        self.passed += text.as_bytes()[self.at..at].iter().filter(|&&byte| byte == b'\n').count() as u64;
+        self.at = at;
+        self.passed + 1
+    }
+}
+
+impl<'a> Records<'a> {
+    fn in_list(&mut self) -> Option<Result<Record<'a>, (u64, String)>> {
+        self.skip_blanks();
+        let rest = &self.text[self.at..];
+        if rest.starts_with(']') {
+            return self.after_list();
+        }
+        let Some(length) = length(rest) else {
+            let line = self.lines.number(self.text, self.at);
+            self.is_over = true;
+            return Some(Err((
+                line,
+                "the list that begins before is no JSON from here on: mend it".to_owned(),
+            )));
+        };
+        let record = Record { line: self.lines.number(self.text, self.at), json: &rest[..length] };
+        self.at += length;
+        self.skip_blanks();
+        match self.text.as_bytes().get(self.at) {
+            Some(b',') => self.at += 1,
+            Some(b']') => {}
+            _ => {
+                self.is_over = true;
+                let line = self.lines.number(self.text, self.at.min(self.text.len()));
+                let why = "the list that begins before has no \",\" or \"]\" here; it may have been cut off: mend it";
+                return Some(Err((line, why.to_owned())));
+            }
+        }
+        Some(Ok(record))
+    }
+
+    /// The end of the list, after which nothing may come.
+    fn after_list(&mut self) -> Option<Result<Record<'a>, (u64, String)>> {
+        self.is_over = true;
+        self.at += 1;
+        self.skip_blanks();
+        if self.at == self.text.len() {
+            return None;
+        }
+        let line = self.lines.number(self.text, self.at);
+        Some(Err((line, "the list has ended before this line: make one list of all".to_owned())))
+    }
+
+    fn in_lines(&mut self) -> Option<Result<Record<'a>, (u64, String)>> {
+        self.skip_blanks();
+        let rest = &self.text[self.at..];
+        if rest.is_empty() {
+            return None;
+        }
+        let line = rest.split('\n').next().unwrap_or_default();
+        let is_begun = serde_json::from_str::<IgnoredAny>(line).is_err_and(|error| error.is_eof());
+        let length = is_begun.then(|| length(rest)).flatten().unwrap_or(line.len());
+        let record = Record { line: self.lines.number(self.text, self.at), json: rest[..length].trim_end() };
+        self.at += length;
+        Some(Ok(record))
+    }
+
+    fn skip_blanks(&mut self) {
+        let rest = &self.text[self.at..];
+        self.at = self.text.len() - rest.trim_start().len();
+    }
+}
+
+impl<'a> Iterator for Records<'a> {
+    type Item = Result<Record<'a>, (u64, String)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match (self.is_over, self.is_list) {
+            (true, _) => None,
+            (false, true) => self.in_list(),
+            (false, false) => self.in_lines(),
+        }
+    }
+}
+
+/// Bytes of the JSON value with which `text` begins, if it is one.
+fn length(text: &str) -> Option<usize> {
+    let mut values = Deserializer::from_str(text).into_iter::<IgnoredAny>();
+    values.next()?.ok()?;
+    Some(values.byte_offset())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(text: &str) -> Vec<(u64, &str)> {
+        records(text).map(|record| record.map(|it| (it.line, it.json)).unwrap()).collect()
+    }
+
+    #[test]
+    fn records_are_lines_or_values_of_a_list() {
+        assert_eq!(found("{\"a\": 1}\r\n\n {\"b\": 2}"), [(1, "{\"a\": 1}"), (3, "{\"b\": 2}")]);
+        assert_eq!(found("{\n \"a\": 1\n}\n{\n}\n"), [(1, "{\n \"a\": 1\n}"), (4, "{\n}")]);
+        let list = "\n[\n  {\"text\": \"]\"},\n  {\"text\":\n \"b\"}\n]\n";
+        assert_eq!(found(list), [(3, "{\"text\": \"]\"}"), (4, "{\"text\":\n \"b\"}")]);
+        assert_eq!(found(r#"["one", "two"]"#), [(1, "\"one\""), (1, "\"two\"")]);
+        // Whoever reads a damaged line says so.
+        assert_eq!(found("{\"a\": 1}\n{\"a\n{}"), [(1, "{\"a\": 1}"), (2, "{\"a"), (3, "{}")]);
+        assert_eq!(found(""), []);
+    }
+
+    #[test]
+    fn a_damaged_list_is_told_by_its_line() {
+        let error = |text: &str| records(text).find_map(Result::err).unwrap();
+        let (line, why) = error("[\n{\"text\": \"a\"},\n{\"text\": \"b\"");
+        assert!(line == 3 && why.contains("no JSON from here on"), "{line} {why}");
+        let (line, why) = error("[\n{\"text\": \"a\"}\n\n{\"text\": \"b\"}]");
+        assert!(line == 4 && why.contains("has no \",\" or \"]\" here"), "{line} {why}");
+        let (line, why) = error("[{\"text\": \"a\"}]\n[{\"text\": \"b\"}]");
+        assert!(line == 2 && why.contains("has ended before"), "{line} {why}");
+    }
+
+    #[test]
+    fn json_is_told_from_text_by_its_beginning() {
+        let known = Look::Records { is_known: true };
+        let other = Look::Records { is_known: false };
+        assert_eq!(look("{\"text\": \"a\"}\n{\"text\": \"b\"}\n"), known);
+        assert_eq!(look("{\"messages\": []}"), known);
+        assert_eq!(look("[\n {\"instruction\": \"a\"},\n"), known, "a list that was cut off");
+        assert_eq!(look("{\"q\": 1}\n{\"q\": 2}"), other);
+        assert_eq!(look("[{\"q\": 1}]"), other);
+        assert_eq!(look("[\"a\", \"b\"]"), other);
+        assert_eq!(look("[[{\"role\": \"user\"}]]"), other);
+        assert_eq!(look("{\"name\": \"lamp\", \"keywords\": [\"a\"]}"), Look::Object { holds: None });
+        assert_eq!(look("{\"data\": [{\"q\": 1}]}"), Look::Object { holds: Some("['data']".into()) });
+        let table = "{\"1\": {\"text\": \"a\"}, \"2\": {\"text\": \"b\"}}";
+        assert_eq!(look(table), Look::Object { holds: Some(".values()".into()) });
+        let below = look(&format!("{{\"x\": {table}}}"));
+        assert_eq!(below, Look::Object { holds: Some("['x'].values()".into()) });
+    }
+
+    /// Poems, code and prose with JSON in them are text.
+    #[test]
+    fn ordinary_text_is_no_json() {
+        let texts = [
+            "[Verse 1]\nThe lamp is lit\n",
+            "[1] Smith, 1999\n[2] Jones\n",
+            "[1]\n[2]\n",
+            "[1, 2, 3]",
+            "[]",
+            "{}\nis an empty object\n",
+            "{ int a = 1; }\n",
+            "{\n  // settings\n  \"a\": 1\n}\nand more",
+            "{\"a\": 1}\nsaid he\n",
+            "{\"messages\": []}\n{\"messages\": []}\nsaid he\n",
+            "[{\"q\": 1}] is a list\n",
+            "[\"a\" is a letter\n",
+            "\"Hope\" is the thing with feathers\n",
+            "the keeper",
+            "",
+        ];
+        for text in texts {
+            assert_eq!(look(text), Look::Text, "{text}");
+        }
+    }
+}
