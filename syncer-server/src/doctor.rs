@@ -33,7 +33,7 @@ pub async fn examine(config: &ServeConfig) -> Vec<Finding> {
     if config.cluster.role.is_none_or(Role::faces) {
         findings.extend([sockets(config), address(config).await]);
     }
-    findings.extend([data(config), disk(&config.dir)]);
+    findings.extend([data(config), disk(config)]);
     findings.extend(adapters(config));
     findings.extend(cluster::examine(config).await);
     if config.tls_cert.is_some() || config.tls_key.is_some() {
@@ -101,14 +101,25 @@ fn adapters(config: &ServeConfig) -> Option<Finding> {
     prepare::adapters(config).transpose().map(|found| finding("model", found))
 }
 
-fn disk(dir: &Path) -> Finding {
+fn disk(config: &ServeConfig) -> Finding {
+    let dir = &config.dir;
     let probe = || {
         // The folder itself may not be there yet; its nearest ancestor that is decides.
         let parent = dir.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("."));
         tempfile::NamedTempFile::new_in(parent).map_err(crate::store::disk("write", parent))?;
         Ok(format!("{} can be written", dir.display()))
     };
-    finding("disk", probe())
+    let written = finding("disk", probe());
+    // What is wrong with the run itself is `validate`'s to say.
+    let room = if written.works { prepare::room(config).ok() } else { None };
+    match room {
+        Some(room) => Finding {
+            works: room.is_enough(),
+            found: format!("{}; {}", written.found, room.describe()),
+            ..written
+        },
+        None => written,
+    }
 }
 
 fn finding(what: &'static str, found: Result<String, ServerError>) -> Finding {

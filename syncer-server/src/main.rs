@@ -233,17 +233,24 @@ fn validate(config: &ServeConfig) -> Result<(), ServerError> {
     let checked = syncer_server::validate(config)?;
     // If standard error is closed, nobody can be told.
     checked.warnings.iter().for_each(|warning| drop(writeln!(std::io::stderr(), "warning: {warning}")));
-    let (params, tokens, held_out) = (checked.params, checked.tokens, checked.held_out);
+    let (params, text, room) = (checked.params, checked.text, checked.room);
+    let (tokens, held_out) = (text.tokens, text.held_out);
     match config.json {
         true => say(&json!({
             "valid": true, "params": params, "adapters": checked.adapters, "tokens": tokens, "heldOut": held_out,
-            "resumes": checked.resumes, "warnings": checked.warnings,
+            "resumes": checked.resumes, "warnings": checked.warnings, "readAs": text.read_as, "learnt": text.learnt,
+            "documents": text.documents, "documentsLonger": text.longer, "stepsAPass": text.steps,
+            "passes": text.passes, "diskBytes": room.needed, "diskFreeBytes": room.free,
         })),
-        false => say(&format!(
-            "valid: {}, {tokens} tokens to train on, {held_out} held out, {}",
-            checked.adapters.map_or_else(|| format!("{params} parameters"), |it| it.describe(params)),
-            if checked.resumes { "goes on with the run in its folder" } else { "a new run" },
-        )),
+        false => {
+            say(&format!(
+                "valid: {}, {tokens} tokens to train on, {held_out} held out, {}",
+                checked.adapters.map_or_else(|| format!("{params} parameters"), |it| it.describe(params)),
+                if checked.resumes { "goes on with the run in its folder" } else { "a new run" },
+            ));
+            let [read, pass] = text.describe();
+            say(&format!("data: {read}\ntime: {pass}\ndisk: {}", room.describe()));
+        }
     }
     Ok(())
 }

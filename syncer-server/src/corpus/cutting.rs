@@ -5,7 +5,14 @@
 
 use std::ops::Range;
 
-use super::vocabulary::Piece;
+/// A token of a text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Its id.
+    pub token: u32,
+    /// The bytes of the text that it is from; blanks before and after may be left out.
+    pub bytes: Range<usize>,
+}
 
 /// Bytes of a part.
 pub const PART_BYTES: usize = 128 << 10;

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::path::Path;
 
+use archipelago_cli::available_bytes;
 use archipelago_core::bytes::hex;
 use archipelago_core::data::{self, SHARD_TOKENS_MAX};
 use archipelago_core::token;
@@ -29,8 +30,10 @@ use read::Text;
 pub use read::{Source, read};
 pub use vocabulary::Vocabulary;
 
-/// With so many steps of one learner in a pass over the text learners rarely wait for text.
-const STEPS_FEW: u64 = 4;
+/// Steps of one learner in a pass over the text, below which learners wait for text for a good part of their time.
+const STEPS_FEW: u64 = 100;
+/// Memory for each byte of a text at most, in bytes, while it becomes documents, tokens of four bytes and shards.
+const MEMORY_BYTES: u64 = 10;
 /// Bytes of a shard, as long as these make few: at 1 Mbit/s a joiner has its first text after 2 seconds.
 const SHARD_BYTES: u32 = 256 << 10;
 /// How many shards are few. Each takes some 40 bytes of the greeting, which comes before any text.
@@ -54,6 +57,10 @@ pub struct Corpus {
     pub entropy_floor: Option<f64>,
     /// SHA-256 of the text and of how it becomes tokens, in hexadecimal.
     pub hash: String,
+    /// Tokens to train on that are learnt; the others are given.
+    pub learnt: u64,
+    /// Tokens of each document; empty for plain text.
+    lengths: Vec<u32>,
     /// Description of how the files were read, for people.
     pub read_as: String,
     /// Warnings for the owner about the files, one sentence each.
@@ -67,8 +74,10 @@ impl Corpus {
     /// - `DataLine`, `DataTooFew`: its records are not documents, or too few.
     /// - `Tokenizer`: the tokenizer cannot be read, trained or used.
     /// - `Config`: the held-out share is out of range.
+    /// - `Memory`: the text is too large for this machine.
     pub fn load(config: &ServeConfig, source: Source, habits: &Habits<'_>) -> Result<Self, ServerError> {
         check_share(config.held_out)?;
+        check_memory(source.bytes().saturating_mul(MEMORY_BYTES), available_bytes())?;
         match source {
             Source::Text(text) => Self::of_text(config, habits, text),
             Source::Lines(files) => Self::of_lines(config, habits, files),
@@ -80,7 +89,8 @@ impl Corpus {
         let (train, held_out) = split_text(&text.text, config.held_out);
         let (vocabulary, tokenizer) = Vocabulary::load(config, || train.into(), habits.given, habits.kept)?;
 
-        let (spec, shards) = cut(&vocabulary.encode(train)?, vocabulary.size())?;
+        let tokens = vocabulary.encode(train)?;
+        let (spec, shards) = cut(&tokens, vocabulary.size())?;
         let held_out_bytes = held_out.len() as f64;
         let held_out = vocabulary.encode(held_out)?;
         let bytes_per_token = held_out_bytes / (held_out.len() as f64).max(1.0);
@@ -94,6 +104,8 @@ impl Corpus {
             bytes_per_token,
             entropy_floor: text.entropy_floor,
             hash,
+            learnt: tokens.len() as u64,
+            lengths: Vec::new(),
             read_as,
             file_warnings: text.warnings,
         })
@@ -117,6 +129,7 @@ impl Corpus {
         let ends = Ends::new(&vocabulary, end)?;
         let documents = documents::cut(&documents, &vocabulary, &ends, config.held_out, config.seed)?;
         let (spec, shards) = cut(&documents.train, vocabulary.size())?;
+        let learnt = documents.train.iter().filter(|&&token| token::is_learnt(token)).count() as u64;
         let (held_out, bytes_per_token) = (documents.held_out, documents.bytes_per_token);
         Ok(Self {
             vocabulary,
@@ -127,6 +140,8 @@ impl Corpus {
             bytes_per_token,
             entropy_floor: None,
             hash,
+            learnt,
+            lengths: documents.lengths,
             read_as,
             file_warnings: file_warnings.into_iter().collect(),
         })
@@ -138,8 +153,27 @@ impl Corpus {
         self.spec.shards.iter().map(|shard| shard.tokens).sum()
     }
 
+    /// Number of documents; `None` for plain text.
+    #[must_use]
+    pub fn documents(&self) -> Option<u64> {
+        (!self.lengths.is_empty()).then_some(self.lengths.len() as u64)
+    }
+
+    /// Documents that are longer than a window of `context` tokens, and are learnt in pieces.
+    #[must_use]
+    pub fn documents_longer(&self, context: u32) -> u64 {
+        self.lengths.iter().filter(|&&length| length > context).count() as u64
+    }
+
+    /// Steps of one learner, with batches of `batch` windows of `context` tokens, in one pass.
+    #[must_use]
+    pub fn steps(&self, context: u32, batch: u32) -> u64 {
+        self.windows(context) / u64::from(batch).max(1)
+    }
+
     /// Windows of `context` tokens in one pass.
-    fn windows(&self, context: u32) -> u64 {
+    #[must_use]
+    pub fn windows(&self, context: u32) -> u64 {
         self.spec.shards.iter().map(|shard| u64::from(data::windows(shard.tokens, context))).sum()
     }
 
@@ -147,13 +181,14 @@ impl Corpus {
     /// windows, in a sentence each.
     #[must_use]
     pub fn warnings(&self, context: u32, batch: u32) -> Vec<String> {
-        let (windows, batch) = (self.windows(context), u64::from(batch).max(1));
-        let few = (windows < STEPS_FEW * batch).then(|| {
+        let steps = self.steps(context, batch);
+        let few = (steps < STEPS_FEW).then(|| {
             format!(
-                "{windows} windows are few for batches of {batch}: a pass over the text is {} of one learner, and \
-                 several learners wait for text most of the time; give a smaller --batch, a shorter --context, or more \
-                 text",
-                if windows / batch == 1 { "1 step".to_owned() } else { format!("{} steps", windows / batch) },
+                "{} windows are few for batches of {batch}: a pass over the text is {} of one learner, so that several \
+                 learners wait for each other's text at the end of each pass and see the same text often; give a \
+                 smaller --batch, a shorter --context, or more text",
+                self.windows(context),
+                if steps == 1 { "1 step".to_owned() } else { format!("{steps} steps") },
             )
         });
         self.file_warnings.iter().cloned().chain(few).collect()
@@ -250,6 +285,20 @@ fn check_share(held_out_ratio: f64) -> Result<(), ServerError> {
     Err(ServerError::Config { why })
 }
 
+/// Checks that `needed` bytes of memory are `available`, if that is known.
+///
+/// # Errors
+/// `Memory`: they are not.
+fn check_memory(needed: u64, available: Option<u64>) -> Result<(), ServerError> {
+    match available {
+        Some(available) if needed > available => Err(ServerError::Memory {
+            needed: archipelago_cli::Bytes(needed),
+            available: archipelago_cli::Bytes(available),
+        }),
+        _ => Ok(()),
+    }
+}
+
 /// The text to train on and, after it, the text to hold out.
 fn split_text(text: &str, held_out_ratio: f64) -> (&str, &str) {
     let at = text.len() - (text.len() as f64 * held_out_ratio) as usize;
@@ -283,6 +332,13 @@ mod tests {
             (1 << 17, 1 << 18, 1 << 19)
         );
         assert_eq!(shard(u64::MAX, 2), SHARD_TOKENS_MAX.get());
+    }
+
+    #[test]
+    fn a_text_beyond_the_memory_is_refused() {
+        assert!(check_memory(9, Some(9)).is_ok() && check_memory(9, None).is_ok());
+        let error = check_memory(10 << 30, Some(1 << 30)).unwrap_err();
+        assert!(error.exit_code() == 18 && error.to_string().contains("less data"), "{error}");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use archipelago_cli::available_bytes;
 use archipelago_core::data::{grammar, pictures};
 
 use super::documents::Lines;
@@ -118,6 +119,7 @@ fn explained(path: &Path, error: io::Error) -> io::Error {
 /// - `DataEmpty`: there is no text in it.
 /// - `DataBinary`, `DataForm`: a file is not UTF-8 text, or of a format that is not read.
 /// - `DataMixed`: some files have documents, and others do not.
+/// - `Memory`: it is larger than the memory of this machine.
 pub fn read(config: &ServeConfig) -> Result<Source, ServerError> {
     let corpus_bytes = usize::try_from(config.corpus_bytes.0).unwrap_or(usize::MAX);
     let (text, entropy_floor) = match config.data.as_ref().unwrap_or(&DataSource::BuiltIn(BuiltIn::Grammar)) {
@@ -134,8 +136,11 @@ pub fn read(config: &ServeConfig) -> Result<Source, ServerError> {
 }
 
 fn read_path(path: &Path) -> Result<Source, ServerError> {
-    let mut read = Vec::new();
-    for path in files(path)? {
+    let (mut read, files) = (Vec::new(), files(path)?);
+    // A file that is not there any more is told of when it is read.
+    let bytes = files.iter().filter_map(|file| fs::metadata(file).ok()).map(|file| file.len()).sum();
+    super::check_memory(bytes, available_bytes())?;
+    for path in files {
         let unpacked = read_file(&path)?;
         let look = look(&unpacked.text);
         read.push((path, unpacked, look));

@@ -7,7 +7,7 @@ use serde_json::{Deserializer, Value};
 const LOOKED_AT: usize = 4;
 
 /// Keys that some form of a document has.
-const KNOWN: [&str; 11] = [
+const KNOWN: [&str; 10] = [
     "text",
     "messages",
     "conversations",
@@ -18,7 +18,6 @@ const KNOWN: [&str; 11] = [
     "output",
     "chosen",
     "rejected",
-    "content",
 ];
 
 /// A JSON value of a text.
@@ -59,22 +58,30 @@ pub fn look(text: &str) -> Look {
 fn look_at_list(text: &str) -> Look {
     let inside = &text[text.find('[').map_or(0, |at| at + 1)..];
     let Some(Ok(first)) = values(inside).next() else { return Look::Text };
-    let is_whole = || serde_json::from_str::<IgnoredAny>(text).is_ok();
-    let is_cut = || serde_json::from_str::<IgnoredAny>(text).is_err_and(|error| error.is_eof());
-    match &first {
-        // What follows a list that is closed makes it prose with an example in it.
-        Value::Object(_) if has_known(&first) || is_whole() || is_cut() => {
-            Look::Records { is_known: has_known(&first) }
-        }
-        Value::String(_) | Value::Array(_) if is_whole() => {
-            // Numbers are no text.
-            let has_text = |value: &Value| value.is_string() || value.is_object();
-            let holds_text =
-                has_text(&first) || first.as_array().is_some_and(|list| list.iter().any(has_text));
-            if holds_text { Look::Records { is_known: false } } else { Look::Text }
-        }
-        _ => Look::Text,
+    // Numbers are no text.
+    let has_text = |value: &Value| value.is_string() || value.is_object();
+    let holds_text = has_text(&first) || first.as_array().is_some_and(|list| list.iter().any(has_text));
+    let is_list = match rest_after_list(text) {
+        Some(rest) => rest.is_empty() || is_lists(text),
+        // It is damaged, or was cut off.
+        None => first.is_object(),
+    };
+    match holds_text && is_list {
+        true => Look::Records { is_known: has_known(&first) },
+        false => Look::Text,
     }
+}
+
+/// What follows the list with which `text` begins, without blanks; `None` if the list does not end.
+fn rest_after_list(text: &str) -> Option<&str> {
+    let text = text.trim_start();
+    length(text).map(|length| text[length..].trim())
+}
+
+/// Whether `text` is several lists, one after the other.
+fn is_lists(text: &str) -> bool {
+    let mut found = values(text).take(LOOKED_AT).peekable();
+    found.peek().is_some() && found.all(|value| value.is_ok_and(|value| value.is_array()))
 }
 
 fn look_at_objects(text: &str) -> Look {
@@ -122,7 +129,8 @@ fn values(text: &str) -> impl Iterator<Item = Result<Value, serde_json::Error>> 
 /// The number of a line, what is wrong there and what to do; the iterator ends with it. A line that is no JSON by itself
 /// is returned as it is, so that whoever reads it can say what is wrong with it.
 pub fn records(text: &str) -> Records<'_> {
-    let is_list = text.trim_start().starts_with('[') && matches!(look(text), Look::Records { .. });
+    let is_one = || rest_after_list(text).is_none_or(|rest| !rest.starts_with('['));
+    let is_list = text.trim_start().starts_with('[') && look(text) != Look::Text && is_one();
     let at = if is_list { text.find('[').map_or(0, |at| at + 1) } else { 0 };
     Records { text, at, lines: Lines::default(), is_list, is_over: false }
 }
@@ -158,7 +166,7 @@ impl<'a> Records<'a> {
         self.skip_blanks();
         let rest = &self.text[self.at..];
         if rest.starts_with(']') {
-            return self.after_list();
+            return None;
         }
         let Some(length) = length(rest) else {
             let line = self.lines.number(self.text, self.at);
@@ -182,18 +190,6 @@ impl<'a> Records<'a> {
             }
         }
         Some(Ok(record))
-    }
-
-    /// The end of the list, after which nothing may come.
-    fn after_list(&mut self) -> Option<Result<Record<'a>, (u64, String)>> {
-        self.is_over = true;
-        self.at += 1;
-        self.skip_blanks();
-        if self.at == self.text.len() {
-            return None;
-        }
-        let line = self.lines.number(self.text, self.at);
-        Some(Err((line, "the list has ended before this line: make one list of all".to_owned())))
     }
 
     fn in_lines(&mut self) -> Option<Result<Record<'a>, (u64, String)>> {
@@ -252,6 +248,8 @@ mod tests {
         assert_eq!(found(r#"["one", "two"]"#), [(1, "\"one\""), (1, "\"two\"")]);
         // Whoever reads a damaged line says so.
         assert_eq!(found("{\"a\": 1}\n{\"a\n{}"), [(1, "{\"a\": 1}"), (2, "{\"a"), (3, "{}")]);
+        // Lists in lines are no documents, which is for whoever reads them to say.
+        assert_eq!(found("[{\"a\": 1}]\n[{}]\n"), [(1, "[{\"a\": 1}]"), (2, "[{}]")]);
         assert_eq!(found(""), []);
     }
 
@@ -262,8 +260,6 @@ mod tests {
         assert!(line == 3 && why.contains("no JSON from here on"), "{line} {why}");
         let (line, why) = error("[\n{\"text\": \"a\"}\n\n{\"text\": \"b\"}]");
         assert!(line == 4 && why.contains("has no \",\" or \"]\" here"), "{line} {why}");
-        let (line, why) = error("[{\"text\": \"a\"}]\n[{\"text\": \"b\"}]");
-        assert!(line == 2 && why.contains("has ended before"), "{line} {why}");
     }
 
     #[test]
@@ -277,6 +273,7 @@ mod tests {
         assert_eq!(look("[{\"q\": 1}]"), other);
         assert_eq!(look("[\"a\", \"b\"]"), other);
         assert_eq!(look("[[{\"role\": \"user\"}]]"), other);
+        assert_eq!(look("[{\"role\": \"user\"}]\n[{\"role\": \"user\"}]\n"), other);
         assert_eq!(look("{\"name\": \"lamp\", \"keywords\": [\"a\"]}"), Look::Object { holds: None });
         assert_eq!(look("{\"data\": [{\"q\": 1}]}"), Look::Object { holds: Some("['data']".into()) });
         let table = "{\"1\": {\"text\": \"a\"}, \"2\": {\"text\": \"b\"}}";
@@ -300,6 +297,7 @@ mod tests {
             "{\"a\": 1}\nsaid he\n",
             "{\"messages\": []}\n{\"messages\": []}\nsaid he\n",
             "[{\"q\": 1}] is a list\n",
+            "[{\"text\": 1}] is a list\n",
             "[\"a\" is a letter\n",
             "\"Hope\" is the thing with feathers\n",
             "the keeper",

@@ -5,30 +5,13 @@ use archipelago_core::diloco::syncer::Syncer;
 use archipelago_core::model::{FrozenWeights, ModelError, layout};
 use archipelago_core::wire::{FragmentId, Invite, RunId};
 
-use super::{Plan, Shared};
+use super::{Plan, PlanFacts, Shared};
 use crate::config::{self, ServeConfig};
 use crate::errors::ServerError;
 use crate::origin::Origin;
 use crate::progress::Cancellation;
 use crate::status::AdapterFacts;
 use crate::store::{Store, fit};
-
-/// What `validate` tells of a run.
-#[derive(Clone, Debug)]
-pub struct PlanFacts {
-    /// Parameters that are trained.
-    pub params: u64,
-    /// What they are adapters of, if all other weights stay as they are.
-    pub adapters: Option<AdapterFacts>,
-    /// Tokens to train on.
-    pub tokens: u64,
-    /// Tokens held out.
-    pub held_out: u64,
-    /// Whether the folder holds this run already.
-    pub resumes: bool,
-    /// What the owner had better know before it begins, in a sentence each.
-    pub warnings: Vec<String>,
-}
 
 /// Checks settings, data and the run's folder, and changes nothing.
 ///

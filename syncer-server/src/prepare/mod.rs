@@ -2,6 +2,7 @@
 
 mod ahead;
 mod checks;
+mod facts;
 mod folder;
 mod shared;
 
@@ -29,9 +30,10 @@ use crate::status::{AdapterFacts, Carried, Facts};
 use crate::store::{HeldOut, Snapshot, Store, decoder, random_u64, write_private};
 use crate::tape::{Writer, has_bodies, recover};
 
-pub use ahead::{PlanFacts, adapters, invite, owner_token, validate};
+pub use ahead::{adapters, invite, owner_token, validate};
 pub(crate) use ahead::{membership, to_lead};
 pub(crate) use checks::alert_terms;
+pub use facts::{PlanFacts, Room, TextFacts, room};
 use folder::{begin, find, manifest};
 pub(crate) use shared::Shared;
 
@@ -181,8 +183,8 @@ impl<'a> Plan<'a> {
                 .ok()
                 .flatten()
                 .and_then(|it| adapter_facts(&self.spec, Some(&it))),
-            tokens: self.corpus.tokens(),
-            held_out: self.corpus.held_out.len() as u64,
+            text: self.text(),
+            room: self.room(),
             resumes: self.found.is_some(),
             warnings: self.warnings(),
         }
@@ -190,7 +192,19 @@ impl<'a> Plan<'a> {
 
     /// What the owner had better know, in a sentence each.
     fn warnings(&self) -> Vec<String> {
-        self.corpus.warnings(self.spec.model.context, self.spec.inner.batch)
+        let of_text = self.corpus.warnings(self.spec.model.context, self.spec.inner.batch);
+        // What a run has in its folder is part of what it needs.
+        let of_room = self.found.is_none().then(|| self.room().warning()).flatten();
+        of_text.into_iter().chain(of_room).collect()
+    }
+
+    fn text(&self) -> TextFacts {
+        TextFacts::of(&self.corpus, &self.spec, self.config.stop_at_tokens)
+    }
+
+    fn room(&self) -> Room {
+        let frozen = self.spec.frozen.as_ref().map_or(0, |frozen| frozen.bytes);
+        Room::of(self.config, self.layout.len() as u64, frozen)
     }
 
     /// Begins the run in its folder, or goes on with it.
@@ -206,6 +220,8 @@ impl<'a> Plan<'a> {
         cancellation.check()?;
         let shared = Shared::of(&self);
         self.config.log_effective();
+        let [read, pass] = self.text().describe();
+        tracing::info!("{read}; {pass}; {}", self.room().describe());
         self.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
         let Self { config, origin, beginning, frozen, syncer_config, store, chat, .. } = self;
         let (corpus, spec, layout) = (self.corpus, self.spec, self.layout);

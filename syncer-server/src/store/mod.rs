@@ -22,6 +22,7 @@ mod held_out;
 mod initial;
 mod manifest;
 mod place;
+mod room;
 mod seal;
 mod snapshot;
 mod snapshots;
@@ -40,6 +41,7 @@ pub use architecture::{decoder, readable};
 pub use held_out::HeldOut;
 pub use manifest::{FORMAT, Initial, Manifest};
 pub use place::{fit, is_there, is_within, make_private, names, outside, write_private};
+pub use room::free_bytes;
 pub use snapshot::Snapshot;
 
 /// The file with the owner's token.

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::line::Form;
+use super::form::Form;
 
 /// Names of speakers in the form of ShareGPT, and their roles.
 const SPEAKERS: [(&str, &str); 11] = [
@@ -26,6 +26,8 @@ pub struct Conversation {
     pub messages: Vec<Value>,
     /// For each message, whether it is learnt if the assistant says it.
     pub is_learnt: Vec<bool>,
+    /// Whether the messages are the record's own `messages`, so that its JSON has them too, with keys in their order.
+    pub is_as_given: bool,
     /// Other keys of the record, which a chat template may ask for.
     pub others: Map<String, Value>,
 }
@@ -35,14 +37,14 @@ pub struct Conversation {
 /// # Errors
 /// A sentence: what is wrong with it.
 pub fn of(object: &Map<String, Value>) -> Result<Option<(Form, Conversation)>, String> {
-    let has_others = ["text", "prompt", "instruction"].iter().any(|key| object.contains_key(*key));
+    let mut empty = None;
     for key in ["messages", "conversations", "conversation"] {
         let messages = match object.get(key) {
             None => continue,
             // A column that other rows have something in.
-            Some(Value::Array(messages)) if messages.is_empty() && has_others => continue,
             Some(Value::Array(messages)) if messages.is_empty() => {
-                return Err(format!("\"{key}\" is empty: leave the line out"));
+                empty = Some(key);
+                continue;
             }
             Some(Value::Array(messages)) => messages,
             Some(_) if key == "conversation" => continue,
@@ -51,7 +53,8 @@ pub fn of(object: &Map<String, Value>) -> Result<Option<(Form, Conversation)>, S
         let form = if key == "messages" { Form::Messages } else { Form::ShareGpt };
         let system = object.get("system").filter(|_| form == Form::ShareGpt);
         let messages = with_system(system, as_messages(messages)?)?;
-        return conversation(messages, object, 0).map(|found| Some((form, found)));
+        let found = conversation(messages, object, 0)?;
+        return Ok(Some((form, Conversation { is_as_given: key == "messages", ..found })));
     }
     match (object.get("prompt"), object.get("completion")) {
         (Some(Value::Array(prompt)), Some(Value::Array(completion))) => {
@@ -67,7 +70,12 @@ pub fn of(object: &Map<String, Value>) -> Result<Option<(Form, Conversation)>, S
         (Some(Value::Array(_)), None) => {
             Err("it has a list of messages as \"prompt\", and no \"completion\"".into())
         }
-        _ => Ok(None),
+        _ => match empty {
+            Some(key) if !["text", "prompt", "instruction"].iter().any(|key| object.contains_key(*key)) => {
+                Err(format!("\"{key}\" is empty: leave the line out"))
+            }
+            _ => Ok(None),
+        },
     }
 }
 
@@ -94,6 +102,7 @@ fn conversation(
     Ok(Conversation {
         messages,
         is_learnt,
+        is_as_given: false,
         others: others.map(|(key, value)| (key.clone(), value.clone())).collect(),
     })
 }
@@ -229,7 +238,7 @@ pub fn alpaca(object: &Map<String, Value>) -> Result<Alpaca<'_>, String> {
     messages.push(json!({ "role": "assistant", "content": output }));
     let messages = with_system(object.get("system"), messages)?;
     let is_learnt = vec![true; messages.len()];
-    let conversation = Conversation { messages, is_learnt, others: Map::new() };
+    let conversation = Conversation { messages, is_learnt, ..Conversation::default() };
     Ok(Alpaca { conversation, instruction, input, output })
 }
 

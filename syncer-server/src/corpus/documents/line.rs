@@ -1,55 +1,24 @@
 //! One JSON value as a document.
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value};
 
 use super::conversation::{self, Conversation, text};
+use super::form::Form;
 use super::{Document, End};
 
-/// Forms of a document, as people are told of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Form {
-    /// `messages`.
-    Messages,
-    /// `conversations`.
-    ShareGpt,
-    /// Lists of messages as `prompt` and `completion`.
-    Trl,
-    /// Strings as `prompt` and `completion`.
-    Completion,
-    /// `instruction`, `input` and `output`, as a conversation.
-    AlpacaConversation,
-    /// The same, as a prompt and a completion.
-    AlpacaCompletion,
-    /// `text`.
-    Text,
-}
-
-impl Form {
-    /// Description of documents of this form.
-    pub fn title(self) -> &'static str {
-        match self {
-            Self::Messages => "\"messages\"",
-            Self::ShareGpt => "\"conversations\"",
-            Self::Trl => "lists of messages as \"prompt\" and \"completion\"",
-            Self::Completion => "\"prompt\" and \"completion\"",
-            Self::AlpacaConversation => "\"instruction\" and \"output\" as conversations",
-            Self::AlpacaCompletion => {
-                "\"instruction\" and \"output\" with Alpaca's prompt, since the model has no chat template"
-            }
-            Self::Text => "\"text\"",
-        }
-    }
-}
-
-/// Writes a conversation as a document, as the chat template of a model does.
-pub type Writer<'a> = dyn FnMut(&Conversation) -> Result<Document, String> + 'a;
+/// Writes a conversation as a document, as the chat template of a model does. It gets the JSON of the record as well,
+/// whose keys have an order.
+pub type Writer<'a> = dyn FnMut(&Conversation, &str) -> Result<Document, String> + 'a;
 
 /// Returns the document of a record. `write` writes conversations, if the model has a chat template.
 ///
 /// # Errors
 /// A sentence: what is wrong with the record, and what to do.
 pub fn document(json: &str, write: Option<&mut Writer<'_>>) -> Result<(Form, Document), String> {
-    let mut object = match value(json)? {
+    let json = mended(json);
+    let mut object = match value(&json)? {
         Value::Object(object) => object,
         Value::String(text) if !text.is_empty() => return Ok((Form::Text, learnt("", &text))),
         Value::Array(list) if list.first().is_some_and(|message| message.get("role").is_some()) => {
@@ -62,7 +31,7 @@ pub fn document(json: &str, write: Option<&mut Writer<'_>>) -> Result<(Form, Doc
     refuse_preferences(&object)?;
     if let Some((form, conversation)) = conversation::of(&object)? {
         return match write {
-            Some(write) => write(&conversation).map(|document| (form, document)),
+            Some(write) => write(&conversation, &json).map(|document| (form, document)),
             None => Err(format!(
                 "it is a conversation, with {}, and the model has no chat template: give --chat-template a file with one, or lines with \
                  \"prompt\" and \"completion\"",
@@ -78,7 +47,9 @@ pub fn document(json: &str, write: Option<&mut Writer<'_>>) -> Result<(Form, Doc
     if has("instruction") && has("output") {
         let alpaca = conversation::alpaca(&object)?;
         return match write {
-            Some(write) => write(&alpaca.conversation).map(|document| (Form::AlpacaConversation, document)),
+            Some(write) => {
+                write(&alpaca.conversation, &json).map(|document| (Form::AlpacaConversation, document))
+            }
             None => alpaca.plain().map(|(prompt, output)| (Form::AlpacaCompletion, learnt(&prompt, output))),
         };
     }
@@ -138,14 +109,14 @@ fn keys(object: &Map<String, Value>) -> String {
     format!("; it has {}: rename the one that is learnt", keys.join(", "))
 }
 
-/// Parses `json` as Python does: half of a surrogate pair is no error.
+/// `json` as it can be parsed: Python takes half of a surrogate pair, which no text can have.
+fn mended(json: &str) -> Cow<'_, str> {
+    let halves = json.contains("\\u").then(|| paired(json)).flatten();
+    halves.map_or(Cow::Borrowed(json), Cow::Owned)
+}
+
 fn value(json: &str) -> Result<Value, String> {
-    let parsed = serde_json::from_str(json);
-    let parsed = parsed.or_else(|error| match paired(json) {
-        Some(paired) => serde_json::from_str(&paired),
-        None => Err(error),
-    });
-    parsed.map_err(|error| {
+    serde_json::from_str(json).map_err(|error| {
         // Its line is always the first, and what is told names the file's.
         let error = error.to_string();
         let why = error.split(" at line").next().unwrap_or_default();

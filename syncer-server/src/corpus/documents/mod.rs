@@ -13,6 +13,7 @@
 //! Other keys are ignored, and null is the same as no key. If a record has several forms, the first of this list counts.
 
 mod conversation;
+mod form;
 mod line;
 mod template;
 mod tokens;
@@ -28,7 +29,7 @@ use super::vocabulary::Vocabulary;
 use crate::errors::ServerError;
 use crate::llama::Chat;
 
-pub use line::Form;
+pub use form::Form;
 pub use template::Template;
 pub use tokens::Ends;
 
@@ -50,6 +51,8 @@ pub struct Documents {
     pub held_out: Vec<u32>,
     /// Bytes of text behind one learnt token that is held out, on average.
     pub bytes_per_token: f64,
+    /// Tokens of each document, in order.
+    pub lengths: Vec<u32>,
 }
 
 /// A document before it is cut into tokens.
@@ -90,7 +93,7 @@ pub fn read(files: Vec<Lines>, chat: &Chat) -> Result<Read, ServerError> {
     let (mut documents, mut forms) = (Vec::new(), BTreeMap::new());
     // Made when the first conversation comes: other lines need none.
     let mut template = None;
-    let mut write = |conversation: &conversation::Conversation| {
+    let mut write = |conversation: &conversation::Conversation, _: &str| {
         if template.is_none() {
             template = Some(Template::new(chat)?);
         }
@@ -141,9 +144,11 @@ pub fn cut(
     seed: u64,
 ) -> Result<Documents, ServerError> {
     let is_held_out = drawn(documents.len(), held_out_ratio, seed);
-    let (mut train, mut held_out) = (Vec::new(), Vec::new());
+    let (mut train, mut held_out, mut lengths) =
+        (Vec::new(), Vec::new(), Vec::with_capacity(documents.len()));
     let (mut learnt, mut learnt_bytes) = (0, 0);
     tokens::each(documents, vocabulary, ends, &mut |index, tokens| {
+        lengths.push(u32::try_from(tokens.len()).unwrap_or(u32::MAX));
         if is_held_out[index] {
             learnt += tokens.iter().filter(|&&token| archipelago_core::token::is_learnt(token)).count();
             learnt_bytes += documents[index].learnt.iter().map(std::ops::Range::len).sum::<usize>();
@@ -153,7 +158,7 @@ pub fn cut(
         }
     })?;
     let bytes_per_token = learnt_bytes as f64 / (learnt as f64).max(1.0);
-    Ok(Documents { train, held_out, bytes_per_token })
+    Ok(Documents { train, held_out, bytes_per_token, lengths })
 }
 
 /// Which of `count` documents, two or more, are held out.

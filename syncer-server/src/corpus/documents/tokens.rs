@@ -5,7 +5,8 @@ use std::ops::Range;
 use archipelago_core::token::{self, GIVEN};
 
 use super::{Document, End};
-use crate::corpus::vocabulary::{Piece, Vocabulary};
+use crate::corpus::cutting::Piece;
+use crate::corpus::vocabulary::Vocabulary;
 use crate::errors::ServerError;
 
 /// The tokens that documents begin and end with.

@@ -1,0 +1,230 @@
+//! Facts about a run before it begins, as `validate` and the start of `serve` tell them.
+
+use std::path::{Path, PathBuf};
+
+use archipelago_cli::Bytes;
+use archipelago_core::data::BYTE_VOCAB;
+use archipelago_core::diloco::Layout;
+use archipelago_core::model::FrozenWeights;
+use archipelago_core::wire::RunSpec;
+
+use super::internal;
+use crate::config::ServeConfig;
+use crate::corpus::{Corpus, Vocabulary};
+use crate::errors::ServerError;
+use crate::origin::Origin;
+use crate::status::AdapterFacts;
+use crate::store::{Store, free_bytes};
+
+/// Bytes of a snapshot for each parameter.
+const SNAPSHOT_BYTES: u64 = 12;
+/// Snapshots in the folder at most: two that are kept, and one that is being written.
+const SNAPSHOTS: u64 = 3;
+/// Bytes for each of the first parameters of a run that begins with a model.
+const INITIAL_BYTES: u64 = 4;
+/// Bytes of the tape beside what `--keep` says: its segments and its log.
+const TAPE_BYTES: u64 = 68 << 20;
+/// Bytes of decisions that are kept in any case.
+const ROWS_BYTES_MIN: u64 = 64 << 20;
+
+/// What `validate` tells of a run.
+#[derive(Clone, Debug)]
+pub struct PlanFacts {
+    /// Parameters that are trained.
+    pub params: u64,
+    /// What they are adapters of, if all other weights stay as they are.
+    pub adapters: Option<AdapterFacts>,
+    /// The text.
+    pub text: TextFacts,
+    /// The disk.
+    pub room: Room,
+    /// Whether the folder holds this run already.
+    pub resumes: bool,
+    /// Warnings for the owner, a sentence each.
+    pub warnings: Vec<String>,
+}
+
+/// Facts about the text of a run.
+#[derive(Clone, Debug)]
+pub struct TextFacts {
+    /// Description of how the files were read.
+    pub read_as: String,
+    /// Number of documents; `None` for plain text.
+    pub documents: Option<u64>,
+    /// Documents that are longer than a window.
+    pub longer: u64,
+    /// Tokens to train on.
+    pub tokens: u64,
+    /// Those that are learnt; the model is given the others.
+    pub learnt: u64,
+    /// Tokens held out.
+    pub held_out: u64,
+    /// Tokens of a window.
+    pub context: u32,
+    /// Steps of one learner in a pass over the text.
+    pub steps: u64,
+    /// Passes over the text until the run stops, if it does.
+    pub passes: Option<f64>,
+}
+
+impl TextFacts {
+    pub(super) fn of(corpus: &Corpus, spec: &RunSpec, stop_tokens: u64) -> Self {
+        let (context, batch) = (spec.model.context, spec.inner.batch);
+        let pass = corpus.windows(context) * u64::from(context);
+        Self {
+            read_as: corpus.read_as.clone(),
+            documents: corpus.documents(),
+            longer: corpus.documents_longer(context),
+            tokens: corpus.tokens(),
+            learnt: corpus.learnt,
+            held_out: corpus.held_out.len() as u64,
+            context,
+            steps: corpus.steps(context, batch),
+            passes: (stop_tokens > 0 && pass > 0).then(|| stop_tokens as f64 / pass as f64),
+        }
+    }
+
+    /// The facts in two sentences.
+    #[must_use]
+    pub fn describe(&self) -> [String; 2] {
+        let Self { read_as, tokens, learnt, longer, context, steps, .. } = self;
+        let read = match self.documents {
+            Some(_) => format!(
+                "{read_as}, {learnt} of {tokens} tokens learnt, {longer} of the documents longer than a window of \
+                 {context} tokens"
+            ),
+            None => format!("{read_as}, windows of {context} tokens"),
+        };
+        let steps = if *steps == 1 { "1 step".to_owned() } else { format!("{steps} steps") };
+        let pass = match self.passes {
+            Some(passes) => format!(
+                "a pass over the text is {steps} of one learner; the run stops after {passes:.1} passes"
+            ),
+            None => format!("a pass over the text is {steps} of one learner; no stop is set"),
+        };
+        [read, pass]
+    }
+}
+
+/// Room for a run on its disk, in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Room {
+    dir: PathBuf,
+    /// What the run may come to take, beside what is merged between two snapshots.
+    pub needed: u64,
+    /// What it takes in any case: its snapshots and first parameters.
+    pub least: u64,
+    /// What is free on the disk; `None` if the system does not tell.
+    pub free: Option<u64>,
+}
+
+impl Room {
+    pub(super) fn of(config: &ServeConfig, params: u64, frozen: u64) -> Self {
+        let initial = if config.init.is_some() { INITIAL_BYTES * params } else { 0 };
+        let least = SNAPSHOTS * SNAPSHOT_BYTES * params + initial + frozen;
+        let keep = config.keep.0;
+        let tape = keep.saturating_add(keep.max(ROWS_BYTES_MIN)).saturating_add(TAPE_BYTES);
+        Self {
+            dir: config.dir.clone(),
+            needed: least.saturating_add(tape),
+            least,
+            free: free_near(&config.dir),
+        }
+    }
+
+    /// The room in a sentence.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let free = self.free.map_or_else(|| "unknown".to_owned(), |free| Bytes(free).to_string());
+        let (least, needed) = (Bytes(self.least), Bytes(self.needed));
+        format!(
+            "{} takes {least} for snapshots and up to {needed} with its tape; {free} free",
+            self.dir.display()
+        )
+    }
+
+    /// Whether the disk takes the run's snapshots.
+    #[must_use]
+    pub fn is_enough(&self) -> bool {
+        self.free.is_none_or(|free| free >= self.least)
+    }
+
+    /// A warning, if the disk may become full.
+    pub(super) fn warning(&self) -> Option<String> {
+        let free = self.free.filter(|free| *free < self.needed)?;
+        Some(format!(
+            "{} may come to take {}, and {} is free on its disk: lower --keep, free some, or give --dir a folder on \
+             another disk",
+            self.dir.display(),
+            Bytes(self.needed),
+            Bytes(free)
+        ))
+    }
+}
+
+/// Returns the room for the run of `config`, as far as its settings and its folder tell.
+///
+/// # Errors
+/// - `Preset`, `Setting`, `Config`, `Init`, `Tokenizer`: there is no such run.
+/// - `DirCorrupt`, `Disk`: the run's folder cannot be read.
+pub fn room(config: &ServeConfig) -> Result<Room, ServerError> {
+    let there = Store::look(&config.dir).manifest()?;
+    let origin = Origin::of(config, there.as_ref())?;
+    let tokens = match &config.tokenizer {
+        Some(path) => Vocabulary::read(path)?.size(),
+        None => config.vocab.unwrap_or(0).max(BYTE_VOCAB),
+    };
+    let layout = Layout::of(&origin.model(config, tokens)?).map_err(internal)?;
+    let frozen = match origin.adapters(config)? {
+        Some(decoder) => FrozenWeights::bytes_len(&decoder, config.lora.frozen).map_err(internal)?,
+        None => 0,
+    };
+    Ok(Room::of(config, layout.len() as u64, frozen))
+}
+
+/// What is free on the disk of `dir`, or of the nearest folder above it that is there.
+fn free_near(dir: &Path) -> Option<u64> {
+    let is_there = |dir: &&Path| dir.is_dir();
+    let there = dir.ancestors().filter(|dir| !dir.as_os_str().is_empty()).find(is_there);
+    free_bytes(there.unwrap_or(Path::new(".")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_is_too_small_for_snapshots_or_for_the_tape() {
+        let room = |free| Room { dir: "runs/a".into(), needed: 3 << 30, least: 1 << 30, free };
+        assert!(
+            !room(Some(1 << 29)).is_enough() && room(Some(1 << 30)).is_enough() && room(None).is_enough()
+        );
+        assert_eq!(room(Some(3 << 30)).warning(), None);
+        let warning = room(Some(1 << 31)).warning().unwrap();
+        assert!(
+            warning.contains("runs/a may come to take 3") && warning.contains("lower --keep"),
+            "{warning}"
+        );
+    }
+
+    #[test]
+    fn a_text_is_described_by_documents_and_passes() {
+        let facts = TextFacts {
+            read_as: "9 documents (\"text\")".into(),
+            documents: Some(9),
+            longer: 2,
+            tokens: 1_000,
+            learnt: 600,
+            held_out: 50,
+            context: 64,
+            steps: 1,
+            passes: Some(12.34),
+        };
+        let [read, pass] = facts.describe();
+        assert_eq!(
+            read,
+            "9 documents (\"text\"), 600 of 1000 tokens learnt, 2 of the documents longer than a window of 64 tokens"
+        );
+        assert_eq!(pass, "a pass over the text is 1 step of one learner; the run stops after 12.3 passes");
+    }
+}
