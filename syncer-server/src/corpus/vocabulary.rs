@@ -601,8 +601,7 @@ mod tests {
         let refused = damaged.filter_map(|json| Vocabulary::from_json(&json).err());
         let whys: Vec<String> = refused.map(|error| error.to_string()).collect();
         assert!(whys.len() > 100, "{}", whys.len());
-        let panics =
-            contained(SHORT_WITHIN, || panic!("as the library does")).map(|()| ()).unwrap_err().to_string();
+        let panics = contained::<()>(SHORT_WITHIN, || panic!("as the library does")).unwrap_err().to_string();
         assert!(panics.contains("is damaged, or of a kind"), "{panics}");
     }
 
