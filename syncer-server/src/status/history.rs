@@ -1,7 +1,7 @@
 //! Measurements of the held-out loss and texts of the model, over the whole run.
 
 use archipelago_core::wire::LearnerId;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::samples::{Samples, TextSample};
 
@@ -13,7 +13,8 @@ pub struct Evaluation {
     pub tokens_merged: u64,
     /// Rounds merged into them.
     pub rounds: u64,
-    /// Mean loss in nats per token.
+    /// Mean loss in nats per token; not finite where the model diverged.
+    #[serde(deserialize_with = "loss")]
     pub loss: f32,
     /// Time that the run's syncers had been up, in seconds.
     #[serde(default)]
@@ -37,6 +38,11 @@ pub struct History {
     /// Texts written on the way.
     #[serde(default)]
     pub samples: Samples,
+}
+
+/// Reads a loss. JSON has no number that is not finite, and has null for it: a run that diverged goes on all the same.
+pub(super) fn loss<'de, D: Deserializer<'de>>(from: D) -> Result<f32, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or(f32::NAN))
 }
 
 /// Measurements kept.

@@ -152,6 +152,19 @@ pub struct ServerStatus {
 mod tests {
     use super::*;
 
+    /// Goal: a run whose held-out loss is no number any more can be gone on with.
+    #[test]
+    fn snapshots_of_a_run_that_diverged_load() {
+        let mut carried = Carried::default();
+        for loss in [3.5, f32::NAN] {
+            carried.history.push(Evaluation { loss, ..Evaluation::default() }, Some("text".into()));
+        }
+        let json = serde_json::to_string(&carried).unwrap();
+        let history = serde_json::from_str::<Carried>(&json).unwrap().history;
+        assert_eq!((history.first(), history.best()), (Some(3.5), Some(3.5)));
+        assert!(history.last().unwrap().is_nan());
+    }
+
     /// What servers wrote before there were series.
     #[test]
     fn old_snapshots_load() {

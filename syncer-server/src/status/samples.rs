@@ -14,6 +14,7 @@ pub struct TextSample {
     /// Tokens merged into the parameters that wrote it.
     pub tokens_merged: u64,
     /// Their held-out loss, in nats per token.
+    #[serde(deserialize_with = "super::history::loss")]
     pub loss: f32,
     /// The text, prompt included.
     pub text: String,
