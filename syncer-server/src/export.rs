@@ -14,10 +14,11 @@ use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
 use crate::config;
+use crate::corpus::{Stops, Vocabulary};
 use crate::errors::ServerError;
 use crate::llama::{
-    Card, Course, Precision, SpecialTokens, adapter_config, generation_config, model_config, peft_layout,
-    tokenizer_config, write_tensors,
+    Card, Course, Precision, SourceSettings, SpecialTokens, adapter_config, generation_config, model_config,
+    peft_layout, tokenizer_config, write_tensors,
 };
 use crate::store::{Manifest, Snapshot, Store, disk, names, write_file};
 
@@ -47,6 +48,7 @@ pub struct Exported {
 /// - `Config`: the licence is no name of one, or adapters are to be merged and the run trains all weights.
 /// - `NoRun`, `NoSnapshot`: there is no run, or no snapshot of it.
 /// - `DirCorrupt`: there is no whole one.
+/// - `Tokenizer`: the tokenizer that the run keeps cannot be read.
 /// - `Disk`: something cannot be read or written.
 pub fn export(dir: &Path, out: &Path, form: Form<'_>, overwrite: bool) -> Result<Exported, ServerError> {
     config::licence(form.licence)?;
@@ -192,15 +194,17 @@ impl Model<'_> {
         let json = |name: &str, value: serde_json::Value| {
             write_file(&out.join(name), format!("{value:#}\n").as_bytes())
         };
-        let special = self.special();
+        let (special, source) = (self.special(), self.source());
         match lora {
             Some(lora) => json("adapter_config.json", adapter_config(&lora, self.base()))?,
             None => {
-                json("config.json", model_config(spec, &special, self.form.precision))?;
-                json("generation_config.json", generation_config(spec, &special))?;
+                json("config.json", model_config(spec, &special, self.form.precision, source))?;
+                let stops = self.stops(&special)?;
+                json("generation_config.json", generation_config(spec, &special, &stops, source))?;
             }
         }
-        json("tokenizer_config.json", tokenizer_config(spec, &special, &self.manifest.chat, self.tokenizer))
+        let chat = &self.manifest.chat;
+        json("tokenizer_config.json", tokenizer_config(spec, &special, chat, self.tokenizer, source))
     }
 
     /// The adapters that are written, if they are not merged.
@@ -236,6 +240,27 @@ impl Model<'_> {
 
     fn special(&self) -> SpecialTokens {
         self.manifest.init.as_ref().map(|initial| initial.special.clone()).unwrap_or_default()
+    }
+
+    /// The settings of the folder that the run began with.
+    fn source(&self) -> Option<&SourceSettings> {
+        self.manifest.init.as_ref().and_then(|initial| initial.source.as_deref())
+    }
+
+    /// All tokens at which the model stops writing.
+    ///
+    /// # Errors
+    /// `Tokenizer`: the tokenizer that the run keeps cannot be read.
+    fn stops(&self, special: &SpecialTokens) -> Result<Vec<u32>, ServerError> {
+        let chat = &self.manifest.chat;
+        match &chat.template {
+            None => Ok(special.stops()),
+            // The tokenizer is needed for the template alone.
+            Some(_) => {
+                let vocabulary = Vocabulary::from_json(self.tokenizer.as_bytes())?;
+                Ok(Stops::new(special.stops(), chat, &vocabulary).tokens)
+            }
+        }
     }
 
     fn card(&self) -> Result<String, ServerError> {

@@ -187,8 +187,8 @@ fn write(args: &SampleArgs) -> Result<(), ServerError> {
         say(&serde_json::to_string(&written).expect("plain data"));
         return Ok(());
     }
-    // Whoever closes the pipe has read enough: no error, and nothing more is written.
-    if show(&args.prompt).is_ok() {
+    // Whoever closes the pipe has read enough: no error, and nothing more is written. An answer stands alone.
+    if args.chat.is_some() || show(&args.prompt).is_ok() {
         sample(args, show)?;
         show("\n").ok();
     }

@@ -114,15 +114,23 @@ impl Origin {
         Ok(chat)
     }
 
-    /// The token that ends texts, if the model has one.
-    pub(crate) fn end(&self) -> Option<u32> {
+    /// The model's tokens with a meaning of their own, if it is from a folder.
+    fn special(&self) -> Option<&SpecialTokens> {
         match self {
             Self::Seed | Self::Own(_) => None,
-            Self::Folder(folder) => folder.special().eos.first().copied(),
-            Self::Kept(manifest) => {
-                manifest.init.as_ref().and_then(|initial| initial.special.eos.first().copied())
-            }
+            Self::Folder(folder) => Some(folder.special()),
+            Self::Kept(manifest) => manifest.init.as_ref().map(|initial| &initial.special),
         }
+    }
+
+    /// The token that ends texts, if the model has one.
+    pub(crate) fn end(&self) -> Option<u32> {
+        self.special().and_then(|special| special.eos.first().copied())
+    }
+
+    /// The tokens at which the model's folder says that it stops.
+    pub(crate) fn stops(&self) -> Vec<u32> {
+        self.special().map(SpecialTokens::stops).unwrap_or_default()
     }
 
     /// The model, for a tokenizer with `tokens` tokens.
@@ -333,12 +341,13 @@ impl Origin {
         match self {
             Self::Seed => None,
             Self::Folder(folder) => {
+                let source = Some(Box::new(folder.settings().clone()));
                 let (folder, special) = (folder.name(), folder.special().clone());
-                Some(Initial { folder, sha256: sha256(), special })
+                Some(Initial { folder, sha256: sha256(), special, source })
             }
             Self::Own(own) => {
                 let (folder, special) = (own.name.clone(), SpecialTokens::default());
-                Some(Initial { folder, sha256: sha256(), special })
+                Some(Initial { folder, sha256: sha256(), special, source: None })
             }
             Self::Kept(manifest) => manifest.init.clone(),
         }

@@ -1,4 +1,4 @@
-//! A text that the newest snapshot of a run goes on with.
+//! A text that the newest snapshot of a run goes on with, or its answer to a question.
 
 use std::fs::File;
 use std::io::Write;
@@ -8,24 +8,28 @@ use std::time::Duration;
 use archipelago_core::data::pictures::{Picture, SIDE};
 use archipelago_runtime::engine::cpu::Writer;
 use serde::Serialize;
+use serde_json::json;
 
 use crate::clock::Clock;
 use crate::config::SampleArgs;
-use crate::corpus::Vocabulary;
+use crate::corpus::{Stops, Template, Vocabulary};
 use crate::errors::ServerError;
 use crate::export::flat;
+use crate::llama::Chat;
 use crate::store::{Store, disk};
 
 /// What was written, and how fast.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Written {
-    /// The prompt.
+    /// The prompt, or the conversation as the chat template writes it.
     pub prompt: String,
     /// What follows it.
     pub text: String,
     /// Tokens of the text.
     pub tokens: u32,
+    /// Whether the model ended the text itself.
+    pub stopped: bool,
     /// Tokens written in a second, the reading of the prompt included.
     pub tokens_per_s: f64,
     /// Tokens merged into the model.
@@ -35,15 +39,16 @@ pub struct Written {
 /// Tokens after which those before them are not made text once more.
 const SPELT_MAX: usize = 256;
 
-/// Lets the model of the newest snapshot in `args.folder` go on with `args.prompt`. `show` gets the text piece by
-/// piece, as soon as it is whole letters, and ends it with an error.
+/// Lets the model of the newest snapshot in `args.folder` go on with `args.prompt`, or answer `args.chat`. It stops at
+/// the tokens of [`Stops`], which are no part of the text. `show` gets the text piece by piece, as soon as it is whole
+/// letters, and ends it with an error.
 ///
 /// # Errors
 /// - `NoRun`, `NoSnapshot`: there is no run, or no snapshot of it.
 /// - `DirCorrupt`: there is no whole one.
 /// - `Disk`, `Tokenizer`: something of it cannot be read, or the picture cannot be written.
-/// - `Config`: the prompt is empty, or holds what the model's vocabulary does not, or the model is no decoder; or there
-///   is no picture, or a file in its place.
+/// - `Config`: the prompt is empty, or holds what the model's vocabulary does not, or the model is no decoder; the run
+///   has no chat template for a question, or one that does not take it; there is no picture, or a file in its place.
 /// - `Internal`: what was read is no model.
 pub fn sample(
     args: &SampleArgs,
@@ -66,35 +71,35 @@ pub fn sample(
     let no_model = |error| ServerError::Internal { what: format!("the snapshot holds no model: {error}") };
     let mut writer = Writer::new(&spec.base(), theta).map_err(no_model)?;
     let clock = Clock::start();
-    let prompt = vocabulary.encode(&args.prompt)?;
-    let unread = |error| ServerError::Config { why: format!("--prompt: {error}") };
-    writer.begin(&prompt, args.temperature, args.seed).map_err(unread)?;
+    let prompt = prompt(args, &manifest.chat)?;
+    let special = manifest.init.as_ref().map(|initial| initial.special.stops());
+    let stops = Stops::new(special.unwrap_or_default(), &manifest.chat, &vocabulary).tokens;
+    let unread = |error| ServerError::Config { why: format!("the prompt cannot be used: {error}") };
+    writer.begin(&vocabulary.encode(&prompt)?, args.temperature, args.seed).map_err(unread)?;
     if let Some(path) = &args.picture
         && path.exists()
     {
         let why = format!("--picture: {} is there already; name a file that is not", path.display());
         return Err(ServerError::Config { why });
     }
-    let (mut text, mut tokens, mut pending, mut told) = (String::new(), 0, Vec::new(), 0);
+    let mut speller = Speller::new(&vocabulary, args.chat.is_some());
+    let (mut text, mut tokens, mut stopped) = (String::new(), 0, false);
     for token in writer.take(args.tokens as usize) {
-        tokens += 1;
-        pending.push(token);
-        let spelt = vocabulary.decode(&pending);
-        // A letter of several bytes may not be whole yet.
-        let last = tokens == args.tokens;
-        if spelt.ends_with(char::REPLACEMENT_CHARACTER) && pending.len() < SPELT_MAX && !last {
-            continue;
-        }
-        let more = spelt.get(told..).unwrap_or_default();
-        text.push_str(more);
-        if show(more).is_err() {
+        stopped = stops.contains(&token);
+        if stopped {
             break;
         }
-        told = spelt.len();
-        if pending.len() >= SPELT_MAX {
-            (pending, told) = (Vec::new(), 0);
+        tokens += 1;
+        let more = speller.add(token);
+        text.push_str(&more);
+        if show(&more).is_err() {
+            break;
         }
     }
+    let rest = speller.rest();
+    text.push_str(&rest);
+    // Whoever closed the pipe has read enough.
+    show(&rest).ok();
     if let Some(path) = &args.picture {
         let why = "--picture: what was written holds no picture of eight lines of eight pixels";
         let picture = Picture::find(&text).ok_or_else(|| ServerError::Config { why: why.to_owned() })?;
@@ -102,12 +107,79 @@ pub fn sample(
         file.write_all(svg(&picture).as_bytes()).map_err(disk("write", path))?;
     }
     Ok(Written {
-        prompt: args.prompt.clone(),
+        prompt,
         text,
         tokens,
+        stopped,
         tokens_per_s: f64::from(tokens) / clock.elapsed().max(Duration::from_micros(1)).as_secs_f64(),
         tokens_merged: snapshot.record.ledger.clock_tokens(),
     })
+}
+
+/// The text to go on with: `--prompt` as it is, or the conversation of `--chat` and `--system` by the template of
+/// `chat`, up to the moment in which the assistant is to speak.
+///
+/// # Errors
+/// `Config`: there is no template, or it does not take the conversation.
+fn prompt(args: &SampleArgs, chat: &Chat) -> Result<String, ServerError> {
+    let Some(question) = &args.chat else { return Ok(args.prompt.clone()) };
+    if chat.template.is_none() {
+        let why =
+            "--chat: the run has no chat template; give --prompt the text as the model was trained on it";
+        return Err(ServerError::Config { why: why.to_owned() });
+    }
+    let turn = |role: &str, content: &String| json!({ "role": role, "content": content });
+    let system = args.system.as_ref().map(|system| turn("system", system));
+    let messages: Vec<_> = system.into_iter().chain([turn("user", question)]).collect();
+    let text = Template::new(chat).and_then(|template| template.text(&messages, true));
+    text.map_err(|why| ServerError::Config { why: format!("--chat: {why}") })
+}
+
+/// Text of tokens that come one after another.
+struct Speller<'a> {
+    vocabulary: &'a Vocabulary,
+    /// Whether special tokens are left out.
+    is_plain: bool,
+    /// The newest tokens, since text was last settled.
+    pending: Vec<u32>,
+    /// Bytes of their text that were handed out.
+    told: usize,
+}
+
+impl<'a> Speller<'a> {
+    fn new(vocabulary: &'a Vocabulary, is_plain: bool) -> Self {
+        Self { vocabulary, is_plain, pending: Vec::new(), told: 0 }
+    }
+
+    fn spelt(&self) -> String {
+        match self.is_plain {
+            true => self.vocabulary.decode_plain(&self.pending),
+            false => self.vocabulary.decode(&self.pending),
+        }
+    }
+
+    /// The text that is whole with `token`; empty as long as a letter of several bytes is not.
+    fn add(&mut self, token: u32) -> String {
+        self.pending.push(token);
+        let is_full = self.pending.len() >= SPELT_MAX;
+        let spelt = self.spelt();
+        if spelt.ends_with(char::REPLACEMENT_CHARACTER) && !is_full {
+            return String::new();
+        }
+        let more = spelt.get(self.told..).unwrap_or_default().to_owned();
+        self.told = spelt.len();
+        if is_full {
+            (self.pending, self.told) = (Vec::new(), 0);
+        }
+        more
+    }
+
+    /// The text that was held back.
+    fn rest(&mut self) -> String {
+        let more = self.spelt().get(self.told..).unwrap_or_default().to_owned();
+        (self.pending, self.told) = (Vec::new(), 0);
+        more
+    }
 }
 
 /// A picture as an SVG, a square for each pixel.

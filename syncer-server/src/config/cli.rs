@@ -213,10 +213,16 @@ pub struct SampleArgs {
     /// Which run.
     #[command(flatten)]
     pub folder: FolderArgs,
-    /// Text to go on with
+    /// Text to go on with, as it is
     #[arg(long, value_name = "TEXT", default_value = "The ")]
     pub prompt: String,
-    /// Tokens to write
+    /// Ask this by the chat template of the run, and print the answer alone
+    #[arg(long, value_name = "TEXT", conflicts_with = "prompt")]
+    pub chat: Option<String>,
+    /// System message before --chat
+    #[arg(long, value_name = "TEXT", requires = "chat")]
+    pub system: Option<String>,
+    /// Tokens to write at most: a token that ends a text or a turn ends it before
     #[arg(long, value_name = "COUNT", default_value_t = 200, value_parser = sample_tokens)]
     pub tokens: u32,
     /// How daring it is: 0 takes the likeliest token each time, 1 draws as the model says

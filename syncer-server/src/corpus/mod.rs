@@ -6,6 +6,7 @@ mod foreign;
 mod limits;
 mod read;
 mod records;
+mod stops;
 mod vocabulary;
 
 use std::collections::BTreeMap;
@@ -24,10 +25,12 @@ use crate::config::ServeConfig;
 use crate::errors::ServerError;
 use crate::llama::Chat;
 
-use documents::{Ends, Form, Lines, Read};
+use documents::{End, Ends, Form, Lines, Read};
 use read::Text;
 
+pub use documents::Template;
 pub use read::{Source, read};
+pub use stops::Stops;
 pub use vocabulary::Vocabulary;
 
 /// Steps of one learner in a pass over the text, below which learners wait for text for a good part of their time.
@@ -65,6 +68,10 @@ pub struct Corpus {
     pub read_as: String,
     /// Warnings for the owner about the files, one sentence each.
     file_warnings: Vec<String>,
+    /// Tokens at which the model stops writing.
+    pub stops: Stops,
+    /// The warning that conversations do not teach it to stop, if they do not.
+    never_stops: Option<String>,
 }
 
 impl Corpus {
@@ -95,6 +102,7 @@ impl Corpus {
         let held_out = vocabulary.encode(held_out)?;
         let bytes_per_token = held_out_bytes / (held_out.len() as f64).max(1.0);
         let read_as = format!("plain text{}", unpacked(text.packed_by));
+        let stops = Stops::new(habits.stops.to_vec(), habits.chat, &vocabulary);
         Ok(Self {
             vocabulary,
             tokenizer,
@@ -108,6 +116,8 @@ impl Corpus {
             lengths: Vec::new(),
             read_as,
             file_warnings: text.warnings,
+            stops,
+            never_stops: None,
         })
     }
 
@@ -127,7 +137,10 @@ impl Corpus {
         let (vocabulary, tokenizer) = Vocabulary::load(config, plain, habits.given, habits.kept)?;
         let end = chat.tokens.get("eos_token").and_then(|text| vocabulary.token(text)).or(habits.end);
         let ends = Ends::new(&vocabulary, end)?;
+        let has_turns = documents.iter().any(|document| document.end == End::Given);
         let documents = documents::cut(&documents, &vocabulary, &ends, config.held_out, config.seed)?;
+        let stops = Stops::new(habits.stops.to_vec(), chat, &vocabulary);
+        let never_stops = has_turns.then(|| stops.warning(&documents.train, &vocabulary)).flatten();
         let (spec, shards) = cut(&documents.train, vocabulary.size())?;
         let learnt = documents.train.iter().filter(|&&token| token::is_learnt(token)).count() as u64;
         let (held_out, bytes_per_token) = (documents.held_out, documents.bytes_per_token);
@@ -144,6 +157,8 @@ impl Corpus {
             lengths: documents.lengths,
             read_as,
             file_warnings: file_warnings.into_iter().collect(),
+            stops,
+            never_stops,
         })
     }
 
@@ -191,7 +206,7 @@ impl Corpus {
                 if steps == 1 { "1 step".to_owned() } else { format!("{steps} steps") },
             )
         });
-        self.file_warnings.iter().cloned().chain(few).collect()
+        self.file_warnings.iter().chain(&self.never_stops).cloned().chain(few).collect()
     }
 
     /// Checks that there is text enough for windows of `context` tokens and batches of `batch` windows,
@@ -241,6 +256,8 @@ pub struct Habits<'a> {
     pub chat: &'a Chat,
     /// The token that ends a text, where no other is named in [`Self::chat`].
     pub end: Option<u32>,
+    /// Tokens at which its folder says that it stops.
+    pub stops: &'a [u32],
 }
 
 /// `tokens` of a vocabulary of so many, some of them given, in shards.

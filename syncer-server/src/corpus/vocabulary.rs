@@ -249,6 +249,27 @@ impl Vocabulary {
         }
     }
 
+    /// Returns true if `token` was added to the vocabulary as a whole, as special tokens are.
+    #[must_use]
+    pub fn is_added(&self, token: u32) -> bool {
+        match self {
+            Self::Bytes => false,
+            Self::Tokenizer(tokenizer) => {
+                tokenizer.get_added_vocabulary().get_added_tokens_decoder().contains_key(&token)
+            }
+        }
+    }
+
+    /// The text that `token` is written as in `tokenizer.json`, or its number.
+    #[must_use]
+    pub fn name(&self, token: u32) -> String {
+        let name = match self {
+            Self::Bytes => None,
+            Self::Tokenizer(tokenizer) => tokenizer.id_to_token(token),
+        };
+        name.unwrap_or_else(|| token.to_string())
+    }
+
     /// As [`Self::encode`], for a short text of a stranger's. What the tokenizer remembers of it is forgotten with the
     /// thread that this starts, so that nobody fills this program's memory with words.
     ///
@@ -270,6 +291,15 @@ impl Vocabulary {
         match self {
             Self::Bytes => tokens_to_text(tokens),
             Self::Tokenizer { tokenizer, .. } => tokenizer.decode(tokens, false).unwrap_or_default(),
+        }
+    }
+
+    /// As [`Self::decode`], without special tokens.
+    #[must_use]
+    pub fn decode_plain(&self, tokens: &[u32]) -> String {
+        match self {
+            Self::Bytes => tokens_to_text(tokens),
+            Self::Tokenizer(tokenizer) => tokenizer.decode(tokens, true).unwrap_or_default(),
         }
     }
 

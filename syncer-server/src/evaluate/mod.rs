@@ -46,6 +46,8 @@ pub struct Evaluator {
     meter: LossMeter,
     prompt: Vec<u32>,
     sample_tokens: usize,
+    /// Tokens at which a sample ends before that.
+    stops: Vec<u32>,
     seed: u64,
     /// `None` where nothing is undone.
     judge: Option<Judge>,
@@ -73,6 +75,7 @@ impl Evaluator {
             frozen,
             prompt: prompt::of(&corpus.held_out, |tokens| corpus.vocabulary.decode(tokens)),
             sample_tokens: (SAMPLE_BYTES / cost).clamp(least, most) as usize,
+            stops: corpus.stops.tokens.clone(),
             seed,
             judge: None,
         })
@@ -92,7 +95,7 @@ impl Evaluator {
         Self { judge: Some(judge), ..self }
     }
 
-    /// Tokens that `theta` writes after a fixed prompt, the prompt included.
+    /// Tokens that `theta` writes after a fixed prompt, the prompt included, up to a token at which it stops.
     ///
     /// # Errors
     /// `Internal`: the parameters do not fit the model.
@@ -100,7 +103,7 @@ impl Evaluator {
         let mut writer = Writer::on(self.frozen.clone(), &self.spec, theta).map_err(engine)?;
         writer.begin(&self.prompt, 0.8, self.seed).map_err(engine)?;
         let mut tokens = self.prompt.clone();
-        tokens.extend(writer.take(self.sample_tokens));
+        tokens.extend(writer.take(self.sample_tokens).take_while(|token| !self.stops.contains(token)));
         Ok(tokens)
     }
 }

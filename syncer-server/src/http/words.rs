@@ -51,7 +51,8 @@ pub async fn model(State(app): State<Arc<App>>, Path(run): Path<String>, headers
     }
     let spec = app.exports.spec();
     let token_is_byte = matches!(app.corpus.vocabulary, Vocabulary::Bytes);
-    Json(ModelView { model, fragments: spec.exchange.fragments, token_is_byte }).into_response()
+    let stops = app.corpus.stops.tokens.clone();
+    Json(ModelView { model, fragments: spec.exchange.fragments, token_is_byte, stops }).into_response()
 }
 
 /// The tokens of the text in the body.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::LlamaError;
-use super::small::{JSON_BYTES_MAX, bytes};
+use super::small::{bytes, object};
 
 /// Bytes of a chat template at most; those of large models have some tens of thousands.
 pub const TEMPLATE_BYTES_MAX: u64 = 1 << 20;
@@ -34,6 +34,9 @@ pub struct Chat {
 }
 
 impl Chat {
+    /// The name of the template that counts, where a folder has several.
+    pub(super) const DEFAULT: &str = "default";
+
     /// What the folder at `path` says; nothing if it has neither `tokenizer_config.json` nor `chat_template.jinja`.
     ///
     /// # Errors
@@ -42,13 +45,9 @@ impl Chat {
     pub fn read(path: &Path) -> Result<Self, LlamaError> {
         let mut chat = Self::default();
         if path.join(CONFIG).exists() {
-            let config = bytes(path, CONFIG, JSON_BYTES_MAX)?;
-            let config: Value =
-                serde_json::from_slice(&config).map_err(|error| LlamaError::form(CONFIG, error))?;
-            let config =
-                config.as_object().ok_or_else(|| LlamaError::form(CONFIG, "it is no JSON object"))?;
-            chat.tokens = tokens(config);
-            chat.template = template(config)?;
+            let config = object(path, CONFIG)?;
+            chat.tokens = tokens(&config);
+            chat.template = template(&config)?;
         }
         if path.join(TEMPLATE).exists() {
             let text = String::from_utf8(bytes(path, TEMPLATE, TEMPLATE_BYTES_MAX)?);
@@ -80,7 +79,7 @@ fn template(config: &Map<String, Value>) -> Result<Option<String>, LlamaError> {
         None | Some(Value::Null) => return Ok(None),
         Some(Value::String(template)) => template,
         Some(Value::Array(several)) => {
-            let default = several.iter().find(|one| one["name"] == "default");
+            let default = several.iter().find(|one| one["name"] == Chat::DEFAULT);
             let template = default.and_then(|one| one["template"].as_str());
             template
                 .ok_or_else(|| LlamaError::form(CONFIG, "none of its chat templates is called default"))?

@@ -5,8 +5,9 @@ use archipelago_core::model::{
 };
 use serde_json::{Map, Value, json};
 
+use super::special::id_value;
 use super::writer::Precision;
-use super::{Chat, LlamaError, SpecialTokens};
+use super::{Chat, LlamaError, SourceSettings, SpecialTokens};
 
 /// What `transformers` takes where a folder says nothing.
 struct Defaults {
@@ -35,13 +36,10 @@ impl Shape {
     /// made for.
     ///
     /// # Errors
-    /// - `Form`: it is no JSON object.
     /// - `Absent`, `Key`: a key is missing or has a value that runs cannot represent.
     /// - `Model`: the sizes together are no model.
-    pub fn read(json: &[u8], context: Option<u32>) -> Result<Self, LlamaError> {
-        let keys: Map<String, Value> =
-            serde_json::from_slice(json).map_err(|error| LlamaError::form("config.json", error))?;
-        let keys = Keys(&keys);
+    pub fn read(keys: &Map<String, Value>, context: Option<u32>) -> Result<Self, LlamaError> {
+        let keys = Keys(keys);
         let is_mixtral = keys.get("model_type") == Some(&json!("mixtral"));
         let defaults = if is_mixtral { MIXTRAL } else { LLAMA };
         if !is_mixtral {
@@ -218,8 +216,14 @@ fn positive(key: &str, value: f64) -> Result<f32, LlamaError> {
     }
 }
 
-/// The `config.json` of a model like `spec` whose parameters are written in `precision`.
-pub fn model_config(spec: &ModelSpec, special: &SpecialTokens, precision: Precision) -> Value {
+/// The `config.json` of a model like `spec` whose parameters are written in `precision`. Keys of `source` that say
+/// nothing of the shape stay as they are there, and so does the length of text that the model was made for.
+pub fn model_config(
+    spec: &ModelSpec,
+    special: &SpecialTokens,
+    precision: Precision,
+    source: Option<&SourceSettings>,
+) -> Value {
     let mut config = json!({
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -230,7 +234,7 @@ pub fn model_config(spec: &ModelSpec, special: &SpecialTokens, precision: Precis
         "num_attention_heads": spec.heads,
         "num_key_value_heads": spec.kv_heads,
         "head_dim": spec.d_model / spec.heads,
-        "max_position_embeddings": spec.context,
+        "max_position_embeddings": positions(spec, source),
         "hidden_act": "silu",
         "rms_norm_eps": decimal(spec.norm_eps),
         // Version 4 of transformers reads the first, version 5 the second.
@@ -254,37 +258,100 @@ pub fn model_config(spec: &ModelSpec, special: &SpecialTokens, precision: Precis
     for (key, id) in special.ids() {
         config[key] = id;
     }
+    add_absent(&mut config, source.map(|source| &source.config));
     config
 }
 
-/// The `generation_config.json`. Where no token ends a text, a length does.
-pub fn generation_config(spec: &ModelSpec, special: &SpecialTokens) -> Value {
-    let mut config =
-        json!({ "do_sample": true, "temperature": 0.8, "max_new_tokens": spec.context.div_ceil(2) });
+/// Tokens of the longest text that the model was made for: a run may train on shorter windows.
+fn positions(spec: &ModelSpec, source: Option<&SourceSettings>) -> u64 {
+    let made_for = source.and_then(|source| source.config.get("max_position_embeddings")?.as_u64());
+    made_for.unwrap_or_default().max(spec.context.into())
+}
+
+/// Adds the keys of `settings` that `config`, an object, does not have.
+fn add_absent(config: &mut Value, settings: Option<&Map<String, Value>>) {
+    for (key, value) in settings.into_iter().flatten() {
+        if config.get(key).is_none() {
+            config[key] = value.clone();
+        }
+    }
+}
+
+/// The `generation_config.json`: that of `source`, or sampling up to half a context in a run that began without a
+/// folder. `stops` are all tokens at which a text ends.
+pub fn generation_config(
+    spec: &ModelSpec,
+    special: &SpecialTokens,
+    stops: &[u32],
+    source: Option<&SourceSettings>,
+) -> Value {
+    let mut config = match source {
+        Some(source) => json!(source.generation),
+        None => {
+            json!({ "do_sample": true, "temperature": 0.8, "max_new_tokens": spec.context.div_ceil(2) })
+        }
+    };
+    if !stops.is_empty() {
+        config["eos_token_id"] = id_value(stops);
+    }
     for (key, id) in special.ids().into_iter().filter(|(_, id)| !id.is_null()) {
-        config[key] = id;
+        if config.get(key).is_none_or(Value::is_null) {
+            config[key] = id;
+        }
     }
     config
 }
 
-/// The `tokenizer_config.json` beside `tokenizer`, a `tokenizer.json`. The length is the context's, so that a tokenizer
-/// warns of texts that are too long for the model; how conversations are written is what `chat` says.
-pub fn tokenizer_config(spec: &ModelSpec, special: &SpecialTokens, chat: &Chat, tokenizer: &str) -> Value {
-    let mut config = json!({
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": spec.context,
-        "clean_up_tokenization_spaces": false,
-    });
+/// Lengths from which on `model_max_length` says that no length is known: transformers writes 1e30.
+const LENGTH_MAX: u64 = 1 << 40;
+
+/// The `tokenizer_config.json` beside `tokenizer`, a `tokenizer.json`: what `source` has, and where that says nothing
+/// the special tokens and the length of the model. Conversations are written as `chat` says.
+pub fn tokenizer_config(
+    spec: &ModelSpec,
+    special: &SpecialTokens,
+    chat: &Chat,
+    tokenizer: &str,
+    source: Option<&SourceSettings>,
+) -> Value {
+    let mut config = source.map_or_else(|| json!({}), |source| json!(source.tokenizer));
+    // Other classes change what tokenizer.json says of a text's beginning and end, by which the model was trained.
+    config["tokenizer_class"] = json!("PreTrainedTokenizerFast");
+    let length = config.get("model_max_length").and_then(Value::as_u64).filter(|&length| length < LENGTH_MAX);
+    config["model_max_length"] = json!(length.unwrap_or_else(|| positions(spec, source)));
+    let mut absent = Map::new();
+    absent.insert("clean_up_tokenization_spaces".into(), json!(false));
+    absent.extend(chat.tokens.iter().map(|(key, text)| (key.clone(), json!(text))));
     for (key, text) in special.texts(tokenizer) {
-        config[key] = text;
+        absent.entry(key).or_insert(text);
     }
-    for (key, text) in &chat.tokens {
-        config[key] = json!(text);
-    }
-    if let Some(template) = &chat.template {
-        config["chat_template"] = json!(template);
+    add_absent(&mut config, Some(&absent));
+    as_version_4(&mut config);
+    let named = source.map(|source| &source.templates).into_iter().flatten();
+    let mut templates: Vec<Value> =
+        named.map(|(name, template)| json!({ "name": name, "template": template })).collect();
+    match &chat.template {
+        Some(template) if templates.is_empty() => config["chat_template"] = json!(template),
+        Some(template) => {
+            templates.push(json!({ "name": Chat::DEFAULT, "template": template }));
+            config["chat_template"] = json!(templates);
+        }
+        None => {}
     }
     config
+}
+
+/// Gives special tokens without a role the key that versions 4 and 5 of transformers both read: version 5 writes a list
+/// as `extra_special_tokens`, which version 4 takes for an object.
+fn as_version_4(config: &mut Value) {
+    let Some(Value::Array(extra)) = config.get("extra_special_tokens").cloned() else { return };
+    let mut all = match config.get("additional_special_tokens") {
+        Some(Value::Array(known)) => known.clone(),
+        _ => Vec::new(),
+    };
+    all.extend(extra.into_iter().filter(|token| !all.contains(token)).collect::<Vec<_>>());
+    config["additional_special_tokens"] = json!(all);
+    config.as_object_mut().expect("it is made as an object").remove("extra_special_tokens");
 }
 
 /// The shortest decimal that is the same `f32`: 1e-5, not 9.999999747378752e-6.

@@ -1,15 +1,17 @@
 //! The files of a folder that a run begins from.
 
 use std::collections::BTreeSet;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use archipelago_core::model::{self, ModelSpec};
 use serde_json::Value;
 
 use super::config::Shape;
+use super::placeholder;
 use super::reader::open;
-use super::small::{JSON_BYTES_MAX, bytes, check_len};
-use super::{Chat, LlamaError, SpecialTokens, Tensors};
+use super::small::{check_json, check_len, object};
+use super::{Chat, LlamaError, SourceSettings, SpecialTokens, Tensors};
 
 /// Bytes of a `tokenizer.json` at most; those of the largest vocabularies have some tens of millions.
 const TOKENIZER_BYTES_MAX: u64 = 128 << 20;
@@ -29,6 +31,7 @@ const TOKENIZER: &str = "tokenizer.json";
 pub struct Folder {
     path: PathBuf,
     shape: Shape,
+    settings: SourceSettings,
     tensors: Tensors,
 }
 
@@ -45,13 +48,18 @@ impl Folder {
         if !path.join(CONFIG).exists() && path.join(ADAPTERS).exists() {
             return Err(LlamaError::Adapters);
         }
-        let shape = Shape::read(&bytes(path, CONFIG, JSON_BYTES_MAX)?, context)?;
-        let tokenizer_bytes = open(path, TOKENIZER)?.metadata().map(|metadata| metadata.len());
+        let mut shape = Shape::read(&object(path, CONFIG)?, context)?;
+        let settings = SourceSettings::read(path)?;
+        shape.special.add_generation(&settings.generation, shape.model.vocab);
+        let tokenizer = open(path, TOKENIZER)?;
         let failed = |source| LlamaError::Read { file: TOKENIZER.to_owned(), source };
-        check_len(TOKENIZER, tokenizer_bytes.map_err(failed)?, TOKENIZER_BYTES_MAX)?;
+        check_len(TOKENIZER, tokenizer.metadata().map_err(failed)?.len(), TOKENIZER_BYTES_MAX)?;
+        let mut beginning = Vec::new();
+        tokenizer.take(placeholder::BYTES as u64).read_to_end(&mut beginning).map_err(failed)?;
+        check_json(TOKENIZER, &beginning)?;
         let tensors = Tensors::open(path, files(path)?)?;
         tensors.check(&model::layout(&shape.model)?)?;
-        Ok(Self { path: path.to_owned(), shape, tensors })
+        Ok(Self { path: path.to_owned(), shape, settings, tensors })
     }
 
     /// Its name, for people.
@@ -71,6 +79,12 @@ impl Folder {
     #[must_use]
     pub fn special(&self) -> &SpecialTokens {
         &self.shape.special
+    }
+
+    /// Its settings for exports to repeat.
+    #[must_use]
+    pub fn settings(&self) -> &SourceSettings {
+        &self.settings
     }
 
     /// Its `tokenizer.json`.
@@ -131,10 +145,9 @@ fn files(path: &Path) -> Result<Vec<String>, LlamaError> {
     if !path.join(INDEX).exists() {
         return Err(LlamaError::NoTensors);
     }
-    let index: Value = serde_json::from_slice(&bytes(path, INDEX, JSON_BYTES_MAX)?)
-        .map_err(|error| LlamaError::form(INDEX, error))?;
-    let map =
-        index["weight_map"].as_object().ok_or_else(|| LlamaError::form(INDEX, "it has no weight_map"))?;
+    let index = object(path, INDEX)?;
+    let map = index.get("weight_map").and_then(Value::as_object);
+    let map = map.ok_or_else(|| LlamaError::form(INDEX, "it has no weight_map"))?;
     let mut names = BTreeSet::new();
     for name in map.values() {
         // Nothing outside the folder is read.

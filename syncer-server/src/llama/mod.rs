@@ -5,14 +5,18 @@
 //! one sentence; no more memory is taken than the model has parameters, and a few megabytes.
 
 mod card;
+mod card_keys;
 mod chat;
 mod config;
 mod error;
 mod folder;
+mod hub;
 mod own;
 mod peft;
+mod placeholder;
 mod reader;
 mod small;
+mod source;
 mod special;
 mod writer;
 
@@ -24,7 +28,10 @@ pub use chat::{Chat, TEMPLATE_BYTES_MAX};
 pub use config::{generation_config, model_config, tokenizer_config};
 pub use error::LlamaError;
 pub use folder::Folder;
+pub use hub::is_id;
 pub use peft::{adapter_config, peft_layout};
+pub use placeholder::placeholder;
 pub use reader::Tensors;
+pub use source::SourceSettings;
 pub use special::SpecialTokens;
 pub use writer::{Precision, write_tensors};

@@ -12,6 +12,7 @@ use safetensors::tensor::{Dtype, Metadata};
 
 use super::LlamaError;
 use super::error::short;
+use super::placeholder::{self, placeholder};
 use super::writer::shape;
 
 /// Bytes of a file's header at most: some hundred for each tensor.
@@ -231,6 +232,12 @@ pub(super) fn open(folder: &Path, name: &str) -> Result<File, LlamaError> {
 fn header(mut file: &File, name: &str) -> Result<(u64, Metadata), LlamaError> {
     let failed = |source| LlamaError::Read { file: short(name), source };
     let bytes = file.metadata().map_err(failed)?.len();
+    let mut beginning = Vec::new();
+    file.take(placeholder::BYTES as u64).read_to_end(&mut beginning).map_err(failed)?;
+    if let Some(why) = placeholder(&beginning) {
+        return Err(LlamaError::form(name, why));
+    }
+    file.rewind().map_err(failed)?;
     let mut first = [0; 8];
     file.read_exact(&mut first).map_err(|_| LlamaError::form(name, "it is too short for safetensors"))?;
     let header_bytes = u64::from_le_bytes(first);

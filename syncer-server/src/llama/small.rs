@@ -3,11 +3,17 @@
 use std::io::Read;
 use std::path::Path;
 
+use serde_json::{Map, Value};
+
 use super::LlamaError;
+use super::placeholder::placeholder;
 use super::reader::open;
 
 /// Bytes of a `config.json` or of an index of files at most.
 pub(super) const JSON_BYTES_MAX: u64 = 16 << 20;
+
+/// Marks of the order of bytes: of UTF-8, and of UTF-16 in both orders.
+const BYTE_ORDER_MARKS: [&[u8]; 3] = [b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"];
 
 /// All of a small file.
 pub(super) fn bytes(path: &Path, name: &str, bytes_max: u64) -> Result<Vec<u8>, LlamaError> {
@@ -17,6 +23,35 @@ pub(super) fn bytes(path: &Path, name: &str, bytes_max: u64) -> Result<Vec<u8>, 
     let read = read.map_err(|source| LlamaError::Read { file: name.to_owned(), source })?;
     check_len(name, read as u64, bytes_max)?;
     Ok(bytes)
+}
+
+/// The JSON object in a small file.
+///
+/// # Errors
+/// - `Read`, `Long`: it cannot be read, or is too long.
+/// - `Form`: it is no JSON object.
+pub(super) fn object(path: &Path, name: &str) -> Result<Map<String, Value>, LlamaError> {
+    let bytes = bytes(path, name, JSON_BYTES_MAX)?;
+    check_json(name, &bytes)?;
+    match serde_json::from_slice(&bytes).map_err(|error| LlamaError::form(name, error))? {
+        Value::Object(object) => Ok(object),
+        _ => Err(LlamaError::form(name, "it is no JSON object")),
+    }
+}
+
+/// Refuses `bytes`, the beginning of a JSON file, if they show that it is another file, or that Python would not read
+/// it.
+///
+/// # Errors
+/// `Form`: what it is, and what to do.
+pub(super) fn check_json(name: &str, bytes: &[u8]) -> Result<(), LlamaError> {
+    if let Some(why) = placeholder(bytes) {
+        return Err(LlamaError::form(name, why));
+    }
+    match BYTE_ORDER_MARKS.iter().any(|mark| bytes.starts_with(mark)) {
+        true => Err(LlamaError::form(name, "it begins with a byte order mark: save it as UTF-8 without one")),
+        false => Ok(()),
+    }
 }
 
 /// That a file has no more bytes than it has reason to.

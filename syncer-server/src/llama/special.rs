@@ -20,31 +20,40 @@ pub struct SpecialTokens {
     pub eos: Vec<u32>,
     /// Fills up batches.
     pub pad: Option<u32>,
+    /// End a text by `generation_config.json`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub generation_eos: Vec<u32>,
 }
 
 impl SpecialTokens {
     /// Those of `config`, for a vocabulary of `vocab` tokens. What is no token of it says nothing, as the -1 of old
     /// folders.
     pub(super) fn of(config: &Map<String, Value>, vocab: u32) -> Self {
-        let token =
-            |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok()).filter(|&id| id < vocab);
-        let one = |key: &str| config.get(key).and_then(token);
-        let eos = match config.get("eos_token_id") {
-            Some(Value::Array(ids)) => ids.iter().filter_map(token).take(ENDS_MAX).collect(),
-            Some(id) => token(id).into_iter().collect(),
-            None => Vec::new(),
-        };
-        Self { bos: one("bos_token_id"), eos, pad: one("pad_token_id") }
+        let one = |key: &str| config.get(key).and_then(|value| token(value, vocab));
+        let (bos, pad) = (one("bos_token_id"), one("pad_token_id"));
+        Self { bos, eos: ends(config, vocab), pad, generation_eos: Vec::new() }
+    }
+
+    /// Adds the tokens that end a text by `generation`, a `generation_config.json`.
+    pub(super) fn add_generation(&mut self, generation: &Map<String, Value>, vocab: u32) {
+        self.generation_eos = ends(generation, vocab);
+    }
+
+    /// Tokens at which a model stops writing: first those of `generation_config.json`, then those of `config.json`.
+    #[must_use]
+    pub fn stops(&self) -> Vec<u32> {
+        let mut stops = self.generation_eos.clone();
+        stops.extend(self.eos.iter().filter(|id| !self.generation_eos.contains(id)));
+        stops
     }
 
     /// The ids as Hugging Face's configurations have them, by key.
     pub(super) fn ids(&self) -> [(&'static str, Value); 3] {
-        let eos = match &self.eos[..] {
-            [] => Value::Null,
-            [one] => json!(one),
-            several => json!(several),
-        };
-        [("bos_token_id", json!(self.bos)), ("eos_token_id", eos), ("pad_token_id", json!(self.pad))]
+        [
+            ("bos_token_id", json!(self.bos)),
+            ("eos_token_id", id_value(&self.eos)),
+            ("pad_token_id", json!(self.pad)),
+        ]
     }
 
     /// Their texts in `tokenizer`, a `tokenizer.json`, by the keys of a `tokenizer_config.json`.
@@ -61,5 +70,27 @@ impl SpecialTokens {
         let ids =
             [("bos_token", self.bos), ("eos_token", self.eos.first().copied()), ("pad_token", self.pad)];
         ids.into_iter().filter_map(|(key, id)| Some((key, text(id?)?))).collect()
+    }
+}
+
+fn token(value: &Value, vocab: u32) -> Option<u32> {
+    value.as_u64().and_then(|id| u32::try_from(id).ok()).filter(|&id| id < vocab)
+}
+
+/// The tokens that end a text in a configuration: one, or a list.
+fn ends(config: &Map<String, Value>, vocab: u32) -> Vec<u32> {
+    match config.get("eos_token_id") {
+        Some(Value::Array(ids)) => ids.iter().filter_map(|id| token(id, vocab)).take(ENDS_MAX).collect(),
+        Some(id) => token(id, vocab).into_iter().collect(),
+        None => Vec::new(),
+    }
+}
+
+/// `ids` as a configuration has them: null, a number or a list.
+pub(super) fn id_value(ids: &[u32]) -> Value {
+    match ids {
+        [] => Value::Null,
+        [one] => json!(one),
+        several => json!(several),
     }
 }

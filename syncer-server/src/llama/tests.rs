@@ -1,6 +1,7 @@
 //! Folders that fit, and folders that do not. `tests/golden/init/model` was made by transformers: see
 //! `tests/golden/init_fixture.py`.
 
+mod home;
 mod parts;
 
 use std::fs;
@@ -63,7 +64,10 @@ fn the_fixture_is_read_as_it_is_meant() {
         lora: None,
     };
     assert_eq!((*folder.model(), folder.name()), (expected, "model".to_owned()));
-    assert_eq!(*folder.special(), SpecialTokens { bos: Some(0), eos: vec![0], pad: None });
+    assert_eq!(
+        *folder.special(),
+        SpecialTokens { bos: Some(0), eos: vec![0], pad: None, generation_eos: vec![0] }
+    );
     assert_eq!(Folder::open(&fixture(), Some(7)).unwrap().model().context, 7);
     let theta = folder.params().unwrap();
     assert_eq!(theta.len(), model::layout(folder.model()).unwrap().len());

@@ -130,6 +130,7 @@ impl<'a> Plan<'a> {
             kept: kept.exists().then_some(kept.as_path()),
             chat: &chat,
             end: origin.end(),
+            stops: &origin.stops(),
         };
         let corpus = Corpus::load(config, source, &habits)?;
         cancellation.check()?;

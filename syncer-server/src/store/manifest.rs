@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::architecture::{self, decoder, readable};
 use crate::errors::ServerError;
-use crate::llama::{Chat, SpecialTokens};
+use crate::llama::{Chat, SourceSettings, SpecialTokens};
 
 /// What a run is. It never changes; other settings may from one start to the next.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -49,6 +49,9 @@ pub struct Initial {
     pub sha256: String,
     /// Tokens with a meaning of their own.
     pub special: SpecialTokens,
+    /// Further settings of the folder, for exports; runs of former versions and runs of tensors have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<Box<SourceSettings>>,
 }
 
 /// The form written here.

@@ -8,8 +8,10 @@ use safetensors::SafeTensors;
 use safetensors::tensor::Dtype;
 use serde_json::Value;
 use syncer_server::{
-    ForkArgs, Form, Precision, Replay, ServeConfig, ServerError, Store, export, fork, replayed,
+    ForkArgs, Form, Precision, Replay, SampleArgs, ServeConfig, ServerError, Store, export, fork, replayed,
+    sample,
 };
+use tokenizers::Tokenizer;
 
 use crate::replay::args;
 use crate::support::{Client, Learner, PATIENCE, Server, config};
@@ -125,6 +127,65 @@ async fn the_first_loss_is_that_of_transformers_and_the_model_comes_home_unchang
     server.stop().await;
     let initial = |dir: &Path| Store::look(dir).manifest().unwrap().unwrap().init.unwrap().sha256;
     assert_eq!(initial(again.path()), initial(dir.path()));
+}
+
+/// The golden model in a folder of its own, which stops at `stops` and has this chat template.
+fn stopping(place: &Path, name: &str, stops: &[u32], template: &str) -> PathBuf {
+    let folder = place.join(name);
+    fs::create_dir(&folder).unwrap();
+    for entry in fs::read_dir(golden().join("model")).unwrap() {
+        let path = entry.unwrap().path();
+        fs::copy(&path, folder.join(path.file_name().unwrap())).unwrap();
+    }
+    let generation = serde_json::json!({ "eos_token_id": stops, "top_p": 0.9 });
+    fs::write(folder.join("generation_config.json"), generation.to_string()).unwrap();
+    fs::write(folder.join("chat_template.jinja"), template).unwrap();
+    folder
+}
+
+/// Goal: a model from a folder stops where it did there, in a sample, in a page and at home.
+#[tokio::test]
+async fn a_model_stops_where_its_folder_says() {
+    let place = tempfile::tempdir().unwrap();
+    let template = "{% for m in messages %}{{ m.content }}{% if m.role == 'assistant' %}<|end|>{% endif %}{% endfor %}\
+                    {% if add_generation_prompt %} is{% endif %}";
+    let written = async |name: &str, stops: &[u32]| {
+        let folder = stopping(place.path(), name, stops, template);
+        let dir = place.path().join(format!("run-{name}"));
+        let server = Server::start(ServeConfig { init: Some(folder), ..from_folder(&dir) }).await;
+        let run = server.status().await["run"].as_str().unwrap().to_owned();
+        let (_, _, body) = server.http(&format!("GET /v1/runs/{run}/model")).await;
+        let view: Value = serde_json::from_slice(&body).unwrap();
+        server.stop().await;
+        let args = crate::words::args(&dir);
+        let raw = SampleArgs { prompt: "The".into(), tokens: 30, ..args.clone() };
+        let asked = SampleArgs { chat: Some("What".into()), tokens: 30, ..args };
+        let out = place.path().join(format!("out-{name}"));
+        export(&dir, &out, Form::default(), false).unwrap();
+        let generation = fs::read(out.join("generation_config.json")).unwrap();
+        let generation: Value = serde_json::from_slice(&generation).unwrap();
+        let sample = |args: &SampleArgs| sample(args, |_| Ok(())).unwrap();
+        (sample(&raw), sample(&asked), view["stops"].clone(), generation)
+    };
+    // Token 0 is the end of turns, which the template shows.
+    let (raw, asked, stops, generation) = written("a", &[17]).await;
+    assert_eq!((&stops, &generation["eos_token_id"]), (&[17, 0].into(), &[17, 0].into()));
+    assert_eq!(generation["top_p"], 0.9);
+    assert_eq!((&*raw.prompt, &*asked.prompt), ("The", "What is"));
+    assert!(!asked.text.contains("<|end|>"), "{}", asked.text);
+    // What it wrote first ends the text of a model that stops there.
+    let tokenizer = Tokenizer::from_file(golden().join("model/tokenizer.json")).unwrap();
+    let tokens = tokenizer.encode_fast(&*raw.text, false).unwrap();
+    let all: Vec<u32> = tokens.get_ids().iter().copied().take(16).collect();
+    let (shorter, _, _, _) = written("b", &all).await;
+    assert!(shorter.stopped && raw.text.starts_with(&shorter.text), "{shorter:?} of {raw:?}");
+    assert!(shorter.tokens < raw.tokens.max(1), "{shorter:?} of {raw:?}");
+
+    let dir = place.path().join("plain");
+    Server::start(config(&dir)).await.stop().await;
+    let asked = SampleArgs { chat: Some("What".into()), ..crate::words::args(&dir) };
+    let error = sample(&asked, |_| Ok(())).unwrap_err();
+    assert!(error.exit_code() == 3 && error.to_string().contains("no chat template"), "{error}");
 }
 
 #[tokio::test]

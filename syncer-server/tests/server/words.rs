@@ -6,10 +6,11 @@ use syncer_server::{SampleArgs, ServeConfig, ServerError, sample};
 
 use crate::support::{Server, config};
 
-fn args(dir: &std::path::Path) -> SampleArgs {
+pub fn args(dir: &std::path::Path) -> SampleArgs {
     let prompt = "The ünd ".into();
     let folder = dir.to_owned().into();
-    SampleArgs { folder, prompt, tokens: 60, temperature: 0.7, seed: 3, picture: None, json: false }
+    let (chat, system, picture) = (None, None, None);
+    SampleArgs { folder, prompt, chat, system, tokens: 60, temperature: 0.7, seed: 3, picture, json: false }
 }
 
 /// Sends `sent` to `path`.

@@ -195,6 +195,8 @@ export type ModelView = {
   fragments: number,
   /** Whether a token is a byte, so that nobody need be asked what it means. */
   tokenIsByte: boolean,
+  /** Tokens at which the model stops writing; they are no part of the text. */
+  stops: Array<number>,
 };
 
 /** What a preset asks of this browser. */

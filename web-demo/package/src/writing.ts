@@ -74,6 +74,8 @@ class Place {
 interface Table {
   readonly place: Place;
   readonly tokenIsByte: boolean;
+  /** Tokens at which a text ends. */
+  readonly stops: readonly number[];
   readonly model: Model;
   readonly params: number;
 }
@@ -95,7 +97,7 @@ async function fetchTable(
       model.load(fragment, body);
       params += body.length / 2;
     }
-    return { place, tokenIsByte: view.tokenIsByte, model, params };
+    return { place, tokenIsByte: view.tokenIsByte, stops: view.stops ?? [], model, params };
   } catch (error) {
     model.free();
     throw error;
@@ -157,7 +159,7 @@ export class Desk {
 }
 
 async function goOn(table: Table, text: ToWrite, signal: AbortSignal, tell: (message: FromWorker) => void) {
-  const { place, tokenIsByte, model } = table;
+  const { place, tokenIsByte, stops, model } = table;
   const { id, prompt, temperature, seed } = text;
   const encoded: ArrayLike<number> = tokenIsByte
     ? new TextEncoder().encode(prompt)
@@ -171,8 +173,8 @@ async function goOn(table: Table, text: ToWrite, signal: AbortSignal, tell: (mes
     while (left > 0 && slice.length < SLICE_TOKENS_MAX && performance.now() < until) {
       const token = model.next();
       if (token === undefined) return;
-      slice.push(token);
-      left -= 1;
+      left = stops.includes(token) ? 0 : left - 1;
+      if (!stops.includes(token)) slice.push(token);
     }
     const more = await spell(slice, left === 0);
     if (!signal.aborted && more) tell({ is: "wrote", id, text: more });

@@ -92,4 +92,7 @@ pub struct ModelView {
     pub fragments: u16,
     /// Whether a token is a byte, so that nobody need be asked what it means.
     pub token_is_byte: bool,
+    /// Tokens at which the model stops writing; they are no part of the text.
+    #[serde(default)]
+    pub stops: Vec<u32>,
 }

@@ -102,6 +102,14 @@ impl Template {
         }
     }
 
+    /// `messages` as text, up to the moment in which the assistant is to speak with `add_generation_prompt`.
+    ///
+    /// # Errors
+    /// Why they cannot be written, and what to do.
+    pub fn text(&self, messages: &[Json], add_generation_prompt: bool) -> Result<String, String> {
+        self.write(messages, add_generation_prompt).map(|text| text.replace(MARKS, ""))
+    }
+
     /// What each of the assistant's turns adds to what was written up to the moment in which it is to speak.
     fn turns(&self, conversation: &Conversation) -> Result<(String, Vec<Range<usize>>), String> {
         let messages = &conversation.messages[..];

@@ -1,0 +1,84 @@
+//! Settings of a folder in the exports of its run.
+
+use super::*;
+
+/// A copy of the fixture with these files in addition.
+fn folder(files: &[(&str, Value)]) -> TempDir {
+    let dir = copy();
+    for (name, value) in files {
+        let path = dir.path().join(name);
+        let mut there: Value =
+            fs::read(&path).ok().map_or_else(|| json!({}), |bytes| serde_json::from_slice(&bytes).unwrap());
+        value.as_object().unwrap().iter().for_each(|(key, value)| there[key] = value.clone());
+        fs::write(path, there.to_string()).unwrap();
+    }
+    dir
+}
+
+/// `config.json`, `generation_config.json` and `tokenizer_config.json` of an export whose stops are the folder's, and
+/// `more`.
+fn home(dir: &TempDir, context: Option<u32>, more: &[u32]) -> [Value; 3] {
+    let folder = Folder::open(dir.path(), context).unwrap();
+    let (spec, special, source) = (folder.model(), folder.special(), Some(folder.settings()));
+    let stops = [&special.stops(), more].concat();
+    let chat = folder.chat().unwrap();
+    [
+        model_config(spec, special, Precision::F32, source),
+        generation_config(spec, special, &stops, source),
+        tokenizer_config(spec, special, &chat, "{}", source),
+    ]
+}
+
+#[test]
+fn what_a_folder_says_of_writing_comes_home() {
+    let generation = json!({"eos_token_id": [3, 0], "top_p": 0.9, "temperature": 0.6, "do_sample": true});
+    let dir =
+        folder(&[("generation_config.json", generation), ("config.json", json!({"initializer_range": 0.5}))]);
+    let [config, generation, _] = home(&dir, Some(7), &[5]);
+    assert_eq!(generation["eos_token_id"], json!([3, 0, 5]));
+    assert_eq!((&generation["top_p"], &generation["temperature"]), (&json!(0.9), &json!(0.6)));
+    assert!(generation.get("max_new_tokens").is_none() && generation.get("_from_model_config").is_none());
+    assert_eq!((&config["eos_token_id"], &config["initializer_range"]), (&json!(0), &json!(0.5)));
+    // The windows of a run are no limit of the model.
+    assert_eq!(config["max_position_embeddings"], 24);
+
+    let dir = folder(&[]);
+    fs::remove_file(dir.path().join("generation_config.json")).unwrap();
+    let [_, generation, _] = home(&dir, None, &[]);
+    assert_eq!(generation, json!({"bos_token_id": 0, "eos_token_id": 0}), "no settings of ours");
+    let spec = *Folder::open(&fixture(), None).unwrap().model();
+    let without = generation_config(&spec, &SpecialTokens::default(), &[], None);
+    assert_eq!(without, json!({"do_sample": true, "temperature": 0.8, "max_new_tokens": 12}));
+}
+
+#[test]
+fn what_a_folder_says_of_texts_comes_home() {
+    let tokenizer = json!({
+        "padding_side": "left", "truncation_side": "left", "model_max_length": 2048, "pad_token": "<|pad|>",
+        "eos_token": {"content": "<|end|>", "lstrip": true}, "extra_special_tokens": ["<|a|>", "<|b|>"],
+        "added_tokens_decoder": {"0": {"content": "<|end|>", "special": true}}, "add_bos_token": false,
+        "chat_template": [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}],
+    });
+    let [_, _, found] = home(&folder(&[("tokenizer_config.json", tokenizer.clone())]), Some(7), &[]);
+    for key in [
+        "padding_side",
+        "truncation_side",
+        "model_max_length",
+        "pad_token",
+        "eos_token",
+        "added_tokens_decoder",
+    ] {
+        assert_eq!(found[key], tokenizer[key], "{key}");
+    }
+    assert_eq!(found["additional_special_tokens"], tokenizer["extra_special_tokens"]);
+    assert!(found.get("extra_special_tokens").is_none(), "version 4 takes a list for an object");
+    let names: Vec<&Value> =
+        found["chat_template"].as_array().unwrap().iter().map(|template| &template["name"]).collect();
+    assert_eq!(names, ["tool_use", "default"]);
+    assert_eq!(found["tokenizer_class"], "PreTrainedTokenizerFast");
+
+    let dir = folder(&[]);
+    fs::write(dir.path().join("chat_template.jinja"), "file").unwrap();
+    let [_, _, found] = home(&dir, Some(7), &[]);
+    assert_eq!((&found["chat_template"], &found["model_max_length"]), (&json!("file"), &json!(24)));
+}
