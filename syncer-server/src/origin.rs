@@ -11,6 +11,7 @@ use archipelago_core::wire::{
 };
 
 use crate::config::{ServeConfig, check_context, preset};
+use crate::corpus::Corpus;
 use crate::errors::ServerError;
 use crate::llama::{Chat, Folder, LlamaError, SpecialTokens, TEMPLATE_BYTES_MAX, Tensors};
 use crate::progress::{self, Cancellation, Progress};
@@ -133,10 +134,21 @@ impl Origin {
         self.special().map(SpecialTokens::stops).unwrap_or_default()
     }
 
+    /// Refuses a vocabulary and a text with tokens for which the model of a folder has no row.
+    ///
+    /// # Errors
+    /// `Init`: which token it is.
+    pub(crate) fn check_tokens(&self, corpus: &Corpus) -> Result<(), ServerError> {
+        let Self::Folder(folder) = self else { return Ok(()) };
+        let (vocabulary, highest) = (&corpus.vocabulary, corpus.token_max);
+        let without_row = vocabulary.without_row(folder.model().vocab);
+        let checked = folder.check_vocab(vocabulary.size(), without_row, (highest, vocabulary.name(highest)));
+        checked.map_err(unusable(folder.path()))
+    }
+
     /// The model, for a tokenizer with `tokens` tokens.
     ///
     /// # Errors
-    /// - `Init`: the model has fewer tokens.
     /// - `Preset`: there is none of that name.
     /// - `Setting`: its experts, its adapters or its windows are out of range.
     /// - `Config`: the name or the settings of an architecture are none for this model, experts are asked for where
@@ -166,12 +178,7 @@ impl Origin {
                 architecture: architecture(config)?,
                 experts: None,
             },
-            Self::Folder(folder) => {
-                folder
-                    .check_vocab(tokens)
-                    .map_err(unusable(config.init.as_deref().unwrap_or(Path::new(""))))?;
-                of(*folder.model())
-            }
+            Self::Folder(folder) => of(*folder.model()),
             Self::Kept(manifest) => match manifest.decoder()? {
                 Some(decoder) => of(decoder),
                 None => {

@@ -50,10 +50,26 @@ pub(crate) fn words(
         if is_hidden(verb, arg, given) {
             continue;
         }
+        let value = with_home(value, std::env::home_dir().as_deref());
         let given = key_words(verb, &key, value).map_err(|why| place(&text, &key) + &why)?;
         words.extend(given.into_iter().flatten());
     }
     Ok(words)
+}
+
+/// `value` with the folder `home` in the place of a `~` that begins a path: a shell does that for flags, and nothing
+/// else begins so.
+fn with_home(value: toml::Value, home: Option<&Path>) -> toml::Value {
+    match (value, home) {
+        (toml::Value::String(text), Some(home)) => match text.strip_prefix("~/") {
+            Some(rest) => home.join(rest).to_string_lossy().into_owned().into(),
+            None => text.into(),
+        },
+        (toml::Value::Array(values), home) => {
+            values.into_iter().map(|value| with_home(value, home)).collect::<Vec<_>>().into()
+        }
+        (value, _) => value,
+    }
 }
 
 /// The words that give `value` to the setting of `verb` that is called `key`; `None` if there is no such setting.
@@ -205,6 +221,21 @@ fn literal(value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_may_begin_with_the_home_folder() {
+        let read =
+            |text: &str| with_home(text.parse::<toml::Table>().unwrap()["a"].clone(), Some("/h".as_ref()));
+        assert_eq!(read("a = '~/models/x'"), "/h/models/x".into());
+        assert_eq!(
+            read("a = ['~/x', 'b', 3]"),
+            vec!["/h/x".into(), "b".into(), toml::Value::Integer(3)].into()
+        );
+        for plain in ["~", "~me/x", "a~/x", "/x"] {
+            assert_eq!(read(&format!("a = '{plain}'")), plain.into());
+        }
+        assert_eq!(with_home("~/x".into(), None), "~/x".into());
+    }
 
     #[test]
     fn a_key_is_changed_and_the_rest_stays() {

@@ -21,7 +21,7 @@ pub struct LoraArgs {
     #[arg(long, value_name = "NUMBER")]
     #[serde(serialize_with = "written")]
     pub lora_alpha: Option<f32>,
-    /// Matrices of each layer that have adapters, of q,k,v,o,gate,up,down
+    /// Matrices of each layer that have adapters, of q,k,v,o,gate,up,down; q_proj, v_proj and so on count too
     #[arg(long, value_name = "NAMES", default_value = "q,k,v,o,gate,up,down")]
     #[serde(serialize_with = "as_text")]
     pub lora_targets: LoraTargets,

@@ -68,6 +68,8 @@ pub struct Corpus {
     pub read_as: String,
     /// Warnings for the owner about the files, one sentence each.
     file_warnings: Vec<String>,
+    /// The highest token of all of it, held out or not.
+    pub token_max: u32,
     /// Tokens at which the model stops writing.
     pub stops: Stops,
     /// The warning that conversations do not teach it to stop, if they do not.
@@ -100,6 +102,7 @@ impl Corpus {
         let (spec, shards) = cut(&tokens, vocabulary.size())?;
         let held_out_bytes = held_out.len() as f64;
         let held_out = vocabulary.encode(held_out)?;
+        let token_max = token_max(&tokens, &held_out);
         let bytes_per_token = held_out_bytes / (held_out.len() as f64).max(1.0);
         let read_as = format!("plain text{}", unpacked(text.packed_by));
         let stops = Stops::new(habits.stops.to_vec(), habits.chat, &vocabulary);
@@ -116,6 +119,7 @@ impl Corpus {
             lengths: Vec::new(),
             read_as,
             file_warnings: text.warnings,
+            token_max,
             stops,
             never_stops: None,
         })
@@ -143,6 +147,7 @@ impl Corpus {
         let never_stops = has_turns.then(|| stops.warning(&documents.train, &vocabulary)).flatten();
         let (spec, shards) = cut(&documents.train, vocabulary.size())?;
         let learnt = documents.train.iter().filter(|&&token| token::is_learnt(token)).count() as u64;
+        let token_max = token_max(&documents.train, &documents.held_out);
         let (held_out, bytes_per_token) = (documents.held_out, documents.bytes_per_token);
         Ok(Self {
             vocabulary,
@@ -157,6 +162,7 @@ impl Corpus {
             lengths: documents.lengths,
             read_as,
             file_warnings: file_warnings.into_iter().collect(),
+            token_max,
             stops,
             never_stops,
         })
@@ -258,6 +264,11 @@ pub struct Habits<'a> {
     pub end: Option<u32>,
     /// Tokens at which its folder says that it stops.
     pub stops: &'a [u32],
+}
+
+/// The highest token in `train` and `held_out`, given ones too.
+fn token_max(train: &[u32], held_out: &[u32]) -> u32 {
+    train.iter().chain(held_out).map(|&token| token::id(token)).max().unwrap_or_default()
 }
 
 /// `tokens` of a vocabulary of so many, some of them given, in shards.

@@ -3,6 +3,7 @@
 use archipelago_core::token::is_learnt;
 use serde_json::json;
 
+use super::cutting::Piece;
 use super::documents::Template;
 use super::vocabulary::Vocabulary;
 use crate::llama::Chat;
@@ -82,9 +83,13 @@ fn turn_end(chat: &Chat, vocabulary: &Vocabulary) -> Option<u32> {
     let long = [turn("system", "Answer."), question, answer];
     let text = template.text(&short, false).or_else(|_| template.text(&long, false)).ok()?;
     let end = text.rfind(ANSWER)? + ANSWER.len();
-    let pieces = vocabulary.encode_each(std::iter::once(&*text)).ok()?;
-    let mut after = pieces.iter().flatten().filter(|piece| piece.bytes.start >= end).map(|piece| piece.token);
-    after.find(|&token| vocabulary.is_added(token))
+    let mut found = None;
+    let mut take = |_, pieces: &[Piece]| {
+        let mut after = pieces.iter().filter(|piece| piece.bytes.start >= end).map(|piece| piece.token);
+        found = found.or_else(|| after.find(|&token| vocabulary.is_added(token)));
+    };
+    vocabulary.encode_each(&[&*text], &mut take).ok()?;
+    found
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use super::cutting::{PART_BYTES, Piece, parts, seam};
 use super::limits::{self, Growth};
 use crate::config::ServeConfig;
 use crate::errors::ServerError;
+use crate::llama::check_json;
 
 /// How text becomes tokens and tokens text.
 pub enum Vocabulary {
@@ -249,12 +250,23 @@ impl Vocabulary {
         }
     }
 
+    /// The first token from `rows` on that is no added one, with its name.
+    #[must_use]
+    pub fn without_row(&self, rows: u32) -> Option<(u32, String)> {
+        let Self::Tokenizer { tokenizer, .. } = self else {
+            return (rows < BYTE_VOCAB).then(|| (rows, self.name(rows)));
+        };
+        // Ids may have holes.
+        let named = |token: u32| Some((token, tokenizer.id_to_token(token)?));
+        (rows..self.size()).filter(|&token| !self.is_added(token)).find_map(named)
+    }
+
     /// Returns true if `token` was added to the vocabulary as a whole, as special tokens are.
     #[must_use]
     pub fn is_added(&self, token: u32) -> bool {
         match self {
             Self::Bytes => false,
-            Self::Tokenizer(tokenizer) => {
+            Self::Tokenizer { tokenizer, .. } => {
                 tokenizer.get_added_vocabulary().get_added_tokens_decoder().contains_key(&token)
             }
         }
@@ -265,7 +277,7 @@ impl Vocabulary {
     pub fn name(&self, token: u32) -> String {
         let name = match self {
             Self::Bytes => None,
-            Self::Tokenizer(tokenizer) => tokenizer.id_to_token(token),
+            Self::Tokenizer { tokenizer, .. } => tokenizer.id_to_token(token),
         };
         name.unwrap_or_else(|| token.to_string())
     }
@@ -299,7 +311,7 @@ impl Vocabulary {
     pub fn decode_plain(&self, tokens: &[u32]) -> String {
         match self {
             Self::Bytes => tokens_to_text(tokens),
-            Self::Tokenizer(tokenizer) => tokenizer.decode(tokens, true).unwrap_or_default(),
+            Self::Tokenizer { tokenizer, .. } => tokenizer.decode(tokens, true).unwrap_or_default(),
         }
     }
 
@@ -397,14 +409,8 @@ pub(super) fn read_tokenizer(path: &Path) -> Result<Vec<u8>, ServerError> {
         return Err(ServerError::Tokenizer { why });
     }
     let json = std::fs::read(path).map_err(unreadable)?;
-    if json.starts_with(b"version https://git-lfs.github.com/spec/") {
-        let why = format!(
-            "{} is a pointer of git-lfs, which stands for a file that was not fetched: fetch the file itself with \
-             `git lfs pull` in that folder",
-            path.display()
-        );
-        return Err(ServerError::Tokenizer { why });
-    }
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    check_json(&name, &json).map_err(|error| ServerError::Tokenizer { why: error.to_string() })?;
     Ok(json)
 }
 

@@ -17,6 +17,12 @@ pub enum LlamaError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// There is no such folder.
+    #[error("{why}")]
+    NoFolder {
+        /// What is there instead, and what to do.
+        why: String,
+    },
     /// It is a folder of adapters for PEFT.
     #[error(
         "it has adapter_config.json and no config.json, so that it holds adapters and not the model that they belong \

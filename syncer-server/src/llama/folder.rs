@@ -8,6 +8,8 @@ use archipelago_core::model::{self, ModelSpec};
 use serde_json::Value;
 
 use super::config::Shape;
+use super::error::short;
+use super::hub;
 use super::placeholder;
 use super::reader::open;
 use super::small::{check_json, check_len, object};
@@ -40,11 +42,13 @@ impl Folder {
     /// for.
     ///
     /// # Errors
+    /// - `NoFolder`: there is no folder at `path`.
     /// - `Read`, `Long`, `Form`, `NoTensors`: a file is missing, too long or not what it should be.
     /// - `Adapters`: it holds adapters and no model.
     /// - `Absent`, `Key`, `Model`: the model is none that can be trained here.
     /// - `Tensor`, `Missing`: its tensors are not those of its `config.json`.
     pub fn open(path: &Path, context: Option<u32>) -> Result<Self, LlamaError> {
+        check_folder(path)?;
         if !path.join(CONFIG).exists() && path.join(ADAPTERS).exists() {
             return Err(LlamaError::Adapters);
         }
@@ -57,7 +61,7 @@ impl Folder {
         let mut beginning = Vec::new();
         tokenizer.take(placeholder::BYTES as u64).read_to_end(&mut beginning).map_err(failed)?;
         check_json(TOKENIZER, &beginning)?;
-        let tensors = Tensors::open(path, files(path)?)?;
+        let tensors = Tensors::open(path, files(path)?)?.unwrapped()?;
         tensors.check(&model::layout(&shape.model)?)?;
         Ok(Self { path: path.to_owned(), shape, settings, tensors })
     }
@@ -121,20 +125,59 @@ impl Folder {
         self.tensors.read(&model::layout(&self.shape.model)?)
     }
 
-    /// Refuses a tokenizer with `tokens` tokens if the model has fewer.
+    /// Refuses a tokenizer with `tokens` tokens if the model has fewer. As in transformers, added tokens may lie beyond
+    /// the rows of the embedding as long as no text has them, as the `<pad>` of some folders does.
+    ///
+    /// `without_row` is the first token of the vocabulary itself that has no row, and `in_text` the highest token of the
+    /// text, each with its name.
     ///
     /// # Errors
-    /// `Key`: it has fewer.
-    pub fn check_vocab(&self, tokens: u32) -> Result<(), LlamaError> {
+    /// `Key`: a token of the vocabulary itself, or one of the text, has no row.
+    pub fn check_vocab(
+        &self,
+        tokens: u32,
+        without_row: Option<(u32, String)>,
+        in_text: (u32, String),
+    ) -> Result<(), LlamaError> {
         let vocab = self.shape.model.vocab;
-        match tokens <= vocab {
-            true => Ok(()),
-            false => {
-                let why = format!("tokenizer.json has {tokens} tokens: they do not belong together");
-                Err(LlamaError::key("vocab_size", vocab, why))
-            }
-        }
+        let why = match (without_row, in_text) {
+            (Some((id, name)), _) => format!(
+                "tokenizer.json has {tokens} tokens, among them {} (id {id}): they do not belong together",
+                short(&name)
+            ),
+            (None, (id, name)) if id >= vocab => format!(
+                "the data has the token {} (id {id}), for which the model has no row: remove it from the data, or from \
+                 the added_tokens of tokenizer.json, or save the model with resize_token_embeddings of transformers",
+                short(&name)
+            ),
+            (None, _) => return Ok(()),
+        };
+        Err(LlamaError::key("vocab_size", vocab, why))
     }
+}
+
+/// Refuses `path` if it is no folder.
+///
+/// # Errors
+/// `NoFolder`: what is there instead, and what to do.
+fn check_folder(path: &Path) -> Result<(), LlamaError> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let text = path.to_string_lossy();
+    let why = match text.split_once('/') {
+        _ if path.exists() => "it is a file: give the folder that it is in".to_owned(),
+        _ if text.starts_with('~') => {
+            "there is no such folder: only shells read ~ as the home folder, so write the whole path"
+                .to_owned()
+        }
+        Some((_, name)) if hub::is_id(&text) => format!(
+            "there is no such folder: to begin with the model of this name on the Hugging Face Hub, download it by \
+             `hf download {text} --local-dir {name}` and give --init {name}"
+        ),
+        _ => "there is no such folder: check the path".to_owned(),
+    };
+    Err(LlamaError::NoFolder { why })
 }
 
 /// The names of the files that the parameters are in.
@@ -153,7 +196,7 @@ fn files(path: &Path) -> Result<Vec<String>, LlamaError> {
         // Nothing outside the folder is read.
         let plain = |name: &&str| Path::new(name).file_name().is_some_and(|last| last == *name);
         let Some(name) = name.as_str().filter(plain) else {
-            let why = format!("{} is no name of a file beside it", super::error::short(&name.to_string()));
+            let why = format!("{} is no name of a file beside it", short(&name.to_string()));
             return Err(LlamaError::form(INDEX, why));
         };
         names.insert(name.to_owned());

@@ -24,6 +24,12 @@ const PIECE: usize = 1 << 18;
 /// The output matrix, which some folders hold although it is the embedding too.
 const HEAD: &str = "lm_head.weight";
 
+/// Parts of names that wrappers of PyTorch modules add anywhere: torch.compile, FSDP, checkpoints of activations.
+const WRAPPERS: [&str; 3] = ["_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"];
+
+/// What DDP and DataParallel put before names.
+const DDP: &str = "module.";
+
 /// What old folders hold beside parameters, and what follows from their settings.
 const DERIVED: &str = ".rotary_emb.inv_freq";
 
@@ -72,6 +78,23 @@ impl Tensors {
             }
         }
         Ok(Self { folder: folder.to_owned(), files, places, notes })
+    }
+
+    /// The same tensors without what wrappers of PyTorch put into the names of a module's parameters.
+    ///
+    /// # Errors
+    /// `Tensor`: two tensors have the same name then.
+    pub(super) fn unwrapped(self) -> Result<Self, LlamaError> {
+        let mut places = BTreeMap::new();
+        for (name, place) in self.places {
+            let plain = unwrapped(&name);
+            let file = place.file;
+            if places.insert(plain.clone(), place).is_some() {
+                let why = format!("is there twice, with and without the mark of a wrapper: {}", short(&name));
+                return Err(LlamaError::tensor(&plain, &self.files[file], why));
+            }
+        }
+        Ok(Self { places, ..self })
     }
 
     /// The name, the file and the shape of each tensor, in the order of the names.
@@ -195,6 +218,20 @@ impl Tensors {
             done += now;
         }
         Ok(())
+    }
+}
+
+/// `name` without the parts that torch.compile, FSDP, checkpoints of activations and, at the beginning, DDP put into it.
+fn unwrapped(name: &str) -> String {
+    let mut name = name;
+    while let Some(inner) = name.strip_prefix(DDP) {
+        name = inner;
+    }
+    let parts: Vec<&str> = name.split('.').filter(|part| !WRAPPERS.contains(part)).collect();
+    // DDP may be inside of another wrapper.
+    match parts.first() {
+        Some(&"module") => unwrapped(&parts.join(".")),
+        _ => parts.join("."),
     }
 }
 

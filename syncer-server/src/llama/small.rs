@@ -44,7 +44,7 @@ pub(super) fn object(path: &Path, name: &str) -> Result<Map<String, Value>, Llam
 ///
 /// # Errors
 /// `Form`: what it is, and what to do.
-pub(super) fn check_json(name: &str, bytes: &[u8]) -> Result<(), LlamaError> {
+pub fn check_json(name: &str, bytes: &[u8]) -> Result<(), LlamaError> {
     if let Some(why) = placeholder(bytes) {
         return Err(LlamaError::form(name, why));
     }

@@ -124,8 +124,51 @@ fn a_key_that_cannot_be_represented_is_named_with_its_value() {
     assert!(
         Folder::open(&fixture(), Some(25)).unwrap_err().to_string().contains("give --context 24 or less")
     );
-    let tokens = Folder::open(&fixture(), None).unwrap().check_vocab(289).unwrap_err().to_string();
-    assert!(tokens.contains("vocab_size = 288: tokenizer.json has 289 tokens"), "{tokens}");
+}
+
+/// Goal: an added token beyond the embedding is no fault, since transformers takes it too, until a text has it.
+#[test]
+fn an_added_token_may_have_no_row() {
+    let folder = Folder::open(&fixture(), None).unwrap();
+    let named = |id: u32| (id, format!("<{id}>"));
+    assert!(folder.check_vocab(288, None, named(287)).is_ok());
+    assert!(folder.check_vocab(289, None, named(287)).is_ok());
+    let said = folder.check_vocab(289, None, named(288)).unwrap_err().to_string();
+    assert!(said.contains("vocab_size = 288: the data has the token <288> (id 288)"), "{said}");
+    let said = folder.check_vocab(290, Some(named(288)), named(3)).unwrap_err().to_string();
+    assert!(said.contains("tokenizer.json has 290 tokens, among them <288>"), "{said}");
+}
+
+#[test]
+fn what_is_no_folder_is_said_with_the_way_on() {
+    let said = |path: &Path| Folder::open(path, None).unwrap_err().to_string();
+    let dir = copy();
+    assert!(said(&dir.path().join("none")).contains("there is no such folder: check the path"));
+    assert!(said(&dir.path().join("config.json")).contains("it is a file"));
+    assert!(said(Path::new("~/model")).contains("write the whole path"));
+    let hub = said(Path::new("nobody/no-such-model"));
+    assert!(hub.contains("`hf download nobody/no-such-model --local-dir no-such-model`"), "{hub}");
+}
+
+#[test]
+fn a_file_that_stands_in_for_another_is_named() {
+    let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:aa\nsize 5\n";
+    let page = "<!DOCTYPE html><html>Sign in</html>".repeat(30);
+    for name in ["config.json", "tokenizer.json", "model-00001-of-00002.safetensors"] {
+        let with = |text: &str| refused(|dir| fs::write(dir.join(name), text).unwrap());
+        let said = with(pointer);
+        assert!(said.contains(name) && said.contains("git lfs pull"), "{said}");
+        assert!(with(&page).contains("(HTML)"));
+    }
+    for name in ["config.json", "tokenizer.json"] {
+        for mark in [&b"\xef\xbb\xbf{}"[..], b"\xff\xfe{\0}\0"] {
+            let said = refused(|dir| fs::write(dir.join(name), mark).unwrap());
+            assert!(
+                said.contains("it begins with a byte order mark: save it as UTF-8 without one"),
+                "{said}"
+            );
+        }
+    }
 }
 
 /// A model of one file whose tensors may be anything.
@@ -206,6 +249,37 @@ fn a_head_of_its_own_is_a_matrix_of_the_model() {
     }
     made.tied(true).refused("tie_word_embeddings = true: lm_head.weight is not the embedding");
     assert!(made.with_head(made.theta[0]).read().unwrap() == made.theta);
+}
+
+#[test]
+fn names_of_wrapped_modules_are_read() {
+    let made = Made::new();
+    let renamed = |rename: &dyn Fn(&str) -> String| {
+        made.write(|header, _| {
+            let entries = std::mem::take(header.as_object_mut().unwrap());
+            let plain = |name: String| if name == "__metadata__" { name } else { rename(&name) };
+            *header = entries.into_iter().map(|(name, entry)| (plain(name), entry)).collect();
+        });
+        made.read()
+    };
+    let wraps: [&dyn Fn(&str) -> String; 5] = [
+        &|name| format!("_orig_mod.{name}"),
+        &|name| format!("module.{name}"),
+        &|name| format!("module._orig_mod.module.{name}"),
+        &|name| format!("_fsdp_wrapped_module.{}", name.replace(".mlp.", "._fsdp_wrapped_module.mlp.")),
+        &|name| name.replace("self_attn.", "_checkpoint_wrapped_module.self_attn._orig_mod."),
+    ];
+    for wrap in wraps {
+        assert!(renamed(wrap).unwrap() == made.theta, "{}", wrap("model.norm.weight"));
+    }
+    let said = renamed(&|name| name.replace("model.norm", "model.module.norm")).unwrap_err().to_string();
+    assert!(said.contains("model.module.norm.weight"), "{said}");
+    made.write(|header, data| {
+        let entry = json!({"dtype": "F32", "shape": [8], "data_offsets": [data.len(), data.len() + 32]});
+        header["_orig_mod.model.norm.weight"] = entry;
+        data.extend([0; 32]);
+    });
+    made.refused("tensor model.norm.weight in model.safetensors is there twice");
 }
 
 #[test]

@@ -134,6 +134,7 @@ impl<'a> Plan<'a> {
         };
         let corpus = Corpus::load(config, source, &habits)?;
         cancellation.check()?;
+        origin.check_tokens(&corpus)?;
         let model = origin.model(config, corpus.vocabulary.size())?;
         let Basis { said, weights: frozen } = origin.basis(config, &model)?;
         let spec = RunSpec { frozen: said, ..run_spec(config, model, corpus.spec.clone())? };

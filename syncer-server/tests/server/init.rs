@@ -303,5 +303,5 @@ async fn another_beginning_is_another_run() {
     let missing = ServeConfig { init: Some(plain.path().join("none")), ..from_folder(plain.path()) };
     let error = Server::refused(missing).await;
     assert_eq!(error.exit_code(), 19, "{error}");
-    assert!(error.to_string().contains("cannot read config.json"), "{error}");
+    assert!(error.to_string().contains("there is no such folder"), "{error}");
 }

@@ -84,14 +84,25 @@ impl fmt::Display for LoraTargets {
     }
 }
 
+/// All matrices of the layers, in PEFT's words.
+const PEFT_ALL: &str = "all-linear";
+
+/// The end of a matrix's name there.
+const PEFT_SUFFIX: &str = "_proj";
+
 impl FromStr for LoraTargets {
     type Err = TargetsError;
 
-    /// Names apart by commas, in any order; one that comes twice counts once.
+    /// Names apart by commas, in any order; one that comes twice counts once. Names as PEFT has them, `q_proj` or
+    /// `all-linear`, count too.
     fn from_str(names: &str) -> Result<Self, TargetsError> {
         let mut set = 0;
         for name in names.split(',').map(str::trim).filter(|name| !name.is_empty()) {
-            let found = LoraTarget::ALL.into_iter().find(|target| target.name() == name);
+            if name == PEFT_ALL {
+                return Ok(Self::ALL);
+            }
+            let short = name.strip_suffix(PEFT_SUFFIX).unwrap_or(name);
+            let found = LoraTarget::ALL.into_iter().find(|target| target.name() == short);
             let target = found.ok_or_else(|| TargetsError::Unknown { name: name.into() })?;
             set |= 1 << target as u8;
         }
@@ -140,6 +151,9 @@ mod tests {
         assert_eq!(set(","), Err(TargetsError::Empty));
         let error = set("q,head").unwrap_err().to_string();
         assert_eq!(error, "there is no target \"head\" for adapters; choose of q,k,v,o,gate,up,down");
+        assert_eq!(set("q_proj,v_proj, down"), set("q,v,down"));
+        assert_eq!(set("all-linear"), Ok(LoraTargets::ALL));
+        assert!(set("_proj").is_err() && set("q_proj_proj").is_err());
         for target in LoraTarget::ALL {
             assert_eq!(set(target.name()).unwrap().iter().collect::<Vec<_>>(), [target]);
         }
