@@ -47,6 +47,13 @@ pub fn unix_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// Today by UTC, as 2026-11-29.
+#[must_use]
+pub fn date() -> String {
+    let today = chrono::DateTime::from_timestamp(unix_s().into(), 0).unwrap_or_default();
+    today.format("%Y-%m-%d").to_string()
+}
+
 /// Seconds since 1970, as far as this machine knows: 0 if it thinks that it is before, and the most there are from
 /// 2106 on.
 #[must_use]

@@ -13,6 +13,7 @@ use serde::Serialize;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
+use crate::clock::date;
 use crate::config;
 use crate::corpus::{Stops, Vocabulary};
 use crate::errors::ServerError;
@@ -45,13 +46,14 @@ pub struct Exported {
 ///
 /// # Errors
 /// - `OutTaken`: `out` holds something else, and `overwrite` is not set.
-/// - `Config`: the licence is no name of one, or adapters are to be merged and the run trains all weights.
+/// - `Config`: the licence or the base is no name of one, or adapters are to be merged and the run trains all weights.
 /// - `NoRun`, `NoSnapshot`: there is no run, or no snapshot of it.
 /// - `DirCorrupt`: there is no whole one.
 /// - `Tokenizer`: the tokenizer that the run keeps cannot be read.
 /// - `Disk`: something cannot be read or written.
 pub fn export(dir: &Path, out: &Path, form: Form<'_>, overwrite: bool) -> Result<Exported, ServerError> {
     config::licence(form.licence)?;
+    config::base(form.base)?;
     let store = Store::look(dir);
     let none = || ServerError::NoSnapshot { dir: dir.to_owned() };
     let manifest = store.begun()?;
@@ -117,6 +119,10 @@ pub struct Form<'a> {
     pub licence: Option<&'a str>,
     /// Whether adapters are added to the weights that they were trained on, to be a model by themselves.
     pub merged: bool,
+    /// The model that the run began with, as libraries are to load it: a name on the hub or a folder.
+    pub base: Option<&'a str>,
+    /// Whether strangers get it, who are not told where folders are on this machine.
+    pub is_public: bool,
 }
 
 /// Writes the model of `states`, a moment of the run in `store`, to `out`, as [`export`] does; `losses` are the first
@@ -143,7 +149,9 @@ pub(crate) fn write(
         theta = store.whole(&manifest.spec, &decoder, theta)?;
     }
     let course = Course::of(&record.ledger, losses);
-    Model { theta: &theta, manifest: &manifest, tokenizer: &tokenizer, course, form }.write(out)?;
+    let whole = std::path::absolute(out).unwrap_or_else(|_| out.to_owned());
+    let name = whole.file_name().unwrap_or_default().to_string_lossy();
+    Model { theta: &theta, manifest: &manifest, tokenizer: &tokenizer, course, form }.write(out, &name)?;
     Ok(Exported {
         out: out.to_owned(),
         run: RunId::to_string(&record.run),
@@ -168,12 +176,12 @@ pub(crate) struct Model<'a> {
 }
 
 impl Model<'_> {
-    /// Writes the folder `out`, and makes it if it is not there.
-    fn write(&self, out: &Path) -> Result<(), ServerError> {
+    /// Writes the folder `out`, and makes it if it is not there; people are to know it as `name`.
+    fn write(&self, out: &Path, name: &str) -> Result<(), ServerError> {
         let layout = self.layout()?;
         fs::create_dir_all(out).map_err(disk("make", out))?;
         let card = out.join("README.md");
-        write_file(&card, self.card()?.as_bytes())?;
+        write_file(&card, self.card(name)?.as_bytes())?;
         let lora = self.adapters()?;
         let (file, others): (_, &[&str]) = match lora {
             Some(_) => ("adapter_model.safetensors", &OF_THE_MODEL),
@@ -234,8 +242,16 @@ impl Model<'_> {
     }
 
     /// The name of the folder that the run began with.
-    fn base(&self) -> Option<&str> {
+    fn folder(&self) -> Option<&str> {
         self.manifest.init.as_ref().map(|initial| &*initial.folder)
+    }
+
+    /// The model that the run began with, as libraries load it: the one that was asked for, its name on the hub, or its
+    /// folder.
+    fn base(&self) -> Option<&str> {
+        let id = self.source().and_then(|source| source.id.as_deref());
+        let path = self.source().filter(|_| !self.form.is_public).map(|source| &*source.path);
+        self.form.base.or(id).or(path).or_else(|| self.folder())
     }
 
     fn special(&self) -> SpecialTokens {
@@ -263,19 +279,23 @@ impl Model<'_> {
         }
     }
 
-    fn card(&self) -> Result<String, ServerError> {
+    fn card(&self, folder: &str) -> Result<String, ServerError> {
         let manifest = self.manifest;
         let decoder = manifest.decoder()?;
         let card = Card {
             run: &manifest.run.to_string(),
+            spec: &manifest.spec,
             model: decoder.as_ref(),
             params: self.theta.len() as u64,
             merged: self.form.merged,
             text: manifest.text.as_deref(),
-            text_tokens: manifest.spec.data.shards.iter().map(|shard| shard.tokens).sum(),
-            init: self.base(),
+            init: self.folder(),
+            source: self.source(),
+            base: self.base(),
+            folder,
             course: self.course,
             licence: self.form.licence,
+            date: &date(),
         };
         Ok(card.to_markdown())
     }
@@ -288,7 +308,7 @@ impl Model<'_> {
     /// - `Disk`: something cannot be written.
     pub(crate) fn archive(&self, dir: &Path, name: &str) -> Result<File, ServerError> {
         let folder = tempfile::tempdir_in(dir).map_err(disk("make a folder in", dir))?;
-        self.write(folder.path())?;
+        self.write(folder.path(), name)?;
         zip(folder.path(), tempfile::tempfile_in(dir).map_err(disk("write", dir))?, name)
             .map_err(disk("write an archive in", dir))
     }

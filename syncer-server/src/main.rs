@@ -149,7 +149,13 @@ async fn start_house(
 
 fn take_home(args: &ExportArgs) -> Result<(), ServerError> {
     let dir = args.folder.path();
-    let form = Form { precision: args.dtype, licence: args.licence.as_deref(), merged: args.merged };
+    let form = Form {
+        precision: args.dtype,
+        licence: args.licence.as_deref(),
+        merged: args.merged,
+        base: args.base.as_deref(),
+        is_public: false,
+    };
     let exported = export(dir, &args.out, form, args.overwrite)?;
     let (out, tensorboard) = (&*args.out, args.tensorboard.as_deref());
     // Learners were promised that nobody is told their names.

@@ -41,7 +41,7 @@ pub use kept::{Kept, PATHS, SETTINGS_FILE, hides_names, is_kept};
 pub use lora::LoraArgs;
 pub use name::RunName;
 pub use run::{
-    INVITE_AUTO, INVITE_PERSONAL, INVITE_SHORT, admin_token, check_context, invite, licence, preset,
+    INVITE_AUTO, INVITE_PERSONAL, INVITE_SHORT, admin_token, base, check_context, invite, licence, preset,
     run_spec, syncer_config,
 };
 pub use runs::{OrderArgs, RunOrder, RunsArgs};

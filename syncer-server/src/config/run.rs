@@ -142,6 +142,26 @@ pub fn licence(chosen: Option<&str>) -> Result<(), ServerError> {
     }
 }
 
+/// Bytes of a base model's name or folder at most.
+const BASE_BYTES_MAX: usize = 4_096;
+
+/// Checks the model that an export names as its base, if one is named.
+///
+/// # Errors
+/// `Config`: it is neither a name nor a path.
+pub fn base(named: Option<&str>) -> Result<(), ServerError> {
+    let is_bad =
+        |base: &&str| base.is_empty() || base.len() > BASE_BYTES_MAX || base.contains(char::is_control);
+    match named.filter(is_bad) {
+        None => Ok(()),
+        Some(bad) => {
+            let why =
+                format!("--base {bad:?} is no model: give its name on the hub as user/model, or its folder");
+            Err(ServerError::Config { why })
+        }
+    }
+}
+
 /// The preset asked for.
 ///
 /// # Errors

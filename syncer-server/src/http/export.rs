@@ -87,7 +87,7 @@ impl Exports {
             manifest: &manifest,
             tokenizer: &tokenizer,
             course: subject.course,
-            form: Form { licence: self.licence.as_deref(), ..Form::default() },
+            form: Form { licence: self.licence.as_deref(), is_public: true, ..Form::default() },
         };
         let file = model.archive(self.store.dir(), name)?;
         let len = file.metadata().map_err(disk("read", self.store.dir()))?.len();

@@ -4,6 +4,10 @@ use std::fmt::Write;
 
 use archipelago_core::diloco::Ledger;
 use archipelago_core::model::{ExpertSpec, LoraSpec, ModelSpec};
+use archipelago_core::wire::RunSpec;
+
+use super::card_keys::CardKeys;
+use super::{SourceSettings, is_id};
 
 /// Characters of a licence's name at most.
 const LICENCE_CHARS_MAX: usize = 64;
@@ -36,6 +40,8 @@ impl Course {
 pub struct Card<'a> {
     /// The run, as 16 hex digits.
     pub run: &'a str,
+    /// What learners are told.
+    pub spec: &'a RunSpec,
     /// The sizes, of the built-in decoder.
     pub model: Option<&'a ModelSpec>,
     /// The parameters in the folder, counted.
@@ -44,39 +50,46 @@ pub struct Card<'a> {
     pub merged: bool,
     /// The name of the text, if it is known.
     pub text: Option<&'a str>,
-    /// Tokens of the text that is trained on.
-    pub text_tokens: u64,
     /// The folder whose model the run began from, by its name.
     pub init: Option<&'a str>,
+    /// Further settings of that folder.
+    pub source: Option<&'a SourceSettings>,
+    /// The model that the run began with, as libraries load it: a name on the hub or a folder.
+    pub base: Option<&'a str>,
+    /// The name of the folder that the card is in.
+    pub folder: &'a str,
     /// How far the run has come.
     pub course: Course,
     /// The licence that the owner chose.
     pub licence: Option<&'a str>,
+    /// The day of the export, as 2026-11-29.
+    pub date: &'a str,
 }
 
 impl Card<'_> {
     /// The card as Markdown, with the header that model hubs read.
     #[must_use]
     pub fn to_markdown(self) -> String {
-        let licence = self.licence.map(|licence| format!("license: {licence}\n")).unwrap_or_default();
-        let Some(model) = self.model else { return self.of_tensors(&licence) };
+        let keys = self.keys().to_yaml();
+        let Some(model) = self.model else { return self.of_tensors(&keys) };
         if let Some(lora) = model.lora.filter(|_| !self.merged) {
-            return self.of_adapters(&licence, &lora);
+            return self.of_adapters(&keys, &lora);
         }
+        let folder = literal(self.folder);
         let mut card = format!(
-            "---\n{licence}library_name: transformers\npipeline_tag: text-generation\ntags:\n- archipelago\n---\n\n\
+            "---\n{keys}library_name: transformers\npipeline_tag: text-generation\ntags:\n- archipelago\n---\n\n\
              # A language model of {} parameters\n\n\
              It was trained with Archipelago, in which many computers train one model together. `transformers` loads \
              this folder as a {}:\n\n\
              ```python\n\
              from transformers import AutoModelForCausalLM, AutoTokenizer\n\
-             model = AutoModelForCausalLM.from_pretrained(\"FOLDER\")\n\
-             tokenizer = AutoTokenizer.from_pretrained(\"FOLDER\")\n\
+             model = AutoModelForCausalLM.from_pretrained({folder})\n\
+             tokenizer = AutoTokenizer.from_pretrained({folder})\n\
              ```\n\n| | |\n|---|---|\n",
             self.params,
             if model.experts.is_some() { "Mixtral" } else { "Llama" },
         );
-        let ModelSpec { vocab, d_model, layers, heads, kv_heads, context, .. } = model;
+        let ModelSpec { vocab, d_model, layers, heads, kv_heads, .. } = model;
         let mut size = format!(
             "{layers} layers of width {d_model}, {heads} query heads, {kv_heads} key and value heads, {vocab} tokens"
         );
@@ -84,26 +97,44 @@ impl Card<'_> {
             let ExpertSpec { count, per_token, .. } = experts;
             size += &format!(", {count} experts, {per_token} of them for each token");
         }
-        let mut rows = vec![("size", size), ("longest text", format!("{context} tokens"))];
+        let mut rows = vec![("size", size)];
         rows.extend(model.lora.map(|lora| ("trained", trained(&lora))));
         self.add_rows(&mut card, &rows);
         card
     }
 
+    /// The keys of the header that say where the model comes from, with the licence that its owner chose.
+    fn keys(&self) -> CardKeys {
+        let mut keys = self.source.map(|source| source.card.clone()).unwrap_or_default();
+        if let Some(licence) = self.licence {
+            keys = CardKeys {
+                license: Some(licence.to_owned()),
+                license_name: None,
+                license_link: None,
+                ..keys
+            };
+        }
+        if let Some(base) = self.base.filter(|base| is_id(base)) {
+            keys.base_model = vec![base.to_owned()];
+        }
+        keys
+    }
+
     /// The card of adapters alone.
-    fn of_adapters(self, licence: &str, lora: &LoraSpec) -> String {
-        let base = self.init.map_or_else(|| "`BASE`".to_owned(), quoted);
+    fn of_adapters(self, keys: &str, lora: &LoraSpec) -> String {
+        let (folder, base) = (literal(self.folder), self.base.unwrap_or("BASE"));
+        let (named, base) = (quoted(base), literal(base));
         let mut card = format!(
-            "---\n{licence}library_name: peft\npipeline_tag: text-generation\ntags:\n- archipelago\n- lora\n---\n\n\
+            "---\n{keys}library_name: peft\npipeline_tag: text-generation\ntags:\n- archipelago\n- lora\n---\n\n\
              # Adapters of {} parameters\n\n\
-             They were trained with Archipelago, in which many computers train one model together, on the model in the \
-             folder {base}, which stayed as it was. `peft` adds them to it:\n\n\
+             They were trained with Archipelago, in which many computers train one model together, on the model \
+             {named}, which stayed as it was. `peft` adds them to it:\n\n\
              ```python\n\
              from peft import PeftModel\n\
              from transformers import AutoModelForCausalLM, AutoTokenizer\n\
-             base = AutoModelForCausalLM.from_pretrained(\"BASE\")\n\
-             model = PeftModel.from_pretrained(base, \"FOLDER\")\n\
-             tokenizer = AutoTokenizer.from_pretrained(\"FOLDER\")\n\
+             base = AutoModelForCausalLM.from_pretrained({base})\n\
+             model = PeftModel.from_pretrained(base, {folder})\n\
+             tokenizer = AutoTokenizer.from_pretrained({folder})\n\
              ```\n\n| | |\n|---|---|\n",
             self.params,
         );
@@ -112,9 +143,9 @@ impl Card<'_> {
     }
 
     /// The card of a model that only the program that trained it knows.
-    fn of_tensors(self, licence: &str) -> String {
+    fn of_tensors(self, keys: &str) -> String {
         let mut card = format!(
-            "---\n{licence}tags:\n- archipelago\n---\n\n\
+            "---\n{keys}tags:\n- archipelago\n---\n\n\
              # A model of {} parameters\n\n\
              It was trained with Archipelago, in which many computers train one model together. `model.safetensors` \
              holds its tensors under the names that they began with; what they mean is known to the program that \
@@ -129,31 +160,59 @@ impl Card<'_> {
     fn add_rows(self, card: &mut String, more: &[(&str, String)]) {
         let course = self.course;
         let text = self.text.map_or_else(|| "a text".to_owned(), quoted);
-        let init = self.init.map_or_else(
-            || "random parameters".to_owned(),
-            |name| format!("the model in the folder {}", quoted(name)),
+        let text_tokens: u64 = self.spec.data.shards.iter().map(|shard| shard.tokens).sum();
+        let begun = match (self.base.filter(|base| is_id(base)), self.init) {
+            (Some(id), _) => format!("the model {}", quoted(id)),
+            (None, Some(name)) => format!("the model in the folder {}", quoted(name)),
+            (None, None) => "random parameters".to_owned(),
+        };
+        let measured = |value: Option<f32>| {
+            value.map_or_else(|| "not measured".to_owned(), |value| format!("{value:.4}"))
+        };
+        let losses = format!(
+            "first {}, last {}, in nats per token",
+            measured(course.loss_first),
+            measured(course.loss_last)
         );
-        let loss =
-            |loss: Option<f32>| loss.map_or_else(|| "not measured".to_owned(), |loss| format!("{loss:.4}"));
+        let kept = self.source.and_then(|source| source.card.license.as_deref());
+        let licence = match (self.licence, kept) {
+            (Some(chosen), _) => chosen.to_owned(),
+            (None, Some(kept)) => format!("{}, that of the model it began with", quoted(kept)),
+            (None, None) => "none was chosen: ask whoever trained it".to_owned(),
+        };
         let rows = [
-            ("trained on", format!("{text}, {} tokens", self.text_tokens)),
-            ("began with", init),
+            ("trained on", format!("{text}, {text_tokens} tokens")),
+            ("began with", begun),
             ("learners that were merged", course.learners.to_string()),
             ("merged tokens", course.tokens_merged.to_string()),
-            (
-                "loss on held-out text",
-                format!(
-                    "first {}, last {}, in nats per token",
-                    loss(course.loss_first),
-                    loss(course.loss_last)
-                ),
-            ),
-            ("licence", self.licence.unwrap_or("none was chosen: ask whoever trained it").to_owned()),
+            ("loss on held-out text", losses),
+            ("perplexity on held-out text", measured(course.loss_last.map(f32::exp))),
+            ("licence", licence),
             ("run", self.run.to_owned()),
+            ("exported", format!("{} by Archipelago {}", self.date, env!("CARGO_PKG_VERSION"))),
         ];
-        for (what, value) in more.iter().chain(&rows) {
+        for (what, value) in more.iter().chain(&self.training()).chain(&rows) {
             writeln!(card, "| {what} | {value} |").expect("a string takes all that is written");
         }
+    }
+
+    /// How learners trained.
+    fn training(&self) -> [(&'static str, String); 3] {
+        let inner = &self.spec.inner;
+        let rate = format!(
+            "up to {}, after {} tokens of warm-up, down to {} at {} tokens by a cosine",
+            inner.lr_max,
+            inner.warmup_tokens,
+            inner.lr_max * inner.lr_min_ratio,
+            inner.total_tokens,
+        );
+        let optimiser = format!(
+            "AdamW in each learner (betas {} and {}, weight decay {}, clipping at {}), and SGD with Nesterov momentum \
+             for merges",
+            inner.beta1, inner.beta2, inner.weight_decay, inner.clip_norm,
+        );
+        let batch = format!("{} windows of {} tokens in each learner", inner.batch, self.spec.model.context);
+        [("batch", batch), ("learning rate", rate), ("optimiser", optimiser)]
     }
 }
 
@@ -161,6 +220,11 @@ impl Card<'_> {
 fn trained(lora: &LoraSpec) -> String {
     let LoraSpec { rank, alpha, targets } = lora;
     format!("adapters (LoRA) of rank {rank} on {targets}, alpha {alpha}")
+}
+
+/// A text of Python.
+fn literal(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
 }
 
 /// A name between the marks of code, without what would end them or the table.

@@ -28,6 +28,7 @@ pub use chat::{Chat, TEMPLATE_BYTES_MAX};
 pub use config::{generation_config, model_config, tokenizer_config};
 pub use error::LlamaError;
 pub use folder::Folder;
+pub use hub::is_id;
 pub use peft::{adapter_config, peft_layout};
 pub use placeholder::placeholder;
 pub use reader::Tensors;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 /// What PEFT puts before the name of each tensor of a wrapped model.
 const PREFIX: &str = "base_model.model.";
 
-/// The `adapter_config.json` of adapters like `lora` on the model in the folder `base`.
+/// The `adapter_config.json` of adapters like `lora` on the model `base`, a name on the hub or a folder.
 #[must_use]
 pub fn adapter_config(lora: &LoraSpec, base: Option<&str>) -> Value {
     // By way of its shortest decimal, and whole where it is: PEFT calls it a whole number.

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use archipelago_core::bytes::to_f32s;
 use archipelago_core::diloco::{Layout, halves};
 use archipelago_core::model::{self, LoraSpec, ModelSpec};
+use archipelago_core::wire::{DataSpec, ShardSpec};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -420,16 +421,24 @@ fn no_changed_byte_panics() {
 fn a_card_tells_what_it_knows_and_nothing_breaks_its_form() {
     let folder = Folder::open(&fixture(), None).unwrap();
     let course = Course { learners: 3, tokens_merged: 4_000, loss_first: Some(5.5), loss_last: None };
+    let data =
+        DataSpec { token_bytes: 2, masks: false, shards: vec![ShardSpec { tokens: 77, sha256: [0; 32] }] };
+    let settings = crate::config::ServeConfig::default();
+    let spec = crate::config::run_spec(&settings, (*folder.model()).into(), data).unwrap();
     let card = Card {
         run: "00000000000000ff",
+        spec: &spec,
         model: Some(folder.model()),
         params: 3_304,
         merged: false,
         text: Some("a`b|c\n---"),
-        text_tokens: 77,
         init: Some("smol"),
+        source: None,
+        base: Some("/models/smol"),
+        folder: "my \"model\"",
         course,
         licence: Some("cc-by-4.0"),
+        date: "2026-11-29",
     };
     let text = card.to_markdown();
     for part in [
@@ -440,10 +449,15 @@ fn a_card_tells_what_it_knows_and_nothing_breaks_its_form() {
         "| merged tokens | 4000 |",
         "first 5.5000, last not measured",
         "| licence | cc-by-4.0 |",
+        "AutoTokenizer.from_pretrained(\"my \\\"model\\\"\")",
+        "windows of 24 tokens in each learner |",
+        "| learning rate | up to ",
+        "| optimiser | AdamW in each learner (betas 0.9 and 0.99",
+        "| exported | 2026-11-29 by Archipelago ",
     ] {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
     }
-    let without = Card { licence: None, init: None, ..card }.to_markdown();
+    let without = Card { licence: None, init: None, base: None, ..card }.to_markdown();
     assert!(!without.contains("license:") && without.contains("none was chosen"), "{without}");
     assert!(without.contains("random parameters"), "{without}");
     let own = Card { model: None, ..card }.to_markdown();
@@ -455,11 +469,32 @@ fn a_card_tells_what_it_knows_and_nothing_breaks_its_form() {
     let lora = Some(LoraSpec { rank: 4, alpha: 8.0, targets: "q,v".parse().unwrap() });
     let model = ModelSpec { lora, ..*folder.model() };
     let adapters = Card { model: Some(&model), ..card }.to_markdown();
-    for part in ["library_name: peft", "PeftModel.from_pretrained(base, \"FOLDER\")", "rank 4 on q,v"] {
+    for part in [
+        "library_name: peft",
+        "base = AutoModelForCausalLM.from_pretrained(\"/models/smol\")",
+        "PeftModel.from_pretrained(base, \"my \\\"model\\\"\")",
+        "rank 4 on q,v",
+    ] {
         assert!(adapters.contains(part), "{part:?} is not in\n{adapters}");
     }
+    assert!(!adapters.contains("base_model:"), "a path of one machine is no name");
     let merged = Card { model: Some(&model), merged: true, ..card }.to_markdown();
     assert!(merged.contains("library_name: transformers") && merged.contains("rank 4 on q,v"), "{merged}");
+    let keys = "---\nlicense: llama2\nlanguage: en\ndatasets:\n- a/b\n---\n";
+    let dir = copy();
+    fs::write(dir.path().join("README.md"), keys).unwrap();
+    let source = SourceSettings::read(dir.path()).unwrap();
+    let course = Course { loss_last: Some(2.0), ..course };
+    let of_base = Card { source: Some(&source), base: Some("lab/smol"), licence: None, course, ..card };
+    let of_base = of_base.to_markdown();
+    for part in [
+        "---\nlicense: llama2\nbase_model: lab/smol\nlanguage:\n- en\ndatasets:\n- a/b\nlibrary_name: transformers\n",
+        "| licence | `llama2`, that of the model it began with |",
+        "| began with | the model `lab/smol` |",
+        "| perplexity on held-out text | 7.3891 |",
+    ] {
+        assert!(of_base.contains(part), "{part:?} is not in\n{of_base}");
+    }
     for bad in ["", "a b", "mit\n", "mit: x", &"x".repeat(65)] {
         assert!(!licence(bad), "{bad:?}");
     }

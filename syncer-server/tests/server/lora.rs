@@ -75,7 +75,14 @@ async fn adapters_begin_as_the_model_and_come_home_for_peft_and_merged() {
     assert_eq!(names[0], "base_model.model.model.layers.0.mlp.down_proj.lora_A.weight");
     let config = json(&out.path().join("adapter_config.json"));
     assert_eq!((&config["r"], &config["lora_alpha"]), (&2.into(), &4.into()));
-    assert_eq!(config["base_model_name_or_path"], "model");
+    // PEFT finds the model from wherever it runs, and strangers are not told where it is.
+    let base = from_folder(dir.path()).init.unwrap().canonicalize().unwrap();
+    assert_eq!(config["base_model_name_or_path"], base.to_str().unwrap());
+    let named = Form { base: Some("lab/tiny"), ..Form::default() };
+    export(dir.path(), out.path(), named, false).unwrap();
+    let config = json(&out.path().join("adapter_config.json"));
+    assert_eq!(config["base_model_name_or_path"], "lab/tiny");
+    assert!(fs::read_to_string(out.path().join("README.md")).unwrap().contains("\nbase_model: lab/tiny\n"));
     let card = fs::read_to_string(out.path().join("README.md")).unwrap();
     assert!(card.contains("library_name: peft") && card.contains("rank 2 on q,k,v,o,gate,up,down"), "{card}");
 

@@ -78,7 +78,10 @@ async fn an_archive_holds_the_same_files() {
         let inside = format!("{name}/{}", path.file_name().unwrap().to_str().unwrap());
         let mut bytes = Vec::new();
         archive.by_name(&inside).unwrap().read_to_end(&mut bytes).unwrap();
-        assert!(bytes == std::fs::read(&path).unwrap(), "{inside}");
+        // The card has the name of its folder.
+        if !inside.ends_with("README.md") {
+            assert!(bytes == std::fs::read(&path).unwrap(), "{inside}");
+        }
         if inside.ends_with(".safetensors") {
             assert!(SafeTensors::deserialize(&bytes).unwrap().len() > 1);
         }
