@@ -52,7 +52,15 @@ pub fn report(dir: &Path, reports: Reports<'_>) -> Result<(), ServerError> {
     let story = Story::new(&snapshot.record, params, snapshot.carried, reports.hides_names);
     write_file(&reports.out.join("history.jsonl"), lines(&story.carried).as_bytes())?;
     write_file(&reports.out.join("report.html"), page(&story).as_bytes())?;
-    reports.tensorboard.map_or(Ok(()), |folder| tensorboard(&story, folder).map(drop))
+    let written_s = modified_s(&store.dir().join("snapshots"));
+    reports.tensorboard.map_or(Ok(()), |folder| tensorboard(&story, folder, written_s).map(drop))
+}
+
+/// When the last file was written to `folder`, in seconds since 1970; 0 if the system does not know.
+fn modified_s(folder: &Path) -> f64 {
+    let modified = std::fs::metadata(folder).and_then(|metadata| metadata.modified());
+    let since = modified.ok().and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok());
+    since.unwrap_or_default().as_secs_f64()
 }
 
 #[cfg(test)]

@@ -9,26 +9,50 @@ use std::path::{Path, PathBuf};
 
 use super::Story;
 use crate::errors::ServerError;
+use crate::status::Carried;
 use crate::store::{disk, write_file};
 
 /// Writes `events.out.tfevents.0.RUN` to `folder`, which is made if it is not there, over an older one; gives its path.
-/// Steps are merged tokens. Wall times begin in 1970, for a run does not know when it began, only how long it was up.
+/// Steps are merged tokens. `written_s` is when the snapshot was written, in seconds since 1970: runs of former versions
+/// know only how long they were up.
 ///
 /// # Errors
 /// `Disk`: it cannot be written.
-pub fn tensorboard(story: &Story, folder: &Path) -> Result<PathBuf, ServerError> {
+pub fn tensorboard(story: &Story, folder: &Path, written_s: f64) -> Result<PathBuf, ServerError> {
     fs::create_dir_all(folder).map_err(disk("make", folder))?;
     let path = folder.join(format!("events.out.tfevents.0.{}", story.run));
-    write_file(&path, &events(story))?;
+    write_file(&path, &events(story, written_s))?;
     Ok(path)
 }
 
+/// Moments that a run knows by two clocks, oldest first: seconds that its syncers were up, and seconds since 1970.
+struct WallClock(Vec<(f64, f64)>);
+
+impl WallClock {
+    fn new(carried: &Carried, written_s: f64) -> Self {
+        let points = carried.series.points().filter(|point| point.at_ms > 0);
+        let mut known: Vec<_> = points.map(|point| (point.time_s, point.at_ms as f64 / 1e3)).collect();
+        if known.is_empty() {
+            known.push((carried.run_s, written_s));
+        }
+        Self(known)
+    }
+
+    /// Seconds since 1970 when the syncers had been up for `time_s` seconds, by the next known moment: between two starts
+    /// of a run only the clock of the world goes on.
+    fn at(&self, time_s: f64) -> f64 {
+        let next = self.0.iter().find(|(up_s, _)| *up_s >= time_s).or(self.0.last());
+        next.map_or(time_s, |(up_s, unix_s)| unix_s + (time_s - up_s))
+    }
+}
+
 /// The whole file.
-fn events(story: &Story) -> Vec<u8> {
+fn events(story: &Story, written_s: f64) -> Vec<u8> {
     let carried = &story.carried;
+    let clock = WallClock::new(carried, written_s);
     let mut file = Vec::new();
     let mut version = Fields::default();
-    version.double(1, 0.0).bytes(3, b"brain.Event:2");
+    version.double(1, clock.at(0.0)).bytes(3, b"brain.Event:2");
     record(&mut file, &version.0);
     for point in carried.series.points() {
         let loss = point.train_loss.map(|loss| ("loss/training", loss));
@@ -40,25 +64,30 @@ fn events(story: &Story) -> Vec<u8> {
             ("bytes/down", point.bytes_down as f32),
         ];
         let values = loss.into_iter().chain(curves).map(|(tag, value)| scalar(tag, value)).collect();
-        event(&mut file, point.time_s, point.tokens_merged, values);
+        event(&mut file, clock.at(point.time_s), point.tokens_merged, values);
     }
     for found in &carried.history.evaluations {
-        event(&mut file, found.time_s, found.tokens_merged, vec![scalar("loss/held_out", found.loss)]);
+        event(
+            &mut file,
+            clock.at(found.time_s),
+            found.tokens_merged,
+            vec![scalar("loss/held_out", found.loss)],
+        );
     }
     for sample in carried.history.samples.kept() {
-        event(&mut file, sample.time_s, sample.tokens_merged, vec![text("sample", &sample.text)]);
+        event(&mut file, clock.at(sample.time_s), sample.tokens_merged, vec![text("sample", &sample.text)]);
     }
     file
 }
 
-/// Appends an `Event` with these values of its `Summary`.
-fn event(file: &mut Vec<u8>, time_s: f64, tokens: u64, values: Vec<Fields>) {
+/// Appends an `Event` at `unix_s`, in seconds since 1970, with these values of its `Summary`.
+fn event(file: &mut Vec<u8>, unix_s: f64, tokens: u64, values: Vec<Fields>) {
     let mut summary = Fields::default();
     for value in values {
         summary.bytes(1, &value.0);
     }
     let mut event = Fields::default();
-    event.double(1, time_s).varint(2, tokens).bytes(5, &summary.0);
+    event.double(1, unix_s).varint(2, tokens).bytes(5, &summary.0);
     record(file, &event.0);
 }
 
@@ -154,13 +183,28 @@ mod tests {
 
     use super::*;
     use crate::report::tests::story;
-    use crate::status::{Carried, Evaluation, Point};
+    use crate::status::{Evaluation, Point};
 
     #[test]
     fn sums_are_those_of_the_standard() {
         // RFC 3720, appendix B.4, and the check value of the catalogue of CRCs.
         assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);
+    }
+
+    #[test]
+    fn times_are_those_of_the_world() {
+        let mut carried = Carried { run_s: 10.0, ..Carried::default() };
+        assert_eq!(WallClock::new(&carried, 1_700_000_000.0).at(7.5), 1_699_999_997.5, "a former version's");
+        // Ten seconds up, an hour away, and up again.
+        for (time_s, at_ms) in [(1.0, 5_001_000), (9.0, 5_009_000), (11.0, 8_611_000)] {
+            carried.series.push(Point { time_s, at_ms, ..Point::default() });
+        }
+        let clock = WallClock::new(&carried, 0.0);
+        assert_eq!(
+            [0.5, 1.0, 8.0, 10.5, 12.0].map(|time_s| clock.at(time_s)),
+            [5_000.5, 5_001.0, 5_008.0, 8_610.5, 8_612.0]
+        );
     }
 
     /// `tests/golden/tensorboard/read.py` has TensorBoard itself read the same bytes.
@@ -170,15 +214,16 @@ mod tests {
         for step in 0..3_u16 {
             let (time_s, live) = (f64::from(step) + 0.5, f32::from(step));
             let (train_loss, tokens_merged) = ((step > 0).then_some(4.25), 300 * u64::from(step));
+            let (bytes_up, at_ms) = (1 << 20, 1_700_000_000_500 + 1_000 * u64::from(step));
             let point =
-                Point { time_s, train_loss, live, tokens_merged, bytes_up: 1 << 20, ..Point::default() };
+                Point { time_s, train_loss, live, tokens_merged, bytes_up, at_ms, ..Point::default() };
             carried.series.push(point);
         }
         let evaluation =
             Evaluation { tokens_merged: 600, rounds: 2, loss: 3.5, time_s: 2.75, measured_by: None };
         carried.history.push(evaluation, Some("Once *upon*\na time é".into()));
         let golden = include_str!("../../../tests/golden/tensorboard/events.txt");
-        let lines: Vec<String> = hex(&events(&story(carried)))
+        let lines: Vec<String> = hex(&events(&story(carried), 0.0))
             .as_bytes()
             .chunks(100)
             .map(|line| String::from_utf8_lossy(line).into_owned())

@@ -12,6 +12,7 @@ use super::{
     LearnersPage, LearnersQuery, LogEntry, LogQuery, LogView, Point, PointEvent, Rate, Rounds, RoundsView,
     Series, ServerStatus, Sight, Sort, series_of, view,
 };
+use crate::clock::unix_ms;
 use crate::meters::Traffic;
 
 /// Shortest time between two writes of the figures, in milliseconds: a crash loses no more of the run's history.
@@ -173,6 +174,7 @@ impl Board {
         self.series_json = None;
         let point = self.series.push(Point {
             time_s: self.run_s(now),
+            at_ms: unix_ms(),
             train_loss: core.train_loss,
             tokens_per_s: self.rate.per_s() as f32,
             participation: core.participation as f32,

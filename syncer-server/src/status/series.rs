@@ -27,6 +27,9 @@ pub struct Point {
     pub tokens_merged: u64,
     /// Rounds merged until its end.
     pub rounds: u64,
+    /// The time then in milliseconds since 1970, by the syncer's machine; 0 in runs of former versions.
+    #[serde(default)]
+    pub at_ms: u64,
 }
 
 /// Samples on their way to being one point.
@@ -155,6 +158,7 @@ mod tests {
             bytes_down: 2 * second,
             tokens_merged: 3 * second,
             rounds: second / 10,
+            at_ms: 1_000 * second,
         }
     }
 

@@ -18,9 +18,10 @@ tags = events.Tags()
 curves = ["bytes/down", "bytes/up", "learners", "loss/held_out", "loss/training", "participation", "tokens_per_second"]
 assert sorted(tags["scalars"]) == curves, tags
 points = {tag: [(e.wall_time, e.step, e.value) for e in events.Scalars(tag)] for tag in curves}
-assert points["learners"] == [(0.5, 0, 0.0), (1.5, 300, 1.0), (2.5, 600, 2.0)], points
-assert points["loss/training"] == [(1.5, 300, 4.25), (2.5, 600, 4.25)], points
-assert points["loss/held_out"] == [(2.75, 600, 3.5)], points
+began = 1_700_000_000
+assert points["learners"] == [(began + 0.5, 0, 0.0), (began + 1.5, 300, 1.0), (began + 2.5, 600, 2.0)], points
+assert points["loss/training"] == [(began + 1.5, 300, 4.25), (began + 2.5, 600, 4.25)], points
+assert points["loss/held_out"] == [(began + 2.75, 600, 3.5)], points
 assert points["bytes/up"][0][2] == 2**20, points
 assert tags["tensors"] == ["sample"], tags
 sample = events.Tensors("sample")[0].tensor_proto.string_val[0].decode()
