@@ -41,7 +41,7 @@ pub struct Exported {
 
 /// Writes the newest snapshot of the run in `dir` to `out`: `config.json`, `model.safetensors`, `tokenizer.json`,
 /// `tokenizer_config.json`, `generation_config.json` and `README.md`; of adapters that are not to be merged,
-/// `adapter_config.json` and `adapter_model.safetensors` in the place of the model. An earlier export of the run there
+/// `adapter_config.json` and `adapter_model.safetensors` in the place of the model and `config.json`. An earlier export of the run there
 /// is replaced; with `overwrite` all files of these names are.
 ///
 /// # Errors
@@ -86,7 +86,7 @@ const FILES: [&str; 10] = [
 
 /// Those of a whole model, and those of adapters: of two exports into one folder the former may not be taken for a part
 /// of the latter.
-const OF_THE_MODEL: [&str; 3] = ["config.json", "generation_config.json", "model.safetensors"];
+const OF_THE_MODEL: [&str; 2] = ["config.json", "model.safetensors"];
 const OF_ADAPTERS: [&str; 2] = ["adapter_config.json", "adapter_model.safetensors"];
 
 /// Sees to it that `out` holds nothing but an earlier export of `run`, which its card names.
@@ -205,12 +205,11 @@ impl Model<'_> {
         let (special, source) = (self.special(), self.source());
         match lora {
             Some(lora) => json("adapter_config.json", adapter_config(&lora, self.base()))?,
-            None => {
-                json("config.json", model_config(spec, &special, self.form.precision, source))?;
-                let stops = self.stops(&special)?;
-                json("generation_config.json", generation_config(spec, &special, &stops, source))?;
-            }
+            None => json("config.json", model_config(spec, &special, self.form.precision, source))?,
         }
+        // With adapters too: the model that they belong to need not know where their turns end.
+        let stops = self.stops(&special)?;
+        json("generation_config.json", generation_config(spec, &special, &stops, source))?;
         let chat = &self.manifest.chat;
         json("tokenizer_config.json", tokenizer_config(spec, &special, chat, self.tokenizer, source))
     }

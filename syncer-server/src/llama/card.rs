@@ -131,9 +131,10 @@ impl Card<'_> {
              {named}, which stayed as it was. `peft` adds them to it:\n\n\
              ```python\n\
              from peft import PeftModel\n\
-             from transformers import AutoModelForCausalLM, AutoTokenizer\n\
+             from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig\n\
              base = AutoModelForCausalLM.from_pretrained({base})\n\
              model = PeftModel.from_pretrained(base, {folder})\n\
+             model.generation_config = GenerationConfig.from_pretrained({folder})\n\
              tokenizer = AutoTokenizer.from_pretrained({folder})\n\
              ```\n\n| | |\n|---|---|\n",
             self.params,
