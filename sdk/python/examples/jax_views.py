@@ -44,7 +44,7 @@ def take_part(url: str) -> None:
     """Trains with others until the run is complete, by gradient descent with momentum."""
     params = model()
     moments = {name: np.zeros_like(array) for name, array in params.items()}
-    with archipelago.Learner(url, params, mean=["embed"]) as learner:
+    with archipelago.Learner(url, params) as learner:
         for steps, tokens in enumerate(learner.batches(), 1):
             loss, grads = step(params, tokens, learner.labels)
             for name, array in params.items():

@@ -46,7 +46,7 @@ def main() -> None:
     optimiser = torch.optim.AdamW(model.parameters(), lr=0.005)
     forward = torch.compile(model) if args.compile else model
 
-    with archipelago.Learner(args.url, model.named_parameters(), mean=mean) as learner:
+    with archipelago.Learner(args.url, model.named_parameters()) as learner:
         for steps, tokens in enumerate(learner.batches(), 1):
             with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
                 logits = forward(tokens[:, :-1])

@@ -25,12 +25,11 @@ struct Link(Running);
 #[pymethods]
 impl Link {
     #[new]
-    #[pyo3(signature = (url, tensors, *, mean, name, device, identity, batch, contact_s, measures))]
+    #[pyo3(signature = (url, tensors, *, name, device, identity, batch, contact_s, measures))]
     #[expect(clippy::too_many_arguments, reason = "each is a keyword in Python")]
     fn new(
         url: String,
         tensors: Vec<(String, Vec<u64>)>,
-        mean: Vec<String>,
         name: String,
         device: String,
         identity: Option<PathBuf>,
@@ -41,7 +40,6 @@ impl Link {
         let settings = Settings {
             url,
             tensors: tensors.into_iter().map(|(name, shape)| Shaped { name, shape }).collect(),
-            mean: mean.into_iter().collect(),
             name,
             device,
             measures,

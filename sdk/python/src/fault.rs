@@ -36,10 +36,7 @@ impl From<RunError> for Fault {
         match error {
             RunError::Unreachable { .. } | RunError::NoRun { .. } => Self::Unreachable(text),
             RunError::Build(EngineError::Unfit(reason)) => Self::Layout(reason),
-            RunError::Refused { code: CloseCode::Layout, .. } => Self::Layout(format!(
-                "these tensors are not those that the run began with: give the names, the shapes and the `mean` of \
-                 its file ({text})"
-            )),
+            RunError::Refused { code: CloseCode::Layout, .. } => Self::Layout(text),
             RunError::Refused { .. } => Self::Refused(text),
             RunError::Build(_) | RunError::Frozen { .. } | RunError::Engine(_) | RunError::Random(_) => {
                 Self::Failed(text)

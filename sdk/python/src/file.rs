@@ -6,7 +6,7 @@ use std::path::Path;
 use safetensors::tensor::{SafeTensorError, TensorView};
 use safetensors::{Dtype, serialize_to_file};
 
-use crate::tensors::{FitError, Shaped, matrix};
+use crate::tensors::{Shaped, matrix, unwrapped};
 
 /// A tensor with its values as little-endian floats of 32 bits.
 #[derive(Clone, Debug)]
@@ -21,30 +21,37 @@ pub struct Filled {
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     /// A tensor that is to be merged by the plain mean is not there.
-    #[error(transparent)]
-    Mean(#[from] FitError),
-    /// It cannot be written.
+    #[error("`mean` names {name}, which is not among the tensors")]
+    Mean {
+        /// The name that was given.
+        name: String,
+    },
+    /// The file cannot be written.
     #[error("cannot write the file of tensors: {0}")]
     File(#[from] SafeTensorError),
 }
 
 /// Writes `tensors` to `path`, each as a vector or a matrix, as the syncer and the learners of the run take them. Those
-/// that `mean` names are merged by the plain mean, and all others radially.
+/// that `mean` names are merged by the plain mean, and all others radially. Names lose the prefixes of PyTorch's wrappers
+/// ([`unwrapped`]), unless two tensors would share one then.
 ///
 /// # Errors
 /// Each variant of [`WriteError`].
 pub fn write(path: &Path, tensors: &[Filled], mean: &BTreeSet<String>) -> Result<(), WriteError> {
-    let known = |name: &String| tensors.iter().any(|tensor| tensor.shaped.name == *name);
-    if let Some(name) = mean.iter().find(|name| !known(name)) {
-        return Err(FitError::Mean { name: name.clone() }.into());
+    let bare: BTreeSet<String> = tensors.iter().map(|tensor| unwrapped(&tensor.shaped.name)).collect();
+    let is_unique = bare.len() == tensors.len();
+    let written = |name: &str| if is_unique { unwrapped(name) } else { name.to_owned() };
+    let names: BTreeSet<String> = tensors.iter().map(|tensor| written(&tensor.shaped.name)).collect();
+    if let Some(name) = mean.iter().find(|name| !names.contains(&written(name))) {
+        return Err(WriteError::Mean { name: name.clone() });
     }
     let mut views = Vec::new();
     for Filled { shaped, bytes } in tensors {
         let [rows, cols] = matrix(&shaped.shape).map(|size| size as usize);
         let sizes = if rows == 1 { vec![cols] } else { vec![rows, cols] };
-        views.push((&shaped.name, TensorView::new(Dtype::F32, sizes, bytes)?));
+        views.push((written(&shaped.name), TensorView::new(Dtype::F32, sizes, bytes)?));
     }
-    let notes = mean.iter().map(|name| (format!("merge.{name}"), "mean".to_owned())).collect();
+    let notes = mean.iter().map(|name| (format!("merge.{}", written(name)), "mean".to_owned())).collect();
     Ok(serialize_to_file(views, Some(notes), path)?)
 }
 
@@ -63,7 +70,7 @@ mod tests {
     fn holds_vectors_and_matrices_and_how_they_are_merged() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.safetensors");
-        let tensors = [filled("conv", &[4, 3, 2]), filled("row", &[1, 5]), filled("scale", &[])];
+        let tensors = [filled("module.conv", &[4, 3, 2]), filled("row", &[1, 5]), filled("scale", &[])];
         write(&path, &tensors, &["row".to_owned()].into()).unwrap();
 
         let bytes = std::fs::read(&path).unwrap();
@@ -74,6 +81,6 @@ mod tests {
         assert_eq!(header.metadata().as_ref().unwrap()["merge.row"], "mean");
 
         let nobody = write(&path, &tensors, &["column".to_owned()].into());
-        assert!(matches!(nobody, Err(WriteError::Mean(_))), "{nobody:?}");
+        assert!(matches!(nobody, Err(WriteError::Mean { .. })), "{nobody:?}");
     }
 }

@@ -1,6 +1,5 @@
 //! The learner's loop on a thread of its own.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
@@ -24,8 +23,6 @@ pub struct Settings {
     pub url: String,
     /// The tensors that are trained, in an order of the program's own.
     pub tensors: Vec<Shaped>,
-    /// Names of those that are merged by the plain mean, in a run of a model of its own.
-    pub mean: BTreeSet<String>,
     /// Its name for people.
     pub name: String,
     /// What it computes with, for people.
@@ -110,7 +107,7 @@ impl Drop for Running {
 }
 
 fn engine(spec: &RunSpec, settings: &Settings, desk: &Arc<Desk>) -> Result<DeskEngine, EngineError> {
-    let fit = Fit::new(&settings.tensors, &settings.mean, &spec.model);
+    let fit = Fit::new(&settings.tensors, &spec.model);
     let fit = fit.map_err(|error| EngineError::Unfit(error.to_string()))?;
     DeskEngine::new(spec, fit, Arc::clone(desk), settings.device.clone(), settings.measures)
 }

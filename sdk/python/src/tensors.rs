@@ -1,9 +1,8 @@
 //! The tensors of a program, and where the parameters of a run lie in them.
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 
-use archipelago::model::{Fragments, Layout, LayoutError, MergeClass, Model, ModelSpec, Tensor, layout};
+use archipelago::model::{Fragments, Layout, LayoutError, Model, Tensor};
 use archipelago::wire::FragmentId;
 
 use crate::fused::Part;
@@ -20,39 +19,29 @@ pub struct Shaped {
     pub shape: Vec<u64>,
 }
 
-/// Why tensors are not those of a run.
+/// Mismatch between a program's tensors and a run's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FitError {
-    /// Some that the run has are not there.
-    #[error("the run also has the {}: pass every parameter of the model", listed(.names))]
-    Missing {
-        /// Their names, in the run's order.
-        names: Vec<String>,
+    /// The program lacks tensors of the run, has tensors that the run lacks, or both.
+    #[error("{}", names_differ(.missing, .unknown))]
+    Names {
+        /// Names that only the run has, in the run's order.
+        missing: Vec<String>,
+        /// Names that only the program has, in the program's order.
+        unknown: Vec<String>,
     },
-    /// Some that are there the run does not have.
-    #[error("the run has no {}: leave out what it does not train", listed(.names))]
-    Unknown {
-        /// Their names, in the program's order.
-        names: Vec<String>,
-    },
-    /// One has another shape.
+    /// A tensor has another shape in the run.
     #[error("tensor {name} is {found:?}, and {wanted:?} in the run: build the model with the run's sizes")]
     Shape {
-        /// Its name.
+        /// The tensor's name.
         name: String,
-        /// Its shape here.
+        /// Its shape in the program.
         found: Vec<u64>,
         /// Its shape in the run.
         wanted: Vec<u64>,
     },
-    /// One that is merged by the plain mean is not there.
-    #[error("`mean` names {name}, which is not among the tensors")]
-    Mean {
-        /// Its name.
-        name: String,
-    },
-    /// They are no layout.
-    #[error("these tensors cannot be laid out: {0}")]
+    /// The run's tensors make no valid layout.
+    #[error("the run's tensors cannot be laid out: {0}")]
     Layout(#[from] LayoutError),
 }
 
@@ -93,71 +82,34 @@ pub struct Fit {
 }
 
 impl Fit {
-    /// Lays `tensors` out for a run of `model`. If one of them has a name of the built-in decoder, they have to be that
-    /// decoder's; with experts they may be those of `transformers`, which holds all experts of a layer in two tensors
-    /// ([`Part`]). If none has, the run is one of a model of its own: its tensors lie in the order of their names, each
-    /// merged radially unless `mean` names it, as those of the file that such a run begins with.
+    /// Lays `tensors` out for a run of `model`. A name may carry the prefixes of PyTorch's wrappers ([`unwrapped`]).
+    /// In a model with experts, the tensors may be those of `transformers`, which holds all experts of a layer in two
+    /// tensors ([`Part`]). A tensor with more than two sizes is one of the run's matrices ([`matrix`]).
     ///
     /// # Errors
     /// Each variant of [`FitError`].
-    pub fn new(tensors: &[Shaped], mean: &BTreeSet<String>, model: &Model) -> Result<Self, FitError> {
-        let known = |name: &String| tensors.iter().any(|tensor| tensor.name == *name);
-        if let Some(name) = mean.iter().find(|name| !known(name)) {
-            return Err(FitError::Mean { name: name.clone() });
-        }
-        let decoder = ModelSpec::of(model).and_then(|spec| Ok((layout(&spec)?, spec)));
-        match decoder {
-            Ok((decoder, spec)) if decoder.tensors().iter().any(|tensor| known(&tensor.name)) => {
-                Self::decoder(tensors, decoder, spec.experts.map_or(0, |experts| experts.count.into()))
-            }
-            _ => Self::own(tensors, mean),
-        }
-    }
-
-    fn decoder(tensors: &[Shaped], decoder: Layout, experts: u64) -> Result<Self, FitError> {
-        let find = |name: &str| tensors.iter().position(|tensor| tensor.name == name);
+    pub fn new(tensors: &[Shaped], model: &Model) -> Result<Self, FitError> {
+        let layout = Layout::new(model.tensors.clone())?;
+        let experts = model.experts.map_or(0, |experts| experts.count.into());
         let (mut missing, mut misshapen, mut spots) = (Vec::new(), None, Vec::new());
-        for Tensor { name, rows, cols, .. } in decoder.tensors() {
-            let part = Part::of(name, *rows, *cols, experts);
-            let fused = || part.and_then(|part| Some((find(&part.whole)?, part.start, part.shape)));
-            let shape =
-                || if *rows == 1 { vec![(*cols).into()] } else { vec![(*rows).into(), (*cols).into()] };
-            let plain = find(name).map(|tensor| (tensor, 0, shape()));
-            let Some((tensor, start, wanted)) = plain.or_else(fused) else {
-                missing.push(name.clone());
+        for tensor in layout.tensors() {
+            let Some((spot, fits, wanted)) = find(tensors, tensor, experts) else {
+                missing.push(tensor.name.clone());
                 continue;
             };
-            let Shaped { name, shape: found } = &tensors[tensor];
-            if *found != wanted {
-                misshapen.get_or_insert(FitError::Shape { name: name.clone(), found: found.clone(), wanted });
+            if !fits {
+                let Shaped { name, shape } = tensors[spot.tensor].clone();
+                misshapen.get_or_insert(FitError::Shape { name, found: shape, wanted });
             }
-            spots.push(Spot { tensor, start });
+            spots.push(spot);
         }
-        if !missing.is_empty() {
-            return Err(FitError::Missing { names: missing });
-        }
-        let is_used = |at: usize| spots.iter().any(|spot| spot.tensor == at);
+        let is_used = |at: usize| spots.iter().any(|spot: &Spot| spot.tensor == at);
         let unknown = tensors.iter().enumerate().filter(|(at, _)| !is_used(*at));
         let unknown: Vec<String> = unknown.map(|(_, tensor)| tensor.name.clone()).collect();
-        if !unknown.is_empty() {
-            return Err(FitError::Unknown { names: unknown });
+        if !missing.is_empty() || !unknown.is_empty() {
+            return Err(FitError::Names { missing, unknown });
         }
-        misshapen.map_or(Ok(Self { layout: decoder, spots }), Err)
-    }
-
-    fn own(tensors: &[Shaped], mean: &BTreeSet<String>) -> Result<Self, FitError> {
-        let mut order: Vec<usize> = (0..tensors.len()).collect();
-        order.sort_by_key(|&at| &tensors[at].name);
-        let laid_out = |&at: &usize| {
-            let Shaped { name, shape } = &tensors[at];
-            let [rows, cols] = matrix(shape).map(|size| u32::try_from(size).ok());
-            let (rows, cols) = rows.zip(cols).ok_or(LayoutError::TooLarge)?;
-            let merge = if mean.contains(name) { MergeClass::Mean } else { MergeClass::Radial };
-            Ok(Tensor { name: name.clone(), rows, cols, merge })
-        };
-        let found: Result<Vec<Tensor>, LayoutError> = order.iter().map(laid_out).collect();
-        let spots = order.into_iter().map(|tensor| Spot { tensor, start: 0 }).collect();
-        Ok(Self { layout: Layout::new(found?)?, spots })
+        misshapen.map_or(Ok(Self { layout, spots }), Err)
     }
 
     /// Where all values lie, in the order of the layout.
@@ -197,6 +149,40 @@ impl Fit {
     }
 }
 
+/// Finds where the run's tensor `wanted` lies among `tensors`: the spot, whether the shapes agree, and the shape that
+/// the run has. An exact name wins over one that differs by wrappers.
+fn find(tensors: &[Shaped], wanted: &Tensor, experts: u64) -> Option<(Spot, bool, Vec<u64>)> {
+    let Tensor { name, rows, cols, .. } = wanted;
+    let position = |name: &str| {
+        let bare = unwrapped(name);
+        let exact = tensors.iter().position(|tensor| tensor.name == name);
+        exact.or_else(|| tensors.iter().position(|tensor| unwrapped(&tensor.name) == bare))
+    };
+    if let Some(tensor) = position(name) {
+        let sizes = [u64::from(*rows), u64::from(*cols)];
+        let fits = matrix(&tensors[tensor].shape) == sizes;
+        return Some((Spot { tensor, start: 0 }, fits, sizes[usize::from(*rows == 1)..].to_vec()));
+    }
+    let Part { whole, shape, start } = Part::of(name, *rows, *cols, experts)?;
+    let tensor = position(&whole)?;
+    Some((Spot { tensor, start }, tensors[tensor].shape == shape, shape))
+}
+
+/// Components that `torch.compile`, FSDP and activation checkpointing put anywhere into the names of parameters.
+const WRAPPERS: &[&str] = &["_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"];
+
+/// The component that DDP and `DataParallel` put in front of the names of parameters.
+const FRONT_WRAPPER: &str = "module";
+
+/// Returns `name` without the components that PyTorch's wrappers of modules add.
+#[must_use]
+pub fn unwrapped(name: &str) -> String {
+    let mut parts: Vec<&str> = name.split('.').filter(|part| !WRAPPERS.contains(part)).collect();
+    let front = parts.iter().take_while(|part| **part == FRONT_WRAPPER).count();
+    parts.drain(..front.min(parts.len().saturating_sub(1)));
+    parts.join(".")
+}
+
 /// A shape as rows and columns: a number or a vector has one row, and of more than two sizes all but the first are one.
 #[must_use]
 pub fn matrix(shape: &[u64]) -> [u64; 2] {
@@ -204,6 +190,20 @@ pub fn matrix(shape: &[u64]) -> [u64; 2] {
         [] => [1, 1],
         [cols] => [1, *cols],
         [rows, cols @ ..] => [*rows, cols.iter().product()],
+    }
+}
+
+/// The sentence of [`FitError::Names`].
+fn names_differ(missing: &[String], unknown: &[String]) -> String {
+    match (missing, unknown) {
+        (_, []) => format!("the run also has the {}: pass every parameter of the model", listed(missing)),
+        ([], _) => format!("the run has no {}: leave out what it does not train", listed(unknown)),
+        _ => format!(
+            "the run has the {}, which you did not give, and it has no {}: build the model that the run trains, and \
+             pass its parameters under the run's names",
+            listed(missing),
+            listed(unknown)
+        ),
     }
 }
 
@@ -221,7 +221,7 @@ fn listed(names: &[String]) -> String {
 mod tests {
     use std::num::NonZeroU16;
 
-    use archipelago::model::{ExpertSpec, Preset};
+    use archipelago::model::{ExpertSpec, MergeClass, ModelSpec, Preset, layout};
 
     use super::*;
 
@@ -239,19 +239,33 @@ mod tests {
         layout.tensors().iter().rev().map(of).collect()
     }
 
-    fn fit(tensors: &[Shaped], mean: &[&str]) -> Result<Fit, FitError> {
-        let mean = mean.iter().map(ToString::to_string).collect();
-        Fit::new(tensors, &mean, &Preset::Tiny.model(256).into())
+    fn fit(tensors: &[Shaped]) -> Result<Fit, FitError> {
+        Fit::new(tensors, &Preset::Tiny.model(256).into())
+    }
+
+    /// A run of a model that the syncer does not know: name, rows, columns.
+    fn own(tensors: &[(&str, u32, u32)]) -> Model {
+        let tensor = |&(name, rows, cols): &(&str, u32, u32)| Tensor {
+            name: name.into(),
+            rows,
+            cols,
+            merge: MergeClass::Radial,
+        };
+        Model {
+            context: 4,
+            vocab: 256,
+            tensors: tensors.iter().map(tensor).collect(),
+            architecture: archipelago::model::Architecture::default(),
+            experts: None,
+        }
     }
 
     #[test]
-    fn tensors_of_ones_own_lie_in_the_order_of_their_names() {
+    fn tensors_lie_in_the_order_of_the_run() {
         let tensors = [shaped("w", &[4, 3, 2]), shaped("b", &[5]), shaped("s", &[])];
-        let fit = fit(&tensors, &["w"]).unwrap();
-        let found: Vec<_> =
-            fit.layout.tensors().iter().map(|t| (&*t.name, t.rows, t.cols, t.merge)).collect();
-        let (mean, radial) = (MergeClass::Mean, MergeClass::Radial);
-        assert_eq!(found, [("b", 1, 5, radial), ("s", 1, 1, radial), ("w", 4, 6, mean)]);
+        let model = own(&[("b", 1, 5), ("s", 1, 1), ("w", 4, 6)]);
+        let fit = Fit::new(&tensors, &model).unwrap();
+        assert_eq!(fit.layout.tensors(), model.tensors);
 
         let fragments = Fragments::plan(&fit.layout, NonZeroU16::new(3).unwrap());
         let mut seen: Vec<Place> = fragments.ids().flat_map(|id| fit.places(&fragments, id)).collect();
@@ -274,7 +288,7 @@ mod tests {
 
     #[test]
     fn the_decoder_is_known_by_its_names() {
-        let fit = fit(&decoder(), &[]).unwrap();
+        let fit = fit(&decoder()).unwrap();
         assert_eq!(fit.layout, layout(&Preset::Tiny.model(256)).unwrap());
         let first = &decoder()[fit.spots[0].tensor];
         assert_eq!(first.name, "model.embed_tokens.weight");
@@ -304,7 +318,7 @@ mod tests {
         let experts = Some(ExpertSpec { count: 4, per_token: 2, aux_loss: 0.0 });
         let spec = ModelSpec { experts, ..Preset::Tiny.model(256) };
         let tensors = mixtral(&spec);
-        let fit = |tensors: &[Shaped]| Fit::new(tensors, &BTreeSet::new(), &spec.into());
+        let fit = |tensors: &[Shaped]| Fit::new(tensors, &spec.into());
         let found = fit(&tensors).unwrap();
         let fragments = Fragments::plan(&found.layout, NonZeroU16::new(5).unwrap());
         // Each value lies in one fragment, at one place.
@@ -342,33 +356,51 @@ mod tests {
         let FitError::Shape { name, wanted, .. } = &error else { panic!("{error}") };
         assert_eq!((name, wanted), (&tensors[at].name, &tensors[at].shape));
         wrong.remove(at);
-        assert!(matches!(fit(&wrong), Err(FitError::Missing { names }) if names.len() == 4));
+        assert!(matches!(fit(&wrong), Err(FitError::Names { missing, .. }) if missing.len() == 4));
         // A dense model has none of them.
         let extra = [decoder(), vec![tensors[at].clone()]].concat();
-        let error = Fit::new(&extra, &BTreeSet::new(), &Preset::Tiny.model(256).into()).unwrap_err();
-        assert_eq!(error, FitError::Unknown { names: vec![tensors[at].name.clone()] });
+        let error = Fit::new(&extra, &Preset::Tiny.model(256).into()).unwrap_err();
+        assert_eq!(error, FitError::Names { missing: vec![], unknown: vec![tensors[at].name.clone()] });
     }
 
     #[test]
-    fn what_does_not_fit_is_told_in_a_sentence() {
-        let check = |tensors: &[Shaped], mean: &[&str], part: &str| {
-            let error = fit(tensors, mean).unwrap_err().to_string();
+    fn mismatches_name_the_tensors_and_the_remedy() {
+        let check = |tensors: &[Shaped], part: &str| {
+            let error = fit(tensors).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");
         };
         let whole = decoder();
-        check(&whole[1..], &[], "also has the tensor model.norm.weight: pass");
-        check(&whole[5..], &[], " and 2 more: pass every");
+        check(&whole[1..], "also has the tensor model.norm.weight: pass");
+        check(&whole[5..], " and 2 more: pass every");
+        let head = shaped("lm_head.weight", &[256, 64]);
+        check(&[&whole[..], std::slice::from_ref(&head)].concat(), "no tensor lm_head.weight");
         check(
-            &[&whole[..], &[shaped("lm_head.weight", &[256, 64])]].concat(),
-            &[],
-            "no tensor lm_head.weight",
+            &[&whole[1..], &[head]].concat(),
+            "the tensor model.norm.weight, which you did not give, and it has no tensor lm_head",
         );
         let mut wide = whole.clone();
         wide[0].shape = vec![7];
-        check(&wide, &[], "tensor model.norm.weight is [7], and [");
-        check(&[shaped("w", &[2])], &["v"], "`mean` names v, which");
-        check(&[shaped("w", &[2, 0])], &[], "tensor w has no values");
-        check(&[shaped("w", &[1 << 33])], &[], "more than 4294967295 parameters");
-        check(&[], &[], "at least one tensor");
+        check(&wide, "tensor model.norm.weight is [7], and [");
+        check(&[], "pass every parameter of the model");
+        let error = Fit::new(&[shaped("w", &[2])], &own(&[("w", 2, 0)])).unwrap_err();
+        assert!(error.to_string().contains("tensor w has no values"), "{error}");
+    }
+
+    #[test]
+    fn wrappers_of_modules_change_no_name() {
+        for prefix in
+            ["_orig_mod.", "module.", "module._orig_mod.", "_fsdp_wrapped_module.", "module.module."]
+        {
+            let wrapped = |tensor: &Shaped| shaped(&format!("{prefix}{}", tensor.name), &tensor.shape);
+            let wrapped: Vec<Shaped> = decoder().iter().map(wrapped).collect();
+            assert_eq!(fit(&wrapped).unwrap().layout, fit(&decoder()).unwrap().layout, "{prefix}");
+        }
+        assert_eq!(unwrapped("layers.0._checkpoint_wrapped_module.w"), "layers.0.w");
+        assert_eq!(unwrapped("head.module.w"), "head.module.w");
+        assert_eq!(unwrapped("module"), "module");
+        // A run whose own names look wrapped, and a model with a submodule of that name.
+        let model = own(&[("module.w", 1, 2), ("w", 1, 3)]);
+        let fit = Fit::new(&[shaped("w", &[3]), shaped("module.w", &[2])], &model).unwrap();
+        assert_eq!(fit.spots.iter().map(|spot| spot.tensor).collect::<Vec<_>>(), [1, 0]);
     }
 }

@@ -48,11 +48,11 @@ class RunCase(unittest.TestCase):
         return learner
 
     def run_program(self, program: str) -> str:
-        """What a program prints that runs in the test's folder, with its keys there too."""
+        """What a program prints that runs in the test's folder, with its keys and temporary files there too."""
         done = subprocess.run(
             [sys.executable, "-c", program],
             cwd=self.folder,
-            env=os.environ | {"XDG_STATE_HOME": str(self.folder / "state")},
+            env=os.environ | {"XDG_STATE_HOME": str(self.folder / "state"), "TMPDIR": str(self.folder)},
             capture_output=True,
             text=True,
             timeout=120,

@@ -11,12 +11,13 @@ class Pages(RunCase):
     """Each in a folder of its own."""
 
     def test_the_first_program_of_the_readme(self) -> None:
-        """It needs NumPy alone, trains, and leaves a model."""
-        said = self.run_program(programs()[0])
-        loss, merged = said.split("\n")[0].removeprefix("loss ").removesuffix(" updates merged").split(", ")
-        self.assertLess(float(loss), 4.0, said)
-        self.assertGreater(int(merged), 0, said)
-        self.assertTrue((self.folder / "trained/model.safetensors").exists())
+        """It needs NumPy alone, trains, leaves a model, and does so again when it is started again."""
+        for count in (1, 2):
+            said = self.run_program(programs()[0])
+            loss, merged = said.split("\n")[0].removeprefix("loss ").removesuffix(" updates merged").split(", ")
+            self.assertLess(float(loss), 4.0, said)
+            self.assertGreater(int(merged), 0, said)
+            self.assertEqual(len(list(self.folder.glob("*/trained/model.safetensors"))), count, said)
 
     def test_the_notebook(self) -> None:
         """Its cells run one after the other."""

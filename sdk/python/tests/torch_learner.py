@@ -78,7 +78,7 @@ class Torch(RunCase):
         line = json.dumps({"prompt": PROMPT.decode() * 400, "completion": "they"})
         data.write_text(data.read_text() + f"{line}\n" * 20)
         run = self.serve(params=file, data=data, preset="tiny", lr=0.02, flags=["--batch", "1"])
-        learner = self.learner(run, model.named_parameters(), mean=["0.weight"])
+        learner = self.learner(run, model.named_parameters())
         optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
         empty, full = 0, 0
         for tokens in learner.batches():
@@ -103,7 +103,7 @@ class Torch(RunCase):
         file = self.folder / "a.safetensors"
         archipelago.write_params(file, model.named_parameters(), mean=["0.weight"])
         run = self.serve(params=file, preset="tiny", lr=0.02)
-        learner = self.learner(run, model.named_parameters(), mean=["0.weight"])
+        learner = self.learner(run, model.named_parameters())
         # Without a compiler of C: the graph is captured all the same.
         forward = torch.compile(model, backend="aot_eager")
         optimiser = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)

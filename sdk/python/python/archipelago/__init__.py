@@ -8,6 +8,8 @@
 The package's README has the whole of it.
 """
 
+from importlib.metadata import version
+
 from ._errors import (
     ArchipelagoError,
     CompleteError,
@@ -23,6 +25,8 @@ from ._file import write_params
 from ._learner import Learner, Report
 from ._programs import Server, export, replay, serve, simulate
 
+__version__ = version("archipelago")
+
 __all__ = [
     "ArchipelagoError",
     "CompleteError",
@@ -36,6 +40,7 @@ __all__ = [
     "Report",
     "Server",
     "UnreachableError",
+    "__version__",
     "export",
     "replay",
     "serve",

@@ -84,8 +84,8 @@ class Learner:
         url: The syncer's address, such as ws://HOST:7700, or a link to the run's page.
         params: The tensors that are trained, by name: NumPy arrays, or PyTorch tensors on any device, as
             `model.named_parameters()` gives them. For the built-in decoder the names are those of Hugging Face's Llama.
+            Prefixes that `torch.compile`, DDP and FSDP add to names make no difference.
         name: What people call it; by default as this machine.
-        mean: Names of the tensors that are merged by the plain mean, as in the run's file; others are merged radially.
         identity: The file of its key, made if it is not there; by default one of this user's for this syncer.
         batch: Windows of a batch, 1 to 4096; by default as many as the run says.
         evaluate: Measures the held-out loss, if the run's owner trusts this learner with that (`evaluator` of `serve`).
@@ -111,7 +111,6 @@ class Learner:
         params: Params,
         *,
         name: str | None = None,
-        mean: list[str] | tuple[str, ...] = (),
         identity: str | os.PathLike[str] | None = None,
         batch: int | None = None,
         evaluate: Callable[[dict[str, Any], Any, Any], SupportsFloat] | None = None,
@@ -131,7 +130,6 @@ class Learner:
         self._link = _native.Link(
             url,
             [(tensor.name, tensor.shape) for tensor in self._tensors],
-            mean=list(mean),
             name=name or platform.node() or "python",
             device=describe(tensor for _, tensor in pairs),
             identity=None if identity is None else os.fspath(identity),

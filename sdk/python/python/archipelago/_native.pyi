@@ -9,7 +9,6 @@ class Link:
         url: str,
         tensors: list[tuple[str, list[int]]],
         *,
-        mean: list[str],
         name: str,
         device: str,
         identity: str | None,

@@ -140,6 +140,11 @@ def _hold(name: str, tensor: Any) -> Held:
     if isinstance(tensor, np.ndarray):
         return _Array(name, tensor)
     if is_torch(tensor):
+        if hasattr(tensor, "placements"):
+            raise LayoutError(
+                f"tensor {name} is sharded over processes (DTensor): make the learner in one process, on a copy of the "
+                "model with whole parameters"
+            )
         return _Torch(name, tensor)
     kind = f"{type(tensor).__module__}.{type(tensor).__qualname__}"
     raise TypeError(f"tensor {name} is a {kind}: give a NumPy array or a PyTorch tensor, which change in place")

@@ -110,7 +110,7 @@ fn spec(apply: ApplyPolicy) -> RunSpec {
 fn fit() -> Fit {
     let shaped = |name: &str, shape: &[u64]| Shaped { name: name.into(), shape: shape.into() };
     let tensors = [shaped("w", &[6, 4]), shaped("b", &[5])];
-    Fit::new(&tensors, &BTreeSet::new(), &Preset::Tiny.model(256).into()).unwrap()
+    Fit::new(&tensors, &Preset::Tiny.model(256).into()).unwrap()
 }
 
 fn at_desk(apply: ApplyPolicy) -> (DeskEngine, Arc<Desk>) {
