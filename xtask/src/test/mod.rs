@@ -9,6 +9,7 @@ mod cluster;
 mod commands;
 mod deploy;
 mod deps;
+mod docs;
 mod documents;
 mod limits;
 mod newcomer;

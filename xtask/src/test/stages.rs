@@ -7,7 +7,7 @@ use std::{env, fs, thread};
 use crate::cargo::{TEST_PROGRAMS, WASM, build, cargo, program, root, shown};
 use crate::tools;
 
-use super::{api, browsers, cluster, deploy, deps, newcomer, package, python, tidy, vulkan};
+use super::{api, browsers, cluster, deploy, deps, docs, newcomer, package, python, tidy, vulkan};
 
 /// What `--only` calls the stages for every day.
 pub const QUICK: &str = "quick";
@@ -132,6 +132,12 @@ pub const STAGES: &[Stage] = &[
     Stage { name: "npm", when: When::All, what: "the npm package is whole", run: package::npm },
     Stage { name: "build", when: When::All, what: "the programs the tests start", run: programs },
     Stage { name: "test", when: When::All, what: "every test", run: test },
+    Stage {
+        name: "docs",
+        when: When::All,
+        what: "the commands of the documentation, run as printed outside the repository",
+        run: docs::check,
+    },
     Stage {
         name: "python",
         when: When::All,
