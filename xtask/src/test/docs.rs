@@ -8,7 +8,7 @@
 //! | `<!-- not run: REASON -->` | the block is not run |
 //! | `<!-- page not run: REASON -->` | no block of the page is run |
 //! | `<!-- first: COMMAND -->` | a command to run before the block |
-//! | `<!-- let WORD: COMMAND -->` | from here on, WORD stands for what the command prints |
+//! | `<!-- let WORD: COMMAND -->` | from here on, WORD stands for what the command prints at that time |
 //! | `<!-- file: NAME -->` | the fenced block, of any kind, is written to this file |
 //!
 //! `cargo run` names a program or an example of this repository, which is run as the tests have built it.
@@ -192,7 +192,7 @@ fn without_cargo(command: &str) -> String {
 struct Session {
     folder: PathBuf,
     variables: Vec<(String, String)>,
-    /// Words of the page, and what they stand for.
+    /// Words of the page, and the commands that print what they stand for.
     words: Vec<(String, String)>,
     /// Learners and the server, in the order in which they started.
     running: Vec<(String, Process)>,
@@ -213,7 +213,7 @@ impl Session {
         let variables = [("PATH", path), ("ARCHIPELAGO", root().display().to_string())];
         let states = ["XDG_STATE_HOME", "XDG_CACHE_HOME"].map(|name| (name, home.clone()));
         let variables = variables.into_iter().chain(states).map(|(name, value)| (name.to_owned(), value));
-        let words = vec![("HOST".to_owned(), ADDRESS.ip().to_string())];
+        let words = vec![("HOST".to_owned(), format!("echo {}", ADDRESS.ip()))];
         Ok(Self { folder, variables: variables.collect(), words, running: Vec::new() })
     }
 
@@ -225,12 +225,11 @@ impl Session {
                 made.and_then(|()| fs::write(&path, text)).map_err(|error| format!("{name}: {error}"))
             }
             Step::Let(word, command) => {
-                let printed = self.run(&self.filled(&command))?;
-                self.words.push((word, printed.trim().to_owned()));
+                self.words.push((word, command));
                 Ok(())
             }
             Step::Run(command, _) => {
-                let command = self.filled(&command);
+                let command = self.filled(&command)?;
                 println!("   {command}");
                 if command.contains("syncer-server serve ") || command.ends_with("syncer-server serve") {
                     self.end()?;
@@ -248,10 +247,15 @@ impl Session {
         }
     }
 
-    /// `command` with the page's words replaced, the newest first.
-    fn filled(&self, command: &str) -> String {
-        let replace = |text: String, (word, value): &(String, String)| text.replace(word.as_str(), value);
-        without_cargo(&self.words.iter().rev().fold(command.to_owned(), replace))
+    /// Replaces the page's words in `command`, the newest first, by what their commands print now.
+    fn filled(&self, command: &str) -> Result<String, String> {
+        let mut filled = command.to_owned();
+        for (word, prints) in self.words.iter().rev() {
+            if filled.contains(word.as_str()) {
+                filled = filled.replace(word.as_str(), self.run(prints)?.trim());
+            }
+        }
+        Ok(without_cargo(&filled))
     }
 
     /// Runs a command to its end; what it printed.
