@@ -3,12 +3,15 @@
 //! A page of somebody else can have its name lead to this machine once it is open in a browser here (DNS rebinding).
 //! Then the browser takes this server for a part of that page. What it cannot do is lie about the name: it stands in
 //! `Host`.
+//!
+//! Any device of a local network can call itself `name.local` or `name`. Such a name is enough for a program, and for a
+//! browser elsewhere in the network, which reaches this server anyway. A browser on this machine has to name it.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::http::{StatusCode, header, uri::Authority};
+use axum::http::{HeaderMap, StatusCode, header, uri::Authority};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
@@ -16,9 +19,16 @@ use axum::response::{IntoResponse, Response};
 /// reserved for private use.
 const PRIVATE: [&str; 5] = [".localhost", ".local", ".home.arpa", ".internal", ".lan"];
 
-/// Names that are answered to beside those of this machine and its network.
+use super::crowd::Place;
+
+/// Names that are answered to next to those of this machine and its network.
 #[derive(Clone, Debug, Default)]
-pub struct Names(Arc<[String]>);
+pub struct Names {
+    /// Those of the owner.
+    allowed: Arc<[String]>,
+    /// That of this machine, without a domain, if it is known.
+    own: Option<Arc<str>>,
+}
 
 impl Names {
     /// The hosts of `allowed`, and that of the `public` link.
@@ -35,19 +45,38 @@ impl Names {
                 host.ok_or_else(|| format!("{name:?} is no name of a host: give it as lab.example.org"))?,
             );
         }
-        Ok(Self(names.into()))
+        Ok(Self { allowed: names.into(), own: own_name() })
     }
 
-    /// Whether somebody who asks for `host` means this server.
-    fn has(&self, host: &str) -> bool {
+    /// Whether a request for `host` means this server. `is_near`: it comes from a browser on this machine.
+    fn has(&self, host: &str, is_near: bool) -> bool {
         let Some(name) = host_of(host) else { return false };
         let address = name.trim_start_matches('[').trim_end_matches(']');
-        // An address leads where it leads, and a name without a dot is nobody's in public.
+        let ending =
+            PRIVATE.iter().find_map(|ending| name.strip_suffix(ending).map(|first| (first, *ending)));
+        let (first, ending) = ending.unwrap_or((&name, ""));
+        let is_private = !name.contains('.') || !ending.is_empty();
+        let is_here = name == "localhost" || ending == PRIVATE[0] || self.own.as_deref() == Some(first);
+        // An address leads where it leads, and a private name is nobody's in public.
         address.parse::<IpAddr>().is_ok()
-            || !name.contains('.')
-            || PRIVATE.iter().any(|ending| name.ends_with(ending))
-            || self.0.contains(&name)
+            || self.allowed.contains(&name)
+            || is_private && (is_here || !is_near)
     }
+}
+
+/// The name of this machine, in small letters and without a domain.
+fn own_name() -> Option<Arc<str>> {
+    let read = |path| std::fs::read_to_string(path).ok();
+    let name = read("/proc/sys/kernel/hostname").or_else(|| read("/etc/hostname"))?;
+    let first = name.trim().split('.').next()?.to_ascii_lowercase();
+    (!first.is_empty()).then(|| first.into())
+}
+
+/// Whether a request comes from a browser on this machine. Pages can neither leave out `Accept-Language` nor, in a
+/// request that does more than read, `Origin`.
+fn is_near(headers: &HeaderMap, place: Option<&Arc<Place>>) -> bool {
+    let is_browser = headers.contains_key(header::ORIGIN) || headers.contains_key(header::ACCEPT_LANGUAGE);
+    is_browser && place.is_some_and(|place| place.is_local())
 }
 
 /// The host in `authority`, in small letters, without its port; `None` if it is no authority.
@@ -64,8 +93,9 @@ fn is_plain(host: &str) -> bool {
 /// Refuses whoever asks for another server. Programs that name none are answered: browsers always do.
 pub async fn check(State(names): State<Names>, request: Request, next: Next) -> Response {
     let host = request.headers().get(header::HOST).map(|host| host.to_str().unwrap_or_default());
+    let is_near = is_near(request.headers(), request.extensions().get());
     match host {
-        Some(host) if !names.has(host) => {
+        Some(host) if !names.has(host, is_near) => {
             let shown: String = host.chars().filter(|letter| letter.is_ascii_graphic()).take(80).collect();
             let why = format!(
                 "this server does not answer to the name {shown:?}: if it is yours, start it with --allow-host NAME, \
@@ -79,6 +109,7 @@ pub async fn check(State(names): State<Names>, request: Request, next: Next) -> 
 
 #[cfg(test)]
 mod tests {
+    use super::super::crowd::Crowd;
     use super::*;
 
     #[test]
@@ -97,7 +128,7 @@ mod tests {
             "run.example.com",
             "run.example.com.:8443",
         ] {
-            assert!(names.has(host), "{host}");
+            assert!(names.has(host, false), "{host}");
         }
         for host in [
             "evil.example",
@@ -110,8 +141,35 @@ mod tests {
             "",
             ":7700",
         ] {
-            assert!(!names.has(host), "{host}");
+            assert!(!names.has(host, false) && !names.has(host, true), "{host}");
         }
+    }
+
+    #[test]
+    fn a_browser_on_this_machine_has_to_name_it() {
+        let names = Names { allowed: ["lab".to_owned()].into(), own: Some("desk".into()) };
+        for host in
+            ["127.0.0.1:7700", "localhost", "a.localhost", "lab", "desk:7700", "Desk.local", "desk.lan"]
+        {
+            assert!(names.has(host, true), "{host}");
+        }
+        for host in ["evil", "evil.local", "evil.lan:7700", "desk.evil", "desk.evil.local", "local"] {
+            assert!(!names.has(host, true), "{host}");
+        }
+        assert!(names.has("evil.local", false), "a program, or a browser elsewhere");
+    }
+
+    #[test]
+    fn browsers_are_told_by_what_they_always_send() {
+        let here = Crowd::new(1, 1).enter([127, 0, 0, 1].into(), false).ok().map(Arc::new);
+        let there = Crowd::new(1, 1).enter([192, 0, 2, 1].into(), false).ok().map(Arc::new);
+        let sent = |name| HeaderMap::from_iter([(name, "de".parse().unwrap())]);
+        assert!(is_near(&sent(header::ACCEPT_LANGUAGE), here.as_ref()));
+        assert!(is_near(&sent(header::ORIGIN), here.as_ref()));
+        assert!(
+            !is_near(&sent(header::USER_AGENT), here.as_ref()) && !is_near(&HeaderMap::new(), here.as_ref())
+        );
+        assert!(!is_near(&sent(header::ORIGIN), there.as_ref()));
     }
 
     #[test]
