@@ -28,9 +28,6 @@ use crate::store::{Store, random_u64};
 use crate::webhook::Webhook;
 use crate::{http, links};
 
-/// Sockets at once beside the learners: those that have yet to introduce themselves.
-const STRANGERS_MAX: u32 = 256;
-
 /// Time for connections to say goodbye at the end.
 const GOODBYE_WITHIN: Duration = Duration::from_secs(5);
 
@@ -143,6 +140,9 @@ impl Running {
             handle.clone(),
             clock,
         );
+        let measured_by = carried.history.measured_by();
+        let trusted =
+            config.evaluator.clone().map(|who| Trusted::new(who, config.eval_every.0, measured_by, &syncer));
         let admission = context.admission.clone();
         let app = Arc::new(http::App {
             context,
@@ -156,8 +156,6 @@ impl Running {
             share,
             settings: http::Settings::new(&config),
             herald: hearing.as_ref().map(Hearing::herald),
-            sockets_max: config.learners_max.saturating_add(STRANGERS_MAX),
-            sockets: 0.into(),
             watchers: 0.into(),
             foreign: 0.into(),
             spelling: http::Spelling::default(),
@@ -220,7 +218,7 @@ impl Running {
                 audits,
                 upward,
                 checks,
-                trusted: config.evaluator.map(|who| Trusted { who, every: config.eval_every.0 }),
+                trusted,
             };
             let mut is_lost = false;
             let shutdown = async {

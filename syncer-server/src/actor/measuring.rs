@@ -5,29 +5,54 @@ use std::time::Duration;
 
 use archipelago_core::diloco::syncer::Syncer;
 use archipelago_core::diloco::{ConnId, LearnerId, Millis, Version};
-use archipelago_core::wire::Message;
+use archipelago_core::wire::{Fingerprint, Message};
 
 use crate::status::Evaluation;
 
 /// A loss above this is none, in nats per token: that of guessing among all tokens that there can be is below 23.
 const LOSS_MAX: f32 = 1_000.0;
 
-/// Whom the owner trusts to measure, and how often that is asked.
+/// The learner that the owner trusts to measure, and how often it is asked.
 #[derive(Clone, Debug)]
 pub struct Trusted {
     /// The name of the learner, or the fingerprint of its key.
     pub who: String,
     /// Shortest time between two questions.
     pub every: Duration,
+    /// The key that the name stands for, once one is known: a name alone can be taken by any learner.
+    pub key: Option<Fingerprint>,
 }
 
 impl Trusted {
-    /// The learner that takes part now and is the one, if there is one; of several with the name, the first that ever
-    /// came.
-    fn find(&self, syncer: &Syncer) -> Option<(ConnId, LearnerId)> {
-        let is_it = |name: &str, key: String| name == self.who || key == self.who;
+    /// Trusts the learner called `who`, which is asked each `every` at most. `last` measured last, in an earlier start of
+    /// the run: if it has this name, no other learner is trusted under it.
+    #[must_use]
+    pub fn new(who: String, every: Duration, last: Option<LearnerId>, syncer: &Syncer) -> Self {
+        let given: Option<Fingerprint> = who.parse().ok();
+        let last = last.and_then(|learner| syncer.ledger().account(learner));
+        let bound = last.filter(|account| account.name == who).map(|account| account.fingerprint());
+        if given.is_none() {
+            tracing::warn!(
+                evaluator = who,
+                bound = bound.map(tracing::field::display),
+                "--evaluator gives a name, which the first learner that comes may take: give the fingerprint of its key, \
+                 which `syncer-server learners` lists"
+            );
+        }
+        Self { who, every, key: given.or(bound) }
+    }
+
+    /// The learner, if it takes part now. The first one with the name is the only one from then on.
+    fn find(&mut self, syncer: &Syncer) -> Option<(ConnId, LearnerId)> {
         let mut live = syncer.learners().filter(|learner| learner.live);
-        let found = live.find(|learner| is_it(learner.name, learner.fingerprint.to_string()))?;
+        let found = live.find(|learner| match self.key {
+            Some(key) => learner.fingerprint == key,
+            None => learner.name == self.who,
+        })?;
+        if self.key.is_none() {
+            tracing::info!(evaluator = self.who, key = %found.fingerprint, "the evaluator is bound to this key");
+            self.key = Some(found.fingerprint);
+        }
         Some((syncer.connection(found.learner)?, found.learner))
     }
 }
@@ -69,7 +94,7 @@ impl Measuring {
         syncer: &Syncer,
         is_open: impl Fn(ConnId) -> bool,
     ) -> Option<(ConnId, Message)> {
-        let trusted = self.trusted.as_ref()?;
+        let trusted = self.trusted.as_mut()?;
         if self.asked.take_if(|asked| !is_open(asked.conn)).is_some() {
             // Whoever is there next is asked about the same.
             self.versions.clear();

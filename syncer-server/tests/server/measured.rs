@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use archipelago_core::data::{HELD_OUT_BYTES_MAX, parse_held_out};
-use archipelago_core::wire::{Architecture, LearnerId, Message, Version};
+use archipelago_core::wire::{Architecture, Hello, LearnerId, Message, Version};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde_json::Value;
 use syncer_server::ServeConfig;
 
-use crate::support::{Learner, PATIENCE, Server, config};
+use crate::support::{Client, Learner, PATIENCE, Server, config, hello};
 
 /// Settings of a run of two tensors in `dir`, which trusts whoever is called `learner 2`.
 fn own(dir: &Path) -> ServeConfig {
@@ -119,6 +119,41 @@ async fn nobody_else_measures() {
     assert_eq!(liar.client.end().await.bye, 4_007);
     answer(&mut judge, number, Some(5.0)).await;
     assert_eq!(losses(&server, 1).await.len(), 1);
+    server.stop().await;
+}
+
+/// A learner under the name of the evaluator, with another key, that is merged and asked nothing. The syncer asks each
+/// second.
+async fn unasked(server: &Server) -> Learner {
+    let namesake = Hello { name: "learner 2".into(), ..hello(1) };
+    let (client, welcome) = Client::connect(server).await.introduced_as(namesake).await;
+    let mut liar = Learner::of(client, welcome).await;
+    liar.merge().await;
+    let asked = tokio::time::timeout(std::time::Duration::from_millis(1_300), question(&mut liar)).await;
+    assert!(asked.is_err(), "{asked:?}");
+    liar
+}
+
+/// Goal: a name stands for the first key that was asked under it, also after a restart.
+#[tokio::test]
+async fn a_second_key_under_the_name_does_not_measure() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(own(dir.path())).await;
+    let mut judge = Learner::join(&server, 2).await;
+    let (number, _) = question(&mut judge).await;
+    answer(&mut judge, number, Some(5.0)).await;
+    losses(&server, 1).await;
+    judge.merge().await;
+    drop(judge);
+    let _liar = unasked(&server).await;
+    server.stop().await;
+
+    let server = Server::start(own(dir.path())).await;
+    let _liar = unasked(&server).await;
+    let mut judge = Learner::join(&server, 2).await;
+    let (number, _) = question(&mut judge).await;
+    answer(&mut judge, number, Some(4.0)).await;
+    assert_eq!(losses(&server, 2).await.last().unwrap().0, 4.0);
     server.stop().await;
 }
 
