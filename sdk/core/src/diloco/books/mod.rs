@@ -32,6 +32,9 @@ use crate::wire::{Fate, FragmentId, Identity, LearnerId, LeaseGrant, LeaseId, Mi
 
 /// Windows in one lease, at most.
 pub(super) const LEASE_WINDOWS_MAX: u32 = 1 << 16;
+/// Training time that the leases of a known learner last in any case, however little text there is, in milliseconds:
+/// some times the second between two reports.
+const AHEAD_MS: u64 = 8_000;
 /// Leases that a learner holds at most: tiny shards must not flood it.
 const LEASES_HELD_MAX: usize = LEASES_MAX as usize / 2;
 
@@ -241,9 +244,14 @@ impl Books {
         let BookTerms { context, lease_ms, lease_idle_ms_max, .. } = self.terms;
         let batch = speed.batch;
         let wanted = speed.lease_steps(lease_ms).saturating_mul(batch);
-        // No learner may hold more than an eighth of the data, or others would have none.
+        // A learner holds an eighth of the data at most, so that all share each pass. Where that is next to nothing, the
+        // leases of one that trains run on into the next passes, or it would starve from report to report. One of whom
+        // nothing is merged may claim any batch and speed.
         let share = u32::try_from(self.leases.epoch_windows() / 8).unwrap_or(u32::MAX);
-        let wanted = wanted.min(LEASE_WINDOWS_MAX).min(share).max(batch);
+        let is_known =
+            speed.step_ms > 0.0 && self.ledger.account(learner).is_some_and(|account| !account.is_stranger());
+        let ahead = if is_known { speed.lease_steps(AHEAD_MS).saturating_mul(batch) } else { 0 };
+        let wanted = wanted.min(LEASE_WINDOWS_MAX).min(share.max(ahead)).max(batch);
         let mut held = self.leases.remaining(learner);
         // A grant ends with its shard, so that it may take several to have a batch at all.
         let enough = wanted.div_ceil(2).max(batch);

@@ -40,6 +40,87 @@ fn a_lease_lasts_as_long_as_it_should() {
     assert_eq!(books.grant(Millis(700), anne, &SPEED)[0].windows, 15, "less than half is left");
 }
 
+/// Books over `windows` windows in one shard, with one learner, and whether anything of it is merged.
+fn small_text(windows: u32, is_merged: bool) -> (Books, LearnerId) {
+    let terms = BookTerms { lease_ms: 30_000, lease_idle_ms_max: 60_000, ..TERMS };
+    let mut books = Books::new(terms, LeasePool::new(vec![windows]).unwrap(), Ledger::new(vec![1]));
+    let anne = enrol(&mut books, 1);
+    if is_merged {
+        let fate = Fate::Merged { version: Version(1), weight: 1.0, tokens: 1 };
+        let (fragment, serial, round) = (FragmentId(0), Serial(1), Some(Round(1)));
+        books.note_update(anne);
+        books.settle(&Settled { round, fragment, learner: anne, serial, tokens: 1, fate });
+    }
+    (books, anne)
+}
+
+/// Goal: a learner that trains never waits for text, however short a pass over it is. It takes 60 ms for a step, says
+/// each second what is done, and gets leases 200 ms later.
+#[test]
+fn a_short_pass_starves_nobody_that_trains() {
+    const BATCH: u32 = 8;
+    for steps_a_pass in [3, 22, 100] {
+        let (mut books, anne) = small_text(steps_a_pass * BATCH, true);
+        let speed = Speed { step_ms: 60.0, step_ms_least: 60.0, batch: BATCH };
+        let mut held: VecDeque<(LeaseGrant, u32)> = VecDeque::new();
+        let mut seen = std::collections::BTreeSet::new();
+        let (mut steps, mut starved) = (0_u32, 0_u32);
+        let mut under_way = books.grant(Millis(0), anne, &speed);
+        let mut done = BTreeMap::new();
+        for tick in 0..2_000_u64 {
+            let now = Millis(60 * tick);
+            match tick % 17 {
+                0 => {
+                    let said: Vec<(LeaseId, u32)> =
+                        done.iter().map(|(&lease, &done)| (lease, done)).collect();
+                    books.report(now, anne, &progress(u64::from(4 * BATCH * steps), said), 1e3, true);
+                    under_way.extend(books.grant(now, anne, &speed));
+                    assert!(books.leases.leases(anne).len() <= LEASES_HELD_MAX);
+                    assert!(books.leases.remaining(anne) <= 8_000 / 60 * BATCH, "it is bounded");
+                }
+                4 => {
+                    for grant in under_way.drain(..) {
+                        done.insert(grant.lease, 0);
+                        held.push_back((grant, 0));
+                    }
+                }
+                _ => {}
+            }
+            let ready: u32 = held.iter().map(|(grant, done)| grant.windows - done).sum();
+            if ready < BATCH {
+                starved += u32::from(tick > 4);
+                continue;
+            }
+            steps += 1;
+            for _ in 0..BATCH {
+                let (grant, at) = held.front_mut().unwrap();
+                assert!(seen.insert((grant.epoch, grant.start + *at)), "a window twice in a pass");
+                *at += 1;
+                done.insert(grant.lease, *at);
+                if *at == grant.windows {
+                    held.pop_front();
+                }
+            }
+        }
+        assert_eq!(starved, 0, "{steps_a_pass} steps a pass: starved for {starved} of 2,000 steps");
+        assert!(steps > 1_990, "{steps}");
+    }
+}
+
+/// Goal: one of whom nothing is merged takes an eighth of the text or one batch, whatever it claims.
+#[test]
+fn a_stranger_is_not_leased_ahead() {
+    for step_ms in [0.0, 0.01, 60.0] {
+        let (mut books, anne) = small_text(176, false);
+        let speed = Speed { step_ms, step_ms_least: step_ms.max(0.01), batch: 8 };
+        books.grant(Millis(0), anne, &speed);
+        assert_eq!(books.leases.remaining(anne), 22, "{step_ms}");
+        let (mut books, anne) = small_text(176, true);
+        books.grant(Millis(0), anne, &speed);
+        assert!(books.leases.remaining(anne) <= LEASES_HELD_MAX as u32 * 176, "{step_ms}");
+    }
+}
+
 #[test]
 fn who_claims_to_be_done_too_soon_has_to_wait() {
     let mut books = books();
