@@ -9,8 +9,8 @@ use super::*;
 use crate::diloco::{Codec, checksum};
 use crate::testing::{Asked, Desk, larger};
 use crate::wire::{
-    CloseCode, ConnId, Fate, Hello, Identity, LearnerState, LeaseGrant, LeaseId, Message, Progress, Refusal,
-    Serial, Signature, Update,
+    CloseCode, ConnId, Fate, Hello, Identity, LateReason, LearnerState, LeaseGrant, LeaseId, Message,
+    Progress, Refusal, Serial, Signature, Update,
 };
 
 const RUN: RunId = RunId(7);
@@ -198,6 +198,26 @@ fn empty_updates_lock_nobody_out() {
         assert_eq!(bench.refusals(honest), [], "beside one that sends {value}");
         assert!(bench.account(honest).fates.merged > 50, "{:?}", bench.account(honest).fates);
     }
+}
+
+#[test]
+fn an_update_on_a_version_that_is_yet_to_come_is_not_merged() {
+    let mut bench = Bench::default();
+    let (honest, liar) = (bench.honest(1), bench.honest(2));
+    for base in [u64::MAX, 1 << 40] {
+        bench.pass(2_000);
+        for (conn, _, asked) in &mut bench.collects {
+            if *conn == liar {
+                *asked = Version(base);
+            }
+        }
+        bench.answer_honestly(liar);
+        bench.answer_honestly(honest);
+        let late = Fate::Late(LateReason::StaleBase);
+        assert!(bench.fates.iter().any(|(conn, fate)| *conn == liar && *fate == late), "{:?}", bench.fates);
+    }
+    assert_eq!((bench.account(liar).fates.merged, bench.refusals(liar)), (0, vec![]));
+    assert!(bench.account(honest).fates.merged > 0, "nobody waits for the liar");
 }
 
 #[test]

@@ -6,7 +6,8 @@ use crate::diloco::{
     Paced, Rounds, Settled, Traffic, USUAL_RATIO, Verified,
 };
 use crate::wire::{
-    Bye, CloseCode, ConnId, Fate, FragmentId, LearnerId, Merged, Message, Millis, Refusal, Version,
+    Bye, CloseCode, ConnId, Fate, FragmentId, LateReason, LearnerId, Merged, Message, Millis, Refusal,
+    Version,
 };
 
 impl Syncer {
@@ -149,6 +150,12 @@ impl Syncer {
             return self.settle(Settled { round: None, fragment, learner, serial, tokens, fate });
         }
         let rounds = &mut self.rounds[usize::from(fragment.0)];
+        if update.base.0 >= self.schedule.turn().next_round {
+            // No version has that number yet, and none of an earlier process had.
+            rounds.pass(now, learner);
+            let fate = Fate::Late(LateReason::StaleBase);
+            return self.settle(Settled { round: None, fragment, learner, serial, tokens, fate });
+        }
         match rounds.answer(now, learner, update, &standing) {
             Ok(answered) => {
                 if let Some(after_ms) = answered.after_ms {
