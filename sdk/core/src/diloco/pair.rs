@@ -6,6 +6,7 @@ mod deaf;
 mod doubt;
 mod hold;
 mod late;
+mod pace;
 mod rein;
 mod rounds;
 mod tape;
@@ -56,6 +57,8 @@ struct Pair {
     rusher: Option<ConnId>,
     /// How long the updates of each learner are on their way, in milliseconds; not at all if it is not named.
     lags_ms: BTreeMap<usize, u64>,
+    /// Time of a step of each learner, in milliseconds; [`STEP_MS`] if it is not named.
+    step_ms: BTreeMap<usize, u64>,
     /// Those that are, and when they arrive.
     under_way: Vec<(Millis, ConnId, Message)>,
     /// Learners whom no parameters reach.
@@ -78,13 +81,7 @@ impl Pair {
         let fragments = Arc::new(Fragments::plan(&layout, NonZeroU16::new(FRAGMENTS).unwrap()));
         let islands = targets.iter().zip(1_u8..).map(|(&target, i)| Island {
             conn: ConnId(0),
-            core: Learner::new(LearnerConfig {
-                identity: Identity([i; 32]),
-                name: i.to_string(),
-                device: String::new(),
-                invite: None,
-                serial_first: 1,
-            }),
+            core: process(i, 1),
             theta: theta.clone(),
             replica: None,
             target,
@@ -106,6 +103,7 @@ impl Pair {
             boaster: None,
             rusher: None,
             lags_ms: BTreeMap::new(),
+            step_ms: BTreeMap::new(),
             under_way: Vec::new(),
             deaf: BTreeSet::new(),
             tape,
@@ -242,11 +240,12 @@ impl Pair {
             }
             for i in 0..self.islands.len() {
                 let island = &mut self.islands[i];
-                if island.core.can_train() {
+                let step_ms = self.step_ms.get(&i).copied().unwrap_or(STEP_MS);
+                if self.now.0.is_multiple_of(step_ms) && island.core.can_train() {
                     for value in &mut island.theta {
                         *value += 0.01 * (island.target - *value);
                     }
-                    let step = Step { tokens: STEP_TOKENS, loss: 1.0, step_ms: STEP_MS as f32 };
+                    let step = Step { tokens: STEP_TOKENS, loss: 1.0, step_ms: step_ms as f32 };
                     self.learner(i, learner::Input::Stepped(step));
                 }
             }
@@ -266,6 +265,17 @@ impl Pair {
     fn merged(&self) -> BTreeMap<u32, u64> {
         self.syncer.ledger().accounts().map(|(m, account)| (m.0, account.fates.merged)).collect()
     }
+}
+
+/// A process of the learner with this number, which numbers its updates from `serial_first` on.
+fn process(number: u8, serial_first: u64) -> Learner {
+    Learner::new(LearnerConfig {
+        identity: Identity([number; 32]),
+        name: number.to_string(),
+        device: String::new(),
+        invite: None,
+        serial_first,
+    })
 }
 
 /// Says twenty steps for each that was taken, and that all leases are used up.

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use allowance::Allowance;
 use index::{Index, Place};
-use pace::{Pace, Word};
+use pace::{Pace, Steps, Word};
 pub use rein::{DROP_MS_MAX, Reins};
 
 use super::speed::{STEP_MS, average};
@@ -72,6 +72,8 @@ pub struct Session {
     pub loss: f32,
     /// What its merged updates say of its pace.
     pace: Pace,
+    /// The steps that it reports.
+    steps: Steps,
     /// What it may still say.
     allowance: Allowance,
     /// It answered over this connection.
@@ -155,6 +157,7 @@ impl Roster {
             answer_ms: 0.0,
             loss: f32::NAN,
             pace: Pace::default(),
+            steps: Steps::default(),
             allowance: Allowance::default(),
             has_answered: false,
             waits_since: None,
@@ -251,10 +254,14 @@ impl Roster {
     }
 
     /// ξ_step, the time of a step of the median live learner, in milliseconds; `None` until one is known. Words alone
-    /// move it by little: it is what merged updates bear out.
+    /// move it by little: it is what merged updates bear out. One that is alone is followed as soon as it reports that
+    /// it became faster, since it rushes nobody else.
     #[must_use]
     pub fn step_ms(&self) -> Option<f64> {
-        self.index.median_ms(None)
+        let median = self.index.median_ms(None)?;
+        let mut live = self.live().iter();
+        let alone = live.next().filter(|_| live.next().is_none()).and_then(|&learner| self.session(learner));
+        Some(alone.and_then(|session| session.steps.ms()).map_or(median, |step_ms| median.min(step_ms)))
     }
 
     /// The shortest time in which `learner` is believed to take a step, in milliseconds: the shortest that it

@@ -6,8 +6,8 @@
 use std::collections::VecDeque;
 
 use super::{Roster, Session};
-use crate::diloco::speed::SPEED_SLACK;
-use crate::wire::{LearnerId, LearnerState, Millis};
+use crate::diloco::speed::{SPEED_SLACK, STEP_MS};
+use crate::wire::{ConnId, LearnerId, LearnerState, Millis};
 
 /// Updates of a connection that must be merged before the pace of its learner is known; constant of ours.
 const MERGES_MIN: u32 = 8;
@@ -38,6 +38,42 @@ impl Word {
     /// The time of a step, in milliseconds; `None` until it said one.
     pub(super) fn ms(&self) -> Option<f64> {
         (self.heard > 0).then_some(self.ms)
+    }
+}
+
+/// Shortest time over which reported steps are counted, in milliseconds: reports may be held up and come together.
+const STEPS_MS_MIN: u64 = 500;
+
+/// How fast the steps that a learner reports arrive.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Steps {
+    /// Steps of its process, and when it reported them.
+    before: Option<(Millis, u64)>,
+    /// Time over which they arrived over their number, in milliseconds, 0 until known.
+    ms: f64,
+}
+
+impl Steps {
+    /// Its process has taken so many `steps` at `now`.
+    fn hear(&mut self, now: Millis, steps: u64) {
+        let Some((at, before)) = self.before else {
+            self.before = Some((now, steps));
+            return;
+        };
+        if now.since(at) < STEPS_MS_MIN {
+            return;
+        }
+        self.before = Some((now, steps));
+        match steps.saturating_sub(before) {
+            // It rests, or a step takes longer than the time between two reports.
+            0 => self.ms = 0.0,
+            more => self.ms = (now.since(at) as f64 / more as f64).max(*STEP_MS.start()),
+        }
+    }
+
+    /// The time from step to step with all rests in it, in milliseconds; `None` until it is known.
+    pub(super) fn ms(&self) -> Option<f64> {
+        (self.ms > 0.0).then_some(self.ms)
     }
 }
 
@@ -88,6 +124,13 @@ impl Roster {
         if let Some(session) = self.sessions.get_mut(&conn) {
             session.pace.note(tokens, step_ms);
             self.index.tend(&self.patience, conn, session);
+        }
+    }
+
+    /// The process behind `conn` has taken so many `steps` at `now`, by its own word.
+    pub fn note_steps(&mut self, now: Millis, conn: ConnId, steps: u64) {
+        if let Some(session) = self.sessions.get_mut(&conn) {
+            session.steps.hear(now, steps);
         }
     }
 
@@ -204,6 +247,28 @@ mod tests {
         }
         (0..24).for_each(|_| word.hear(800.0));
         assert!(word.ms().unwrap() > 760.0, "{word:?}");
+    }
+
+    /// Goal: one that is alone is followed at once when it becomes faster; among others its word alone rushes nobody.
+    #[test]
+    fn one_that_is_alone_is_followed_when_it_speeds_up() {
+        let pace_of = |claims: &[f32]| {
+            let mut roster = roster(claims);
+            merge(&mut roster, 1, 64, 3_000.0);
+            roster.note_steps(Millis(10_000), ConnId(1), 3);
+            assert_eq!(roster.step_ms(), Some(3_000.0), "nothing is known of its steps");
+            roster.note_steps(Millis(10_100), ConnId(1), 300);
+            assert_eq!(roster.step_ms(), Some(3_000.0), "two reports may come together");
+            roster.note_steps(Millis(11_000), ConnId(1), 103);
+            roster.step_ms()
+        };
+        assert_eq!(pace_of(&[3_000.0]), Some(10.0));
+        assert_eq!(pace_of(&[3_000.0, 3_000.0]), Some(3_000.0));
+        let mut slower = roster(&[100.0]);
+        merge(&mut slower, 1, 8, 100.0);
+        slower.note_steps(Millis(0), ConnId(1), 0);
+        slower.note_steps(Millis(9_000), ConnId(1), 1);
+        assert_eq!(slower.step_ms(), Some(100.0), "a pause is no slow pace");
     }
 
     /// A pause shows in one update of each fragment, and must not slow down the run.

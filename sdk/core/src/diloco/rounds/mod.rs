@@ -325,6 +325,11 @@ impl Rounds {
         self.counted.entry(learner).or_insert(now);
     }
 
+    /// A new process of `learner` trains: the time since the last update of the one before says nothing of its pace.
+    pub fn restart(&mut self, learner: LearnerId) {
+        self.came.remove(&learner);
+    }
+
     /// Forgets `learner`, of whom nothing was merged.
     pub fn forget(&mut self, learner: LearnerId) {
         self.counted.remove(&learner);

@@ -179,6 +179,9 @@ impl Syncer {
         let Some(session) = self.roster.ready(conn, batch) else { return };
         let (learner, is_fresh) = (session.learner, session.is_fresh);
         self.standings.note(self.books.ledger(), learner, true);
+        if is_fresh {
+            self.rounds.iter_mut().for_each(|rounds| rounds.restart(learner));
+        }
         // Whoever was never leased anything has nothing from before, whatever it says.
         if is_fresh || self.books.is_new(learner) {
             // One that comes back may have trained for as long as it was away.
@@ -203,6 +206,7 @@ impl Syncer {
             return self.refuse(conn, CloseCode::Protocol, reason);
         }
         let changed = self.roster.report(conn, progress.step_ms, progress.loss, progress.state);
+        self.roster.note_steps(now, conn, progress.steps);
         let tokens_per_ms = self.step_tokens(learner) as f64 / self.step_ms_counted(now, learner);
         let is_live = self.roster.is_live(learner);
         let returned = self.books.report(now, learner, progress, tokens_per_ms, is_live);
