@@ -11,8 +11,9 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::actor::{ActorHandle, Command};
 use crate::clock::unix_ms;
+use crate::door::{Place, TooMany};
 use crate::errors::ServerError;
-use crate::guests::Guests;
+use crate::guests::{Guests, InviteFault};
 use crate::identity::verify;
 use crate::secret::is_same;
 
@@ -41,8 +42,8 @@ struct Shared {
     terms: Terms,
     guests: Arc<Guests>,
     banned: Mutex<BTreeSet<Fingerprint>>,
-    /// The nonces of the connections that stand and were taken in.
-    passes: Mutex<BTreeSet<[u8; 32]>>,
+    /// The nonces of the open connections whose learners were taken in, and the keys of these.
+    passes: Mutex<BTreeMap<[u8; 32], Fingerprint>>,
 }
 
 /// One connection that was taken in; the pass goes with it.
@@ -97,11 +98,18 @@ impl Admission {
         Ok(Challenge { run: self.0.terms.run, nonce, work_bits: self.0.terms.work_bits })
     }
 
-    /// Whether `hello` answers `challenge`, and by whom.
+    /// Whether `hello`, which came from `place`, answers `challenge`, and by whom. A wrong invite is answered at the pace
+    /// of its place.
     ///
     /// # Errors
-    /// The goodbye for it: `Identity`, `Banned`, `Invite` or `Work`; `Restart` if the disk fails.
-    pub async fn judge(&self, challenge: &Challenge, hello: &Hello) -> Result<Pass, Bye> {
+    /// The goodbye for it: `Identity`, `Banned`, `Invite` or `Work`; `Full` if too many wrong invites came from its
+    /// place; `Restart` if the disk fails.
+    pub async fn judge(
+        &self,
+        challenge: &Challenge,
+        hello: &Hello,
+        place: Option<&Place>,
+    ) -> Result<Pass, Bye> {
         verify(challenge, hello).map_err(|fault| Bye::new(CloseCode::Identity, fault.to_string()))?;
         let fingerprint = hello.identity.fingerprint();
         if lock(&self.0.banned).contains(&fingerprint) {
@@ -112,18 +120,36 @@ impl Admission {
                 return Err(Bye::new(CloseCode::Banned, BANNED));
             }
         }
-        let is_common = self.shows_common(hello.invite.as_ref().map(|invite| invite.expose().as_bytes()));
-        let asks = (self.is_by_invite() && !is_common, self.work_bits() > 0);
-        if asks != (false, false) {
-            let (shared, challenge, hello) = (Arc::clone(&self.0), *challenge, hello.clone());
-            let asked = tokio::task::spawn_blocking(move || shared.ask(asks, &challenge, &hello));
-            match asked.await {
-                Ok(asked) => asked?,
-                Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+        let shows_secret = self.is_by_invite() && hello.invite.is_some();
+        let check = match place.filter(|_| shows_secret) {
+            Some(place) => Some(place.check().await.map_err(too_many)?),
+            None => None,
+        };
+        let judged = self.ask(challenge, hello).await;
+        if let Some(check) = check {
+            match &judged {
+                Err(Refusal::Invite(InviteFault::Unknown)) => check.wrong().await.map_err(too_many)?,
+                _ => check.right(),
             }
         }
-        lock(&self.0.passes).insert(challenge.nonce);
+        judged.map_err(Refusal::bye)?;
+        lock(&self.0.passes).insert(challenge.nonce, fingerprint);
         Ok(Pass { shared: Arc::clone(&self.0), nonce: challenge.nonce })
+    }
+
+    /// Whether the invite and the work of `hello` are enough.
+    async fn ask(&self, challenge: &Challenge, hello: &Hello) -> Result<(), Refusal> {
+        let is_common = self.shows_common(hello.invite.as_ref().map(|invite| invite.expose().as_bytes()));
+        let asks = (self.is_by_invite() && !is_common, self.work_bits() > 0);
+        if asks == (false, false) {
+            return Ok(());
+        }
+        let (shared, challenge, hello) = (Arc::clone(&self.0), *challenge, hello.clone());
+        let asked = tokio::task::spawn_blocking(move || shared.ask(asks, &challenge, &hello));
+        match asked.await {
+            Ok(asked) => asked,
+            Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+        }
     }
 
     /// Whether a request that shows this invite, or this pass, may have parameters and data.
@@ -131,7 +157,7 @@ impl Admission {
     pub fn lets_fetch(&self, invite: Option<&[u8]>, pass: Option<&[u8]>) -> bool {
         let has_pass = || {
             pass.is_some_and(|shown| {
-                lock(&self.0.passes).iter().any(|nonce| is_same(hex(nonce).as_bytes(), shown))
+                lock(&self.0.passes).keys().any(|nonce| is_same(hex(nonce).as_bytes(), shown))
             })
         };
         !self.is_by_invite() || self.shows_common(invite) || has_pass()
@@ -163,6 +189,8 @@ impl Admission {
                 Err(_) => continue,
             };
             *lock(&self.0.banned) = banned.keys().copied().collect();
+            // A pass ends with the ban, and not with the goodbye.
+            lock(&self.0.passes).retain(|_, fingerprint| !banned.contains_key(fingerprint));
             told.retain(|fingerprint, _| banned.contains_key(fingerprint));
             for fingerprint in banned.into_keys() {
                 // Twice: one that was let in a moment before may not have been with the actor the first time.
@@ -178,19 +206,18 @@ impl Admission {
 
 impl Shared {
     /// What takes the disk: invites and work, where they are asked.
-    fn ask(&self, (invite, work): (bool, bool), challenge: &Challenge, hello: &Hello) -> Result<(), Bye> {
+    fn ask(&self, (invite, work): (bool, bool), challenge: &Challenge, hello: &Hello) -> Result<(), Refusal> {
         let fingerprint = hello.identity.fingerprint();
-        let is_known = work && self.guests.knows(fingerprint).map_err(failing)?;
+        let is_known = work && self.guests.knows(fingerprint).map_err(Refusal::Disk)?;
         if work && !is_known && !is_work(challenge, &hello.identity, hello.work) {
-            let why = "this run asks newcomers for some work, and none is shown: join with a current learner";
-            return Err(Bye::new(CloseCode::Work, why));
+            return Err(Refusal::Work);
         }
         if invite {
             let admitted = self.guests.admit(fingerprint, hello.invite.as_ref(), unix_ms());
-            admitted.map_err(failing)?.map_err(|fault| Bye::new(CloseCode::Invite, fault.to_string()))?;
+            admitted.map_err(Refusal::Disk)?.map_err(Refusal::Invite)?;
         }
         if work && !is_known {
-            self.guests.remember(fingerprint, unix_ms()).map_err(failing)?;
+            self.guests.remember(fingerprint, unix_ms()).map_err(Refusal::Disk)?;
         }
         Ok(())
     }
@@ -202,9 +229,39 @@ impl Drop for Pass {
     }
 }
 
-fn failing(error: ServerError) -> Bye {
-    tracing::error!(%error, "cannot keep who is taken in");
-    Bye::new(CloseCode::Restart, "the syncer cannot keep who is taken in at present: come back later")
+/// Why a learner is not taken in, although it is the one that it says.
+enum Refusal {
+    Work,
+    Invite(InviteFault),
+    Disk(ServerError),
+}
+
+impl Refusal {
+    /// The goodbye for it.
+    fn bye(self) -> Bye {
+        match self {
+            Self::Work => {
+                let why =
+                    "this run asks newcomers for some work, and none is shown: join with a current learner";
+                Bye::new(CloseCode::Work, why)
+            }
+            Self::Invite(fault) => Bye::new(CloseCode::Invite, fault.to_string()),
+            Self::Disk(error) => {
+                tracing::error!(%error, "cannot keep who is taken in");
+                let why = "the syncer cannot keep who is taken in at present: come back later";
+                Bye::new(CloseCode::Restart, why)
+            }
+        }
+    }
+}
+
+fn too_many(TooMany(wait): TooMany) -> Bye {
+    let reason = format!(
+        "too many wrong tokens or invites came from your address: come back in {} s, and show the right one",
+        wait.as_secs() + 1
+    );
+    let wait_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
+    Bye { wait_ms, ..Bye::new(CloseCode::Full, reason) }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -32,6 +32,8 @@ pub struct Outgoing {
     pub phase: Phase,
     /// Parameters in it.
     pub values: u64,
+    /// Whether it tells its learner that the core took it in.
+    pub is_welcome: bool,
     bulk: bool,
 }
 
@@ -62,6 +64,7 @@ impl Encoder {
             frames: frames(encode(message), self.number).map(Bytes::from).collect(),
             phase: Phase::of(message),
             values,
+            is_welcome: matches!(message, Message::Welcome(_)),
             bulk: message.is_bulk(),
         }
     }

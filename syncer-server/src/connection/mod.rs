@@ -1,5 +1,6 @@
 //! One WebSocket ⇄ messages: caps, timeouts, order of sending, typed goodbyes.
 
+mod peer;
 mod writer;
 
 use std::sync::Arc;
@@ -22,6 +23,8 @@ use crate::actor::{ActorHandle, Command};
 use crate::admission::{Admission, Pass};
 use crate::meters::{Meters, Phase};
 use crate::outbox::Outbox;
+
+pub use peer::Peer;
 
 /// Time for a peer to introduce itself.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
@@ -68,7 +71,7 @@ pub fn limit(upgrade: WebSocketUpgrade) -> WebSocketUpgrade {
 }
 
 /// Tells a peer of another version so in a message that it can read as far as the version, and closes.
-pub async fn turn_away(mut socket: WebSocket, asked: &str) {
+pub async fn turn_away(mut socket: WebSocket, asked: &str, peer: &Peer) {
     let reason = format!("this server speaks {SUBPROTOCOL}, not {asked}: update the older side");
     let code = CloseCode::Version;
     let bye = encode(&Message::Bye(Bye::new(code, reason.clone())));
@@ -81,61 +84,81 @@ pub async fn turn_away(mut socket: WebSocket, asked: &str) {
         while let Some(Ok(_)) = socket.recv().await {}
         Ok::<_, axum::Error>(())
     };
-    // A peer that takes nothing cannot be told.
-    drop(timeout(BYE_WITHIN, telling).await);
+    tokio::select! {
+        // A peer that takes nothing cannot be told.
+        _ = timeout(BYE_WITHIN, telling) => {}
+        () = peer.displaced() => {}
+    }
 }
 
-/// Serves one open socket until either side ends it. Gives why the peer was refused, if it was before the actor heard
-/// of it.
-pub async fn serve(socket: WebSocket, conn: ConnId, context: Context) -> Option<CloseCode> {
+/// Serves one open socket until either side ends it, or until a newer one displaces it while it belongs to no learner.
+pub async fn serve(socket: WebSocket, conn: ConnId, context: Context, peer: Peer) {
+    let peer = Arc::new(peer);
     let (sink, mut stream) = socket.split();
-    let unasked = |error| tracing::error!(%error, "no random numbers to ask a learner with");
-    let challenge = context.admission.challenge().map_err(unasked).ok()?;
+    let challenge = match context.admission.challenge() {
+        Ok(challenge) => challenge,
+        Err(error) => return tracing::error!(%error, "no random numbers to ask a learner with"),
+    };
     let fragments = u16::try_from(context.fragment_lens.len()).unwrap_or(u16::MAX);
     let (outbox, queues, bye) = Outbox::new(fragments, context.body_bytes_max);
     if !context.actor.tell(Command::Open(conn, outbox)).await {
-        return None;
+        return;
     }
     let probes = Arc::new(AtomicU32::new(0));
-    let writer = Writer::new(sink, Arc::clone(&context.meters), Arc::clone(&probes));
+    let writer = Writer::new(sink, Arc::clone(&context.meters), Arc::clone(&probes), Arc::clone(&peer));
     let mut writing = tokio::spawn(writer.open(challenge, queues));
     let (challenge, pass, ready) = (Some(challenge), None, false);
-    let mut reader = Reader { conn, context: context.clone(), challenge, probes, pass, ready };
+    let mut reader =
+        Reader { conn, context: context.clone(), peer: Arc::clone(&peer), challenge, probes, pass, ready };
     let ended = tokio::select! {
         ended = reader.run(&mut stream) => ended,
         // The actor, or the socket, ended it.
         _ = &mut writing => Ended::Elsewhere,
+        () = peer.displaced() => Ended::Displaced,
     };
+    // What the pass opens ends with the learner, and not with the last byte of the goodbye.
+    drop(reader);
+    let is_displaced = matches!(ended, Ended::Displaced);
     let readable = !matches!(ended, Ended::Broken(_));
-    let mut refused = None;
     if let Ended::Refused(fault) | Ended::Broken(fault) = ended {
         tracing::debug!(%conn, code = u16::from(fault.code), reason = fault.reason, "refused");
         // Before the actor hears of it: it drops its end of the queues then, and a writer whose queues have
         // ended leaves without a word. Full means that the actor said goodbye first.
         let _ = bye.try_send(fault.clone());
-        refused = Some(fault.code);
         context.actor.tell(Command::TurnedAway(fault)).await;
     }
     context.actor.tell(Command::Input(Input::Disconnected(conn))).await;
-    if !writing.is_finished() {
-        // Ends soon: it has a goodbye to send, or its queue's other end is gone.
-        let _ = timeout(2 * BYE_WITHIN, &mut writing).await;
-        writing.abort();
+    if is_displaced {
+        return writing.abort();
     }
-    // If the socket closed with the peer's bytes unread, the system would reset the connection, and the
-    // goodbye could be lost: read on until the peer closes, or leave the goodbye time to be read.
-    if readable {
-        let _ = timeout(BYE_WITHIN, async { while let Some(Ok(_)) = stream.next().await {} }).await;
-    } else {
-        sleep(BYE_WITHIN / 2).await;
+    // From here on the socket belongs to no learner.
+    peer.dismiss();
+    let parting = async {
+        if !writing.is_finished() {
+            // Ends soon: it has a goodbye to send, or its queue's other end is gone.
+            let _ = timeout(2 * BYE_WITHIN, &mut writing).await;
+        }
+        // If the socket closed with the peer's bytes unread, the system would reset the connection, and the
+        // goodbye could be lost: read on until the peer closes, or leave the goodbye time to be read.
+        if readable {
+            let _ = timeout(BYE_WITHIN, async { while let Some(Ok(_)) = stream.next().await {} }).await;
+        } else {
+            sleep(BYE_WITHIN / 2).await;
+        }
+    };
+    tokio::select! {
+        () = parting => {}
+        () = peer.displaced() => {}
     }
-    refused
+    writing.abort();
 }
 
 /// How reading ended.
 enum Ended {
     /// The peer is gone, or somebody else ended it.
     Elsewhere,
+    /// A newer socket needs its place.
+    Displaced,
     /// The peer must be told and go; what it still sends can be read.
     Refused(Bye),
     /// The peer must be told and go; nothing can be read any more.
@@ -146,6 +169,7 @@ enum Ended {
 struct Reader {
     conn: ConnId,
     context: Context,
+    peer: Arc<Peer>,
     /// What the learner is asked and has not answered yet.
     challenge: Option<Challenge>,
     /// Numbers that it was sent and has not sent back.
@@ -236,7 +260,9 @@ impl Reader {
         let challenge = self.challenge.take();
         let challenge =
             challenge.ok_or_else(|| Bye::new(CloseCode::Protocol, "Hello came before: say it once"))?;
-        self.context.admission.judge(&challenge, hello).await
+        let pass = self.context.admission.judge(&challenge, hello, self.peer.place()).await?;
+        self.peer.take_share()?;
+        Ok(pass)
     }
 
     /// An update, looked into here: while a large one is hashed, the actor serves others.

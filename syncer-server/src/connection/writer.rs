@@ -12,7 +12,7 @@ use futures::stream::SplitSink;
 use tokio::sync::mpsc;
 use tokio::time::{interval, timeout};
 
-use super::BYE_WITHIN;
+use super::{BYE_WITHIN, Peer};
 use crate::meters::{Meters, Phase};
 use crate::outbox::{Bulk, Outgoing, Queues};
 
@@ -25,6 +25,7 @@ pub(super) struct Writer {
     meters: Arc<Meters>,
     /// Numbers that were sent and have not come back.
     probes: Arc<AtomicU32>,
+    peer: Arc<Peer>,
 }
 
 /// Why nothing more is sent.
@@ -41,8 +42,9 @@ impl Writer {
         sink: SplitSink<WebSocket, ws::Message>,
         meters: Arc<Meters>,
         probes: Arc<AtomicU32>,
+        peer: Arc<Peer>,
     ) -> Self {
-        Self { sink, meters, probes }
+        Self { sink, meters, probes, peer }
     }
 
     /// Asks who comes, then sends what is queued.
@@ -71,7 +73,12 @@ impl Writer {
                 biased;
                 Some(bye) = queues.bye.recv() => return Stop::Bye(bye),
                 control = queues.control.recv() => match control {
-                    Some(outgoing) => self.send_all(&outgoing, queues).await,
+                    Some(outgoing) => {
+                        if outgoing.is_welcome {
+                            self.peer.admit();
+                        }
+                        self.send_all(&outgoing, queues).await
+                    }
                     // The actor dropped its end.
                     None => return goodbye_or(queues),
                 },

@@ -3,11 +3,9 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use tokio::time::Instant;
-
-use super::guess::Guesses;
+use super::guess::{Check, Guesses, TooMany};
+use super::pending::{Pending, Socket};
 
 /// Why a connection is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +21,7 @@ pub enum Full {
 pub struct Crowd {
     open: Arc<Mutex<Open>>,
     guesses: Arc<Guesses>,
+    pending: Arc<Pending>,
     all_max: u32,
     address_max: u32,
 }
@@ -37,7 +36,8 @@ struct Open {
 impl Crowd {
     /// At most `all_max` connections, and at most `address_max` from one address.
     pub fn new(all_max: u32, address_max: u32) -> Self {
-        Self { open: Arc::default(), guesses: Arc::default(), all_max, address_max }
+        let pending = Arc::new(Pending::new(all_max));
+        Self { open: Arc::default(), guesses: Arc::default(), pending, all_max, address_max }
     }
 
     /// A place for a connection from `address`, until it is dropped. This machine itself, and a proxy that
@@ -100,8 +100,8 @@ impl Crowd {
 }
 
 /// From where somebody comes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Who {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Who {
     /// This machine.
     Here,
     /// A proxy that is believed, and that names nobody.
@@ -121,7 +121,7 @@ impl Who {
         }
     }
 
-    fn address(self) -> Option<IpAddr> {
+    pub(super) fn address(self) -> Option<IpAddr> {
         match self {
             Self::Address(address) => Some(address),
             Self::Here | Self::Proxy => None,
@@ -142,19 +142,17 @@ impl Place {
         self.who == Who::Here
     }
 
-    /// Whether others come from where it comes from, who must not be locked out with it.
-    pub fn is_shared(&self) -> bool {
-        self.who.address().is_none()
+    /// Waits until a secret that it shows may be checked.
+    ///
+    /// # Errors
+    /// [`TooMany`]: too many wrong ones came from there, and others are being checked.
+    pub async fn check(&self) -> Result<Check, TooMany> {
+        self.crowd.guesses.check(self.who).await
     }
 
-    /// How long its address must wait before it may show a secret again, if it showed too many that were wrong.
-    pub fn guess_wait(&self) -> Option<Duration> {
-        self.crowd.guesses.wait(self.who.address()?, Instant::now())
-    }
-
-    /// A secret that it showed was wrong.
-    pub fn guessed(&self) {
-        self.crowd.guesses.note(self.who.address(), Instant::now());
+    /// A socket that was opened from there, and belongs to no learner yet.
+    pub fn open_socket(&self) -> Socket {
+        Socket::open(&self.crowd.pending, self.who)
     }
 }
 
@@ -223,6 +221,6 @@ mod tests {
         // Nobody becomes one of this machine by what a proxy says.
         let [own, brought] =
             [crowd.enter(ip("127.0.0.1"), true), crowd.bring(ip("127.0.0.1"))].map(Result::unwrap);
-        assert_eq!((own.is_local(), brought.is_local(), brought.is_shared()), (true, false, true));
+        assert_eq!((own.is_local(), brought.is_local(), brought.who), (true, false, Who::Proxy));
     }
 }

@@ -1,60 +1,115 @@
-//! Secrets that were wrong: how often one address may show one.
+//! Checks of secrets: tokens and invites, paced for each place that shows wrong ones.
+//!
+//! A right secret always passes, also from a place that showed wrong ones: other people may be there too. A place has
+//! a few checks in hand, which right secrets give back. Once they are spent, its checks go on in turns, and a wrong
+//! secret holds its turn for a while, even if the peer hangs up. This bounds guesses for each place.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-/// Wrong secrets that an address may show at once…
+use super::crowd::Who;
+
+/// Wrong secrets that one place may show at once…
 const WRONG_MAX: f64 = 10.0;
 /// …and the time after which it may show one more.
 const WRONG_EVERY: Duration = Duration::from_secs(10);
-/// Addresses that are remembered.
-const ADDRESSES_MAX: usize = 4_096;
+/// Checks at once of a place that showed more of them.
+const TURNS_MAX: usize = 32;
+/// Time for which a wrong secret holds its turn.
+const TURN_WAIT: Duration = Duration::from_millis(500);
+/// Longest wait for a turn.
+const QUEUE_WAIT: Duration = Duration::from_secs(10);
+/// Delay of the answer to a wrong secret from this machine or from a proxy that names nobody.
+const LOCAL_WAIT: Duration = Duration::from_millis(250);
+/// Places that are remembered.
+const PLACES_MAX: usize = 4_096;
 /// Time between two lines of the log.
 const TOLD_EVERY: Duration = Duration::from_secs(60);
 
-/// Counts wrong secrets.
+/// The checks of all places.
 #[derive(Debug, Default)]
 pub(super) struct Guesses(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// What each address has left, and when that was so.
-    left: BTreeMap<IpAddr, (f64, Instant)>,
+    budgets: BTreeMap<Who, Budget>,
     told: Option<Instant>,
     untold: u64,
 }
 
-impl Guesses {
-    /// How long `who` must wait before it may show a secret again.
-    pub(super) fn wait(&self, who: IpAddr, now: Instant) -> Option<Duration> {
-        let left = self.state().left.get(&who).map_or(WRONG_MAX, |&left| refilled(left, now));
-        (left < 1.0).then(|| WRONG_EVERY.mul_f64(1.0 - left))
+/// The checks of one place.
+#[derive(Debug)]
+struct Budget {
+    /// Checks in hand at `at`, 0 to [`WRONG_MAX`].
+    left: f64,
+    at: Instant,
+    turns: Arc<Semaphore>,
+}
+
+impl Budget {
+    fn new(now: Instant) -> Self {
+        Self { left: WRONG_MAX, at: now, turns: Arc::new(Semaphore::new(TURNS_MAX)) }
     }
 
-    /// A secret that `who` showed was wrong; `None` is this machine.
-    pub(super) fn note(&self, who: Option<IpAddr>, now: Instant) {
-        let mut state = self.state();
-        if let Some(who) = who {
-            if state.left.len() >= ADDRESSES_MAX && !state.left.contains_key(&who) {
-                state.left.retain(|_, &mut left| refilled(left, now) < WRONG_MAX);
-                let most = state.left.iter().max_by(|a, b| a.1.0.total_cmp(&b.1.0)).map(|(&who, _)| who);
-                if let Some(most) = most.filter(|_| state.left.len() >= ADDRESSES_MAX) {
-                    state.left.remove(&most);
-                }
+    /// Changes the checks in hand by `change`.
+    fn change(&mut self, now: Instant, change: f64) {
+        self.left = (self.refilled(now) + change).clamp(0.0, WRONG_MAX);
+        self.at = now;
+    }
+
+    fn refilled(&self, now: Instant) -> f64 {
+        let more = now.duration_since(self.at).as_secs_f64() / WRONG_EVERY.as_secs_f64();
+        (self.left + more).min(WRONG_MAX)
+    }
+}
+
+/// Time after which a place may show another secret, because too many wrong ones came from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooMany(pub Duration);
+
+impl Guesses {
+    /// Waits until a secret of `who` may be checked.
+    ///
+    /// # Errors
+    /// [`TooMany`]: no turn came in time.
+    pub(super) async fn check(self: &Arc<Self>, who: Who) -> Result<Check, TooMany> {
+        let turns = {
+            let now = Instant::now();
+            let mut state = self.state();
+            let budget = state.budget(who, now);
+            if budget.refilled(now) >= 1.0 {
+                budget.change(now, -1.0);
+                return Ok(Check { guesses: Arc::clone(self), who, turn: None });
             }
-            let left = state.left.get(&who).map_or(WRONG_MAX, |&left| refilled(left, now));
-            state.left.insert(who, ((left - 1.0).max(0.0), now));
+            Arc::clone(&budget.turns)
+        };
+        match timeout(QUEUE_WAIT, turns.acquire_owned()).await {
+            Ok(Ok(permit)) => Ok(Check { guesses: Arc::clone(self), who, turn: Some(Turn::take(permit)) }),
+            _ => Err(TooMany(self.wait(who))),
         }
+    }
+
+    /// Time until `who` has another check in hand.
+    fn wait(&self, who: Who) -> Duration {
+        let now = Instant::now();
+        let left = self.state().budgets.get(&who).map_or(WRONG_MAX, |budget| budget.refilled(now));
+        WRONG_EVERY.mul_f64((1.0 - left).max(0.0))
+    }
+
+    /// Logs a wrong secret, at most one line in a while.
+    fn tell(&self, who: Who) {
+        let now = Instant::now();
+        let mut state = self.state();
         state.untold += 1;
         if state.told.is_none_or(|told| now.duration_since(told) >= TOLD_EVERY) {
             let times = std::mem::take(&mut state.untold);
             state.told = Some(now);
-            let from = who.map_or_else(|| "this machine".to_owned(), |who| who.to_string());
-            tracing::warn!(times, %from, "a token or an invite was shown that is none: somebody may be guessing");
+            let from = who.address().map_or_else(|| "this machine".to_owned(), |address| address.to_string());
+            tracing::warn!(times, %from, "invalid token or invite presented; possible guessing");
         }
     }
 
@@ -64,38 +119,168 @@ impl Guesses {
     }
 }
 
-fn refilled((left, at): (f64, Instant), now: Instant) -> f64 {
-    let more = now.duration_since(at).as_secs_f64() / WRONG_EVERY.as_secs_f64();
-    (left + more).min(WRONG_MAX)
+impl State {
+    /// The budget of `who`. If too many places are remembered, the one that guessed least is forgotten.
+    fn budget(&mut self, who: Who, now: Instant) -> &mut Budget {
+        if self.budgets.len() >= PLACES_MAX && !self.budgets.contains_key(&who) {
+            self.budgets.retain(|_, budget| budget.refilled(now) < WRONG_MAX);
+            if self.budgets.len() >= PLACES_MAX {
+                let most = self.budgets.iter().max_by(|a, b| a.1.left.total_cmp(&b.1.left));
+                if let Some((&most, _)) = most {
+                    self.budgets.remove(&most);
+                }
+            }
+        }
+        self.budgets.entry(who).or_insert_with(|| Budget::new(now))
+    }
+}
+
+/// A turn of a place whose checks are spent. It is held until its end, also if the peer hangs up or its request takes
+/// longer, unless it is given back.
+#[derive(Debug)]
+struct Turn {
+    until: Instant,
+    give_back: oneshot::Sender<()>,
+}
+
+impl Turn {
+    fn take(permit: OwnedSemaphorePermit) -> Self {
+        let until = Instant::now() + TURN_WAIT;
+        let (give_back, given_back) = oneshot::channel();
+        tokio::spawn(async move {
+            tokio::select! {
+                () = sleep_until(until) => {}
+                Ok(()) = given_back => {}
+            }
+            drop(permit);
+        });
+        Self { until, give_back }
+    }
+}
+
+/// The check of one secret. It counts as wrong unless it ends with [`Self::right`].
+#[must_use]
+#[derive(Debug)]
+pub struct Check {
+    guesses: Arc<Guesses>,
+    who: Who,
+    turn: Option<Turn>,
+}
+
+impl Check {
+    /// The secret was right, or none was needed.
+    pub fn right(self) {
+        match self.turn {
+            // Nobody holds the turn any more if this fails.
+            Some(turn) => drop(turn.give_back.send(())),
+            None => {
+                let now = Instant::now();
+                self.guesses.state().budget(self.who, now).change(now, 1.0);
+            }
+        }
+    }
+
+    /// The secret was wrong. Waits until the peer may be told.
+    ///
+    /// # Errors
+    /// [`TooMany`]: the peer is told this in place of what was wrong.
+    pub async fn wrong(self) -> Result<(), TooMany> {
+        self.guesses.tell(self.who);
+        let is_shared = self.who.address().is_none();
+        let Some(turn) = self.turn else {
+            if is_shared {
+                sleep(LOCAL_WAIT).await;
+            }
+            return Ok(());
+        };
+        sleep_until(turn.until).await;
+        // The owner may be at a place that others share, and is told the truth.
+        if is_shared { Ok(()) } else { Err(TooMany(self.guesses.wait(self.who))) }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
+    use futures::FutureExt;
+
     use super::*;
 
-    #[test]
-    fn who_guesses_waits_and_nobody_else_does() {
-        let guesses = Guesses::default();
-        let (start, [anne, bert]) = (Instant::now(), [1, 2].map(|last| IpAddr::from([192, 0, 2, last])));
+    fn address(number: u32) -> Who {
+        Who::Address(IpAddr::from(number.to_be_bytes()))
+    }
+
+    async fn guess(guesses: &Arc<Guesses>, who: Who) -> Result<(), TooMany> {
+        guesses.check(who).await?.wrong().await
+    }
+
+    #[tokio::test]
+    async fn a_right_secret_passes_from_a_place_that_showed_wrong_ones() {
+        let guesses = Arc::new(Guesses::default());
         for _ in 0..10 {
-            assert_eq!(guesses.wait(anne, start), None);
-            guesses.note(Some(anne), start);
+            assert_eq!(guess(&guesses, address(1)).now_or_never(), Some(Ok(())));
         }
-        assert_eq!(guesses.wait(anne, start), Some(WRONG_EVERY));
-        assert_eq!(guesses.wait(bert, start), None);
-        assert_eq!(guesses.wait(anne, start + WRONG_EVERY), None, "one more");
-        guesses.note(Some(anne), start + WRONG_EVERY);
-        assert!(guesses.wait(anne, start + WRONG_EVERY).is_some());
+        for _ in 0..100 {
+            let check = guesses.check(address(1)).now_or_never().expect("it need not wait");
+            check.unwrap().right();
+        }
+        assert!(guess(&guesses, address(1)).await.is_err());
+        assert_eq!(guess(&guesses, address(2)).now_or_never(), Some(Ok(())));
     }
 
     #[test]
-    fn few_addresses_are_remembered() {
-        let (guesses, now) = (Guesses::default(), Instant::now());
-        let bad = IpAddr::from([192, 0, 2, 1]);
-        (0..10).for_each(|_| guesses.note(Some(bad), now));
-        (0..20_000_u32).for_each(|i| guesses.note(Some(IpAddr::from(i.to_be_bytes())), now));
-        assert_eq!(guesses.state().left.len(), ADDRESSES_MAX);
-        assert!(guesses.wait(bad, now).is_some(), "those who guess most are kept");
-        assert!(guesses.state().untold > 20_000, "one line is told");
+    fn a_place_may_show_one_more_after_a_while() {
+        let start = Instant::now();
+        let mut budget = Budget::new(start);
+        budget.change(start, -WRONG_MAX);
+        assert!(budget.refilled(start) < 1.0 && budget.refilled(start + WRONG_EVERY) >= 1.0);
+        assert!(budget.refilled(start + 1_000 * WRONG_EVERY) <= WRONG_MAX);
+    }
+
+    /// Goal: guesses are bounded although the peer hangs up, and a right secret is not kept out by them.
+    #[tokio::test]
+    async fn guesses_of_one_place_are_bounded_and_a_right_secret_gets_a_turn() {
+        for who in [address(1), Who::Here, Who::Proxy] {
+            let guesses = Arc::new(Guesses::default());
+            let mut checked = 0;
+            for _ in 0..240 {
+                // It hangs up as soon as it would have to wait.
+                if let Some(Ok(check)) = guesses.check(who).now_or_never() {
+                    checked += 1;
+                    let _ = check.wrong().now_or_never();
+                }
+            }
+            assert_eq!(checked, WRONG_MAX as usize + TURNS_MAX, "{who:?}");
+            guesses.check(who).await.unwrap().right();
+        }
+    }
+
+    #[tokio::test]
+    async fn right_secrets_at_once_keep_nobody_waiting() {
+        let guesses = Arc::new(Guesses::default());
+        let mut checks = Vec::new();
+        for _ in 0..WRONG_MAX as usize + TURNS_MAX {
+            checks.push(guesses.check(address(1)).await.unwrap());
+        }
+        checks.into_iter().for_each(Check::right);
+        for _ in 0..10 {
+            assert_eq!(guess(&guesses, address(1)).now_or_never(), Some(Ok(())));
+        }
+    }
+
+    #[tokio::test]
+    async fn few_places_are_remembered() {
+        let guesses = Arc::new(Guesses::default());
+        let bad = address(1);
+        for _ in 0..10 {
+            guess(&guesses, bad).await.unwrap();
+        }
+        for number in 2..20_000 {
+            guess(&guesses, address(number)).await.unwrap();
+        }
+        assert_eq!(guesses.state().budgets.len(), PLACES_MAX);
+        assert!(guess(&guesses, bad).await.is_err(), "those that guess most are kept");
+        assert!(guesses.state().untold >= 20_000, "one line is told");
     }
 }

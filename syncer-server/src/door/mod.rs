@@ -5,10 +5,11 @@
 //! |---|---|
 //! | `crowd` | connections at once, in all and from one address |
 //! | `descriptors` | how many files and sockets the system allows |
-//! | `guess` | tokens and invites that are wrong |
+//! | `guess` | checks of tokens and invites, paced where wrong ones come from |
 //! | `host` | the names that this server answers to |
 //! | `listen` | accepting connections, and answering them |
 //! | `patience` | peers that stop in the middle |
+//! | `pending` | sockets that belong to no learner |
 //! | `proxy` | proxies that say whom they bring |
 //! | `shares` | how many of them the runs of one server may hold for long |
 //! | `slow` | requests that show secrets |
@@ -20,14 +21,18 @@ mod guess;
 mod host;
 mod listen;
 mod patience;
+mod pending;
 mod proxy;
 mod shares;
 mod slow;
 mod tls;
 
 pub use crowd::Place;
+pub use guess::TooMany;
 pub use listen::{Door, answer};
+pub use pending::Socket;
 pub use shares::{Share, Shares, Taken};
+pub use slow::WrongSecret;
 
 use crate::config::ServeConfig;
 use crate::errors::ServerError;

@@ -1,46 +1,58 @@
-//! Requests that show secrets, slowed where they were wrong.
+//! Requests that show secrets, paced where wrong ones come from.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use archipelago_core::wire::http::INVITE_HEADER;
 use axum::extract::Request;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use tokio::time::sleep;
 
 use super::crowd::Place;
+use super::guess::TooMany;
 
-/// A wrong secret from this machine itself, or from a proxy that does not say whom it brings, is answered so much
-/// later, and never locked out: that is everybody, the owner among them.
-const LOCAL_WAIT: Duration = Duration::from_millis(250);
-/// What an answer that has a time to come back later says if it does not say another.
+/// Value of `Retry-After` in an answer that gives none, in seconds.
 const RETRY_S: &str = "10";
 
-/// Slows down whoever guesses tokens and invites, and says with each refusal for want of room when to come back.
+/// Marks an answer to a request that showed a wrong secret and was answered as if it had shown none.
+#[derive(Clone, Copy, Debug)]
+pub struct WrongSecret;
+
+/// Has secrets checked at the pace of their place, and adds `Retry-After` to each refusal for want of room.
 pub(super) async fn slow(request: Request, next: Next) -> Response {
     let shows = request.headers().contains_key(header::AUTHORIZATION)
         || request.headers().contains_key(INVITE_HEADER);
     let place = request.extensions().get::<Arc<Place>>().filter(|_| shows).cloned();
-    if let Some(wait) = place.as_ref().and_then(|place| place.guess_wait()) {
-        let retry = [(header::RETRY_AFTER, HeaderValue::from(wait.as_secs() + 1))];
-        let why = "too many wrong tokens or invites came from your address: wait, and show the right one\n";
-        return (StatusCode::TOO_MANY_REQUESTS, retry, why).into_response();
-    }
+    let check = match place {
+        None => None,
+        Some(place) => match place.check().await {
+            Ok(check) => Some(check),
+            Err(too_many) => return refusal(too_many),
+        },
+    };
     let mut response = next.run(request).await;
     let status = response.status();
-    if let Some(place) = place.filter(|_| [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN].contains(&status))
-    {
-        place.guessed();
-        if place.is_shared() {
-            sleep(LOCAL_WAIT).await;
+    let is_wrong = [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN].contains(&status)
+        || response.extensions().get::<WrongSecret>().is_some();
+    match check {
+        Some(check) if is_wrong => {
+            if let Err(too_many) = check.wrong().await {
+                return refusal(too_many);
+            }
         }
+        Some(check) => check.right(),
+        None => {}
     }
     if [StatusCode::SERVICE_UNAVAILABLE, StatusCode::TOO_MANY_REQUESTS].contains(&status) {
         response.headers_mut().entry(header::RETRY_AFTER).or_insert(HeaderValue::from_static(RETRY_S));
     }
     response
+}
+
+fn refusal(TooMany(wait): TooMany) -> Response {
+    let retry = [(header::RETRY_AFTER, HeaderValue::from(wait.as_secs() + 1))];
+    let why = "too many wrong tokens or invites came from your address: wait, and show the right one\n";
+    (StatusCode::TOO_MANY_REQUESTS, retry, why).into_response()
 }
 
 #[cfg(test)]
@@ -56,14 +68,15 @@ mod tests {
     use super::super::crowd::Crowd;
     use super::*;
 
-    /// Goal: who guessed too often is not heard any more for a while, not even with the right secret; others are, and
-    /// what needs no secret is answered.
+    /// Goal: an address that guessed too often is not told any more what was wrong, and the right secret passes from
+    /// there too.
     #[tokio::test]
-    async fn who_guesses_gets_no_answer_to_a_guess() {
+    async fn only_wrong_secrets_are_slowed() {
         let secret = |headers: HeaderMap| async move {
             match headers.get(header::AUTHORIZATION) {
-                Some(shown) if shown != "Bearer right" => StatusCode::UNAUTHORIZED,
-                _ => StatusCode::OK,
+                Some(shown) if shown == "Bearer ignored" => axum::Extension(WrongSecret).into_response(),
+                Some(shown) if shown != "Bearer right" => StatusCode::UNAUTHORIZED.into_response(),
+                _ => StatusCode::OK.into_response(),
             }
         };
         let mut router = Router::new().route("/", get(secret)).layer(middleware::from_fn(slow));
@@ -81,11 +94,16 @@ mod tests {
                 (answer.status().as_u16(), answer.headers().contains_key(header::RETRY_AFTER))
             }
         };
-        for _ in 0..10 {
+        for _ in 0..5 {
             assert_eq!(ask(&anne, Some("Bearer wrong")).await, (401, false));
+            assert_eq!(ask(&anne, Some("Bearer ignored")).await, (200, false));
         }
-        assert_eq!(ask(&anne, Some("Bearer right")).await, (429, true));
+        for _ in 0..20 {
+            assert_eq!(ask(&anne, Some("Bearer right")).await, (200, false));
+        }
+        assert_eq!(ask(&anne, Some("Bearer wrong")).await, (429, true));
+        assert_eq!(ask(&anne, Some("Bearer ignored")).await, (429, true));
         assert_eq!(ask(&anne, None).await, (200, false));
-        assert_eq!(ask(&bert, Some("Bearer right")).await, (200, false));
+        assert_eq!(ask(&bert, Some("Bearer wrong")).await, (401, false));
     }
 }

@@ -17,11 +17,9 @@ use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 use crate::errors::ServerError;
 use crate::store::{disk, is_of_the_disk, is_there};
 
-#[cfg(test)]
-pub use invite::InviteFault;
 #[cfg_attr(not(test), allow(unused_imports, reason = "named by the types of pages"))]
 pub use invite::MadeInvite;
-pub use invite::{InviteTerms, InviteView};
+pub use invite::{InviteFault, InviteTerms, InviteView};
 
 /// The file's name in the run's folder.
 pub const FILE: &str = "guests.sqlite";

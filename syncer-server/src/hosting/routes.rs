@@ -3,19 +3,20 @@
 use std::sync::Arc;
 
 use archipelago_core::wire::http as path;
-use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{delete, get, post};
+use axum::{Extension, Router};
 use serde::Deserialize;
 use tower_service::Service;
 
 use super::house::{House, Refused};
 use super::view::{RunState, RunView, RunsView};
 use crate::config::RunName;
+use crate::door::WrongSecret;
 use crate::http::{self, App, page, shows_token};
 
 /// Largest order about runs, in bytes: settings are some lines.
@@ -107,7 +108,10 @@ async fn metrics(State(house): State<Arc<House>>) -> Response {
 /// `/v1/runs`.
 async fn list(State(house): State<Arc<House>>, headers: HeaderMap) -> Response {
     let is_owner = shows_token(&headers, [&*house.token]);
-    json(&RunsView { runs: house.views(is_owner).await, several: true })
+    // The answer is the same with a wrong token, which is a guess all the same.
+    let is_wrong = !is_owner && headers.contains_key(header::AUTHORIZATION);
+    let wrong = is_wrong.then_some(Extension(WrongSecret));
+    (wrong, json(&RunsView { runs: house.views(is_owner).await, several: true })).into_response()
 }
 
 /// What a `POST` to `/v1/runs` is told.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::Extension;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures::stream;
@@ -19,12 +19,14 @@ use tokio::sync::{mpsc, watch};
 use super::App;
 use super::admin::check_owner;
 use crate::actor::News;
-use crate::door::{Place, Taken};
+use crate::door::{Place, Taken, WrongSecret};
 
 /// Streams at once.
 pub const WATCHERS_MAX: u32 = 256;
-/// Of these, streams that only the owner gets, who shows the token or is at the machine of the syncer itself.
-pub const OWNER_WATCHERS: u32 = 16;
+/// Of these, streams for the owner, who shows the token…
+const OWNER_WATCHERS: u32 = 8;
+/// …and streams for requests from the machine of the syncer, which may be a proxy's that says nothing of it.
+const NEAR_WATCHERS: u32 = 8;
 
 /// What a proxy says of whom it asks for.
 const FORWARDED: [&str; 2] = ["x-forwarded-for", "forwarded"];
@@ -58,10 +60,18 @@ pub async fn events(
     // A proxy on this machine brings strangers too, and says so.
     let is_near = place.is_some_and(|place| place.is_local())
         && !FORWARDED.iter().any(|name| headers.contains_key(*name));
-    let is_owner = is_near || check_owner(&app, &headers).is_ok();
-    let Some(seat) = Seat::take(&app, is_owner) else {
-        return (StatusCode::SERVICE_UNAVAILABLE, "too many pages watch this run: try again later\n")
-            .into_response();
+    let is_owner = check_owner(&app, &headers).is_ok();
+    let kept = match (is_owner, is_near) {
+        (true, _) => 0,
+        (false, true) => OWNER_WATCHERS,
+        (false, false) => OWNER_WATCHERS + NEAR_WATCHERS,
+    };
+    // The answer is the same with a wrong token, which is a guess all the same.
+    let is_wrong = !is_owner && headers.contains_key(header::AUTHORIZATION);
+    let wrong = is_wrong.then_some(Extension(WrongSecret));
+    let Some(seat) = Seat::take(&app, WATCHERS_MAX - kept) else {
+        let why = "too many pages watch this run: try again later\n";
+        return (StatusCode::SERVICE_UNAVAILABLE, wrong, why).into_response();
     };
     let sources = Sources {
         status: app.context.actor.status_watch(),
@@ -76,7 +86,8 @@ pub async fn events(
     let stream = stream::unfold(receiver, |mut receiver| async move {
         Some((Ok::<_, Infallible>(receiver.recv().await?), receiver))
     });
-    Sse::new(stream).keep_alive(KeepAlive::new().interval(Duration::from_secs(15))).into_response()
+    let stream = Sse::new(stream).keep_alive(KeepAlive::new().interval(Duration::from_secs(15)));
+    (wrong, stream).into_response()
 }
 
 /// Hands events on until there are no more or the reader takes none: one that stands still must not keep
@@ -137,9 +148,9 @@ struct Seat {
 }
 
 impl Seat {
-    fn take(app: &Arc<App>, is_owner: bool) -> Option<Self> {
+    /// One more, if fewer than `most` are open.
+    fn take(app: &Arc<App>, most: u32) -> Option<Self> {
         let taken = app.take_share()?;
-        let most = if is_owner { WATCHERS_MAX } else { WATCHERS_MAX - OWNER_WATCHERS };
         let more = |watchers: u32| (watchers < most).then_some(watchers + 1);
         app.watchers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
         Some(Self { app: Arc::clone(app), _taken: taken })

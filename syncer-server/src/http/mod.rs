@@ -73,10 +73,6 @@ pub struct App {
     pub herald: Option<Herald>,
     /// What the run may hold of the connections of a server of several runs.
     pub share: Option<Share>,
-    /// Sockets at once.
-    pub sockets_max: u32,
-    /// Sockets open.
-    pub sockets: AtomicU32,
     /// What archives of the model are made of.
     pub exports: Exports,
     /// Parameters on their way to learners.

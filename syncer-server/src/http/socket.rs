@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use archipelago_core::wire::{CloseCode, ConnId, SUBPROTOCOL};
+use archipelago_core::wire::{ConnId, SUBPROTOCOL};
 use axum::Extension;
 use axum::extract::{State, WebSocketUpgrade};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 use super::App;
-use crate::connection;
-use crate::door::{Place, Taken};
+use crate::connection::{self, Peer};
+use crate::door::Place;
 
 /// Opens a learner's socket.
 pub async fn upgrade(
@@ -37,53 +37,22 @@ pub async fn upgrade(
     if *app.stopping.borrow() {
         return (StatusCode::SERVICE_UNAVAILABLE, "the server stops: come back later\n").into_response();
     }
-    if place.as_ref().is_some_and(|place| place.guess_wait().is_some()) {
-        let why = "too many wrong tokens or invites came from your address: come back later\n";
-        return (StatusCode::TOO_MANY_REQUESTS, why).into_response();
-    }
-    let Some(seat) = Seat::take(&app) else {
-        return (StatusCode::SERVICE_UNAVAILABLE, "too many sockets are open: come back later\n")
-            .into_response();
-    };
+    let peer = Peer::new(place.map(|Extension(place)| place), app.share.clone());
+    let open = app.open.clone();
     if let Some(other) = other.filter(|_| !asked) {
         // Learners of other versions understand a goodbye, and a refused request only as a syncer that is not there.
         return connection::limit(upgrade).protocols([other.clone()]).on_upgrade(move |socket| async move {
-            connection::turn_away(socket, &other).await;
-            drop(seat);
+            connection::turn_away(socket, &other, &peer).await;
+            drop(open);
         });
     }
     let conn = ConnId(app.next_conn.fetch_add(1, Ordering::Relaxed));
     let context = app.context.clone();
     connection::limit(upgrade).protocols([SUBPROTOCOL]).on_upgrade(move |socket| async move {
-        let refused = connection::serve(socket, conn, context).await;
-        if let Some(place) = place.as_ref().filter(|_| refused == Some(CloseCode::Invite)) {
-            place.guessed();
-        }
         // The connection is counted for as long as its socket is open.
-        drop((seat, place));
+        connection::serve(socket, conn, context, peer).await;
+        drop(open);
     })
-}
-
-/// One of the sockets allowed at once, and a sign that this one is open.
-struct Seat {
-    app: Arc<App>,
-    _open: tokio::sync::mpsc::Sender<()>,
-    _taken: Option<Taken>,
-}
-
-impl Seat {
-    fn take(app: &Arc<App>) -> Option<Self> {
-        let taken = app.take_share()?;
-        let more = |open: u32| (open < app.sockets_max).then_some(open + 1);
-        app.sockets.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        Some(Self { app: Arc::clone(app), _open: app.open.clone(), _taken: taken })
-    }
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        self.app.sockets.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 /// Pages of other origins that are told of in the log.

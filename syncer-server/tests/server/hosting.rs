@@ -5,6 +5,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 
+use archipelago_core::wire::{CloseCode, Message};
 use serde_json::{Value, json};
 use syncer_server::{
     PlaceArgs, RunsArgs, ServeConfig, ServerError, TableArgs, Verb, glance, host, order, parse, runs,
@@ -13,9 +14,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 
 use crate::files::{BROWSER, MISSING};
-use crate::support::{PATIENCE, http_at};
+use crate::support::{Client, PATIENCE, hello, http_at};
 
 const SETTINGS: &str = "preset = \"tiny\"\ncorpus-bytes = \"60kB\"\nno-eval = true\n";
 
@@ -314,7 +316,7 @@ async fn open(address: SocketAddr, path: &str, headers: &str) -> (TcpStream, u16
     (stream, code)
 }
 
-/// Goal: whoever holds as many sockets and streams of one run as it gives keeps nobody out of another one.
+/// Goal: whoever holds as many learners and streams of one run as it gives keeps nobody out of another one.
 #[tokio::test]
 async fn no_run_takes_the_connections_of_another() {
     let dir = tempfile::tempdir().unwrap();
@@ -323,32 +325,36 @@ async fn no_run_takes_the_connections_of_another() {
     for name in ["a", "b"] {
         assert_eq!(house.create(name, SETTINGS).await.0, 200);
     }
-    let upgrade = format!(
-        "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
-         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: {}\r\n",
-        archipelago_core::wire::SUBPROTOCOL
-    );
-    let mut held = Vec::new();
-    for _ in 0..40 {
-        let (stream, code) = match held.len() % 2 {
-            0 => open(house.address, "/runs/a/v1/events", "").await,
-            _ => open(house.address, "/runs/a/v1/ws", &upgrade).await,
-        };
-        match code {
-            200 | 101 => held.push(stream),
-            _ => assert_eq!(code, 503),
+    let join = async |run: &str, number: u8| {
+        let url = format!("ws://{}/runs/{run}/v1/ws", house.address);
+        let mut client = Client::connect_by(url.into_client_request().unwrap(), None).await;
+        client.send(&Message::Hello(hello(number))).await;
+        match client.next().await {
+            Message::Welcome(_) => Some(client),
+            Message::Bye(bye) => {
+                assert_eq!((bye.code, bye.wait_ms), (CloseCode::Full, 10_000), "{}", bye.reason);
+                None
+            }
+            other => panic!("{other:?}"),
         }
+    };
+    let (mut streams, mut learners) = (Vec::new(), Vec::new());
+    for number in 0..20 {
+        match open(house.address, "/runs/a/v1/events", "").await {
+            (stream, 200) => streams.push(stream),
+            (_, code) => assert_eq!(code, 503),
+        }
+        learners.extend(join("a", number).await);
     }
-    assert_eq!(held.len(), 21, "7 are kept for the other run, and 4 for whoever comes and goes");
-    let mut others = Vec::new();
-    for _ in 0..7 {
-        let (stream, code) = open(house.address, "/runs/b/v1/ws", &upgrade).await;
-        assert_eq!(code, 101, "after {}", others.len());
-        others.push(stream);
+    let held = streams.len() + learners.len();
+    assert_eq!(held, 21, "7 are kept for the other run, and 4 for whoever comes and goes");
+    for number in 0..7 {
+        learners.push(join("b", number).await.unwrap_or_else(|| panic!("after {number}")));
     }
     assert_eq!(house.ask("GET /runs/b/v1/status", "", "").await.0, 200);
     assert_eq!(open(house.address, "/runs/b/v1/events", "").await.1, 503, "all are taken");
-    drop((held, others));
+    assert!(join("b", 7).await.is_none(), "all are taken");
+    drop((streams, learners));
     house.stop().await;
 }
 

@@ -164,6 +164,23 @@ async fn a_personal_invite_takes_in_as_many_keys_as_it_says() {
     server.stop().await;
 }
 
+/// Goal: a pass ends with the ban, and not once its socket is closed.
+#[tokio::test]
+async fn a_banned_key_fetches_nothing_any_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(ServeConfig { invite: Some("open".into()), ..config(dir.path()) }).await;
+    let invited = Hello { invite: Some(Invite::new("open")), ..hello(1) };
+    let (mut client, welcome) = Client::connect(&server).await.introduced_as(invited).await;
+    let pass: String = client.challenge.nonce.iter().map(|byte| format!("{byte:02x}")).collect();
+    let shard = format!("GET /v1/runs/{}/shards/0\nx-archipelago-pass: {pass}", welcome.run);
+    assert_eq!(server.http(&shard).await.0, 200);
+    let ban = format!("{{\"fingerprint\": \"{}\", \"note\": \"\"}}", hello(1).identity.fingerprint());
+    assert_eq!(order(&server, "POST /v1/bans", &ban).await.0, 200);
+    while !matches!(client.next().await, Message::Bye(_)) {}
+    assert_eq!(server.http(&shard).await.0, 403);
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn a_banned_key_goes_at_once_and_stays_away() {
     let dir = tempfile::tempdir().unwrap();

@@ -29,6 +29,7 @@ mod replay;
 mod settings;
 mod socket;
 mod steer;
+mod strangers;
 mod support;
 mod take_home;
 mod tls;
