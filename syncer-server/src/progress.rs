@@ -49,11 +49,14 @@ impl Cancellation {
     }
 }
 
+/// Text of an amount of work, in its unit.
+type Amount = fn(u64) -> String;
+
 /// Progress of one piece of work, as lines in the log.
 pub struct Progress {
     cancellation: Cancellation,
     /// What is done, and how its amounts are written; `None` tells nothing.
-    told: Option<(&'static str, fn(u64) -> String)>,
+    told: Option<(&'static str, Amount)>,
     total: u64,
     done: Cell<u64>,
     told_ms: Cell<u64>,
