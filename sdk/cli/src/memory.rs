@@ -52,8 +52,8 @@ fn left_of_groups(root: &Path, line: &str) -> Vec<u64> {
     folders.filter_map(|folder| left(&folder, &files)).collect()
 }
 
-/// The folders of a group and of all groups around it. In a container the path may be the host's: then only `mount`, the
-/// group of the container, is there.
+/// The folders of a group and of all groups around it. In a container the path may be the host's: then only `mount`,
+/// the group of the container, is there.
 fn folders(mount: &Path, path: &str) -> Vec<PathBuf> {
     let names = Path::new(path).components();
     let names = names.filter(|name| matches!(name, std::path::Component::Normal(_)));

@@ -13,8 +13,8 @@ pub const FILE_BYTES_MAX: u64 = 128 << 20;
 /// measured.
 const GROWTH_UNMEASURED_MAX: u64 = 16;
 
-/// Bytes that one byte of text may become in one step, by the file. Unicode's own forms take up to 11, and the tables of
-/// SentencePiece up to 33.
+/// Bytes that one byte of text may become in one step, by the file. Unicode's own forms take up to 11, and the tables
+/// of SentencePiece up to 33.
 const STEP_GROWTH_MAX: u64 = 64;
 
 /// Bytes that one byte of a text may become in all normalizers, as measured.
@@ -215,7 +215,8 @@ fn step_growth(step: &Map<String, Value>) -> Result<u64, String> {
     Ok(found.fold(by_kind, u64::max).max(1))
 }
 
-/// Bytes of the longest replacement in a table of SentencePiece: a trie behind its length, and texts that end with zero.
+/// Bytes of the longest replacement in a table of SentencePiece: a trie behind its length, and texts that end with
+/// zero.
 fn longest_replacement(map: &str) -> Result<u64, String> {
     let damaged = || "its precompiled_charsmap is damaged".to_owned();
     let bytes = base64(map).ok_or_else(damaged)?;
@@ -272,8 +273,8 @@ fn patterns(step: &Map<String, Value>) -> Result<(), String> {
     }
 }
 
-/// Checks that a regular expression takes no more than polynomial time. Those without a look around, a reference back or
-/// an atomic group are matched in linear time, whatever they are.
+/// Checks that a regular expression takes no more than polynomial time. Those without a look around, a reference back
+/// or an atomic group are matched in linear time, whatever they are.
 fn check_pattern(pattern: &str) -> Result<(), String> {
     let found = Shape::of(pattern);
     within("the product of all counts of repetition in a pattern", found.repeats, REPEATS_MAX)?;
@@ -481,7 +482,10 @@ mod tests {
             json!({ "model": { "vocab": { ("x".repeat(2_000)): 256 } } }),
             "the length of a token in bytes is 2000",
         );
-        let split = |regex: &str| json!({ "type": "Split", "pattern": { "Regex": regex }, "behavior": "Isolated", "invert": false });
+        let split = |regex: &str| {
+            let pattern = json!({ "Regex": regex });
+            json!({ "type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": false })
+        };
         refused(json!({ "pre_tokenizer": split("(?:a+)+(?!b)") }), "exponential time");
         refused(json!({ "pre_tokenizer": split("(?=(a{1000}){1000})") }), "counts of repetition");
         refused(json!({ "pre_tokenizer": split(&"a".repeat(9_000)) }), "the length of a pattern");
@@ -503,7 +507,10 @@ mod tests {
     fn what_is_in_use_is_taken() {
         let patterns = [
             r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
-            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+            concat!(
+                r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|",
+                r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+            ),
             r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{M}]+(?i:'s|'t)?|\s+(?!\S)|\s+",
             r"(?=(\d{3})+(?!\d))",
             r"\d{1,3}(?=(?:\d{3})*\b)",

@@ -133,8 +133,8 @@ impl Corpus {
         let read_as = described(&forms) + &unpacked(packed_by);
         let file_warnings = forms.get(&Form::AlpacaCompletion).map(|count| {
             format!(
-                "{count} documents with \"instruction\" and \"output\" are learnt with Alpaca's prompt as plain text, since \
-                 the model has no chat template: give --chat-template to have them written as conversations"
+                "{count} documents with \"instruction\" and \"output\" are learnt with Alpaca's prompt as plain text, \
+                 since the model has no chat template: give --chat-template to have them written as conversations"
             )
         });
         let plain = || documents::plain(&documents).into();

@@ -169,7 +169,8 @@ fn as_text(mut files: Vec<(PathBuf, Unpacked, Look)>) -> Result<Text, ServerErro
     if let [(path, _, Look::Object { holds: Some(holds) })] = &files[..] {
         let list = path.with_extension("jsonl");
         let remedy = format!(
-            "write them in lines with `python -c \"import json; [print(json.dumps(row)) for row in json.load(open('{}', \
+            "write them in lines with `python -c \"import json; [print(json.dumps(row)) for row in \
+             json.load(open('{}', \
              encoding='utf-8')){holds}]\" > '{}'`",
             path.display(),
             list.display()

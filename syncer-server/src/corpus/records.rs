@@ -126,8 +126,8 @@ fn values(text: &str) -> impl Iterator<Item = Result<Value, serde_json::Error>> 
 /// several if it is indented.
 ///
 /// # Errors
-/// The number of a line, what is wrong there and what to do; the iterator ends with it. A line that is no JSON by itself
-/// is returned as it is, so that whoever reads it can say what is wrong with it.
+/// The number of a line, what is wrong there and what to do; the iterator ends with it. A line that is no JSON by
+/// itself is returned as it is, so that whoever reads it can say what is wrong with it.
 pub fn records(text: &str) -> Records<'_> {
     let is_one = || rest_after_list(text).is_none_or(|rest| !rest.starts_with('['));
     let is_list = text.trim_start().starts_with('[') && look(text) != Look::Text && is_one();

@@ -49,7 +49,7 @@ const BYTES_AT_ONCE: usize = 64 << 10;
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Longest time for a batch of texts: far more than the slowest machine needs.
-const BATCH_WITHIN: Duration = Duration::from_secs(60);
+const BATCH_WITHIN: Duration = Duration::from_secs(30);
 
 /// Longest time for a short text of a stranger's.
 const SHORT_WITHIN: Duration = Duration::from_secs(10);
@@ -183,8 +183,8 @@ impl Vocabulary {
         Ok(tokens)
     }
 
-    /// Finds the tokens of each of `texts`, no special ones added, with the bytes that each token is of. `take` gets the
-    /// index of a text and some of its tokens, in order; it is called once or more for each text with any.
+    /// Finds the tokens of each of `texts`, no special ones added, with the bytes that each token is of. `take` gets
+    /// the index of a text and some of its tokens, in order; it is called once or more for each text with any.
     ///
     /// # Errors
     /// `Tokenizer`: the tokenizer does not take a text.

@@ -33,7 +33,8 @@ pub fn document(json: &str, write: Option<&mut Writer<'_>>) -> Result<(Form, Doc
         return match write {
             Some(write) => write(&conversation, &json).map(|document| (form, document)),
             None => Err(format!(
-                "it is a conversation, with {}, and the model has no chat template: give --chat-template a file with one, or lines with \
+                "it is a conversation, with {}, and the model has no chat template: give --chat-template a file with \
+                 one, or lines with \
                  \"prompt\" and \"completion\"",
                 form.title()
             )),

@@ -10,7 +10,8 @@
 //!   with a completion otherwise;
 //! - `{"text": "…"}`: all of it is learnt.
 //!
-//! Other keys are ignored, and null is the same as no key. If a record has several forms, the first of this list counts.
+//! Other keys are ignored, and null is the same as no key. If a record has several forms, the first of this list
+//! counts.
 
 mod conversation;
 mod form;

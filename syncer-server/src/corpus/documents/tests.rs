@@ -141,15 +141,24 @@ fn other_forms_of_conversations_are_read() {
     let (_, expected) = twice(&messages, Some(CHATML)).unwrap();
     let same = [
         (
-            r#"{"conversations": [{"from": "system", "value": "S"}, {"from": "human", "value": "Q"}, {"from": "gpt", "value": "A"}]}"#,
+            concat!(
+                r#"{"conversations": [{"from": "system", "value": "S"}, "#,
+                r#"{"from": "human", "value": "Q"}, {"from": "gpt", "value": "A"}]}"#
+            ),
             Form::ShareGpt,
         ),
         (
-            r#"{"system": "S", "conversations": [{"from": "user", "value": "Q"}, {"from": "assistant", "value": "A"}], "messages": []}"#,
+            concat!(
+                r#"{"system": "S", "conversations": [{"from": "user", "value": "Q"}, "#,
+                r#"{"from": "assistant", "value": "A"}], "messages": []}"#
+            ),
             Form::ShareGpt,
         ),
         (
-            r#"{"prompt": [{"role": "system", "content": "S"}, {"role": "user", "content": "Q"}], "completion": [{"role": "assistant", "content": "A"}]}"#,
+            concat!(
+                r#"{"prompt": [{"role": "system", "content": "S"}, {"role": "user", "content": "Q"}], "#,
+                r#""completion": [{"role": "assistant", "content": "A"}]}"#
+            ),
             Form::Trl,
         ),
         (
@@ -180,9 +189,12 @@ fn other_forms_of_conversations_are_read() {
 fn weights_and_prompts_say_what_is_learnt() {
     let weighted = |weights: [&str; 2]| {
         let [a, b] = weights;
-        format!(
-            r#"{{"messages": [{{"role": "user", "content": "Q", "weight": null}}, {{"role": "assistant", "content": "A"{a}}}, {{"role": "user", "content": "R"}}, {{"role": "assistant", "content": "B"{b}}}]}}"#
-        )
+        let first = format!(
+            r#"{{"role": "user", "content": "Q", "weight": null}}, {{"role": "assistant", "content": "A"{a}}}"#
+        );
+        let second =
+            format!(r#"{{"role": "user", "content": "R"}}, {{"role": "assistant", "content": "B"{b}}}"#);
+        format!(r#"{{"messages": [{first}, {second}]}}"#)
     };
     let marked = "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}\
                   {% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}";
