@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync
 use std::thread;
 use std::time::{Duration, Instant};
 
+use archipelago_runtime::platform::{Proxy, transfer_fault};
 use serde::Serialize;
 use ureq::Agent;
 
@@ -55,7 +56,7 @@ impl Webhook {
     /// Begins to post to `url`.
     ///
     /// # Errors
-    /// - `Config`: `url` is no address that can be posted to.
+    /// - `Config`: `url` is no address that can be posted to, or the proxy for it is unusable.
     /// - `System`: there is no thread.
     pub fn start(url: &str) -> Result<Self, ServerError> {
         Self::with(url, &WAITS)
@@ -63,14 +64,16 @@ impl Webhook {
 
     fn with(url: &str, waits: &'static [Duration]) -> Result<Self, ServerError> {
         check(url)?;
+        let proxy = Proxy::for_url(url).map_err(|error| ServerError::Config { why: error.to_string() })?;
         let (queue, notices) = sync_channel(NOTICES_MAX);
         let agent: Agent = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
+            .proxy(proxy.as_ref().map(Proxy::for_transfers))
             .timeout_global(Some(TRY_WITHIN))
             .build()
             .into();
-        let poster = Poster { agent, url: url.to_owned(), waits, is_failing: false };
+        let poster = Poster { agent, proxy, url: url.to_owned(), waits, is_failing: false };
         let spawned = thread::Builder::new().name("webhook".to_owned()).spawn(move || poster.work(&notices));
         spawned.map_err(|source| ServerError::System { what: "cannot start a thread".into(), source })?;
         Ok(Self { queue })
@@ -116,6 +119,7 @@ fn next(waiting: &VecDeque<Waiting>) -> Option<usize> {
 
 struct Poster {
     agent: Agent,
+    proxy: Option<Proxy>,
     url: String,
     waits: &'static [Duration],
     /// Whether the log says already that it fails.
@@ -193,7 +197,7 @@ impl Poster {
                 Tried::Later(format!("it answers {status}"))
             }
             Ok(status) => Tried::Never(format!("it answers {status}")),
-            Err(error) => Tried::Later(error.to_string()),
+            Err(error) => Tried::Later(transfer_fault(&error, self.proxy.as_ref())),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Text that must fit: names, and the reasons that peers give each other.
+//! Text of others: cut to fit, made fit for a terminal, and links as people copy them.
 
 /// Longest reason in a WebSocket's close frame, in bytes: RFC 6455, section 5.5, allows 125, and the code takes two.
 pub const CLOSE_REASON_BYTES_MAX: u32 = 123;
@@ -9,9 +9,53 @@ pub fn clip(text: &str, bytes_max: u32) -> &str {
     &text[..text.floor_char_boundary(bytes_max as usize)]
 }
 
+/// `text` on one line, with `·` in place of each character that could steer a terminal or turn the order of others:
+/// control characters of ASCII and of Latin-1, line separators, and the marks of bidirectional text. Texts of peers
+/// pass through it before people see them.
+#[must_use]
+pub fn plain(text: &str) -> String {
+    text.chars().map(|c| if steers(c) { '·' } else { c }).collect()
+}
+
+fn steers(c: char) -> bool {
+    let turns =
+        matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    c.is_control() || turns || matches!(c, '\u{2028}' | '\u{2029}')
+}
+
+/// A link or an invite as somebody copied it, without the blanks, quotes and brackets around it and the full stop or
+/// comma of the sentence that it stood in.
+#[must_use]
+pub fn link_of(text: &str) -> &str {
+    let around = |c: char| c.is_whitespace() || c.is_control() || "\"'`<>()“”„‘’«»".contains(c);
+    text.trim_matches(around).trim_end_matches(|c: char| around(c) || ".,;!".contains(c))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_steers_a_terminal() {
+        let evil = "a\u{1b}]0;x\u{7}\u{9b}2J\r\nb\u{202e}c\u{2066}\u{2069}\u{2028}d\u{200f}";
+        assert_eq!(plain(evil), "a·]0;x··2J··b·c···d·");
+        assert_eq!(plain("Ångström 東京 – «x»"), "Ångström 東京 – «x»");
+    }
+
+    #[test]
+    fn links_are_freed_of_what_stands_around_them() {
+        for text in [
+            "http://a:1/#invite=x-y",
+            " \"http://a:1/#invite=x-y\".\n",
+            "<http://a:1/#invite=x-y>,",
+            "“http://a:1/#invite=x-y”",
+        ] {
+            assert_eq!(link_of(text), "http://a:1/#invite=x-y");
+        }
+        assert_eq!(link_of("[::1]:80"), "[::1]:80");
+        assert_eq!(link_of("lamp-keeper-7\r\n"), "lamp-keeper-7");
+        assert_eq!(link_of("\"\""), "");
+    }
 
     #[test]
     fn ends_between_two_characters() {

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use archipelago_core::member::Input;
 use archipelago_core::model::{FrozenWeights, ModelError, ModelSpec};
 use archipelago_core::wire::{RunSpec, Welcome};
 use archipelago_runtime::engine::{Engine, EngineError};
@@ -116,6 +117,7 @@ where
             }
             Err(reason) => {
                 gathering.postpone(now_us);
+                self.member.handle(now_us, Input::Unfed { reason: reason.clone() });
                 format!("the frozen weights did not come: {reason}")
             }
         };

@@ -52,6 +52,8 @@ pub(super) struct Session<'a, E, B, O> {
     /// What the member was last told of its owner's wishes.
     told: Wishes,
     pub(super) end: Option<End>,
+    /// Bytes of downloads that the member knows of.
+    fed_bytes: u64,
     report_us: u64,
 }
 
@@ -129,6 +131,7 @@ where
             tally: Tally::default(),
             told: Wishes { paused: false, hidden: false, duty_permille: 1_000 },
             end: None,
+            fed_bytes: 0,
             report_us: 0,
             config,
         })
@@ -165,6 +168,10 @@ where
         while let Some(input) = self.link.try_next() {
             self.handle(input).await?;
         }
+        let fed_bytes = self.downloads.bytes();
+        if std::mem::replace(&mut self.fed_bytes, fed_bytes) < fed_bytes {
+            self.handle(Input::Fed).await?;
+        }
         while let Some(came) = self.downloads.try_next() {
             self.take(came).await?;
         }
@@ -186,9 +193,23 @@ where
         Ok(())
     }
 
+    /// Fails if the time is up and nothing was trained because the syncer is out of reach.
+    fn check_hindrance(&self, now_us: u64) -> Result<(), RunError> {
+        let reason = match self.member.hindrance(now_us) {
+            Some(reason) => reason.to_owned(),
+            None if self.member.phase() == Phase::Greeting => "no answer".to_owned(),
+            None => return Ok(()),
+        };
+        let (address, waited_s) = (self.config.address.clone(), now_us / 1_000_000);
+        Err(RunError::Unreachable { address, waited_s, reason })
+    }
+
     async fn tell_wishes(&mut self) -> Result<(), RunError> {
         let now_us = self.clock.now_us();
         let over = self.config.run_ms_max.is_some_and(|run_ms| now_us >= run_ms.saturating_mul(1_000));
+        if over && !self.control.is_stopped() && self.meter.steps == 0 && self.is_here() {
+            self.check_hindrance(now_us)?;
+        }
         if (over || self.control.is_stopped()) && self.is_here() {
             self.handle(Input::Leave).await?;
         }
@@ -208,6 +229,12 @@ where
             self.handle(Input::Duty { permille: wishes.duty_permille }).await?;
         }
         Ok(())
+    }
+
+    /// Whether its owner stopped it, or its time is up.
+    pub(super) fn is_ending(&self) -> bool {
+        let run_us = self.config.run_ms_max.map(|run_ms| run_ms.saturating_mul(1_000));
+        self.control.is_stopped() || run_us.is_some_and(|run_us| self.clock.now_us() >= run_us)
     }
 
     /// Whether it has not begun to leave.

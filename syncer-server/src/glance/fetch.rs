@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use archipelago_core::text::link_of;
 use archipelago_core::wire::http as path;
+use archipelago_runtime::platform::{Proxy, transfer_fault};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use ureq::Agent;
@@ -145,7 +147,7 @@ fn sentence(body: &[u8]) -> Option<String> {
 
 /// A link to a page is good enough: what follows # is the invite, and no request carries it.
 fn base(url: &str) -> &str {
-    url.split(['#', '?']).next().unwrap_or_default().trim_end_matches('/')
+    link_of(url).split(['#', '?']).next().unwrap_or_default().trim_end_matches('/')
 }
 
 /// The certificates in the file of authorities, if one is given.
@@ -178,17 +180,19 @@ fn ask(
         return Err(no_syncer("an address begins with http:// or https://".into()));
     }
     let trusted = authorities(site.ca).map_err(no_syncer)?;
+    let proxy = Proxy::for_url(base).map_err(|error| no_syncer(error.to_string()))?;
     let agent: Agent = Agent::config_builder()
         .tls_config(TlsConfig::builder().root_certs(trusted).build())
         .http_status_as_error(false)
         .max_redirects(0)
+        .proxy(proxy.as_ref().map(Proxy::for_transfers))
         .timeout_connect(Some(CONNECT_WITHIN))
         .timeout_global(Some(within))
         .build()
         .into();
     let request = make(Request::builder().uri(format!("{base}{path}")));
     let answer = request.and_then(|request| agent.run(request));
-    let mut answer = answer.map_err(|error| no_syncer(error.to_string()))?;
+    let mut answer = answer.map_err(|error| no_syncer(transfer_fault(&error, proxy.as_ref())))?;
     let body = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec();
     Ok((answer.status(), body.map_err(|error| no_syncer(error.to_string()))?))
 }

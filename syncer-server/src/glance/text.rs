@@ -1,5 +1,7 @@
 //! Figures for people, and tables that line up.
 
+pub use archipelago_core::text::plain;
+
 /// What stands where nothing is known.
 pub const UNKNOWN: &str = "–";
 
@@ -53,11 +55,6 @@ pub fn duration(seconds: f64) -> String {
 /// How long ago something was.
 pub fn ago(seconds: f64) -> String {
     format!("{} ago", duration(seconds))
-}
-
-/// What may come from strangers, on one line: control characters must not reach a terminal.
-pub fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '·' } else { c }).collect()
 }
 
 /// A column of a table.
@@ -120,7 +117,6 @@ mod tests {
             [participation(1.0, 0), participation(0.0, 0), participation(1.0, 9)],
             ["–", "0.0 %", "100.0 %"]
         );
-        assert_eq!(plain("a\u{1b}[2Jb\nc"), "a·[2Jb·c");
     }
 
     #[test]

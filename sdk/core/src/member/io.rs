@@ -34,6 +34,10 @@ pub enum Input {
     Fetched { fragment: FragmentId, version: Version, values: Vec<f32> },
     /// It did not.
     FetchFailed { fragment: FragmentId, reason: String },
+    /// Bytes of a download came, all or some of it.
+    Fed,
+    /// A download other than those that have an input of their own failed, and nothing of it came.
+    Unfed { reason: String },
     /// The bytes of a shard came, not yet checked, or why they did not.
     Shard { shard: u32, bytes: Result<Vec<u8>, String> },
     /// The bytes of the held-out windows came, not yet checked, or why they did not.

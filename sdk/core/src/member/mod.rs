@@ -24,6 +24,7 @@ mod measure;
 mod pace;
 mod react;
 mod silence;
+mod stall;
 mod supply;
 
 use std::collections::VecDeque;
@@ -41,6 +42,7 @@ use contact::Contact;
 use losses::Losses;
 use measure::Measure;
 use pace::Pace;
+use stall::Stall;
 use supply::Supply;
 
 /// Longest wait when leaving until the syncer has what is handed in, which takes a thin link its time; then for what
@@ -54,9 +56,10 @@ const FAREWELL_US_MAX: u64 = 2_000_000;
 pub struct MemberConfig {
     /// Who it says it is.
     pub learner: LearnerConfig,
-    /// How long to try to be taken in for the first time, in milliseconds; `None` for ever.
+    /// How long to try to be taken in for the first time, and to bear downloads of parameters that all fail then, in
+    /// milliseconds; `None` for ever.
     pub contact_ms_max: Option<u64>,
-    /// How long to try to be taken in again, in milliseconds; `None` for ever.
+    /// The same once it has trained, in milliseconds; `None` for ever.
     pub reconnect_ms_max: Option<u64>,
     /// Its waits.
     pub waits: Waits,
@@ -122,6 +125,7 @@ pub struct Member {
     supply: Supply,
     pace: Pace,
     contact: Contact,
+    stall: Stall,
     losses: Losses,
     /// What it commits to, if its engine gives the same bits everywhere.
     recorder: Option<Recorder>,
@@ -145,6 +149,7 @@ impl Member {
             supply: Supply::new(waits.backoff, rng::key(&[seed, 1])),
             pace: Pace::new(),
             contact: Contact::new(&config, seed),
+            stall: Stall::new(&config),
             losses: Losses::new(waits.losses, rng::key(&[seed, 2])),
             recorder: None,
             measure: Measure::default(),
@@ -206,7 +211,9 @@ impl Member {
         let learner_us = self.learner.deadline(millis(now_us)).map(|at| at.0.saturating_mul(1_000));
         let rest_us = self.pace.owed_us().map(|owed_us| now_us.saturating_add(owed_us));
         let contact_us = self.contact.deadline(self.awaits());
-        [phase_us, learner_us, rest_us, contact_us, self.supply.deadline()].into_iter().flatten().min()
+        let waits =
+            [phase_us, learner_us, rest_us, contact_us, self.stall.deadline(), self.supply.deadline()];
+        waits.into_iter().flatten().min()
     }
 
     /// What to train on now, if there is anything and it may; the windows count as done from here on.
@@ -271,6 +278,13 @@ impl Member {
     /// The version of each fragment held, `[P]`; empty before it was taken in.
     pub fn versions(&self) -> impl Iterator<Item = Option<Version>> {
         self.learner.versions()
+    }
+
+    /// Why it has not begun to train, if it is because there is no contact or downloads fail.
+    #[must_use]
+    pub fn hindrance(&self, now_us: u64) -> Option<&str> {
+        let offline = self.offline(now_us).map(|offline| offline.reason);
+        offline.or_else(|| self.stall.reason())
     }
 
     /// Why there is no contact, if it was lost and the member does not leave.

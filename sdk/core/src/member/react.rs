@@ -40,7 +40,10 @@ impl Member {
             Input::Leave => self.on_leave(),
             Input::Flushed => self.on_flushed(),
             Input::Timeout => self.on_timeout(),
+            Input::Fed => self.stall.end(),
+            Input::Unfed { reason } => self.on_unfed(&reason),
             Input::FetchFailed { fragment, reason } => {
+                self.on_unfed(&reason);
                 self.trouble(format!("fragment {fragment} did not come: {reason}"));
                 self.tell(learner::Input::FetchFailed { fragment });
             }
@@ -49,6 +52,7 @@ impl Member {
                 self.tell(learner::Input::Built { fragments, batch });
             }
             Input::Fetched { fragment, version, values } => {
+                self.stall.end();
                 self.tell(learner::Input::Fetched { fragment, version, values });
             }
             Input::Encoded { serial, fragment, body, digest } => {
@@ -151,6 +155,7 @@ impl Member {
         let step_us = busy_us.saturating_add(earlier_us);
         // The rest is part of its pace: the syncer plans with it.
         let step_ms = (step_us.saturating_add(self.pace.rest_of(step_us)) as f64 / 1e3) as f32;
+        self.stall.complete();
         self.tell(learner::Input::Stepped(learner::Step { tokens, loss, step_ms }));
     }
 
@@ -203,7 +208,8 @@ impl Member {
             // It has said, or is about to say, its last word.
             Phase::Flushing { .. } | Phase::Parting { .. } | Phase::Over => return,
             Phase::Greeting | Phase::Training => {
-                if let Some((waited_ms, reason)) = self.contact.too_long(now_us) {
+                let too_long = self.contact.too_long(now_us).or_else(|| self.stall.too_long(now_us));
+                if let Some((waited_ms, reason)) = too_long {
                     return self.end(End::Unreachable { waited_ms, reason });
                 }
                 let awaited = self.awaits();
@@ -302,10 +308,18 @@ impl Member {
         self.phase == Phase::Training && is_rare
     }
 
+    /// A download failed. Until the member is ready, nothing else shows that the syncer is out of reach.
+    fn on_unfed(&mut self, reason: &str) {
+        if !self.learner.is_ready() {
+            self.stall.begin(self.now_us, reason);
+        }
+    }
+
     /// Gives up the connection, if there is one; one that leaves is gone with it.
     fn disconnect(&mut self, farewell: Option<Bye>, ending: &Ending<'_>) {
         let Some(retry_ms) = self.contact.end(self.now_us, ending) else { return };
         self.measure.disconnected();
+        self.stall.end();
         if self.is_leaving() {
             return self.end(End::Left);
         }

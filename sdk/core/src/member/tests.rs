@@ -77,6 +77,7 @@ struct Log {
     afresh: Vec<String>,
     built_anew: u32,
     shards_us: Vec<u64>,
+    fetches_us: Vec<u64>,
     troubles: Vec<String>,
     steps: u64,
     measured: Vec<(u32, Option<f32>)>,
@@ -178,6 +179,7 @@ impl Rig {
                 self.replica = None;
             }
             Output::Fetch { fragment, .. } if self.script.fragments_lost => {
+                self.log.fetches_us.push(self.now_us);
                 self.tell(Input::FetchFailed { fragment, reason: "the test says so".to_owned() });
             }
             Output::Fetch { fragment, .. } => self.fetch(fragment),

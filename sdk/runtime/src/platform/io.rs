@@ -96,7 +96,7 @@ pub struct FetchRequest {
     pub headers: Vec<RequestHeader>,
     /// Name of the one response header to report.
     pub header: &'static str,
-    /// Counts the bytes of the body.
+    /// Counts the bytes of the body, unless the status is one of failure.
     pub count: ByteCount,
 }
 

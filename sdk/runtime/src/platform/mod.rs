@@ -3,10 +3,16 @@
 //!
 //! Nothing here knows of training, of messages or of invites. Frames are opaque bytes, and headers plain text.
 
+#[cfg(all(feature = "client", not(target_family = "wasm")))]
+mod fault;
+#[cfg(all(feature = "client", not(target_family = "wasm")))]
+mod hangup;
 #[cfg(feature = "platform")]
 mod io;
 #[cfg(feature = "cpu-portable")]
 pub(crate) mod lanes;
+#[cfg(all(feature = "client", not(target_family = "wasm")))]
+mod proxy;
 
 #[cfg(all(feature = "platform", target_family = "wasm"))]
 mod web;
@@ -18,6 +24,10 @@ mod native;
 #[cfg(all(feature = "platform", not(target_family = "wasm")))]
 use native as sys;
 
+#[cfg(all(feature = "client", not(target_family = "wasm")))]
+pub use fault::transfer_fault;
+#[cfg(all(feature = "client", not(target_family = "wasm")))]
+pub use hangup::hears_hangup;
 #[cfg(feature = "platform")]
 pub use io::{
     ByteCount, FetchError, FetchReply, FetchRequest, RandomError, RequestHeader, SendError, SocketBytes,
@@ -25,6 +35,8 @@ pub use io::{
 };
 /// What only operating systems have.
 #[cfg(all(feature = "platform", not(target_family = "wasm")))]
-pub use native::{TrustError, interrupted, trust_only};
+pub use native::{TrustError, interrupted, silence_display, trust_only};
+#[cfg(all(feature = "client", not(target_family = "wasm")))]
+pub use proxy::{Proxy, ProxyError};
 #[cfg(feature = "platform")]
 pub use sys::{Clock, Socket, fetch, open_private, random_bytes, sleep, yield_now};

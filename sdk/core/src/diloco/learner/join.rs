@@ -12,6 +12,8 @@ use crate::wire::{Bye, CloseCode, FragmentId, Hello, Message, Millis, Signature,
 /// How long to wait before a fetch is tried again that failed, or that brought less than it was to bring: a cache may
 /// lag behind what the syncer says.
 const FETCH_RETRY_MS: u64 = 1_000;
+/// A fetch that fails again is tried after twice as long each time, but at most this many times.
+const FETCH_DOUBLINGS_MAX: u32 = 5;
 
 impl Learner {
     pub(super) fn on_connected(&mut self) {
@@ -127,6 +129,7 @@ impl Learner {
             }
         }
         track.fetch = Fetch::Idle;
+        track.failures = 0;
         if track.include(Some(version)) {
             self.out.push_back(Output::Include { fragment });
         }
@@ -148,7 +151,9 @@ impl Learner {
         if let Some(track) = part.and_then(|part| part.tracks.get_mut(usize::from(fragment.0)))
             && let Fetch::Running(version, _) = track.fetch
         {
-            track.fetch = Fetch::DueAt(version, now.after(FETCH_RETRY_MS));
+            track.fetch =
+                Fetch::DueAt(version, now.after(FETCH_RETRY_MS << track.failures.min(FETCH_DOUBLINGS_MAX)));
+            track.failures += 1;
         }
     }
 

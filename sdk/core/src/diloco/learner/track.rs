@@ -25,6 +25,8 @@ pub(super) struct Track {
     /// The update that has no fate yet, or whose version is still to come.
     pub(super) sent: Option<Sent>,
     pub(super) fetch: Fetch,
+    /// Fetches that failed one after the other.
+    pub(super) failures: u32,
     queue: VecDeque<Merged>,
 }
 
@@ -128,7 +130,7 @@ impl Track {
     /// knows of it.
     pub(super) fn welcome(&mut self, version: Version, merged: Option<Serial>, unsettled: Option<Serial>) {
         self.queue.clear();
-        self.fetch = Fetch::Idle;
+        (self.fetch, self.failures) = (Fetch::Idle, 0);
         let Some(sent) = &mut self.sent else { return };
         if merged == Some(sent.serial) {
             sent.stage = Stage::Merged(version);

@@ -97,6 +97,41 @@ fn a_silence_in_a_pause_or_while_it_fetches_is_borne() {
 }
 
 #[test]
+fn parameters_that_never_come_are_asked_for_less_and_less_and_then_given_up() {
+    let mut rig = Rig::with(config());
+    rig.script.fragments_lost = true;
+    rig.run_for(600 * SECOND_US);
+    let asked = rig.log.fetches_us.len() as u64 / u64::from(FRAGMENTS);
+    assert!((20..=25).contains(&asked), "{asked} times, first after 1 s and then after up to 32 s");
+    assert_eq!(rig.log.ends, [], "it bears it for ever");
+
+    let contact = || MemberConfig { contact_ms_max: Some(30_000), ..config() };
+    let mut rig = Rig::with(contact());
+    rig.script.fragments_lost = true;
+    rig.run_for(60 * SECOND_US);
+    let reason = "the test says so".to_owned();
+    assert_eq!(rig.log.ends, [End::Unreachable { waited_ms: 30_000, reason }]);
+
+    // Some of it comes now and then, as over a bad link.
+    let mut rig = Rig::with(contact());
+    rig.script.fragments_lost = true;
+    for _ in 0..10 {
+        rig.run_for(20 * SECOND_US);
+        assert_eq!(rig.member.hindrance(rig.now_us), Some("the test says so"));
+        rig.tell(Input::Fed);
+    }
+    rig.script.fragments_lost = false;
+    rig.run_for(60 * SECOND_US);
+    assert!(rig.log.ends.is_empty() && rig.member.awaits() && rig.member.hindrance(rig.now_us).is_none());
+
+    // One that has trained bears it as long as it bears to be alone.
+    rig.script.fragments_lost = true;
+    rig.goodbye(bye(CloseCode::WrongRun));
+    rig.run_for(600 * SECOND_US);
+    assert_eq!(rig.log.ends, []);
+}
+
+#[test]
 fn an_owner_in_a_hurry_is_obeyed() {
     let mut rig = Rig::joined();
     rig.tell(Input::Hurry);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures::channel::oneshot;
 use ureq::Agent;
 
-use crate::platform::{FetchError, FetchReply, FetchRequest};
+use crate::platform::{FetchError, FetchReply, FetchRequest, Proxy, transfer_fault};
 
 /// Longest wait for a connection.
 const CONNECT_S: u64 = 10;
@@ -67,6 +67,7 @@ fn agent() -> &'static Agent {
         };
         config
             .http_status_as_error(false)
+            .proxy(None)
             .max_redirects(REDIRECTS_MAX)
             .timeout_connect(Some(Duration::from_secs(CONNECT_S)))
             .timeout_recv_response(Some(Duration::from_secs(RESPONSE_S)))
@@ -79,20 +80,26 @@ fn agent() -> &'static Agent {
 
 fn get(request: &FetchRequest, unwanted: &dyn Fn() -> bool) -> Result<FetchReply, FetchError> {
     let url = || request.url.clone();
+    let no_answer = |reason: String| FetchError::Network {
+        url: url(),
+        reason,
+        status: None,
+        header: None,
+        partial: Vec::new(),
+    };
+    let proxy = Proxy::for_url(&request.url).map_err(|error| no_answer(error.to_string()))?;
     let mut call = agent().get(&request.url);
+    if let Some(proxy) = &proxy {
+        call = call.config().proxy(Some(proxy.for_transfers())).build();
+    }
     if request.start_byte > 0 {
         call = call.header("range", format!("bytes={}-", request.start_byte));
     }
     for header in &request.headers {
         call = call.header(header.name, &header.value);
     }
-    let mut response = call.call().map_err(|error| FetchError::Network {
-        url: url(),
-        reason: error.to_string(),
-        status: None,
-        header: None,
-        partial: Vec::new(),
-    })?;
+    let called = call.call();
+    let mut response = called.map_err(|error| no_answer(transfer_fault(&error, proxy.as_ref())))?;
     let status = response.status();
     let text = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok());
     let header = text(request.header).map(str::to_owned);
@@ -123,7 +130,9 @@ fn get(request: &FetchRequest, unwanted: &dyn Fn() -> bool) -> Result<FetchReply
             Ok(count) => count,
             Err(error) => return Err(broke(error.to_string(), body)),
         };
-        request.count.add(count as u64);
+        if success {
+            request.count.add(count as u64);
+        }
         if (body.len() + count) as u64 > bytes_max {
             if success {
                 return Err(FetchError::TooLarge { url: url(), body_bytes_max: bytes_max });

@@ -1,14 +1,17 @@
 //! Operating systems: threads for the network, so that a long step never makes a peer wait.
 
+mod display;
 mod http;
 mod process;
 mod socket;
 mod trust;
+mod tunnel;
 
 use std::future::poll_fn;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+pub use display::silence_display;
 pub use http::fetch;
 pub use process::{interrupted, open_private};
 pub use socket::Socket;

@@ -3,6 +3,11 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::Path;
+#[cfg(unix)]
+use std::sync::LazyLock;
+
+#[cfg(unix)]
+use crate::platform::hears_hangup;
 
 /// Opens `path` to read and write, and creates it for its owner alone if it is not there.
 ///
@@ -16,18 +21,28 @@ pub fn open_private(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
-/// Waits until somebody asks this process to end: Ctrl+C, or SIGTERM where there is such a thing.
-/// From the first poll on neither ends the process by itself.
+/// Waits until somebody asks this process to end: Ctrl+C, SIGTERM where there is such a thing, or a terminal that closes
+/// (see [`hears_hangup`]). From the first poll on none of them ends the process by itself.
 ///
 /// # Errors
 /// The errors of the operating system, if it does not let us listen for signals.
 #[cfg(unix)]
 pub async fn interrupted() -> io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
+    // Before the handler is there, which the mask would show.
+    static HEARS_HANGUP: LazyLock<bool> = LazyLock::new(hears_hangup);
     let mut terminate = signal(SignalKind::terminate())?;
+    let mut hangup = if *HEARS_HANGUP { Some(signal(SignalKind::hangup())?) } else { None };
+    let hung_up = async {
+        match &mut hangup {
+            Some(hangup) => hangup.recv().await,
+            None => std::future::pending().await,
+        }
+    };
     tokio::select! {
         interrupted = tokio::signal::ctrl_c() => interrupted,
         _ = terminate.recv() => Ok(()),
+        _ = hung_up => Ok(()),
     }
 }
 

@@ -9,16 +9,18 @@ use std::{future, thread};
 
 use archipelago_core::text::{CLOSE_REASON_BYTES_MAX, clip};
 use futures::{Sink, SinkExt, Stream, StreamExt};
+use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
-use tokio_tungstenite::connect_async_tls_with_config;
 use tokio_tungstenite::tungstenite::client::ClientRequestBuilder;
-use tokio_tungstenite::tungstenite::http::StatusCode;
+use tokio_tungstenite::tungstenite::http::{Response, StatusCode, Uri};
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{self, Message};
+use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, client_async_tls_with_config};
 
-use super::trust;
-use crate::platform::{SendError, SocketBytes, SocketEvent, SocketLimits};
+use super::{trust, tunnel};
+use crate::platform::fault::tls_fault;
+use crate::platform::{Proxy, SendError, SocketBytes, SocketEvent, SocketLimits};
 
 /// Longest wait for a connection, the handshake included.
 const CONNECT_MS: u64 = 10_000;
@@ -156,34 +158,52 @@ struct Wire {
 impl Wire {
     /// Connects and moves frames until the connection ends; says how it ended.
     async fn live(self, url: &str, subprotocol: &str) -> SocketEvent {
-        let uri = match url.parse() {
-            Ok(uri) => uri,
-            Err(error) => return lost(format!("{url} is no address: {error}")),
+        let proxy = match Proxy::for_url(url) {
+            Ok(proxy) => proxy,
+            Err(error) => return lost(error.to_string()),
         };
-        let request = ClientRequestBuilder::new(uri).with_sub_protocol(subprotocol);
-        let config = WebSocketConfig::default()
-            .max_message_size(Some(self.frame_bytes_max))
-            .max_frame_size(Some(self.frame_bytes_max))
-            .write_buffer_size(0);
-        let connecting = connect_async_tls_with_config(request, Some(config), true, trust::connector());
+        let connecting = self.connect(url, subprotocol, proxy.as_ref());
         let gone = self.events.clone();
         let connected = tokio::select! {
             connected = timeout(Duration::from_millis(CONNECT_MS), connecting) => connected,
             () = gone.closed() => return lost("given up".to_owned()),
         };
         let stream = match connected {
-            Ok(Ok((stream, _response))) => stream,
-            Ok(Err(tungstenite::Error::Http(answer))) if answer.status() == StatusCode::NOT_FOUND => {
-                return SocketEvent::Absent { reason: explain(&tungstenite::Error::Http(answer)) };
+            Ok(Ok(stream)) => stream,
+            Ok(Err(event)) => return event,
+            Err(_elapsed) => {
+                let why = format!("no connection within {} s", CONNECT_MS / 1_000);
+                return lost(proxy.map_or(why.clone(), |proxy| proxy.explain(&why)));
             }
-            Ok(Err(error)) => return lost(explain(&error)),
-            Err(_elapsed) => return lost(format!("no connection within {} s", CONNECT_MS / 1_000)),
         };
         if self.events.send(SocketEvent::Opened).await.is_err() {
             return lost("given up".to_owned());
         }
         let (sink, stream) = stream.split();
         self.converse(sink, stream).await
+    }
+
+    /// Connects, through `proxy` if there is one.
+    async fn connect(
+        &self,
+        url: &str,
+        subprotocol: &str,
+        proxy: Option<&Proxy>,
+    ) -> Result<WebSocketStream<MaybeTlsStream<MaybeTlsStream<TcpStream>>>, SocketEvent> {
+        let uri: Uri = url.parse().map_err(|error| lost(format!("{url} is no address: {error}")))?;
+        let config = WebSocketConfig::default()
+            .max_message_size(Some(self.frame_bytes_max))
+            .max_frame_size(Some(self.frame_bytes_max))
+            .write_buffer_size(0);
+        let stream = tunnel::connect(&uri, proxy).await.map_err(lost)?;
+        let request = ClientRequestBuilder::new(uri).with_sub_protocol(subprotocol);
+        let opened = client_async_tls_with_config(request, stream, Some(config), trust::connector()).await;
+        opened.map(|(stream, _response)| stream).map_err(|error| match &error {
+            tungstenite::Error::Http(answer) if is_absent(answer) => {
+                SocketEvent::Absent { reason: explain(&error) }
+            }
+            _ => lost(explain(&error)),
+        })
     }
 
     /// Moves frames both ways, each apart: a peer that does not read must not keep us from reading.
@@ -299,22 +319,50 @@ fn lost(reason: String) -> SocketEvent {
 }
 
 /// Longest sentence of a server that is repeated, in bytes.
-const REASON_BYTES_MAX: usize = 1_000;
+const REASON_BYTES_MAX: u32 = 1_000;
+
+/// Whether an answer says for good that no socket is at the address.
+fn is_absent(answer: &Response<Option<Vec<u8>>>) -> bool {
+    let gone = [StatusCode::NOT_FOUND, StatusCode::MOVED_PERMANENTLY, StatusCode::PERMANENT_REDIRECT];
+    gone.contains(&answer.status())
+}
+
+/// Whether an answer is a page for people, and no error of a server.
+fn is_page(answer: &Response<Option<Vec<u8>>>) -> bool {
+    let body = answer.body().as_deref().unwrap_or_default();
+    answer.status().is_success() && body.trim_ascii_start().starts_with(b"<")
+}
+
+/// Where an answer leads, if it leads elsewhere.
+fn location(answer: &Response<Option<Vec<u8>>>) -> Option<String> {
+    let location = answer.headers().get("location").filter(|_| answer.status().is_redirection())?;
+    let location = String::from_utf8_lossy(location.as_bytes());
+    Some(clip(&location, REASON_BYTES_MAX).replace(char::is_control, " "))
+}
 
 /// An error in words that help people who read them.
 fn explain(error: &tungstenite::Error) -> String {
     match error {
+        tungstenite::Error::Http(response) if let Some(location) = location(response) => {
+            let status = response.status().as_u16();
+            format!("leads to {location} (HTTP status {status}): give that address if it is the syncer's")
+        }
+        tungstenite::Error::Http(response) if is_page(response) => {
+            "answered with a web page instead of opening a WebSocket: something in between answers, such as the sign-in \
+             page of a network; open the address in a browser"
+                .to_owned()
+        }
         tungstenite::Error::Http(response) => {
             let status = response.status().as_u16();
             let said =
                 response.body().as_deref().and_then(|body| std::str::from_utf8(body).ok()).map(str::trim);
             let said =
-                said.filter(|said| (1..=REASON_BYTES_MAX).contains(&said.len()) && !said.contains('<'));
+                said.filter(|said| (1..=REASON_BYTES_MAX as usize).contains(&said.len()) && !said.contains('<'));
             let said =
                 said.map(|said| format!(": {}", said.replace(char::is_control, " "))).unwrap_or_default();
             format!("answered HTTP status {status} instead of opening a WebSocket{said}")
         }
-        tungstenite::Error::Io(error) => match trust::distrust(error) {
+        tungstenite::Error::Io(error) => match error.get_ref().and_then(|error| tls_fault(error)) {
             Some(why) => why,
             None if error.kind() == ErrorKind::InvalidData => {
                 format!("no TLS there ({error}): try ws:// or http://")

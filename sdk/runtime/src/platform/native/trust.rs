@@ -1,6 +1,5 @@
 //! Whose certificates are believed.
 
-use std::io;
 use std::sync::{Arc, OnceLock};
 
 use rustls::crypto::ring::default_provider;
@@ -8,6 +7,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::{ClientConfig, RootCertStore};
 use tokio_tungstenite::Connector;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
+use webpki_roots::TLS_SERVER_ROOTS;
 
 /// What was given to [`trust_only`].
 static TRUSTED: OnceLock<Trusted> = OnceLock::new();
@@ -64,11 +64,7 @@ impl Trusted {
         if certificates.is_empty() {
             return Err(TrustError::NoCertificate);
         }
-        let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
-            .with_safe_default_protocol_versions()
-            .expect("the provider has suites for both versions");
-        let sockets = Arc::new(config.with_root_certificates(roots).with_no_client_auth());
-        Ok(Self { sockets, transfers: Arc::new(certificates) })
+        Ok(Self { sockets: believing(roots), transfers: Arc::new(certificates) })
     }
 }
 
@@ -77,21 +73,25 @@ pub(super) fn connector() -> Option<Connector> {
     TRUSTED.get().map(|trusted| Connector::Rustls(Arc::clone(&trusted.sockets)))
 }
 
+/// The same for TLS with a proxy.
+pub(super) fn sockets() -> Arc<ClientConfig> {
+    match TRUSTED.get() {
+        Some(trusted) => Arc::clone(&trusted.sockets),
+        None => believing(TLS_SERVER_ROOTS.iter().cloned().collect()),
+    }
+}
+
+fn believing(roots: RootCertStore) -> Arc<ClientConfig> {
+    let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("the provider has suites for both versions");
+    Arc::new(config.with_root_certificates(roots).with_no_client_auth())
+}
+
 /// For transfers; `None` if the public authorities are believed.
 pub(super) fn authorities() -> Option<TlsConfig> {
     let trusted = TRUSTED.get()?;
     Some(TlsConfig::builder().root_certs(RootCerts::Specific(Arc::clone(&trusted.transfers))).build())
-}
-
-/// Why a syncer's certificate is not believed, and what to do, if that is what `error` says.
-pub(super) fn distrust(error: &io::Error) -> Option<String> {
-    match error.get_ref()?.downcast_ref::<rustls::Error>()? {
-        rustls::Error::InvalidCertificate(why) => Some(format!(
-            "its certificate is not trusted ({why}): use the name that it was made for, and name the authority that \
-             made it (--ca FILE) if that is none of the public ones"
-        )),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

@@ -87,7 +87,9 @@ async fn read(request: &FetchRequest, response: &Response) -> Result<FetchReply,
             return Ok(FetchReply { status, header, retry_after_s, body });
         }
         let bytes: Uint8Array = field("value").unchecked_into();
-        request.count.add(bytes.length().into());
+        if success {
+            request.count.add(bytes.length().into());
+        }
         if body.len() as u64 + u64::from(bytes.length()) > bytes_max {
             if success {
                 let url = request.url.clone();

@@ -1,0 +1,54 @@
+//! Sentences about transfers that fail: certificates that are refused, and proxies that do not let them through.
+
+use std::error::Error;
+
+use rustls::CertificateError;
+
+use super::Proxy;
+
+/// Returns a sentence that says why a transfer failed, and what to do; `proxy` is the one that it went through.
+#[must_use]
+pub fn transfer_fault(error: &ureq::Error, proxy: Option<&Proxy>) -> String {
+    let why = match error {
+        ureq::Error::Rustls(error) => certificate_fault(error),
+        ureq::Error::Io(error) => error.get_ref().and_then(|error| tls_fault(error)),
+        _ => None,
+    };
+    let why = why.unwrap_or_else(|| error.to_string());
+    match proxy {
+        Some(proxy) => proxy.explain(&why),
+        None => why,
+    }
+}
+
+/// Returns a sentence about a certificate that is refused, and what to do, if `error` says that it is.
+pub(super) fn tls_fault(error: &(dyn Error + 'static)) -> Option<String> {
+    error.downcast_ref().and_then(certificate_fault)
+}
+
+fn certificate_fault(error: &rustls::Error) -> Option<String> {
+    let rustls::Error::InvalidCertificate(why) = error else { return None };
+    Some(match why {
+        CertificateError::UnknownIssuer => {
+            "its certificate was made by an authority that is not trusted here: if it is a private one, name its \
+             certificate with --ca FILE"
+                .to_owned()
+        }
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            format!("its certificate is for another name ({why}): use the name that it was made for")
+        }
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            format!("its certificate has expired ({why}): renew it, and see that the clock of this machine is right")
+        }
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            format!("its certificate is not valid yet ({why}): see that the clocks of both machines are right")
+        }
+        // The library has no variant of its own for it.
+        CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
+            "its certificate is an authority's (CA:TRUE), which no server can use: make one for the server, with `openssl \
+             req -x509 … -addext basicConstraints=critical,CA:FALSE`"
+                .to_owned()
+        }
+        why => format!("its certificate is not trusted ({why}): name the authority that made it with --ca FILE"),
+    })
+}

@@ -1,0 +1,339 @@
+//! HTTP proxies that the environment names, chosen alike for sockets and transfers.
+//!
+//! `https_proxy` is for `https` and `wss` addresses, `http_proxy` for `http` and `ws`, and `all_proxy` for what has no
+//! variable of its own; the names in capitals mean the same. `no_proxy` lists exceptions. This machine itself is never
+//! reached through a proxy.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use ureq::ProxyProtocol;
+use ureq::http::Uri;
+
+/// Variables that name a proxy, first come first.
+const HTTPS: &[&str] = &["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"];
+const HTTP: &[&str] = &["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"];
+/// Variables that list addresses reached without one.
+const EXCEPTIONS: &[&str] = &["no_proxy", "NO_PROXY"];
+
+/// The HTTP proxy that leads to one server, asked with `CONNECT`. `Display` leaves out its password.
+#[derive(Clone, Debug)]
+pub struct Proxy {
+    variable: &'static str,
+    target: Target,
+    proxy: ureq::Proxy,
+}
+
+/// An environment variable that names no usable proxy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProxyError {
+    /// Its value is no address.
+    #[error("{variable} names no proxy: give it the form http://HOST:PORT, or name {host} in NO_PROXY")]
+    Malformed {
+        /// The variable.
+        variable: &'static str,
+        /// The host that was to be reached.
+        host: String,
+    },
+    /// It names a SOCKS proxy.
+    #[error(
+        "{variable} names a SOCKS proxy, and only HTTP proxies are supported: name an HTTP proxy, or name {host} in \
+         NO_PROXY"
+    )]
+    Socks {
+        /// The variable.
+        variable: &'static str,
+        /// The host that was to be reached.
+        host: String,
+    },
+}
+
+impl Proxy {
+    /// Returns the proxy for `url`, of any of the schemes `http`, `https`, `ws` and `wss`; `None` if its server is
+    /// reached without one.
+    ///
+    /// # Errors
+    /// [`ProxyError`]: the variable that applies is unusable.
+    pub fn for_url(url: &str) -> Result<Option<Self>, ProxyError> {
+        Self::among(url, |name| std::env::var(name).ok())
+    }
+
+    /// As [`Self::for_url`], with `variable` as the environment.
+    fn among(url: &str, variable: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, ProxyError> {
+        let Some((target, is_secure)) = Target::of(url) else { return Ok(None) };
+        let first = |names: &'static [&'static str]| {
+            names.iter().find_map(|&name| {
+                let value = variable(name)?.trim().to_owned();
+                (!value.is_empty()).then_some((name, value))
+            })
+        };
+        let Some((variable, value)) = first(if is_secure { HTTPS } else { HTTP }) else { return Ok(None) };
+        let exceptions = first(EXCEPTIONS).map(|(_, list)| list).unwrap_or_default();
+        if target.is_local() || target.is_among(&exceptions) {
+            return Ok(None);
+        }
+        let host = target.host.clone();
+        let Ok(proxy) = ureq::Proxy::new(&value) else {
+            return Err(ProxyError::Malformed { variable, host });
+        };
+        match proxy.protocol() {
+            ProxyProtocol::Http | ProxyProtocol::Https => Ok(Some(Self { variable, target, proxy })),
+            _ => Err(ProxyError::Socks { variable, host }),
+        }
+    }
+
+    /// Returns the same proxy in the form that transfers take.
+    #[must_use]
+    pub fn for_transfers(&self) -> ureq::Proxy {
+        self.proxy.clone()
+    }
+
+    /// Returns a sentence that says why the server is not reached, and what to do.
+    #[must_use]
+    pub fn explain(&self, why: &str) -> String {
+        let Target { host, port } = &self.target;
+        format!(
+            "{self} does not lead to {host}:{port}: {why}; have it allow that, or name {host} in NO_PROXY"
+        )
+    }
+
+    /// Returns `HOST:PORT` of the server, as `CONNECT` takes it.
+    #[cfg(feature = "platform")]
+    pub(super) fn target(&self) -> String {
+        self.target.to_string()
+    }
+
+    /// Returns host and port of the proxy itself; an IPv6 address has no brackets.
+    #[cfg(feature = "platform")]
+    pub(super) fn place(&self) -> (&str, u16) {
+        (bare(self.proxy.host()), self.proxy.port())
+    }
+
+    /// Returns whether the proxy itself speaks TLS.
+    #[cfg(feature = "platform")]
+    pub(super) fn is_secure(&self) -> bool {
+        self.proxy.protocol() == ProxyProtocol::Https
+    }
+
+    /// Returns name and password for the proxy, if its address has some.
+    #[cfg(feature = "platform")]
+    pub(super) fn credentials(&self) -> Option<String> {
+        let (name, password) = (self.proxy.username(), self.proxy.password());
+        name.or(password)?;
+        Some(format!("{}:{}", name.unwrap_or_default(), password.unwrap_or_default()))
+    }
+}
+
+impl fmt::Display for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { variable, proxy, .. } = self;
+        write!(f, "the proxy {}:{} of {variable}", proxy.host(), proxy.port())
+    }
+}
+
+/// A server that is to be reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Target {
+    /// In lower case, without brackets, and without a dot at its end.
+    host: String,
+    port: u16,
+}
+
+impl Target {
+    /// The server of `url`, and whether it speaks TLS.
+    fn of(url: &str) -> Option<(Self, bool)> {
+        let uri: Uri = url.parse().ok()?;
+        let is_secure = match uri.scheme_str()? {
+            "https" | "wss" => true,
+            "http" | "ws" => false,
+            _ => return None,
+        };
+        let host = plain_host(uri.host()?);
+        Some((Self { host, port: uri.port_u16().unwrap_or(if is_secure { 443 } else { 80 }) }, is_secure))
+    }
+
+    fn address(&self) -> Option<IpAddr> {
+        self.host.parse().ok().map(|address: IpAddr| address.to_canonical())
+    }
+
+    /// Whether it is this machine.
+    fn is_local(&self) -> bool {
+        let is_named = self.host == "localhost" || self.host.ends_with(".localhost");
+        is_named || self.address().is_some_and(|address| address.is_loopback() || address.is_unspecified())
+    }
+
+    /// Whether one of the exceptions in `list` matches, which are separated by commas or blanks.
+    fn is_among(&self, list: &str) -> bool {
+        list.split(|c: char| c == ',' || c.is_whitespace()).any(|exception| self.is(exception))
+    }
+
+    /// Whether `exception` matches: `*`, a network as 10.0.0.0/8, or an address or a name, with or without a port. A
+    /// name stands for those below it too, with or without `.` or `*.` before it.
+    fn is(&self, exception: &str) -> bool {
+        if exception == "*" {
+            return true;
+        }
+        if let Ok(network) = unbracketed(exception).parse::<IpNet>() {
+            return self.address().is_some_and(|address| network.contains(&address));
+        }
+        let (host, port) = split_port(exception);
+        if port.is_some_and(|port| port != self.port) {
+            return false;
+        }
+        let host = plain_host(host);
+        if let Ok(address) = host.parse::<IpAddr>() {
+            return self.address() == Some(address.to_canonical());
+        }
+        let name = host.strip_prefix('*').unwrap_or(&host);
+        let name = name.strip_prefix('.').unwrap_or(name);
+        let below = self.host.strip_suffix(name).filter(|_| !name.is_empty() && self.address().is_none());
+        below.is_some_and(|below| below.is_empty() || below.ends_with('.'))
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, port } = self;
+        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
+    }
+}
+
+/// Splits an exception into its host and its port, if it has one; an IPv6 address without brackets has none.
+fn split_port(exception: &str) -> (&str, Option<u16>) {
+    let split = exception.rsplit_once(':').filter(|(host, _)| !host.contains(':') || host.ends_with(']'));
+    match split.and_then(|(host, port)| Some((host, port.parse().ok()?))) {
+        Some((host, port)) => (host, Some(port)),
+        None => (exception, None),
+    }
+}
+
+/// Lower case, without brackets, and without the dot at the end of a name.
+fn plain_host(host: &str) -> String {
+    bare(host).trim_end_matches('.').to_ascii_lowercase()
+}
+
+/// Without the brackets of an IPv6 address.
+fn bare(host: &str) -> &str {
+    host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
+}
+
+/// A network whose address may stand in brackets, without them.
+fn unbracketed(network: &str) -> String {
+    network.replace(['[', ']'], "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The proxy for `url` with these variables: its own words and its target; or what is wrong.
+    fn chosen(url: &str, variables: &[(&str, &str)]) -> Result<Option<String>, String> {
+        let value = |name: &str| {
+            let found = variables.iter().find(|(known, _)| *known == name)?;
+            Some(found.1.to_owned())
+        };
+        let found = Proxy::among(url, value).map_err(|error| error.to_string())?;
+        Ok(found.map(|proxy| format!("{} for {proxy}", proxy.target)))
+    }
+
+    #[test]
+    fn each_scheme_has_its_variables() {
+        let of = |url, variable| chosen(url, &[(variable, "http://p.lab:3128")]).unwrap();
+        for variable in ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"] {
+            let words = format!("a.example:80 for the proxy p.lab:3128 of {variable}");
+            assert_eq!(of("ws://a.example/v1/ws", variable).as_ref(), Some(&words));
+            assert_eq!(of("http://A.Example./x", variable).as_ref(), Some(&words));
+        }
+        for variable in ["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"] {
+            let words = format!("[2001:db8::1]:7 for the proxy p.lab:3128 of {variable}");
+            assert_eq!(of("wss://[2001:db8::1]:7/v1/ws", variable).as_ref(), Some(&words));
+            assert_eq!(of("https://[2001:db8::1]:7/", variable), Some(words));
+        }
+        assert_eq!(of("http://a.example", "HTTPS_PROXY"), None);
+        assert_eq!(of("https://a.example", "http_proxy"), None);
+        let both = [("ALL_PROXY", "http://all"), ("HTTPS_PROXY", "\n"), ("https_proxy", " own:8080\n")];
+        let words = chosen("https://a.example", &both).unwrap().unwrap();
+        assert_eq!(words, "a.example:443 for the proxy own:8080 of https_proxy");
+    }
+
+    #[test]
+    fn this_machine_is_never_proxied() {
+        let hosts = [
+            "localhost",
+            "LOCALHOST.",
+            "run.localhost",
+            "127.0.0.1",
+            "127.9.9.9",
+            "[::1]",
+            "[::ffff:127.0.0.1]",
+        ];
+        for host in hosts {
+            let url = format!("ws://{host}:7700/v1/ws");
+            assert_eq!(chosen(&url, &[("ALL_PROXY", "http://p")]), Ok(None), "{host}");
+        }
+        assert!(chosen("ws://localhost.example", &[("ALL_PROXY", "http://p")]).unwrap().is_some());
+    }
+
+    #[test]
+    fn exceptions_have_many_forms() {
+        let is_straight = |url: &str, list: &str| {
+            let chosen = chosen(url, &[("ALL_PROXY", "http://p"), ("NO_PROXY", list)]);
+            chosen.unwrap().is_none()
+        };
+        for list in [
+            "*",
+            "a.lab",
+            "A.LAB.",
+            ".lab",
+            "lab",
+            "*.lab",
+            "x, a.lab",
+            "x ,\ta.lab,",
+            "x a.lab",
+            "a.lab:7700",
+            ".lab:7700",
+            "10.0.0.0/8, a.lab",
+            "lab.",
+        ] {
+            assert!(is_straight("ws://a.lab:7700/", list), "{list}");
+        }
+        for list in
+            ["", ",", " ", "b.lab", "ab", "la", "xa.lab", "a.lab:80", "10.0.0.0/8", ".a.lab.x", "a.lab:x"]
+        {
+            assert!(!is_straight("ws://a.lab:7700/", list), "{list}");
+        }
+        for list in ["10.1.2.3", "10.0.0.0/8", "10.1.2.3:80", "x, 10.1.2.0/24", "10.1.2.3/32"] {
+            assert!(is_straight("http://10.1.2.3/", list), "{list}");
+        }
+        for list in ["10.1.2.4", "10.1.3.0/24", "10.1.2.3:81", "2.3", ".3", "10.1.2.3/33"] {
+            assert!(!is_straight("http://10.1.2.3/", list), "{list}");
+        }
+        for list in ["2001:db8::1", "[2001:db8::1]", "[2001:DB8::1]:80", "2001:db8::/32", "[2001:db8::]/32"] {
+            assert!(is_straight("http://[2001:db8::1]/", list), "{list}");
+        }
+        for list in ["2001:db8::2", "[2001:db8::1]:81", "2001:db9::/32", "0.0.0.0/0"] {
+            assert!(!is_straight("http://[2001:db8::1]/", list), "{list}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_used_names_its_variable_and_no_secret() {
+        let of = |value| chosen("https://a.lab", &[("HTTPS_PROXY", value)]);
+        assert!(of("socks5://p:1").unwrap_err().starts_with("HTTPS_PROXY names a SOCKS proxy"));
+        for wrong in ["http://", "ftp://me:secret@p", "http://me:secret@p:x"] {
+            let error = of(wrong).unwrap_err();
+            assert!(error.starts_with("HTTPS_PROXY names no proxy") && !error.contains("secret"), "{error}");
+            assert!(error.contains("a.lab in NO_PROXY"), "{error}");
+        }
+        let proxy = Proxy::among("https://a.lab", |_| Some("http://me:sec%20ret@p:8/".to_owned()));
+        let proxy = proxy.unwrap().unwrap();
+        let said = proxy.explain("answered HTTP status 403");
+        assert_eq!(
+            said,
+            "the proxy p:8 of https_proxy does not lead to a.lab:443: answered HTTP status 403; have it allow that, or \
+             name a.lab in NO_PROXY"
+        );
+        assert!(!format!("{proxy:?}").contains("ret"), "{proxy:?}");
+    }
+}
