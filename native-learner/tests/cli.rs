@@ -3,8 +3,11 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::thread;
 
 use serde_json::Value;
 
@@ -14,7 +17,8 @@ const TINY: [&str; 5] = ["--preset", "tiny", "--seconds", "0.1", "--json"];
 /// Runs the program with its state in `state`: exit code, standard output, standard error.
 fn run(state: &Path, environment: &[(&str, &str)], arguments: &[&str]) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_native-learner"));
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("ARCHIPELAGO_")) {
+    let diverts = |name: &str| name.starts_with("ARCHIPELAGO_") || name.to_lowercase().ends_with("_proxy");
+    for (name, _) in std::env::vars().filter(|(name, _)| diverts(name)) {
         command.env_remove(name);
     }
     command.env("XDG_STATE_HOME", state).envs(environment.iter().copied());
@@ -193,4 +197,77 @@ fn doctor_shows_adapters_and_how_kernels_were_chosen() {
     for part in ["ok   adapter: ", "ok   compute: --engine gpu trains with gpu ", "ok   matmul: "] {
         assert!(said.contains(part), "{said}");
     }
+}
+
+/// The first line of a head, all of which is read.
+fn head(reader: &mut impl BufRead) -> String {
+    let lines: Vec<String> =
+        reader.lines().map(|line| line.unwrap()).take_while(|line| !line.is_empty()).collect();
+    lines.first().cloned().unwrap_or_default()
+}
+
+#[test]
+fn socket_and_fetches_go_through_the_proxy_of_the_environment() {
+    let state = tempfile::tempdir().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let proxy = format!("http://{}", listener.local_addr().unwrap());
+    let proxied = thread::spawn(move || {
+        let mut came = Vec::new();
+        for stream in listener.incoming().take(2) {
+            let mut reader = BufReader::new(stream.unwrap());
+            let asked = head(&mut reader);
+            reader.get_mut().write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").unwrap();
+            let sent = head(&mut reader);
+            reader.get_mut().write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok\n").unwrap();
+            came.push((asked, sent));
+        }
+        came
+    });
+    let doctor = ["doctor", "--engine", "cpu", "http://train.invalid"];
+    let (code, said, _) = run(state.path(), &[("HTTP_PROXY", &proxy)], &doctor);
+    assert!(code == 9 && said.contains("ok   http: http://train.invalid/healthz answers 200"), "{said}");
+    let through = |sent: &str| ("CONNECT train.invalid:80 HTTP/1.1".to_owned(), sent.to_owned());
+    let expected = [through("GET /healthz HTTP/1.1"), through("GET /v1/ws HTTP/1.1")];
+    assert_eq!(proxied.join().unwrap(), expected);
+
+    // Nobody is there any more.
+    let environment = [("HTTP_PROXY", &*proxy), ("NO_PROXY", "other.invalid, 10.0.0.0/8")];
+    let join = ["join", "--engine", "cpu", "http://train.invalid", "--max-contact", "1ms"];
+    let (code, _, said) = run(state.path(), &environment, &join);
+    assert!(code == 3 && said.contains("of HTTP_PROXY does not lead to train.invalid:80"), "{code}: {said}");
+}
+
+#[test]
+fn a_proxy_that_refuses_is_said_to() {
+    let state = tempfile::tempdir().unwrap();
+    let join = ["join", "--engine", "cpu", "--for", "1ms", "--max-contact", "1h"];
+    let says = |environment: &[(&str, &str)], address: &str, part: &str| {
+        let (code, _, said) = run(state.path(), environment, &[&join[..], &[address]].concat());
+        assert!(code == 3 && said.contains(part), "{code}: {said}");
+    };
+    let socks = [("all_proxy", "socks5://127.0.0.1:1")];
+    says(&socks, "https://train.invalid", "did not take this learner in");
+    let (_, said, _) = run(state.path(), &socks, &["doctor", "--engine", "cpu", "https://train.invalid"]);
+    assert_eq!(said.matches("all_proxy names a SOCKS proxy").count(), 2, "{said}");
+}
+
+#[test]
+fn results_that_cannot_be_written_are_a_failure() {
+    let Ok(full) = fs::File::options().write(true).open("/dev/full") else { return };
+    let state = tempfile::tempdir().unwrap();
+    let show = |stdout: Stdio| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_native-learner"));
+        let key = state.path().join("key");
+        command.args(["identity", "show", "--identity", key.to_str().unwrap()]).stdout(stdout);
+        command.stderr(Stdio::piped()).output().unwrap()
+    };
+    let key = state.path().join("key");
+    let join = ["join", "127.0.0.1:1", "--engine", "cpu", "--max-contact", "1ms"];
+    assert_eq!(run(state.path(), &[], &[&join[..], &["--identity", key.to_str().unwrap()]].concat()).0, 3);
+    let output = show(full.into());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains("cannot write to standard output"), "{said}");
+    let (reader, closed) = std::io::pipe().unwrap();
+    drop(reader);
+    assert_eq!(show(closed.into()).status.code(), Some(0));
 }

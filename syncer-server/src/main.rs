@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use archipelago_cli::{Bytes, CliError, fail};
+use archipelago_cli::{Bytes, CliError, fail, output_fault, say};
 use serde_json::json;
 use syncer_server::{
     Announcement, BackupArgs, Cli, Exit, ExportArgs, ForkArgs, Form, ReplayArgs, Reports, Role, SampleArgs,
@@ -40,10 +40,14 @@ fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return fail(&format!("cannot start threads: {error}"), Exit::Failed),
     };
+    let serves = matches!(cli.verb, Verb::Serve(_));
     let ended = runtime.block_on(run(cli));
     runtime.shutdown_timeout(IDLE_WITHIN);
     match ended {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => match output_fault().filter(|_| !serves) {
+            Some(error) => fail(&format!("cannot write to standard output: {error}"), Exit::Disk),
+            None => ExitCode::SUCCESS,
+        },
         Err(error @ ServerError::Cancelled) => {
             tracing::info!("{error}");
             ExitCode::SUCCESS
@@ -184,10 +188,7 @@ fn copy(args: &BackupArgs) -> Result<(), ServerError> {
 }
 
 fn write(args: &SampleArgs) -> Result<(), ServerError> {
-    let show = |piece: &str| {
-        let mut out = std::io::stdout().lock();
-        out.write_all(piece.as_bytes()).and_then(|()| out.flush())
-    };
+    let show = |piece: &str| archipelago_cli::write(piece);
     if args.json {
         let written = sample(args, |_| Ok(()))?;
         say(&serde_json::to_string(&written).expect("plain data"));
@@ -281,15 +282,16 @@ fn log(config: &ServeConfig) {
     let level = if config.quiet { "warn" } else { "info" };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
     let colour = shows_colours(&std::io::stderr());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colour).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(colour)
+        // A line that cannot be written is lost. The library would say so on standard error, and panic there.
+        .log_internal_errors(false)
+        .init();
 }
 
 /// Whether colours are seen, and wanted, on `stream`.
 fn shows_colours(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("NO_COLOR").is_none()
-}
-
-/// Answers on standard output. Whoever closes the pipe, as `head` does, has read enough: that is no error.
-fn say(line: &impl std::fmt::Display) {
-    let _ = writeln!(std::io::stdout().lock(), "{line}");
 }

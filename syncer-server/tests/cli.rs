@@ -3,8 +3,10 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
-use std::process::Command;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 /// Runs the program: exit code, standard output, standard error.
 fn run(arguments: &[&str]) -> (i32, String, String) {
@@ -335,4 +337,84 @@ fn a_text_that_may_be_meant_otherwise_is_told() {
     let (code, _, said) = validate(&lines, &["--batch", "300"]);
     assert!(code == 12 && said.contains("--data, --held-out"), "{said}");
     assert!(said.contains("gave another text") && !said.contains("masks"), "{said}");
+}
+
+/// A small text in `folder`.
+fn words(folder: &Path) -> String {
+    let path = folder.join("words.txt");
+    fs::write(&path, "the keeper of the lamp sees ships at night. ".repeat(2_000)).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// The device on which every write fails as on a full disk, where there is one.
+fn full() -> Option<fs::File> {
+    fs::File::options().write(true).open("/dev/full").ok()
+}
+
+#[test]
+fn a_log_that_cannot_be_written_ends_nothing() {
+    let Some(full) = full() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let data = words(dir.path());
+    let (reader, closed) = std::io::pipe().unwrap();
+    drop(reader);
+    for stderr in [Stdio::from(full), Stdio::from(closed)] {
+        let mut served = Command::new(env!("CARGO_BIN_EXE_syncer-server"))
+            .args([
+                "serve",
+                "--json",
+                "--no-eval",
+                "--listen",
+                "127.0.0.1:0",
+                "--preset",
+                "tiny",
+                "--data",
+                &data,
+            ])
+            .args(["--dir", run.to_str().unwrap()])
+            .env_clear()
+            .stdout(Stdio::piped())
+            .stderr(stderr)
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(served.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let ended = served.try_wait().unwrap();
+        served.kill().unwrap();
+        served.wait().unwrap();
+        assert!(line.contains("listening") && ended.is_none(), "{ended:?}: {line}");
+    }
+}
+
+#[test]
+fn results_that_cannot_be_written_are_a_failure_and_a_closed_pipe_is_none() {
+    let Some(full) = full() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let data = words(dir.path());
+    let validate = |stdout: Stdio| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_syncer-server"));
+        command.args(["validate", "--preset", "tiny", "--data", &data, "--dir", "none"]).env_clear();
+        let output = command.current_dir(dir.path()).stdout(stdout).stderr(Stdio::piped()).output().unwrap();
+        (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, said) = validate(full.into());
+    assert!(code == 15 && said.contains("error: cannot write to standard output"), "{code}: {said}");
+    let (reader, closed) = std::io::pipe().unwrap();
+    drop(reader);
+    assert_eq!(validate(closed.into()).0, 0);
+}
+
+#[test]
+fn secrets_may_end_in_a_newline() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = words(dir.path());
+    for (name, value) in
+        [("ARCHIPELAGO_INVITE", " 'lamp-keeper-7'\r\n"), ("ARCHIPELAGO_ADMIN_TOKEN", "secret-of-the-owner\n")]
+    {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_syncer-server"));
+        command.args(["validate", "--preset", "tiny", "--data", &data, "--dir", "none"]).env_clear();
+        let output = command.current_dir(dir.path()).env(name, value).output().unwrap();
+        assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+    }
 }

@@ -2,8 +2,11 @@
 
 use archipelago::run::Address;
 use archipelago::run::identity::{IdentityLock, default_folder};
+use archipelago_cli::plain;
 use archipelago_core::wire::{CHUNK_BYTES, CloseCode, SUBPROTOCOL, http};
-use archipelago_runtime::platform::{ByteCount, FetchRequest, Socket, SocketEvent, SocketLimits, fetch};
+use archipelago_runtime::platform::{
+    ByteCount, FetchReply, FetchRequest, Socket, SocketEvent, SocketLimits, fetch,
+};
 
 use super::Finding;
 
@@ -23,13 +26,26 @@ pub(super) async fn http(address: &Address) -> Finding {
         start_byte: 0,
         body_bytes_max: 1 << 20,
         headers: Vec::new(),
-        header: "server",
+        header: "location",
         count: ByteCount::default(),
     };
     match fetch(request).await {
+        Ok(reply) if reply.status == 200 && is_page(&reply.body) => Finding {
+            what: "http",
+            well: false,
+            text: format!(
+                "{url} answers with a web page: something in between answers, such as the sign-in page of a network; \
+                 open the address in a browser"
+            ),
+        },
         Ok(reply) if reply.status == 200 => {
             Finding { what: "http", well: true, text: format!("{url} answers 200") }
         }
+        Ok(FetchReply { status: status @ 300..400, header: Some(location), .. }) => Finding {
+            what: "http",
+            well: false,
+            text: format!("{url} leads to {} (HTTP status {status}): give that address", plain(&location)),
+        },
         Ok(reply) => Finding {
             what: "http",
             well: false,
@@ -43,6 +59,11 @@ pub(super) async fn http(address: &Address) -> Finding {
             ),
         },
     }
+}
+
+/// Whether an answer is a page for people; a syncer's is a word.
+fn is_page(body: &[u8]) -> bool {
+    body.trim_ascii_start().starts_with(b"<")
 }
 
 pub(super) async fn socket(address: &Address) -> Finding {

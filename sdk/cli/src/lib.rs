@@ -11,27 +11,34 @@
 //! | `units` | durations, sizes and counts of tokens as people write them |
 //! | `memory` | memory that is left, on the machine and in a container |
 //! | `range` | settings that are out of range |
+//! | `copied` | secrets and links as people copy them |
 //! | `experts` | a mixture of experts |
 //! | `method` | the settings of the method itself |
+//! | `output` | standard output that may be closed or full |
 //! | `plot` | plots as SVG, and numbers as people read them |
 
 #![forbid(unsafe_code)]
 
+mod copied;
 mod experts;
 mod file;
 mod layers;
 mod memory;
 mod method;
+mod output;
 pub mod plot;
 mod program;
 mod range;
 mod units;
 
+pub use archipelago_core::text::plain;
+pub use copied::{link, secret};
 pub use experts::ExpertArgs;
 pub use file::{FileError, key_of, with_key};
 pub use layers::{CliError, Given, Sources, command, defaults, from_toml, parse, parse_over};
 pub use memory::available_bytes;
 pub use method::{MethodArgs, as_written, one_of};
+pub use output::{output_fault, say, write};
 pub use program::{Program, fail};
 pub use range::{SettingError, range, within};
 pub use units::{Bytes, Span, UnitError, some_time, some_tokens, tokens};

@@ -4,6 +4,8 @@ use std::fmt::Display;
 use std::io::{Write, stderr};
 use std::process::ExitCode;
 
+use archipelago_core::text::plain;
+
 /// A program's command line, with the exit codes that it promises.
 pub trait Program: clap::Parser {
     /// Each exit code and what it means. The help of the program and of each verb lists them.
@@ -61,9 +63,11 @@ pub(crate) fn exit_help(codes: &[(u8, &str)]) -> String {
     format!("Exit codes:{}", rows.collect::<String>())
 }
 
-/// Says on standard error why a program failed, and gives its exit code.
+/// Says on standard error why a program failed, and gives its exit code. Nothing in `why` can steer a terminal.
 pub fn fail(why: &impl Display, exit: impl Into<u8>) -> ExitCode {
+    let why = why.to_string();
+    let lines: Vec<String> = why.lines().map(plain).collect();
     // If standard error is closed, nobody can be told.
-    let _told = writeln!(stderr(), "error: {why}");
+    let _told = writeln!(stderr(), "error: {}", lines.join("\n"));
     ExitCode::from(exit.into())
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use archipelago_core::text::link_of;
 use archipelago_core::wire::http::{INVITE_KEY, PAGES, REPORT, SOCKET};
 use archipelago_core::wire::{INVITE_BYTES_MAX, Invite};
 
@@ -51,7 +52,8 @@ pub enum AddressError {
     },
     /// The invite is not one.
     #[error(
-        "the invite in the link is no invite: it has 1 to 64 letters, digits, - and _; copy the whole link"
+        "the invite is malformed: it has 1 to 64 letters, digits, - and _; copy it whole, or the whole link with what \
+         follows #"
     )]
     Invite,
 }
@@ -75,11 +77,12 @@ impl Address {
         self.invite.as_ref()
     }
 
-    /// The same place with the invite that `text` is.
+    /// The same place with the invite that `text` is, as somebody copied it.
     ///
     /// # Errors
     /// [`AddressError::Invite`].
     pub fn with_invite(self, text: &str) -> Result<Self, AddressError> {
+        let text = link_of(text);
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         let fits = (1..=INVITE_BYTES_MAX as usize).contains(&text.len()) && text.chars().all(plain);
         match fits {
@@ -99,7 +102,7 @@ impl FromStr for Address {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
-        let text = text.trim();
+        let text = link_of(text);
         if text.is_empty() {
             return Err(AddressError::Empty);
         }
@@ -191,6 +194,8 @@ mod tests {
             "  HOST:7700 ",
             "ws://host:7700/v1/ws",
             "http://host:7700/#invite",
+            "\"http://host:7700/\".",
+            "<http://host:7700>,\n",
         ] {
             check(text, "ws://host:7700/v1/ws", "http://host:7700/v1/x");
         }
@@ -231,7 +236,7 @@ mod tests {
         assert!(shown.iter().all(|text| !text.contains("a-b_C9")), "{shown:?}");
         let other: Address = "host:7700/#page&invite=x".parse().unwrap();
         assert_eq!(other.invite().map(Invite::expose), Some("x"));
-        assert_eq!(other.with_invite("y").unwrap().invite().map(Invite::expose), Some("y"));
+        assert_eq!(other.with_invite(" 'y'\r\n").unwrap().invite().map(Invite::expose), Some("y"));
         assert_eq!("host:7700/#other".parse::<Address>().unwrap().invite(), None);
     }
 

@@ -1,8 +1,9 @@
 //! The connection to the syncer: whole messages in and out, over one socket after another.
 
 use archipelago_core::member::Input;
+use archipelago_core::text::plain;
 use archipelago_core::wire::{
-    Assembler, BODY_BYTES_MAX, CHUNK_BYTES, CloseCode, Message, SUBPROTOCOL, encode, frames,
+    Assembler, BODY_BYTES_MAX, Bye, CHUNK_BYTES, CloseCode, Message, SUBPROTOCOL, encode, frames,
 };
 use archipelago_runtime::platform::{SendError, Socket, SocketBytes, SocketEvent, SocketLimits};
 
@@ -117,11 +118,16 @@ impl Line {
             SocketEvent::Opened => Input::Opened,
             SocketEvent::Alive => Input::Heard,
             SocketEvent::Absent { reason } => {
+                let reason = plain(&reason);
                 *absent = Some(reason.clone());
                 Input::Closed { code: None, reason }
             }
-            SocketEvent::Closed { code, reason } => Input::Closed { code, reason },
+            SocketEvent::Closed { code, reason } => Input::Closed { code, reason: plain(&reason) },
             SocketEvent::Frame(frame) => match self.assembler.push(&frame) {
+                // People get to see it.
+                Ok(Some(Message::Bye(bye))) => {
+                    Input::Message(Message::Bye(Bye { reason: plain(&bye.reason), ..bye }))
+                }
                 Ok(Some(message)) => Input::Message(message),
                 Ok(None) => Input::Heard,
                 Err(error) => Input::Garbled(error),

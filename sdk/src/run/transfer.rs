@@ -1,5 +1,6 @@
 //! A request for something of a run, and what is made of its answer.
 
+use archipelago_core::text::plain;
 use archipelago_core::wire::http::{INVITE_HEADER, PASS_HEADER, VERSION_HEADER};
 use archipelago_core::wire::{Invite, clip};
 use archipelago_runtime::platform::{
@@ -50,5 +51,5 @@ fn invite_header(invite: &Invite) -> RequestHeader {
 /// What the syncer said in place of an answer.
 pub(super) fn refusal(reply: &FetchReply) -> String {
     let text = String::from_utf8_lossy(&reply.body);
-    format!("HTTP status {}: {}", reply.status, clip(text.trim(), 200))
+    format!("HTTP status {}: {}", reply.status, plain(clip(text.trim(), 200)))
 }

@@ -14,7 +14,7 @@
 //! The binary `archipelago-demo` is [`run`] with its flags. It needs no source and no toolchain.
 
 #![forbid(unsafe_code)]
-#![expect(clippy::print_stdout, reason = "a command line tool answers on standard output")]
+#![warn(clippy::print_stderr)]
 #![expect(clippy::disallowed_methods, reason = "a shell: it may read the clock")]
 
 mod args;
@@ -43,6 +43,7 @@ pub use error::EXIT_CODES;
 pub use process::{Process, guard, http};
 pub use setup::Setup;
 
+use archipelago_cli::{fail, say};
 use error::DemoError;
 use fall::Since;
 use pages::Pages;
@@ -72,14 +73,11 @@ pub fn run(args: &Args, setup: &Setup, start: Instant) -> ExitCode {
             Ok((report, verdict)) => report.json(verdict),
             Err(error) => json!({ "ok": false, "error": error.to_string() }),
         };
-        println!("{last}");
+        say(&last);
     }
     match done.and_then(|(_, verdict)| verdict) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::from(error.exit_code())
-        }
+        Err(error) => fail(&error, error.exit_code()),
     }
 }
 

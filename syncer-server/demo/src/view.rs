@@ -1,6 +1,8 @@
 //! The run as people see it: a table in place on a terminal, plain lines elsewhere.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
+
+use archipelago_cli::{plain, say, write};
 
 use crate::status::{Learner, Status};
 
@@ -40,14 +42,14 @@ impl View {
     /// A sentence that stays.
     pub fn say(&mut self, sentence: &str) {
         self.clear();
-        println!("{sentence}");
+        say(&sentence);
     }
 
     /// The run as it is now.
     pub fn show(&mut self, status: &Status, speed: &Speed) {
         if self.table.is_none() {
             if speed.at >= self.line_due {
-                println!("{}  {}", counts(status, speed), losses(status));
+                say(&format_args!("{}  {}", counts(status, speed), losses(status)));
                 self.line_due = speed.at + LINE_S;
             }
             return;
@@ -55,17 +57,16 @@ impl View {
         self.clear();
         let lines = table(status, speed);
         for line in &lines {
-            println!("{line}");
+            say(line);
         }
         self.table = Some(lines.len());
-        let _ = io::stdout().flush();
     }
 
     /// Takes the table off the terminal.
     fn clear(&mut self) {
         if let Some(lines @ 1..) = self.table {
             // Up to the table's first line, then erase to the end of the screen.
-            print!("\x1b[{lines}A\x1b[J");
+            drop(write(format_args!("\x1b[{lines}A\x1b[J")));
             self.table = Some(0);
         }
     }
@@ -105,7 +106,7 @@ fn learner_line(learner: &Learner, tokens_per_s: f64) -> String {
     let share = 100.0 * learner.tokens_merged as f64 / learner.tokens_trained.max(1) as f64;
     format!(
         "      {:<12} {:<8} {tokens_per_s:>6.0} tok/s  loss {:<5}  {share:>3.0} % of {} merged",
-        learner.name,
+        plain(&learner.name),
         learner.state.as_deref().unwrap_or("away"),
         learner.loss.map_or("-".to_owned(), |loss| format!("{loss:.3}")),
         learner.tokens_trained,

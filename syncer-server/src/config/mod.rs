@@ -21,7 +21,7 @@ mod steer;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-use archipelago_cli::{Bytes, ExpertArgs, MethodArgs, Span, some_time, some_tokens, tokens};
+use archipelago_cli::{Bytes, ExpertArgs, MethodArgs, Span, link, secret, some_time, some_tokens, tokens};
 use archipelago_core::wire::WORK_BITS_MAX;
 use serde::Serialize;
 
@@ -199,7 +199,7 @@ pub struct ServeConfig {
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub connections_per_address: u32,
     /// Token of the admin routes, 16 characters or more; by default one is made and kept in the run's folder
-    #[arg(long, value_name = "TOKEN", hide_env_values = true, help_heading = "Server")]
+    #[arg(long, value_name = "TOKEN", hide_env_values = true, help_heading = "Server", value_parser = secret)]
     #[serde(skip)]
     pub admin_token: Option<String>,
     /// Tell nobody the learners' names and devices: pages show numbers in their place, and no board of names
@@ -208,6 +208,7 @@ pub struct ServeConfig {
     /// What learners must show to join, 8 to 64 letters, digits, - and _; auto makes one and keeps it in the run's
     /// folder, short one that is easy to type; with personal only those come who have one of `invite create`
     #[arg(long, value_name = "TOKEN|auto|short|personal", hide_env_values = true, help_heading = "Server")]
+    #[arg(value_parser = link)]
     #[serde(skip)]
     pub invite: Option<String>,
     /// Zero bits that newcomers must find before they are taken in, at most 24: each bit doubles what many identities

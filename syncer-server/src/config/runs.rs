@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use archipelago_cli::secret;
+
 use super::{RunFlags, RunName};
 
 /// Settings of `runs`.
@@ -43,7 +45,7 @@ pub struct OrderArgs {
     #[arg(long, value_name = "FOLDER", default_value = "runs")]
     pub runs: PathBuf,
     /// The owner's token, in place of the one in the folder
-    #[arg(long, value_name = "TOKEN", hide_env_values = true)]
+    #[arg(long, value_name = "TOKEN", hide_env_values = true, value_parser = secret)]
     pub token: Option<String>,
     /// Delete without asking
     #[arg(long)]

@@ -5,13 +5,15 @@
 use std::{
     ffi::OsString,
     fs::File,
-    io::{self, Read, Write},
+    io::{self, Read},
     path::PathBuf,
     process::{self, Child, Command, ExitCode, Stdio},
     sync::mpsc::{self, TryRecvError},
     thread,
     time::Duration,
 };
+
+use archipelago_cli::{fail, write};
 
 /// A program killed by a signal: 128 + SIGKILL, as shells count it.
 const KILLED: u8 = 137;
@@ -40,10 +42,7 @@ pub struct Args {
 pub fn run(args: &Args) -> ExitCode {
     match start(args).and_then(|child| watch(child, args.children)) {
         Ok(code) => ExitCode::from(code),
-        Err(error) => {
-            eprintln!("error: {}: {error}", args.command[0].to_string_lossy());
-            ExitCode::FAILURE
-        }
+        Err(error) => fail(&format_args!("{}: {error}", args.command[0].to_string_lossy()), 1),
     }
 }
 
@@ -55,8 +54,7 @@ fn start(args: &Args) -> io::Result<Child> {
         .stdout(open(&args.stdout)?)
         .stderr(open(&args.stderr)?)
         .spawn()?;
-    println!("{}", child.id());
-    io::stdout().flush()?;
+    write(format_args!("{}\n", child.id()))?;
     Ok(child)
 }
 
