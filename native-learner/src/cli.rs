@@ -40,6 +40,18 @@ pub(crate) enum Verb {
 }
 
 impl Verb {
+    /// Whether it may look for a GPU.
+    pub(crate) fn may_take_gpu(&self) -> bool {
+        let engine = match self {
+            Self::Join(args) => args.compute().engine,
+            Self::Bench(args) => args.compute.engine,
+            // It shows all adapters.
+            Self::Doctor(_) => return true,
+            Self::Identity(_) => return false,
+        };
+        matches!(engine, EngineKind::Auto | EngineKind::Gpu)
+    }
+
     /// Whether output is for programs.
     pub(crate) fn json(&self) -> bool {
         match self {
@@ -78,9 +90,17 @@ pub(crate) struct ComputeArgs {
 }
 
 impl ComputeArgs {
-    /// Threads that the CPU engine computes with.
+    /// Threads that the CPU engine computes with: as many as are asked for, and no more than there are cores, which
+    /// would wait for each other.
     pub(crate) fn threads(&self) -> NonZeroUsize {
-        self.threads.unwrap_or_else(machine::cores)
+        self.threads.map_or_else(machine::cores, |threads| threads.min(machine::cores()))
+    }
+
+    /// Says that more threads are asked for than there are cores, if they are.
+    pub(crate) fn excess(&self) -> Option<String> {
+        let (asked, cores) = (self.threads?, machine::cores());
+        (asked > cores)
+            .then(|| format!("--threads {asked}: this process may use {cores} cores, so it takes {cores}"))
     }
 }
 
@@ -181,7 +201,7 @@ pub(crate) struct OutputArgs {
     /// Print one JSON object a line
     #[arg(long)]
     pub(crate) json: bool,
-    /// Print errors only
+    /// Print errors and milestones only: joined, lost, back, done
     #[arg(long, short, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
     /// Print what becomes of every update too
@@ -297,7 +317,7 @@ mod tests {
             "syncer = 'a:1'\nthreads = 3\nduty-cycle = 0.5\nfor = '2min'\nidentity = 'f'\nverbose = true";
         let (args, address) = join(file, &[]).unwrap();
         assert_eq!(address, "ws://a:1".parse().unwrap());
-        assert_eq!((args.compute.threads().get(), args.duty_cycle), (3, 0.5));
+        assert_eq!((args.compute.threads.map(NonZeroUsize::get), args.duty_cycle), (Some(3), 0.5));
         assert_eq!((args.run_max.map(Span::ms), args.reconnect_max), (Some(120_000), None));
         assert_eq!(args.contact_max.ms(), 30_000);
         assert!(args.output.verbose && args.identity.is_some());
@@ -306,6 +326,7 @@ mod tests {
         let (args, address) = join(file, &flags).unwrap();
         assert_eq!(address, "ws://b:2".parse().unwrap());
         assert_eq!((args.compute.threads().get(), args.duty_cycle), (1, 0.5));
+        assert!(args.compute.excess().is_none());
         assert_eq!(args.run_max.map(Span::ms), Some(5));
         assert_eq!((args.identity, args.identity_dir), (None, Some("d".into())));
         assert!(args.output.quiet && !args.output.verbose);
@@ -322,7 +343,7 @@ mod tests {
         assert_eq!(invite("invite = 'two'", &["http://a:1/#invite=one"]).as_deref(), Some("two"));
         assert_eq!(invite("invite = 'two'", &["a:1", "--invite", "three"]).as_deref(), Some("three"));
         let error = join("", &["a:1", "--invite", "no invite"]).unwrap_err();
-        assert!(error.contains("copy the whole link"), "{error}");
+        assert!(error.contains("copy it whole"), "{error}");
     }
 
     #[test]

@@ -46,6 +46,7 @@ impl Compute {
         };
         let opened = EngineBuilder::open(options, Rc::new(move || clock.now_us())).await;
         let builder = opened.map_err(|error| Failure::new(Exit::Machine, error))?;
+        notes.extend(args.excess());
         notes.extend(builder.fallback().map(ToString::to_string));
         if let Some(AdapterFacts { name, software: true, .. }) = builder.gpu().map(|gpu| gpu.facts()) {
             notes.push(format!("{name} is a program on the CPU: --engine cpu is faster"));

@@ -9,13 +9,16 @@ use archipelago::run::identity::{IdentityLock, default_folder};
 use archipelago::run::{Address, Basis, Control, RunConfig, run};
 use archipelago_cli::Span;
 use archipelago_core::wire::RunSpec;
-use archipelago_runtime::platform::{Clock, interrupted};
+use archipelago_runtime::platform::{Clock, interrupted, sleep};
 
 use crate::cli::JoinArgs;
 use crate::compute::Compute;
 use crate::exit::{Exit, Failure};
 use crate::machine;
 use crate::show::Show;
+
+/// Signals so soon after the first one, in milliseconds, say nothing new.
+const SAME_WISH_MS: u64 = 500;
 
 pub(crate) fn join(args: &JoinArgs) -> Result<(), Failure> {
     let address = args.address()?;
@@ -89,6 +92,8 @@ fn listen(control: Control) -> Result<(), Failure> {
             if interrupted().await.is_ok() {
                 control.stop();
             }
+            // What comes now is the same wish: a terminal tells all its processes, and so does their parent.
+            sleep(SAME_WISH_MS).await;
             if interrupted().await.is_ok() {
                 process::exit(u8::from(Exit::Interrupted).into());
             }

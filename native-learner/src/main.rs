@@ -26,10 +26,11 @@ mod tunings;
 
 use std::process::ExitCode;
 
-use archipelago_cli::{CliError, parse};
+use archipelago_cli::{CliError, fail, output_fault, parse};
+use archipelago_runtime::platform::silence_display;
 
 use cli::{Cli, Verb};
-use exit::Failure;
+use exit::{Exit, Failure};
 
 fn main() -> ExitCode {
     let given = match parse::<Cli>(std::env::args_os()) {
@@ -40,6 +41,10 @@ fn main() -> ExitCode {
         }
     };
     let json = given.cli.verb.json();
+    let joins = matches!(given.cli.verb, Verb::Join(_));
+    if given.cli.verb.may_take_gpu() {
+        silence_display();
+    }
     let done = match given.cli.verb {
         Verb::Join(args) => join::join(&args),
         Verb::Bench(args) => bench::bench(&args),
@@ -47,7 +52,10 @@ fn main() -> ExitCode {
         Verb::Identity(args) => keys::identity(&args),
     };
     match done {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => match output_fault().filter(|_| !joins) {
+            Some(error) => fail(&format!("cannot write to standard output: {error}"), Exit::Failed),
+            None => ExitCode::SUCCESS,
+        },
         Err(failure) => show::failure(&failure, json),
     }
 }

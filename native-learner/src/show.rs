@@ -1,12 +1,12 @@
 //! What people and programs get to see.
 
 use std::fmt::Display;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::process::ExitCode;
 
 use archipelago::run::{Doing, Event, Report, RunConfig};
-use archipelago_cli::fail;
+use archipelago_cli::{fail, plain};
 use archipelago_core::wire::Fate;
 use archipelago_runtime::engine::gpu::Trial;
 use serde_json::json;
@@ -36,13 +36,15 @@ pub(crate) struct Show {
     /// Why the connection is gone and when the next attempt is, in milliseconds, until that is told: with the end of
     /// the run there is none.
     lost: Option<(String, u64)>,
+    /// It was told that the connection is gone, and not yet that it is back.
+    is_missed: bool,
 }
 
 impl Show {
     pub(crate) fn new(output: OutputArgs) -> Self {
         let terminal = io::stdout().is_terminal() && !output.json;
         let (sentence, shown_ms, loss, lost) = (String::new(), None, None, None);
-        Self { output, terminal, line: false, sentence, shown_ms, loss, lost }
+        Self { output, terminal, line: false, sentence, shown_ms, loss, lost, is_missed: false }
     }
 
     /// Says who joins what.
@@ -59,7 +61,13 @@ impl Show {
 
     pub(crate) fn event(&mut self, event: &Event) {
         if let Some(sentence) = self.loss_of_connection(event) {
-            self.say(sentence);
+            // Once is enough where nobody looks.
+            if self.output.quiet && !self.is_missed {
+                self.tell(sentence)
+            } else {
+                self.say(sentence)
+            }
+            self.is_missed = true;
         }
         if let Event::Progress(report) = event {
             return self.progress(report);
@@ -71,7 +79,9 @@ impl Show {
             };
         }
         match event {
-            Event::Preparing { .. } => {}
+            Event::Preparing { .. } => {
+                self.say("taken in: building the model and measuring which batch fits")
+            }
             Event::Proving { bits } => {
                 self.say(format_args!(
                     "the run asks newcomers for some work first: about {} tries",
@@ -80,7 +90,8 @@ impl Show {
             }
             Event::Welcomed { run, learner, params, device, batch, .. } => {
                 let params = short(*params as f64);
-                self.say(format_args!(
+                self.is_missed = false;
+                self.tell(format_args!(
                     "welcome: learner {learner} of run {run}, {params} parameters on {device}, batch {batch}"
                 ));
             }
@@ -130,9 +141,9 @@ impl Show {
         }
         // The syncer's last word.
         if let Some((reason, _)) = self.lost.take() {
-            self.say(reason);
+            self.tell(reason);
         }
-        self.say(summary(report));
+        self.tell(summary(report));
     }
 
     /// That the connection is gone, once `event` shows that the learner goes on without it.
@@ -163,10 +174,10 @@ impl Show {
         if self.terminal {
             let line: String = line.chars().take(COLUMNS_MAX).collect();
             self.line = true;
-            write(format_args!("{ERASE}{line}"));
+            write(format_args!("{ERASE}{}", plain(&line)));
         } else if due || word(&sentence) != word(&self.sentence) {
             self.shown_ms = Some(report.elapsed_ms);
-            write(format_args!("{line}\n"));
+            write(format_args!("{}\n", plain(&line)));
         }
         self.sentence = sentence;
     }
@@ -187,13 +198,17 @@ impl Show {
         )
     }
 
-    /// A line that stays.
+    /// A line that stays, unless only the milestones are wanted.
     fn say(&mut self, text: impl Display) {
-        if self.output.quiet {
-            return;
+        if !self.output.quiet {
+            self.tell(text);
         }
+    }
+
+    /// A line that stays. Some of its words may be a stranger's.
+    fn tell(&mut self, text: impl Display) {
         let erase = if std::mem::take(&mut self.line) { ERASE } else { "" };
-        write(format_args!("{erase}{text}\n"));
+        write(format_args!("{erase}{}\n", plain(&text.to_string())));
     }
 }
 
@@ -213,13 +228,12 @@ pub(crate) fn trial(trial: &Trial) -> String {
 
 /// One JSON object on a line of its own.
 pub(crate) fn print(value: &impl Display) {
-    write(format_args!("{value}\n"));
+    archipelago_cli::say(value);
 }
 
 /// Writes to standard output. If its reader has gone away, that is no reason to stop training.
 pub(crate) fn write(text: impl Display) {
-    let mut stdout = io::stdout().lock();
-    let _gone = write!(stdout, "{text}").and_then(|()| stdout.flush());
+    drop(archipelago_cli::write(text));
 }
 
 fn with_event(event: &str, report: &Report) -> serde_json::Value {

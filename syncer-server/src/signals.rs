@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use archipelago_runtime::platform::hears_hangup;
 use signal_hook::{consts::TERM_SIGNALS, flag, low_level};
 use syncer_server::{Exit, ServerError};
 use tokio::sync::oneshot;
@@ -13,18 +14,22 @@ use tokio::sync::oneshot;
 /// Time between two looks at whether a signal came.
 const POLL: Duration = Duration::from_millis(20);
 
+/// The signal of a terminal that closes: SIGHUP, which is 1 wherever it is heard.
+const HANGUP: i32 = 1;
+
 /// Signals so soon after the first one are the same wish said twice: a terminal tells the whole group of processes, and
 /// whoever started the program tells it, too.
 const SAME_WITHIN: Duration = Duration::from_millis(500);
 
-/// Resolves at the first signal to stop. A second one stops the process at once, whatever else it does.
+/// Resolves at the first signal to stop, or when the terminal closes. A second one stops the process at once, whatever else it does.
 ///
 /// # Errors
 /// `System`: signals cannot be heard.
 pub fn signalled() -> Result<impl Future<Output = ()> + Send, ServerError> {
     let came = Arc::new(AtomicBool::new(false));
     let system = |source| ServerError::System { what: "cannot listen for signals".into(), source };
-    for signal in TERM_SIGNALS {
+    let hangup = hears_hangup().then_some(&HANGUP);
+    for signal in TERM_SIGNALS.iter().chain(hangup) {
         flag::register(*signal, Arc::clone(&came)).map_err(system)?;
     }
     let (tell, told) = oneshot::channel();
