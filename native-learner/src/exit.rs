@@ -20,6 +20,7 @@ exit_codes! {
         Identity = 7, "the key of this learner is in use, damaged or cannot be kept, or the syncer refuses it";
         Machine = 8, "this machine cannot train the run's model";
         Unwell = 9, "doctor found something wrong";
+        Uninvited = 10, "the run asks for an invite, or the one given is wrong, used up, over or revoked";
         Interrupted = 130, "stopped at once by a second Ctrl+C";
     }
 }
@@ -46,7 +47,10 @@ impl From<RunError> for Failure {
     fn from(error: RunError) -> Self {
         let exit = match &error {
             RunError::Unreachable { .. } | RunError::NoRun { .. } => Exit::Unreachable,
-            RunError::Refused { code: CloseCode::Version | CloseCode::Layout, .. } => Exit::Mismatch,
+            RunError::Refused { code: CloseCode::Version | CloseCode::Layout | CloseCode::Work, .. } => {
+                Exit::Mismatch
+            }
+            RunError::Refused { code: CloseCode::Invite, .. } => Exit::Uninvited,
             RunError::Refused { code: CloseCode::Untrusted | CloseCode::Banned, .. } => Exit::Untrusted,
             RunError::Refused { code: CloseCode::Replaced, .. } => Exit::Replaced,
             RunError::Refused { code: CloseCode::Identity, .. } => Exit::Identity,

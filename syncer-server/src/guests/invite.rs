@@ -61,8 +61,13 @@ pub struct InviteView {
 /// Why an invite takes nobody in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InviteFault {
-    /// There is none of that text.
+    /// None was shown.
     #[error("this run asks for an invite: open the whole link that you were given, with what follows #")]
+    Missing,
+    /// There is none of that text.
+    #[error(
+        "this invite is wrong or was taken back: copy the whole link again, or ask the run's owner for another one"
+    )]
     Unknown,
     /// It took in as many as it may.
     #[error("this invite is used up: ask the run's owner for another one")]
@@ -164,7 +169,7 @@ impl Guests {
         if change.query_row(known, [fingerprint.0], |_| Ok(())).optional().map_err(wrong)?.is_some() {
             return Ok(Ok(()));
         }
-        let Some(shown) = shown else { return Ok(Err(InviteFault::Unknown)) };
+        let Some(shown) = shown else { return Ok(Err(InviteFault::Missing)) };
         let query = "SELECT id, uses, expires_ms, revoked_ms IS NOT NULL,
                  (SELECT count(*) FROM guests WHERE guests.invite = invites.id)
              FROM invites WHERE hash = ?1";

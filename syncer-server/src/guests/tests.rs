@@ -23,7 +23,7 @@ fn an_invite_is_spent_once_and_stays_spent() {
     let check = |guests: &Guests, number, shown: Option<&Invite>, expected| {
         assert_eq!(guests.admit(key(number), shown, 2_000).unwrap(), expected, "key {number}");
     };
-    check(&guests, 1, None, Err(InviteFault::Unknown));
+    check(&guests, 1, None, Err(InviteFault::Missing));
     check(&guests, 1, Some(&Invite::new("no such invite")), Err(InviteFault::Unknown));
     check(&guests, 1, Some(&shown), Ok(()));
     check(&guests, 1, Some(&shown), Ok(()));
@@ -105,7 +105,7 @@ fn work_makes_a_key_known_but_not_invited() {
     guests.remember(key(1), 5).unwrap();
     guests.remember(key(1), 6).unwrap();
     assert!(guests.knows(key(1)).unwrap() && !guests.knows(key(2)).unwrap());
-    assert_eq!(guests.admit(key(1), None, 7).unwrap(), Err(InviteFault::Unknown));
+    assert_eq!(guests.admit(key(1), None, 7).unwrap(), Err(InviteFault::Missing));
     let shown = Invite::new(guests.invite(&terms(1, None), 8).unwrap().invite);
     assert_eq!(guests.admit(key(1), Some(&shown), 9).unwrap(), Ok(()));
     assert!(guests.knows(key(1)).unwrap());
