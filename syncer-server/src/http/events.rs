@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::Extension;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures::stream;
@@ -36,6 +36,10 @@ const EVENTS_AHEAD: usize = 4;
 
 /// Time that a reader may take for one event.
 const EVENT_WITHIN: Duration = Duration::from_secs(30);
+
+/// Headers that have a proxy pass events on at once: nginx buffers them otherwise, and others compress them.
+const AT_ONCE: [(HeaderName, &str); 2] =
+    [(header::CACHE_CONTROL, "no-cache, no-transform"), (HeaderName::from_static("x-accel-buffering"), "no")];
 
 /// What `/v1/events` is asked for.
 #[derive(Debug, Deserialize)]
@@ -87,7 +91,7 @@ pub async fn events(
         Some((Ok::<_, Infallible>(receiver.recv().await?), receiver))
     });
     let stream = Sse::new(stream).keep_alive(KeepAlive::new().interval(Duration::from_secs(15)));
-    (wrong, stream).into_response()
+    (wrong, AT_ONCE, stream).into_response()
 }
 
 /// Hands events on until there are no more or the reader takes none: one that stands still must not keep

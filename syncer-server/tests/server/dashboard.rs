@@ -91,6 +91,9 @@ async fn events_are_few_and_raw_ones_only_on_request() {
     let server = Server::start(config(dir.path())).await;
     let mut plain = Watch::open(&server, "/v1/events").await;
     plain.until("status", 1).await;
+    for header in ["x-accel-buffering: no\r\n", "cache-control: no-cache, no-transform\r\n"] {
+        assert!(plain.text.contains(header), "a proxy would keep events back: {}", plain.text);
+    }
     let mut raw = Watch::open(&server, "/v1/events?raw=1").await;
     raw.until("status", 1).await;
     let mut learner = Learner::join(&server, 1).await;
