@@ -8,7 +8,7 @@ use super::event::Event;
 use super::salvage::take_moments;
 use super::session::{Part, Session};
 use archipelago_core::wire::{RunSpec, Welcome};
-use archipelago_runtime::engine::{Engine, EngineError, batch_like_any};
+use archipelago_runtime::engine::{Engine, EngineError, OptimiserState, batch_like_any};
 
 impl<E, B, O> Session<'_, E, B, O>
 where
@@ -27,7 +27,11 @@ where
         }
         // What was too much for one engine of a run would be too much for the next.
         let before = self.fitted.filter(|(fitted, _)| *fitted == run).map(|(_, batch)| batch.get());
-        let mut halving = Halving::from(before.unwrap_or(spec.inner.batch), self.step_us_max);
+        let most = match before {
+            Some(batch) => batch,
+            None => self.most(&spec, &mut moments).await?,
+        };
+        let mut halving = Halving::from(most, self.step_us_max);
         loop {
             let batch = halving.batch();
             let own = with(&spec, batch);
@@ -36,7 +40,10 @@ where
                 Err(error) if error.is_of_memory() && halving.is_too_large() => continue,
                 built => built?,
             };
-            let step_us = self.rehearse(&mut engine, &batch_like_any(&own)).await?;
+            let step_us = match self.is_ending() {
+                true => None,
+                false => self.rehearse(&mut engine, &batch_like_any(&own)).await?,
+            };
             if !step_us.is_some_and(|step_us| halving.is_too_slow(step_us)) {
                 self.fitted = Some((run, batch));
                 return Ok(Part { run, spec, batch, engine });
@@ -44,6 +51,37 @@ where
             // They are as they were.
             moments = engine.salvage();
         }
+    }
+
+    /// The most windows that are worth a try: as many as the run says. If these are very many, a step of a few is taken
+    /// first, since one of all could take minutes, in which the learner's owner is not heard.
+    async fn most(
+        &mut self,
+        spec: &RunSpec,
+        moments: &mut Option<OptimiserState>,
+    ) -> Result<u32, EngineError> {
+        let most = spec.inner.batch;
+        if most <= PROBED_MIN || self.is_ending() {
+            return Ok(most);
+        }
+        let own = with(spec, PROBE);
+        let basis = Basis { moments: moments.take(), frozen: self.frozen_weights(spec) };
+        let mut engine = match (self.build)(&own, basis).await {
+            Err(error) if error.is_of_memory() => return Ok(PROBE.get()),
+            built => built?,
+        };
+        let step_us = self.rehearse(&mut engine, &batch_like_any(&own)).await?;
+        *moments = engine.salvage();
+        // Twice as long may be less, since larger steps are more efficient; the search finds out.
+        let is_long = |windows: u32| {
+            let step_us = step_us.unwrap_or(0).saturating_mul(u64::from(windows / PROBE.get()));
+            step_us > 2 * self.step_us_max
+        };
+        let halves = std::iter::successors(Some(most), |windows| Some(windows / 2));
+        Ok(halves
+            .take_while(|&windows| windows > PROBE.get())
+            .find(|&windows| !is_long(windows))
+            .unwrap_or(PROBE.get()))
     }
 
     /// How long a step of `engine` takes, in microseconds, if it can tell without taking one. The first is longer than
@@ -63,6 +101,11 @@ where
         Ok(Some(step_us))
     }
 }
+
+/// Windows of the step that shows how long one of very many would take.
+const PROBE: NonZeroU32 = NonZeroU32::new(64).expect("it is not 0");
+/// Very many windows are more than this.
+const PROBED_MIN: u32 = 256;
 
 /// What a run says, with a learner's own batch.
 fn with(spec: &RunSpec, batch: NonZeroU32) -> RunSpec {
