@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use crate::errors::ServerError;
 use crate::guests::Guests;
-use crate::store::{Store, disk, is_within, vacant};
-use crate::tape::{copy, sync_folder};
+use crate::store::{Store, disk, is_within, sync_folder, vacant};
+use crate::tape::copy;
 
 /// Copies tried. One fails only where the syncer writes two snapshots within the blink in which files are opened.
 const TRIES: u32 = 5;

@@ -40,9 +40,11 @@ use crate::errors::ServerError;
 pub use architecture::{decoder, readable};
 pub use held_out::HeldOut;
 pub use manifest::{FORMAT, Initial, Manifest};
-pub use place::{fit, is_there, is_within, make_private, names, outside, write_private};
+pub use place::{fit, is_there, is_within, make_private, names, outside, sync_folder, write_private};
 pub use room::free_bytes;
 pub use snapshot::Snapshot;
+
+use place::lacks_locks;
 
 /// The file with the owner's token.
 const ADMIN_TOKEN: &str = "admin.token";
@@ -74,13 +76,17 @@ impl Store {
         let lock = File::options().create(true).truncate(false).write(true).open(&path);
         let lock = lock.map_err(disk("write", &path))?;
         match lock.try_lock() {
-            Ok(()) => {
-                snapshots::sweep(&snapshots);
-                Ok(Self { dir: dir.to_owned(), _lock: Some(lock) })
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(ServerError::DirInUse { dir: dir.to_owned() }),
+            Err(TryLockError::Error(error)) if lacks_locks(&error) => {
+                let why =
+                    "the file system of the run's folder has no locks: see that no other server works in it";
+                tracing::warn!(%error, "{why}");
             }
-            Err(TryLockError::WouldBlock) => Err(ServerError::DirInUse { dir: dir.to_owned() }),
-            Err(TryLockError::Error(source)) => Err(disk("lock", &path)(source)),
+            Err(TryLockError::Error(source)) => return Err(disk("lock", &path)(source)),
         }
+        snapshots::sweep(&snapshots);
+        Ok(Self { dir: dir.to_owned(), _lock: Some(lock) })
     }
 
     /// Looks at the folder without working in it; a server may do so meanwhile.
@@ -381,11 +387,7 @@ fn publish(partial: &Path, path: &Path) -> Result<(), ServerError> {
     let file = File::options().write(true).open(partial).map_err(disk("write", partial))?;
     file.sync_all().map_err(disk("sync", partial))?;
     fs::rename(partial, path).map_err(disk("write", path))?;
-    // Some systems cannot open a folder, and do not need it synced either.
-    if let Some(Ok(folder)) = path.parent().map(File::open) {
-        folder.sync_all().map_err(disk("sync", path))?;
-    }
-    Ok(())
+    path.parent().map_or(Ok(()), sync_folder).map_err(disk("sync", path))
 }
 
 /// 128 random bits as hex digits.

@@ -125,8 +125,30 @@ pub fn write_private(path: &Path, text: &str) -> Result<(), ServerError> {
     let mut file = tempfile::NamedTempFile::new_in(folder).map_err(disk("write", path))?;
     file.write_all(text.as_bytes()).and_then(|()| file.as_file().sync_all()).map_err(disk("write", path))?;
     file.persist(path).map_err(|error| disk("write", path)(error.error))?;
-    // Some systems cannot open a folder, and do not need it synced either.
-    fs::File::open(folder).map_or(Ok(()), |folder| folder.sync_all()).map_err(disk("sync", path))
+    sync_folder(folder).map_err(disk("sync", path))
+}
+
+/// Brings to the disk which files are in `dir`. Some systems cannot open a folder, and file systems of a network may not
+/// sync one: they do not need it, or have no way to do it.
+///
+/// # Errors
+/// What the system says.
+pub fn sync_folder(dir: &Path) -> std::io::Result<()> {
+    let lacks_sync =
+        |error: &std::io::Error| matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported);
+    match fs::File::open(dir).map_or(Ok(()), |folder| folder.sync_all()) {
+        Err(error) if lacks_sync(&error) => Ok(()),
+        synced => synced,
+    }
+}
+
+/// ENOLCK of Linux and of macOS.
+const NO_LOCKS: [i32; 2] = [37, 77];
+
+/// Whether `error` says that a file system has no locks, as some of a network have none.
+pub fn lacks_locks(error: &std::io::Error) -> bool {
+    let is_known = error.raw_os_error().is_some_and(|code| NO_LOCKS.contains(&code));
+    error.kind() == ErrorKind::Unsupported || is_known
 }
 
 /// The names of what is in `dir`, in order.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::Place;
+use crate::store::sync_folder;
 
 /// What a segment begins with: its kind and its layout.
 const MAGIC: &[u8; 8] = b"ARCHBOD1";
@@ -200,12 +201,4 @@ pub(super) fn segments(dir: &Path) -> io::Result<Vec<(u32, u64)>> {
     }
     found.sort_unstable();
     Ok(found)
-}
-
-/// Brings to the disk which files are in `dir`. Some systems cannot open a folder, and do not need it synced either.
-///
-/// # Errors
-/// What the system says.
-pub fn sync_folder(dir: &Path) -> io::Result<()> {
-    File::open(dir).map_or(Ok(()), |folder| folder.sync_all())
 }

@@ -16,10 +16,10 @@ use std::path::{Path, PathBuf};
 use archipelago_core::diloco::{Codec, Entry, Fragments, KEPT_BYTES, Part, checksum};
 
 use super::Rows;
-use super::bodies::{Reader, segments, sync_folder};
+use super::bodies::{Reader, segments};
 use super::recover::{BODIES, Broken, broken, corrupt, damaged};
 use crate::errors::ServerError;
-use crate::store::{Manifest, Snapshot, Store, disk};
+use crate::store::{Manifest, Snapshot, Store, disk, sync_folder};
 
 /// The folder of the snapshots in it.
 const SNAPSHOTS: &str = "snapshots";

@@ -29,7 +29,7 @@ mod writer;
 
 pub use again::{remake, senders_between};
 pub use archipelago_core::diloco::tape::{Place, Row};
-pub use bodies::{Bodies, sync_folder};
+pub use bodies::Bodies;
 pub use copy::copy;
 pub use recover::{broken as rows_error, has_bodies, recover};
 pub use replay::{Member, Recording, Replayed, ReplayedMerge, Undone};
