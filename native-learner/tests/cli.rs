@@ -232,7 +232,7 @@ fn socket_and_fetches_go_through_the_proxy_of_the_environment() {
 
     // Nobody is there any more.
     let environment = [("HTTP_PROXY", &*proxy), ("NO_PROXY", "other.invalid, 10.0.0.0/8")];
-    let join = ["join", "--engine", "cpu", "http://train.invalid", "--max-contact", "1ms"];
+    let join = ["join", "--engine", "cpu", "http://train.invalid", "--max-contact", "1s"];
     let (code, _, said) = run(state.path(), &environment, &join);
     assert!(code == 3 && said.contains("of HTTP_PROXY does not lead to train.invalid:80"), "{code}: {said}");
 }
