@@ -1,8 +1,7 @@
 //! Conversations in the forms in which people have them, before a chat template writes them.
 
-use serde_json::{Map, Value, json};
-
 use super::form::Form;
+use super::json::{Map, Value};
 
 /// Names of speakers in the form of ShareGPT, and their roles.
 const SPEAKERS: [(&str, &str); 11] = [
@@ -26,17 +25,15 @@ pub struct Conversation {
     pub messages: Vec<Value>,
     /// For each message, whether it is learnt if the assistant says it.
     pub is_learnt: Vec<bool>,
-    /// Whether the messages are the record's own `messages`, so that its JSON has them too, with keys in their order.
-    pub is_as_given: bool,
     /// Other keys of the record, which a chat template may ask for.
-    pub others: Map<String, Value>,
+    pub others: Map,
 }
 
 /// Returns the conversation in `object`, without nulls, and its form; `None` if it has none.
 ///
 /// # Errors
 /// A sentence: what is wrong with it.
-pub fn of(object: &Map<String, Value>) -> Result<Option<(Form, Conversation)>, String> {
+pub fn of(object: &Map) -> Result<Option<(Form, Conversation)>, String> {
     let mut empty = None;
     for key in ["messages", "conversations", "conversation"] {
         let messages = match object.get(key) {
@@ -53,8 +50,7 @@ pub fn of(object: &Map<String, Value>) -> Result<Option<(Form, Conversation)>, S
         let form = if key == "messages" { Form::Messages } else { Form::ShareGpt };
         let system = object.get("system").filter(|_| form == Form::ShareGpt);
         let messages = with_system(system, as_messages(messages)?)?;
-        let found = conversation(messages, object, 0)?;
-        return Ok(Some((form, Conversation { is_as_given: key == "messages", ..found })));
+        return conversation(messages, object, 0).map(|found| Some((form, found)));
     }
     match (object.get("prompt"), object.get("completion")) {
         (Some(Value::Array(prompt)), Some(Value::Array(completion))) => {
@@ -80,11 +76,7 @@ pub fn of(object: &Map<String, Value>) -> Result<Option<(Form, Conversation)>, S
 }
 
 /// Checks `messages`, of which the first `given` are not learnt.
-fn conversation(
-    mut messages: Vec<Value>,
-    object: &Map<String, Value>,
-    given: usize,
-) -> Result<Conversation, String> {
+fn conversation(mut messages: Vec<Value>, object: &Map, given: usize) -> Result<Conversation, String> {
     let mut is_learnt = Vec::with_capacity(messages.len());
     for (message, index) in messages.iter_mut().zip(0_usize..) {
         let weight = check(message).map_err(|why| format!("message {}: {why}", index + 1))?;
@@ -102,7 +94,6 @@ fn conversation(
     Ok(Conversation {
         messages,
         is_learnt,
-        is_as_given: false,
         others: others.map(|(key, value)| (key.clone(), value.clone())).collect(),
     })
 }
@@ -146,10 +137,10 @@ fn check_part(part: &Value) -> Result<(), String> {
 
 /// Removes and returns the weight of a message: 1 for one that is learnt, which is the default, and 0 for one that is
 /// not.
-fn weight(object: &mut Map<String, Value>) -> Result<bool, String> {
+fn weight(object: &mut Map) -> Result<bool, String> {
     let is_said = object.get("role").is_some_and(|role| role == "assistant");
     for key in ["weight", "train"] {
-        let is_learnt = match object.remove(key) {
+        let is_learnt = match object.shift_remove(key) {
             None => continue,
             Some(Value::Bool(is_learnt)) => is_learnt,
             Some(Value::Number(number)) if number.as_f64() == Some(0.0) => false,
@@ -192,11 +183,16 @@ fn as_message(message: &Value, number: u32) -> Result<Value, String> {
         return Err(format!("message {number}: \"value\" is no text"));
     }
     let mut message = object.clone();
-    message.remove("from");
-    message.remove("value");
+    message.shift_remove("from");
+    message.shift_remove("value");
     message.insert("role".into(), (*role).into());
     message.insert("content".into(), value.clone());
     Ok(Value::Object(message))
+}
+
+fn message(role: &str, content: &str) -> Value {
+    let pairs = [("role", role), ("content", content)];
+    Value::Object(pairs.into_iter().map(|(key, text)| (key.to_owned(), text.into())).collect())
 }
 
 /// `messages` after what a record has as its system's message, if it has one of its own.
@@ -204,7 +200,7 @@ fn with_system(system: Option<&Value>, mut messages: Vec<Value>) -> Result<Vec<V
     let Some(system) = system else { return Ok(messages) };
     let system = system.as_str().ok_or("\"system\" is no text")?;
     if !system.is_empty() && messages.first().is_none_or(|first| first["role"] != "system") {
-        messages.insert(0, json!({ "role": "system", "content": system }));
+        messages.insert(0, message("system", system));
     }
     Ok(messages)
 }
@@ -222,7 +218,7 @@ pub struct Alpaca<'a> {
 ///
 /// # Errors
 /// A sentence: what is wrong with it.
-pub fn alpaca(object: &Map<String, Value>) -> Result<Alpaca<'_>, String> {
+pub fn alpaca(object: &Map) -> Result<Alpaca<'_>, String> {
     let (instruction, output) = (text(object, "instruction")?, text(object, "output")?);
     let input = if object.contains_key("input") { text(object, "input")? } else { "" };
     let mut messages = Vec::new();
@@ -230,12 +226,12 @@ pub fn alpaca(object: &Map<String, Value>) -> Result<Alpaca<'_>, String> {
         let (Some(asked), Some(answered)) = (turn[0].as_str(), turn[1].as_str()) else {
             return Err("\"history\" is no list of pairs of texts".into());
         };
-        messages.push(json!({ "role": "user", "content": asked }));
-        messages.push(json!({ "role": "assistant", "content": answered }));
+        messages.push(message("user", asked));
+        messages.push(message("assistant", answered));
     }
     let asked = if input.is_empty() { instruction.to_owned() } else { format!("{instruction}\n\n{input}") };
-    messages.push(json!({ "role": "user", "content": asked }));
-    messages.push(json!({ "role": "assistant", "content": output }));
+    messages.push(message("user", &asked));
+    messages.push(message("assistant", output));
     let messages = with_system(object.get("system"), messages)?;
     let is_learnt = vec![true; messages.len()];
     let conversation = Conversation { messages, is_learnt, ..Conversation::default() };
@@ -273,7 +269,7 @@ impl<'a> Alpaca<'a> {
 ///
 /// # Errors
 /// A sentence: there is none.
-pub fn text<'a>(object: &'a Map<String, Value>, key: &str) -> Result<&'a str, String> {
+pub fn text<'a>(object: &'a Map, key: &str) -> Result<&'a str, String> {
     match object.get(key) {
         None => Err(format!("it has no \"{key}\"")),
         Some(Value::Array(_)) => {

@@ -2,23 +2,20 @@
 
 use std::borrow::Cow;
 
-use serde_json::{Map, Value};
-
 use super::conversation::{self, Conversation, text};
 use super::form::Form;
+use super::json::{Map, Value};
 use super::{Document, End};
 
-/// Writes a conversation as a document, as the chat template of a model does. It gets the JSON of the record as well,
-/// whose keys have an order.
-pub type Writer<'a> = dyn FnMut(&Conversation, &str) -> Result<Document, String> + 'a;
+/// Writes a conversation as a document, as the chat template of a model does.
+pub type Writer<'a> = dyn FnMut(&Conversation) -> Result<Document, String> + 'a;
 
 /// Returns the document of a record. `write` writes conversations, if the model has a chat template.
 ///
 /// # Errors
 /// A sentence: what is wrong with the record, and what to do.
 pub fn document(json: &str, write: Option<&mut Writer<'_>>) -> Result<(Form, Document), String> {
-    let json = mended(json);
-    let mut object = match value(&json)? {
+    let mut object = match value(&mended(json))? {
         Value::Object(object) => object,
         Value::String(text) if !text.is_empty() => return Ok((Form::Text, learnt("", &text))),
         Value::Array(list) if list.first().is_some_and(|message| message.get("role").is_some()) => {
@@ -31,7 +28,7 @@ pub fn document(json: &str, write: Option<&mut Writer<'_>>) -> Result<(Form, Doc
     refuse_preferences(&object)?;
     if let Some((form, conversation)) = conversation::of(&object)? {
         return match write {
-            Some(write) => write(&conversation, &json).map(|document| (form, document)),
+            Some(write) => write(&conversation).map(|document| (form, document)),
             None => Err(format!(
                 "it is a conversation, with {}, and the model has no chat template: give --chat-template a file with \
                  one, or lines with \
@@ -48,9 +45,7 @@ pub fn document(json: &str, write: Option<&mut Writer<'_>>) -> Result<(Form, Doc
     if has("instruction") && has("output") {
         let alpaca = conversation::alpaca(&object)?;
         return match write {
-            Some(write) => {
-                write(&alpaca.conversation, &json).map(|document| (Form::AlpacaConversation, document))
-            }
+            Some(write) => write(&alpaca.conversation).map(|document| (Form::AlpacaConversation, document)),
             None => alpaca.plain().map(|(prompt, output)| (Form::AlpacaCompletion, learnt(&prompt, output))),
         };
     }
@@ -75,7 +70,7 @@ fn learnt(prompt: &str, completion: &str) -> Document {
 }
 
 /// Refuses answers that were liked and disliked: learning either as a text is not what they are for.
-fn refuse_preferences(object: &Map<String, Value>) -> Result<(), String> {
+fn refuse_preferences(object: &Map) -> Result<(), String> {
     if object.contains_key("chosen") || object.contains_key("rejected") {
         return Err(
             "it has \"chosen\" and \"rejected\" answers, and runs learn from texts, not from preferences: keep the \
@@ -94,7 +89,7 @@ fn refuse_preferences(object: &Map<String, Value>) -> Result<(), String> {
 }
 
 /// What keys there are, in a sentence's end.
-fn keys(object: &Map<String, Value>) -> String {
+fn keys(object: &Map) -> String {
     const SHOWN: usize = 8;
     let mut keys: Vec<String> = object
         .keys()

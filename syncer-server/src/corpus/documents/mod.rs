@@ -15,7 +15,9 @@
 
 mod conversation;
 mod form;
+mod json;
 mod line;
+mod renderer;
 mod template;
 mod tokens;
 
@@ -31,8 +33,11 @@ use crate::errors::ServerError;
 use crate::llama::Chat;
 
 pub use form::Form;
-pub use template::Template;
+pub use renderer::Renderer as Template;
 pub use tokens::Ends;
+
+use renderer::Renderer;
+use template::Dialogue;
 
 /// A file of records.
 pub struct Lines {
@@ -92,13 +97,14 @@ pub struct Read {
 /// - `DataTooFew`: there are not two documents, one of which could be held out.
 pub fn read(files: Vec<Lines>, chat: &Chat) -> Result<Read, ServerError> {
     let (mut documents, mut forms) = (Vec::new(), BTreeMap::new());
-    // Made when the first conversation comes: other lines need none.
-    let mut template = None;
-    let mut write = |conversation: &conversation::Conversation, _: &str| {
-        if template.is_none() {
-            template = Some(Template::new(chat)?);
+    // Started when the first conversation comes: other lines need none.
+    let mut renderer = None;
+    let mut write = |conversation: &conversation::Conversation| {
+        let dialogue = Dialogue::new(conversation)?;
+        if renderer.is_none() {
+            renderer = Some(Renderer::new(chat)?);
         }
-        template.as_ref().expect("it was made above").document(conversation)
+        renderer.as_ref().expect("it was started above").document(dialogue)
     };
     for Lines { path, text, .. } in files {
         let bad = |(line, why)| ServerError::DataLine { path: path.clone(), line, why };

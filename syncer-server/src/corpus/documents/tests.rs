@@ -111,7 +111,7 @@ fn what_is_no_document_is_told_by_its_line() {
     check(
         TALK,
         Some("{% for a in range(9999) %}{% for b in range(9999) %}.{% endfor %}{% endfor %}"),
-        "fuel",
+        "the chat template takes more than 2000000 steps",
     );
     check(TALK, Some("{% generation %}{% endgeneration %}"), "nothing that the assistant says");
     let marks = r#"{"messages": [{"role": "assistant", "content": "a\ufdd0"}]}"#;
@@ -247,7 +247,7 @@ fn other_records_are_refused_with_their_keys() {
     };
     check(
         r#"{"question": "a", "answer": "b"}"#,
-        "it has \"answer\", \"question\": rename the one that is learnt",
+        "it has \"question\", \"answer\": rename the one that is learnt",
     );
     check(
         r#"{"prompt": "a", "chosen": "b", "rejected": "c"}"#,

@@ -1,0 +1,140 @@
+//! Conversations written on a thread of their own, whose time is limited.
+
+use std::cell::Cell;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::conversation::Conversation;
+use super::template::{Dialogue, Fuel, Template};
+use super::{Document, json};
+use crate::clock::Clock;
+use crate::llama::Chat;
+
+/// Limits for a template from a stranger. Fuel is spent where work is known; time limits what no count sees.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Steps of the template.
+    pub fuel: Fuel,
+    /// Time for one conversation.
+    pub each: Duration,
+    /// Time for all conversations together, beyond [`MESSAGE_TIME`] for each message and [`BYTE_TIME`] for each byte.
+    pub all: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { fuel: Fuel::default(), each: Duration::from_secs(20), all: Duration::from_secs(60) }
+    }
+}
+
+/// Time that a message adds to that for all conversations.
+const MESSAGE_TIME: Duration = Duration::from_millis(20);
+
+/// Time that a byte of a conversation adds to that for all.
+const BYTE_TIME: Duration = Duration::from_micros(1);
+
+/// Bytes of the thread's stack: values of templates can be inside each other as deep as their steps allow.
+const STACK_BYTES: usize = 256 << 20;
+
+/// What the thread is asked for.
+enum Request {
+    /// A document.
+    Document(Dialogue),
+    /// The text alone, up to the moment in which the assistant is to speak if that is true.
+    Text(Dialogue, bool),
+}
+
+/// Writes conversations with one template.
+pub struct Renderer {
+    requests: SyncSender<Request>,
+    answers: Receiver<Result<Document, String>>,
+    limits: Limits,
+    /// Time left for all conversations.
+    left: Cell<Duration>,
+}
+
+impl Renderer {
+    /// Starts writing with the template of `chat`, within the usual limits.
+    ///
+    /// # Errors
+    /// A sentence: there is no template, or none that can be used.
+    pub fn new(chat: &Chat) -> Result<Self, String> {
+        Self::start(chat, Limits::default())
+    }
+
+    /// Starts writing with the template of `chat`, within `limits`.
+    ///
+    /// # Errors
+    /// A sentence: there is no template, or none that can be used.
+    pub fn start(chat: &Chat, limits: Limits) -> Result<Self, String> {
+        let template = Template::new(chat, limits.fuel)?;
+        let (requests, asked) = sync_channel::<Request>(0);
+        let (answer, answers) = sync_channel(1);
+        let write = move || {
+            let compiled = template.compile();
+            for request in asked {
+                let written = compiled.as_ref().map_err(Clone::clone).and_then(|compiled| match request {
+                    Request::Document(dialogue) => compiled.document(&dialogue),
+                    Request::Text(dialogue, is_prompt) => compiled.text(&dialogue, is_prompt),
+                });
+                if answer.send(written).is_err() {
+                    return;
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("chat-template".into()).stack_size(STACK_BYTES);
+        thread
+            .spawn(write)
+            .map_err(|error| format!("no thread can be started for the chat template: {error}"))?;
+        Ok(Self { requests, answers, limits, left: Cell::new(limits.all) })
+    }
+
+    /// Returns `dialogue` as a document.
+    ///
+    /// # Errors
+    /// A sentence: why it cannot be written, or not in time, and what to do.
+    pub fn document(&self, dialogue: Dialogue) -> Result<Document, String> {
+        self.ask(dialogue.size(), Request::Document(dialogue))
+    }
+
+    /// Returns `messages` as text, up to the moment in which the assistant is to speak with `add_generation_prompt`.
+    ///
+    /// # Errors
+    /// A sentence: why they cannot be written, and what to do.
+    pub fn text(
+        &self,
+        messages: &[serde_json::Value],
+        add_generation_prompt: bool,
+    ) -> Result<String, String> {
+        let messages = messages.iter().map(json::Value::deserialize).collect::<Result<Vec<_>, _>>();
+        let messages = messages.map_err(|error| error.to_string())?;
+        let is_learnt = vec![true; messages.len()];
+        let dialogue = Dialogue::new(&Conversation { messages, is_learnt, others: json::Map::new() })?;
+        let answer = self.ask(dialogue.size(), Request::Text(dialogue, add_generation_prompt));
+        answer.map(|document| document.text)
+    }
+
+    fn ask(&self, (messages, bytes): (u32, u32), request: Request) -> Result<Document, String> {
+        let left = self.left.get() + MESSAGE_TIME * messages + BYTE_TIME * bytes;
+        // Requests and answers alternate: the thread waits for this one, or is gone.
+        let failed = "the chat template broke its engine: give --chat-template a simpler file";
+        let clock = Clock::start();
+        self.requests.send(request).map_err(|_| failed)?;
+        let answer = self.answers.recv_timeout(self.limits.each.min(left));
+        self.left.set(left.saturating_sub(clock.elapsed()));
+        answer.unwrap_or_else(|error| match error {
+            RecvTimeoutError::Timeout if left < self.limits.each => Err(
+                "the chat template has used up the time for all conversations: give --chat-template a simpler file"
+                    .into(),
+            ),
+            RecvTimeoutError::Timeout => Err(format!(
+                "the chat template has not written it within {} s: give --chat-template a simpler file",
+                self.limits.each.as_secs()
+            )),
+            RecvTimeoutError::Disconnected => Err(failed.into()),
+        })
+    }
+}

@@ -1,0 +1,504 @@
+//! Conversations as a model's chat template writes them, and which parts of that the assistant says.
+//!
+//! Templates are in Jinja's language and come with folders, from strangers: they see the conversation and nothing else,
+//! and limits hold what they compute. They are run as `transformers` runs them.
+
+mod filters;
+mod methods;
+mod operators;
+mod source;
+mod text;
+
+use std::cell::Cell;
+use std::ops::Range;
+use std::sync::Arc;
+
+use minijinja::machinery::{CompiledTemplate, TemplateConfig, eval, make_string_output};
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::ValueKind;
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value};
+
+use super::conversation::Conversation;
+use super::{Document, End, json};
+use crate::llama::Chat;
+
+/// Steps that a template may take. A step is one instruction, or work on 64 bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Fuel {
+    /// Steps for one rendering.
+    pub each: u64,
+    /// Steps for all renderings together, beyond those that conversations pay for.
+    pub all: u64,
+}
+
+impl Default for Fuel {
+    fn default() -> Self {
+        Self { each: 2_000_000, all: 10_000_000 }
+    }
+}
+
+/// Steps that a rendering pays for.
+const FUEL_PER_RENDERING: u64 = 5_000;
+/// Steps that a message pays for in each rendering.
+const FUEL_PER_MESSAGE: u64 = 1_000;
+/// Bytes of a conversation that pay for one step in each rendering.
+const BYTES_PER_FUEL: u64 = 2;
+
+/// Calls of macros and loops inside each other.
+const RECURSION_MAX: usize = 200;
+
+/// Bytes of one conversation as it is written, at most.
+const BYTES_MAX: usize = 16 << 20;
+
+/// Messages of a conversation at most.
+const MESSAGES_MAX: usize = 1_000;
+
+/// Marks around the assistant's words while a template with `{% generation %}` writes: characters that are for use
+/// inside of programs, and no text.
+const MARKS: [char; 2] = ['\u{fdd0}', '\u{fdd1}'];
+
+/// The filter that puts [`MARKS`] around what it is given.
+const FILTER: &str = "_archipelago_generation";
+
+const NAME: &str = "chat";
+
+/// Keys under which a message has its reasoning, the one that templates read first.
+const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
+
+/// A conversation as templates see it.
+#[derive(Clone, Debug, Default)]
+pub struct Dialogue {
+    messages: Vec<Value>,
+    is_learnt: Vec<bool>,
+    options: Vec<(String, Value)>,
+    bytes: u64,
+}
+
+impl Dialogue {
+    /// Prepares `conversation` for templates. They see its messages and, of the other keys of its record, `tools`,
+    /// `documents` and those in `chat_template_kwargs`.
+    ///
+    /// # Errors
+    /// A sentence: a template cannot take it.
+    pub fn new(conversation: &Conversation) -> Result<Self, String> {
+        let Conversation { messages, is_learnt, others } = conversation;
+        if messages.len() > MESSAGES_MAX {
+            return Err(format!("it has {} messages, at most {MESSAGES_MAX} are read", messages.len()));
+        }
+        let mut options = vec![
+            ("tools".to_owned(), objects(others, "tools")?),
+            ("documents".to_owned(), objects(others, "documents")?),
+        ];
+        match others.get("chat_template_kwargs") {
+            None | Some(json::Value::Null) => {}
+            Some(json::Value::Object(given)) => {
+                options.extend(given.iter().map(|(key, value)| (key.clone(), value.into())));
+            }
+            Some(_) => return Err("\"chat_template_kwargs\" is no JSON object".into()),
+        }
+        let messages: Vec<Value> = messages.iter().map(Value::from).collect();
+        let mut bytes = 0;
+        messages
+            .iter()
+            .chain(options.iter().map(|(_, value)| value))
+            .try_for_each(|value| check(value, &mut bytes))?;
+        let messages = messages.iter().map(message).collect();
+        Ok(Self { messages, is_learnt: is_learnt.clone(), options, bytes })
+    }
+
+    /// Number of messages, and bytes of all texts in it.
+    pub fn size(&self) -> (u32, u32) {
+        let count = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+        (count(self.messages.len() as u64), count(self.bytes))
+    }
+
+    /// The conversation with the text of parts in place of lists of parts; `None` if it has no lists.
+    fn flattened(&self) -> Option<Self> {
+        let has_parts = |message: &Value| content(message).kind() == ValueKind::Seq;
+        if !self.messages.iter().any(has_parts) {
+            return None;
+        }
+        let flat = |message: &Value| {
+            let text = |part: Value| part.get_attr("text").unwrap_or_default().as_str().map(str::to_owned);
+            let flat = |(key, value): (String, Value)| match key == "content"
+                && value.kind() == ValueKind::Seq
+            {
+                true => {
+                    (key, value.try_iter().into_iter().flatten().filter_map(text).collect::<String>().into())
+                }
+                false => (key, value),
+            };
+            Value::from_pairs(pairs(message).map(flat))
+        };
+        Some(Self { messages: self.messages.iter().map(flat).collect(), ..self.clone() })
+    }
+}
+
+fn content(message: &Value) -> Value {
+    message.get_attr("content").unwrap_or_default()
+}
+
+fn pairs(object: &Value) -> impl Iterator<Item = (String, Value)> {
+    let pairs = object.as_object().and_then(|object| object.try_iter_pairs()).into_iter().flatten();
+    pairs.map(|(key, value)| (text::string(&key).to_owned(), value))
+}
+
+/// The list of objects at `key`, none if there is nothing. `transformers` takes no other; columns of tables often have
+/// it as a string.
+fn objects(others: &json::Map, key: &str) -> Result<Value, String> {
+    let parsed = match others.get(key).and_then(json::Value::as_str) {
+        Some(text) => {
+            serde_json::from_str(text).map_err(|_| format!("\"{key}\" is a string, and no JSON"))?
+        }
+        None => others.get(key).cloned().unwrap_or_default(),
+    };
+    match &parsed {
+        json::Value::Null => Ok(Value::from(())),
+        json::Value::Array(all) if all.iter().all(|one| one.as_object().is_some()) => {
+            Ok(Value::from(&parsed))
+        }
+        _ => Err(format!("\"{key}\" is no list of JSON objects: give [{{…}}, …] or leave it out")),
+    }
+}
+
+/// Checks that templates can write all of `value` exactly, and counts its bytes.
+fn check(value: &Value, bytes: &mut u64) -> Result<(), String> {
+    match value.kind() {
+        ValueKind::String => {
+            let text = text::string(value);
+            *bytes += text.len() as u64;
+            if let Some(mark) = text.chars().find(|c| MARKS.contains(c)) {
+                return Err(format!(
+                    "a message has the character U+{:X}, which no text has: remove it",
+                    u32::from(mark)
+                ));
+            }
+            Ok(())
+        }
+        ValueKind::Number if !value.is_integer() => {
+            let number = f64::try_from(value.clone()).unwrap_or_default();
+            // From here on nobody knows whether it was written as an integer.
+            match number.abs() >= u64::MAX as f64 && number.fract() == 0.0 {
+                true => Err("a number in it is too large to be read exactly: write it as a string".into()),
+                false => Ok(()),
+            }
+        }
+        ValueKind::Seq => value.try_iter().into_iter().flatten().try_for_each(|item| check(&item, bytes)),
+        ValueKind::Map => pairs(value).try_for_each(|(key, value)| {
+            *bytes += key.len() as u64;
+            check(&value, bytes)
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// A message as `transformers` hands it to a template: without nulls, its reasoning under all names.
+fn message(message: &Value) -> Value {
+    let mut pairs: Vec<(String, Value)> = pairs(message).filter(|(_, value)| !value.is_none()).collect();
+    let find = |key: &str| pairs.iter().find(|(other, _)| other == key).map(|(_, value)| value.clone());
+    if let Some(reasoning) = REASONING.iter().find_map(|key| find(key)) {
+        if find("thinking").is_none() {
+            pairs.insert(0, ("thinking".into(), reasoning.clone()));
+        }
+        pairs.retain(|(key, _)| key != "reasoning_content");
+        pairs.push(("reasoning_content".into(), reasoning));
+    }
+    Value::from_pairs(pairs)
+}
+
+/// A chat template with all that it may use.
+pub struct Template {
+    environment: Environment<'static>,
+    source: String,
+    /// Texts of tokens, by the names that templates know them by.
+    tokens: Vec<(String, Value)>,
+    /// Whether it says itself what the assistant generates.
+    has_marks: bool,
+    fuel: Fuel,
+}
+
+impl Template {
+    /// Reads the template of `chat`, which may take so much `fuel`.
+    ///
+    /// # Errors
+    /// There is none, and what to do.
+    pub fn new(chat: &Chat, fuel: Fuel) -> Result<Self, String> {
+        let source = chat.template.as_deref().ok_or(
+            "it is a conversation, and the model has no chat template: give --chat-template a file with one, or lines \
+             with \"prompt\" and \"completion\"",
+        )?;
+        let (source, has_marks) = source::with_filters(&source::normalized(source), FILTER);
+        let mut environment = Environment::new();
+        environment.set_fuel(Some(fuel.each));
+        environment.set_recursion_limit(RECURSION_MAX);
+        environment.set_unknown_method_callback(methods::call);
+        environment.set_formatter(|out, state, value| {
+            let text = text::text(state, value)?;
+            out.write_str(&text).map_err(|_| text::failed("it cannot be written"))
+        });
+        filters::add_to(&mut environment);
+        operators::add_to(&mut environment);
+        environment.add_filter(FILTER, |state: &State<'_, '_>, text: String| match state.lookup(FILTER) {
+            Some(_) => format!("{}{text}{}", MARKS[0], MARKS[1]),
+            None => text,
+        });
+        let tokens = chat.tokens.iter().map(|(key, text)| (key.clone(), Value::from(text.as_str())));
+        Ok(Self { environment, source, tokens: tokens.collect(), has_marks, fuel })
+    }
+
+    /// Compiles it.
+    ///
+    /// # Errors
+    /// A sentence: what is wrong with it.
+    pub fn compile(&self) -> Result<Compiled<'_>, String> {
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        let syntax_config = syntax.map_err(|error| error.to_string())?;
+        let config = TemplateConfig { syntax_config, default_auto_escape: Arc::new(|_| AutoEscape::None) };
+        let mut code = CompiledTemplate::new(NAME, &self.source, &config)
+            .map_err(|error| format!("the chat template cannot be used: {}", told(&error)))?;
+        operators::put_into(&mut code);
+        Ok(Compiled { template: self, code, fuel: Cell::default(), is_flat: Cell::default() })
+    }
+}
+
+/// A compiled template.
+pub struct Compiled<'a> {
+    template: &'a Template,
+    code: CompiledTemplate<'a>,
+    /// Steps taken, and steps paid for.
+    fuel: Cell<(u64, u64)>,
+    /// Whether it was found to write lists of parts as Python prints them, and no text.
+    is_flat: Cell<bool>,
+}
+
+impl Compiled<'_> {
+    /// Returns `dialogue` as one document, with the assistant's turns learnt.
+    ///
+    /// # Errors
+    /// A sentence: why it cannot be written, and what to do.
+    pub fn document(&self, dialogue: &Dialogue) -> Result<Document, String> {
+        let flattened = dialogue.flattened();
+        let (text, learnt) = match (&flattened, self.is_flat.get()) {
+            (None, _) => self.written(dialogue)?,
+            (Some(flattened), true) => self.written(flattened)?,
+            (Some(flattened), false) => match self.written(dialogue) {
+                Ok(written) => written,
+                Err(_) => {
+                    let written = self.written(flattened)?;
+                    self.is_flat.set(true);
+                    written
+                }
+            },
+        };
+        match learnt.iter().any(|span| !span.is_empty()) {
+            true => Ok(Document { text, learnt, end: End::Given }),
+            false => Err("the chat template writes nothing that the assistant says".into()),
+        }
+    }
+
+    /// Returns `dialogue` as text of which nothing is learnt.
+    ///
+    /// # Errors
+    /// A sentence: why it cannot be written, and what to do.
+    pub fn text(&self, dialogue: &Dialogue, add_generation_prompt: bool) -> Result<Document, String> {
+        let text = self.write(dialogue, dialogue.messages.len(), add_generation_prompt, false)?;
+        Ok(Document { text, learnt: Vec::new(), end: End::Given })
+    }
+
+    fn written(&self, dialogue: &Dialogue) -> Result<(String, Vec<Range<usize>>), String> {
+        let text = self.write(dialogue, dialogue.messages.len(), false, false)?;
+        let learnt = match self.template.has_marks {
+            true => self.marked(dialogue, &text)?,
+            false => self.turns(dialogue, &text)?,
+        };
+        Ok((text, learnt))
+    }
+
+    /// The parts of `text` that the template's own marks are around.
+    fn marked(&self, dialogue: &Dialogue, text: &str) -> Result<Vec<Range<usize>>, String> {
+        let (unmarked, spans) = unmarked(&self.write(dialogue, dialogue.messages.len(), false, true)?)?;
+        if unmarked != text {
+            return Err(
+                "the chat template changes what {% generation %} is around after that: put {% generation %} \
+                        around what is written in the end"
+                    .into(),
+            );
+        }
+        if dialogue.is_learnt.iter().all(|&is_learnt| is_learnt) {
+            return Ok(spans);
+        }
+        let said: Vec<bool> = said(dialogue).map(|index| dialogue.is_learnt[index]).collect();
+        if said.len() != spans.len() {
+            return Err(format!(
+                "some of its messages are not to be learnt, and the chat template has {} parts between \
+                 {{% generation %}} and {{% endgeneration %}} for {} messages of the assistant's: leave the weights \
+                 out, or give --chat-template a file with one part for each",
+                spans.len(),
+                said.len()
+            ));
+        }
+        Ok(spans.into_iter().zip(said).filter_map(|(span, is_learnt)| is_learnt.then_some(span)).collect())
+    }
+
+    /// What each of the assistant's turns adds to what was written up to the moment in which it is to speak.
+    fn turns(&self, dialogue: &Dialogue, text: &str) -> Result<Vec<Range<usize>>, String> {
+        let mut learnt = Vec::new();
+        for index in said(dialogue).filter(|&index| dialogue.is_learnt[index]) {
+            let before = self.write(dialogue, index, true, false);
+            let before = match index {
+                0 => before.map_err(|why| format!("its first message is the assistant's, and {why}"))?,
+                _ => before?,
+            };
+            let with = self.write(dialogue, index + 1, false, false)?;
+            let (end, message) = (self.end_token(), &dialogue.messages[index]);
+            let found = span(text, &before, &with, message);
+            // Some templates end the whole text, and not each turn, with the token that ends texts.
+            let found = found.or_else(|| span(text, &before, with.strip_suffix(end)?, message));
+            learnt.push(found.ok_or_else(|| {
+                format!(
+                    "the chat template writes the turns up to message {} otherwise than in the whole conversation, so \
+                     that it cannot be told what the assistant says: give --chat-template a file that has it between \
+                     {{% generation %}} and {{% endgeneration %}}",
+                    index + 1
+                )
+            })?);
+        }
+        Ok(learnt)
+    }
+
+    /// Text of the token that ends texts.
+    fn end_token(&self) -> &str {
+        let token = self.template.tokens.iter().find(|(key, _)| key == "eos_token");
+        token.map(|(_, text)| text::string(text)).unwrap_or_default()
+    }
+
+    /// Writes the first `count` messages.
+    fn write(
+        &self,
+        dialogue: &Dialogue,
+        count: usize,
+        add_generation_prompt: bool,
+        is_marked: bool,
+    ) -> Result<String, String> {
+        let tokens = self.template.tokens.iter().chain(&dialogue.options).cloned();
+        let messages: Value = dialogue.messages[..count].iter().cloned().collect();
+        let own = [("messages", messages), ("add_generation_prompt", add_generation_prompt.into())];
+        let marks = is_marked.then(|| (FILTER, Value::from(true)));
+        let own = own.into_iter().chain(marks).map(|(key, value)| (key.to_owned(), value));
+        let root = Value::from_pairs(tokens.chain(own));
+
+        let (Template { environment, .. }, code) = (self.template, &self.code);
+        let mut text = String::with_capacity(code.buffer_size_hint);
+        let mut out = make_string_output(&mut text);
+        let done = eval(environment, &code.instructions, root, &code.blocks, &mut out, AutoEscape::None);
+        drop(out);
+        let (_, state) = done.map_err(|error| self.refusal(&error))?;
+        let fuel = state.fuel_levels().map_or(self.template.fuel.each, |(taken, _)| taken);
+        drop(state);
+        self.pay(fuel, count as u64, dialogue.bytes)?;
+        match text.len() <= BYTES_MAX {
+            true => Ok(text),
+            false => Err(format!("it is written as {} bytes, at most {BYTES_MAX} are read", text.len())),
+        }
+    }
+
+    /// A sentence about an error while the template writes.
+    fn refusal(&self, error: &Error) -> String {
+        let is_date = error.detail().is_some_and(|detail| detail.starts_with("strftime_now "));
+        match error.kind() {
+            ErrorKind::OutOfFuel => format!(
+                "the chat template takes more than {} steps for it: give --chat-template a simpler file, or leave the \
+                 line out",
+                self.template.fuel.each
+            ),
+            ErrorKind::UnknownFunction if is_date => {
+                "the chat template asks for today's date with strftime_now, which it is not given since a run writes \
+                 the same text every day: give --chat-template a copy with a fixed date in its place"
+                    .into()
+            }
+            ErrorKind::UnknownFunction
+            | ErrorKind::UnknownFilter
+            | ErrorKind::UnknownTest
+            | ErrorKind::UnknownMethod => {
+                format!("the chat template cannot be used: {}: give --chat-template a copy without it", told(error))
+            }
+            _ => format!("the chat template does not take it: {}", told(error)),
+        }
+    }
+
+    /// Counts `fuel` steps that a rendering took against all that the run may take.
+    fn pay(&self, fuel: u64, messages: u64, bytes: u64) -> Result<(), String> {
+        let (taken, paid) = self.fuel.get();
+        let paid = paid + FUEL_PER_RENDERING + FUEL_PER_MESSAGE * messages + bytes / BYTES_PER_FUEL;
+        self.fuel.set((taken + fuel, paid));
+        match taken + fuel <= self.template.fuel.all + paid {
+            true => Ok(()),
+            false => Err(format!(
+                "the chat template has taken {} steps for the conversations up to this one, at most {} are allowed: \
+                 give --chat-template a simpler file",
+                taken + fuel,
+                self.template.fuel.all + paid
+            )),
+        }
+    }
+}
+
+/// The messages of the assistant's.
+fn said(dialogue: &Dialogue) -> impl Iterator<Item = usize> {
+    let is_said =
+        |message: &Value| message.get_attr("role").unwrap_or_default().as_str() == Some("assistant");
+    dialogue.messages.iter().enumerate().filter(move |(_, message)| is_said(message)).map(|(index, _)| index)
+}
+
+/// Where `text` has the turn that comes after `before` and makes it `with`.
+///
+/// Templates of models that reason write less of a turn once others came after it: what they leave out is at its
+/// begin, before what `message` says.
+fn span(text: &str, before: &str, with: &str, message: &Value) -> Option<Range<usize>> {
+    let is_begin = |before: &str| text.starts_with(before) && with.starts_with(before);
+    // Blanks that a template writes after its prompt alone are no part of the turn.
+    let before = [before, before.trim_end()].into_iter().find(|before| is_begin(before))?;
+    let (turn, rest) = (&with[before.len()..], &text[before.len()..]);
+    if rest.starts_with(turn) {
+        return Some(before.len()..with.len());
+    }
+    let content = content(message);
+    let answer = content.as_str()?.rsplit("</think>").next()?.trim();
+    let last = turn.rfind(answer).filter(|_| !answer.is_empty())?;
+    let starts = turn.char_indices().map(|(start, _)| start).take_while(|&start| start <= last);
+    let start = starts.into_iter().find(|&start| rest.starts_with(&turn[start..]))?;
+    Some(before.len()..before.len() + turn.len() - start)
+}
+
+/// An error of a template in one line.
+fn told(error: &Error) -> String {
+    let detail = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+    let detail = detail.split_whitespace().collect::<Vec<_>>().join(" ");
+    match error.line() {
+        Some(line) => format!("{detail} (line {line} of the template)"),
+        None => detail,
+    }
+}
+
+/// A text without its marks, and what stood between them.
+fn unmarked(marked: &str) -> Result<(String, Vec<Range<usize>>), String> {
+    let (mut text, mut learnt, mut begun) = (String::with_capacity(marked.len()), Vec::new(), None);
+    for part in marked.split_inclusive(MARKS) {
+        let plain = part.trim_end_matches(MARKS);
+        text.push_str(plain);
+        let mark = part[plain.len()..].chars().next();
+        match (mark, begun) {
+            (None, _) => {}
+            (Some(mark), None) if mark == MARKS[0] => begun = Some(text.len()),
+            (Some(mark), Some(start)) if mark == MARKS[1] => {
+                learnt.push(start..text.len());
+                begun = None;
+            }
+            _ => return Err("the chat template has a {% generation %} inside of another".into()),
+        }
+    }
+    Ok((text, learnt))
+}
+
+#[cfg(test)]
+mod tests;

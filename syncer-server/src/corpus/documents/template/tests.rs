@@ -1,0 +1,196 @@
+//! Templates beside `transformers`, and templates that ask for too much.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use archipelago_core::token;
+use serde::Deserialize;
+use serde_json::Value as Json;
+
+use super::super::conversation::Conversation;
+use super::super::renderer::{Limits, Renderer};
+use super::super::{Ends, line, tokens};
+use super::*;
+use crate::corpus::vocabulary::Vocabulary;
+
+/// More time than any of these takes on a busy machine.
+const PATIENT: Limits = Limits {
+    fuel: Fuel { each: 50_000, all: 500_000 },
+    each: Duration::from_secs(100),
+    all: Duration::from_secs(1_000),
+};
+
+const TALK: &str =
+    r#"{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}"#;
+
+/// Templates of one file, as `make.py` writes them.
+#[derive(Deserialize)]
+struct Expected {
+    template: String,
+    cases: BTreeMap<String, Json>,
+}
+
+fn file(name: &str) -> String {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/chat").join(name);
+    fs::read_to_string(path).unwrap()
+}
+
+fn chat(template: &str) -> Chat {
+    let tokens = [("bos_token", "<s>"), ("eos_token", "</s>")].map(|(key, text)| (key.into(), text.into()));
+    Chat { template: Some(template.to_owned()), tokens: tokens.into() }
+}
+
+fn start(template: &str, limits: Limits) -> Renderer {
+    Renderer::start(&chat(template), limits).unwrap()
+}
+
+fn document(renderer: &Renderer, json: &str) -> Result<Document, String> {
+    let mut write = |conversation: &Conversation| renderer.document(Dialogue::new(conversation)?);
+    line::document(json, Some(&mut write)).map(|(_, document)| document)
+}
+
+/// A document as `make.py` has it: how many tokens, and texts that are given and learnt in turns.
+fn case(document: Document, vocabulary: &Vocabulary, ends: &Ends) -> Json {
+    let mut tokens = Vec::new();
+    tokens::each(&[document], vocabulary, ends, &mut |_, found| tokens = found.to_vec()).unwrap();
+    let mut groups: Vec<Vec<u32>> = vec![Vec::new()];
+    for &one in &tokens {
+        if token::is_learnt(one) != groups.len().is_multiple_of(2) {
+            groups.push(Vec::new());
+        }
+        groups.last_mut().unwrap().push(token::id(one));
+    }
+    let text = |group: &Vec<u32>| vocabulary.decode(group);
+    serde_json::json!({ "tokens": tokens.len(), "texts": groups.iter().map(text).collect::<Vec<_>>() })
+}
+
+/// Each template with each conversation, token by token, given or learnt.
+#[test]
+fn writes_and_learns_what_transformers_does() {
+    let vocabulary = Vocabulary::from_json(file("tokenizer.json").as_bytes()).unwrap();
+    let ends = Ends::new(&vocabulary, vocabulary.token("</s>")).unwrap();
+    let records = file("conversations.jsonl");
+    let (mut others, mut count) = (Vec::new(), 0);
+    for expected in file("expected.jsonl").lines() {
+        let Expected { template, cases } = serde_json::from_str(expected).unwrap();
+        let renderer =
+            start(&file(&format!("templates/{template}.jinja")), Limits { fuel: Fuel::default(), ..PATIENT });
+        for record in records.lines() {
+            let name = serde_json::from_str::<Json>(record).unwrap()["name"].as_str().unwrap().to_owned();
+            let found = document(&renderer, record);
+            let why = found.as_ref().err().cloned().unwrap_or_default();
+            let found = found.map_or_else(|_| "refused".into(), |found| case(found, &vocabulary, &ends));
+            count += 1;
+            if found != cases[&name] {
+                others.push(format!("{template}, {name}:\n  {}\n  {found} {why}", cases[&name]));
+            }
+        }
+    }
+    assert!(others.is_empty(), "{} of {count} are others:\n{}", others.len(), others.join("\n"));
+    assert!(count >= 40 * 12);
+}
+
+/// What one rendering may take holds all that could grow.
+#[test]
+fn a_template_that_asks_for_too_much_is_refused() {
+    let grow = |start: &str, step: &str, end: &str| {
+        format!(
+            "{{% set ns = namespace(x={start}) %}}{{% for i in range(99999) %}}{{% set ns.x = {step} %}}\
+             {{% endfor %}}{{{{ {end} }}}}"
+        )
+    };
+    let deep =
+        |start: &str, step: &str, end: &str| grow(start, step, end).replace("range(99999)", "range(60)");
+    let hostile = [
+        grow("[1]", "ns.x + ns.x", "ns.x | length"),
+        grow("(1, 2)", "ns.x + ns.x", "ns.x | length"),
+        grow("[1]", "ns.x * 2", "ns.x | length"),
+        grow("[1]", "[ns.x, ns.x] | sum(start=[])", "ns.x | length"),
+        grow("'a'", "ns.x + ns.x", "ns.x | length"),
+        grow("'a'", "ns.x ~ ns.x", "ns.x | length"),
+        grow("'a'", "ns.x * 2", "ns.x | length"),
+        grow("'aa'", "ns.x | replace('a', 'aa')", "ns.x | length"),
+        grow("'aa'", "ns.x.replace('a', 'aa')", "ns.x | length"),
+        grow("'a'", "'%s%s' % (ns.x, ns.x)", "ns.x | length"),
+        grow("'a'", "'{0}{0}'.format(ns.x)", "ns.x | length"),
+        grow("'a'", "[ns.x, ns.x] | join(ns.x)", "ns.x | length"),
+        grow("'a'", "ns.x.join([ns.x, ns.x])", "ns.x | length"),
+        grow("'a'", "ns.x | indent(i * i, true)", "ns.x | length"),
+        grow("'\n'", "(ns.x ~ 'a\n') | indent(ns.x)", "ns.x | length"),
+        grow("'<'", "(ns.x ~ ns.x) | e", "ns.x | length"),
+        // Written values are larger than they are.
+        deep("[1]", "[ns.x, ns.x]", "ns.x"),
+        deep("[1]", "[ns.x, ns.x]", "ns.x | tojson"),
+        deep("{}", "{'a': ns.x, 'b': ns.x}", "ns.x | upper"),
+        "{% set ns = namespace() %}{% set ns.x = ns %}{{ ns.x }}".into(),
+        grow("[1]", "[ns.x]", "ns.x"),
+        // Widths.
+        "{{ '%999999999d' % 1 }}".into(),
+        "{{ '%9999999999999999999999d' | format(1) }}".into(),
+        "{{ '{:999999999}'.format(1) }}".into(),
+        "{{ 'a'.ljust(9999999999) }}".into(),
+        "{{ 'a'.zfill(999999999) }}".into(),
+        "{{ 'a' | center(9999999999) }}".into(),
+        "{{ 'a' | indent(9999999999, true) }}".into(),
+        "{{ 'a' * 10 ** 10 }}".into(),
+        "{{ [1] * 10 ** 10 }}".into(),
+        "{{ [1] * 10 ** 8 }}".into(),
+        "{{ [messages] | tojson(indent=10 ** 9) }}".into(),
+        "{{ range(10 ** 9) | list }}".into(),
+        // Steps.
+        "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}.{% endfor %}{% endfor %}\
+         {% endfor %}"
+            .into(),
+        "{% macro f(n) %}{{ f(n) }}{% endmacro %}{{ f(1) }}".into(),
+        "{% macro f(n) %}{{ f(n) ~ f(n) }}{% endmacro %}{{ f(1) }}".into(),
+        "{% for a in [[1]] recursive %}{{ loop([[1]]) }}{% endfor %}".into(),
+        "{% for a in [[1], [1]] recursive %}{{ loop([[1], [1]]) }}{% endfor %}".into(),
+    ];
+    for template in hostile {
+        let renderer = start(&format!("{template}{{% generation %}}a{{% endgeneration %}}"), PATIENT);
+        let why = document(&renderer, TALK).expect_err(&template);
+        assert!(why.contains("the chat template") && !why.contains('\n'), "{template}: {why}");
+    }
+}
+
+/// What all renderings together may take grows with what is to be written.
+#[test]
+fn a_template_that_takes_long_for_each_conversation_is_refused() {
+    let slow = "{% for a in range(5000) %}{% set x = a %}{% endfor %}{% generation %}a{% endgeneration %}";
+    let renderer = start(slow, PATIENT);
+    let written = (0..400).take_while(|_| document(&renderer, TALK).is_ok()).count();
+    assert!((5..40).contains(&written), "{written}");
+    let why = document(&renderer, TALK).unwrap_err();
+    assert!(
+        why.contains("steps for the conversations up to this one") && why.contains("--chat-template"),
+        "{why}"
+    );
+}
+
+/// Deep values are compared without a count: time ends that.
+#[test]
+fn a_template_that_does_not_end_is_given_up() {
+    let slow = "{% set ns = namespace(x=[1], y=[1]) %}{% for i in range(26) %}{% set ns.x = [ns.x, ns.x] %}\
+                {% set ns.y = [ns.y, ns.y] %}{% endfor %}{{ ns.x == ns.y }}";
+    let short = |limits: Limits| document(&start(slow, limits), TALK).unwrap_err();
+    let each = short(Limits { each: Duration::from_millis(1), ..Limits::default() });
+    assert!(each.contains("has not written it within"), "{each}");
+    let all = short(Limits { all: Duration::ZERO, ..Limits::default() });
+    assert!(all.contains("has used up the time for all conversations"), "{all}");
+}
+
+#[test]
+fn what_a_template_lacks_is_named() {
+    let refused = |template: &str, why: &str| {
+        let renderer = start(template, PATIENT);
+        let found = document(&renderer, TALK).unwrap_err();
+        assert!(found.contains(why), "{template}: {found}");
+    };
+    refused("{{ strftime_now('%d') }}", "asks for today's date with strftime_now");
+    refused("{{ 1 | shuffle }}", "filter shuffle is unknown (line 1 of the template): give --chat-template");
+    refused("{{ 'a' + 1 }}", "+ of a string and a number is impossible");
+    refused("{% for a in none %}{% endfor %}", "none has no items");
+    refused("{{ messages | length < 'a' }}", "is impossible");
+}
