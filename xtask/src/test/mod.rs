@@ -17,6 +17,7 @@ mod package;
 mod python;
 mod stages;
 mod tidy;
+mod transformers;
 mod vulkan;
 mod words;
 

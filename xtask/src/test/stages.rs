@@ -7,7 +7,9 @@ use std::{env, fs, thread};
 use crate::cargo::{TEST_PROGRAMS, WASM, build, cargo, program, root, shown};
 use crate::tools;
 
-use super::{api, browsers, cluster, deploy, deps, docs, newcomer, package, python, tidy, vulkan};
+use super::{
+    api, browsers, cluster, deploy, deps, docs, newcomer, package, python, tidy, transformers, vulkan,
+};
 
 /// What `--only` calls the stages for every day.
 pub const QUICK: &str = "quick";
@@ -37,7 +39,7 @@ pub enum When {
     All,
     /// As one of [`QUICK`]; with all, another stage checks the same.
     Quick,
-    /// Never: its answer depends on what others know today.
+    /// Never: its answer depends on what others know or offer today.
     Asked,
 }
 
@@ -134,7 +136,7 @@ pub const STAGES: &[Stage] = &[
     Stage { name: "test", when: When::All, what: "every test", run: test },
     Stage {
         name: "docs",
-        when: When::All,
+        when: When::Asked,
         what: "the commands of the documentation, run as printed outside the repository",
         run: docs::check,
     },
@@ -143,6 +145,12 @@ pub const STAGES: &[Stage] = &[
         when: When::All,
         what: "the Python package: its wheel in a fresh environment, and NumPy learners in real runs",
         run: python::test,
+    },
+    Stage {
+        name: "transformers",
+        when: When::Asked,
+        what: "chat templates write what transformers writes: pip fetches it from others",
+        run: transformers::test,
     },
     Stage {
         name: "deploy",
