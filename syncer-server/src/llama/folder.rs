@@ -33,7 +33,7 @@ const TOKENIZER: &str = "tokenizer.json";
 pub struct Folder {
     path: PathBuf,
     shape: Shape,
-    settings: SourceSettings,
+    settings: Box<SourceSettings>,
     tensors: Tensors,
 }
 
@@ -53,7 +53,7 @@ impl Folder {
             return Err(LlamaError::Adapters);
         }
         let mut shape = Shape::read(&object(path, CONFIG)?, context)?;
-        let settings = SourceSettings::read(path)?;
+        let settings = Box::new(SourceSettings::read(path)?);
         shape.special.add_generation(&settings.generation, shape.model.vocab);
         let tokenizer = open(path, TOKENIZER)?;
         let failed = |source| LlamaError::Read { file: TOKENIZER.to_owned(), source };
