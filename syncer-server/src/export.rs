@@ -22,6 +22,7 @@ use crate::llama::{
     peft_layout, tokenizer_config, write_tensors,
 };
 use crate::store::{Manifest, Snapshot, Store, disk, names, write_file};
+use crate::tape::later_figures;
 
 /// What was exported.
 #[derive(Clone, Debug, Serialize)]
@@ -65,9 +66,14 @@ pub fn export(dir: &Path, out: &Path, form: Form<'_>, overwrite: bool) -> Result
     if !overwrite {
         free(out, manifest.run)?;
     }
-    let Snapshot { record, states, carried, .. } = &snapshot;
-    let losses = [carried.history.first(), carried.history.last()];
-    write(record, states, losses, &store, out, form)
+    let Snapshot { record, states, carried, .. } = snapshot;
+    let carried = later_figures(&store, manifest.run, carried)?;
+    // Later parameters than those of the snapshot may have been measured.
+    let merged = record.ledger.clock_tokens();
+    let mut evaluations = carried.history.evaluations.iter();
+    let last = evaluations.rfind(|evaluation| evaluation.tokens_merged <= merged);
+    let losses = [carried.history.first(), last.map(|evaluation| evaluation.loss)];
+    write(&record, &states, losses, &store, out, form)
 }
 
 /// What an export writes into its folder.

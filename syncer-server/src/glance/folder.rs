@@ -13,7 +13,7 @@ use crate::status::{
     Carried, LearnersPage, LearnersQuery, LogEntry, PAGE_MAX, SeriesView, Sort, learners_of, series_of, view,
 };
 use crate::store::{Manifest, Snapshot, Store};
-use crate::tape::{Rows, recover, rows_error};
+use crate::tape::{Rows, later_figures, recover, rows_error};
 
 /// A run in a folder.
 pub struct Folder {
@@ -103,9 +103,7 @@ impl Folder {
     /// The figures of the newest snapshot, or those beside the tape if they are newer.
     fn carried(&self) -> Result<Carried, ServerError> {
         let saved = self.snapshot.as_ref().map(|snapshot| snapshot.carried.clone()).unwrap_or_default();
-        let figures = self.rows()?.map(|rows| rows.figures()).transpose();
-        let figures = figures.map_err(|error| rows_error(&self.store.tape_path(), error))?.flatten();
-        Ok(saved.later(figures.unwrap_or_default()))
+        later_figures(&self.store, self.manifest.run, saved)
     }
 
     fn rows(&self) -> Result<Option<Rows>, ServerError> {

@@ -18,6 +18,7 @@ use std::path::Path;
 
 use crate::errors::ServerError;
 use crate::store::{Store, write_file};
+use crate::tape::later_figures;
 
 pub use lines::lines;
 pub(crate) use marks::{Html, count, span};
@@ -49,7 +50,8 @@ pub fn report(dir: &Path, reports: Reports<'_>) -> Result<(), ServerError> {
     let manifest = store.begun()?;
     let snapshot = store.latest(manifest.run)?.ok_or_else(none)?;
     let params = manifest.layout()?.len() as u64;
-    let story = Story::new(&snapshot.record, params, snapshot.carried, reports.hides_names);
+    let carried = later_figures(&store, manifest.run, snapshot.carried)?;
+    let story = Story::new(&snapshot.record, params, carried, reports.hides_names);
     write_file(&reports.out.join("history.jsonl"), lines(&story.carried).as_bytes())?;
     write_file(&reports.out.join("report.html"), page(&story).as_bytes())?;
     let written_s = modified_s(&store.dir().join("snapshots"));

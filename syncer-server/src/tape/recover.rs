@@ -2,13 +2,14 @@
 
 use std::path::Path;
 
-use archipelago_core::diloco::MergeOutcome;
 use archipelago_core::diloco::syncer::{Recovery, RecoveryError, Syncer, SyncerConfig, SyncerRecord};
+use archipelago_core::diloco::{MergeOutcome, RunId};
 use rusqlite::ErrorCode;
 
 use super::bodies::{LENGTH_BYTES, Reader, segments};
 use super::{Place, Row, Rows, RowsError};
 use crate::errors::ServerError;
+use crate::status::Carried;
 use crate::store::{Manifest, Snapshot, Store, disk, is_of_the_disk};
 
 /// The folder of the bodies in it.
@@ -147,6 +148,21 @@ pub fn broken(path: &Path, error: RowsError) -> ServerError {
 pub(super) fn corrupt(path: &Path, why: &str) -> ServerError {
     let why = format!("{why}; go on from a copy of the folder, or give --dir another one");
     ServerError::DirCorrupt { path: path.to_owned(), why }
+}
+
+/// The figures of the run `run`: those of `saved`, its newest snapshot, or those beside the tape if they are later. A
+/// server that stops before the first merge writes no snapshot.
+///
+/// # Errors
+/// `Disk`, `DirCorrupt`: the tape cannot be read.
+pub fn later_figures(store: &Store, run: RunId, saved: Carried) -> Result<Carried, ServerError> {
+    if !store.has_tape() {
+        return Ok(saved);
+    }
+    let path = store.tape_path();
+    let rows = Rows::look(&path, run).map_err(|error| broken(&path, error))?;
+    let figures = rows.figures().map_err(|error| broken(&path, error))?;
+    Ok(saved.later(figures.unwrap_or_default()))
 }
 
 #[cfg(test)]
