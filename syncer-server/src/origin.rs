@@ -14,7 +14,7 @@ use crate::config::{ServeConfig, check_context, preset};
 use crate::corpus::Corpus;
 use crate::errors::ServerError;
 use crate::llama::{Chat, Folder, LlamaError, SpecialTokens, TEMPLATE_BYTES_MAX, Tensors};
-use crate::progress::{self, Cancellation, Progress};
+use crate::progress::{Cancellation, Progress, Unit};
 use crate::store::{Initial, Manifest, Store, decoder};
 
 /// Parameters that are made or read at once: some hundredths of a second.
@@ -304,8 +304,11 @@ impl Origin {
         layout: &Layout,
         cancellation: &Cancellation,
     ) -> Result<Vec<f32>, ServerError> {
-        let (what, len) = (if matches!(self, Self::Seed) { "making" } else { "reading" }, layout.len());
-        let progress = Progress::of(cancellation, what, len as u64, progress::parameters);
+        let (what, len) = (
+            if matches!(self, Self::Seed) { "making parameters" } else { "reading parameters" },
+            layout.len(),
+        );
+        let progress = Progress::of(cancellation, what, len as u64, Unit::Parameters);
         let mut theta = Vec::with_capacity(len);
         for start in (0..len).step_by(PIECE) {
             let piece = start..len.min(start + PIECE);

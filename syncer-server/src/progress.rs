@@ -49,31 +49,53 @@ impl Cancellation {
     }
 }
 
-/// Text of an amount of work, in its unit.
-type Amount = fn(u64) -> String;
+/// Unit in which an amount of work is told.
+#[derive(Clone, Copy, Debug)]
+pub enum Unit {
+    /// Parameters of a model.
+    Parameters,
+    /// Bytes of a file.
+    Bytes,
+}
+
+impl Unit {
+    /// Amount from which the work tells from its beginning that it is done.
+    fn large(self) -> u64 {
+        match self {
+            Self::Parameters => 10_000_000,
+            Self::Bytes => 100_000_000,
+        }
+    }
+
+    /// `done` of `total`, for people: "1.2 of 4.3 GB".
+    fn words(self, done: u64, total: u64) -> String {
+        let (size, name) = match self {
+            Self::Parameters => (1e6, "M"),
+            Self::Bytes if total < 1_000_000_000 => (1e6, "MB"),
+            Self::Bytes => (1e9, "GB"),
+        };
+        format!("{:.1} of {:.1} {name}", done as f64 / size, total as f64 / size)
+    }
+}
 
 /// Progress of one piece of work, as lines in the log.
 pub struct Progress {
     cancellation: Cancellation,
-    /// What is done, and how its amounts are written; `None` tells nothing.
-    told: Option<(&'static str, Amount)>,
+    /// What is done, and the unit of its amounts; `None` tells nothing.
+    told: Option<(&'static str, Unit)>,
     total: u64,
     done: Cell<u64>,
     told_ms: Cell<u64>,
 }
 
 impl Progress {
-    /// Progress of `what`, an activity such as "writing the first snapshot", through `total` of what `amount` writes.
-    /// The first line follows after a moment, so that quick work tells nothing.
+    /// Progress of `what`, an activity such as "writing the first snapshot", through `total` of `unit`. Large work is
+    /// told of from its beginning, and other work only if it takes long.
     #[must_use]
-    pub fn of(
-        cancellation: &Cancellation,
-        what: &'static str,
-        total: u64,
-        amount: fn(u64) -> String,
-    ) -> Self {
-        let (cancellation, told_ms) = (cancellation.clone(), Cell::new(unix_ms()));
-        Self { cancellation, told: Some((what, amount)), total, done: Cell::new(0), told_ms }
+    pub fn of(cancellation: &Cancellation, what: &'static str, total: u64, unit: Unit) -> Self {
+        let told_ms = if total >= unit.large() { 0 } else { unix_ms() };
+        let (cancellation, told_ms) = (cancellation.clone(), Cell::new(told_ms));
+        Self { cancellation, told: Some((what, unit)), total, done: Cell::new(0), told_ms }
     }
 
     /// Progress that nobody is told of.
@@ -89,11 +111,11 @@ impl Progress {
     /// `Cancelled`: the rest is not wanted.
     pub fn add(&self, amount: u64) -> Result<(), ServerError> {
         self.done.set(self.done.get() + amount);
-        if let Some((what, words)) = self.told
+        if let Some((what, unit)) = self.told
             && unix_ms().abs_diff(self.told_ms.get()) >= TOLD_EVERY_MS
         {
             self.told_ms.set(unix_ms());
-            tracing::info!("{what}: {} of {}", words(self.done.get()), words(self.total));
+            tracing::info!("{what}: {}", unit.words(self.done.get(), self.total));
         }
         self.check()
     }
@@ -107,19 +129,6 @@ impl Progress {
     }
 }
 
-/// An amount of parameters, for people: "361.8 M parameters".
-pub fn parameters(count: u64) -> String {
-    format!("{:.1} M parameters", count as f64 / 1e6)
-}
-
-/// An amount of bytes, for people: "4.3 GB".
-pub fn bytes(count: u64) -> String {
-    match count {
-        ..1_000_000_000 => format!("{:.0} MB", count as f64 / 1e6),
-        _ => format!("{:.1} GB", count as f64 / 1e9),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,7 +136,7 @@ mod tests {
     #[test]
     fn work_that_is_cancelled_stops_at_its_next_check() {
         let cancellation = Cancellation::default();
-        let progress = Progress::of(&cancellation, "counting", 10, |count| count.to_string());
+        let progress = Progress::of(&cancellation, "counting", 10, Unit::Bytes);
         progress.add(3).unwrap();
         let begun = cancellation.writing(|| {
             assert!(cancellation.is_writing());
@@ -140,7 +149,8 @@ mod tests {
 
     #[test]
     fn amounts_are_for_people() {
-        assert_eq!(parameters(361_821_120), "361.8 M parameters");
-        assert_eq!([bytes(4_341_853_440), bytes(129_000_000)], ["4.3 GB", "129 MB"]);
+        assert_eq!(Unit::Parameters.words(4_194_304, 361_821_120), "4.2 of 361.8 M");
+        assert_eq!(Unit::Bytes.words(1_200_000_000, 4_341_853_440), "1.2 of 4.3 GB");
+        assert_eq!(Unit::Bytes.words(0, 129_000_000), "0.0 of 129.0 MB");
     }
 }

@@ -22,7 +22,7 @@ use crate::evaluate::{self, Evaluator, Judge, Prover};
 use crate::meters::Meters;
 use crate::part::{Hearing, Membership};
 use crate::prepare::{Plan, Prepared, alert_terms, owner_token, to_lead};
-use crate::progress::{self, Cancellation, Progress};
+use crate::progress::{Cancellation, Progress, Unit};
 use crate::status::{Board, Happening, ServerStatus};
 use crate::store::{Store, random_u64};
 use crate::webhook::Webhook;
@@ -253,7 +253,7 @@ impl Running {
                 blocking(move || {
                     let total = snapshot.tensor_bytes();
                     let progress =
-                        Progress::of(&Cancellation::default(), "saving the run", total, progress::bytes);
+                        Progress::of(&Cancellation::default(), "saving the run", total, Unit::Bytes);
                     store.save_with(&snapshot, &progress)
                 })
                 .await??;

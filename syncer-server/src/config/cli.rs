@@ -51,10 +51,15 @@ impl Program for Cli {
     ];
 
     // What variables set is meant for `serve`, and not for a run that somebody makes elsewhere.
+    // Nor does an address that is set for other verbs lead an order to a run away from the folder that is named.
     fn has_twin(verb: &str, id: &str) -> bool {
-        !(Self::WITHOUT_TWIN.contains(&(verb, id)) || verb == "run" && RunFlags::has(id))
+        let is_steered = STEERING.contains(&verb) && id == "url";
+        !(Self::WITHOUT_TWIN.contains(&(verb, id)) || verb == "run" && RunFlags::has(id) || is_steered)
     }
 }
+
+/// Verbs that steer one run.
+const STEERING: [&str; 6] = ["pause", "resume", "finish", "set", "pace", "drop"];
 
 /// What to do.
 #[derive(Subcommand, Debug)]

@@ -7,7 +7,7 @@ use archipelago_core::wire::RunSpec;
 use crate::corpus::Corpus;
 use crate::errors::ServerError;
 use crate::llama::Chat;
-use crate::progress::{self, Cancellation, Progress};
+use crate::progress::{Cancellation, Progress, Unit};
 use crate::status::Carried;
 use crate::store::{FORMAT, Initial, Manifest, Snapshot, Store};
 
@@ -26,7 +26,7 @@ pub(super) fn begin(
     let (record, states) = (syncer.record_amid(), syncer.states().cloned().collect());
     let snapshot = Snapshot { seq: 0, record, states, carried: Carried::default() };
     let total = snapshot.tensor_bytes();
-    let progress = Progress::of(cancellation, "writing the first snapshot", total, progress::bytes);
+    let progress = Progress::of(cancellation, "writing the first snapshot", total, Unit::Bytes);
     // One that was cut off earlier may have the only copy of its first parameters here.
     let is_first = store.manifest()?.is_none();
     cancellation.writing(|| {
