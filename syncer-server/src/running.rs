@@ -34,6 +34,9 @@ const GOODBYE_WITHIN: Duration = Duration::from_secs(5);
 /// Time for what prepares a run to notice that it was cancelled.
 const CANCELLED_WITHIN: Duration = Duration::from_secs(1);
 
+/// Snapshots from this size on are not written again where nothing was merged, in bytes.
+const IDLE_BYTES_SAVED: u64 = 100_000_000;
+
 /// A run that is open. Nothing happens in it until [`Self::work`] is awaited.
 pub(crate) struct Running {
     /// What its routes need.
@@ -248,8 +251,9 @@ impl Running {
             }
             let Final { snapshot, status } = ended?;
             // What others lead is in the storage that all of them share.
-            // Before the first merge the first snapshot, which is there, says all.
-            if !is_part && status.core.tokens_merged > 0 {
+            // Before the first merge a snapshot adds the curves of an idle run: too little to write a large model again.
+            let is_worth = status.core.tokens_merged > 0 || snapshot.tensor_bytes() < IDLE_BYTES_SAVED;
+            if !is_part && is_worth {
                 blocking(move || {
                     let total = snapshot.tensor_bytes();
                     let progress =

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use syncer_server::{ServeConfig, ServerError, Store, replayed, serve};
+use syncer_server::{ServeConfig, ServerError, Store, replayed, serve_and_tell};
 use tokio::net::TcpListener;
 
 use crate::init::{from_folder, goes_on};
@@ -37,7 +37,9 @@ fn replay(dir: &Path) -> Result<(Outcome, String), ServerError> {
 /// A start of the run that ends at once: its rounds, merged updates and merged tokens.
 async fn start(config: ServeConfig) -> Result<Outcome, ServerError> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let core = serve(listener, config, async {}).await?.core;
+    let (tell, opened) = tokio::sync::oneshot::channel();
+    let stop = async { drop(opened.await) };
+    let core = serve_and_tell(listener, config, move || drop(tell.send(())), stop).await?.core;
     Ok((core.rounds, core.fates.merged, core.tokens_merged))
 }
 
