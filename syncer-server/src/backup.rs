@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use crate::errors::ServerError;
 use crate::guests::Guests;
-use crate::store::{Store, disk, is_within, sync_folder, vacant};
-use crate::tape::copy;
+use crate::store::{Manifest, Store, disk, is_within, vacant, whole_folder};
+use crate::tape::{Copied, copy};
 
 /// Copies tried. One fails only where the syncer writes two snapshots within the blink in which files are opened.
 const TRIES: u32 = 5;
@@ -48,27 +48,12 @@ pub fn backup(dir: &Path, to: &Path) -> Result<BackedUp, ServerError> {
         );
         return Err(ServerError::Config { why });
     }
-    let parent = match to.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    fs::create_dir_all(parent).map_err(disk("make", parent))?;
     let mut tries_left = TRIES;
     loop {
         tries_left -= 1;
         let before = store.snapshots()?;
-        // Removed again unless it is kept; nobody else may look into it, for there are secrets in it.
-        let beside = tempfile::Builder::new().prefix(".backup-").tempdir_in(parent);
-        let beside = beside.map_err(disk("make a folder in", parent))?;
-        Guests::copy(dir, beside.path())?;
-        match copy(&store, &manifest, beside.path()) {
+        match whole_folder(to, |folder| copy_to(&store, &manifest, folder)) {
             Ok(copied) => {
-                let permissions = fs::metadata(dir).map_err(disk("read", dir))?.permissions();
-                fs::set_permissions(beside.path(), permissions).map_err(disk("write", beside.path()))?;
-                fs::rename(beside.path(), to).map_err(disk("write", to))?;
-                // Nothing is left there to be removed.
-                let _ = beside.keep();
-                sync_folder(parent).map_err(disk("sync", parent))?;
                 let run = manifest.run.to_string();
                 return Ok(BackedUp { to: to.to_owned(), run, decision: copied.last, bytes: copied.bytes });
             }
@@ -79,4 +64,14 @@ pub fn backup(dir: &Path, to: &Path) -> Result<BackedUp, ServerError> {
             Err(error) => return Err(error),
         }
     }
+}
+
+/// Copies the run in the folder of `store` to `folder`, with the same rights.
+fn copy_to(store: &Store, manifest: &Manifest, folder: &Path) -> Result<Copied, ServerError> {
+    let dir = store.dir();
+    Guests::copy(dir, folder)?;
+    let copied = copy(store, manifest, folder)?;
+    let permissions = fs::metadata(dir).map_err(disk("read", dir))?.permissions();
+    fs::set_permissions(folder, permissions).map_err(disk("write", folder))?;
+    Ok(copied)
 }

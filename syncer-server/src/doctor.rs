@@ -106,7 +106,7 @@ fn disk(config: &ServeConfig) -> Finding {
     let probe = || {
         // The folder itself may not be there yet; its nearest ancestor that is decides.
         let parent = dir.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("."));
-        tempfile::NamedTempFile::new_in(parent).map_err(crate::store::disk("write", parent))?;
+        crate::store::temporary().tempfile_in(parent).map_err(crate::store::disk("write", parent))?;
         Ok(format!("{} can be written", dir.display()))
     };
     let written = finding("disk", probe());

@@ -1,7 +1,7 @@
 //! The verb `fork`: a new run that begins where another one was after some decision.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use archipelago_cli::{key_of, tokens, with_key};
 use archipelago_core::diloco::{Reins, RunId};
@@ -10,7 +10,9 @@ use serde::Serialize;
 use crate::config::{ForkArgs, SETTINGS_FILE};
 use crate::errors::ServerError;
 use crate::status::Carried;
-use crate::store::{Manifest, Snapshot, Store, disk, is_there, random_u64, vacant, write_private};
+use crate::store::{
+    Manifest, Snapshot, Store, disk, is_there, random_u64, vacant, whole_folder, write_private,
+};
 use crate::tape::{Recording, Replayed};
 
 /// What was forked.
@@ -32,8 +34,8 @@ pub struct Forked {
 }
 
 /// Begins a new run in `args.to` with the model, the outer optimiser's momentum and the books that the run in
-/// `args.folder` had after decision `args.at`. It is neither paused nor complete,
-/// its curves begin again, and a stop that has passed by then is dropped.
+/// `args.folder` had after decision `args.at`. It is neither paused nor complete, its curves begin again, and a stop
+/// that has passed by then is dropped. The folder is whole or not there.
 ///
 /// # Errors
 /// - `NoRun`, `NoSnapshot`: there is no run, or none of its snapshots is whole.
@@ -58,32 +60,46 @@ pub fn fork(args: &ForkArgs) -> Result<Forked, ServerError> {
     record.run = RunId(random_u64()?);
     (record.held, record.finishing, record.finished) = (false, false, false);
     record.reins = Reins::default();
-    let here = Store::open(&args.to)?;
-    // The run's description comes last: without it `serve` refuses the folder, so that no half a fork goes on.
-    if let Some(held_out) = there.held_out(&record.spec.model)? {
+    let (run, tokens_merged) = (RunId::to_string(&record.run), record.ledger.clock_tokens());
+    let manifest = Manifest { run: record.run, forked: Some((of, last)), ..recording.manifest().clone() };
+    let snapshot = Snapshot { seq: 0, record, states, carried: Carried::default() };
+    let filled = |folder: &Path| begin(folder, there, (&manifest, &tokenizer), &snapshot);
+    let dropped_stop = whole_folder(&args.to, filled)?;
+    Ok(Forked { to: args.to.clone(), run, of: of.to_string(), at: last, tokens_merged, dropped_stop })
+}
+
+/// Fills `folder` with the run of `manifest`, which begins as `snapshot` and has what the run `there` keeps for good;
+/// returns the stop that has passed, in tokens, if one was dropped.
+fn begin(
+    folder: &Path,
+    there: &Store,
+    (manifest, tokenizer): (&Manifest, &str),
+    snapshot: &Snapshot,
+) -> Result<Option<u64>, ServerError> {
+    let here = Store::open(folder)?;
+    let spec = &snapshot.record.spec;
+    if let Some(held_out) = there.held_out(&spec.model)? {
         here.keep_held_out(&held_out)?;
     }
-    let manifest = Manifest { run: record.run, forked: Some((of, last)), ..recording.manifest().clone() };
     // A run from a folder keeps what it began with, and so does a fork of it.
-    let theta = manifest.init.as_ref().map(|_| there.initial(&manifest)).transpose()?;
+    let theta = manifest.init.as_ref().map(|_| there.initial(manifest)).transpose()?;
     // So does one of adapters with the weights that they are for.
-    if let Some(frozen) = there.frozen(&record.spec)? {
-        here.keep_frozen(&record.spec, &frozen)?;
+    if let Some(frozen) = there.frozen(spec)? {
+        here.keep_frozen(spec, &frozen)?;
     }
     // It goes on with the same settings. A run of before kept none.
     let kept = there.dir().join(SETTINGS_FILE);
     let mut dropped_stop = None;
     if is_there(&kept)? {
         let kept = fs::read_to_string(&kept).map_err(disk("read", &kept))?;
-        let counted = record.ledger.schedule_tokens();
+        let counted = snapshot.record.ledger.schedule_tokens();
         dropped_stop = stop_of(&kept).filter(|stop| (1..=counted).contains(stop));
         let kept = if dropped_stop.is_some() { with_key(&kept, STOP, "0") } else { kept };
         write_private(&here.dir().join(SETTINGS_FILE), &kept)?;
     }
-    let (run, tokens_merged) = (RunId::to_string(&record.run), record.ledger.clock_tokens());
-    here.save(&Snapshot { seq: 0, record, states, carried: Carried::default() })?;
-    here.begin(&manifest, &tokenizer, theta.as_deref())?;
-    Ok(Forked { to: args.to.clone(), run, of: of.to_string(), at: last, tokens_merged, dropped_stop })
+    here.save(snapshot)?;
+    here.begin(manifest, tokenizer, theta.as_deref())?;
+    Ok(dropped_stop)
 }
 
 /// The setting that ends a run.

@@ -24,7 +24,7 @@ use crate::part::{Hearing, Membership};
 use crate::prepare::{Plan, Prepared, alert_terms, owner_token, to_lead};
 use crate::progress::{Cancellation, Progress, Unit};
 use crate::status::{Board, Happening, ServerStatus};
-use crate::store::{Store, random_u64};
+use crate::store::{Store, random_u64, temporary};
 use crate::webhook::Webhook;
 use crate::{http, links};
 
@@ -316,7 +316,7 @@ fn of_a_part(config: &ServeConfig) -> Result<(ServeConfig, Option<TempDir>), Ser
     }
     let folder = config.dir.join("processes");
     clear(&folder);
-    let made = std::fs::create_dir_all(&folder).and_then(|()| tempfile::tempdir_in(&folder));
+    let made = std::fs::create_dir_all(&folder).and_then(|()| temporary().tempdir_in(&folder));
     let failed = |source| ServerError::Disk { what: "write", path: folder.clone(), source };
     let scratch = made.map_err(failed)?;
     let dir = scratch.path().to_owned();

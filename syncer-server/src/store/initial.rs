@@ -4,7 +4,7 @@ use archipelago_core::bytes::{from_f32s, hex};
 use archipelago_core::model;
 use sha2::{Digest, Sha256};
 
-use super::{Initial, Manifest, Store, disk, or_remove, publish};
+use super::{Initial, Manifest, Store, disk, or_remove, publish, temporary};
 use crate::errors::ServerError;
 use crate::llama::{Precision, Tensors, write_tensors};
 
@@ -56,7 +56,7 @@ impl Store {
         }
         let layout = manifest.layout()?;
         let path = self.dir.join(FILE);
-        let partial = path.with_extension("partial");
+        let partial = temporary::partial(&path);
         let written =
             write_tensors(&partial, &layout, theta, Precision::F32).map_err(disk("write", &partial));
         or_remove(written.and_then(|()| publish(&partial, &path)), &partial)

@@ -26,6 +26,8 @@ mod room;
 mod seal;
 mod snapshot;
 mod snapshots;
+mod temporary;
+mod whole;
 
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -43,6 +45,8 @@ pub use manifest::{FORMAT, Initial, Manifest};
 pub use place::{fit, is_there, is_within, make_private, names, outside, sync_folder, write_private};
 pub use room::free_bytes;
 pub use snapshot::Snapshot;
+pub use temporary::{is_temporary, temporary};
+pub use whole::whole_folder;
 
 use place::lacks_locks;
 
@@ -72,20 +76,8 @@ impl Store {
         make_private(dir)?;
         let snapshots = dir.join("snapshots");
         fs::create_dir_all(&snapshots).map_err(disk("make", &snapshots))?;
-        let path = dir.join("lock");
-        let lock = File::options().create(true).truncate(false).write(true).open(&path);
-        let lock = lock.map_err(disk("write", &path))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(ServerError::DirInUse { dir: dir.to_owned() }),
-            Err(TryLockError::Error(error)) if lacks_locks(&error) => {
-                let why =
-                    "the file system of the run's folder has no locks: see that no other server works in it";
-                tracing::warn!(%error, "{why}");
-            }
-            Err(TryLockError::Error(source)) => return Err(disk("lock", &path)(source)),
-        }
-        snapshots::sweep(&snapshots);
+        let lock = locked(dir, "lock")?;
+        [dir, &snapshots].into_iter().for_each(temporary::sweep);
         Ok(Self { dir: dir.to_owned(), _lock: Some(lock) })
     }
 
@@ -327,6 +319,26 @@ impl Store {
     }
 }
 
+/// Makes the file `name` in `dir` unless it is there, and locks it until it is dropped.
+///
+/// # Errors
+/// - `Disk`: it cannot be made.
+/// - `DirInUse`: another process has it locked.
+fn locked(dir: &Path, name: &str) -> Result<File, ServerError> {
+    let path = dir.join(name);
+    let lock = File::options().create(true).truncate(false).write(true).open(&path);
+    let lock = lock.map_err(disk("write", &path))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(ServerError::DirInUse { dir: dir.to_owned() }),
+        Err(TryLockError::Error(error)) if lacks_locks(&error) => {
+            tracing::warn!(%error, "the file system of {} has no locks: see that no other server works in it", dir.display());
+            Ok(lock)
+        }
+        Err(TryLockError::Error(source)) => Err(disk("lock", &path)(source)),
+    }
+}
+
 /// The token in the file at `path`, if there is one.
 ///
 /// # Errors
@@ -364,7 +376,7 @@ pub fn random_u64() -> Result<u64, ServerError> {
 /// # Errors
 /// `Disk`.
 pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), ServerError> {
-    let partial = path.with_extension("partial");
+    let partial = temporary::partial(path);
     let written = fs::write(&partial, bytes).map_err(disk("write", &partial));
     or_remove(written.and_then(|()| publish(&partial, path)), &partial)
 }

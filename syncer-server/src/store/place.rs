@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use super::disk;
+use super::{disk, is_temporary, temporary};
 use crate::errors::ServerError;
 
 /// What tells that a run is in a folder.
@@ -52,7 +52,9 @@ pub fn fit(dir: &Path) -> Result<(), ServerError> {
         return Ok(());
     }
     let is_begun = has("lock");
-    let fits = |name: &str| BEFORE_A_RUN.contains(&name) || is_begun && OF_A_BEGINNING.contains(&name);
+    // What is temporary is removed as soon as the folder is locked.
+    let is_of_a_beginning = |name: &str| OF_A_BEGINNING.contains(&name) || is_temporary(name);
+    let fits = |name: &str| BEFORE_A_RUN.contains(&name) || is_begun && is_of_a_beginning(name);
     match names.iter().find(|name| !fits(name)) {
         None => Ok(()),
         Some(found) => Err(ServerError::DirForeign { dir: dir.to_owned(), found: found.clone() }),
@@ -122,7 +124,7 @@ pub fn make_private(dir: &Path) -> Result<(), ServerError> {
 pub fn write_private(path: &Path, text: &str) -> Result<(), ServerError> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     // Temporary files are made readable by their owner only, on every system.
-    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(disk("write", path))?;
+    let mut file = temporary().tempfile_in(folder).map_err(disk("write", path))?;
     file.write_all(text.as_bytes()).and_then(|()| file.as_file().sync_all()).map_err(disk("write", path))?;
     file.persist(path).map_err(|error| disk("write", path)(error.error))?;
     sync_folder(folder).map_err(disk("sync", path))
@@ -190,7 +192,7 @@ mod tests {
         };
         check(&[], None);
         check(&["admin.token", "lock", "lost+found", "settings.toml"], None);
-        check(&["lock", "tokenizer.json"], None);
+        check(&["lock", "tokenizer.json", ".archipelago-tmp-Ab12Yz", ".tmpAb12Yz"], None);
         check(&["notes.txt", "run.json"], None);
         check(&["tokenizer.json"], Some("tokenizer.json"));
         check(&["admin.token", "photo.jpg"], Some("photo.jpg"));

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use archipelago_core::wire::RunId;
 
-use super::{Snapshot, Store, disk, is_there, or_remove, publish};
+use super::{Snapshot, Store, disk, is_there, or_remove, publish, temporary};
 use crate::errors::ServerError;
 use crate::progress::{Cancellation, Progress};
 
@@ -86,7 +86,7 @@ impl Store {
         let next = before.last().map_or(1, |path| number(path).unwrap_or(0) + 1);
         let folder = self.dir.join("snapshots");
         let path = folder.join(format!("{next:08}.safetensors"));
-        let partial = folder.join(format!("{next:08}.partial"));
+        let partial = temporary::partial(&path);
         let written = snapshot.write(&partial, progress).map_err(disk("write", &partial));
         let written = progress.check().and(written);
         or_remove(written.and_then(|()| publish(&partial, &path)), &partial)?;
@@ -116,21 +116,6 @@ impl Store {
     }
 }
 
-/// Removes what an earlier process did not write to its end: it is of no use, and takes room.
-pub(super) fn sweep(folder: &Path) {
-    let Ok(entries) = fs::read_dir(folder) else { return };
-    let is_left =
-        |path: &PathBuf| path.extension().is_some_and(|ending| ending == "partial") && number(path).is_some();
-    for path in entries.filter_map(|entry| Some(entry.ok()?.path())).filter(is_left) {
-        match fs::remove_file(&path) {
-            Ok(()) => {
-                tracing::info!(path = %path.display(), "removed a snapshot that was not written to its end")
-            }
-            Err(error) => tracing::warn!(path = %path.display(), %error, "cannot remove half a snapshot"),
-        }
-    }
-}
-
 fn number(path: &Path) -> Option<u64> {
     path.file_stem()?.to_str()?.parse().ok()
 }
@@ -139,22 +124,6 @@ fn number(path: &Path) -> Option<u64> {
 mod tests {
     use super::super::write_file;
     use super::*;
-
-    /// Goal: what a process that died left of a snapshot is gone once the next one leads the run, and nothing else is.
-    #[test]
-    fn half_a_snapshot_is_swept_at_the_start() {
-        let dir = tempfile::tempdir().unwrap();
-        drop(Store::open(dir.path()).unwrap());
-        let folder = dir.path().join("snapshots");
-        let write = |name: &&str| fs::write(folder.join(name), "half").unwrap();
-        let names = ["00000007.partial", "00000006.safetensors", "mine.partial"];
-        names.iter().for_each(write);
-        let _leads = Store::open(dir.path()).unwrap();
-        let is_left = |name: &str| folder.join(name).exists();
-        assert_eq!(names.map(is_left), [false, true, true]);
-        write(&"00000008.partial");
-        assert!(Store::open(dir.path()).is_err() && is_left("00000008.partial"), "another program writes it");
-    }
 
     #[test]
     fn what_cannot_be_written_takes_no_room() {

@@ -34,15 +34,24 @@ pub struct Bodies {
 
 impl Bodies {
     /// Opens the folder, and makes it if it is not there. What was begun by another process is not appended to: its
-    /// last bytes may be torn.
+    /// last bytes may be torn. Nor is the number of a segment used again that rows have `named`: they would find other
+    /// bodies there.
     ///
     /// # Errors
     /// What the system says.
-    pub fn open(dir: &Path) -> io::Result<Self> {
+    pub fn open(dir: &Path, named: &[u32]) -> io::Result<Self> {
         fs::create_dir_all(dir)?;
         let there = segments(dir)?;
-        let next = there.last().map_or(1, |(number, _)| number + 1);
+        let last = there.last().map(|(number, _)| *number).max(named.last().copied());
+        let next = last.map_or(1, |last| last + 1);
         let total = there.iter().map(|(_, len)| len).sum();
+        if let Some(first) = first_missing(&there, named) {
+            tracing::warn!(
+                "{} and perhaps more of that folder are missing: the run goes on from its snapshot, and merges before \
+                 it cannot be replayed, forked or undone; put the folder back from a copy before the next start",
+                path(dir, first).display()
+            );
+        }
         Ok(Self { dir: dir.to_owned(), open: None, dirty: false, is_new: false, next, total })
     }
 
@@ -188,6 +197,14 @@ fn path(dir: &Path, number: u32) -> PathBuf {
     dir.join(format!("{number:08}.bodies"))
 }
 
+/// The first of the segments `named` by rows that is not `there`. The oldest ones are removed before the rows that name
+/// them, so that they are not missing.
+fn first_missing(there: &[(u32, u64)], named: &[u32]) -> Option<u32> {
+    let is_there = |number: u32| there.iter().any(|(found, _)| *found == number);
+    let oldest = there.first().map_or(0, |(number, _)| *number);
+    named.iter().copied().find(|number| *number > oldest && !is_there(*number))
+}
+
 /// The segments and their lengths, oldest first.
 pub(super) fn segments(dir: &Path) -> io::Result<Vec<(u32, u64)>> {
     let mut found = Vec::new();
@@ -201,4 +218,26 @@ pub(super) fn segments(dir: &Path) -> io::Result<Vec<(u32, u64)>> {
     }
     found.sort_unstable();
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a start notices that what merges are replayed from is gone, and never puts other bodies in its place.
+    #[test]
+    fn segments_that_are_gone_are_noticed_and_their_numbers_are_not_used_again() {
+        let missing = |there: &[u32], named: &[u32]| {
+            first_missing(&there.iter().map(|number| (*number, 1)).collect::<Vec<_>>(), named)
+        };
+        assert_eq!(missing(&[], &[1, 2]), Some(1), "the folder was removed");
+        assert_eq!(missing(&[1, 3], &[1, 2, 3]), Some(2));
+        assert_eq!(missing(&[2, 3], &[1, 2, 3]), None, "the oldest one was removed to make room");
+        assert_eq!(missing(&[1, 2], &[1]), None);
+
+        let dir = tempfile::tempdir().unwrap();
+        let mut bodies = Bodies::open(dir.path(), &[3, 7]).unwrap();
+        assert_eq!(bodies.append(&[Arc::new(vec![1])]).unwrap().segment, 8);
+        assert_eq!(Bodies::open(dir.path(), &[3, 7]).unwrap().next, 9);
+    }
 }

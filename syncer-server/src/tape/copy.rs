@@ -19,7 +19,7 @@ use super::Rows;
 use super::bodies::{Reader, segments};
 use super::recover::{BODIES, Broken, broken, corrupt, damaged};
 use crate::errors::ServerError;
-use crate::store::{Manifest, Snapshot, Store, disk, sync_folder};
+use crate::store::{Manifest, Snapshot, Store, disk, is_temporary, sync_folder};
 
 /// The folder of the snapshots in it.
 const SNAPSHOTS: &str = "snapshots";
@@ -132,7 +132,7 @@ fn hold_all(dir: &Path, sub: &str, ending: &str) -> Result<Vec<Held>, ServerErro
 /// is nobody's, what is being written is not whole, and databases are copied by those who know them.
 fn rest(dir: &Path) -> Result<Vec<PathBuf>, ServerError> {
     let is_ours = |name: &str| {
-        let passing = name.starts_with(".tmp") || name.ends_with(".partial");
+        let passing = is_temporary(name) || name.ends_with(".partial");
         !passing && name != "lock" && !name.contains(".sqlite")
     };
     let names = list(dir)?.into_iter().filter(|name| is_ours(&name.to_string_lossy()));

@@ -30,7 +30,7 @@ mod writer;
 pub use again::{remake, senders_between};
 pub use archipelago_core::diloco::tape::{Place, Row};
 pub use bodies::Bodies;
-pub use copy::copy;
+pub use copy::{Copied, copy};
 pub use recover::{broken as rows_error, has_bodies, later_figures, recover};
 pub use replay::{Member, Recording, Replayed, ReplayedMerge, Undone};
 pub use rows::{Rows, RowsError};

@@ -309,6 +309,15 @@ impl Rows {
         Ok(self.db.query_row(query, [seq as i64], |row| row.get(0)).optional()?)
     }
 
+    /// The segments that rows name, oldest first.
+    ///
+    /// # Errors
+    /// `Sqlite`.
+    pub fn segments(&self) -> Result<Vec<u32>, RowsError> {
+        let query = "SELECT DISTINCT segment FROM tape WHERE segment IS NOT NULL ORDER BY segment";
+        Ok(self.db.prepare(query)?.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?)
+    }
+
     /// The number of the last merge whose bodies are in a segment before `segment`.
     ///
     /// # Errors

@@ -88,7 +88,8 @@ impl Writer {
         }
         let rows = Rows::open(&path, run, owner, from).map_err(broken)?;
         let dir = store.dir().join(super::recover::BODIES);
-        let bodies = Bodies::open(&dir).map_err(disk("make", &dir))?;
+        let named = rows.segments().map_err(broken)?;
+        let bodies = Bodies::open(&dir, &named).map_err(disk("make", &dir))?;
         let body_bytes = bodies.bytes();
         let (log, figures) = (rows.log().map_err(broken)?, rows.figures().map_err(broken)?);
         let (jobs, queue) = channel();

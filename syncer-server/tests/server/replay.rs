@@ -181,4 +181,24 @@ async fn a_fork_begins_where_the_run_was() {
     let (own, _) = replay(&args(&to, None));
     assert_eq!(own.merges, 1);
     assert!(fs::read(dir.path().join("tape.sqlite")).unwrap() == tape, "the run itself is as it was");
+
+    // One that cannot be written to its end leaves nothing, and nor does a program that was killed.
+    let count = || fs::read_dir(place.path()).unwrap().count();
+    let before = count();
+    let last = place.path().join("last");
+    let held_out = dir.path().join("held-out.json");
+    let whole = fs::read(&held_out).unwrap();
+    fs::write(&held_out, "damaged").unwrap();
+    assert!(forked_at(merges[5].seq, last.clone()).is_err());
+    assert_eq!(count(), before, "half a fork is left");
+    fs::write(&held_out, whole).unwrap();
+    forked_at(merges[5].seq, last).unwrap();
+
+    // Without the bodies the run goes on, and new ones do not take the place of those that rows name.
+    fs::remove_dir_all(dir.path().join("bodies")).unwrap();
+    let server = Server::start(config(dir.path())).await;
+    Learner::join(&server, 1).await.merge().await;
+    server.stop().await;
+    assert!(!dir.path().join("bodies/00000001.bodies").exists());
+    assert!(dir.path().join("bodies/00000002.bodies").exists());
 }

@@ -1,0 +1,107 @@
+//! Temporary files and folders: one prefix for all of them, and the removal of those that killed programs left.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tempfile::Builder;
+
+/// Prefix of the name of each temporary file and folder.
+pub(super) const TEMPORARY: &str = ".archipelago-tmp-";
+
+/// Prefix and length of names that `tempfile` chooses by itself, as `safetensors` has it do.
+const UNNAMED: &str = ".tmp";
+const UNNAMED_LEN: usize = UNNAMED.len() + 6;
+
+/// Ending of temporary files of former versions.
+const PARTIAL: &str = "partial";
+
+/// Returns the path under which a file is written before it gets the name `path`.
+pub(super) fn partial(path: &Path) -> PathBuf {
+    let mut name = OsString::from(TEMPORARY);
+    name.push(path.file_name().unwrap_or_default());
+    path.with_file_name(name)
+}
+
+/// Returns a maker of temporary files and folders with our prefix.
+pub fn temporary<'a>() -> Builder<'a, 'static> {
+    let mut builder = Builder::new();
+    builder.prefix(TEMPORARY);
+    builder
+}
+
+/// Returns true if a program of ours chose the name for something temporary.
+pub fn is_temporary(name: &str) -> bool {
+    let is_unnamed = name.starts_with(UNNAMED)
+        && name.len() == UNNAMED_LEN
+        && name.bytes().skip(1).all(|byte| byte.is_ascii_alphanumeric());
+    name.starts_with(TEMPORARY) || is_unnamed
+}
+
+/// Removes what killed programs left in `folder`, of which this program holds the lock.
+pub(super) fn sweep(folder: &Path) {
+    remove(folder, |path, name| is_temporary(name) || is_half_a_snapshot(path));
+}
+
+fn is_half_a_snapshot(path: &Path) -> bool {
+    let number = path.file_stem().and_then(|stem| stem.to_str()).and_then(|stem| stem.parse::<u64>().ok());
+    path.extension().is_some_and(|ending| ending == PARTIAL) && number.is_some()
+}
+
+/// Removes what `is_left` in `folder`, by path and name.
+pub(super) fn remove(folder: &Path, is_left: impl Fn(&Path, &str) -> bool) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if !is_left(&path, &entry.file_name().to_string_lossy()) {
+            continue;
+        }
+        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        match if is_folder { fs::remove_dir_all(&path) } else { fs::remove_file(&path) } {
+            Ok(()) => tracing::info!(path = %path.display(), "removed what a killed program left"),
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "cannot remove what a killed program left");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Store;
+    use super::*;
+
+    /// Goal: what killed programs left is gone once the next one leads the run, and nothing else is.
+    #[test]
+    fn what_killed_programs_left_is_swept_at_the_start() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(Store::open(dir.path()).unwrap());
+        let names = [
+            ("snapshots/.archipelago-tmp-00000007.safetensors", false),
+            ("snapshots/.tmpAb12Yz", false),
+            ("snapshots/00000007.partial", false),
+            ("snapshots/00000006.safetensors", true),
+            ("snapshots/mine.partial", true),
+            (".archipelago-tmp-export/model.safetensors", false),
+            (".tmpAb12Yz/model.safetensors", false),
+            (".archipelago-tmp-run.json", false),
+            (".tmp-mine", true),
+            ("run.json", true),
+        ];
+        let write = |name: &str| {
+            let path = dir.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "half").unwrap();
+        };
+        names.iter().for_each(|(name, _)| write(name));
+        let _leads = Store::open(dir.path()).unwrap();
+        for (name, stays) in names {
+            assert_eq!(dir.path().join(name).exists(), stays, "{name}");
+        }
+        assert!(!dir.path().join(".archipelago-tmp-export").exists());
+        write(names[0].0);
+        assert!(
+            Store::open(dir.path()).is_err() && dir.path().join(names[0].0).exists(),
+            "another one writes"
+        );
+    }
+}

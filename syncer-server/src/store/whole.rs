@@ -1,0 +1,76 @@
+//! Folders that are made as a whole or not at all.
+
+use std::fs::{self, File};
+use std::path::Path;
+
+use super::temporary::{TEMPORARY, remove};
+use super::{disk, locked, make_private, sync_folder, temporary};
+use crate::errors::ServerError;
+
+/// What is in a temporary folder: a file that its program keeps locked, and what is being made.
+const IN_USE: &str = "in-use";
+const MADE: &str = "made";
+
+/// Makes the folder `to` as a whole or not at all: `make` fills a folder beside it, which then gets its name.
+///
+/// # Errors
+/// - `Disk`: a folder cannot be made, synced or named.
+/// - Those of `make`, after which nothing is left.
+pub fn whole_folder<T>(
+    to: &Path,
+    make: impl FnOnce(&Path) -> Result<T, ServerError>,
+) -> Result<T, ServerError> {
+    let parent = match to.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    fs::create_dir_all(parent).map_err(disk("make", parent))?;
+    sweep_beside(parent);
+    let beside = temporary().tempdir_in(parent).map_err(disk("make a folder in", parent))?;
+    let _in_use = locked(beside.path(), IN_USE)?;
+    let folder = beside.path().join(MADE);
+    make_private(&folder)?;
+    let made = make(&folder)?;
+    fs::rename(&folder, to).map_err(disk("write", to))?;
+    sync_folder(parent).map_err(disk("sync", parent))?;
+    Ok(made)
+}
+
+/// Removes the folders that killed programs left in `parent`. A program that still fills one has it locked; where the
+/// file system has no locks, nobody can tell, and all of them stay.
+fn sweep_beside(parent: &Path) {
+    let is_free =
+        |path: &Path| File::options().write(true).open(path).is_ok_and(|file| file.try_lock().is_ok());
+    remove(parent, |path, name| name.starts_with(TEMPORARY) && is_free(&path.join(IN_USE)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_made_whole_or_not_at_all() {
+        let place = tempfile::tempdir().unwrap();
+        let to = place.path().join("copy");
+        let entries = || fs::read_dir(place.path()).unwrap().count();
+        let failed = whole_folder(&to, |folder| {
+            fs::write(folder.join("run.json"), "half").unwrap();
+            // Another program that makes one meanwhile leaves this one alone.
+            whole_folder(&place.path().join("other"), |_| Ok(())).unwrap();
+            assert!(folder.join("run.json").exists());
+            Err::<(), _>(ServerError::NoRun { dir: folder.to_owned() })
+        });
+        assert!(failed.is_err() && entries() == 1, "the other one alone is there");
+
+        // A program that was killed left this.
+        let killed = place.path().join(".archipelago-tmp-killed");
+        fs::create_dir(&killed).unwrap();
+        drop(locked(&killed, IN_USE).unwrap());
+        fs::create_dir(place.path().join(".archipelago-tmp-not-ours")).unwrap();
+        let write =
+            |folder: &Path| fs::write(folder.join("run.json"), "whole").map_err(disk("write", folder));
+        whole_folder(&to, write).unwrap();
+        assert_eq!(fs::read_to_string(to.join("run.json")).unwrap(), "whole");
+        assert_eq!(entries(), 3);
+    }
+}
