@@ -7,6 +7,7 @@ use std::time::Duration;
 use archipelago_core::bytes::hex;
 use archipelago_core::diloco::syncer::{BANNED, Input};
 use archipelago_core::wire::{Bye, Challenge, CloseCode, Fingerprint, Hello, Invite, RunId, is_work};
+use sha2::{Digest, Sha256};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::actor::{ActorHandle, Command};
@@ -42,7 +43,8 @@ struct Shared {
     terms: Terms,
     guests: Arc<Guests>,
     banned: Mutex<BTreeSet<Fingerprint>>,
-    /// The nonces of the open connections whose learners were taken in, and the keys of these.
+    /// The keys of the learners with an open connection that were taken in. Each is found by SHA-256 of the nonce as
+    /// requests show it, so that the time of a look-up tells nothing about the nonce.
     passes: Mutex<BTreeMap<[u8; 32], Fingerprint>>,
 }
 
@@ -50,7 +52,7 @@ struct Shared {
 #[derive(Debug)]
 pub struct Pass {
     shared: Arc<Shared>,
-    nonce: [u8; 32],
+    shown_sha256: [u8; 32],
 }
 
 impl Admission {
@@ -133,8 +135,9 @@ impl Admission {
             }
         }
         judged.map_err(Refusal::bye)?;
-        lock(&self.0.passes).insert(challenge.nonce, fingerprint);
-        Ok(Pass { shared: Arc::clone(&self.0), nonce: challenge.nonce })
+        let shown_sha256 = Sha256::digest(hex(&challenge.nonce)).into();
+        lock(&self.0.passes).insert(shown_sha256, fingerprint);
+        Ok(Pass { shared: Arc::clone(&self.0), shown_sha256 })
     }
 
     /// Whether the invite and the work of `hello` are enough.
@@ -155,12 +158,13 @@ impl Admission {
     /// Whether a request that shows this invite, or this pass, may have parameters and data.
     #[must_use]
     pub fn lets_fetch(&self, invite: Option<&[u8]>, pass: Option<&[u8]>) -> bool {
-        let has_pass = || {
-            pass.is_some_and(|shown| {
-                lock(&self.0.passes).keys().any(|nonce| is_same(hex(nonce).as_bytes(), shown))
-            })
-        };
-        !self.is_by_invite() || self.shows_common(invite) || has_pass()
+        !self.is_by_invite() || self.shows_common(invite) || pass.is_some_and(|pass| self.holds_pass(pass))
+    }
+
+    /// Whether a connection that shows this pass stands and was taken in.
+    #[must_use]
+    pub fn holds_pass(&self, shown: &[u8]) -> bool {
+        lock(&self.0.passes).contains_key(&<[u8; 32]>::from(Sha256::digest(shown)))
     }
 
     fn shows_common(&self, shown: Option<&[u8]>) -> bool {
@@ -225,7 +229,7 @@ impl Shared {
 
 impl Drop for Pass {
     fn drop(&mut self) {
-        lock(&self.shared.passes).remove(&self.nonce);
+        lock(&self.shared.passes).remove(&self.shown_sha256);
     }
 }
 

@@ -2,9 +2,10 @@
 //! PEFT loads.
 
 use std::fs::{self, File};
-use std::io::{ErrorKind, Seek};
+use std::io::{ErrorKind, Read, Seek};
 use std::path::{Path, PathBuf};
 
+use archipelago_cli::Bytes;
 use archipelago_core::diloco::syncer::SyncerRecord;
 use archipelago_core::diloco::{FragmentState, Fragments, Layout, RunId};
 use archipelago_core::model::{LoraSpec, layout};
@@ -21,7 +22,7 @@ use crate::llama::{
     Card, Course, Precision, SourceSettings, SpecialTokens, adapter_config, generation_config, model_config,
     peft_layout, tokenizer_config, write_tensors,
 };
-use crate::store::{Manifest, Snapshot, Store, disk, names, write_file};
+use crate::store::{Manifest, Snapshot, Store, disk, free_bytes, names, temporary, write_file};
 use crate::tape::later_figures;
 
 /// What was exported.
@@ -306,20 +307,43 @@ impl Model<'_> {
     }
 
     /// The same folder as one file, `name/…` in a ZIP archive that nothing is compressed in: parameters hardly
-    /// get smaller. Made in `dir`, gone when it is closed; only the parameters are held in memory.
+    /// get smaller. Made in `dir`, gone when it is closed; only the parameters are held in memory. `None` if
+    /// `is_cancelled` becomes true meanwhile.
     ///
     /// # Errors
     /// - `Internal`: the parameters are not those of such a model.
-    /// - `Disk`: something cannot be written.
-    pub(crate) fn archive(&self, dir: &Path, name: &str) -> Result<File, ServerError> {
-        let folder = tempfile::tempdir_in(dir).map_err(disk("make a folder in", dir))?;
+    /// - `Disk`: something cannot be written, or the disk would have no room left for the run itself.
+    pub(crate) fn archive(
+        &self,
+        dir: &Path,
+        name: &str,
+        is_cancelled: &dyn Fn() -> bool,
+    ) -> Result<Option<File>, ServerError> {
+        let needed = ARCHIVE_ROOM * size_of_val(self.theta) as u64 + self.tokenizer.len() as u64;
+        if let Some(free) = free_bytes(dir).filter(|free| *free < needed) {
+            let why = format!("an archive needs {} free on the disk, and {} are", Bytes(needed), Bytes(free));
+            return Err(disk("write an archive in", dir)(std::io::Error::new(ErrorKind::StorageFull, why)));
+        }
+        let folder = temporary().tempdir_in(dir).map_err(disk("make a folder in", dir))?;
         self.write(folder.path(), name)?;
-        zip(folder.path(), tempfile::tempfile_in(dir).map_err(disk("write", dir))?, name)
+        zip(folder.path(), tempfile::tempfile_in(dir).map_err(disk("write", dir))?, name, is_cancelled)
             .map_err(disk("write an archive in", dir))
     }
 }
 
-fn zip(folder: &Path, archive: File, name: &str) -> std::io::Result<File> {
+/// Free bytes that an archive needs for each byte of parameters: one for its folder, one for itself, and three for the
+/// next snapshot of the run.
+const ARCHIVE_ROOM: u64 = 5;
+
+/// Bytes copied into an archive between two looks at whether it is still wanted.
+const COPIED_BYTES: u64 = 4 << 20;
+
+fn zip(
+    folder: &Path,
+    archive: File,
+    name: &str,
+    is_cancelled: &dyn Fn() -> bool,
+) -> std::io::Result<Option<File>> {
     let mut paths =
         fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>()?;
     paths.sort();
@@ -330,13 +354,17 @@ fn zip(folder: &Path, archive: File, name: &str) -> std::io::Result<File> {
         let options = SimpleFileOptions::default().compression_method(CompressionMethod::Stored);
         let file_name = path.file_name().unwrap_or_default().to_string_lossy();
         zip.start_file(format!("{name}/{file_name}"), options.large_file(large))?;
-        std::io::copy(&mut file, &mut zip)?;
+        while std::io::copy(&mut file.by_ref().take(COPIED_BYTES), &mut zip)? > 0 {
+            if is_cancelled() {
+                return Ok(None);
+            }
+        }
         // The disk need not hold all of it twice.
         fs::remove_file(&path)?;
     }
     let mut archive = zip.finish()?;
     archive.rewind()?;
-    Ok(archive)
+    Ok(Some(archive))
 }
 
 /// The parameters of `states`, `[layout.len()]`.

@@ -229,6 +229,10 @@ impl Running {
                 }
             }
             Command::Subject(reply) => state.subjects.push(reply),
+            // Whoever asked has hung up.
+            Command::Status(reply) if reply.is_closed() => {}
+            Command::Story(reply) if reply.is_closed() => {}
+            Command::View(_, reply) if reply.is_closed() => {}
             Command::Status(reply) => {
                 // Nobody waits any more if this fails.
                 let _ = reply.send(Box::new(self.status(state)));

@@ -150,6 +150,11 @@ impl Place {
         self.crowd.guesses.check(self.who).await
     }
 
+    /// Where it comes from, unless others come from there too.
+    pub fn address(&self) -> Option<IpAddr> {
+        self.who.address()
+    }
+
     /// A socket that was opened from there, and belongs to no learner yet.
     pub fn open_socket(&self) -> Socket {
         Socket::open(&self.crowd.pending, self.who)

@@ -97,7 +97,12 @@ pub async fn events(
 /// Hands events on until there are no more or the reader takes none: one that stands still must not keep
 /// its seat.
 async fn pump(mut sources: Sources, reader: mpsc::Sender<Event>) {
-    while let Some(event) = sources.next().await {
+    loop {
+        let event = tokio::select! {
+            event = sources.next() => event,
+            () = reader.closed() => return,
+        };
+        let Some(event) = event else { return };
         if reader.send_timeout(event, EVENT_WITHIN).await.is_err() {
             return;
         }

@@ -1,8 +1,11 @@
 //! `/v1/export.zip`: the model to take home, as it is now.
+//!
+//! One archive is made at a time, for everybody who asks while it is made or within a minute. All of them read the same
+//! file. Making it is cancelled when the last of them hangs up.
 
 use std::fs::File;
-use std::io::Read;
-use std::sync::Arc;
+use std::io::{Read, Seek, SeekFrom};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use archipelago_core::model::ModelSpec;
@@ -15,33 +18,83 @@ use futures::stream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::App;
+use super::coalesce::Coalesced;
+use super::work::{Cancellation, WorkError, WorkLimit};
 use crate::actor::Subject;
 use crate::errors::ServerError;
 use crate::export::{Form, Model};
 use crate::store::{Store, disk};
 
 /// Bytes sent at once.
-const PIECE_BYTES: usize = 256 << 10;
+const PIECE_BYTES: usize = 64 << 10;
 
 /// Pieces read ahead.
 const PIECES_AHEAD: usize = 2;
 
 /// Time that a peer may take for one piece.
-const PIECE_WITHIN: Duration = Duration::from_secs(30);
+const PIECE_WITHIN: Duration = Duration::from_secs(8);
 
 /// Downloads at once.
-const EXPORTS_MAX: usize = 1;
+const DOWNLOADS_MAX: usize = 64;
 
-/// Seconds after which one who was turned away may try again.
+/// Archives on the disk at once: the newest one, and one that slow peers still download.
+const ARCHIVES_MAX: usize = 2;
+
+/// Time for which an archive is shared.
+const SHARED_FOR: Duration = Duration::from_secs(60);
+
+/// Seconds after which a request that was turned away may come again.
 const RETRY_S: &str = "30";
 
-/// What archives are made of.
+/// What archives are made of, and the newest one.
 pub struct Exports {
     spec: RunSpec,
     decoder: Option<ModelSpec>,
     store: Arc<Store>,
     licence: Option<String>,
-    turn: Arc<Semaphore>,
+    shared: Coalesced<Arc<Archive>, ExportError>,
+    work: WorkLimit,
+    archives: Arc<Semaphore>,
+    downloads: Arc<Semaphore>,
+    newest: Mutex<Weak<Archive>>,
+}
+
+/// An archive on the disk, without a name there: it is gone with its last reader.
+struct Archive {
+    /// Without the ending.
+    name: String,
+    /// Tokens and rounds merged into the model.
+    progress: (u64, u64),
+    /// Whether nothing will be merged into the model any more.
+    is_final: bool,
+    /// In bytes.
+    len: u64,
+    file: Mutex<File>,
+    _place: OwnedSemaphorePermit,
+}
+
+/// Reason why there is no archive.
+#[derive(Clone, Debug, thiserror::Error)]
+enum ExportError {
+    #[error(transparent)]
+    Work(#[from] WorkError),
+    #[error("the server stops")]
+    Stops,
+    #[error("others still download an earlier model: try again in a while")]
+    Full,
+    #[error("the model could not be packed: the server's log says why")]
+    Failed,
+}
+
+impl Archive {
+    /// Returns at most [`PIECE_BYTES`] from byte `start` on; none at the end.
+    fn piece(&self, start: u64) -> std::io::Result<Bytes> {
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        file.seek(SeekFrom::Start(start))?;
+        let mut piece = Vec::with_capacity(PIECE_BYTES);
+        (&mut *file).take(PIECE_BYTES as u64).read_to_end(&mut piece)?;
+        Ok(piece.into())
+    }
 }
 
 impl Exports {
@@ -54,7 +107,17 @@ impl Exports {
         store: Arc<Store>,
         licence: Option<String>,
     ) -> Self {
-        Self { spec, decoder, store, licence, turn: Arc::new(Semaphore::new(EXPORTS_MAX)) }
+        Self {
+            spec,
+            decoder,
+            store,
+            licence,
+            shared: Coalesced::new(SHARED_FOR),
+            work: WorkLimit::new(1, DOWNLOADS_MAX),
+            archives: Arc::new(Semaphore::new(ARCHIVES_MAX)),
+            downloads: Arc::new(Semaphore::new(DOWNLOADS_MAX)),
+            newest: Mutex::default(),
+        }
     }
 
     /// What the run is.
@@ -69,15 +132,14 @@ impl Exports {
         self.decoder
     }
 
-    /// A part of the weights that the run does not train; `None` if there is no such part.
-    ///
-    /// # Errors
-    /// `Disk`: it cannot be read.
-    pub fn frozen_part(&self, part: u32) -> Result<Option<Vec<u8>>, ServerError> {
-        self.spec.frozen.as_ref().map_or(Ok(None), |said| self.store.frozen_part(said, part))
-    }
-
-    fn make(&self, subject: &Subject, name: &str) -> Result<(File, u64), ServerError> {
+    /// Makes the archive of `subject`; `None` if it is cancelled.
+    fn make(
+        &self,
+        subject: &Subject,
+        name: String,
+        place: OwnedSemaphorePermit,
+        cancellation: &Cancellation,
+    ) -> Result<Option<Archive>, ServerError> {
         let path = self.store.tokenizer_path();
         let tokenizer = std::fs::read_to_string(&path).map_err(disk("read", &path))?;
         let missing = || ServerError::NoSnapshot { dir: self.store.dir().to_owned() };
@@ -89,63 +151,109 @@ impl Exports {
             course: subject.course,
             form: Form { licence: self.licence.as_deref(), is_public: true, ..Form::default() },
         };
-        let file = model.archive(self.store.dir(), name)?;
-        let len = file.metadata().map_err(disk("read", self.store.dir()))?.len();
-        Ok((file, len))
+        let Some(file) = model.archive(self.store.dir(), &name, &|| cancellation.is_cancelled())? else {
+            return Ok(None);
+        };
+        Ok(Some(Archive {
+            name,
+            progress: (subject.tokens_merged, subject.rounds),
+            is_final: subject.is_final,
+            len: file.metadata().map_err(disk("read", self.store.dir()))?.len(),
+            file: Mutex::new(file),
+            _place: place,
+        }))
+    }
+
+    fn newest(&self) -> Option<Arc<Archive>> {
+        self.newest.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
     }
 }
 
-/// `/v1/export.zip`. One at a time: it takes as much disk, and for a while memory, as the model.
+/// `/v1/export.zip`.
 pub async fn export(State(app): State<Arc<App>>) -> Response {
-    let Ok(turn) = Arc::clone(&app.exports.turn).try_acquire_owned() else {
-        let why = "somebody else is downloading the model: try again in a while\n";
+    let Ok(download) = Arc::clone(&app.exports.downloads).try_acquire_owned() else {
+        let why = "many others download the model: try again in a while\n";
         return (StatusCode::TOO_MANY_REQUESTS, [(header::RETRY_AFTER, RETRY_S)], why).into_response();
     };
-    let Some(subject) = app.context.actor.subject().await else {
-        return (StatusCode::SERVICE_UNAVAILABLE, "the server stops\n").into_response();
+    // A complete run is exported as it ended, however young the archive from before its end is.
+    let is_over = *app.context.actor.over_watch().borrow();
+    let shared = app.exports.shared.get(
+        |archive| archive.is_final || !is_over,
+        || {
+            let app = Arc::clone(&app);
+            async move { archive(&app).await }
+        },
+    );
+    let archive = match shared.await {
+        Ok(archive) => archive,
+        Err(error) => return error.into_response(),
     };
-    let name = format!("archipelago-{}-{}", app.run, subject.tokens_merged);
-    let disposition = format!("attachment; filename=\"{name}.zip\"");
-    let for_making = Arc::clone(&app);
-    let made = tokio::task::spawn_blocking(move || for_making.exports.make(&subject, &name)).await;
-    let (file, len) = match made {
-        Ok(Ok(made)) => made,
-        Ok(Err(error)) => return failed(&error),
-        Err(error) => return failed(&error),
-    };
+    let disposition = format!("attachment; filename=\"{}.zip\"", archive.name);
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("application/zip")),
-        (header::CONTENT_LENGTH, len.into()),
+        (header::CONTENT_LENGTH, archive.len.into()),
         (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
         (header::CONTENT_DISPOSITION, disposition.try_into().expect("digits and hyphens")),
     ];
-    (headers, Body::from_stream(pieces(file, turn))).into_response()
+    (headers, Body::from_stream(pieces(archive, download))).into_response()
 }
 
-fn failed(error: &dyn std::fmt::Display) -> Response {
-    tracing::error!(%error, "no archive of the model");
-    let why = "the model could not be packed: the server's log says why\n";
-    (StatusCode::INTERNAL_SERVER_ERROR, why).into_response()
+/// Makes an archive of the model as it is now, or finds the newest one of the same model.
+async fn archive(app: &Arc<App>) -> Result<Arc<Archive>, ExportError> {
+    let permit = app.exports.work.permit().await?;
+    let subject = app.context.actor.subject().await.ok_or(ExportError::Stops)?;
+    let place = Arc::clone(&app.exports.archives).try_acquire_owned().ok();
+    let is_same = |archive: &Archive| archive.progress == (subject.tokens_merged, subject.rounds);
+    // An older model is better than none, unless the run is complete.
+    let stands_in = |archive: &Archive| is_same(archive) || place.is_none() && !subject.is_final;
+    if let Some(newest) = app.exports.newest().filter(|newest| stands_in(newest)) {
+        return Ok(newest);
+    }
+    let place = place.ok_or(ExportError::Full)?;
+    let name = format!("archipelago-{}-{}", app.run, subject.tokens_merged);
+    let making = Arc::clone(app);
+    let made = permit.run(move |cancellation| making.exports.make(&subject, name, place, cancellation));
+    match made.await? {
+        Ok(Some(archive)) => {
+            let archive = Arc::new(archive);
+            *app.exports.newest.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&archive);
+            Ok(archive)
+        }
+        Ok(None) => Err(ExportError::Work(WorkError::Failed)),
+        Err(error) => {
+            tracing::error!(%error, "no archive of the model");
+            Err(ExportError::Failed)
+        }
+    }
+}
+
+impl IntoResponse for ExportError {
+    fn into_response(self) -> Response {
+        let retry = [(header::RETRY_AFTER, RETRY_S)];
+        let why = format!("{self}\n");
+        match self {
+            Self::Work(error) => error.into_response(),
+            Self::Stops | Self::Full => (StatusCode::SERVICE_UNAVAILABLE, retry, why).into_response(),
+            Self::Failed => (StatusCode::INTERNAL_SERVER_ERROR, why).into_response(),
+        }
+    }
 }
 
 type Piece = std::io::Result<Bytes>;
 
-/// The bytes of `file`, read by a task of its own that gives up on a peer that takes none, and with it `turn`.
-fn pieces(mut file: File, turn: OwnedSemaphorePermit) -> impl stream::Stream<Item = Piece> {
+/// Reads the bytes of `archive` in a task of its own, which gives up on a peer that takes none.
+fn pieces(archive: Arc<Archive>, download: OwnedSemaphorePermit) -> impl stream::Stream<Item = Piece> {
     let (sender, receiver) = mpsc::channel::<Piece>(PIECES_AHEAD);
     tokio::spawn(async move {
-        let _turn = turn;
+        let _download = download;
+        let mut start = 0;
         loop {
-            let read = tokio::task::spawn_blocking(move || {
-                let mut piece = Vec::with_capacity(PIECE_BYTES);
-                let read = file.by_ref().take(PIECE_BYTES as u64).read_to_end(&mut piece);
-                (file, read.map(|_| Bytes::from(piece)))
-            });
-            let Ok((back, piece)) = read.await else { return };
-            file = back;
-            let broken = piece.is_err();
-            let over = piece.as_ref().is_ok_and(Bytes::is_empty);
-            if over || sender.send_timeout(piece, PIECE_WITHIN).await.is_err() || broken {
+            let reading = Arc::clone(&archive);
+            let read = tokio::task::spawn_blocking(move || reading.piece(start));
+            // A peer that gets less than it was told notices by itself.
+            let Ok(Ok(piece)) = read.await else { return };
+            start += piece.len() as u64;
+            if piece.is_empty() || sender.send_timeout(Ok(piece), PIECE_WITHIN).await.is_err() {
                 return;
             }
         }

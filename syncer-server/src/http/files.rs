@@ -4,13 +4,17 @@ use std::sync::Arc;
 
 use archipelago_core::bytes::hex;
 use archipelago_core::diloco::{FragmentId, Version, halves};
+use archipelago_core::model::FrozenWeights;
 use archipelago_core::wire::http::{self, INVITE_HEADER, PASS_HEADER};
-use axum::body::Bytes;
+use axum::Extension;
+use axum::body::{Body, Bytes};
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
+use super::turns::Peer;
 use super::{App, hats};
+use crate::door::Place;
 
 /// Names the version in an answer's body.
 const VERSION_HEADER: HeaderName = HeaderName::from_static(http::VERSION_HEADER);
@@ -32,6 +36,7 @@ const BINARY: HeaderValue = HeaderValue::from_static("application/octet-stream")
 /// A range is of the version that was asked for, while that is there.
 pub async fn fragment(
     State(app): State<Arc<App>>,
+    place: Option<Extension<Arc<Place>>>,
     Path((run, fragment, version)): Path<(String, u16, u64)>,
     headers: HeaderMap,
 ) -> Response {
@@ -42,7 +47,7 @@ pub async fn fragment(
     let Some(&len) = app.context.fragment_lens.get(usize::from(fragment.0)) else {
         return (StatusCode::NOT_FOUND, "there is no such fragment\n").into_response();
     };
-    let Some(turn) = app.hats.turn().await else { return busy() };
+    let Some(turn) = app.turns.turn(&peer(&app, place, &headers)).await else { return busy() };
     let resumed = headers.get(header::RANGE).and_then(|_| app.hats.kept(fragment, version));
     let (current, bytes) = match resumed {
         Some(bytes) => (version, bytes),
@@ -52,16 +57,20 @@ pub async fn fragment(
         },
     };
     debug_assert_eq!(bytes.len() as u64, halves::BYTES as u64 * len);
-    let bytes = hats::held(bytes, turn);
+    let bytes = hats::sent(bytes);
+    let send = |bytes| app.turns.send(bytes, turn);
     let version_header = [(VERSION_HEADER, HeaderValue::from(current.0))];
     let (response, sent) = if current == version {
-        file(|| bytes, &http::fragment_tag(&run, fragment, version), lasting(&app), &headers)
+        file(bytes, send, &http::fragment_tag(&run, fragment, version), lasting(&app), &headers)
     } else {
         // Not what this name means: whole, since a part goes with parts of the same version only, and kept by nobody.
         let len = bytes.len() as u64;
-        let common =
-            [(header::CACHE_CONTROL, HeaderValue::from_static("no-store")), (header::CONTENT_TYPE, BINARY)];
-        ((common, bytes).into_response(), len)
+        let common = [
+            (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+            (header::CONTENT_TYPE, BINARY),
+            (header::CONTENT_LENGTH, len.into()),
+        ];
+        ((common, send(bytes)).into_response(), len)
     };
     app.context.meters.fetched(sent);
     (version_header, response).into_response()
@@ -80,40 +89,42 @@ pub async fn shard(
         return (StatusCode::NOT_FOUND, "there is no such shard\n").into_response();
     };
     let (response, sent) =
-        file(|| bytes.clone(), &format!("\"{}\"", hex(&spec.sha256)), lasting(&app), &headers);
+        file(bytes.clone(), Body::from, &format!("\"{}\"", hex(&spec.sha256)), lasting(&app), &headers);
     app.context.meters.data(sent);
     response
 }
 
-/// A part of the weights that nobody trains, read for each answer: many learners fetch them once, and then nobody does.
+/// The bytes of `weights`, which all answers share.
+pub fn frozen_bytes(weights: Arc<FrozenWeights>) -> Bytes {
+    struct Shared(Arc<FrozenWeights>);
+    impl AsRef<[u8]> for Shared {
+        fn as_ref(&self) -> &[u8] {
+            self.0.bytes()
+        }
+    }
+    Bytes::from_owner(Shared(weights))
+}
+
+/// A part of the weights that nobody trains.
 pub async fn frozen(
     State(app): State<Arc<App>>,
+    place: Option<Extension<Arc<Place>>>,
     Path((run, part)): Path<(String, u32)>,
     headers: HeaderMap,
 ) -> Response {
     if let Some(refused) = refused(&app, &run, &headers) {
         return refused;
     }
-    let said = app.exports.spec().frozen.as_ref();
-    let Some(tag) =
-        said.and_then(|said| said.checksum(part)).map(|checksum| format!("\"{}\"", hex(checksum)))
-    else {
+    let found = app.exports.spec().frozen.as_ref().zip(app.frozen.as_ref()).and_then(|(said, bytes)| {
+        let (start, end) = said.range(part)?;
+        Some((format!("\"{}\"", hex(said.checksum(part)?)), bytes.slice(start as usize..end as usize)))
+    });
+    let Some((tag, bytes)) = found else {
         return (StatusCode::NOT_FOUND, "there is no such part of frozen weights\n").into_response();
     };
-    let Some(turn) = app.hats.turn().await else { return busy() };
-    let for_reading = Arc::clone(&app);
-    let read = tokio::task::spawn_blocking(move || for_reading.exports.frozen_part(part)).await;
-    let bytes = match read {
-        Ok(Ok(Some(bytes))) => hats::held(Arc::new(bytes), turn),
-        Ok(Ok(None)) => return (StatusCode::NOT_FOUND, "there is no such part\n").into_response(),
-        Ok(Err(error)) => {
-            tracing::error!(%error, part, "frozen weights cannot be served");
-            let why = "the frozen weights cannot be read: the server's log says why\n";
-            return (StatusCode::INTERNAL_SERVER_ERROR, why).into_response();
-        }
-        Err(_) => return (StatusCode::SERVICE_UNAVAILABLE, "the server stops\n").into_response(),
-    };
-    let (response, sent) = file(|| bytes, &tag, lasting(&app), &headers);
+    let Some(turn) = app.turns.turn(&peer(&app, place, &headers)).await else { return busy() };
+    let send = |bytes| app.turns.send(bytes, turn);
+    let (response, sent) = file(bytes, send, &tag, lasting(&app), &headers);
     app.context.meters.fetched(sent);
     response
 }
@@ -132,9 +143,19 @@ pub async fn held_out(State(app): State<Arc<App>>, Path(run): Path<String>, head
     let Some(bytes) = &app.held_out else {
         return (StatusCode::NOT_FOUND, "this run holds nothing out\n").into_response();
     };
-    let (response, sent) = file(|| bytes.clone(), &format!("\"{run}-held-out\""), lasting(&app), &headers);
+    let (response, sent) =
+        file(bytes.clone(), Body::from, &format!("\"{run}-held-out\""), lasting(&app), &headers);
     app.context.meters.data(sent);
     response
+}
+
+/// The peer that sent a request with these `headers` from this `place`.
+fn peer(app: &App, place: Option<Extension<Arc<Place>>>, headers: &HeaderMap) -> Peer {
+    let pass = headers.get(PASS_HEADER).map(HeaderValue::as_bytes);
+    match pass.filter(|pass| app.context.admission.holds_pass(pass)) {
+        Some(pass) => Peer::Member(pass.into()),
+        None => place.and_then(|place| place.address()).map_or(Peer::Unknown, Peer::Address),
+    }
 }
 
 /// The refusal of a request that shows no invite to this run, or that is for another run.
@@ -156,10 +177,11 @@ fn lasting(app: &App) -> HeaderValue {
     if app.context.admission.is_by_invite() { IMMUTABLE_PRIVATE } else { IMMUTABLE }
 }
 
-/// Answers with what `bytes` gives, or the range of it that `request` asks for (RFC 9110), and says how many bytes
-/// that is. A peer that has them already gets none, and they are not made for it.
+/// Answers with `bytes`, or the range of them that `request` asks for (RFC 9110), and says how many bytes that is. A
+/// peer that has them already gets none.
 fn file(
-    bytes: impl FnOnce() -> Bytes,
+    bytes: Bytes,
+    send: impl FnOnce(Bytes) -> Body,
     etag: &str,
     lasting: HeaderValue,
     request: &HeaderMap,
@@ -177,14 +199,17 @@ fn file(
     }
     // A range of something that has changed since would be of no use to the peer.
     let range = text(header::RANGE).filter(|_| text(header::IF_RANGE).is_none_or(|tag| tag == etag));
-    let bytes = bytes();
     let len = bytes.len() as u64;
     match range.map_or(Range::Whole, |range| parse_range(range, len)) {
-        Range::Whole => ((StatusCode::OK, common, bytes).into_response(), len),
+        Range::Whole => {
+            let length = [(header::CONTENT_LENGTH, len)];
+            ((StatusCode::OK, common, length, send(bytes)).into_response(), len)
+        }
         Range::Part(start, end) => {
+            let length = [(header::CONTENT_LENGTH, end - start)];
             let content_range = [(header::CONTENT_RANGE, format!("bytes {start}-{}/{len}", end - 1))];
-            let part = bytes.slice(start as usize..end as usize);
-            ((StatusCode::PARTIAL_CONTENT, common, content_range, part).into_response(), end - start)
+            let part = send(bytes.slice(start as usize..end as usize));
+            ((StatusCode::PARTIAL_CONTENT, common, length, content_range, part).into_response(), end - start)
         }
         Range::Outside => {
             let content_range = [(header::CONTENT_RANGE, format!("bytes */{len}"))];

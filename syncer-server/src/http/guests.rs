@@ -169,7 +169,7 @@ async fn owners<T: Send + 'static>(
 ) -> Result<T, Response> {
     check_owner(app, headers)?;
     let guests = Arc::clone(app.context.admission.guests());
-    match tokio::task::spawn_blocking(move || work(&guests)).await {
+    match app.orders.carry_out(move || work(&guests)).await {
         Ok(Ok(done)) => Ok(done),
         Ok(Err(error @ ServerError::Config { .. })) => {
             Err((StatusCode::BAD_REQUEST, format!("{error}\n")).into_response())
@@ -178,6 +178,6 @@ async fn owners<T: Send + 'static>(
             tracing::error!(%error, "cannot keep what the owner says of guests");
             Err((StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response())
         }
-        Err(_) => Err((StatusCode::INTERNAL_SERVER_ERROR, "the order failed\n").into_response()),
+        Err(error) => Err(error.into_response()),
     }
 }

@@ -1,6 +1,7 @@
 //! The routes.
 
 mod admin;
+mod coalesce;
 mod events;
 mod export;
 mod files;
@@ -14,7 +15,9 @@ mod report;
 pub mod settings;
 mod socket;
 mod stats;
+mod turns;
 mod words;
+mod work;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -39,15 +42,23 @@ use crate::part::Herald;
 pub use admin::shows_token;
 pub use events::WATCHERS_MAX;
 pub use export::Exports;
-pub use hats::{Hats, Terms};
+pub use files::frozen_bytes;
+pub use hats::Hats;
 pub use metrics::answer as metrics_of;
 pub use obey::obey;
 pub use page::remark;
+pub use report::Reports;
 pub use settings::Settings;
-pub use words::Spelling;
+pub use stats::Unread;
+pub use turns::{Terms, Turns};
+pub use work::WorkLimit;
 
 /// Largest body of a request, in bytes: the owner's orders, and texts to be made tokens.
 const BODY_BYTES_MAX: usize = 4 << 10;
+
+/// Pieces of work that requests ask for: those that run at once, and requests that wait for theirs.
+const WORK_MAX: usize = 2;
+const WORK_WAITING_MAX: usize = 64;
 
 /// What the routes need.
 pub struct App {
@@ -77,10 +88,20 @@ pub struct App {
     pub exports: Exports,
     /// Parameters on their way to learners.
     pub hats: Hats,
+    /// Turns of those who fetch them.
+    pub turns: Turns,
     /// Streams of events open.
     pub watchers: AtomicU32,
-    /// Turns of those who ask what their texts are in tokens.
-    pub spelling: Spelling,
+    /// Files that tell of the run.
+    pub reports: Reports,
+    /// Answers about the run that readers have yet to take.
+    pub unread: Unread,
+    /// Work that anybody may ask for: files that tell of the run, and texts as tokens.
+    pub work: WorkLimit,
+    /// Work that the owner orders.
+    pub orders: WorkLimit,
+    /// The weights that the run does not train, if it trains adapters on some.
+    pub frozen: Option<Bytes>,
     /// Pages of other origins that were refused.
     pub foreign: AtomicU32,
     /// The number of the next connection.
@@ -89,6 +110,14 @@ pub struct App {
     pub stopping: watch::Receiver<bool>,
     /// Dropped by each connection as it ends.
     pub open: tokio::sync::mpsc::Sender<()>,
+}
+
+impl WorkLimit {
+    /// Limit on work of one kind for the routes of a run.
+    #[must_use]
+    pub fn of_a_run() -> Self {
+        Self::new(WORK_MAX, WORK_WAITING_MAX)
+    }
 }
 
 impl App {

@@ -1,43 +1,95 @@
-//! Files of a folder of pages, compressed once for all who load them: a class on one access point loads the same ones
-//! within a minute.
+//! Files of a folder of pages: each is read and compressed once for all who load it, since a class on one access point
+//! loads the same ones within a minute.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::SystemTime;
 
 use axum::body::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use tokio::sync::Mutex;
+use sha2::{Digest, Sha256};
 
-/// Files that are kept compressed: more than all pages have together.
+use super::work::{WorkError, WorkLimit};
+
+/// Files that are kept: more than all pages have together.
 const FILES_MAX: usize = 128;
 /// Largest file that is compressed, in bytes, several times the engine.
 const FILE_BYTES_MAX: usize = 16 << 20;
+/// Requests that may wait for a file.
+const WAITING_MAX: usize = 1_024;
 
-/// By the tag of their content; nothing for those that do not become smaller. Whoever compresses holds it, so that the
-/// others wait for that instead of doing the same.
-static KEPT: Mutex<BTreeMap<String, Option<Bytes>>> = Mutex::const_new(BTreeMap::new());
+/// One file is looked at after the other, so that none is read twice.
+static WORK: LazyLock<WorkLimit> = LazyLock::new(|| WorkLimit::new(1, WAITING_MAX));
 
-/// `bytes`, whose content has the tag `etag`, compressed; nothing if that is of no use.
-pub(super) async fn packed(etag: &str, bytes: &Bytes) -> Option<Bytes> {
-    if bytes.len() > FILE_BYTES_MAX {
-        return None;
+/// By their paths, with when each was written and its length then.
+static KEPT: Mutex<BTreeMap<PathBuf, (Written, PageFile)>> = Mutex::new(BTreeMap::new());
+
+type Written = (Option<SystemTime>, u64);
+
+/// A file as all answers share it.
+#[derive(Clone, Debug)]
+pub(super) struct PageFile {
+    /// Hash of its content, in hexadecimal.
+    pub(super) hash: String,
+    /// Its content.
+    pub(super) bytes: Bytes,
+    /// The same compressed, if that is smaller.
+    pub(super) gzip: Option<Bytes>,
+}
+
+/// Returns the file at `path` as it is now; `None` if there is none.
+///
+/// # Errors
+/// Those of [`WorkLimit`].
+pub(super) async fn page_file(path: PathBuf) -> Result<Option<PageFile>, WorkError> {
+    WORK.permit().await?.run(move |_| look_up(&path)).await
+}
+
+fn look_up(path: &Path) -> Option<PageFile> {
+    let metadata = fs::metadata(path).ok()?;
+    let written = (metadata.modified().ok(), metadata.len());
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, file)) = kept.get(path).filter(|(kept, _)| *kept == written) {
+        return Some(file.clone());
     }
-    let mut kept = KEPT.lock().await;
-    if let Some(found) = kept.get(etag) {
-        return found.clone();
-    }
+    let bytes = Bytes::from(fs::read(path).ok()?);
+    let hash = Sha256::digest(&bytes)[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+    let gzip = Some(&bytes).filter(|bytes| bytes.len() <= FILE_BYTES_MAX).map(|bytes| compress(bytes));
+    let gzip = gzip.filter(|gzip| gzip.len() < bytes.len()).map(Bytes::from);
+    let file = PageFile { hash, bytes, gzip };
     if kept.len() >= FILES_MAX {
         kept.clear();
     }
-    let plain = bytes.clone();
-    let gzip = tokio::task::spawn_blocking(move || compress(&plain)).await.ok()?;
-    let useful = (gzip.len() < bytes.len()).then(|| Bytes::from(gzip));
-    kept.insert(etag.to_owned(), useful.clone());
-    useful
+    kept.insert(path.to_owned(), (written, file.clone()));
+    Some(file)
 }
 
 fn compress(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
     encoder.write_all(bytes).and_then(|()| encoder.finish()).expect("memory takes everything")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: however many load a file, one copy of it is in memory, and a file that changed is read again.
+    #[tokio::test]
+    async fn answers_share_a_file_until_it_changes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("page.html");
+        fs::write(&path, "let island;\n".repeat(100)).unwrap();
+        let first = page_file(path.clone()).await.unwrap().unwrap();
+        let second = page_file(path.clone()).await.unwrap().unwrap();
+        assert_eq!((first.bytes.as_ptr(), &first.hash), (second.bytes.as_ptr(), &second.hash));
+        assert!(first.gzip.is_some_and(|gzip| gzip.len() < 100));
+        fs::write(&path, "short").unwrap();
+        let third = page_file(path).await.unwrap().unwrap();
+        assert_eq!((&*third.bytes, third.gzip), (&b"short"[..], None));
+        assert!(page_file(dir.path().join("none")).await.unwrap().is_none());
+    }
 }

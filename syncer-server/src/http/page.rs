@@ -7,10 +7,10 @@ use axum::body::Bytes;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use sha2::{Digest, Sha256};
 
 use super::App;
-use super::packed::packed;
+use super::packed::{PageFile, page_file};
+use super::work::WorkError;
 
 /// Everything comes from this server, WebAssembly too; nothing is inline; nobody frames it.
 const POLICY: HeaderValue = HeaderValue::from_static(
@@ -83,10 +83,11 @@ pub async fn asset(State(app): State<Arc<App>>, Path(name): Path<String>, header
 
 /// What pages load, from `folder` if there is one.
 pub async fn asset_of(folder: Option<&FilePath>, name: &str, headers: &HeaderMap) -> Response {
-    let file = if is_plain(name) { find(folder, &format!("assets/{name}"), headers).await } else { None };
+    let file = if is_plain(name) { find(folder, &format!("assets/{name}")).await } else { Ok(None) };
     match file {
-        Some(file) => answer(file, name, IMMUTABLE, headers),
-        None => (StatusCode::NOT_FOUND, "there is no such file\n").into_response(),
+        Ok(Some(file)) => answer(file, name, IMMUTABLE, headers),
+        Err(error) => error.into_response(),
+        Ok(None) => (StatusCode::NOT_FOUND, "there is no such file\n").into_response(),
     }
 }
 
@@ -96,9 +97,10 @@ async fn page(app: &App, name: &str, headers: &HeaderMap) -> Response {
 
 /// The page `name`, from `folder` if there is one.
 pub async fn file(folder: Option<&FilePath>, name: &str, headers: &HeaderMap) -> Response {
-    match find(folder, name, headers).await {
-        Some(file) => answer(file, name, HeaderValue::from_static("no-cache"), headers),
-        None if folder.is_some() => {
+    match find(folder, name).await {
+        Ok(Some(file)) => answer(file, name, HeaderValue::from_static("no-cache"), headers),
+        Err(error) => error.into_response(),
+        Ok(None) if folder.is_some() => {
             let common = [
                 (header::CONTENT_TYPE, HeaderValue::from_static(kind(name))),
                 (header::CONTENT_SECURITY_POLICY, POLICY),
@@ -107,7 +109,7 @@ pub async fn file(folder: Option<&FilePath>, name: &str, headers: &HeaderMap) ->
             ];
             (StatusCode::SERVICE_UNAVAILABLE, common, WAITING).into_response()
         }
-        None => (StatusCode::NOT_FOUND, format!("{WITHOUT}\n")).into_response(),
+        Ok(None) => (StatusCode::NOT_FOUND, format!("{WITHOUT}\n")).into_response(),
     }
 }
 
@@ -128,10 +130,10 @@ impl Missing<'_> {
     pub async fn answer(self, folder: Option<&FilePath>, asked: &Asked) -> Response {
         let Self { status, line, sentence, home } = self;
         let page = match asked.wants_page {
-            true => find(folder, "missing.html", &HeaderMap::new()).await,
-            false => None,
+            true => find(folder, "missing.html").await,
+            false => Ok(None),
         };
-        let Some(file) = page else { return (status, format!("{line}\n")).into_response() };
+        let Ok(Some(file)) = page else { return (status, format!("{line}\n")).into_response() };
         let page = String::from_utf8_lossy(&file.bytes)
             .replace("=\"./", &format!("=\"{}", asked.up))
             .replace("There is no page at this address.", sentence)
@@ -169,20 +171,17 @@ impl Asked {
     }
 }
 
-/// The file `name`: from the folder if there is one, else from inside the program; compressed too, if whoever sent
-/// `request` takes that.
-async fn find(folder: Option<&FilePath>, name: &str, request: &HeaderMap) -> Option<File> {
+/// The file `name`, from the folder if there is one, else from inside the program.
+async fn find(folder: Option<&FilePath>, name: &str) -> Result<Option<File>, WorkError> {
     let Some(folder) = folder else {
-        let index = ASSETS.binary_search_by(|asset| asset.name.cmp(name)).ok()?;
+        let Ok(index) = ASSETS.binary_search_by(|asset| asset.name.cmp(name)) else { return Ok(None) };
         let Asset { etag, bytes, gzip, .. } = &ASSETS[index];
         let (bytes, gzip) = (Bytes::from_static(bytes), Some(Bytes::from_static(gzip)));
-        return Some(File { etag: HeaderValue::from_static(etag), bytes, gzip });
+        return Ok(Some(File { etag: HeaderValue::from_static(etag), bytes, gzip }));
     };
-    let bytes = Bytes::from(tokio::fs::read(folder.join(name)).await.ok()?);
-    let hash: String = Sha256::digest(&bytes)[..8].iter().map(|byte| format!("{byte:02x}")).collect();
-    let gzip = if takes_gzip(request) { packed(&hash, &bytes).await } else { None };
+    let Some(PageFile { hash, bytes, gzip }) = page_file(folder.join(name)).await? else { return Ok(None) };
     let etag = HeaderValue::try_from(format!("\"{hash}\"")).expect("hex digits may stand in a header");
-    Some(File { etag, bytes, gzip })
+    Ok(Some(File { etag, bytes, gzip }))
 }
 
 /// Whether `name` is that of a file, and leads to no other folder.

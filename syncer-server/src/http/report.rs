@@ -1,43 +1,76 @@
 //! `/v1/runs/{run}/history.jsonl` and `/v1/runs/{run}/report.html`: the run to keep, as it is now.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 use super::App;
+use super::coalesce::Coalesced;
+use super::work::WorkError;
 use crate::report::{Story, lines, page};
+
+/// Time for which a file is shared by all who ask for it: none of its figures is younger than the status, which is
+/// renewed each second.
+const SHARED_FOR: Duration = Duration::from_secs(1);
+
+/// The newest files, each made once for everybody who asks at the same time.
+pub struct Reports {
+    history: Report,
+    page: Report,
+}
+
+type Report = Coalesced<Bytes, WorkError>;
+
+impl Default for Reports {
+    fn default() -> Self {
+        let [history, page] = [(); 2].map(|()| Coalesced::new(SHARED_FOR));
+        Self { history, page }
+    }
+}
 
 /// `history.jsonl`.
 pub async fn history(State(app): State<Arc<App>>, Path(run): Path<String>) -> Response {
-    tell(&app, &run, "history.jsonl", "application/jsonl", |story| lines(&story.carried)).await
+    let report = &app.reports.history;
+    tell(&app, &run, report, ("history.jsonl", "application/jsonl"), |story| lines(&story.carried)).await
 }
 
 /// `report.html`.
 pub async fn report(State(app): State<Arc<App>>, Path(run): Path<String>) -> Response {
-    tell(&app, &run, "report.html", "text/html; charset=utf-8", page).await
+    tell(&app, &run, &app.reports.page, ("report.html", "text/html; charset=utf-8"), page).await
 }
 
 /// What `tell` makes of the run, as a file to keep. Names and texts in it are strangers'; whatever a browser makes of
 /// them, it is to load and run nothing.
 async fn tell(
-    app: &App,
+    app: &Arc<App>,
     run: &str,
-    name: &str,
-    kind: &'static str,
-    tell: impl FnOnce(&Story) -> String + Send + 'static,
+    report: &Report,
+    (name, kind): (&str, &'static str),
+    tell: fn(&Story) -> String,
 ) -> Response {
     if run != app.run {
         let why = format!("this is run {}\n", app.run);
         return (StatusCode::NOT_FOUND, why).into_response();
     }
-    let Some(story) = app.context.actor.story().await else {
-        return (StatusCode::SERVICE_UNAVAILABLE, "the server stops\n").into_response();
-    };
-    // A crowd is sorted and a thousand points are drawn: not on the thread that answers others.
-    let Ok(body) = tokio::task::spawn_blocking(move || tell(&story)).await else {
-        return (StatusCode::INTERNAL_SERVER_ERROR, "the report could not be made\n").into_response();
+    let told = report.get(
+        |_| true,
+        || {
+            let app = Arc::clone(app);
+            async move {
+                let permit = app.work.permit().await?;
+                let story = app.context.actor.story().await.ok_or(WorkError::Failed)?;
+                // A crowd is sorted and a thousand points are drawn: not on the thread that answers others.
+                permit.run(move |_| Bytes::from(tell(&story))).await
+            }
+        },
+    );
+    let body = match told.await {
+        Ok(body) => body,
+        Err(error) => return error.into_response(),
     };
     let disposition = format!("attachment; filename=\"archipelago-{run}-{name}\"");
     let headers = [

@@ -18,6 +18,7 @@ use tokio::sync::Mutex;
 
 use super::App;
 use super::admin::{check_owner, proclaim, read, said};
+use super::work::WorkError;
 use crate::actor::{ActorHandle, Obeyed};
 use crate::config::{
     CHANGEABLE, Changed, PATHS, SETTINGS_FILE, ServeConfig, changed, given, is_kept, syncer_config,
@@ -86,27 +87,31 @@ pub async fn change(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes
     if let Some(herald) = &app.herald {
         return order(&app, herald, &wanted).await;
     }
-    // One change after the other, so that the file, the run and what is shown agree.
+    // Begun, it is carried out even if the owner hangs up, so that the file, the run and what is shown agree.
+    let changed = tokio::spawn(async move { change_all(&app, &wanted).await });
+    changed.await.unwrap_or_else(|_| WorkError::Failed.into_response())
+}
+
+/// Carries out the order `wanted` at the only process that serves the run; the answer to it.
+async fn change_all(app: &App, wanted: &BTreeMap<String, Value>) -> Response {
+    // One change after the other.
     let mut held = app.settings.0.lock().await;
-    let Change { config, core, words, changes } = match weigh(&held, &wanted) {
+    let Change { config, core, words, changes } = match weigh(&held, wanted) {
         Ok(change) => change,
-        Err(why) => return bad(why),
+        Err(why) => return (StatusCode::BAD_REQUEST, why + "\n").into_response(),
     };
     if changes.is_empty() {
         return (StatusCode::ACCEPTED, NOTHING).into_response();
     }
-    if let Some(refused) = check_stop(&app, &held, &config).await {
+    if let Some(refused) = check_stop(app, &held, &config).await {
         return refused;
     }
     // A crash must not undo the owner's word.
     let file = config.dir.join(SETTINGS_FILE);
-    let kept = tokio::task::spawn_blocking(move || keep(&file, &words)).await;
-    let failed = match kept {
-        Ok(kept) => kept.err().map(|error| error.to_string()),
-        Err(_) => Some("a background task panicked".to_owned()),
-    };
-    if let Some(why) = failed {
-        return (StatusCode::INTERNAL_SERVER_ERROR, why + "\n").into_response();
+    match app.orders.carry_out(move || keep(&file, &words)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => return (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+        Err(error) => return error.into_response(),
     }
     let obeyed = app.context.actor.retune(core, changes).await;
     if obeyed == Some(Obeyed::Taken) {

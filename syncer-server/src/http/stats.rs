@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use axum::body::Bytes;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::App;
 use crate::actor::View;
@@ -24,10 +26,48 @@ pub async fn ready(State(app): State<Arc<App>>) -> Response {
     }
 }
 
-/// `/v1/status`.
+/// Answers that readers have yet to take, each with a body of its own.
+const UNREAD_MAX: usize = 256;
+
+/// Limit on the memory of answers that readers have yet to take.
+pub struct Unread(Arc<Semaphore>);
+
+impl Default for Unread {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(UNREAD_MAX)))
+    }
+}
+
+/// The bytes of an answer, and its place among those that are unread.
+struct Answer<B> {
+    body: B,
+    _unread: Option<OwnedSemaphorePermit>,
+}
+
+impl AsRef<[u8]> for Answer<Vec<u8>> {
+    fn as_ref(&self) -> &[u8] {
+        &self.body
+    }
+}
+
+impl AsRef<[u8]> for Answer<Arc<str>> {
+    fn as_ref(&self) -> &[u8] {
+        self.body.as_bytes()
+    }
+}
+
+/// `/v1/status`. While too many answers are unread, all who ask get the one that is renewed each second, which costs no
+/// memory for each of them.
 pub async fn status(State(app): State<Arc<App>>) -> Response {
+    let Ok(unread) = Arc::clone(&app.unread.0).try_acquire_owned() else {
+        let body = Arc::clone(&app.context.actor.status_watch().borrow());
+        return json(Answer { body, _unread: None });
+    };
     match app.context.actor.status().await {
-        Some(status) => json(serde_json::to_vec(&status).expect("plain data")),
+        Some(status) => {
+            let body = serde_json::to_vec(&status).expect("plain data");
+            json(Answer { body, _unread: Some(unread) })
+        }
         None => (StatusCode::SERVICE_UNAVAILABLE, "the server stops\n").into_response(),
     }
 }
@@ -70,13 +110,24 @@ pub async fn log(State(app): State<Arc<App>>, query: Result<Query<LogQuery>, Que
 }
 
 async fn view(app: &App, view: View) -> Response {
+    // The course of the run is one text for all.
+    let unread = match view {
+        View::Series => None,
+        _ => match Arc::clone(&app.unread.0).try_acquire_owned() {
+            Ok(unread) => Some(unread),
+            Err(_) => {
+                let why = "too many answers wait to be read: come again\n";
+                return (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
+            }
+        },
+    };
     match app.context.actor.view(view).await {
-        Some(view) => json(view.as_bytes().to_vec()),
+        Some(body) => json(Answer { body, _unread: unread }),
         None => (StatusCode::SERVICE_UNAVAILABLE, "the server stops\n").into_response(),
     }
 }
 
-fn json(body: Vec<u8>) -> Response {
+fn json(answer: impl AsRef<[u8]> + Send + 'static) -> Response {
     let headers = [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")];
-    (headers, body).into_response()
+    (headers, Bytes::from_owner(answer)).into_response()
 }

@@ -7,32 +7,13 @@ use std::sync::Arc;
 use archipelago_core::model::ModelView;
 use axum::Json;
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use tokio::sync::Semaphore;
 
 use super::App;
 use super::files::refused;
+use super::work::WorkError;
 use crate::corpus::Vocabulary;
-
-/// Texts that are made tokens at once, and those that may wait for a turn.
-const TURNS: usize = 2;
-const WAITING_MAX: usize = 64;
-
-/// How long whoever finds no turn had better wait, in seconds.
-const RETRY_S: u16 = 2;
-
-/// The turns of those who ask for tokens.
-pub struct Spelling {
-    turns: Semaphore,
-    waiting: Semaphore,
-}
-
-impl Default for Spelling {
-    fn default() -> Self {
-        Self { turns: Semaphore::new(TURNS), waiting: Semaphore::new(WAITING_MAX) }
-    }
-}
 
 /// The model's shape.
 pub async fn model(State(app): State<Arc<App>>, Path(run): Path<String>, headers: HeaderMap) -> Response {
@@ -65,20 +46,11 @@ pub async fn tokens(
     if let Some(refused) = refused(&app, &run, &headers) {
         return refused;
     }
-    let turn = match app.spelling.waiting.try_acquire() {
-        Ok(_waiting) => app.spelling.turns.acquire().await.ok(),
-        Err(_) => None,
-    };
-    let Some(_turn) = turn else {
-        let retry = [(header::RETRY_AFTER, RETRY_S.to_string())];
-        return (StatusCode::SERVICE_UNAVAILABLE, retry, "many others write: come again\n").into_response();
-    };
     let corpus = Arc::clone(&app.corpus);
-    let encoded = tokio::task::spawn_blocking(move || corpus.vocabulary.encode_short(&text)).await;
-    match encoded {
+    match looked_up(&app, move || corpus.vocabulary.encode_short(&text)).await {
         Ok(Ok(tokens)) => Json(tokens).into_response(),
         Ok(Err(error)) => (StatusCode::UNPROCESSABLE_ENTITY, format!("{error}\n")).into_response(),
-        Err(_) => (StatusCode::SERVICE_UNAVAILABLE, "the server stops\n").into_response(),
+        Err(error) => error.into_response(),
     }
 }
 
@@ -92,8 +64,20 @@ pub async fn text(
     if let Some(refused) = refused(&app, &run, &headers) {
         return refused;
     }
-    match serde_json::from_str::<Vec<u32>>(&tokens) {
-        Ok(tokens) => app.corpus.vocabulary.decode(&tokens).into_response(),
-        Err(error) => (StatusCode::BAD_REQUEST, format!("send a list of tokens: {error}\n")).into_response(),
-    }
+    let tokens = match serde_json::from_str::<Vec<u32>>(&tokens) {
+        Ok(tokens) => tokens,
+        Err(error) => {
+            return (StatusCode::BAD_REQUEST, format!("send a list of tokens: {error}\n")).into_response();
+        }
+    };
+    let corpus = Arc::clone(&app.corpus);
+    looked_up(&app, move || corpus.vocabulary.decode(&tokens)).await.into_response()
+}
+
+/// Looks something up in the vocabulary, on a thread that may take its time.
+async fn looked_up<T: Send + 'static>(
+    app: &App,
+    look_up: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, WorkError> {
+    app.work.permit().await?.run(|_| look_up()).await
 }

@@ -1,12 +1,11 @@
 //! The weights that a run builds on and does not train.
 
-use std::fs::{self, File};
-use std::io::{Read, Seek, SeekFrom};
+use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use archipelago_core::model::{FrozenWeights, ModelSpec, add_adapters};
-use archipelago_core::wire::{Frozen, RunSpec};
+use archipelago_core::wire::RunSpec;
 
 use super::{Store, architecture, disk, is_there, write_file};
 use crate::errors::ServerError;
@@ -102,30 +101,12 @@ impl Store {
             what: format!("the run's adapters do not fit its weights: {error}"),
         })
     }
-
-    /// A part of the weights that the run does not train, as `said` names it; `None` if there is no such part. Whoever
-    /// gets it checks it.
-    ///
-    /// # Errors
-    /// `Disk`: it cannot be read.
-    pub fn frozen_part(&self, said: &Frozen, part: u32) -> Result<Option<Vec<u8>>, ServerError> {
-        let Some((start, end)) = said.range(part) else { return Ok(None) };
-        let path = self.frozen_path();
-        let read = || {
-            let mut file = File::open(&path)?;
-            file.seek(SeekFrom::Start(start))?;
-            let mut bytes = vec![0; usize::try_from(end - start).unwrap_or(usize::MAX)];
-            file.read_exact(&mut bytes)?;
-            Ok(bytes)
-        };
-        read().map(Some).map_err(disk("read", &path))
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use archipelago_core::model::{FrozenForm, LoraSpec, LoraTargets, Preset, init};
-    use archipelago_core::wire::DataSpec;
+    use archipelago_core::wire::{DataSpec, Frozen};
 
     use super::*;
     use crate::config::{ServeConfig, run_spec};
@@ -143,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_come_back_whole_and_in_parts() {
+    fn weights_come_back_whole() {
         for form in FrozenForm::ALL {
             let (spec, weights) = run(form);
             let dir = tempfile::tempdir().unwrap();
@@ -152,10 +133,6 @@ mod tests {
             assert_eq!(store.frozen(&spec).unwrap().as_ref(), Some(&weights));
             let said = spec.frozen.clone().unwrap();
             assert!(said.parts() > 1);
-            let part = |part| store.frozen_part(&said, part).unwrap();
-            let whole: Vec<u8> = (0..said.parts()).flat_map(|index| part(index).unwrap()).collect();
-            assert_eq!(whole, weights.bytes());
-            assert_eq!(part(said.parts()), None);
             assert_eq!(store.frozen(&RunSpec { frozen: None, ..spec }).unwrap(), None);
         }
     }

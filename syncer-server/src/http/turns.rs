@@ -1,0 +1,300 @@
+//! Turns of transfers: how many answers with parameters are under way at once, in all and for one peer.
+//!
+//! Half of the turns, and of the places to wait for one, are kept for members: connections that the run took in, which
+//! show their pass. Strangers share the other half.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use futures::future::{Either, select};
+use futures::stream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, mpsc};
+use tokio::time::{Instant, timeout, timeout_at};
+
+/// Answers under way at once. More would not come sooner, since they share one line.
+const ANSWERS_MAX: usize = 64;
+
+/// Requests that wait for their turn at once, and for how long each does.
+const WAITING_MAX: usize = 512;
+const WAIT: Duration = Duration::from_secs(4);
+
+/// Answers under way at once for one peer, and requests of it that wait: a learner fetches four fragments at once.
+const PEER_MAX: usize = 4;
+
+/// How long an answer takes up a turn.
+const TURN_MAX: Duration = Duration::from_secs(10);
+
+/// Time without progress after which an answer gives its turn to the next, and goes on without.
+const STALL_MAX: Duration = Duration::from_millis(250);
+
+/// Bytes sent at once, and the time that a peer may take for them.
+const PIECE_BYTES: usize = 64 << 10;
+const PIECE_WITHIN: Duration = Duration::from_secs(8);
+
+/// Peers that are remembered before those that have nothing under way are forgotten.
+const PEERS_MAX: usize = 1_024;
+
+/// Limits on turns.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// Answers under way at once.
+    pub answers_max: usize,
+    /// Requests that wait for their turn at once.
+    pub waiting_max: usize,
+    /// How long a request waits for its turn before it is sent away.
+    pub wait: Duration,
+    /// How long an answer takes up a turn at most: slow readers must not keep out everybody else. Their bytes are
+    /// shared, so that memory does not grow while they read on.
+    pub turn: Duration,
+    /// Time without progress after which an answer gives up its turn.
+    pub stall: Duration,
+    /// Time for each piece to be taken, after which the transfer ends.
+    pub piece: Duration,
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        Self {
+            answers_max: ANSWERS_MAX,
+            waiting_max: WAITING_MAX,
+            wait: WAIT,
+            turn: TURN_MAX,
+            stall: STALL_MAX,
+            piece: PIECE_WITHIN,
+        }
+    }
+}
+
+/// A peer that fetches.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Peer {
+    /// A connection that the run took in, by the pass that it shows.
+    Member(Box<[u8]>),
+    /// An address without a pass.
+    Address(IpAddr),
+    /// Peers without a pass that cannot be told apart: those of this machine, and those behind an unnamed proxy.
+    Unknown,
+}
+
+/// Budget of turns, of places to wait for them, and of each peer.
+pub struct Turns {
+    terms: Terms,
+    members: Pool,
+    everyone: Pool,
+    peers: Mutex<BTreeMap<Peer, Weak<Pool>>>,
+}
+
+/// Turns, and places to wait for them.
+struct Pool {
+    turns: Arc<Semaphore>,
+    waiting: Semaphore,
+}
+
+impl Pool {
+    fn new(turns: usize, waiting: usize) -> Self {
+        Self { turns: Arc::new(Semaphore::new(turns)), waiting: Semaphore::new(waiting) }
+    }
+
+    fn place(&self) -> Option<SemaphorePermit<'_>> {
+        self.waiting.try_acquire().ok()
+    }
+
+    async fn turn(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.turns).acquire_owned().await.ok()
+    }
+}
+
+/// The right to send one answer. It is free once it is dropped.
+pub struct Turn {
+    _of_all: OwnedSemaphorePermit,
+    _of_peer: Option<(OwnedSemaphorePermit, Arc<Pool>)>,
+}
+
+impl Turns {
+    /// No answer is under way.
+    pub fn new(terms: Terms) -> Self {
+        let half = |most: usize| [most / 2, most - most / 2];
+        let ([turns, more_turns], [places, more_places]) = (half(terms.answers_max), half(terms.waiting_max));
+        Self {
+            terms,
+            members: Pool::new(turns, places),
+            everyone: Pool::new(more_turns, more_places),
+            peers: Mutex::default(),
+        }
+    }
+
+    /// Waits for a turn; `None` if too many others do, or it takes too long.
+    pub async fn turn(&self, peer: &Peer) -> Option<Turn> {
+        let is_member = matches!(peer, Peer::Member(_));
+        let place = if is_member { self.members.place() } else { None };
+        let _place = place.or_else(|| self.everyone.place())?;
+        let own = self.own(peer);
+        let _own_place = match &own {
+            Some(own) => Some(own.place()?),
+            None => None,
+        };
+        let taking = async {
+            let of_peer = match &own {
+                Some(own) => Some((own.turn().await?, Arc::clone(own))),
+                None => None,
+            };
+            let _of_all = if is_member { self.first_turn().await? } else { self.everyone.turn().await? };
+            Some(Turn { _of_all, _of_peer: of_peer })
+        };
+        timeout(self.terms.wait, taking).await.ok()?
+    }
+
+    /// The first turn that is free, of members or of everyone.
+    async fn first_turn(&self) -> Option<OwnedSemaphorePermit> {
+        match select(pin!(self.members.turn()), pin!(self.everyone.turn())).await {
+            Either::Left((turn, _)) | Either::Right((turn, _)) => turn,
+        }
+    }
+
+    /// The budget of `peer`, if it can be told apart from others.
+    fn own(&self, peer: &Peer) -> Option<Arc<Pool>> {
+        if *peer == Peer::Unknown {
+            return None;
+        }
+        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(own) = peers.get(peer).and_then(Weak::upgrade) {
+            return Some(own);
+        }
+        if peers.len() >= PEERS_MAX {
+            peers.retain(|_, own| own.strong_count() > 0);
+        }
+        let own = Arc::new(Pool::new(PEER_MAX, PEER_MAX));
+        peers.insert(peer.clone(), Arc::downgrade(&own));
+        Some(own)
+    }
+
+    /// Sends `bytes` to a peer whose turn it is. The transfer ends early if the peer takes too long for a piece.
+    pub fn send(&self, bytes: Bytes, turn: Turn) -> Body {
+        let (terms, ends) = (self.terms, Instant::now() + self.terms.turn);
+        // Nothing is read ahead: what is in the channel is what the peer has yet to take.
+        let (sender, receiver) = mpsc::channel::<std::io::Result<Bytes>>(1);
+        tokio::spawn(async move {
+            let mut turn = Some(turn);
+            let pieces = (0..bytes.len()).step_by(PIECE_BYTES);
+            let pieces = pieces.map(|start| bytes.slice(start..bytes.len().min(start + PIECE_BYTES)));
+            // The turn lasts until the last piece is taken.
+            for piece in pieces.map(Some).chain([None]) {
+                let begun = Instant::now();
+                let mut place = timeout_at(ends.min(begun + terms.stall), sender.reserve()).await;
+                if place.is_err() {
+                    drop(turn.take());
+                    place = timeout_at(begun + terms.piece, sender.reserve()).await;
+                }
+                match (place, piece) {
+                    (Ok(Ok(place)), Some(piece)) => place.send(Ok(piece)),
+                    _ => return,
+                }
+            }
+        });
+        Body::from_stream(stream::unfold(receiver, |mut receiver| async move {
+            Some((receiver.recv().await?, receiver))
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::{FutureExt, StreamExt};
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(3_600);
+
+    fn terms(wait: Duration) -> Terms {
+        Terms { answers_max: 4, waiting_max: 4, wait, turn: LONG, stall: LONG, piece: LONG }
+    }
+
+    fn member(pass: u8) -> Peer {
+        Peer::Member([pass].into())
+    }
+
+    fn address(last: u8) -> Peer {
+        Peer::Address([192, 0, 2, last].into())
+    }
+
+    /// Goal: however many strangers fetch, half of the turns and places are there for members.
+    #[tokio::test]
+    async fn strangers_leave_half_of_the_turns_to_members() {
+        let turns = Turns::new(terms(Duration::ZERO));
+        let _strangers = (turns.turn(&Peer::Unknown).await.unwrap(), turns.turn(&address(1)).await.unwrap());
+        assert!(turns.turn(&Peer::Unknown).await.is_none() && turns.turn(&address(2)).await.is_none());
+        let _members = (turns.turn(&member(1)).await.unwrap(), turns.turn(&member(2)).await.unwrap());
+        assert!(turns.turn(&member(3)).await.is_none());
+
+        let turns = Turns::new(terms(LONG));
+        let _strangers =
+            (turns.turn(&Peer::Unknown).await.unwrap(), turns.turn(&Peer::Unknown).await.unwrap());
+        let mut waiting: Vec<_> = (0..2).map(|_| Box::pin(turns.turn(&Peer::Unknown))).collect();
+        assert!(waiting.iter_mut().all(|turn| turn.now_or_never().is_none()));
+        assert!(turns.turn(&Peer::Unknown).await.is_none(), "two strangers wait, and no more");
+        let held = (turns.turn(&member(1)).await.unwrap(), turns.turn(&member(2)).await.unwrap());
+        let peer = member(3);
+        let mut third = Box::pin(turns.turn(&peer));
+        assert!((&mut third).now_or_never().is_none(), "a member waits beside them");
+        drop(held);
+        assert!(third.await.is_some());
+    }
+
+    #[tokio::test]
+    async fn one_peer_has_few_turns() {
+        let many = Terms { answers_max: 64, waiting_max: 64, ..terms(Duration::ZERO) };
+        for peer in [member(1), address(1)] {
+            let turns = Turns::new(many);
+            let mut held = Vec::new();
+            for _ in 0..PEER_MAX {
+                held.push(turns.turn(&peer).await.unwrap());
+            }
+            assert!(turns.turn(&peer).await.is_none());
+            assert!(turns.turn(&member(2)).await.is_some() && turns.turn(&address(2)).await.is_some());
+            held.pop();
+            assert!(turns.turn(&peer).await.is_some());
+        }
+        let turns = Turns::new(many);
+        for last in 0..=255 {
+            (0..8).for_each(|third| drop(turns.own(&Peer::Address([10, 0, third, last].into()))));
+        }
+        assert!(turns.peers.lock().unwrap().len() <= PEERS_MAX, "peers that fetch nothing are forgotten");
+    }
+
+    /// Goal: a reader that stalls holds no turn, one that stands still loses its transfer, and others get every byte.
+    #[tokio::test]
+    async fn slow_readers_hold_no_turns() {
+        let bytes = Bytes::from((0..3 * PIECE_BYTES + 5).map(|at| at as u8).collect::<Vec<_>>());
+        let stalling = Terms { stall: Duration::ZERO, ..terms(LONG) };
+        let turns = Turns::new(stalling);
+        let mut bodies = Vec::new();
+        for _ in 0..10 {
+            bodies.push(turns.send(bytes.clone(), turns.turn(&Peer::Unknown).await.unwrap()));
+        }
+        for body in bodies {
+            assert!(axum::body::to_bytes(body, usize::MAX).await.unwrap() == bytes);
+        }
+
+        let turns = Turns::new(Terms { piece: Duration::ZERO, ..stalling });
+        let body = turns.send(bytes.clone(), turns.turn(&Peer::Unknown).await.unwrap());
+        let mut body = body.into_data_stream();
+        // The second piece finds no room meanwhile.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let mut came = 0;
+        while let Some(piece) = body.next().await {
+            came += piece.unwrap().len();
+        }
+        assert_eq!(came, PIECE_BYTES);
+
+        let turns = Turns::new(Terms { answers_max: 2, ..terms(LONG) });
+        let body = turns.send(bytes.clone(), turns.turn(&Peer::Unknown).await.unwrap());
+        let mut waits = Box::pin(turns.turn(&Peer::Unknown));
+        assert!((&mut waits).now_or_never().is_none(), "nothing was read yet");
+        assert_eq!(axum::body::to_bytes(body, usize::MAX).await.unwrap().len(), bytes.len());
+        assert!(waits.await.is_some(), "an answer that was sent makes room");
+    }
+}

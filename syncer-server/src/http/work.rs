@@ -1,0 +1,170 @@
+//! Blocking work that requests ask for: counted, bounded, and cancelled once no request waits for it.
+//!
+//! A permit belongs to the work, not to the request. If a peer hangs up, its work is told to stop, and the permit is
+//! free only when the work has stopped.
+
+use std::sync::{Arc, Weak};
+
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// When a peer that finds too many waiting is told to come back, in seconds.
+const RETRY_S: &str = "2";
+
+/// Work of one kind that may run and wait at the same time.
+#[derive(Clone, Debug)]
+pub struct WorkLimit {
+    running: Arc<Semaphore>,
+    waiting: Arc<Semaphore>,
+}
+
+/// The right to run one piece of work.
+#[derive(Debug)]
+pub struct WorkPermit {
+    _running: OwnedSemaphorePermit,
+}
+
+/// Tells work whether its result is still wanted.
+#[derive(Clone, Debug)]
+pub struct Cancellation(Weak<()>);
+
+/// Reason why a request gets no result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WorkError {
+    /// Too many requests wait for such work already.
+    #[error("too many others ask for the same: come again")]
+    Busy,
+    /// The work panicked, or the program stops.
+    #[error("the work failed: the server's log says why")]
+    Failed,
+}
+
+impl WorkLimit {
+    /// Allows `running_max` pieces of work at the same time, and `waiting_max` requests that wait for their turn.
+    #[must_use]
+    pub fn new(running_max: usize, waiting_max: usize) -> Self {
+        let [running, waiting] = [running_max, waiting_max].map(|most| Arc::new(Semaphore::new(most)));
+        Self { running, waiting }
+    }
+
+    /// Waits for the right to run.
+    ///
+    /// # Errors
+    /// `Busy`: too many wait already.
+    pub async fn permit(&self) -> Result<WorkPermit, WorkError> {
+        let _waiting = self.waiting.try_acquire().map_err(|_| WorkError::Busy)?;
+        let running = Arc::clone(&self.running).acquire_owned().await;
+        running.map(|_running| WorkPermit { _running }).map_err(|_| WorkError::Failed)
+    }
+
+    /// Runs an order on a blocking thread. Once it has begun, it is carried out even if the peer hangs up.
+    ///
+    /// # Errors
+    /// - `Busy`: too many wait already; nothing has begun.
+    /// - `Failed`: it panicked.
+    pub async fn carry_out<T: Send + 'static>(
+        &self,
+        order: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, WorkError> {
+        let carried_out = tokio::spawn(self.permit().await?.run(|_| order()));
+        carried_out.await.unwrap_or(Err(WorkError::Failed))
+    }
+}
+
+impl WorkPermit {
+    /// Runs `work` on a blocking thread. Dropping the future cancels the work.
+    ///
+    /// # Errors
+    /// `Failed`: it panicked.
+    pub async fn run<T: Send + 'static>(
+        self,
+        work: impl FnOnce(&Cancellation) -> T + Send + 'static,
+    ) -> Result<T, WorkError> {
+        let wanted = Arc::new(());
+        let cancellation = Cancellation(Arc::downgrade(&wanted));
+        let done = tokio::task::spawn_blocking(move || {
+            let done = (!cancellation.is_cancelled()).then(|| work(&cancellation));
+            drop(self);
+            done
+        });
+        let done = done.await;
+        drop(wanted);
+        done.ok().flatten().ok_or(WorkError::Failed)
+    }
+}
+
+impl Cancellation {
+    /// Returns true if no request waits for the result any more.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.0.strong_count() == 0
+    }
+}
+
+impl IntoResponse for WorkError {
+    fn into_response(self) -> Response {
+        let why = format!("{self}\n");
+        match self {
+            Self::Busy => {
+                (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, RETRY_S)], why).into_response()
+            }
+            Self::Failed => (StatusCode::INTERNAL_SERVER_ERROR, why).into_response(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use futures::FutureExt;
+
+    use super::*;
+
+    /// Goal: a request that hangs up frees nothing while its work still runs, and the work hears of it.
+    #[tokio::test]
+    async fn a_permit_is_held_by_the_work_and_not_by_the_request() {
+        let limit = WorkLimit::new(1, 8);
+        let (began, begins) = mpsc::channel();
+        let (go_on, goes_on) = mpsc::channel::<()>();
+        let (told, tells) = mpsc::channel();
+        let mut work = Box::pin(limit.permit().await.unwrap().run(move |cancellation| {
+            began.send(()).unwrap();
+            goes_on.recv().unwrap();
+            told.send(cancellation.is_cancelled()).unwrap();
+        }));
+        assert!((&mut work).now_or_never().is_none());
+        tokio::task::spawn_blocking(move || begins.recv().unwrap()).await.unwrap();
+        drop(work);
+        assert!(limit.permit().now_or_never().is_none(), "the work still runs");
+        go_on.send(()).unwrap();
+        drop(limit.permit().await.unwrap());
+        assert!(tells.recv().unwrap(), "nobody waits for it any more");
+    }
+
+    #[tokio::test]
+    async fn few_wait_and_a_panic_frees_the_permit() {
+        let limit = WorkLimit::new(1, 1);
+        let permit = limit.permit().await.unwrap();
+        let mut waits = Box::pin(limit.permit());
+        assert!((&mut waits).now_or_never().is_none());
+        assert_eq!(limit.permit().await.err(), Some(WorkError::Busy));
+        drop(waits);
+        let failed = permit.run(|_| panic!("as a test asks for")).await;
+        assert_eq!(failed, Err::<(), _>(WorkError::Failed));
+        assert_eq!(limit.permit().await.unwrap().run(|_| 7).await, Ok(7));
+    }
+
+    /// Goal: what the owner orders is done as a whole, whether or not the owner waits for the answer.
+    #[tokio::test]
+    async fn an_order_that_began_is_carried_out() {
+        let limit = WorkLimit::new(1, 8);
+        let (done, is_done) = mpsc::channel();
+        let mut order = Box::pin(limit.carry_out(move || done.send(()).unwrap()));
+        assert!((&mut order).now_or_never().is_none());
+        drop(order);
+        drop(limit.permit().await.unwrap());
+        is_done.try_recv().unwrap();
+    }
+}
