@@ -100,8 +100,8 @@ impl Admission {
         Ok(Challenge { run: self.0.terms.run, nonce, work_bits: self.0.terms.work_bits })
     }
 
-    /// Whether `hello`, which came from `place`, answers `challenge`, and by whom. A wrong invite is answered at the pace
-    /// of its place.
+    /// Whether `hello`, which came from `place`, answers `challenge`, and by whom. A wrong invite is answered at the
+    /// pace of its place.
     ///
     /// # Errors
     /// The goodbye for it: `Identity`, `Banned`, `Invite` or `Work`; `Full` if too many wrong invites came from its

@@ -43,8 +43,8 @@ pub struct Exported {
 
 /// Writes the newest snapshot of the run in `dir` to `out`: `config.json`, `model.safetensors`, `tokenizer.json`,
 /// `tokenizer_config.json`, `generation_config.json` and `README.md`; of adapters that are not to be merged,
-/// `adapter_config.json` and `adapter_model.safetensors` in the place of the model and `config.json`. An earlier export of the run there
-/// is replaced; with `overwrite` all files of these names are.
+/// `adapter_config.json` and `adapter_model.safetensors` in the place of the model and `config.json`. An earlier
+/// export of the run there is replaced; with `overwrite` all files of these names are.
 ///
 /// # Errors
 /// - `OutTaken`: `out` holds something else, and `overwrite` is not set.

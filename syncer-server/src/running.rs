@@ -246,7 +246,8 @@ impl Running {
             }
             // Every connection holds a sender; once none is left, all have said goodbye.
             drop(tokio::time::timeout(GOODBYE_WITHIN, all_closed.recv()).await);
-            // What is still measured is of no use any more. It is waited for where it is quick, since it reads the folder.
+            // What is still measured is of no use any more. It is waited for where it is quick, since it reads the
+            // folder.
             if let Some(measuring) = measuring.filter(|measuring| !measuring.is_finished()) {
                 drop(tokio::time::timeout(GOODBYE_WITHIN, measuring).await);
             }
@@ -256,7 +257,8 @@ impl Running {
             }
             let Final { snapshot, status } = ended?;
             // What others lead is in the storage that all of them share.
-            // Before the first merge a snapshot adds the curves of an idle run: too little to write a large model again.
+            // Before the first merge a snapshot adds the curves of an idle run: too little to write a large model
+            // again.
             let is_worth = status.core.tokens_merged > 0 || snapshot.tensor_bytes() < IDLE_BYTES_SAVED;
             if !is_part && is_worth {
                 blocking(move || {

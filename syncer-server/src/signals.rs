@@ -21,7 +21,8 @@ const HANGUP: i32 = 1;
 /// whoever started the program tells it, too.
 const SAME_WITHIN: Duration = Duration::from_millis(500);
 
-/// Resolves at the first signal to stop, or when the terminal closes. A second one stops the process at once, whatever else it does.
+/// Resolves at the first signal to stop, or when the terminal closes. A second one stops the process at once,
+/// whatever else it does.
 ///
 /// # Errors
 /// `System`: signals cannot be heard.

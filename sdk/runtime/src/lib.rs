@@ -16,7 +16,7 @@
 //! | `gpu` | the GPU engine, on Vulkan, Metal or the browser's WebGPU |
 //! | `parity` | the parity tests of the GPU engine, for a browser to run |
 //! | `platform` | sockets and clocks, natively and in browsers |
-//! | `client` | natively, which HTTP proxy leads to an address, sentences about transfers that fail, and whether a closed terminal ends it |
+//! | `client` | the native HTTP client: proxies, failed transfers, hang-ups of the terminal |
 
 pub mod engine;
 #[cfg(any(feature = "cpu-portable", feature = "platform", feature = "client"))]

@@ -24,8 +24,8 @@ pub struct Trusted {
 }
 
 impl Trusted {
-    /// Trusts the learner called `who`, which is asked each `every` at most. `last` measured last, in an earlier start of
-    /// the run: if it has this name, no other learner is trusted under it.
+    /// Trusts the learner called `who`, which is asked each `every` at most. `last` measured last, in an earlier
+    /// start of the run: if it has this name, no other learner is trusted under it.
     #[must_use]
     pub fn new(who: String, every: Duration, last: Option<LearnerId>, syncer: &Syncer) -> Self {
         let given: Option<Fingerprint> = who.parse().ok();
@@ -35,8 +35,8 @@ impl Trusted {
             tracing::warn!(
                 evaluator = who,
                 bound = bound.map(tracing::field::display),
-                "--evaluator gives a name, which the first learner that comes may take: give the fingerprint of its key, \
-                 which `syncer-server learners` lists"
+                "--evaluator gives a name, which the first learner that comes may take: give the fingerprint of its \
+                 key, which `syncer-server learners` lists"
             );
         }
         Self { who, every, key: given.or(bound) }

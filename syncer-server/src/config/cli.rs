@@ -136,8 +136,8 @@ pub struct ExportArgs {
     /// Licence of the model, for its card README.md, as apache-2.0 or cc-by-4.0
     #[arg(long, value_name = "NAME")]
     pub licence: Option<String>,
-    /// Model that the run began with, as PEFT and the card are to name it: user/model on the hub or a folder; by default
-    /// its name on the hub, if its folder shows one, or the folder
+    /// Model that the run began with, as PEFT and the card are to name it: user/model on the hub or a folder; by
+    /// default its name on the hub, if its folder shows one, or the folder
     #[arg(long, value_name = "MODEL")]
     pub base: Option<String>,
     /// Folder to write an event file for TensorBoard to, made if it is not there

@@ -23,8 +23,8 @@ pub struct Stops {
 }
 
 impl Stops {
-    /// The stops of a model whose folder names these tokens, with the end of turns in the template of `chat`. A template
-    /// that cannot be used ends no turns.
+    /// The stops of a model whose folder names these tokens, with the end of turns in the template of `chat`. A
+    /// template that cannot be used ends no turns.
     #[must_use]
     pub fn new(of_folder: Vec<u32>, chat: &Chat, vocabulary: &Vocabulary) -> Self {
         let turn_end = turn_end(chat, vocabulary);

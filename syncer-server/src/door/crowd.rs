@@ -1,10 +1,11 @@
 //! Connections at once, in all and from one address.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::guess::{Check, Guesses, TooMany};
+use super::origin::Origin;
 use super::pending::{Pending, Socket};
 
 /// Why a connection is not taken.
@@ -46,8 +47,8 @@ impl Crowd {
     /// # Errors
     /// [`Full`]: there is none.
     pub fn enter(&self, address: IpAddr, is_believed: bool) -> Result<Place, Full> {
-        let who = match Who::at(address) {
-            Who::Address(_) if is_believed => Who::Proxy,
+        let who = match Origin::at(address) {
+            Origin::Address(_) if is_believed => Origin::Proxy,
             who => who,
         };
         let mut open = self.open();
@@ -64,17 +65,17 @@ impl Crowd {
     /// # Errors
     /// [`Full::Address`]: there is none.
     pub fn bring(&self, address: IpAddr) -> Result<Place, Full> {
-        let who = match Who::at(address) {
+        let who = match Origin::at(address) {
             // The proxy's own machine is not ours.
-            Who::Here => Who::Proxy,
+            Origin::Here => Origin::Proxy,
             who => who,
         };
         self.count_in(&mut self.open(), who)?;
         Ok(Place { crowd: self.clone(), who, is_brought: true })
     }
 
-    fn count_in(&self, open: &mut Open, who: Who) -> Result<(), Full> {
-        let Who::Address(address) = who else { return Ok(()) };
+    fn count_in(&self, open: &mut Open, who: Origin) -> Result<(), Full> {
+        let Origin::Address(address) = who else { return Ok(()) };
         let count = open.by_address.get(&address).copied().unwrap_or(0);
         if count >= self.address_max {
             return Err(Full::Address);
@@ -99,47 +100,17 @@ impl Crowd {
     }
 }
 
-/// From where somebody comes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Who {
-    /// This machine.
-    Here,
-    /// A proxy that is believed, and that names nobody.
-    Proxy,
-    /// What one household or one rented machine connects from: an IPv4 address, or the first 64 bits of an IPv6
-    /// address, of which each has as many as it likes.
-    Address(IpAddr),
-}
-
-impl Who {
-    fn at(address: IpAddr) -> Self {
-        let address = address.to_canonical();
-        match address {
-            _ if address.is_loopback() => Self::Here,
-            IpAddr::V4(_) => Self::Address(address),
-            IpAddr::V6(v6) => Self::Address(Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX)).into()),
-        }
-    }
-
-    pub(super) fn address(self) -> Option<IpAddr> {
-        match self {
-            Self::Address(address) => Some(address),
-            Self::Here | Self::Proxy => None,
-        }
-    }
-}
-
 /// One connection that is counted, or one request that a proxy brings.
 pub struct Place {
     crowd: Crowd,
-    who: Who,
+    who: Origin,
     is_brought: bool,
 }
 
 impl Place {
     /// Whether it is from this machine itself.
     pub fn is_local(&self) -> bool {
-        self.who == Who::Here
+        self.who == Origin::Here
     }
 
     /// Waits until a secret that it shows may be checked.
@@ -226,6 +197,6 @@ mod tests {
         // Nobody becomes one of this machine by what a proxy says.
         let [own, brought] =
             [crowd.enter(ip("127.0.0.1"), true), crowd.bring(ip("127.0.0.1"))].map(Result::unwrap);
-        assert_eq!((own.is_local(), brought.is_local(), brought.who), (true, false, Who::Proxy));
+        assert_eq!((own.is_local(), brought.is_local(), brought.who), (true, false, Origin::Proxy));
     }
 }

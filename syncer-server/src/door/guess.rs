@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::crowd::Who;
+use super::origin::Origin;
 
 /// Wrong secrets that one place may show at once…
 const WRONG_MAX: f64 = 10.0;
@@ -36,7 +36,7 @@ pub(super) struct Guesses(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    budgets: BTreeMap<Who, Budget>,
+    budgets: BTreeMap<Origin, Budget>,
     told: Option<Instant>,
     untold: u64,
 }
@@ -76,7 +76,7 @@ impl Guesses {
     ///
     /// # Errors
     /// [`TooMany`]: no turn came in time.
-    pub(super) async fn check(self: &Arc<Self>, who: Who) -> Result<Check, TooMany> {
+    pub(super) async fn check(self: &Arc<Self>, who: Origin) -> Result<Check, TooMany> {
         let turns = {
             let now = Instant::now();
             let mut state = self.state();
@@ -94,14 +94,14 @@ impl Guesses {
     }
 
     /// Time until `who` has another check in hand.
-    fn wait(&self, who: Who) -> Duration {
+    fn wait(&self, who: Origin) -> Duration {
         let now = Instant::now();
         let left = self.state().budgets.get(&who).map_or(WRONG_MAX, |budget| budget.refilled(now));
         WRONG_EVERY.mul_f64((1.0 - left).max(0.0))
     }
 
     /// Logs a wrong secret, at most one line in a while.
-    fn tell(&self, who: Who) {
+    fn tell(&self, who: Origin) {
         let now = Instant::now();
         let mut state = self.state();
         state.untold += 1;
@@ -121,7 +121,7 @@ impl Guesses {
 
 impl State {
     /// The budget of `who`. If too many places are remembered, the one that guessed least is forgotten.
-    fn budget(&mut self, who: Who, now: Instant) -> &mut Budget {
+    fn budget(&mut self, who: Origin, now: Instant) -> &mut Budget {
         if self.budgets.len() >= PLACES_MAX && !self.budgets.contains_key(&who) {
             self.budgets.retain(|_, budget| budget.refilled(now) < WRONG_MAX);
             if self.budgets.len() >= PLACES_MAX {
@@ -163,7 +163,7 @@ impl Turn {
 #[derive(Debug)]
 pub struct Check {
     guesses: Arc<Guesses>,
-    who: Who,
+    who: Origin,
     turn: Option<Turn>,
 }
 
@@ -207,11 +207,11 @@ mod tests {
 
     use super::*;
 
-    fn address(number: u32) -> Who {
-        Who::Address(IpAddr::from(number.to_be_bytes()))
+    fn address(number: u32) -> Origin {
+        Origin::Address(IpAddr::from(number.to_be_bytes()))
     }
 
-    async fn guess(guesses: &Arc<Guesses>, who: Who) -> Result<(), TooMany> {
+    async fn guess(guesses: &Arc<Guesses>, who: Origin) -> Result<(), TooMany> {
         guesses.check(who).await?.wrong().await
     }
 
@@ -241,7 +241,7 @@ mod tests {
     /// Goal: guesses are bounded although the peer hangs up, and a right secret is not kept out by them.
     #[tokio::test]
     async fn guesses_of_one_place_are_bounded_and_a_right_secret_gets_a_turn() {
-        for who in [address(1), Who::Here, Who::Proxy] {
+        for who in [address(1), Origin::Here, Origin::Proxy] {
             let guesses = Arc::new(Guesses::default());
             let mut checked = 0;
             for _ in 0..240 {

@@ -20,6 +20,7 @@ pub mod descriptors;
 mod guess;
 mod host;
 mod listen;
+mod origin;
 mod patience;
 mod pending;
 mod proxy;

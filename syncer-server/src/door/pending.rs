@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use super::crowd::Who;
+use super::origin::Origin;
 
 /// Pending sockets of a server, at most.
 const PENDING_MAX: u32 = 256;
@@ -30,7 +30,7 @@ pub(super) struct Pending {
 #[derive(Default)]
 struct State {
     /// By ticket, so that the oldest comes first.
-    sockets: BTreeMap<u64, (Who, Arc<Notify>)>,
+    sockets: BTreeMap<u64, (Origin, Arc<Notify>)>,
     next_ticket: u64,
 }
 
@@ -43,7 +43,7 @@ impl Pending {
     }
 
     /// Counts a socket of `who`, and displaces another one if the budget is used up.
-    fn insert(&self, ticket: u64, who: Who, displaced: Arc<Notify>) {
+    fn insert(&self, ticket: u64, who: Origin, displaced: Arc<Notify>) {
         let mut state = self.state();
         if let Some(oldest) = state.victim(who, self.all_max, self.address_max)
             && let Some((_, notify)) = state.sockets.remove(&oldest)
@@ -61,9 +61,10 @@ impl Pending {
 
 impl State {
     /// The ticket of the socket that has to go before one of `who` is counted.
-    fn victim(&self, who: Who, all_max: usize, address_max: usize) -> Option<u64> {
-        let oldest_of = |who: Who| self.sockets.iter().find(|(_, (owner, _))| *owner == who).map(|(&t, _)| t);
-        let mut counts: BTreeMap<Who, usize> = BTreeMap::new();
+    fn victim(&self, who: Origin, all_max: usize, address_max: usize) -> Option<u64> {
+        let oldest_of =
+            |who: Origin| self.sockets.iter().find(|(_, (owner, _))| *owner == who).map(|(&t, _)| t);
+        let mut counts: BTreeMap<Origin, usize> = BTreeMap::new();
         self.sockets.values().for_each(|(who, _)| *counts.entry(*who).or_default() += 1);
         // Many people share a place without an address, such as a proxy on this machine.
         if who.address().is_some() && counts.get(&who).copied().unwrap_or(0) >= address_max {
@@ -80,13 +81,13 @@ impl State {
 pub struct Socket {
     pending: Arc<Pending>,
     ticket: u64,
-    who: Who,
+    who: Origin,
     displaced: Arc<Notify>,
 }
 
 impl Socket {
     /// A new socket of `who`, which is pending.
-    pub(super) fn open(pending: &Arc<Pending>, who: Who) -> Self {
+    pub(super) fn open(pending: &Arc<Pending>, who: Origin) -> Self {
         let ticket = {
             let mut state = pending.state();
             state.next_ticket += 1;
@@ -125,8 +126,8 @@ mod tests {
 
     use super::*;
 
-    fn address(last: u8) -> Who {
-        Who::Address(IpAddr::from([192, 0, 2, last]))
+    fn address(last: u8) -> Origin {
+        Origin::Address(IpAddr::from([192, 0, 2, last]))
     }
 
     /// Number of sockets that were displaced since the last call.
@@ -160,14 +161,14 @@ mod tests {
     #[test]
     fn learners_are_not_counted_until_they_are_closed() {
         let pending = Arc::new(Pending::new(16));
-        let learner = Socket::open(&pending, Who::Here);
+        let learner = Socket::open(&pending, Origin::Here);
         learner.admit();
-        let mut flood: Vec<_> = (0..9).map(|_| Socket::open(&pending, Who::Here)).collect();
+        let mut flood: Vec<_> = (0..9).map(|_| Socket::open(&pending, Origin::Here)).collect();
         assert_eq!((displaced(&mut flood), pending.state().sockets.len()), (5, 4));
         assert!(futures::FutureExt::now_or_never(learner.displaced()).is_none());
         learner.dismiss();
         assert_eq!(displaced(&mut flood), 1);
-        flood.push(Socket::open(&pending, Who::Here));
+        flood.push(Socket::open(&pending, Origin::Here));
         assert!(futures::FutureExt::now_or_never(learner.displaced()).is_some(), "it goes first");
         drop((learner, flood));
         assert!(pending.state().sockets.is_empty());

@@ -102,8 +102,8 @@ pub fn order_to(
     Err(elsewhere(site, path, status).unwrap_or_else(refused))
 }
 
-/// What is wrong with the address where a server of ours answered with `status`: it has several runs and `path` is about
-/// one, or the other way round. `None` if that is not it.
+/// What is wrong with the address where a server of ours answered with `status`: it has several runs and `path` is
+/// about one, or the other way round. `None` if that is not it.
 fn elsewhere(site: Site<'_>, path: &str, status: StatusCode) -> Option<ServerError> {
     if ![StatusCode::NOT_FOUND, StatusCode::METHOD_NOT_ALLOWED].contains(&status)
         || base(site.url).contains("/runs/")

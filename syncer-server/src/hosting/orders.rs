@@ -147,8 +147,8 @@ impl Server<'_> {
         }
     }
 
-    /// Makes the folder of a new run in `folder`, whose setting `key` names a file, and has the server start it. Nothing
-    /// is left there if that fails.
+    /// Makes the folder of a new run in `folder`, whose setting `key` names a file, and has the server start it.
+    /// Nothing is left there if that fails.
     fn create_in(&self, folder: &Path, name: &RunName, text: &str, key: &str) -> Result<String, ServerError> {
         let wrong = |why| ServerError::Config { why };
         let text = settings::with_absolute_paths(text).map_err(wrong)?;

@@ -44,8 +44,8 @@ impl CardKeys {
         }
     }
 
-    /// The keys in the header of `card`, in the three forms that cards have: a value behind the key, a list in brackets,
-    /// and an entry on each line.
+    /// The keys in the header of `card`, in the three forms that cards have: a value behind the key, a list in
+    /// brackets, and an entry on each line.
     fn of(card: &str) -> Self {
         let mut keys = Self::default();
         let mut lines = card.trim_start_matches('\u{feff}').lines();

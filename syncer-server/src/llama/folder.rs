@@ -128,8 +128,8 @@ impl Folder {
     /// Refuses a tokenizer with `tokens` tokens if the model has fewer. As in transformers, added tokens may lie beyond
     /// the rows of the embedding as long as no text has them, as the `<pad>` of some folders does.
     ///
-    /// `without_row` is the first token of the vocabulary itself that has no row, and `in_text` the highest token of the
-    /// text, each with its name.
+    /// `without_row` is the first token of the vocabulary itself that has no row, and `in_text` the highest token of
+    /// the text, each with its name.
     ///
     /// # Errors
     /// `Key`: a token of the vocabulary itself, or one of the text, has no row.

@@ -221,7 +221,8 @@ impl Tensors {
     }
 }
 
-/// `name` without the parts that torch.compile, FSDP, checkpoints of activations and, at the beginning, DDP put into it.
+/// `name` without the parts that torch.compile, FSDP, checkpoints of activations and, at the beginning, DDP put into
+/// it.
 fn unwrapped(name: &str) -> String {
     let mut name = name;
     while let Some(inner) = name.strip_prefix(DDP) {

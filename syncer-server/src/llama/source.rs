@@ -189,7 +189,7 @@ mod tests {
         let (_dir, path) = folder("tuned", &[(CONFIG, r#"{"_name_or_path": "lab/tiny"}"#)]);
         let found = SourceSettings::read(&path).unwrap();
         assert_eq!((found.id, &*found.card.base_model), (None, &["lab/tiny".to_owned()][..]));
-        let (_dir, path) = folder("tuned", &[(CONFIG, r#"{"_name_or_path": "/home/me/tiny"}"#)]);
+        let (_dir, path) = folder("tuned", &[(CONFIG, r#"{"_name_or_path": "/models/tiny"}"#)]);
         let found = SourceSettings::read(&path).unwrap();
         assert!(
             found.config.is_empty()

@@ -480,11 +480,19 @@ fn a_card_tells_what_it_knows_and_nothing_breaks_its_form() {
     assert!(!adapters.contains("base_model:"), "a path of one machine is no name");
     let merged = Card { model: Some(&model), merged: true, ..card }.to_markdown();
     assert!(merged.contains("library_name: transformers") && merged.contains("rank 4 on q,v"), "{merged}");
+    tells_of_its_base(card);
+    for bad in ["", "a b", "mit\n", "mit: x", &"x".repeat(65)] {
+        assert!(!licence(bad), "{bad:?}");
+    }
+}
+
+/// Checks what `card` says of a base model whose own card has a licence, a language and data sets.
+fn tells_of_its_base(card: Card<'_>) {
     let keys = "---\nlicense: llama2\nlanguage: en\ndatasets:\n- a/b\n---\n";
     let dir = copy();
     fs::write(dir.path().join("README.md"), keys).unwrap();
     let source = SourceSettings::read(dir.path()).unwrap();
-    let course = Course { loss_last: Some(2.0), ..course };
+    let course = Course { loss_last: Some(2.0), ..card.course };
     let of_base = Card { source: Some(&source), base: Some("lab/smol"), licence: None, course, ..card };
     let of_base = of_base.to_markdown();
     for part in [
@@ -494,8 +502,5 @@ fn a_card_tells_what_it_knows_and_nothing_breaks_its_form() {
         "| perplexity on held-out text | 7.3891 |",
     ] {
         assert!(of_base.contains(part), "{part:?} is not in\n{of_base}");
-    }
-    for bad in ["", "a b", "mit\n", "mit: x", &"x".repeat(65)] {
-        assert!(!licence(bad), "{bad:?}");
     }
 }

@@ -125,7 +125,8 @@ struct Span {
 }
 
 impl Span {
-    /// Takes in a merge that was made `at_ms` milliseconds after 1970, by a clock that may have been set since the last.
+    /// Takes in a merge that was made `at_ms` milliseconds after 1970, by a clock that may have been set since the
+    /// last.
     fn add(&mut self, at_ms: u64) {
         let gap_ms = self.last_ms.replace(at_ms).map_or(0, |last_ms| at_ms.saturating_sub(last_ms));
         self.total_ms += if gap_ms > GAP_MS { 0 } else { gap_ms };

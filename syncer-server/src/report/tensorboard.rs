@@ -13,8 +13,8 @@ use crate::status::Carried;
 use crate::store::{disk, write_file};
 
 /// Writes `events.out.tfevents.0.RUN` to `folder`, which is made if it is not there, over an older one; gives its path.
-/// Steps are merged tokens. `written_s` is when the snapshot was written, in seconds since 1970: runs of former versions
-/// know only how long they were up.
+/// Steps are merged tokens. `written_s` is when the snapshot was written, in seconds since 1970: runs of former
+/// versions know only how long they were up.
 ///
 /// # Errors
 /// `Disk`: it cannot be written.
@@ -38,8 +38,8 @@ impl WallClock {
         Self(known)
     }
 
-    /// Seconds since 1970 when the syncers had been up for `time_s` seconds, by the next known moment: between two starts
-    /// of a run only the clock of the world goes on.
+    /// Seconds since 1970 when the syncers had been up for `time_s` seconds, by the next known moment: between two
+    /// starts of a run only the clock of the world goes on.
     fn at(&self, time_s: f64) -> f64 {
         let next = self.0.iter().find(|(up_s, _)| *up_s >= time_s).or(self.0.last());
         next.map_or(time_s, |(up_s, unix_s)| unix_s + (time_s - up_s))

@@ -332,7 +332,8 @@ fn locked(dir: &Path, name: &str) -> Result<File, ServerError> {
         Ok(()) => Ok(lock),
         Err(TryLockError::WouldBlock) => Err(ServerError::DirInUse { dir: dir.to_owned() }),
         Err(TryLockError::Error(error)) if lacks_locks(&error) => {
-            tracing::warn!(%error, "the file system of {} has no locks: see that no other server works in it", dir.display());
+            let dir = dir.display();
+            tracing::warn!(%error, %dir, "this file system has no locks: let no other server use the folder");
             Ok(lock)
         }
         Err(TryLockError::Error(source)) => Err(disk("lock", &path)(source)),

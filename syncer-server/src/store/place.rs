@@ -130,8 +130,8 @@ pub fn write_private(path: &Path, text: &str) -> Result<(), ServerError> {
     sync_folder(folder).map_err(disk("sync", path))
 }
 
-/// Brings to the disk which files are in `dir`. Some systems cannot open a folder, and file systems of a network may not
-/// sync one: they do not need it, or have no way to do it.
+/// Brings to the disk which files are in `dir`. Some systems cannot open a folder, and file systems of a network may
+/// not sync one: they do not need it, or have no way to do it.
 ///
 /// # Errors
 /// What the system says.

@@ -38,8 +38,8 @@ fn replay(dir: &Path) -> Result<(Outcome, String), ServerError> {
 async fn start(config: ServeConfig) -> Result<Outcome, ServerError> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (tell, opened) = tokio::sync::oneshot::channel();
-    let stop = async { drop(opened.await) };
-    let core = serve_and_tell(listener, config, move || drop(tell.send(())), stop).await?.core;
+    let stop = async { _ = opened.await };
+    let core = serve_and_tell(listener, config, move || _ = tell.send(()), stop).await?.core;
     Ok((core.rounds, core.fates.merged, core.tokens_merged))
 }
 

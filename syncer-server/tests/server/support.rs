@@ -56,8 +56,8 @@ impl Server {
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
         let (tell, opened) = oneshot::channel();
-        let stopped = async { drop(stopped.await) };
-        let task = tokio::spawn(serve_and_tell(listener, config, move || drop(tell.send(())), stopped));
+        let stopped = async { _ = stopped.await };
+        let task = tokio::spawn(serve_and_tell(listener, config, move || _ = tell.send(()), stopped));
         Self { address, stop, opened, task }
     }
 

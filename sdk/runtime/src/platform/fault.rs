@@ -45,8 +45,8 @@ fn certificate_fault(error: &rustls::Error) -> Option<String> {
         }
         // The library has no variant of its own for it.
         CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
-            "its certificate is an authority's (CA:TRUE), which no server can use: make one for the server, with `openssl \
-             req -x509 … -addext basicConstraints=critical,CA:FALSE`"
+            "its certificate is an authority's (CA:TRUE), which no server can use: make one for the server, with \
+             `openssl req -x509 … -addext basicConstraints=critical,CA:FALSE`"
                 .to_owned()
         }
         why => format!("its certificate is not trusted ({why}): name the authority that made it with --ca FILE"),

@@ -244,9 +244,9 @@ impl Books {
         let BookTerms { context, lease_ms, lease_idle_ms_max, .. } = self.terms;
         let batch = speed.batch;
         let wanted = speed.lease_steps(lease_ms).saturating_mul(batch);
-        // A learner holds an eighth of the data at most, so that all share each pass. Where that is next to nothing, the
-        // leases of one that trains run on into the next passes, or it would starve from report to report. One of whom
-        // nothing is merged may claim any batch and speed.
+        // A learner holds an eighth of the data at most, so that all share each pass. Where that is next to nothing,
+        // the leases of one that trains run on into the next passes, or it would starve from report to report. One of
+        // whom nothing is merged may claim any batch and speed.
         let share = u32::try_from(self.leases.epoch_windows() / 8).unwrap_or(u32::MAX);
         let is_known =
             speed.step_ms > 0.0 && self.ledger.account(learner).is_some_and(|account| !account.is_stranger());

@@ -21,8 +21,8 @@ pub fn open_private(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
-/// Waits until somebody asks this process to end: Ctrl+C, SIGTERM where there is such a thing, or a terminal that closes
-/// (see [`hears_hangup`]). From the first poll on none of them ends the process by itself.
+/// Waits until somebody asks this process to end: Ctrl+C, SIGTERM where there is such a thing, or a terminal that
+/// closes (see [`hears_hangup`]). From the first poll on none of them ends the process by itself.
 ///
 /// # Errors
 /// The errors of the operating system, if it does not let us listen for signals.

@@ -348,8 +348,8 @@ fn explain(error: &tungstenite::Error) -> String {
             format!("leads to {location} (HTTP status {status}): give that address if it is the syncer's")
         }
         tungstenite::Error::Http(response) if is_page(response) => {
-            "answered with a web page instead of opening a WebSocket: something in between answers, such as the sign-in \
-             page of a network; open the address in a browser"
+            "answered with a web page instead of opening a WebSocket: something in between answers, such as the \
+             sign-in page of a network; open the address in a browser"
                 .to_owned()
         }
         tungstenite::Error::Http(response) => {
