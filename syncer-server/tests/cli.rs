@@ -73,7 +73,7 @@ fn bad_input_has_a_sentence_and_a_code() {
         &["--init", model, "--context", "25"],
         "max_position_embeddings = 24: give --context 24 or less",
     );
-    check(19, &["--init", none.to_str().unwrap()], "cannot read config.json");
+    check(19, &["--init", none.to_str().unwrap()], "there is no such folder");
     assert_eq!(run(&["serve", "--init", model, "--vocab", "300"]).0, 2);
     check(11, &["--listen", "256.0.0.1:1"], "256.0.0.1:1");
     check(11, &["--listen", "localhost:"], "and a port, as 127.0.0.1:7700 or localhost:7700");
