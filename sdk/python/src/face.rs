@@ -154,8 +154,8 @@ fn write_params(
         filled.push(Filled { shaped: Shaped { name, shape }, bytes });
     }
     write(&path, &filled, &mean.into_iter().collect()).map_err(|error| match error {
-        WriteError::Mean(error) => PyValueError::new_err(error.to_string()),
-        WriteError::File(error) => PyOSError::new_err(format!("{}: {error}", path.display())),
+        WriteError::Mean { .. } => PyValueError::new_err(error.to_string()),
+        WriteError::File(_) => PyOSError::new_err(format!("{}: {error}", path.display())),
     })
 }
 

@@ -32,8 +32,8 @@ pub enum WriteError {
 }
 
 /// Writes `tensors` to `path`, each as a vector or a matrix, as the syncer and the learners of the run take them. Those
-/// that `mean` names are merged by the plain mean, and all others radially. Names lose the prefixes of PyTorch's wrappers
-/// ([`unwrapped`]), unless two tensors would share one then.
+/// that `mean` names are merged by the plain mean, and all others radially. Names lose the prefixes of PyTorch's
+/// wrappers ([`unwrapped`]), unless two tensors would share one then.
 ///
 /// # Errors
 /// Each variant of [`WriteError`].

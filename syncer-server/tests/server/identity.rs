@@ -168,7 +168,8 @@ async fn a_personal_invite_takes_in_as_many_keys_as_it_says() {
 #[tokio::test]
 async fn a_banned_key_fetches_nothing_any_more() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Server::start(ServeConfig { invite: Some("open-to-friends".into()), ..config(dir.path()) }).await;
+    let server =
+        Server::start(ServeConfig { invite: Some("open-to-friends".into()), ..config(dir.path()) }).await;
     let invited = Hello { invite: Some(Invite::new("open-to-friends")), ..hello(1) };
     let (mut client, welcome) = Client::connect(&server).await.introduced_as(invited).await;
     let pass: String = client.challenge.nonce.iter().map(|byte| format!("{byte:02x}")).collect();

@@ -8,16 +8,19 @@
 //! | `<!-- not run: REASON -->` | the block is not run |
 //! | `<!-- page not run: REASON -->` | no block of the page is run |
 //! | `<!-- first: COMMAND -->` | a command to run before the block |
+//! | `<!-- fresh -->` | everything that runs is ended, and the folder `runs` is removed |
 //! | `<!-- let WORD: COMMAND -->` | from here on, WORD stands for what the command prints at that time |
 //! | `<!-- file: NAME -->` | the fenced block, of any kind, is written to this file |
 //!
 //! `cargo run` names a program or an example of this repository, which is run as the tests have built it.
-//! In commands that readers do not see, `$ARCHIPELAGO` is the repository. `syncer-server serve` and `native-learner join` go on in the background until the next server starts or the page
-//! ends. Each must then end with exit code 0 after a polite signal.
+//! In commands that readers do not see, `$ARCHIPELAGO` is the repository. `syncer-server serve` and
+//! `native-learner join` go on in the background until the next server starts or the page ends. Each must then end with
+//! exit code 0 after a polite signal.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -50,6 +53,9 @@ const PAGES: &[&str] = &[
 /// The syncer's address in all pages.
 const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 7700);
 
+/// Commands that take part in a run until they are ended.
+const LEARNERS: &[&str] = &["native-learner join ", "custom_model ws://"];
+
 /// Longest wait for a server, a learner's first step or an end.
 const WAIT: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(100);
@@ -65,6 +71,8 @@ const CHATS: usize = 300;
 enum Step {
     /// Run a command; `true` if readers see it.
     Run(String, bool),
+    /// End what runs, and remove the runs.
+    Fresh,
     /// Replace a word by what a command prints.
     Let(String, String),
     /// Write a file.
@@ -121,6 +129,9 @@ fn parse(text: &str) -> Result<Page, String> {
         let (number, line) = (at + 1, lines[at]);
         at += 1;
         if let Some(comment) = line.strip_prefix("<!-- ").and_then(|rest| rest.strip_suffix(" -->")) {
+            if comment == "fresh" {
+                page.steps.push((number, Step::Fresh));
+            }
             let Some((word, rest)) = comment.split_once(": ") else { continue };
             match word.split_once(' ').unwrap_or((word, "")) {
                 ("not", "run") => skip = true,
@@ -224,6 +235,13 @@ impl Session {
                 let made = path.parent().map_or(Ok(()), fs::create_dir_all);
                 made.and_then(|()| fs::write(&path, text)).map_err(|error| format!("{name}: {error}"))
             }
+            Step::Fresh => {
+                self.end()?;
+                match fs::remove_dir_all(self.folder.join("runs")) {
+                    Err(error) if error.kind() != ErrorKind::NotFound => Err(format!("runs: {error}")),
+                    _ => Ok(()),
+                }
+            }
             Step::Let(word, command) => {
                 self.words.push((word, command));
                 Ok(())
@@ -237,7 +255,7 @@ impl Session {
                     self.wait_for(&command, || {
                         fetch(ADDRESS, "/readyz").is_ok_and(|answer| answer.code == 200)
                     })
-                } else if command.contains("native-learner join ") {
+                } else if LEARNERS.iter().any(|learner| command.contains(learner)) {
                     self.start(&command)?;
                     self.wait_for(&command, learner_is_merged)
                 } else {
@@ -341,10 +359,9 @@ fn chats() -> String {
     for number in 0..CHATS {
         let (a, b) = (number % 20, number / 20);
         let sum = a + b;
-        _ = writeln!(
-            lines,
-            r#"{{"messages": [{{"role": "user", "content": "What is {a} and {b}?"}}, {{"role": "assistant", "content": "It is {sum}."}}]}}"#
-        );
+        let asks = format!(r#"{{"role": "user", "content": "What is {a} and {b}?"}}"#);
+        let says = format!(r#"{{"role": "assistant", "content": "It is {sum}."}}"#);
+        _ = writeln!(lines, r#"{{"messages": [{asks}, {says}]}}"#);
     }
     lines
 }
@@ -359,9 +376,8 @@ mod tests {
 
     #[test]
     fn blocks_are_read_with_their_comments() {
-        let page = "Text:\n\n    a --b \\\n      --c  # why\n    d\n\n- item\n    not a block\n\n<!-- not run: slow -->\n    e\n";
-        let page = page.replace("<!-- not run: slow -->\n", "<!-- not run: slow -->\n\n");
-        let read = parse(&page).unwrap();
+        let page = "Text:\n\n    a --b \\\n      --c  # why\n    d\n\n- item\n    not a block\n\n";
+        let read = parse(&format!("{page}<!-- not run: slow -->\n\n    e\n")).unwrap();
         assert_eq!(read.steps, [run(3, "a --b --c"), run(5, "d")]);
         assert_eq!(read.left_out, 1);
     }
@@ -376,8 +392,10 @@ mod tests {
 
     #[test]
     fn files_and_words_come_before_their_block() {
-        let page = "<!-- file: a.toml -->\n```toml\nx = 1\n```\n\n<!-- first: mk -->\n<!-- let NAME: id -->\n\n    go NAME\n";
-        let steps = parse(page).unwrap().steps;
+        let file = "<!-- file: a.toml -->\n```toml\nx = 1\n```\n\n";
+        let steps = parse(&format!("{file}<!-- first: mk -->\n<!-- let NAME: id -->\n\n    go NAME\n"))
+            .unwrap()
+            .steps;
         assert_eq!(
             steps,
             [

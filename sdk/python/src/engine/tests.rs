@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use archipelago::data::token;
-use archipelago::model::{Code, DataSpec, ExchangeSpec, Preset, ShardSpec};
+use archipelago::model::{Code, DataSpec, ExchangeSpec, MergeClass, Model, Preset, ShardSpec, Tensor};
 use archipelago::{HostEngine, Trainer};
 use futures::executor::block_on;
 
@@ -110,7 +110,15 @@ fn spec(apply: ApplyPolicy) -> RunSpec {
 fn fit() -> Fit {
     let shaped = |name: &str, shape: &[u64]| Shaped { name: name.into(), shape: shape.into() };
     let tensors = [shaped("w", &[6, 4]), shaped("b", &[5])];
-    Fit::new(&tensors, &Preset::Tiny.model(256).into()).unwrap()
+    let of_the_run = |name: &str, rows, cols| {
+        let merge = MergeClass::Radial;
+        Tensor { name: name.into(), rows, cols, merge }
+    };
+    let run = Model {
+        tensors: vec![of_the_run("b", 1, 5), of_the_run("w", 6, 4)],
+        ..Preset::Tiny.model(256).into()
+    };
+    Fit::new(&tensors, &run).unwrap()
 }
 
 fn at_desk(apply: ApplyPolicy) -> (DeskEngine, Arc<Desk>) {

@@ -130,7 +130,8 @@ impl Track {
     /// knows of it.
     pub(super) fn welcome(&mut self, version: Version, merged: Option<Serial>, unsettled: Option<Serial>) {
         self.queue.clear();
-        (self.fetch, self.failures) = (Fetch::Idle, 0);
+        // Failures are counted over connections, so that one that keeps breaking does not defeat the back-off.
+        self.fetch = Fetch::Idle;
         let Some(sent) = &mut self.sent else { return };
         if merged == Some(sent.serial) {
             sent.stage = Stage::Merged(version);
