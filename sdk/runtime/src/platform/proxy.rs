@@ -74,7 +74,8 @@ impl Proxy {
             return Ok(None);
         }
         let host = target.host.clone();
-        let Ok(proxy) = ureq::Proxy::new(&value) else {
+        let proxy = ureq::Proxy::new(&value).ok().filter(|_| !has_unusable_port(&value));
+        let Some(proxy) = proxy else {
             return Err(ProxyError::Malformed { variable, host });
         };
         match proxy.protocol() {
@@ -197,6 +198,15 @@ impl fmt::Display for Target {
         let Self { host, port } = self;
         if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
     }
+}
+
+/// Returns true if a port follows the host of `address` and is none, which `ureq` reads as the usual port.
+fn has_unusable_port(address: &str) -> bool {
+    let Ok(uri) = address.parse::<Uri>() else { return false };
+    uri.authority().is_some_and(|authority| {
+        let place = authority.as_str().rsplit('@').next().unwrap_or_default();
+        place.len() > authority.host().len() && authority.port_u16().is_none()
+    })
 }
 
 /// Splits an exception into its host and its port, if it has one; an IPv6 address without brackets has none.
