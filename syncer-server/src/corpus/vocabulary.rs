@@ -256,9 +256,9 @@ impl Vocabulary {
         let Self::Tokenizer { tokenizer, .. } = self else {
             return (rows < BYTE_VOCAB).then(|| (rows, self.name(rows)));
         };
-        // Ids may have holes.
-        let named = |token: u32| Some((token, tokenizer.id_to_token(token)?));
-        (rows..self.size()).filter(|&token| !self.is_added(token)).find_map(named)
+        // A stranger's file may have ids of up to 2³² with holes between them: only those that are there are looked at.
+        let own = tokenizer.get_vocab(false).into_iter().map(|(name, token)| (token, name));
+        own.filter(|(token, _)| *token >= rows && !self.is_added(*token)).min()
     }
 
     /// Returns true if `token` was added to the vocabulary as a whole, as special tokens are.
