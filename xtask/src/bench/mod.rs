@@ -115,7 +115,7 @@ impl Args {
             (self.links.any(), &[Links], "what was given is for `cargo xtask bench links` alone"),
             (self.crash.any(), &[Crash], "`--points` is for `cargo xtask bench crash` alone"),
             (self.storm.any(), &[Storm], "`--islands` is for `cargo xtask bench storm` alone"),
-            (self.load.any(), &[Load], "`--trained` is for `cargo xtask bench load` alone"),
+            (self.load.any(), &[Load], "`--trained` and `--flood` are for `cargo xtask bench load` alone"),
             (
                 self.scale.any(),
                 &[Scale],

@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Longest wait for one of them to be answered.
 const ANSWER_WAIT: Duration = Duration::from_secs(20);
 /// Time between two bytes of those who are slow.
-const BYTE_EVERY: Duration = Duration::from_millis(500);
+pub const BYTE_EVERY: Duration = Duration::from_millis(500);
 /// Threads that open sockets.
 const OPENERS: usize = 4;
 
@@ -47,7 +47,7 @@ fn socket(address: SocketAddr) -> Option<TcpStream> {
 }
 
 /// A connection on which this was sent and the answer begins like that.
-fn asked(address: SocketAddr, head: &str, answer: &str) -> Option<TcpStream> {
+pub fn asked(address: SocketAddr, head: &str, answer: &str) -> Option<TcpStream> {
     let mut stream = TcpStream::connect_timeout(&address, ANSWER_WAIT).ok()?;
     stream.set_read_timeout(Some(ANSWER_WAIT)).ok()?;
     stream.write_all(head.as_bytes()).ok()?;

@@ -1,7 +1,9 @@
 //! A load: learners that train, thousands of sockets that say nothing, and people who read slowly, send slowly, watch
-//! and download, all at once on one machine. What the honest feel of it is seen here, and what it takes of memory.
+//! and download, all at once on one machine, and then a flood of requests that nobody waits for. Measured are the
+//! syncer's memory and what honest learners feel.
 
 mod crowd;
+mod flood;
 mod probe;
 
 pub use probe::{Answers, probe};
@@ -18,6 +20,7 @@ use serde_json::{Value, json};
 use super::processes::{Programs, all_live, empty_folder, number, status, still_runs};
 use super::soak::held;
 use crowd::{Crowd, drip, listen, nibble};
+use flood::flood;
 
 /// Learners that train, unless it is said how many.
 const LEARNERS: usize = 64;
@@ -48,12 +51,15 @@ pub struct Args {
     /// Load: learners that train [default: 64].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=256))]
     trained: Option<u32>,
+    /// Load: hang up on every route and read slowly, and nothing else.
+    #[arg(long)]
+    flood: bool,
 }
 
 impl Args {
     /// Whether anything was given.
     pub fn any(&self) -> bool {
-        self.trained.is_some()
+        self.trained.is_some() || self.flood
     }
 }
 
@@ -74,6 +80,10 @@ pub fn run(args: &Args, programs: &Programs) -> Result<Value, String> {
     };
     let mut running = (1..=learners).map(join).collect::<Result<Vec<_>, _>>()?;
     all_live(address, &mut syncer, learners)?;
+    if args.flood {
+        let flooded = flood(programs, &folder, address, &mut syncer)?;
+        return Ok(json!({ "learners": learners, "flood": flooded, "within": flooded["within"] }));
+    }
     let calm = timed("learners alone", address, &mut syncer)?;
 
     let before = held(&syncer);
@@ -89,13 +99,14 @@ pub fn run(args: &Args, programs: &Programs) -> Result<Value, String> {
 
     let churn_kib = churned_kib(address, &mut syncer)?;
     let after = timed("after it all", address, &mut syncer)?;
+    let flooded = flood(programs, &folder, address, &mut syncer)?;
     let last = status(address)?;
     let ended = running.iter_mut().filter_map(Process::exit_code).count();
     running.iter_mut().for_each(Process::kill);
     syncer.kill();
     let slowest = [&idle, &rude].into_iter().map(|answers| answers.p99_ms).fold(0.0, f64::max);
-    let within =
-        slowest < CONTROL_MS_MAX && idle_kib <= IDLE_KIB_MAX && churn_kib <= CHURN_KIB_MAX && ended == 0;
+    let calls = slowest < CONTROL_MS_MAX && idle_kib <= IDLE_KIB_MAX && churn_kib <= CHURN_KIB_MAX;
+    let within = calls && ended == 0 && flooded["within"] == true;
     Ok(json!({
         "learners": learners,
         "learners_ended": ended,
@@ -118,6 +129,7 @@ pub fn run(args: &Args, programs: &Programs) -> Result<Value, String> {
         "files_loaded": during.files,
         "reconnects": RECONNECTS,
         "reconnects_grown_kib": churn_kib,
+        "flood": flooded,
         "participation": last["participation"],
         "within": within,
     }))
