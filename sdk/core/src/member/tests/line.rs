@@ -102,7 +102,8 @@ fn parameters_that_never_come_are_asked_for_less_and_less_and_then_given_up() {
     rig.script.fragments_lost = true;
     rig.run_for(600 * SECOND_US);
     let asked = rig.log.fetches_us.len() as u64 / u64::from(FRAGMENTS);
-    assert!((20..=25).contains(&asked), "{asked} times, first after 1 s and then after up to 32 s");
+    // Each 32 s in the end, and once for each connection, which the syncer ends when nothing comes of it.
+    assert!((20..=45).contains(&asked), "{asked} times, first after 1 s and then after up to 32 s");
     assert_eq!(rig.log.ends, [], "it bears it for ever");
 
     let contact = || MemberConfig { contact_ms_max: Some(30_000), ..config() };
