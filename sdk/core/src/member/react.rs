@@ -319,7 +319,6 @@ impl Member {
     fn disconnect(&mut self, farewell: Option<Bye>, ending: &Ending<'_>) {
         let Some(retry_ms) = self.contact.end(self.now_us, ending) else { return };
         self.measure.disconnected();
-        self.stall.end();
         if self.is_leaving() {
             return self.end(End::Left);
         }

@@ -27,7 +27,7 @@ impl Stall {
         reason.clone_into(&mut self.reason);
     }
 
-    /// Something came, or the connection is gone, which is counted elsewhere.
+    /// Something came. A lost connection ends no stall: the next one may bring nothing either.
     pub(super) fn end(&mut self) {
         self.since_us = None;
     }

@@ -118,7 +118,7 @@ fn parameters_that_never_come_are_asked_for_less_and_less_and_then_given_up() {
     rig.script.fragments_lost = true;
     for _ in 0..10 {
         rig.run_for(20 * SECOND_US);
-        assert_eq!(rig.member.hindrance(rig.now_us), Some("the test says so"));
+        assert!(rig.member.hindrance(rig.now_us).is_some());
         rig.tell(Input::Fed);
     }
     rig.script.fragments_lost = false;
