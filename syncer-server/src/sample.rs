@@ -40,7 +40,7 @@ pub struct Written {
 const SPELT_MAX: usize = 256;
 
 /// Lets the model of the newest snapshot in `args.folder` go on with `args.prompt`, or answer `args.chat`. It stops at
-/// the tokens of [`Stops`], which are no part of the text. `show` gets the text piece by piece, as soon as it is whole
+/// the tokens of `Stops`, which are no part of the text. `show` gets the text piece by piece, as soon as it is whole
 /// letters, and ends it with an error.
 ///
 /// # Errors
