@@ -28,7 +28,13 @@ impl Cancellation {
     /// # Errors
     /// `Cancelled`.
     pub fn check(&self) -> Result<(), ServerError> {
-        if self.is_cancelled.load(Ordering::SeqCst) { Err(ServerError::Cancelled) } else { Ok(()) }
+        if self.is_cancelled() { Err(ServerError::Cancelled) } else { Ok(()) }
+    }
+
+    /// Returns true if the work is not wanted any more.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.is_cancelled.load(Ordering::SeqCst)
     }
 
     /// Does `work`, which writes files: whoever cancels it waits until it has cleared them away.

@@ -19,10 +19,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::App;
 use super::coalesce::Coalesced;
-use super::work::{Cancellation, WorkError, WorkLimit};
+use super::work::{WorkError, WorkLimit};
 use crate::actor::Subject;
 use crate::errors::ServerError;
 use crate::export::{Form, Model};
+use crate::progress::Cancellation;
 use crate::store::{Store, disk};
 
 /// Bytes sent at once.

@@ -3,11 +3,13 @@
 //! A permit belongs to the work, not to the request. If a peer hangs up, its work is told to stop, and the permit is
 //! free only when the work has stopped.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::progress::Cancellation;
 
 /// When a peer that finds too many waiting is told to come back, in seconds.
 const RETRY_S: &str = "2";
@@ -24,10 +26,6 @@ pub struct WorkLimit {
 pub struct WorkPermit {
     _running: OwnedSemaphorePermit,
 }
-
-/// Tells work whether its result is still wanted.
-#[derive(Clone, Debug)]
-pub struct Cancellation(Weak<()>);
 
 /// Reason why a request gets no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -81,24 +79,25 @@ impl WorkPermit {
         self,
         work: impl FnOnce(&Cancellation) -> T + Send + 'static,
     ) -> Result<T, WorkError> {
-        let wanted = Arc::new(());
-        let cancellation = Cancellation(Arc::downgrade(&wanted));
+        let cancellation = Cancellation::default();
+        let request = CancelOnDrop(cancellation.clone());
         let done = tokio::task::spawn_blocking(move || {
             let done = (!cancellation.is_cancelled()).then(|| work(&cancellation));
             drop(self);
             done
         });
         let done = done.await;
-        drop(wanted);
+        drop(request);
         done.ok().flatten().ok_or(WorkError::Failed)
     }
 }
 
-impl Cancellation {
-    /// Returns true if no request waits for the result any more.
-    #[must_use]
-    pub fn is_cancelled(&self) -> bool {
-        self.0.strong_count() == 0
+/// A request that waits for work, which is cancelled once the request is dropped.
+struct CancelOnDrop(Cancellation);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.cancel();
     }
 }
 

@@ -162,14 +162,7 @@ fn join(
     let between = between.or(options.get("d")?).unwrap_or_default();
     let attribute = attribute.or(options.get("attribute")?);
     options.assert_all_used()?;
-    operators::iterable(&value)?;
-    let values = match attribute {
-        None => value,
-        Some(attribute) => {
-            let by = Value::from(Kwargs::from_iter([("attribute", attribute)]));
-            state.apply_filter("map", &[value, by])?
-        }
-    };
+    let values = mapped(state, value, attribute)?;
     let mut out = String::new();
     for (item, index) in values.try_iter()?.zip(0_u64..) {
         out.push_str(if index > 0 { &between } else { "" });
@@ -178,6 +171,14 @@ fn join(
         charge(state, between.len() + 1)?;
     }
     Ok(out)
+}
+
+/// Returns the items of `value`, or of each the `attribute`, if there is one.
+fn mapped(state: &mut Engine<'_, '_>, value: Value, attribute: Option<Value>) -> Result<Value, Error> {
+    operators::iterable(&value)?;
+    let Some(attribute) = attribute else { return Ok(value) };
+    let by = Value::from(Kwargs::from_iter([("attribute", attribute)]));
+    state.apply_filter("map", &[value, by])
 }
 
 fn sum(
@@ -190,14 +191,7 @@ fn sum(
     let attribute = attribute.or(options.get("attribute")?);
     let start = start.or(options.get("start")?).unwrap_or_else(|| Value::from(0));
     options.assert_all_used()?;
-    operators::iterable(&value)?;
-    let values = match attribute {
-        None => value,
-        Some(attribute) => {
-            let by = Value::from(Kwargs::from_iter([("attribute", attribute)]));
-            state.apply_filter("map", &[value, by])?
-        }
-    };
+    let values = mapped(state, value, attribute)?;
     values.try_iter()?.try_fold(start, |sum, item| operators::add(state, &sum, &item))
 }
 
