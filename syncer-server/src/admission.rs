@@ -43,8 +43,8 @@ struct Shared {
     terms: Terms,
     guests: Arc<Guests>,
     banned: Mutex<BTreeSet<Fingerprint>>,
-    /// The keys of the learners with an open connection that were taken in. Each is found by SHA-256 of the nonce as
-    /// requests show it, so that the time of a look-up tells nothing about the nonce.
+    /// Keys of admitted learners with an open connection, by SHA-256 of the nonce that requests show. Hashing keeps the
+    /// time of a look-up from revealing anything about the nonce.
     passes: Mutex<BTreeMap<[u8; 32], Fingerprint>>,
 }
 
@@ -100,12 +100,12 @@ impl Admission {
         Ok(Challenge { run: self.0.terms.run, nonce, work_bits: self.0.terms.work_bits })
     }
 
-    /// Whether `hello`, which came from `place`, answers `challenge`, and by whom. A wrong invite is answered at the
-    /// pace of its place.
+    /// Checks that `hello`, which came from `place`, answers `challenge`, and returns a pass for its learner. The
+    /// answer to a wrong invite is rate limited for its place.
     ///
     /// # Errors
-    /// The goodbye for it: `Identity`, `Banned`, `Invite` or `Work`; `Full` if too many wrong invites came from its
-    /// place; `Restart` if the disk fails.
+    /// The goodbye for the peer: `Identity`, `Banned`, `Invite` or `Work`; `Full` if too many wrong invites came from
+    /// its place; `Restart` if the disk fails.
     pub async fn judge(
         &self,
         challenge: &Challenge,
@@ -140,7 +140,7 @@ impl Admission {
         Ok(Pass { shared: Arc::clone(&self.0), shown_sha256 })
     }
 
-    /// Whether the invite and the work of `hello` are enough.
+    /// Checks that the invite and the work of `hello` suffice for admission.
     async fn ask(&self, challenge: &Challenge, hello: &Hello) -> Result<(), Refusal> {
         let is_common = self.shows_common(hello.invite.as_ref().map(|invite| invite.expose().as_bytes()));
         let asks = (self.is_by_invite() && !is_common, self.work_bits() > 0);
@@ -161,7 +161,7 @@ impl Admission {
         !self.is_by_invite() || self.shows_common(invite) || pass.is_some_and(|pass| self.holds_pass(pass))
     }
 
-    /// Whether a connection that shows this pass stands and was taken in.
+    /// Returns true if the pass that is `shown` belongs to an open connection of an admitted learner.
     #[must_use]
     pub fn holds_pass(&self, shown: &[u8]) -> bool {
         lock(&self.0.passes).contains_key(&<[u8; 32]>::from(Sha256::digest(shown)))
@@ -193,7 +193,7 @@ impl Admission {
                 Err(_) => continue,
             };
             *lock(&self.0.banned) = banned.keys().copied().collect();
-            // A pass ends with the ban, and not with the goodbye.
+            // A ban revokes the pass at once, even before the goodbye is sent.
             lock(&self.0.passes).retain(|_, fingerprint| !banned.contains_key(fingerprint));
             told.retain(|fingerprint, _| banned.contains_key(fingerprint));
             for fingerprint in banned.into_keys() {
@@ -233,7 +233,7 @@ impl Drop for Pass {
     }
 }
 
-/// Why a learner is not taken in, although it is the one that it says.
+/// Reasons to refuse a learner whose identity is proven.
 enum Refusal {
     Work,
     Invite(InviteFault),
@@ -241,7 +241,7 @@ enum Refusal {
 }
 
 impl Refusal {
-    /// The goodbye for it.
+    /// Returns the goodbye for this reason.
     fn bye(self) -> Bye {
         match self {
             Self::Work => {

@@ -110,7 +110,7 @@ fn disk(config: &ServeConfig) -> Finding {
         Ok(format!("{} can be written", dir.display()))
     };
     let written = finding("disk", probe());
-    // What is wrong with the run itself is `validate`'s to say.
+    // `validate` reports errors of the run itself.
     let room = if written.works { prepare::room(config).ok() } else { None };
     match room {
         Some(room) => Finding {

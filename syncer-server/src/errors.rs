@@ -163,14 +163,14 @@ pub enum ServerError {
         /// What is wrong with it.
         why: &'static str,
     },
-    /// The data is of a format that is not read.
+    /// The data has a format that is not supported.
     #[error("data {} is {found}: {remedy}", .path.display())]
     DataForm {
         /// The file.
         path: PathBuf,
         /// Name of the format.
         found: String,
-        /// What to do, with a command that converts it.
+        /// Remedy, with a command that converts the data.
         remedy: String,
     },
     /// A line of a file of documents is none.

@@ -69,7 +69,7 @@ pub fn export(dir: &Path, out: &Path, form: Form<'_>, overwrite: bool) -> Result
     }
     let Snapshot { record, states, carried, .. } = snapshot;
     let carried = later_figures(&store, manifest.run, carried)?;
-    // Later parameters than those of the snapshot may have been measured.
+    // Measurements may be newer than the snapshot, so later ones are skipped.
     let merged = record.ledger.clock_tokens();
     let mut evaluations = carried.history.evaluations.iter();
     let last = evaluations.rfind(|evaluation| evaluation.tokens_merged <= merged);
@@ -128,7 +128,7 @@ pub struct Form<'a> {
     pub merged: bool,
     /// The model that the run began with, as libraries are to load it: a name on the hub or a folder.
     pub base: Option<&'a str>,
-    /// Whether strangers get it, who are not told where folders are on this machine.
+    /// True if strangers get the export, which then names no folder of this machine.
     pub is_public: bool,
 }
 
@@ -183,7 +183,7 @@ pub(crate) struct Model<'a> {
 }
 
 impl Model<'_> {
-    /// Writes the folder `out`, and makes it if it is not there; people are to know it as `name`.
+    /// Writes the folder `out`, and makes it if it is missing. `name` is its name for people.
     fn write(&self, out: &Path, name: &str) -> Result<(), ServerError> {
         let layout = self.layout()?;
         fs::create_dir_all(out).map_err(disk("make", out))?;
@@ -214,7 +214,7 @@ impl Model<'_> {
             Some(lora) => json("adapter_config.json", adapter_config(&lora, self.base()))?,
             None => json("config.json", model_config(spec, &special, self.form.precision, source))?,
         }
-        // With adapters too: the model that they belong to need not know where their turns end.
+        // Adapters need this file too: their base model may not know where their turns end.
         let stops = self.stops(&special)?;
         json("generation_config.json", generation_config(spec, &special, &stops, source))?;
         let chat = &self.manifest.chat;
@@ -252,7 +252,7 @@ impl Model<'_> {
         self.manifest.init.as_ref().map(|initial| &*initial.folder)
     }
 
-    /// The model that the run began with, as libraries load it: the one that was asked for, its name on the hub, or its
+    /// Returns the model that the run began with, as libraries load it: the given one, its name on the hub, or its
     /// folder.
     fn base(&self) -> Option<&str> {
         let id = self.source().and_then(|source| source.id.as_deref());
@@ -264,12 +264,12 @@ impl Model<'_> {
         self.manifest.init.as_ref().map(|initial| initial.special.clone()).unwrap_or_default()
     }
 
-    /// The settings of the folder that the run began with.
+    /// Returns the settings of the folder that the run began with.
     fn source(&self) -> Option<&SourceSettings> {
         self.manifest.init.as_ref().and_then(|initial| initial.source.as_deref())
     }
 
-    /// All tokens at which the model stops writing.
+    /// Returns all tokens at which the model stops writing.
     ///
     /// # Errors
     /// `Tokenizer`: the tokenizer that the run keeps cannot be read.
@@ -277,7 +277,7 @@ impl Model<'_> {
         let chat = &self.manifest.chat;
         match &chat.template {
             None => Ok(special.stops()),
-            // The tokenizer is needed for the template alone.
+            // Only the template needs the tokenizer.
             Some(_) => {
                 let vocabulary = Vocabulary::from_json(self.tokenizer.as_bytes())?;
                 Ok(Stops::new(special.stops(), chat, &vocabulary).tokens)
@@ -335,7 +335,7 @@ impl Model<'_> {
 /// next snapshot of the run.
 const ARCHIVE_ROOM: u64 = 5;
 
-/// Bytes copied into an archive between two looks at whether it is still wanted.
+/// Bytes copied into an archive between two checks for cancellation.
 const COPIED_BYTES: u64 = 4 << 20;
 
 fn zip(

@@ -29,7 +29,7 @@ pub struct Forked {
     pub at: u64,
     /// Tokens merged into its model.
     pub tokens_merged: u64,
-    /// The stop of that run, in tokens, if it was passed by then: the new run has none.
+    /// Stop of that run, in tokens, if the run had passed it by then. The new run drops this stop.
     pub dropped_stop: Option<u64>,
 }
 
@@ -68,8 +68,8 @@ pub fn fork(args: &ForkArgs) -> Result<Forked, ServerError> {
     Ok(Forked { to: args.to.clone(), run, of: of.to_string(), at: last, tokens_merged, dropped_stop })
 }
 
-/// Fills `folder` with the run of `manifest`, which begins as `snapshot` and has what the run `there` keeps for good;
-/// returns the stop that has passed, in tokens, if one was dropped.
+/// Fills `folder` with the run of `manifest`, which begins with `snapshot` and copies the permanent files of the run
+/// `there`. Returns the dropped stop, in tokens, if the run had passed its stop.
 fn begin(
     folder: &Path,
     there: &Store,
@@ -105,7 +105,7 @@ fn begin(
 /// The setting that ends a run.
 const STOP: &str = "stop-at-tokens";
 
-/// The stop in the TOML `settings` of a run, in tokens.
+/// Returns the stop in the TOML `settings` of a run, in tokens.
 fn stop_of(settings: &str) -> Option<u64> {
     tokens(&key_of(settings, STOP)?).ok()
 }

@@ -25,7 +25,7 @@
 //! | `corpus/` | the text: read, tokenised, cut into shards |
 //! | `prepare`, `origin` | a run begun or gone on with, from a preset or the model of a folder |
 //! | `llama/` | a Hugging Face folder of a Llama, read with care and written |
-//! | `progress` | long work: how far it is, and whether it is still wanted |
+//! | `progress` | progress and cancellation of long work |
 //! | `running` | one run that is served: its routes, and the work behind them |
 //! | `part` | a part in a run on several machines |
 //! | `hosting/` | several runs on one server, each in a folder of its own |

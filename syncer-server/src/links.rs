@@ -61,10 +61,11 @@ impl Links {
         Self { pages, local_only }
     }
 
-    /// The server with the settings `config` that listens on `address`, as this machine reaches it; ends with `/`.
+    /// Returns the URL at which this machine reaches the server with the settings `config` that listens on `address`.
+    /// It ends with `/`.
     #[must_use]
     pub fn here(address: SocketAddr, config: &ServeConfig) -> String {
-        // A certificate is for the name that others use, and for no address of this machine.
+        // A certificate is valid for the public name, not for an address of this machine.
         if let Some(public) = config.public_url.as_ref().filter(|_| config.tls_cert.is_some()) {
             return format!("{}/", public.trim_end_matches('/'));
         }
@@ -120,8 +121,8 @@ pub fn fragment(invite: Option<&Invite>) -> String {
     invite.map_or_else(String::new, |invite| format!("#{INVITE_KEY}{}", invite.expose()))
 }
 
-/// What programs join where `link` is the page to lend a machine, invite included: the same place in the scheme of
-/// sockets, where http is ws and https is wss.
+/// Returns the address at which programs join, given `link`, the page to lend a machine, invite included. It replaces
+/// http by ws and https by wss.
 #[must_use]
 pub fn socket(link: &str) -> String {
     let (page, invite) = link.split_at(link.find('#').unwrap_or(link.len()));

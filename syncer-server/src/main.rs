@@ -24,7 +24,7 @@ mod signals;
 
 use signals::signalled;
 
-/// Time for work in the background to end once all else has. What still reads or computes then is of no use.
+/// Time for background work to end after everything else. Reads and computations that still run then have no use.
 const IDLE_WITHIN: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
@@ -194,7 +194,8 @@ fn write(args: &SampleArgs) -> Result<(), ServerError> {
         say(&serde_json::to_string(&written).expect("plain data"));
         return Ok(());
     }
-    // Whoever closes the pipe has read enough: no error, and nothing more is written. An answer stands alone.
+    // A reader that closes the pipe has read enough: this is no error, and writing stops. An answer to a question is
+    // written without the prompt.
     if args.chat.is_some() || show(&args.prompt).is_ok() {
         sample(args, show)?;
         show("\n").ok();
@@ -286,7 +287,8 @@ fn log(config: &ServeConfig) {
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(colour)
-        // A line that cannot be written is lost. The library would say so on standard error, and panic there.
+        // A line that cannot be written is lost. Without this setting, the library would report it on standard error,
+        // and panic there.
         .log_internal_errors(false)
         .init();
 }

@@ -124,12 +124,12 @@ impl Origin {
         }
     }
 
-    /// The token that ends texts, if the model has one.
+    /// Returns the token that ends texts, if the model has one.
     pub(crate) fn end(&self) -> Option<u32> {
         self.special().and_then(|special| special.eos.first().copied())
     }
 
-    /// The tokens at which the model's folder says that it stops.
+    /// Returns the tokens at which the model stops writing, according to its folder.
     pub(crate) fn stops(&self) -> Vec<u32> {
         self.special().map(SpecialTokens::stops).unwrap_or_default()
     }
@@ -137,7 +137,7 @@ impl Origin {
     /// Refuses a vocabulary and a text with tokens for which the model of a folder has no row.
     ///
     /// # Errors
-    /// `Init`: which token it is.
+    /// `Init`: names the token.
     pub(crate) fn check_tokens(&self, corpus: &Corpus) -> Result<(), ServerError> {
         let Self::Folder(folder) = self else { return Ok(()) };
         let (vocabulary, highest) = (&corpus.vocabulary, corpus.token_max);
@@ -297,7 +297,7 @@ impl Origin {
         Ok(Beginning { theta, initial })
     }
 
-    /// All parameters, flat, made or read in pieces.
+    /// Returns all parameters, flat. They are made or read in pieces.
     fn all(
         &self,
         spec: &RunSpec,

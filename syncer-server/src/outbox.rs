@@ -32,7 +32,7 @@ pub struct Outgoing {
     pub phase: Phase,
     /// Parameters in it.
     pub values: u64,
-    /// Whether it tells its learner that the core took it in.
+    /// True if it tells the learner that the core has admitted it.
     pub is_welcome: bool,
     bulk: bool,
 }

@@ -1,4 +1,4 @@
-//! Long work on a blocking thread: how far it is, and whether it is still wanted.
+//! Progress and cancellation of long work on a blocking thread.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::errors::ServerError;
 /// Time between two lines about the same work, in milliseconds.
 const TOLD_EVERY_MS: u64 = 2_000;
 
-/// Cancellation of long work. Clones are about the same work.
+/// Cancellation of long work. Clones cancel the same work.
 #[derive(Clone, Debug, Default)]
 pub struct Cancellation {
     is_cancelled: Arc<AtomicBool>,
@@ -18,12 +18,12 @@ pub struct Cancellation {
 }
 
 impl Cancellation {
-    /// Has the work stop at its next check.
+    /// Makes the work stop at its next check.
     pub fn cancel(&self) {
         self.is_cancelled.store(true, Ordering::SeqCst);
     }
 
-    /// Fails if the work is not wanted any more.
+    /// Fails if the work is no longer wanted.
     ///
     /// # Errors
     /// `Cancelled`.
@@ -37,7 +37,7 @@ impl Cancellation {
         self.is_cancelled.load(Ordering::SeqCst)
     }
 
-    /// Does `work`, which writes files: whoever cancels it waits until it has cleared them away.
+    /// Does `work`, which writes files. The canceller waits until the work has removed them.
     ///
     /// # Errors
     /// `Cancelled`, and those of `work`.
@@ -48,14 +48,14 @@ impl Cancellation {
         done
     }
 
-    /// Whether files are being written.
+    /// Returns true while files are being written.
     #[must_use]
     pub fn is_writing(&self) -> bool {
         self.is_writing.load(Ordering::SeqCst)
     }
 }
 
-/// Unit in which an amount of work is told.
+/// Unit of an amount of work.
 #[derive(Clone, Copy, Debug)]
 pub enum Unit {
     /// Parameters of a model.
@@ -65,7 +65,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Amount from which the work tells from its beginning that it is done.
+    /// Returns the amount from which on work is logged from its beginning.
     fn large(self) -> u64 {
         match self {
             Self::Parameters => 10_000_000,
@@ -73,7 +73,7 @@ impl Unit {
         }
     }
 
-    /// `done` of `total`, for people: "1.2 of 4.3 GB".
+    /// Returns `done` of `total` as text for people: "1.2 of 4.3 GB".
     fn words(self, done: u64, total: u64) -> String {
         let (size, name) = match self {
             Self::Parameters => (1e6, "M"),
@@ -87,7 +87,7 @@ impl Unit {
 /// Progress of one piece of work, as lines in the log.
 pub struct Progress {
     cancellation: Cancellation,
-    /// What is done, and the unit of its amounts; `None` tells nothing.
+    /// Name of the activity, and the unit of its amounts; `None` logs nothing.
     told: Option<(&'static str, Unit)>,
     total: u64,
     done: Cell<u64>,
@@ -95,8 +95,8 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Progress of `what`, an activity such as "writing the first snapshot", through `total` of `unit`. Large work is
-    /// told of from its beginning, and other work only if it takes long.
+    /// Returns the progress of `what`, an activity such as "writing the first snapshot", through `total` of `unit`.
+    /// Large work is logged from its beginning, other work only if it takes long.
     #[must_use]
     pub fn of(cancellation: &Cancellation, what: &'static str, total: u64, unit: Unit) -> Self {
         let told_ms = if total >= unit.large() { 0 } else { unix_ms() };
@@ -104,17 +104,17 @@ impl Progress {
         Self { cancellation, told: Some((what, unit)), total, done: Cell::new(0), told_ms }
     }
 
-    /// Progress that nobody is told of.
+    /// Returns a progress that logs nothing.
     #[must_use]
     pub fn silent(cancellation: &Cancellation) -> Self {
         let cancellation = cancellation.clone();
         Self { cancellation, told: None, total: 0, done: Cell::new(0), told_ms: Cell::new(0) }
     }
 
-    /// Takes in that `amount` more is done.
+    /// Adds `amount` to the work that is done.
     ///
     /// # Errors
-    /// `Cancelled`: the rest is not wanted.
+    /// `Cancelled`: the rest is no longer wanted.
     pub fn add(&self, amount: u64) -> Result<(), ServerError> {
         self.done.set(self.done.get() + amount);
         if let Some((what, unit)) = self.told
@@ -126,7 +126,7 @@ impl Progress {
         self.check()
     }
 
-    /// Fails if the work is not wanted any more.
+    /// Fails if the work is no longer wanted.
     ///
     /// # Errors
     /// `Cancelled`.

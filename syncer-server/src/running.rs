@@ -31,10 +31,10 @@ use crate::{http, links};
 /// Time for connections to say goodbye at the end.
 const GOODBYE_WITHIN: Duration = Duration::from_secs(5);
 
-/// Time for what prepares a run to notice that it was cancelled.
+/// Time for the preparation of a run to notice a cancellation.
 const CANCELLED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Snapshots from this size on are not written again where nothing was merged, in bytes.
+/// Size in bytes from which on a snapshot is not written again if nothing was merged.
 const IDLE_BYTES_SAVED: u64 = 100_000_000;
 
 /// A run that is open. Nothing happens in it until [`Self::work`] is awaited.
@@ -246,8 +246,7 @@ impl Running {
             }
             // Every connection holds a sender; once none is left, all have said goodbye.
             drop(tokio::time::timeout(GOODBYE_WITHIN, all_closed.recv()).await);
-            // What is still measured is of no use any more. It is waited for where it is quick, since it reads the
-            // folder.
+            // A measurement that still runs is no longer needed. Wait for it briefly, since it reads the folder.
             if let Some(measuring) = measuring.filter(|measuring| !measuring.is_finished()) {
                 drop(tokio::time::timeout(GOODBYE_WITHIN, measuring).await);
             }
@@ -348,8 +347,8 @@ fn clear(folder: &Path) {
 /// Prepares the run of `config`, unless it is stopped before it is open.
 ///
 /// # Errors
-/// Those of [`Plan::of`] and [`Plan::open`]; `Cancelled` if `shutdown` resolves meanwhile. All that is written by then
-/// is cleared away, and what only reads is left to itself if it does not end soon.
+/// Those of [`Plan::of`] and [`Plan::open`]; `Cancelled` if `shutdown` resolves meanwhile. Files written by then are
+/// removed. Work that only reads is abandoned if it does not end soon.
 async fn prepare(
     config: &ServeConfig,
     shutdown: Pin<&mut (impl Future<Output = Bye> + ?Sized)>,

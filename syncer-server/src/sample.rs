@@ -1,4 +1,4 @@
-//! A text that the newest snapshot of a run goes on with, or its answer to a question.
+//! Continuation of a text by the newest snapshot of a run, or its answer to a question.
 
 use std::fs::File;
 use std::io::Write;
@@ -39,9 +39,9 @@ pub struct Written {
 /// Tokens after which those before them are not made text once more.
 const SPELT_MAX: usize = 256;
 
-/// Lets the model of the newest snapshot in `args.folder` go on with `args.prompt`, or answer `args.chat`. It stops at
-/// the tokens of `Stops`, which are no part of the text. `show` gets the text piece by piece, as soon as it is whole
-/// letters, and ends it with an error.
+/// Continues `args.prompt`, or answers `args.chat`, with the model of the newest snapshot in `args.folder`. The model
+/// stops at the tokens of `Stops`, which are not part of the text. `show` gets the text in pieces of whole characters.
+/// An error of `show` ends the text.
 ///
 /// # Errors
 /// - `NoRun`, `NoSnapshot`: there is no run, or no snapshot of it.
@@ -98,7 +98,7 @@ pub fn sample(
     }
     let rest = speller.rest();
     text.push_str(&rest);
-    // Whoever closed the pipe has read enough.
+    // A reader that closed the pipe has read enough.
     show(&rest).ok();
     if let Some(path) = &args.picture {
         let why = "--picture: what was written holds no picture of eight lines of eight pixels";
@@ -116,8 +116,8 @@ pub fn sample(
     })
 }
 
-/// The text to go on with: `--prompt` as it is, or the conversation of `--chat` and `--system` by the template of
-/// `chat`, up to the moment in which the assistant is to speak.
+/// Returns the text to continue. It is `--prompt` unchanged, or the conversation of `--chat` and `--system`, rendered
+/// by the template of `chat` and ending with the prompt for the assistant's turn.
 ///
 /// # Errors
 /// `Config`: there is no template, or it does not take the conversation.
@@ -140,9 +140,9 @@ struct Speller<'a> {
     vocabulary: &'a Vocabulary,
     /// Whether special tokens are left out.
     is_plain: bool,
-    /// The newest tokens, since text was last settled.
+    /// Tokens since the text was last settled.
     pending: Vec<u32>,
-    /// Bytes of their text that were handed out.
+    /// Bytes of their text that were already returned.
     told: usize,
 }
 
@@ -158,7 +158,7 @@ impl<'a> Speller<'a> {
         }
     }
 
-    /// The text that is whole with `token`; empty as long as a letter of several bytes is not.
+    /// Returns the text that `token` completes; empty while a character of several bytes is incomplete.
     fn add(&mut self, token: u32) -> String {
         self.pending.push(token);
         let is_full = self.pending.len() >= SPELT_MAX;
@@ -174,7 +174,7 @@ impl<'a> Speller<'a> {
         more
     }
 
-    /// The text that was held back.
+    /// Returns the text that was held back.
     fn rest(&mut self) -> String {
         let more = self.spelt().get(self.told..).unwrap_or_default().to_owned();
         (self.pending, self.told) = (Vec::new(), 0);

@@ -22,7 +22,7 @@ const HANGUP: i32 = 1;
 const SAME_WITHIN: Duration = Duration::from_millis(500);
 
 /// Resolves at the first signal to stop, or when the terminal closes. A second one stops the process at once,
-/// whatever else it does.
+/// regardless of its other work.
 ///
 /// # Errors
 /// `System`: signals cannot be heard.

@@ -41,7 +41,7 @@ pub enum Command {
     Order(Option<LearnerId>, Input, oneshot::Sender<Obeyed>),
     /// Could an order be given now, about this learner if it is about one?
     MayOrder(Option<LearnerId>, oneshot::Sender<Obeyed>),
-    /// Could the run be told now to stop at this many merged tokens (0 is never)?
+    /// Asks for the outcome of an order to stop at this many merged tokens (0 is never), without giving the order.
     MayStopAt(u64, oneshot::Sender<Obeyed>),
     /// These settings hold from now on, and this is what changed.
     Retune(Box<SyncerConfig>, Vec<Happening>, oneshot::Sender<Obeyed>),
@@ -148,7 +148,8 @@ impl ActorHandle {
         self.ask(|reply| Command::MayOrder(learner, reply)).await
     }
 
-    /// What would become of an order to stop at `tokens` merged tokens (0 is never); `None` if the actor has ended.
+    /// Returns the outcome of an order to stop at `tokens` merged tokens (0 is never), without giving it; `None` if the
+    /// actor has ended.
     pub async fn may_stop_at(&self, tokens: u64) -> Option<Obeyed> {
         self.ask(|reply| Command::MayStopAt(tokens, reply)).await
     }

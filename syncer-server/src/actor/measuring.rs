@@ -12,20 +12,20 @@ use crate::status::Evaluation;
 /// A loss above this is none, in nats per token: that of guessing among all tokens that there can be is below 23.
 const LOSS_MAX: f32 = 1_000.0;
 
-/// The learner that the owner trusts to measure, and how often it is asked.
+/// The learner that the owner trusts to measure, and the shortest time between two requests to it.
 #[derive(Clone, Debug)]
 pub struct Trusted {
     /// The name of the learner, or the fingerprint of its key.
     pub who: String,
     /// Shortest time between two questions.
     pub every: Duration,
-    /// The key that the name stands for, once one is known: a name alone can be taken by any learner.
+    /// The key that the name is bound to, once it is known. A name alone is no proof: any learner can take it.
     pub key: Option<Fingerprint>,
 }
 
 impl Trusted {
-    /// Trusts the learner called `who`, which is asked each `every` at most. `last` measured last, in an earlier
-    /// start of the run: if it has this name, no other learner is trusted under it.
+    /// Trusts the learner called `who`, and asks it at most once in each period of `every`. `last` is the learner that
+    /// measured last, in an earlier start of the run. If it has this name, the name is bound to its key.
     #[must_use]
     pub fn new(who: String, every: Duration, last: Option<LearnerId>, syncer: &Syncer) -> Self {
         let given: Option<Fingerprint> = who.parse().ok();
@@ -42,7 +42,8 @@ impl Trusted {
         Self { who, every, key: given.or(bound) }
     }
 
-    /// The learner, if it takes part now. The first one with the name is the only one from then on.
+    /// Returns the learner, if it takes part now. If no key is known yet, the name is bound to the first learner that
+    /// has it.
     fn find(&mut self, syncer: &Syncer) -> Option<(ConnId, LearnerId)> {
         let mut live = syncer.learners().filter(|learner| learner.live);
         let found = live.find(|learner| match self.key {

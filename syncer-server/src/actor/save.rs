@@ -36,7 +36,7 @@ impl Saves {
         Self { is_due, taking: None, writing: JoinSet::new(), cancellation, last: snapshot_seq }
     }
 
-    /// Stops what is being written, at the end of the run, which writes a newer one.
+    /// Cancels the snapshot that is being written. The end of the run writes a newer one.
     pub(super) fn cancel(&self) {
         self.cancellation.cancel();
     }

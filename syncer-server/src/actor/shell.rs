@@ -229,7 +229,7 @@ impl Running {
                 }
             }
             Command::Subject(reply) => state.subjects.push(reply),
-            // Whoever asked has hung up.
+            // The requester has hung up.
             Command::Status(reply) if reply.is_closed() => {}
             Command::Story(reply) if reply.is_closed() => {}
             Command::View(_, reply) if reply.is_closed() => {}

@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::ServeConfig;
 
 impl ServeConfig {
-    /// Logs the settings that a start goes by, once they were checked: those that differ from their defaults, and with
-    /// `RUST_LOG=debug` all of them. Secrets are in neither.
+    /// Logs the checked settings of a start: those that differ from their defaults, and with `RUST_LOG=debug` all of
+    /// them. Secrets are left out.
     pub(crate) fn log_effective(&self) {
         tracing::info!("settings other than the defaults: {}", self.differing());
         tracing::debug!(settings = %serde_json::to_string(self).expect("plain data"), "effective settings");
@@ -28,7 +28,7 @@ fn values(config: &ServeConfig) -> BTreeMap<String, Value> {
     serde_json::from_value(json).expect("settings have names")
 }
 
-/// A value as it would be typed; a text with spaces keeps its quotes.
+/// Returns a value as a user would type it; a text with spaces keeps its quotes.
 fn word(value: &Value) -> String {
     match value {
         Value::String(text)

@@ -102,7 +102,7 @@ impl Kept {
     }
 }
 
-/// The absolute path that `value` names, if the setting `key` has it name a file.
+/// Returns the absolute path that `value` names, if the value of the setting `key` is a file.
 pub(crate) fn settled(key: &str, value: &str) -> Option<String> {
     let is_built_in = key == "data" && DataSource::is_built_in(value);
     let path = (PATHS.contains(&key) && !is_built_in).then(|| std::path::absolute(value).ok()).flatten();

@@ -85,13 +85,13 @@ pub async fn turn_away(mut socket: WebSocket, asked: &str, peer: &Peer) {
         Ok::<_, axum::Error>(())
     };
     tokio::select! {
-        // A peer that takes nothing cannot be told.
+        // A peer that reads nothing cannot get a goodbye.
         _ = timeout(BYE_WITHIN, telling) => {}
         () = peer.displaced() => {}
     }
 }
 
-/// Serves one open socket until either side ends it, or until a newer one displaces it while it belongs to no learner.
+/// Serves one open socket until either side ends it. While it belongs to no learner, a newer socket may displace it.
 pub async fn serve(socket: WebSocket, conn: ConnId, context: Context, peer: Peer) {
     let peer = Arc::new(peer);
     let (sink, mut stream) = socket.split();
@@ -116,7 +116,7 @@ pub async fn serve(socket: WebSocket, conn: ConnId, context: Context, peer: Peer
         _ = &mut writing => Ended::Elsewhere,
         () = peer.displaced() => Ended::Displaced,
     };
-    // What the pass opens ends with the learner, and not with the last byte of the goodbye.
+    // The pass becomes invalid as soon as the learner leaves, even if the goodbye is still being sent.
     drop(reader);
     let is_displaced = matches!(ended, Ended::Displaced);
     let readable = !matches!(ended, Ended::Broken(_));
@@ -138,8 +138,8 @@ pub async fn serve(socket: WebSocket, conn: ConnId, context: Context, peer: Peer
             // Ends soon: it has a goodbye to send, or its queue's other end is gone.
             let _ = timeout(2 * BYE_WITHIN, &mut writing).await;
         }
-        // If the socket closed with the peer's bytes unread, the system would reset the connection, and the
-        // goodbye could be lost: read on until the peer closes, or leave the goodbye time to be read.
+        // If the socket closed with unread bytes from the peer, the system would reset the connection, and the goodbye
+        // could be lost. So read on until the peer closes, or leave the peer time to read the goodbye.
         if readable {
             let _ = timeout(BYE_WITHIN, async { while let Some(Ok(_)) = stream.next().await {} }).await;
         } else {

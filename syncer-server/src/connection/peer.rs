@@ -6,31 +6,31 @@ use archipelago_core::wire::{Bye, CloseCode};
 
 use crate::door::{Place, Share, Socket, Taken};
 
-/// Time after which a learner that finds no room may come again, in milliseconds.
+/// Time after which a learner that found no free connection may come again, in milliseconds.
 const FULL_WAIT_MS: u32 = 10_000;
 
-/// The other end of a socket: where it comes from, and which budget its connection counts for.
+/// The other end of a socket: its place, and the budgets that its connection counts against.
 pub struct Peer {
     place: Option<Arc<Place>>,
     socket: Option<Socket>,
-    /// What the run may hold of the connections of a server of several runs.
+    /// The run's share of the connections, on a server of several runs.
     share: Option<Share>,
     taken: Mutex<Option<Taken>>,
 }
 
 impl Peer {
-    /// A peer at `place` that belongs to no learner yet, of a run that may hold `share` of the server's connections.
+    /// Returns a peer at `place` that belongs to no learner yet. Its run may hold `share` of the server's connections.
     pub fn new(place: Option<Arc<Place>>, share: Option<Share>) -> Self {
         let socket = place.as_ref().map(|place| place.open_socket());
         Self { place, socket, share, taken: Mutex::new(None) }
     }
 
-    /// Where it comes from.
+    /// Returns the place that the peer comes from.
     pub(super) fn place(&self) -> Option<&Place> {
         self.place.as_deref()
     }
 
-    /// Counts its connection for the run, before the core hears of its learner.
+    /// Counts the connection against the run's share, before the core receives its learner.
     ///
     /// # Errors
     /// The goodbye: other runs of the server need the connection.
@@ -47,14 +47,14 @@ impl Peer {
         Ok(())
     }
 
-    /// The core took its learner in: its socket is no longer pending.
+    /// Ends the socket's time as a pending one: the core has admitted the learner.
     pub(super) fn admit(&self) {
         if let Some(socket) = &self.socket {
             socket.admit();
         }
     }
 
-    /// Its learner is gone: its socket is pending until it is closed.
+    /// Makes the socket pending again until it is closed: the learner has left.
     pub(super) fn dismiss(&self) {
         self.taken().take();
         if let Some(socket) = &self.socket {
@@ -62,7 +62,7 @@ impl Peer {
         }
     }
 
-    /// Resolves once its socket has to make room for a newer one.
+    /// Resolves once a newer socket displaces this one.
     pub(super) async fn displaced(&self) {
         match &self.socket {
             Some(socket) => socket.displaced().await,
@@ -71,7 +71,7 @@ impl Peer {
     }
 
     fn taken(&self) -> std::sync::MutexGuard<'_, Option<Taken>> {
-        // What is behind it is whole after each statement.
+        // A panic cannot leave the value half changed, so a poisoned lock is safe to use.
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

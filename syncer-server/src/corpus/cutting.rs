@@ -1,7 +1,8 @@
-//! Long texts in parts, so that the memory of a tokenizer is bounded, with the tokens of the whole.
+//! Tokenization of long texts in parts, which bounds memory and gives the same tokens as the whole text.
 //!
-//! A tokenizer takes about 100 bytes for each byte of a text. Parts overlap, and are joined where the tokens of both
-//! agree for a while: a tokenizer decides by what is near, so that from there on both are those of the whole.
+//! A tokenizer takes about 100 bytes for each byte of a text. Parts overlap. Two parts are joined where several tokens
+//! in a row agree. A tokenizer decides by nearby text only, so beyond that place the tokens of both parts are those of
+//! the whole text.
 
 use std::ops::Range;
 
@@ -10,20 +11,20 @@ use std::ops::Range;
 pub struct Piece {
     /// Its id.
     pub token: u32,
-    /// The bytes of the text that it is from; blanks before and after may be left out.
+    /// Byte range of the token in the text; it may leave out blanks at its ends.
     pub bytes: Range<usize>,
 }
 
 /// Bytes of a part.
 pub const PART_BYTES: usize = 128 << 10;
 
-/// Share of a part that it has in common with the next one.
+/// Share of a part that overlaps with the next one.
 const OVERLAP: usize = 32;
 
-/// Tokens that have to be the same before and after the place where two parts are joined.
+/// Number of tokens that have to agree on each side of the place where two parts are joined.
 const AGREEMENT: usize = 8;
 
-/// Returns the parts of `text`: itself if it is not long, or overlapping ranges of up to `part_bytes` bytes.
+/// Returns the parts of `text`: one range for a short text, otherwise overlapping ranges of up to `part_bytes` bytes.
 pub fn parts(text: &str, part_bytes: usize) -> Vec<Range<usize>> {
     let part_bytes = if text.len() <= 2 * part_bytes { text.len() } else { part_bytes };
     let (mut parts, mut start) = (Vec::new(), 0);
@@ -37,13 +38,14 @@ pub fn parts(text: &str, part_bytes: usize) -> Vec<Range<usize>> {
     }
 }
 
-/// Returns where two neighbouring parts can be joined: the number of tokens of `before` to keep, and the number of
-/// tokens of `after` to drop. `overlap` is the range of bytes that both have. `None` if they do not agree.
+/// Returns the place where two neighbouring parts can be joined: the number of tokens of `before` to keep, and the
+/// number of tokens of `after` to drop. `overlap` is the byte range that both parts contain. `None` if their tokens do
+/// not agree.
 pub fn seam(before: &[Piece], after: &[Piece], overlap: &Range<usize>) -> Option<(usize, usize)> {
     let middle = overlap.start + overlap.len() / 2;
     let first = before.partition_point(|piece| piece.bytes.start < middle);
     (first..before.len().saturating_sub(AGREEMENT)).find_map(|at| {
-        // Several tokens of one character have the same place.
+        // Several tokens of one character have the same byte range.
         let is_boundary = at > 0 && before[at - 1].bytes.end <= before[at].bytes.start;
         let other = after.partition_point(|piece| piece.bytes.start < before[at].bytes.start);
         let around = |pieces: &[Piece], at: usize| {

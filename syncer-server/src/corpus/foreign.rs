@@ -1,5 +1,5 @@
-//! Files of data by their first bytes: compressed text is unpacked, and other formats are refused with a command that
-//! converts them.
+//! Detection of data formats by their first bytes. Compressed text is unpacked; other formats are refused, with a
+//! command that converts them.
 
 use std::io::Read;
 use std::path::Path;
@@ -12,19 +12,20 @@ use crate::errors::ServerError;
 /// Largest ratio of unpacked to packed bytes. Text rarely exceeds 20; a decompression bomb reaches 1,000.
 const UNPACK_RATIO_MAX: u64 = 256;
 
-/// Unpacked bytes that are always allowed: short files may repeat themselves much.
+/// Unpacked bytes that are always allowed, since short files may be very repetitive.
 const UNPACK_BYTES_MIN: u64 = 1 << 20;
 
-/// Bytes of a file that tell its format.
+/// Bytes at the start of a file that identify its format.
 const HEAD_BYTES: usize = 512;
 
-/// Endings of the names of files that are downloaded. Others, as those of program code, may begin as a page does.
+/// File extensions for which a web page in place of the file is an error. Other files, such as program code, may begin
+/// as a web page does.
 const DOWNLOADS: [&str; 8] = ["txt", "text", "json", "jsonl", "ndjson", "parquet", "gz", "zst"];
 
 /// Text of a file, and how it was packed.
 #[derive(Debug)]
 pub struct Unpacked {
-    /// All of it, without a byte order mark.
+    /// The whole text, without a byte order mark.
     pub text: String,
     /// Name of the compression, if there was one.
     pub packed_by: Option<&'static str>,
@@ -120,7 +121,7 @@ fn take(reader: impl Read, bytes_max: u64) -> std::io::Result<Vec<u8>> {
     Ok(unpacked)
 }
 
-/// The content of all frames in `bytes`; some programs write several.
+/// Returns the content of all frames in `bytes`. Some programs write several frames.
 fn frames(mut bytes: &[u8], bytes_max: u64) -> std::io::Result<Vec<u8>> {
     let mut unpacked = Vec::new();
     while !bytes.is_empty() && unpacked.len() as u64 <= bytes_max {
@@ -131,7 +132,7 @@ fn frames(mut bytes: &[u8], bytes_max: u64) -> std::io::Result<Vec<u8>> {
     Ok(unpacked)
 }
 
-/// The format that `bytes` are of and how to convert it, if it is one that is known and not read.
+/// Returns the format of `bytes` and how to convert it, if the format is known but not supported.
 fn format(path: &Path, bytes: &[u8]) -> Option<(&'static str, String)> {
     let head = &bytes[..bytes.len().min(HEAD_BYTES)];
     let begins = |magic: &[u8]| head.starts_with(magic);
@@ -188,18 +189,18 @@ fn format(path: &Path, bytes: &[u8]) -> Option<(&'static str, String)> {
     Some(found)
 }
 
-/// Whether a text begins as a page does.
+/// Returns true if a text begins as a web page does.
 fn is_html(head: &[u8]) -> bool {
     let head = String::from_utf8_lossy(head).trim_start_matches('\u{feff}').trim_start().to_ascii_lowercase();
     head.starts_with("<!doctype html") || head.starts_with("<html")
 }
 
-/// Whether the name of `path` ends with one of `ends`.
+/// Returns true if the name of `path` ends with one of `ends`.
 fn is_called(path: &Path, ends: &[&str]) -> bool {
     path.extension().is_some_and(|end| ends.iter().any(|known| end.eq_ignore_ascii_case(known)))
 }
 
-/// A command that writes a file which the library `datasets` reads as lines of JSON.
+/// Returns a command that converts a file with the library `datasets` to lines of JSON.
 fn by_datasets(kind: &str, path: &Path) -> String {
     format!(
         "convert it with `python -c \"from datasets import load_dataset; load_dataset('{kind}', data_files='{}', \
@@ -209,7 +210,7 @@ fn by_datasets(kind: &str, path: &Path) -> String {
     )
 }
 
-/// A command that writes a table as lines of JSON, one for each row.
+/// Returns a command that converts a table to lines of JSON, one for each row.
 fn table(path: &Path) -> String {
     let delimiter = if is_called(path, &["tsv"]) { ", delimiter='\\t'" } else { "" };
     format!(
@@ -221,12 +222,12 @@ fn table(path: &Path) -> String {
     )
 }
 
-/// `path` with another ending.
+/// Returns `path` with another extension.
 fn renamed(path: &Path, end: &str) -> std::path::PathBuf {
     path.with_extension(end)
 }
 
-/// `path` as a shell takes it.
+/// Returns `path` quoted for a shell.
 fn quoted(path: &Path) -> String {
     let path = path.display().to_string();
     let plain = |c: char| c.is_alphanumeric() || "/._-+=:@%".contains(c);
@@ -277,7 +278,7 @@ mod tests {
         assert_eq!((&*bom.text, bom.packed_by), ("a", None));
     }
 
-    /// A bomb of a few kilobytes is refused before its content fills the memory.
+    /// Goal: a decompression bomb of a few kilobytes is refused before its content fills the memory.
     #[test]
     fn a_decompression_bomb_is_refused() {
         let zeros = vec![b'a'; 8 << 20];

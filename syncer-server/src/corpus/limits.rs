@@ -1,53 +1,53 @@
-//! Limits for tokenizer files, which come from strangers: a file whose steps multiply the text, or take time that grows
-//! much faster than the text, is refused before it is used.
+//! Limits for tokenizer files, which come from strangers. A file is refused before use if its steps multiply the text,
+//! or if their time grows much faster than the text.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokenizers::normalizers::NormalizerWrapper;
 use tokenizers::{NormalizedString, Normalizer, Tokenizer};
 
-/// Bytes of a `tokenizer.json`. The largest in use have some 35 MB.
+/// Bytes of a `tokenizer.json`, at most. The largest in use have some 35 MB.
 pub const FILE_BYTES_MAX: u64 = 128 << 20;
 
-/// Bytes that one byte of text may become in all steps before the model, by the file. Within it, growth need not be
-/// measured.
+/// Largest growth per byte of text in all steps before the model, computed from the file. Up to this limit, growth need
+/// not be measured.
 const GROWTH_UNMEASURED_MAX: u64 = 16;
 
-/// Bytes that one byte of text may become in one step, by the file. Unicode's own forms take up to 11, and the tables
-/// of SentencePiece up to 33.
+/// Largest growth per byte of text in one step, computed from the file. Unicode normalization forms reach 11, and
+/// tables of SentencePiece reach 33.
 const STEP_GROWTH_MAX: u64 = 64;
 
-/// Bytes that one byte of a text may become in all normalizers, as measured.
+/// Largest growth per byte of text in all normalizers, measured on the text.
 const TEXT_GROWTH_MAX: usize = 16;
 
-/// Bytes that a text may grow by in any case: short ones may have a prefix.
+/// Bytes by which any text may grow: short texts may get a prefix.
 const TEXT_GROWTH_BYTES: usize = 256;
 
-/// Bytes that one byte may become in all pre-tokenizers, by the file.
+/// Largest growth per byte in all pre-tokenizers, computed from the file.
 const SPLIT_GROWTH_MAX: u64 = 8;
 
-/// Bytes that one byte of a token may become in all decoders, by the file.
+/// Largest growth per byte of a token in all decoders, computed from the file.
 const DECODE_GROWTH_MAX: u64 = 16;
 
-/// Steps of one kind in a file.
+/// Steps of one kind in a file, at most.
 const STEPS_MAX: usize = 64;
 
-/// Bytes of one pattern.
+/// Bytes of one pattern, at most.
 const PATTERN_BYTES_MAX: usize = 8 << 10;
 
-/// Product of all counts of repetition in one pattern.
+/// Product of all repetition counts in one pattern, at most.
 const REPEATS_MAX: u64 = 10_000;
 
-/// Bytes of a token.
+/// Bytes of a token, at most.
 const TOKEN_BYTES_MAX: usize = 1 << 10;
 
-/// Tokens that a template puts around a text.
+/// Tokens that a template puts around a text, at most.
 const TEMPLATE_TOKENS_MAX: usize = 64;
 
-/// Bytes of the affixes of a model's tokens.
+/// Bytes of the affixes of a model's tokens, at most.
 const AFFIX_BYTES_MAX: usize = 64;
 
-/// Characters of a word that WordPiece takes as more than unknown; it takes time that grows with their cube.
+/// Characters of the longest word that WordPiece may split, at most; its time grows with the cube of this length.
 const WORD_CHARS_MAX: u64 = 256;
 
 /// Parts of a `tokenizer.json` that may make text grow or take long.
@@ -83,19 +83,19 @@ struct Model {
     end_of_word_suffix: Option<String>,
 }
 
-/// Largest growth of a text in a tokenizer, by its file.
+/// Largest growth of a text in a tokenizer, computed from its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Growth {
-    /// Whether the growth of each text has to be measured, since the file alone does not bound it.
+    /// True if the growth of each text has to be measured, because the file alone does not bound it.
     pub is_measured: bool,
-    /// Bytes that one byte of a text may become, at most.
+    /// Returns the number of bytes that one byte of a text may become, at most.
     pub most: u64,
 }
 
 /// Checks the JSON of a tokenizer before it is used.
 ///
 /// # Errors
-/// A sentence: which part of it is beyond a limit.
+/// A sentence: which part of it exceeds a limit.
 pub fn check(json: &[u8]) -> Result<Growth, String> {
     let file: File = serde_json::from_slice(json).map_err(|error| error.to_string())?;
     let normalized = growth("normalizer", &file.normalizer, STEP_GROWTH_MAX)?;
@@ -123,16 +123,16 @@ pub fn check(json: &[u8]) -> Result<Growth, String> {
 /// Checks the tokens of `tokenizer`.
 ///
 /// # Errors
-/// A sentence: one of them is too long, or too many are put around each text.
+/// A sentence: a token is too long, or the template puts too many around each text.
 pub fn check_tokens(tokenizer: &Tokenizer) -> Result<(), String> {
     let longest = tokenizer.get_vocab(false).keys().map(String::len).max().unwrap_or(0);
     within("the length of a token in bytes", longest as u64, TOKEN_BYTES_MAX as u64)
 }
 
-/// Checks that `text` does not grow beyond bounds in the normalizers of `tokenizer`.
+/// Checks that `text` does not grow too much in the normalizers of `tokenizer`.
 ///
 /// # Errors
-/// A sentence: it does.
+/// A sentence: it grows too much.
 pub fn check_text(tokenizer: &Tokenizer, text: &str) -> Result<(), String> {
     tokenizer.get_normalizer().map_or(Ok(()), |steps| grown(steps, text))
 }
@@ -162,7 +162,7 @@ fn each_step(
     }
 }
 
-/// Product of the growth of all steps in `part`, which is called `name`, each of which may grow by `most`.
+/// Returns the product of the growth of all steps in `part`, which is called `name`. Each step may grow by `most`.
 fn growth(name: &str, part: &Value, most: u64) -> Result<u64, String> {
     let mut steps = Vec::new();
     objects(part, &mut steps);
@@ -177,7 +177,7 @@ fn growth(name: &str, part: &Value, most: u64) -> Result<u64, String> {
     Ok(product)
 }
 
-/// All JSON objects in `part`, but not those that tell patterns apart.
+/// Collects all JSON objects in `part`, except those under `pattern`, which only say what kind of pattern it is.
 fn objects<'a>(part: &'a Value, found: &mut Vec<&'a Map<String, Value>>) {
     match part {
         Value::Object(object) => {
@@ -189,7 +189,7 @@ fn objects<'a>(part: &'a Value, found: &mut Vec<&'a Map<String, Value>>) {
     }
 }
 
-/// Bytes that one byte may become in a step, by its keys: those are what its type follows from where it is not given.
+/// Returns the growth per byte in a step, from its keys. A step without a type has the type that its keys imply.
 fn step_growth(step: &Map<String, Value>) -> Result<u64, String> {
     let length = |key: &str| step.get(key).and_then(Value::as_str).map(|text| text.len() as u64);
     let kind = step.get("type").and_then(Value::as_str).unwrap_or_default();
@@ -202,7 +202,7 @@ fn step_growth(step: &Map<String, Value>) -> Result<u64, String> {
     };
     let replaced = length("content").filter(|_| step.contains_key("pattern")).map(|content| {
         let pattern = step["pattern"].get("String").and_then(Value::as_str).map_or(0, str::len) as u64;
-        // What a regular expression matches may be empty.
+        // A match of a regular expression may be empty.
         if pattern == 0 { content + 1 } else { content.div_ceil(pattern) }
     });
     let charsmap = match step.get("precompiled_charsmap") {
@@ -215,19 +215,19 @@ fn step_growth(step: &Map<String, Value>) -> Result<u64, String> {
     Ok(found.fold(by_kind, u64::max).max(1))
 }
 
-/// Bytes of the longest replacement in a table of SentencePiece: a trie behind its length, and texts that end with
-/// zero.
+/// Returns the length in bytes of the longest replacement in a table of SentencePiece. The table is the length of a
+/// trie, the trie, and texts that end with zero.
 fn longest_replacement(map: &str) -> Result<u64, String> {
     let damaged = || "its precompiled_charsmap is damaged".to_owned();
     let bytes = base64(map).ok_or_else(damaged)?;
     let (length, rest) = bytes.split_first_chunk::<4>().ok_or_else(damaged)?;
-    // The library reserves what this number says.
+    // The library reserves as much memory as this number says.
     let trie = usize::try_from(u32::from_le_bytes(*length)).map_err(|_| damaged())?;
     let texts = rest.get(trie..).ok_or_else(damaged)?;
     Ok(texts.split(|&byte| byte == 0).map(<[u8]>::len).max().unwrap_or(0) as u64)
 }
 
-/// The bytes of `text` in base64.
+/// Decodes `text` from base64.
 fn base64(text: &str) -> Option<Vec<u8>> {
     let (mut bytes, mut bits, mut count) = (Vec::with_capacity(text.len() / 4 * 3), 0_u32, 0);
     for byte in text.trim_end_matches('=').bytes() {
@@ -249,7 +249,7 @@ fn base64(text: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Checks what a template adds to each text.
+/// Checks the tokens that a template adds to each text.
 fn template(part: &Value) -> Result<(), String> {
     let mut steps = Vec::new();
     objects(part, &mut steps);
@@ -273,8 +273,8 @@ fn patterns(step: &Map<String, Value>) -> Result<(), String> {
     }
 }
 
-/// Checks that a regular expression takes no more than polynomial time. Those without a look around, a reference back
-/// or an atomic group are matched in linear time, whatever they are.
+/// Checks that a regular expression takes no more than polynomial time. An expression without lookaround, backreference
+/// or atomic group always takes linear time.
 fn check_pattern(pattern: &str) -> Result<(), String> {
     let found = Shape::of(pattern);
     within("the product of all counts of repetition in a pattern", found.repeats, REPEATS_MAX)?;
@@ -287,27 +287,27 @@ fn check_pattern(pattern: &str) -> Result<(), String> {
     }
 }
 
-/// Properties of a regular expression that say how long it may take.
+/// Properties of a regular expression that bound its matching time.
 struct Shape {
-    /// Product of the counts in braces.
+    /// Product of the repetition counts in braces.
     repeats: u64,
-    /// Whether a group that holds an unbounded repetition is repeated without a bound.
+    /// True if a group with an unbounded repetition is itself repeated without a bound.
     is_nested: bool,
-    /// Whether it needs backtracking.
+    /// True if it needs backtracking.
     is_backtracking: bool,
 }
 
 impl Shape {
     fn of(pattern: &str) -> Self {
         let mut shape = Self { repeats: 1, is_nested: false, is_backtracking: false };
-        // For each open group, whether an unbounded repetition is in it; and the same of the last item.
+        // For each open group, and for the last item: true if it contains an unbounded repetition.
         let (mut open, mut last) = (vec![false], false);
         let mut rest = pattern.chars().peekable();
         while let Some(c) = rest.next() {
             match c {
                 '\\' => {
                     let escaped = rest.next();
-                    // Names of properties and numbers of characters are in braces.
+                    // The braces hold the name of a property or the number of a character.
                     if escaped.is_some_and(|c| "pPxu".contains(c)) && rest.peek() == Some(&'{') {
                         rest.by_ref().find(|&c| c == '}');
                     }
@@ -328,7 +328,7 @@ impl Shape {
                 }
                 ')' => {
                     last = if open.len() > 1 { open.pop().unwrap_or(false) } else { false };
-                    // What is inside of a group is inside of those around it.
+                    // Content of a group is also content of the groups around it.
                     if let Some(outer) = open.last_mut() {
                         *outer |= last;
                     }
@@ -340,7 +340,7 @@ impl Shape {
                         last = false;
                     } else {
                         shape.is_nested |= last;
-                        // A sign for laziness or possession is no repetition of its own.
+                        // A sign for a lazy or possessive repetition is no repetition of its own.
                         shape.is_backtracking |= rest.next_if(|c| "?+".contains(*c)) == Some('+');
                         if let Some(inside) = open.last_mut() {
                             *inside = true;
@@ -356,11 +356,11 @@ impl Shape {
     }
 }
 
-/// Skips a class of characters, which may have others in it, whose bracket was read.
+/// Skips the rest of a character class after its opening bracket. It may contain other classes.
 fn skip_class(rest: &mut std::iter::Peekable<std::str::Chars<'_>>) {
     let mut depth = 1;
     rest.next_if_eq(&'^');
-    // A bracket that comes first stands for itself.
+    // A closing bracket at the start of a class is an ordinary character.
     rest.next_if_eq(&']');
     while depth > 0 {
         match rest.next() {
@@ -381,7 +381,7 @@ fn counts(rest: &mut std::iter::Peekable<std::str::Chars<'_>>) -> Option<u64> {
     }
     rest.next_if_eq(&'}');
     match text.rsplit_once(',') {
-        // It stands for itself.
+        // The brace is an ordinary character.
         None if text.is_empty() => Some(1),
         Some((_, "")) => None,
         Some((_, most)) => Some(most.parse().unwrap_or(u64::MAX)),
@@ -403,7 +403,7 @@ mod tests {
     use super::*;
     use crate::corpus::Vocabulary;
 
-    /// A tokenizer of bytes with some other parts.
+    /// Returns a byte tokenizer with some parts replaced.
     fn file(parts: Value) -> String {
         let mut file: Value = serde_json::from_str(&Vocabulary::Bytes.to_json()).unwrap();
         for (key, value) in parts.as_object().unwrap() {
@@ -432,7 +432,7 @@ mod tests {
         json!({ "type": "Sequence", "normalizers": steps })
     }
 
-    /// A character that becomes sixty of itself five times would take gigabytes.
+    /// Five steps that each replace a character by sixty would take gigabytes.
     #[test]
     fn a_text_that_grows_in_each_step_is_refused() {
         let sixty = replace("\u{1234}", &"\u{1234}".repeat(60));
@@ -446,7 +446,7 @@ mod tests {
             let why = why.unwrap_err().to_string();
             assert!(why.contains("more than 16 times as long"), "{why}");
         }
-        // A token that is normalized when the file is read.
+        // This token is normalized while the file is read.
         let added = json!([{ "id": 256, "content": "\u{1234}".repeat(9), "single_word": false, "lstrip": false,
             "rstrip": false, "normalized": true, "special": false }]);
         refused(json!({ "normalizer": normalizer, "added_tokens": added }), "more than 16 times as long");
@@ -491,7 +491,7 @@ mod tests {
         refused(json!({ "pre_tokenizer": split(&"a".repeat(9_000)) }), "the length of a pattern");
     }
 
-    /// A table whose length says more than there is would have the library reserve it.
+    /// The library would reserve memory for a table whose stated length exceeds its content.
     #[test]
     fn tables_of_sentencepiece_are_looked_into() {
         let charsmap =
@@ -502,7 +502,7 @@ mod tests {
         assert_eq!(base64("QUI="), Some(b"AB".to_vec()));
     }
 
-    /// Patterns and steps of tokenizers in use are within all limits.
+    /// Goal: patterns and steps of tokenizers in use are within all limits.
     #[test]
     fn what_is_in_use_is_taken() {
         let patterns = [

@@ -33,9 +33,10 @@ pub use read::{Source, read};
 pub use stops::Stops;
 pub use vocabulary::Vocabulary;
 
-/// Steps of one learner in a pass over the text, below which learners wait for text for a good part of their time.
+/// Number of steps of one learner in a pass over the text. With fewer steps, learners spend much of their time waiting
+/// for text.
 const STEPS_FEW: u64 = 100;
-/// Memory for each byte of a text at most, in bytes, while it becomes documents, tokens of four bytes and shards.
+/// Bytes of memory for each byte of a text, at most, while it becomes documents, tokens of four bytes and shards.
 const MEMORY_BYTES: u64 = 10;
 /// Bytes of a shard, as long as these make few: at 1 Mbit/s a joiner has its first text after 2 seconds.
 const SHARD_BYTES: u32 = 256 << 10;
@@ -60,7 +61,7 @@ pub struct Corpus {
     pub entropy_floor: Option<f64>,
     /// SHA-256 of the text and of how it becomes tokens, in hexadecimal.
     pub hash: String,
-    /// Tokens to train on that are learnt; the others are given.
+    /// Number of training tokens that are learnt; the others are given.
     pub learnt: u64,
     /// Tokens of each document; empty for plain text.
     lengths: Vec<u32>,
@@ -68,16 +69,16 @@ pub struct Corpus {
     pub read_as: String,
     /// Warnings for the owner about the files, one sentence each.
     file_warnings: Vec<String>,
-    /// The highest token of all of it, held out or not.
+    /// The highest token of the whole text, the held-out part included.
     pub token_max: u32,
     /// Tokens at which the model stops writing.
     pub stops: Stops,
-    /// The warning that conversations do not teach it to stop, if they do not.
+    /// Warning that the conversations do not teach the model to stop, if that is so.
     never_stops: Option<String>,
 }
 
 impl Corpus {
-    /// Prepares the text of `source`, which `config` names, as `habits` say.
+    /// Prepares the text of `source`, which `config` names, according to `habits`.
     ///
     /// # Errors
     /// - `DataLine`, `DataTooFew`: its records are not documents, or too few.
@@ -180,13 +181,13 @@ impl Corpus {
         (!self.lengths.is_empty()).then_some(self.lengths.len() as u64)
     }
 
-    /// Documents that are longer than a window of `context` tokens, and are learnt in pieces.
+    /// Returns the number of documents that are longer than a window of `context` tokens and are learnt in pieces.
     #[must_use]
     pub fn documents_longer(&self, context: u32) -> u64 {
         self.lengths.iter().filter(|&&length| length > context).count() as u64
     }
 
-    /// Steps of one learner, with batches of `batch` windows of `context` tokens, in one pass.
+    /// Returns the number of steps of one learner in one pass, with batches of `batch` windows of `context` tokens.
     #[must_use]
     pub fn steps(&self, context: u32, batch: u32) -> u64 {
         self.windows(context) / u64::from(batch).max(1)
@@ -236,7 +237,7 @@ impl Corpus {
     }
 }
 
-/// Says how a text was packed, as the end of its description.
+/// Returns the name of the compression, as the end of a text's description.
 fn unpacked(packed_by: Option<&str>) -> String {
     packed_by.map_or_else(String::new, |by| format!(", unpacked from {by}"))
 }
@@ -262,11 +263,11 @@ pub struct Habits<'a> {
     pub chat: &'a Chat,
     /// The token that ends a text, where no other is named in [`Self::chat`].
     pub end: Option<u32>,
-    /// Tokens at which its folder says that it stops.
+    /// Tokens at which the model stops writing, according to its folder.
     pub stops: &'a [u32],
 }
 
-/// The highest token in `train` and `held_out`, given ones too.
+/// Returns the highest token in `train` and `held_out`, given tokens included.
 fn token_max(train: &[u32], held_out: &[u32]) -> u32 {
     train.iter().chain(held_out).map(|&token| token::id(token)).max().unwrap_or_default()
 }
@@ -313,10 +314,10 @@ fn check_share(held_out_ratio: f64) -> Result<(), ServerError> {
     Err(ServerError::Config { why })
 }
 
-/// Checks that `needed` bytes of memory are `available`, if that is known.
+/// Checks that `needed` bytes of memory are `available`. If the available memory is unknown, the check passes.
 ///
 /// # Errors
-/// `Memory`: they are not.
+/// `Memory`: there is less.
 fn check_memory(needed: u64, available: Option<u64>) -> Result<(), ServerError> {
     match available {
         Some(available) if needed > available => Err(ServerError::Memory {

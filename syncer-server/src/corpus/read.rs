@@ -22,7 +22,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// Whether there are documents, some of which may be conversations.
+    /// Returns true if there are documents. Some of them may be conversations.
     #[must_use]
     pub fn has_documents(&self) -> bool {
         matches!(self, Self::Lines(_))
@@ -55,13 +55,13 @@ pub struct Text {
 /// What it is and why anybody may have it stands beside it.
 const AUSTEN: &str = include_str!("../../assets/austen.txt");
 
-/// Endings of the names of files whose lines are documents.
+/// Extensions of files whose lines are documents.
 const LINES: [&str; 2] = ["jsonl", "ndjson"];
 
-/// Endings that programs which compress add to a name.
+/// Extensions that compression programs add to a file name.
 const PACKED: [&str; 3] = ["gz", "zst", "zstd"];
 
-/// Whether the name of `file` says that its lines are documents.
+/// Returns true if, by its name, the lines of `file` are documents.
 fn is_of_lines(file: &Path) -> bool {
     let ends = |file: &Path, ends: &[&str]| {
         file.extension().is_some_and(|end| ends.iter().any(|known| end.eq_ignore_ascii_case(known)))
@@ -86,7 +86,7 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, ServerError> {
     Ok(files)
 }
 
-/// Adds to `error` how to fetch data that is no file here, if `path` looks like the name of some.
+/// Adds to `error` how to fetch a data set, if `path` looks like the name of one and no such file exists.
 fn explained(path: &Path, error: io::Error) -> io::Error {
     let Some(name) = path.to_str().filter(|_| error.kind() == io::ErrorKind::NotFound) else { return error };
     let part = |part: &str| {
@@ -137,7 +137,7 @@ pub fn read(config: &ServeConfig) -> Result<Source, ServerError> {
 
 fn read_path(path: &Path) -> Result<Source, ServerError> {
     let (mut read, files) = (Vec::new(), files(path)?);
-    // A file that is not there any more is told of when it is read.
+    // A file that no longer exists causes an error when it is read.
     let bytes = files.iter().filter_map(|file| fs::metadata(file).ok()).map(|file| file.len()).sum();
     super::check_memory(bytes, available_bytes())?;
     for path in files {
@@ -164,7 +164,7 @@ fn read_path(path: &Path) -> Result<Source, ServerError> {
     }
 }
 
-/// All of `files` as one text, with a warning if one of them is JSON.
+/// Returns all of `files` as one text, with a warning if one of them is JSON.
 fn as_text(mut files: Vec<(PathBuf, Unpacked, Look)>) -> Result<Text, ServerError> {
     if let [(path, _, Look::Object { holds: Some(holds) })] = &files[..] {
         let list = path.with_extension("jsonl");
@@ -207,7 +207,7 @@ fn as_text(mut files: Vec<(PathBuf, Unpacked, Look)>) -> Result<Text, ServerErro
     Ok(Text { text, entropy_floor: None, packed_by, warnings: warnings.into_iter().collect() })
 }
 
-/// Whether the name of `file` says that it is a page.
+/// Returns true if, by its name, `file` is a web page.
 fn is_markup(file: &Path) -> bool {
     file.extension()
         .is_some_and(|end| ["html", "htm", "xhtml"].iter().any(|known| end.eq_ignore_ascii_case(known)))
@@ -329,7 +329,7 @@ mod tests {
         );
     }
 
-    /// Program code with a file of settings is text.
+    /// Goal: program code with a file of settings is read as text.
     #[test]
     fn a_folder_of_code_may_have_json_in_it() {
         let dir = tempfile::tempdir().unwrap();

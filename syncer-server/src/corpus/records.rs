@@ -1,12 +1,12 @@
-//! The records of a text: JSON values in its lines, one after the other, or in one list.
+//! Records of a text: JSON values, either one after the other or in one list.
 
 use serde::de::IgnoredAny;
 use serde_json::{Deserializer, Value};
 
-/// Values by which records are told from other text.
+/// Number of values to read, at most, to tell records from other text.
 const LOOKED_AT: usize = 4;
 
-/// Keys that some form of a document has.
+/// Keys of all forms of a document.
 const KNOWN: [&str; 10] = [
     "text",
     "messages",
@@ -29,24 +29,24 @@ pub struct Record<'a> {
     pub json: &'a str,
 }
 
-/// Appearance of a text, by its first values.
+/// Kind of a text, according to its first values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Look {
     /// No JSON.
     Text,
-    /// JSON objects one after the other, or one list of JSON values that have a text.
+    /// JSON objects one after the other, or one list of JSON values with text.
     Records {
-        /// Whether the first of them has a key that some form of a document has.
+        /// True if the first one has a key of any form of a document.
         is_known: bool,
     },
     /// One JSON object that is no document by itself.
     Object {
-        /// Python's way from the object to the list or table of objects in it, if there is one: `['data']`.
+        /// Python expression for the way from the object to a list or table of objects in it, such as `['data']`.
         holds: Option<String>,
     },
 }
 
-/// Tells whether `text` is JSON, by its beginning. Prose and program code that begin with a bracket are text.
+/// Returns the kind of `text`, according to its beginning. Prose and program code that begin with a bracket are text.
 pub fn look(text: &str) -> Look {
     match text.trim_start().as_bytes().first() {
         Some(b'[') => look_at_list(text),
@@ -63,7 +63,7 @@ fn look_at_list(text: &str) -> Look {
     let holds_text = has_text(&first) || first.as_array().is_some_and(|list| list.iter().any(has_text));
     let is_list = match rest_after_list(text) {
         Some(rest) => rest.is_empty() || is_lists(text),
-        // It is damaged, or was cut off.
+        // The value is damaged or cut off.
         None => first.is_object(),
     };
     match holds_text && is_list {
@@ -72,13 +72,13 @@ fn look_at_list(text: &str) -> Look {
     }
 }
 
-/// What follows the list with which `text` begins, without blanks; `None` if the list does not end.
+/// Returns the text after the list at the start of `text`, without blanks at its ends; `None` if the list does not end.
 fn rest_after_list(text: &str) -> Option<&str> {
     let text = text.trim_start();
     length(text).map(|length| text[length..].trim())
 }
 
-/// Whether `text` is several lists, one after the other.
+/// Returns true if `text` is several lists, one after the other.
 fn is_lists(text: &str) -> bool {
     let mut found = values(text).take(LOOKED_AT).peekable();
     found.peek().is_some() && found.all(|value| value.is_ok_and(|value| value.is_array()))
@@ -101,7 +101,7 @@ fn has_known(value: &Value) -> bool {
     KNOWN.iter().any(|key| value.get(key).is_some())
 }
 
-/// Python's way from `object` to a list or table of objects in it.
+/// Returns the Python expression for the way from `object` to a list or table of objects in it.
 fn holds(object: &Value) -> Option<String> {
     let is_list =
         |value: &Value| value.as_array().is_some_and(|list| list.first().is_some_and(Value::is_object));
@@ -122,12 +122,12 @@ fn values(text: &str) -> impl Iterator<Item = Result<Value, serde_json::Error>> 
     Deserializer::from_str(text).into_iter()
 }
 
-/// Returns the records of `text` in order. If it is a list, these are its values; otherwise a record takes one line, or
-/// several if it is indented.
+/// Returns the records of `text` in order. If the text is a list, the records are its values. Otherwise a record takes
+/// one line, or several if it is indented.
 ///
 /// # Errors
-/// The number of a line, what is wrong there and what to do; the iterator ends with it. A line that is no JSON by
-/// itself is returned as it is, so that whoever reads it can say what is wrong with it.
+/// The number of a line, what is wrong there and what to do. The iterator ends with the error. A line that is no JSON
+/// by itself is returned unchanged, so that its reader can report what is wrong with it.
 pub fn records(text: &str) -> Records<'_> {
     let is_one = || rest_after_list(text).is_none_or(|rest| !rest.starts_with('['));
     let is_list = text.trim_start().starts_with('[') && look(text) != Look::Text && is_one();
@@ -153,7 +153,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// The number of the line of byte `at`, which is not before the last one that was asked for.
+    /// Returns the number of the line of byte `at`. Each `at` must not be less than the one before.
     fn number(&mut self, text: &str, at: usize) -> u64 {
         self.passed += text.as_bytes()[self.at..at].iter().filter(|&&byte| byte == b'\n').count() as u64;
         self.at = at;
@@ -224,7 +224,7 @@ impl<'a> Iterator for Records<'a> {
     }
 }
 
-/// Bytes of the JSON value with which `text` begins, if it is one.
+/// Returns the length in bytes of the JSON value at the start of `text`, if there is a value.
 fn length(text: &str) -> Option<usize> {
     let mut values = Deserializer::from_str(text).into_iter::<IgnoredAny>();
     values.next()?.ok()?;
@@ -246,9 +246,9 @@ mod tests {
         let list = "\n[\n  {\"text\": \"]\"},\n  {\"text\":\n \"b\"}\n]\n";
         assert_eq!(found(list), [(3, "{\"text\": \"]\"}"), (4, "{\"text\":\n \"b\"}")]);
         assert_eq!(found(r#"["one", "two"]"#), [(1, "\"one\""), (1, "\"two\"")]);
-        // Whoever reads a damaged line says so.
+        // Damaged lines are returned unchanged; their reader reports them.
         assert_eq!(found("{\"a\": 1}\n{\"a\n{}"), [(1, "{\"a\": 1}"), (2, "{\"a"), (3, "{}")]);
-        // Lists in lines are no documents, which is for whoever reads them to say.
+        // Lists in lines are no documents; their reader reports them.
         assert_eq!(found("[{\"a\": 1}]\n[{}]\n"), [(1, "[{\"a\": 1}]"), (2, "[{}]")]);
         assert_eq!(found(""), []);
     }
@@ -282,7 +282,7 @@ mod tests {
         assert_eq!(below, Look::Object { holds: Some("['x'].values()".into()) });
     }
 
-    /// Poems, code and prose with JSON in them are text.
+    /// Goal: poems, code and prose with JSON in them are text.
     #[test]
     fn ordinary_text_is_no_json() {
         let texts = [

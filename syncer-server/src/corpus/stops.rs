@@ -1,4 +1,5 @@
-//! Tokens at which a model stops writing: those that its folder names, and the end of turns in its chat template.
+//! Tokens at which a model stops writing: those that its folder names, and the one that ends turns in its chat
+//! template.
 
 use archipelago_core::token::is_learnt;
 use serde_json::json;
@@ -8,23 +9,23 @@ use super::documents::Template;
 use super::vocabulary::Vocabulary;
 use crate::llama::Chat;
 
-/// The answer in the conversation that shows how turns end; no template has it in its own text.
+/// The assistant's answer in the conversation that shows how turns end. No template has this text itself.
 const ANSWER: &str = "Yes, 4127.";
 
 /// Tokens at which a model stops writing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stops {
-    /// All of them, each once: those of the folder first.
+    /// All stop tokens without repeats, those of the folder first.
     pub tokens: Vec<u32>,
-    /// The one that ends the assistant's turns, if the template ends them with a token of its own.
+    /// The token that ends the assistant's turns, if the template ends them with a special token.
     turn_end: Option<u32>,
-    /// Whether the folder names that one too.
+    /// True if the folder names that token too.
     is_known: bool,
 }
 
 impl Stops {
-    /// The stops of a model whose folder names these tokens, with the end of turns in the template of `chat`. A
-    /// template that cannot be used ends no turns.
+    /// Returns the stops of a model whose folder names these tokens, with the end of turns in the template of `chat`. A
+    /// template that cannot be used adds no stop.
     #[must_use]
     pub fn new(of_folder: Vec<u32>, chat: &Chat, vocabulary: &Vocabulary) -> Self {
         let turn_end = turn_end(chat, vocabulary);
@@ -34,8 +35,8 @@ impl Stops {
         Self { tokens, turn_end, is_known }
     }
 
-    /// The warning that a model trained on conversations in `train`, tokens of which the given ones are marked, goes on
-    /// writing after its answer; `None` if it learns to stop.
+    /// Returns the warning that a model trained on the conversations in `train` will go on writing after its answer;
+    /// `None` if it learns to stop. Given tokens in `train` are marked.
     #[must_use]
     pub fn warning(&self, train: &[u32], vocabulary: &Vocabulary) -> Option<String> {
         let learns = |stop: &u32| train.iter().any(|token| is_learnt(*token) && token == stop);
@@ -73,8 +74,8 @@ impl Stops {
     }
 }
 
-/// The first added token after the assistant's words. What follows it, as a line's end or the end of the text, comes
-/// when writing is over.
+/// Returns the first added token after the assistant's words. Anything behind it, such as a line end or the end-of-text
+/// token, comes after the model has stopped.
 fn turn_end(chat: &Chat, vocabulary: &Vocabulary) -> Option<u32> {
     let template = Template::new(chat).ok()?;
     let turn = |role: &str, content: &str| json!({ "role": role, "content": content });
@@ -128,7 +129,7 @@ mod tests {
             assert_eq!(stops(&[TEXT_END], &turn(after)).tokens, [TEXT_END, TURN_END], "{after:?}");
         }
         assert_eq!(stops(&[TURN_END, TEXT_END], &turn("<|end|>")).tokens, [TURN_END, TEXT_END]);
-        // Of the last turn, and not the beginning of a next one.
+        // Only the end of the last turn counts, not the beginning of a next one.
         assert_eq!(stops(&[], &turn("\n")).tokens, [0_u32; 0]);
         let strict = "{% if messages[0].role != 'system' %}{{ raise_exception('no') }}{% endif %}".to_owned();
         assert_eq!(stops(&[], &(strict + &turn("</s>"))).tokens, [TEXT_END]);

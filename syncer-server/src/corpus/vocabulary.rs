@@ -28,47 +28,47 @@ pub enum Vocabulary {
     Tokenizer {
         /// The tokenizer.
         tokenizer: Arc<Tokenizer>,
-        /// Largest growth of a text in it.
+        /// Largest growth of a text in the tokenizer.
         growth: Growth,
     },
 }
 
-/// Text handed to a tokenizer at once, in bytes: it bounds the memory that this takes.
+/// Bytes of text that a tokenizer gets at once; they bound its memory.
 const BATCH_BYTES: usize = 1 << 20;
 
 /// Texts handed to a tokenizer at once.
 const BATCH_TEXTS: usize = 256;
 
-/// Growth of a text, up to which a batch has all of [`BATCH_BYTES`].
+/// Largest growth of a text for which a batch has the full [`BATCH_BYTES`].
 const BATCH_GROWTH: u64 = 16;
 
-/// Tokens of bytes that are handed on at once.
+/// Byte tokens that are handed on at once.
 const BYTES_AT_ONCE: usize = 64 << 10;
 
-/// Text without documents that is tokenised as one, in bytes.
+/// Bytes of plain text that are tokenized as one text.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Longest time for a batch of texts: far more than the slowest machine needs.
+/// Time limit for a batch of texts, far more than the slowest machine needs.
 const BATCH_WITHIN: Duration = Duration::from_secs(30);
 
-/// Longest time for a short text of a stranger's.
+/// Time limit for a short text from a stranger.
 const SHORT_WITHIN: Duration = Duration::from_secs(10);
 
-/// Longest time for making a tokenizer of its file.
+/// Time limit for loading a tokenizer from its file.
 const LOAD_WITHIN: Duration = Duration::from_secs(120);
 
-/// Runs `work` of the crate `tokenizers` on a thread of its own. It panics with some files that are no tokenizers, and
-/// with some it does not end: then the thread is left behind.
+/// Runs `work` with the crate `tokenizers` on a thread of its own. The crate panics on some invalid files, and never
+/// returns on others. In that case the thread is abandoned.
 ///
 /// # Errors
-/// `Tokenizer`: either happened.
+/// `Tokenizer`: the work panicked or exceeded its time.
 fn contained<T: Send + 'static>(
     within: Duration,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, ServerError> {
     let (send, receive) = mpsc::channel();
     let named = thread::Builder::new().name("tokenizer".into());
-    // If nobody waits any more, the result is dropped.
+    // If the caller has stopped waiting, the result is dropped.
     let started = named.spawn(move || drop(send.send(work())));
     started.map_err(|source| ServerError::System { what: "cannot start a thread".into(), source })?;
     receive.recv_timeout(within).map_err(|error| {
@@ -135,7 +135,7 @@ impl Vocabulary {
     /// The vocabulary in the file at `path`.
     ///
     /// # Errors
-    /// `Tokenizer`: it cannot be read, or is none.
+    /// `Tokenizer`: the file cannot be read, or is not a tokenizer.
     pub fn read(path: &Path) -> Result<Self, ServerError> {
         Self::from_json(&read_tokenizer(path)?)
     }
@@ -143,7 +143,7 @@ impl Vocabulary {
     /// The vocabulary of a `tokenizer.json`.
     ///
     /// # Errors
-    /// `Tokenizer`: it is none, or beyond the limits of [`limits`].
+    /// `Tokenizer`: it is not a tokenizer, or exceeds a limit of [`limits`].
     pub fn from_json(json: &[u8]) -> Result<Self, ServerError> {
         let growth = limits::check(json).map_err(beyond)?;
         let json = json.to_vec();
@@ -183,8 +183,8 @@ impl Vocabulary {
         Ok(tokens)
     }
 
-    /// Finds the tokens of each of `texts`, no special ones added, with the bytes that each token is of. `take` gets
-    /// the index of a text and some of its tokens, in order; it is called once or more for each text with any.
+    /// Tokenizes each of `texts` without adding special tokens, and finds the byte range of each token. `take` gets the
+    /// index of a text and some of its tokens, in order. It is called at least once for each text that has tokens.
     ///
     /// # Errors
     /// `Tokenizer`: the tokenizer does not take a text.
@@ -250,18 +250,18 @@ impl Vocabulary {
         }
     }
 
-    /// The first token from `rows` on that is no added one, with its name.
+    /// Returns the first token from `rows` on that is not an added token, with its name.
     #[must_use]
     pub fn without_row(&self, rows: u32) -> Option<(u32, String)> {
         let Self::Tokenizer { tokenizer, .. } = self else {
             return (rows < BYTE_VOCAB).then(|| (rows, self.name(rows)));
         };
-        // A stranger's file may have ids of up to 2³² with holes between them: only those that are there are looked at.
+        // An untrusted file may have ids of up to 2³² with gaps between them, so only existing ids are checked.
         let own = tokenizer.get_vocab(false).into_iter().map(|(name, token)| (token, name));
         own.filter(|(token, _)| *token >= rows && !self.is_added(*token)).min()
     }
 
-    /// Returns true if `token` was added to the vocabulary as a whole, as special tokens are.
+    /// Returns true if `token` is an added token, as special tokens are.
     #[must_use]
     pub fn is_added(&self, token: u32) -> bool {
         match self {
@@ -272,7 +272,7 @@ impl Vocabulary {
         }
     }
 
-    /// The text that `token` is written as in `tokenizer.json`, or its number.
+    /// Returns the text of `token` in `tokenizer.json`, or its number.
     #[must_use]
     pub fn name(&self, token: u32) -> String {
         let name = match self {
@@ -327,7 +327,7 @@ impl Vocabulary {
     }
 }
 
-/// A part of one of several texts.
+/// Part of one of several texts.
 struct Part {
     /// Index of the text.
     text: usize,
@@ -335,12 +335,12 @@ struct Part {
     range: Range<usize>,
 }
 
-/// Tokenizes parts of texts in order, and joins those of the same text.
+/// Tokenizer of parts of texts, in order. It joins parts of the same text.
 struct Joiner<'a> {
     tokenizer: &'a Arc<Tokenizer>,
     growth: Growth,
     texts: &'a [&'a str],
-    /// The last part, whose tokens are not taken yet.
+    /// The last part, whose tokens are not handed on yet.
     last: Option<(Part, Vec<Piece>)>,
     take: &'a mut dyn FnMut(usize, &[Piece]),
 }
@@ -355,7 +355,7 @@ impl Joiner<'_> {
                     (self.take)(before.text, &kept[..end]);
                     pieces.drain(..start);
                 } else {
-                    // Nothing says where one token ends and the next one begins, as in a long run of one letter.
+                    // The parts do not agree on token boundaries, as in a long run of one letter.
                     (self.take)(before.text, &kept);
                     part.range.start = before.range.end;
                     let rest = Part { text: part.text, range: part.range.clone() };
@@ -428,7 +428,7 @@ fn train_bpe(text: &str, size: u32) -> Result<Vocabulary, ServerError> {
     tokenizer.train(&mut trainer, pieces(text)).map_err(unusable)?;
     // Trained on text with fewer distinct pairs, it may stay smaller; the run's vocabulary is what came out.
     debug_assert!(tokenizer.get_model().get_vocab_size() >= BYTE_VOCAB as usize);
-    // Bytes that are characters of their own take two bytes.
+    // Each byte becomes one character, which takes up to two bytes.
     let growth = Growth { is_measured: false, most: 2 };
     Ok(Vocabulary::Tokenizer { tokenizer: Arc::new(tokenizer), growth })
 }
@@ -546,7 +546,8 @@ mod tests {
         assert_eq!(vocabulary.encode(TEXT).unwrap(), bytes_to_tokens(TEXT.as_bytes()));
     }
 
-    /// Tokenizers of each kind in use: byte-level BPE, BPE of whole texts as Llama 2 has it, WordPiece and Unigram.
+    /// Returns one tokenizer of each kind in use: byte-level BPE, BPE of whole texts as in Llama 2, WordPiece and
+    /// Unigram.
     fn kinds(text: &str) -> Vec<Vocabulary> {
         let byte_level = train_bpe(text, 600).unwrap();
         let mut llama: serde_json::Value = serde_json::from_str(&byte_level.to_json()).unwrap();
@@ -590,7 +591,7 @@ mod tests {
         found
     }
 
-    /// Goal: what a text is cut into for the sake of memory is no part of what a model learns.
+    /// Goal: cutting a text into parts to save memory does not change the tokens that a model learns.
     #[test]
     fn parts_of_a_long_text_have_the_tokens_of_the_whole() {
         const AUSTEN: &str = include_str!("../../assets/austen.txt");
@@ -606,7 +607,7 @@ mod tests {
         assert_eq!(in_parts(&Vocabulary::Bytes, &text, 100).len(), text.len());
     }
 
-    /// Where parts cannot agree, each has tokens of its own, and no text is lost.
+    /// Goal: if two parts do not agree, each keeps its own tokens, and no text is lost.
     #[test]
     fn a_long_run_of_one_letter_is_cut_anyway() {
         let vocabulary = &kinds("a aa aaa aaaaaaaa aaaaaaaaaaaaaaaa ")[0];

@@ -113,20 +113,20 @@ impl Place {
         self.who == Origin::Here
     }
 
-    /// Waits until a secret that it shows may be checked.
+    /// Waits until a secret from this place may be checked.
     ///
     /// # Errors
-    /// [`TooMany`]: too many wrong ones came from there, and others are being checked.
+    /// [`TooMany`]: too many wrong secrets came from this place, and others from it are being checked.
     pub async fn check(&self) -> Result<Check, TooMany> {
         self.crowd.guesses.check(self.who).await
     }
 
-    /// Where it comes from, unless others come from there too.
+    /// Returns the address of this place, unless other peers share the place.
     pub fn address(&self) -> Option<IpAddr> {
         self.who.address()
     }
 
-    /// A socket that was opened from there, and belongs to no learner yet.
+    /// Registers a socket from this place that belongs to no learner yet.
     pub fn open_socket(&self) -> Socket {
         Socket::open(&self.crowd.pending, self.who)
     }

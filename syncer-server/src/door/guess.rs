@@ -1,8 +1,8 @@
-//! Checks of secrets: tokens and invites, paced for each place that shows wrong ones.
+//! Rate limit for checks of secrets (tokens and invites), for each place that shows wrong ones.
 //!
-//! A right secret always passes, also from a place that showed wrong ones: other people may be there too. A place has
-//! a few checks in hand, which right secrets give back. Once they are spent, its checks go on in turns, and a wrong
-//! secret holds its turn for a while, even if the peer hangs up. This bounds guesses for each place.
+//! A right secret always passes, even from a place that showed wrong ones, since other people may share the place. Each
+//! place has a budget of checks, and a right secret gives its check back. Once the budget is spent, each check needs a
+//! turn. A wrong secret holds its turn for a while, even if the peer hangs up. This bounds the guesses of each place.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,17 +13,17 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::origin::Origin;
 
-/// Wrong secrets that one place may show at once…
+/// Wrong secrets that one place may show in a burst…
 const WRONG_MAX: f64 = 10.0;
 /// …and the time after which it may show one more.
 const WRONG_EVERY: Duration = Duration::from_secs(10);
-/// Checks at once of a place that showed more of them.
+/// Simultaneous checks of a place whose budget is spent.
 const TURNS_MAX: usize = 32;
 /// Time for which a wrong secret holds its turn.
 const TURN_WAIT: Duration = Duration::from_millis(500);
 /// Longest wait for a turn.
 const QUEUE_WAIT: Duration = Duration::from_secs(10);
-/// Delay of the answer to a wrong secret from this machine or from a proxy that names nobody.
+/// Delay of the answer to a wrong secret from this machine or from a proxy that names no client.
 const LOCAL_WAIT: Duration = Duration::from_millis(250);
 /// Places that are remembered.
 const PLACES_MAX: usize = 4_096;
@@ -44,7 +44,7 @@ struct State {
 /// The checks of one place.
 #[derive(Debug)]
 struct Budget {
-    /// Checks in hand at `at`, 0 to [`WRONG_MAX`].
+    /// Remaining checks at the time `at`, 0 to [`WRONG_MAX`].
     left: f64,
     at: Instant,
     turns: Arc<Semaphore>,
@@ -55,7 +55,7 @@ impl Budget {
         Self { left: WRONG_MAX, at: now, turns: Arc::new(Semaphore::new(TURNS_MAX)) }
     }
 
-    /// Changes the checks in hand by `change`.
+    /// Changes the number of remaining checks by `change`.
     fn change(&mut self, now: Instant, change: f64) {
         self.left = (self.refilled(now) + change).clamp(0.0, WRONG_MAX);
         self.at = now;
@@ -67,7 +67,7 @@ impl Budget {
     }
 }
 
-/// Time after which a place may show another secret, because too many wrong ones came from it.
+/// Refusal of a place that showed too many wrong secrets, with the time after which it may show another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooMany(pub Duration);
 
@@ -93,14 +93,14 @@ impl Guesses {
         }
     }
 
-    /// Time until `who` has another check in hand.
+    /// Returns the time until `who` has another check.
     fn wait(&self, who: Origin) -> Duration {
         let now = Instant::now();
         let left = self.state().budgets.get(&who).map_or(WRONG_MAX, |budget| budget.refilled(now));
         WRONG_EVERY.mul_f64((1.0 - left).max(0.0))
     }
 
-    /// Logs a wrong secret, at most one line in a while.
+    /// Logs wrong secrets, at most one line per [`TOLD_EVERY`].
     fn tell(&self, who: Origin) {
         let now = Instant::now();
         let mut state = self.state();
@@ -120,7 +120,7 @@ impl Guesses {
 }
 
 impl State {
-    /// The budget of `who`. If too many places are remembered, the one that guessed least is forgotten.
+    /// Returns the budget of `who`. If too many places are remembered, the one that guessed least is forgotten.
     fn budget(&mut self, who: Origin, now: Instant) -> &mut Budget {
         if self.budgets.len() >= PLACES_MAX && !self.budgets.contains_key(&who) {
             self.budgets.retain(|_, budget| budget.refilled(now) < WRONG_MAX);
@@ -135,7 +135,7 @@ impl State {
     }
 }
 
-/// A turn of a place whose checks are spent. It is held until its end, also if the peer hangs up or its request takes
+/// A turn of a place whose budget is spent. It lasts a fixed time, even if the peer hangs up or its request takes
 /// longer, unless it is given back.
 #[derive(Debug)]
 struct Turn {
@@ -168,10 +168,10 @@ pub struct Check {
 }
 
 impl Check {
-    /// The secret was right, or none was needed.
+    /// Ends the check of a right secret, or of a request that needed no secret.
     pub fn right(self) {
         match self.turn {
-            // Nobody holds the turn any more if this fails.
+            // If this fails, the turn has already ended.
             Some(turn) => drop(turn.give_back.send(())),
             None => {
                 let now = Instant::now();
@@ -180,10 +180,10 @@ impl Check {
         }
     }
 
-    /// The secret was wrong. Waits until the peer may be told.
+    /// Ends the check of a wrong secret. Waits until the peer may be told.
     ///
     /// # Errors
-    /// [`TooMany`]: the peer is told this in place of what was wrong.
+    /// [`TooMany`]: the peer gets this refusal in place of the reason.
     pub async fn wrong(self) -> Result<(), TooMany> {
         self.guesses.tell(self.who);
         let is_shared = self.who.address().is_none();
@@ -194,7 +194,7 @@ impl Check {
             return Ok(());
         };
         sleep_until(turn.until).await;
-        // The owner may be at a place that others share, and is told the truth.
+        // The owner may use a shared place, so its peers learn the reason.
         if is_shared { Ok(()) } else { Err(TooMany(self.guesses.wait(self.who))) }
     }
 }
@@ -237,14 +237,14 @@ mod tests {
         assert!(budget.refilled(start + 1_000 * WRONG_EVERY) <= WRONG_MAX);
     }
 
-    /// Goal: guesses are bounded although the peer hangs up, and a right secret is not kept out by them.
+    /// Goal: guesses are bounded even if the peer hangs up, and they do not keep out a right secret.
     #[tokio::test]
     async fn guesses_of_one_place_are_bounded_and_a_right_secret_gets_a_turn() {
         for who in [address(1), Origin::Here, Origin::Proxy] {
             let guesses = Arc::new(Guesses::default());
             let mut checked = 0;
             for _ in 0..240 {
-                // It hangs up as soon as it would have to wait.
+                // The peer hangs up as soon as it would have to wait.
                 if let Some(Ok(check)) = guesses.check(who).now_or_never() {
                     checked += 1;
                     let _ = check.wrong().now_or_never();

@@ -21,12 +21,12 @@ const PRIVATE: [&str; 5] = [".localhost", ".local", ".home.arpa", ".internal", "
 
 use super::crowd::Place;
 
-/// Names that are answered to next to those of this machine and its network.
+/// Host names of this server, in addition to those of its machine and its network.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
-    /// Those of the owner.
+    /// Names that the owner allows.
     allowed: Arc<[String]>,
-    /// That of this machine, without a domain, if it is known.
+    /// Name of this machine, without a domain, if it is known.
     own: Option<Arc<str>>,
 }
 
@@ -48,7 +48,8 @@ impl Names {
         Ok(Self { allowed: names.into(), own: own_name() })
     }
 
-    /// Whether a request for `host` means this server. `is_near`: it comes from a browser on this machine.
+    /// Returns true if a request for `host` means this server. `is_near` says that the request comes from a browser on
+    /// this machine.
     fn has(&self, host: &str, is_near: bool) -> bool {
         let Some(name) = host_of(host) else { return false };
         let address = name.trim_start_matches('[').trim_end_matches(']');
@@ -57,14 +58,14 @@ impl Names {
         let (first, ending) = ending.unwrap_or((&name, ""));
         let is_private = !name.contains('.') || !ending.is_empty();
         let is_here = name == "localhost" || ending == PRIVATE[0] || self.own.as_deref() == Some(first);
-        // An address leads where it leads, and a private name is nobody's in public.
+        // DNS cannot redirect an IP address, and a private name has no owner in public DNS.
         address.parse::<IpAddr>().is_ok()
             || self.allowed.contains(&name)
             || is_private && (is_here || !is_near)
     }
 }
 
-/// The name of this machine, in small letters and without a domain.
+/// Returns the name of this machine, in lower case and without a domain.
 fn own_name() -> Option<Arc<str>> {
     let read = |path| std::fs::read_to_string(path).ok();
     let name = read("/proc/sys/kernel/hostname").or_else(|| read("/etc/hostname"))?;
@@ -72,8 +73,8 @@ fn own_name() -> Option<Arc<str>> {
     (!first.is_empty()).then(|| first.into())
 }
 
-/// Whether a request comes from a browser on this machine. Pages can neither leave out `Accept-Language` nor, in a
-/// request that does more than read, `Origin`.
+/// Returns true if a request comes from a browser on this machine. Web pages cannot omit `Accept-Language`, nor
+/// `Origin` in a request that does more than read.
 fn is_near(headers: &HeaderMap, place: Option<&Arc<Place>>) -> bool {
     let is_browser = headers.contains_key(header::ORIGIN) || headers.contains_key(header::ACCEPT_LANGUAGE);
     is_browser && place.is_some_and(|place| place.is_local())

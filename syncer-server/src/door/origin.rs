@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv6Addr};
 pub(super) enum Origin {
     /// This machine.
     Here,
-    /// A proxy that is believed, and that names nobody.
+    /// A trusted proxy that names no client.
     Proxy,
     /// An IPv4 address, or the first 64 bits of an IPv6 address: one household or rented machine has as many IPv6
     /// addresses as it likes.

@@ -29,13 +29,13 @@ pub(super) struct Pending {
 
 #[derive(Default)]
 struct State {
-    /// By ticket, so that the oldest comes first.
+    /// Sockets by ticket, oldest first.
     sockets: BTreeMap<u64, (Origin, Arc<Notify>)>,
     next_ticket: u64,
 }
 
 impl Pending {
-    /// The budget of a server with at most `connections_max` connections.
+    /// Returns the budget of a server with at most `connections_max` connections.
     pub(super) fn new(connections_max: u32) -> Self {
         let all_max = (connections_max / CONNECTIONS_PART).clamp(1, PENDING_MAX);
         let address_max = (all_max / ADDRESS_PART).max(ADDRESS_MIN).min(all_max);
@@ -53,14 +53,14 @@ impl Pending {
         state.sockets.insert(ticket, (who, displaced));
     }
 
-    /// Whoever panicked with the lock has left whole numbers.
+    /// Locks the state. A panic cannot leave it half changed, so a poisoned lock is safe to use.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl State {
-    /// The ticket of the socket that has to go before one of `who` is counted.
+    /// Returns the ticket of the socket to displace before one of `who` is counted.
     fn victim(&self, who: Origin, all_max: usize, address_max: usize) -> Option<u64> {
         let oldest_of =
             |who: Origin| self.sockets.iter().find(|(_, (owner, _))| *owner == who).map(|(&t, _)| t);
@@ -86,7 +86,7 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// A new socket of `who`, which is pending.
+    /// Returns a new socket of `who`, which is pending.
     pub(super) fn open(pending: &Arc<Pending>, who: Origin) -> Self {
         let ticket = {
             let mut state = pending.state();
@@ -98,12 +98,12 @@ impl Socket {
         Self { pending: Arc::clone(pending), ticket, who, displaced }
     }
 
-    /// Takes the socket out of the budget: it belongs to a learner.
+    /// Takes the socket out of the budget, because it now belongs to a learner.
     pub fn admit(&self) {
         self.pending.state().sockets.remove(&self.ticket);
     }
 
-    /// Counts the socket again: its learner is gone. It is among the first to be displaced.
+    /// Counts the socket again, because its learner has left. It is among the first to be displaced.
     pub fn dismiss(&self) {
         self.pending.insert(self.ticket, self.who, Arc::clone(&self.displaced));
     }
@@ -130,7 +130,7 @@ mod tests {
         Origin::Address(IpAddr::from([192, 0, 2, last]))
     }
 
-    /// Number of sockets that were displaced since the last call.
+    /// Returns the number of sockets that were displaced since the last call.
     fn displaced(sockets: &mut Vec<Socket>) -> usize {
         let before = sockets.len();
         sockets.retain(|socket| socket.pending.state().sockets.contains_key(&socket.ticket));

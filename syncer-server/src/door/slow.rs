@@ -1,4 +1,4 @@
-//! Requests that show secrets, paced where wrong ones come from.
+//! Rate limit for requests that show secrets, for each place that shows wrong ones.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ const RETRY_S: &str = "10";
 #[derive(Clone, Copy, Debug)]
 pub struct WrongSecret;
 
-/// Has secrets checked at the pace of their place, and adds `Retry-After` to each refusal for want of room.
+/// Checks secrets within the rate limit of their place, and adds `Retry-After` to each refusal for lack of capacity.
 pub(super) async fn slow(request: Request, next: Next) -> Response {
     let shows = request.headers().contains_key(header::AUTHORIZATION)
         || request.headers().contains_key(INVITE_HEADER);
@@ -68,8 +68,8 @@ mod tests {
     use super::super::crowd::Crowd;
     use super::*;
 
-    /// Goal: an address that guessed too often is not told any more what was wrong, and the right secret passes from
-    /// there too.
+    /// Goal: an address that guessed too often no longer learns what was wrong, and the right secret still passes from
+    /// there.
     #[tokio::test]
     async fn only_wrong_secrets_are_slowed() {
         let secret = |headers: HeaderMap| async move {

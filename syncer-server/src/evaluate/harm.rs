@@ -15,7 +15,7 @@ use crate::tape;
 /// Learners that are tried at most: to find out about more would take longer than the harm is worth.
 const SUSPECTS_MAX: usize = 256;
 
-/// Rises up to this part of the last normal loss are in no log if no learner explains them. Constant of ours.
+/// Largest rise, as a part of the last normal loss, that is not logged if no learner explains it. Constant of ours.
 const TOLD_RISE_RATIO: f64 = 0.1;
 
 /// The fragments at a measurement, and the newest decision by then.
@@ -68,7 +68,7 @@ impl Judge {
             }
             None => {
                 self.lookout.begin_anew(bad, moment);
-                // Small models go up and down by some percent by themselves.
+                // The loss of small models varies by some percent without a cause.
                 match bad <= good * (1.0 + TOLD_RISE_RATIO) {
                     true => Judgement::Well { seq: subject.seq },
                     false => Judgement::Unexplained { losses, seq: subject.seq },

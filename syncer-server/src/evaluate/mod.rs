@@ -46,7 +46,7 @@ pub struct Evaluator {
     meter: LossMeter,
     prompt: Vec<u32>,
     sample_tokens: usize,
-    /// Tokens at which a sample ends before that.
+    /// Stop tokens, which end a sample early.
     stops: Vec<u32>,
     seed: u64,
     /// `None` where nothing is undone.
@@ -95,7 +95,7 @@ impl Evaluator {
         Self { judge: Some(judge), ..self }
     }
 
-    /// Tokens that `theta` writes after a fixed prompt, the prompt included, up to a token at which it stops.
+    /// Returns a fixed prompt and the tokens that `theta` writes after it, up to a stop token.
     ///
     /// # Errors
     /// `Internal`: the parameters do not fit the model.

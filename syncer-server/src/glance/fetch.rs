@@ -39,7 +39,7 @@ pub struct Site<'a> {
 /// `GET path` of the syncer at `site`, as JSON.
 ///
 /// # Errors
-/// - `NoSyncer`: nobody answers there, or something that is no syncer of ours.
+/// - `NoSyncer`: no server answers at the address, or one that is not a syncer.
 /// - `Config`: the address is that of several runs, and the question is about one.
 pub fn get<T: DeserializeOwned>(site: Site<'_>, path: &str) -> Result<T, ServerError> {
     get_as(site, path, None)
@@ -76,10 +76,10 @@ pub fn get_as<T: DeserializeOwned>(
         .map_err(|error| no_syncer(format!("{path} answers something else ({error})")))
 }
 
-/// Sends an order with the owner's `token` to the server at `site`; its answer.
+/// Sends an order with the owner's `token` to the server at `site`, and returns the answer.
 ///
 /// # Errors
-/// - `NoSyncer`: nobody answers there.
+/// - `NoSyncer`: no server answers at the address.
 /// - `Config`: the server refuses the order.
 pub fn order_to(
     site: Site<'_>,
@@ -102,8 +102,8 @@ pub fn order_to(
     Err(elsewhere(site, path, status).unwrap_or_else(refused))
 }
 
-/// What is wrong with the address where a server of ours answered with `status`: it has several runs and `path` is
-/// about one, or the other way round. `None` if that is not it.
+/// Returns the error for an address of the wrong kind, where a syncer answered with `status`. The server has several
+/// runs and `path` is about one, or the other way round. `None` if the address is of the right kind.
 fn elsewhere(site: Site<'_>, path: &str, status: StatusCode) -> Option<ServerError> {
     if ![StatusCode::NOT_FOUND, StatusCode::METHOD_NOT_ALLOWED].contains(&status)
         || base(site.url).contains("/runs/")

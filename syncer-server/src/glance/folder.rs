@@ -100,7 +100,7 @@ impl Folder {
         rows.log().map_err(|error| rows_error(&self.store.tape_path(), error))
     }
 
-    /// The figures of the newest snapshot, or those beside the tape if they are newer.
+    /// Returns the figures of the newest snapshot, or those in the tape's file if they are newer.
     fn carried(&self) -> Result<Carried, ServerError> {
         let saved = self.snapshot.as_ref().map(|snapshot| snapshot.carried.clone()).unwrap_or_default();
         later_figures(&self.store, self.manifest.run, saved)

@@ -112,7 +112,7 @@ pub fn status(json: &Value) -> Result<String, serde_json::Error> {
     Ok(rows.iter().map(|(name, value)| format!("{name:<13}  {value}")).collect::<Vec<_>>().join("\n"))
 }
 
-/// How much of what was trained is in the model, in words.
+/// Returns the share of trained tokens that is merged into the model, in words.
 fn merged_share(status: &Status) -> String {
     match status.tokens_trained {
         0 => UNKNOWN.to_owned(),

@@ -23,8 +23,8 @@ pub fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
-/// The share of what was trained that is merged, given the tokens merged so far. It is unknown while nothing was
-/// trained, which a share of 1 of no tokens tells.
+/// Returns the share of trained tokens that is merged, as text. `tokens_merged` is the number merged so far. While
+/// nothing is trained, the share is unknown; a share of 1 with no merged tokens indicates this.
 pub fn participation(share: f64, tokens_merged: u64) -> String {
     if tokens_merged == 0 && share >= 1.0 { UNKNOWN.into() } else { percent(share) }
 }

@@ -61,10 +61,10 @@ pub struct InviteView {
 /// Why an invite takes nobody in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InviteFault {
-    /// None was shown.
+    /// No invite was shown.
     #[error("this run asks for an invite: open the whole link that you were given, with what follows #")]
     Missing,
-    /// There is none of that text.
+    /// No invite has that text.
     #[error(
         "this invite is wrong or was taken back: copy the whole link again, or ask the run's owner for another one"
     )]

@@ -40,7 +40,7 @@ const FIGURES_WITHIN: Duration = Duration::from_secs(2);
 
 /// A run of the house.
 enum Hosted {
-    /// It is being opened, or waits for that; what its learners would be told stops it.
+    /// It is being opened, or waits to be opened. Sending a goodbye for its learners stops it.
     Starting(Option<oneshot::Sender<Bye>>),
     /// It is served.
     Served(Served),
@@ -67,7 +67,7 @@ pub(super) struct House {
     server: ServeConfig,
     /// Pages of the server, best first; each ends with `/`.
     links: Vec<String>,
-    /// The server as this machine reaches it; ends with `/`.
+    /// URL at which this machine reaches the server; ends with `/`.
     here: Option<String>,
     /// What the owner shows.
     pub(super) token: String,
@@ -76,7 +76,7 @@ pub(super) struct House {
     runs: RwLock<BTreeMap<RunName, Hosted>>,
     /// Orders about one run are carried out one at a time; those about other runs need not wait for them.
     turns: std::sync::Mutex<BTreeMap<RunName, Arc<Mutex<()>>>>,
-    /// Whether the server stops, so that no run is started any more.
+    /// True once the server stops. No run is started from then on.
     is_closing: AtomicBool,
 }
 
@@ -164,14 +164,14 @@ impl House {
     async fn turn(&self, name: &RunName) -> OwnedMutexGuard<()> {
         let turn = {
             let mut turns = self.turns.lock().expect("no thread panics with the lock");
-            // Those that nobody waits for are made again when they are needed.
+            // Unused turns are dropped and made again when they are needed.
             turns.retain(|_, turn| Arc::strong_count(turn) > 1);
             Arc::clone(turns.entry(name.clone()).or_default())
         };
         turn.lock_owned().await
     }
 
-    /// Stops the run `name` if it is being opened. Whoever opens it says what became of it.
+    /// Stops the run `name` if it is being opened. The task that opens it reports the outcome.
     fn cancel(&self, name: &RunName, bye: Bye) {
         if let Some(Hosted::Starting(stop)) = self.write().get_mut(name)
             && let Some(stop) = stop.take()
@@ -283,7 +283,7 @@ impl House {
         Ok(())
     }
 
-    /// Keeps a place for the new run `name`, if `check` finds nothing wrong with it.
+    /// Reserves a place for the new run `name`, if `check` succeeds.
     fn reserve(&self, name: &RunName, check: impl FnOnce() -> Result<(), Refused>) -> Result<(), Refused> {
         let mut runs = self.write();
         if runs.len() >= RUNS_MAX {
@@ -370,7 +370,7 @@ impl House {
             _ => None,
         };
         let Some(stop) = stop else {
-            // It was stopped as it had just been opened, and is being saved.
+            // The run was stopped just after it was opened, and is being saved.
             drop(work.await);
             return Err(ServerError::Cancelled);
         };

@@ -92,7 +92,8 @@ fn cells(run: &RunView) -> Vec<String> {
     ]
 }
 
-/// Gives an order to the server at `args.url`; its answer, of a run that is started with the links to it.
+/// Gives an order to the server at `args.url`, and returns its answer. If the order starts a run, the links to it
+/// follow.
 ///
 /// # Errors
 /// - `Disk`: the token or the settings cannot be read, or the run's folder cannot be made.
@@ -122,21 +123,21 @@ pub fn order(args: &OrderArgs) -> Result<String, ServerError> {
     }
 }
 
-/// A server of several runs, and what its owner shows.
+/// A server of several runs, and the token that its owner shows.
 struct Server<'a> {
     site: Site<'a>,
     token: &'a str,
 }
 
 impl Server<'_> {
-    /// Gives an order about the run `name`; the server's answer.
+    /// Gives an order about the run `name`, and returns the server's answer.
     fn order(&self, method: Method, name: &RunName, order: &str) -> Result<String, ServerError> {
         let route = format!("{}/{name}/{order}", path::RUNS);
         order_to(self.site, method, route.trim_end_matches('/'), self.token, String::new())
     }
 
-    /// Makes a run with the settings in the TOML `text`. Settings that name files are sent to no server: whoever may
-    /// write into `folder`, that of the server's runs, may also name files there.
+    /// Makes a run with the settings in the TOML `text`. Settings that name files are never sent to a server. They are
+    /// written into `folder`, the folder of the server's runs: users with write access to it may also name files there.
     fn create(&self, name: &RunName, text: &str, folder: &Path) -> Result<String, ServerError> {
         match settings::names_file(text).filter(|_| folder.is_dir()) {
             Some(key) => self.create_in(folder, name, text, key),
@@ -175,13 +176,13 @@ impl Server<'_> {
         })
     }
 
-    /// The run `name`, with its link, if the server has it.
+    /// Returns the run `name`, with its link, if the server has it.
     fn run(&self, name: &RunName) -> Result<Option<RunView>, ServerError> {
         let view: RunsView = get_as(self.site, path::RUNS, Some(self.token))?;
         Ok(view.runs.into_iter().find(|run| run.name == name.as_str()))
     }
 
-    /// The links to the run `name`, as words that follow on what was done; empty if the server does not say.
+    /// Returns the links to the run `name`, as words that follow the answer; empty if the server does not give them.
     fn links(&self, name: &RunName) -> String {
         let link = self.run(name).ok().flatten().and_then(|run| run.link);
         link.map_or_else(String::new, |link| {

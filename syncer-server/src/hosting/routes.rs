@@ -108,7 +108,7 @@ async fn metrics(State(house): State<Arc<House>>) -> Response {
 /// `/v1/runs`.
 async fn list(State(house): State<Arc<House>>, headers: HeaderMap) -> Response {
     let is_owner = shows_token(&headers, [&*house.token]);
-    // The answer is the same with a wrong token, which is a guess all the same.
+    // The answer is the same with a wrong token, but the request still counts as a guess.
     let is_wrong = !is_owner && headers.contains_key(header::AUTHORIZATION);
     let wrong = is_wrong.then_some(Extension(WrongSecret));
     (wrong, json(&RunsView { runs: house.views(is_owner).await, several: true })).into_response()
@@ -254,7 +254,7 @@ async fn missing(
     missing.answer(house.server().pages.as_deref(), asked).await
 }
 
-/// The same for a run that does not exist.
+/// Answers a request for a run that does not exist.
 async fn missing_run(house: &House, asked: &page::Asked) -> Response {
     let sentence = "There is no such run here. It may have another name, or its owner has deleted it.";
     missing(house, asked, StatusCode::NOT_FOUND, NO_SUCH_RUN, sentence).await

@@ -59,12 +59,12 @@ pub(super) fn check_sent(text: &str, server: &ServeConfig) -> Result<(), String>
     }
 }
 
-/// The first setting in the TOML `text` that names a file.
+/// Returns the first setting in the TOML `text` that names a file.
 pub(super) fn names_file(text: &str) -> Option<&'static str> {
     PATHS.into_iter().find(|key| key_of(text, key).is_some_and(|value| settled(key, &value).is_some()))
 }
 
-/// The settings of a run in the TOML `text`, with files named so that they are found from every folder.
+/// Returns the settings of a run in the TOML `text`, with file names that are valid from every folder.
 ///
 /// # Errors
 /// A sentence: a key or a value is wrong.

@@ -9,7 +9,8 @@ use tokio::time::{Instant, sleep};
 
 /// A result that is computed once and shared.
 ///
-/// All requests hold the computation together. It is dropped, and with it cancelled, when the last of them hangs up.
+/// All waiting requests share the computation. When the last of them hangs up, the computation is dropped and thereby
+/// cancelled.
 #[derive(Debug)]
 pub struct Coalesced<T, E> {
     state: Arc<Mutex<State<T, E>>>,
@@ -20,7 +21,7 @@ type Computation<T, E> = Shared<BoxFuture<'static, Result<T, E>>>;
 
 #[derive(Debug)]
 struct State<T, E> {
-    /// The last result, and when it was there.
+    /// The last result, and the time at which it was ready.
     result: Option<(Instant, T)>,
     under_way: Option<WeakShared<BoxFuture<'static, Result<T, E>>>>,
 }
@@ -30,7 +31,7 @@ where
     T: Clone + Send + Sync + 'static,
     E: Clone + Send + Sync + 'static,
 {
-    /// No result yet. Each is shared for `fresh_for` and dropped afterwards.
+    /// Returns an instance without a result. Each result is shared for `fresh_for` and dropped afterwards.
     #[must_use]
     pub fn new(fresh_for: Duration) -> Self {
         Self { state: Arc::new(Mutex::new(State { result: None, under_way: None })), fresh_for }
@@ -73,7 +74,8 @@ where
     }
 }
 
-/// Keeps `result` for a while: what it holds, such as a file on the disk, is freed without another request.
+/// Keeps `result` for `fresh_for` and drops it then, even without another request. This frees its resources, such as a
+/// file on the disk.
 fn keep<T, E>(state: &Arc<Mutex<State<T, E>>>, result: &T, fresh_for: Duration)
 where
     T: Clone + Send + 'static,
@@ -97,7 +99,7 @@ where
     });
 }
 
-/// Whoever panicked with the lock has left whole values.
+/// Locks `state`. A panic cannot leave it half changed, so a poisoned lock is safe to use.
 fn lock<T, E>(state: &Mutex<State<T, E>>) -> MutexGuard<'_, State<T, E>> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -23,9 +23,9 @@ use crate::door::{Place, Taken, WrongSecret};
 
 /// Streams at once.
 pub const WATCHERS_MAX: u32 = 256;
-/// Of these, streams for the owner, who shows the token…
+/// Part of these streams that is reserved for the owner, identified by the token…
 const OWNER_WATCHERS: u32 = 8;
-/// …and streams for requests from the machine of the syncer, which may be a proxy's that says nothing of it.
+/// …and for requests from the syncer's machine, which may come through a proxy that adds no header.
 const NEAR_WATCHERS: u32 = 8;
 
 /// What a proxy says of whom it asks for.
@@ -37,7 +37,8 @@ const EVENTS_AHEAD: usize = 4;
 /// Time that a reader may take for one event.
 const EVENT_WITHIN: Duration = Duration::from_secs(30);
 
-/// Headers that have a proxy pass events on at once: nginx buffers them otherwise, and others compress them.
+/// Headers that make a proxy pass events on at once. Without them nginx buffers events, and other proxies compress
+/// them.
 const AT_ONCE: [(HeaderName, &str); 2] =
     [(header::CACHE_CONTROL, "no-cache, no-transform"), (HeaderName::from_static("x-accel-buffering"), "no")];
 
@@ -70,7 +71,7 @@ pub async fn events(
         (false, true) => OWNER_WATCHERS,
         (false, false) => OWNER_WATCHERS + NEAR_WATCHERS,
     };
-    // The answer is the same with a wrong token, which is a guess all the same.
+    // The answer is the same with a wrong token, but the request still counts as a guess.
     let is_wrong = !is_owner && headers.contains_key(header::AUTHORIZATION);
     let wrong = is_wrong.then_some(Extension(WrongSecret));
     let Some(seat) = Seat::take(&app, WATCHERS_MAX - kept) else {
@@ -157,7 +158,7 @@ struct Seat {
 }
 
 impl Seat {
-    /// One more, if fewer than `most` are open.
+    /// Returns one more seat, if fewer than `most` are taken.
     fn take(app: &Arc<App>, most: u32) -> Option<Self> {
         let taken = app.take_share()?;
         let more = |watchers: u32| (watchers < most).then_some(watchers + 1);

@@ -1,7 +1,7 @@
 //! `/v1/export.zip`: the model to take home, as it is now.
 //!
-//! One archive is made at a time, for everybody who asks while it is made or within a minute. All of them read the same
-//! file. Making it is cancelled when the last of them hangs up.
+//! One archive is made at a time. It serves all requests that arrive while it is made or within a minute, and all of
+//! them read the same file. If the last of them hangs up, the work is cancelled.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -47,7 +47,7 @@ const SHARED_FOR: Duration = Duration::from_secs(60);
 /// Seconds after which a request that was turned away may come again.
 const RETRY_S: &str = "30";
 
-/// What archives are made of, and the newest one.
+/// Sources of archives, and the newest archive.
 pub struct Exports {
     spec: RunSpec,
     decoder: Option<ModelSpec>,
@@ -60,15 +60,15 @@ pub struct Exports {
     newest: Mutex<Weak<Archive>>,
 }
 
-/// An archive on the disk, without a name there: it is gone with its last reader.
+/// An archive in an unnamed file on the disk. The file is deleted with its last reader.
 struct Archive {
-    /// Without the ending.
+    /// File name without the extension.
     name: String,
     /// Tokens and rounds merged into the model.
     progress: (u64, u64),
-    /// Whether nothing will be merged into the model any more.
+    /// True if no more updates will be merged into the model.
     is_final: bool,
-    /// In bytes.
+    /// Size in bytes.
     len: u64,
     file: Mutex<File>,
     _place: OwnedSemaphorePermit,
@@ -88,7 +88,7 @@ enum ExportError {
 }
 
 impl Archive {
-    /// Returns at most [`PIECE_BYTES`] from byte `start` on; none at the end.
+    /// Returns at most [`PIECE_BYTES`] from byte `start` on; an empty piece at the end.
     fn piece(&self, start: u64) -> std::io::Result<Bytes> {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         file.seek(SeekFrom::Start(start))?;
@@ -176,7 +176,7 @@ pub async fn export(State(app): State<Arc<App>>) -> Response {
         let why = "many others download the model: try again in a while\n";
         return (StatusCode::TOO_MANY_REQUESTS, [(header::RETRY_AFTER, RETRY_S)], why).into_response();
     };
-    // A complete run is exported as it ended, however young the archive from before its end is.
+    // For a complete run, an archive from before its end is not reused, even if it is fresh.
     let is_over = *app.context.actor.over_watch().borrow();
     let shared = app.exports.shared.get(
         |archive| archive.is_final || !is_over,
@@ -242,7 +242,7 @@ impl IntoResponse for ExportError {
 
 type Piece = std::io::Result<Bytes>;
 
-/// Reads the bytes of `archive` in a task of its own, which gives up on a peer that takes none.
+/// Reads the bytes of `archive` in a task of its own, which ends if the peer stops reading.
 fn pieces(archive: Arc<Archive>, download: OwnedSemaphorePermit) -> impl stream::Stream<Item = Piece> {
     let (sender, receiver) = mpsc::channel::<Piece>(PIECES_AHEAD);
     tokio::spawn(async move {
@@ -251,7 +251,7 @@ fn pieces(archive: Arc<Archive>, download: OwnedSemaphorePermit) -> impl stream:
         loop {
             let reading = Arc::clone(&archive);
             let read = tokio::task::spawn_blocking(move || reading.piece(start));
-            // A peer that gets less than it was told notices by itself.
+            // A peer notices an incomplete answer by the stated length.
             let Ok(Ok(piece)) = read.await else { return };
             start += piece.len() as u64;
             if piece.is_empty() || sender.send_timeout(Ok(piece), PIECE_WITHIN).await.is_err() {

@@ -94,7 +94,7 @@ pub async fn shard(
     response
 }
 
-/// The bytes of `weights`, which all answers share.
+/// Returns the bytes of `weights`, which all answers share.
 pub fn frozen_bytes(weights: Arc<FrozenWeights>) -> Bytes {
     struct Shared(Arc<FrozenWeights>);
     impl AsRef<[u8]> for Shared {
@@ -105,7 +105,7 @@ pub fn frozen_bytes(weights: Arc<FrozenWeights>) -> Bytes {
     Bytes::from_owner(Shared(weights))
 }
 
-/// A part of the weights that nobody trains.
+/// Answers with a part of the frozen weights.
 pub async fn frozen(
     State(app): State<Arc<App>>,
     place: Option<Extension<Arc<Place>>>,
@@ -149,7 +149,7 @@ pub async fn held_out(State(app): State<Arc<App>>, Path(run): Path<String>, head
     response
 }
 
-/// The peer that sent a request with these `headers` from this `place`.
+/// Returns the peer that sent a request with these `headers` from this `place`.
 fn peer(app: &App, place: Option<Extension<Arc<Place>>>, headers: &HeaderMap) -> Peer {
     let pass = headers.get(PASS_HEADER).map(HeaderValue::as_bytes);
     match pass.filter(|pass| app.context.admission.holds_pass(pass)) {
@@ -177,8 +177,8 @@ fn lasting(app: &App) -> HeaderValue {
     if app.context.admission.is_by_invite() { IMMUTABLE_PRIVATE } else { IMMUTABLE }
 }
 
-/// Answers with `bytes`, or the range of them that `request` asks for (RFC 9110), and says how many bytes that is. A
-/// peer that has them already gets none.
+/// Answers with `bytes`, or with the range that `request` asks for (RFC 9110), and returns the number of bytes sent. A
+/// peer that already has them gets none.
 fn file(
     bytes: Bytes,
     send: impl FnOnce(Bytes) -> Body,

@@ -21,7 +21,7 @@ struct Hat {
     bytes: Arc<Vec<u8>>,
 }
 
-/// Keeps a version while an answer is sent.
+/// Bytes of a version, kept in memory while an answer sends them.
 struct Sent(Arc<Vec<u8>>);
 
 impl AsRef<[u8]> for Sent {

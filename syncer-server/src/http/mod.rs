@@ -88,15 +88,15 @@ pub struct App {
     pub exports: Exports,
     /// Parameters on their way to learners.
     pub hats: Hats,
-    /// Turns of those who fetch them.
+    /// Turns for transfers of these parameters.
     pub turns: Turns,
     /// Streams of events open.
     pub watchers: AtomicU32,
-    /// Files that tell of the run.
+    /// Report files about the run.
     pub reports: Reports,
     /// Answers about the run that readers have yet to take.
     pub unread: Unread,
-    /// Work that anybody may ask for: files that tell of the run, and texts as tokens.
+    /// Work that any peer may ask for: report files about the run, and tokens of texts.
     pub work: WorkLimit,
     /// Work that the owner orders.
     pub orders: WorkLimit,
@@ -175,7 +175,7 @@ pub fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// An address without anything.
+/// Answers a request for an address without content.
 async fn nothing(State(app): State<Arc<App>>, request: Request) -> Response {
     let asked = page::Asked::of(&request);
     let missing = page::Missing {

@@ -1,5 +1,5 @@
-//! Files of a folder of pages: each is read and compressed once for all who load it, since a class on one access point
-//! loads the same ones within a minute.
+//! Page files. Each is read and compressed once for all its readers, since a class on one access point loads the same
+//! files within a minute.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,22 +15,22 @@ use sha2::{Digest, Sha256};
 
 use super::work::{WorkError, WorkLimit};
 
-/// Files that are kept: more than all pages have together.
+/// Number of files kept in memory, more than all pages have together.
 const FILES_MAX: usize = 128;
 /// Largest file that is compressed, in bytes, several times the engine.
 const FILE_BYTES_MAX: usize = 16 << 20;
 /// Requests that may wait for a file.
 const WAITING_MAX: usize = 1_024;
 
-/// One file is looked at after the other, so that none is read twice.
+/// Files are read one at a time, so that no file is read twice.
 static WORK: LazyLock<WorkLimit> = LazyLock::new(|| WorkLimit::new(1, WAITING_MAX));
 
-/// By their paths, with when each was written and its length then.
+/// Files in memory by path, with the modification time and the length of each.
 static KEPT: Mutex<BTreeMap<PathBuf, (Written, PageFile)>> = Mutex::new(BTreeMap::new());
 
 type Written = (Option<SystemTime>, u64);
 
-/// A file as all answers share it.
+/// A file in memory that all answers share.
 #[derive(Clone, Debug)]
 pub(super) struct PageFile {
     /// Hash of its content, in hexadecimal.
@@ -41,7 +41,7 @@ pub(super) struct PageFile {
     pub(super) gzip: Option<Bytes>,
 }
 
-/// Returns the file at `path` as it is now; `None` if there is none.
+/// Returns the current content of the file at `path`; `None` if there is no such file.
 ///
 /// # Errors
 /// Those of [`WorkLimit`].
@@ -77,7 +77,7 @@ fn compress(bytes: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// Goal: however many load a file, one copy of it is in memory, and a file that changed is read again.
+    /// Goal: a file has one copy in memory, regardless of the number of readers, and a changed file is read again.
     #[tokio::test]
     async fn answers_share_a_file_until_it_changes() {
         let dir = tempfile::tempdir().unwrap();

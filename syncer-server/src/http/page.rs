@@ -113,20 +113,21 @@ pub async fn file(folder: Option<&FilePath>, name: &str, headers: &HeaderMap) ->
     }
 }
 
-/// Why there is nothing at an address, and where to go instead.
+/// Reason why an address has no content, and the link to follow instead.
 pub struct Missing<'a> {
     /// The status of the answer.
     pub status: StatusCode,
     /// The reason as a line of text, for programs.
     pub line: &'a str,
-    /// The reason as a sentence, for people. It is markup: nothing of the request stands in it.
+    /// The reason as a sentence, for people. It is markup, so it must contain no text from the request.
     pub sentence: &'a str,
     /// The name of the start page.
     pub home: &'a str,
 }
 
 impl Missing<'_> {
-    /// The answer to `asked`: a page for browsers, with pages from `folder` if there is one, and the line for others.
+    /// Returns the answer to `asked`: a page for browsers, taken from `folder` if there is one, and the line for other
+    /// programs.
     pub async fn answer(self, folder: Option<&FilePath>, asked: &Asked) -> Response {
         let Self { status, line, sentence, home } = self;
         let page = match asked.wants_page {
@@ -148,16 +149,16 @@ impl Missing<'_> {
     }
 }
 
-/// How an address without anything was asked for.
+/// Properties of a request for an address without content.
 pub struct Asked {
-    /// Whether a browser asks, for a page to show.
+    /// True if a browser asks for a page to show.
     wants_page: bool,
-    /// The way from the address to the folder of the pages: their links begin there.
+    /// Relative path from the address to the folder of the pages, where their links begin.
     up: String,
 }
 
 impl Asked {
-    /// The part of `request` that its answer depends on.
+    /// Returns the properties of `request` that its answer depends on.
     pub fn of(request: &Request) -> Self {
         let path = request.uri().path();
         let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
@@ -171,7 +172,7 @@ impl Asked {
     }
 }
 
-/// The file `name`, from the folder if there is one, else from inside the program.
+/// Returns the file `name`, from the folder if there is one, otherwise from inside the program.
 async fn find(folder: Option<&FilePath>, name: &str) -> Result<Option<File>, WorkError> {
     let Some(folder) = folder else {
         let Ok(index) = ASSETS.binary_search_by(|asset| asset.name.cmp(name)) else { return Ok(None) };

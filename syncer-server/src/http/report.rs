@@ -13,11 +13,10 @@ use super::coalesce::Coalesced;
 use super::work::WorkError;
 use crate::report::{Story, lines, page};
 
-/// Time for which a file is shared by all who ask for it: none of its figures is younger than the status, which is
-/// renewed each second.
+/// Time for which all requests share a file. Its figures are no newer than the status, which is renewed each second.
 const SHARED_FOR: Duration = Duration::from_secs(1);
 
-/// The newest files, each made once for everybody who asks at the same time.
+/// The newest report files, each made once for all simultaneous requests.
 pub struct Reports {
     history: Report,
     page: Report,
@@ -63,7 +62,8 @@ async fn tell(
             async move {
                 let permit = app.work.permit().await?;
                 let story = app.context.actor.story().await.ok_or(WorkError::Failed)?;
-                // A crowd is sorted and a thousand points are drawn: not on the thread that answers others.
+                // Sorting many learners and drawing a thousand points would block the thread that answers other
+                // requests.
                 permit.run(move |_| Bytes::from(tell(&story))).await
             }
         },

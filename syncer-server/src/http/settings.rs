@@ -87,12 +87,13 @@ pub async fn change(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes
     if let Some(herald) = &app.herald {
         return order(&app, herald, &wanted).await;
     }
-    // Begun, it is carried out even if the owner hangs up, so that the file, the run and what is shown agree.
+    // Once begun, the change is completed even if the owner hangs up, so that the file, the run and the shown settings
+    // agree.
     let changed = tokio::spawn(async move { change_all(&app, &wanted).await });
     changed.await.unwrap_or_else(|_| WorkError::Failed.into_response())
 }
 
-/// Carries out the order `wanted` at the only process that serves the run; the answer to it.
+/// Carries out the order `wanted` in the only process that serves the run, and returns the answer.
 async fn change_all(app: &App, wanted: &BTreeMap<String, Value>) -> Response {
     // One change after the other.
     let mut held = app.settings.0.lock().await;
@@ -136,8 +137,8 @@ async fn order(app: &App, herald: &Herald, wanted: &BTreeMap<String, Value>) -> 
     }
 }
 
-/// The answer to an order that takes the run from the settings `held` to `wanted`, if the run would end at once by a
-/// stop that is passed already: that cannot be taken back, and `finish` says what it does.
+/// Returns the refusal of an order that changes the settings from `held` to `wanted`, if a stop that is already passed
+/// would end the run at once. Such an end cannot be undone, and the order `finish` exists for it.
 async fn check_stop(app: &App, held: &ServeConfig, wanted: &ServeConfig) -> Option<Response> {
     if held.stop_at_tokens == wanted.stop_at_tokens {
         return None;

@@ -38,7 +38,7 @@ impl Default for Unread {
     }
 }
 
-/// The bytes of an answer, and its place among those that are unread.
+/// The bytes of an answer, and its permit as an unread answer.
 struct Answer<B> {
     body: B,
     _unread: Option<OwnedSemaphorePermit>,
@@ -56,8 +56,8 @@ impl AsRef<[u8]> for Answer<Arc<str>> {
     }
 }
 
-/// `/v1/status`. While too many answers are unread, all who ask get the one that is renewed each second, which costs no
-/// memory for each of them.
+/// `/v1/status`. While too many answers are unread, further requests share the answer that is renewed each second,
+/// which costs no memory per request.
 pub async fn status(State(app): State<Arc<App>>) -> Response {
     let Ok(unread) = Arc::clone(&app.unread.0).try_acquire_owned() else {
         let body = Arc::clone(&app.context.actor.status_watch().borrow());

@@ -15,27 +15,27 @@ use futures::stream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, mpsc};
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// Answers under way at once. More would not come sooner, since they share one line.
+/// Answers under way at once. More would not arrive sooner, since they share one network link.
 const ANSWERS_MAX: usize = 64;
 
-/// Requests that wait for their turn at once, and for how long each does.
+/// Requests that wait for a turn at once, and the longest wait of each.
 const WAITING_MAX: usize = 512;
 const WAIT: Duration = Duration::from_secs(4);
 
 /// Answers under way at once for one peer, and requests of it that wait: a learner fetches four fragments at once.
 const PEER_MAX: usize = 4;
 
-/// How long an answer takes up a turn.
+/// Longest time for which an answer holds a turn.
 const TURN_MAX: Duration = Duration::from_secs(10);
 
-/// Time without progress after which an answer gives its turn to the next, and goes on without.
+/// Time without progress after which an answer gives its turn to the next one, and continues without a turn.
 const STALL_MAX: Duration = Duration::from_millis(250);
 
 /// Bytes sent at once, and the time that a peer may take for them.
 const PIECE_BYTES: usize = 64 << 10;
 const PIECE_WITHIN: Duration = Duration::from_secs(8);
 
-/// Peers that are remembered before those that have nothing under way are forgotten.
+/// Number of remembered peers from which on those without transfers are forgotten.
 const PEERS_MAX: usize = 1_024;
 
 /// Limits on turns.
@@ -45,14 +45,14 @@ pub struct Terms {
     pub answers_max: usize,
     /// Requests that wait for their turn at once.
     pub waiting_max: usize,
-    /// How long a request waits for its turn before it is sent away.
+    /// Longest wait of a request for a turn before it is refused.
     pub wait: Duration,
-    /// How long an answer takes up a turn at most: slow readers must not keep out everybody else. Their bytes are
-    /// shared, so that memory does not grow while they read on.
+    /// Longest time for which an answer holds a turn, so that slow readers do not block other peers. Bytes are shared,
+    /// so memory does not grow while slow readers continue.
     pub turn: Duration,
     /// Time without progress after which an answer gives up its turn.
     pub stall: Duration,
-    /// Time for each piece to be taken, after which the transfer ends.
+    /// Time limit for a peer to take one piece; after that the transfer ends.
     pub piece: Duration,
 }
 
@@ -108,14 +108,14 @@ impl Pool {
     }
 }
 
-/// The right to send one answer. It is free once it is dropped.
+/// The right to send one answer. Dropping it frees the turn.
 pub struct Turn {
     _of_all: OwnedSemaphorePermit,
     _of_peer: Option<(OwnedSemaphorePermit, Arc<Pool>)>,
 }
 
 impl Turns {
-    /// No answer is under way.
+    /// Returns the turns of a server with no answer under way.
     pub fn new(terms: Terms) -> Self {
         let half = |most: usize| [most / 2, most - most / 2];
         let ([turns, more_turns], [places, more_places]) = (half(terms.answers_max), half(terms.waiting_max));
@@ -127,7 +127,7 @@ impl Turns {
         }
     }
 
-    /// Waits for a turn; `None` if too many others do, or it takes too long.
+    /// Waits for a turn; `None` if too many requests wait already, or if the wait takes too long.
     pub async fn turn(&self, peer: &Peer) -> Option<Turn> {
         let is_member = matches!(peer, Peer::Member(_));
         let place = if is_member { self.members.place() } else { None };
@@ -148,14 +148,14 @@ impl Turns {
         timeout(self.terms.wait, taking).await.ok()?
     }
 
-    /// The first turn that is free, of members or of everyone.
+    /// Waits for the first free turn, of members or of everyone.
     async fn first_turn(&self) -> Option<OwnedSemaphorePermit> {
         match select(pin!(self.members.turn()), pin!(self.everyone.turn())).await {
             Either::Left((turn, _)) | Either::Right((turn, _)) => turn,
         }
     }
 
-    /// The budget of `peer`, if it can be told apart from others.
+    /// Returns the budget of `peer`, if the peer can be told apart from others.
     fn own(&self, peer: &Peer) -> Option<Arc<Pool>> {
         if *peer == Peer::Unknown {
             return None;
@@ -175,7 +175,7 @@ impl Turns {
     /// Sends `bytes` to a peer whose turn it is. The transfer ends early if the peer takes too long for a piece.
     pub fn send(&self, bytes: Bytes, turn: Turn) -> Body {
         let (terms, ends) = (self.terms, Instant::now() + self.terms.turn);
-        // Nothing is read ahead: what is in the channel is what the peer has yet to take.
+        // No piece is prepared ahead: the channel holds only the piece that the peer has yet to take.
         let (sender, receiver) = mpsc::channel::<std::io::Result<Bytes>>(1);
         tokio::spawn(async move {
             let mut turn = Some(turn);
@@ -221,7 +221,7 @@ mod tests {
         Peer::Address([192, 0, 2, last].into())
     }
 
-    /// Goal: however many strangers fetch, half of the turns and places are there for members.
+    /// Goal: half of the turns and places stay free for members, regardless of the number of strangers.
     #[tokio::test]
     async fn strangers_leave_half_of_the_turns_to_members() {
         let turns = Turns::new(terms(Duration::ZERO));
@@ -265,7 +265,8 @@ mod tests {
         assert!(turns.peers.lock().unwrap().len() <= PEERS_MAX, "peers that fetch nothing are forgotten");
     }
 
-    /// Goal: a reader that stalls holds no turn, one that stands still loses its transfer, and others get every byte.
+    /// Goal: a stalled reader loses its turn, a reader that makes no progress loses its transfer, and others get every
+    /// byte.
     #[tokio::test]
     async fn slow_readers_hold_no_turns() {
         let bytes = Bytes::from((0..3 * PIECE_BYTES + 5).map(|at| at as u8).collect::<Vec<_>>());
@@ -282,7 +283,7 @@ mod tests {
         let turns = Turns::new(Terms { piece: Duration::ZERO, ..stalling });
         let body = turns.send(bytes.clone(), turns.turn(&Peer::Unknown).await.unwrap());
         let mut body = body.into_data_stream();
-        // The second piece finds no room meanwhile.
+        // Meanwhile the channel has no room for the second piece.
         tokio::time::sleep(Duration::from_millis(50)).await;
         let mut came = 0;
         while let Some(piece) = body.next().await {

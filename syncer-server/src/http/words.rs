@@ -74,7 +74,7 @@ pub async fn text(
     looked_up(&app, move || corpus.vocabulary.decode(&tokens)).await.into_response()
 }
 
-/// Looks something up in the vocabulary, on a thread that may take its time.
+/// Runs a look-up in the vocabulary on a blocking thread.
 async fn looked_up<T: Send + 'static>(
     app: &App,
     look_up: impl FnOnce() -> T + Send + 'static,

@@ -11,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::progress::Cancellation;
 
-/// When a peer that finds too many waiting is told to come back, in seconds.
+/// Retry delay for a peer that finds too many requests waiting, in seconds.
 const RETRY_S: &str = "2";
 
 /// Work of one kind that may run and wait at the same time.
@@ -121,7 +121,7 @@ mod tests {
 
     use super::*;
 
-    /// Goal: a request that hangs up frees nothing while its work still runs, and the work hears of it.
+    /// Goal: if a request hangs up, its work is told to stop and holds the permit until it has stopped.
     #[tokio::test]
     async fn a_permit_is_held_by_the_work_and_not_by_the_request() {
         let limit = WorkLimit::new(1, 8);
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(limit.permit().await.unwrap().run(|_| 7).await, Ok(7));
     }
 
-    /// Goal: what the owner orders is done as a whole, whether or not the owner waits for the answer.
+    /// Goal: an order of the owner is carried out completely, even if the owner does not wait for the answer.
     #[tokio::test]
     async fn an_order_that_began_is_carried_out() {
         let limit = WorkLimit::new(1, 8);

@@ -40,7 +40,7 @@ impl Course {
 pub struct Card<'a> {
     /// The run, as 16 hex digits.
     pub run: &'a str,
-    /// What learners are told.
+    /// Specification of the run, as learners get it.
     pub spec: &'a RunSpec,
     /// The sizes, of the built-in decoder.
     pub model: Option<&'a ModelSpec>,
@@ -103,7 +103,7 @@ impl Card<'_> {
         card
     }
 
-    /// The keys of the header that say where the model comes from, with the licence that its owner chose.
+    /// Returns the header keys about the model's origin, with the licence that its owner chose.
     fn keys(&self) -> CardKeys {
         let mut keys = self.source.map(|source| source.card.clone()).unwrap_or_default();
         if let Some(licence) = self.licence {
@@ -197,7 +197,7 @@ impl Card<'_> {
         }
     }
 
-    /// How learners trained.
+    /// Returns the facts about the learners' training.
     fn training(&self) -> [(&'static str, String); 3] {
         let inner = &self.spec.inner;
         let rate = format!(
@@ -223,7 +223,7 @@ fn trained(lora: &LoraSpec) -> String {
     format!("adapters (LoRA) of rank {rank} on {targets}, alpha {alpha}")
 }
 
-/// A text of Python.
+/// Returns `text` as a Python string literal.
 fn literal(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

@@ -1,4 +1,4 @@
-//! The header of a model card, `README.md`: what the folder of a model says of its licence and its origin.
+//! The header of a model card, `README.md`: licence and origin of a model, as its folder states them.
 
 use std::fmt::Write;
 use std::io::Read;
@@ -34,7 +34,7 @@ pub struct CardKeys {
 }
 
 impl CardKeys {
-    /// The keys of the card in the folder at `path`; none if there is no card, or no header in it.
+    /// Returns the keys of the card in the folder at `path`; empty if there is no card, or if it has no header.
     pub(super) fn read(path: &Path) -> Self {
         let mut card = Vec::new();
         let read = open(path, "README.md").map(|file| file.take(CARD_BYTES_MAX).read_to_end(&mut card));
@@ -44,7 +44,7 @@ impl CardKeys {
         }
     }
 
-    /// The keys in the header of `card`, in the three forms that cards have: a value behind the key, a list in
+    /// Returns the keys in the header of `card`. Cards have three forms of values: a value behind the key, a list in
     /// brackets, and an entry on each line.
     fn of(card: &str) -> Self {
         let mut keys = Self::default();
@@ -89,7 +89,7 @@ impl CardKeys {
         }
     }
 
-    /// The keys as lines of YAML.
+    /// Returns the keys as lines of YAML.
     pub(super) fn to_yaml(&self) -> String {
         let mut yaml = String::new();
         let mut line = |line: std::fmt::Arguments<'_>| {
@@ -119,7 +119,7 @@ impl CardKeys {
     }
 }
 
-/// A text of YAML: as it is where it can be nothing but a text, otherwise in quotation marks.
+/// Returns a text in YAML: unquoted if YAML cannot read it as anything else, otherwise in quotation marks.
 fn scalar(value: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._/+-".contains(c);
     let is_word = |word: &&str| word.eq_ignore_ascii_case(value);

@@ -34,7 +34,7 @@ pub struct Chat {
 }
 
 impl Chat {
-    /// The name of the template that counts, where a folder has several.
+    /// Name of the template that is used if a folder has several.
     pub(super) const DEFAULT: &str = "default";
 
     /// What the folder at `path` says; nothing if it has neither `tokenizer_config.json` nor `chat_template.jinja`.

@@ -216,8 +216,8 @@ fn positive(key: &str, value: f64) -> Result<f32, LlamaError> {
     }
 }
 
-/// The `config.json` of a model like `spec` whose parameters are written in `precision`. Keys of `source` that say
-/// nothing of the shape stay as they are there, and so does the length of text that the model was made for.
+/// The `config.json` of a model like `spec` whose parameters are written in `precision`. Keys of `source` that do not
+/// describe the shape are kept, and so is the longest text that the model was made for.
 pub fn model_config(
     spec: &ModelSpec,
     special: &SpecialTokens,
@@ -302,11 +302,11 @@ pub fn generation_config(
     config
 }
 
-/// Lengths from which on `model_max_length` says that no length is known: transformers writes 1e30.
+/// Smallest `model_max_length` that means an unknown length: transformers writes 1e30.
 const LENGTH_MAX: u64 = 1 << 40;
 
-/// The `tokenizer_config.json` beside `tokenizer`, a `tokenizer.json`: what `source` has, and where that says nothing
-/// the special tokens and the length of the model. Conversations are written as `chat` says.
+/// Returns the `tokenizer_config.json` for `tokenizer`, a `tokenizer.json`. It has the settings of `source`; missing
+/// ones come from the special tokens and the length of the model. `chat` defines how conversations are rendered.
 pub fn tokenizer_config(
     spec: &ModelSpec,
     special: &SpecialTokens,
@@ -315,7 +315,8 @@ pub fn tokenizer_config(
     source: Option<&SourceSettings>,
 ) -> Value {
     let mut config = source.map_or_else(|| json!({}), |source| json!(source.tokenizer));
-    // Other classes change what tokenizer.json says of a text's beginning and end, by which the model was trained.
+    // Other classes override the settings of tokenizer.json for the beginning and end of a text, with which the model
+    // was trained.
     config["tokenizer_class"] = json!("PreTrainedTokenizerFast");
     let length = config.get("model_max_length").and_then(Value::as_u64).filter(|&length| length < LENGTH_MAX);
     config["model_max_length"] = json!(length.unwrap_or_else(|| positions(spec, source)));

@@ -20,7 +20,7 @@ pub enum LlamaError {
     /// There is no such folder.
     #[error("{why}")]
     NoFolder {
-        /// What is there instead, and what to do.
+        /// Description of what is there instead, and what to do.
         why: String,
     },
     /// It is a folder of adapters for PEFT.

@@ -132,7 +132,7 @@ impl Folder {
     /// the text, each with its name.
     ///
     /// # Errors
-    /// `Key`: a token of the vocabulary itself, or one of the text, has no row.
+    /// `Key`: a token of the vocabulary itself, or a token of the text, has no row.
     pub fn check_vocab(
         &self,
         tokens: u32,
@@ -159,7 +159,7 @@ impl Folder {
 /// Refuses `path` if it is no folder.
 ///
 /// # Errors
-/// `NoFolder`: what is there instead, and what to do.
+/// `NoFolder`: says what is there instead, and what to do.
 fn check_folder(path: &Path) -> Result<(), LlamaError> {
     if path.is_dir() {
         return Ok(());

@@ -16,7 +16,7 @@ pub fn is_id(text: &str) -> bool {
         && text.split_once('/').is_some_and(|(user, model)| is_name(user) && is_name(model))
 }
 
-/// The name of the model in a folder of the hub's cache, `…/models--user--model/snapshots/REVISION`.
+/// Returns the name of the model in a folder of the hub's cache, `…/models--user--model/snapshots/REVISION`.
 pub(super) fn cached_id(path: &Path) -> Option<String> {
     let snapshots = path.parent().filter(|parent| parent.ends_with("snapshots"))?;
     let name = snapshots.parent()?.file_name()?.to_str()?.strip_prefix("models--")?;

@@ -1,12 +1,13 @@
 //! Files that stand in for the file that was meant: pointers of git-lfs, and pages of a server that refused a download.
 
-/// What a pointer of git-lfs begins with.
+/// First bytes of a git-lfs pointer.
 const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
 
-/// What a web page begins with, in small letters.
+/// First bytes of a web page, in lower case.
 const PAGE: [&[u8]; 2] = [b"<!doctype html", b"<html"];
 
-/// Says what a file is that begins with `bytes`, and what to do, if it is none that anybody meant to give.
+/// Returns the kind of a file that begins with `bytes` and what to do, if it only stands in for the file that was
+/// meant.
 #[must_use]
 pub fn placeholder(bytes: &[u8]) -> Option<&'static str> {
     let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes).trim_ascii_start();
@@ -26,7 +27,7 @@ pub fn placeholder(bytes: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Bytes of a file that [`placeholder`] needs at most, with blanks before.
+/// Bytes at the start of a file that suffice for [`placeholder`], including leading blanks.
 pub(super) const BYTES: usize = 256;
 
 #[cfg(test)]

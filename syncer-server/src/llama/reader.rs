@@ -27,7 +27,7 @@ const HEAD: &str = "lm_head.weight";
 /// Parts of names that wrappers of PyTorch modules add anywhere: torch.compile, FSDP, checkpoints of activations.
 const WRAPPERS: [&str; 3] = ["_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"];
 
-/// What DDP and DataParallel put before names.
+/// Prefix that DDP and DataParallel put before names.
 const DDP: &str = "module.";
 
 /// What old folders hold beside parameters, and what follows from their settings.
@@ -80,10 +80,10 @@ impl Tensors {
         Ok(Self { folder: folder.to_owned(), files, places, notes })
     }
 
-    /// The same tensors without what wrappers of PyTorch put into the names of a module's parameters.
+    /// Returns the same tensors, with names without the parts that wrappers of PyTorch modules add.
     ///
     /// # Errors
-    /// `Tensor`: two tensors have the same name then.
+    /// `Tensor`: two tensors get the same name.
     pub(super) fn unwrapped(self) -> Result<Self, LlamaError> {
         let mut places = BTreeMap::new();
         for (name, place) in self.places {
@@ -221,15 +221,15 @@ impl Tensors {
     }
 }
 
-/// `name` without the parts that torch.compile, FSDP, checkpoints of activations and, at the beginning, DDP put into
-/// it.
+/// Returns `name` without the parts that torch.compile, FSDP, checkpoints of activations and, at the beginning, DDP put
+/// into it.
 fn unwrapped(name: &str) -> String {
     let mut name = name;
     while let Some(inner) = name.strip_prefix(DDP) {
         name = inner;
     }
     let parts: Vec<&str> = name.split('.').filter(|part| !WRAPPERS.contains(part)).collect();
-    // DDP may be inside of another wrapper.
+    // DDP may be inside another wrapper.
     match parts.first() {
         Some(&"module") => unwrapped(&parts.join(".")),
         _ => parts.join("."),

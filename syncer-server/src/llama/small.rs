@@ -12,7 +12,7 @@ use super::reader::open;
 /// Bytes of a `config.json` or of an index of files at most.
 pub(super) const JSON_BYTES_MAX: u64 = 16 << 20;
 
-/// Marks of the order of bytes: of UTF-8, and of UTF-16 in both orders.
+/// Byte order marks of UTF-8, and of UTF-16 in both orders.
 const BYTE_ORDER_MARKS: [&[u8]; 3] = [b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"];
 
 /// All of a small file.
@@ -25,7 +25,7 @@ pub(super) fn bytes(path: &Path, name: &str, bytes_max: u64) -> Result<Vec<u8>, 
     Ok(bytes)
 }
 
-/// The JSON object in a small file.
+/// Returns the JSON object in a small file.
 ///
 /// # Errors
 /// - `Read`, `Long`: it cannot be read, or is too long.
@@ -39,8 +39,8 @@ pub(super) fn object(path: &Path, name: &str) -> Result<Map<String, Value>, Llam
     }
 }
 
-/// Refuses `bytes`, the beginning of a JSON file, if they show that it is another file, or that Python would not read
-/// it.
+/// Refuses `bytes`, the beginning of a JSON file, if they belong to another kind of file, or if Python would not read
+/// them.
 ///
 /// # Errors
 /// `Form`: what it is, and what to do.

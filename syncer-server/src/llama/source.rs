@@ -48,7 +48,7 @@ pub struct SourceSettings {
     pub id: Option<String>,
     /// `config.json`.
     pub config: Map<String, Value>,
-    /// `generation_config.json`, empty if there is none.
+    /// `generation_config.json`; empty if the folder has no such file.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub generation: Map<String, Value>,
     /// `tokenizer_config.json` without chat templates, and what `special_tokens_map.json` adds to it.
@@ -57,13 +57,13 @@ pub struct SourceSettings {
     /// Chat templates by name, without the default one.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub templates: BTreeMap<String, String>,
-    /// What its model card says in its header.
+    /// Header keys of its model card.
     #[serde(default)]
     pub card: CardKeys,
 }
 
 impl SourceSettings {
-    /// Reads the settings of the folder at `path`. A `tokenizer_config.json` that cannot be used says nothing here:
+    /// Reads the settings of the folder at `path`. A `tokenizer_config.json` that cannot be used is ignored here;
     /// [`Chat::read`] reports it to runs that need it.
     ///
     /// # Errors
@@ -100,28 +100,28 @@ impl SourceSettings {
     }
 }
 
-/// `id` if the folder at `path` is called as the model is. `config.json` names the model that was loaded before it was
-/// saved, so that the folder of a fine-tuned model has its parent's name there.
+/// Returns `id` if the folder at `path` has the name of the model. `config.json` names the model as it was loaded, so
+/// the folder of a fine-tuned model contains its parent's name.
 fn same_name(id: &str, path: &Path) -> Option<String> {
     let (_, name) = id.split_once('/')?;
     path.file_name()?.to_str()?.eq_ignore_ascii_case(name).then(|| id.to_owned())
 }
 
 fn repeated(mut settings: Map<String, Value>) -> Map<String, Value> {
-    // A path of another machine helps nobody.
+    // A path of another machine is useless here, so only a name on the hub is kept.
     let is_id = |value: &Value| value.as_str().is_some_and(hub::is_id);
     settings.retain(|key, value| !NOT_REPEATED.contains(&key.as_str()) && (key != NAME || is_id(value)));
     settings
 }
 
-/// The templates of a list in `tokenizer_config.json`, without the default one.
+/// Returns the templates of a list in `tokenizer_config.json`, without the default one.
 fn named_templates(value: Option<Value>) -> BTreeMap<String, String> {
     let Some(Value::Array(several)) = value else { return BTreeMap::new() };
     let named = |one: &Value| Some((one["name"].as_str()?.to_owned(), one["template"].as_str()?.to_owned()));
     several.iter().filter_map(named).filter(|(name, _)| name != Chat::DEFAULT).take(TEMPLATES_MAX).collect()
 }
 
-/// The templates in files of their own, without the default one. Files that cannot be read are left out.
+/// Returns the templates in files of their own, without the default one. Files that cannot be read are left out.
 fn template_files(path: &Path) -> BTreeMap<String, String> {
     let Ok(entries) = std::fs::read_dir(path.join(TEMPLATES)) else { return BTreeMap::new() };
     let read = |entry: std::io::Result<std::fs::DirEntry>| {

@@ -20,7 +20,7 @@ pub struct SpecialTokens {
     pub eos: Vec<u32>,
     /// Fills up batches.
     pub pad: Option<u32>,
-    /// End a text by `generation_config.json`.
+    /// Tokens that end a text, according to `generation_config.json`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub generation_eos: Vec<u32>,
 }
@@ -34,12 +34,13 @@ impl SpecialTokens {
         Self { bos, eos: ends(config, vocab), pad, generation_eos: Vec::new() }
     }
 
-    /// Adds the tokens that end a text by `generation`, a `generation_config.json`.
+    /// Adds the tokens that end a text according to `generation`, a `generation_config.json`.
     pub(super) fn add_generation(&mut self, generation: &Map<String, Value>, vocab: u32) {
         self.generation_eos = ends(generation, vocab);
     }
 
-    /// Tokens at which a model stops writing: first those of `generation_config.json`, then those of `config.json`.
+    /// Returns the tokens at which a model stops writing: first those of `generation_config.json`, then those of
+    /// `config.json`.
     #[must_use]
     pub fn stops(&self) -> Vec<u32> {
         let mut stops = self.generation_eos.clone();
@@ -77,7 +78,7 @@ fn token(value: &Value, vocab: u32) -> Option<u32> {
     value.as_u64().and_then(|id| u32::try_from(id).ok()).filter(|&id| id < vocab)
 }
 
-/// The tokens that end a text in a configuration: one, or a list.
+/// Returns the tokens that end a text in a configuration, which has one token or a list.
 fn ends(config: &Map<String, Value>, vocab: u32) -> Vec<u32> {
     match config.get("eos_token_id") {
         Some(Value::Array(ids)) => ids.iter().filter_map(|id| token(id, vocab)).take(ENDS_MAX).collect(),
@@ -86,7 +87,7 @@ fn ends(config: &Map<String, Value>, vocab: u32) -> Vec<u32> {
     }
 }
 
-/// `ids` as a configuration has them: null, a number or a list.
+/// Returns `ids` in the form of a configuration: null, a number or a list.
 pub(super) fn id_value(ids: &[u32]) -> Value {
     match ids {
         [] => Value::Null,

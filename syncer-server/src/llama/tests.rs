@@ -127,7 +127,7 @@ fn a_key_that_cannot_be_represented_is_named_with_its_value() {
     );
 }
 
-/// Goal: an added token beyond the embedding is no fault, since transformers takes it too, until a text has it.
+/// Goal: an added token beyond the embedding is accepted, as in transformers, unless the text contains it.
 #[test]
 fn an_added_token_may_have_no_row() {
     let folder = Folder::open(&fixture(), None).unwrap();
@@ -486,7 +486,7 @@ fn a_card_tells_what_it_knows_and_nothing_breaks_its_form() {
     }
 }
 
-/// Checks what `card` says of a base model whose own card has a licence, a language and data sets.
+/// Checks the text of `card` for a base model whose own card has a licence, a language and data sets.
 fn tells_of_its_base(card: Card<'_>) {
     let keys = "---\nlicense: llama2\nlanguage: en\ndatasets:\n- a/b\n---\n";
     let dir = copy();

@@ -82,8 +82,8 @@ pub fn adapters(config: &ServeConfig) -> Result<Option<String>, ServerError> {
     Ok(AdapterFacts::of(&decoder, form, bytes).map(|facts| facts.describe(params)))
 }
 
-/// Refuses a stop that would end a run as it is gone on with, and warns of one that comes too late. A run that is
-/// collecting its last updates had its stop already.
+/// Refuses a stop that would end a resumed run at once, and warns of a stop that comes too late. A run that is
+/// collecting its last updates has reached its stop already.
 ///
 /// # Errors
 /// `Setting`: the stop is passed already.

@@ -1,4 +1,4 @@
-//! Facts about a run before it begins, as `validate` and the start of `serve` tell them.
+//! Facts about a run before it begins, as `validate` and the start of `serve` report them.
 
 use std::path::{Path, PathBuf};
 
@@ -22,17 +22,17 @@ const SNAPSHOT_BYTES: u64 = 12;
 const SNAPSHOTS: u64 = 3;
 /// Bytes for each of the first parameters of a run that begins with a model.
 const INITIAL_BYTES: u64 = 4;
-/// Bytes of the tape beside what `--keep` says: its segments and its log.
+/// Bytes of the tape in addition to the limit `--keep`, for its segments and its log.
 const TAPE_BYTES: u64 = 68 << 20;
-/// Bytes of decisions that are kept in any case.
+/// Bytes of decisions that are kept even if `--keep` is lower.
 const ROWS_BYTES_MIN: u64 = 64 << 20;
 
-/// What `validate` tells of a run.
+/// Facts about a run that `validate` reports.
 #[derive(Clone, Debug)]
 pub struct PlanFacts {
     /// Parameters that are trained.
     pub params: u64,
-    /// What they are adapters of, if all other weights stay as they are.
+    /// Facts about the adapters, if the run trains adapters and all other weights are frozen.
     pub adapters: Option<AdapterFacts>,
     /// The text.
     pub text: TextFacts,
@@ -55,7 +55,7 @@ pub struct TextFacts {
     pub longer: u64,
     /// Tokens to train on.
     pub tokens: u64,
-    /// Those that are learnt; the model is given the others.
+    /// Training tokens that are learnt; the model is given the others.
     pub learnt: u64,
     /// Tokens held out.
     pub held_out: u64,
@@ -84,7 +84,7 @@ impl TextFacts {
         }
     }
 
-    /// The facts in two sentences.
+    /// Returns the facts in two sentences.
     #[must_use]
     pub fn describe(&self) -> [String; 2] {
         let Self { read_as, tokens, learnt, longer, context, steps, .. } = self;
@@ -110,11 +110,11 @@ impl TextFacts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Room {
     dir: PathBuf,
-    /// What the run may come to take, beside what is merged between two snapshots.
+    /// Bytes that the run may come to take, not counting updates merged between two snapshots.
     pub needed: u64,
-    /// What it takes in any case: its snapshots and first parameters.
+    /// Bytes that the run takes in any case, for its snapshots and first parameters.
     pub least: u64,
-    /// What is free on the disk; `None` if the system does not tell.
+    /// Free bytes on the disk; `None` if the system does not report them.
     pub free: Option<u64>,
 }
 
@@ -132,7 +132,7 @@ impl Room {
         }
     }
 
-    /// The room in a sentence.
+    /// Returns the room in a sentence.
     #[must_use]
     pub fn describe(&self) -> String {
         let free = self.free.map_or_else(|| "unknown".to_owned(), |free| Bytes(free).to_string());
@@ -143,13 +143,13 @@ impl Room {
         )
     }
 
-    /// Whether the disk takes the run's snapshots.
+    /// Returns true if the disk has room for the run's snapshots.
     #[must_use]
     pub fn is_enough(&self) -> bool {
         self.free.is_none_or(|free| free >= self.least)
     }
 
-    /// A warning, if the disk may become full.
+    /// Returns a warning, if the disk may become full.
     pub(super) fn warning(&self) -> Option<String> {
         let free = self.free.filter(|free| *free < self.needed)?;
         Some(format!(
@@ -182,7 +182,7 @@ pub fn room(config: &ServeConfig) -> Result<Room, ServerError> {
     Ok(Room::of(config, layout.len() as u64, frozen))
 }
 
-/// What is free on the disk of `dir`, or of the nearest folder above it that is there.
+/// Returns the free bytes on the disk of `dir`, or of its nearest existing ancestor.
 fn free_near(dir: &Path) -> Option<u64> {
     let is_there = |dir: &&Path| dir.is_dir();
     let there = dir.ancestors().filter(|dir| !dir.as_os_str().is_empty()).find(is_there);

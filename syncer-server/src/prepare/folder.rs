@@ -27,7 +27,7 @@ pub(super) fn begin(
     let snapshot = Snapshot { seq: 0, record, states, carried: Carried::default() };
     let total = snapshot.tensor_bytes();
     let progress = Progress::of(cancellation, "writing the first snapshot", total, Unit::Bytes);
-    // One that was cut off earlier may have the only copy of its first parameters here.
+    // An earlier beginning that was cut off may have left the only copy of its first parameters here.
     let is_first = store.manifest()?.is_none();
     cancellation.writing(|| {
         let written = store

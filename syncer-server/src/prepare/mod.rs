@@ -195,7 +195,7 @@ impl<'a> Plan<'a> {
     /// What the owner had better know, in a sentence each.
     fn warnings(&self) -> Vec<String> {
         let of_text = self.corpus.warnings(self.spec.model.context, self.spec.inner.batch);
-        // What a run has in its folder is part of what it needs.
+        // The needed bytes include the files of an existing run, so only a new run is warned.
         let of_room = self.found.is_none().then(|| self.room().warning()).flatten();
         of_text.into_iter().chain(of_room).collect()
     }
@@ -216,7 +216,7 @@ impl<'a> Plan<'a> {
     /// - `DirCorrupt`: the tape or the snapshots are missing or damaged.
     /// - `Config`: the syncer refuses the settings.
     /// - `Internal`, `System`: the program or the system fails.
-    /// - `Cancelled`: nothing of a run that was to be begun is left.
+    /// - `Cancelled`: no files of a new run are left.
     #[expect(clippy::too_many_lines, reason = "one list of the ways in which a run begins or goes on")]
     pub(crate) fn open(self, cancellation: &Cancellation) -> Result<Prepared, ServerError> {
         cancellation.check()?;

@@ -36,8 +36,8 @@ pub struct Replay {
     pub undone: Vec<Undone>,
     /// The run's merged tokens at the end.
     pub tokens_merged: u64,
-    /// Time between the first merge and the last when they were made, in seconds, without gaps of more than a day: the
-    /// run stood still then, or the machine's clock was set.
+    /// Time from the first merge of the run to the last, in seconds. Gaps of more than a day do not count: the run
+    /// stood still, or the machine's clock was set.
     pub run_s: f64,
     /// Time that it took to compute them again once, in seconds, measurements of the loss included.
     pub took_s: f64,
@@ -114,10 +114,10 @@ pub fn replayed(args: &ReplayArgs, mut tell: impl FnMut(&ReplayedMerge)) -> Resu
     Ok(replay)
 }
 
-/// A gap between two merges that is no time of the run, in milliseconds.
+/// Longest gap between two merges that counts as time of the run, in milliseconds.
 const GAP_MS: u64 = 24 * 3_600 * 1_000;
 
-/// Time from merge to merge.
+/// Sum of the times from merge to merge.
 #[derive(Default)]
 struct Span {
     last_ms: Option<u64>,
@@ -125,8 +125,7 @@ struct Span {
 }
 
 impl Span {
-    /// Takes in a merge that was made `at_ms` milliseconds after 1970, by a clock that may have been set since the
-    /// last.
+    /// Adds a merge that was made `at_ms` milliseconds after 1970. The clock may have been set since the last merge.
     fn add(&mut self, at_ms: u64) {
         let gap_ms = self.last_ms.replace(at_ms).map_or(0, |last_ms| at_ms.saturating_sub(last_ms));
         self.total_ms += if gap_ms > GAP_MS { 0 } else { gap_ms };

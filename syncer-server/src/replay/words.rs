@@ -18,7 +18,7 @@ impl Display for Told {
     }
 }
 
-/// The moment `at_ms` milliseconds after 1970, to the second.
+/// Returns the moment `at_ms` milliseconds after 1970, to the second.
 fn date(at_ms: u64) -> String {
     let at = i64::try_from(at_ms).ok().and_then(DateTime::from_timestamp_millis);
     at.map_or_else(|| format!("{at_ms} ms"), |at| at.format("%Y-%m-%d %H:%M:%S UTC").to_string())

@@ -58,7 +58,8 @@ pub fn report(dir: &Path, reports: Reports<'_>) -> Result<(), ServerError> {
     reports.tensorboard.map_or(Ok(()), |folder| tensorboard(&story, folder, written_s).map(drop))
 }
 
-/// When the last file was written to `folder`, in seconds since 1970; 0 if the system does not know.
+/// Returns the time at which the last file was written to `folder`, in seconds since 1970; 0 if the system does not
+/// know it.
 fn modified_s(folder: &Path) -> f64 {
     let modified = std::fs::metadata(folder).and_then(|metadata| metadata.modified());
     let since = modified.ok().and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok());

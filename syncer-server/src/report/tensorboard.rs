@@ -13,8 +13,8 @@ use crate::status::Carried;
 use crate::store::{disk, write_file};
 
 /// Writes `events.out.tfevents.0.RUN` to `folder`, which is made if it is not there, over an older one; gives its path.
-/// Steps are merged tokens. `written_s` is when the snapshot was written, in seconds since 1970: runs of former
-/// versions know only how long they were up.
+/// Steps are merged tokens. `written_s` is the time of the snapshot, in seconds since 1970. Runs of former versions
+/// need it, since they recorded only how long they were up.
 ///
 /// # Errors
 /// `Disk`: it cannot be written.
@@ -25,7 +25,7 @@ pub fn tensorboard(story: &Story, folder: &Path, written_s: f64) -> Result<PathB
     Ok(path)
 }
 
-/// Moments that a run knows by two clocks, oldest first: seconds that its syncers were up, and seconds since 1970.
+/// Moments of a run on two clocks, oldest first: seconds that its syncers were up, and seconds since 1970.
 struct WallClock(Vec<(f64, f64)>);
 
 impl WallClock {
@@ -38,8 +38,8 @@ impl WallClock {
         Self(known)
     }
 
-    /// Seconds since 1970 when the syncers had been up for `time_s` seconds, by the next known moment: between two
-    /// starts of a run only the clock of the world goes on.
+    /// Returns the seconds since 1970 at which the syncers had been up for `time_s` seconds, based on the next known
+    /// moment. Between two starts of a run, only the wall clock goes on.
     fn at(&self, time_s: f64) -> f64 {
         let next = self.0.iter().find(|(up_s, _)| *up_s >= time_s).or(self.0.last());
         next.map_or(time_s, |(up_s, unix_s)| unix_s + (time_s - up_s))
@@ -196,7 +196,7 @@ mod tests {
     fn times_are_those_of_the_world() {
         let mut carried = Carried { run_s: 10.0, ..Carried::default() };
         assert_eq!(WallClock::new(&carried, 1_700_000_000.0).at(7.5), 1_699_999_997.5, "a former version's");
-        // Ten seconds up, an hour away, and up again.
+        // The syncer is up for ten seconds, down for an hour, and up again.
         for (time_s, at_ms) in [(1.0, 5_001_000), (9.0, 5_009_000), (11.0, 8_611_000)] {
             carried.series.push(Point { time_s, at_ms, ..Point::default() });
         }

@@ -15,7 +15,8 @@ use super::{
 use crate::clock::unix_ms;
 use crate::meters::Traffic;
 
-/// Shortest time between two writes of the figures, in milliseconds: a crash loses no more of the run's history.
+/// Shortest time between two writes of the figures, in milliseconds. A crash loses no more of the run's history than
+/// that.
 const FIGURES_EVERY_MS: u64 = 10_000;
 
 /// What is shown, beside what the core knows.
@@ -37,7 +38,7 @@ pub struct Board {
     alerts: Alerts,
     /// When the newest merge was.
     merged_at: Option<Millis>,
-    /// When the figures were written last, and the tokens merged and the time of the newest measurement in them.
+    /// Time of the last write of the figures, with their tokens merged and the time of their newest measurement.
     figures_kept: Option<(Millis, u64, Option<f64>)>,
 }
 
@@ -101,8 +102,8 @@ impl Board {
         Carried { traffic, history, series, run_s: self.run_s(now), corpus: self.facts.corpus.clone() }
     }
 
-    /// The figures to be written now, if it is time to and the run moved on since they were written last. The first
-    /// measurement is written at once: it is what all later ones are compared with.
+    /// Returns the figures if it is time to write them and the run has moved on since the last write. The first
+    /// measurement is written at once, since all later ones are compared with it.
     pub fn due_figures(&mut self, now: Millis, syncer: &Syncer, traffic: Traffic) -> Option<Carried> {
         let merged = syncer.status().tokens_merged;
         let measured = self.history.evaluations.last().map(|evaluation| evaluation.time_s);

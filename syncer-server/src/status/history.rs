@@ -40,7 +40,8 @@ pub struct History {
     pub samples: Samples,
 }
 
-/// Reads a loss. JSON has no number that is not finite, and has null for it: a run that diverged goes on all the same.
+/// Reads a loss. JSON has no numbers that are not finite, and writes null for them. A run that diverged can still be
+/// resumed.
 pub(super) fn loss<'de, D: Deserializer<'de>>(from: D) -> Result<f32, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or(f32::NAN))
 }

@@ -38,7 +38,8 @@ pub use rounds::{Answer, AnswerFate, MergedReport, RoundReport, Rounds, RoundsVi
 pub use samples::{SAMPLES_MAX, Samples, TextSample};
 pub use series::{POINTS_MAX, Point, Series};
 
-/// What the server adds up over all its starts; kept in snapshots and, more often, beside the tape.
+/// Figures that the server adds up over all its starts. Snapshots keep them; the tape's file keeps them too, and is
+/// updated more often.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Carried {
@@ -58,7 +59,7 @@ pub struct Carried {
 }
 
 impl Carried {
-    /// The later of the two by the run's clock.
+    /// Returns the later of the two by the run's clock.
     #[must_use]
     pub fn later(self, other: Self) -> Self {
         if other.run_s > self.run_s { other } else { self }
@@ -152,7 +153,7 @@ pub struct ServerStatus {
 mod tests {
     use super::*;
 
-    /// Goal: a run whose held-out loss is no number any more can be gone on with.
+    /// Goal: a run whose held-out loss is no longer a number can be resumed.
     #[test]
     fn snapshots_of_a_run_that_diverged_load() {
         let mut carried = Carried::default();

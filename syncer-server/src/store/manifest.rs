@@ -49,7 +49,7 @@ pub struct Initial {
     pub sha256: String,
     /// Tokens with a meaning of their own.
     pub special: SpecialTokens,
-    /// Further settings of the folder, for exports; runs of former versions and runs of tensors have none.
+    /// Further settings of the folder, for exports; missing in runs of former versions and in runs of tensors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Box<SourceSettings>>,
 }

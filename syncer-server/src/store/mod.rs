@@ -176,13 +176,13 @@ impl Store {
         write_private(&self.dir.join("run.json"), &json)
     }
 
-    /// Removes what the beginning of a run left here that was not carried to its end. The settings and the tokens stay,
-    /// so that the next start goes by the same.
+    /// Removes the files of a run whose beginning was not completed. The settings and the tokens stay, so that the next
+    /// start uses the same ones.
     pub fn withdraw(&self) {
         let snapshots = self.snapshots().unwrap_or_default();
         let begun = place::OF_A_BEGINNING.iter().chain(&["run.json"]).map(|name| self.dir.join(name));
         for path in begun.chain(snapshots) {
-            // What is not there need not go, and what cannot be removed is looked at by the next start.
+            // A missing file is no error, and the next start checks a file that cannot be removed.
             let _ = fs::remove_file(path);
         }
     }
@@ -299,7 +299,8 @@ impl Store {
         }
     }
 
-    /// Returns the address of the server that works here; `None` if none does, or none said so.
+    /// Returns the address of the server that works here; `None` if no server works here, or if it did not note its
+    /// address.
     ///
     /// # Errors
     /// `Disk`: the file cannot be read.
@@ -309,7 +310,7 @@ impl Store {
 
     /// Forgets the address, at the end of the server that kept it.
     pub fn forget_address(&self) {
-        // One that stays leads to a server that does not answer, which the verbs say.
+        // A remaining address leads to a server that does not answer, which the verbs report.
         let _ = fs::remove_file(self.dir.join(ADDRESS));
     }
 

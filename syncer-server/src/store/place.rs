@@ -52,7 +52,7 @@ pub fn fit(dir: &Path) -> Result<(), ServerError> {
         return Ok(());
     }
     let is_begun = has("lock");
-    // What is temporary is removed as soon as the folder is locked.
+    // Temporary files are removed as soon as the folder is locked.
     let is_of_a_beginning = |name: &str| OF_A_BEGINNING.contains(&name) || is_temporary(name);
     let fits = |name: &str| BEFORE_A_RUN.contains(&name) || is_begun && is_of_a_beginning(name);
     match names.iter().find(|name| !fits(name)) {
@@ -130,11 +130,11 @@ pub fn write_private(path: &Path, text: &str) -> Result<(), ServerError> {
     sync_folder(folder).map_err(disk("sync", path))
 }
 
-/// Brings to the disk which files are in `dir`. Some systems cannot open a folder, and file systems of a network may
-/// not sync one: they do not need it, or have no way to do it.
+/// Syncs the list of files in `dir` to the disk. Some systems cannot open a folder, and some network file systems
+/// cannot sync one. Such systems do not need the sync, or have no way to do it, so this is no error.
 ///
 /// # Errors
-/// What the system says.
+/// The error of the system.
 pub fn sync_folder(dir: &Path) -> std::io::Result<()> {
     let lacks_sync =
         |error: &std::io::Error| matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported);
@@ -147,7 +147,7 @@ pub fn sync_folder(dir: &Path) -> std::io::Result<()> {
 /// ENOLCK of Linux and of macOS.
 const NO_LOCKS: [i32; 2] = [37, 77];
 
-/// Whether `error` says that a file system has no locks, as some of a network have none.
+/// Returns true if `error` means that the file system has no locks, as with some network file systems.
 pub fn lacks_locks(error: &std::io::Error) -> bool {
     let is_known = error.raw_os_error().is_some_and(|code| NO_LOCKS.contains(&code));
     error.kind() == ErrorKind::Unsupported || is_known

@@ -158,14 +158,14 @@ impl Snapshot {
         values.map(|len| (len * size_of::<f32>()) as u64).sum()
     }
 
-    /// Writes the file, unsynced. One whose `progress` was cancelled meanwhile is of no use.
+    /// Writes the file, unsynced. A file whose `progress` was cancelled meanwhile is useless.
     pub(super) fn write(&self, path: &Path, progress: &Progress) -> std::io::Result<()> {
         let mut sha = Sha256::new();
         let mut tensors = Vec::new();
         for (p, state) in self.states.iter().enumerate() {
             for (part, values) in PARTS.iter().zip([&state.theta, &state.hat, &state.momentum]) {
                 let values = Values { shape: [values.len()], values, progress };
-                // Half of the work is the checksum, and half of it the disk's.
+                // Half of the progress counts for the checksum, and half for the disk.
                 sha.update(values.data());
                 if progress.check().is_err() {
                     return Ok(());
@@ -292,7 +292,7 @@ pub(crate) struct Values<'a> {
     pub shape: [usize; 1],
     /// The values.
     pub values: &'a [f32],
-    /// Progress of the file, each byte of which is asked for twice.
+    /// Progress of the file. Each byte is requested twice.
     pub progress: &'a Progress,
 }
 
@@ -306,7 +306,7 @@ impl View for Values<'_> {
     }
 
     fn data(&self) -> Cow<'_, [u8]> {
-        // Whoever cancels the file throws it away, so that its bytes do not matter.
+        // A cancelled file is thrown away, so its bytes do not matter.
         match self.progress.add(self.data_len() as u64 / 2) {
             Ok(()) => from_f32s(self.values).into(),
             Err(_) => Cow::default(),

@@ -9,7 +9,7 @@ use tempfile::Builder;
 /// Prefix of the name of each temporary file and folder.
 pub(super) const TEMPORARY: &str = ".archipelago-tmp-";
 
-/// Prefix and length of names that `tempfile` chooses by itself, as `safetensors` has it do.
+/// Prefix and length of the names that `tempfile` chooses by default, for instance for `safetensors`.
 const UNNAMED: &str = ".tmp";
 const UNNAMED_LEN: usize = UNNAMED.len() + 6;
 
@@ -38,7 +38,7 @@ pub fn is_temporary(name: &str) -> bool {
     name.starts_with(TEMPORARY) || is_unnamed
 }
 
-/// Removes what killed programs left in `folder`, of which this program holds the lock.
+/// Removes leftovers of killed programs from `folder`. This program holds the folder's lock.
 pub(super) fn sweep(folder: &Path) {
     remove(folder, |path, name| is_temporary(name) || is_half_a_snapshot(path));
 }
@@ -48,7 +48,7 @@ fn is_half_a_snapshot(path: &Path) -> bool {
     path.extension().is_some_and(|ending| ending == PARTIAL) && number.is_some()
 }
 
-/// Removes what `is_left` in `folder`, by path and name.
+/// Removes each entry of `folder` for which `is_left` returns true, given its path and name.
 pub(super) fn remove(folder: &Path, is_left: impl Fn(&Path, &str) -> bool) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -70,7 +70,7 @@ mod tests {
     use super::super::Store;
     use super::*;
 
-    /// Goal: what killed programs left is gone once the next one leads the run, and nothing else is.
+    /// Goal: leftovers of killed programs are removed once the next program leads the run, and nothing else is.
     #[test]
     fn what_killed_programs_left_is_swept_at_the_start() {
         let dir = tempfile::tempdir().unwrap();

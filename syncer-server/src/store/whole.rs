@@ -1,4 +1,4 @@
-//! Folders that are made as a whole or not at all.
+//! Folders that are made completely or not at all.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -7,11 +7,12 @@ use super::temporary::{TEMPORARY, remove};
 use super::{disk, locked, make_private, sync_folder, temporary};
 use crate::errors::ServerError;
 
-/// What is in a temporary folder: a file that its program keeps locked, and what is being made.
+/// Content of a temporary folder: a file that its program keeps locked, and the folder that is being made.
 const IN_USE: &str = "in-use";
 const MADE: &str = "made";
 
-/// Makes the folder `to` as a whole or not at all: `make` fills a folder beside it, which then gets its name.
+/// Makes the folder `to` completely or not at all. `make` fills a temporary folder under the same parent, which then
+/// gets the name `to`.
 ///
 /// # Errors
 /// - `Disk`: a folder cannot be made, synced or named.
@@ -36,8 +37,8 @@ pub fn whole_folder<T>(
     Ok(made)
 }
 
-/// Removes the folders that killed programs left in `parent`. A program that still fills one has it locked; where the
-/// file system has no locks, nobody can tell, and all of them stay.
+/// Removes the folders that killed programs left in `parent`. A program that still fills a folder holds its lock. If
+/// the file system has no locks, all such folders stay, since any of them may be in use.
 fn sweep_beside(parent: &Path) {
     let is_free =
         |path: &Path| File::options().write(true).open(path).is_ok_and(|file| file.try_lock().is_ok());
@@ -55,14 +56,14 @@ mod tests {
         let entries = || fs::read_dir(place.path()).unwrap().count();
         let failed = whole_folder(&to, |folder| {
             fs::write(folder.join("run.json"), "half").unwrap();
-            // Another program that makes one meanwhile leaves this one alone.
+            // Another program that makes a folder meanwhile leaves this one alone.
             whole_folder(&place.path().join("other"), |_| Ok(())).unwrap();
             assert!(folder.join("run.json").exists());
             Err::<(), _>(ServerError::NoRun { dir: folder.to_owned() })
         });
         assert!(failed.is_err() && entries() == 1, "the other one alone is there");
 
-        // A program that was killed left this.
+        // A killed program left this file.
         let killed = place.path().join(".archipelago-tmp-killed");
         fs::create_dir(&killed).unwrap();
         drop(locked(&killed, IN_USE).unwrap());

@@ -34,8 +34,8 @@ pub struct Bodies {
 
 impl Bodies {
     /// Opens the folder, and makes it if it is not there. What was begun by another process is not appended to: its
-    /// last bytes may be torn. Nor is the number of a segment used again that rows have `named`: they would find other
-    /// bodies there.
+    /// last bytes may be torn. The number of a segment that rows have `named` is not used again, since these rows would
+    /// find other bodies there.
     ///
     /// # Errors
     /// What the system says.
@@ -197,8 +197,8 @@ fn path(dir: &Path, number: u32) -> PathBuf {
     dir.join(format!("{number:08}.bodies"))
 }
 
-/// The first of the segments `named` by rows that is not `there`. The oldest ones are removed before the rows that name
-/// them, so that they are not missing.
+/// Returns the first of the segments `named` by rows that is not `there`. The oldest segments are removed before the
+/// rows that name them, so they do not count as missing.
 fn first_missing(there: &[(u32, u64)], named: &[u32]) -> Option<u32> {
     let is_there = |number: u32| there.iter().any(|(found, _)| *found == number);
     let oldest = there.first().map_or(0, |(number, _)| *number);
@@ -224,7 +224,7 @@ pub(super) fn segments(dir: &Path) -> io::Result<Vec<(u32, u64)>> {
 mod tests {
     use super::*;
 
-    /// Goal: a start notices that what merges are replayed from is gone, and never puts other bodies in its place.
+    /// Goal: a start notices missing bodies from which merges are replayed, and never puts other bodies in their place.
     #[test]
     fn segments_that_are_gone_are_noticed_and_their_numbers_are_not_used_again() {
         let missing = |there: &[u32], named: &[u32]| {

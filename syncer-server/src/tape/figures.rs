@@ -4,7 +4,7 @@ use rusqlite::{Connection, OptionalExtension, Transaction};
 
 use crate::status::Carried;
 
-/// Makes the table if it is not there. It has one row.
+/// Makes the table if it is missing. It has one row.
 pub(super) const TABLE: &str = "CREATE TABLE IF NOT EXISTS figures (
      one INTEGER PRIMARY KEY CHECK (one = 1), data TEXT NOT NULL
  ) STRICT;";
@@ -15,10 +15,10 @@ pub(super) fn write(change: &Transaction<'_>, json: &str) -> Result<(), rusqlite
     Ok(())
 }
 
-/// The newest figures, if there are any. Those that a later version of this program wrote, or that are damaged, are
-/// left out: a run goes on without them.
+/// Returns the newest figures, if there are any. Figures that are damaged, or that a later version of this program
+/// wrote, are left out: a run goes on without them.
 pub(super) fn read(db: &Connection) -> Result<Option<Carried>, rusqlite::Error> {
-    // Files of before there were figures have no such table until they are written to.
+    // Files of versions without figures have no such table until the first write.
     let query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'figures'";
     if db.query_row(query, [], |_| Ok(())).optional()?.is_none() {
         return Ok(None);

@@ -150,8 +150,8 @@ pub(super) fn corrupt(path: &Path, why: &str) -> ServerError {
     ServerError::DirCorrupt { path: path.to_owned(), why }
 }
 
-/// The figures of the run `run`: those of `saved`, its newest snapshot, or those beside the tape if they are later. A
-/// server that stops before the first merge writes no snapshot.
+/// Returns the figures of the run `run`: those of `saved`, its newest snapshot, or those in the tape's file if they are
+/// later. A server that stops before the first merge writes no snapshot.
 ///
 /// # Errors
 /// `Disk`, `DirCorrupt`: the tape cannot be read.

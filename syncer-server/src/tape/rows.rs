@@ -187,7 +187,7 @@ impl Rows {
         Ok(log::read(&self.db)?)
     }
 
-    /// The server's figures as they were written last, if they were.
+    /// Returns the figures that the server wrote last, if any.
     ///
     /// # Errors
     /// `Sqlite`.
@@ -195,8 +195,8 @@ impl Rows {
         Ok(figures::read(&self.db)?)
     }
 
-    /// Appends `rows`, and `entries` to the run's log, and replaces the figures by `figures` if there are some: all or
-    /// none of it; it is on the disk when this returns.
+    /// Appends `rows`, and `entries` to the run's log, and replaces the figures by `figures`, if given. All of it is
+    /// written or nothing, and it is on the disk when this returns.
     ///
     /// # Errors
     /// `Sqlite`, `Fenced`.
@@ -309,7 +309,7 @@ impl Rows {
         Ok(self.db.query_row(query, [seq as i64], |row| row.get(0)).optional()?)
     }
 
-    /// The segments that rows name, oldest first.
+    /// Returns the segments that rows name, oldest first.
     ///
     /// # Errors
     /// `Sqlite`.

@@ -50,7 +50,7 @@ enum Job {
     Tape(TapeJob),
     /// A line of the run's log.
     Log(LogEntry),
-    /// The server's figures, as JSON; they replace those before.
+    /// The server's figures, as JSON; they replace earlier ones.
     Figures(Arc<str>),
 }
 
@@ -192,7 +192,7 @@ struct Files {
     bodies: Bodies,
     /// Lines of the log that go with the next rows.
     lines: Vec<LogEntry>,
-    /// The same of the figures.
+    /// Figures that go with the next rows.
     figures: Option<Arc<str>>,
 }
 
@@ -288,7 +288,7 @@ impl Worker {
         self.files.lines = batch.iter().filter_map(of_log).filter(|entry| entry.seq > logged).collect();
         self.files.figures = batch.iter().filter_map(of_figures).next_back();
         self.held.write(&jobs, &mut self.files)?;
-        // Without a decision to go with, lines and figures go by themselves.
+        // If there is no decision to write, lines and figures are written by themselves.
         if !self.files.lines.is_empty() || self.files.figures.is_some() {
             self.files.append_rows(&[])?;
         }
@@ -345,7 +345,7 @@ fn forget_oldest_lines(batch: &mut Vec<Job>) {
     });
 }
 
-/// Of figures, the newest alone wait.
+/// Removes all figures from `batch` except the newest.
 fn forget_old_figures(batch: &mut Vec<Job>) {
     let newest = batch.iter().rposition(|job| matches!(job, Job::Figures(_)));
     let mut at = 0..;

@@ -8,7 +8,7 @@ use super::{Obeyed, Running, State};
 use crate::status::Happening;
 
 impl Running {
-    /// What would become of an order to stop at `tokens` merged tokens; 0 is never.
+    /// Returns the outcome of an order to stop at `tokens` merged tokens (0 is never), without carrying it out.
     pub(super) fn may_stop_at(&self, tokens: u64) -> Obeyed {
         let counted = self.syncer.ledger().schedule_tokens();
         match self.may_order(None) {

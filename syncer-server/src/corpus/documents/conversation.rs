@@ -1,9 +1,9 @@
-//! Conversations in the forms in which people have them, before a chat template writes them.
+//! Conversations in the forms of common data sets, before a chat template renders them.
 
 use super::form::Form;
 use super::json::{Map, Value};
 
-/// Names of speakers in the form of ShareGPT, and their roles.
+/// Speaker names of the ShareGPT form, and their roles.
 const SPEAKERS: [(&str, &str); 11] = [
     ("human", "user"),
     ("user", "user"),
@@ -23,13 +23,13 @@ const SPEAKERS: [(&str, &str); 11] = [
 pub struct Conversation {
     /// Messages in order: objects with a "role", and mostly with a "content", which is a string or a list of parts.
     pub messages: Vec<Value>,
-    /// For each message, whether it is learnt if the assistant says it.
+    /// One flag per message: true if the message is learnt, provided that it is the assistant's.
     pub is_learnt: Vec<bool>,
-    /// Other keys of the record, which a chat template may ask for.
+    /// Other keys of the record, which a chat template may read.
     pub others: Map,
 }
 
-/// Returns the conversation in `object`, without nulls, and its form; `None` if it has none.
+/// Returns the conversation in `object`, without nulls, and its form; `None` if `object` has no conversation.
 ///
 /// # Errors
 /// A sentence: what is wrong with it.
@@ -38,7 +38,7 @@ pub fn of(object: &Map) -> Result<Option<(Form, Conversation)>, String> {
     for key in ["messages", "conversations", "conversation"] {
         let messages = match object.get(key) {
             None => continue,
-            // A column that other rows have something in.
+            // An empty column of a table whose other rows fill it.
             Some(Value::Array(messages)) if messages.is_empty() => {
                 empty = Some(key);
                 continue;
@@ -75,7 +75,7 @@ pub fn of(object: &Map) -> Result<Option<(Form, Conversation)>, String> {
     }
 }
 
-/// Checks `messages`, of which the first `given` are not learnt.
+/// Returns `messages` as a checked conversation. The first `given` messages are not learnt.
 fn conversation(mut messages: Vec<Value>, object: &Map, given: usize) -> Result<Conversation, String> {
     let mut is_learnt = Vec::with_capacity(messages.len());
     for (message, index) in messages.iter_mut().zip(0_usize..) {
@@ -98,15 +98,15 @@ fn conversation(mut messages: Vec<Value>, object: &Map, given: usize) -> Result<
     })
 }
 
-/// Checks that a message says who speaks and what, and returns whether it is to be learnt. Nulls in it, and its
-/// weight, are removed.
+/// Checks that a message has a speaker and a content, and returns whether it is to be learnt. Removes its nulls and its
+/// weight.
 fn check(message: &mut Value) -> Result<bool, String> {
     let object = message.as_object_mut().ok_or("it is no JSON object")?;
     text(object, "role")?;
     let has_calls = object.get("tool_calls").and_then(Value::as_array).is_some_and(|calls| !calls.is_empty());
     match object.get("content") {
         Some(Value::Array(parts)) => parts.iter().try_for_each(check_part)?,
-        // Templates tell a content that is null from one that is not there.
+        // Templates distinguish a null content from a missing one.
         None | Some(Value::Null) if has_calls => {}
         Some(Value::Null) => {
             return Err("\"content\" is null: give the text that is said, or leave the message out".into());
@@ -160,7 +160,7 @@ fn weight(object: &mut Map) -> Result<bool, String> {
     Ok(true)
 }
 
-/// `messages`, with those in the form of ShareGPT as all others.
+/// Returns `messages` with those of the ShareGPT form converted to roles and contents.
 fn as_messages(messages: &[Value]) -> Result<Vec<Value>, String> {
     messages.iter().zip(1_u32..).map(|(message, number)| as_message(message, number)).collect()
 }
@@ -195,7 +195,7 @@ fn message(role: &str, content: &str) -> Value {
     Value::Object(pairs.into_iter().map(|(key, text)| (key.to_owned(), text.into())).collect())
 }
 
-/// `messages` after what a record has as its system's message, if it has one of its own.
+/// Returns `messages` with the record's own system message, if it has one, in front.
 fn with_system(system: Option<&Value>, mut messages: Vec<Value>) -> Result<Vec<Value>, String> {
     let Some(system) = system else { return Ok(messages) };
     let system = system.as_str().ok_or("\"system\" is no text")?;
@@ -239,10 +239,10 @@ pub fn alpaca(object: &Map) -> Result<Alpaca<'_>, String> {
 }
 
 impl<'a> Alpaca<'a> {
-    /// Alpaca's own prompt, and the answer.
+    /// Returns Alpaca's own prompt, and the answer.
     ///
     /// # Errors
-    /// A sentence: only a chat template can write it.
+    /// A sentence: only a chat template can render this instruction.
     pub fn plain(&self) -> Result<(String, &'a str), String> {
         let Self { instruction, input, output, conversation } = self;
         if conversation.messages.len() > 2 {
@@ -265,10 +265,10 @@ impl<'a> Alpaca<'a> {
     }
 }
 
-/// The text at `key`.
+/// Returns the text at `key`.
 ///
 /// # Errors
-/// A sentence: there is none.
+/// A sentence: the key is missing or has no text.
 pub fn text<'a>(object: &'a Map, key: &str) -> Result<&'a str, String> {
     match object.get(key) {
         None => Err(format!("it has no \"{key}\"")),

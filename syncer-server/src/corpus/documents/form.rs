@@ -1,6 +1,6 @@
 //! Forms of a document.
 
-/// Forms of a document, as people are told of them.
+/// Forms of a document, as reports name them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Form {
     /// `messages`.

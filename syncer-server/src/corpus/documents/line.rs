@@ -7,10 +7,10 @@ use super::form::Form;
 use super::json::{Map, Value};
 use super::{Document, End};
 
-/// Writes a conversation as a document, as the chat template of a model does.
+/// Function that renders a conversation as a document, with the chat template of a model.
 pub type Writer<'a> = dyn FnMut(&Conversation) -> Result<Document, String> + 'a;
 
-/// Returns the document of a record. `write` writes conversations, if the model has a chat template.
+/// Returns the document of a record. `write` renders conversations, if the model has a chat template.
 ///
 /// # Errors
 /// A sentence: what is wrong with the record, and what to do.
@@ -23,7 +23,7 @@ pub fn document(json: &str, write: Option<&mut Writer<'_>>) -> Result<(Form, Doc
         }
         _ => return Err("it is no JSON object: each line is a {…}".into()),
     };
-    // Tables have every column in every row, null where there is nothing.
+    // Tables have every column in every row, with null for a missing value.
     object.retain(|_, value| !value.is_null());
     refuse_preferences(&object)?;
     if let Some((form, conversation)) = conversation::of(&object)? {
@@ -63,13 +63,13 @@ pub fn document(json: &str, write: Option<&mut Writer<'_>>) -> Result<(Form, Doc
     ))
 }
 
-/// A document whose `completion` is learnt, after a `prompt` that is given.
+/// Returns a document of a given `prompt` and a learnt `completion`.
 fn learnt(prompt: &str, completion: &str) -> Document {
     let whole = prompt.len()..prompt.len() + completion.len();
     Document { text: format!("{prompt}{completion}"), learnt: vec![whole], end: End::Learnt }
 }
 
-/// Refuses answers that were liked and disliked: learning either as a text is not what they are for.
+/// Refuses preference data, which pairs liked with disliked answers: it is not meant to be learnt as text.
 fn refuse_preferences(object: &Map) -> Result<(), String> {
     if object.contains_key("chosen") || object.contains_key("rejected") {
         return Err(
@@ -88,7 +88,7 @@ fn refuse_preferences(object: &Map) -> Result<(), String> {
     }
 }
 
-/// What keys there are, in a sentence's end.
+/// Returns the list of keys in `object`, as the end of a sentence.
 fn keys(object: &Map) -> String {
     const SHOWN: usize = 8;
     let mut keys: Vec<String> = object
@@ -105,7 +105,7 @@ fn keys(object: &Map) -> String {
     format!("; it has {}: rename the one that is learnt", keys.join(", "))
 }
 
-/// `json` as it can be parsed: Python takes half of a surrogate pair, which no text can have.
+/// Returns `json` with lone halves of surrogate pairs replaced. Python accepts them, but UTF-8 text cannot hold them.
 fn mended(json: &str) -> Cow<'_, str> {
     let halves = json.contains("\\u").then(|| paired(json)).flatten();
     halves.map_or(Cow::Borrowed(json), Cow::Owned)
@@ -113,14 +113,14 @@ fn mended(json: &str) -> Cow<'_, str> {
 
 fn value(json: &str) -> Result<Value, String> {
     serde_json::from_str(json).map_err(|error| {
-        // Its line is always the first, and what is told names the file's.
+        // The line number in `error` is always 1, so it is left out. The caller adds the line number in the file.
         let error = error.to_string();
         let why = error.split(" at line").next().unwrap_or_default();
         format!("it is no JSON ({why}, near character {}): mend it or leave it out", column(&error))
     })
 }
 
-/// `json` with U+FFFD in place of each half of a surrogate pair that stands alone; `None` if there is none.
+/// Returns `json` with U+FFFD in place of each lone half of a surrogate pair; `None` if `json` has no lone half.
 fn paired(json: &str) -> Option<String> {
     let unit = |at: usize| {
         let escape = json.get(at..at + 6)?.strip_prefix("\\u")?;
@@ -131,7 +131,7 @@ fn paired(json: &str) -> Option<String> {
         at += found;
         let (is_high, is_low) = match unit(at) {
             Some(unit) => ((0xd800..0xdc00).contains(&unit), (0xdc00..0xe000).contains(&unit)),
-            // Two characters, of which the second may be a backslash itself.
+            // An escape of two characters; the second may be a backslash itself.
             None => {
                 at += 1 + json[at + 1..].chars().next().map_or(0, char::len_utf8);
                 continue;

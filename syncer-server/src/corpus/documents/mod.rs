@@ -1,4 +1,4 @@
-//! Texts in documents, of which a part is learnt: records of JSON.
+//! Documents: JSON records whose texts are learnt in part.
 //!
 //! A record is a document of one of these forms:
 //!
@@ -97,7 +97,7 @@ pub struct Read {
 /// - `DataTooFew`: there are not two documents, one of which could be held out.
 pub fn read(files: Vec<Lines>, chat: &Chat) -> Result<Read, ServerError> {
     let (mut documents, mut forms) = (Vec::new(), BTreeMap::new());
-    // Started when the first conversation comes: other lines need none.
+    // The renderer starts at the first conversation: other lines do not need it.
     let mut renderer = None;
     let mut write = |conversation: &conversation::Conversation| {
         let dialogue = Dialogue::new(conversation)?;

@@ -1,4 +1,4 @@
-//! Conversations written on a thread of their own, whose time is limited.
+//! Rendering of conversations on a thread of its own, with a time limit.
 
 use std::cell::Cell;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -13,7 +13,7 @@ use super::{Document, json};
 use crate::clock::Clock;
 use crate::llama::Chat;
 
-/// Limits for a template from a stranger. Fuel is spent where work is known; time limits what no count sees.
+/// Limits for an untrusted template. Fuel limits the work that is counted; time limits the rest.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Steps of the template.
@@ -30,24 +30,24 @@ impl Default for Limits {
     }
 }
 
-/// Time that a message adds to that for all conversations.
+/// Time that each message adds to the limit for all conversations.
 const MESSAGE_TIME: Duration = Duration::from_millis(20);
 
-/// Time that a byte of a conversation adds to that for all.
+/// Time that each byte of a conversation adds to the limit for all conversations.
 const BYTE_TIME: Duration = Duration::from_micros(1);
 
-/// Bytes of the thread's stack: values of templates can be inside each other as deep as their steps allow.
+/// Bytes of the thread's stack: template values can nest as deep as the steps allow.
 const STACK_BYTES: usize = 256 << 20;
 
-/// What the thread is asked for.
+/// Request to the thread.
 enum Request {
     /// A document.
     Document(Dialogue),
-    /// The text alone, up to the moment in which the assistant is to speak if that is true.
+    /// The text alone; if the flag is true, it ends with the prompt for the assistant's turn.
     Text(Dialogue, bool),
 }
 
-/// Writes conversations with one template.
+/// Renderer of conversations with one template.
 pub struct Renderer {
     requests: SyncSender<Request>,
     answers: Receiver<Result<Document, String>>,
@@ -57,18 +57,18 @@ pub struct Renderer {
 }
 
 impl Renderer {
-    /// Starts writing with the template of `chat`, within the usual limits.
+    /// Starts a renderer with the template of `chat` and the default limits.
     ///
     /// # Errors
-    /// A sentence: there is no template, or none that can be used.
+    /// A sentence: the template is missing or cannot be used.
     pub fn new(chat: &Chat) -> Result<Self, String> {
         Self::start(chat, Limits::default())
     }
 
-    /// Starts writing with the template of `chat`, within `limits`.
+    /// Starts a renderer with the template of `chat` and `limits`.
     ///
     /// # Errors
-    /// A sentence: there is no template, or none that can be used.
+    /// A sentence: the template is missing or cannot be used.
     pub fn start(chat: &Chat, limits: Limits) -> Result<Self, String> {
         let template = Template::new(chat, limits.fuel)?;
         let (requests, asked) = sync_channel::<Request>(0);
@@ -95,15 +95,16 @@ impl Renderer {
     /// Returns `dialogue` as a document.
     ///
     /// # Errors
-    /// A sentence: why it cannot be written, or not in time, and what to do.
+    /// A sentence: why it cannot be rendered, or not in time, and what to do.
     pub fn document(&self, dialogue: Dialogue) -> Result<Document, String> {
         self.ask(dialogue.size(), Request::Document(dialogue))
     }
 
-    /// Returns `messages` as text, up to the moment in which the assistant is to speak with `add_generation_prompt`.
+    /// Returns `messages` as text. With `add_generation_prompt`, the text ends with the prompt for the assistant's
+    /// turn.
     ///
     /// # Errors
-    /// A sentence: why they cannot be written, and what to do.
+    /// A sentence: why they cannot be rendered, and what to do.
     pub fn text(
         &self,
         messages: &[serde_json::Value],
@@ -119,7 +120,7 @@ impl Renderer {
 
     fn ask(&self, (messages, bytes): (u32, u32), request: Request) -> Result<Document, String> {
         let left = self.left.get() + MESSAGE_TIME * messages + BYTE_TIME * bytes;
-        // Requests and answers alternate: the thread waits for this one, or is gone.
+        // Requests and answers alternate: the thread waits for this request, or has ended.
         let failed = "the chat template broke its engine: give --chat-template a simpler file";
         let clock = Clock::start();
         self.requests.send(request).map_err(|_| failed)?;

@@ -132,7 +132,7 @@ fn twice(line: &str, template: Option<&str>) -> Result<(Form, Document), String>
     Ok((form, read.documents[0].clone()))
 }
 
-/// The forms in which people have conversations become what `messages` become.
+/// Goal: conversations of every form give the same document as those under `messages`.
 #[test]
 fn other_forms_of_conversations_are_read() {
     let messages = r#"{"messages": [{"role": "system", "content": "S"}, {"role": "user", "content": "Q"},
@@ -184,7 +184,7 @@ fn other_forms_of_conversations_are_read() {
     assert_eq!(asked.text, "<|user|>Q\n\nI<|end|><|assistant|>A<|end|>");
 }
 
-/// What was said before is given where a form says so, by its weight or as a prompt.
+/// Goal: earlier turns are given, not learnt, if their weight or a prompt says so.
 #[test]
 fn weights_and_prompts_say_what_is_learnt() {
     let weighted = |weights: [&str; 2]| {
@@ -223,7 +223,7 @@ fn weights_and_prompts_say_what_is_learnt() {
     );
 }
 
-/// Rows of tables have all columns, and null where there is nothing.
+/// Goal: null in a row of a table is read as a missing key.
 #[test]
 fn null_is_as_if_the_key_were_not_there() {
     let form = |line: &str| twice(line, Some(CHATML)).map(|(form, document)| (form, document.text));
@@ -267,7 +267,7 @@ fn other_records_are_refused_with_their_keys() {
     );
 }
 
-/// Half of a surrogate pair is read as Python reads it, and written as it can be.
+/// Goal: a lone half of a surrogate pair is accepted, as in Python, and becomes U+FFFD.
 #[test]
 fn half_of_a_surrogate_pair_is_replaced() {
     let text = |json: &str| twice(json, None).unwrap().1.text;

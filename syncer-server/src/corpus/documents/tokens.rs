@@ -35,7 +35,8 @@ impl Ends {
     }
 }
 
-/// Finds the tokens of each of `documents`, given ones marked. `take` gets them document by document, with its index.
+/// Tokenizes each of `documents` and marks the given tokens. `take` gets the tokens document by document, with the
+/// index of the document.
 ///
 /// # Errors
 /// `Tokenizer`: the tokenizer does not take a text.
@@ -62,7 +63,7 @@ struct Marker<'a> {
     ends: &'a Ends,
     /// Index of the document.
     at: usize,
-    /// Its tokens by now.
+    /// Its tokens so far.
     tokens: Vec<u32>,
     /// Index of its first learnt part that may touch the next token.
     span: usize,
@@ -105,7 +106,7 @@ impl Marker<'_> {
     }
 }
 
-/// Whether the last of `tokens`, marked or not, are `end`.
+/// Returns true if `tokens`, marked or not, end with `end`.
 fn ends_with(tokens: &[u32], end: &[u32]) -> bool {
     let last = &tokens[tokens.len().saturating_sub(end.len())..];
     last.iter().map(|&token| token::id(token)).eq(end.iter().copied())

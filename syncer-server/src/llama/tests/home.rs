@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A copy of the fixture with these files in addition.
+/// Returns a copy of the fixture with these files added.
 fn folder(files: &[(&str, Value)]) -> TempDir {
     let dir = copy();
     for (name, value) in files {
@@ -15,8 +15,8 @@ fn folder(files: &[(&str, Value)]) -> TempDir {
     dir
 }
 
-/// `config.json`, `generation_config.json` and `tokenizer_config.json` of an export whose stops are the folder's, and
-/// `more`.
+/// Returns `config.json`, `generation_config.json` and `tokenizer_config.json` of an export. Its stops are those of the
+/// folder and `more`.
 fn home(dir: &TempDir, context: Option<u32>, more: &[u32]) -> [Value; 3] {
     let folder = Folder::open(dir.path(), context).unwrap();
     let (spec, special, source) = (folder.model(), folder.special(), Some(folder.settings()));
@@ -39,7 +39,7 @@ fn what_a_folder_says_of_writing_comes_home() {
     assert_eq!((&generation["top_p"], &generation["temperature"]), (&json!(0.9), &json!(0.6)));
     assert!(generation.get("max_new_tokens").is_none() && generation.get("_from_model_config").is_none());
     assert_eq!((&config["eos_token_id"], &config["initializer_range"]), (&json!(0), &json!(0.5)));
-    // The windows of a run are no limit of the model.
+    // The window length of a run does not limit the model.
     assert_eq!(config["max_position_embeddings"], 24);
 
     let dir = folder(&[]);

@@ -1,4 +1,4 @@
-//! Filters, tests and functions as Jinja2 has them where the engine's are others or cost nothing.
+//! Filters, tests and functions of Jinja2, where those of the engine differ or cost no fuel.
 
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Environment, Error, State, Value, filters};
@@ -7,7 +7,7 @@ use super::methods::{items, lines, padded, strip};
 use super::operators::{self, check_length};
 use super::text::{self, Json, charge, failed, string, text};
 
-/// What the engine has beyond Jinja2.
+/// Filters that the engine has and Jinja2 lacks.
 const OTHERS: [&str; 7] = ["split", "lines", "bool", "chain", "zip", "pprint", "urlencode"];
 
 /// Longest indentation and separator of JSON, in bytes.
@@ -15,9 +15,9 @@ const INDENT_MAX: usize = 64;
 
 type Engine<'a, 'b> = State<'a, 'b>;
 
-/// Adds all to `environment`.
+/// Adds all of them to `environment`.
 pub fn add_to(environment: &mut Environment<'_>) {
-    // A format is made by an operator as well, which gives its arguments checked.
+    // The operator `%` formats too, and passes checked arguments.
     environment.add_filter("engine_format", filters::format);
     environment.add_filter("format", |state: &mut Engine<'_, '_>, format: Value, given: Rest<Value>| {
         let format = Value::from(text(state, &format)?);
@@ -140,7 +140,7 @@ fn indent(
     let (first, blank) = (flag(0, "first")?, flag(1, "blank")?);
     options.assert_all_used()?;
     let mut out = String::new();
-    // What ends a text with a line's end is a line too.
+    // A line end at the end of the text begins one more, empty line.
     for (line, index) in lines(&format!("{text}\n"), false).zip(0_u64..) {
         let is_indented = if index == 0 { first } else { blank || !line.is_empty() };
         out.push_str(if index > 0 { "\n" } else { "" });

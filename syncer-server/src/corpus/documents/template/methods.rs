@@ -1,4 +1,4 @@
-//! Methods of strings, lists and dictionaries as Python has them.
+//! Python's methods of strings, lists and dictionaries.
 
 use minijinja::value::{Kwargs, Rest, Tuple, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
@@ -10,7 +10,7 @@ use super::text::{charge, failed, string};
 /// Calls a method that a value has in Python.
 ///
 /// # Errors
-/// There is none of this name, or it does not take the arguments.
+/// The method does not exist, or does not take the arguments.
 pub fn call(
     state: &mut State<'_, '_>,
     value: &Value,
@@ -136,7 +136,7 @@ fn of_string(
             charge(state, widths(text))?;
             return Ok(None);
         }
-        // Nothing that a template could do with these is the same everywhere.
+        // The results of these methods differ between systems.
         "encode" | "translate" | "maketrans" | "expandtabs" => {
             return Err(Error::from(ErrorKind::UnknownMethod));
         }
@@ -144,7 +144,7 @@ fn of_string(
     }))
 }
 
-/// `text` with the first of each row of letters as a capital.
+/// Returns `text` with the first letter of each sequence of letters in upper case.
 fn titled(text: &str) -> String {
     let mut is_inside = false;
     let mut out = String::with_capacity(text.len());
@@ -215,7 +215,7 @@ fn split(text: &str, arguments: &[Value], is_from_end: bool) -> Result<Value, Er
     Ok(parts.into_iter().map(Value::from).collect())
 }
 
-/// The lines of `text`, at all that ends lines for Python.
+/// Returns the lines of `text`, split at every line end that Python knows.
 pub fn lines(text: &str, keep_ends: bool) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -250,7 +250,7 @@ fn join(state: &State<'_, '_>, sep: &str, items: &Value) -> Result<Value, Error>
     Ok(Value::from(out))
 }
 
-/// `text` filled up to `width` characters.
+/// Returns `text` padded to `width` characters.
 pub fn padded(
     state: &State<'_, '_>,
     text: &str,
@@ -271,7 +271,7 @@ pub fn padded(
             format!("{sign}{}{digits}", "0".repeat(missing))
         }
         _ => {
-            // As CPython does: the odd one goes to the left where the width is odd.
+            // As in CPython, an odd blank goes to the left if the width is odd.
             let left = missing / 2 + (missing & width & 1);
             format!("{}{text}{}", fills(left), fills(missing - left))
         }

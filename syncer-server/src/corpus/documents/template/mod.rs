@@ -1,7 +1,7 @@
-//! Conversations as a model's chat template writes them, and which parts of that the assistant says.
+//! Conversations rendered by a model's chat template, with the byte ranges of the assistant's words.
 //!
-//! Templates are in Jinja's language and come with folders, from strangers: they see the conversation and nothing else,
-//! and limits hold what they compute. They are run as `transformers` runs them.
+//! Templates are written in Jinja2 and come with model folders from strangers. They see nothing but the conversation,
+//! and limits bound their work. Their output is the same as in `transformers`.
 
 mod filters;
 mod methods;
@@ -27,7 +27,7 @@ use crate::llama::Chat;
 pub struct Fuel {
     /// Steps for one rendering.
     pub each: u64,
-    /// Steps for all renderings together, beyond those that conversations pay for.
+    /// Steps for all renderings together, in addition to those that conversations pay for.
     pub all: u64,
 }
 
@@ -44,17 +44,17 @@ const FUEL_PER_MESSAGE: u64 = 1_000;
 /// Bytes of a conversation that pay for one step in each rendering.
 const BYTES_PER_FUEL: u64 = 2;
 
-/// Calls of macros and loops inside each other.
+/// Levels of nested macro calls and loops.
 const RECURSION_MAX: usize = 200;
 
-/// Bytes of one conversation as it is written, at most.
+/// Bytes of one rendered conversation, at most.
 const BYTES_MAX: usize = 16 << 20;
 
 /// Messages of a conversation at most.
 const MESSAGES_MAX: usize = 1_000;
 
-/// Marks around the assistant's words while a template with `{% generation %}` writes: characters that are for use
-/// inside of programs, and no text.
+/// Marks around the assistant's words while a template with `{% generation %}` renders. Unicode reserves these
+/// characters for use inside programs, so no text has them.
 const MARKS: [char; 2] = ['\u{fdd0}', '\u{fdd1}'];
 
 /// The filter that puts [`MARKS`] around what it is given.
@@ -62,7 +62,7 @@ const FILTER: &str = "_archipelago_generation";
 
 const NAME: &str = "chat";
 
-/// Keys under which a message has its reasoning, the one that templates read first.
+/// Keys of a message's reasoning, in the order in which templates look for them.
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
 /// A conversation as templates see it.
@@ -106,13 +106,14 @@ impl Dialogue {
         Ok(Self { messages, is_learnt: is_learnt.clone(), options, bytes })
     }
 
-    /// Number of messages, and bytes of all texts in it.
+    /// Returns the number of messages, and the bytes of all texts in the conversation.
     pub fn size(&self) -> (u32, u32) {
         let count = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
         (count(self.messages.len() as u64), count(self.bytes))
     }
 
-    /// The conversation with the text of parts in place of lists of parts; `None` if it has no lists.
+    /// Returns the conversation with each list of parts replaced by the text of the parts; `None` if it has no such
+    /// list.
     fn flattened(&self) -> Option<Self> {
         let has_parts = |message: &Value| content(message).kind() == ValueKind::Seq;
         if !self.messages.iter().any(has_parts) {
@@ -143,8 +144,8 @@ fn pairs(object: &Value) -> impl Iterator<Item = (String, Value)> {
     pairs.map(|(key, value)| (text::string(&key).to_owned(), value))
 }
 
-/// The list of objects at `key`, none if there is nothing. `transformers` takes no other; columns of tables often have
-/// it as a string.
+/// Returns the list of objects at `key`, or null if the key is missing. `transformers` accepts nothing else. Columns of
+/// tables often hold the list as a JSON string.
 fn objects(others: &json::Map, key: &str) -> Result<Value, String> {
     let parsed = match others.get(key).and_then(json::Value::as_str) {
         Some(text) => {
@@ -161,7 +162,7 @@ fn objects(others: &json::Map, key: &str) -> Result<Value, String> {
     }
 }
 
-/// Checks that templates can write all of `value` exactly, and counts its bytes.
+/// Checks that templates can render all of `value` exactly, and counts its bytes.
 fn check(value: &Value, bytes: &mut u64) -> Result<(), String> {
     match value.kind() {
         ValueKind::String => {
@@ -177,7 +178,7 @@ fn check(value: &Value, bytes: &mut u64) -> Result<(), String> {
         }
         ValueKind::Number if !value.is_integer() => {
             let number = f64::try_from(value.clone()).unwrap_or_default();
-            // From here on nobody knows whether it was written as an integer.
+            // From this size on, the number may have been written as an integer, and its exact value is lost.
             match number.abs() >= u64::MAX as f64 && number.fract() == 0.0 {
                 true => Err("a number in it is too large to be read exactly: write it as a string".into()),
                 false => Ok(()),
@@ -192,7 +193,7 @@ fn check(value: &Value, bytes: &mut u64) -> Result<(), String> {
     }
 }
 
-/// A message as `transformers` hands it to a template: without nulls, its reasoning under all names.
+/// Returns a message as `transformers` passes it to a template: without nulls, and with its reasoning under all names.
 fn message(message: &Value) -> Value {
     let mut pairs: Vec<(String, Value)> = pairs(message).filter(|(_, value)| !value.is_none()).collect();
     let find = |key: &str| pairs.iter().find(|(other, _)| other == key).map(|(_, value)| value.clone());
@@ -206,22 +207,22 @@ fn message(message: &Value) -> Value {
     Value::from_pairs(pairs)
 }
 
-/// A chat template with all that it may use.
+/// A chat template with the environment that it may use.
 pub struct Template {
     environment: Environment<'static>,
     source: String,
-    /// Texts of tokens, by the names that templates know them by.
+    /// Texts of special tokens, by their names in templates.
     tokens: Vec<(String, Value)>,
-    /// Whether it says itself what the assistant generates.
+    /// True if the template marks the assistant's words itself, with `{% generation %}`.
     has_marks: bool,
     fuel: Fuel,
 }
 
 impl Template {
-    /// Reads the template of `chat`, which may take so much `fuel`.
+    /// Reads the template of `chat`. `fuel` limits its steps.
     ///
     /// # Errors
-    /// There is none, and what to do.
+    /// A sentence: the template is missing, and what to do.
     pub fn new(chat: &Chat, fuel: Fuel) -> Result<Self, String> {
         let source = chat.template.as_deref().ok_or(
             "it is a conversation, and the model has no chat template: give --chat-template a file with one, or lines \
@@ -267,7 +268,7 @@ pub struct Compiled<'a> {
     code: CompiledTemplate<'a>,
     /// Steps taken, and steps paid for.
     fuel: Cell<(u64, u64)>,
-    /// Whether it was found to write lists of parts as Python prints them, and no text.
+    /// True if the template turned out to print lists of parts as Python does, in place of their text.
     is_flat: Cell<bool>,
 }
 
@@ -275,7 +276,7 @@ impl Compiled<'_> {
     /// Returns `dialogue` as one document, with the assistant's turns learnt.
     ///
     /// # Errors
-    /// A sentence: why it cannot be written, and what to do.
+    /// A sentence: why it cannot be rendered, and what to do.
     pub fn document(&self, dialogue: &Dialogue) -> Result<Document, String> {
         let flattened = dialogue.flattened();
         let (text, learnt) = match (&flattened, self.is_flat.get()) {
@@ -299,7 +300,7 @@ impl Compiled<'_> {
     /// Returns `dialogue` as text of which nothing is learnt.
     ///
     /// # Errors
-    /// A sentence: why it cannot be written, and what to do.
+    /// A sentence: why it cannot be rendered, and what to do.
     pub fn text(&self, dialogue: &Dialogue, add_generation_prompt: bool) -> Result<Document, String> {
         let text = self.write(dialogue, dialogue.messages.len(), add_generation_prompt, false)?;
         Ok(Document { text, learnt: Vec::new(), end: End::Given })
@@ -314,7 +315,7 @@ impl Compiled<'_> {
         Ok((text, learnt))
     }
 
-    /// The parts of `text` that the template's own marks are around.
+    /// Returns the ranges of `text` that the template's own marks enclose.
     fn marked(&self, dialogue: &Dialogue, text: &str) -> Result<Vec<Range<usize>>, String> {
         let (unmarked, spans) = unmarked(&self.write(dialogue, dialogue.messages.len(), false, true)?)?;
         if unmarked != text {
@@ -340,7 +341,8 @@ impl Compiled<'_> {
         Ok(spans.into_iter().zip(said).filter_map(|(span, is_learnt)| is_learnt.then_some(span)).collect())
     }
 
-    /// What each of the assistant's turns adds to what was written up to the moment in which it is to speak.
+    /// Returns the range of each learnt turn of the assistant: the text that the turn adds to the rendered prompt
+    /// before it.
     fn turns(&self, dialogue: &Dialogue, text: &str) -> Result<Vec<Range<usize>>, String> {
         let mut learnt = Vec::new();
         for index in said(dialogue).filter(|&index| dialogue.is_learnt[index]) {
@@ -352,7 +354,7 @@ impl Compiled<'_> {
             let with = self.write(dialogue, index + 1, false, false)?;
             let (end, message) = (self.end_token(), &dialogue.messages[index]);
             let found = span(text, &before, &with, message);
-            // Some templates end the whole text, and not each turn, with the token that ends texts.
+            // Some templates write the end-of-text token at the end of the whole text only, not after each turn.
             let found = found.or_else(|| span(text, &before, with.strip_suffix(end)?, message));
             learnt.push(found.ok_or_else(|| {
                 format!(
@@ -366,13 +368,13 @@ impl Compiled<'_> {
         Ok(learnt)
     }
 
-    /// Text of the token that ends texts.
+    /// Returns the text of the end-of-text token.
     fn end_token(&self) -> &str {
         let token = self.template.tokens.iter().find(|(key, _)| key == "eos_token");
         token.map(|(_, text)| text::string(text)).unwrap_or_default()
     }
 
-    /// Writes the first `count` messages.
+    /// Renders the first `count` messages.
     fn write(
         &self,
         dialogue: &Dialogue,
@@ -402,7 +404,7 @@ impl Compiled<'_> {
         }
     }
 
-    /// A sentence about an error while the template writes.
+    /// Returns a sentence about an error of the template while it renders.
     fn refusal(&self, error: &Error) -> String {
         let is_date = error.detail().is_some_and(|detail| detail.starts_with("strftime_now "));
         match error.kind() {
@@ -426,7 +428,7 @@ impl Compiled<'_> {
         }
     }
 
-    /// Counts `fuel` steps that a rendering took against all that the run may take.
+    /// Counts the `fuel` steps of a rendering against the limit for all renderings.
     fn pay(&self, fuel: u64, messages: u64, bytes: u64) -> Result<(), String> {
         let (taken, paid) = self.fuel.get();
         let paid = paid + FUEL_PER_RENDERING + FUEL_PER_MESSAGE * messages + bytes / BYTES_PER_FUEL;
@@ -443,20 +445,20 @@ impl Compiled<'_> {
     }
 }
 
-/// The messages of the assistant's.
+/// Returns the indices of the assistant's messages.
 fn said(dialogue: &Dialogue) -> impl Iterator<Item = usize> {
     let is_said =
         |message: &Value| message.get_attr("role").unwrap_or_default().as_str() == Some("assistant");
     dialogue.messages.iter().enumerate().filter(move |(_, message)| is_said(message)).map(|(index, _)| index)
 }
 
-/// Where `text` has the turn that comes after `before` and makes it `with`.
+/// Returns the range in `text` of the turn that extends the text `before` to the text `with`.
 ///
-/// Templates of models that reason write less of a turn once others came after it: what they leave out is at its
-/// begin, before what `message` says.
+/// Templates of reasoning models shorten a turn once others follow it: they leave out its beginning, before the answer
+/// of `message`.
 fn span(text: &str, before: &str, with: &str, message: &Value) -> Option<Range<usize>> {
     let is_begin = |before: &str| text.starts_with(before) && with.starts_with(before);
-    // Blanks that a template writes after its prompt alone are no part of the turn.
+    // Blanks that a template writes only after the prompt are not part of the turn.
     let before = [before, before.trim_end()].into_iter().find(|before| is_begin(before))?;
     let (turn, rest) = (&with[before.len()..], &text[before.len()..]);
     if rest.starts_with(turn) {
@@ -470,7 +472,7 @@ fn span(text: &str, before: &str, with: &str, message: &Value) -> Option<Range<u
     Some(before.len()..before.len() + turn.len() - start)
 }
 
-/// An error of a template in one line.
+/// Returns an error of a template as one line.
 fn told(error: &Error) -> String {
     let detail = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
     let detail = detail.split_whitespace().collect::<Vec<_>>().join(" ");

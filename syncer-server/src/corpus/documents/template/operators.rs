@@ -1,7 +1,7 @@
-//! Operators as Python has them, each of which pays for what it makes.
+//! Python's operators. Each operation costs fuel in proportion to its result.
 //!
-//! The engine's own ones join lists without a cost until somebody looks at them, compare values of different types, and
-//! know no `%` of strings.
+//! The engine's own operators join lists lazily and without a cost, compare values of different types, and do not
+//! support `%` for strings.
 
 use std::cmp::Ordering;
 
@@ -42,7 +42,7 @@ pub fn put_into<'a>(template: &mut CompiledTemplate<'a>) {
     let old = &template.instructions;
     let count = (0..).take_while(|&at| old.get(at).is_some()).count() as u32;
     let is_loop = |at: &u32| matches!(old.get(*at), Some(Instruction::PushLoop(_)));
-    // A check goes before each loop, so that what comes after it moves.
+    // A check is inserted before each loop, so the instructions after it move.
     let mut moved = Vec::with_capacity(count as usize + 1);
     let mut checks = 0;
     for at in 0..=count {
@@ -115,7 +115,7 @@ pub fn iterable(value: &Value) -> Result<(), Error> {
     }
 }
 
-/// A number, as operators take it: booleans are numbers too.
+/// Operand of an arithmetic operator; booleans are numbers too.
 enum Number {
     Integer(i128),
     Float(f64),
@@ -161,7 +161,7 @@ fn is_list(value: &Value) -> bool {
     matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable)
 }
 
-/// Two strings as one.
+/// Returns two strings joined.
 fn joined(state: &State<'_, '_>, a: &str, b: &str) -> Result<Value, Error> {
     check_length(a.len() + b.len())?;
     charge(state, a.len() + b.len())?;
@@ -223,7 +223,7 @@ fn multiply(state: &State<'_, '_>, a: &Value, b: &Value) -> Result<Value, Error>
     compute("*", (a, b), i128::checked_mul, |a, b| a * b)
 }
 
-/// `a % b`: of a string its format.
+/// `a % b`; a string `a` is a format.
 fn remainder(state: &mut State<'_, '_>, a: &Value, b: &Value) -> Result<Value, Error> {
     if a.as_str().is_some() {
         let mut arguments = vec![a.clone()];
@@ -244,7 +244,7 @@ fn remainder(state: &mut State<'_, '_>, a: &Value, b: &Value) -> Result<Value, E
     }
 }
 
-/// A remainder with the sign of the divisor.
+/// Returns a remainder with the sign of the divisor.
 fn floor_remainder(a: i128, b: i128) -> Option<i128> {
     let remainder = a.checked_rem(b)?;
     if remainder != 0 && (remainder < 0) != (b < 0) { remainder.checked_add(b) } else { Some(remainder) }
@@ -259,7 +259,7 @@ pub fn formatted(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value
     charge(state, widths(format))?;
     let mut plain = Vec::with_capacity(arguments.len());
     for argument in arguments {
-        // Containers are written here, where each of their items costs fuel.
+        // Containers become text here, where each of their items costs fuel.
         plain.push(
             match is_list(argument) || (argument.kind() == ValueKind::Map && !format.contains("%(")) {
                 true => Value::from(text(state, argument)?),
@@ -270,7 +270,7 @@ pub fn formatted(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value
     state.apply_filter("engine_format", &plain)
 }
 
-/// Sum of all numbers in a format, which are widths at most.
+/// Returns the sum of all numbers in a format. It is an upper bound of the sum of its widths.
 pub fn widths(format: &str) -> usize {
     let numbers = format.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty());
     numbers.fold(0, |sum: usize, digits| sum.saturating_add(digits.parse().unwrap_or(usize::MAX)))

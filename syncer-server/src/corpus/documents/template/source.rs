@@ -1,4 +1,4 @@
-//! The text of a template before it is compiled.
+//! Rewriting of a template's source before it is compiled.
 
 /// Returns `source` with line feeds as its only ends of lines, as Jinja2 reads it.
 pub fn normalized(source: &str) -> String {
@@ -36,13 +36,13 @@ pub fn with_filters(source: &str, filter: &str) -> (String, bool) {
     (out, found)
 }
 
-/// What a block consists of beside its signs; nothing for what is no block.
+/// Returns the content of a block without its delimiters; an empty text if `tag` is no block.
 fn word(tag: &str) -> &str {
     let inside = tag.strip_prefix("{%").and_then(|tag| tag.strip_suffix("%}"));
     inside.unwrap_or_default().trim_matches(|c: char| c == '-' || c == '+' || c.is_whitespace())
 }
 
-/// Length of the block or expression that `text` begins with; strings in it may have anything.
+/// Returns the length of the block or expression at the start of `text`. Strings in it may contain any characters.
 fn tag(text: &str) -> usize {
     let end = if text.starts_with("{%") { "%}" } else { "}}" };
     let (mut quote, mut is_escaped, mut depth) = (None, false, 0_usize);
@@ -62,7 +62,7 @@ fn tag(text: &str) -> usize {
     text.len()
 }
 
-/// Length of what is written as it is, up to the block that ends it.
+/// Returns the length of verbatim text, up to the block that ends it.
 fn raw(text: &str) -> usize {
     let ends = text.match_indices("{%").map(|(at, _)| at);
     let is_end = |&at: &usize| {

@@ -1,4 +1,4 @@
-//! Templates beside `transformers`, and templates that ask for too much.
+//! Tests: templates render as in `transformers`, and templates that exceed a limit are refused.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ use super::super::{Ends, line, tokens};
 use super::*;
 use crate::corpus::vocabulary::Vocabulary;
 
-/// More time than any of these takes on a busy machine.
+/// Time limit that none of these templates reaches, even on a busy machine.
 const PATIENT: Limits = Limits {
     fuel: Fuel { each: 50_000, all: 500_000 },
     each: Duration::from_secs(100),
@@ -51,7 +51,7 @@ fn document(renderer: &Renderer, json: &str) -> Result<Document, String> {
     line::document(json, Some(&mut write)).map(|(_, document)| document)
 }
 
-/// A document as `make.py` has it: how many tokens, and texts that are given and learnt in turns.
+/// Returns a document as `make.py` writes it: the number of tokens, and alternately given and learnt texts.
 fn case(document: Document, vocabulary: &Vocabulary, ends: &Ends) -> Json {
     let mut tokens = Vec::new();
     tokens::each(&[document], vocabulary, ends, &mut |_, found| tokens = found.to_vec()).unwrap();
@@ -66,7 +66,7 @@ fn case(document: Document, vocabulary: &Vocabulary, ends: &Ends) -> Json {
     serde_json::json!({ "tokens": tokens.len(), "texts": groups.iter().map(text).collect::<Vec<_>>() })
 }
 
-/// Each template with each conversation, token by token, given or learnt.
+/// Goal: each template renders each conversation with the right tokens, and marks the right ones as learnt.
 #[test]
 fn writes_and_learns_what_transformers_does() {
     let vocabulary = Vocabulary::from_json(file("tokenizer.json").as_bytes()).unwrap();
@@ -92,7 +92,7 @@ fn writes_and_learns_what_transformers_does() {
     assert!(count >= 40 * 12);
 }
 
-/// What one rendering may take holds all that could grow.
+/// Goal: the limit for one rendering stops every way of growing a value.
 #[test]
 fn a_template_that_asks_for_too_much_is_refused() {
     let grow = |start: &str, step: &str, end: &str| {
@@ -120,7 +120,7 @@ fn a_template_that_asks_for_too_much_is_refused() {
         grow("'a'", "ns.x | indent(i * i, true)", "ns.x | length"),
         grow("'\n'", "(ns.x ~ 'a\n') | indent(ns.x)", "ns.x | length"),
         grow("'<'", "(ns.x ~ ns.x) | e", "ns.x | length"),
-        // Written values are larger than they are.
+        // Values whose text is larger than they are.
         deep("[1]", "[ns.x, ns.x]", "ns.x"),
         deep("[1]", "[ns.x, ns.x]", "ns.x | tojson"),
         deep("{}", "{'a': ns.x, 'b': ns.x}", "ns.x | upper"),
@@ -155,7 +155,7 @@ fn a_template_that_asks_for_too_much_is_refused() {
     }
 }
 
-/// What all renderings together may take grows with what is to be written.
+/// Goal: the limit for all renderings together grows with the size of the conversations.
 #[test]
 fn a_template_that_takes_long_for_each_conversation_is_refused() {
     let slow = "{% for a in range(5000) %}{% set x = a %}{% endfor %}{% generation %}a{% endgeneration %}";
@@ -169,7 +169,7 @@ fn a_template_that_takes_long_for_each_conversation_is_refused() {
     );
 }
 
-/// Deep values are compared without a count: time ends that.
+/// Goal: the time limit ends comparisons of deep values, which cost no fuel.
 #[test]
 fn a_template_that_does_not_end_is_given_up() {
     let slow = "{% set ns = namespace(x=[1], y=[1]) %}{% for i in range(26) %}{% set ns.x = [ns.x, ns.x] %}\

@@ -1,17 +1,17 @@
-//! Values of templates as Python writes them, in texts and in JSON.
+//! Conversion of template values to text and to JSON, as in Python.
 
 use std::fmt::Write as _;
 
 use minijinja::value::{ObjectRepr, ValueKind};
 use minijinja::{Error, ErrorKind, State, Value};
 
-/// Levels of lists and dictionaries inside each other.
+/// Levels of nested lists and dictionaries, at most.
 const DEPTH_MAX: usize = 200;
 
 /// Bytes that one unit of fuel pays for, as for the engine's own work.
 const BYTES_PER_FUEL: usize = 64;
 
-/// Creates an error that is told in one sentence.
+/// Returns an error with one sentence as its message.
 pub fn failed(why: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidOperation, why.into())
 }
@@ -48,9 +48,9 @@ pub fn string(value: &Value) -> &str {
 /// Settings of `json.dumps`.
 #[derive(Clone, Debug)]
 pub struct Json {
-    /// Whether all other characters than those of ASCII are escaped.
+    /// Whether all characters outside ASCII are escaped.
     pub is_ascii: bool,
-    /// What each line is indented with at each level; without it there is one line.
+    /// Indentation of a line for each level; `None` writes everything on one line.
     pub indent: Option<String>,
     /// Text between items.
     pub between: String,
@@ -70,7 +70,7 @@ pub fn json(state: &State<'_, '_>, value: &Value, json: &Json) -> Result<String,
     Ok(out)
 }
 
-/// Writes values inside of each other. Each value and each byte costs fuel.
+/// Writer of nested values. Each value and each byte costs fuel.
 struct Writer<'a> {
     state: &'a State<'a, 'a>,
     out: &'a mut String,
@@ -172,7 +172,7 @@ impl Writer<'_> {
         }
     }
 
-    /// JSON has strings alone as keys.
+    /// Writes a key. JSON keys are always strings.
     fn key(&mut self, key: &Value) -> Result<(), Error> {
         match (key.kind(), self.json) {
             (ValueKind::String, _) | (_, None) => self.value(key, DEPTH_MAX),
@@ -187,7 +187,7 @@ impl Writer<'_> {
     }
 }
 
-/// Whether `value` is a content in parts.
+/// Returns true if `value` is a message content that consists of parts.
 fn is_parts(value: &Value) -> bool {
     let first = value.get_item_by_index(0).unwrap_or_default();
     first.kind() == ValueKind::Map && first.get_attr("type").is_ok_and(|kind| kind.as_str() == Some("text"))
@@ -208,7 +208,7 @@ fn number(value: &Value, is_json: bool) -> String {
     }
 }
 
-/// Shortest digits that are read back as `number`, with an exponent below 1e-4 and from 1e16.
+/// Returns the shortest digits that are read back as `number`, with an exponent below 1e-4 and from 1e16.
 fn finite(number: f64) -> String {
     let digits = format!("{number:?}");
     match digits.split_once('e') {
@@ -248,7 +248,8 @@ fn quote(text: &str, out: &mut String) {
     out.push(quote);
 }
 
-/// Whether Python writes `c`, which is not of ASCII, as it is. Rust escapes the same ones, and marks at a text's begin.
+/// Returns true if `repr` of Python leaves `c`, a character outside ASCII, unescaped. Rust escapes the same characters,
+/// and in addition combining marks at the start of a text.
 fn is_printable(c: char) -> bool {
     if c.is_control() {
         return false;
