@@ -40,12 +40,12 @@ pub(crate) enum Verb {
 }
 
 impl Verb {
-    /// Whether it may look for a GPU.
+    /// Returns true if the verb may search for a GPU.
     pub(crate) fn may_take_gpu(&self) -> bool {
         let engine = match self {
             Self::Join(args) => args.compute().engine,
             Self::Bench(args) => args.compute.engine,
-            // It shows all adapters.
+            // `doctor` lists all adapters.
             Self::Doctor(_) => return true,
             Self::Identity(_) => return false,
         };
@@ -90,13 +90,13 @@ pub(crate) struct ComputeArgs {
 }
 
 impl ComputeArgs {
-    /// Threads that the CPU engine computes with: as many as are asked for, and no more than there are cores, which
-    /// would wait for each other.
+    /// Returns the number of threads of the CPU engine: the requested number, limited to the number of cores. Further
+    /// threads would only wait for each other.
     pub(crate) fn threads(&self) -> NonZeroUsize {
         self.threads.map_or_else(machine::cores, |threads| threads.min(machine::cores()))
     }
 
-    /// Says that more threads are asked for than there are cores, if they are.
+    /// Returns a warning if `--threads` asks for more threads than there are cores.
     pub(crate) fn excess(&self) -> Option<String> {
         let (asked, cores) = (self.threads?, machine::cores());
         (asked > cores)

@@ -17,7 +17,7 @@ use crate::exit::{Exit, Failure};
 use crate::machine;
 use crate::show::Show;
 
-/// Signals so soon after the first one, in milliseconds, say nothing new.
+/// Time after the first signal in which further signals are ignored, in milliseconds.
 const SAME_WISH_MS: u64 = 500;
 
 pub(crate) fn join(args: &JoinArgs) -> Result<(), Failure> {
@@ -92,7 +92,7 @@ fn listen(control: Control) -> Result<(), Failure> {
             if interrupted().await.is_ok() {
                 control.stop();
             }
-            // What comes now is the same wish: a terminal tells all its processes, and so does their parent.
+            // Ctrl+C often arrives twice: from the terminal, which signals all its processes, and from the parent.
             sleep(SAME_WISH_MS).await;
             if interrupted().await.is_ok() {
                 process::exit(u8::from(Exit::Interrupted).into());

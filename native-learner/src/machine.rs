@@ -8,7 +8,7 @@ pub(crate) fn cores() -> NonZeroUsize {
     thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
 }
 
-/// Memory that this process may still take, in MiB; `None` where the system does not say (it does on Linux).
+/// Returns the memory that this process may still take, in MiB, or `None` on systems that do not report it. Linux does.
 pub(crate) fn available_mib() -> Option<u64> {
     archipelago_cli::available_bytes().map(|bytes| bytes >> 20)
 }

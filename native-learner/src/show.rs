@@ -36,7 +36,7 @@ pub(crate) struct Show {
     /// Why the connection is gone and when the next attempt is, in milliseconds, until that is told: with the end of
     /// the run there is none.
     lost: Option<(String, u64)>,
-    /// It was told that the connection is gone, and not yet that it is back.
+    /// The user has been told that the connection is lost, and not yet that it is back.
     is_missed: bool,
 }
 
@@ -61,7 +61,7 @@ impl Show {
 
     pub(crate) fn event(&mut self, event: &Event) {
         if let Some(sentence) = self.loss_of_connection(event) {
-            // Once is enough where nobody looks.
+            // With `--quiet`, only the first loss of a connection is printed until it is back.
             if self.output.quiet && !self.is_missed {
                 self.tell(sentence)
             } else {
@@ -198,14 +198,14 @@ impl Show {
         )
     }
 
-    /// A line that stays, unless only the milestones are wanted.
+    /// Prints a line that stays, unless the user asked for milestones only.
     fn say(&mut self, text: impl Display) {
         if !self.output.quiet {
             self.tell(text);
         }
     }
 
-    /// A line that stays. Some of its words may be a stranger's.
+    /// Prints a line that stays. Parts of `text` may come from an untrusted peer.
     fn tell(&mut self, text: impl Display) {
         let erase = if std::mem::take(&mut self.line) { ERASE } else { "" };
         write(format_args!("{erase}{}\n", plain(&text.to_string())));

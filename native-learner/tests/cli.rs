@@ -199,7 +199,7 @@ fn doctor_shows_adapters_and_how_kernels_were_chosen() {
     }
 }
 
-/// The first line of a head, all of which is read.
+/// Reads a whole HTTP head and returns its first line.
 fn head(reader: &mut impl BufRead) -> String {
     let lines: Vec<String> =
         reader.lines().map(|line| line.unwrap()).take_while(|line| !line.is_empty()).collect();
@@ -230,7 +230,7 @@ fn socket_and_fetches_go_through_the_proxy_of_the_environment() {
     let expected = [through("GET /healthz HTTP/1.1"), through("GET /v1/ws HTTP/1.1")];
     assert_eq!(proxied.join().unwrap(), expected);
 
-    // Nobody is there any more.
+    // The proxy has stopped listening.
     let environment = [("HTTP_PROXY", &*proxy), ("NO_PROXY", "other.invalid, 10.0.0.0/8")];
     let join = ["join", "--engine", "cpu", "http://train.invalid", "--max-contact", "1s"];
     let (code, _, said) = run(state.path(), &environment, &join);

@@ -260,7 +260,7 @@ fn a_run_goes_on_with_its_own_settings() {
     // Its folder alone is enough, and what may differ from start to start is taken over.
     let said = open_once(&["--dir", dir, "--min-quorum", "2", "--seed", "1"]);
     assert!(said.contains("resumed=true"), "{said}");
-    // Only what somebody chose is shown of the settings.
+    // Only settings that differ from their defaults are shown.
     let shown = said.lines().find(|line| line.contains("settings other than the defaults: ")).unwrap();
     assert!(shown.contains("min-quorum=2") && shown.contains("sync-every=7"), "{shown}");
     assert!(!said.contains("grace-ratio"), "{said}");
@@ -312,7 +312,7 @@ fn a_text_that_may_be_meant_otherwise_is_told() {
         run(&[&["validate", "--json", "--data", data], &common[..], more].concat())
     };
 
-    // A folder of program code, with settings in JSON.
+    // A folder with program code and JSON settings.
     let folder = place.path().join("folder");
     fs::create_dir(&folder).unwrap();
     fs::rename(&settings, folder.join("settings.json")).unwrap();
@@ -339,14 +339,14 @@ fn a_text_that_may_be_meant_otherwise_is_told() {
     assert!(said.contains("gave another text") && !said.contains("masks"), "{said}");
 }
 
-/// A small text in `folder`.
+/// Writes a small text into `folder` and returns its path.
 fn words(folder: &Path) -> String {
     let path = folder.join("words.txt");
     fs::write(&path, "the keeper of the lamp sees ships at night. ".repeat(2_000)).unwrap();
     path.to_str().unwrap().to_owned()
 }
 
-/// The device on which every write fails as on a full disk, where there is one.
+/// Opens the device on which every write fails as on a full disk, if the system has one.
 fn full() -> Option<fs::File> {
     fs::File::options().write(true).open("/dev/full").ok()
 }

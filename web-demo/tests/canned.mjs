@@ -192,7 +192,7 @@ export async function startCanned() {
     const url = new URL(request.url, "http://localhost");
     const json = (value) => response.setHeader("content-type", "application/json").end(JSON.stringify(value));
     canned.asked.push(`${request.method} ${url.pathname}${url.search}`);
-    // A syncer that hangs takes what it is asked, and says nothing.
+    // A syncer that hangs accepts requests and does not answer.
     if (canned.silent) return;
     if (url.pathname === "/v1/status") return json(canned.status);
     if (url.pathname === "/v1/runs") return json({ runs: canned.runs, several: true });

@@ -1,5 +1,5 @@
-// Goal: what a page says is true while its server cannot be reached: the sentence says so, old figures are paler and carry their
-// age, and nothing is said to be missing before it was asked for.
+// Goal: a page stays truthful while its server cannot be reached. The sentence reports it, old figures are paler and show their
+// age, and the page calls nothing missing before it has asked for it.
 import assert from "node:assert/strict";
 import { after, before, beforeEach, test } from "node:test";
 import { axe, faults } from "./axe.mjs";
@@ -27,7 +27,7 @@ const open = (path) => page.goto(new URL(path, syncer.url).href);
 const text = (selector) => page.textContent(selector);
 const says = (selector, pattern) =>
   until(`${selector} to say ${pattern}`, async () => pattern.test(await text(selector)));
-/** The colour of the first figure, and the ages that the page shows. */
+/** Returns the colour of the first figure and the ages that the page shows. */
 const looks = () =>
   page.evaluate(() => ({
     figure: getComputedStyle(document.querySelector(".figures dd")).color,
@@ -64,7 +64,7 @@ for (const [path, known, selector] of [
       },
     ];
     await open(path);
-    // The canned stream says its status once; what asks again gets answers.
+    // The canned stream sends its status once. Later requests get answers.
     await says(selector, known);
     const fresh = await looks();
     assert.deepEqual(fresh.ages, []);
@@ -115,7 +115,7 @@ test("sections that were not fetched yet do not say that there is nothing, and a
     assert.deepEqual([await text(selector), await page.getAttribute(selector, "aria-busy")], ["…", "true"], selector);
   }
   answer();
-  // Nobody scrolls there.
+  // These sections stay out of view.
   for (const [selector, pattern] of [
     ["#lanes-said", /^Newest: Round 12/],
     ["#learners-range", /^1–1 of 1 learner$/],

@@ -276,7 +276,7 @@ test("what stands still is painted once, and anew when something of it changes",
 
 test("the name of an island's button begins with what is shown on it", async () => {
   const { said } = await load("teach/sea/pins.ts");
-  // A usual island shows its conditions alone; any other one shows its state.
+  // A usual island shows only its conditions. Any other island shows its state.
   assert.equal(said("training", ["4× slower"], true), "4× slower, training");
   assert.equal(said("dead", ["0.2 s farther"], false), "dead, 0.2 s farther");
 });

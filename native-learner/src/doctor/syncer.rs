@@ -61,7 +61,7 @@ pub(super) async fn http(address: &Address) -> Finding {
     }
 }
 
-/// Whether an answer is a page for people; a syncer's is a word.
+/// Returns true if an answer is a web page. A syncer answers with a single word.
 fn is_page(body: &[u8]) -> bool {
     body.trim_ascii_start().starts_with(b"<")
 }

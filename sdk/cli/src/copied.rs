@@ -4,7 +4,7 @@ use std::convert::Infallible;
 
 use archipelago_core::text::link_of;
 
-/// Reads a secret: without the newline that an editor or `echo` left, and without blanks.
+/// Reads a secret. Removes surrounding blanks and the newline that an editor or `echo` adds.
 ///
 /// # Errors
 /// None.
@@ -12,7 +12,7 @@ pub fn secret(text: &str) -> Result<String, Infallible> {
     Ok(text.trim().to_owned())
 }
 
-/// Reads a link or an invite: as [`secret`] does, and without the quotes around it.
+/// Reads a link or an invite. Removes surrounding blanks and newlines, as [`secret`] does, and quotes.
 ///
 /// # Errors
 /// None.

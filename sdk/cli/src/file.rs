@@ -57,8 +57,8 @@ pub(crate) fn words(
     Ok(words)
 }
 
-/// `value` with the folder `home` in the place of a `~` that begins a path: a shell does that for flags, and nothing
-/// else begins so.
+/// Replaces a leading `~/` in the strings of `value` by the folder `home`. A shell does so for flags, but not for a
+/// file of settings. No other setting begins with `~/`.
 fn with_home(value: toml::Value, home: Option<&Path>) -> toml::Value {
     match (value, home) {
         (toml::Value::String(text), Some(home)) => match text.strip_prefix("~/") {

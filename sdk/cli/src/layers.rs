@@ -118,8 +118,8 @@ pub fn parse_over<P: Program>(
     }
 }
 
-/// Joins a value that begins like a negative number with the flag before it, as `--lr=-1`: `clap` would take it for an
-/// unknown flag, and the setting's own check, which names the range, would never see it.
+/// Joins a negative number with the flag before it, as in `--lr=-1`. Otherwise `clap` would reject it as an unknown
+/// flag, and the setting's own check, which names the valid range, would never run.
 fn with_negatives(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let is_negative = |word: &str| {
         word.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit() || c == '.'))
@@ -145,7 +145,7 @@ fn with_negatives(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString
     words
 }
 
-/// Returns `error`, or if it is about a negative number where there can be none, one that says so.
+/// Replaces an error about a forbidden negative number by one that says so. Returns any other `error` unchanged.
 fn in_range(error: clap::Error) -> clap::Error {
     match negative(&error) {
         Some(why) => clap::Error::raw(ErrorKind::ValueValidation, why + "\n"),
@@ -153,7 +153,7 @@ fn in_range(error: clap::Error) -> clap::Error {
     }
 }
 
-/// What is wrong with a negative number that was given for a setting that takes none, if `error` is about one.
+/// Returns an explanation if `error` is about a negative number for a setting that takes only whole numbers from 0 on.
 fn negative(error: &clap::Error) -> Option<String> {
     let source = std::error::Error::source(error)?;
     let is_no_digit = source.downcast_ref::<ParseIntError>()?.kind() == &IntErrorKind::InvalidDigit;

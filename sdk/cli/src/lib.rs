@@ -9,7 +9,7 @@
 //! | `file` | a TOML file whose keys are flags |
 //! | `program` | exit codes, and the sentence that a program ends with |
 //! | `units` | durations, sizes and counts of tokens as people write them |
-//! | `memory` | memory that is left, on the machine and in a container |
+//! | `memory` | available memory, on the machine and in a container |
 //! | `range` | settings that are out of range |
 //! | `copied` | secrets and links as people copy them |
 //! | `experts` | a mixture of experts |

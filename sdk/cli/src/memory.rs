@@ -1,16 +1,16 @@
-//! Memory that a process may still take, on the machine and in its container.
+//! Memory available to a process, on the machine and within the limits of its container.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Returns the memory that this process may still take, in bytes: the smallest of what the machine has left and of what
-/// is left of the limit of each control group around the process. `None` if the system does not tell; Linux does.
+/// Returns the memory that this process may still take, in bytes: the minimum of the machine's available memory and the
+/// remaining limits of all control groups around the process. `None` on systems that do not report it. Linux does.
 #[must_use]
 pub fn available_bytes() -> Option<u64> {
     available_below(Path::new("/"))
 }
 
-/// The same, for the files of a system below `root`.
+/// Returns the same as [`available_bytes`], for a file system that is rooted at `root`.
 fn available_below(root: &Path) -> Option<u64> {
     let machine = meminfo(&root.join("proc/meminfo"));
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
@@ -24,7 +24,7 @@ fn meminfo(path: &Path) -> Option<u64> {
     line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1_024)
 }
 
-/// Files of a control group that say how much memory it has.
+/// Names of the memory files of a control group.
 struct Files {
     limit: &'static str,
     used: &'static str,
@@ -36,8 +36,8 @@ const V1: Files =
     Files { limit: "memory.limit_in_bytes", used: "memory.usage_in_bytes", cached: "total_inactive_file" };
 const V2: Files = Files { limit: "memory.max", used: "memory.current", cached: "inactive_file" };
 
-/// What is left of the limits of the group on `line`, which is `0::PATH` or `NUMBER:CONTROLLERS:PATH`, and of those
-/// around it.
+/// Returns the remaining memory of a control group and of all groups around it, for each group with a limit. `line`
+/// names the group, as `0::PATH` or `NUMBER:CONTROLLERS:PATH`.
 fn left_of_groups(root: &Path, line: &str) -> Vec<u64> {
     let mut parts = line.splitn(3, ':');
     let (Some(number), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
@@ -52,8 +52,8 @@ fn left_of_groups(root: &Path, line: &str) -> Vec<u64> {
     folders.filter_map(|folder| left(&folder, &files)).collect()
 }
 
-/// The folders of a group and of all groups around it. In a container the path may be the host's: then only `mount`,
-/// the group of the container, is there.
+/// Returns the folders of a group and of all groups around it. In a container the path may be the host's. Then only
+/// `mount`, the group of the container, exists.
 fn folders(mount: &Path, path: &str) -> Vec<PathBuf> {
     let names = Path::new(path).components();
     let names = names.filter(|name| matches!(name, std::path::Component::Normal(_)));
@@ -65,10 +65,10 @@ fn folders(mount: &Path, path: &str) -> Vec<PathBuf> {
     folders
 }
 
-/// What is left of the limit of the group in `folder`, if it has one.
+/// Returns the remaining memory of the group in `folder`, if the group has a limit.
 fn left(folder: &Path, files: &Files) -> Option<u64> {
     let number = |name: &str| fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
-    // A group without a limit has a word there.
+    // Version 2 writes `max` for a group without a limit, which is no number.
     let limit = number(files.limit)?;
     let stat = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
     let cached = stat.lines().find_map(|line| line.strip_prefix(files.cached)?.trim().parse::<u64>().ok());
@@ -82,7 +82,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// The memory that is available on a system with these files.
+    /// Returns the available memory of a system with these files.
     fn available(files: &[(&str, &str)]) -> Option<u64> {
         let root = tempfile::tempdir().unwrap();
         for (path, text) in files {
@@ -104,7 +104,7 @@ mod tests {
         assert_eq!(available(&[MEMINFO, ("proc/self/cgroup", "0::/\n"), unlimited]), Some(8 * MIB));
     }
 
-    /// The group of a container is the root of what it sees; cached files do not count.
+    /// Goal: a container's own group is the root of its file system, and cached files do not count as used.
     #[test]
     fn a_container_has_what_its_limit_leaves() {
         let files = [
@@ -118,7 +118,7 @@ mod tests {
         assert_eq!(available(&[&files[..], &[cached]].concat()), Some(3 * MIB));
     }
 
-    /// A service is in a slice, whose limit counts as well.
+    /// Goal: the limit of the slice around a service counts as well.
     #[test]
     fn the_groups_around_count() {
         let files = [
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(available(&files), Some(MIB));
     }
 
-    /// The first version has a folder for each controller, and a path that is the host's.
+    /// Goal: version 1 of control groups is read, which has a folder for each controller and names paths of the host.
     #[test]
     fn the_first_version_is_read() {
         let files = [

@@ -63,7 +63,8 @@ pub(crate) fn exit_help(codes: &[(u8, &str)]) -> String {
     format!("Exit codes:{}", rows.collect::<String>())
 }
 
-/// Says on standard error why a program failed, and gives its exit code. Nothing in `why` can steer a terminal.
+/// Prints why a program failed to standard error and returns its exit code. Control characters in `why` are replaced,
+/// so that they cannot steer a terminal.
 pub fn fail(why: &impl Display, exit: impl Into<u8>) -> ExitCode {
     let why = why.to_string();
     let lines: Vec<String> = why.lines().map(plain).collect();

@@ -40,7 +40,7 @@ pub enum UnitError {
         /// The whole text.
         text: String,
     },
-    /// The text is no whole number from 0 on, or one that is too large.
+    /// The text is not a whole number from 0 on, or the number is too large.
     #[error("{text:?} is no number of tokens: write e.g. 5000, 10_000, 20k, 10M, 1.5B or 1e7")]
     Tokens {
         /// The whole text.
@@ -150,7 +150,7 @@ impl Serialize for Bytes {
 /// `clap`.
 ///
 /// # Errors
-/// [`UnitError::Tokens`]: it is no whole number from 0 on, or more than a `T` holds.
+/// [`UnitError::Tokens`]: the text is not a whole number from 0 on, or the number does not fit into a `T`.
 pub fn tokens<T: TryFrom<u64>>(text: &str) -> Result<T, UnitError> {
     let count = whole(text.trim()).and_then(|count| T::try_from(count).ok());
     count.ok_or_else(|| UnitError::Tokens { text: text.to_owned() })
@@ -159,16 +159,16 @@ pub fn tokens<T: TryFrom<u64>>(text: &str) -> Result<T, UnitError> {
 /// Reads a count of one token or more, as a value parser for `clap`.
 ///
 /// # Errors
-/// [`UnitError::Tokens`]: it is no such count.
+/// [`UnitError::Tokens`]: the text is not such a count.
 pub fn some_tokens(text: &str) -> Result<NonZeroU32, UnitError> {
     NonZeroU32::new(tokens(text)?).ok_or_else(|| UnitError::Tokens { text: text.to_owned() })
 }
 
-/// Powers of ten of the letters behind a count.
+/// Suffixes of counts, with their powers of ten.
 const COUNT_UNITS: [(char, i32); 5] = [('k', 3), ('K', 3), ('M', 6), ('B', 9), ('T', 12)];
 
-/// Returns the whole number that a decimal with underscores, an exponent and a unit stands for. Integer arithmetic, so
-/// that every digit counts.
+/// Parses a decimal number with underscores, an exponent and a suffix, if its value is a whole number. Integer
+/// arithmetic keeps every digit exact.
 fn whole(text: &str) -> Option<u64> {
     let found = COUNT_UNITS.iter().find_map(|(unit, power)| Some((text.strip_suffix(*unit)?, *power)));
     let (number, mut power) = found.unwrap_or((text, 0));

@@ -1,4 +1,4 @@
-//! Text of others: cut to fit, made fit for a terminal, and links as people copy them.
+//! Text from other people and programs: clipping, removing what could steer a terminal, and reading copied links.
 
 /// Longest reason in a WebSocket's close frame, in bytes: RFC 6455, section 5.5, allows 125, and the code takes two.
 pub const CLOSE_REASON_BYTES_MAX: u32 = 123;
@@ -9,9 +9,9 @@ pub fn clip(text: &str, bytes_max: u32) -> &str {
     &text[..text.floor_char_boundary(bytes_max as usize)]
 }
 
-/// `text` on one line, with `·` in place of each character that could steer a terminal or turn the order of others:
-/// control characters of ASCII and of Latin-1, line separators, and the marks of bidirectional text. Texts of peers
-/// pass through it before people see them.
+/// Returns `text` on one line, with `·` in place of each character that could steer a terminal or reorder other
+/// characters: control characters of ASCII and of Latin-1, line separators, and the marks of bidirectional text. Texts
+/// of peers pass through this function before people see them.
 #[must_use]
 pub fn plain(text: &str) -> String {
     text.chars().map(|c| if steers(c) { '·' } else { c }).collect()
@@ -23,8 +23,8 @@ fn steers(c: char) -> bool {
     c.is_control() || turns || matches!(c, '\u{2028}' | '\u{2029}')
 }
 
-/// A link or an invite as somebody copied it, without the blanks, quotes and brackets around it and the full stop or
-/// comma of the sentence that it stood in.
+/// Returns a copied link or invite without surrounding blanks, quotes and brackets, and without the full stop or comma
+/// of the sentence around it.
 #[must_use]
 pub fn link_of(text: &str) -> &str {
     let around = |c: char| c.is_whitespace() || c.is_control() || "\"'`<>()“”„‘’«»".contains(c);

@@ -168,7 +168,7 @@ fn find(tensors: &[Shaped], wanted: &Tensor, experts: u64) -> Option<(Spot, bool
     Some((Spot { tensor, start }, tensors[tensor].shape == shape, shape))
 }
 
-/// Components that `torch.compile`, FSDP and activation checkpointing put anywhere into the names of parameters.
+/// Components that `torch.compile`, FSDP and activation checkpointing insert anywhere in the names of parameters.
 const WRAPPERS: &[&str] = &["_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"];
 
 /// The component that DDP and `DataParallel` put in front of the names of parameters.
@@ -193,7 +193,7 @@ pub fn matrix(shape: &[u64]) -> [u64; 2] {
     }
 }
 
-/// The sentence of [`FitError::Names`].
+/// Returns the message of [`FitError::Names`].
 fn names_differ(missing: &[String], unknown: &[String]) -> String {
     match (missing, unknown) {
         (_, []) => format!("the run also has the {}: pass every parameter of the model", listed(missing)),
@@ -243,7 +243,7 @@ mod tests {
         Fit::new(tensors, &Preset::Tiny.model(256).into())
     }
 
-    /// A run of a model that the syncer does not know: name, rows, columns.
+    /// Returns a custom model, which the syncer cannot evaluate, of tensors given by name, rows and columns.
     fn own(tensors: &[(&str, u32, u32)]) -> Model {
         let tensor = |&(name, rows, cols): &(&str, u32, u32)| Tensor {
             name: name.into(),
@@ -398,7 +398,7 @@ mod tests {
         assert_eq!(unwrapped("layers.0._checkpoint_wrapped_module.w"), "layers.0.w");
         assert_eq!(unwrapped("head.module.w"), "head.module.w");
         assert_eq!(unwrapped("module"), "module");
-        // A run whose own names look wrapped, and a model with a submodule of that name.
+        // The run's own names look wrapped, and the model has a submodule with that name.
         let model = own(&[("module.w", 1, 2), ("w", 1, 3)]);
         let fit = Fit::new(&[shaped("w", &[3]), shaped("module.w", &[2])], &model).unwrap();
         assert_eq!(fit.spots.iter().map(|spot| spot.tensor).collect::<Vec<_>>(), [1, 0]);

@@ -48,7 +48,7 @@ class RunCase(unittest.TestCase):
         return learner
 
     def run_program(self, program: str) -> str:
-        """What a program prints that runs in the test's folder, with its keys and temporary files there too."""
+        """Runs a program in the test's folder, with its keys and temporary files there too, and returns its output."""
         done = subprocess.run(
             [sys.executable, "-c", program],
             cwd=self.folder,

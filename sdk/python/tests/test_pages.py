@@ -11,7 +11,7 @@ class Pages(RunCase):
     """Each in a folder of its own."""
 
     def test_the_first_program_of_the_readme(self) -> None:
-        """It needs NumPy alone, trains, leaves a model, and does so again when it is started again."""
+        """The program needs NumPy alone, trains and leaves a model, and a second start does the same."""
         for count in (1, 2):
             said = self.run_program(programs()[0])
             loss, merged = said.split("\n")[0].removeprefix("loss ").removesuffix(" updates merged").split(", ")

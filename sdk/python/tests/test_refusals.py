@@ -90,7 +90,7 @@ class Refusals(RunCase):
         self.goes_on(run, learner, params, loop)
 
     def test_wrapped_names(self) -> None:
-        """Names as `torch.compile` and DDP write them, in the run's file and in the learner."""
+        """Prefixes of `torch.compile` and DDP are accepted in the names of the run's file and of the learner."""
         file = self.folder / "wrapped.safetensors"
         archipelago.write_params(file, {"_orig_mod.bigrams": bigrams.model()["bigrams"]})
         run = self.serve(params=file, preset="tiny", lr=20)

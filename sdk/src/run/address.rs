@@ -77,7 +77,7 @@ impl Address {
         self.invite.as_ref()
     }
 
-    /// The same place with the invite that `text` is, as somebody copied it.
+    /// Returns the same place with the invite in `text`, which may have been copied with blanks or quotes.
     ///
     /// # Errors
     /// [`AddressError::Invite`].

@@ -53,8 +53,8 @@ where
         }
     }
 
-    /// The most windows that are worth a try: as many as the run says. If these are very many, a step of a few is taken
-    /// first, since one of all could take minutes, in which the learner's owner is not heard.
+    /// Returns the largest batch worth trying, in windows: at most the run's batch. For a very large batch, a step with
+    /// fewer windows is timed first. A full step could take minutes, in which the learner ignores its owner.
     async fn most(
         &mut self,
         spec: &RunSpec,
@@ -72,7 +72,7 @@ where
         };
         let step_us = self.rehearse(&mut engine, &batch_like_any(&own)).await?;
         *moments = engine.salvage();
-        // Twice as long may be less, since larger steps are more efficient; the search finds out.
+        // An estimate up to twice the limit is accepted, since larger steps are more efficient. The search decides.
         let is_long = |windows: u32| {
             let step_us = step_us.unwrap_or(0).saturating_mul(u64::from(windows / PROBE.get()));
             step_us > 2 * self.step_us_max
@@ -102,9 +102,9 @@ where
     }
 }
 
-/// Windows of the step that shows how long one of very many would take.
+/// Windows in the timed step.
 const PROBE: NonZeroU32 = NonZeroU32::new(64).expect("it is not 0");
-/// Very many windows are more than this.
+/// Batches with more windows than this are timed with a smaller step first.
 const PROBED_MIN: u32 = 256;
 
 /// What a run says, with a learner's own batch.

@@ -115,7 +115,7 @@ impl IdentityLock {
         let mut file = open_private(path).map_err(wrong)?;
         match file.try_lock() {
             Ok(()) => {}
-            // A file system of a network may have no locks. Two learners with one key would replace each other.
+            // Network file systems may not support locks. Then two learners with the same key would replace each other.
             Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {}
             Err(TryLockError::WouldBlock) => return Ok(None),
             Err(TryLockError::Error(error)) => return Err(wrong(error)),

@@ -124,7 +124,7 @@ impl Line {
             }
             SocketEvent::Closed { code, reason } => Input::Closed { code, reason: plain(&reason) },
             SocketEvent::Frame(frame) => match self.assembler.push(&frame) {
-                // People get to see it.
+                // Users will see the reason.
                 Ok(Some(Message::Bye(bye))) => {
                     Input::Message(Message::Bye(Bye { reason: plain(&bye.reason), ..bye }))
                 }

@@ -110,7 +110,7 @@ impl RunConfig {
 /// Why a run ended otherwise than by the owner's wish or its own end.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The syncer did not take this learner in, or gave it no parameters, for too long.
+    /// The syncer did not admit this learner, or gave it no parameters, within the time limit.
     #[error(
         "{address} did not take this learner in for {waited_s} s: {reason}; see that the syncer runs and the address \
          is right"

@@ -52,7 +52,7 @@ pub(super) struct Session<'a, E, B, O> {
     /// What the member was last told of its owner's wishes.
     told: Wishes,
     pub(super) end: Option<End>,
-    /// Bytes of downloads that the member knows of.
+    /// Bytes of downloads already reported to the member.
     fed_bytes: u64,
     report_us: u64,
 }
@@ -193,7 +193,7 @@ where
         Ok(())
     }
 
-    /// Fails if the time is up and nothing was trained because the syncer is out of reach.
+    /// Fails if the time is up and nothing was trained because the syncer was out of reach.
     fn check_hindrance(&self, now_us: u64) -> Result<(), RunError> {
         let reason = match self.member.hindrance(now_us) {
             Some(reason) => reason.to_owned(),
@@ -231,7 +231,7 @@ where
         Ok(())
     }
 
-    /// Whether its owner stopped it, or its time is up.
+    /// Returns true if the owner stopped the learner, or its time is up.
     pub(super) fn is_ending(&self) -> bool {
         let run_us = self.config.run_ms_max.map(|run_ms| run_ms.saturating_mul(1_000));
         self.control.is_stopped() || run_us.is_some_and(|run_us| self.clock.now_us() >= run_us)

@@ -123,7 +123,7 @@ async fn streams_at_once_are_bounded() {
     }
     let (code, _, why) = server.http("GET /v1/events").await;
     assert_eq!((code, why), (503, b"too many pages watch this run: try again later\n".to_vec()));
-    // A proxy on this machine may bring strangers and not say so: some streams are for the token alone.
+    // A proxy on this machine may pass on strangers without naming them, so some streams are reserved for the token.
     let owner = "/v1/events\nAuthorization: Bearer secret-of-the-owner";
     let mut owners = Vec::new();
     for _ in 0..8 {

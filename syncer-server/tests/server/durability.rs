@@ -281,7 +281,7 @@ async fn a_damaged_snapshot_costs_no_whole_one() {
     assert_eq!(snapshots(dir.path()).len(), 1, "and the damaged one is gone");
 }
 
-/// Goal: a start that is stopped before the run is open ends at once, and leaves nothing of a run.
+/// Goal: a start that is stopped before the run is open ends at once, and leaves no part of a run.
 #[tokio::test]
 async fn a_start_that_is_stopped_leaves_no_run() {
     let dir = tempfile::tempdir().unwrap();
@@ -289,7 +289,7 @@ async fn a_start_that_is_stopped_leaves_no_run() {
     let ended = syncer_server::serve(listener, config(dir.path()), std::future::ready(())).await;
     assert!(matches!(ended, Err(syncer_server::ServerError::Cancelled)), "{ended:?}");
     assert!(!dir.path().join("run.json").exists() && !dir.path().join("tape.sqlite").exists());
-    // The next start begins the run.
+    // The next start creates the run.
     Server::start(config(dir.path())).await.stop().await;
     assert!(dir.path().join("run.json").exists());
 }

@@ -151,13 +151,13 @@ async fn pages_of_a_folder_show_once_they_are_there() {
     server.stop().await;
 }
 
-/// What a browser says that it takes.
+/// `Accept` header of a browser.
 pub const BROWSER: &str = "Accept: text/html,application/xhtml+xml,*/*;q=0.8";
 
-/// The page for wrong links, as it stands in the repository.
+/// The repository's page for wrong links.
 pub const MISSING: &str = include_str!("../../../web-demo/pages/missing.html");
 
-/// Goal: whoever follows a wrong link in a browser gets a page that leads on; programs get a line of text.
+/// Goal: for a wrong link, a browser gets a page with links that work, and a program gets a line of text.
 #[tokio::test]
 async fn wrong_links_lead_on() {
     let (dir, pages) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -1,4 +1,4 @@
-//! The course of a run over a crash.
+//! Figures of a run that survive a crash.
 
 use serde_json::Value;
 use syncer_server::ServeConfig;
@@ -7,15 +7,15 @@ use crate::dashboard::json;
 use crate::log::copy;
 use crate::support::{Learner, PATIENCE, Server, config};
 
-/// Starts of a copy before the figures must be in it.
+/// Number of copies of the run's folder to start, until one contains the figures.
 const TRIES: u32 = 40;
 
 async fn measurements(server: &Server) -> Vec<Value> {
     json(server, "/v1/series").await["evaluations"].as_array().unwrap().clone()
 }
 
-/// Goal: a run that crashes before its first snapshot still knows how it began: the first loss is that of before the
-/// training, at its time, and the clock, the curve and the traffic go on.
+/// Goal: a run that crashes before its first snapshot keeps its history. The first loss is the one measured before
+/// training, at its time, and the clock, the curve and the traffic continue.
 #[tokio::test]
 async fn a_crash_before_the_first_snapshot_keeps_the_history() {
     let dir = tempfile::tempdir().unwrap();

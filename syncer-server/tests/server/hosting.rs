@@ -185,7 +185,7 @@ async fn a_run_is_made_by_flags() {
     assert!(of_server.contains("`data` names a file of the server"), "{of_server}");
     let late = order(&["pause", "poems", "--seed", "8"]).await.unwrap().unwrap_err();
     assert!(late.contains("--seed is for create alone"), "{late}");
-    // One with the invite has it in both links.
+    // Both links of a run with an invite contain the invite.
     let invited =
         ["create", "odes", "--preset=tiny", "--corpus-bytes=60kB", "--no-eval", "--invite=open-sesame"];
     let said = order(&invited).await.unwrap().unwrap();
@@ -193,8 +193,8 @@ async fn a_run_is_made_by_flags() {
     house.stop().await;
 }
 
-/// Goal: whoever may write into the folder of the runs makes one with a text of their own, and nothing is left where
-/// that fails.
+/// Goal: an owner with access to the folder of the runs can create a run with their own text. A failed attempt leaves
+/// nothing behind.
 #[tokio::test]
 async fn a_run_with_a_text_of_its_own_is_made_on_the_machine_of_the_server() {
     let dir = tempfile::tempdir().unwrap();
@@ -316,7 +316,7 @@ async fn open(address: SocketAddr, path: &str, headers: &str) -> (TcpStream, u16
     (stream, code)
 }
 
-/// Goal: whoever holds as many learners and streams of one run as it gives keeps nobody out of another one.
+/// Goal: if all connections of one run are taken, learners and pages still reach another run.
 #[tokio::test]
 async fn no_run_takes_the_connections_of_another() {
     let dir = tempfile::tempdir().unwrap();
@@ -358,7 +358,7 @@ async fn no_run_takes_the_connections_of_another() {
     house.stop().await;
 }
 
-/// Goal: a run that is being opened keeps no order about it waiting until it is open.
+/// Goal: an order about a run that is being opened does not wait until the run is open.
 #[tokio::test]
 async fn a_run_that_is_being_opened_can_be_deleted() {
     let dir = tempfile::tempdir().unwrap();
@@ -376,7 +376,7 @@ async fn a_run_that_is_being_opened_can_be_deleted() {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
     let (code, said) = house.ask("DELETE /v1/runs/large", "secret-of-the-owner", "").await;
-    // Whoever clears it away first is told so.
+    // 200 if the order removed the run, and 404 if the cancelled creation had removed it first.
     assert!([200, 404].contains(&code), "{code} {said}");
     let made = made.await.unwrap();
     assert!([200, 404, 422].contains(&made), "{made}");
@@ -385,7 +385,7 @@ async fn a_run_that_is_being_opened_can_be_deleted() {
     house.stop().await;
 }
 
-/// Goal: a link to a run that does not exist, or is put away, leads a browser to the list of runs.
+/// Goal: a link to a missing or archived run leads a browser to the list of runs.
 #[tokio::test]
 async fn wrong_links_lead_to_the_runs() {
     let (dir, pages) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

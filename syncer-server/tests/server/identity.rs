@@ -164,7 +164,7 @@ async fn a_personal_invite_takes_in_as_many_keys_as_it_says() {
     server.stop().await;
 }
 
-/// Goal: a pass ends with the ban, and not once its socket is closed.
+/// Goal: a pass becomes invalid with the ban, before its socket is closed.
 #[tokio::test]
 async fn a_banned_key_fetches_nothing_any_more() {
     let dir = tempfile::tempdir().unwrap();

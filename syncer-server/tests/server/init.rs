@@ -129,7 +129,7 @@ async fn the_first_loss_is_that_of_transformers_and_the_model_comes_home_unchang
     assert_eq!(initial(again.path()), initial(dir.path()));
 }
 
-/// The golden model in a folder of its own, which stops at `stops` and has this chat template.
+/// Copies the golden model into a new folder, with the stop tokens `stops` and a chat template.
 fn stopping(place: &Path, name: &str, stops: &[u32], template: &str) -> PathBuf {
     let folder = place.join(name);
     fs::create_dir(&folder).unwrap();
@@ -143,7 +143,7 @@ fn stopping(place: &Path, name: &str, stops: &[u32], template: &str) -> PathBuf 
     folder
 }
 
-/// Goal: a model from a folder stops where it did there, in a sample, in a page and at home.
+/// Goal: a model from a folder keeps the folder's stop tokens in samples, in pages and in the export.
 #[tokio::test]
 async fn a_model_stops_where_its_folder_says() {
     let place = tempfile::tempdir().unwrap();
@@ -167,13 +167,13 @@ async fn a_model_stops_where_its_folder_says() {
         let sample = |args: &SampleArgs| sample(args, |_| Ok(())).unwrap();
         (sample(&raw), sample(&asked), view["stops"].clone(), generation)
     };
-    // Token 0 is the end of turns, which the template shows.
+    // Token 0 is the end of turns, which the syncer learns from the template.
     let (raw, asked, stops, generation) = written("a", &[17]).await;
     assert_eq!((&stops, &generation["eos_token_id"]), (&[17, 0].into(), &[17, 0].into()));
     assert_eq!(generation["top_p"], 0.9);
     assert_eq!((&*raw.prompt, &*asked.prompt), ("The", "What is"));
     assert!(!asked.text.contains("<|end|>"), "{}", asked.text);
-    // What it wrote first ends the text of a model that stops there.
+    // A model that stops at the first tokens of this text writes a shorter one.
     let tokenizer = Tokenizer::from_file(golden().join("model/tokenizer.json")).unwrap();
     let tokens = tokenizer.encode_fast(&*raw.text, false).unwrap();
     let all: Vec<u32> = tokens.get_ids().iter().copied().take(16).collect();

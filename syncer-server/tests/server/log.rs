@@ -102,7 +102,7 @@ async fn tells_who_came_and_went_and_what_the_owner_did() {
     assert!(watch.text.contains("Somebody could not join"), "{}", watch.text);
 }
 
-/// Goal: a closed tab is no fault. Browsers close the socket of a page that goes away with a code of their own.
+/// Goal: a closed tab is not logged as a fault. Browsers close its socket with a close code of their own.
 #[tokio::test]
 async fn a_page_that_is_closed_has_left() {
     let dir = tempfile::tempdir().unwrap();

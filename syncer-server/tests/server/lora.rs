@@ -75,7 +75,7 @@ async fn adapters_begin_as_the_model_and_come_home_for_peft_and_merged() {
     assert_eq!(names[0], "base_model.model.model.layers.0.mlp.down_proj.lora_A.weight");
     let config = json(&out.path().join("adapter_config.json"));
     assert_eq!((&config["r"], &config["lora_alpha"]), (&2.into(), &4.into()));
-    // PEFT finds the model from wherever it runs, and strangers are not told where it is.
+    // The path is absolute, so that PEFT finds the model from any working directory. Downloads do not contain it.
     let base = from_folder(dir.path()).init.unwrap().canonicalize().unwrap();
     assert_eq!(config["base_model_name_or_path"], base.to_str().unwrap());
     let named = Form { base: Some("lab/tiny"), ..Form::default() };

@@ -122,8 +122,8 @@ async fn nobody_else_measures() {
     server.stop().await;
 }
 
-/// A learner under the name of the evaluator, with another key, that is merged and asked nothing. The syncer asks each
-/// second.
+/// Joins a learner with the evaluator's name and another key. Checks that the syncer, which asks its evaluator each
+/// second, asks this learner nothing, although its update is merged.
 async fn unasked(server: &Server) -> Learner {
     let namesake = Hello { name: "learner 2".into(), ..hello(1) };
     let (client, welcome) = Client::connect(server).await.introduced_as(namesake).await;
@@ -134,7 +134,7 @@ async fn unasked(server: &Server) -> Learner {
     liar
 }
 
-/// Goal: a name stands for the first key that was asked under it, also after a restart.
+/// Goal: an evaluator's name stands for the first key that was asked under it, also after a restart.
 #[tokio::test]
 async fn a_second_key_under_the_name_does_not_measure() {
     let dir = tempfile::tempdir().unwrap();

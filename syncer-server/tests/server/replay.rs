@@ -182,7 +182,7 @@ async fn a_fork_begins_where_the_run_was() {
     assert_eq!(own.merges, 1);
     assert!(fs::read(dir.path().join("tape.sqlite")).unwrap() == tape, "the run itself is as it was");
 
-    // One that cannot be written to its end leaves nothing, and nor does a program that was killed.
+    // A fork that fails halfway leaves nothing behind, and neither does one whose program was killed.
     let count = || fs::read_dir(place.path()).unwrap().count();
     let before = count();
     let last = place.path().join("last");
@@ -194,7 +194,7 @@ async fn a_fork_begins_where_the_run_was() {
     fs::write(&held_out, whole).unwrap();
     forked_at(merges[5].seq, last).unwrap();
 
-    // Without the bodies the run goes on, and new ones do not take the place of those that rows name.
+    // The run continues without its bodies. New bodies do not reuse the numbers of missing ones.
     fs::remove_dir_all(dir.path().join("bodies")).unwrap();
     let server = Server::start(config(dir.path())).await;
     Learner::join(&server, 1).await.merge().await;

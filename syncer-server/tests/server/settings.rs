@@ -62,7 +62,7 @@ async fn what_the_owner_changes_holds_is_kept_and_every_merge_is_derived_again()
     let log = String::from_utf8(log).unwrap();
     assert!(log.contains("The owner changed merge from radial to mean."), "{log}");
 
-    // A stop that is passed already would end the run at once, which is what `finish` is for.
+    // A stop that has passed would end the run at once. `finish` is the order for that.
     let merged = server.status().await["tokensMerged"].as_u64().unwrap();
     for stop in ["1".to_owned(), merged.to_string(), "\"1e0\"".to_owned()] {
         let (code, said) = change(&server, OWNER, &format!(r#"{{"stop-at-tokens": {stop}}}"#)).await;
@@ -70,7 +70,7 @@ async fn what_the_owner_changes_holds_is_kept_and_every_merge_is_derived_again()
     }
     assert_eq!(value(&server, "stop-at-tokens").await, "0");
     assert_eq!(server.status().await["finishing"], false);
-    // The next tokens bring the run to its end by themselves.
+    // The run ends by itself with the next merged tokens.
     let stop = format!(r#"{{"stop-at-tokens": {}}}"#, merged + 1);
     assert_eq!(change(&server, OWNER, &stop).await.0, 202);
     learner.merge().await;
@@ -100,7 +100,7 @@ async fn a_disk_that_takes_no_settings_changes_nothing() {
     server.stop().await;
 }
 
-/// Goal: a stop that is passed already ends no run by accident, neither at a start nor in a fork.
+/// Goal: a stop that has passed ends no run by accident, neither at a start nor in a fork.
 #[tokio::test]
 async fn a_stop_that_is_passed_is_refused_at_a_start_and_left_out_of_a_fork() {
     let dir = tempfile::tempdir().unwrap();

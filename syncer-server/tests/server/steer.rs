@@ -7,7 +7,7 @@ use syncer_server::{Verb, order, parse, steer};
 
 use crate::support::{Learner, Server, config};
 
-/// Gives the order of a command line; the answer, or why there is none.
+/// Runs a command line and returns its answer or its error message.
 async fn say(line: Vec<String>) -> Result<String, String> {
     let words = ["syncer-server".to_owned()].into_iter().chain(line.clone()).map(OsString::from);
     let given = move |verb| match verb {
@@ -50,7 +50,7 @@ async fn a_run_is_steered_by_what_is_in_its_folder() {
     assert!(order("set sync-every=3").await.unwrap_err().contains("sync-every is fixed"));
     assert!(order("set stop-at-tokens=1").await.unwrap_err().contains("use finish"));
     let url = format!("http://{}", server.address);
-    // Whoever takes it for one of several is told how to name it.
+    // A verb for servers of several runs fails here, and the error explains how to name the run.
     let line = ["run", "finish", "default", "--url", &url, "--token", "secret-of-the-owner"];
     let several = say(line.map(str::to_owned).to_vec()).await.unwrap_err();
     assert!(several.contains("serves one run, which has no name there"), "{several}");

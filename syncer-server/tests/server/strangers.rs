@@ -1,4 +1,4 @@
-//! Peers that belong to nobody yet: they take no place of a learner, and their guesses slow nobody else.
+//! Peers that have not been admitted: they take no learner's seat, and their guesses slow down no other peer.
 
 use archipelago_core::wire::{CloseCode, Hello, Invite, Message};
 use futures::StreamExt;
@@ -8,7 +8,7 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 
 use crate::support::{Client, Learner, PATIENCE, Server, config, hello};
 
-/// A socket of a peer at `address`, as a proxy on this machine brings it.
+/// Connects as a proxy on this machine does for a peer at `address`.
 async fn connect_from(server: &Server, address: &str) -> Client {
     let mut request = format!("ws://{}/v1/ws", server.address).into_client_request().unwrap();
     request.headers_mut().insert("x-forwarded-for", address.parse().unwrap());
@@ -25,7 +25,7 @@ async fn closed(mut client: Client) {
     tokio::time::timeout(PATIENCE, end).await.expect("it is closed");
 }
 
-/// Goal: sockets whose peers say nothing keep no learner out, neither a new one nor one that comes back.
+/// Goal: silent sockets keep out no learner, neither a newcomer nor one that returns.
 #[tokio::test]
 async fn silent_sockets_take_no_learners_seats() {
     let dir = tempfile::tempdir().unwrap();
@@ -40,12 +40,12 @@ async fn silent_sockets_take_no_learners_seats() {
     let _newcomer = Client::greet(&server, 2).await;
     let (_client, welcome) = Client::greet(&server, 1).await;
     assert!(welcome.tokens_merged > 0, "it is known");
-    // The oldest had to make room.
+    // The oldest sockets were displaced.
     join_all(silent.drain(..300 - 256).map(closed)).await;
     server.stop().await;
 }
 
-/// Goal: one address displaces its own silent sockets alone.
+/// Goal: sockets of one address displace only silent sockets of the same address.
 #[tokio::test]
 async fn silent_sockets_of_one_address_displace_each_other() {
     let dir = tempfile::tempdir().unwrap();
@@ -61,8 +61,8 @@ async fn silent_sockets_of_one_address_displace_each_other() {
     server.stop().await;
 }
 
-/// Goal: guesses over sockets are counted with those over HTTP, however many sockets are opened first, and a right
-/// secret passes from the same address.
+/// Goal: guesses over sockets and over HTTP are counted together, even if many sockets are opened first. A right secret
+/// passes from the same address.
 #[tokio::test]
 async fn wrong_invites_over_sockets_are_counted_and_right_ones_pass() {
     let dir = tempfile::tempdir().unwrap();
@@ -91,7 +91,7 @@ async fn wrong_invites_over_sockets_are_counted_and_right_ones_pass() {
     let shard = format!("GET /v1/runs/{}/shards/0\nX-Forwarded-For: 192.0.2.1", welcome.run);
     assert_eq!(server.http(&format!("{shard}\nx-archipelago-invite: open-sesame")).await.0, 200);
     assert_eq!(server.http(&format!("{shard}\nx-archipelago-invite: open-sesamE")).await.0, 429);
-    // A socket without any invite is no guess.
+    // A socket without an invite does not count as a guess.
     let mut client = connect_from(&server, "192.0.2.1").await;
     client.send(&Message::Hello(hello(2))).await;
     assert_eq!(client.end().await.close, u16::from(CloseCode::Invite));

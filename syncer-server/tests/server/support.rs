@@ -70,7 +70,7 @@ impl Server {
 
     pub async fn stop(self) -> ServerStatus {
         let Self { stop, opened, task, .. } = self;
-        // One that is stopped before it is open has nothing to tell.
+        // A server that is stopped before the run is open has no status.
         opened.await.unwrap();
         stop.send(()).unwrap();
         ended(task).await

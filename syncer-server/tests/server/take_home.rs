@@ -79,7 +79,7 @@ async fn an_archive_holds_the_same_files() {
         let inside = format!("{name}/{}", path.file_name().unwrap().to_str().unwrap());
         let mut bytes = Vec::new();
         archive.by_name(&inside).unwrap().read_to_end(&mut bytes).unwrap();
-        // The card has the name of its folder.
+        // The model card differs, since it contains the name of its folder.
         if !inside.ends_with("README.md") {
             assert!(bytes == std::fs::read(&path).unwrap(), "{inside}");
         }
@@ -127,14 +127,14 @@ async fn a_model_names_nobody_who_trained_it() {
     assert_eq!(said, [(&"format".to_owned(), &"pt".to_owned())]);
 }
 
-/// Temporary files and folders in `dir`.
+/// Returns the number of temporary files and folders in `dir`.
 fn temporary(dir: &Path) -> usize {
     let names = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
     names.filter(|name| name.to_string_lossy().starts_with(".archipelago-tmp-")).count()
 }
 
-/// Goal: however many ask for the model and hang up, one archive is made at a time, and nothing is left of it; those
-/// who wait get the same one, and none waits for another's slow line.
+/// Goal: for any number of requests, one archive is made at a time. Requests that hang up leave nothing behind. Waiting
+/// requests share the archive, and no request waits for a slow reader.
 #[tokio::test]
 async fn one_archive_is_made_for_all_and_none_for_those_who_hung_up() {
     let dir = tempfile::tempdir().unwrap();

@@ -89,7 +89,7 @@ export type ErrorCode =
   | "unreachable"
   /** The syncer will not have this learner. */
   | "refused"
-  /** The run asks for an invite, and this one is missing, wrong, used up or over. */
+  /** The run requires an invite, and the given one is missing, wrong, used up or expired. */
   | "invite"
   /** Another learner with the same identity took its place: another tab of this browser, say. */
   | "replaced"

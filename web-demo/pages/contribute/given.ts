@@ -74,12 +74,12 @@ export function keepGiven(run: string, given: Given, now: Date | null): void {
   } satisfies Book);
 }
 
-/** Notes this browser's number in `run`: what is merged after its page is closed, the run tells by that. */
+/** Stores this browser's learner number in `run`, to look up later what was merged after the page was closed. */
 export function keepLearner(run: string, learner: number): void {
   keep(LEARNER, { run, learner });
 }
 
-/** This browser's number in `run`, if that was the last one that it joined. */
+/** Returns this browser's learner number in `run`, if `run` is the last run that it joined. */
 export function readLearner(run: string): number | null {
   const kept = read(LEARNER) as { run?: unknown; learner?: unknown } | null;
   return kept?.run === run && typeof kept.learner === "number" ? kept.learner : null;

@@ -1,4 +1,4 @@
-/** Runs that take invited learners only: said before the button, with a field for the code, and again if it is refused. */
+/** The notice and the field for an invite code, shown before the start in invite-only runs, and after a refused invite. */
 import type { ServerStatus } from "../shared/api.js";
 import { find, setText } from "../shared/dom.js";
 import { invite } from "../shared/link.js";
@@ -9,13 +9,13 @@ const NEEDED =
   "This run takes invited learners only. Open the whole link that you were given, or type its invite code here.";
 const OTHER = "Type another invite code here, or open another link.";
 
-/** The invite code in `text`: a code by itself, or a whole link; nothing if it is neither. */
+/** Returns the invite code in `text`, which is a code or a whole link. Returns an empty string otherwise. */
 export function codeIn(text: string): string {
   const [, found = text.trim()] = /[#&]invite=([^&\s]*)/.exec(text) ?? [];
   return /^[A-Za-z0-9_-]{1,64}$/.test(found) ? found : "";
 }
 
-/** What is said of an invite that was refused for `reason`, or of its lack. */
+/** Returns the sentence about an invite that was refused for `reason`, or about a missing one. */
 export function refusedInvite(reason: string, hadInvite: boolean): Sentence {
   const ask = "Ask whoever invited you for another one.";
   if (!hadInvite) return { tone: "trouble", text: "Not training: this run takes invited learners only." };
@@ -36,23 +36,23 @@ export class InviteField {
   readonly #code = find("invite-code", HTMLInputElement);
   #isRefused = false;
 
-  /** Shows it where a newcomer without an invite looks at a run that asks for one. */
+  /** Shows the field to a newcomer without an invite if the run requires one. */
   look({ inviteRequired, finished, run }: ServerStatus): void {
-    // Who took part before is known by its key.
+    // A learner that took part before needs no invite: the syncer knows its key.
     const isMissing = inviteRequired && invite() === "" && readGiven(run).tokens === 0;
     const isWanted = !finished && (this.#isRefused || isMissing);
     if (isWanted && this.#box.hidden) setText(this.#note, NEEDED);
     this.#box.hidden = !isWanted;
   }
 
-  /** Shows it because the syncer wants another invite. */
+  /** Shows the field because the syncer requires an invite, or refused the given one. */
   refused(): void {
     this.#isRefused = true;
     setText(this.#note, invite() === "" ? NEEDED : OTHER);
     this.#box.hidden = false;
   }
 
-  /** Takes the code over into this page's address; why there is none to start with, or nothing. */
+  /** Puts the typed code into the page's address. Returns why no code can be used, or an empty string. */
   take(): string {
     if (this.#box.hidden) return "";
     const typed = this.#code.value;

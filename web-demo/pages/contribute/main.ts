@@ -50,7 +50,7 @@ const title = document.title;
 const sentence = new SentenceView({ quietMs: QUIET_MS, tonesAtOnce: true });
 /** When something went wrong last. */
 let troubleMs = 0;
-/** What is said while nothing computes, and the run can be reached. */
+/** Sentence shown while nothing computes and the run can be reached. */
 let idle: Sentence = { tone: "done", text: "Nothing computes yet." };
 
 function start(): void {
@@ -115,7 +115,7 @@ function show(state: "running" | "leaving" | "idle"): void {
   find(state === "idle" ? "start" : "stop", HTMLElement).focus({ preventScroll: true });
 }
 
-/** While nothing computes: that, or that the run cannot be reached. */
+/** Shows that nothing computes, or that the run cannot be reached. */
 function tellIdle(silentMs: number): void {
   const then = { offline: "You can start when you are back.", silent: "This page tries again." };
   tell((!complete && unreachable(silentMs, then)) || idle);
@@ -173,7 +173,7 @@ async function look(): Promise<void> {
     reward.look(status, session !== undefined);
     heard();
   } catch (error) {
-    // The sentence says since when; before the first answer there is nothing else to say of the run.
+    // After the first answer, the sentence at the top reports the silence.
     if (newsMs === null)
       say(
         "about",

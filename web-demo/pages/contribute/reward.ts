@@ -42,7 +42,7 @@ export class Reward {
   /** Tokens that reports of this learner tell of, but that were merged into another run. */
   #elsewhere = 0;
   #reported = 0;
-  /** Its number in the run, once it is welcomed, or from an earlier visit. */
+  /** The learner's number in the run, known once it is welcomed or from an earlier visit. */
   #learner: number | null = null;
   #all = 0;
   /** What the model wrote when the visitor came, and what it writes now. */

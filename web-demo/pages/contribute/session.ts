@@ -27,9 +27,9 @@ export interface View {
   progress(report: Report): void;
   receipt(event: LearnerEventMap["receipt"]): void;
   trouble(text: string): void;
-  /** It trains no more, and hands in what it has. */
+  /** The learner has stopped training and hands in its last updates. */
   leaving(): void;
-  /** The syncer wants an invite, or another one. */
+  /** The syncer requires an invite, or refused the given one. */
   uninvited(): void;
   /** It is over; nothing computes any more. */
   ended(sentence: Sentence): void;
@@ -49,7 +49,7 @@ export class Session {
   #settings: Settings;
   #learner: Learner | undefined;
   #ended = false;
-  /** What is said once it has handed in what it has, since somebody or a rule stopped it. */
+  /** Sentence to show once a stopped learner has handed in its last updates. */
   #leaving: Sentence | undefined;
   /** What the learner itself says that it does. */
   #doing: Sentence = { tone: "waiting", text: "Starting: loading the engine…" };
@@ -117,7 +117,7 @@ export class Session {
     return this.#id;
   }
 
-  /** Ends it: training at once, and the learner once it has handed in what it has. Asked again, it does not wait for that. */
+  /** Ends training at once, and the learner once it has handed in its last updates. A second call does not wait for that. */
   async stop(why: Sentence = { tone: "done", text: "Stopped: nothing computes any more. Thank you." }): Promise<void> {
     if (this.#ended) return;
     const isAgain = this.#leaving !== undefined;

@@ -99,7 +99,7 @@ function loss(course: Course, floor: () => number | null): ChartSpec {
   };
 }
 
-/** What is said where nothing is shown. */
+/** Returns the text in place of an empty chart. */
 function unmeasured({ isKnown }: Course): string {
   return isKnown ? "Nothing measured yet." : "…";
 }

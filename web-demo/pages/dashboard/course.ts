@@ -6,7 +6,7 @@ import { emptyRun } from "./columns.js";
 export class Course {
   /** The columns; read only. */
   view: SeriesView = { ...emptyRun(), spanS: 0, samples: [] };
-  /** Whether they were fetched: until then nothing is known of the run, not even that there is nothing. */
+  /** True once the columns were fetched. Before that, empty columns do not mean that nothing was measured. */
   isKnown = false;
   #since: PointEvent[] = [];
 

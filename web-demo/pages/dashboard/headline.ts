@@ -4,7 +4,7 @@ import { find, setText } from "../shared/dom.js";
 import { ago, bytes, count, duration, nats, percent, plural, UNKNOWN, unbroken } from "../shared/format.js";
 import { modelOf, termsOf } from "../shared/model-words.js";
 
-/** Writes the figures of a status and of the course until then, where the news are so old, in seconds, or fresh (0). */
+/** Returns a function that writes the figures of a status and of the course. `newsAgeS` is their age, or 0 if fresh. */
 export function makeHeadline(): (status: ServerStatus, course: SeriesView, newsAgeS: number) => void {
   const put = (id: string) => {
     const node = find(id, HTMLElement);
@@ -52,7 +52,7 @@ function ageOf(status: ServerStatus, course: SeriesView, newsAgeS: number): stri
   return `${age}; on the text that it trains on ${then}.`;
 }
 
-/** How much of the training is in the model; where nothing was trained that is no share of anything. */
+/** Returns the share of the training that is in the model, or a placeholder if nothing was trained. */
 export function participationOf({ participation, tokensTrained }: ServerStatus): string {
   return tokensTrained > 0 ? percent(participation) : UNKNOWN;
 }

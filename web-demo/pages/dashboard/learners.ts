@@ -55,7 +55,7 @@ export class Learners {
       if (this.#page) this.#show(this.#page);
     });
     whileSeen(this.#section, RENEW_MS, () => void this.#renew());
-    // Whoever prints the page or searches it finds them, too.
+    // Fill the section before it is in view, for print and for searches in the page.
     void this.#renew();
   }
 

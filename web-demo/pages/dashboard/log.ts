@@ -30,7 +30,7 @@ export class LogList {
   #entries: readonly LogEntryView[] = [];
   /** The syncer's clock less the page's: only the syncer knows what time it is there. */
   #aheadMs = 0;
-  /** Whether all lines were fetched: until then it is not known that there are none. */
+  /** True once all lines were fetched. Before that, an empty list does not mean that there are no lines. */
   #isKnown = false;
 
   constructor() {

@@ -28,7 +28,7 @@ const course = new Course();
 let status: ServerStatus | null = null;
 let link: LinkState = { link: "opening" };
 let events: EventLink | undefined;
-/** Age of the last news once that is old, in seconds; else 0. */
+/** Age of the last news in seconds if they are old, and 0 otherwise. */
 let newsAgeS = 0;
 
 /** Readers of screens are told at once that something else goes on; that more or fewer train can wait. */
@@ -69,7 +69,7 @@ const refreshOwner = painter(find("share", HTMLElement), () => {
 });
 
 function showSentence(): void {
-  // It says how it is before it is there.
+  // The sentence is shown before the first status arrives.
   sentence.show(sentenceOf(status, link, events?.newsAgeS() ?? null));
 }
 

@@ -5,10 +5,10 @@ import { plural } from "../shared/format.js";
 import { unreachable } from "../shared/reach.js";
 import type { Sentence } from "../shared/sentence.js";
 
-/** A lost connection is made anew within this many seconds, or the server does not answer. */
+/** Time after which a server with a lost connection counts as silent, in seconds. */
 const ANEW_S = 10;
 
-/** The sentence for a run, as far as it is known, and the connection to it; the last news are so old, in seconds. */
+/** Returns the sentence for a run with this status, if known, this connection, and this age of the last news. */
 export function sentenceOf(status: ServerStatus | null, link: LinkState, newsAgeS: number | null): Sentence {
   if (link.link === "lost" && status?.finishing) {
     return { tone: "done", text: "The run is complete, and its syncer has stopped." };

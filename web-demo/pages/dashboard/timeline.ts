@@ -24,7 +24,7 @@ export class Timeline {
   readonly #rows = find("rounds-rows", HTMLTableSectionElement);
   readonly #refresh: () => void;
   #picture: Picture = { reports: [], scale: new TimeScale([], 0), nowMs: 0, width: 0, lane: null, answer: null };
-  /** Whether the rounds were fetched: until then it is not known that there are none. */
+  /** True once the rounds were fetched. Before that, an empty list does not mean that there are no rounds. */
   #isKnown = false;
   /** Nothing moves under a pointer or a reader. */
   #held = false;

@@ -13,15 +13,15 @@ import { blankCard, fillCard, type Order } from "./card.js";
 const LOOK_MS = 2_000;
 /** An answer that takes longer, in milliseconds, does not come. */
 const ANSWER_MS = 15_000;
-/** Without a list for so long, in milliseconds, the server is silent: it has as long as several looks take. */
+/** Time without a list after which the server counts as silent, in milliseconds: as long as several requests. */
 const SILENT_MS = 5_000;
 
-/** When the list came last, and since when somebody waits for it. */
+/** Time of the last list, and the time since which the visible page has waited for one. */
 let newsMs: number | null = null;
 let listeningMs = performance.now();
 
 const list = find("runs", HTMLUListElement);
-/** How many machines are at work can wait; that nobody answers is told at once. */
+/** The number of machines at work can wait. A silent server is announced at once. */
 const sentence = new SentenceView({ quietMs: 30_000, tonesAtOnce: true });
 const said = find("said", HTMLElement);
 const token = find("owner-token", HTMLInputElement);
@@ -58,7 +58,7 @@ async function look(): Promise<void> {
   }
 }
 
-/** Says why no list comes, and since when; nothing while that is not known. */
+/** Shows why no list comes, and since when. Does nothing while the reason is unknown. */
 function tellApart(): void {
   const silentMs = performance.now() - Math.max(newsMs ?? 0, listeningMs);
   const then = { offline: "This page goes on when you are back.", silent: "This page tries again." };
@@ -172,7 +172,7 @@ async function watch(): Promise<void> {
 }
 void watch();
 for (const name of ["online", "offline"]) window.addEventListener(name, tellApart);
-// While it was hidden nobody looked: that is no silence of the server's.
+// A hidden page sends no requests. That time does not count as silence of the server.
 document.addEventListener("visibilitychange", () => {
   listeningMs = performance.now();
 });

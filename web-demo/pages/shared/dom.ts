@@ -15,7 +15,7 @@ export function setText(node: Element, text: string): void {
 /** Blank for so long before the same text again, in milliseconds: long enough to be seen, and heard. */
 const BLANK_MS = 120;
 
-/** Sets the text of an element that waited for it, with `aria-busy` until it is there. */
+/** Sets the text of an element that waited for it, and removes its `aria-busy`. */
 export function fillText(node: Element, text: string): void {
   setAttribute(node, "aria-busy", null);
   setText(node, text);

@@ -1,4 +1,4 @@
-/** The age of the last news from the syncer. Figures of before are dimmed and carry it once it is long. */
+/** The age of the last news from the syncer. Old figures are dimmed and show their age. */
 import { find, setAttribute, setText } from "./dom.js";
 import { ago } from "./format.js";
 
@@ -6,9 +6,9 @@ import { ago } from "./format.js";
 const OLD_S = 10;
 
 /**
- * Keeps the age of the news current, `null` before the first. Once they are old, the page has the class `stale`, which dims
- * its figures, and each `.age` says from when they are. Of a complete run no news are awaited. `told` hears the age each
- * second while somebody looks.
+  * Keeps the displayed age of the news current. `ageS` returns `null` before the first news. If the news are old, the page
+  * gets the class `stale`, which dims its figures, and each `.age` shows their age. News of a complete run never count as
+  * old. `told` is called with the age each second while the page is visible.
  */
 export function showNews(
   ageS: () => number | null,

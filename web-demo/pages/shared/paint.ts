@@ -1,4 +1,4 @@
-/** Drawing at the pace of the screen, and seldom what cannot be seen. */
+/** Drawing at the frame rate of the screen, and less often out of view. */
 
 /** Once a frame has spent this long on painting, in milliseconds, the rest waits for the next one. */
 const FRAME_MS = 10;
@@ -20,19 +20,18 @@ function enqueue(paint: () => void): void {
   queue.add(paint);
 }
 
-/** What is out of view is brought up to date this often, in milliseconds: readers of screens and searches find it, too. */
+/** Interval of updates out of view, in milliseconds. Screen readers and searches in the page read these parts too. */
 const UNSEEN_MS = 3_000;
 
-/** What is to be painted before the page is printed, in view or not. */
+/** Pending frames, which are painted before the page is printed, in view or not. */
 const unpainted = new Set<() => void>();
 globalThis.addEventListener?.("beforeprint", () => {
   for (const frame of unpainted) frame();
 });
 
 /**
- * Gives a function that asks for `paint`. However often it is called, `paint` runs once a frame at most, and once in
- * [`UNSEEN_MS`] while `element` is out of view; it waits while the tab is hidden or `element` is not shown at all, and then
- * runs once.
+  * Returns a function that requests `paint`. `paint` runs at most once a frame, and once in [`UNSEEN_MS`] while `element` is
+  * out of view. While the tab is hidden or `element` is not displayed, `paint` waits, and then runs once.
  */
 export function painter(element: Element, paint: () => void): () => void {
   let wanted = false;

@@ -1,14 +1,14 @@
-/** What is said of a run that the page cannot reach: that this machine is offline, or since when nobody answers. */
+/** The sentence about a run that the page cannot reach: this machine is offline, or the server is silent. */
 import type { Sentence } from "./sentence.js";
 
-/** Whether the browser knows that it has no network. One that has some may still reach nobody. */
+/** Returns true if the browser knows that it has no network. A network alone does not mean that the server is reachable. */
 export function isOffline(): boolean {
   return navigator.onLine === false;
 }
 
 /**
- * "You are offline. …", or "The run's server hasn't answered for 24 s. …", each with what `then` says of it; `null` while
- * the syncer is heard. It has been silent for `silentMs` milliseconds, or 0.
+  * Returns "You are offline. …" or "The run's server hasn't answered for 24 s. …", each followed by its text in `then`.
+  * Returns `null` while the syncer answers. `silentMs` is the length of its silence in milliseconds, or 0.
  */
 export function unreachable(
   silentMs: number,

@@ -1,18 +1,18 @@
-//! The commands of the documentation, run as printed from a folder outside the repository.
+//! Stage that runs the commands of the documentation as printed, from a folder outside the repository.
 //!
-//! A command block of a page is an indented block, or a fenced one marked `sh`. Before a block, HTML comments direct
-//! this stage, and readers do not see them:
+//! A command block of a page is an indented block, or a fenced one marked `sh`. HTML comments before a block, which
+//! readers do not see, control this stage:
 //!
 //! | comment | meaning |
 //! |---|---|
 //! | `<!-- not run: REASON -->` | the block is not run |
 //! | `<!-- page not run: REASON -->` | no block of the page is run |
 //! | `<!-- first: COMMAND -->` | a command to run before the block |
-//! | `<!-- fresh -->` | everything that runs is ended, and the folder `runs` is removed |
-//! | `<!-- let WORD: COMMAND -->` | from here on, WORD stands for what the command prints at that time |
+//! | `<!-- fresh -->` | all running programs are ended, and the folder `runs` is removed |
+//! | `<!-- let WORD: COMMAND -->` | from here on, the output of the command replaces WORD; it runs for each use |
 //! | `<!-- file: NAME -->` | the fenced block, of any kind, is written to this file |
 //!
-//! `cargo run` names a program or an example of this repository, which is run as the tests have built it.
+//! For `cargo run`, the stage runs the named program or example as the tests have built it.
 //! In commands that readers do not see, `$ARCHIPELAGO` is the repository. `syncer-server serve` and
 //! `native-learner join` go on in the background until the next server starts or the page ends. Each must then end with
 //! exit code 0 after a polite signal.
@@ -32,10 +32,10 @@ use archipelago_demo::http::{fetch, get};
 
 use crate::cargo::{TEST_PROGRAMS, build, program, root};
 
-/// How the examples and the simulator are built: as the stage `test` builds them.
+/// Arguments of `cargo build` for the examples and the simulator, the same as in the stage `test`.
 const EXAMPLES: &[&str] = &["--locked", "--workspace", "--examples", "--bin", "simulate"];
 
-/// Pages whose commands are run or marked.
+/// Pages whose commands are either run or marked as not run.
 const PAGES: &[&str] = &[
     "README.md",
     "docs/deploy.md",
@@ -50,16 +50,16 @@ const PAGES: &[&str] = &[
     "web-demo/package/README.md",
 ];
 
-/// The syncer's address in all pages.
+/// Address of the syncer in all pages.
 const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 7700);
 
-/// Commands that take part in a run until they are ended.
+/// Commands of learners, which run until they are ended.
 const LEARNERS: &[&str] = &["native-learner join ", "custom_model ws://"];
 
-/// Longest wait for a server, a learner's first step or an end.
+/// Maximum wait for a server to start, a learner to take its first step, or a program to end.
 const WAIT: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(100);
-/// Longest time for a command that is not a server.
+/// Time limit for a command that is not a server, in seconds.
 const COMMAND_SECONDS_MAX: u64 = 300;
 /// Bytes of the text that pages call `my.txt`.
 const TEXT_BYTES: usize = 100_000;
@@ -69,17 +69,17 @@ const CHATS: usize = 300;
 /// One instruction of a page, with its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Step {
-    /// Run a command; `true` if readers see it.
+    /// Run a command. `true` if readers see it.
     Run(String, bool),
-    /// End what runs, and remove the runs.
+    /// End all programs, and remove the runs.
     Fresh,
-    /// Replace a word by what a command prints.
+    /// Replace a word by the output of a command.
     Let(String, String),
     /// Write a file.
     File(String, String),
 }
 
-/// A page's instructions, and how many of its commands are marked as not run.
+/// A page's instructions, and the number of its commands that are marked as not run.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Page {
     steps: Vec<(usize, Step)>,
@@ -89,7 +89,7 @@ struct Page {
 /// Runs all commands of [`PAGES`].
 ///
 /// # Errors
-/// One sentence with the page, the line, the command, and what it printed.
+/// A message with the page, the line, the command, and its output.
 pub fn check() -> Result<String, String> {
     if std::env::consts::OS == "windows" {
         return Ok("left out: the commands are those of a POSIX shell".to_owned());
@@ -115,10 +115,10 @@ pub fn check() -> Result<String, String> {
     Ok(format!("{run} commands run, {left_out} marked with a reason not to"))
 }
 
-/// Reads a page.
+/// Parses a page.
 ///
 /// # Errors
-/// A line number and a sentence, if a comment directs nothing.
+/// A line number and a message if a comment controls nothing.
 fn parse(text: &str) -> Result<Page, String> {
     let mut page = Page::default();
     let lines: Vec<&str> = text.lines().collect();
@@ -170,7 +170,7 @@ fn parse(text: &str) -> Result<Page, String> {
     Ok(page)
 }
 
-/// The commands of a block that begins at line `first`: lines without comments, joined where they end in a backslash.
+/// Returns the commands of a block that begins at line `first`, without comments. Joins lines that end in a backslash.
 fn commands(block: &[&str], first: usize) -> Vec<(usize, String)> {
     let mut found: Vec<(usize, String)> = Vec::new();
     let mut goes_on = false;
@@ -199,11 +199,11 @@ fn without_cargo(command: &str) -> String {
     format!("{before}{} {args}", name.unwrap_or(&"")).trim().to_owned()
 }
 
-/// The folder of one page, and the programs that run there.
+/// Folder of one page, and the programs that run there.
 struct Session {
     folder: PathBuf,
     variables: Vec<(String, String)>,
-    /// Words of the page, and the commands that print what they stand for.
+    /// Words of the page, and the commands whose output replaces them.
     words: Vec<(String, String)>,
     /// Learners and the server, in the order in which they started.
     running: Vec<(String, Process)>,
@@ -265,7 +265,7 @@ impl Session {
         }
     }
 
-    /// Replaces the page's words in `command`, the newest first, by what their commands print now.
+    /// Replaces the page's words in `command`, the newest first, by the present output of their commands.
     fn filled(&self, command: &str) -> Result<String, String> {
         let mut filled = command.to_owned();
         for (word, prints) in self.words.iter().rev() {
@@ -276,7 +276,7 @@ impl Session {
         Ok(without_cargo(&filled))
     }
 
-    /// Runs a command to its end; what it printed.
+    /// Runs a command to its end and returns its output.
     fn run(&self, command: &str) -> Result<String, String> {
         let mut shell = Command::new("timeout");
         shell.args([&COMMAND_SECONDS_MAX.to_string(), "sh", "-ec", command]).current_dir(&self.folder);
@@ -290,7 +290,7 @@ impl Session {
         Err(format!("`{command}` ended with {}:\n{printed}{said}", output.status))
     }
 
-    /// Starts a command that goes on.
+    /// Starts a command in the background.
     fn start(&mut self, command: &str) -> Result<(), String> {
         if self.running.is_empty() && fetch(ADDRESS, "/healthz").is_ok() {
             return Err(format!("another program listens on {ADDRESS}, which the pages use: end it first"));
@@ -303,7 +303,7 @@ impl Session {
         Ok(())
     }
 
-    /// Waits until `is_there`, as long as the newest program runs.
+    /// Waits until `is_there` returns true. Fails if the newest program ends first.
     fn wait_for(&mut self, command: &str, is_there: impl Fn() -> bool) -> Result<(), String> {
         let end = Instant::now() + WAIT;
         while Instant::now() < end {
@@ -319,7 +319,7 @@ impl Session {
         Err(format!("`{command}` did nothing within {} s", WAIT.as_secs()))
     }
 
-    /// Ends what runs, the newest first, politely.
+    /// Ends all programs politely, the newest first.
     fn end(&mut self) -> Result<(), String> {
         while let Some((command, mut process)) = self.running.pop() {
             process.ask_to_end();
@@ -353,7 +353,7 @@ fn learner_is_merged() -> bool {
     merged("/v1/status") || names.any(|name| merged(&format!("/v1/runs/{name}/status")))
 }
 
-/// Conversations of one question and one answer.
+/// Returns conversations of one question and one answer each.
 fn chats() -> String {
     let mut lines = String::new();
     for number in 0..CHATS {

@@ -39,7 +39,7 @@ pub enum When {
     All,
     /// As one of [`QUICK`]; with all, another stage checks the same.
     Quick,
-    /// Never: its answer depends on what others know or offer today.
+    /// Never. Its result depends on services of other projects, which change over time.
     Asked,
 }
 

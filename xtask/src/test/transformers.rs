@@ -1,4 +1,4 @@
-//! Chat templates beside `transformers` itself: the texts that the tests of the syncer expect are those that it writes.
+//! Stage that compares the expected texts of chat templates in the syncer's tests with the output of `transformers`.
 
 use std::process::Command;
 
@@ -6,13 +6,13 @@ use super::python::{self, Environment};
 use crate::cargo::root;
 use crate::web::call;
 
-/// The folder with templates, conversations, what is expected of them, and the program that writes it.
+/// Folder with templates, conversations, expected texts, and the program that writes these texts.
 const FOLDER: &str = "syncer-server/tests/chat";
 
 /// Installs `transformers` and compares.
 ///
 /// # Errors
-/// A sentence: what failed.
+/// A message about the failure.
 pub fn test() -> Result<String, String> {
     if python::is_off() {
         return Ok("left out: PYTHON_TESTS=no".to_owned());

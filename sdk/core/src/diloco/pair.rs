@@ -57,7 +57,7 @@ struct Pair {
     rusher: Option<ConnId>,
     /// How long the updates of each learner are on their way, in milliseconds; not at all if it is not named.
     lags_ms: BTreeMap<usize, u64>,
-    /// Time of a step of each learner, in milliseconds; [`STEP_MS`] if it is not named.
+    /// Step time of each learner, in milliseconds. Learners that are missing here have [`STEP_MS`].
     step_ms: BTreeMap<usize, u64>,
     /// Those that are, and when they arrive.
     under_way: Vec<(Millis, ConnId, Message)>,
@@ -267,7 +267,7 @@ impl Pair {
     }
 }
 
-/// A process of the learner with this number, which numbers its updates from `serial_first` on.
+/// Returns a process of learner `number` whose updates are numbered from `serial_first` on.
 fn process(number: u8, serial_first: u64) -> Learner {
     Learner::new(LearnerConfig {
         identity: Identity([number; 32]),

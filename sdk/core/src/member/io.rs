@@ -34,9 +34,9 @@ pub enum Input {
     Fetched { fragment: FragmentId, version: Version, values: Vec<f32> },
     /// It did not.
     FetchFailed { fragment: FragmentId, reason: String },
-    /// Bytes of a download came, all or some of it.
+    /// A download made progress: all or some of its bytes arrived.
     Fed,
-    /// A download other than those that have an input of their own failed, and nothing of it came.
+    /// A download failed before any of its bytes arrived. Downloads with an input of their own are reported there.
     Unfed { reason: String },
     /// The bytes of a shard came, not yet checked, or why they did not.
     Shard { shard: u32, bytes: Result<Vec<u8>, String> },

@@ -56,10 +56,10 @@ const FAREWELL_US_MAX: u64 = 2_000_000;
 pub struct MemberConfig {
     /// Who it says it is.
     pub learner: LearnerConfig,
-    /// How long to try to be taken in for the first time, and to bear downloads of parameters that all fail then, in
-    /// milliseconds; `None` for ever.
+    /// Time limit for the first admission, and for failing downloads of parameters after it, in milliseconds. `None`
+    /// sets no limit.
     pub contact_ms_max: Option<u64>,
-    /// The same once it has trained, in milliseconds; `None` for ever.
+    /// The same limit once the member has trained, in milliseconds. `None` sets no limit.
     pub reconnect_ms_max: Option<u64>,
     /// Its waits.
     pub waits: Waits,
@@ -280,7 +280,7 @@ impl Member {
         self.learner.versions()
     }
 
-    /// Why it has not begun to train, if it is because there is no contact or downloads fail.
+    /// Returns the reason that keeps the member from training: a missing connection or failing downloads.
     #[must_use]
     pub fn hindrance(&self, now_us: u64) -> Option<&str> {
         let offline = self.offline(now_us).map(|offline| offline.reason);

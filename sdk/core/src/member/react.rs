@@ -308,7 +308,7 @@ impl Member {
         self.phase == Phase::Training && is_rare
     }
 
-    /// A download failed. Until the member is ready, nothing else shows that the syncer is out of reach.
+    /// Handles a failed download. Before the member is ready, only these failures show that the syncer is unreachable.
     fn on_unfed(&mut self, reason: &str) {
         if !self.learner.is_ready() {
             self.stall.begin(self.now_us, reason);

@@ -1,17 +1,17 @@
-//! Downloads that fail although the connection stands, as behind a proxy that lets only one of the two through.
+//! Stalls: downloads that fail although the WebSocket is connected. A proxy that blocks only downloads causes one.
 
 use super::MemberConfig;
 
-/// The time since downloads began to fail one after the other, while the member has not all that it trains with.
+/// Consecutive failed downloads while the member lacks data for training.
 #[derive(Debug)]
 pub(super) struct Stall {
-    /// In microseconds; `None` while nothing fails.
+    /// Start of the stall, in microseconds. `None` while no download fails.
     since_us: Option<u64>,
-    /// Why the last one failed.
+    /// Reason of the last failure.
     reason: String,
-    /// The longest stall that is borne now, in milliseconds; `None` if any is.
+    /// Time limit for a stall, in milliseconds. `None` sets no limit.
     ms_max: Option<u64>,
-    /// The longest that is borne once the member has trained.
+    /// Time limit for a stall once the member has trained.
     again_ms_max: Option<u64>,
 }
 
@@ -21,35 +21,36 @@ impl Stall {
         Self { since_us: None, reason: String::new(), ms_max: contact_ms_max, again_ms_max: reconnect_ms_max }
     }
 
-    /// A download failed, and nothing of it came.
+    /// Begins or continues a stall: a download failed, and none of its bytes arrived.
     pub(super) fn begin(&mut self, now_us: u64, reason: &str) {
         self.since_us.get_or_insert(now_us);
         reason.clone_into(&mut self.reason);
     }
 
-    /// Something came. A lost connection ends no stall: the next one may bring nothing either.
+    /// Ends a stall, because bytes of a download arrived. A lost connection does not end it, since downloads may fail
+    /// after the next one too.
     pub(super) fn end(&mut self) {
         self.since_us = None;
     }
 
-    /// The member has all that it trains with.
+    /// Ends a stall, because the member has all data for training.
     pub(super) fn complete(&mut self) {
         self.end();
         self.ms_max = self.again_ms_max;
     }
 
-    /// Why downloads fail, if they do.
+    /// Returns why downloads fail, if they do.
     pub(super) fn reason(&self) -> Option<&str> {
         self.since_us.map(|_| &*self.reason)
     }
 
-    /// How long it lasts, in milliseconds, and why, if that is too long.
+    /// Returns the length of a stall in milliseconds and its reason, if it exceeds the limit.
     pub(super) fn too_long(&self, now_us: u64) -> Option<(u64, String)> {
         let waited_ms = now_us.saturating_sub(self.since_us?) / 1_000;
         (waited_ms >= self.ms_max?).then(|| (waited_ms, self.reason.clone()))
     }
 
-    /// When it is too long, in microseconds.
+    /// Returns the time at which a stall exceeds the limit, in microseconds.
     pub(super) fn deadline(&self) -> Option<u64> {
         Some(self.since_us?.saturating_add(self.ms_max?.saturating_mul(1_000)))
     }

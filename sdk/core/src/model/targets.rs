@@ -84,17 +84,17 @@ impl fmt::Display for LoraTargets {
     }
 }
 
-/// All matrices of the layers, in PEFT's words.
+/// PEFT's name for all matrices of the layers.
 const PEFT_ALL: &str = "all-linear";
 
-/// The end of a matrix's name there.
+/// Suffix of a matrix's name in PEFT.
 const PEFT_SUFFIX: &str = "_proj";
 
 impl FromStr for LoraTargets {
     type Err = TargetsError;
 
-    /// Names apart by commas, in any order; one that comes twice counts once. Names as PEFT has them, `q_proj` or
-    /// `all-linear`, count too.
+    /// Parses names separated by commas, in any order. Repeated names count once. PEFT's names, such as `q_proj` and
+    /// `all-linear`, are accepted too.
     fn from_str(names: &str) -> Result<Self, TargetsError> {
         let mut set = 0;
         for name in names.split(',').map(str::trim).filter(|name| !name.is_empty()) {

@@ -1,4 +1,4 @@
-//! Sentences about transfers that fail: certificates that are refused, and proxies that do not let them through.
+//! Error messages for failed transfers: rejected certificates, and proxies that block the transfer.
 
 use std::error::Error;
 
@@ -6,7 +6,7 @@ use rustls::CertificateError;
 
 use super::Proxy;
 
-/// Returns a sentence that says why a transfer failed, and what to do; `proxy` is the one that it went through.
+/// Returns a message with the cause of a failed transfer and the remedy. `proxy` is the proxy of the transfer, if any.
 #[must_use]
 pub fn transfer_fault(error: &ureq::Error, proxy: Option<&Proxy>) -> String {
     let why = match error {
@@ -21,7 +21,7 @@ pub fn transfer_fault(error: &ureq::Error, proxy: Option<&Proxy>) -> String {
     }
 }
 
-/// Returns a sentence about a certificate that is refused, and what to do, if `error` says that it is.
+/// Returns a message with the cause and the remedy if `error` is about a rejected certificate.
 pub(super) fn tls_fault(error: &(dyn Error + 'static)) -> Option<String> {
     error.downcast_ref().and_then(certificate_fault)
 }
@@ -43,7 +43,7 @@ fn certificate_fault(error: &rustls::Error) -> Option<String> {
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
             format!("its certificate is not valid yet ({why}): see that the clocks of both machines are right")
         }
-        // The library has no variant of its own for it.
+        // The library has no variant for this error.
         CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
             "its certificate is an authority's (CA:TRUE), which no server can use: make one for the server, with \
              `openssl req -x509 … -addext basicConstraints=critical,CA:FALSE`"

@@ -1,18 +1,18 @@
-//! The signal of a terminal that closes.
+//! SIGHUP, the signal that a process gets when its terminal closes.
 
 use std::fs;
 
-/// The bit of SIGHUP in the masks of `/proc`.
+/// Bit of SIGHUP in the signal masks of `/proc`.
 const SIGHUP_BIT: u64 = 1;
 
-/// Returns whether SIGHUP is to end this process politely. It is not if whoever started it had it ignored, as `nohup`
-/// does, nor where the system does not say so (Linux does).
+/// Returns true if SIGHUP should end this process politely. Returns false if the process was started with the signal
+/// ignored, as `nohup` does, and on systems that do not report it. Linux does.
 #[must_use]
 pub fn hears_hangup() -> bool {
     fs::read_to_string("/proc/self/status").is_ok_and(|status| !ignores_hangup(&status))
 }
 
-/// Whether the mask of ignored signals in `status` holds SIGHUP; true if there is no such mask.
+/// Returns true if the mask of ignored signals in `status` contains SIGHUP, or if there is no such mask.
 fn ignores_hangup(status: &str) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());

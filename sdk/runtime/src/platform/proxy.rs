@@ -1,8 +1,8 @@
-//! HTTP proxies that the environment names, chosen alike for sockets and transfers.
+//! HTTP proxies from environment variables, with the same rules for sockets and transfers.
 //!
-//! `https_proxy` is for `https` and `wss` addresses, `http_proxy` for `http` and `ws`, and `all_proxy` for what has no
-//! variable of its own; the names in capitals mean the same. `no_proxy` lists exceptions. This machine itself is never
-//! reached through a proxy.
+//! `https_proxy` applies to `https` and `wss` addresses, and `http_proxy` to `http` and `ws`. `all_proxy` applies to
+//! addresses without a variable of their own. The names in capitals mean the same. `no_proxy` lists exceptions.
+//! Loopback addresses are never reached through a proxy.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,13 +11,13 @@ use ipnet::IpNet;
 use ureq::ProxyProtocol;
 use ureq::http::Uri;
 
-/// Variables that name a proxy, first come first.
+/// Variables that name a proxy, in order of precedence.
 const HTTPS: &[&str] = &["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"];
 const HTTP: &[&str] = &["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"];
-/// Variables that list addresses reached without one.
+/// Variables that list addresses reached without a proxy.
 const EXCEPTIONS: &[&str] = &["no_proxy", "NO_PROXY"];
 
-/// The HTTP proxy that leads to one server, asked with `CONNECT`. `Display` leaves out its password.
+/// HTTP proxy for one server, used with `CONNECT`. `Display` leaves out its password.
 #[derive(Clone, Debug)]
 pub struct Proxy {
     variable: &'static str,
@@ -28,7 +28,7 @@ pub struct Proxy {
 /// An environment variable that names no usable proxy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProxyError {
-    /// Its value is no address.
+    /// The value of the variable is no address.
     #[error("{variable} names no proxy: give it the form http://HOST:PORT, or name {host} in NO_PROXY")]
     Malformed {
         /// The variable.
@@ -36,7 +36,7 @@ pub enum ProxyError {
         /// The host that was to be reached.
         host: String,
     },
-    /// It names a SOCKS proxy.
+    /// The variable names a SOCKS proxy.
     #[error(
         "{variable} names a SOCKS proxy, and only HTTP proxies are supported: name an HTTP proxy, or name {host} in \
          NO_PROXY"
@@ -59,7 +59,7 @@ impl Proxy {
         Self::among(url, |name| std::env::var(name).ok())
     }
 
-    /// As [`Self::for_url`], with `variable` as the environment.
+    /// Does the same as [`Self::for_url`], with `variable` as the environment.
     fn among(url: &str, variable: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, ProxyError> {
         let Some((target, is_secure)) = Target::of(url) else { return Ok(None) };
         let first = |names: &'static [&'static str]| {
@@ -84,13 +84,13 @@ impl Proxy {
         }
     }
 
-    /// Returns the same proxy in the form that transfers take.
+    /// Returns the same proxy as an object of the HTTP client.
     #[must_use]
     pub fn for_transfers(&self) -> ureq::Proxy {
         self.proxy.clone()
     }
 
-    /// Returns a sentence that says why the server is not reached, and what to do.
+    /// Returns a message with the cause of a failed connection through the proxy and the remedy.
     #[must_use]
     pub fn explain(&self, why: &str) -> String {
         let Target { host, port } = &self.target;
@@ -99,25 +99,25 @@ impl Proxy {
         )
     }
 
-    /// Returns `HOST:PORT` of the server, as `CONNECT` takes it.
+    /// Returns `HOST:PORT` of the server, in the form of a `CONNECT` request.
     #[cfg(feature = "platform")]
     pub(super) fn target(&self) -> String {
         self.target.to_string()
     }
 
-    /// Returns host and port of the proxy itself; an IPv6 address has no brackets.
+    /// Returns host and port of the proxy itself. An IPv6 address has no brackets.
     #[cfg(feature = "platform")]
     pub(super) fn place(&self) -> (&str, u16) {
         (bare(self.proxy.host()), self.proxy.port())
     }
 
-    /// Returns whether the proxy itself speaks TLS.
+    /// Returns true if the proxy itself speaks TLS.
     #[cfg(feature = "platform")]
     pub(super) fn is_secure(&self) -> bool {
         self.proxy.protocol() == ProxyProtocol::Https
     }
 
-    /// Returns name and password for the proxy, if its address has some.
+    /// Returns name and password for the proxy, if its address contains them.
     #[cfg(feature = "platform")]
     pub(super) fn credentials(&self) -> Option<String> {
         let (name, password) = (self.proxy.username(), self.proxy.password());
@@ -133,16 +133,16 @@ impl fmt::Display for Proxy {
     }
 }
 
-/// A server that is to be reached.
+/// Server to connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Target {
-    /// In lower case, without brackets, and without a dot at its end.
+    /// Host in lower case, without brackets and without a trailing dot.
     host: String,
     port: u16,
 }
 
 impl Target {
-    /// The server of `url`, and whether it speaks TLS.
+    /// Returns the server of `url`, and true if the server speaks TLS.
     fn of(url: &str) -> Option<(Self, bool)> {
         let uri: Uri = url.parse().ok()?;
         let is_secure = match uri.scheme_str()? {
@@ -158,19 +158,19 @@ impl Target {
         self.host.parse().ok().map(|address: IpAddr| address.to_canonical())
     }
 
-    /// Whether it is this machine.
+    /// Returns true if the server is this machine.
     fn is_local(&self) -> bool {
         let is_named = self.host == "localhost" || self.host.ends_with(".localhost");
         is_named || self.address().is_some_and(|address| address.is_loopback() || address.is_unspecified())
     }
 
-    /// Whether one of the exceptions in `list` matches, which are separated by commas or blanks.
+    /// Returns true if one of the exceptions in `list` matches. Commas or blanks separate them.
     fn is_among(&self, list: &str) -> bool {
         list.split(|c: char| c == ',' || c.is_whitespace()).any(|exception| self.is(exception))
     }
 
-    /// Whether `exception` matches: `*`, a network as 10.0.0.0/8, or an address or a name, with or without a port. A
-    /// name stands for those below it too, with or without `.` or `*.` before it.
+    /// Returns true if `exception` matches: `*`, a network such as 10.0.0.0/8, or an address or a name, with or without
+    /// a port. A name includes its subdomains, with or without `.` or `*.` before it.
     fn is(&self, exception: &str) -> bool {
         if exception == "*" {
             return true;
@@ -200,7 +200,7 @@ impl fmt::Display for Target {
     }
 }
 
-/// Returns true if a port follows the host of `address` and is none, which `ureq` reads as the usual port.
+/// Returns true if the port in `address` is not a valid number. `ureq` would use the default port instead.
 fn has_unusable_port(address: &str) -> bool {
     let Ok(uri) = address.parse::<Uri>() else { return false };
     uri.authority().is_some_and(|authority| {
@@ -209,7 +209,7 @@ fn has_unusable_port(address: &str) -> bool {
     })
 }
 
-/// Splits an exception into its host and its port, if it has one; an IPv6 address without brackets has none.
+/// Splits an exception into its host and its port, if it has one. An IPv6 address without brackets has no port.
 fn split_port(exception: &str) -> (&str, Option<u16>) {
     let split = exception.rsplit_once(':').filter(|(host, _)| !host.contains(':') || host.ends_with(']'));
     match split.and_then(|(host, port)| Some((host, port.parse().ok()?))) {
@@ -218,17 +218,17 @@ fn split_port(exception: &str) -> (&str, Option<u16>) {
     }
 }
 
-/// Lower case, without brackets, and without the dot at the end of a name.
+/// Returns `host` in lower case, without brackets and without a trailing dot.
 fn plain_host(host: &str) -> String {
     bare(host).trim_end_matches('.').to_ascii_lowercase()
 }
 
-/// Without the brackets of an IPv6 address.
+/// Returns `host` without the brackets of an IPv6 address.
 fn bare(host: &str) -> &str {
     host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
 
-/// A network whose address may stand in brackets, without them.
+/// Returns a network without the brackets that may enclose its address.
 fn unbracketed(network: &str) -> String {
     network.replace(['[', ']'], "")
 }
@@ -237,7 +237,7 @@ fn unbracketed(network: &str) -> String {
 mod tests {
     use super::*;
 
-    /// The proxy for `url` with these variables: its own words and its target; or what is wrong.
+    /// Returns the target and the proxy for `url` with these variables as text, or the error message.
     fn chosen(url: &str, variables: &[(&str, &str)]) -> Result<Option<String>, String> {
         let value = |name: &str| {
             let found = variables.iter().find(|(known, _)| *known == name)?;

@@ -23,7 +23,7 @@ export interface Held {
   readonly extraMs: number;
 }
 
-/** State and conditions of an island in the name of its button. What is shown comes first: who says that to the browser means it. */
+/** Returns the accessible name of an island's button: its state and conditions, with the visible text first for voice control. */
 export function said(state: string, words: readonly string[], isUsual: boolean): string {
   return (isUsual ? [...words, state] : [state, ...words]).join(", ");
 }

@@ -1,5 +1,5 @@
-//! Strangers who begin a request on every route and hang up, and strangers who hardly read the answers: what that takes
-//! of memory, and how soon learners join meanwhile.
+//! A flood of requests on every route. Some clients hang up at once, and others hardly read the answers. The benchmark
+//! measures the syncer's memory, and how soon learners join meanwhile.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -15,31 +15,31 @@ use super::crowd::{BYTE_EVERY, asked};
 use crate::bench::processes::{Programs, number, status, still_runs};
 use crate::bench::soak::held;
 
-/// Requests on each route that are hung up on, and how soon.
+/// Abandoned requests on each route, and the time until the client hangs up.
 const ABANDONED: usize = 1_000;
 const HANG_UP_AFTER: Duration = Duration::from_millis(20);
-/// Threads that hang up, and requests that each has at once.
+/// Threads that abandon requests, and simultaneous requests of each thread.
 const HANGERS: usize = 4;
 const AT_ONCE: usize = 25;
-/// Slow readers of all routes together.
+/// Slow readers on all routes together.
 const READERS: usize = 640;
 /// Threads that read slowly.
 const READING: usize = 8;
-/// Longest wait for a learner to take part.
+/// Maximum wait for a learner to take part.
 const JOIN_WAIT: Duration = Duration::from_secs(60);
-/// Time between two looks.
+/// Time between two checks.
 const LOOK: Duration = Duration::from_millis(20);
-/// Bars: memory beyond what one export needs, and seconds until a newcomer and a known learner take part.
+/// Limits: memory beyond the need of one export, and seconds until a newcomer and a known learner take part.
 const GROWN_MIB_MAX: f64 = 64.0;
 const NEWCOMER_S_MAX: f64 = 5.0;
 const KNOWN_S_MAX: f64 = 2.0;
-/// Bytes that an export needs for each parameter: a copy to be written, and the state that a merge replaces meanwhile.
+/// Bytes that an export needs for each parameter: a copy for writing, and the state that a merge replaces meanwhile.
 const EXPORT_BYTES: u64 = 12;
 
 /// The file that declares all routes.
 const ROUTES: &str = include_str!("../../../../sdk/core/src/wire/http.rs");
 
-/// The routes that [`ROUTES`] declares, and the run's page.
+/// Returns the routes that [`ROUTES`] declares, and the run's page.
 fn routes() -> impl Iterator<Item = &'static str> {
     let declared =
         |line: &'static str| line.split_once("&str = \"").and_then(|(_, rest)| rest.split('"').next());
@@ -52,7 +52,7 @@ fn requests(run: &str) -> Vec<String> {
     let body = "[1, 2, 3]";
     let both = |path: &str| {
         let path = path.replace("{run}", run);
-        // Numbers of fragments, versions, shards, parts and learners.
+        // Placeholders stand for numbers of fragments, versions, shards, parts and learners.
         let parts = path.split('/').map(|part| if part.starts_with('{') { "0" } else { part });
         let path = parts.collect::<Vec<_>>().join("/");
         let head = format!("{path} HTTP/1.1\r\nHost: localhost\r\n");
@@ -65,10 +65,10 @@ fn requests(run: &str) -> Vec<String> {
     routes().flat_map(both).collect()
 }
 
-/// Floods the syncer at `address` and judges what its learners feel.
+/// Floods the syncer at `address` and checks how soon learners join meanwhile.
 ///
 /// # Errors
-/// A sentence: the syncer ended, or a learner does not join at all.
+/// A message if the syncer ended or a learner did not join at all.
 pub fn flood(
     programs: &Programs,
     folder: &Path,
@@ -94,7 +94,7 @@ pub fn flood(
             let mine: Vec<&String> = mine.collect();
             scope.spawn(move || read_slowly(address, &mine, readers, over));
         }
-        // Those who read slowly have begun.
+        // Slow readers have begun.
         thread::sleep(4 * BYTE_EVERY);
         let joined = join_twice(programs, folder, address);
         over.store(true, Relaxed);
@@ -120,7 +120,7 @@ pub fn flood(
     }))
 }
 
-/// Sends `request` again and again, and waits for no answer.
+/// Sends `request` repeatedly without waiting for answers.
 fn abandon(address: SocketAddr, request: &str) {
     thread::scope(|scope| {
         for _ in 0..HANGERS {
@@ -141,7 +141,8 @@ fn begin(address: SocketAddr, request: &str) -> Option<TcpStream> {
     Some(stream)
 }
 
-/// Sends each of `requests` and takes a byte of each answer now and then; one whose answer has ended is sent anew.
+/// Sends each of `requests` and reads one byte of each answer at a time, slowly. Sends a request again once its answer
+/// has ended.
 fn read_slowly(address: SocketAddr, requests: &[&String], readers: &AtomicUsize, over: &AtomicBool) {
     let open = |request: &&String| asked(address, request, "HTTP/1.1 ");
     let mut streams: Vec<_> = requests.iter().map(open).collect();
@@ -163,7 +164,7 @@ fn read_slowly(address: SocketAddr, requests: &[&String], readers: &AtomicUsize,
     }
 }
 
-/// Seconds until a newcomer takes part, and until it does again after it was killed.
+/// Returns the seconds until a newcomer takes part, and until it takes part again after it was killed.
 fn join_twice(programs: &Programs, folder: &Path, address: SocketAddr) -> Result<(f64, f64), String> {
     let join = || {
         let live = number(&status(address)?, "/live");
@@ -180,7 +181,7 @@ fn join_twice(programs: &Programs, folder: &Path, address: SocketAddr) -> Result
     Ok((newcomer_s, known_s))
 }
 
-/// Waits until the number of learners in rounds is `right`.
+/// Waits until `right` accepts the number of learners in rounds.
 fn wait_for(address: SocketAddr, right: impl Fn(u64) -> bool) -> Result<(), String> {
     let begun = Instant::now();
     while begun.elapsed() < JOIN_WAIT {

@@ -1,6 +1,6 @@
 //! A load: learners that train, thousands of sockets that say nothing, and people who read slowly, send slowly, watch
-//! and download, all at once on one machine, and then a flood of requests that nobody waits for. Measured are the
-//! syncer's memory and what honest learners feel.
+//! and download, all at once on one machine, and then a flood of abandoned requests. The benchmark measures the
+//! syncer's memory and the effect on honest learners.
 
 mod crowd;
 mod flood;

@@ -32,8 +32,8 @@ use crate::wire::{Fate, FragmentId, Identity, LearnerId, LeaseGrant, LeaseId, Mi
 
 /// Windows in one lease, at most.
 pub(super) const LEASE_WINDOWS_MAX: u32 = 1 << 16;
-/// Training time that the leases of a known learner last in any case, however little text there is, in milliseconds:
-/// some times the second between two reports.
+/// Minimum training time covered by the leases of a learner with merged updates, in milliseconds. It holds for texts of
+/// any size, and is several times the interval of one second between two reports.
 const AHEAD_MS: u64 = 8_000;
 /// Leases that a learner holds at most: tiny shards must not flood it.
 const LEASES_HELD_MAX: usize = LEASES_MAX as usize / 2;
@@ -244,9 +244,9 @@ impl Books {
         let BookTerms { context, lease_ms, lease_idle_ms_max, .. } = self.terms;
         let batch = speed.batch;
         let wanted = speed.lease_steps(lease_ms).saturating_mul(batch);
-        // A learner holds an eighth of the data at most, so that all share each pass. Where that is next to nothing,
-        // the leases of one that trains run on into the next passes, or it would starve from report to report. One of
-        // whom nothing is merged may claim any batch and speed.
+        // A learner holds at most an eighth of the data, so that all learners share each pass. On a small text, a
+        // learner with merged updates also gets leases of the next passes, or it would starve between two reports.
+        // A learner without merged updates does not: its batch and speed are unproven claims.
         let share = u32::try_from(self.leases.epoch_windows() / 8).unwrap_or(u32::MAX);
         let is_known =
             speed.step_ms > 0.0 && self.ledger.account(learner).is_some_and(|account| !account.is_stranger());

@@ -40,7 +40,7 @@ fn a_lease_lasts_as_long_as_it_should() {
     assert_eq!(books.grant(Millis(700), anne, &SPEED)[0].windows, 15, "less than half is left");
 }
 
-/// Books over `windows` windows in one shard, with one learner, and whether anything of it is merged.
+/// Returns books over `windows` windows in one shard, with one learner, which has a merged update if `is_merged`.
 fn small_text(windows: u32, is_merged: bool) -> (Books, LearnerId) {
     let terms = BookTerms { lease_ms: 30_000, lease_idle_ms_max: 60_000, ..TERMS };
     let mut books = Books::new(terms, LeasePool::new(vec![windows]).unwrap(), Ledger::new(vec![1]));
@@ -54,8 +54,8 @@ fn small_text(windows: u32, is_merged: bool) -> (Books, LearnerId) {
     (books, anne)
 }
 
-/// Goal: a learner that trains never waits for text, however short a pass over it is. It takes 60 ms for a step, says
-/// each second what is done, and gets leases 200 ms later.
+/// Goal: a learner with merged updates never waits for text, even if a pass is very short. Its steps take 60 ms, it
+/// reports each second, and it gets leases 200 ms after a report.
 #[test]
 fn a_short_pass_starves_nobody_that_trains() {
     const BATCH: u32 = 8;
@@ -107,7 +107,7 @@ fn a_short_pass_starves_nobody_that_trains() {
     }
 }
 
-/// Goal: one of whom nothing is merged takes an eighth of the text or one batch, whatever it claims.
+/// Goal: a learner without merged updates gets an eighth of the text or one batch, regardless of its claims.
 #[test]
 fn a_stranger_is_not_leased_ahead() {
     for step_ms in [0.0, 0.01, 60.0] {

@@ -12,7 +12,7 @@ use crate::wire::{Bye, CloseCode, FragmentId, Hello, Message, Millis, Signature,
 /// How long to wait before a fetch is tried again that failed, or that brought less than it was to bring: a cache may
 /// lag behind what the syncer says.
 const FETCH_RETRY_MS: u64 = 1_000;
-/// A fetch that fails again is tried after twice as long each time, but at most this many times.
+/// Maximum number of doublings of the delay before a failed fetch is retried.
 const FETCH_DOUBLINGS_MAX: u32 = 5;
 
 impl Learner {

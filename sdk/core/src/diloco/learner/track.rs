@@ -25,7 +25,7 @@ pub(super) struct Track {
     /// The update that has no fate yet, or whose version is still to come.
     pub(super) sent: Option<Sent>,
     pub(super) fetch: Fetch,
-    /// Fetches that failed one after the other.
+    /// Consecutive failed fetches.
     pub(super) failures: u32,
     queue: VecDeque<Merged>,
 }
@@ -130,7 +130,7 @@ impl Track {
     /// knows of it.
     pub(super) fn welcome(&mut self, version: Version, merged: Option<Serial>, unsettled: Option<Serial>) {
         self.queue.clear();
-        // Failures are counted over connections, so that one that keeps breaking does not defeat the back-off.
+        // A new connection does not reset the count of failures: one that keeps breaking must not defeat the backoff.
         self.fetch = Fetch::Idle;
         let Some(sent) = &mut self.sent else { return };
         if merged == Some(sent.serial) {

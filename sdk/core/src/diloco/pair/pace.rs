@@ -1,8 +1,9 @@
-//! How soon rounds follow a learner that changes its speed.
+//! Adaptation of the pace of rounds to a learner that changes its speed.
 
 use super::*;
 
-/// Updates merged of the only learner in ten seconds of steps of [`STEP_MS`], after `before`.
+/// Runs `before`, then ten seconds with steps of [`STEP_MS`]. Returns the number of merged updates of the only learner
+/// in these seconds.
 fn merged_after(before: impl FnOnce(&mut Pair)) -> u64 {
     let mut pair = Pair::new(&[1.0]);
     before(&mut pair);
@@ -13,21 +14,21 @@ fn merged_after(before: impl FnOnce(&mut Pair)) -> u64 {
     merged(&pair) - first
 }
 
-/// A hundred steps of three seconds.
+/// Runs a hundred steps of three seconds each.
 fn slow(pair: &mut Pair) {
     pair.step_ms.insert(0, 3_000);
     pair.steps(30_000);
     assert!(pair.merged()[&1] >= 8, "its pace is known: {:?}", pair.merged());
 }
 
-/// Goal: a machine that gets its cores back takes part at once.
+/// Goal: rounds adapt at once to a machine that speeds up because its cores are free again.
 #[test]
 fn a_learner_that_speeds_up_is_followed() {
     let (newcomer, faster) = (merged_after(|_| {}), merged_after(slow));
     assert!(10 * faster >= 8 * newcomer, "{faster} of {newcomer} updates");
 }
 
-/// Goal: one that comes back as a new process is as fast as it is, and not as slow as it was or for as long away.
+/// Goal: a learner that returns as a new process gets its present pace. Its former pace and its absence do not count.
 #[test]
 fn a_learner_that_comes_back_faster_is_followed() {
     let back = merged_after(|pair| {

@@ -72,7 +72,7 @@ pub struct Session {
     pub loss: f32,
     /// What its merged updates say of its pace.
     pace: Pace,
-    /// The steps that it reports.
+    /// Rate of the steps that the learner reports.
     steps: Steps,
     /// What it may still say.
     allowance: Allowance,
@@ -253,9 +253,9 @@ impl Roster {
         self.step_ms().is_some()
     }
 
-    /// ξ_step, the time of a step of the median live learner, in milliseconds; `None` until one is known. Words alone
-    /// move it by little: it is what merged updates bear out. One that is alone is followed as soon as it reports that
-    /// it became faster, since it rushes nobody else.
+    /// Returns ξ_step, the step time of the median live learner in milliseconds, or `None` until one is known. Merged
+    /// updates determine it, and claims alone move it only a little. A learner that is alone is believed as soon as it
+    /// reports that it became faster, since no other learner is rushed by that.
     #[must_use]
     pub fn step_ms(&self) -> Option<f64> {
         let median = self.index.median_ms(None)?;

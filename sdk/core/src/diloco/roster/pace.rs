@@ -41,20 +41,20 @@ impl Word {
     }
 }
 
-/// Shortest time over which reported steps are counted, in milliseconds: reports may be held up and come together.
+/// Minimum interval over which reported steps are counted, in milliseconds. Delayed reports may arrive together.
 const STEPS_MS_MIN: u64 = 500;
 
-/// How fast the steps that a learner reports arrive.
+/// Rate at which reported steps of a learner arrive.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Steps {
-    /// Steps of its process, and when it reported them.
+    /// Last report: its time, and the steps of the process until then.
     before: Option<(Millis, u64)>,
-    /// Time over which they arrived over their number, in milliseconds, 0 until known.
+    /// Time per step in the last interval, in milliseconds. 0 until known.
     ms: f64,
 }
 
 impl Steps {
-    /// Its process has taken so many `steps` at `now`.
+    /// Takes in a report at `now`, that the learner's process has taken `steps` steps in all.
     fn hear(&mut self, now: Millis, steps: u64) {
         let Some((at, before)) = self.before else {
             self.before = Some((now, steps));
@@ -65,13 +65,13 @@ impl Steps {
         }
         self.before = Some((now, steps));
         match steps.saturating_sub(before) {
-            // It rests, or a step takes longer than the time between two reports.
+            // The learner rests, or one step takes longer than the interval.
             0 => self.ms = 0.0,
             more => self.ms = (now.since(at) as f64 / more as f64).max(*STEP_MS.start()),
         }
     }
 
-    /// The time from step to step with all rests in it, in milliseconds; `None` until it is known.
+    /// Returns the time from step to step including all rests, in milliseconds, or `None` until it is known.
     pub(super) fn ms(&self) -> Option<f64> {
         (self.ms > 0.0).then_some(self.ms)
     }
@@ -127,7 +127,7 @@ impl Roster {
         }
     }
 
-    /// The process behind `conn` has taken so many `steps` at `now`, by its own word.
+    /// Takes in a report of the process behind `conn` at `now`, that it has taken `steps` steps in all.
     pub fn note_steps(&mut self, now: Millis, conn: ConnId, steps: u64) {
         if let Some(session) = self.sessions.get_mut(&conn) {
             session.steps.hear(now, steps);
@@ -249,7 +249,7 @@ mod tests {
         assert!(word.ms().unwrap() > 760.0, "{word:?}");
     }
 
-    /// Goal: one that is alone is followed at once when it becomes faster; among others its word alone rushes nobody.
+    /// Goal: rounds adapt at once to a lone learner that speeds up. Among others, its claim alone rushes no learner.
     #[test]
     fn one_that_is_alone_is_followed_when_it_speeds_up() {
         let pace_of = |claims: &[f32]| {

@@ -325,7 +325,8 @@ impl Rounds {
         self.counted.entry(learner).or_insert(now);
     }
 
-    /// A new process of `learner` trains: the time since the last update of the one before says nothing of its pace.
+    /// Forgets when the last update of `learner` came, because a new process trains for it. The time since an update of
+    /// the previous process tells nothing about the pace.
     pub fn restart(&mut self, learner: LearnerId) {
         self.came.remove(&learner);
     }

@@ -151,7 +151,7 @@ impl Syncer {
         }
         let rounds = &mut self.rounds[usize::from(fragment.0)];
         if update.base.0 >= self.schedule.turn().next_round {
-            // No version has that number yet, and none of an earlier process had.
+            // No version with that number exists, and none existed in an earlier process of the syncer.
             rounds.pass(now, learner);
             let fate = Fate::Late(LateReason::StaleBase);
             return self.settle(Settled { round: None, fragment, learner, serial, tokens, fate });

@@ -102,7 +102,7 @@ fn parameters_that_never_come_are_asked_for_less_and_less_and_then_given_up() {
     rig.script.fragments_lost = true;
     rig.run_for(600 * SECOND_US);
     let asked = rig.log.fetches_us.len() as u64 / u64::from(FRAGMENTS);
-    // Each 32 s in the end, and once for each connection, which the syncer ends when nothing comes of it.
+    // Retries come every 32 s in the end, and once for each connection. The syncer closes silent connections.
     assert!((20..=45).contains(&asked), "{asked} times, first after 1 s and then after up to 32 s");
     assert_eq!(rig.log.ends, [], "it bears it for ever");
 
@@ -113,7 +113,7 @@ fn parameters_that_never_come_are_asked_for_less_and_less_and_then_given_up() {
     let reason = "the test says so".to_owned();
     assert_eq!(rig.log.ends, [End::Unreachable { waited_ms: 30_000, reason }]);
 
-    // Some of it comes now and then, as over a bad link.
+    // Some bytes arrive now and then, as over a bad link.
     let mut rig = Rig::with(contact());
     rig.script.fragments_lost = true;
     for _ in 0..10 {
@@ -125,7 +125,7 @@ fn parameters_that_never_come_are_asked_for_less_and_less_and_then_given_up() {
     rig.run_for(60 * SECOND_US);
     assert!(rig.log.ends.is_empty() && rig.member.awaits() && rig.member.hindrance(rig.now_us).is_none());
 
-    // One that has trained bears it as long as it bears to be alone.
+    // For a member that has trained, the limit of a lost connection counts.
     rig.script.fragments_lost = true;
     rig.goodbye(bye(CloseCode::WrongRun));
     rig.run_for(600 * SECOND_US);

@@ -1,20 +1,20 @@
-//! Machines without a display. There a layer of the graphics driver complains on standard error that
-//! `XDG_RUNTIME_DIR` is not set, although nothing is drawn.
+//! Silencing a graphics driver on machines without a display. There, a layer of the driver complains on standard error
+//! that `XDG_RUNTIME_DIR` is not set, although the program draws nothing.
 
-/// The variable, and a value with which the layer finds no display and keeps quiet.
+/// The variable, and a value with which the layer finds no display and stays silent.
 #[cfg(target_os = "linux")]
 const RUNTIME_FOLDER: (&str, &str) = ("XDG_RUNTIME_DIR", "/nonexistent");
 
-/// Starts this program again with the variable set, if it is not: in this process, with the same arguments. A process
-/// cannot safely change its own environment. If the program cannot be started again, it goes on as it is. To be called
-/// before anything else is done.
+/// Replaces this process by the same program with the same arguments and the variable set, if it is not set. A process
+/// cannot safely change its own environment. If the restart fails, the program goes on unchanged. Call this function
+/// first in `main`.
 #[cfg(target_os = "linux")]
 pub fn silence_display() {
     use std::os::unix::process::CommandExt;
     use std::{env, process};
 
     let (name, value) = RUNTIME_FOLDER;
-    // The layer wants an absolute path.
+    // The layer accepts only an absolute path.
     if env::var_os(name).is_some_and(|folder| folder.as_encoded_bytes().starts_with(b"/")) {
         return;
     }

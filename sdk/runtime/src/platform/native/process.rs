@@ -21,15 +21,15 @@ pub fn open_private(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
-/// Waits until somebody asks this process to end: Ctrl+C, SIGTERM where there is such a thing, or a terminal that
-/// closes (see [`hears_hangup`]). From the first poll on none of them ends the process by itself.
+/// Waits for a request to end this process: Ctrl+C, SIGTERM, or a terminal that closes (see [`hears_hangup`]). From the
+/// first poll on, none of these signals ends the process by itself.
 ///
 /// # Errors
 /// The errors of the operating system, if it does not let us listen for signals.
 #[cfg(unix)]
 pub async fn interrupted() -> io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
-    // Before the handler is there, which the mask would show.
+    // Read before the handler is installed, since the handler changes the mask.
     static HEARS_HANGUP: LazyLock<bool> = LazyLock::new(hears_hangup);
     let mut terminate = signal(SignalKind::terminate())?;
     let mut hangup = if *HEARS_HANGUP { Some(signal(SignalKind::hangup())?) } else { None };

@@ -321,19 +321,19 @@ fn lost(reason: String) -> SocketEvent {
 /// Longest sentence of a server that is repeated, in bytes.
 const REASON_BYTES_MAX: u32 = 1_000;
 
-/// Whether an answer says for good that no socket is at the address.
+/// Returns true if an answer means that the address has no socket and never will.
 fn is_absent(answer: &Response<Option<Vec<u8>>>) -> bool {
     let gone = [StatusCode::NOT_FOUND, StatusCode::MOVED_PERMANENTLY, StatusCode::PERMANENT_REDIRECT];
     gone.contains(&answer.status())
 }
 
-/// Whether an answer is a page for people, and no error of a server.
+/// Returns true if an answer is a web page and not an error of a server.
 fn is_page(answer: &Response<Option<Vec<u8>>>) -> bool {
     let body = answer.body().as_deref().unwrap_or_default();
     answer.status().is_success() && body.trim_ascii_start().starts_with(b"<")
 }
 
-/// Where an answer leads, if it leads elsewhere.
+/// Returns the target of an answer that redirects.
 fn location(answer: &Response<Option<Vec<u8>>>) -> Option<String> {
     let location = answer.headers().get("location").filter(|_| answer.status().is_redirection())?;
     let location = String::from_utf8_lossy(location.as_bytes());

@@ -73,7 +73,7 @@ pub(super) fn connector() -> Option<Connector> {
     TRUSTED.get().map(|trusted| Connector::Rustls(Arc::clone(&trusted.sockets)))
 }
 
-/// The same for TLS with a proxy.
+/// Returns the TLS configuration for the connection to a proxy.
 pub(super) fn sockets() -> Arc<ClientConfig> {
     match TRUSTED.get() {
         Some(trusted) => Arc::clone(&trusted.sockets),

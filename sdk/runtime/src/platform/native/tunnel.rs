@@ -1,4 +1,4 @@
-//! The TCP connection below a socket: straight to the server, or through an HTTP proxy.
+//! The TCP connection below a WebSocket: directly to the server, or through an HTTP proxy.
 
 use std::io;
 
@@ -15,13 +15,13 @@ use super::trust;
 use crate::platform::Proxy;
 use crate::platform::fault::tls_fault;
 
-/// Longest head of a proxy's answer, in bytes.
+/// Maximum size of the head of a proxy's answer, in bytes.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 
-/// Connects to the server of `uri`, through `proxy` if there is one. TLS with the server itself is for the caller.
+/// Connects to the server of `uri`, through `proxy` if there is one. The caller adds TLS with the server itself.
 ///
 /// # Errors
-/// Why there is no connection, for people.
+/// A message for users about the failed connection.
 pub(super) async fn connect(uri: &Uri, proxy: Option<&Proxy>) -> Result<MaybeTlsStream<TcpStream>, String> {
     let Some(proxy) = proxy else {
         let port = uri.port_u16().unwrap_or(if uri.scheme_str() == Some("wss") { 443 } else { 80 });
@@ -37,7 +37,7 @@ async fn dial(host: &str, port: u16) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// A connection to the server, which `proxy` passes on.
+/// Connects to the server through `proxy`.
 async fn through(proxy: &Proxy) -> Result<MaybeTlsStream<TcpStream>, String> {
     let (host, port) = proxy.place();
     let unreachable = |error: io::Error| {
@@ -56,7 +56,7 @@ async fn through(proxy: &Proxy) -> Result<MaybeTlsStream<TcpStream>, String> {
     Ok(stream)
 }
 
-/// Has the proxy at the other end of `stream` connect to `target`.
+/// Asks the proxy at the other end of `stream` to connect to `target`.
 async fn ask<S>(stream: &mut S, target: &str, credentials: Option<String>) -> Result<(), String>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -69,7 +69,7 @@ where
     stream.write_all(request.as_bytes()).await.map_err(broke)?;
     stream.flush().await.map_err(broke)?;
     let mut head = Vec::new();
-    // Byte by byte: what follows the head is the server's.
+    // One byte at a time, because the bytes after the head belong to the server.
     while !head.ends_with(b"\r\n\r\n") {
         if head.len() == HEAD_BYTES_MAX {
             return Err("the proxy does not answer in HTTP".to_owned());
@@ -88,7 +88,7 @@ where
     }
 }
 
-/// The status in the head of an answer.
+/// Returns the status in the head of an answer.
 fn status(head: &[u8]) -> Option<u16> {
     let line = std::str::from_utf8(head.split(|byte| *byte == b'\r').next()?).ok()?;
     line.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.parse().ok()
@@ -98,7 +98,7 @@ fn status(head: &[u8]) -> Option<u16> {
 mod tests {
     use super::*;
 
-    /// What comes of a proxy that answers like this, and what it was asked.
+    /// Runs [`ask`] against a proxy that sends `answer`. Returns the result, the request, and the bytes left unread.
     fn asked(answer: &'static [u8], credentials: Option<&str>) -> (Result<(), String>, String, Vec<u8>) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
