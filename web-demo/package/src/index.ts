@@ -32,8 +32,8 @@ export type { ModelFacts, WriteOptions } from "./writer.js";
 export { Writer } from "./writer.js";
 
 /**
-  * Time in which a stopped learner hands in its last updates and says farewell, in milliseconds. Then its Worker ends. The
-  * learner itself waits at most 10 s for a thin link, 3 s for the outcome of its updates, and 2 s for the farewell.
+ * Time in which a stopped learner hands in its last updates and says farewell, in milliseconds. Then its Worker ends. The
+ * learner itself waits at most 10 s for a thin link, 3 s for the outcome of its updates, and 2 s for the farewell.
  */
 const FAREWELL_MS = 15_500;
 
@@ -127,8 +127,8 @@ export class Learner {
   }
 
   /**
-    * Stops training after the step under way, hands in the last updates, and says farewell, within `withinMs` milliseconds.
-    * With 0 the learner ends at once. Resolves when nothing computes any more.
+   * Stops training after the step under way, hands in the last updates, and says farewell, within `withinMs` milliseconds.
+   * With 0 the learner ends at once. Resolves when nothing computes any more.
    */
   async stop(withinMs = FAREWELL_MS): Promise<Report | undefined> {
     if (!this.#ended) {

@@ -6,9 +6,9 @@ import { ago } from "./format.js";
 const OLD_S = 10;
 
 /**
-  * Keeps the displayed age of the news current. `ageS` returns `null` before the first news. If the news are old, the page
-  * gets the class `stale`, which dims its figures, and each `.age` shows their age. News of a complete run never count as
-  * old. `told` is called with the age each second while the page is visible.
+ * Keeps the displayed age of the news current. `ageS` returns `null` before the first news. If the news are old, the page
+ * gets the class `stale`, which dims its figures, and each `.age` shows their age. News of a complete run never count as
+ * old. `told` is called with the age each second while the page is visible.
  */
 export function showNews(
   ageS: () => number | null,

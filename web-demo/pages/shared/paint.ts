@@ -30,8 +30,8 @@ globalThis.addEventListener?.("beforeprint", () => {
 });
 
 /**
-  * Returns a function that requests `paint`. `paint` runs at most once a frame, and once in [`UNSEEN_MS`] while `element` is
-  * out of view. While the tab is hidden or `element` is not displayed, `paint` waits, and then runs once.
+ * Returns a function that requests `paint`. `paint` runs at most once a frame, and once in [`UNSEEN_MS`] while `element` is
+ * out of view. While the tab is hidden or `element` is not displayed, `paint` waits, and then runs once.
  */
 export function painter(element: Element, paint: () => void): () => void {
   let wanted = false;

@@ -7,8 +7,8 @@ export function isOffline(): boolean {
 }
 
 /**
-  * Returns "You are offline. …" or "The run's server hasn't answered for 24 s. …", each followed by its text in `then`.
-  * Returns `null` while the syncer answers. `silentMs` is the length of its silence in milliseconds, or 0.
+ * Returns "You are offline. …" or "The run's server hasn't answered for 24 s. …", each followed by its text in `then`.
+ * Returns `null` while the syncer answers. `silentMs` is the length of its silence in milliseconds, or 0.
  */
 export function unreachable(
   silentMs: number,
