@@ -35,6 +35,12 @@ const CODES: &[&str] = &[
     "syncer-server/demo/src/error.rs",
 ];
 
+/// Files, and beginnings of their paths, that these rules read.
+pub fn watched() -> impl Iterator<Item = &'static str> {
+    let sources = PROGRAMS.iter().flat_map(|program| program.sources);
+    sources.chain(CODES).copied().chain([REFERENCE])
+}
+
 /// The sentences about the pages among `names`, whose texts `load` gives.
 pub fn judge(names: &[String], load: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
     let flags: Vec<Vec<String>> = PROGRAMS.iter().map(|program| declared(names, load, program)).collect();

@@ -8,9 +8,9 @@ const PAGE: &str = "docs/limits.md";
 const FLAGS: &str = "syncer-server/src/config/mod.rs";
 
 /// Files, and folders of them, whose bounds the page must list.
-const WATCHED: &[&str] = &[
+pub const WATCHED: &[&str] = &[
     "syncer-server/src/door/",
-    "syncer-server/src/connection.rs",
+    "syncer-server/src/connection/",
     "syncer-server/src/outbox.rs",
     "syncer-server/src/running.rs",
     "syncer-server/src/http/",

@@ -2,7 +2,6 @@
 
 mod api;
 mod apt;
-mod arrows;
 mod bare;
 mod browsers;
 mod cluster;
@@ -19,7 +18,6 @@ mod stages;
 mod tidy;
 mod transformers;
 mod vulkan;
-mod words;
 
 use std::{process::ExitCode, time::Instant};
 
