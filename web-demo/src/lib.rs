@@ -1,7 +1,17 @@
-//! The browser's face of the learner: what a module Worker calls through `wasm-bindgen`.
+//! The learner for browsers: the functions that a module Worker calls through `wasm-bindgen`.
 //!
-//! Everything here is called by the TypeScript package in `package/`; pages talk to that. Numbers of 64 bits
-//! cross as JavaScript numbers: no count of a run comes near 2⁵³.
+//! The TypeScript package in `package/` calls everything here, and pages talk to that package. Numbers of 64 bits cross
+//! as JavaScript numbers: no count of a run comes near 2⁵³.
+//!
+//! - `cargo xtask web` builds this crate twice, with `simd128` and with `relaxed-simd`, and the pages into
+//!   `web-demo/dist`. The syncer's `build.rs` embeds that folder; `--pages` takes the files from a folder instead.
+//! - The Worker loads the build that the browser supports, keeps identity and moments in IndexedDB, and drives the same
+//!   loop as a native learner. The thread of the page only shows things.
+//! - A Web Lock keeps one learner for each browser and syncer; a second tab waits. Pages over plain http have no Web
+//!   Locks. There an open database is the lock, because raising its version waits until the other holder is gone.
+//! - A stop is polite for 400 ms, then the Worker ends.
+//! - No timer paces training. Turns of the event loop come from a message channel, which browsers do not slow down in
+//!   hidden pages.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,10 @@
 //! The engine of a run, with a batch that fits its device.
+//!
+//! The learner chooses its batch between `Build` and `Built`, before it fetches parameters and before `Ready` tells the
+//! syncer. It builds an engine for the run's batch and rehearses a step. If the step takes longer than
+//! `STEP_US_MAX`, or memory is too small, it builds the engine for half of the batch, and so on. Halves
+//! that would still take too long are skipped, so a slow phone rehearses at most a few steps. An engine that cannot
+//! rehearse, such as one around a `Trainer` of your own, takes the run's batch.
 
 use std::num::NonZeroU32;
 

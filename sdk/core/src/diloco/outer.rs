@@ -24,7 +24,7 @@ impl OuterSpec {
     /// The same with `share` of the momentum, held to 0…1.
     ///
     /// Early updates are long and agree, and a momentum that adds up several of them overshoots: rising
-    /// momentum is a choice of ours, see ARCHITECTURE.md.
+    /// momentum is a choice of ours, see `tests/evidence/DECISIONS.md`.
     #[must_use]
     pub fn with_momentum_share(self, share: f64) -> Self {
         Self { momentum: (f64::from(self.momentum) * share.clamp(0.0, 1.0)) as f32, ..self }

@@ -358,7 +358,7 @@ struct Golden {
     twin: String,
 }
 
-/// Renew the file with `RENEW_GOLDEN=1 cargo test -p archipelago lesson`, if bits were meant to change.
+/// Renew the file with `RENEW_GOLDEN=1 cargo test -p archipelago-sim lesson`, if bits were meant to change.
 #[test]
 fn digests_are_those_of_every_machine() {
     const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/lesson.json");

@@ -25,7 +25,8 @@ pub struct SyncerConfig {
     /// The outer optimiser.
     pub outer: OuterSpec,
     /// Share of the inner schedule's `total_tokens` over which the outer momentum rises in a line from 0,
-    /// 0 to 1; 0 has it in full from the first round. Constant of ours, see ARCHITECTURE.md.
+    /// 0 to 1; 0 has it in full from the first round. Constant of ours, see
+    /// `tests/evidence/DECISIONS.md`.
     pub momentum_warmup_ratio: f64,
     /// How updates are merged.
     pub merge: MergeRule,

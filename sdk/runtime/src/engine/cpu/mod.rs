@@ -1,4 +1,9 @@
 //! The CPU engine: `gemm-f32` for the matrix products, fused passes for the rest, threads over windows.
+//!
+//! `CpuTrainer::fixed` and `CpuModel::fixed` give the same bits on every machine and in browsers, for simulations: they
+//! use one thread and the portable product (`matmul/portable.rs`), which sums in the order of terms without fused
+//! multiply-adds. All other passes have a fixed number of partial sums, and transcendental functions come from the
+//! crate `libm`. Native tests and tests in browsers compare with the digests in `tests/golden/lesson.json`.
 
 mod adapters;
 mod attention;

@@ -1,4 +1,9 @@
 //! One learner on several workers that share no memory: each finds the gradient of some windows of a batch.
+//!
+//! In browsers helpers are Workers with a WebAssembly instance each. Parameters and windows go out as messages and
+//! gradients come back, so neither `SharedArrayBuffer` nor headers for cross-origin isolation are needed. Gradients are
+//! added in a fixed order. If a helper fails or hangs, the learner drops it and computes its part again, with the same
+//! bits. Moments and the exchange stay with the learner.
 
 mod helper;
 mod shares;
