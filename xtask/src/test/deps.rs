@@ -1,6 +1,7 @@
-//! What we depend on: from where it comes, under which licence, how many versions of it, and what nobody may bring in.
-//! `deny.toml` has the rules, in the form that `cargo deny` reads; here cargo alone is asked, so that no tool has to be
-//! installed. Advisories need a database of others, and are looked at when somebody asks for them.
+//! Rules for dependencies: their source, their licences, one version of each, and crates that are denied.
+//!
+//! `deny.toml` holds the rules in the form of `cargo deny`. This module checks them with cargo alone, because compiling
+//! that tool takes minutes on a fresh machine. Advisories need a database from elsewhere and are checked on demand.
 
 use std::collections::BTreeMap;
 use std::fs;
