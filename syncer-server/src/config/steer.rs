@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use archipelago_cli::Span;
+use archipelago_cli::{Span, secret};
 
 use super::DEFAULT_FOLDER;
 
@@ -20,7 +20,7 @@ pub struct SteerArgs {
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
     /// The owner's token, in place of the one in the folder
-    #[arg(long, value_name = "TOKEN", hide_env_values = true)]
+    #[arg(long, value_name = "TOKEN", hide_env_values = true, value_parser = secret)]
     pub token: Option<String>,
 }
 

@@ -33,8 +33,7 @@ pub use read::{Source, read};
 pub use stops::Stops;
 pub use vocabulary::Vocabulary;
 
-/// Number of steps of one learner in a pass over the text. With fewer steps, learners spend much of their time waiting
-/// for text.
+/// Steps of one learner in a pass over the text. Below this, `validate` and `serve` warn that passes are short.
 const STEPS_FEW: u64 = 100;
 /// Bytes of memory for each byte of a text, at most, while it becomes documents, tokens of four bytes and shards.
 const MEMORY_BYTES: u64 = 10;
@@ -206,9 +205,9 @@ impl Corpus {
         let steps = self.steps(context, batch);
         let few = (steps < STEPS_FEW).then(|| {
             format!(
-                "{} windows are few for batches of {batch}: a pass over the text is {} of one learner, so that several \
-                 learners wait for each other's text at the end of each pass and see the same text often; give a \
-                 smaller --batch, a shorter --context, or more text",
+                "{} windows are few for batches of {batch}: a pass over the text is {} of one learner. Learners see \
+                 the same text often, and new ones may wait for text at the end of a pass; use a smaller --batch, a \
+                 shorter --context, or more text",
                 self.windows(context),
                 if steps == 1 { "1 step".to_owned() } else { format!("{steps} steps") },
             )
