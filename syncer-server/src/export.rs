@@ -275,10 +275,10 @@ impl Model<'_> {
     /// `Tokenizer`: the tokenizer that the run keeps cannot be read.
     fn stops(&self, special: &SpecialTokens) -> Result<Vec<u32>, ServerError> {
         let chat = &self.manifest.chat;
-        match &chat.template {
-            None => Ok(special.stops()),
+        match chat.has_template() {
+            false => Ok(special.stops()),
             // Only the template needs the tokenizer.
-            Some(_) => {
+            true => {
                 let vocabulary = Vocabulary::from_json(self.tokenizer.as_bytes())?;
                 Ok(Stops::new(special.stops(), chat, &vocabulary).tokens)
             }

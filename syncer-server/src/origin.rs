@@ -110,7 +110,7 @@ impl Origin {
             },
         };
         if let Some(path) = &config.chat_template {
-            chat.template = Some(chat_template(path)?);
+            (chat.template, chat.tool_use) = (Some(chat_template(path)?), None);
         }
         Ok(chat)
     }

@@ -123,7 +123,7 @@ pub fn sample(
 /// `Config`: there is no template, or it does not take the conversation.
 fn prompt(args: &SampleArgs, chat: &Chat) -> Result<String, ServerError> {
     let Some(question) = &args.chat else { return Ok(args.prompt.clone()) };
-    if chat.template.is_none() {
+    if !chat.has_template() {
         let why =
             "--chat: the run has no chat template; give --prompt the text as the model was trained on it";
         return Err(ServerError::Config { why: why.to_owned() });

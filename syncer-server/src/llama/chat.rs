@@ -17,9 +17,15 @@ const TEXT_BYTES_MAX: usize = 256;
 
 const CONFIG: &str = "tokenizer_config.json";
 const TEMPLATE: &str = "chat_template.jinja";
+/// Folder of named templates.
+pub(super) const TEMPLATES: &str = "additional_chat_templates";
 
-/// The keys of tokens' texts that templates ask for.
-const TOKENS: [&str; 4] = ["bos_token", "eos_token", "pad_token", "unk_token"];
+/// Texts of special tokens, in older folders.
+pub(super) const SPECIAL: &str = "special_tokens_map.json";
+
+/// Keys of the tokens whose texts templates see.
+const TOKENS: [&str; 7] =
+    ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
 /// How conversations are written, as a run remembers it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,7 +34,10 @@ pub struct Chat {
     /// The template, in Jinja's language, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
-    /// Texts of tokens by their keys: `bos_token`, `eos_token`, `pad_token` and `unk_token`, those that there are.
+    /// Template for conversations with tools, if there is one of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_use: Option<String>,
+    /// Texts of special tokens by their keys, such as `bos_token`. Absent tokens have no entry.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tokens: BTreeMap<String, String>,
 }
@@ -36,24 +45,35 @@ pub struct Chat {
 impl Chat {
     /// Name of the template that is used if a folder has several.
     pub(super) const DEFAULT: &str = "default";
+    /// Name of the template that is used for conversations with tools, if a folder has it.
+    pub const TOOL_USE: &str = "tool_use";
 
-    /// What the folder at `path` says; nothing if it has neither `tokenizer_config.json` nor `chat_template.jinja`.
+    /// Reads the settings of the folder at `path`. As in `transformers`, templates in files of their own replace those
+    /// in `tokenizer_config.json`. Without these files, the settings are empty.
     ///
     /// # Errors
     /// - `Read`, `Long`: a file cannot be read, or is too long.
     /// - `Form`: it is not what its name promises.
     pub fn read(path: &Path) -> Result<Self, LlamaError> {
-        let mut chat = Self::default();
-        if path.join(CONFIG).exists() {
-            let config = object(path, CONFIG)?;
-            chat.tokens = tokens(&config);
-            chat.template = template(&config)?;
+        let config = if path.join(CONFIG).exists() { object(path, CONFIG)? } else { Map::new() };
+        let mut tokens = tokens(&config);
+        // Newer folders repeat the tokens in this file, and older ones have them there alone.
+        if !config.contains_key("added_tokens_decoder") && path.join(SPECIAL).exists() {
+            tokens.extend(self::tokens(&object(path, SPECIAL)?));
         }
-        if path.join(TEMPLATE).exists() {
-            let text = String::from_utf8(bytes(path, TEMPLATE, TEMPLATE_BYTES_MAX)?);
-            chat.template = Some(text.map_err(|_| LlamaError::form(TEMPLATE, "it is not UTF-8 text"))?);
+        let default = file(path, TEMPLATE)?;
+        let tool_use = file(path, &format!("{TEMPLATES}/{}.jinja", Self::TOOL_USE))?;
+        if default.is_some() || tool_use.is_some() {
+            return Ok(Self { template: default, tool_use, tokens });
         }
-        Ok(chat)
+        let (template, tool_use) = templates(&config)?;
+        Ok(Self { template, tool_use, tokens })
+    }
+
+    /// Returns true if there is a template.
+    #[must_use]
+    pub fn has_template(&self) -> bool {
+        self.template.is_some() || self.tool_use.is_some()
     }
 
     /// Whether nothing is said.
@@ -73,25 +93,36 @@ fn tokens(config: &Map<String, Value>) -> BTreeMap<String, String> {
     TOKENS.iter().filter_map(|&key| Some((key.to_owned(), text(key)?))).collect()
 }
 
-/// The template is a string, or one of several with names; then the one called `default` counts.
-fn template(config: &Map<String, Value>) -> Result<Option<String>, LlamaError> {
+/// Returns the template in the file `name` of the folder at `path`, if the file exists.
+fn file(path: &Path, name: &str) -> Result<Option<String>, LlamaError> {
+    if !path.join(name).exists() {
+        return Ok(None);
+    }
+    let text = String::from_utf8(bytes(path, name, TEMPLATE_BYTES_MAX)?);
+    text.map(Some).map_err(|_| LlamaError::form(name, "it is not UTF-8 text"))
+}
+
+/// Returns the default template and the one for conversations with tools. `chat_template` is either one text or a list
+/// of named ones.
+fn templates(config: &Map<String, Value>) -> Result<(Option<String>, Option<String>), LlamaError> {
     let found = match config.get("chat_template") {
-        None | Some(Value::Null) => return Ok(None),
-        Some(Value::String(template)) => template,
+        None | Some(Value::Null) => (None, None),
+        Some(Value::String(template)) => (Some(template.as_str()), None),
         Some(Value::Array(several)) => {
-            let default = several.iter().find(|one| one["name"] == Chat::DEFAULT);
-            let template = default.and_then(|one| one["template"].as_str());
-            template
-                .ok_or_else(|| LlamaError::form(CONFIG, "none of its chat templates is called default"))?
+            let called = |name: &str| several.iter().find(|one| one["name"] == name)?["template"].as_str();
+            (called(Chat::DEFAULT), called(Chat::TOOL_USE))
         }
         Some(_) => return Err(LlamaError::form(CONFIG, "its chat_template is no text")),
     };
-    let length = found.len() as u64;
+    if config.get("chat_template").is_some_and(Value::is_array) && found == (None, None) {
+        return Err(LlamaError::form(CONFIG, "none of its chat templates is called default"));
+    }
+    let length = [found.0, found.1].into_iter().flatten().map(str::len).max().unwrap_or(0) as u64;
     if length > TEMPLATE_BYTES_MAX {
         let why = format!("its chat template has {length} bytes, at most {TEMPLATE_BYTES_MAX} are read");
         return Err(LlamaError::form(CONFIG, why));
     }
-    Ok(Some(found.to_owned()))
+    Ok((found.0.map(str::to_owned), found.1.map(str::to_owned)))
 }
 
 #[cfg(test)]
@@ -120,6 +151,8 @@ mod tests {
         let several =
             r#"{"chat_template": [{"name": "rag", "template": "r"}, {"name": "default", "template": "d"}]}"#;
         assert_eq!(read(several).unwrap().template.as_deref(), Some("d"));
+        let tools = r#"{"chat_template": [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]}"#;
+        assert_eq!(read(tools).unwrap().tool_use.as_deref(), Some("t"));
         for (config, why) in [
             ("[]", "no JSON object"),
             ("{", "EOF"),
@@ -132,9 +165,19 @@ mod tests {
         let long = "x".repeat(TEMPLATE_BYTES_MAX as usize + 1);
         assert!(read(&format!(r#"{{"chat_template": "{long}"}}"#)).is_err());
 
-        // Newer folders have the template in a file of its own, which counts.
+        // Older folders have tokens in a file of their own.
+        fs::write(dir.path().join(SPECIAL), r#"{"sep_token": "<sep>", "eos_token": "<e>"}"#).unwrap();
+        let texts = |config: &str| read(config).unwrap().tokens.into_values().collect::<Vec<_>>();
+        assert_eq!(texts(r#"{"eos_token": "</s>"}"#), ["<e>", "<sep>"]);
+        assert_eq!(texts(r#"{"eos_token": "</s>", "added_tokens_decoder": {}}"#), ["</s>"]);
+
+        // Newer folders have templates in files of their own, which replace those of the settings.
         fs::write(dir.path().join(TEMPLATE), "file").unwrap();
-        assert_eq!(read(several).unwrap().template.as_deref(), Some("file"));
+        let chat = read(tools).unwrap();
+        assert_eq!((chat.template.as_deref(), chat.tool_use), (Some("file"), None));
+        fs::create_dir(dir.path().join(TEMPLATES)).unwrap();
+        fs::write(dir.path().join(TEMPLATES).join("tool_use.jinja"), "tools").unwrap();
+        assert_eq!(read(several).unwrap().tool_use.as_deref(), Some("tools"));
         fs::write(dir.path().join(TEMPLATE), [0xff]).unwrap();
         assert!(read(several).unwrap_err().to_string().contains("UTF-8"));
     }

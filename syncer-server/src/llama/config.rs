@@ -328,7 +328,9 @@ pub fn tokenizer_config(
     }
     add_absent(&mut config, Some(&absent));
     as_version_4(&mut config);
-    let named = source.map(|source| &source.templates).into_iter().flatten();
+    let others = source.map(|source| &source.templates).into_iter().flatten();
+    let others = others.filter(|(name, _)| *name != Chat::TOOL_USE).map(|(name, text)| (name.as_str(), text));
+    let named = others.chain(chat.tool_use.iter().map(|text| (Chat::TOOL_USE, text)));
     let mut templates: Vec<Value> =
         named.map(|(name, template)| json!({ "name": name, "template": template })).collect();
     match &chat.template {
@@ -337,7 +339,8 @@ pub fn tokenizer_config(
             templates.push(json!({ "name": Chat::DEFAULT, "template": template }));
             config["chat_template"] = json!(templates);
         }
-        None => {}
+        None if templates.is_empty() => {}
+        None => config["chat_template"] = json!(templates),
     }
     config
 }

@@ -7,16 +7,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::card_keys::CardKeys;
+use super::chat::{SPECIAL, TEMPLATES};
 use super::small::{bytes, object};
 use super::{Chat, LlamaError, TEMPLATE_BYTES_MAX, hub};
 
 const CONFIG: &str = "config.json";
 const GENERATION: &str = "generation_config.json";
 const TOKENIZER: &str = "tokenizer_config.json";
-/// Texts of special tokens, in folders whose `tokenizer_config.json` does not have them.
-const SPECIAL: &str = "special_tokens_map.json";
-/// Folder of the chat templates that are not the default one, a file for each.
-const TEMPLATES: &str = "additional_chat_templates";
 
 /// Named chat templates at most; further ones are left out.
 const TEMPLATES_MAX: usize = 16;

@@ -111,7 +111,7 @@ pub fn read(files: Vec<Lines>, chat: &Chat) -> Result<Read, ServerError> {
         for record in records(&text) {
             let Record { line, json } = record.map_err(bad)?;
             let write: Option<&mut line::Writer<'_>> =
-                if chat.template.is_some() { Some(&mut write) } else { None };
+                if chat.has_template() { Some(&mut write) } else { None };
             let (form, document) = line::document(json, write).map_err(|why| bad((line, why)))?;
             *forms.entry(form).or_default() += 1;
             documents.push(document);

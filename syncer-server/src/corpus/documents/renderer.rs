@@ -47,7 +47,14 @@ enum Request {
     Text(Dialogue, bool),
 }
 
-/// Renderer of conversations with one template.
+impl Request {
+    fn dialogue(&self) -> &Dialogue {
+        let (Self::Document(dialogue) | Self::Text(dialogue, _)) = self;
+        dialogue
+    }
+}
+
+/// Renderer of conversations with the templates of one model.
 pub struct Renderer {
     requests: SyncSender<Request>,
     answers: Receiver<Result<Document, String>>,
@@ -57,7 +64,7 @@ pub struct Renderer {
 }
 
 impl Renderer {
-    /// Starts a renderer with the template of `chat` and the default limits.
+    /// Starts a renderer with the templates of `chat` and the default limits.
     ///
     /// # Errors
     /// A sentence: the template is missing or cannot be used.
@@ -65,18 +72,37 @@ impl Renderer {
         Self::start(chat, Limits::default())
     }
 
-    /// Starts a renderer with the template of `chat` and `limits`.
+    /// Starts a renderer with the templates of `chat` and `limits`. The fuel is for each template.
     ///
     /// # Errors
-    /// A sentence: the template is missing or cannot be used.
+    /// A sentence: there is no template, or no thread.
     pub fn start(chat: &Chat, limits: Limits) -> Result<Self, String> {
-        let template = Template::new(chat, limits.fuel)?;
+        if !chat.has_template() {
+            return Err(
+                "it is a conversation, and the model has no chat template: give --chat-template a file with \
+                        one, or lines with \"prompt\" and \"completion\""
+                    .into(),
+            );
+        }
+        let new = |source: &Option<String>| {
+            source.as_deref().map(|source| Template::new(source, chat, limits.fuel))
+        };
+        let (default, tool_use) = (new(&chat.template), new(&chat.tool_use));
         let (requests, asked) = sync_channel::<Request>(0);
         let (answer, answers) = sync_channel(1);
         let write = move || {
-            let compiled = template.compile();
+            let default = default.as_ref().map(Template::compile);
+            let tool_use = tool_use.as_ref().map(Template::compile);
             for request in asked {
-                let written = compiled.as_ref().map_err(Clone::clone).and_then(|compiled| match request {
+                let for_tools = tool_use.as_ref().filter(|_| request.dialogue().has_tools());
+                let compiled = for_tools.or(default.as_ref()).map_or_else(
+                    || {
+                        Err("the model has a chat template for tools alone: give --chat-template a file"
+                            .into())
+                    },
+                    |compiled| compiled.as_ref().map_err(Clone::clone),
+                );
+                let written = compiled.and_then(|compiled| match request {
                     Request::Document(dialogue) => compiled.document(&dialogue),
                     Request::Text(dialogue, is_prompt) => compiled.text(&dialogue, is_prompt),
                 });

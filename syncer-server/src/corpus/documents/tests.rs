@@ -15,7 +15,7 @@ const CHATML: &str = "{%- for message in messages %}
 
 fn chat(template: &str) -> Chat {
     let tokens = [("eos_token".to_owned(), "<|end|>".to_owned())].into();
-    Chat { template: Some(template.to_owned()), tokens }
+    Chat { template: Some(template.to_owned()), tokens, ..Chat::default() }
 }
 
 fn lines(text: &str) -> Vec<Lines> {

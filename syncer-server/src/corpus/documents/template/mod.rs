@@ -106,6 +106,11 @@ impl Dialogue {
         Ok(Self { messages, is_learnt: is_learnt.clone(), options, bytes })
     }
 
+    /// Returns true if the conversation offers tools, even if the list is empty.
+    pub fn has_tools(&self) -> bool {
+        self.options.iter().any(|(key, value)| key == "tools" && !value.is_none())
+    }
+
     /// Returns the number of messages, and the bytes of all texts in the conversation.
     pub fn size(&self) -> (u32, u32) {
         let count = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
@@ -219,15 +224,8 @@ pub struct Template {
 }
 
 impl Template {
-    /// Reads the template of `chat`. `fuel` limits its steps.
-    ///
-    /// # Errors
-    /// A sentence: the template is missing, and what to do.
-    pub fn new(chat: &Chat, fuel: Fuel) -> Result<Self, String> {
-        let source = chat.template.as_deref().ok_or(
-            "it is a conversation, and the model has no chat template: give --chat-template a file with one, or lines \
-             with \"prompt\" and \"completion\"",
-        )?;
+    /// Reads the template `source` of `chat`. `fuel` limits its steps.
+    pub fn new(source: &str, chat: &Chat, fuel: Fuel) -> Self {
         let (source, has_marks) = source::with_filters(&source::normalized(source), FILTER);
         let mut environment = Environment::new();
         environment.set_fuel(Some(fuel.each));
@@ -244,7 +242,7 @@ impl Template {
             None => text,
         });
         let tokens = chat.tokens.iter().map(|(key, text)| (key.clone(), Value::from(text.as_str())));
-        Ok(Self { environment, source, tokens: tokens.collect(), has_marks, fuel })
+        Self { environment, source, tokens: tokens.collect(), has_marks, fuel }
     }
 
     /// Compiles it.

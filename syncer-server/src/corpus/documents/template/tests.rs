@@ -39,7 +39,7 @@ fn file(name: &str) -> String {
 
 fn chat(template: &str) -> Chat {
     let tokens = [("bos_token", "<s>"), ("eos_token", "</s>")].map(|(key, text)| (key.into(), text.into()));
-    Chat { template: Some(template.to_owned()), tokens: tokens.into() }
+    Chat { template: Some(template.to_owned()), tokens: tokens.into(), ..Chat::default() }
 }
 
 fn start(template: &str, limits: Limits) -> Renderer {
@@ -64,6 +64,25 @@ fn case(document: Document, vocabulary: &Vocabulary, ends: &Ends) -> Json {
     }
     let text = |group: &Vec<u32>| vocabulary.decode(group);
     serde_json::json!({ "tokens": tokens.len(), "texts": groups.iter().map(text).collect::<Vec<_>>() })
+}
+
+/// Goal: a conversation with tools is rendered by the template for tools, as in `transformers`.
+#[test]
+fn tools_choose_the_template() {
+    let both = Chat {
+        tool_use: Some("{{ tools|length }} tools: {{ messages[-1].content }}".into()),
+        ..chat("{{ messages[-1].content }}")
+    };
+    let with = |tools: &str| TALK.replacen('{', &format!(r#"{{"tools": {tools}, "#), 1);
+    let text = |chat: &Chat, json: &str| {
+        document(&Renderer::start(chat, PATIENT).unwrap(), json).map(|document| document.text)
+    };
+    assert_eq!(text(&both, TALK).unwrap(), "b");
+    assert_eq!(text(&both, &with("null")).unwrap(), "b");
+    assert_eq!(text(&both, &with("[]")).unwrap(), "0 tools: b");
+    assert_eq!(text(&both, &with(r#"[{"name": "f"}]"#)).unwrap(), "1 tools: b");
+    let alone = Chat { template: None, ..both };
+    assert!(text(&alone, TALK).unwrap_err().contains("for tools alone"));
 }
 
 /// Goal: each template renders each conversation with the right tokens, and marks the right ones as learnt.
