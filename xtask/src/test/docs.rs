@@ -257,7 +257,9 @@ impl Session {
                     })
                 } else if LEARNERS.iter().any(|learner| command.contains(learner)) {
                     self.start(&command)?;
-                    self.wait_for(&command, learner_is_merged)
+                    // The server is one of the programs.
+                    let learners = self.running.len() as u64 - 1;
+                    self.wait_for(&command, || learners_train(learners))
                 } else {
                     self.run(&command).map(drop)
                 }
@@ -342,15 +344,14 @@ impl Drop for Session {
     }
 }
 
-/// Returns true if a run on this machine has merged a learner's training.
-fn learner_is_merged() -> bool {
-    let merged = |path: &str| {
-        get(ADDRESS, path)
-            .is_ok_and(|status| status["tokensMerged"].as_u64().is_some_and(|tokens| tokens > 0))
-    };
+/// Returns true if `count` learners take part in the runs of this machine, and one of the runs has merged training.
+fn learners_train(count: u64) -> bool {
     let runs = get(ADDRESS, "/v1/runs").unwrap_or_default();
-    let mut names = runs["runs"].as_array().into_iter().flatten().filter_map(|run| run["name"].as_str());
-    merged("/v1/status") || names.any(|name| merged(&format!("/v1/runs/{name}/status")))
+    let names = runs["runs"].as_array().into_iter().flatten().filter_map(|run| run["name"].as_str());
+    let paths = names.map(|name| format!("/v1/runs/{name}/status")).chain(["/v1/status".to_owned()]);
+    let runs: Vec<_> = paths.filter_map(|path| get(ADDRESS, &path).ok()).collect();
+    let of = |key: &str| runs.iter().filter_map(|run| run[key].as_u64()).max().unwrap_or(0);
+    of("live") >= count && of("tokensMerged") > 0
 }
 
 /// Returns conversations of one question and one answer each.
