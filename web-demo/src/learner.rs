@@ -112,8 +112,7 @@ impl Learner {
         };
         let kind = options::engine(&options.engine)?;
         let mut builder = open(kind, helpers(team, options.helpers)).await?;
-        let cpu = if kind == EngineKind::Exact { "cpu, audited" } else { "cpu" };
-        let device = builder.gpu().map_or_else(|| DeviceKind::Browser.describe(cpu), describe);
+        let device = builder.gpu().map_or_else(|| DeviceKind::Browser.describe("cpu"), describe);
         let config = RunConfig {
             address,
             signer,
@@ -129,11 +128,7 @@ impl Learner {
         let observe = |event: &Event| hooks.event(to_js(event));
         let first = Cell::new(true);
         let build = async |spec: &RunSpec, Basis { moments, frozen }: Basis| {
-            let kept = if first.replace(false) && kind != EngineKind::Exact {
-                restore(&hooks, spec).await
-            } else {
-                None
-            };
+            let kept = if first.replace(false) { restore(&hooks, spec).await } else { None };
             let restored = kept.is_some();
             if let Some(frozen) = frozen {
                 builder.frozen(frozen);

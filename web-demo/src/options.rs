@@ -19,7 +19,7 @@ pub struct JoinOptions {
     pub browser_signs: bool,
     /// Its name for people.
     pub name: String,
-    /// "auto", "gpu", "cpu" or "exact", for which the module must be the plain one.
+    /// "auto", "gpu" or "cpu".
     pub engine: String,
     /// Workers that help a CPU engine, at most; 0 for none.
     pub helpers: u32,

@@ -96,20 +96,12 @@ test("what the owner did is said in the same words everywhere", async () => {
     reinOf({ share: 1, returnsS: null, trust: "out" }),
     "sent away for harm, may return when the owner lets it",
   );
-  assert.equal(
-    reinOf({ share: 1, returnsS: null, trust: "out", auditsFailed: 1 }),
-    "sent away after a failed audit, may return when the owner lets it",
-  );
-  const { auditsOf, trustOf } = await load("shared/rein.ts");
+  const { trustOf } = await load("shared/rein.ts");
   assert.match(trustOf({ trust: "suspect", doubt: null }), /made the model worse once/);
   assert.equal(
     trustOf({ trust: "suspect", doubt: "Its updates show nothing: 78 looks." }),
     "Suspect: it does not seem to train, so what it sends counts for nothing until it does. Its updates show nothing: 78 looks.",
   );
-  const none = { audited: false, auditsPassed: 0, auditsFailed: 0, auditFault: null };
-  assert.equal(auditsOf(none), "");
-  assert.equal(auditsOf({ ...none, audited: true, auditsPassed: 7 }), "Agreed to audits: 7 passed.");
-  assert.equal(auditsOf({ ...none, auditsFailed: 1, auditFault: "no" }), "Failed an audit: no.");
 });
 
 test("the package's README lists every code of an error, and every event", async () => {

@@ -159,7 +159,7 @@ export type RawJoin = {
   browserSigns: boolean,
   /** Its name for people. */
   name: string,
-  /** "auto", "gpu", "cpu" or "exact", for which the module must be the plain one. */
+  /** "auto", "gpu" or "cpu". */
   engine: string,
   /** Workers that help a CPU engine, at most; 0 for none. */
   helpers: number,

@@ -68,14 +68,12 @@ export class Learner {
       (message) => this.#hear(message),
       (error) => this.#end({ error }),
     );
-    const { name = "browser", audited = false, share = 1, contactMsMax = 20_000, remember = true } = options;
-    const engine = audited ? "exact" : (options.engine ?? "auto");
-    const helping = engine === "exact" ? 0 : helpers(options);
+    const { name = "browser", engine = "auto", share = 1, contactMsMax = 20_000, remember = true } = options;
     const batch = options.batch === undefined || options.batch === "auto" ? null : options.batch;
     this.#tell({
       do: "join",
       wasmUrl: wasmUrl(options),
-      options: { syncer, name, engine, helpers: helping, share, batch, contactMsMax, remember },
+      options: { syncer, name, engine, helpers: helpers(options), share, batch, contactMsMax, remember },
     });
     this.#watchPage();
     const { signal } = options;

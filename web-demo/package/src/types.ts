@@ -3,11 +3,8 @@ import type { Event, Notice } from "./generated.js";
 
 export type * from "./generated.js";
 
-/**
- * "auto" takes the GPU if there is one that the model fits, the CPU otherwise. "exact" is the CPU with the same bits as
- * on any other machine, see {@link JoinOptions.audited}.
- */
-export type EngineKind = "auto" | "gpu" | "cpu" | "exact";
+/** "auto" takes the GPU if there is one that the model fits, the CPU otherwise. */
+export type EngineKind = "auto" | "gpu" | "cpu";
 
 /** Where the code is that a Worker loads. Bundlers that understand `new URL(…, import.meta.url)` need none of it. */
 export interface Sources {
@@ -23,11 +20,6 @@ export interface JoinOptions extends Sources {
   readonly name?: string;
   /** What to train with. */
   readonly engine?: EngineKind;
-  /**
-   * Trains so that the run's owner can check it: in one Worker, with the same bits as on any other machine. Slower; the
-   * options `engine` and `workers` mean nothing beside it, and moments are not kept.
-   */
-  readonly audited?: boolean;
   /** Workers that a CPU engine trains with, 1 or more; by default as many as there are cores, less one where there are many. */
   readonly workers?: number;
   /** Share of time to compute, above 0 and at most 1. */

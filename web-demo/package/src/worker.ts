@@ -78,9 +78,7 @@ function team(wasmUrl: string) {
 }
 
 async function join(wasmUrl: string, options: WorkerJoin): Promise<void> {
-  const isExact = options.engine === "exact";
-  // Fused multiply-adds have the browser's own bits.
-  const engine = await load(wasmUrl, !isExact && hasRelaxedSimd());
+  const engine = await load(wasmUrl);
   const { syncer, name, helpers, share, batch, contactMsMax } = options;
   const place = syncer.replace(/#.*$/s, "");
   const keeper = await Keeper.open(place, options.remember);
@@ -102,7 +100,7 @@ async function join(wasmUrl: string, options: WorkerJoin): Promise<void> {
     };
     learner = new engine.Learner();
     for (const message of waiting.splice(0)) act(learner, message);
-    const saveSteps = options.remember && !isExact ? SAVE_STEPS : 0;
+    const saveSteps = options.remember ? SAVE_STEPS : 0;
     const report = await learner.run(
       {
         syncer,
@@ -140,7 +138,8 @@ function tellPage(message: FromWorker): void {
 }
 
 /** The engine for this browser, from `wasmUrl` if that is given. */
-async function load(wasmUrl: string, relaxed = hasRelaxedSimd()): Promise<Engine> {
+async function load(wasmUrl: string): Promise<Engine> {
+  const relaxed = hasRelaxedSimd();
   try {
     const engine: Engine = relaxed
       ? await import("../dist/wasm/relaxed/archipelago.js")

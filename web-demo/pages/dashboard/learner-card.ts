@@ -2,7 +2,7 @@
 import type { LearnerView } from "../shared/api.js";
 import { find, setText } from "../shared/dom.js";
 import { count, duration, percent, plural } from "../shared/format.js";
-import { auditsOf, trustOf } from "../shared/rein.js";
+import { trustOf } from "../shared/rein.js";
 import { Spark } from "../shared/spark.js";
 import { courseOf, type LearnerCourses } from "./learner-course.js";
 import { aboutOf, lostUpdates } from "./learner-words.js";
@@ -75,7 +75,6 @@ export function historyOf(view: LearnerView): string {
     `It trained on ${count(view.tokensTrained)} tokens; ${count(view.tokensMerged)} of them are merged${part}.`,
     `It sent ${plural(view.updates, "update")}, of which ${count(view.fates.merged)} were merged${lost ? `; ${lost}` : ""}.`,
     trustOf(view),
-    auditsOf(view),
     `${aboutOf(view)}.`,
   ]
     .filter((sentence) => sentence !== "")

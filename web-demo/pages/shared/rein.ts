@@ -16,7 +16,6 @@ export interface Treated {
   readonly share: number;
   readonly returnsS: number | null;
   readonly trust: Trust;
-  readonly auditsFailed?: number;
 }
 
 /**
@@ -28,21 +27,10 @@ export function reinOf(learner: Treated): string {
   const also = slow && `; ${slow}`;
   const returns = learner.returnsS === null ? null : duration(Math.ceil(learner.returnsS));
   if (learner.trust === "out") {
-    const why = learner.auditsFailed ? "after a failed audit" : "for harm";
-    return `sent away ${why}, may return ${returns === null ? "when the owner lets it" : `in ${returns}`}${also}`;
+    return `sent away for harm, may return ${returns === null ? "when the owner lets it" : `in ${returns}`}${also}`;
   }
   if (returns !== null) return `dropped by the owner, may return in ${returns}${also}`;
   return slow && `${slow} by the owner`;
-}
-
-/** What audits found of a learner, in a sentence, or nothing where there was none. */
-export function auditsOf(
-  learner: Pick<LearnerView, "audited" | "auditsPassed" | "auditsFailed" | "auditFault">,
-): string {
-  const { audited, auditsPassed, auditsFailed, auditFault } = learner;
-  if (auditsFailed > 0) return `Failed an audit: ${auditFault}.`;
-  if (!audited && auditsPassed === 0) return "";
-  return `Agreed to audits: ${auditsPassed} passed.`;
 }
 
 /** How far a run trusts a learner, in a sentence or two. */
@@ -57,6 +45,6 @@ export function trustOf({ trust, doubt }: Pick<LearnerView, "trust" | "doubt">):
         return `Suspect: it does not seem to train, so what it sends counts for nothing until it does. ${doubt}`;
       return "Suspect: what it sent made the model worse once, and was undone. It is on probation again.";
     case "out":
-      return "Out: what it sent made the model worse, or it failed an audit. Nothing of it is taken until it is let back.";
+      return "Out: what it sent made the model worse. Nothing of it is taken until it is let back.";
   }
 }
