@@ -43,7 +43,7 @@ impl Verb {
     /// Returns true if the verb may search for a GPU.
     pub(crate) fn may_take_gpu(&self) -> bool {
         let engine = match self {
-            Self::Join(args) => args.compute().engine,
+            Self::Join(args) => args.compute.engine,
             Self::Bench(args) => args.compute.engine,
             // `doctor` lists all adapters.
             Self::Doctor(_) => return true,
@@ -137,10 +137,6 @@ pub(crate) struct JoinArgs {
     pub(crate) trust: TrustArgs,
     #[command(flatten)]
     pub(crate) compute: ComputeArgs,
-    /// Train so that the run's owner can check it: on one thread of the CPU, with the same bits as on any machine;
-    /// slower than --engine cpu, and the same as --engine exact
-    #[arg(long, conflicts_with_all = ["engine", "adapter", "half_weights", "whole_products", "gpu_memory", "threads"])]
-    pub(crate) audited: bool,
     /// Share of the time to compute, above 0 and at most 1; it sleeps between steps
     #[arg(long, value_name = "SHARE", default_value_t = 1.0)]
     pub(crate) duty_cycle: f64,
@@ -173,12 +169,6 @@ pub(crate) struct JoinArgs {
 }
 
 impl JoinArgs {
-    /// What to compute with.
-    pub(crate) fn compute(&self) -> ComputeArgs {
-        let engine = if self.audited { EngineKind::Exact } else { self.compute.engine };
-        ComputeArgs { engine, ..self.compute.clone() }
-    }
-
     /// The syncer to join, with the invite if one was given.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use std::{mem, slice};
 use archipelago::run::Basis;
 use archipelago_core::wire::{DeviceKind, RunSpec};
 use archipelago_runtime::engine::gpu::{AdapterFacts, Room, Trial, tune};
-use archipelago_runtime::engine::{AnyEngine, EngineBuilder, EngineError, EngineKind, EngineOptions};
+use archipelago_runtime::engine::{AnyEngine, EngineBuilder, EngineError, EngineOptions};
 use archipelago_runtime::platform::Clock;
 
 use crate::cli::ComputeArgs;
@@ -20,7 +20,6 @@ pub(crate) struct Compute {
     pub(crate) builder: EngineBuilder,
     clock: Clock,
     threads: NonZeroUsize,
-    is_exact: bool,
     file: Option<PathBuf>,
     /// Sentences that people have not been told yet.
     notes: Vec<String>,
@@ -51,8 +50,7 @@ impl Compute {
         if let Some(AdapterFacts { name, software: true, .. }) = builder.gpu().map(|gpu| gpu.facts()) {
             notes.push(format!("{name} is a program on the CPU: --engine cpu is faster"));
         }
-        let is_exact = args.engine == EngineKind::Exact;
-        Ok(Self { builder, clock, threads: args.threads(), is_exact, file, notes })
+        Ok(Self { builder, clock, threads: args.threads(), file, notes })
     }
 
     /// See [`EngineBuilder::build`].
@@ -89,7 +87,6 @@ impl Compute {
     pub(crate) fn device(&self) -> String {
         match self.builder.gpu() {
             Some(gpu) => DeviceKind::Gpu.describe(&gpu.facts().name),
-            None if self.is_exact => DeviceKind::Cpu.describe("1 thread, audited"),
             None => {
                 let plural = if self.threads.get() == 1 { "" } else { "s" };
                 DeviceKind::Cpu.describe(&format!("{} thread{plural}", self.threads))

@@ -38,7 +38,7 @@ async fn take_part(
     identity: &IdentityLock,
     control: &Control,
 ) -> Result<(), Failure> {
-    let mut compute = Compute::open(&args.compute(), Clock::start()).await?;
+    let mut compute = Compute::open(&args.compute, Clock::start()).await?;
     let run_config = RunConfig {
         address,
         signer: Rc::new(identity.key.clone()),
