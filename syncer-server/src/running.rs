@@ -24,7 +24,7 @@ use crate::part::{Hearing, Membership};
 use crate::prepare::{Plan, Prepared, alert_terms, owner_token, to_lead};
 use crate::progress::{Cancellation, Progress, Unit};
 use crate::status::{Board, Happening, ServerStatus};
-use crate::store::{Store, random_u64, temporary};
+use crate::store::{Store, temporary};
 use crate::webhook::Webhook;
 use crate::{http, links};
 
@@ -120,9 +120,6 @@ impl Running {
             snapshot_seq,
             ..
         } = prepared;
-        if config.audit > 0.0 {
-            syncer.audit(config.audit, random_u64()?);
-        }
         let (stop_leading, leads) = oneshot::channel::<()>();
         let is_part = membership.is_some();
         let (mut upward, mut leading, mut lost) = (None, None, None);
@@ -134,15 +131,6 @@ impl Running {
             (syncer, said, is_lost) = membership.face(syncer, handle.clone(), guests)?;
             (upward, lost) = (Some(said), Some(is_lost));
         }
-        let (audits, jobs) = mpsc::channel(evaluate::AUDITS_MAX);
-        let auditing = evaluate::audit(
-            jobs,
-            syncer.spec().clone(),
-            frozen.clone(),
-            Arc::clone(&corpus),
-            handle.clone(),
-            clock,
-        );
         let measured_by = carried.history.measured_by();
         let trusted =
             config.evaluator.clone().map(|who| Trusted::new(who, config.eval_every.0, measured_by, &syncer));
@@ -205,7 +193,6 @@ impl Running {
             let mut measuring = evaluator.map(measure).map(tokio::spawn);
             let over = handle.over_watch();
             tokio::spawn(admission.watch(handle.clone()));
-            tokio::spawn(auditing);
             drop(handle);
             let mut tape = tape;
             let actor = Actor {
@@ -223,7 +210,6 @@ impl Running {
                     forked: forked.map(|(run, at)| (run.to_string(), at)),
                 },
                 webhook,
-                audits,
                 upward,
                 checks,
                 trusted,
@@ -316,10 +302,6 @@ pub(crate) async fn lead(
 
 /// The settings of one process of several, and the folder that it works in: nothing in there outlives it.
 fn of_a_part(config: &ServeConfig) -> Result<(ServeConfig, Option<TempDir>), ServerError> {
-    if config.audit > 0.0 {
-        let why = "--audit is for a run on one machine: leave it out, or leave out --role".to_owned();
-        return Err(ServerError::Config { why });
-    }
     let folder = config.dir.join("processes");
     clear(&folder);
     let made = std::fs::create_dir_all(&folder).and_then(|()| temporary().tempdir_in(&folder));

@@ -31,10 +31,6 @@ export function learner(id, more = {}) {
     share: 1,
     trust: "trusted",
     doubt: null,
-    audited: false,
-    auditsPassed: 0,
-    auditsFailed: 0,
-    auditFault: null,
     returnsS: null,
     ...more,
   };

@@ -3,13 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use archipelago_core::audit::{AuditJob, Verdict};
 use archipelago_core::diloco::syncer::{Event, Host, RemakeJob, Syncer, Upward};
 use archipelago_core::diloco::{ConnId, Entry, MergeFailure, MergeJob, MergeOutcome, Millis};
 use archipelago_core::wire::{Bye, Message};
 use serde::Serialize;
 use tokio::sync::mpsc;
-use tokio::sync::mpsc::error::TrySendError;
 use tokio::task::JoinSet;
 
 use super::exams::Exams;
@@ -34,7 +32,6 @@ pub(super) struct Desk<'a> {
     pub(super) outboxes: &'a mut BTreeMap<ConnId, Outbox>,
     pub(super) merges: &'a mut JoinSet<Done>,
     pub(super) remakes: &'a mut Vec<RemakeJob>,
-    pub(super) audits: &'a mpsc::Sender<AuditJob>,
     /// The way to those who lead the rounds, if that is elsewhere.
     pub(super) upward: Option<&'a mpsc::UnboundedSender<Upward>>,
     pub(super) record: &'a mut Record,
@@ -82,11 +79,6 @@ impl Host for Desk<'_> {
         None
     }
 
-    fn audit(&mut self, job: AuditJob) -> Option<AuditJob> {
-        // There is room for as many as are under way at once, unless nobody looks at them any more.
-        self.audits.try_send(job).err().map(TrySendError::into_inner)
-    }
-
     fn upward(&mut self, said: Upward) {
         if let Some(upward) = self.upward {
             // Nobody listens any more if this fails, and then the actor is about to end.
@@ -106,10 +98,7 @@ impl Host for Desk<'_> {
         }
         match event {
             Event::MergeFailed { .. } => tracing::error!(?event),
-            Event::Blamed { .. }
-            | Event::Doubted { .. }
-            | Event::Remade { .. }
-            | Event::Audited { verdict: Verdict::Failed(_), .. } => tracing::warn!(?event),
+            Event::Blamed { .. } | Event::Doubted { .. } | Event::Remade { .. } => tracing::warn!(?event),
             Event::Joined { .. }
             | Event::Live { .. }
             | Event::Left { .. }

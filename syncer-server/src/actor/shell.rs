@@ -14,7 +14,6 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use archipelago_core::audit::AuditJob;
 use archipelago_core::diloco::Millis;
 use archipelago_core::diloco::syncer::{Input, Syncer, Upward};
 use archipelago_core::wire::{Bye, CloseCode, Message};
@@ -73,8 +72,6 @@ pub struct Actor {
     pub started: Happening,
     /// Where alerts are told, beside the log.
     pub webhook: Option<Webhook>,
-    /// Where what learners show in audits is looked at.
-    pub audits: mpsc::Sender<AuditJob>,
     /// The way to those who lead the rounds, if that is elsewhere.
     pub upward: Option<mpsc::UnboundedSender<Upward>>,
     /// Whether single updates are tried.
@@ -93,11 +90,10 @@ impl Actor {
     /// - `DirInUse`: another program leads the run by now.
     /// - `Disk`: what was decided last cannot be kept.
     pub async fn run(self, shutdown: impl Future<Output = Bye>) -> Result<Final, ServerError> {
-        let Self { syncer, clock, meters, board, store, mailbox, webhook, started, audits, upward, .. } =
-            self;
+        let Self { syncer, clock, meters, board, store, mailbox, webhook, started, upward, .. } = self;
         let measuring = Measuring::new(self.trusted);
         let state = State::new(&syncer, self.tape, self.snapshot_seq, self.checks, measuring);
-        let mut running = Running { syncer, clock, meters, board, store, mailbox, webhook, audits, upward };
+        let mut running = Running { syncer, clock, meters, board, store, mailbox, webhook, upward };
         running.log(&state.record, started);
         running.run(state, self.snapshot_every, shutdown).await
     }
@@ -112,7 +108,6 @@ struct Running {
     store: Arc<Store>,
     mailbox: Mailbox,
     webhook: Option<Webhook>,
-    audits: mpsc::Sender<AuditJob>,
     upward: Option<mpsc::UnboundedSender<Upward>>,
 }
 
@@ -305,7 +300,6 @@ impl Running {
             outboxes,
             merges,
             remakes,
-            audits: &self.audits,
             upward: self.upward.as_ref(),
             record,
             exams,

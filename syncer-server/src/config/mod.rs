@@ -235,10 +235,6 @@ pub struct ServeConfig {
     /// Do not undo merges that made the held-out loss worse, nor send away whose updates did
     #[arg(long, help_heading = "Server")]
     pub no_undo: bool,
-    /// Share of the updates of learners who agreed to audits whose steps are taken again here, 0 to 1; each takes as
-    /// long as its steps did, in a tenth of the time of one core. 0 audits nobody
-    #[arg(long, value_name = "SHARE", default_value_t = 0.0, help_heading = "Server")]
-    pub audit: f64,
     /// Share of one core's time at most in which single updates are tried on the text that they were trained on, 0 to
     /// 1, to suspect whose do not show that they were; 0 tries none
     #[arg(long, value_name = "SHARE", default_value_t = 0.1, help_heading = "Server")]

@@ -49,7 +49,6 @@ pub fn check_context(context: u32) -> Result<(), ServerError> {
 /// `Setting`: a setting is out of range.
 pub fn syncer_config(config: &ServeConfig) -> Result<SyncerConfig, ServerError> {
     let method = config.method.syncer()?;
-    range("audit", config.audit, (0.0..=1.0).contains(&config.audit), "a number from 0 to 1")?;
     range("checks", config.checks, (0.0..=1.0).contains(&config.checks), "a number from 0 to 1")?;
     for (flag, value) in [
         ("learners-max", config.learners_max),

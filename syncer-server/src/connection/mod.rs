@@ -11,7 +11,7 @@ use archipelago_core::diloco::Verifier;
 use archipelago_core::diloco::syncer::Input;
 use archipelago_core::wire::{
     Assembler, Bye, CHUNK_BYTES, CLOSE_REASON_BYTES_MAX, Challenge, CloseCode, ConnId, DecodeError,
-    EVIDENCE_BYTES, GREETING_BYTES_MAX, Hello, Message, SUBPROTOCOL, Update, clip, encode,
+    GREETING_BYTES_MAX, Hello, Message, SUBPROTOCOL, Update, clip, encode,
 };
 use axum::extract::ws::{self, CloseFrame, WebSocket, WebSocketUpgrade};
 use futures::StreamExt;
@@ -37,9 +37,6 @@ const BYE_WITHIN: Duration = Duration::from_secs(2);
 /// Largest body of an update that is looked into on a thread that serves sockets, in bytes: a fraction of a
 /// millisecond.
 const INLINE_BYTES_MAX: usize = 64 << 10;
-/// Largest message with a piece of what is shown in an audit, in bytes.
-const PIECE_BYTES_MAX: u32 = 257 << 10;
-const _: () = assert!(PIECE_BYTES_MAX >= EVIDENCE_BYTES + 64, "a piece and what stands around it");
 /// Buffer that each socket reads into; thousands of idle ones must not cost much.
 const READ_BUFFER_BYTES: usize = 4 << 10;
 
@@ -234,7 +231,7 @@ impl Reader {
                 }
             }
             // The first message is Hello, or the core refuses it.
-            assembler.set_body_bytes_max(self.context.body_bytes_max.max(PIECE_BYTES_MAX));
+            assembler.set_body_bytes_max(self.context.body_bytes_max);
             heard = Some(Instant::now());
             if !self.context.actor.tell(Command::Input(input)).await {
                 return Ended::Elsewhere;

@@ -1,6 +1,5 @@
 //! Held-out loss of Θ and a text sample, measured in the background at low duty.
 
-mod audit;
 mod harm;
 mod loss;
 mod prompt;
@@ -21,7 +20,6 @@ use crate::errors::ServerError;
 use crate::status::Evaluation;
 use crate::store::HeldOut;
 
-pub use audit::{AUDITS_MAX, audit};
 pub use harm::Judge;
 pub use loss::{JUDGED_WINDOWS_MIN, LossMeter};
 pub use prove::{Prover, prove};

@@ -64,14 +64,6 @@ pub struct LearnerView {
     pub share: f64,
     /// How far the run trusts it.
     pub trust: Trust,
-    /// Whether it agreed to audits, on the connection that it has.
-    pub audited: bool,
-    /// Audits that it passed.
-    pub audits_passed: u32,
-    /// Audits that it failed and that were not forgiven.
-    pub audits_failed: u32,
-    /// What the last one that it failed found; `null` if it never failed one.
-    pub audit_fault: Option<String>,
     /// Why it is suspected of not training, as a sentence for people; `null` if it is not.
     pub doubt: Option<String>,
     /// Time until it may come back, in seconds, if the owner sent it away; `null` otherwise.
@@ -135,8 +127,7 @@ pub enum Trust {
     Trusted,
     /// Its updates made the model worse once, or do not show that it trains: it proves itself anew.
     Suspect,
-    /// It failed an audit, or its updates made the model worse, and none are taken for a while, or until the owner lets
-    /// it back.
+    /// Its updates made the model worse, and none are taken for a while, or until the owner lets it back.
     Out,
 }
 
@@ -296,7 +287,6 @@ fn place(state: Option<LearnerState>) -> u32 {
 fn shown(learner: &LearnerStatus<'_>, syncer: &Syncer, speeds: &Speeds, now: Millis) -> LearnerView {
     let clock_tokens = syncer.ledger().clock_tokens();
     let returns = syncer.returns(now, learner.learner);
-    let account = syncer.ledger().account(learner.learner);
     LearnerView {
         learner: learner.learner,
         fingerprint: learner.fingerprint.to_string(),
@@ -319,10 +309,6 @@ fn shown(learner: &LearnerStatus<'_>, syncer: &Syncer, speeds: &Speeds, now: Mil
         fates: learner.fates.into(),
         share: learner.share.ratio(),
         trust: syncer.trust(now, learner.learner).into(),
-        audited: syncer.has_agreed(learner.learner),
-        audits_passed: account.map_or(0, |account| account.audits_passed),
-        audits_failed: account.map_or(0, |account| account.audits_failed),
-        audit_fault: account.and_then(|account| account.audit_fault).map(|fault| fault.to_string()),
         doubt: syncer.ledger().doubt(learner.learner).map(|doubt| format!("Its {}.", doubted(doubt.looks))),
         returns_s: returns.map(|at| at.since(now) as f64 / 1e3),
     }

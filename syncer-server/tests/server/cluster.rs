@@ -96,15 +96,6 @@ async fn two_servers_serve_one_run() {
     assert_eq!(left, 0, "what a process worked in goes with it, or with the next one");
 }
 
-/// Goal: what makes no sense for one process of several is refused in a sentence.
-#[tokio::test]
-async fn settings_of_one_machine_are_refused() {
-    let dir = tempfile::tempdir().unwrap();
-    let audited = ServeConfig { audit: 0.5, ..part(dir.path(), &Local::services(), Role::All) };
-    let error = Server::refused(audited).await.to_string();
-    assert!(error.contains("--audit") && error.contains("--role"), "{error}");
-}
-
 /// Two servers of one run, and what stands between them.
 async fn pair(dirs: &[tempfile::TempDir; 2]) -> (Services, [Server; 2]) {
     let services = Local::services();

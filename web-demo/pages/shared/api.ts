@@ -218,14 +218,6 @@ export type LearnerView = {
   share: number,
   /** How far the run trusts it. */
   trust: Trust,
-  /** Whether it agreed to audits, on the connection that it has. */
-  audited: boolean,
-  /** Audits that it passed. */
-  auditsPassed: number,
-  /** Audits that it failed and that were not forgiven. */
-  auditsFailed: number,
-  /** What the last one that it failed found; `null` if it never failed one. */
-  auditFault: string | null,
   /** Why it is suspected of not training, as a sentence for people; `null` if it is not. */
   doubt: string | null,
   /** Time until it may come back, in seconds, if the owner sent it away; `null` otherwise. */

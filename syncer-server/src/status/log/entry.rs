@@ -1,6 +1,5 @@
 //! What the log of a run tells of, as the tape's file keeps it.
 
-use archipelago_core::audit::{Fault, Verdict};
 use archipelago_core::diloco::LearnerId;
 use archipelago_core::diloco::syncer::{Event, LeaveCause, Syncer};
 use archipelago_core::wire::{CloseCode, Fate, Refusal, Share};
@@ -87,12 +86,6 @@ pub enum Happening {
         without: f32,
         for_good: bool,
     },
-    /// An audit of a learner failed; it is out until the owner lets it back.
-    AuditFailed {
-        learner: LearnerId,
-        name: String,
-        fault: Fault,
-    },
     /// So many looks at updates of a learner did not show that it trains; with 0 they show it again.
     Doubted {
         learner: LearnerId,
@@ -161,9 +154,6 @@ impl Happening {
             Event::Settled { learner, fate: Fate::Refused(why), .. } => {
                 Self::Refused { learner: *learner, name: name_of(*learner), why: *why, times: 1 }
             }
-            Event::Audited { learner, verdict: Verdict::Failed(fault), .. } => {
-                Self::AuditFailed { learner: *learner, name: name_of(*learner), fault: *fault }
-            }
             Event::Doubted { learner, doubt } => Self::Doubted {
                 learner: *learner,
                 name: name_of(*learner),
@@ -183,7 +173,6 @@ impl Happening {
             | Self::Dropped { learner, .. }
             | Self::Paced { learner, .. }
             | Self::Undone { learner, .. }
-            | Self::AuditFailed { learner, .. }
             | Self::Doubted { learner, .. }
             | Self::Refused { learner, .. } => Some(*learner),
             _ => None,
@@ -199,7 +188,6 @@ impl Happening {
             | Self::Dropped { name, .. }
             | Self::Paced { name, .. }
             | Self::Undone { name, .. }
-            | Self::AuditFailed { name, .. }
             | Self::Doubted { name, .. }
             | Self::Refused { name, .. } => Some(name),
             _ => None,

@@ -132,7 +132,6 @@ fn kind(what: &Happening) -> LogKind {
         | Happening::ServicesFault { .. }
         | Happening::Certificate { shown: false }
         | Happening::Undone { .. }
-        | Happening::AuditFailed { .. }
         | Happening::LossUnexplained { .. }
         | Happening::Doubted { looks: 1.., .. }
         | Happening::Alert { raised: true, .. } => LogKind::Trouble,
@@ -202,10 +201,9 @@ pub fn sentence(what: &Happening, name: &str, names_hidden: bool) -> String {
             "A new certificate cannot be used, and the one before stays: the syncer's own log says why."
                 .into()
         }
-        Happening::Undone { .. }
-        | Happening::AuditFailed { .. }
-        | Happening::Doubted { .. }
-        | Happening::LossUnexplained { .. } => harm(what, name),
+        Happening::Undone { .. } | Happening::Doubted { .. } | Happening::LossUnexplained { .. } => {
+            harm(what, name)
+        }
         Happening::Alert { text, .. } => text.clone(),
         Happening::DiskMended { is_tape: false } => "Snapshots can be written again.".into(),
         Happening::ServicesFault { why } => {
@@ -227,10 +225,6 @@ fn harm(what: &Happening, name: &str) -> String {
                  sent: that was undone, and {name} was sent away {until}."
             )
         }
-        Happening::AuditFailed { fault, .. } => format!(
-            "{name} failed an audit: {fault}. What it sent is not merged any more, and it was sent away until the \
-             owner lets it back."
-        ),
         Happening::Doubted { looks: 0, .. } => {
             format!("{name} shows again that it trains: it counts as it did before it was suspected.")
         }
