@@ -388,7 +388,7 @@ mod tests {
             ("gpu-memory = 0", "gpu-memory"),
             ("syncer = 'a:1'\nfor = 'soon'", "soon"),
             ("syncer = 'a:1'\nfor = '0s'", "no time at all"),
-            ("syncer = 'a:1'\nengine = 'tpu'", "choose auto, gpu, cpu or exact"),
+            ("syncer = 'a:1'\nengine = 'tpu'", "choose auto, gpu or cpu"),
             ("syncer = 'a'", "port"),
             ("", "no syncer"),
         ] {

@@ -62,15 +62,7 @@ impl Engine for Saving {
         self.engine.salvage()
     }
 
-    fn is_exact(&self) -> bool {
-        self.engine.is_exact()
-    }
-
     fn take_seen(&mut self) -> Vec<u64> {
         self.engine.take_seen()
-    }
-
-    fn state(&self) -> Option<Vec<u8>> {
-        self.engine.state()
     }
 }

@@ -137,14 +137,7 @@ where
     fn work(&mut self, output: Output) -> Result<(), RunError> {
         let Some(Part { engine, .. }) = &mut self.part else { return Ok(()) };
         let worked = match output {
-            Output::Encode { serial, fragment } => {
-                let coded = engine.encode(serial, fragment);
-                if let Some(state) = engine.state().filter(|_| coded.is_ok()) {
-                    self.tell(Input::State { serial, state });
-                    return Ok(());
-                }
-                coded
-            }
+            Output::Encode { serial, fragment } => engine.encode(serial, fragment),
             Output::Include { fragment } => engine.include(fragment),
             Output::Apply { fragment, body } => engine.apply(fragment, &body),
             Output::Load { fragment, values, keep } => engine.load(fragment, &values, keep),
@@ -202,12 +195,7 @@ where
         let opened = self.open(welcome).await;
         self.book(Spent::Other);
         match opened {
-            Ok(part) => {
-                if part.engine.is_exact() {
-                    self.tell(Input::Exact);
-                }
-                self.part = Some(part);
-            }
+            Ok(part) => self.part = Some(part),
             Err(error @ EngineError::Lost { .. }) => return self.fail(error),
             Err(error) => return Err(RunError::Build(error)),
         }

@@ -4,8 +4,6 @@ use std::collections::VecDeque;
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
-use archipelago_core::bytes::from_f32s;
-
 use super::{Encoded, Engine, EngineError, Exchange, OptimiserState, StepStats, Trainer};
 use crate::diloco::{Codec, Fragments, Layout, Replica};
 use crate::token;
@@ -43,12 +41,6 @@ impl<T: Trainer> HostEngine<T> {
     #[cfg(feature = "cpu-portable")]
     pub(super) fn params(&self) -> &[f32] {
         self.trainer.params()
-    }
-
-    /// Takes in a replica as it was written.
-    #[cfg(feature = "cpu-portable")]
-    pub(super) fn read_replica(&mut self, bytes: &[u8]) -> bool {
-        self.replica.read(bytes)
     }
 
     /// What trains.
@@ -123,24 +115,8 @@ impl<T: Trainer> Engine for HostEngine<T> {
         self.trainer.moments()
     }
 
-    fn is_exact(&self) -> bool {
-        self.trainer.is_exact()
-    }
-
     fn take_seen(&mut self) -> Vec<u64> {
         self.trainer.take_seen()
-    }
-
-    fn state(&self) -> Option<Vec<u8>> {
-        let moments = self.trainer.moments().filter(|_| self.trainer.is_exact())?;
-        let params = self.trainer.params();
-        let mut bytes = Vec::with_capacity(16 * params.len() + 64);
-        bytes.extend(moments.steps.to_le_bytes());
-        for values in [params].into_iter().chain(moments.vectors.iter().map(Vec::as_slice)) {
-            bytes.extend(from_f32s(values));
-        }
-        self.replica.write(&mut bytes);
-        Some(bytes)
     }
 }
 

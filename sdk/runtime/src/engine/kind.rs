@@ -13,13 +13,11 @@ pub enum EngineKind {
     Gpu,
     /// The CPU.
     Cpu,
-    /// The CPU on one thread, with the same bits on every machine and in browsers, so that what it does can be audited.
-    Exact,
 }
 
 impl EngineKind {
     /// All kinds.
-    pub const ALL: [Self; 4] = [Self::Auto, Self::Gpu, Self::Cpu, Self::Exact];
+    pub const ALL: [Self; 3] = [Self::Auto, Self::Gpu, Self::Cpu];
 
     /// The name by which it is asked for.
     #[must_use]
@@ -28,7 +26,6 @@ impl EngineKind {
             Self::Auto => "auto",
             Self::Gpu => "gpu",
             Self::Cpu => "cpu",
-            Self::Exact => "exact",
         }
     }
 }
@@ -50,7 +47,7 @@ impl FromStr for EngineKind {
 
 /// An engine that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no engine {name:?}; choose auto, gpu, cpu or exact")]
+#[error("there is no engine {name:?}; choose auto, gpu or cpu")]
 pub struct UnknownEngine {
     /// What was asked for.
     pub name: String,

@@ -16,7 +16,6 @@ mod kind;
 #[cfg(all(feature = "cpu-portable", feature = "gpu"))]
 mod options;
 #[cfg(feature = "cpu-portable")]
-mod redo;
 #[cfg(all(feature = "cpu-portable", feature = "gpu"))]
 mod registry;
 mod rehearsal;
@@ -35,7 +34,6 @@ pub use kind::{EngineKind, UnknownEngine};
 #[cfg(all(feature = "cpu-portable", feature = "gpu"))]
 pub use options::EngineOptions;
 #[cfg(feature = "cpu-portable")]
-pub use redo::{Windows, redo, redo_on};
 #[cfg(all(feature = "cpu-portable", feature = "gpu"))]
 pub use registry::AnyEngine;
 #[cfg(feature = "platform")]
@@ -113,11 +111,6 @@ pub trait Trainer {
     /// A copy of the optimiser's moments; `None` if it has none of AdamW's.
     fn moments(&self) -> Option<OptimiserState> {
         None
-    }
-
-    /// Whether its steps have the same bits on every machine and in browsers, so that others can take them again.
-    fn is_exact(&self) -> bool {
-        false
     }
 
     /// See [`Engine::take_seen`].
@@ -205,17 +198,6 @@ pub trait Engine {
     /// far as it knows by now; empty where there is nothing to tell, as in a dense model.
     fn take_seen(&mut self) -> Vec<u64> {
         Vec::new()
-    }
-
-    /// Whether all that it does has the same bits on every machine and in browsers, from the moment in which it was
-    /// built without moments: then [`Self::state`] shows it.
-    fn is_exact(&self) -> bool {
-        false
-    }
-
-    /// All that decides what it does next, as bytes of its own; `None` unless [`Self::is_exact`].
-    fn state(&self) -> Option<Vec<u8>> {
-        None
     }
 
     /// See [`Exchange::layout`].

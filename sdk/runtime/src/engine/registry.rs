@@ -6,10 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use super::backend::{Backend, CpuBackend, ExactBackend, GpuBackend, Setup};
-use super::cpu::CpuTrainer;
+use super::backend::{Backend, CpuBackend, GpuBackend, Setup};
 use super::gpu::{GpuEngine, GpuError, KernelTime, Room};
-use super::{Engine, EngineError, EngineKind, Exchange, HostEngine, OptimiserState, StepStats, Team};
+use super::{Engine, EngineError, EngineKind, Exchange, OptimiserState, StepStats, Team};
 use crate::wire::RunSpec;
 
 /// Implements [`AnyEngine`] and declares [`AnyBackend`], with one variant for each row.
@@ -79,21 +78,9 @@ macro_rules! engines {
                 }
             }
 
-            fn is_exact(&self) -> bool {
-                match &self.0 {
-                    $(Built::$kind(engine) => engine.is_exact(),)*
-                }
-            }
-
             fn take_seen(&mut self) -> Vec<u64> {
                 match &mut self.0 {
                     $(Built::$kind(engine) => engine.take_seen(),)*
-                }
-            }
-
-            fn state(&self) -> Option<Vec<u8>> {
-                match &self.0 {
-                    $(Built::$kind(engine) => engine.state(),)*
                 }
             }
         }
@@ -192,6 +179,4 @@ engines! {
     Gpu: GpuEngine, built by GpuBackend;
     /// On the processor.
     Cpu: Team, built by CpuBackend;
-    /// On the processor, with the same bits everywhere.
-    Exact: HostEngine<CpuTrainer>, built by ExactBackend;
 }

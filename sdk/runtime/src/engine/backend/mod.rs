@@ -1,14 +1,12 @@
 //! What a kind of engine has to say of itself, so that an [`super::EngineBuilder`] can build it.
 
 mod cpu;
-mod exact;
 mod gpu;
 
 use std::rc::Rc;
 use std::sync::Arc;
 
 pub use cpu::CpuBackend;
-pub use exact::ExactBackend;
 pub use gpu::GpuBackend;
 
 use super::gpu::GpuError;

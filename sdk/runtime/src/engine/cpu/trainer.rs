@@ -13,7 +13,6 @@ use crate::engine::{EngineError, OptimiserState, StepStats, Trainer};
 use crate::model::{
     Adjust, FrozenWeights, InnerSpec, ModelError, ModelSpec, check_inner, decayed_ranges, layout, windows,
 };
-use crate::platform::lanes;
 use crate::token;
 
 /// Trains a model on the processor, on one or more threads, with a [`CpuGradient`]. Memory is 4 × 4 bytes for
@@ -24,7 +23,6 @@ pub struct CpuTrainer {
     inner: InnerSpec,
     layout: Layout,
     gradient: CpuGradient,
-    is_exact: bool,
     m: Buffer,
     v: Buffer,
     steps: u64,
@@ -63,7 +61,7 @@ impl CpuTrainer {
 
     /// A trainer on one thread whose steps have the same bits on every machine and in browsers: sums in a fixed
     /// order, no fused multiply-add, no mathematical function of the platform. For simulations, where one seed
-    /// must lead to one history, and for audits. (A module compiled for `relaxed-simd` is left out: its
+    /// must lead to one history. (A module compiled for `relaxed-simd` is left out: its
     /// multiply-adds are the browser's.)
     ///
     /// # Errors
@@ -81,10 +79,7 @@ impl CpuTrainer {
         model: &ModelSpec,
         inner: &InnerSpec,
     ) -> Result<Self, EngineError> {
-        Ok(Self {
-            is_exact: lanes::NAME != Some("relaxed-simd"),
-            ..Self::with(model, inner, NonZeroUsize::MIN, Products::FIXED, frozen)?
-        })
+        Self::with(model, inner, NonZeroUsize::MIN, Products::FIXED, frozen)
     }
 
     fn with(
@@ -103,7 +98,6 @@ impl CpuTrainer {
             pieces: pieces(&layout),
             layout,
             gradient,
-            is_exact: false,
             m: Buffer::zeros(len),
             v: Buffer::zeros(len),
             steps: 0,
@@ -256,10 +250,6 @@ impl Trainer for CpuTrainer {
 
     fn moments(&self) -> Option<OptimiserState> {
         Some(OptimiserState::of_adamw(self.steps, self.m.to_vec(), self.v.to_vec()))
-    }
-
-    fn is_exact(&self) -> bool {
-        self.is_exact
     }
 
     fn take_seen(&mut self) -> Vec<u64> {
