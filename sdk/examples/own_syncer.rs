@@ -254,8 +254,8 @@ impl Island {
                     self.core.handle(now, Input::Encoded { serial, fragment, body, digest });
                 }
                 Output::Include { fragment } => replica?.include(fragment, &mut self.theta)?,
-                Output::Apply { fragment, body, .. } => replica?.apply(fragment, &body, &mut self.theta)?,
-                Output::Load { fragment, values, keep, .. } => {
+                Output::Apply { fragment, body } => replica?.apply(fragment, &body, &mut self.theta)?,
+                Output::Load { fragment, values, keep } => {
                     replica?.load(fragment, &values, keep, &mut self.theta)?;
                 }
                 // This task has no data to lease.

@@ -82,7 +82,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod audit;
 pub mod bytes;
 pub mod cluster;
 pub mod data;

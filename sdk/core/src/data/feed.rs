@@ -76,8 +76,6 @@ pub struct Feed {
     uses: u64,
     /// Windows of the batch that was asked for last.
     batch: u32,
-    /// What the last batch was taken from: so many windows of a lease, from the first.
-    taken: Vec<(LeaseId, u32, u32)>,
 }
 
 #[derive(Clone, Debug)]
@@ -108,7 +106,6 @@ impl Feed {
             shards: BTreeMap::new(),
             uses: 0,
             batch: 0,
-            taken: Vec::new(),
         }
     }
 
@@ -190,26 +187,16 @@ impl Feed {
         let length = self.context as usize + 1;
         let mut tokens = Vec::with_capacity(batch as usize * length);
         self.uses += 1;
-        self.taken.clear();
         for held in &mut self.leases {
             let Some(shard) = self.shards.get_mut(&held.grant.shard) else { continue };
-            let first = held.done;
             while held.left() > 0 && tokens.len() < batch as usize * length {
                 let start = held.order.start(held.grant.start + held.done).expect("checked by `grant`");
                 tokens.extend(shard.tokens.iter(start as usize).take(length));
                 held.done += 1;
                 shard.used = self.uses;
             }
-            if held.done > first {
-                self.taken.push((held.grant.lease, first, held.done - first));
-            }
         }
         Some(tokens)
-    }
-
-    /// What the last batch was taken from, in its order: the lease, its first window and how many.
-    pub(crate) fn taken(&self) -> &[(LeaseId, u32, u32)] {
-        &self.taken
     }
 
     /// Windows done of each lease held, by ascending lease, with finished ones that were not reported.

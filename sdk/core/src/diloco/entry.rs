@@ -9,7 +9,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::audit::Fault;
 use crate::diloco::{ExpertWeights, MergeRule, OuterSpec, Settled, Summing};
 use crate::wire::{Fate, FragmentId, LearnerId, LeaseGrant, LeaseId, Round, Serial, Share, Version};
 
@@ -43,8 +42,6 @@ pub enum Entry {
     Remade(RemadeEntry),
     /// Merges went worse for the updates of a learner, by the loss that is measured.
     Blamed { learner: LearnerId },
-    /// An audit of a learner passed, or failed by this fault.
-    Audited { learner: LearnerId, fault: Option<Fault> },
     /// Updates of a learner do not show that it trains what it says it does, or do so again: without a `doubt` it is
     /// suspected no longer.
     Doubted {
@@ -52,7 +49,7 @@ pub enum Entry {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         doubt: Option<Doubt>,
     },
-    /// The owner forgives a learner whose updates did harm, or that failed an audit.
+    /// The owner forgives a learner whose updates did harm.
     Pardoned { learner: LearnerId },
     /// A round led to nothing.
     Abandoned { round: Round, fragment: FragmentId },
@@ -210,7 +207,6 @@ impl Entry {
             Self::Merged(_) => "merged",
             Self::Remade(_) => "remade",
             Self::Blamed { .. } => "blamed",
-            Self::Audited { .. } => "audited",
             Self::Doubted { .. } => "doubted",
             Self::Pardoned { .. } => "pardoned",
             Self::Abandoned { .. } => "abandoned",

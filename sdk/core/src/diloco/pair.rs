@@ -184,10 +184,10 @@ impl Pair {
             Output::Include { fragment } => {
                 island.replica.as_mut().unwrap().include(fragment, &mut island.theta).unwrap();
             }
-            Output::Apply { fragment, body, .. } => {
+            Output::Apply { fragment, body } => {
                 island.replica.as_mut().unwrap().apply(fragment, &body, &mut island.theta).unwrap();
             }
-            Output::Load { fragment, values, keep, .. } => {
+            Output::Load { fragment, values, keep } => {
                 let replica = island.replica.as_mut().unwrap();
                 replica.load(fragment, &values, keep, &mut island.theta).unwrap();
             }

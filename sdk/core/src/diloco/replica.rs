@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::{Codec, FragmentId, Fragments, QuantError, Segment, halves};
-use crate::bytes::{from_f32s, to_f32s};
 use crate::wire::ApplyPolicy;
 
 /// Θ̂ as this learner holds it, and what it last reported of each fragment.
@@ -85,48 +84,6 @@ impl Replica {
     #[must_use]
     pub fn digest(&self, fragment: FragmentId) -> u64 {
         halves::digest(&self.fragments.gather(fragment, &self.hat))
-    }
-
-    /// Appends all that it holds: Θ̂ as [`halves::to_bytes`], and for each fragment what was reported.
-    pub fn write(&self, bytes: &mut Vec<u8>) {
-        bytes.extend(halves::to_bytes(&self.hat));
-        for reported in &self.reported {
-            let (kind, body) = match reported {
-                None => (0, Vec::new()),
-                Some(Reported::Progress(body)) => (1, body.clone()),
-                Some(Reported::Position(values)) => (2, from_f32s(values)),
-            };
-            bytes.push(kind);
-            bytes.extend((body.len() as u32).to_le_bytes());
-            bytes.extend(body);
-        }
-    }
-
-    /// Takes in what [`Self::write`] wrote for a replica of the same run, all of `bytes`; false, and nothing changes,
-    /// if they are no such thing.
-    #[must_use]
-    pub fn read(&mut self, bytes: &[u8]) -> bool {
-        let Some((hat, mut rest)) = bytes.split_at_checked(halves::BYTES * self.hat.len()) else {
-            return false;
-        };
-        let mut reported = Vec::with_capacity(self.reported.len());
-        for fragment in self.fragments.ids() {
-            let Some((&[kind, a, b, c, d], after)) = rest.split_first_chunk() else { return false };
-            let len = u32::from_le_bytes([a, b, c, d]) as usize;
-            let Some((body, after)) = after.split_at_checked(len) else { return false };
-            rest = after;
-            reported.push(match kind {
-                0 if body.is_empty() => None,
-                1 => Some(Reported::Progress(body.to_vec())),
-                2 if len == 4 * self.fragments.len(fragment) => Some(Reported::Position(to_f32s(body))),
-                _ => return false,
-            });
-        }
-        if !rest.is_empty() {
-            return false;
-        }
-        (self.hat, self.reported) = (halves::from_bytes(hat), reported);
-        true
     }
 
     /// Codes `Θ̂ − θ` of `fragment` and remembers what this reports: the position θ, until the next change;

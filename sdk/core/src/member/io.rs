@@ -23,11 +23,6 @@ pub enum Input {
     /// The engine of [`Output::Build`] stands; these are its fragments, and it takes `batch` windows in one step, at
     /// most [`crate::wire::BATCH_MAX`].
     Built { fragments: Arc<Fragments>, batch: NonZeroU32 },
-    /// The engine that was just made gives the same bits everywhere, and shows its state: the member commits to what it
-    /// trains, see [`crate::audit`]. To be said before [`Input::Built`].
-    Exact,
-    /// The engine's state, just after it coded the update `serial`.
-    State { serial: Serial, state: Vec<u8> },
     /// The engine failed; with `device_lost` it has to be made anew on another device, or on this one later.
     Failed { device_lost: bool, reason: String },
     /// Θ̂ of one fragment came, `[fragment_len]`, at the version that the answer named.

@@ -15,7 +15,6 @@
 //! and never goes back; chance comes from [`MemberConfig::seed`] alone.
 
 mod absence;
-mod audit;
 mod backoff;
 mod contact;
 mod io;
@@ -33,7 +32,6 @@ pub use absence::Offline;
 pub use backoff::Doubling;
 pub use io::{End, Input, Output, Step};
 
-use crate::audit::Recorder;
 use crate::diloco::learner::{Learner, LearnerConfig};
 use crate::diloco::learning_rate;
 use crate::rng;
@@ -127,8 +125,6 @@ pub struct Member {
     contact: Contact,
     stall: Stall,
     losses: Losses,
-    /// What it commits to, if its engine gives the same bits everywhere.
-    recorder: Option<Recorder>,
     measure: Measure,
     phase: Phase,
     /// What the syncer asked on this connection.
@@ -151,7 +147,6 @@ impl Member {
             contact: Contact::new(&config, seed),
             stall: Stall::new(&config),
             losses: Losses::new(waits.losses, rng::key(&[seed, 2])),
-            recorder: None,
             measure: Measure::default(),
             phase: Phase::Greeting,
             challenge: None,
@@ -227,10 +222,6 @@ impl Member {
         self.learner.set_starved(millis(now_us), tokens.is_none());
         let learning_rate = learning_rate(&self.supply.spec()?.inner, self.learner.clock_tokens());
         let tokens = tokens?;
-        if let (Some(recorder), Some(feed)) = (&mut self.recorder, self.supply.feed()) {
-            let (base, own) = self.learner.clock();
-            recorder.step(base, own, feed.taken().to_vec());
-        }
         Some(Batch { tokens, learning_rate })
     }
 

@@ -2,7 +2,6 @@
 
 use super::contact::Ending;
 use super::{End, FAREWELL_US_MAX, FATES_US_MAX, HAND_IN_US_MAX, Input, Member, Output, Phase, Step, millis};
-use crate::audit::Recorder;
 use crate::diloco::learner::{self, HandsIn};
 use crate::wire::{Bye, Challenge, CloseCode, DecodeError, Fate, Message, REASON_BYTES_MAX, clip};
 
@@ -21,8 +20,6 @@ impl Member {
             Input::Message(message) => self.on_message(message),
             Input::Garbled(error) => self.on_garbled(&error),
             Input::Closed { code, reason } => self.on_closed(code, reason),
-            Input::Exact => self.on_exact(),
-            Input::State { serial, state } => self.on_state(serial, state),
             Input::Failed { device_lost, reason } => self.on_failed(device_lost, &reason),
             Input::Shard { shard, bytes } => self.on_shard(shard, bytes),
             Input::HeldOut { bytes } => self.on_held_out(bytes),
@@ -79,9 +76,6 @@ impl Member {
         if self.is_asked(&message) {
             return;
         }
-        if self.is_of_audits(&message) {
-            return self.on_audit(&message);
-        }
         match &message {
             Message::Welcome(_) => {
                 self.contact.welcomed(self.now_us);
@@ -89,10 +83,6 @@ impl Member {
                 if self.phase == Phase::Greeting {
                     self.phase = Phase::Training;
                 }
-                self.recorder.iter_mut().for_each(Recorder::welcomed);
-            }
-            Message::Arrived { serial, .. } => {
-                self.recorder.iter_mut().for_each(|recorder| recorder.arrived(*serial));
             }
             Message::Receipt { fate: Fate::Merged { .. }, .. } => self.losses.merged(),
             _ => {}
@@ -236,7 +226,6 @@ impl Member {
     /// Does what the core wants, or hands it on.
     pub(super) fn obey(&mut self, output: learner::Output) {
         use learner::Output as Wish;
-        self.record(&output);
         self.out.push_back(match output {
             Wish::Send(Message::Hello(hello)) => {
                 let Some(challenge) = self.challenge else { return };
@@ -255,16 +244,13 @@ impl Member {
             }
             Wish::Build(welcome) => {
                 let anew = self.supply.plan(&welcome);
-                if anew {
-                    self.recorder = None;
-                }
                 Output::Build { welcome, anew }
             }
             Wish::Fetch { fragment, version } => Output::Fetch { fragment, version },
             Wish::Encode { serial, fragment } => Output::Encode { serial, fragment },
             Wish::Include { fragment } => Output::Include { fragment },
-            Wish::Apply { fragment, body, .. } => Output::Apply { fragment, body },
-            Wish::Load { fragment, values, keep, .. } => Output::Load { fragment, values, keep },
+            Wish::Apply { fragment, body } => Output::Apply { fragment, body },
+            Wish::Load { fragment, values, keep } => Output::Load { fragment, values, keep },
             Wish::Grant(grant) => match self.supply.feed().map(|feed| feed.grant(grant)) {
                 Some(Err(error)) => Output::Trouble { reason: error.to_string() },
                 Some(Ok(())) | None => return,
@@ -331,7 +317,6 @@ impl Member {
         self.out.push_back(Output::Afresh { reason: reason.to_owned() });
         self.disconnect(Some(farewell), &Ending { reason, ..Ending::default() });
         self.learner.restart();
-        self.recorder = None;
         self.supply.clear();
     }
 

@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 
 use super::FateCounts;
-use crate::audit::Fault;
 use crate::diloco::Doubt;
 use crate::wire::{Fingerprint, Serial};
 
@@ -49,15 +48,6 @@ pub struct Account {
     /// How often its updates did harm, by the loss that is measured.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub harms: u32,
-    /// Audits that it passed.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub audits_passed: u32,
-    /// Audits that it failed and that were not forgiven…
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub audits_failed: u32,
-    /// …and what the last one that it ever failed found.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub audit_fault: Option<Fault>,
     /// Why it is suspected of not training what it says it does; `None` if it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub doubt: Option<Doubt>,
@@ -94,9 +84,6 @@ impl Account {
             refused_in_a_row: 0,
             merged_ms: Some(0),
             harms: 0,
-            audits_passed: 0,
-            audits_failed: 0,
-            audit_fault: None,
             doubt: None,
             doubted_tokens: Vec::new(),
             early_tokens: Vec::new(),

@@ -52,7 +52,6 @@ pub(in crate::diloco) fn follow(
             }
         }
         Entry::Blamed { learner } => ledger.blame(*learner),
-        Entry::Audited { learner, fault } => ledger.audited(*learner, *fault),
         Entry::Doubted { learner, doubt } => {
             ledger.suspect(*learner, *doubt);
         }

@@ -142,11 +142,6 @@ impl Holdings {
         self.by_shard.get(&shard).copied().unwrap_or(0)
     }
 
-    /// All, by number.
-    pub(super) fn all(&self) -> impl Iterator<Item = (LeaseId, &Held)> {
-        self.held.iter().map(|(&lease, held)| (lease, held))
-    }
-
     fn date(&mut self, lease: LeaseId, expires: Option<Millis>) {
         match expires {
             Some(at) => self.expiries.insert((at, lease)),
@@ -191,9 +186,9 @@ mod tests {
             let at = Millis(u64::from(rng.below(50)));
             let is_over = |held: &Held| held.expires.is_some_and(|expires| expires <= at);
             let over: Vec<_> =
-                holdings.all().filter(|(_, held)| is_over(held)).map(|(lease, _)| lease).collect();
+                holdings.held.iter().filter(|(_, held)| is_over(held)).map(|(lease, _)| *lease).collect();
             assert_eq!(holdings.expired(at), over, "{turn}");
-            let first = holdings.all().filter_map(|(_, held)| held.expires).min();
+            let first = holdings.held.values().filter_map(|held| held.expires).min();
             assert_eq!(holdings.deadline(), first, "{turn}");
         }
         assert!(holdings.held.len() > 100);

@@ -84,11 +84,6 @@ impl LeasePool {
         grant
     }
 
-    /// Everything that is held, and by whom.
-    pub(crate) fn grants(&self) -> impl Iterator<Item = (LearnerId, LeaseGrant)> {
-        self.held.all().map(|(lease, held)| (held.learner, held.piece.grant(lease)))
-    }
-
     /// Takes in a grant that was made before, as a tape has it; the time allowed for it starts anew.
     ///
     /// # Errors

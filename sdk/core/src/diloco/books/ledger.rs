@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 use super::FateCounts;
 use super::account::{Account, PROBATION_MS, PROBATION_TURNS};
 use super::accounts::Accounts;
-use crate::audit::Fault;
 use crate::diloco::Doubt;
 use crate::diloco::speed::lower_median;
 use crate::wire::{Fate, Fingerprint, FragmentId, Identity, LearnerId, Refusal, Serial};
@@ -226,18 +225,7 @@ impl Ledger {
 
     /// Notes that the owner forgives `learner`.
     pub(super) fn pardon(&mut self, learner: LearnerId) {
-        self.accounts.change(learner, |account| (account.harms, account.audits_failed) = (0, 0));
-    }
-
-    /// Notes that an audit of `learner` passed, or failed by `fault`.
-    pub(super) fn audited(&mut self, learner: LearnerId, fault: Option<Fault>) {
-        self.accounts.change(learner, |account| {
-            match fault {
-                None => account.audits_passed = account.audits_passed.saturating_add(1),
-                Some(_) => account.audits_failed = account.audits_failed.saturating_add(1),
-            }
-            account.audit_fault = fault.or(account.audit_fault);
-        });
+        self.accounts.change(learner, |account| account.harms = 0);
     }
 
     /// Notes that `tokens` more were leased to `learner`.

@@ -26,7 +26,6 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::speed::SPEED_SLACK;
 use super::{Doubt, Entry, MergeEntry, Settled};
-use crate::audit::Fault;
 use crate::data::LEASES_MAX;
 use crate::wire::{Fate, FragmentId, Identity, LearnerId, LeaseGrant, LeaseId, Millis, Progress, Serial};
 
@@ -315,12 +314,6 @@ impl Books {
     pub fn blame(&mut self, learner: LearnerId) {
         self.ledger.blame(learner);
         self.note(Entry::Blamed { learner });
-    }
-
-    /// An audit of `learner` passed, or failed by `fault`.
-    pub fn audited(&mut self, learner: LearnerId, fault: Option<Fault>) {
-        self.ledger.audited(learner, fault);
-        self.note(Entry::Audited { learner, fault });
     }
 
     /// `learner` is suspected of not training what it says it does, or is not any more. Whether that is news.

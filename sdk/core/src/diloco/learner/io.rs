@@ -65,9 +65,9 @@ pub enum Output {
     /// The update that was coded last is part of Θ̂, or of the one that comes next (`Replica::include`).
     Include { fragment: FragmentId },
     /// Take in a merged change (`Replica::apply`).
-    Apply { fragment: FragmentId, version: Version, body: Vec<u8> },
+    Apply { fragment: FragmentId, body: Vec<u8> },
     /// Take in a whole Θ̂ (`Replica::load`).
-    Load { fragment: FragmentId, version: Version, values: Vec<f32>, keep: bool },
+    Load { fragment: FragmentId, values: Vec<f32>, keep: bool },
     /// Train on these windows too.
     Grant(LeaseGrant),
     /// Forget every lease but these.

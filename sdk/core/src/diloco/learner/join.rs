@@ -136,7 +136,7 @@ impl Learner {
         track.advance(version, halves::digest(&values), part.policy);
         track.has_drifted = false;
         let run = part.run;
-        self.out.push_back(Output::Load { fragment, version, values, keep });
+        self.out.push_back(Output::Load { fragment, values, keep });
         // Before it is welcomed nobody would hear it, and once it is it says all that it holds.
         if self.welcomed {
             self.out.push_back(Output::Send(Message::Holds { run, fragment, version }));

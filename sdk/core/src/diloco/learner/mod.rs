@@ -214,9 +214,10 @@ impl Learner {
         self.part.as_ref().map_or(0, |part| part.clock_tokens.saturating_add(part.own_tokens))
     }
 
-    /// Its two parts: what was last heard of the run, and own tokens since.
-    pub(crate) fn clock(&self) -> (u64, u64) {
-        self.part.as_ref().map_or((0, 0), |part| (part.clock_tokens, part.own_tokens))
+    /// The run's merged tokens that count for the inner schedule, as last heard.
+    #[cfg(test)]
+    pub(crate) fn heard_tokens(&self) -> u64 {
+        self.part.as_ref().map_or(0, |part| part.clock_tokens)
     }
 
     /// The version of each fragment held, `[P]`; empty before the first `Welcome`.
@@ -350,7 +351,7 @@ impl Learner {
                 self.out.push_back(Output::Include { fragment });
             }
             track.advance(version, merged.digest, part.policy);
-            self.out.push_back(Output::Apply { fragment, version, body: merged.body });
+            self.out.push_back(Output::Apply { fragment, body: merged.body });
             self.out.push_back(Output::Send(Message::Holds { run, fragment, version }));
         }
         let missing =

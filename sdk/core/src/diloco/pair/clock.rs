@@ -8,7 +8,7 @@ const STEPS: u32 = 300;
 
 /// The clock that a learner was told last.
 fn told(pair: &Pair) -> u64 {
-    pair.islands[0].core.clock().0
+    pair.islands[0].core.heard_tokens()
 }
 
 /// The outer momentum of the last merge.

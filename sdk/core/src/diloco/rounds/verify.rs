@@ -49,11 +49,6 @@ impl Verified {
     pub(crate) fn body(&self) -> Option<&CheckedBody> {
         self.body.as_ref().ok()
     }
-
-    /// Its bytes, if it can be one.
-    pub(crate) fn shared(&self) -> Option<Arc<Vec<u8>>> {
-        self.body.as_ref().ok().map(CheckedBody::shared)
-    }
 }
 
 impl Verifier {

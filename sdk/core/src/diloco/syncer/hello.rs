@@ -41,9 +41,6 @@ impl Syncer {
         known: Option<LearnerId>,
         number: Option<LearnerId>,
     ) {
-        if known.is_some_and(|learner| self.is_convicted(learner)) {
-            return self.turn_out_convicted(conn);
-        }
         if let Some(harms) = known.map(|learner| self.harms(learner)).filter(|&harms| harms >= HARMS_MAX) {
             return self.turn_out(conn, harms);
         }
@@ -64,10 +61,7 @@ impl Syncer {
             let needed = |learner| roster.conn(learner).is_some() || roster.is_reined(learner);
             match self.books.make_room(needed) {
                 Ok(None) => {}
-                Ok(Some(forgotten)) => {
-                    self.docket.forget(forgotten);
-                    self.rounds.iter_mut().for_each(|rounds| rounds.forget(forgotten));
-                }
+                Ok(Some(forgotten)) => self.rounds.iter_mut().for_each(|rounds| rounds.forget(forgotten)),
                 Err(full) => return self.refuse(conn, CloseCode::Full, full.to_string()),
             }
         }
@@ -119,11 +113,7 @@ impl Syncer {
             held: self.schedule.is_held(),
             share: self.share(learner),
         };
-        self.docket.tick(welcome.clock_tokens);
         self.out.push_back(Output::Send(conn, Message::Welcome(Box::new(welcome))));
-        if let Some(state) = self.docket.welcome(learner) {
-            self.out.push_back(Output::Send(conn, Message::Anchor { run: self.run, state }));
-        }
         let (name, device) = (hello.name.clone(), hello.device.clone());
         self.event(Event::Joined { learner, name, device, returning });
     }

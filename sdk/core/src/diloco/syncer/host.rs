@@ -1,7 +1,6 @@
 //! Whoever drives a syncer: the server, the simulator, a test.
 
 use super::{Event, Input, Output, RemakeJob, Syncer, Upward};
-use crate::audit::AuditJob;
 use crate::diloco::{Entry, MergeJob};
 use crate::wire::{Bye, ConnId, Message, Millis};
 
@@ -20,12 +19,6 @@ pub trait Host {
     /// the result back as [`Input::Merged`]. A host that keeps no tape, as here, gives the
     /// job back, and the fragment stays as it is; who hands in no [`Input::Undo`] is never asked.
     fn remake(&mut self, job: RemakeJob) -> Option<RemakeJob> {
-        Some(job)
-    }
-
-    /// Do what a learner shows again, elsewhere, and bring the verdict back as [`Input::Audited`]. A host that cannot,
-    /// as here, gives the job back, and nothing is said of the learner.
-    fn audit(&mut self, job: AuditJob) -> Option<AuditJob> {
         Some(job)
     }
 
@@ -72,11 +65,6 @@ impl Syncer {
                 Output::Remake(job) => {
                     if let Some(job) = host.remake(*job) {
                         self.give_back(job);
-                    }
-                }
-                Output::Audit(job) => {
-                    if let Some(job) = host.audit(*job) {
-                        self.give_up(&job);
                     }
                 }
                 Output::Upward(said) => host.upward(said),

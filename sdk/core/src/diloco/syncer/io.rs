@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Followed, Regard, RemakeJob, Undo, Upward};
-use crate::audit::{AuditJob, Judged, Verdict};
 use crate::diloco::{Decision, Doubt, Entry, MergeFailure, MergeJob, MergeOutcome, Verified};
 use crate::wire::{
     Bye, ConnId, Fate, Fingerprint, FragmentId, Hello, LearnerId, LearnerState, LeaseId, Message, Refusal,
@@ -27,8 +26,6 @@ pub enum Input {
     Merged(Box<Result<MergeOutcome, Box<MergeFailure>>>),
     /// Merges did harm: they are undone. A host that hands this in does [`Output::Remake`].
     Undo(Box<Undo>),
-    /// An audit is over: the answer to [`Output::Audit`].
-    Audited(Judged),
     /// What updates of a learner show of whether it trains what it says it does, by [`super::Proofs`], if that is
     /// something else than before.
     Regard { learner: LearnerId, regard: Regard },
@@ -89,8 +86,6 @@ pub enum Output {
     /// Have the job follow the tape, here or elsewhere, once the version of its fragment is on it; run it, and bring
     /// the result back as [`Input::Merged`].
     Remake(Box<RemakeJob>),
-    /// Do what a learner shows again, elsewhere, and bring the verdict back as [`Input::Audited`].
-    Audit(Box<AuditJob>),
     /// Pass this on to who leads the rounds: only asked of the host of [`super::Syncer::led_elsewhere`].
     Upward(Upward),
     /// Have the other end of a connection send this number back, as a WebSocket does by itself, and bring it as
@@ -149,8 +144,6 @@ pub enum Event {
     },
     /// Updates of a learner did harm, for the so many-th time: they are undone, and it is sent away.
     Blamed { learner: LearnerId, harms: u32 },
-    /// An audit of an update of a learner ended so.
-    Audited { learner: LearnerId, serial: Serial, verdict: Verdict },
     /// Updates of a learner do not show that it trains what it says it does: it counts as a newcomer does, and its
     /// tokens count for nothing; or without a `doubt` they show it again.
     Doubted { learner: LearnerId, doubt: Option<Doubt> },

@@ -19,7 +19,6 @@
 //! another, and says to the outside what came of it.
 
 mod again;
-mod audit;
 mod blame;
 mod config;
 mod exam;
@@ -73,7 +72,6 @@ use super::{
     Books, Codec, Downlink, Entry, FragmentState, Fragments, Layout, LeasePool, Ledger, MergeRule,
     QuorumPolicy, Roster, Rounds, Schedule, Timing, Verifier,
 };
-use crate::audit::Docket;
 use crate::wire::{ConnId, FragmentId, LearnerId, Millis, RunId, RunSpec, Serial, Share, Version};
 
 /// The state of a run and the rules by which it changes.
@@ -93,7 +91,6 @@ pub struct Syncer {
     /// Whether updates show that their senders train, for those whose updates are looked at.
     shown: BTreeMap<LearnerId, bool>,
     undoing: Undoing,
-    docket: Docket,
     /// Set if its rounds are led elsewhere.
     led: Option<Led>,
     /// When [`Self::ask_ahead`] has something to do.
@@ -150,7 +147,6 @@ impl Syncer {
             standings: Standings::default(),
             shown: BTreeMap::new(),
             undoing: Undoing::default(),
-            docket: Docket::off(),
             led: None,
             ask_ahead_at: None,
             out: VecDeque::new(),
@@ -166,7 +162,6 @@ impl Syncer {
             Input::Disconnected(conn) => self.on_disconnected(conn),
             Input::Merged(merged) => self.on_merged(now, *merged),
             Input::Undo(undo) => self.on_undo(now, *undo),
-            Input::Audited(judged) => self.on_audited(judged),
             Input::Regard { learner, regard } => self.on_regard(learner, regard),
             Input::Finish => self.finish(),
             Input::Hold(held) => self.on_hold(now, held),
@@ -222,8 +217,8 @@ impl Syncer {
         let rounds = self.rounds.iter().filter_map(ends);
         let may_end = !self.is_led() && self.schedule.may_end(self.rounds.iter().all(Rounds::is_idle));
         let end = may_end.then_some(now);
-        let (people, audits) = (self.roster.deadline(), self.docket.deadline());
-        let others = [people, self.books.deadline(), self.launch_at(), self.ask_ahead_at, audits, end];
+        let people = self.roster.deadline();
+        let others = [people, self.books.deadline(), self.launch_at(), self.ask_ahead_at, end];
         rounds.chain(others.into_iter().flatten()).min().map(|at| at.max(now.after(1)))
     }
 
@@ -360,7 +355,6 @@ impl Syncer {
     /// Whatever time, or what just came in, makes due.
     fn advance(&mut self, now: Millis) {
         self.expire(now);
-        self.expire_audits(now);
         self.close_rounds(now);
         if self.config.stop_tokens > 0 && self.ledger().schedule_tokens() >= self.config.stop_tokens {
             self.on_enough();

@@ -36,10 +36,6 @@ impl Syncer {
             }
             Message::Pass { fragment, .. } => self.on_pass(now, conn, fragment),
             Message::Holds { fragment, version, .. } => self.on_holds(now, conn, fragment, version),
-            Message::Commit(commitment) => self.on_commit(conn, learner, commitment),
-            Message::Evidence { serial, piece, total, body, .. } => {
-                self.on_evidence(conn, learner, (serial, piece, total), &body);
-            }
             Message::Progress(progress) => self.on_progress(now, conn, learner, &progress),
             Message::Bye(_) => self.on_bye(conn),
             other => {
@@ -143,7 +139,7 @@ impl Syncer {
     /// The owner sends `learner` away for `wait_ms`; 0 lets one that was sent away come back.
     pub(super) fn on_drop(&mut self, now: Millis, learner: LearnerId, wait_ms: u32) {
         let wait_ms = wait_ms.min(super::DROP_MS_MAX);
-        let is_forgiven = wait_ms == 0 && (self.harms(learner) > 0 || self.is_convicted(learner));
+        let is_forgiven = wait_ms == 0 && self.harms(learner) > 0;
         let is_back = wait_ms == 0 && self.returns(now, learner).is_none();
         if is_forgiven {
             self.books.pardon(learner);
@@ -238,7 +234,6 @@ impl Syncer {
         let (step_ms, batch) = (session.step_ms, session.batch.max(1));
         let pace = Speed { step_ms, step_ms_least: self.roster.step_ms_least(learner), batch };
         for grant in self.books.grant(now, learner, &pace) {
-            self.docket.lease(learner, grant);
             let grant = self.told(grant);
             self.out.push_back(Output::Send(conn, Message::Lease { run: self.run, grant }));
         }
@@ -253,9 +248,6 @@ impl Syncer {
         self.downlink.close(conn);
         self.rounds.iter_mut().for_each(|rounds| rounds.unask(learner));
         self.measure();
-        if let Some(judged) = self.docket.leave(learner) {
-            self.tell_audit(judged);
-        }
         self.forget_questions(learner);
         self.event(Event::Left { learner, why });
         self.upward(|| Upward::Left(learner, conn));

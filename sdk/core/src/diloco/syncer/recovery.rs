@@ -106,7 +106,6 @@ impl Recovery {
             | Entry::Leased { .. }
             | Entry::Reported { .. }
             | Entry::Returned { .. }
-            | Entry::Audited { .. }
             | Entry::Settled { .. } => {}
         }
     }

@@ -134,9 +134,6 @@ impl Syncer {
         if !self.roster.is_live(learner) {
             return self.refuse(conn, CloseCode::Protocol, "say Ready before the first update".into());
         }
-        if !self.draw_audit(now, conn, learner, &update) {
-            return;
-        }
         self.out.push_back(Output::Send(conn, Message::Arrived { run: self.run, fragment, serial }));
         self.roster.note_heard(learner);
         if self.is_led() {
@@ -308,7 +305,6 @@ impl Syncer {
     /// Tells those who hold a fragment of its new version.
     pub(super) fn publish(&mut self, now: Millis, merged: Merged) {
         let (run, fragment, version) = (self.run, merged.fragment, merged.version);
-        self.shelve(fragment);
         let audience = self.downlink.publish(now, &merged, |conn| self.roster.listens_ms(conn));
         if !audience.change.is_empty() {
             self.out.push_back(Output::Broadcast(audience.change, Message::Merged(merged)));
@@ -324,7 +320,6 @@ impl Syncer {
         let Settled { round, fragment, learner, serial, tokens, fate } = settled;
         self.books.settle(&settled);
         if matches!(fate, Fate::Merged { .. }) {
-            self.docket.merged(learner, fragment, serial);
             self.standings.look(self.books.ledger(), learner);
         }
         if let Some(conn) = self.roster.conn(learner) {

@@ -25,7 +25,7 @@ pub enum Trust {
     Trusted,
     /// Its updates did harm once, or do not show that it trains: it proves itself anew.
     Suspect,
-    /// It failed an audit, or its updates did harm, and none are taken for a while, or until the owner lets it back.
+    /// Its updates did harm, and none are taken for a while, or until the owner lets it back.
     Out,
 }
 
@@ -43,10 +43,7 @@ impl Syncer {
     #[must_use]
     pub fn trust(&self, now: Millis, learner: LearnerId) -> Trust {
         let harms = self.harms(learner);
-        if self.is_convicted(learner)
-            || harms >= HARMS_MAX
-            || (harms > 0 && self.returns(now, learner).is_some())
-        {
+        if harms >= HARMS_MAX || (harms > 0 && self.returns(now, learner).is_some()) {
             return Trust::Out;
         }
         match (self.is_newcomer(learner), harms > 0 || self.ledger().doubt(learner).is_some()) {
