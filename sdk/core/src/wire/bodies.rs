@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{
     CloseCode, FragmentId, Identity, Invite, LayoutHash, LearnerId, LeaseId, RunId, RunSpec, Serial, Share,
-    Signature, StateHash, VERSION, Version,
+    Signature, VERSION, Version,
 };
 
 /// What the syncer opens a connection with: who comes signs [`Self::text`], so that nobody can say a `Hello` that
@@ -141,23 +141,6 @@ fn few<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u64>, D::Error>
     }
 
     deserializer.deserialize_seq(Few)
-}
-
-/// What a learner commits to before it sends an update: see `audit`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Commitment {
-    /// The run.
-    pub run: RunId,
-    /// The update that follows.
-    pub serial: Serial,
-    /// The state that it committed to before, or [`StateHash::FRESH`].
-    pub opening: StateHash,
-    /// Of all that its engine was given since then.
-    pub inputs: StateHash,
-    /// The state that this led to, of which the update is the progress on one fragment.
-    pub closing: StateHash,
-    /// Steps in between.
-    pub steps: u32,
 }
 
 /// The change of one fragment's Θ̂ that a round led to.

@@ -47,7 +47,6 @@ fn parameters(message: &Message) -> &[u8] {
     match message {
         Message::Update(update) => &update.body,
         Message::Merged(merged) => &merged.body,
-        Message::Evidence { body, .. } => body,
         _ => &[],
     }
 }

@@ -79,7 +79,8 @@ mod tests {
         assert_eq!(header.encode(), [0x41, 0x52, 0x43, 0x48, v0, v1, 5, 0, 4, 3, 2, 1]);
         let mut numbers: Vec<u8> = Tag::ALL.iter().map(|tag| *tag as u8).collect();
         numbers.sort_unstable();
-        assert_eq!(numbers, (1..=24).collect::<Vec<_>>());
+        // 19 to 22 were messages of earlier versions.
+        assert_eq!(numbers, (1..=18).chain(23..=24).collect::<Vec<_>>());
     }
 
     #[test]

@@ -220,32 +220,6 @@ impl fmt::Debug for Signature {
     }
 }
 
-/// A SHA-256 of what a learner commits to, see `audit`.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct StateHash(#[serde(with = "serde_bytes")] pub [u8; 32]);
-
-impl StateHash {
-    /// The state of an engine that was just built and given nothing yet.
-    pub const FRESH: Self = Self([0; 32]);
-
-    /// That of `parts`, one after the other; the length of each is part of it.
-    #[must_use]
-    pub fn of(parts: &[&[u8]]) -> Self {
-        let mut hasher = Sha256::new();
-        for part in parts {
-            hasher.update((part.len() as u64).to_le_bytes());
-            hasher.update(part);
-        }
-        Self(hasher.finalize().into())
-    }
-}
-
-impl fmt::Debug for StateHash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "StateHash({:02x}{:02x}…)", self.0[0], self.0[1])
-    }
-}
-
 /// What a run's owner asks for from everyone who joins: a secret that many share. Never shown.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]

@@ -3,8 +3,8 @@
 use super::pack::{read, write};
 use super::table::each_message;
 use super::{
-    Bye, Challenge, Class, Commitment, DecodeError, Fate, FragmentId, Hello, LayoutHash, LeaseGrant, Merged,
-    Progress, RunId, Sender, Serial, Share, StateHash, Tag, Update, Version, Welcome,
+    Bye, Challenge, Class, DecodeError, Fate, FragmentId, Hello, LayoutHash, LeaseGrant, Merged, Progress,
+    RunId, Sender, Serial, Share, Tag, Update, Version, Welcome,
 };
 
 macro_rules! messages {

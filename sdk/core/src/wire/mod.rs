@@ -22,8 +22,8 @@ pub(crate) mod tests;
 mod work;
 
 pub use bodies::{
-    Bye, Challenge, Commitment, Fate, Hello, LateReason, LearnerState, LeaseGrant, Merged, Progress, Refusal,
-    Update, Welcome,
+    Bye, Challenge, Fate, Hello, LateReason, LearnerState, LeaseGrant, Merged, Progress, Refusal, Update,
+    Welcome,
 };
 pub use chunk::{Assembler, frames};
 pub use close::{CloseCode, UnknownCloseCode};
@@ -34,7 +34,7 @@ pub use frozen::{FrozenForm, UnknownForm};
 pub use header::MAGIC;
 pub use ids::{
     ConnId, Fingerprint, FingerprintError, FragmentId, Identity, Invite, LayoutHash, LearnerId, LeaseId,
-    Round, RunId, Serial, Share, ShareError, Signature, StateHash, Version,
+    Round, RunId, Serial, Share, ShareError, Signature, Version,
 };
 pub use messages::Message;
 pub use parts::{FROZEN_PART_BYTES, FROZEN_PART_BYTES_MAX, FROZEN_PARTS_MAX, Frozen, PartsError};
@@ -49,10 +49,10 @@ pub use crate::text::{CLOSE_REASON_BYTES_MAX, clip};
 pub use crate::time::Millis;
 
 /// The version spoken here. A peer with another one is refused.
-pub const VERSION: u16 = 7;
+pub const VERSION: u16 = 8;
 
 /// The WebSocket subprotocol of this version.
-pub const SUBPROTOCOL: &str = "archipelago.7";
+pub const SUBPROTOCOL: &str = "archipelago.8";
 
 /// Bytes of a header: magic 4, version 2, tag 1, reserved 1, body length 4.
 pub const HEADER_BYTES: usize = 12;
@@ -83,9 +83,6 @@ pub const REASON_BYTES_MAX: u32 = 512;
 
 /// Most windows that a learner may train on in one step.
 pub const BATCH_MAX: u32 = 4_096;
-
-/// Bytes of [`Message::Evidence`]'s body at most, but for the last piece exactly so many.
-pub const EVIDENCE_BYTES: u32 = 256 << 10;
 
 /// Longest time between two [`Progress`] of a learner, in milliseconds.
 pub const PROGRESS_MS: u64 = 1_000;

@@ -112,44 +112,6 @@ macro_rules! each_message {
                 version: Version,
             } = 17 { from: Syncer, class: Control, bytes_max: SHORT, run: Some(*run) }
 
-            /// What I trained until the update that follows, as digests: I stand by it if you ask.
-            Commit(commitment: Commitment) = 19 {
-                from: Learner, class: Control, bytes_max: DIGESTS, run: Some(commitment.run)
-            }
-
-            /// Show what you committed to with this update, one piece after the other. It comes before the `Arrived` of
-            /// that update, or never.
-            Audit {
-                /// The run.
-                run: RunId,
-                /// The update.
-                serial: Serial,
-                /// The piece that is asked for, from 0.
-                piece: u32,
-            } = 20 { from: Syncer, class: Control, bytes_max: SHORT, run: Some(*run) }
-
-            /// A piece of what I committed to.
-            Evidence {
-                /// The run.
-                run: RunId,
-                /// The update.
-                serial: Serial,
-                /// The piece, from 0.
-                piece: u32,
-                /// Bytes of all pieces together.
-                total: u32,
-                /// The bytes.
-                body: serde_bytes::ByteBuf,
-            } = 21 { from: Learner, class: Bulk, bytes_max: PIECE, run: Some(*run) }
-
-            /// The state that you committed to last, as far as I know. It follows on `Welcome`, if there is one.
-            Anchor {
-                /// The run.
-                run: RunId,
-                /// Its digest.
-                state: StateHash,
-            } = 22 { from: Syncer, class: Control, bytes_max: SHORT, run: Some(*run) }
-
             /// These windows are yours to train on.
             Lease {
                 /// The run.

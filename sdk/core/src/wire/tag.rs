@@ -1,14 +1,10 @@
 //! The numbers of messages, and what follows from the number alone: limit, sender, queue.
 
 use super::table::each_message;
-use super::{BODY_BYTES_MAX, CHUNK_BYTES, EVIDENCE_BYTES, HEADER_BYTES};
+use super::{BODY_BYTES_MAX, CHUNK_BYTES, HEADER_BYTES};
 
 /// Body bytes of a message of a few numbers, at most.
 const SHORT: u32 = 64;
-/// Body bytes of a message of three digests and a few numbers, at most.
-const DIGESTS: u32 = 160;
-/// Body bytes of a piece of evidence, at most.
-const PIECE: u32 = EVIDENCE_BYTES + SHORT;
 /// Body bytes of a message with names or a reason in it, at most.
 const TEXT: u32 = 1 << 10;
 /// Room for the versions of 65,535 fragments.

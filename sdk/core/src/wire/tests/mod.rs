@@ -34,10 +34,6 @@ pub(super) fn samples() -> Vec<(&'static str, Message)> {
         ("arrived", Message::Arrived { run, fragment, serial }),
         ("holds", Message::Holds { run, fragment, version: Version(43) }),
         ("behind", Message::Behind { run, fragment, version: Version(43) }),
-        ("commit", Message::Commit(commitment(serial))),
-        ("audit", Message::Audit { run, serial, piece: 2 }),
-        ("evidence", Message::Evidence { run, serial, piece: 2, total: 600_000, body: vec![6, 7].into() }),
-        ("anchor", Message::Anchor { run, state: StateHash([0x44; 32]) }),
         ("lease", Message::Lease { run, grant }),
         ("progress", Message::Progress(progress(NAN))),
         ("bye", Message::Bye(Bye { wait_ms: 12_000, ..Bye::new(CloseCode::Dropped, "back in a while") })),
@@ -61,11 +57,6 @@ pub(super) fn update(body: Vec<u8>) -> Update {
         checksum: 0x0102_0304_0506_0708,
         seen: Vec::new(),
     }
-}
-
-fn commitment(serial: Serial) -> Commitment {
-    let [opening, inputs, closing] = [0x11, 0x22, 0x33].map(|byte| StateHash([byte; 32]));
-    Commitment { run: RunId(3), serial, opening, inputs, closing, steps: 24 }
 }
 
 pub(super) fn change(body: Vec<u8>) -> Merged {
@@ -209,7 +200,7 @@ fn bytes_are_frozen() {
 fn the_signed_text_is_frozen() {
     let text = challenge().text();
     assert_eq!(text.len(), 64);
-    let expected = [&b"archipelago hello v1\0\0\x07\0\x03\0\0\0\0\0\0\0"[..], &[0xa5; 32]].concat();
+    let expected = [&b"archipelago hello v1\0\0\x08\0\x03\0\0\0\0\0\0\0"[..], &[0xa5; 32]].concat();
     assert_eq!(text, expected);
 }
 
@@ -247,7 +238,7 @@ fn covers_every_tag() {
     tags.push(Tag::Chunk);
     assert_eq!(tags, Tag::ALL, "one sample of each message, in the order of the table");
     let bulk: Vec<Tag> = samples().iter().filter(|(_, m)| m.is_bulk()).map(|(_, m)| m.tag()).collect();
-    assert_eq!(bulk, [Tag::Update, Tag::Merged, Tag::Evidence]);
+    assert_eq!(bulk, [Tag::Update, Tag::Merged]);
     let outside: Vec<Tag> =
         samples().iter().filter(|(_, m)| m.run().is_none()).map(|(_, m)| m.tag()).collect();
     assert_eq!(outside, [Tag::Hello, Tag::Bye], "all others name the run that they belong to");
@@ -286,16 +277,6 @@ fn largest_control_messages_keep_their_limits() {
         Message::Lease { run, grant },
         Message::Hold { run, held: true },
         Message::Pace { run, share: Share::FULL },
-        Message::Commit(Commitment { run, steps: u32::MAX, ..commitment(serial) }),
-        Message::Audit { run, serial, piece: u32::MAX },
-        Message::Evidence {
-            run,
-            serial,
-            piece: u32::MAX,
-            total: u32::MAX,
-            body: vec![0; EVIDENCE_BYTES as usize].into(),
-        },
-        Message::Anchor { run, state: StateHash([0xff; 32]) },
         Message::Progress(busy),
         Message::Bye(Bye { wait_ms: u32::MAX, ..Bye::new(CloseCode::Done, text(REASON_BYTES_MAX)) }),
     ] {
