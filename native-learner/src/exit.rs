@@ -47,9 +47,7 @@ impl From<RunError> for Failure {
     fn from(error: RunError) -> Self {
         let exit = match &error {
             RunError::Unreachable { .. } | RunError::NoRun { .. } => Exit::Unreachable,
-            RunError::Refused { code: CloseCode::Version | CloseCode::Layout | CloseCode::Work, .. } => {
-                Exit::Mismatch
-            }
+            RunError::Refused { code: CloseCode::Version | CloseCode::Layout, .. } => Exit::Mismatch,
             RunError::Refused { code: CloseCode::Invite, .. } => Exit::Uninvited,
             RunError::Refused { code: CloseCode::Untrusted | CloseCode::Banned, .. } => Exit::Untrusted,
             RunError::Refused { code: CloseCode::Replaced, .. } => Exit::Replaced,

@@ -82,12 +82,6 @@ impl Show {
             Event::Preparing { .. } => {
                 self.say("taken in: building the model and measuring which batch fits")
             }
-            Event::Proving { bits } => {
-                self.say(format_args!(
-                    "the run asks newcomers for some work first: about {} tries",
-                    1_u64 << bits.min(&63)
-                ));
-            }
             Event::Welcomed { run, learner, params, device, batch, .. } => {
                 let params = short(*params as f64);
                 self.is_missed = false;

@@ -1,4 +1,4 @@
-//! Who is taken in: by key, ban, invite and work, before the core hears of anybody. None of it is the actor's work.
+//! Who is taken in: by key, ban and invite, before the core hears of anybody. None of it is the actor's work.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use archipelago_core::bytes::hex;
 use archipelago_core::diloco::syncer::{BANNED, Input};
-use archipelago_core::wire::{Bye, Challenge, CloseCode, Fingerprint, Hello, Invite, RunId, is_work};
+use archipelago_core::wire::{Bye, Challenge, CloseCode, Fingerprint, Hello, Invite, RunId};
 use sha2::{Digest, Sha256};
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -30,8 +30,6 @@ pub struct Terms {
     pub by_invite: bool,
     /// The invite for everybody, if there is one.
     pub invite: Option<Invite>,
-    /// Zero bits that a newcomer must find; 0 for none.
-    pub work_bits: u8,
 }
 
 /// Decides who is taken in. Copies share what they know.
@@ -84,12 +82,6 @@ impl Admission {
         self.0.terms.invite.as_ref()
     }
 
-    /// Zero bits that newcomers must find; 0 for none.
-    #[must_use]
-    pub fn work_bits(&self) -> u8 {
-        self.0.terms.work_bits
-    }
-
     /// What a new connection is asked.
     ///
     /// # Errors
@@ -97,15 +89,15 @@ impl Admission {
     pub fn challenge(&self) -> Result<Challenge, getrandom::Error> {
         let mut nonce = [0; 32];
         getrandom::fill(&mut nonce)?;
-        Ok(Challenge { run: self.0.terms.run, nonce, work_bits: self.0.terms.work_bits })
+        Ok(Challenge { run: self.0.terms.run, nonce })
     }
 
     /// Checks that `hello`, which came from `place`, answers `challenge`, and returns a pass for its learner. The
     /// answer to a wrong invite is rate limited for its place.
     ///
     /// # Errors
-    /// The goodbye for the peer: `Identity`, `Banned`, `Invite` or `Work`; `Full` if too many wrong invites came from
-    /// its place; `Restart` if the disk fails.
+    /// The goodbye for the peer: `Identity`, `Banned` or `Invite`; `Full` if too many wrong invites came from its
+    /// place; `Restart` if the disk fails.
     pub async fn judge(
         &self,
         challenge: &Challenge,
@@ -127,7 +119,7 @@ impl Admission {
             Some(place) => Some(place.check().await.map_err(too_many)?),
             None => None,
         };
-        let judged = self.ask(challenge, hello).await;
+        let judged = self.ask(hello).await;
         if let Some(check) = check {
             match &judged {
                 Err(Refusal::Invite(InviteFault::Unknown)) => check.wrong().await.map_err(too_many)?,
@@ -140,15 +132,14 @@ impl Admission {
         Ok(Pass { shared: Arc::clone(&self.0), shown_sha256 })
     }
 
-    /// Checks that the invite and the work of `hello` suffice for admission.
-    async fn ask(&self, challenge: &Challenge, hello: &Hello) -> Result<(), Refusal> {
+    /// Checks that the invite of `hello` suffices for admission.
+    async fn ask(&self, hello: &Hello) -> Result<(), Refusal> {
         let is_common = self.shows_common(hello.invite.as_ref().map(|invite| invite.expose().as_bytes()));
-        let asks = (self.is_by_invite() && !is_common, self.work_bits() > 0);
-        if asks == (false, false) {
+        if !self.is_by_invite() || is_common {
             return Ok(());
         }
-        let (shared, challenge, hello) = (Arc::clone(&self.0), *challenge, hello.clone());
-        let asked = tokio::task::spawn_blocking(move || shared.ask(asks, &challenge, &hello));
+        let (shared, hello) = (Arc::clone(&self.0), hello.clone());
+        let asked = tokio::task::spawn_blocking(move || shared.ask(&hello));
         match asked.await {
             Ok(asked) => asked,
             Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
@@ -209,21 +200,11 @@ impl Admission {
 }
 
 impl Shared {
-    /// What takes the disk: invites and work, where they are asked.
-    fn ask(&self, (invite, work): (bool, bool), challenge: &Challenge, hello: &Hello) -> Result<(), Refusal> {
+    /// Checks the personal invite of `hello`. Blocks on the disk.
+    fn ask(&self, hello: &Hello) -> Result<(), Refusal> {
         let fingerprint = hello.identity.fingerprint();
-        let is_known = work && self.guests.knows(fingerprint).map_err(Refusal::Disk)?;
-        if work && !is_known && !is_work(challenge, &hello.identity, hello.work) {
-            return Err(Refusal::Work);
-        }
-        if invite {
-            let admitted = self.guests.admit(fingerprint, hello.invite.as_ref(), unix_ms());
-            admitted.map_err(Refusal::Disk)?.map_err(Refusal::Invite)?;
-        }
-        if work && !is_known {
-            self.guests.remember(fingerprint, unix_ms()).map_err(Refusal::Disk)?;
-        }
-        Ok(())
+        let admitted = self.guests.admit(fingerprint, hello.invite.as_ref(), unix_ms());
+        admitted.map_err(Refusal::Disk)?.map_err(Refusal::Invite)
     }
 }
 
@@ -235,7 +216,6 @@ impl Drop for Pass {
 
 /// Reasons to refuse a learner whose identity is proven.
 enum Refusal {
-    Work,
     Invite(InviteFault),
     Disk(ServerError),
 }
@@ -244,11 +224,6 @@ impl Refusal {
     /// Returns the goodbye for this reason.
     fn bye(self) -> Bye {
         match self {
-            Self::Work => {
-                let why =
-                    "this run asks newcomers for some work, and none is shown: join with a current learner";
-                Bye::new(CloseCode::Work, why)
-            }
             Self::Invite(fault) => Bye::new(CloseCode::Invite, fault.to_string()),
             Self::Disk(error) => {
                 tracing::error!(%error, "cannot keep who is taken in");

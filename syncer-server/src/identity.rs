@@ -36,11 +36,11 @@ mod tests {
 
     use super::*;
 
-    const CHALLENGE: Challenge = Challenge { run: RunId(7), nonce: [3; 32], work_bits: 0 };
+    const CHALLENGE: Challenge = Challenge { run: RunId(7), nonce: [3; 32] };
 
     fn hello(identity: Identity, signature: Signed) -> Hello {
         let (name, device) = (String::new(), String::new());
-        Hello { run: None, layout: None, identity, signature, work: 0, name, device, invite: None }
+        Hello { run: None, layout: None, identity, signature, name, device, invite: None }
     }
 
     #[test]

@@ -210,7 +210,6 @@ pub fn hello(identity: u8) -> Hello {
         layout: None,
         identity: Identity(key(identity).verifying_key().to_bytes()),
         signature: Signature::NONE,
-        work: 0,
         name: format!("raw {identity}"),
         device: "by hand".into(),
         invite: None,

@@ -1,13 +1,10 @@
 //! What the member wants done on this machine, and what is shown of it.
 
 use archipelago_core::member::{Input, Output};
-use archipelago_core::wire::{
-    Challenge, Fate, FragmentId, Hello, Message, RunSpec, Version, WORK_BITS_MAX, Welcome,
-};
+use archipelago_core::wire::{Challenge, Fate, FragmentId, Hello, Message, RunSpec, Version, Welcome};
 use archipelago_runtime::engine::{Encoded, Engine, EngineError};
 
 use super::event::Event;
-use super::key;
 use super::meter::Spent;
 use super::session::{Part, Session};
 use super::{Basis, RunError};
@@ -56,9 +53,7 @@ where
                 (self.observe)(&Event::Connecting { address: self.config.address.to_string() });
                 self.link.connect();
             }
-            Output::Greet { hello, challenge, is_newcomer } => {
-                return self.greet(*hello, &challenge, is_newcomer).await;
-            }
+            Output::Greet { hello, challenge } => return self.greet(*hello, &challenge).await,
             Output::Send(message) => {
                 self.send(&message);
             }
@@ -100,27 +95,11 @@ where
     }
 
     /// Says who this learner is, as the syncer asked.
-    async fn greet(
-        &mut self,
-        hello: Hello,
-        challenge: &Challenge,
-        is_newcomer: bool,
-    ) -> Result<(), RunError> {
-        let mut work = 0;
-        if is_newcomer && challenge.work_bits > 0 {
-            let bits = challenge.work_bits.min(WORK_BITS_MAX);
-            (self.observe)(&Event::Proving { bits });
-            let control = self.control;
-            let asked = Challenge { work_bits: bits, ..*challenge };
-            let Some(found) = key::work(&asked, &hello.identity, || control.is_stopped()).await else {
-                return Ok(());
-            };
-            work = found;
-        }
+    async fn greet(&mut self, hello: Hello, challenge: &Challenge) -> Result<(), RunError> {
         match self.config.signer.sign(&challenge.text()).await {
             Ok(signature) => {
                 self.downloads.set_pass(&challenge.nonce);
-                self.send(&Message::Hello(Hello { signature, work, ..hello }));
+                self.send(&Message::Hello(Hello { signature, ..hello }));
             }
             Err(error) => self.tell(Input::Closed { code: None, reason: error.to_string() }),
         }

@@ -17,11 +17,6 @@ pub enum Event {
         /// Where to.
         address: String,
     },
-    /// The run asks newcomers for work before it takes them in, and it is being done.
-    Proving {
-        /// Zero bits to be found: 2^bits tries on average.
-        bits: u8,
-    },
     /// The syncer took this learner in, and its engine is being made.
     Preparing {
         /// The run, as 16 hex digits.

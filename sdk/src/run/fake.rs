@@ -42,8 +42,6 @@ pub(super) struct Script {
     /// Sent instead of the answer to the next greeting.
     pub(super) garbage: Option<Vec<u8>>,
     pub(super) hellos: Vec<Hello>,
-    /// What newcomers are asked for.
-    pub(super) work_bits: u8,
     pub(super) byes: Vec<Bye>,
     /// The batches of learners that were ready.
     pub(super) batches: Vec<u32>,
@@ -171,7 +169,7 @@ impl World {
             let mut world = lock(world);
             world.next_conn += 1;
             let conn = ConnId(world.next_conn);
-            let challenge = Challenge { run: RunId(7), nonce: [3; 32], work_bits: world.script.work_bits };
+            let challenge = Challenge { run: RunId(7), nonce: [3; 32] };
             world.desk.conns.insert(conn, vec![Message::Challenge(challenge)]);
             conn
         };

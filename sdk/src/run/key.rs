@@ -1,15 +1,12 @@
-//! Who a learner is: a key that signs for it, and the work that an open run may ask of newcomers.
+//! Who a learner is: a key that signs for it.
 
 use std::fmt;
 
 use ed25519_dalek::{Signer as _, SigningKey};
 use futures::future::{LocalBoxFuture, ready};
 
-use archipelago_core::wire::{Challenge, Identity, Search, Signature};
-use archipelago_runtime::platform::{RandomError, random_bytes, yield_now};
-
-/// Numbers tried between two looks at whether the owner has ended it: some tens of milliseconds of a browser.
-const TRIES: u32 = 1 << 14;
+use archipelago_core::wire::{Identity, Signature};
+use archipelago_runtime::platform::{RandomError, random_bytes};
 
 /// Signs for a learner. The secret may be where this program cannot read it, as keys of browsers are.
 pub trait Signer: fmt::Debug {
@@ -80,22 +77,6 @@ impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Key({:?})", self.identity())
     }
-}
-
-/// What solves `challenge` for `identity`; `None` if the owner ended it first.
-pub(super) async fn work(
-    challenge: &Challenge,
-    identity: &Identity,
-    is_stopped: impl Fn() -> bool,
-) -> Option<u64> {
-    let mut search = Search::new(challenge, identity);
-    while !is_stopped() {
-        if let Some(work) = search.go_on(TRIES) {
-            return Some(work);
-        }
-        yield_now().await;
-    }
-    None
 }
 
 #[cfg(test)]

@@ -22,7 +22,6 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use archipelago_cli::{Bytes, ExpertArgs, MethodArgs, Span, link, secret, some_time, some_tokens, tokens};
-use archipelago_core::wire::WORK_BITS_MAX;
 use serde::Serialize;
 
 pub use alerts::AlertArgs;
@@ -211,11 +210,6 @@ pub struct ServeConfig {
     #[arg(value_parser = link)]
     #[serde(skip)]
     pub invite: Option<String>,
-    /// Zero bits that newcomers must find before they are taken in, at most 24: each bit doubles what many identities
-    /// cost, and 20 are about a second of a browser; 0 asks for nothing
-    #[arg(long, value_name = "BITS", default_value_t = 0, help_heading = "Server")]
-    #[arg(value_parser = clap::value_parser!(u8).range(0..=i64::from(WORK_BITS_MAX)))]
-    pub proof_of_work: u8,
     /// Time between two snapshots (e.g. 30s, 5m)
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = some_time, help_heading = "Server")]
     pub snapshot_every: Span,

@@ -28,8 +28,6 @@ pub use peer::Peer;
 
 /// Time for a peer to introduce itself.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
-/// The same where work is asked first, which takes a slow device its time.
-const WORK_WITHIN: Duration = Duration::from_secs(120);
 /// Time between two reports to the core that a peer is alive, at least.
 const HEARD_EVERY: Duration = Duration::from_secs(1);
 /// Time for a goodbye to get through, and then for the peer to close its side.
@@ -181,8 +179,7 @@ impl Reader {
     /// Reads until the peer is gone or must be refused.
     async fn run(&mut self, stream: &mut SplitStream<WebSocket>) -> Ended {
         let mut assembler = Assembler::new(GREETING_BYTES_MAX);
-        let work = self.context.admission.work_bits() > 0;
-        let hello_until = Instant::now() + if work { WORK_WITHIN } else { HELLO_WITHIN };
+        let hello_until = Instant::now() + HELLO_WITHIN;
         let mut heard: Option<Instant> = None;
         loop {
             let frame = match heard {

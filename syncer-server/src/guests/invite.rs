@@ -165,7 +165,7 @@ impl Guests {
         let wrong = |error| broken(&self.path, error);
         let mut db = self.lock();
         let change = db.transaction_with_behavior(TransactionBehavior::Immediate).map_err(wrong)?;
-        let known = "SELECT 1 FROM guests WHERE fingerprint = ?1 AND invite IS NOT NULL";
+        let known = "SELECT 1 FROM guests WHERE fingerprint = ?1";
         if change.query_row(known, [fingerprint.0], |_| Ok(())).optional().map_err(wrong)?.is_some() {
             return Ok(Ok(()));
         }
@@ -188,7 +188,7 @@ impl Guests {
         if used >= uses {
             return Ok(Err(InviteFault::UsedUp));
         }
-        let insert = "INSERT OR REPLACE INTO guests VALUES (?1, ?2, ?3)";
+        let insert = "INSERT INTO guests VALUES (?1, ?2, ?3)";
         change.execute(insert, params![fingerprint.0, id, now_ms as i64]).map_err(wrong)?;
         change.commit().map_err(wrong)?;
         Ok(Ok(()))

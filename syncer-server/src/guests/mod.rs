@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use archipelago_core::wire::Fingerprint;
-use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
+use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::errors::ServerError;
 use crate::store::{disk, is_of_the_disk, is_there};
@@ -29,9 +29,6 @@ const FORMAT: i64 = 1;
 
 /// Time that somebody else who writes may take.
 const BUSY_FOR: Duration = Duration::from_secs(5);
-
-/// Keys that are remembered for the work they showed, at most; of more, those of longest ago show some again.
-const WORKERS_MAX: i64 = 100_000;
 
 /// Longest note to an invite or a ban, in bytes.
 pub const NOTE_BYTES_MAX: usize = 200;
@@ -114,7 +111,7 @@ impl Guests {
                  made_ms INTEGER NOT NULL, expires_ms INTEGER, revoked_ms INTEGER
              ) STRICT;
              CREATE TABLE IF NOT EXISTS guests (
-                 fingerprint BLOB PRIMARY KEY, invite TEXT, at_ms INTEGER NOT NULL
+                 fingerprint BLOB PRIMARY KEY, invite TEXT NOT NULL, at_ms INTEGER NOT NULL
              ) STRICT;
              CREATE INDEX IF NOT EXISTS guests_invite ON guests (invite, at_ms);
              CREATE TABLE IF NOT EXISTS bans (
@@ -124,32 +121,6 @@ impl Guests {
              COMMIT;",
         )
         .map_err(wrong)
-    }
-
-    /// Whether this key was taken in before, by an invite or for its work.
-    ///
-    /// # Errors
-    /// `Disk`.
-    pub fn knows(&self, fingerprint: Fingerprint) -> Result<bool, ServerError> {
-        let query = "SELECT 1 FROM guests WHERE fingerprint = ?1";
-        let found = self.lock().query_row(query, [fingerprint.0], |_| Ok(())).optional();
-        Ok(found.map_err(|error| broken(&self.path, error))?.is_some())
-    }
-
-    /// Remembers a key for the work that it showed.
-    ///
-    /// # Errors
-    /// `Disk`.
-    pub fn remember(&self, fingerprint: Fingerprint, now_ms: u64) -> Result<(), ServerError> {
-        let wrong = |error| broken(&self.path, error);
-        let mut db = self.lock();
-        let change = db.transaction_with_behavior(TransactionBehavior::Immediate).map_err(wrong)?;
-        let insert = "INSERT OR IGNORE INTO guests VALUES (?1, NULL, ?2)";
-        change.execute(insert, params![fingerprint.0, now_ms as i64]).map_err(wrong)?;
-        let forget = "DELETE FROM guests WHERE invite IS NULL AND fingerprint IN (
-             SELECT fingerprint FROM guests WHERE invite IS NULL ORDER BY at_ms DESC LIMIT -1 OFFSET ?1)";
-        change.execute(forget, [WORKERS_MAX]).map_err(wrong)?;
-        change.commit().map_err(wrong)
     }
 
     /// Bans whoever has this key; whether it was not banned yet.

@@ -1,4 +1,4 @@
-//! Invites spent once, ended and revoked; bans kept and lifted; work remembered.
+//! Invites spent once, ended and revoked; bans kept and lifted.
 
 use archipelago_core::wire::Invite;
 
@@ -96,19 +96,6 @@ fn the_banned_are_known_until_it_is_lifted() {
     assert_eq!(guests.banned().unwrap().into_iter().collect::<Vec<_>>(), [(key(1), 10)]);
     assert!(guests.lift(key(1)).unwrap() && !guests.lift(key(1)).unwrap());
     assert!(guests.banned().unwrap().is_empty());
-}
-
-#[test]
-fn work_makes_a_key_known_but_not_invited() {
-    let dir = tempfile::tempdir().unwrap();
-    let guests = Guests::open(dir.path()).unwrap();
-    guests.remember(key(1), 5).unwrap();
-    guests.remember(key(1), 6).unwrap();
-    assert!(guests.knows(key(1)).unwrap() && !guests.knows(key(2)).unwrap());
-    assert_eq!(guests.admit(key(1), None, 7).unwrap(), Err(InviteFault::Missing));
-    let shown = Invite::new(guests.invite(&terms(1, None), 8).unwrap().invite);
-    assert_eq!(guests.admit(key(1), Some(&shown), 9).unwrap(), Ok(()));
-    assert!(guests.knows(key(1)).unwrap());
 }
 
 #[test]

@@ -7,8 +7,7 @@ use crate::errors::ServerError;
 
 /// What decides how updates are merged and who is taken in, and is no part of what the run is: that has a number, which
 /// bus and storage compare.
-const BESIDE: [&str; 6] =
-    ["outer-lr", "outer-momentum", "momentum-warmup", "learners-start", "hide-names", "proof-of-work"];
+const BESIDE: [&str; 5] = ["outer-lr", "outer-momentum", "momentum-warmup", "learners-start", "hide-names"];
 
 /// These settings of `config`, by their keys.
 pub(super) fn agreed(config: &ServeConfig) -> Vec<(String, String)> {

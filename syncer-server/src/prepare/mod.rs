@@ -348,7 +348,6 @@ fn admission(config: &ServeConfig, store: &Store, run: RunId) -> Result<Admissio
         run,
         by_invite: config.invite.is_some(),
         invite: store.invite(config.invite.as_deref())?,
-        work_bits: config.proof_of_work,
     };
     Admission::new(terms, Arc::new(Guests::open(store.dir())?))
 }

@@ -309,7 +309,6 @@ mod tests {
                 layout: None,
                 identity: Identity(identity),
                 signature: Signature::NONE,
-                work: 0,
                 // As long as names can be.
                 name: format!("{number:064}"),
                 device: format!("gpu, {}", "x".repeat(59)),

@@ -1,8 +1,6 @@
 //! Who may say that it is somebody, who is let in, and who is not.
 
-use archipelago_core::wire::{
-    CloseCode, Hello, Identity, Invite, Message, RunId, SUBPROTOCOL, Search, Signature,
-};
+use archipelago_core::wire::{CloseCode, Hello, Identity, Invite, Message, RunId, SUBPROTOCOL, Signature};
 use syncer_server::ServeConfig;
 use tokio_tungstenite::connect_async;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
@@ -219,29 +217,4 @@ async fn a_banned_key_goes_at_once_and_stays_away() {
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
     panic!("it is still away");
-}
-
-#[tokio::test]
-async fn newcomers_work_once_where_work_is_asked() {
-    let dir = tempfile::tempdir().unwrap();
-    let server = Server::start(ServeConfig { proof_of_work: 8, ..config(dir.path()) }).await;
-    let work = u16::from(CloseCode::Work);
-    let (code, reason) = refused(&server, |client| {
-        assert_eq!(client.challenge.work_bits, 8);
-        let solves =
-            |work: &u64| archipelago_core::wire::is_work(&client.challenge, &hello(1).identity, *work);
-        Hello { work: (0..).find(|work| !solves(work)).unwrap(), ..hello(1) }
-    })
-    .await;
-    assert_eq!((code, reason.contains("work")), (work, true), "{reason}");
-    let mut client = Client::connect(&server).await;
-    let found = Search::new(&client.challenge, &hello(1).identity).go_on(1 << 20).unwrap();
-    client.send(&Message::Hello(Hello { work: found, ..hello(1) })).await;
-    assert!(matches!(client.next().await, Message::Welcome(_)));
-    // Known from then on, also to the next start.
-    server.stop().await;
-    let server = Server::start(ServeConfig { proof_of_work: 24, ..config(dir.path()) }).await;
-    drop(Client::greet(&server, 1).await);
-    assert_eq!(refused(&server, |_| hello(2)).await.0, work);
-    server.stop().await;
 }

@@ -156,7 +156,7 @@ impl Client {
         // Without Nagle, as learners connect.
         let (socket, answer) = connect_async_tls_with_config(request, None, true, connector).await.unwrap();
         assert_eq!(answer.headers()["sec-websocket-protocol"], SUBPROTOCOL);
-        let challenge = Challenge { run: RunId(0), nonce: [0; 32], work_bits: 0 };
+        let challenge = Challenge { run: RunId(0), nonce: [0; 32] };
         let mut client = Self { socket, assembler: Assembler::new(BODY_BYTES_MAX), challenge };
         match client.next().await {
             Message::Challenge(challenge) => client.challenge = challenge,
@@ -272,7 +272,6 @@ pub fn hello(number: u8) -> Hello {
     let identity = identity(&key(number));
     Hello {
         signature: Signature::NONE,
-        work: 0,
         run: None,
         layout: None,
         identity,

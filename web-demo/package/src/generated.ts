@@ -102,9 +102,6 @@ export type Report = {
 export type Event = { "event": "connecting",
   /** Where to. */
   address: string,
-} | { "event": "proving",
-  /** Zero bits to be found: 2^bits tries on average. */
-  bits: number,
 } | { "event": "preparing",
   /** The run, as 16 hex digits. */
   run: string,

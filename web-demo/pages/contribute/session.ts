@@ -172,11 +172,6 @@ export class Session {
         "This browser cannot lock your key away (it is old, or this page has no https): other scripts of this site could read it.",
       ),
     );
-    learner.on("proving", ({ bits }) =>
-      waiting(
-        `Showing that you mean it: this run asks newcomers for about ${(2 ** bits).toLocaleString("en")} tries of work first.`,
-      ),
-    );
     learner.on("engine", (notice) => this.#view.engine(notice));
     learner.on("welcomed", (event) => {
       this.#id = event.learner;

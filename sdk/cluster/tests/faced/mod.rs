@@ -145,7 +145,7 @@ impl Coast {
         assert!(line.to.send(Heard::Open(conn, hears)).is_ok());
         let (identity, signature) = (Identity([peer; 32]), Signature::NONE);
         let (name, device) = (peer.to_string(), String::new());
-        let hello = Hello { run, layout: None, identity, signature, work: 0, name, device, invite: None };
+        let hello = Hello { run, layout: None, identity, signature, name, device, invite: None };
         line.say(Message::Hello(hello));
         let (codec, fragments) = (self.codec(), self.fragments());
         Visitor { line, from, codec, fragments, welcome: None, serial: u64::from(peer) << 32, step_ms: 3.0 }

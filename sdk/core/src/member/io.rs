@@ -87,9 +87,9 @@ pub struct Step {
 pub enum Output {
     /// Make a connection; answer with [`Input::Opened`] or [`Input::Closed`].
     Connect,
-    /// Sign the challenge's text and do the work that it asks of newcomers, put both into `hello` and send it, unless
-    /// the connection is another one by then. One that was taken in before is no newcomer.
-    Greet { hello: Box<Hello>, challenge: Challenge, is_newcomer: bool },
+    /// Sign the challenge's text, put the signature into `hello` and send it, unless the connection is another one by
+    /// then.
+    Greet { hello: Box<Hello>, challenge: Challenge },
     /// Send a message.
     Send(Message),
     /// Say goodbye and close the connection; [`Input::Closed`] is awaited for a while.

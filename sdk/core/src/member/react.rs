@@ -229,8 +229,7 @@ impl Member {
         self.out.push_back(match output {
             Wish::Send(Message::Hello(hello)) => {
                 let Some(challenge) = self.challenge else { return };
-                let is_newcomer = hello.run != Some(challenge.run);
-                Output::Greet { hello: Box::new(hello), challenge, is_newcomer }
+                Output::Greet { hello: Box::new(hello), challenge }
             }
             Wish::Send(mut message) => {
                 if !self.contact.is_open() {

@@ -22,7 +22,7 @@ use crate::wire::{
 
 const SECOND_US: u64 = 1_000_000;
 const STEP_US: u64 = 100_000;
-const CHALLENGE: Challenge = Challenge { run: RunId(7), nonce: [9; 32], work_bits: 0 };
+const CHALLENGE: Challenge = Challenge { run: RunId(7), nonce: [9; 32] };
 
 /// A member with all that a shell holds for it, and a syncer that answers at once.
 struct Rig {
@@ -66,8 +66,6 @@ struct Script {
 struct Log {
     connects_us: Vec<u64>,
     hellos: Vec<Hello>,
-    /// Whether it was to do a newcomer's work, for each of them.
-    newcomer: Vec<bool>,
     /// The batches of its messages that it is ready.
     batches: Vec<u32>,
     reports: Vec<Progress>,
@@ -152,9 +150,8 @@ impl Rig {
     fn obey(&mut self, output: Output) {
         match output {
             Output::Connect => self.connect(),
-            Output::Greet { hello, challenge, is_newcomer } => {
+            Output::Greet { hello, challenge } => {
                 assert_eq!((challenge, hello.signature), (CHALLENGE, Signature::NONE));
-                self.log.newcomer.push(is_newcomer);
                 self.send(Message::Hello(*hello));
             }
             Output::Send(message) => self.send(message),

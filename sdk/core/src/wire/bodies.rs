@@ -19,9 +19,6 @@ pub struct Challenge {
     /// 32 random bytes that no other connection was ever given.
     #[serde(with = "serde_bytes")]
     pub nonce: [u8; 32],
-    /// What a newcomer must find, see [`super::is_work`]: so many leading zero bits, at most [`super::WORK_BITS_MAX`];
-    /// 0 for nothing.
-    pub work_bits: u8,
 }
 
 impl Challenge {
@@ -45,8 +42,6 @@ pub struct Hello {
     pub identity: Identity,
     /// The text of the connection's [`Challenge`], signed with that key.
     pub signature: Signature,
-    /// What was found for [`Challenge::work_bits`]; 0 if nothing was asked.
-    pub work: u64,
     /// A name for people, at most 64 bytes.
     pub name: String,
     /// What it computes with, at most 64 bytes: the name of a [`crate::wire::DeviceKind`], then words for people

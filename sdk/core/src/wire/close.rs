@@ -41,8 +41,6 @@ pub enum CloseCode {
     Identity = 4015,
     /// The owner of the run banned this learner.
     Banned = 4016,
-    /// The run asks newcomers for work, and `Hello` shows none or another's.
-    Work = 4017,
 }
 
 impl From<CloseCode> for u16 {
@@ -74,7 +72,6 @@ impl TryFrom<u16> for CloseCode {
             C::Dropped,
             C::Identity,
             C::Banned,
-            C::Work,
         ]
         .into_iter()
         .find(|known| *known as u16 == code)

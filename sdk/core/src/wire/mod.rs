@@ -19,7 +19,6 @@ mod table;
 mod tag;
 #[cfg(test)]
 pub(crate) mod tests;
-mod work;
 
 pub use bodies::{
     Bye, Challenge, Fate, Hello, LateReason, LearnerState, LeaseGrant, Merged, Progress, Refusal, Update,
@@ -43,7 +42,6 @@ pub use spec::{
     ExchangeSpec, InnerSpec, MergeClass, Mixture, Model, RunSpec, ShardSpec, TENSOR_NAME_BYTES_MAX, Tensor,
 };
 pub use tag::{Class, Sender, Tag};
-pub use work::{Search, is_work};
 
 pub use crate::text::{CLOSE_REASON_BYTES_MAX, clip};
 pub use crate::time::Millis;
@@ -71,9 +69,6 @@ pub const PARTIALS_MAX: u32 = 4;
 
 /// Longest name and device in [`Hello`], in bytes.
 pub const NAME_BYTES_MAX: u32 = 64;
-
-/// Most leading zero bits that a newcomer can be asked to find: 2²⁴ tries on average.
-pub const WORK_BITS_MAX: u8 = 24;
 
 /// Longest invite in [`Hello`], in bytes.
 pub const INVITE_BYTES_MAX: u32 = 64;

@@ -64,7 +64,7 @@ impl World {
         self.learner_input(machine, Input::Opened);
         // The syncer's first words come with its agreement to the connection.
         let run = self.spec.run;
-        let challenge = Challenge { run, nonce: [0; 32], work_bits: 0 };
+        let challenge = Challenge { run, nonce: [0; 32] };
         self.learner_input(machine, Input::Message(Message::Challenge(challenge)));
     }
 

@@ -16,7 +16,7 @@ use archipelago_sim::world::Toy;
 use crate::script::Script;
 
 const RUN: RunId = RunId(9);
-const CHALLENGE: Challenge = Challenge { run: RUN, nonce: [9; 32], work_bits: 0 };
+const CHALLENGE: Challenge = Challenge { run: RUN, nonce: [9; 32] };
 const STEPS_MAX: usize = 300;
 /// Most that a member may want done for one thing that happens.
 const OUTPUTS_MAX: usize = 4_096;

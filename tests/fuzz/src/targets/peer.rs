@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use archipelago_core::diloco::syncer::{Event, Host, Input, Syncer, SyncerConfig};
 use archipelago_core::diloco::{Codec, MergeJob, checksum};
 use archipelago_core::wire::{
-    Bye, ConnId, FragmentId, Hello, Identity, LearnerId, LearnerState, LeaseId, Message, Millis, Progress,
-    RunId, Serial, Share, Signature, Update, Version, decode, encode,
+    Bye, ConnId, FragmentId, Hello, Identity, Invite, LearnerId, LearnerState, LeaseId, Message, Millis,
+    Progress, RunId, Serial, Share, Signature, Update, Version, decode, encode,
 };
 use archipelago_sim::world::Toy;
 
@@ -134,10 +134,9 @@ fn hello(script: &mut Script<'_>) -> Hello {
         layout: None,
         identity: Identity([script.byte() % 8; 32]),
         signature: Signature([script.byte(); 64]),
-        work: script.long(),
+        invite: Some(Invite::new(script.long().to_string())),
         name: String::from_utf8_lossy(&script.bytes(64)).into_owned(),
         device: "cpu, by chance".to_owned(),
-        invite: None,
     }
 }
 

@@ -26,7 +26,6 @@ impl Learner {
             identity: self.config.identity,
             // Who holds the key adds what only it can know.
             signature: Signature::NONE,
-            work: 0,
             name: self.config.name.clone(),
             device: self.config.device.clone(),
             invite: self.config.invite.clone(),

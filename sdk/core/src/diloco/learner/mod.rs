@@ -252,8 +252,7 @@ impl Learner {
                 | CloseCode::Untrusted
                 | CloseCode::Invite
                 | CloseCode::Identity
-                | CloseCode::Banned
-                | CloseCode::Work => Output::Stop(bye),
+                | CloseCode::Banned => Output::Stop(bye),
             }),
             Message::Collect { run, fragment, base } if self.is_part_of(run) => {
                 self.on_collect(fragment, base)

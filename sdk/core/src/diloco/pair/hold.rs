@@ -50,7 +50,6 @@ fn a_welcome_tells_the_account_so_far() {
         layout: None,
         identity: Identity([1; 32]),
         signature: Signature::NONE,
-        work: 0,
         name: String::new(),
         device: String::new(),
         invite: None,

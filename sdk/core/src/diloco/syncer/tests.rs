@@ -35,7 +35,7 @@ struct Bench {
 
 fn hello(run: Option<RunId>, identity: Identity, name: String, device: String) -> Hello {
     let signature = Signature::NONE;
-    Hello { run, layout: None, identity, signature, work: 0, name, device, invite: None }
+    Hello { run, layout: None, identity, signature, name, device, invite: None }
 }
 
 impl Bench {

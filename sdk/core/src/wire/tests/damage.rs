@@ -21,7 +21,6 @@ fn any_message() -> impl Strategy<Value = Message> {
                 layout: run.map(LayoutHash),
                 identity: Identity(identity),
                 signature: Signature([identity[0]; 64]),
-                work: run.unwrap_or_default(),
                 name,
                 device
             })

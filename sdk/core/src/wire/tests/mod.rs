@@ -73,7 +73,7 @@ pub(super) fn change(body: Vec<u8>) -> Merged {
 }
 
 fn challenge() -> Challenge {
-    Challenge { run: RunId(3), nonce: [0xa5; 32], work_bits: 20 }
+    Challenge { run: RunId(3), nonce: [0xa5; 32] }
 }
 
 fn hello() -> Hello {
@@ -82,7 +82,6 @@ fn hello() -> Hello {
         layout: Some(LayoutHash(5)),
         identity: Identity(*b"\x000123456789abcdefghijklmnopqrst\xff"),
         signature: Signature([0xc3; 64]),
-        work: 70_000,
         name: "lab 3".into(),
         device: "cpu avx512 2 threads".into(),
         invite: Some(Invite::new("come-in")),
@@ -263,7 +262,7 @@ fn largest_control_messages_keep_their_limits() {
     let mut busy = progress(0.0);
     busy.leases = vec![(LeaseId(u64::MAX), u32::MAX); crate::data::LEASES_MAX as usize];
     let mut hard = challenge();
-    (hard.run, hard.work_bits, long.work) = (run, u8::MAX, u64::MAX);
+    hard.run = run;
     for message in [
         Message::Challenge(hard),
         Message::Hello(long),

@@ -27,7 +27,6 @@ fn hello() -> Hello {
         layout: None,
         identity: Identity([5; 32]),
         signature: Signature::NONE,
-        work: 0,
         name: String::new(),
         device: String::new(),
         invite: None,
