@@ -1,62 +1,90 @@
-//! Signals to stop: the first one is for a polite end, a second one for an end at once.
+//! Signals that stop the program: the first one politely, the second one at once.
 
 use std::future::Future;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{io, process, thread};
 
-use archipelago_runtime::platform::hears_hangup;
-use signal_hook::{consts::TERM_SIGNALS, flag, low_level};
 use syncer_server::{Exit, ServerError};
+use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 
-/// Time between two looks at whether a signal came.
-const POLL: Duration = Duration::from_millis(20);
-
-/// The signal of a terminal that closes: SIGHUP, which is 1 wherever it is heard.
-const HANGUP: i32 = 1;
-
-/// Signals so soon after the first one are the same wish said twice: a terminal tells the whole group of processes, and
-/// whoever started the program tells it, too.
+/// Period after the first signal in which another one is the same wish said twice. A terminal signals the whole group
+/// of processes, and the process that started this one passes the signal on.
 const SAME_WITHIN: Duration = Duration::from_millis(500);
 
-/// Resolves at the first signal to stop, or when the terminal closes. A second one stops the process at once,
+/// Resolves at the first signal to stop, or when the terminal closes. A second signal stops the process at once,
 /// regardless of its other work.
 ///
 /// # Errors
-/// `System`: signals cannot be heard.
+/// `System`: the system does not let us listen for signals.
 pub fn signalled() -> Result<impl Future<Output = ()> + Send, ServerError> {
-    let came = Arc::new(AtomicBool::new(false));
     let system = |source| ServerError::System { what: "cannot listen for signals".into(), source };
-    let hangup = hears_hangup().then_some(&HANGUP);
-    for signal in TERM_SIGNALS.iter().chain(hangup) {
-        flag::register(*signal, Arc::clone(&came)).map_err(system)?;
-    }
+    // A runtime and a thread of their own, so that no other work delays a signal.
+    let runtime = Builder::new_current_thread().enable_io().build().map_err(system)?;
+    let signals = {
+        let _context = runtime.enter();
+        Signals::listen().map_err(system)?
+    };
     let (tell, told) = oneshot::channel();
-    // A thread of its own, which no work of the program keeps from looking.
-    let heard = thread::Builder::new().name("signals".to_owned()).spawn(move || listen(&came, tell));
-    heard.map_err(system)?;
+    let listen = move || runtime.block_on(obey(signals, tell));
+    thread::Builder::new().name("signals".to_owned()).spawn(listen).map_err(system)?;
     Ok(async move {
-        // Whoever listens never ends before it has told.
+        // The thread ends only after it has sent.
         drop(told.await);
         tracing::info!("stopping: learners are told and the run is saved; once more to stop at once");
     })
 }
 
-/// Tells of the first signal, and ends the process at the second.
-fn listen(came: &AtomicBool, tell: oneshot::Sender<()>) {
+/// Reports the first signal, and ends the process at the second.
+async fn obey(mut signals: Signals, tell: oneshot::Sender<()>) {
     let mut wishes = Wishes::default();
     let mut tell = Some(tell);
     loop {
-        if came.swap(false, Ordering::Relaxed) {
-            match wishes.hear(Instant::now()) {
-                Wish::Stop => drop(tell.take().map(|tell| tell.send(()))),
-                Wish::Same => {}
-                Wish::StopNow => low_level::exit(u8::from(Exit::Stopped).into()),
-            }
+        signals.next().await;
+        match wishes.hear(Instant::now()) {
+            Wish::Stop => drop(tell.take().map(|tell| tell.send(()))),
+            Wish::Same => {}
+            Wish::StopNow => process::exit(u8::from(Exit::Stopped).into()),
         }
-        thread::sleep(POLL);
+    }
+}
+
+/// The signals that stop the program: SIGINT, SIGTERM, SIGQUIT and, unless the process ignores it, SIGHUP.
+#[cfg(unix)]
+struct Signals(Vec<tokio::signal::unix::Signal>);
+
+#[cfg(unix)]
+impl Signals {
+    /// Listens from here on. None of the signals ends the process by itself any more.
+    fn listen() -> io::Result<Self> {
+        use archipelago_runtime::platform::hears_hangup;
+        use tokio::signal::unix::{SignalKind, signal};
+
+        let hangup = hears_hangup().then(SignalKind::hangup);
+        let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::quit()];
+        kinds.into_iter().chain(hangup).map(signal).collect::<io::Result<_>>().map(Self)
+    }
+
+    /// Waits for the next one.
+    async fn next(&mut self) {
+        futures::future::select_all(self.0.iter_mut().map(|signal| Box::pin(signal.recv()))).await;
+    }
+}
+
+/// The signal that stops the program: Ctrl+C.
+#[cfg(not(unix))]
+struct Signals(tokio::signal::windows::CtrlC);
+
+#[cfg(not(unix))]
+impl Signals {
+    /// Listens from here on. Ctrl+C does not end the process by itself any more.
+    fn listen() -> io::Result<Self> {
+        tokio::signal::windows::ctrl_c().map(Self)
+    }
+
+    /// Waits for the next one.
+    async fn next(&mut self) {
+        self.0.recv().await;
     }
 }
 
