@@ -255,7 +255,7 @@ impl<'a> Plan<'a> {
                 return Err(ServerError::DirCorrupt { path: store.tape_path(), why: why.into() });
             }
             (_, Some(Snapshot { record, states, carried, .. })) => {
-                // The folder is of before there was a tape.
+                // A fork begins with a snapshot alone.
                 let tape = Writer::start(&store, record.run, random_u64()?, false, config.keep.0)?;
                 let syncer = Syncer::restore(record, &layout, syncer_config, states, unix_s());
                 (syncer.map_err(internal)?, carried, tape)

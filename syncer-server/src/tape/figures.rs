@@ -18,11 +18,6 @@ pub(super) fn write(change: &Transaction<'_>, json: &str) -> Result<(), rusqlite
 /// Returns the newest figures, if there are any. Figures that are damaged, or that a later version of this program
 /// wrote, are left out: a run goes on without them.
 pub(super) fn read(db: &Connection) -> Result<Option<Carried>, rusqlite::Error> {
-    // Files of versions without figures have no such table until the first write.
-    let query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'figures'";
-    if db.query_row(query, [], |_| Ok(())).optional()?.is_none() {
-        return Ok(None);
-    }
     let json: Option<String> = db.query_row("SELECT data FROM figures", [], |row| row.get(0)).optional()?;
     let unread = |error: &serde_json::Error| tracing::warn!(%error, "the run's figures cannot be read");
     Ok(json.and_then(|json| serde_json::from_str(&json).inspect_err(unread).ok()))

@@ -1,6 +1,6 @@
 //! The lines of the run's log, beside the decisions: in the same file, and written with them.
 
-use rusqlite::{Connection, OptionalExtension, Transaction, params};
+use rusqlite::{Connection, Transaction, params};
 
 use crate::status::{LOG_MAX, LogEntry};
 
@@ -11,9 +11,6 @@ pub(super) const TABLE: &str = "CREATE TABLE IF NOT EXISTS log (
 
 /// The number of the newest line, 0 if there is none.
 pub(super) fn last(db: &Connection) -> Result<u64, rusqlite::Error> {
-    if !is_there(db)? {
-        return Ok(0);
-    }
     let last: Option<i64> = db.query_row("SELECT max(seq) FROM log", [], |row| row.get(0))?;
     Ok(last.unwrap_or_default() as u64)
 }
@@ -34,9 +31,6 @@ pub(super) fn append(change: &Transaction<'_>, entries: &[LogEntry]) -> Result<(
 /// All lines, oldest first. One that a later version of this program wrote, or that is damaged, is left out: a run goes
 /// on without it.
 pub(super) fn read(db: &Connection) -> Result<Vec<LogEntry>, rusqlite::Error> {
-    if !is_there(db)? {
-        return Ok(Vec::new());
-    }
     let mut select = db.prepare("SELECT seq, at_ms, data FROM log ORDER BY seq DESC LIMIT ?1")?;
     let rows = select.query_map([LOG_MAX as i64], |row| {
         Ok((row.get::<_, i64>(0)? as u64, row.get::<_, i64>(1)? as u64, row.get::<_, String>(2)?))
@@ -51,10 +45,4 @@ pub(super) fn read(db: &Connection) -> Result<Vec<LogEntry>, rusqlite::Error> {
     }
     entries.reverse();
     Ok(entries)
-}
-
-/// Files of before there was a log have none until they are written to.
-fn is_there(db: &Connection) -> Result<bool, rusqlite::Error> {
-    let query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'log'";
-    Ok(db.query_row(query, [], |_| Ok(())).optional()?.is_some())
 }

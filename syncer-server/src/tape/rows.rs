@@ -11,13 +11,13 @@ use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, 
 use super::{Place, Row, figures, log, wal};
 use crate::status::{Carried, LogEntry};
 
-/// The layout that this program writes, and the newest that it reads.
+/// The layout that this program writes and reads.
 const FORMAT: i64 = 5;
 
 /// Where the tape of a run begins that was begun with one.
 pub const BEGINNING: &str = "beginning";
 
-/// Where that of a run begins which is older than its tape.
+/// Where the tape of a fork begins.
 pub const SNAPSHOT: &str = "snapshot";
 
 /// Time that somebody else who reads or writes may take.
@@ -44,9 +44,12 @@ pub enum RowsError {
     /// Another program writes here by now.
     #[error("another program has opened this run: two must not lead it")]
     Fenced,
-    /// The file is of a later version of this program.
-    #[error("it is of layout {0}, and this program knows {FORMAT}: use a newer one")]
-    Format(i64),
+    /// Another version of this program wrote the file.
+    #[error("it is of layout {found}, and this program reads layout {FORMAT}: use the version that wrote it")]
+    Format {
+        /// The layout of the file.
+        found: i64,
+    },
     /// The file does not say what it is.
     #[error("it is damaged: its {0} is {1:?}")]
     Meta(&'static str, String),
@@ -69,7 +72,7 @@ pub enum RowsError {
 
 impl Rows {
     /// Opens the file to write to it as `owner`, and makes it if it is not there. `from` says of a new one where it
-    /// begins: [`BEGINNING`], or with the snapshot that was there before it.
+    /// begins: [`BEGINNING`], or [`SNAPSHOT`].
     ///
     /// # Errors
     /// [`RowsError`] but `Fenced`.
@@ -93,10 +96,8 @@ impl Rows {
         set_if_absent(&change, "format", &FORMAT.to_string())?;
         set_if_absent(&change, "run", &run.to_string())?;
         set_if_absent(&change, "from", from)?;
-        // Before anything is changed: it may be a later program's, or another run's.
+        // Before anything is changed: it may be another version's, or another run's.
         check(&change, run)?;
-        // What is written from here on is of this layout, and an earlier program must not go on with it.
-        change.execute("UPDATE meta SET value = ?1 WHERE key = 'format'", [FORMAT.to_string()])?;
         change.execute("INSERT OR REPLACE INTO meta VALUES ('owner', ?1)", [owner.to_string()])?;
         change.commit()?;
         Self::opened(db, run, owner)
@@ -337,13 +338,13 @@ fn check_log(path: &Path, is_written: impl Fn() -> bool) -> Result<(), RowsError
     }
 }
 
-/// Whether the file is of a layout that this program knows, and of this run.
+/// Checks that the file is of the layout that this program reads, and of this run.
 fn check(db: &Connection, run: RunId) -> Result<(), RowsError> {
     let text = meta(db, "format")?.unwrap_or_default();
     match text.parse() {
-        Ok(1..=FORMAT) => {}
-        Ok(format) if format > FORMAT => return Err(RowsError::Format(format)),
-        _ => return Err(RowsError::Meta("layout", text)),
+        Ok(FORMAT) => {}
+        Ok(found) => return Err(RowsError::Format { found }),
+        Err(_) => return Err(RowsError::Meta("layout", text)),
     }
     let from = meta(db, "from")?.unwrap_or_default();
     if ![BEGINNING, SNAPSHOT].contains(&&*from) {

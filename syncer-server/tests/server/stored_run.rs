@@ -1,9 +1,8 @@
-//! Folders of runs that former versions of the program wrote: opened, followed again, and gone on with.
+//! The folder of a run that is stored: opened, followed again, and gone on with.
 //!
-//! `tests/golden/tape` has one for each layout of the tape: as it was left, without its snapshots, which do not matter
-//! to a tape that is whole, and what it leads to beside it. `RENEW_TAPE=1 cargo test -p syncer-server --test server
-//! stored_runs` writes that of the newest layout anew, which is needed once a layout is added; the others stay as they
-//! are.
+//! `tests/golden/tape` has it as it was left, without its snapshots, which do not matter to a tape that is whole, and
+//! what it leads to beside it. `RENEW_TAPE=1 cargo test -p syncer-server --test server stored_run` writes it anew,
+//! which a new layout of the tape needs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,9 +15,8 @@ use syncer_server::{ReplayArgs, ServeConfig, replayed};
 use crate::replay::args;
 use crate::support::{Learner, Server, config};
 
-/// The layouts there have been. On the first one no merge was bounded, before the third none was undone, and before the
-/// fourth nobody was suspected. Before the fifth additions of a merge were rounded.
-const LAYOUTS: [u32; 5] = [1, 2, 3, 4, 5];
+/// Layout of the stored tape.
+const LAYOUT: &str = "5";
 
 /// Merges until each fragment is merged with bounds.
 const MERGES: usize = 12;
@@ -29,17 +27,10 @@ fn settings(dir: &Path) -> ServeConfig {
     ServeConfig { method: archipelago_cli::MethodArgs { fragments: 2, ..config.method }, ..config }
 }
 
-/// Where the run of a layout is stored, and what it leads to.
-fn stored(layout: u32) -> (PathBuf, PathBuf) {
+/// Returns the paths of the stored run and of the description of what it leads to.
+fn stored() -> (PathBuf, PathBuf) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/tape");
-    (folder.join(layout.to_string()), folder.join(format!("{layout}.json")))
-}
-
-/// A copy of the stored run of a layout.
-fn copy_of(layout: u32) -> tempfile::TempDir {
-    let dir = tempfile::tempdir().unwrap();
-    copy(&stored(layout).0, dir.path());
-    dir
+    (folder.join(LAYOUT), folder.join(format!("{LAYOUT}.json")))
 }
 
 fn copy(from: &Path, to: &Path) {
@@ -82,12 +73,6 @@ fn bounded(dir: &Path) -> usize {
     tape(dir).query_row(count, [], |row| row.get::<_, i64>(0)).unwrap() as usize
 }
 
-/// Merges on the tape that were added up without rounding.
-fn exact(dir: &Path) -> usize {
-    let count = "SELECT count(*) FROM tape WHERE kind = 'merged' AND data LIKE '%\"summing\":\"exact\"%'";
-    tape(dir).query_row(count, [], |row| row.get::<_, i64>(0)).unwrap() as usize
-}
-
 /// Writes down that the learner of a run is suspected, as looks at its updates would have it, for which there have to
 /// be three: a row as `TAPE.md` describes it.
 fn suspect(dir: &Path) {
@@ -101,7 +86,7 @@ fn suspect(dir: &Path) {
     tape(dir).execute(row, (seq, at_ms, data, chain)).unwrap();
 }
 
-async fn renew(layout: u32) {
+async fn renew() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(settings(dir.path())).await;
     let mut learner = Learner::join(&server, 1).await;
@@ -110,39 +95,35 @@ async fn renew(layout: u32) {
     }
     server.stop().await;
     suspect(dir.path());
-    let (folder, expected) = stored(layout);
+    let (folder, expected) = stored();
     drop(fs::remove_dir_all(&folder));
     copy(dir.path(), &folder);
     let text = serde_json::to_string_pretty(&leads_to(&folder, u64::MAX)).unwrap();
     fs::write(expected, text + "\n").unwrap();
 }
 
-/// Goal: a run of each layout there ever was is followed to the same bits, goes on, and is of the newest layout then.
+/// Goal: the stored run is followed to the same bits, and goes on.
 #[tokio::test]
-async fn stored_runs_of_every_layout_go_on() {
-    let newest = LAYOUTS[LAYOUTS.len() - 1];
+async fn the_stored_run_goes_on() {
     if std::env::var_os("RENEW_TAPE").is_some() {
-        renew(newest).await;
+        renew().await;
     }
-    for layout in LAYOUTS {
-        let dir = copy_of(layout);
-        let expected: Value = serde_json::from_slice(&fs::read(stored(layout).1).unwrap()).unwrap();
-        assert_eq!(layout_of(dir.path()), layout.to_string());
-        assert_eq!(bounded(dir.path()) > 0, layout > 1, "layout {layout}");
-        assert_eq!(exact(dir.path()) > 0, layout > 4, "layout {layout}");
-        assert_eq!(leads_to(dir.path(), u64::MAX), expected, "layout {layout}");
-        assert_eq!(layout_of(dir.path()), layout.to_string(), "who only looks changes nothing");
+    let (folder, description) = stored();
+    let dir = tempfile::tempdir().unwrap();
+    copy(&folder, dir.path());
+    let expected: Value = serde_json::from_slice(&fs::read(description).unwrap()).unwrap();
+    assert_eq!(layout_of(dir.path()), LAYOUT);
+    assert!(bounded(dir.path()) > 0);
+    assert_eq!(leads_to(dir.path(), u64::MAX), expected);
 
-        let server = Server::start(settings(dir.path())).await;
-        let mut learner = Learner::join(&server, 2).await;
-        learner.merge().await;
-        let first = &server.status().await["learners"][0];
-        assert_eq!(first["trust"] == "suspect", layout > 3, "layout {layout}: {first}");
-        let merges = server.stop().await.core.fates.merged;
-        assert!(merges > expected["merges"].as_u64().unwrap(), "layout {layout}: {merges}");
-        assert_eq!(layout_of(dir.path()), newest.to_string());
-        let last = expected["last"].as_u64().unwrap();
-        assert_eq!(leads_to(dir.path(), last), expected, "layout {layout}, gone on with");
-        assert_eq!(leads_to(dir.path(), u64::MAX)["merges"], merges, "layout {layout}");
-    }
+    let server = Server::start(settings(dir.path())).await;
+    let mut learner = Learner::join(&server, 2).await;
+    learner.merge().await;
+    let first = &server.status().await["learners"][0];
+    assert_eq!(first["trust"], "suspect", "{first}");
+    let merges = server.stop().await.core.fates.merged;
+    assert!(merges > expected["merges"].as_u64().unwrap(), "{merges}");
+    let last = expected["last"].as_u64().unwrap();
+    assert_eq!(leads_to(dir.path(), last), expected, "gone on with");
+    assert_eq!(leads_to(dir.path(), u64::MAX)["merges"], merges);
 }
