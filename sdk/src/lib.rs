@@ -160,7 +160,7 @@ pub mod syncer {
     pub use archipelago_core::diloco::{
         AbandonCause, Account, Decision, DownlinkPolicy, FateCounts, FragmentState, Influence, LeaseError,
         LeasePool, Ledger, MergeCause, MergeError, MergeFailure, MergeJob, MergeOutcome, MergeRule,
-        OuterSpec, PartialSum, QuorumPolicy, Reins, SumError, SumPlan, Summing, Timing, Verified, Verifier,
+        OuterSpec, PartialSum, QuorumPolicy, Reins, SumError, SumPlan, Timing, Verified, Verifier,
     };
 }
 

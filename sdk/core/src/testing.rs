@@ -1,9 +1,7 @@
 //! For tests of the pure machines: runs small enough to be worked out by hand, and one host for a syncer.
 
 use crate::diloco::syncer::{Event, Host, RemakeJob, Syncer};
-use crate::diloco::{
-    Entry, Layout, MergeClass, MergeEntry, MergeJob, MergeRule, OuterSpec, Part, Summing, Tensor,
-};
+use crate::diloco::{Entry, Layout, MergeClass, MergeEntry, MergeJob, MergeRule, OuterSpec, Part, Tensor};
 use crate::wire::{
     ApplyPolicy, Architecture, Bye, Code, ConnId, DataSpec, ExchangeSpec, FragmentId, InnerSpec, LearnerId,
     Message, Model, Round, RunSpec, Serial, ShardSpec, Version,
@@ -103,7 +101,6 @@ pub(crate) fn merge(fragment: FragmentId, part: Part) -> MergeEntry {
         base: Version(0),
         version: Version(1),
         rule: MergeRule::Radial,
-        summing: Summing::Exact,
         outer: OuterSpec { lr: 1.0, momentum: 0.0 },
         radii: Vec::new(),
         parts: vec![part],

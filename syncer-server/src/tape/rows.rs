@@ -12,7 +12,7 @@ use super::{Place, Row, figures, log, wal};
 use crate::status::{Carried, LogEntry};
 
 /// The layout that this program writes and reads.
-const FORMAT: i64 = 5;
+const FORMAT: i64 = 6;
 
 /// Where the tape of a run begins that was begun with one.
 pub const BEGINNING: &str = "beginning";

@@ -16,7 +16,7 @@ use crate::replay::args;
 use crate::support::{Learner, Server, config};
 
 /// Layout of the stored tape.
-const LAYOUT: &str = "5";
+const LAYOUT: &str = "6";
 
 /// Merges until each fragment is merged with bounds.
 const MERGES: usize = 12;

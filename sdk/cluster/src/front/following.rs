@@ -196,7 +196,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use archipelago_core::cluster::GatewayId;
-    use archipelago_core::diloco::{MergeRule, OuterSpec, Summing};
+    use archipelago_core::diloco::{MergeRule, OuterSpec};
     use archipelago_core::wire::{ApplyPolicy, Code, ExchangeSpec, Round};
 
     use super::*;
@@ -240,7 +240,6 @@ mod tests {
             base,
             version,
             rule: MergeRule::Radial,
-            summing: Summing::Exact,
             outer: OuterSpec::default(),
             radii: Vec::new(),
             parts: Vec::new(),

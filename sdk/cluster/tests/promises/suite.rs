@@ -177,7 +177,7 @@ pub async fn apart(services: &Services, others: &Services) {
 /// A record of about so many bytes.
 #[cfg(feature = "nats-s3")]
 pub fn large(bytes: usize) -> Record {
-    use archipelago_core::diloco::{MergeEntry, MergeRule, OuterSpec, Summing};
+    use archipelago_core::diloco::{MergeEntry, MergeRule, OuterSpec};
     use archipelago_core::wire::Version;
     let merge = MergeEntry {
         round: Round(1),
@@ -185,7 +185,6 @@ pub fn large(bytes: usize) -> Record {
         base: Version(0),
         version: Version(1),
         rule: MergeRule::Radial,
-        summing: Summing::default(),
         outer: OuterSpec::default(),
         radii: vec![0.1; bytes / 9],
         parts: Vec::new(),

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
     use crate::cluster::state_bytes;
     use crate::diloco::syncer::{Syncer, SyncerConfig};
-    use crate::diloco::{MergeJob, MergeRule, OuterSpec, Summing, Weighted};
+    use crate::diloco::{MergeJob, MergeRule, OuterSpec, Weighted};
     use crate::testing::{layout, merge, part, spec};
     use crate::wire::{FragmentId, LearnerId, Round, RunId};
 
@@ -109,7 +109,6 @@ mod tests {
             segments: segments.clone(),
             codec,
             rule: MergeRule::Radial,
-            summing: Summing::Exact,
             radii: Vec::new(),
             outer: OuterSpec::default(),
             next: Version(5),

@@ -9,7 +9,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::diloco::{ExpertWeights, MergeRule, OuterSpec, Settled, Summing};
+use crate::diloco::{ExpertWeights, MergeRule, OuterSpec, Settled};
 use crate::wire::{Fate, FragmentId, LearnerId, LeaseGrant, LeaseId, Round, Serial, Share, Version};
 
 /// One decision of the syncer.
@@ -86,13 +86,9 @@ pub struct MergeEntry {
     pub version: Version,
     /// How updates were merged.
     pub rule: MergeRule,
-    /// How they were added up; on tapes of before there was a choice one after the other.
-    #[serde(default, skip_serializing_if = "Summing::is_by_id")]
-    pub summing: Summing,
     /// The outer step.
     pub outer: OuterSpec,
-    /// How far the norm of an update of one step counted on each segment; empty for no bound, as on tapes of before
-    /// there was one.
+    /// How far the norm of an update of one step counted on each segment; empty for no bound.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub radii: Vec<f64>,
     /// The updates, by learner.
@@ -152,13 +148,13 @@ pub struct Part {
     /// Checksum of its body.
     pub checksum: u64,
     /// Time since the update of its sender before this one came that was merged on this fragment, in milliseconds;
-    /// `None` for the first one that a process of the syncer sees, and on tapes of before this was written.
+    /// `None` for the first one that a process of the syncer sees.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after_ms: Option<u64>,
     /// It counted as far as an update of so many steps; `None` for its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reach_steps: Option<u32>,
-    /// Its sender had shown by then that it trains; on tapes of before this was written nobody had.
+    /// Its sender had shown by then that it trains.
     #[serde(default, skip_serializing_if = "is_false")]
     pub is_shown: bool,
 }
@@ -223,25 +219,22 @@ impl Entry {
 mod tests {
     use super::*;
 
-    /// Goal: a tape of before merges were bounded is read as it was written, and written as it was read.
+    /// Goal: a merge is read as it was written, and leaves out what is empty.
     #[test]
-    fn a_merge_without_radii_is_an_old_one() {
-        let old = r#"{"kind":"merged","round":5,"fragment":0,"base":3,"version":5,"rule":"radial",
+    fn a_merge_leaves_out_what_is_empty() {
+        let short = r#"{"kind":"merged","round":5,"fragment":0,"base":3,"version":5,"rule":"radial",
             "outer":{"lr":0.5,"momentum":0.5},"parts":[],"checksum":1,"digest":2,"norm":0.5}"#;
-        let entry: Entry = serde_json::from_str(old).unwrap();
+        let entry: Entry = serde_json::from_str(short).unwrap();
         let Entry::Merged(merge) = &entry else { panic!("{entry:?}") };
         assert_eq!(merge.radii, [0.0; 0]);
         assert!(!serde_json::to_string(&entry).unwrap().contains("radii"));
         assert_eq!(merge.absent, 0.0);
         assert!(!serde_json::to_string(&entry).unwrap().contains("absent"));
         assert!(!serde_json::to_string(&entry).unwrap().contains("experts"));
-        assert_eq!(merge.summing, Summing::ById);
-        assert!(!serde_json::to_string(&entry).unwrap().contains("summing"));
         let weights = ExpertWeights { weights: vec![0.0, 1.0 / 3.0], absent: 0.1 };
         let bounded = Entry::Merged(MergeEntry {
             radii: vec![0.1, 1.0 / 3.0],
             absent: 0.7,
-            summing: Summing::Exact,
             experts: vec![weights],
             ..merge.clone()
         });

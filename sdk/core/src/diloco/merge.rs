@@ -1,6 +1,5 @@
 //! Merging the updates of one fragment and taking the outer step.
 
-mod by_id;
 mod error;
 mod partial;
 mod plan;
@@ -17,7 +16,7 @@ use super::{
 use super::{checksum, halves, outer};
 pub use error::{MergeError, MergeFailure, SumError};
 pub use partial::PartialSum;
-pub use plan::{SumPlan, Summing};
+pub use plan::SumPlan;
 use plan::{Term, Terms};
 use source::{Added, Source, square};
 
@@ -135,8 +134,6 @@ pub struct MergeJob {
     pub codec: Codec,
     /// How updates are merged.
     pub rule: MergeRule,
-    /// How they are added up.
-    pub summing: Summing,
     /// How far the norm of an update of one step counts on each segment, `[segments]`, each above 0; of one of n steps
     /// it counts √n times as far. Empty for no bound.
     pub radii: Vec<f64>,
@@ -167,8 +164,7 @@ pub struct MergeOutcome {
 
 /// How the updates of a job are added up.
 enum Way<'a> {
-    ById,
-    Exact(SumPlan),
+    Whole(SumPlan),
     /// They were.
     Summed(&'a PartialSum),
 }
@@ -191,7 +187,7 @@ impl MergeJob {
     /// Then the outer step, `body = encode(Θ − Θ̂)`, and `Θ̂ = nearest(Θ̂ + decode(body))`, see
     /// [`halves::nearest`]. What either rounding left over stays in Θ − Θ̂ and goes out with the next merge.
     ///
-    /// With [`Summing::Exact`] the result is the same to the bit for any order of `updates`, on any machine, and
+    /// The result is the same to the bit for any order of `updates`, on any machine, and
     /// however they are grouped, see [`Self::finish`]. One learner's update is its own merge, but for values below
     /// 2⁻²⁶ of the longest update, of which 2⁻⁵¹ of that is lost.
     ///
@@ -203,13 +199,8 @@ impl MergeJob {
         if let Err(error) = self.check().and_then(|()| self.check_bodies()) {
             return Err(self.failure(error));
         }
-        Ok(match self.summing {
-            Summing::ById => self.step(&Way::ById),
-            Summing::Exact => {
-                let plan = SumPlan::of(&self);
-                self.step(&Way::Exact(plan))
-            }
-        })
+        let plan = SumPlan::of(&self);
+        Ok(self.step(&Way::Whole(plan)))
     }
 
     /// How its updates are added up apart; of them it needs all but the bodies.
@@ -250,8 +241,7 @@ impl MergeJob {
         let mut squares = 0.0;
         for (at, span) in self.codec.spans(&self.segments).enumerate() {
             let added = match way {
-                Way::ById => by_id::added(&self, at, span),
-                Way::Exact(plan) => self.added(plan, at, span),
+                Way::Whole(plan) => self.added(plan, at, span),
                 Way::Summed(sum) => sum.added(at, span),
             };
             squares += added.norm * added.norm;

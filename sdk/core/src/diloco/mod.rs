@@ -40,7 +40,7 @@ pub use fragment::{Fragments, Layout, LayoutError, Segment};
 pub use handover::{Repute, Standing};
 pub use merge::{
     FragmentState, MergeError, MergeFailure, MergeJob, MergeOutcome, MergeRule, PartialSum, SumError,
-    SumPlan, Summing, Weighted,
+    SumPlan, Weighted,
 };
 pub use outer::OuterSpec;
 pub(crate) use quant::fragment_len;

@@ -4,9 +4,7 @@ use std::num::NonZeroU16;
 
 use super::recipe::Sampler;
 use super::{Corpus, LabError, Outcome, Reader, Recipe, Sample};
-use archipelago_core::diloco::{
-    Codec, FragmentState, Fragments, MergeJob, OuterSpec, Summing, Version, Weighted,
-};
+use archipelago_core::diloco::{Codec, FragmentState, Fragments, MergeJob, OuterSpec, Version, Weighted};
 use archipelago_core::model::{layout, learning_rate};
 use archipelago_core::wire::{Code, ExchangeSpec, FragmentId, LearnerId, Round};
 use archipelago_runtime::engine::Trainer;
@@ -121,7 +119,6 @@ impl Whole {
             segments,
             codec: self.codec,
             rule: recipe.syncer.merge,
-            summing: Summing::Exact,
             radii: Vec::new(),
             outer,
             next,

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use archipelago_core::diloco::{
-    FragmentId, LearnerId, MergeEntry, MergeRule, OuterSpec, Part, Serial, Summing, Version,
+    FragmentId, LearnerId, MergeEntry, MergeRule, OuterSpec, Part, Serial, Version,
 };
 
 use super::*;
@@ -51,7 +51,6 @@ fn merge(round: Round) -> Entry {
         base: Version(round.0),
         version: Version(round.0 + 1),
         rule: MergeRule::Radial,
-        summing: Summing::Exact,
         outer: OuterSpec::default(),
         radii: vec![0.123_456_789; 8],
         parts: (1..=UPDATES as u32).map(part).collect(),

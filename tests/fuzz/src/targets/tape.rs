@@ -77,7 +77,7 @@ fn rewrite(script: &mut Script<'_>, file: &Path) {
 
 /// The stored run.
 fn golden() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../golden/tape/5")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../golden/tape/6")
 }
 
 fn copy(from: &Path, to: &Path) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use archipelago_core::diloco::{
     CheckedBody, Codec, FragmentId, FragmentState, LearnerId, MergeClass, MergeJob, MergeRule, OuterSpec,
-    Round, Segment, Summing, Version, Weighted,
+    Round, Segment, Version, Weighted,
 };
 use archipelago_core::wire::{ApplyPolicy, Code, ExchangeSpec};
 use serde_json::{Value, json};
@@ -156,7 +156,6 @@ impl Merge {
             segments: self.segments.clone(),
             codec: codec_of(Code::Int4),
             rule: MergeRule::Radial,
-            summing: Summing::Exact,
             radii: Vec::new(),
             outer: OuterSpec::default(),
             next: Version(0),

@@ -9,13 +9,13 @@ use super::*;
 use crate::cluster::{Decree, GatewayId, ProcessId};
 use crate::diloco::syncer::Paces;
 use crate::diloco::{
-    FragmentId, LearnerId, MergeEntry, MergeRule, OuterSpec, Repute, Round, Serial, Summing, Version,
+    FragmentId, LearnerId, MergeEntry, MergeRule, OuterSpec, Repute, Round, Serial, Version,
 };
 use crate::wire::{Fingerprint, Refusal, Share};
 
 fn merge() -> MergeEntry {
     let (round, fragment, base, version) = (Round(7), FragmentId(2), Version(5), Version(7));
-    let (rule, summing, outer) = (MergeRule::Radial, Summing::Exact, OuterSpec::default());
+    let (rule, outer) = (MergeRule::Radial, OuterSpec::default());
     let (parts, experts, radii) = (Vec::new(), Vec::new(), vec![0.25]);
     let (absent, checksum, digest, norm) = (0.5, 3, 4, 1.0 / 3.0);
     MergeEntry {
@@ -24,7 +24,6 @@ fn merge() -> MergeEntry {
         base,
         version,
         rule,
-        summing,
         outer,
         radii,
         parts,

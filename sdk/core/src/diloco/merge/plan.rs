@@ -17,25 +17,6 @@ const DIGITS: i32 = 51;
 /// The smallest and the largest power of two that lengths are told by; what is shorter rounds to nothing.
 const EXPONENTS: std::ops::RangeInclusive<i32> = -500..=500;
 
-/// How the updates of a merge are added up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Summing {
-    /// One after the other by id, each addition rounded, and with the mean where directions cancel out: merges on tapes
-    /// that do not say how.
-    #[default]
-    ById,
-    /// In whole numbers, see [`SumPlan`]: no addition is rounded, so that any grouping gives the same bits.
-    Exact,
-}
-
-impl Summing {
-    /// Whether a tape need not say it.
-    pub(in crate::diloco) fn is_by_id(&self) -> bool {
-        *self == Self::ById
-    }
-}
-
 /// What the updates of one merge are rounded to before they are added up.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SumPlan {
@@ -77,7 +58,7 @@ pub(super) struct Term {
 }
 
 /// Below this length a sum of shares of unit vectors has no direction worth following: the updates cancel out.
-pub(super) const DIRECTION_MIN: f64 = 1e-6;
+const DIRECTION_MIN: f64 = 1e-6;
 
 impl SumPlan {
     /// The plan of a job that was checked; of its updates only weights, steps and norms count.

@@ -6,9 +6,7 @@ use crate::diloco::{Codec, block};
 /// The sum of the updates on a segment.
 #[derive(Clone, Debug)]
 pub(super) enum Source<'a> {
-    /// Bodies and their factors, added up in this order.
-    Rounded(Vec<(f64, &'a [u8])>),
-    /// The same in whole numbers, where the order does not matter.
+    /// Bodies and their factors, added up in whole numbers.
     Whole(Vec<(f64, &'a [u8])>),
     /// It was added up before, `[fragment_len]`.
     Summed(&'a [f64]),
@@ -39,12 +37,6 @@ impl Source<'_> {
     pub(super) fn on<'s>(&'s self, codec: &Codec, block: &Block, space: &'s mut [f64]) -> &'s [f64] {
         let space = &mut space[..block.values.len()];
         match self {
-            Self::Rounded(bodies) => {
-                space.fill(0.0);
-                for (factor, body) in bodies {
-                    codec.add_block(block, body, *factor, space);
-                }
-            }
             Self::Whole(bodies) => {
                 space.fill(0.0);
                 for (factor, body) in bodies {

@@ -124,18 +124,8 @@ impl Codec {
         }, plain => block::read_f32(codes, values, take));
     }
 
-    /// Adds `factor` times what `block` of a checked `body` stands for to `sums`.
-    #[inline(always)]
-    pub(in crate::diloco) fn add_block(&self, block: &Block, body: &[u8], factor: f64, sums: &mut [f64]) {
-        let codes = &body[block.codes.clone()];
-        with_alphabet!(self.code, A => {
-            let unit = factor * f64::from(scale(block, body) * A::UNIT);
-            block::unpack::<A, _>(codes, sums, |sum, n| *sum += f64::from(n) * unit);
-        }, plain => block::read_f32(codes, sums, |sum, value| *sum += f64::from(value) * factor));
-    }
-
-    /// As [`Self::add_block`], but in whole numbers: each term is rounded to one, so that the sums are exact as long as
-    /// they stay below 2⁵³.
+    /// Adds `factor` times what `block` of a checked `body` stands for to `sums`, in whole numbers: each term is
+    /// rounded to one, so that the sums are exact as long as they stay below 2⁵³.
     #[inline(always)]
     pub(in crate::diloco) fn add_whole_block(
         &self,

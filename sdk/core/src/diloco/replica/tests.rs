@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::diloco::{
-    FragmentState, Layout, LearnerId, MergeClass, MergeJob, MergeRule, OuterSpec, Round, Summing, Tensor,
-    Version, Weighted,
+    FragmentState, Layout, LearnerId, MergeClass, MergeJob, MergeRule, OuterSpec, Round, Tensor, Version,
+    Weighted,
 };
 use crate::wire::{Code, ExchangeSpec};
 
@@ -286,7 +286,6 @@ impl World {
             segments,
             codec: self.codec,
             rule: MergeRule::Radial,
-            summing: Summing::Exact,
             radii: Vec::new(),
             outer: self.outer,
             next: Version(1),

@@ -4,7 +4,7 @@ use super::influence::{Load, Weights, of_expert, reaching};
 use super::{Phase, RoundTerms, Rounds, Taken};
 use crate::diloco::{
     ExpertWeights, FragmentState, MergeEntry, MergeFailure, MergeJob, MergeOutcome, OuterSpec, Part, Settled,
-    Summing, Weighted,
+    Weighted,
 };
 use crate::wire::{Fate, LateReason, LearnerId, Millis, Round, Serial, Version};
 
@@ -137,7 +137,6 @@ impl Rounds {
             segments: self.terms.segments.clone(),
             codec: self.terms.codec,
             rule: self.terms.merge,
-            summing: Summing::Exact,
             radii,
             outer,
             next: Version(round.0),
@@ -186,7 +185,6 @@ impl Rounds {
             base,
             version,
             rule,
-            summing: Summing::Exact,
             outer,
             radii,
             parts,

@@ -74,7 +74,7 @@ pub(super) fn again(
     without: &BTreeSet<LearnerId>,
     mut body: impl FnMut(usize) -> Result<Vec<u8>, String>,
 ) -> Result<Option<MergeOutcome>, RecoveryError> {
-    let &MergeEntry { round, fragment, base, version, rule, summing, outer, absent, .. } = merge;
+    let &MergeEntry { round, fragment, base, version, rule, outer, absent, .. } = merge;
     at_base(fragment, base, state)?;
     let len = codec.body_bytes(segments);
     let mut updates = Vec::with_capacity(merge.parts.len());
@@ -112,7 +112,6 @@ pub(super) fn again(
         segments,
         codec: *codec,
         rule,
-        summing,
         radii,
         outer,
         next: version,

@@ -127,7 +127,7 @@ fn shown(learners: &[(LearnerId, f64)], gains: &[Vec<f64>]) -> Vec<Shown> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::diloco::{Codec, FragmentState, MergeClass, MergeRule, OuterSpec, Segment, Summing};
+    use crate::diloco::{Codec, FragmentState, MergeClass, MergeRule, OuterSpec, Segment};
     use crate::wire::{ApplyPolicy, Code, ExchangeSpec, FragmentId, Round, Version};
 
     #[test]
@@ -159,7 +159,6 @@ mod tests {
             segments,
             codec,
             rule: MergeRule::Radial,
-            summing: Summing::Exact,
             radii: vec![2.0],
             outer: OuterSpec { lr: 1.0, momentum: 0.0 },
             next: Version(1),
