@@ -294,7 +294,7 @@ impl Model<'_> {
             model: decoder.as_ref(),
             params: self.theta.len() as u64,
             merged: self.form.merged,
-            text: manifest.text.as_deref(),
+            text: &manifest.text,
             init: self.folder(),
             source: self.source(),
             base: self.base(),

@@ -87,7 +87,7 @@ fn begin(
     if let Some(frozen) = there.frozen(spec)? {
         here.keep_frozen(spec, &frozen)?;
     }
-    // It goes on with the same settings. A run of before kept none.
+    // It goes on with the same settings, if the run kept any.
     let kept = there.dir().join(SETTINGS_FILE);
     let mut dropped_stop = None;
     if is_there(&kept)? {

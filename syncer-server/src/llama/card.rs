@@ -48,8 +48,8 @@ pub struct Card<'a> {
     pub params: u64,
     /// Whether its adapters, if it has some, are added to the weights that they were trained on.
     pub merged: bool,
-    /// The name of the text, if it is known.
-    pub text: Option<&'a str>,
+    /// The name of the text.
+    pub text: &'a str,
     /// The folder whose model the run began from, by its name.
     pub init: Option<&'a str>,
     /// Further settings of that folder.
@@ -160,7 +160,7 @@ impl Card<'_> {
     /// What is told of every model, and `more` of this one.
     fn add_rows(self, card: &mut String, more: &[(&str, String)]) {
         let course = self.course;
-        let text = self.text.map_or_else(|| "a text".to_owned(), quoted);
+        let text = quoted(self.text);
         let text_tokens: u64 = self.spec.data.shards.iter().map(|shard| shard.tokens).sum();
         let begun = match (self.base.filter(|base| is_id(base)), self.init) {
             (Some(id), _) => format!("the model {}", quoted(id)),

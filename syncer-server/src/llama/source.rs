@@ -55,7 +55,6 @@ pub struct SourceSettings {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub templates: BTreeMap<String, String>,
     /// Header keys of its model card.
-    #[serde(default)]
     pub card: CardKeys,
 }
 

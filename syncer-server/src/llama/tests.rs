@@ -431,7 +431,7 @@ fn a_card_tells_what_it_knows_and_nothing_breaks_its_form() {
         model: Some(folder.model()),
         params: 3_304,
         merged: false,
-        text: Some("a`b|c\n---"),
+        text: "a`b|c\n---",
         init: Some("smol"),
         source: None,
         base: Some("/models/smol"),

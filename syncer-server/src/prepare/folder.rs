@@ -9,7 +9,7 @@ use crate::errors::ServerError;
 use crate::llama::Chat;
 use crate::progress::{Cancellation, Progress, Unit};
 use crate::status::Carried;
-use crate::store::{FORMAT, Initial, Manifest, Snapshot, Store};
+use crate::store::{FORMAT, Initial, Manifest, Snapshot, Store, digest};
 
 /// A new run in the folder of `store`. Nothing of it is left there if that fails or is cancelled.
 pub(super) fn begin(
@@ -49,8 +49,8 @@ pub(super) fn manifest(
     init: Option<Initial>,
     (chat, text): (Chat, String),
 ) -> Manifest {
-    let (corpus, spec, text) = (corpus.hash.clone(), spec.clone(), Some(text));
-    Manifest { format: FORMAT, run, corpus, spec, init, chat, text, tokenizer: None, forked: None }
+    let (corpus, tokenizer) = (corpus.hash.clone(), digest(corpus.tokenizer.as_bytes()));
+    Manifest { format: FORMAT, run, corpus, spec: spec.clone(), init, chat, text, tokenizer, forked: None }
 }
 
 /// The snapshot to go on from, if the run `there` in the folder is this.

@@ -13,8 +13,8 @@ use crate::status::Carried;
 use crate::store::{disk, write_file};
 
 /// Writes `events.out.tfevents.0.RUN` to `folder`, which is made if it is not there, over an older one; gives its path.
-/// Steps are merged tokens. `written_s` is the time of the snapshot, in seconds since 1970. Runs of former versions
-/// need it, since they recorded only how long they were up.
+/// Steps are merged tokens. `written_s` is the time of the snapshot, in seconds since 1970. It dates a run that has no
+/// points yet.
 ///
 /// # Errors
 /// `Disk`: it cannot be written.
@@ -30,7 +30,7 @@ struct WallClock(Vec<(f64, f64)>);
 
 impl WallClock {
     fn new(carried: &Carried, written_s: f64) -> Self {
-        let points = carried.series.points().filter(|point| point.at_ms > 0);
+        let points = carried.series.points();
         let mut known: Vec<_> = points.map(|point| (point.time_s, point.at_ms as f64 / 1e3)).collect();
         if known.is_empty() {
             known.push((carried.run_s, written_s));
@@ -195,7 +195,11 @@ mod tests {
     #[test]
     fn times_are_those_of_the_world() {
         let mut carried = Carried { run_s: 10.0, ..Carried::default() };
-        assert_eq!(WallClock::new(&carried, 1_700_000_000.0).at(7.5), 1_699_999_997.5, "a former version's");
+        assert_eq!(
+            WallClock::new(&carried, 1_700_000_000.0).at(7.5),
+            1_699_999_997.5,
+            "a run without points"
+        );
         // The syncer is up for ten seconds, down for an hour, and up again.
         for (time_s, at_ms) in [(1.0, 5_001_000), (9.0, 5_009_000), (11.0, 8_611_000)] {
             carried.series.push(Point { time_s, at_ms, ..Point::default() });

@@ -48,13 +48,10 @@ pub struct Carried {
     /// Measurements of the held-out loss.
     pub history: History,
     /// The course of the run.
-    #[serde(default)]
     pub series: Series,
     /// Time that the run's syncers were up, in seconds.
-    #[serde(default)]
     pub run_s: f64,
     /// Where the text is from, as the status says it; empty if no snapshot has said so yet.
-    #[serde(default)]
     pub corpus: String,
 }
 
@@ -164,16 +161,5 @@ mod tests {
         let history = serde_json::from_str::<Carried>(&json).unwrap().history;
         assert_eq!((history.first(), history.best()), (Some(3.5), Some(3.5)));
         assert!(history.last().unwrap().is_nan());
-    }
-
-    /// What servers wrote before there were series.
-    #[test]
-    fn old_snapshots_load() {
-        let old = r#"{"traffic":{"bytes_up":1,"bytes_down":2,"values_up":3,"values_down":4,"join_bytes":5,
-            "data_bytes":6},"history":{"evaluations":[{"tokens_merged":7,"rounds":8,"loss":3.5}],"sample":"text"}}"#;
-        let carried: Carried = serde_json::from_str(old).unwrap();
-        assert_eq!((carried.traffic.data_bytes, carried.history.last()), (6, Some(3.5)));
-        assert_eq!((carried.series, carried.run_s), (Series::default(), 0.0));
-        assert!(serde_json::from_str::<Carried>(&old.replace("sample", "simple")).is_err());
     }
 }

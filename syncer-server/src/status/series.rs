@@ -27,8 +27,7 @@ pub struct Point {
     pub tokens_merged: u64,
     /// Rounds merged until its end.
     pub rounds: u64,
-    /// The time then in milliseconds since 1970, by the syncer's machine; 0 in runs of former versions.
-    #[serde(default)]
+    /// The time then in milliseconds since 1970, by the syncer's machine.
     pub at_ms: u64,
 }
 

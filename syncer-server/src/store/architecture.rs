@@ -4,7 +4,6 @@
 //! measure the held-out loss, how to let it write, and what the Transformers of Hugging Face want of an export. Of
 //! any other model it does none of that: a learner may measure it, and its tensors are exported by their names.
 
-use archipelago_core::diloco::Tensor;
 use archipelago_core::model::{DECODER, ModelSpec};
 use archipelago_core::wire::{Architecture, Model};
 use serde_json::Value;
@@ -41,46 +40,18 @@ pub fn readable(model: &Model) -> Value {
     value.and_then(|text| serde_json::from_str(&text)).unwrap_or_default()
 }
 
-/// Describes the model in `spec` as it is described now, if a former version did: by the sizes of the built-in decoder,
-/// of which context and vocabulary alone meant anything if the run had `tensors` of its own.
-pub(super) fn upgrade(spec: Option<&mut Value>, tensors: Option<Value>) {
-    let Some(model) = spec.and_then(|spec| spec.get_mut("model")) else { return };
-    if model.get("tensors").is_some() {
-        return;
-    }
-    // By way of the text, from which numbers are read to the bit. What is no decoder is for who reads it to refuse.
-    let Ok(former) = serde_json::from_str::<ModelSpec>(&model.to_string()) else { return };
-    let mut described = Model::from(former);
-    if let Some(tensors) = tensors {
-        let Ok(tensors) = serde_json::from_value::<Vec<Tensor>>(tensors) else { return };
-        described.tensors = tensors;
-        (described.architecture, described.experts) = (Architecture::default(), None);
-    }
-    *model = serde_json::to_value(described).expect("plain data");
-}
-
 #[cfg(test)]
 mod tests {
     use archipelago_core::model::Preset;
-    use serde_json::json;
 
     use super::*;
 
     #[test]
-    fn what_former_versions_wrote_is_read() {
+    fn a_model_of_tensors_is_shown_by_its_name_and_sizes() {
         let spec = Preset::Llama135m.model(300);
-        let read = |tensors: Option<Value>| {
-            let mut value = json!({ "model": spec });
-            upgrade(Some(&mut value), tensors);
-            let now = value.clone();
-            upgrade(Some(&mut value), None);
-            assert_eq!(value, now, "what is described so already stays");
-            serde_json::from_str::<Model>(&value["model"].to_string()).unwrap()
-        };
-        assert_eq!(decoder(&read(None)).unwrap(), Some(spec));
-        let own = read(Some(json!([{ "name": "scores", "rows": 3, "cols": 5, "merge": "mean" }])));
-        assert_eq!((own.context, own.vocab, own.tensors.len()), (512, 300, 1));
-        assert_eq!((own.architecture.clone(), decoder(&own).unwrap()), (Architecture::default(), None));
+        assert_eq!(decoder(&Model::from(spec)).unwrap(), Some(spec));
+        let own = Model { architecture: Architecture::default(), ..Model::from(spec) };
+        assert_eq!(decoder(&own).unwrap(), None);
         assert_eq!(readable(&own)["context"], 512);
     }
 

@@ -6,7 +6,7 @@ use archipelago_core::wire::{RunId, RunSpec};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::architecture::{self, decoder, readable};
+use super::architecture::{decoder, readable};
 use crate::errors::ServerError;
 use crate::llama::{Chat, SourceSettings, SpecialTokens};
 
@@ -31,12 +31,10 @@ pub struct Manifest {
     /// How the model writes conversations, if anything is known of that.
     #[serde(default, skip_serializing_if = "Chat::is_empty")]
     pub chat: Chat,
-    /// The name of the text, for people; folders of before have none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub text: Option<String>,
-    /// SHA-256 of `tokenizer.json`, in hexadecimal; folders of before have none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tokenizer: Option<String>,
+    /// The name of the text, for people.
+    pub text: String,
+    /// SHA-256 of `tokenizer.json`, in hexadecimal.
+    pub tokenizer: String,
 }
 
 /// A folder whose model a run began from, as the run remembers it.
@@ -49,7 +47,7 @@ pub struct Initial {
     pub sha256: String,
     /// Tokens with a meaning of their own.
     pub special: SpecialTokens,
-    /// Further settings of the folder, for exports; missing in runs of former versions and in runs of tensors.
+    /// Further settings of the folder, for exports; missing in runs of tensors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Box<SourceSettings>>,
 }
@@ -127,13 +125,6 @@ impl Manifest {
 /// What the first parameters of a run are told by, beside its seed.
 fn beginning(manifest: &Manifest) -> Option<(&str, &[Tensor])> {
     manifest.init.as_ref().map(|initial| (&*initial.sha256, &*manifest.spec.model.tensors))
-}
-
-/// Makes of a description that a former version wrote one as is written now.
-pub(super) fn upgrade(manifest: &mut Value) {
-    let Some(entries) = manifest.as_object_mut() else { return };
-    let tensors = entries.remove("tensors");
-    architecture::upgrade(entries.get_mut("spec"), tensors);
 }
 
 /// What gives a leaf, for people. The shape of the model, its batch and its rates may follow from the preset, too.

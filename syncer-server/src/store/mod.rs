@@ -99,17 +99,15 @@ impl Store {
         self.dir.join("tokenizer.json")
     }
 
-    /// Sees to it that the tokenizer is the one that the run of `manifest` began with. Folders of former versions do
-    /// not say which one that was.
+    /// Sees to it that the tokenizer is the one that the run of `manifest` began with.
     ///
     /// # Errors
     /// - `Disk`: the file cannot be read.
     /// - `DirCorrupt`: it is another one.
     pub fn check_tokenizer(&self, manifest: &Manifest) -> Result<(), ServerError> {
         let path = self.tokenizer_path();
-        let Some(expected) = &manifest.tokenizer else { return Ok(()) };
         let json = fs::read(&path).map_err(disk("read", &path))?;
-        match digest(&json) == *expected {
+        match digest(&json) == manifest.tokenizer {
             true => Ok(()),
             false => {
                 let why = "it is damaged: it does not match the checksum in run.json; put it back from a copy of the \
@@ -140,7 +138,7 @@ impl Store {
             };
         }
         let json = fs::read(&path).map_err(disk("read", &path))?;
-        seal::unseal_after(&json, manifest::upgrade).map(Some).map_err(|error| ServerError::DirCorrupt {
+        seal::unseal(&json).map(Some).map_err(|error| ServerError::DirCorrupt {
             path,
             why: format!(
                 "not a run's description ({error}): give --dir another folder, or move this one away"
@@ -171,8 +169,7 @@ impl Store {
     ) -> Result<(), ServerError> {
         write_private(&self.tokenizer_path(), tokenizer_json)?;
         theta.map_or(Ok(()), |theta| self.keep_initial(manifest, theta))?;
-        let manifest = Manifest { tokenizer: Some(digest(tokenizer_json.as_bytes())), ..manifest.clone() };
-        let json = serde_json::to_string_pretty(&seal::seal(&manifest)).expect("plain data");
+        let json = serde_json::to_string_pretty(&seal::seal(manifest)).expect("plain data");
         write_private(&self.dir.join("run.json"), &json)
     }
 
@@ -193,19 +190,13 @@ impl Store {
     /// `Disk`: the file cannot be written.
     pub fn keep_held_out(&self, held_out: &HeldOut) -> Result<(), ServerError> {
         let path = self.held_out_path();
-        let json = serde_json::to_vec(&seal::seal(held_out)).expect("plain data");
-        let is_kept = match is_there(&path)? {
-            // One of before there were checksums gets one.
-            true => {
-                fs::read(&path).map_err(disk("read", &path))?
-                    != serde_json::to_vec(held_out).expect("plain data")
-            }
-            false => false,
-        };
-        if is_kept { Ok(()) } else { write_private(&path, &String::from_utf8_lossy(&json)) }
+        if is_there(&path)? {
+            return Ok(());
+        }
+        write_private(&path, &serde_json::to_string(&seal::seal(held_out)).expect("plain data"))
     }
 
-    /// What is measured on; `None` if it was not kept, as in folders of former versions.
+    /// What is measured on; `None` if nothing was kept.
     ///
     /// # Errors
     /// - `Disk`: the file cannot be read.
@@ -392,7 +383,8 @@ fn or_remove<T>(written: Result<T, ServerError>, partial: &Path) -> Result<T, Se
     written
 }
 
-fn digest(bytes: &[u8]) -> String {
+/// SHA-256 of `bytes`, in hexadecimal.
+pub(crate) fn digest(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }
 

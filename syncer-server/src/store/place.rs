@@ -25,16 +25,8 @@ const BEFORE_A_RUN: [&str; 8] = [
 ];
 
 /// What the beginning of a run writes behind its lock, before `run.json`. Without the lock it is somebody else's.
-pub(super) const OF_A_BEGINNING: [&str; 8] = [
-    "tokenizer.json",
-    "held-out.json",
-    "initial.safetensors",
-    "initial.partial",
-    "frozen.bin",
-    "frozen.partial",
-    "tokenizer.partial",
-    "run.partial",
-];
+pub(super) const OF_A_BEGINNING: [&str; 4] =
+    ["tokenizer.json", "held-out.json", "initial.safetensors", "frozen.bin"];
 
 /// Sees to it that a run is in `dir`, or could be begun there: nobody's files are written among, or over.
 ///

@@ -21,28 +21,17 @@ pub(super) fn seal(content: &impl Serialize) -> Value {
     value
 }
 
-/// What is in `json`. Descriptions of former versions have no checksum, and are believed.
+/// What is in `json`.
 ///
 /// # Errors
-/// A sentence: it is no JSON, is not what its checksum says, or does not describe a `T`.
+/// A sentence: it is no JSON, has no checksum or another one, or does not describe a `T`.
 pub(super) fn unseal<T: DeserializeOwned>(json: &[u8]) -> Result<T, String> {
-    unseal_after(json, |_| {})
-}
-
-/// The same, once `upgrade` made of what former versions wrote what would be written now.
-///
-/// # Errors
-/// As [`unseal`].
-pub(super) fn unseal_after<T: DeserializeOwned>(
-    json: &[u8],
-    upgrade: impl FnOnce(&mut Value),
-) -> Result<T, String> {
     let mut value: Value = serde_json::from_slice(json).map_err(|error| error.to_string())?;
     let seal = value.as_object_mut().and_then(|entries| entries.remove(SEAL));
-    if seal.is_some_and(|seal| seal.as_str() != Some(&digest(&value))) {
+    let seal = seal.ok_or("it has no checksum")?;
+    if seal.as_str() != Some(&digest(&value)) {
         return Err("it is damaged: what is in it does not match its checksum".to_owned());
     }
-    upgrade(&mut value);
     // As text, because numbers are read from there to the bit that was written.
     let text = serde_json::to_string(&value).expect("it was read from JSON");
     serde_json::from_str(&text).map_err(|error| error.to_string())
@@ -93,8 +82,8 @@ mod tests {
     }
 
     #[test]
-    fn what_former_versions_wrote_is_read() {
+    fn a_description_without_a_checksum_is_refused() {
         let json = serde_json::to_vec(&content()).unwrap();
-        assert_eq!(unseal::<Content>(&json).unwrap(), content());
+        assert_eq!(unseal::<Content>(&json), Err("it has no checksum".to_owned()));
     }
 }

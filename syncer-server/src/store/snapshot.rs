@@ -9,12 +9,11 @@ use std::sync::Arc;
 
 use archipelago_core::bytes::{from_f32s, hex, to_f32s};
 use archipelago_core::diloco::syncer::SyncerRecord;
-use archipelago_core::diloco::{FragmentState, RunId, Version, halves};
+use archipelago_core::diloco::{FragmentState, RunId, Version};
 use safetensors::tensor::{Dtype, SafeTensors, View};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::architecture::upgrade;
 use crate::progress::Progress;
 use crate::status::Carried;
 
@@ -32,10 +31,10 @@ pub struct Snapshot {
 }
 
 /// The tensor of bytes that holds all but the fragments, as JSON: a header of safetensors ends at 100 MB, and a run may
-/// have had more contributors. In snapshots of former versions it is the `__metadata__` entry of this name.
+/// have had more contributors.
 const META: &str = "archipelago";
 
-/// The `__metadata__` entry with the checksum of that text: SHA-256, in hexadecimal. Old snapshots have none.
+/// The `__metadata__` entry with the checksum of that text: SHA-256, in hexadecimal.
 const META_SHA256: &str = "archipelago-sha256";
 
 /// What is wrong where a byte of the fragments was changed.
@@ -47,8 +46,6 @@ const PIECE_BYTES: usize = 1 << 16;
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Meta {
-    /// Snapshots of before there was a tape have none.
-    #[serde(default)]
     seq: u64,
     record: SyncerRecord,
     versions: Vec<Version>,
@@ -59,27 +56,20 @@ struct Meta {
 }
 
 impl Meta {
-    /// Reads it, from the texts of the header or from what `tensor` gives.
+    /// Reads it from the bytes of its tensor, `meta`, and checks it by the `entries` of the header.
     fn of<'a>(
         entries: impl IntoIterator<Item = (&'a String, &'a String)>,
-        tensor: impl FnOnce() -> Result<Vec<u8>, String>,
+        meta: &[u8],
     ) -> Result<Self, String> {
         let mut entries: BTreeMap<&str, &str> =
             entries.into_iter().map(|(key, text)| (&**key, &**text)).collect();
-        let meta = entries.remove(META).map(|text| text.as_bytes().to_owned()).map_or_else(tensor, Ok)?;
-        if entries.remove(META_SHA256).is_some_and(|sha256| sha256 != hex(&Sha256::digest(&meta))) {
-            return Err(format!("its {META} entry does not match its checksum"));
+        if entries.remove(META_SHA256) != Some(&*hex(&Sha256::digest(meta))) {
+            return Err(format!("its {META} tensor does not match its checksum"));
         }
         if let Some(entry) = entries.keys().next() {
             return Err(format!("nobody wrote the entry {entry:?} of its header"));
         }
-        let unread = |error: serde_json::Error| format!("its {META} entry: {error}");
-        let found: Result<Self, _> = serde_json::from_slice(&meta);
-        let Err(error) = found else { return found.map_err(unread) };
-        // A former version may have written it.
-        let mut value: serde_json::Value = serde_json::from_slice(&meta).map_err(unread)?;
-        upgrade(value.pointer_mut("/record/spec"), None);
-        serde_json::from_str(&value.to_string()).map_err(|_| unread(error))
+        serde_json::from_slice(meta).map_err(|error| format!("its {META} tensor: {error}"))
     }
 }
 
@@ -130,12 +120,9 @@ impl Opened {
     }
 
     fn meta(&self) -> Result<Meta, String> {
-        let read = || {
-            let mut bytes = Vec::new();
-            self.tensor(META)?.read_to_end(&mut bytes).map_err(text)?;
-            Ok(bytes)
-        };
-        Meta::of(self.head.metadata.iter().flatten(), read)
+        let mut bytes = Vec::new();
+        self.tensor(META)?.read_to_end(&mut bytes).map_err(text)?;
+        Meta::of(self.head.metadata.iter().flatten(), &bytes)
     }
 }
 
@@ -219,11 +206,8 @@ impl Snapshot {
         let bytes = fs::read(path).map_err(|error| error.to_string())?;
         let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|error| error.to_string())?;
         let tensors = SafeTensors::deserialize(&bytes).map_err(|error| error.to_string())?;
-        let tensor = || match tensors.tensor(META) {
-            Ok(meta) => Ok(meta.data().to_owned()),
-            Err(error) => Err(format!("{META}: {error}")),
-        };
-        let meta = Meta::of(header.metadata().iter().flatten(), tensor)?;
+        let meta = tensors.tensor(META).map_err(|error| format!("{META}: {error}"))?;
+        let meta = Meta::of(header.metadata().iter().flatten(), meta.data())?;
         let Meta { seq, record, versions, carried, sha256 } = meta;
         let mut sha = Sha256::new();
         let mut states = Vec::new();
@@ -237,10 +221,7 @@ impl Snapshot {
                 sha.update(tensor.data());
                 Ok(to_f32s(tensor.data()))
             };
-            let [theta, mut hat, momentum] = [read(PARTS[0])?, read(PARTS[1])?, read(PARTS[2])?];
-            // Snapshots of former versions hold one that does not fit in 16 bits.
-            halves::round(&mut hat);
-            let [theta, hat, momentum] = [theta, hat, momentum].map(Arc::new);
+            let [theta, hat, momentum] = [read(PARTS[0])?, read(PARTS[1])?, read(PARTS[2])?].map(Arc::new);
             states.push(FragmentState { version, theta, hat, momentum });
         }
         if hex(&sha.finalize()) != sha256 {

@@ -13,9 +13,6 @@ pub(super) const TEMPORARY: &str = ".archipelago-tmp-";
 const UNNAMED: &str = ".tmp";
 const UNNAMED_LEN: usize = UNNAMED.len() + 6;
 
-/// Ending of temporary files of former versions.
-const PARTIAL: &str = "partial";
-
 /// Returns the path under which a file is written before it gets the name `path`.
 pub(super) fn partial(path: &Path) -> PathBuf {
     let mut name = OsString::from(TEMPORARY);
@@ -40,12 +37,7 @@ pub fn is_temporary(name: &str) -> bool {
 
 /// Removes leftovers of killed programs from `folder`. This program holds the folder's lock.
 pub(super) fn sweep(folder: &Path) {
-    remove(folder, |path, name| is_temporary(name) || is_half_a_snapshot(path));
-}
-
-fn is_half_a_snapshot(path: &Path) -> bool {
-    let number = path.file_stem().and_then(|stem| stem.to_str()).and_then(|stem| stem.parse::<u64>().ok());
-    path.extension().is_some_and(|ending| ending == PARTIAL) && number.is_some()
+    remove(folder, |_, name| is_temporary(name));
 }
 
 /// Removes each entry of `folder` for which `is_left` returns true, given its path and name.
@@ -78,7 +70,6 @@ mod tests {
         let names = [
             ("snapshots/.archipelago-tmp-00000007.safetensors", false),
             ("snapshots/.tmpAb12Yz", false),
-            ("snapshots/00000007.partial", false),
             ("snapshots/00000006.safetensors", true),
             ("snapshots/mine.partial", true),
             (".archipelago-tmp-export/model.safetensors", false),

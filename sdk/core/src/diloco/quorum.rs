@@ -53,7 +53,6 @@ pub struct Timing {
     /// ξ_sync: from the end of collecting to the merged fragment being sent.
     pub sync_ms: f64,
     /// From the question to the update that answers it, whether that is in time or not.
-    #[serde(default)]
     pub answer_ms: f64,
 }
 

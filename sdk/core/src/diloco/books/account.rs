@@ -42,9 +42,8 @@ pub struct Account {
     pub fates: FateCounts,
     /// Refusals since the last update that was merged.
     pub refused_in_a_row: u32,
-    /// For how long it was merged, in milliseconds, all fragments together; `None` on tapes of before this was written.
-    #[serde(default)]
-    pub(super) merged_ms: Option<u64>,
+    /// For how long it was merged, in milliseconds, all fragments together.
+    pub(super) merged_ms: u64,
     /// How often its updates did harm, by the loss that is measured.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub harms: u32,
@@ -59,7 +58,6 @@ pub struct Account {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) early_tokens: Vec<u64>,
     /// Tokens that were merged in a time that is known, and that time in milliseconds, all fragments together.
-    #[serde(default)]
     pub(super) pace: (u64, u64),
 }
 
@@ -82,7 +80,7 @@ impl Account {
             updates: 0,
             fates: FateCounts::default(),
             refused_in_a_row: 0,
-            merged_ms: Some(0),
+            merged_ms: 0,
             harms: 0,
             doubt: None,
             doubted_tokens: Vec::new(),
@@ -111,11 +109,6 @@ impl Account {
     /// Tokens of it that are merged on the fragment of this index, and that the schedule does not count yet.
     pub(super) fn early_tokens(&self, p: usize) -> u64 {
         self.early_tokens.get(p).copied().unwrap_or_default()
-    }
-
-    /// For how long it was merged, in milliseconds, all fragments together.
-    pub(super) fn merged_ms(&self) -> u64 {
-        self.merged_ms.unwrap_or(TURN_MS_MAX.saturating_mul(self.fates.merged))
     }
 
     /// Nothing of it is merged.

@@ -168,7 +168,7 @@ impl Ledger {
     /// For how long `learner` has been merged, in milliseconds: the mean over fragments.
     #[must_use]
     pub fn merged_ms(&self, learner: LearnerId) -> u64 {
-        let merged_ms = self.account(learner).map_or(0, Account::merged_ms);
+        let merged_ms = self.account(learner).map_or(0, |account| account.merged_ms);
         merged_ms / (self.fragment_lens.len() as u64).max(1)
     }
 
@@ -209,7 +209,7 @@ impl Ledger {
     pub(super) fn blame(&mut self, learner: LearnerId) {
         self.accounts.change(learner, |account| {
             account.harms = account.harms.saturating_add(1);
-            (account.merged_ms, account.pace) = (Some(0), (0, 0));
+            (account.merged_ms, account.pace) = (0, (0, 0));
         });
         self.write_off(learner);
     }

@@ -35,13 +35,11 @@ pub struct SyncerRecord {
     /// Rounds that led to nothing.
     pub rounds_abandoned: u64,
     /// Whether the owner holds the run.
-    #[serde(default)]
     pub held: bool,
     /// Whether the last collection has begun; one that was cut off is over once the syncer goes on.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub finishing: bool,
     /// Whether the run is over for good.
-    #[serde(default)]
     pub finished: bool,
     /// Whom the owner slowed down or sent away.
     #[serde(default, skip_serializing_if = "Reins::is_empty")]

@@ -57,7 +57,7 @@ fn what_came_back_in_pieces_too_small_waits_for_another() {
     assert_eq!((second.start, second.windows), (large.start + 4, 1));
 }
 
-/// Tapes of before pieces could wait name the first piece; later ones also one out of the middle.
+/// A tape names the first piece, or one out of the middle.
 #[test]
 fn a_grant_of_a_tape_may_be_any_part_of_what_came_back() {
     let mut pool = LeasePool::new(vec![100]).unwrap();

@@ -30,7 +30,7 @@ impl Ledger {
         self.accounts.change(learner, |account| {
             let (before, ms) = account.pace;
             account.pace = (before.saturating_add(tokens), ms.saturating_add(after_ms));
-            account.merged_ms = Some(account.merged_ms().saturating_add(after_ms.min(TURN_MS_MAX)));
+            account.merged_ms = account.merged_ms.saturating_add(after_ms.min(TURN_MS_MAX));
         });
     }
 

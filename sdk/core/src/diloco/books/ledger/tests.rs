@@ -137,20 +137,6 @@ fn a_pace_is_known_once_time_has_passed_between_merges() {
     assert_eq!(ledger.pace(learner), Some(0.125), "4 tokens in 32 ms");
 }
 
-/// Goal: of one that an older release has kept, the number of merges is all that counts.
-#[test]
-fn who_was_known_before_there_was_a_time_is_known() {
-    let mut ledger = Ledger::new(vec![1, 1]);
-    let (learner, _) = ledger.enrol(&Identity([1; 32]), "a", "cpu");
-    (0..8).for_each(|_| turn(&mut ledger, learner, Some(1)));
-    let read = |text: &str| serde_json::from_str::<Ledger>(text).unwrap();
-    let text = serde_json::to_string(&ledger).unwrap();
-    assert!(read(&text).is_newcomer(learner, 2 * PROBATION_MS));
-    let old = text.replace(",\"merged_ms\":16,\"pace\":[16,16]", "");
-    assert_ne!(old, text);
-    assert!(!read(&old).is_newcomer(learner, 2 * PROBATION_MS));
-}
-
 /// Merges an update on the first of two fragments, of equal size, of each learner from 1 on: its tokens, and whether it
 /// has shown that it trains. It came 10 s after the one before it.
 fn merge(ledger: &mut Ledger, parts: &[(u64, bool)]) {
