@@ -65,7 +65,8 @@ fn requests(run: &str) -> Vec<String> {
     routes().flat_map(both).collect()
 }
 
-/// Floods the syncer at `address` and checks how soon learners join meanwhile.
+/// Abandons [`ABANDONED`] requests on each route of the syncer at `address`. Then measures how soon learners join while
+/// slow readers and further abandoned requests go on.
 ///
 /// # Errors
 /// A message if the syncer ended or a learner did not join at all.
@@ -94,6 +95,10 @@ pub fn flood(
             let mine: Vec<&String> = mine.collect();
             scope.spawn(move || read_slowly(address, &mine, readers, over));
         }
+        scope.spawn(move || {
+            let requests = requests.iter().cycle().take_while(|_| !over.load(Relaxed));
+            requests.for_each(|request| hang_up(address, request));
+        });
         // Slow readers have begun.
         thread::sleep(4 * BYTE_EVERY);
         let joined = join_twice(programs, folder, address);
@@ -125,14 +130,17 @@ fn abandon(address: SocketAddr, request: &str) {
     thread::scope(|scope| {
         for _ in 0..HANGERS {
             scope.spawn(|| {
-                for _ in 0..ABANDONED / HANGERS / AT_ONCE {
-                    let begun: Vec<_> = (0..AT_ONCE).filter_map(|_| begin(address, request)).collect();
-                    thread::sleep(HANG_UP_AFTER);
-                    drop(begun);
-                }
+                (0..ABANDONED / HANGERS / AT_ONCE).for_each(|_| hang_up(address, request));
             });
         }
     });
+}
+
+/// Sends `request` on several connections and closes them soon after.
+fn hang_up(address: SocketAddr, request: &str) {
+    let begun: Vec<_> = (0..AT_ONCE).filter_map(|_| begin(address, request)).collect();
+    thread::sleep(HANG_UP_AFTER);
+    drop(begun);
 }
 
 fn begin(address: SocketAddr, request: &str) -> Option<TcpStream> {
