@@ -151,7 +151,8 @@ mod tests {
         let several =
             r#"{"chat_template": [{"name": "rag", "template": "r"}, {"name": "default", "template": "d"}]}"#;
         assert_eq!(read(several).unwrap().template.as_deref(), Some("d"));
-        let tools = r#"{"chat_template": [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]}"#;
+        let tools = r#"{"chat_template": [
+            {"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]}"#;
         assert_eq!(read(tools).unwrap().tool_use.as_deref(), Some("t"));
         for (config, why) in [
             ("[]", "no JSON object"),
