@@ -1,33 +1,32 @@
-//! Whose updates it was that did harm: found by leaving learners out, one after the other, and measuring what the loss
-//! would be.
+//! Attribution: finds the learners whose updates raised the loss, by leaving them out and measuring the loss again.
 
 use std::collections::BTreeSet;
 
 use crate::wire::LearnerId;
 
-/// A culprit answers for at least so many times its share of what the loss is still above the good one, and for this
-/// part of it: the fewer there are, the more easily chance makes one look bad. Constants of ours.
+/// Smallest gain of a culprit, as a multiple of its equal share of the remaining rise and as a fraction of that rise.
+/// The multiple is larger than 1 because chance can incriminate one of a few suspects. Our own constants.
 const SHARES_MIN: f64 = 1.6;
 const PART_MIN: f64 = 0.05;
-/// To leave out a culprit makes the loss better by at least so many times as much as to leave out anybody who is not
-/// accused: that is noise. Constant of ours.
+/// Smallest ratio between the gain of any culprit and that of any suspect who is not accused, which is noise. Our own
+/// constant.
 const NOISE_RATIO: f64 = 3.0;
-/// The culprits together answer for at least this part of what the loss rose by, or nobody is blamed.
+/// Smallest fraction of the rise that the culprits must explain together; below it, no learner is blamed.
 const EXPLAINED_MIN: f64 = 0.5;
-/// A loss so little above the good one is good enough. Constant of ours.
+/// Largest rise, relative to the good loss, that needs no further search. Our own constant.
 const RISE_RATIO_MAX: f64 = 0.02;
-/// Searches one after the other, each among those who are left: what hid behind the first culprit shows then.
+/// Number of passes. Each searches the remaining suspects, since one culprit can hide another.
 const PASSES_MAX: u32 = 3;
 
-/// A search for those whose updates raised a loss, as a state machine: it says whom to leave out next, and takes what
-/// the loss is then.
+/// State machine that searches for the learners whose updates raised a loss. It names the learners to leave out next,
+/// and takes the loss without them.
 ///
-/// No more than half of those who sent something are ever blamed: of whom most is wrong with, nobody knows.
+/// It blames at most half of the senders, because a majority cannot be judged.
 #[derive(Clone, Debug)]
 pub struct Blame {
     good: f64,
     bad: f64,
-    /// With the culprits so far left out.
+    /// Loss without the culprits found so far.
     now: f64,
     suspects: Vec<LearnerId>,
     culprits: BTreeSet<LearnerId>,
@@ -37,34 +36,35 @@ pub struct Blame {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Each suspect by itself: the losses without those who were left out already.
+    /// Losses without each suspect alone, in addition to the culprits.
     Each(Vec<f64>),
-    /// Those together whom the losses speak against, and who of them is alone the worst, with the loss without it.
+    /// The accused, who are left out together, and the worst of them with the loss without it alone.
     Together(BTreeSet<LearnerId>, (LearnerId, f64)),
     Over,
 }
 
-/// Whose updates did harm, and what the loss is without them.
+/// Result of an attribution.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
-    /// By id, at least one.
+    /// Learners whose updates did harm, by id, at least one.
     pub culprits: Vec<LearnerId>,
     /// Loss without their updates, in nats per token.
     pub loss: f64,
 }
 
 impl Blame {
-    /// The loss was `good` and is `bad`, in nats per token, and these sent something in between.
+    /// Starts a search among `suspects`, which sent updates while the loss rose from `good` to `bad`, in nats per
+    /// token.
     #[must_use]
     pub fn new(good: f64, bad: f64, suspects: BTreeSet<LearnerId>) -> Self {
         let step = if suspects.is_empty() { Step::Over } else { Step::Each(Vec::new()) };
-        // A loss that is no number is as bad as can be told from others.
+        // A loss that is not a number counts as the largest that can be compared.
         let bad = bounded(bad, good);
         let (suspects, culprits) = (suspects.into_iter().collect(), BTreeSet::new());
         Self { good, bad, now: bad, suspects, culprits, passes: 0, step }
     }
 
-    /// Whom to leave out next; `None` once the search is over.
+    /// Returns the learners to leave out next; `None` once the search is over.
     #[must_use]
     pub fn next(&self) -> Option<BTreeSet<LearnerId>> {
         let more = match &self.step {
@@ -75,7 +75,7 @@ impl Blame {
         Some(self.culprits.union(&more).copied().collect())
     }
 
-    /// Takes the loss without those whom [`Self::next`] named.
+    /// Takes the loss without the learners that [`Self::next`] returned.
     pub fn measured(&mut self, loss: f64) {
         let loss = bounded(loss, self.good);
         match &mut self.step {
@@ -88,7 +88,8 @@ impl Blame {
             }
             Step::Together(accused, (worst, alone)) => {
                 let (accused, worst, alone) = (std::mem::take(accused), *worst, *alone);
-                // Several who look bad may be one who is, and others who only look so beside it.
+                // One culprit can make others look guilty. Together they must explain at least as much as the worst
+                // alone.
                 if loss <= alone {
                     self.convict(accused, loss)
                 } else {
@@ -99,7 +100,7 @@ impl Blame {
         }
     }
 
-    /// Whose updates did harm; `None` if the search found nobody who did most of it.
+    /// Returns the verdict; `None` if no group of learners explains most of the rise.
     #[must_use]
     pub fn verdict(&self) -> Option<Verdict> {
         let explained = (self.bad - self.now) / (self.bad - self.good);
@@ -107,17 +108,17 @@ impl Blame {
         is_found.then(|| Verdict { culprits: self.culprits.iter().copied().collect(), loss: self.now })
     }
 
-    /// Each of the suspects was left out by itself.
+    /// Accuses suspects by the losses without each of them alone.
     fn accuse(&mut self, losses: &[f64]) {
         let (rise, now) = (self.now - self.good, self.now);
         let mut accused: Vec<_> = losses.iter().copied().zip(self.suspects.iter().copied()).collect();
         accused.sort_by(|(a, _), (b, _)| a.total_cmp(b));
         let gains: Vec<f64> = accused.iter().map(|(loss, _)| (now - loss).max(0.0)).collect();
-        // Among all who ever were suspects, so that the passes together blame no more than half.
+        // Counted over all initial suspects, so that all passes together blame at most half.
         let all = self.suspects.len() + self.culprits.len();
         let most = (all / 2).saturating_sub(self.culprits.len()).min(gains.len().saturating_sub(1));
         let least = rise * (SHARES_MIN / gains.len() as f64).max(PART_MIN);
-        // Whoever is accused stands apart from all who are not.
+        // The accused must stand apart from all other suspects.
         let stand_apart =
             |&count: &usize| gains[count - 1] >= least && gains[count - 1] >= NOISE_RATIO * gains[count];
         accused.truncate((1..=most).rev().find(stand_apart).unwrap_or(0));
@@ -145,7 +146,7 @@ impl Blame {
     }
 }
 
-/// A loss that can be reckoned with: one that is no number, or far beyond, is a thousand nats above `good`.
+/// Returns a finite loss, at most a thousand nats above `good`.
 fn bounded(loss: f64, good: f64) -> f64 {
     let most = good + 1e3;
     if loss.is_finite() { loss.min(most) } else { most }
@@ -155,7 +156,7 @@ fn bounded(loss: f64, good: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Searches in a world in which each learner adds so much to a loss of 2, from what left it at `good`.
+    /// Runs a search where the loss is 2 plus the contribution of each learner, and was `good` before.
     fn search(good: f64, adds: &[f64]) -> (Option<Verdict>, usize) {
         let learners: Vec<LearnerId> = (1..).map(LearnerId).take(adds.len()).collect();
         let loss = |out: &BTreeSet<LearnerId>| {
@@ -194,7 +195,7 @@ mod tests {
 
     #[test]
     fn what_hides_behind_another_shows_in_the_next_pass() {
-        // The second one's part is below a tenth of it all.
+        // The second learner explains less than a tenth of the rise.
         assert_eq!(culprits(2.0, &[9.0, 0.8, -0.01, 0.01, -0.01]), [1, 2]);
         assert_eq!(culprits(2.0, &[5.0, 0.6, 0.7, -0.01, 0.01, -0.01, 0.01, -0.01]), [1, 2, 3]);
     }

@@ -1,4 +1,4 @@
-//! The syncer's knobs, and why a syncer cannot be built.
+//! Settings of the syncer, and errors in them.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,55 +8,55 @@ use crate::diloco::{
 };
 use crate::wire::{FragmentId, RunSpec};
 
-/// Changes that are kept: those of so many turns, at half a byte a parameter each, or
-/// [`DownlinkPolicy::history_bytes_min`] if that is more. Constant of ours.
+/// Fragment turns whose changes are kept, at half a byte per parameter, unless [`DownlinkPolicy::history_bytes_min`] is
+/// larger. Our own constant.
 const HISTORY_TURNS: u64 = 2;
 
-/// Identities of whom nothing is merged yet that are remembered, for each learner that may be connected: whoever throws
-/// identities away fills neither books nor disk. Constant of ours.
+/// Remembered identities without a merged update, per seat. Throwing identities away therefore fills neither ledger nor
+/// disk. Our own constant.
 const STRANGERS_PER_SEAT: u32 = 2;
 
-/// The syncer's own knobs; what learners must agree on is in [`crate::wire::RunSpec`].
+/// Settings of the syncer alone; [`crate::wire::RunSpec`] has those that learners must agree on.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SyncerConfig {
-    /// When a round is over.
+    /// End of rounds.
     pub quorum: QuorumPolicy,
     /// The outer optimiser.
     pub outer: OuterSpec,
-    /// Share of the inner schedule's `total_tokens` over which the outer momentum rises in a line from 0,
-    /// 0 to 1; 0 has it in full from the first round. Constant of ours, see
-    /// `tests/evidence/DECISIONS.md`.
+    /// Fraction of the inner schedule's `total_tokens` over which the outer momentum rises linearly from 0, 0 to 1; 0
+    /// starts with full momentum. Our own constant, see `tests/evidence/DECISIONS.md`.
     pub momentum_warmup_ratio: f64,
-    /// How updates are merged.
+    /// Rule that averages updates.
     pub merge: MergeRule,
-    /// What an update weighs in a merge.
+    /// Bounds on the weights of updates.
     pub influence: Influence,
-    /// How much is on the way down to a learner.
+    /// Limits on data on the way down to a learner.
     pub downlink: DownlinkPolicy,
-    /// Live learners before the first round of a run.
+    /// Live learners needed for the first round of a run.
     pub learners_start: u32,
-    /// Connections with a learner behind them.
+    /// Largest number of connected learners.
     pub learners_max: u32,
-    /// Identities that the ledger remembers.
+    /// Largest number of identities in the ledger.
     pub identities_max: u32,
-    /// Learners invited to one round; above it a rotating sample is, which costs some of the loss (STALENESS.md in
-    /// `tests/evidence`).
+    /// Largest number of learners invited to one round. Larger runs invite a rotating sample, which raises the loss a
+    /// little (STALENESS.md in `tests/evidence`).
     pub cohort_max: u32,
-    /// A learner that is silent for longer is gone…
+    /// Longest silence of a connected learner, in milliseconds…
     pub silent_ms_max: u64,
-    /// …unless it said that its tab is hidden or that it is paused.
+    /// …and of one that reported a hidden tab or a pause.
     pub hidden_ms_max: u64,
-    /// Training time that one lease is meant to last.
+    /// Training time that one lease is meant to cover, in milliseconds.
     pub lease_ms: u64,
-    /// A lease without progress for so long goes to others, unless it waits for its turn at a learner that is there.
+    /// Time without progress after which a lease goes to others, in milliseconds, unless it is queued at a connected
+    /// learner.
     pub lease_idle_ms_max: u64,
-    /// On each segment the norm of an update over its pace, which is the learning rate times the root of its steps,
-    /// counts up to this many medians; 0 for no bound.
+    /// Largest norm of an update on a segment, in medians of the norm statistics; the excess does not count. Norms are
+    /// divided by the learning rate and the root of the steps. 0 for no bound.
     pub norm_ratio_max: f64,
-    /// A learner with so many refusals in a row is sent away.
+    /// Refusals in a row after which a learner is sent away.
     pub refusals_max: u32,
-    /// Merged tokens at which the run finishes by itself; 0 is never.
+    /// Merged tokens at which the run finishes by itself; 0 for never.
     pub stop_tokens: u64,
 }
 
@@ -85,7 +85,7 @@ impl Default for SyncerConfig {
 }
 
 impl SyncerConfig {
-    /// What holds for the rounds of `fragment`.
+    /// Returns the terms for the rounds of `fragment`.
     pub(crate) fn round_terms(
         &self,
         spec: &RunSpec,
@@ -110,7 +110,7 @@ impl SyncerConfig {
         }
     }
 
-    /// What holds for the way down to learners, by the sizes of what is sent.
+    /// Returns the terms for the downlink, by the sizes of messages.
     pub(super) fn downlink_terms(&self, fragments: &Fragments, codec: Codec) -> DownlinkTerms {
         let segments = |p| fragments.segments(p).unwrap_or_default();
         let turn_bytes: u64 = fragments.ids().map(|p| codec.body_bytes(segments(p)) as u64).sum();
@@ -122,12 +122,12 @@ impl SyncerConfig {
         }
     }
 
-    /// What holds for connections.
+    /// Returns the time limits of connections.
     pub(super) fn patience(&self) -> Patience {
         Patience { silent_ms_max: self.silent_ms_max, hidden_ms_max: self.hidden_ms_max }
     }
 
-    /// What holds for leases and ledger.
+    /// Returns the terms for leases and ledger.
     pub(super) fn book_terms(&self, spec: &RunSpec) -> BookTerms {
         BookTerms {
             context: spec.model.context,
@@ -138,7 +138,7 @@ impl SyncerConfig {
         }
     }
 
-    /// What holds for the order of rounds on `fragments` fragments.
+    /// Returns the terms for scheduling rounds on `fragments` fragments.
     pub(super) fn schedule_terms(&self, spec: &RunSpec, fragments: u16) -> ScheduleTerms {
         ScheduleTerms {
             fragments,
@@ -150,7 +150,7 @@ impl SyncerConfig {
     }
 }
 
-/// Why a syncer cannot be built.
+/// Error in the settings or the snapshot of a syncer.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SyncerError {
     /// P is 0.
@@ -176,14 +176,14 @@ pub enum SyncerError {
     /// A restored fragment does not fit the layout.
     #[error("the snapshot's fragment {fragment} has {actual} values, the layout says {expected}")]
     Fragment {
-        /// Which one.
+        /// The fragment.
         fragment: FragmentId,
         /// Values in the layout.
         expected: usize,
         /// Values in the snapshot.
         actual: usize,
     },
-    /// A snapshot with another number of fragments.
+    /// The snapshot has another number of fragments.
     #[error("the snapshot has {actual} fragments, the run says {expected}")]
     FragmentCount {
         /// Fragments of the run.

@@ -1,4 +1,4 @@
-//! What single updates of a merge do to the loss on the text that they were trained on, and on that of the others.
+//! Loss checks: the effect of single updates on the loss on their own windows and on those of others.
 
 use std::sync::Arc;
 
@@ -7,39 +7,39 @@ use crate::data::Window;
 use crate::diloco::{Fragments, MergeJob, Weighted};
 use crate::wire::LearnerId;
 
-/// Updates of one merge that are looked at together, at most: each is tried on the windows of all. Constant of ours.
+/// Largest number of updates in one loss check; each is tried on the windows of all. Our own constant.
 pub const EXAMINED_MAX: usize = 8;
-/// Windows of one update that are looked at, at most. Constant of ours.
+/// Largest number of windows of one update in a loss check. Our own constant.
 pub const WINDOWS_MAX: usize = 8;
 
-/// Updates of one merge, to be tried one by one.
+/// Loss check of one merge, which tries its updates one by one.
 #[derive(Clone, Debug)]
 pub struct Exam {
-    /// Θ̂ of each fragment about when they were merged, `[P]`.
+    /// Θ̂ of each fragment at about the time of the merge, `[P]`.
     pub hats: Vec<Arc<Vec<f32>>>,
     /// The merge.
     pub job: MergeJob,
-    /// What each of them was trained on.
+    /// Windows that each update was trained on.
     pub fruit: Vec<Fruit>,
 }
 
-/// What one update showed, in nats per token.
+/// Result of a loss check for one update, in nats per token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shown {
-    /// Who sent it.
+    /// Sender of the update.
     pub learner: LearnerId,
-    /// By how much more it lowers the loss on the windows that it was trained on than on those of others, and more than
-    /// updates of others do there, times the root of the windows in one of its steps: the more there are in a step, the
-    /// less it follows each.
+    /// Own gain: the decrease of the loss on the windows of the update, minus the decrease on windows of others and the
+    /// decrease that other updates cause on the same windows. It is multiplied by the root of the windows per step,
+    /// because an update follows each window less if a step has more of them.
     pub own: f64,
-    /// By how much it lowers the loss on the windows of others.
+    /// Mean decrease of the loss on the windows of others.
     pub others: f64,
 }
 
 impl Exam {
-    /// What each update shows, as long as it counts in the merge, by learner; nothing of one whose windows are not
-    /// known, and nothing at all of fewer than three: of two that differ nobody knows which one is right. `seed`
-    /// picks, where there are more than [`EXAMINED_MAX`]. `loss` gives the mean loss of parameters, `[layout.len()]`,
+    /// Tries each update, at the length with which it counts in the merge. Updates with unknown windows are skipped.
+    /// With fewer than three updates the result is empty, since it cannot tell which of two is right. `seed` selects
+    /// updates if there are more than [`EXAMINED_MAX`]. `loss` returns the mean loss of parameters, `[layout.len()]`,
     /// on windows.
     ///
     /// # Errors
@@ -71,7 +71,7 @@ impl Exam {
         for fruit in &chosen {
             let update = updates.iter().find(|update| update.learner == fruit.learner);
             let values = update.and_then(|update| counted(&self.job, update));
-            // A body that was checked can be read, and who is in a merge has one.
+            // A checked body can be decoded, and each update of a merge has one.
             let values = values.unwrap_or_else(|| vec![0.0; state.hat.len()]);
             let moved: Vec<f32> = state.hat.iter().zip(&values).map(|(hat, value)| hat - value).collect();
             fragments.scatter(*fragment, &moved, &mut theta);
@@ -83,8 +83,8 @@ impl Exam {
     }
 }
 
-/// The values of an update of `job`, `[fragment_len]`, each segment as long as it counts there: what an update is tried
-/// with is what it does to a merge. `None` of one for a fragment of another shape.
+/// Returns the values of an update of `job`, `[fragment_len]`, with each segment scaled to the length that counts in
+/// the merge. `None` if its body does not fit the fragment.
 fn counted(job: &MergeJob, update: &Weighted) -> Option<Vec<f32>> {
     let mut values = job.codec.decode(&job.segments, update.body.bytes()).ok()?;
     let mut rest = &mut values[..];
@@ -100,10 +100,10 @@ fn counted(job: &MergeJob, update: &Weighted) -> Option<Vec<f32>> {
     Some(values)
 }
 
-/// What is to be read from the `gains`, `[learners, learners]`: by how much the update of one lowers the loss on the
-/// windows of another; with the windows in a step of each.
+/// Computes results from `gains`, `[learners, learners]`, where a row is an update and a column the windows of a
+/// learner. `learners` has the windows per step of each.
 ///
-/// Some windows are easier, and some updates longer: neither is to the credit of anybody's own.
+/// Row and column means are removed, because easy windows and long updates prove nothing about a learner.
 fn shown(learners: &[(LearnerId, f64)], gains: &[Vec<f64>]) -> Vec<Shown> {
     let count = learners.len();
     let off = |sum: f64, own: f64, of: usize| (sum - own) / of as f64;
@@ -115,7 +115,7 @@ fn shown(learners: &[(LearnerId, f64)], gains: &[Vec<f64>]) -> Vec<Shown> {
             let own = gains[i][i];
             let others = off(rows[i], own, count - 1);
             let there = off(columns[i], own, count - 1);
-            // Pairs of two others.
+            // Pairs of two other learners.
             let rest = all - diagonal - (rows[i] - own) - (columns[i] - own);
             let rest = rest / ((count - 1) * (count - 2)) as f64;
             let (learner, batch) = learners[i];
@@ -141,7 +141,8 @@ mod tests {
         }
     }
 
-    /// A job of one segment of two values on which one step counts up to a length of 2; the others count in full.
+    /// A job with two segments of two values. On the first, one step counts up to a length of 2; the second is
+    /// unbounded.
     fn job(steps: u32, values: &[f32]) -> MergeJob {
         let apply = ApplyPolicy::Overwrite;
         let exchange = ExchangeSpec { fragments: 1, sync_every: 1, block: 16, code: Code::F32, apply };

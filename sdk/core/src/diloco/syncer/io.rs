@@ -1,4 +1,4 @@
-//! What goes into the syncer and what comes out.
+//! Inputs and outputs of the syncer.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,67 +9,66 @@ use crate::wire::{
     Round, Serial, Share, Version,
 };
 
-/// Something that happened.
+/// Input of the syncer.
 #[derive(Debug)]
 #[allow(missing_docs, reason = "each variant names its fields; lines of their own would say it twice")]
 pub enum Input {
-    /// A message came in on a connection. The first one on a connection must be `Hello`.
+    /// A message arrived on a connection. The first one on a connection must be `Hello`.
     Message(ConnId, Message),
-    /// The peer showed a sign of life below the level of messages (a pong, a part of a large message).
+    /// The peer gave a sign of life below the level of messages (a pong, or a part of a large message).
     Heard(ConnId),
-    /// The connection is gone, for whatever reason.
+    /// The connection is gone, for any reason.
     Disconnected(ConnId),
-    /// An update came in that [`super::Syncer::verifier`] has looked into, so that the syncer need not. A shell without
-    /// threads hands the message in as it is.
+    /// An update arrived and [`super::Syncer::verifier`] has verified it, so that the syncer need not. A shell without
+    /// threads passes the message on unverified.
     Update(ConnId, Box<Verified>),
-    /// A job from [`Output::Merge`] or [`Output::Remake`] is done, or gives its state back.
+    /// A job from [`Output::Merge`] or [`Output::Remake`] is done, or failed and returns its state.
     Merged(Box<Result<MergeOutcome, Box<MergeFailure>>>),
-    /// Merges did harm: they are undone. A host that hands this in does [`Output::Remake`].
+    /// Merges did harm and are rolled back. A host that sends this must support [`Output::Remake`].
     Undo(Box<Undo>),
-    /// What updates of a learner show of whether it trains what it says it does, by [`super::Proofs`], if that is
-    /// something else than before.
+    /// The loss checks of [`super::Proofs`] changed the verdict on a learner.
     Regard { learner: LearnerId, regard: Regard },
-    /// Collect everyone's last progress on every fragment, then say goodbye.
+    /// Collect the last progress of every learner on every fragment, then say goodbye.
     Finish,
-    /// Whether the owner holds the run: then nothing but a last collection is launched, nothing is leased, and
-    /// learners wait.
+    /// The owner pauses or resumes the run. In a paused run nothing is leased, learners wait, and only a last
+    /// collection is launched.
     Hold(bool),
-    /// Whether decisions cannot be kept at present: then nothing is launched or leased until they can. Learners train
-    /// on, and are not told.
+    /// Whether decisions currently cannot be stored. Until they can, nothing is launched or leased. Learners keep
+    /// training and receive no notice.
     Stall(bool),
-    /// The owner has one learner train for this part of its time.
+    /// The owner sets the fraction of its time that a learner trains.
     Pace { learner: LearnerId, share: Share },
-    /// The owner sends one learner away for so long, at most [`super::DROP_MS_MAX`]; 0 lets it come back.
+    /// The owner sends a learner away for `wait_ms`, at most [`super::DROP_MS_MAX`]; 0 lets it return.
     Drop { learner: LearnerId, wait_ms: u32 },
-    /// The owner banned whoever has the identity of this fingerprint: its connection is closed. That it does not come
-    /// back is for the shell to see to, as it sees to who it is.
+    /// The owner banned the identity with this fingerprint, so its connection is closed. The shell, which verifies
+    /// identities, keeps it from returning.
     Ban(Fingerprint),
-    /// Which number somebody has who introduced itself: see [`super::Upward::Introduce`].
+    /// Learner number for a connection that introduced itself, see [`super::Upward::Introduce`].
     Introduced { conn: ConnId, learner: LearnerId, hello: Box<Hello> },
-    /// Who leads the rounds of a fragment asks a learner by its connection for its progress.
+    /// The leader of a fragment asks a learner for its progress, over the given connection.
     Asked { fragment: FragmentId, learner: LearnerId, conn: ConnId, round: Round },
-    /// An update that was passed on is not merged.
+    /// A forwarded update was not merged.
     Unmerged {
         fragment: FragmentId,
         learner: LearnerId,
         conn: ConnId,
         serial: Serial,
-        /// What is wrong with it, unless it only came too late.
+        /// Reason for a refusal; `None` if the update was only late.
         refusal: Option<Refusal>,
     },
-    /// A fragment has a new version, by the word of who leads its rounds.
+    /// The leader of a fragment reports a new version.
     Followed(Box<Followed>),
-    /// A round of a fragment is over and led to no version, by the word of who leads them.
+    /// The leader of a fragment reports that a round ended without a version.
     Over(FragmentId, Round),
-    /// The last round of a fragment is over, by the word of who led it: the run ends with that of the last one.
+    /// The leader of a fragment reports that its last round is over. The run ends when this holds for all fragments.
     Closed(FragmentId),
-    /// A number came back by this connection: see [`Output::Probe`].
+    /// The number of an [`Output::Probe`] came back on this connection.
     Probed(ConnId, u64),
-    /// [`super::Syncer::deadline`] has come.
+    /// The time of [`super::Syncer::deadline`] has come.
     Timeout,
 }
 
-/// Something to do.
+/// Action for the host.
 #[derive(Debug)]
 #[allow(missing_docs, reason = "each variant names its fields; lines of their own would say it twice")]
 pub enum Output {
@@ -77,28 +76,28 @@ pub enum Output {
     Send(ConnId, Message),
     /// Send `message` on several connections; encode it once.
     Broadcast(Vec<ConnId>, Message),
-    /// Send the goodbye, then close the connection. No `Disconnected` is expected, one does no harm.
+    /// Send the goodbye, then close the connection. No `Disconnected` is expected, but one does no harm.
     Close(ConnId, Bye),
-    /// Keep this before anybody is told what comes after it: see [`super::Host::record`].
+    /// Store the entry before any later output reaches a peer: see [`super::Host::record`].
     Record(Entry),
-    /// Run the job, here or elsewhere, and bring the result back as an input.
+    /// Run the job, here or elsewhere, and return the result as an input.
     Merge(Box<MergeJob>),
-    /// Have the job follow the tape, here or elsewhere, once the version of its fragment is on it; run it, and bring
-    /// the result back as [`Input::Merged`].
+    /// Let the job follow the tape, here or elsewhere, once the tape has the version of its fragment. Then run it and
+    /// return the result as [`Input::Merged`].
     Remake(Box<RemakeJob>),
-    /// Pass this on to who leads the rounds: only asked of the host of [`super::Syncer::led_elsewhere`].
+    /// Forward this to the leaders of the rounds. Only for a host of [`super::Syncer::led_elsewhere`].
     Upward(Upward),
-    /// Have the other end of a connection send this number back, as a WebSocket does by itself, and bring it as
-    /// [`Input::Probed`], behind all that came by the connection before: only asked of the host of
+    /// Have the peer of a connection echo this number, as a WebSocket does by itself. Return the echo as
+    /// [`Input::Probed`], after everything that arrived on the connection before it. Only for a host of
     /// [`super::Syncer::led_elsewhere`].
     Probe(ConnId, u64),
-    /// For logs, the dashboard and tests.
+    /// Event for logs, the dashboard and tests.
     Event(Event),
-    /// The run is complete: everyone has been told, nothing more will come.
+    /// The run is complete: all learners have been informed and no output follows.
     Finished,
 }
 
-/// What the syncer did and why.
+/// Event with the facts of a decision.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
 #[allow(missing_docs, reason = "each variant names its fields; lines of their own would say it twice")]
@@ -109,20 +108,20 @@ pub enum Event {
     Live { learner: LearnerId },
     /// A learner is gone.
     Left { learner: LearnerId, why: LeaveCause },
-    /// Somebody who is no learner here was turned away: the close code, and what they were told.
+    /// A connection that never became a learner was turned away, with this close code and reason.
     TurnedAway { code: u16, reason: String },
     /// A learner's state changed.
     State { learner: LearnerId, state: LearnerState },
     /// A round began.
     Launched { round: Round, fragment: FragmentId, invited: u32, step_ms: f64 },
-    /// A learner answered, `after_ms` after it was asked: with an update of so many countable tokens, or of 0 with
-    /// nothing. Without a round its answer waits for the next one.
+    /// A learner answered `after_ms` after the question, with an update of `tokens` countable tokens, or with no update
+    /// and 0 tokens. Without a round, the answer waits for the next one.
     Answered { round: Option<Round>, fragment: FragmentId, learner: LearnerId, tokens: u64, after_ms: u64 },
-    /// A round has its quorum of so many updates.
+    /// A round reached its quorum of `updates` updates.
     Quorum { round: Round, fragment: FragmentId, updates: u32, after_ms: u64 },
-    /// What was decided about a round, each time it changes.
+    /// The decision about a round changed.
     Decided { round: Round, fragment: FragmentId, decision: Decision },
-    /// What became of an update, and in which round if it was part of one.
+    /// Fate of an update, with its round if it was part of one.
     Settled {
         round: Option<Round>,
         fragment: FragmentId,
@@ -142,38 +141,38 @@ pub enum Event {
         collect_ms: u64,
         sync_ms: u64,
     },
-    /// Updates of a learner did harm, for the so many-th time: they are undone, and it is sent away.
+    /// Updates of a learner did harm, `harms` times so far. They are rolled back, and the learner is sent away.
     Blamed { learner: LearnerId, harms: u32 },
-    /// Updates of a learner do not show that it trains what it says it does: it counts as a newcomer does, and its
-    /// tokens count for nothing; or without a `doubt` they show it again.
+    /// The loss checks do not show that a learner trains as it claims. It counts as a newcomer, and its tokens count
+    /// for nothing. Without a `doubt`, the checks clear it.
     Doubted { learner: LearnerId, doubt: Option<Doubt> },
-    /// What a fragment was merged to is undone: it has a version of its own now, so far away from the one before.
+    /// A fragment was rolled back. It has a new version, at distance `norm` from the one before.
     Remade { round: Round, fragment: FragmentId, version: Version, norm: f64, sync_ms: u64 },
-    /// The owner holds the run, or lets it go on.
+    /// The owner paused or resumed the run.
     Held { held: bool },
-    /// The owner has a learner train for this part of its time, in thousandths.
+    /// The owner set the fraction of its time that a learner trains, in thousandths.
     Paced { learner: LearnerId, share: Share },
-    /// The owner sent a learner away for so long, or with 0 lets it come back.
+    /// The owner sent a learner away for `wait_ms`, or with 0 lets it return.
     Dropped { learner: LearnerId, wait_ms: u32 },
-    /// A merge failed; the fragment is as before.
+    /// A merge failed; the fragment is unchanged.
     MergeFailed { round: Round, fragment: FragmentId, error: String },
-    /// A lease ran out or was given back; its `windows` left go to others.
+    /// A lease expired or was returned; its remaining `windows` go to other learners.
     LeaseReturned { learner: LearnerId, lease: LeaseId, windows: u32, expired: bool },
 }
 
-/// Why a learner is gone.
+/// Reason why a learner left.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "cause")]
 pub enum LeaveCause {
-    /// It said goodbye.
+    /// The learner said goodbye.
     Polite,
-    /// Its connection broke.
+    /// The connection broke.
     Lost,
-    /// We closed the connection.
+    /// The syncer closed the connection.
     Closed {
         /// The close code.
         code: u16,
-        /// What we told it.
+        /// The reason that the learner was given.
         reason: String,
     },
 }

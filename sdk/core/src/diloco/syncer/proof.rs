@@ -1,7 +1,7 @@
-//! Whether learners train what they say: a verdict on each, from what single updates of theirs show.
+//! Loss-check verdicts: whether learners train as they claim, judged from single updates.
 //!
-//! To train on text lowers the loss there by more than elsewhere. What an update shows of that drowns in noise, so it
-//! is set beside what those of the others show, and added up over many looks.
+//! Training on a text lowers the loss there more than elsewhere. In one update that gain drowns in noise. Gains are
+//! therefore compared with those of other learners and accumulated over many loss checks.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,56 +10,55 @@ use crate::diloco::{Doubt, MergeJob};
 use crate::rng::key;
 use crate::wire::{FragmentId, LearnerId};
 
-/// Looks at a fragment that are remembered, to know what is usual there. Constant of ours.
+/// Loss checks that are remembered for each fragment as its baseline. Our own constant.
 const KEPT: usize = 64;
-/// Of other learners, before one is held against them. Constant of ours.
+/// Loss checks of other learners that a verdict needs. Our own constant.
 const NEEDED: usize = 12;
-/// Part of what is usual that an update is to show. Constant of ours.
+/// Fraction of the usual gain that an update has to show. Our own constant.
 const PART: f64 = 0.45;
-/// Nobody is held against what is usual where that is less than so many times its spread: nothing shows there. Constant
-/// of ours.
+/// Smallest signal strength, in spreads, at which learners are judged. Below it, training does not show. Our own
+/// constant.
 const STRENGTH_MIN: f64 = 0.25;
-/// Over about so many looks that is averaged. Constant of ours.
+/// Loss checks over which the signal strength is averaged, approximately. Our own constant.
 const STRENGTH_LOOKS: u32 = 256;
-/// Before so many nothing is said. Constant of ours.
+/// Loss checks before the first verdict. Our own constant.
 const STRENGTH_NEEDED: u32 = 48;
-/// Part of what is believed that is staked on one look. Constant of ours.
+/// Fraction of the accumulated odds that one loss check stakes. Our own constant.
 const STAKE: f64 = 0.6;
-/// A learner is suspected once it is so many times as likely that it does not train, by [`Proofs::take`]. Constant of
-/// ours.
+/// Odds of not training at which a learner becomes a suspect, see [`Proofs::take`]. Our own constant.
 const SUSPECT_ODDS: f64 = 3e3;
-/// It has shown that it trains, and is suspected no more, once that is so many times as likely as not; it has shown
-/// nothing any more once that is no likelier than not. Constant of ours.
+/// Odds of training at which a learner is proven and any suspicion ends. At odds of 1 the proof lapses. Our own
+/// constant.
 const CLEAR_ODDS: f64 = 300.0;
-/// Of a learner that has shown that it trains, one merge in as many is looked at as it had times so many looks.
+/// Loss checks by which the sampling interval of a proven learner grows by one merge.
 const LOOKS_FEW: u32 = 8;
-/// One merge in so many is looked at for a learner that has shown much.
+/// Longest sampling interval of a proven learner, in merges.
 const ONE_IN_MAX: u32 = 16;
 
-/// The verdicts on all learners.
+/// Verdicts on all learners.
 #[derive(Clone, Debug)]
 pub struct Proofs {
     seed: u64,
     records: BTreeMap<LearnerId, Record>,
-    /// Newest last.
+    /// Own gains by fragment, newest last.
     usual: BTreeMap<FragmentId, VecDeque<(LearnerId, f64)>>,
-    /// What updates show on the whole, in spreads, and how many looks say so.
+    /// Signal strength, in spreads, and the number of loss checks that it averages.
     strength: (f64, u32),
 }
 
-/// What looks at the updates of a learner say of it.
+/// Verdict of the loss checks on one learner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Regard {
-    /// Nothing for sure.
+    /// Undecided.
     Open,
-    /// It trains what it says it does.
+    /// The learner trains as it claims.
     Shown,
-    /// It does not.
+    /// The learner does not train as it claims.
     Suspected(Doubt),
 }
 
 impl Regard {
-    /// Why it is suspected, if it is.
+    /// Returns the evidence of a suspicion, if there is one.
     #[must_use]
     pub fn doubt(self) -> Option<Doubt> {
         match self {
@@ -69,15 +68,15 @@ impl Regard {
     }
 }
 
-/// What is known of one learner.
+/// Loss-check record of one learner.
 #[derive(Clone, Copy, Debug, Default)]
 struct Record {
     looks: u32,
-    /// Logarithm of the odds that it does not train, 0 or above; 0 for one that is suspected.
+    /// Logarithm of the odds that the learner does not train, at least 0; 0 for a suspect.
     against: f64,
-    /// Logarithm of the odds that it does, from 0 to that of [`CLEAR_ODDS`].
+    /// Logarithm of the odds that the learner trains, from 0 to that of [`CLEAR_ODDS`].
     trust: f64,
-    /// `None` before the first look.
+    /// `None` before the first loss check.
     regard: Option<Regard>,
 }
 
@@ -86,7 +85,7 @@ impl Record {
         self.regard.is_some_and(|regard| regard.doubt().is_some())
     }
 
-    /// Takes in a look; gives what is to be thought from now on, if that is another thing.
+    /// Adds the score of a loss check and returns the new verdict if it has changed.
     fn take(&mut self, score: f64) -> Option<Regard> {
         let (before, was_suspected) = (self.regard, self.is_suspected());
         self.looks = self.looks.saturating_add(1);
@@ -107,16 +106,16 @@ impl Record {
     }
 }
 
-/// Which merges are to be looked at.
+/// Selection of merges for loss checks.
 #[derive(Clone, Debug)]
 pub struct Sampling {
     seed: u64,
-    /// One merge in so many.
+    /// Sampling interval of each learner, in merges.
     one_in: BTreeMap<LearnerId, u32>,
 }
 
 impl Sampling {
-    /// Whether `job` is: for the sake of somebody in it, each of whom nothing is known for sure.
+    /// Returns true if `job` has at least three updates and at least one of their learners is due for a check.
     #[must_use]
     pub fn wants(&self, job: &MergeJob) -> bool {
         let wants = |learner: LearnerId| {
@@ -128,14 +127,14 @@ impl Sampling {
 }
 
 impl Proofs {
-    /// Nothing is known of anybody yet. `seed` picks what is looked at.
+    /// Creates an empty record. `seed` selects the merges that are checked.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self { seed, records: BTreeMap::new(), usual: BTreeMap::new(), strength: (0.0, 0) }
     }
 
-    /// Which merges are to be looked at next: each of whoever has not shown that it trains or shows less than it did,
-    /// ever fewer of the others.
+    /// Returns the selection of the next merges. Each merge of an unproven or weakening learner is checked, and ever
+    /// fewer merges of the others.
     #[must_use]
     pub fn sampling(&self) -> Sampling {
         let one_in = |record: &Record| match record.regard == Some(Regard::Shown) && record.against <= 1.0 {
@@ -146,14 +145,13 @@ impl Proofs {
         Sampling { seed: self.seed, one_in }
     }
 
-    /// Takes in what updates of one merge on `fragment` showed; gives those of whom another thing is to be thought from
-    /// now on.
+    /// Adds the loss checks of one merge on `fragment` and returns the verdicts that changed.
     ///
-    /// Each look multiplies the odds by 1 − 0.6 s, where s, from −1 to 1, is by how much the update shows more
-    /// than 45 % of what is usual, in spreads of that; and they never fall below 1. For who trains s is above 0
-    /// on the whole, however noisy it is: its odds are a product of bets that it wins, and how far they go up by
-    /// chance is measured in tests/evidence/POISON.md. Nobody is held against fewer than two others, nor where
-    /// nothing shows.
+    /// Each check multiplies the odds of not training by 1 − 0.6 s, and they never fall below 1. The score s, from −1
+    /// to 1, is the excess of the own gain over 45 % of the usual gain, in spreads of that. For a learner that trains,
+    /// s is positive on average, however noisy. Its odds are a product of bets that it wins, and
+    /// tests/evidence/POISON.md has how far they rise by chance. No learner is judged without enough checks of others
+    /// or while the signal is too weak.
     pub fn take(&mut self, fragment: FragmentId, shown: &[Shown]) -> Vec<(LearnerId, Regard)> {
         let mut news = Vec::new();
         let beside = |look: &Shown| self.usual(fragment, look.learner).map(|usual| (*look, usual));
@@ -178,8 +176,8 @@ impl Proofs {
         news
     }
 
-    /// Takes in how much updates of one merge show. The one in the middle speaks for all of them: those who work
-    /// against the others show far less than nothing, and would else be safe by that.
+    /// Updates the signal strength with the median of one merge. A mean would fail: learners that work against the
+    /// others show far less than zero, and would thereby hide the signal.
     fn strengthen(&mut self, looks: &[(Shown, (f64, f64))]) {
         let believed = looks.iter().filter(|(look, _)| !is_suspected(&self.records, look.learner));
         let mut shown: Vec<f64> = believed.map(|(look, (_, spread))| look.own / spread).collect();
@@ -193,13 +191,13 @@ impl Proofs {
         *strength += (median(&mut shown) - *strength) * part.min(1.0);
     }
 
-    /// Who is suspected goes on being so, in a process that did not find it out itself.
+    /// Restores a suspicion that another process raised.
     pub fn suspect(&mut self, learner: LearnerId, doubt: Doubt) {
         let regard = Some(Regard::Suspected(doubt));
         self.records.insert(learner, Record { looks: doubt.looks, regard, ..Record::default() });
     }
 
-    /// What updates of others than `learner` usually show on `fragment`, and the spread of that.
+    /// Returns the median own gain of learners other than `learner` on `fragment`, and its spread.
     fn usual(&self, fragment: FragmentId, learner: LearnerId) -> Option<(f64, f64)> {
         let others = self.usual.get(&fragment)?.iter().filter(|(other, _)| *other != learner);
         let mut others: Vec<f64> = others.map(|(_, own)| *own).collect();
@@ -208,7 +206,7 @@ impl Proofs {
         }
         let usual = median(&mut others);
         let mut spread: Vec<f64> = others.iter().map(|own| (own - usual).abs()).collect();
-        // Of what is normally distributed the median distance is that part of the standard deviation.
+        // For a normal distribution, the median absolute deviation is this part of the standard deviation.
         let spread = median(&mut spread) / 0.6745;
         (spread > 0.0 && spread.is_finite()).then_some((usual, spread))
     }
@@ -218,7 +216,7 @@ fn is_suspected(records: &BTreeMap<LearnerId, Record>, learner: LearnerId) -> bo
     records.get(&learner).is_some_and(Record::is_suspected)
 }
 
-/// The median of values, of which there is one at least.
+/// Returns the median of `values`, which must not be empty.
 fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
@@ -229,7 +227,7 @@ mod tests {
     use super::*;
     use crate::rng::Rng;
 
-    /// Merges of ten, of which each update shows `mean` of its learner, in spreads, and noise of so many spreads.
+    /// Merges of ten updates each, whose gains are the learner's `mean`, in spreads, plus noise of one spread.
     struct Crowd {
         rng: Rng,
         proofs: Proofs,
@@ -241,7 +239,7 @@ mod tests {
             Self { rng: Rng::new(seed), proofs: Proofs::new(seed), means }
         }
 
-        /// Normally distributed, with now and then one that is far out.
+        /// Returns normally distributed noise with occasional outliers.
         fn noise(&mut self) -> f64 {
             let bell: f64 = (0..12).map(|_| self.rng.unit()).sum::<f64>() - 6.0;
             if self.rng.below(20) == 0 { 5.0 * bell } else { bell }
@@ -251,7 +249,7 @@ mod tests {
             self.proofs.records.get(&LearnerId(who))?.regard
         }
 
-        /// So many looks at each; who was suspected at which of them.
+        /// Checks each learner `looks` times and returns each new suspect with the check that raised it.
         fn look(&mut self, looks: u32) -> Vec<(usize, u32)> {
             let mut found = Vec::new();
             for look in 0..looks {
@@ -272,7 +270,7 @@ mod tests {
         }
     }
 
-    /// Goal: of honest learners who show half to twice what is usual hardly anybody is ever suspected.
+    /// Goal: honest learners that show half to twice the usual gain are almost never suspected.
     #[test]
     fn honest_learners_are_hardly_ever_suspected() {
         let mut suspected = 0;
@@ -295,7 +293,8 @@ mod tests {
         }
     }
 
-    /// Goal: who trains has soon shown it and mostly goes on to, who does not never has, and who stops loses it.
+    /// Goal: a learner that trains is soon proven and mostly stays so. One that does not is never proven, and one that
+    /// stops loses its proof.
     #[test]
     fn who_trains_has_shown_it_before_the_others_are_suspected() {
         let (mut shown, mut kept, mut lost) = (0, 0, 0);
@@ -321,7 +320,7 @@ mod tests {
         assert!(lost > 16, "{lost} of 20 that stopped have shown nothing any more before they are suspected");
     }
 
-    /// However far below nothing: that must not pass for a crowd of whom nothing shows.
+    /// A gain far below zero must not pass for a weak signal.
     #[test]
     fn who_works_against_the_others_is_suspected_soon() {
         for seed in 0..20 {

@@ -1,13 +1,14 @@
-//! What is known of the sender of an update.
+//! Facts about the sender of an update.
 
 use super::Syncer;
 use crate::diloco::speed::SPEED_SLACK;
 use crate::diloco::{Account, PROBATION_MS, Repute, Standing};
 use crate::wire::{FragmentId, LearnerId, Millis};
 
-/// A learner counts for at most so many of the median of the others who are known, times the root of the probations
-/// that it has been merged for, if they are more than one: one that is far ahead is counted in full after a while, and
-/// one that says so counts in an hour for 20 of the median, and in a day for less than 100. Constant of ours.
+/// Largest pace that counts for a learner, in medians of the other established learners. Beyond one probation it grows
+/// with the root of the probations for which the learner was merged. A much faster learner thus counts in full after a
+/// while. One that only claims it counts for 20 medians after an hour and for less than 100 after a day. Our own
+/// constant.
 const PACE_RATIO_MAX: f64 = 8.0;
 
 impl Syncer {
@@ -16,7 +17,7 @@ impl Syncer {
         let at = usize::from(fragment.0);
         let is_stranger = |account: &Account| account.tokens_merged.get(at) == Some(&0);
         let is_stranger = self.ledger().account(learner).is_some_and(is_stranger);
-        // Whose pace is not known yet counts as far as one whose is, beside what is usual in a merge.
+        // A newcomer's pace is unknown, so its steps are capped by the usual tokens of a merge.
         let usual = Some(self.ledger().usual_tokens(fragment)).filter(|usual| is_new && *usual > 0);
         let steps_max = usual
             .map(|usual| (PACE_RATIO_MAX * SPEED_SLACK) as u64 * (usual / self.step_tokens(learner)).max(1));
@@ -36,10 +37,13 @@ impl Syncer {
         }
     }
 
-    /// The shortest time in which `learner` is believed to take a step where tokens are counted, in milliseconds: so
-    /// that it counts as much as eight of the median of the others who are known, and slowly for more. What it counted
-    /// for so far does not enter, for that may have been its word. While nobody else is known, its word counts as far
-    /// as that of the others allows, and after a restart as far as the pace of before it does, its own or the others'.
+    /// Returns the shortest believed time of a step of `learner`, in milliseconds.
+    ///
+    /// It allows eight times the median pace of the other established learners, and slowly more. The learner's own
+    /// earlier tokens do not enter, since they may rest on its claims. If no other learner is established, its claim
+    /// counts as far as those of the others allow. After a restart the bound is eight times the median pace from
+    /// before, or its own pace if that is higher.
+    /// all learners.
     pub(super) fn step_ms_counted(&self, now: Millis, learner: LearnerId) -> f64 {
         let by_word = self.roster.step_ms_counted(now, learner);
         let (median, before) = (self.standings.pace(learner), self.ledger().pace_before());
@@ -55,17 +59,17 @@ impl Syncer {
         by_word.max(SPEED_SLACK * self.step_tokens(learner) as f64 / most)
     }
 
-    /// Whether `learner` has yet to prove itself, beside those who are there.
+    /// Returns true if `learner` is on probation, compared with connected learners.
     pub(super) fn is_newcomer(&self, learner: LearnerId) -> bool {
         self.ledger().is_newcomer(learner, self.standings.longest_ms())
     }
 
-    /// Whether anybody is there and answers who need not prove itself any more.
+    /// Returns true if any established learner is connected and answers.
     fn is_known_there(&self, now: Millis) -> bool {
         self.standings.known().iter().any(|&learner| self.roster.is_awaited(now, learner))
     }
 
-    /// Tokens of one step of `learner`, above 0.
+    /// Returns the tokens of one step of `learner`, above 0.
     pub(super) fn step_tokens(&self, learner: LearnerId) -> u64 {
         let batch = self.roster.session(learner).map_or(0, |session| session.batch);
         u64::from(batch.max(1)) * u64::from(self.spec.model.context.max(1))

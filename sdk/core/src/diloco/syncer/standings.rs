@@ -1,5 +1,5 @@
-//! What those who are there have come to, by the ledger, kept up to date as it changes: who was merged for longest,
-//! who need not prove itself any more, what their paces are, and whose seat goes first.
+//! Incremental statistics over connected learners, derived from the ledger: longest time merged, established learners,
+//! their paces, and the order in which seats are given up.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,32 +7,32 @@ use crate::diloco::voices::Voices;
 use crate::diloco::{Ledger, PROBATION_MS};
 use crate::wire::LearnerId;
 
-/// Those who are connected.
+/// Statistics over connected learners.
 #[derive(Debug, Default)]
 pub(super) struct Standings {
     stands: BTreeMap<LearnerId, Stands>,
-    /// All by merit, which is 0 for one of whom nothing is merged.
+    /// All learners by merit; 0 for a learner without a merged update.
     merits: BTreeSet<(u64, LearnerId)>,
     strangers: usize,
-    /// The live ones by how long they were merged.
+    /// Live learners by the time for which they were merged.
     merged: BTreeSet<(u64, LearnerId)>,
-    /// The live ones who need not prove themselves.
+    /// Established learners: live, and past probation.
     known: BTreeSet<LearnerId>,
-    /// Their paces, with a voice each.
+    /// Paces of established learners, with one vote each.
     paces: Voices,
-    /// How long the one was merged that has been for longest when that was looked at, in milliseconds.
+    /// Longest time for which a live learner was merged, at the last measurement, in milliseconds.
     longest_ms: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Stands {
     merit: u64,
-    /// For how long it was merged, if it is live.
+    /// Time for which the learner was merged, in milliseconds, if it is live.
     merged_ms: Option<u64>,
 }
 
 impl Standings {
-    /// Takes in what the ledger says of `learner`, who is there, and live or not.
+    /// Updates the statistics with the account of the connected `learner`, which is live or not.
     pub(super) fn note(&mut self, ledger: &Ledger, learner: LearnerId, is_live: bool) {
         let stands =
             Stands { merit: merit(ledger, learner), merged_ms: is_live.then(|| ledger.merged_ms(learner)) };
@@ -50,14 +50,14 @@ impl Standings {
         self.judge(ledger, learner, is_live);
     }
 
-    /// Takes in what the ledger says of `learner` by now, if it is there.
+    /// Updates the statistics with the account of `learner`, if it is connected.
     pub(super) fn look(&mut self, ledger: &Ledger, learner: LearnerId) {
         if let Some(stands) = self.stands.get(&learner) {
             self.note(ledger, learner, stands.merged_ms.is_some());
         }
     }
 
-    /// `learner` is gone.
+    /// Removes `learner`, which has left.
     pub(super) fn leave(&mut self, learner: LearnerId) {
         if let Some(before) = self.stands.remove(&learner) {
             self.take(learner, before);
@@ -66,7 +66,7 @@ impl Standings {
         }
     }
 
-    /// Looks who has been merged for longest, beside whom the others have to prove themselves.
+    /// Measures the longest time merged, which sets the probation of all others.
     pub(super) fn measure(&mut self, ledger: &Ledger) {
         let before_ms = needed_ms(self.longest_ms);
         self.longest_ms = self.merged.last().map_or(0, |(merged_ms, _)| *merged_ms);
@@ -78,27 +78,27 @@ impl Standings {
         }
     }
 
-    /// How long the one was merged that had been for longest when that was measured, in milliseconds.
+    /// Returns the longest time merged at the last measurement, in milliseconds.
     pub(super) fn longest_ms(&self) -> u64 {
         self.longest_ms
     }
 
-    /// The live ones who need not prove themselves any more.
+    /// Returns the established learners.
     pub(super) fn known(&self) -> &BTreeSet<LearnerId> {
         &self.known
     }
 
-    /// The lower median of the paces of those but `except`, in tokens a millisecond; 0 if none is known.
+    /// Returns the lower median pace of established learners except `except`, in tokens per millisecond; 0 if unknown.
     pub(super) fn pace(&self, except: LearnerId) -> f64 {
         self.paces.median(Some(except.0.into())).unwrap_or(0.0)
     }
 
-    /// Those of whom nothing is merged.
+    /// Returns the number of learners without a merged update.
     pub(super) fn strangers(&self) -> usize {
         self.strangers
     }
 
-    /// The one with the least merit, and that.
+    /// Returns the smallest merit and its learner.
     pub(super) fn least(&self) -> Option<(u64, LearnerId)> {
         self.merits.first().copied()
     }
@@ -123,13 +123,13 @@ impl Standings {
     }
 }
 
-/// What `learner` has come to: 0 for one of whom nothing was merged.
+/// Returns the merit of `learner`: its time merged plus 1 ms, or 0 if none of its updates was merged.
 pub(super) fn merit(ledger: &Ledger, learner: LearnerId) -> u64 {
     let is_stranger = ledger.account(learner).is_none_or(|account| account.is_stranger());
     if is_stranger { 0 } else { ledger.merged_ms(learner).saturating_add(1) }
 }
 
-/// For how long one has to be merged beside one that was for `longest_ms`, in milliseconds: see
+/// Returns the probation next to a learner that was merged for `longest_ms`, in milliseconds: see
 /// [`Ledger::is_newcomer`].
 fn needed_ms(longest_ms: u64) -> u64 {
     PROBATION_MS.min(longest_ms / 2)
@@ -146,7 +146,7 @@ mod tests {
 
     const P: FragmentId = FragmentId(0);
 
-    /// An update of `learner` was merged that came so long after the one before.
+    /// Merges an update of `learner` that came `after_ms` after its previous one.
     fn merge(books: &mut Books, learner: LearnerId, tokens: u64, after_ms: u64) {
         let part = Part { after_ms: Some(after_ms), ..testing::part(learner, tokens) };
         books.note_merge(testing::merge(P, part));
@@ -154,7 +154,7 @@ mod tests {
         books.settle(&Settled { round: None, fragment: P, learner, serial: Serial(1), tokens, fate });
     }
 
-    /// Goal: what is known of those who are there is what one gets by asking the ledger of each of them.
+    /// Goal: the incremental statistics equal those computed from the ledger for each connected learner.
     #[test]
     fn standings_are_those_of_everybody_who_is_there() {
         let terms = BookTerms {

@@ -1,4 +1,4 @@
-//! Which windows of the text an update is the fruit of, by the books.
+//! Provenance of updates: the windows of text that each was trained on, according to the tape.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -6,25 +6,25 @@ use crate::data::Window;
 use crate::diloco::{Entry, MergeEntry, Part};
 use crate::wire::{FragmentId, LearnerId, LeaseGrant, LeaseId};
 
-/// Leases of one learner that are remembered. Constant of ours.
+/// Leases that are remembered for each learner. Our own constant.
 const LEASES_KEPT: usize = 256;
 
-/// What one update of a merge says it was trained on.
+/// Windows that one update of a merge was trained on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fruit {
-    /// Who sent it.
+    /// Sender of the update.
     pub learner: LearnerId,
     /// Windows in one of its steps, at least 1.
     pub batch: f64,
-    /// Some of its windows, evenly spread; none where they are not known.
+    /// Sample of its windows, evenly spaced; empty if they are unknown.
     pub windows: Vec<Window>,
 }
 
-/// Follows the decisions of a run, to know what each learner was leased, in the order in which it trains on that.
+/// Leases of each learner in the order in which it trains on them, derived from the tape.
 ///
-/// Where in that order an update begins and ends follows from the tokens that were counted of it and of those before
-/// it. Of a learner that trained before this was begun nobody knows that, until it starts anew: windows that are about
-/// its own would show that it does not train.
+/// The range of an update in that order follows from the counted tokens of this update and of those before it. If a
+/// learner trained before this record began, its range is unknown until its process restarts. A rough guess would not
+/// do, since windows next to the right ones would suggest that the learner does not train.
 #[derive(Clone, Debug)]
 pub struct Trained {
     context: u32,
@@ -32,40 +32,40 @@ pub struct Trained {
     courses: BTreeMap<LearnerId, Course>,
 }
 
-/// The windows that one learner was leased, one after the other.
+/// Windows leased to one learner, in order.
 #[derive(Clone, Debug)]
 struct Course {
-    /// Where each lease begins, oldest first.
+    /// Start and grant of each lease, oldest first.
     leases: VecDeque<(u64, LeaseGrant)>,
     end: u64,
-    /// How far it said it was, at least.
+    /// Highest position that the learner has reported.
     reported: u64,
     /// By fragment, `[P]`.
     merged: Vec<Mark>,
 }
 
-/// How far a learner had come with what was last merged of it.
+/// Position of a learner at its last merge.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
-    /// `None`: it began before anybody looked.
+    /// `None` if the learner trained before this record began.
     at: Option<u64>,
-    /// How far it had said it was by then.
+    /// Highest position that the learner had reported at that merge.
     reported: u64,
 }
 
 impl Trained {
-    /// Of a run in windows of `context` tokens with so many fragments, of which nothing is known yet.
+    /// Creates an empty record for a run with windows of `context` tokens and `fragments` fragments.
     #[must_use]
     pub fn new(context: u32, fragments: u16) -> Self {
         Self { context: context.max(1), fragments, courses: BTreeMap::new() }
     }
 
-    /// Takes in the next decision. Of a merge it gives up to `windows_max` windows of each update, evenly spread over
-    /// what it was trained on; none of a learner of whom that is not known.
+    /// Adds the next decision. For a merge, returns up to `windows_max` windows of each update, evenly spaced over its
+    /// range. The list is empty for a learner whose range is unknown.
     pub fn follow(&mut self, entry: &Entry, windows_max: usize) -> Option<Vec<Fruit>> {
         match entry {
             Entry::Enrolled { learner, .. } => {
-                // Under another name it is the same.
+                // A new name does not change the record.
                 let fragments = self.fragments;
                 self.courses.entry(*learner).or_insert_with(|| Course::new(fragments, Some(0)));
             }
@@ -123,7 +123,7 @@ impl Course {
         }
     }
 
-    /// So many windows of a lease are not trained on: those after it come so much earlier.
+    /// Removes windows that were not trained on from the end of a lease, and moves later leases forward.
     fn give_back(&mut self, lease: LeaseId, windows: u32) {
         let Some(at) = self.leases.iter().position(|(_, grant)| grant.lease == lease) else { return };
         let grant = &mut self.leases[at].1;
@@ -135,14 +135,13 @@ impl Course {
         self.end -= u64::from(less);
     }
 
-    /// An update of so many `windows` was merged on `fragment`: some of them.
+    /// Adds a merged update of `windows` windows and returns a sample of them.
     fn merge(&mut self, fragment: FragmentId, windows: u64, windows_max: usize) -> Vec<Window> {
         let reported = self.reported;
         let Some(mark) = self.merged.get_mut(usize::from(fragment.0)) else { return Vec::new() };
         let Some(at) = mark.at else { return Vec::new() };
-        // What it had reported by the merge before, it trained before this update was made.
-        // And nobody trains on what it was not leased: who is counted for more, having said that all is done, is judged
-        // by the last that it had.
+        // Windows that were reported at the previous merge were trained before this update was made. Positions end with
+        // the last lease: a learner that reports everything done and claims more is checked on its last windows.
         let to = (at + windows).max(mark.reported).min(self.end);
         *mark = Mark { at: Some(to), reported };
         let windows = windows.min(to);
@@ -157,7 +156,7 @@ impl Course {
         found
     }
 
-    /// Forgets leases that all fragments are past, but for the last one.
+    /// Forgets leases that all fragments have passed, except for the last one.
     fn prune(&mut self) {
         let past = self.merged.iter().map(|mark| mark.at.unwrap_or(0)).min().unwrap_or(0);
         let is_past = |(first, grant): &(u64, LeaseGrant)| first + u64::from(grant.windows) <= past;
@@ -190,12 +189,12 @@ mod tests {
         Entry::Reported { learner: LEARNER, tokens: 0, leases: vec![(LeaseId(lease), done)] }
     }
 
-    /// An update of so many windows of ten tokens was merged.
+    /// A merge with an update of `windows` windows of ten tokens each.
     fn merged(fragment: u16, windows: u64) -> Entry {
         Entry::Merged(testing::merge(FragmentId(fragment), testing::part(LEARNER, 10 * windows)))
     }
 
-    /// The places of the windows of the last of `entries`, a merge.
+    /// Returns the indices of the windows of the merge that ends `entries`.
     fn places(trained: &mut Trained, entries: &[Entry]) -> Vec<u32> {
         let mut fruit = None;
         for entry in entries {
@@ -219,7 +218,7 @@ mod tests {
         assert_eq!(places(&mut trained, &[merged(0, 8)]), [52, 54, 56, 58], "the last that it had");
     }
 
-    /// Goal: whoever says that all is done, and is counted for more after that, is looked at all the same.
+    /// Goal: a learner that reports everything done and is counted for more after that is checked all the same.
     #[test]
     fn no_word_of_what_is_done_keeps_looks_away() {
         let mut trained = trained();
@@ -249,7 +248,7 @@ mod tests {
         );
     }
 
-    /// Goal: nobody is held against windows that are only about its own.
+    /// Goal: no learner is judged on windows that are only near its own.
     #[test]
     fn of_whom_the_beginning_is_unknown_nothing_is_told_until_it_starts_anew() {
         let mut trained = trained();
@@ -260,7 +259,7 @@ mod tests {
         assert_eq!(places(&mut trained, &anew), [50, 51, 52, 53]);
     }
 
-    /// Goal: what was trained and never merged is passed over once reports say so.
+    /// Goal: windows that were trained but never merged are skipped once reports show it.
     #[test]
     fn reports_tell_what_was_lost() {
         let mut trained = trained();

@@ -1,7 +1,7 @@
-//! Undoing merges that did harm: whom it was that did it is found outside, by measuring, see [`super::Blame`].
+//! Rollback of harmful merges. The host finds the culprits by measuring, see [`super::Blame`].
 //!
-//! Each fragment goes back to where it was before, and through its merges again without the culprits, as soon as no
-//! round of it is under way. Learners are led there as they are by a merge, and none of them has to know.
+//! Each fragment returns to its state before the harm and repeats its merges without the culprits, as soon as no round
+//! of it is under way. Learners receive the result like any merge and need not know about the rollback.
 
 use std::collections::BTreeSet;
 
@@ -11,35 +11,35 @@ use crate::diloco::{
 };
 use crate::wire::{FragmentId, LearnerId, Merged, Millis};
 
-/// A learner whose updates did harm so often is out until the owner lets it back.
+/// Harmful incidents after which a learner stays out until the owner lets it back.
 pub const HARMS_MAX: u32 = 2;
-/// For so long is one away whose updates did harm for the first time, in milliseconds.
+/// Time for which a learner is sent away after its first harmful incident, in milliseconds.
 pub(super) const AWAY_MS: u32 = PROBATION_MS as u32;
 
-/// How far a run trusts a learner.
+/// Trust of a run in a learner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// It has yet to prove itself: its updates count little.
+    /// Newcomer: its updates count little.
     Probation,
     /// Its updates count in full.
     Trusted,
-    /// Its updates did harm once, or do not show that it trains: it proves itself anew.
+    /// Its updates did harm once or do not show that it trains. It is on probation again.
     Suspect,
-    /// Its updates did harm, and none are taken for a while, or until the owner lets it back.
+    /// Its updates did harm. None are accepted for a while, or until the owner lets it back.
     Out,
 }
 
-/// What is still to be undone.
+/// Pending rollbacks.
 #[derive(Debug, Default)]
 pub(super) struct Undoing {
-    /// Where each fragment goes back to, `[P]`; `None` for one that has.
+    /// State from which each fragment starts again, `[P]`; `None` once it has begun or if no rollback is pending.
     from: Vec<Option<FragmentState>>,
     after: u64,
     without: BTreeSet<LearnerId>,
 }
 
 impl Syncer {
-    /// How far `learner` is trusted at `now`.
+    /// Returns the trust in `learner` at `now`.
     #[must_use]
     pub fn trust(&self, now: Millis, learner: LearnerId) -> Trust {
         let harms = self.harms(learner);
@@ -53,24 +53,24 @@ impl Syncer {
         }
     }
 
-    /// Who is suspected of not training, by id.
+    /// Returns the learners suspected of not training, by id.
     pub fn suspects(&self) -> impl Iterator<Item = LearnerId> {
         self.ledger().suspects()
     }
 
-    /// Whether a fragment is still to be undone, or just being so: until then Θ is not what it will be.
+    /// Returns true while the rollback of any fragment is pending or under way. Until it ends, Θ is not final.
     #[must_use]
     pub fn is_undoing(&self) -> bool {
         self.undoing.from.iter().any(Option::is_some) || self.rounds.iter().any(Rounds::is_remaking)
     }
 
-    /// How often updates of `learner` did harm, and were not forgiven.
+    /// Returns the harmful incidents of `learner` that were not pardoned.
     pub(super) fn harms(&self, learner: LearnerId) -> u32 {
         self.ledger().account(learner).map_or(0, |account| account.harms)
     }
 
-    /// Updates of `learner` show that it trains, or that it does not, or neither. What speaks for it is forgotten at a
-    /// restart: nobody is held to the mean share until somebody has shown something again.
+    /// Applies a verdict of the loss checks. Proofs are lost at a restart. Until a learner is proven again, no learner
+    /// is held to the mean share.
     pub(super) fn on_regard(&mut self, learner: LearnerId, regard: Regard) {
         if self.knows(learner) {
             self.shown.insert(learner, regard == Regard::Shown);
@@ -82,7 +82,7 @@ impl Syncer {
         }
     }
 
-    /// Sends the culprits away, and has all fragments made again without them.
+    /// Sends the culprits away and schedules the rollback of all fragments without them.
     pub(super) fn on_undo(&mut self, now: Millis, Undo { from, after, culprits }: Undo) {
         let culprits: BTreeSet<_> = culprits.into_iter().filter(|learner| self.knows(*learner)).collect();
         if culprits.is_empty() || from.len() != self.rounds.len() || self.schedule.is_over() {
@@ -107,7 +107,7 @@ impl Syncer {
         self.measure();
     }
 
-    /// Has each fragment made again that is to be and has no round under way.
+    /// Starts the pending rollback of each fragment that has no round under way.
     pub(super) fn remake_due(&mut self, now: Millis) {
         let codec = self.verifier.codec();
         for ((fragment, rounds), from) in
@@ -130,7 +130,7 @@ impl Syncer {
         }
     }
 
-    /// What undoing a fragment led to.
+    /// Takes the outcome of a rollback job.
     pub(super) fn on_remade(
         &mut self,
         now: Millis,
@@ -152,7 +152,7 @@ impl Syncer {
         }
     }
 
-    /// Nobody does `job`: its fragment stays as it is.
+    /// Takes back a `job` that the host does not run; its fragment stays as it is.
     pub(super) fn give_back(&mut self, job: RemakeJob) {
         let RemakeJob { round, now, .. } = job;
         let (fragment, error) = (job.remake.theta().0, MergeError::Unread);
