@@ -1,4 +1,4 @@
-//! A merge that is on the tape, computed once more.
+//! Recomputation of a recorded merge.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,41 +9,41 @@ use crate::diloco::{
 };
 use crate::wire::{FragmentId, LearnerId, Version};
 
-/// Why an entry does not follow on what came before it, or a merge cannot be computed again.
+/// Error in an entry that does not follow its predecessors, or in the recomputation of a merge.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum RecoveryError {
-    /// A lease is not the next one.
+    /// A lease is out of sequence.
     #[error(transparent)]
     Lease(#[from] LeaseError),
-    /// There is no such fragment.
+    /// The fragment does not exist.
     #[error("there is no fragment {0}")]
     NoFragment(FragmentId),
-    /// The version that was merged onto is not the one that is there.
+    /// The fragment is not at the version that the entry builds on.
     #[error("fragment {fragment} is at version {actual}, and was merged onto version {expected}")]
     Gap {
         /// The fragment.
         fragment: FragmentId,
-        /// The version that the entry is about.
+        /// The version that the entry builds on.
         expected: Version,
-        /// The version that is there.
+        /// The current version.
         actual: Version,
     },
-    /// The body of an update is not there.
+    /// The body of an update is missing.
     #[error("the update of learner {0} is missing: {1}")]
     Missing(LearnerId, String),
     /// The body of an update is not the one that was merged.
     #[error("the update of learner {0} is damaged: its checksum is {1:016x} and was {2:016x}")]
     Damaged(LearnerId, u64, u64),
-    /// What an undoing led to is not there, or is not what was kept.
+    /// The result of a rollback is missing or damaged.
     #[error("what fragment {0} was undone to is missing: {1}")]
     Unkept(FragmentId, String),
-    /// The body of an update is none.
+    /// The body of an update cannot be decoded.
     #[error("the update of learner {0} cannot be read: {1}")]
     Body(LearnerId, QuantError),
-    /// It cannot be merged.
+    /// The updates cannot be merged.
     #[error(transparent)]
     Merge(#[from] MergeError),
-    /// Merged again, it gives something else.
+    /// The recomputed merge differs from the recorded one.
     #[error(
         "merged again, fragment {fragment} at version {version} has {what} {actual:016x} and had {expected:016x}"
     )]
@@ -52,20 +52,21 @@ pub enum RecoveryError {
         fragment: FragmentId,
         /// The version.
         version: Version,
-        /// What differs.
+        /// Name of the value that differs.
         what: &'static str,
-        /// As it is now.
+        /// The recomputed value.
         actual: u64,
-        /// As the tape has it.
+        /// The recorded value.
         expected: u64,
     },
 }
 
-/// Computes `merge` again on `state`, which moves on, without the updates of some learners. `body` gives the next of
-/// what was sent for it, in order, of so many bytes. `None` if nothing of it is left: then only the version moves.
+/// Recomputes `merge` on `state`, which advances, without the updates of the learners in `without`. `body` returns the
+/// next recorded update, in order, of the given number of bytes. Returns `None` if no update is left: then only the
+/// version advances.
 ///
 /// # Errors
-/// `Gap`, `Missing`, `Damaged`, `Body`, `Merge`; then `state` is as it was.
+/// `Gap`, `Missing`, `Damaged`, `Body`, `Merge`; then `state` is unchanged.
 pub(super) fn again(
     codec: &Codec,
     segments: &[Segment],
@@ -90,7 +91,7 @@ pub(super) fn again(
         }
         let body = codec.check(segments, bytes).map_err(|error| RecoveryError::Body(learner, error))?;
         let steps = part.reach_steps.unwrap_or(part.steps);
-        // What a tape lacks is no weight, and says so.
+        // A weight that is missing on the tape becomes NaN, which the merge rejects.
         let experts =
             merge.experts.iter().map(|of| of.weights.get(at).copied().unwrap_or(f64::NAN)).collect();
         updates.push(Weighted { learner, weight: part.weight, experts, steps, body });
@@ -99,7 +100,7 @@ pub(super) fn again(
         state.version = version;
         return Ok(None);
     }
-    // Copies of the state cost nothing, and this one is given up before the job changes it.
+    // Clones of the state share its tensors. The state is moved out so that the job need not copy them.
     let before = std::mem::replace(state, FragmentState::new(Vec::new()));
     let (segments, radii) = (segments.to_vec(), merge.radii.clone());
     let job = MergeJob {
@@ -128,7 +129,7 @@ pub(super) fn again(
     }
 }
 
-/// Whether `state` is the one that something was done to.
+/// Checks that `state` is at the version that an entry builds on.
 pub(super) fn at_base(
     fragment: FragmentId,
     base: Version,
@@ -138,7 +139,7 @@ pub(super) fn at_base(
     if base == actual { Ok(()) } else { Err(RecoveryError::Gap { fragment, expected: base, actual }) }
 }
 
-/// Θ and the momentum, of `len` values each, that an undoing led to.
+/// Reads Θ and the momentum, `len` values each, that a rollback recorded.
 pub(super) fn read_kept(
     remade: &RemadeEntry,
     len: usize,

@@ -1,14 +1,13 @@
-//! Rounds that are led elsewhere: this syncer faces the learners, and others decide on its updates.
+//! Remote rounds: this syncer serves learners as a gateway, and other processes decide on their updates.
 //!
-//! It takes learners in, leases them text, asks them when a round begins, and passes on what they answer. What a round
-//! came to it is told, by the record of its fragment that all who face learners read. So the accounts of everyone grow
-//! from the same records everywhere, and a learner finds here what was merged of it elsewhere.
+//! It admits learners, leases text, asks for progress when a round begins, and forwards the answers. It learns outcomes
+//! from the tape of each fragment, which all gateways read. All gateways therefore book the same accounts, and a
+//! learner finds its merges from other gateways here.
 //!
-//! An update is of the round in which it was asked for, or of a later one if its sender is known to be here then: see
-//! [`late`]. A learner that comes back is taken in
-//! once each round that was under way is over, and then nothing of it is open anywhere: see
-//! [`super::Upward::Introduce`]. That holds for who answers each question once, and hands in nothing unasked but before
-//! it leaves for good, as learners do.
+//! An update belongs to the round in which it was asked for, or to a later one if its sender is known to be connected
+//! then: see [`late`]. A returning learner is admitted once every round that was under way is over. None of its updates
+//! is then open anywhere: see [`super::Upward::Introduce`]. This holds if a learner answers each question once and
+//! sends an unasked update only before it leaves for good, as learners do.
 
 mod late;
 
@@ -27,46 +26,46 @@ use crate::wire::{
     RunId, RunSpec, Serial, Version,
 };
 
-/// Bits of the number of an epoch that count epochs; the others tell processes apart.
+/// Bits of an epoch number that count epochs; the other bits identify the process.
 const EPOCH_BITS: u32 = 16;
-/// A process numbers its leases in a range of so many of its own.
+/// Size of the range of lease numbers of one process.
 const LEASES_OF_A_PROCESS: u64 = 1 << 32;
 
-/// What a syncer knows of rounds that are led elsewhere.
+/// State of remote rounds.
 #[derive(Debug)]
 pub(super) struct Led {
-    /// Tells its epochs from those of others.
+    /// Distinguishes the epochs of this process from those of others.
     salt: u16,
-    /// The questions that are open.
+    /// Open questions.
     asked: BTreeMap<(FragmentId, LearnerId), Question>,
-    /// The newest round of each fragment that was heard of, and since when.
+    /// Newest known round of each fragment, and the time at which it became known.
     newest: BTreeMap<FragmentId, (Round, Millis)>,
-    /// The newest round of each fragment that is known to be over.
+    /// Newest round of each fragment that is known to be over.
     over: BTreeMap<FragmentId, Round>,
-    /// Updates that wait for a later round than they were asked for in.
+    /// Late updates that wait for another round.
     late: Late,
-    /// The paces that were told last.
+    /// Paces at the last report.
     told: Paces,
-    /// Whether it was passed on that the run has its tokens.
+    /// Whether the leaders know that the run has enough tokens.
     is_enough: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Question {
-    /// When it was asked.
+    /// Time of the question.
     since: Millis,
-    /// An answer is of this round.
+    /// Round of the answer.
     round: Round,
-    /// It is to be asked in this one, which may be a later one.
+    /// Newest round in which the learner was asked, at least `round`.
     newest: Round,
 }
 
 impl Syncer {
-    /// A new run as one sees it who leads no rounds of it, and begins with these Θ̂, `[P]` of `[fragment_len]`, as
-    /// [`crate::diloco::halves::nearest`] gives them: to be led elsewhere ([`Self::led_elsewhere`]).
+    /// Creates a new run without rounds of its own, from Θ̂ in `hats`, `[P]` of `[fragment_len]`, as computed by
+    /// [`crate::diloco::halves::nearest`]. Call [`Self::led_elsewhere`] next.
     ///
     /// # Errors
-    /// As [`Self::new`]; [`SyncerError::FragmentCount`] or [`SyncerError::Fragment`] if they do not fit the layout.
+    /// As [`Self::new`]; [`SyncerError::FragmentCount`] or [`SyncerError::Fragment`] if `hats` do not fit the layout.
     pub fn before_others(
         run: RunId,
         spec: RunSpec,
@@ -89,12 +88,13 @@ impl Syncer {
         Self::begin(run, spec, config, fragments, states)
     }
 
-    /// The same with its rounds led elsewhere, for a process whose number nobody else has, as far as chance goes.
-    /// Nothing is launched or merged here from now on, and of each fragment there is Θ̂ alone, which stands for Θ too:
-    /// what learners hold is what they are sent, and what is measured and taken home.
+    /// Hands the rounds over to other processes. `process` is a random number that identifies this process.
+    ///
+    /// From now on nothing is launched or merged here. Only Θ̂ of each fragment is kept, and it replaces Θ wherever
+    /// parameters are sent, evaluated or exported.
     #[must_use]
     pub fn led_elsewhere(mut self, process: u64) -> Self {
-        // Another process may have leased to the same learner.
+        // Another process may have granted leases to the same learner.
         self.books.number_leases_from(LeaseId((process & 0x7fff_ffff) * LEASES_OF_A_PROCESS));
         let salt = (process >> 48) as u16;
         let (asked, newest, over) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
@@ -104,20 +104,20 @@ impl Syncer {
         self
     }
 
-    /// Whether its rounds are led elsewhere.
+    /// Returns true if other processes lead the rounds.
     #[must_use]
     pub fn is_led(&self) -> bool {
         self.led.is_some()
     }
 
-    /// Passes something on, if rounds are led elsewhere.
+    /// Forwards a message to the leaders if the rounds are remote.
     pub(super) fn upward(&mut self, said: impl FnOnce() -> Upward) {
         if self.is_led() {
             self.out.push_back(Output::Upward(said()));
         }
     }
 
-    /// Passes on how fast learners are, where that is news.
+    /// Reports the paces of learners to the leaders if they have changed enough.
     pub(super) fn tell_pace(&mut self) {
         let &Timing { step_ms, answer_ms, .. } = self.schedule.timing();
         let paces = Paces { step_ms, answer_ms };
@@ -128,7 +128,7 @@ impl Syncer {
         }
     }
 
-    /// The run has the tokens that it was to have: it finishes, or whoever leads it is told, once.
+    /// Finishes a run that has enough tokens, or tells the leaders once.
     pub(super) fn on_enough(&mut self) {
         let Some(led) = &mut self.led else { return self.finish() };
         if !std::mem::replace(&mut led.is_enough, true) {
@@ -136,7 +136,7 @@ impl Syncer {
         }
     }
 
-    /// The last round of `fragment` is over.
+    /// Handles the end of the last round of `fragment`.
     pub(super) fn on_closed(&mut self, fragment: FragmentId) {
         if self.is_led() {
             self.finish();
@@ -144,15 +144,15 @@ impl Syncer {
         }
     }
 
-    /// A lease as learners are told: each process goes through the text in an order of its own.
+    /// Returns a lease as learners see it: each process traverses the text in an order of its own.
     pub(super) fn told(&self, grant: LeaseGrant) -> LeaseGrant {
         let Some(led) = &self.led else { return grant };
         let epochs = (1 << EPOCH_BITS) - 1;
         LeaseGrant { epoch: u32::from(led.salt) << EPOCH_BITS | grant.epoch & epochs, ..grant }
     }
 
-    /// What is merged of `learner` elsewhere was leased to it there. One that comes back, and of which something is
-    /// merged, may have been leased more: that counts of what it hands in, as after a restart.
+    /// Credits tokens of `learner` that other gateways leased. A returning learner with merged updates may hold further
+    /// leases. It is credited for those as after a restart.
     pub(super) fn credit(&mut self, learner: LearnerId, returns: bool) {
         let is_merged = self.ledger().account(learner).is_some_and(|account| !account.is_stranger());
         let windows = match returns && is_merged {
@@ -162,7 +162,7 @@ impl Syncer {
         self.books.credit(learner, windows * u64::from(self.spec.model.context));
     }
 
-    /// Who leads the fragment asks `learner` by `conn` for its progress in `round`.
+    /// Handles a question of the fragment's leader to `learner` at `conn` in `round`.
     pub(super) fn on_asked(
         &mut self,
         now: Millis,
@@ -184,12 +184,12 @@ impl Syncer {
         let at = (fragment, learner);
         let asks = matches!(next, Next::Absent) && !led.asked.contains_key(&at);
         if matches!(next, Next::Absent) {
-            // What it answers is of the round in which it was asked; then it is asked once more.
+            // The answer belongs to the round of the question; afterwards the learner is asked again.
             let question = led.asked.entry(at).or_insert(Question { since: now, round, newest: round });
             question.newest = question.newest.max(round);
         }
         if is_new {
-            // How much learners may say goes by the rounds that there were.
+            // The allowance of messages depends on the number of rounds.
             self.schedule.take_round();
             let (invited, step_ms) = (self.roster.live().len() as u32, self.schedule.timing().step_ms);
             self.event(Event::Launched { round, fragment, invited, step_ms });
@@ -202,7 +202,7 @@ impl Syncer {
         }
     }
 
-    /// A number came back by this connection.
+    /// Handles the echo of a number on this connection.
     pub(super) fn on_probed(&mut self, now: Millis, conn: ConnId, number: u64) {
         let back = self.led.as_mut().and_then(|led| led.late.back(conn, number));
         if let Some((learner, round, update)) = back {
@@ -217,12 +217,12 @@ impl Syncer {
         self.out.push_back(Output::Send(conn, collect));
     }
 
-    /// The round that an answer of `learner` is of.
+    /// Returns the round of an answer from `learner`.
     ///
     /// # Errors
-    /// It is too late for that, or nobody asked, as when it hands in what it has before it leaves: an answer must be of
-    /// a round that was under way when its sender was here, or it might be merged after its sender came back
-    /// elsewhere. Gives the newest round, if there was one.
+    /// The newest round, if any, if the answer is late or unasked (a learner that leaves sends what it has). An answer
+    /// must belong to a round that was under way while its sender was connected. Otherwise it could be merged after the
+    /// sender returned elsewhere.
     fn answered_in(
         &mut self,
         now: Millis,
@@ -240,7 +240,7 @@ impl Syncer {
         if round == newest && !is_over { Ok(round) } else { Err(Some(newest)) }
     }
 
-    /// An update that came in: passes it on, or keeps it for a later round.
+    /// Forwards an update, or keeps it for a later round.
     pub(super) fn pass_on(&mut self, now: Millis, conn: ConnId, learner: LearnerId, update: Verified) {
         let fragment = update.fragment;
         let answered = self.answered_in(now, fragment, learner);
@@ -257,12 +257,12 @@ impl Syncer {
         if let Err(Some(newest)) = answered
             && newest > over
         {
-            // That round is under way.
+            // The newest round is under way.
             self.on_asked(now, fragment, learner, conn, newest);
         }
     }
 
-    /// Passes on an update for this round.
+    /// Forwards an update for `round`.
     fn pass_on_in(&mut self, now: Millis, conn: ConnId, learner: LearnerId, round: Round, update: Verified) {
         let (fragment, tokens) = (update.fragment, update.tokens);
         let standing = self.standing(now, learner, fragment);
@@ -274,7 +274,7 @@ impl Syncer {
         self.upward(|| Upward::Answer(fragment, learner, conn, round, answer));
     }
 
-    /// `learner` has nothing to report. If that is too late, and another round is under way, it is asked once more.
+    /// Forwards that `learner` has no update. If that is too late for its round and another is under way, asks again.
     pub(super) fn pass_on_nothing(
         &mut self,
         now: Millis,
@@ -291,12 +291,12 @@ impl Syncer {
                 }
                 self.ask(now, fragment, learner, conn);
             }
-            // It is asked in the next one.
+            // The next round asks it again.
             Err(_) => {}
         }
     }
 
-    /// An update of `learner`, sent by `conn`, was not merged.
+    /// Handles an update of `learner` at `conn` that was not merged.
     pub(super) fn on_unmerged(
         &mut self,
         fragment: FragmentId,
@@ -323,14 +323,14 @@ impl Syncer {
         self.settle(Settled { round: None, fragment, learner, serial, tokens, fate });
     }
 
-    /// A round came to nothing, or to another owner.
+    /// Notes a round that was abandoned or passed to another leader.
     pub(super) fn on_over(&mut self, fragment: FragmentId, round: Round) {
         if let Some(led) = &mut self.led {
             led.note_over(fragment, round);
         }
     }
 
-    /// Takes in a merge that others decided on: books it, tells those whose updates are in it, and all what follows.
+    /// Books a merge that another process decided on, informs its senders, and publishes the change.
     pub(super) fn on_followed(&mut self, now: Millis, followed: Followed) {
         let Followed { merge: entry, led } = followed;
         let (round, fragment) = (entry.round, entry.fragment);
@@ -356,7 +356,7 @@ impl Syncer {
         self.announce(now, fragment, merge, body);
     }
 
-    /// Nobody asks `learner` anything any more.
+    /// Drops all questions to `learner`, and its late updates.
     pub(super) fn forget_questions(&mut self, learner: LearnerId) {
         if let Some(led) = &mut self.led {
             led.asked.retain(|(_, asked), _| *asked != learner);
@@ -366,7 +366,7 @@ impl Syncer {
 }
 
 impl Led {
-    /// The newest round of `fragment` that is known to be over.
+    /// Returns the newest round of `fragment` that is known to be over.
     fn over(&self, fragment: FragmentId) -> Round {
         self.over.get(&fragment).copied().unwrap_or(Round(0))
     }
@@ -377,7 +377,7 @@ impl Led {
     }
 }
 
-/// Whether a time is another one, by more than a tenth: what changes with each answer need not be told each time.
+/// Returns true if two times differ by more than a tenth, which is worth a report.
 fn is_other(before: f64, now: f64) -> bool {
     (before - now).abs() > 0.1 * before.max(now)
 }

@@ -43,7 +43,6 @@ impl Syncer {
     /// earlier tokens do not enter, since they may rest on its claims. If no other learner is established, its claim
     /// counts as far as those of the others allow. After a restart the bound is eight times the median pace from
     /// before, or its own pace if that is higher.
-    /// all learners.
     pub(super) fn step_ms_counted(&self, now: Millis, learner: LearnerId) -> f64 {
         let by_word = self.roster.step_ms_counted(now, learner);
         let (median, before) = (self.standings.pace(learner), self.ledger().pace_before());

@@ -1,55 +1,55 @@
-//! What a syncer whose rounds are led elsewhere passes on, and what it is told.
+//! Messages between a gateway and the leaders of its rounds.
 
 use serde::{Deserialize, Serialize};
 
 use crate::diloco::{FragmentState, MergeEntry, Standing, Verified};
 use crate::wire::{ConnId, FragmentId, Hello, LearnerId, Round};
 
-/// What is passed on to those who lead the rounds.
+/// Message from a gateway to the leaders of the rounds.
 #[derive(Debug)]
 pub enum Upward {
-    /// Somebody introduces itself. Say by [`super::Input::Introduced`] which number it has, the same wherever it
-    /// comes; one whose [`Hello::run`] says that it comes back once each fragment's round that may be under way by now
-    /// has ended, and [`super::Input::Followed`] has told of it.
+    /// A learner introduces itself. Reply with [`super::Input::Introduced`] and its number, which is the same at every
+    /// gateway. If [`Hello::run`] marks it as returning, first wait until each fragment's possibly open round has ended
+    /// and [`super::Input::Followed`] has reported that.
     Introduce(ConnId, Box<Hello>),
-    /// A learner takes part from now on, by this connection.
+    /// A learner takes part from now on, over this connection.
     Came(LearnerId, ConnId),
-    /// It does no more.
+    /// A learner has left.
     Left(LearnerId, ConnId),
-    /// A connection is gone by which nobody took part.
+    /// A connection closed that never became a learner.
     Gone(ConnId),
-    /// How fast its learners are by now.
+    /// Current paces of the learners.
     Pace(Paces),
-    /// As many tokens are merged as the run was to have: each fragment is to have its last round.
+    /// The run has its number of merged tokens: each fragment shall have its last round.
     Enough,
-    /// A learner answered in this round, by this connection.
+    /// Answer of a learner in this round, over this connection.
     Answer(FragmentId, LearnerId, ConnId, Round, Answer),
 }
 
-/// How fast learners are; 0 while that is not known.
+/// Paces of learners; 0 if unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Paces {
-    /// What a step takes the median of them, in milliseconds.
+    /// Median time of a step, in milliseconds.
     pub step_ms: f64,
-    /// What an answer takes as a rule, in milliseconds.
+    /// Typical time of an answer, in milliseconds.
     pub answer_ms: f64,
 }
 
-/// What a learner answered.
+/// Answer of a learner.
 #[derive(Debug)]
 pub enum Answer {
-    /// With an update, looked into, and what is known of its sender.
+    /// Verified update, with the facts about its sender.
     Update(Box<Verified>, Standing),
-    /// It has nothing to report.
+    /// No update.
     Nothing,
 }
 
-/// A merge that others decided on.
+/// Merge that another process decided on.
 #[derive(Debug)]
 pub struct Followed {
-    /// All of it but the bodies of its updates.
+    /// The merge without the bodies of its updates.
     pub merge: MergeEntry,
-    /// What the fragment's Θ̂ is by now, of whose state nothing else is kept, and its coded change from the version
-    /// before; `None` if a later one is on its way.
+    /// New state of the fragment, of which only Θ̂ is kept, and its coded change from the previous version. `None` if a
+    /// later version is on its way.
     pub led: Option<(FragmentState, Vec<u8>)>,
 }

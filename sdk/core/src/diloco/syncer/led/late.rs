@@ -1,23 +1,23 @@
-//! Updates that came too late for the round in which they were asked for. They wait for a later one, as over links so
-//! thin that a body takes longer than a round collects.
+//! Updates that were too late for their round and wait for a later one, for example on links where a body takes longer
+//! than a round collects.
 //!
-//! A learner that comes to another gateway is taken in there once each fragment's tape has one record more than when
-//! it came, and then nothing that it sent before may be merged any more. So an update may be of a later round only if
-//! its sender is known to have been here when the round before that was over already. What lies unread on a socket
-//! says nothing of that, and neither does whatever was sent before. Therefore the other end of the connection is asked
-//! to send a number back, which needs no more of it than that it is there: an update is of rounds up to the one after
-//! the newest that was over when the number was made.
+//! A learner that moves to another gateway is admitted there once each fragment's tape has one more record than at its
+//! arrival. From then on nothing that it sent before may be merged. An update may therefore join a later round only if
+//! its sender was connected here when the previous round was already over. Data that lies unread on a socket, or was
+//! sent before, proves nothing. The syncer therefore has the peer echo a number, which any connected peer can do. Once
+//! the echo is back, the update may join rounds up to the successor of the newest round that was over when the number
+//! was made.
 
 use std::collections::BTreeMap;
 
 use crate::diloco::Verified;
 use crate::wire::{ConnId, FragmentId, LearnerId, Round};
 
-/// The updates that wait, at most one of each learner and fragment.
+/// Waiting updates, at most one per learner and fragment.
 #[derive(Debug, Default)]
 pub(super) struct Late {
     waiting: BTreeMap<(FragmentId, LearnerId), Waiting>,
-    /// Counts numbers, so that one that comes back says which it was.
+    /// Counter of the numbers, so that an echo identifies its update.
     numbers: u64,
 }
 
@@ -25,30 +25,30 @@ pub(super) struct Late {
 struct Waiting {
     conn: ConnId,
     update: Verified,
-    /// It may be of rounds up to this one.
+    /// Newest round that the update may join.
     fit: Option<Round>,
-    /// The number that was sent last and has not come back, and up to which round the update may be then.
+    /// Last number without an echo, and the newest round that its echo permits.
     sent: Option<(u64, Round)>,
-    /// The newest round in which it is asked for.
+    /// Newest round that asked for the update.
     asked: Option<Round>,
 }
 
-/// What follows from a question about an update.
+/// Next action for a question.
 #[derive(Debug)]
 pub(super) enum Next {
-    /// Nothing of this learner waits.
+    /// The learner has no waiting update.
     Absent,
-    /// It is this one.
+    /// The update to forward.
     Found(Box<Verified>),
-    /// Send this number by the connection.
+    /// Have the connection echo this number.
     Send(u64),
-    /// A number is on its way.
+    /// An echo is outstanding.
     Wait,
 }
 
 impl Late {
-    /// `update` waits, which came by this connection, when `over` was the newest round that is known to be over. Gives
-    /// the number to send, and an older one of the same learner and fragment, which nobody will ask for any more.
+    /// Keeps `update`, which came over `conn` when `over` was the newest finished round. Returns the number to echo,
+    /// and the older update of the same learner and fragment that it replaces.
     pub(super) fn keep(
         &mut self,
         learner: LearnerId,
@@ -63,8 +63,7 @@ impl Late {
         (number, before.map(|before| before.update))
     }
 
-    /// Somebody who leads asks `learner` by this connection in `round`, when `over` was the newest that is known to be
-    /// over.
+    /// Handles a question to `learner` at `conn` in `round`, when `over` was the newest finished round.
     pub(super) fn ask(
         &mut self,
         (fragment, learner): (FragmentId, LearnerId),
@@ -89,7 +88,7 @@ impl Late {
         Next::Send(number)
     }
 
-    /// A number came back by this connection: an update that is asked for and may be of that round, with whose it is.
+    /// Handles an echo. Returns an update, with its learner and round, if that round asked for it and it may join.
     pub(super) fn back(&mut self, conn: ConnId, number: u64) -> Option<(LearnerId, Round, Verified)> {
         let is_it =
             |waiting: &Waiting| waiting.conn == conn && waiting.sent.is_some_and(|(sent, _)| sent == number);
@@ -100,7 +99,7 @@ impl Late {
         Some((at.1, round, found.update))
     }
 
-    /// The connection of `learner` is gone, and what it sent stays its own.
+    /// Drops the updates of `learner`, whose connection is gone. The learner keeps its progress.
     pub(super) fn forget(&mut self, learner: LearnerId) {
         self.waiting.retain(|(_, of), _| *of != learner);
     }
