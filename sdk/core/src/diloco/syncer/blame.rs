@@ -38,7 +38,7 @@ pub struct Blame {
 enum Step {
     /// Losses without each suspect alone, in addition to the culprits.
     Each(Vec<f64>),
-    /// The accused, who are left out together, and the worst of them with the loss without it alone.
+    /// The accused, left out together, and the worst of them with the loss without it alone.
     Together(BTreeSet<LearnerId>, (LearnerId, f64)),
     Over,
 }

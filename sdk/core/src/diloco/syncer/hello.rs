@@ -1,4 +1,4 @@
-//! Who introduces itself, and is taken in or not.
+//! Admission of connections that introduce themselves.
 
 use super::{Event, HARMS_MAX, Output, Syncer, Upward};
 use crate::wire::{Bye, CloseCode, ConnId, Hello, LayoutHash, LearnerId, Message, Millis, Welcome};
@@ -15,7 +15,7 @@ impl Syncer {
         self.take_in(now, conn, &hello, known, None);
     }
 
-    /// Somebody who introduced itself has this number wherever it comes.
+    /// Admits a connection with the number that its learner has at every gateway.
     pub(super) fn on_introduced(&mut self, now: Millis, conn: ConnId, hello: &Hello, learner: LearnerId) {
         if !self.is_led() || self.roster.learner(conn).is_some() {
             return;
@@ -24,7 +24,7 @@ impl Syncer {
             return self.close(conn, bye);
         }
         if self.roster.conn(learner).is_some_and(|newer| newer > conn) {
-            // It waited while the same learner came once more: nobody hears what is said here any more.
+            // The same learner connected again while this connection waited, so no peer reads it any longer.
             let reason = "a newer connection with the same identity took over";
             return self.refuse(conn, CloseCode::Replaced, reason.into());
         }
@@ -32,7 +32,7 @@ impl Syncer {
         self.take_in(now, conn, hello, known, Some(learner));
     }
 
-    /// Takes one in that may come, which is `known` if it was here before, and is given this `number` if there is one.
+    /// Admits or turns away a learner, which is `known` if it was here before, under `number` if one is given.
     fn take_in(
         &mut self,
         now: Millis,
@@ -44,7 +44,7 @@ impl Syncer {
         if let Some(harms) = known.map(|learner| self.harms(learner)).filter(|&harms| harms >= HARMS_MAX) {
             return self.turn_out(conn, harms);
         }
-        // What the owner said of it may be all that is known here of one that was elsewhere so far.
+        // With remote rounds, orders of the owner may be all that is known here about a learner.
         let told_of = number.or(known);
         if let Some(wait_ms) = told_of.and_then(|learner| self.roster.away_ms(now, learner)) {
             return self.turn_away(conn, wait_ms);
@@ -68,7 +68,7 @@ impl Syncer {
         self.welcome(now, conn, hello, number);
     }
 
-    /// Why a newcomer cannot take part in this run.
+    /// Checks that a peer can take part in this run.
     fn judge(&self, hello: &Hello) -> Result<(), Bye> {
         let layout = self.fragments.hash();
         if let Some(run) = hello.run.filter(|&run| run != self.run) {
@@ -89,7 +89,7 @@ impl Syncer {
             self.credit(learner, hello.run.is_some());
         }
         if hello.run.is_none() {
-            // A new process: whatever the one before was doing is lost.
+            // A new process has lost the work of the previous one.
             let returned = self.books.restart(learner);
             self.tell_returned(returned, false);
         }
@@ -119,7 +119,7 @@ impl Syncer {
     }
 }
 
-/// Why one cannot take part whose parameters are laid out as `theirs`.
+/// Returns the reason to turn away a learner with another parameter layout.
 pub(super) fn layout_reason(ours: LayoutHash, theirs: LayoutHash) -> String {
     format!("this run's parameters are laid out as {ours}, not {theirs}: use the same release as the syncer")
 }

@@ -1,59 +1,60 @@
-//! Whoever drives a syncer: the server, the simulator, a test.
+//! Interface to the program that drives a syncer: the server, the simulator, a test.
 
 use super::{Event, Input, Output, RemakeJob, Syncer, Upward};
 use crate::diloco::{Entry, MergeJob};
 use crate::wire::{Bye, ConnId, Message, Millis};
 
-/// What a syncer's surroundings do for it, in the order in which it asks.
+/// Services that a syncer's host performs, in the order in which the syncer requests them.
 pub trait Host {
-    /// Send `message` on each of `conns`; encode it once.
+    /// Sends `message` on each of `conns`; encodes it once.
     fn send(&mut self, conns: &[ConnId], message: Message);
 
-    /// Send the goodbye, then close the connection. No [`Input::Disconnected`] is expected, one does no harm.
+    /// Sends the goodbye, then closes the connection. No [`Input::Disconnected`] is expected, but one does no harm.
     fn close(&mut self, conn: ConnId, bye: Bye);
 
-    /// Run the job, here or elsewhere, and bring the result back as [`Input::Merged`].
+    /// Runs the job, here or elsewhere, and returns the result as [`Input::Merged`].
     fn merge(&mut self, job: MergeJob);
 
-    /// Have the job follow the tape from where it goes back to, once the version of its fragment is on it, and bring
-    /// the result back as [`Input::Merged`]. A host that keeps no tape, as here, gives the
-    /// job back, and the fragment stays as it is; who hands in no [`Input::Undo`] is never asked.
+    /// Lets the job follow the tape from its starting point, once the tape has the version of its fragment, and returns
+    /// the result as [`Input::Merged`]. The default is for a host without a tape: it gives the job back, and the
+    /// fragment stays as it is. A host that sends no [`Input::Undo`] is never asked.
     fn remake(&mut self, job: RemakeJob) -> Option<RemakeJob> {
         Some(job)
     }
 
-    /// Pass `said` on to who leads the rounds. The host of a syncer that leads them itself, as here, is never asked.
+    /// Forwards `said` to the leaders of the rounds. Never called if the syncer leads its own rounds, as the default
+    /// assumes.
     fn upward(&mut self, said: Upward) {
         let _ = said;
     }
 
-    /// Have the other end of `conn` send this number back, and bring it as [`Input::Probed`]. The host of a syncer that
-    /// leads rounds itself, as here, is never asked.
+    /// Has the peer of `conn` echo this number, and returns the echo as [`Input::Probed`]. Never called if the syncer
+    /// leads its own rounds, as the default assumes.
     fn probe(&mut self, conn: ConnId, number: u64) {
         let _ = (conn, number);
     }
 
-    /// Keep `entry`, and send nothing that comes later before it is safe. A host that keeps no tape, as here, goes back
-    /// to its last snapshot after a crash, and what it told learners since then is not true any more.
+    /// Stores `entry`, and sends no later output before the entry is safe. The default is for a host without a tape:
+    /// after a crash it returns to its last snapshot, and what it told learners since then no longer holds.
     fn record(&mut self, entry: Entry) {
         let _ = entry;
     }
 
-    /// Something happened that logs, the dashboard and tests may want to know; `syncer` is as it is after that.
+    /// Reports an event to logs, the dashboard and tests; `syncer` is in the state after it.
     fn note(&mut self, syncer: &Syncer, event: Event);
 
-    /// The run is complete: everyone has been told, nothing more will come.
+    /// Handles the end of the run: all learners have been informed, and no output follows.
     fn finished(&mut self);
 }
 
 impl Syncer {
-    /// [`Self::handle`], and then everything that it asks for.
+    /// Handles an input and all outputs that follow from it.
     pub fn drive(&mut self, now: Millis, input: Input, host: &mut impl Host) {
         self.handle(now, input);
         self.drain(host);
     }
 
-    /// Everything that is still asked for.
+    /// Handles all pending outputs.
     pub fn drain(&mut self, host: &mut impl Host) {
         while let Some(output) = self.poll() {
             match output {

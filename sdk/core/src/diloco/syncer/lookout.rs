@@ -1,31 +1,32 @@
-//! When a loss is out of what is usual, and the last moment at which it was not.
+//! Loss monitor: detects an abnormal loss and keeps the last moment with a normal one.
 
 use std::collections::VecDeque;
 
-/// Losses that are remembered, to know what is usual. Constant of ours.
+/// Normal losses that are remembered. Our own constant.
 const LOSSES_KEPT: usize = 8;
-/// A loss may rise by this part of the lowest that is remembered, or by so many of the largest rises between two that
-/// are, before it is out of what is usual. Constants of ours.
+/// Largest normal rise above the lowest remembered loss, as a fraction of it or as a multiple of the largest remembered
+/// rise, whichever is more. Our own constants.
 const RISE_RATIO_MAX: f64 = 0.02;
 const RISES_MAX: f64 = 3.0;
-/// Whatever the rises were, a rise by more than this part of the lowest is out of what is usual: else each rise that is
-/// let through makes room for a larger one. Constant of ours.
+/// Cap on a normal rise, as a fraction of the lowest remembered loss. Without it, each rise that passes would make room
+/// for a larger one. Our own constant.
 const RISE_RATIO_CAP: f64 = 0.1;
-/// The first of these while fewer than [`LOSSES_KEPT`] are known: a run that begins may overshoot. Constant of ours.
+/// Replaces [`RISE_RATIO_MAX`] while fewer than [`LOSSES_KEPT`] losses are known, since a young run may overshoot. Our
+/// own constant.
 const YOUNG_RISE_RATIO_MAX: f64 = 0.1;
-/// A moment whose loss is no more than this part above that of the one that is held takes its place. Constant of ours.
+/// Largest rise above the kept loss at which a newer moment replaces the kept one. Our own constant.
 const AS_GOOD_RATIO: f64 = 0.005;
 
-/// Watches a loss as it is measured, and holds on to the last moment `M` that was a good one.
+/// Monitor of a measured loss that keeps the last good moment, an `M`.
 ///
-/// A loss that creeps up does not move the moment on: what is held is about the best of the last few, so that what did
-/// harm a little at a time is after it.
+/// A slowly rising loss does not replace the moment. The kept moment has about the best of the last few losses, and so
+/// precedes any harm that was done a little at a time.
 #[derive(Clone, Debug)]
 pub struct Lookout<M> {
     /// Oldest first.
     losses: VecDeque<f64>,
     held: Option<(f64, M)>,
-    /// Measurements since that moment.
+    /// Measurements since the kept moment.
     age: usize,
 }
 
@@ -36,7 +37,7 @@ impl<M> Default for Lookout<M> {
 }
 
 impl<M> Lookout<M> {
-    /// One that knows what was usual, oldest first, and no moment yet.
+    /// Creates a monitor that knows earlier losses, oldest first, and no moment yet.
     #[must_use]
     pub fn after(losses: impl IntoIterator<Item = f64>) -> Self {
         let mut kept: VecDeque<f64> = losses.into_iter().filter(|loss| loss.is_finite()).collect();
@@ -44,8 +45,8 @@ impl<M> Lookout<M> {
         Self { losses: kept, ..Self::default() }
     }
 
-    /// Takes in the loss that was measured at `moment`, in nats per token. If it is out of what is usual it does not
-    /// count, and the loss at the last good moment is given, with that moment.
+    /// Takes the loss at `moment`, in nats per token. If the loss is abnormal, it is not remembered, and the last good
+    /// moment is returned with its loss.
     pub fn look(&mut self, loss: f64, moment: M) -> Option<(f64, &M)> {
         if !self.is_usual(loss) {
             if self.held.is_none() {
@@ -66,7 +67,7 @@ impl<M> Lookout<M> {
         None
     }
 
-    /// What was usual is not any more: the run goes on from `moment`, whatever its loss.
+    /// Starts again at `moment`, whatever its loss, and forgets earlier losses.
     pub fn begin_anew(&mut self, loss: f64, moment: M) {
         self.losses.clear();
         self.held = None;
@@ -76,13 +77,13 @@ impl<M> Lookout<M> {
         }
     }
 
-    /// The moment that is held.
+    /// Returns the kept moment.
     #[must_use]
     pub fn held(&self) -> Option<&M> {
         self.held.as_ref().map(|(_, moment)| moment)
     }
 
-    /// There is no moment to go back to. After a while what there is has to do.
+    /// Waits for a normal loss if no moment is kept. After a while, accepts the current loss.
     fn wait_for_another(&mut self, loss: f64, moment: M) {
         self.age += 1;
         if self.age > LOSSES_KEPT {
@@ -137,7 +138,7 @@ mod tests {
         assert!(lookout.look(2.3, 6).is_some());
     }
 
-    /// Goal: who raises the loss step by step, each step as far as those before make room for, gets no room for more.
+    /// Goal: a loss that rises step by step, each as far as the previous rises permit, does not gain ever more room.
     #[test]
     fn rises_that_were_let_through_make_no_room_without_end() {
         let mut lookout = after(&[2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.04, 2.12]);

@@ -1,22 +1,21 @@
 //! The syncer: the one authority of a run, as a state machine.
 //!
-//! There are three kinds of methods. [`Syncer::handle`] takes in what happened. [`Syncer::poll`] gives
-//! what to do; call it until `None` after every `handle`, or let [`Syncer::drive`] do both for a [`Host`].
-//! [`Syncer::deadline`] says when to handle [`Input::Timeout`] if nothing else happens first. Time is an argument
-//! and never goes back.
+//! There are three kinds of methods. [`Syncer::handle`] takes an input. [`Syncer::poll`] returns the next output; call
+//! it until `None` after every `handle`, or let [`Syncer::drive`] do both for a [`Host`]. [`Syncer::deadline`] returns
+//! the time to handle [`Input::Timeout`] if nothing else happens first. Time is an argument and never goes back.
 //!
-//! Five machines do the work, each of which stands and is tested by itself:
+//! Five machines do the work. Each is independent and tested by itself:
 //!
 //! | machine | owns |
 //! |---|---|
-//! | `Rounds`, one for each fragment | Θ, Θ̂, momentum, version, the round under way, usual norms |
-//! | `Roster` | who is connected, how fast, and the owner's hand on single learners |
-//! | `Books` | leases, ledger, what each learner can have in stock |
-//! | `Schedule` | when the next round is launched, on which fragment, and whom it asks |
-//! | `Downlink` | which learner holds which version, and what is on its way to it |
+//! | `Rounds`, one for each fragment | Θ, Θ̂, momentum, version, the round under way, norm statistics |
+//! | `Roster` | connected learners, their paces, and the owner's restrictions on single learners |
+//! | `Books` | leases, ledger, the stock of text of each learner |
+//! | `Schedule` | the next round: its time, its fragment and its invited learners |
+//! | `Downlink` | the versions that each learner holds, and the data on its way to it |
 //!
-//! They hand each other values (`Launch`, `Standing`, `Settled`). [`Syncer`] only routes: it asks one machine, tells
-//! another, and says to the outside what came of it.
+//! They exchange values (`Launch`, `Standing`, `Settled`). [`Syncer`] only routes: it asks one machine, informs
+//! another, and reports the result.
 
 mod again;
 mod blame;
@@ -74,7 +73,7 @@ use super::{
 };
 use crate::wire::{ConnId, FragmentId, LearnerId, Millis, RunId, RunSpec, Serial, Share, Version};
 
-/// The state of a run and the rules by which it changes.
+/// State machine of a run.
 pub struct Syncer {
     run: RunId,
     spec: RunSpec,
@@ -88,23 +87,22 @@ pub struct Syncer {
     schedule: Schedule,
     downlink: Downlink,
     standings: Standings,
-    /// Whether updates show that their senders train, for those whose updates are looked at.
+    /// Whether the loss checks have proven a learner, for each learner with a verdict or a rollback.
     shown: BTreeMap<LearnerId, bool>,
     undoing: Undoing,
-    /// Set if its rounds are led elsewhere.
+    /// Set if other processes lead its rounds.
     led: Option<Led>,
-    /// When [`Self::ask_ahead`] has something to do.
+    /// Next time at which [`Self::ask_ahead`] has a question to send.
     ask_ahead_at: Option<Millis>,
     out: VecDeque<Output>,
 }
 
 impl Syncer {
-    /// A new run that starts at `theta`, `[layout.len()]`.
+    /// Starts a new run with the parameters `theta`, `[layout.len()]`.
     ///
     /// # Errors
-    /// [`SyncerError::NoFragments`], [`SyncerError::NoSteps`], [`SyncerError::Codec`] and
-    /// [`SyncerError::Lease`] for a `spec` that cannot be run; [`SyncerError::Parameters`] if `theta`
-    /// does not fit the layout.
+    /// [`SyncerError::NoFragments`], [`SyncerError::NoSteps`], [`SyncerError::Codec`] and [`SyncerError::Lease`] for an
+    /// invalid `spec`; [`SyncerError::Parameters`] if `theta` does not fit the layout.
     pub fn new(
         run: RunId,
         spec: RunSpec,
@@ -153,7 +151,7 @@ impl Syncer {
         })
     }
 
-    /// Takes in what happened at `now`, which never goes back.
+    /// Handles an input at `now`, which never goes back.
     pub fn handle(&mut self, now: Millis, input: Input) {
         match input {
             Input::Message(conn, message) => self.on_message(now, conn, message),
@@ -185,9 +183,9 @@ impl Syncer {
         self.advance(now);
     }
 
-    /// From now on rounds end by `quorum` and are merged by `merge`, those under way too: hand in [`Input::Timeout`]
-    /// next. What is recorded stays true, for each merge is recorded with its rule and its parts; who takes a run up
-    /// from its record says anew what holds.
+    /// Changes the quorum policy and the merge rule, also for rounds under way; handle [`Input::Timeout`] next.
+    /// Recorded merges stay valid, because each is recorded with its rule and its parts. A process that resumes the run
+    /// from its record sets both again.
     pub fn retune(&mut self, quorum: QuorumPolicy, merge: MergeRule) {
         (self.config.quorum, self.config.merge) = (quorum, merge);
         for rounds in &mut self.rounds {
@@ -196,21 +194,21 @@ impl Syncer {
         self.schedule.retune(quorum.rounds_in_flight);
     }
 
-    /// From now on so many learners may be connected, so many are asked in one round, and the run finishes at so many
-    /// merged tokens (0 is never): hand in [`Input::Timeout`] next. Whoever is connected stays; nothing that is
-    /// recorded depends on these.
+    /// Changes the number of learners, the number invited to one round, and the merged tokens at which the run finishes
+    /// (0 for never); handle [`Input::Timeout`] next. Connected learners stay, and no recorded entry depends on these
+    /// limits.
     pub fn limit(&mut self, learners_max: u32, cohort_max: u32, stop_tokens: u64) {
         self.config = SyncerConfig { learners_max, cohort_max, stop_tokens, ..self.config };
         self.schedule.limit(cohort_max);
     }
 
-    /// The next thing to do; call until `None` after every [`Self::handle`].
+    /// Returns the next output; call until `None` after every [`Self::handle`].
     pub fn poll(&mut self) -> Option<Output> {
-        // What was decided comes before all that follows from it.
+        // Decisions come before their consequences.
         self.books.next_entry().map(Output::Record).or_else(|| self.out.pop_front())
     }
 
-    /// When to handle [`Input::Timeout`], if nothing else happens before; always after `now`.
+    /// Returns the time to handle [`Input::Timeout`] if nothing else happens first; always after `now`.
     #[must_use]
     pub fn deadline(&self, now: Millis) -> Option<Millis> {
         let ends = |rounds: &Rounds| rounds.ends_at(now, self.schedule.timing());
@@ -222,74 +220,74 @@ impl Syncer {
         rounds.chain(others.into_iter().flatten()).min().map(|at| at.max(now.after(1)))
     }
 
-    /// The run.
+    /// Returns the id of the run.
     #[must_use]
     pub fn run(&self) -> RunId {
         self.run
     }
 
-    /// What the run is.
+    /// Returns the specification of the run.
     #[must_use]
     pub fn spec(&self) -> &RunSpec {
         &self.spec
     }
 
-    /// The syncer's knobs.
+    /// Returns the settings of the syncer.
     #[must_use]
     pub fn config(&self) -> &SyncerConfig {
         &self.config
     }
 
-    /// The fragments.
+    /// Returns the fragments of the run.
     #[must_use]
     pub fn fragments(&self) -> &Arc<Fragments> {
         &self.fragments
     }
 
-    /// Looks into updates before they are handled, on any thread: see [`Input::Update`].
+    /// Returns the verifier of updates, which works on any thread: see [`Input::Update`].
     #[must_use]
     pub fn verifier(&self) -> &Verifier {
         &self.verifier
     }
 
-    /// The contribution ledger.
+    /// Returns the ledger.
     #[must_use]
     pub fn ledger(&self) -> &Ledger {
         self.books.ledger()
     }
 
-    /// The windows on lease.
+    /// Returns the leases.
     #[must_use]
     pub fn leases(&self) -> &LeasePool {
         self.books.leases()
     }
 
-    /// Measured times.
+    /// Returns the measured times.
     #[must_use]
     pub fn timing(&self) -> &Timing {
         self.schedule.timing()
     }
 
-    /// Rounds that led to a version.
+    /// Returns the number of rounds that led to a version.
     #[must_use]
     pub fn rounds_merged(&self) -> u64 {
         self.schedule.turn().rounds_merged
     }
 
-    /// Θ̂ of one fragment and its version; `None` for a fragment that does not exist or is being
-    /// merged this moment (ask again after the next [`Input::Merged`]).
+    /// Returns Θ̂ of a fragment and its version; `None` if the fragment does not exist or is being merged (ask again
+    /// after the next [`Input::Merged`]).
     #[must_use]
     pub fn hat(&self, fragment: FragmentId) -> Option<(Version, Arc<Vec<f32>>)> {
         self.rounds.get(usize::from(fragment.0))?.hat()
     }
 
-    /// Θ of each fragment, `[P]`; `None` while anything is being merged. Nothing is copied.
+    /// Returns Θ of each fragment, `[P]`, without copying; `None` while any fragment is being merged.
     #[must_use]
     pub fn thetas(&self) -> Option<Vec<Arc<Vec<f32>>>> {
         self.rounds.iter().map(|rounds| Some(Arc::clone(&rounds.state()?.theta))).collect()
     }
 
-    /// Θ, flat, `[layout.len()]`; `None` while anything is being merged.
+    /// Returns a flat copy of Θ, `[layout.len()]`; `None` while any fragment is being merged.
     #[must_use]
     pub fn theta(&self) -> Option<Vec<f32>> {
         let thetas = self.thetas()?;
@@ -300,59 +298,59 @@ impl Syncer {
         Some(flat)
     }
 
-    /// The connection of `learner`, if it is there.
+    /// Returns the connection of `learner`, if it is connected.
     #[must_use]
     pub fn connection(&self, learner: LearnerId) -> Option<ConnId> {
         self.roster.conn(learner)
     }
 
-    /// The state of each fragment that is not being merged this moment, in order.
+    /// Returns the state of each fragment that is not being merged, in order.
     pub fn states(&self) -> impl Iterator<Item = &FragmentState> {
         self.rounds.iter().filter_map(Rounds::state)
     }
 
-    /// The state of each fragment, `[P]`; `None` for one that is being merged this moment.
+    /// Returns the state of each fragment, `[P]`; `None` for one that is being merged.
     pub fn rests(&self) -> impl Iterator<Item = Option<&FragmentState>> {
         self.rounds.iter().map(Rounds::state)
     }
 
-    /// The update of `learner` on `fragment` that is here and has no fate yet, if there is one.
+    /// Returns the update of `learner` on `fragment` that has no fate yet, if there is one.
     #[must_use]
     pub fn unsettled(&self, learner: LearnerId, fragment: FragmentId) -> Option<Serial> {
         self.rounds.get(usize::from(fragment.0))?.unsettled(learner)
     }
 
-    /// Whether the link of `learner` cannot carry every change, so that it fetches whole fragments.
+    /// Returns true if the link of `learner` is too slow for every change, so that it fetches whole fragments.
     #[must_use]
     pub fn is_thin(&self, now: Millis, learner: LearnerId) -> bool {
         self.roster.conn(learner).is_some_and(|conn| self.downlink.is_thin(now, conn))
     }
 
-    /// Whether the run is over for good: everyone was sent home, and who comes is told so.
+    /// Returns true if the run is over for good: every connection is closed, and new ones are turned away.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.schedule.is_over()
     }
 
-    /// Whether `learner` has ever been here: orders for another change nothing.
+    /// Returns true if the ledger knows `learner`. Orders for other learners have no effect.
     #[must_use]
     pub fn knows(&self, learner: LearnerId) -> bool {
         self.ledger().account(learner).is_some()
     }
 
-    /// The part of its time that the owner has `learner` train.
+    /// Returns the fraction of its time that the owner lets `learner` train.
     #[must_use]
     pub fn share(&self, learner: LearnerId) -> Share {
         self.roster.share(learner)
     }
 
-    /// When `learner` may come back, if the owner dropped it and that moment is not over at `now`.
+    /// Returns the time at which `learner` may return, if the owner sent it away until after `now`.
     #[must_use]
     pub fn returns(&self, now: Millis, learner: LearnerId) -> Option<Millis> {
         self.roster.returns(now, learner)
     }
 
-    /// Whatever time, or what just came in, makes due.
+    /// Does all work that the time or the last input has made due.
     fn advance(&mut self, now: Millis) {
         self.expire(now);
         self.close_rounds(now);

@@ -1,4 +1,4 @@
-//! Routing people: who comes, what they say of themselves, and who leaves.
+//! Handlers of sessions: learners that arrive, report and leave.
 
 use super::hello::layout_reason;
 use super::undo::AWAY_MS;
@@ -9,7 +9,7 @@ use crate::wire::{
     Share,
 };
 
-/// What one that the owner banned is told.
+/// Reason given to a banned learner.
 pub const BANNED: &str = "the owner of the run banned this learner: its key is not taken in any more";
 
 impl Syncer {
@@ -45,7 +45,7 @@ impl Syncer {
         }
     }
 
-    /// An update that a reader has looked into.
+    /// Handles an update that a reader has verified.
     pub(super) fn on_verified(&mut self, now: Millis, conn: ConnId, update: Verified) {
         let Some(learner) = self.roster.learner(conn) else {
             return self.refuse(conn, CloseCode::Protocol, "the first message must be Hello".into());
@@ -55,7 +55,8 @@ impl Syncer {
         }
     }
 
-    /// Notes that something came over `conn`; whether it is taken in. One that says too much is sent away.
+    /// Notes traffic on `conn` and returns true if the message is within the rate limit. Otherwise closes the
+    /// connection.
     fn hears(&mut self, now: Millis, conn: ConnId) -> bool {
         self.roster.hear(now, conn);
         let allowed = self.roster.allows(now, conn, self.schedule.turn().next_round);
@@ -71,7 +72,7 @@ impl Syncer {
         self.remove(conn, LeaveCause::Lost);
     }
 
-    /// Says goodbye to `conn` and forgets it.
+    /// Sends a goodbye and removes the connection.
     pub(super) fn close(&mut self, conn: ConnId, bye: Bye) {
         let (code, reason) = (bye.code.into(), bye.reason.clone());
         if self.remove(conn, LeaveCause::Closed { code, reason: reason.clone() }).is_none() {
@@ -84,7 +85,7 @@ impl Syncer {
         self.close(conn, Bye::new(code, reason));
     }
 
-    /// Closes silent sessions and takes back lost leases.
+    /// Closes silent sessions and takes back expired leases.
     pub(super) fn expire(&mut self, now: Millis) {
         for learner in self.roster.expire_reins(now) {
             self.books.note(Entry::Dropped { learner, wait_ms: 0 });
@@ -96,7 +97,7 @@ impl Syncer {
         self.tell_returned(returned, true);
     }
 
-    /// Holds the run or lets it go on, and tells everyone.
+    /// Pauses or resumes the run and tells all learners.
     pub(super) fn on_hold(&mut self, now: Millis, held: bool) {
         if !self.schedule.hold(held) {
             return;
@@ -110,7 +111,7 @@ impl Syncer {
         }
     }
 
-    /// Launches and leases nothing until decisions can be kept again.
+    /// Stops or resumes launching and leasing, depending on whether decisions can be stored.
     pub(super) fn on_stall(&mut self, now: Millis, stalled: bool) {
         self.schedule.stall(stalled);
         for conn in self.roster.conns().collect::<Vec<_>>() {
@@ -118,12 +119,12 @@ impl Syncer {
         }
     }
 
-    /// Whether `learner` is one of the run: where rounds are led elsewhere, one may be that was never here.
+    /// Returns true if `learner` may be part of the run. With remote rounds it may never have been here.
     fn may_be(&self, learner: LearnerId) -> bool {
         self.is_led() || self.knows(learner)
     }
 
-    /// The owner has `learner` train for `share` of its time.
+    /// Sets the fraction of its time that `learner` trains, by order of the owner.
     pub(super) fn on_pace(&mut self, learner: LearnerId, share: Share) {
         if !self.may_be(learner) || self.share(learner) == share {
             return;
@@ -136,7 +137,7 @@ impl Syncer {
         self.event(Event::Paced { learner, share });
     }
 
-    /// The owner sends `learner` away for `wait_ms`; 0 lets one that was sent away come back.
+    /// Sends `learner` away for `wait_ms`, by order of the owner; 0 lets it return.
     pub(super) fn on_drop(&mut self, now: Millis, learner: LearnerId, wait_ms: u32) {
         let wait_ms = wait_ms.min(super::DROP_MS_MAX);
         let is_forgiven = wait_ms == 0 && self.harms(learner) > 0;
@@ -155,7 +156,7 @@ impl Syncer {
         }
     }
 
-    /// The owner banned whoever has this fingerprint.
+    /// Closes the connection of the learner with this fingerprint, which the owner has banned.
     pub(super) fn on_ban(&mut self, fingerprint: Fingerprint) {
         let learner = self.ledger().at(fingerprint);
         if let Some(conn) = learner.and_then(|learner| self.roster.conn(learner)) {
@@ -178,14 +179,14 @@ impl Syncer {
         if is_fresh {
             self.rounds.iter_mut().for_each(|rounds| rounds.restart(learner));
         }
-        // Whoever was never leased anything has nothing from before, whatever it says.
+        // A learner that never had a lease has no earlier progress, even if it claims to return.
         if is_fresh || self.books.is_new(learner) {
-            // One that comes back may have trained for as long as it was away.
+            // A returning learner may have trained for as long as it was away.
             self.rounds.iter_mut().for_each(|rounds| rounds.count_from(now, learner));
             self.books.count_from(now, learner);
         }
         self.books.doubt(learner);
-        // It may have said how fast it is before it was ready.
+        // The learner may have reported its pace before it was ready.
         self.measure();
         self.ask_again(now, conn, learner);
         self.event(Event::Live { learner });
@@ -225,7 +226,7 @@ impl Syncer {
         }
     }
 
-    /// Keeps the learner behind `conn` supplied, unless the run stands still.
+    /// Leases text to the learner at `conn`, unless the run stands still.
     fn lease(&mut self, now: Millis, conn: ConnId) {
         let learner = self.roster.learner(conn).filter(|_| !self.schedule.is_still());
         let session = learner.and_then(|learner| self.roster.session(learner));
@@ -254,7 +255,7 @@ impl Syncer {
         Some(learner)
     }
 
-    /// Notes what depends on who is there: the time of a step, and who has been merged for longest.
+    /// Updates the values that depend on connected learners: the median time of a step and the longest time merged.
     pub(super) fn measure(&mut self) {
         self.standings.measure(self.books.ledger());
         if let Some(step_ms) = self.roster.step_ms() {
@@ -274,7 +275,7 @@ impl Syncer {
         self.close(conn, Bye { wait_ms, ..Bye::new(CloseCode::Dropped, reason) });
     }
 
-    /// Sends one away whose updates did harm so often.
+    /// Sends away a learner whose updates did harm `harms` times.
     pub(super) fn turn_out(&mut self, conn: ConnId, harms: u32) {
         let (wait_ms, reason) = if harms < HARMS_MAX {
             (AWAY_MS, "what this learner sent made the model worse, and was undone: it may try again later")
@@ -287,7 +288,7 @@ impl Syncer {
         self.close(conn, Bye { wait_ms, ..Bye::new(CloseCode::Dropped, reason) });
     }
 
-    /// Whether `conn` speaks of this run; if not it is closed.
+    /// Returns true if a message at `conn` is for this run. Otherwise closes the connection.
     fn is_of_this_run(&mut self, conn: ConnId, run: RunId) -> bool {
         if run != self.run {
             self.refuse(conn, CloseCode::WrongRun, self.other_run(run));

@@ -1,4 +1,4 @@
-//! Stopping and going on: everything of a syncer but its tensors and its connections.
+//! Snapshots: the state of a syncer without its tensors and connections.
 
 use std::sync::Arc;
 
@@ -12,15 +12,15 @@ use crate::diloco::{
 };
 use crate::wire::{FragmentId, LeaseId, RunId, RunSpec};
 
-/// What a snapshot holds beside the [`FragmentState`]s.
+/// State of a run in a snapshot, next to its [`FragmentState`]s.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SyncerRecord {
     /// The run.
     pub run: RunId,
-    /// What the run is.
+    /// The specification of the run.
     pub spec: RunSpec,
-    /// The windows on lease.
+    /// The leases.
     pub leases: LeasePool,
     /// The contribution ledger.
     pub ledger: Ledger,
@@ -28,20 +28,20 @@ pub struct SyncerRecord {
     pub timing: Timing,
     /// The number of the next round.
     pub next_round: u64,
-    /// Whose turn it is.
+    /// The fragment of the next round.
     pub next_fragment: FragmentId,
     /// Rounds that led to a version.
     pub rounds_merged: u64,
-    /// Rounds that led to nothing.
+    /// Rounds that were abandoned.
     pub rounds_abandoned: u64,
-    /// Whether the owner holds the run.
+    /// Whether the owner has paused the run.
     pub held: bool,
-    /// Whether the last collection has begun; one that was cut off is over once the syncer goes on.
+    /// Whether the last collection has begun. An interrupted one is over once the syncer resumes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub finishing: bool,
     /// Whether the run is over for good.
     pub finished: bool,
-    /// Whom the owner slowed down or sent away.
+    /// Learners that the owner slowed down or sent away.
     #[serde(default, skip_serializing_if = "Reins::is_empty")]
     pub reins: Reins,
 }
@@ -74,7 +74,7 @@ impl SyncerRecord {
         }
     }
 
-    /// The fragments of the run, if `states` fit them.
+    /// Returns the fragments of the run if `states` fit them.
     pub(in crate::diloco) fn check(
         &self,
         layout: &Layout,
@@ -95,7 +95,7 @@ impl SyncerRecord {
         Ok(fragments)
     }
 
-    /// Where the schedule stood.
+    /// Returns the state of the schedule.
     pub(super) fn turn(&self) -> Turn {
         Turn {
             timing: self.timing,
@@ -111,7 +111,7 @@ impl SyncerRecord {
 }
 
 impl Syncer {
-    /// A new run whose `fragments` are in `states`.
+    /// Starts a new run whose `fragments` are in `states`.
     pub(super) fn begin(
         run: RunId,
         spec: RunSpec,
@@ -127,15 +127,15 @@ impl Syncer {
         Self::assemble(record, config, fragments, states)
     }
 
-    /// What a snapshot holds beside [`Self::states`]; `None` while anything is being merged.
+    /// Returns the state of the run next to [`Self::states`]; `None` while any fragment is being merged.
     #[must_use]
     pub fn record(&self) -> Option<SyncerRecord> {
         let is_merging = self.rounds.iter().any(Rounds::is_merging);
         (!is_merging).then(|| self.record_amid())
     }
 
-    /// The same while fragments are being merged. Whoever keeps a tape may keep this with states that are newer, as
-    /// they come to rest: see [`super::Recovery::new`].
+    /// Returns the state of the run, also during merges. With a tape, it may be stored with newer fragment states,
+    /// taken after their merges: see [`super::Recovery::new`].
     #[must_use]
     pub fn record_amid(&self) -> SyncerRecord {
         let (leases, ledger) = (self.books.leases().clone(), self.books.ledger().clone());
@@ -143,16 +143,16 @@ impl Syncer {
         SyncerRecord::new(self.run, self.spec.clone(), leases, ledger, turn, reins)
     }
 
-    /// Goes on from a snapshot, in a process that started `started_s` seconds after 1970 began.
+    /// Resumes from a snapshot, in a process that started at Unix time `started_s`, in seconds.
     ///
-    /// Rounds, versions and leases jump to a fresh range (see `Turn::after_restart`), so that none names two things:
-    /// what was merged after the snapshot is lost, and learners find out by the versions in their `Welcome`. Each
-    /// learner may count as many tokens more as two of its leases hold, since it may have trained on leases that the
-    /// snapshot knows nothing of.
+    /// Rounds, versions and leases continue in a fresh range (see `Turn::after_restart`), so that no number is used
+    /// twice. Merges after the snapshot are lost, and learners notice by the versions in their `Welcome`. Each learner
+    /// may count additional tokens, as many as two of its leases hold, because it may have trained on leases that are
+    /// not in the snapshot.
     ///
     /// # Errors
-    /// Those of [`Self::new`], and [`SyncerError::FragmentCount`] or [`SyncerError::Fragment`] if
-    /// `states` do not fit the layout.
+    /// Those of [`Self::new`], and [`SyncerError::FragmentCount`] or [`SyncerError::Fragment`] if `states` do not fit
+    /// the layout.
     pub fn restore(
         record: SyncerRecord,
         layout: &Layout,

@@ -1,5 +1,5 @@
-//! From a state of a run and what its tape has after it to where the tape ends: what was booked is booked again, and
-//! each merge is computed again, to the bit.
+//! Recovery: replays the tape after a snapshot to its end. It books each entry again and recomputes each merge to the
+//! bit.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::diloco::{
 };
 use crate::wire::{FragmentId, Version};
 
-/// A run on its way along a tape.
+/// Replay of a run along its tape.
 #[derive(Clone, Debug)]
 pub struct Recovery {
     record: SyncerRecord,
@@ -22,7 +22,7 @@ pub struct Recovery {
 }
 
 impl Recovery {
-    /// Begins at `record`. Each of `states` is as it was then, or later.
+    /// Starts at `record`. Each of `states` is of the same time or newer.
     ///
     /// # Errors
     /// Those of [`Syncer::restore`].
@@ -36,12 +36,12 @@ impl Recovery {
         Ok(Self { record, fragments, codec, states })
     }
 
-    /// Follows one entry. `body` gives the next of what is kept with it, of so many bytes, or says why it cannot: what
-    /// learners sent for a merge, in order, or what an undoing led to. A merge is computed again, and given, unless the
-    /// fragment was further already.
+    /// Replays one entry. `body` returns the next data recorded with it, of the given number of bytes, or an error: the
+    /// updates of a merge, in order, or the result of a rollback. A merge is recomputed and returned, unless the
+    /// fragment is already past it.
     ///
     /// # Errors
-    /// Each variant of [`RecoveryError`]; then the run is where the entry before left it, as far as parameters go.
+    /// Each variant of [`RecoveryError`]; the parameters then remain as they were before the entry.
     pub fn follow(
         &mut self,
         entry: &Entry,
@@ -58,19 +58,19 @@ impl Recovery {
         Ok(outcome)
     }
 
-    /// The run as it is.
+    /// Returns the current state of the run.
     #[must_use]
     pub fn record(&self) -> &SyncerRecord {
         &self.record
     }
 
-    /// The fragments as they are, `[P]`.
+    /// Returns the current fragments, `[P]`.
     #[must_use]
     pub fn states(&self) -> &[FragmentState] {
         &self.states
     }
 
-    /// The run as it is, to go on from.
+    /// Returns the current state and fragments, to resume the run from.
     #[must_use]
     pub fn into_parts(self) -> (SyncerRecord, Vec<FragmentState>) {
         (self.record, self.states)
@@ -158,7 +158,7 @@ impl Recovery {
         Ok(Some(outcome))
     }
 
-    /// The segments of `fragment` and its state, if that is before `version`.
+    /// Returns the segments and the state of `fragment`, if it is older than `version`.
     fn behind(
         &mut self,
         fragment: FragmentId,
@@ -171,7 +171,7 @@ impl Recovery {
     }
 }
 
-/// Whether what was computed again is what it was: what it is, how it is now, and as the tape has it.
+/// Checks that recomputed values equal the recorded ones, given as (name, recomputed, recorded).
 fn same(
     fragment: FragmentId,
     version: Version,
@@ -186,8 +186,8 @@ fn same(
 }
 
 impl Syncer {
-    /// Goes on where the tape ends, in a process that started `started_s` seconds after 1970 began. Nothing that a
-    /// learner was told is lost then, so nobody may count more than was leased.
+    /// Resumes at the end of the tape, in a process that started at Unix time `started_s`, in seconds. No decision that
+    /// a learner knows of is lost, so no learner may count more than was leased to it.
     ///
     /// # Errors
     /// Those of [`Self::restore`].

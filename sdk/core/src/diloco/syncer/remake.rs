@@ -1,4 +1,4 @@
-//! What a fragment would be if some learners had never sent anything.
+//! Replay of a fragment without the updates of some learners.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use crate::diloco::{
 };
 use crate::wire::{FragmentId, LearnerId, Round, Version};
 
-/// A fragment on its way from an earlier state through its merges, without the updates of some learners.
+/// Replay of a fragment from an earlier state, without the updates of some learners.
 ///
-/// Updates are progress that adds up, from whatever version it was made, so those of the others count as they did.
-/// Weights, radii and outer steps are as they were.
+/// Updates are additive progress, whatever version they started from, so the others count as before. Weights, radii and
+/// outer steps stay unchanged.
 #[derive(Clone, Debug)]
 pub struct Remake {
     fragment: FragmentId,
@@ -25,7 +25,7 @@ pub struct Remake {
 }
 
 impl Remake {
-    /// What all `fragments`, in `from`, `[P]`, would be at the versions `until`, `[P]`.
+    /// Starts a replay of each of the `fragments` from `from`, `[P]`, to the versions `until`, `[P]`.
     #[must_use]
     pub fn all(
         fragments: &Fragments,
@@ -41,7 +41,7 @@ impl Remake {
         places.filter_map(remake).collect()
     }
 
-    /// From `state` of `fragment` up to version `until`. `None` if there is no such fragment.
+    /// Starts a replay of `fragment` from `state` to version `until`. `None` if the fragment does not exist.
     pub(super) fn new(
         fragments: &Fragments,
         codec: Codec,
@@ -53,8 +53,8 @@ impl Remake {
         Some(Self { fragment, segments, codec, state, without, until })
     }
 
-    /// Takes in the next entry of the tape, of whatever it tells. `body` gives the next of what is kept with it, of so
-    /// many bytes, or says why it cannot; it is asked for all of it, or for nothing.
+    /// Takes the next entry of the tape, of any kind. `body` returns the next data recorded with it, of the given
+    /// number of bytes, or an error. It is called for all data of the entry or for none.
     ///
     /// # Errors
     /// Each variant of [`RecoveryError`] but `Lease` and `Diverged`.
@@ -77,13 +77,13 @@ impl Remake {
         Ok(())
     }
 
-    /// Whether it has come to where it was to.
+    /// Returns true once the replay has reached its last version.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.state.version == self.until
     }
 
-    /// The fragment, and its Θ, `[fragment_len]`.
+    /// Returns the fragment and its Θ, `[fragment_len]`.
     #[must_use]
     pub fn theta(&self) -> (FragmentId, &[f32]) {
         (self.fragment, &self.state.theta)
@@ -94,52 +94,52 @@ impl Remake {
     }
 }
 
-/// Whose updates did harm, and from where on.
+/// Culprits and the starting point of a rollback.
 #[derive(Clone, Debug)]
 pub struct Undo {
-    /// The fragments when all was well, `[P]`; [`FragmentState::without_hat`] is enough.
+    /// The last fragments with a normal loss, `[P]`; [`FragmentState::without_hat`] is enough.
     pub from: Vec<FragmentState>,
-    /// The newest row of the tape by then, for whoever does the [`RemakeJob`]s.
+    /// The newest row of the tape at that time, for the process that runs the [`RemakeJob`]s.
     pub after: u64,
-    /// Whose updates are left out from there on.
+    /// Learners whose updates are left out from there on.
     pub culprits: Vec<LearnerId>,
 }
 
-/// Who has an update in `entry`, if it is a merge.
+/// Returns the senders of the updates in `entry`; empty if it is no merge.
 pub fn senders(entry: &Entry) -> impl Iterator<Item = LearnerId> {
     let parts = if let Entry::Merged(MergeEntry { parts, .. }) = entry { &parts[..] } else { &[] };
     parts.iter().map(|part| part.learner)
 }
 
-/// A fragment to be undone: have [`Self::remake`] follow the tape from where the undoing goes back to, then
-/// [`Self::run`] it, and bring the result back as a merge's.
+/// Rollback of one fragment. Let [`Self::remake`] follow the tape from its starting point, then [`Self::run`] the job
+/// and return the result like that of a merge.
 #[derive(Clone, Debug)]
 pub struct RemakeJob {
-    /// The way from there to here.
+    /// Replay from the starting point to the present.
     pub remake: Remake,
-    /// The row of the tape after which it begins.
+    /// The row of the tape after which the replay begins.
     pub after: u64,
     pub(super) round: Round,
     pub(super) now: FragmentState,
 }
 
 impl RemakeJob {
-    /// The fragment.
+    /// Returns the fragment.
     #[must_use]
     pub fn fragment(&self) -> FragmentId {
         self.remake.fragment
     }
 
-    /// The round.
+    /// Returns the round.
     #[must_use]
     pub fn round(&self) -> Round {
         self.round
     }
 
-    /// Leads learners to what the fragment would be.
+    /// Computes the change that leads learners to the replayed state.
     ///
     /// # Errors
-    /// [`MergeFailure`] with the state as it was: [`MergeError::Unread`] if the tape was not followed to its end.
+    /// [`MergeFailure`] with the unchanged state: [`MergeError::Unread`] if the tape was not followed to its end.
     pub fn run(self) -> Result<MergeOutcome, Box<MergeFailure>> {
         let Self { remake, round, now, .. } = self;
         if !remake.is_done() {

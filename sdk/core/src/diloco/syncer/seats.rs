@@ -1,21 +1,21 @@
-//! Who has a seat when more come than there are.
+//! Admission when the seats are full.
 
 use super::Syncer;
 use super::standings::merit;
 use crate::wire::{Bye, CloseCode, LearnerId};
 
-/// For so long is one for whom there is no seat to leave the syncer alone, in milliseconds; constant of ours.
+/// Time after which a learner without a seat may return, in milliseconds. Our own constant.
 const FULL_WAIT_MS: u32 = 10_000;
 
 impl Syncer {
-    /// Makes sure that there is a seat for one that comes, which has this number if it was here before.
+    /// Makes room for a new learner, whose number is `comes` if it was here before.
     ///
-    /// Those of whom nothing was ever merged have at most half of the seats once anything was merged of anyone. One
-    /// that was merged for more than twice as long as another takes its seat: whoever fills a run with identities that
-    /// do next to nothing keeps nobody out who trains.
+    /// Once any update is merged, learners without merged updates hold at most half of the seats. A learner that was
+    /// merged for more than twice as long as another takes its seat. Idle identities therefore cannot keep out a
+    /// learner that trains.
     ///
     /// # Errors
-    /// The goodbye for it, with the time after which it may ask again.
+    /// The goodbye to send, with the time after which the learner may return.
     pub(super) fn seat(&mut self, comes: Option<LearnerId>) -> Result<(), Bye> {
         let seats = self.config.learners_max as usize;
         let ledger = self.ledger();

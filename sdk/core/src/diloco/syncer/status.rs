@@ -1,102 +1,102 @@
-//! The state of a run for people and dashboards.
+//! Status of a run for people and dashboards.
 
 use super::Syncer;
 use crate::diloco::roster::Session;
 use crate::diloco::{Account, FateCounts, Timing};
 use crate::wire::{Fingerprint, FragmentId, LearnerId, LearnerState, Millis, Share, Version};
 
-/// A run at one moment.
+/// Status of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Status {
-    /// The run, as 16 hex digits.
+    /// The run id, as 16 hex digits.
     pub run: String,
-    /// Its layout, as 16 hex digits.
+    /// The layout hash, as 16 hex digits.
     pub layout: String,
     /// Parameters of the model.
     pub params: u64,
-    /// Connections with a learner behind them.
+    /// Connected learners.
     pub connected: u32,
-    /// Those that hold the parameters and take part in rounds.
+    /// Connected learners that hold the parameters and take part in rounds.
     pub live: u32,
-    /// Learners ever seen.
+    /// Learners in the ledger.
     pub learners_total: u32,
-    /// Tokens trained on, by everyone.
+    /// Tokens trained on, by all learners.
     pub tokens_trained: u64,
     /// Tokens merged; also the clock of the inner schedule.
     pub tokens_merged: u64,
-    /// Merged of trained, 0 to 1.
+    /// Ratio of merged to trained tokens, 0 to 1.
     pub participation: f64,
     /// Rounds that led to a version.
     pub rounds: u64,
-    /// Rounds that led to nothing.
+    /// Rounds that were abandoned.
     pub rounds_abandoned: u64,
     /// Rounds in flight.
     pub rounds_open: u32,
-    /// Updates taken in.
+    /// Updates received.
     pub updates: u64,
-    /// Updates in rounds that are still in flight, whose fate is yet to come.
+    /// Updates without a fate, in rounds that are still in flight.
     pub updates_pending: u64,
-    /// What became of all others.
+    /// Fates of all other updates.
     pub fates: FateCounts,
     /// The pass over the data, from 0.
     pub epoch: u32,
-    /// Windows trained twice because their lease was lost, at most.
+    /// Upper bound on windows trained twice because of a lost lease.
     pub regranted_windows: u64,
     /// Measured times.
     pub timing: Timing,
-    /// The longest wait after quorum at present, in milliseconds.
+    /// Current limit of the grace window, in milliseconds.
     pub grace_ms: u64,
     /// Mean of the connected learners' last training losses, in nats per token.
     pub train_loss: Option<f32>,
-    /// Each fragment's version and the size of it.
+    /// Each fragment with its version and its number of values.
     pub fragments: Vec<(FragmentId, Version, u64)>,
-    /// Whether the owner holds the run: nothing is launched or leased.
+    /// Whether the owner has paused the run: nothing is launched or leased.
     pub paused: bool,
     /// Whether the last collection has begun.
     pub finishing: bool,
-    /// Whether the run is over for good: nobody trains any more.
+    /// Whether the run is over for good.
     pub finished: bool,
 }
 
-/// One learner at one moment.
+/// Status of one learner.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LearnerStatus<'a> {
     /// Its id in the run.
     pub learner: LearnerId,
-    /// The short name of its key.
+    /// Short form of its key.
     pub fingerprint: Fingerprint,
-    /// Its name for people.
+    /// Display name.
     pub name: &'a str,
-    /// What it computes with.
+    /// Device that it computes on.
     pub device: &'a str,
-    /// What it is doing; `None` while it is away.
+    /// Current activity; `None` while it is not connected.
     pub state: Option<LearnerState>,
     /// Whether it takes part in rounds.
     pub live: bool,
-    /// Its time of a step, in milliseconds, 0 if unknown.
+    /// Time of a step, in milliseconds; 0 if unknown.
     pub step_ms: f64,
-    /// Windows that it trains on in one step, by its own word; 0 until it trains.
+    /// Windows in one step, as reported by the learner; 0 until it trains.
     pub batch: u32,
-    /// From a question to its answer, in milliseconds, a moving average; 0 if unknown.
+    /// Moving average of its answer time, in milliseconds; 0 if unknown.
     pub answer_ms: f64,
-    /// Its last training loss.
+    /// Last training loss.
     pub loss: Option<f32>,
-    /// Tokens it trained on.
+    /// Tokens that it trained on.
     pub tokens_trained: u64,
-    /// Its tokens that are merged.
+    /// Tokens of it that were merged.
     pub tokens_merged: u64,
-    /// Its updates and what became of them.
+    /// Updates received from it.
     pub updates: u64,
-    /// By fate.
+    /// Number of its updates by fate.
     pub fates: &'a FateCounts,
-    /// The part of its time that the owner has it train.
+    /// Fraction of its time that the owner lets it train.
     pub share: Share,
-    /// Since when it is connected, on the shell's clock; `None` while it is away.
+    /// Start of the connection, on the shell's clock; `None` while it is not connected.
     pub since: Option<Millis>,
 }
 
 impl Syncer {
-    /// The state of the run.
+    /// Returns the status of the run.
     #[must_use]
     pub fn status(&self) -> Status {
         let (ledger, leases, turn) = (self.ledger(), self.leases(), self.schedule.turn());
@@ -131,13 +131,13 @@ impl Syncer {
         }
     }
 
-    /// Everyone ever seen, by id.
+    /// Returns all learners in the ledger, by id.
     pub fn learners(&self) -> impl Iterator<Item = LearnerStatus<'_>> {
         let accounts = self.ledger().accounts();
         accounts.map(|(learner, account)| self.learner(learner, account, self.roster.session(learner)))
     }
 
-    /// Everyone who is connected, by id.
+    /// Returns all connected learners, by id.
     pub fn present(&self) -> impl Iterator<Item = LearnerStatus<'_>> {
         self.roster.sessions().filter_map(|(learner, session)| {
             Some(self.learner(learner, self.ledger().account(learner)?, Some(session)))

@@ -1,4 +1,4 @@
-//! What a peer that lies can do to a run: peers that say whatever a test has them say.
+//! Lying peers: the harm that a peer can do to a run with arbitrary messages.
 
 mod flood;
 mod reach;
@@ -16,10 +16,10 @@ use crate::wire::{
 const RUN: RunId = RunId(7);
 /// Tokens of one step of [`larger`].
 const STEP_TOKENS: u64 = 32;
-/// What an honest learner says of itself.
+/// Time of a step that an honest learner reports, in milliseconds.
 const HONEST_MS: f32 = 1_000.0;
 
-/// A syncer, and what it said to whom.
+/// A syncer with a record of its outputs.
 struct Bench {
     now: Millis,
     syncer: Syncer,
@@ -57,7 +57,7 @@ impl Bench {
         }
     }
 
-    /// The peer of this number says hello, of `run` if it says that it comes back.
+    /// Sends the Hello of the peer with this number, with `run` if the peer claims to return.
     fn hello(&mut self, peer: u8, run: Option<RunId>) -> ConnId {
         let conn = ConnId(u64::from(peer));
         let identity = Identity([peer; 32]);
@@ -66,7 +66,7 @@ impl Bench {
         conn
     }
 
-    /// It says hello and that it is ready.
+    /// Sends Hello and Ready.
     fn join(&mut self, peer: u8, run: Option<RunId>) -> ConnId {
         let conn = self.hello(peer, run);
         let layout = self.syncer.fragments().hash();
@@ -74,7 +74,7 @@ impl Bench {
         conn
     }
 
-    /// One that is honest joins and says how fast it is.
+    /// Joins an honest peer, which reports its pace.
     fn honest(&mut self, peer: u8) -> ConnId {
         let conn = self.join(peer, None);
         self.report(conn, HONEST_MS, 0, Vec::new());
@@ -87,14 +87,14 @@ impl Bench {
         self.say(conn, Message::Progress(progress));
     }
 
-    /// It says that all it was leased is done.
+    /// Reports all leased windows as done.
     fn report_done(&mut self, conn: ConnId, step_ms: f32) {
         let leases = self.leases.remove(&conn).unwrap_or_default();
         let done = leases.iter().map(|grant| (grant.lease, grant.windows)).collect();
         self.report(conn, step_ms, 0, done);
     }
 
-    /// It answers whatever it is asked with every value at `value`, as the product of so many steps and tokens.
+    /// Answers each question with an update of `value` in every entry, for `steps` steps and `tokens` tokens.
     fn answer(&mut self, conn: ConnId, value: f32, steps: u32, tokens: u64) {
         let (asked, rest) = std::mem::take(&mut self.collects).into_iter().partition(|ask| ask.0 == conn);
         self.collects = rest;
@@ -111,7 +111,7 @@ impl Bench {
         }
     }
 
-    /// It answers as one does that took ten steps, each in the direction of the one before.
+    /// Answers like a learner that took ten steps in one direction.
     fn answer_honestly(&mut self, conn: ConnId) {
         self.answer(conn, 0.1, 10, 10 * STEP_TOKENS);
     }
@@ -158,7 +158,7 @@ impl Bench {
         self.syncer.ledger().account(self.learners[&conn]).unwrap()
     }
 
-    /// Most tokens of it that are merged on any fragment.
+    /// Returns the learner's merged tokens on the fragment that has most.
     fn tokens_merged(&self, conn: ConnId) -> u64 {
         self.account(conn).tokens_merged.iter().copied().max().unwrap()
     }
@@ -245,8 +245,8 @@ fn an_impossible_speed_is_told_to_who_claims_it() {
     }
 }
 
-/// A peer among honest ones claims a hundred thousand times their speed, says nothing of its speed, or says that
-/// it comes back from a part that it never had; all count as much as the fastest that is believed.
+/// A peer among honest ones claims a hundred thousand times their speed, reports no speed, or claims to return without
+/// having taken part. In each case it counts as much as the fastest believed learner.
 #[test]
 fn no_claim_of_speed_runs_away_with_the_run() {
     for (step_ms, run) in [(0.01, None), (0.0, None), (0.0, Some(RUN)), (1e30, Some(RUN))] {
@@ -263,7 +263,7 @@ fn no_claim_of_speed_runs_away_with_the_run() {
             bench.pass(10);
             bench.report_done(liar, step_ms);
         }
-        // Of 10 s, at twice the speed of a thousand honest ones, with what one may have in stock.
+        // In 10 s at twice the speed of a thousand honest learners, plus the largest stock.
         let steps = 2 * 10_000 + 30_000 + 1_000;
         let leased = bench.account(liar).leased_tokens;
         assert!(leased <= steps * STEP_TOKENS, "{step_ms}, {run:?}: {leased} tokens leased");
@@ -278,8 +278,8 @@ fn no_claim_of_speed_runs_away_with_the_run() {
     }
 }
 
-/// A server's GPU beside a phone is 750 times as fast, or beside one that crawls 180,000 times, and has all it does
-/// counted.
+/// A server's GPU is 750 times as fast as a phone, or 180,000 times as fast as a learner that crawls. All of its work
+/// counts.
 #[test]
 fn an_honest_learner_may_be_far_ahead() {
     for phone_ms in [15_000.0, 3_600_000.0] {
@@ -300,7 +300,7 @@ fn an_honest_learner_may_be_far_ahead() {
         assert_eq!(bench.refusals(server), []);
         for (p, merged) in bench.syncer.fragments().ids().zip(&bench.account(server).tokens_merged) {
             let sent = sent[&p] * STEP_TOKENS;
-            // The last round may not be over yet.
+            // The last round may still be open.
             assert!(10 * merged >= 9 * sent && sent > 0, "{merged} of {sent} tokens are merged");
         }
     }
@@ -350,7 +350,7 @@ fn throw_away_identities_make_room() {
     bench.honest(1);
     assert_eq!(bench.learners[&honest], before, "one that was merged is remembered");
 
-    // Nor is the last one, whose number would be given again.
+    // Nor is the last identity, because its number would be assigned again.
     let mut last = Bench::new(SyncerConfig { identities_max: 2, ..SyncerConfig::default() });
     last.honest(1);
     for peer in [2, 3] {
@@ -359,7 +359,7 @@ fn throw_away_identities_make_room() {
     }
     assert_eq!(last.byes, [(ConnId(3), CloseCode::Full)]);
 
-    // Nobody who is there is forgotten.
+    // Connected learners are not forgotten.
     let mut full = Bench::new(SyncerConfig { identities_max: 2, ..SyncerConfig::default() });
     for peer in 1..=3 {
         full.hello(peer, None);
@@ -386,7 +386,7 @@ fn who_is_turned_away_is_told_of_and_is_no_learner_that_left() {
             other => panic!("{other:?}"),
         }
     }
-    // One that is replaced by another connection was a learner, and left.
+    // A replaced connection belonged to a learner, and that learner left.
     let replaced = told(1, None);
     assert!(
         matches!(&replaced[..], [Event::Left { .. }, Event::Joined { returning: true, .. }]),
@@ -394,7 +394,7 @@ fn who_is_turned_away_is_told_of_and_is_no_learner_that_left() {
     );
 }
 
-/// Goal: identities that come to nothing take no more than half of the seats, and none from one that trains.
+/// Goal: identities without merged updates take no more than half of the seats, and none from a learner that trains.
 #[test]
 fn who_earned_a_seat_gets_one() {
     let mut bench = Bench::new(SyncerConfig { learners_max: 3, ..SyncerConfig::default() });

@@ -1,4 +1,4 @@
-//! Routing rounds: launch, collect, merge, settle.
+//! Handlers of rounds: launch, collect, merge, settle.
 
 use super::{Event, Output, Syncer};
 use crate::diloco::{
@@ -11,7 +11,7 @@ use crate::wire::{
 };
 
 impl Syncer {
-    /// Launches what is due, or once the run ends the last round of each fragment that is free.
+    /// Launches the due rounds. At the end of the run, launches the last round of each idle fragment.
     pub(super) fn launch_due(&mut self, now: Millis) {
         if self.is_led() {
             return;
@@ -30,7 +30,7 @@ impl Syncer {
         }
     }
 
-    /// When the next round may be launched; `None` if only an arrival can bring that about.
+    /// Returns the time of the next launch; `None` if only a new arrival can cause one.
     pub(super) fn launch_at(&self) -> Option<Millis> {
         if self.is_led() {
             return None;
@@ -44,7 +44,7 @@ impl Syncer {
         })
     }
 
-    /// Ends the rounds whose time has come.
+    /// Ends the rounds that are due.
     pub(super) fn close_rounds(&mut self, now: Millis) {
         let outer = self.outer();
         let (roster, known) = (&self.roster, self.standings.known());
@@ -75,8 +75,8 @@ impl Syncer {
         }
     }
 
-    /// Asks those who are far ahead of the next round, so that their answers are there when it is launched, and notes
-    /// when it has more to ask: nothing changes that but what is handled, after which this is called.
+    /// Asks distant learners ahead of the next round, so that their answers are there at its launch. Also notes the
+    /// time of the next such question; only a handled input changes it, and this runs after each input.
     pub(super) fn ask_ahead(&mut self, now: Millis) {
         self.ask_ahead_at = None;
         for (fragment, learner, at) in self.far_questions() {
@@ -91,10 +91,10 @@ impl Syncer {
         }
     }
 
-    /// The questions that are to be asked ahead, and when.
+    /// Returns the questions to ask ahead, with their times.
     fn far_questions(&self) -> Vec<(FragmentId, LearnerId, Millis)> {
         if self.roster.live().len() > self.config.cohort_max as usize {
-            // Who is asked in the next round is not known yet.
+            // The learners of the next round are not known yet.
             return Vec::new();
         }
         let in_time_ms = self.schedule.in_time_ms();
@@ -142,7 +142,7 @@ impl Syncer {
         let standing = self.standing(now, learner, fragment);
         self.books.note_update(learner);
         if self.books.last_merged(learner, fragment) == Some(serial) {
-            // It was merged before, and once is enough.
+            // This update was merged before and must not be merged twice.
             let fate = Fate::Refused(Refusal::Unsettled);
             return self.settle(Settled { round: None, fragment, learner, serial, tokens, fate });
         }
@@ -168,7 +168,7 @@ impl Syncer {
         }
     }
 
-    /// Sends a learner away of whose updates too many in a row were refused, the last one by this `fate`.
+    /// Sends a learner away after too many refusals in a row, the last one with this `fate`.
     pub(super) fn heed_refusals(&mut self, conn: ConnId, learner: LearnerId, fate: &Fate) {
         let refusals = self.books.refusals(learner);
         if refusals >= self.config.refusals_max {
@@ -186,7 +186,7 @@ impl Syncer {
         self.event(Event::Answered { round, fragment, learner, tokens, after_ms: after_ms.unwrap_or(0) });
     }
 
-    /// What the learner behind `conn` says that it holds: it gets what follows on that.
+    /// Handles the version that the learner at `conn` reports to hold, and sends what follows it.
     pub(super) fn on_holds(&mut self, now: Millis, conn: ConnId, fragment: FragmentId, version: Version) {
         if usize::from(fragment.0) >= self.rounds.len() {
             return self.refuse(conn, CloseCode::Protocol, format!("there is no fragment {fragment}"));
@@ -195,7 +195,7 @@ impl Syncer {
         self.follow(conn, follow);
     }
 
-    /// Sends the learner behind `conn` what it is to have.
+    /// Sends the learner at `conn` the changes that it needs.
     pub(super) fn follow(&mut self, conn: ConnId, Follow { changes, behind }: Follow) {
         let run = self.run;
         let behind = behind.into_iter().map(|(fragment, version)| Message::Behind { run, fragment, version });
@@ -230,8 +230,7 @@ impl Syncer {
         }
     }
 
-    /// Asks one that came back for what its rounds still wait for: the question may have been lost with its
-    /// connection.
+    /// Repeats open questions to a learner that came back, since they may have been lost with its connection.
     pub(super) fn ask_again(&mut self, now: Millis, conn: ConnId, learner: LearnerId) {
         for (fragment, rounds) in self.fragments.ids().zip(&mut self.rounds) {
             if rounds.ask_again(now, learner) {
@@ -241,7 +240,7 @@ impl Syncer {
         }
     }
 
-    /// Sends everyone home once the last round is merged.
+    /// Closes all connections once the last round is merged.
     pub(super) fn say_goodbye(&mut self) {
         if !self.schedule.end(self.rounds.iter().all(Rounds::is_idle)) {
             return;
@@ -272,9 +271,9 @@ impl Syncer {
         self.event(Event::Launched { round, fragment, invited, step_ms });
     }
 
-    /// Tells each sender what became of its update, and those who hold the fragment of its new version.
+    /// Books a merge, sends each sender its receipt, and publishes the new version.
     ///
-    /// Without a `body` the version is none that learners can be led to from here, and they are not.
+    /// Without a `body`, learners cannot reach the version from here, and it is not published.
     pub(super) fn announce(
         &mut self,
         now: Millis,
@@ -286,7 +285,7 @@ impl Syncer {
         let MergeEntry { round, base, version, checksum, digest, norm, .. } = entry;
         self.schedule.note_merged(sync_ms);
         self.books.note_merge(entry);
-        // Who claims much has no more say in how long a step takes than it has in the schedule at first.
+        // A learner with many claimed tokens has no more influence on the time of a step than on the early schedule.
         let usual = self.ledger().usual_tokens(fragment);
         let most = if usual > 0 { usual.saturating_mul(USUAL_RATIO) } else { u64::MAX };
         for Paced { learner, tokens, step_ms } in paces {
@@ -302,7 +301,7 @@ impl Syncer {
         self.event(Event::Merged { round, fragment, version, updates, tokens, norm, collect_ms, sync_ms });
     }
 
-    /// Tells those who hold a fragment of its new version.
+    /// Sends a new version to the learners that hold the fragment.
     pub(super) fn publish(&mut self, now: Millis, merged: Merged) {
         let (run, fragment, version) = (self.run, merged.fragment, merged.version);
         let audience = self.downlink.publish(now, &merged, |conn| self.roster.listens_ms(conn));
@@ -315,7 +314,7 @@ impl Syncer {
         }
     }
 
-    /// Books the fate of an update and tells its learner.
+    /// Books the fate of an update and sends its receipt.
     pub(super) fn settle(&mut self, settled: Settled) {
         let Settled { round, fragment, learner, serial, tokens, fate } = settled;
         self.books.settle(&settled);
@@ -329,7 +328,7 @@ impl Syncer {
         self.event(Event::Settled { round, fragment, learner, serial, tokens, fate });
     }
 
-    /// The outer step at this point of the run.
+    /// Returns the outer step at this point of the run.
     fn outer(&self) -> OuterSpec {
         let warmup_tokens = self.config.momentum_warmup_ratio * self.spec.inner.total_tokens as f64;
         match warmup_tokens > 0.0 {
@@ -341,7 +340,7 @@ impl Syncer {
     }
 }
 
-/// Why an update was refused, in words.
+/// Returns the reason of a refusal in words.
 fn refusal_of(fate: &Fate) -> &'static str {
     match fate {
         Fate::Refused(Refusal::Norm) => "longer than its steps can have made it",

@@ -1,4 +1,4 @@
-//! Rounds that are led elsewhere, as a syncer sees them.
+//! Remote rounds from the side of the gateway.
 
 use std::sync::Arc;
 
@@ -57,7 +57,7 @@ fn update(syncer: &Syncer) -> Message {
     })
 }
 
-/// A syncer with a learner that trains, of which far more was merged elsewhere than is leased to it here.
+/// A syncer with a learner that trains, of which far more was merged elsewhere than is leased here.
 fn with_learner() -> Syncer {
     let mut syncer = syncer(SyncerConfig::default());
     let followed = Followed { merge: merge(P, part(LEARNER, 50_000_000)), led: None };
@@ -85,7 +85,7 @@ fn asked(round: u64) -> Input {
     Input::Asked { fragment: P, learner: LEARNER, conn: CONN, round: Round(round) }
 }
 
-/// The rounds for which answers are passed on.
+/// Returns the rounds of the forwarded answers.
 fn answers(said: &[Output]) -> Vec<Round> {
     let round = |output: &Output| match output {
         Output::Upward(Upward::Answer(P, LEARNER, CONN, round, _)) => Some(*round),
@@ -94,7 +94,7 @@ fn answers(said: &[Output]) -> Vec<Round> {
     said.iter().filter_map(round).collect()
 }
 
-/// The numbers that are to be sent back.
+/// Returns the numbers to echo.
 fn numbers(said: &[Output]) -> Vec<u64> {
     let number = |output: &Output| match output {
         Output::Probe(CONN, number) => Some(*number),
@@ -103,8 +103,8 @@ fn numbers(said: &[Output]) -> Vec<u64> {
     said.iter().filter_map(number).collect()
 }
 
-/// Goal: a learner of which far more was merged elsewhere than is leased to it here has something that counts from
-/// its first lease on, as a new process of it too; what it answers is of the round in which it was asked.
+/// Goal: a learner with far more merged tokens elsewhere than leased here can count tokens from its first lease on,
+/// also as a new process. Its answer belongs to the round in which it was asked.
 #[test]
 fn what_was_merged_elsewhere_is_no_debt_here() {
     let mut syncer = with_learner();
@@ -120,8 +120,8 @@ fn what_was_merged_elsewhere_is_no_debt_here() {
     assert!(standing.unwrap().unmerged_tokens > 0, "{standing:?}");
 }
 
-/// Goal: an answer that comes when its round is over is passed on for a later one, once its sender is known to be here
-/// then, and for none after that.
+/// Goal: an answer that comes after its round is forwarded for a later one once its sender is known to be connected,
+/// and for no further round.
 #[test]
 fn who_is_late_is_passed_on_while_it_is_here() {
     let mut syncer = with_learner();
@@ -137,7 +137,7 @@ fn who_is_late_is_passed_on_while_it_is_here() {
     assert_eq!(answers(&says(&mut syncer, Input::Probed(CONN, number))), [Round(10)]);
     assert_eq!(answers(&says(&mut syncer, Input::Probed(CONN, number))), [], "it is passed on once");
 
-    // Where the round is over when the answer comes, it may be of the next one, and not of one after that.
+    // If the round is over when the answer comes, the answer may join the next round but not the one after that.
     says(&mut syncer, asked(11));
     says(&mut syncer, Input::Over(P, Round(11)));
     let answer = update(&syncer);
@@ -155,7 +155,7 @@ fn who_is_late_is_passed_on_while_it_is_here() {
     says(&mut syncer, Input::Probed(CONN, numbers(&said)[0]));
     assert_eq!(answers(&says(&mut syncer, asked(15))), [Round(15)], "it need not wait then");
 
-    // Who has nothing to report in a round that is over is asked in the next one, and not again and again until then.
+    // A learner without an update for a finished round is asked once in the next round and not again before it.
     let pass = || Input::Message(CONN, Message::Pass { run: RUN, fragment: P });
     says(&mut syncer, asked(16));
     says(&mut syncer, Input::Over(P, Round(16)));
@@ -168,7 +168,7 @@ fn who_is_late_is_passed_on_while_it_is_here() {
     says(&mut syncer, Input::Over(P, Round(17)));
     says(&mut syncer, pass());
 
-    // What waits goes with its connection.
+    // Waiting updates go with their connection.
     says(&mut syncer, asked(18));
     says(&mut syncer, Input::Over(P, Round(18)));
     let said = says(&mut syncer, Input::Message(CONN, answer));
@@ -176,8 +176,8 @@ fn who_is_late_is_passed_on_while_it_is_here() {
     assert!(answers(&says(&mut syncer, Input::Probed(CONN, numbers(&said)[0]))).is_empty());
 }
 
-/// Goal: a run that has its tokens is not ended here: those who lead are told, once, and learners stay until each
-/// fragment had its last round.
+/// Goal: a gateway does not end a run that has its tokens. It tells the leaders once, and learners stay until each
+/// fragment has had its last round.
 #[test]
 fn the_run_ends_with_the_last_round_of_the_last_fragment() {
     let mut syncer = syncer(SyncerConfig { stop_tokens: 1_000, ..SyncerConfig::default() });
@@ -201,7 +201,7 @@ fn the_run_ends_with_the_last_round_of_the_last_fragment() {
     assert!(syncer.is_over());
 }
 
-/// Goal: what the owner said of a learner holds at a gateway where it never was, once it comes there.
+/// Goal: an order of the owner about a learner holds at a gateway that the learner reaches only later.
 #[test]
 fn what_the_owner_said_of_a_learner_awaits_it_everywhere() {
     let mut syncer = syncer(SyncerConfig::default());
@@ -224,7 +224,7 @@ fn what_the_owner_said_of_a_learner_awaits_it_everywhere() {
     assert_eq!(shares, Some(share), "{said:?}");
 }
 
-/// Goal: whoever leads elsewhere and refuses what a learner sends again and again has it begin afresh, as here.
+/// Goal: a learner with repeated refusals from remote leaders is sent away, as with local rounds.
 #[test]
 fn who_is_refused_elsewhere_again_and_again_begins_afresh() {
     let mut syncer = with_learner();
@@ -244,7 +244,7 @@ fn who_is_refused_elsewhere_again_and_again_begins_afresh() {
     }
 }
 
-/// Goal: where others lead, nothing is held of a fragment but what learners are sent, also of what is followed.
+/// Goal: with remote rounds only Θ̂ of a fragment is kept, also after a merge.
 #[test]
 fn of_each_fragment_there_is_what_learners_hold() {
     let mut syncer = syncer(SyncerConfig::default());

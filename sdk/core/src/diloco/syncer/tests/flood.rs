@@ -1,10 +1,10 @@
-//! Peers that come and say too often.
+//! Peers that connect or send messages too often.
 
 use super::*;
 use crate::wire::Bye;
 
-/// Goal: identities that are thrown away are forgotten long before the ledger is full, whether they were leased text
-/// or not, and who was merged is not.
+/// Goal: discarded identities are forgotten long before the ledger is full, with or without a lease. A merged learner
+/// is not.
 #[test]
 fn thrown_away_identities_fill_no_books() {
     let mut bench = Bench::new(SyncerConfig { learners_max: 4, ..SyncerConfig::default() });
@@ -17,7 +17,7 @@ fn thrown_away_identities_fill_no_books() {
         assert!(bench.syncer.ledger().len() <= 9, "{}", bench.syncer.ledger().len());
     }
     assert!(bench.account(honest).fates.merged > 0);
-    // Those who vanish with a lease hold their place until it expires, and no longer.
+    // Learners that vanish with a lease keep their place only until it expires.
     for peer in 2..=9 {
         let conn = bench.join(peer, None);
         bench.feed(Input::Disconnected(conn));
@@ -30,7 +30,7 @@ fn thrown_away_identities_fill_no_books() {
     assert_eq!(bench.byes.iter().filter(|bye| bye.0 == ConnId(201)).count(), 0);
 }
 
-/// Goal: who floods the syncer with messages is sent away with a reason, and costs little until then.
+/// Goal: a learner that floods the syncer with messages is sent away with a reason, and costs little until then.
 #[test]
 fn a_flood_of_messages_ends_in_a_typed_close() {
     let mut bench = Bench::default();

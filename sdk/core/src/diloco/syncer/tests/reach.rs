@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Goal: who sends updates a hundred times as long, and claims all the steps in the world for them, moves a run no
-/// farther than an honest learner does.
+/// Goal: a learner with updates a hundred times too long and any number of claimed steps moves a run no farther than an
+/// honest learner.
 #[test]
 fn long_updates_with_claims_of_speed_move_little() {
     let far = |lies: bool| {
