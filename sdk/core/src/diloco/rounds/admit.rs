@@ -1,4 +1,4 @@
-//! What an update must stand before it is taken in.
+//! Admission of updates.
 
 use super::{RoundTerms, Rounds, Verified};
 use crate::diloco::experts::believed;
@@ -6,22 +6,21 @@ use crate::diloco::speed::SPEED_SLACK;
 use crate::diloco::{Standing, learning_rate};
 use crate::wire::{Fate, InnerSpec, LateReason, LearnerId, Millis, Refusal};
 
-/// How much farther than AdamW goes an update may reach: for what a code rounded away, for decay, and for
-/// optimisers of a learner's own.
+/// Largest norm of an update relative to AdamW: slack for residues, decay, and a learner's own optimiser.
 const REACH_SLACK: f64 = 4.0;
 
-/// What counts of an update.
+/// Amounts of an update that count.
 pub(super) struct Admitted {
-    /// As many of its steps as can have been taken, at least 1.
+    /// Steps that can have been taken, at least 1.
     pub(super) steps: u32,
-    /// As many of its tokens as they can hold and as were leased, at least 1.
+    /// Tokens that those steps can hold and that were leased, at least 1.
     pub(super) tokens: u64,
-    /// As many of these as can have gone through each expert, `[experts]`.
+    /// Tokens that can have gone through each expert, `[experts]`.
     pub(super) seen: Vec<u64>,
 }
 
 impl Rounds {
-    /// Everything an update must stand: what counts of it, or its fate.
+    /// Checks an update and returns the amounts that count, or its fate.
     pub(super) fn admit(
         &mut self,
         now: Millis,
@@ -51,7 +50,7 @@ impl Rounds {
         if body.norm() > reach(&self.terms.inner, steps, len) {
             return Err(Fate::Refused(Refusal::Norm));
         }
-        // No more than the steps that are believed can hold, and than were leased.
+        // Tokens count only as far as the believed steps can hold them and as they were leased.
         let tokens = update.tokens.min(u64::from(steps).saturating_mul(standing.step_tokens));
         match tokens.min(standing.unmerged_tokens) {
             0 => Err(Fate::Refused(Refusal::Unleased)),
@@ -67,10 +66,10 @@ impl Rounds {
         }
     }
 
-    /// Steps that `learner` can have taken on this fragment since some of it were last counted.
+    /// Returns the steps that `learner` can have taken on this fragment since its steps were last counted.
     ///
-    /// After a restart of the syncer nobody knows how long that is; then it is as long as leases last. Of who was never
-    /// merged on this fragment no more counts than since it connected.
+    /// After a restart of the syncer that time is unknown, and the lease time takes its place. For a learner that was
+    /// never merged on this fragment, it starts at the earliest with the connection.
     fn steps_max(&self, now: Millis, learner: LearnerId, standing: &Standing) -> u64 {
         let since = self.counted.get(&learner);
         let unknown_ms = standing.stranger_ms.unwrap_or(u64::MAX).min(self.terms.lease_ms);
@@ -80,18 +79,18 @@ impl Rounds {
         steps.saturating_add(u64::from(self.terms.sync_every))
     }
 
-    /// What the norm of an update of so many steps grows with: the rate of the moment and the root of the steps.
+    /// Returns the pace of an update: its norm grows with the current learning rate and the root of the steps.
     pub(super) fn norm_pace(&self, steps: u32, clock_tokens: u64) -> f64 {
         let lr = learning_rate(&self.terms.inner, clock_tokens);
-        // A run at a rate of 0 trains nothing, and may still be one.
+        // A run at a rate of 0 trains nothing and is still valid.
         f64::from(if lr > 0.0 { lr } else { 1.0 }) * f64::from(steps).sqrt()
     }
 }
 
-/// Largest norm that `steps` steps on `len` values can come to, known before anyone has sent anything.
+/// Returns the largest possible norm after `steps` steps on `len` values, without knowledge of any update.
 ///
-/// AdamW moves a value by at most `lr · max(1, (1 − β1) / √(1 − β2))` in a step (Kingma and Ba 2015, section
-/// 2.1). Without bound at a rate of 0, which trains nothing.
+/// AdamW moves a value by at most `lr · max(1, (1 − β1) / √(1 − β2))` in a step (Kingma and Ba 2015, section 2.1).
+/// Unbounded at a rate of 0, which trains nothing.
 fn reach(inner: &InnerSpec, steps: u32, len: usize) -> f64 {
     if inner.lr_max <= 0.0 {
         return f64::INFINITY;
@@ -106,7 +105,7 @@ mod tests {
     use super::*;
     use crate::model::{AdamW, Preset, layout};
 
-    /// The worst that a gradient can do: nothing for long, then all at once.
+    /// The worst case for a gradient: zeros for a long time, then a large constant.
     #[test]
     fn no_gradient_takes_adamw_out_of_reach() {
         let inner = InnerSpec { clip_norm: 0.0, weight_decay: 0.0, ..Preset::Tiny.inner() };

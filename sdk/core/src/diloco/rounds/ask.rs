@@ -1,4 +1,4 @@
-//! Who is asked, and when again.
+//! Questions to learners, and their repetition.
 
 use std::collections::BTreeSet;
 
@@ -6,8 +6,8 @@ use super::{Answered, Rounds, is_overdue};
 use crate::wire::{LearnerId, Millis};
 
 impl Rounds {
-    /// Whether `learner` may be asked ahead of the next round: it was not, and nothing of it is unsettled here. One
-    /// that had nothing to report is not asked again before that.
+    /// Returns true if `learner` may be asked ahead of the next round: it has no open question and no unsettled update.
+    /// A learner that answered without an update is not asked again before that round.
     #[must_use]
     pub fn may_ask_ahead(&self, learner: LearnerId) -> bool {
         self.terms.is_additive
@@ -22,8 +22,8 @@ impl Rounds {
         self.asked.entry(learner).or_insert(now);
     }
 
-    /// Takes in that `learner`, who is back, takes part. Whether the round under way waits for an answer of it: then it
-    /// is asked, again if need be.
+    /// Notes that `learner` is back, and returns true if the round under way waits for its answer. The caller then asks
+    /// it, again if necessary.
     pub fn ask_again(&mut self, now: Millis, learner: LearnerId) -> bool {
         let Some(open) = self.collecting_mut().filter(|open| open.awaits(learner)) else { return false };
         open.waiting.begin(learner, is_overdue(Some(&now), open.launched_before));
@@ -31,7 +31,7 @@ impl Rounds {
         true
     }
 
-    /// Takes in that `learner` has nothing to report; `None` if nobody asked, or no round waits for it.
+    /// Notes that `learner` has no update; `None` if it was not asked or no round waits for it.
     pub fn pass(&mut self, now: Millis, learner: LearnerId) -> Option<Answered> {
         let asked = self.asked.remove(&learner)?;
         let Some(open) = self.collecting_mut().filter(|open| open.awaits(learner)) else {
@@ -42,18 +42,18 @@ impl Rounds {
         Some(Answered { round: Some(open.round), tokens: 0, after_ms: Some(now.since(asked)) })
     }
 
-    /// Whether `learner` was asked and has not answered yet.
+    /// Returns true if `learner` was asked and has not answered yet.
     pub(crate) fn is_asked(&self, learner: LearnerId) -> bool {
         self.asked.contains_key(&learner)
     }
 
-    /// Nobody but `those` is there any more, and nobody waits for others.
+    /// Drops the questions to all learners that are not in `those`.
     pub fn unask_all_but(&mut self, those: &BTreeSet<LearnerId>) {
         self.asked.retain(|learner, _| those.contains(learner));
         self.passed.retain(|learner| those.contains(learner));
     }
 
-    /// The connection of `learner` is gone, and with it every question: nobody waits for it any more.
+    /// Drops all questions to `learner`, whose connection is gone. The round stops waiting for it.
     pub fn unask(&mut self, learner: LearnerId) {
         if let Some(open) = self.collecting_mut() {
             open.waiting.end(learner);

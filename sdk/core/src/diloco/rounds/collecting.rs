@@ -1,4 +1,4 @@
-//! A round while it collects.
+//! A round that collects updates.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,21 +7,21 @@ use super::waiting::Waiting;
 use crate::diloco::Decision;
 use crate::wire::{LearnerId, Millis, Round};
 
-/// A round that collects updates relative to the present version.
+/// A round that collects updates relative to the current version.
 #[derive(Debug)]
 pub(super) struct Collecting {
     pub(super) round: Round,
     pub(super) launched: Millis,
-    /// When the one before it was: who was asked by then and has not answered had the patience of a whole round.
+    /// Launch of the previous round. A learner asked by then has had a whole round to answer.
     pub(super) launched_before: Option<Millis>,
     pub(super) invited: BTreeSet<LearnerId>,
     pub(super) answered: BTreeSet<LearnerId>,
     pub(super) waiting: Waiting,
     pub(super) taken: BTreeMap<LearnerId, Taken>,
     pub(super) quorum_at: Option<Millis>,
-    /// The last round of a finishing run waits for everyone.
+    /// Set for the last round of a finishing run, which waits for every learner.
     pub(super) last_of: Option<u32>,
-    /// The decision that was reported last.
+    /// The last decision that was reported.
     pub(super) said: Option<Decision>,
 }
 

@@ -1,36 +1,35 @@
-//! What an update weighs in a merge.
+//! Weights of updates in a merge.
 
 use serde::{Deserialize, Serialize};
 
 use crate::diloco::{ExpertWeights, Repute};
 
-/// What one of three or more has of a merge at most.
+/// Largest share of one learner among three or more.
 const HALF: f64 = 0.5;
 
-/// What is sent by who is suspected weighs so many times as much: next to nothing, and it can still be looked into.
-/// Constant of ours.
+/// Weight multiplier for a suspected learner. Small but not zero, so that its updates can still be checked. Our own
+/// constant.
 const DOUBTED: f64 = 1e-6;
 
-/// Rules that shape the weights of a merge.
+/// Bounds on the weights of a merge.
 ///
-/// The weight of an update is quantity times quality, `tokens · tokens / steps` (Decoupled DiLoCo). Two rules may make
-/// less of what is old or long, one bounds what a single learner can do, and one what all newcomers can. What the
-/// first three do to the loss is measured in tests/evidence/STALENESS.md: the bound is needed, the cap on steps is
-/// worth 0.8 points after absences of a thousand steps and costs nothing elsewhere, and decay by age does no
+/// The weight of an update is quantity times quality, `tokens · tokens / steps` (Decoupled DiLoCo). Two rules reduce
+/// the weight of long or old updates. Two more bound the share of a single learner and that of all newcomers.
+/// tests/evidence/STALENESS.md has the effect of the first three on the loss. The bound on a learner is needed. The cap
+/// on steps is worth 0.8 points after absences of a thousand steps and costs nothing elsewhere. Decay by age does no
 /// better than the cap.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Influence {
-    /// No learner has more than this many times the mean share of a merge, nor more than half of it beside two others,
-    /// above 1; 0 for no bound. Of those whose updates are looked at, who has not shown that it trains has no
-    /// more than the mean share beside one that has.
+    /// Largest share of one learner, in mean shares of a merge, above 1; 0 for no bound. Among three or more it is at
+    /// most half. Next to a learner that the loss checks have proven, an unproven learner has at most the mean share.
     pub share_ratio_max: f64,
-    /// Steps beyond this many times H weigh nothing, above 0; 0 for no bound.
+    /// Cap on the steps that add weight, in multiples of H, above 0; 0 for no bound.
     pub turns_max: f64,
-    /// After so many newer versions of its fragment an update weighs half, above 0; 0 for never.
+    /// Half-life of the weight of an update, in newer versions of its fragment, above 0; 0 for never.
     pub half_life_turns: f64,
-    /// Learners that have yet to prove themselves have at most this share of a merge together, if anybody else is in
-    /// it or was waited for, above 0; 1 for no bound.
+    /// Largest share of all newcomers together, above 0; 1 for no bound. It applies if any other learner is in the
+    /// merge or was waited for.
     pub newcomers_share_max: f64,
 }
 
@@ -40,22 +39,22 @@ impl Default for Influence {
     }
 }
 
-/// What an update weighs by.
+/// Inputs to the weight of an update.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
     /// Steps since its sender was last merged, at least 1.
     pub(super) steps: u32,
     /// Tokens that count, at least 1.
     pub(super) tokens: u64,
-    /// Newer versions than the one that its sender held.
+    /// Versions newer than the base of the update.
     pub(super) age: u32,
-    /// What is thought of its sender.
+    /// Trust in its sender.
     pub(super) repute: Repute,
 }
 
-/// Of how many steps updates may be as long as that takes: a newcomer's of no more than those of the median learner of
-/// the round that is none, or of all while nobody else is in it. Steps are a word, and the one of a known learner is
-/// held against its own pace.
+/// Returns the steps by which the length of each update is bounded. A newcomer's count up to the median of the other
+/// learners in the round, or of all learners if the round has only newcomers. Steps are a claim, but those of an
+/// established learner are checked against its own pace.
 pub(super) fn reaching(loads: &[Load]) -> Vec<u32> {
     let sorted = |is_in: &dyn Fn(&&Load) -> bool| {
         let mut steps: Vec<u32> = loads.iter().filter(is_in).map(|load| load.steps).collect();
@@ -68,11 +67,11 @@ pub(super) fn reaching(loads: &[Load]) -> Vec<u32> {
     loads.iter().map(|load| if load.repute.is_new { load.steps.min(median) } else { load.steps }).collect()
 }
 
-/// What updates weigh in the merge of one expert, `tokens` of which went through it for each of `loads`.
+/// Returns the weights in the merge of one expert, where `tokens` were routed to it in each of `loads`.
 ///
-/// They weigh as they would if nobody had trained on more than those, under the same bounds: who saw none counts as one
-/// that saw next to nothing and sent zeros, so that nobody has more of an expert for being alone with it than it could
-/// have of anything else.
+/// They follow the usual formula and bounds for those tokens. A learner without routed tokens counts as one with a
+/// single token and an update of zeros. A learner that is alone with an expert therefore has no larger share of it than
+/// of anything else.
 pub(super) fn of_expert(
     influence: &Influence,
     loads: &[Load],
@@ -89,22 +88,22 @@ pub(super) fn of_expert(
     ExpertWeights { weights, absent }
 }
 
-/// What all weigh in a merge.
+/// Weights in a merge.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Weights {
-    /// The updates, above 0.
+    /// Weights of the updates, above 0.
     pub(super) updates: Vec<f64>,
-    /// Those who were waited for in vain.
+    /// Weight of established learners that were waited for in vain.
     pub(super) absent: f64,
 }
 
 impl Influence {
-    /// The weights of updates in a merge, before they are divided by their sum. `sync_every` is H, in steps. Where only
-    /// newcomers answered and somebody known was waited for, they have the share that they would have beside it, or
-    /// being quick would be all that it takes to have a merge for oneself.
+    /// Returns the weights of updates before normalisation. `sync_every` is H, in steps. If only newcomers answered and
+    /// an established learner was waited for, they have the same share as next to it. Otherwise a fast newcomer could
+    /// have a merge to itself.
     pub(super) fn weights(&self, loads: &[Load], sync_every: u32, is_known_there: bool) -> Weights {
         let mut weights: Vec<f64> = loads.iter().map(|load| self.weight(load, sync_every)).collect();
-        // Who is new has no say in how those who are not stand to each other.
+        // Newcomers do not affect the ratios among other learners.
         let of = |at: usize| loads[at].repute;
         let (mut new, known): (Vec<usize>, Vec<usize>) = (0..loads.len()).partition(|&at| of(at).is_new);
         let doubted: Vec<usize> = new.extract_if(.., |at| of(*at).is_doubted).collect();
@@ -131,11 +130,11 @@ impl Influence {
         Weights { updates: weights, absent: if absent.is_finite() { absent } else { 0.0 } }
     }
 
-    /// The largest share of each in a group of learners: whether they have shown that they train.
+    /// Returns the largest share of each learner in a group, from the results of their loss checks.
     fn shares_max(&self, are_shown: impl ExactSizeIterator<Item = Option<bool>> + Clone) -> Vec<f64> {
         let (count, is_any) = (are_shown.len(), are_shown.clone().any(|is_shown| is_shown == Some(true)));
-        // Of three nobody has its way against the two others. Of two nobody knows which one lies, and a bound would
-        // take from a fast one beside a slow one most of its progress.
+        // Among three, no learner may outweigh the two others. With two it is unclear which one lies, and a bound would
+        // take most of the progress of a fast learner next to a slow one.
         let most = if count > 2 { HALF } else { 1.0 };
         let share_max = most.min(self.share_ratio_max / count as f64);
         let mean = share_max.min(1.0 / count as f64);
@@ -148,16 +147,16 @@ impl Influence {
         let counted = if steps_max > 0.0 { (steps_max / steps).min(1.0) } else { 1.0 };
         let halvings =
             if self.half_life_turns > 0.0 { f64::from(load.age) / self.half_life_turns } else { 0.0 };
-        // A weight of 0 would be no weight: what is there is merged, however little it moves.
+        // A weight of 0 is invalid: every update is merged, however little it moves.
         (counted * tokens * tokens / steps * libm::exp2(-halvings)).max(f64::MIN_POSITIVE)
     }
 }
 
-/// Lowers the largest of `weights` until none is more than its part in `shares_max` of their sum. The others stay as
-/// they are.
+/// Lowers the largest of `weights` until each is at most its share in `shares_max` of their sum. The others stay
+/// unchanged.
 ///
-/// With those held at their bounds whose shares come to `h`, the sum is `rest / (1 − h)`, of which each of them weighs
-/// its share. Held are the fewest for which all others are below their bounds.
+/// If the bounded weights have shares that add up to `h`, the sum is `rest / (1 − h)`, and each of them is its share of
+/// that sum. The fewest possible weights are bounded.
 fn bound(weights: &mut [f64], shares_max: &[f64]) {
     let mut order: Vec<usize> = (0..weights.len()).collect();
     order.sort_by(|&a, &b| (weights[b] / shares_max[b]).total_cmp(&(weights[a] / shares_max[a])));
@@ -244,7 +243,7 @@ mod tests {
         check(&[(9_000, true)], &[9_000]);
     }
 
-    /// However many they are and whatever they claim.
+    /// However many there are and whatever they claim.
     #[test]
     fn newcomers_have_a_small_share_together() {
         let guarded = Influence { share_ratio_max: 2.0, newcomers_share_max: 0.15, ..FREE };
@@ -258,7 +257,7 @@ mod tests {
         assert_eq!(free, Weights { updates: vec![640.0, 1_920.0], absent: 0.0 }, "nobody else is there");
     }
 
-    /// Of an expert each has what the formula gives for the tokens that it saw, and who saw none nothing.
+    /// Expert weights follow routed tokens. A learner without routed tokens has weight 0.
     #[test]
     fn an_expert_is_merged_by_the_tokens_that_it_saw() {
         let of = |influence: &Influence, loads: &[Load], tokens: &[u64]| {
@@ -271,15 +270,15 @@ mod tests {
         assert_eq!(of(&FREE, &steps(&[10, 30]), &[30, 30]), [0.75, 0.25]);
         assert_eq!(of(&FREE, &steps(&[10, 10, 10]), &[4_000, 0, 4_000]), [0.5, 0.0, 0.5]);
         assert_eq!(of(&Influence::default(), &steps(&[10, 10]), &[80, 0]), [0.9998, 0.0]);
-        // Alone with an expert among four, it has of it what it could have of anything.
+        // Alone with an expert among four learners, it has the share that it could have of anything else.
         assert_eq!(of(&Influence::default(), &steps(&[10; 4]), &[80, 0, 0, 0]), [0.5, 0.0, 0.0, 0.0]);
         assert_eq!(of(&Influence::default(), &steps(&[10; 8]), &[80, 0, 0, 0, 0, 0, 0, 0])[0], 0.25);
         assert_eq!(of(&FREE, &steps(&[10, 10]), &[0, 0]), [0.0, 0.0], "nobody trained it");
     }
 
     proptest::proptest! {
-        /// Whatever tokens are claimed for an expert, no share of it is above the caps of all merges: of one learner,
-        /// and of all newcomers beside somebody known.
+        /// Whatever tokens are claimed for an expert, the caps of all merges hold for it: for one learner, and for all
+        /// newcomers next to an established learner.
         #[test]
         fn no_claim_takes_more_of_an_expert_than_the_caps_allow(
             claims in proptest::collection::vec((0_u64..1_000_000, 1_u32..100, proptest::bool::ANY), 3..12),
@@ -325,7 +324,7 @@ mod tests {
         assert_eq!(shares(FREE, &[open(90), shown(10)]), [0.9, 0.1], "no bound is none");
     }
 
-    /// However many they are; and those who are new and not suspected have what they would have without them.
+    /// However many there are. Newcomers that are not suspected have the same share as without suspects.
     #[test]
     fn suspects_have_next_to_nothing() {
         let guarded = Influence { share_ratio_max: 2.0, newcomers_share_max: 0.15, ..FREE };

@@ -1,4 +1,4 @@
-//! From what a round collected to a new version.
+//! Merging: from the updates of a round to a new version.
 
 use super::influence::{Load, Weights, of_expert, reaching};
 use super::{Phase, RoundTerms, Rounds, Taken};
@@ -8,7 +8,7 @@ use crate::diloco::{
 };
 use crate::wire::{Fate, LateReason, LearnerId, Millis, Round, Serial, Version};
 
-/// Versions that are remembered, to know how old a base is; constant of ours.
+/// Versions that are remembered to compute the age of a base. Our own constant.
 const VERSIONS_KEPT: usize = 1_024;
 
 /// A round that is being merged.
@@ -16,7 +16,7 @@ const VERSIONS_KEPT: usize = 1_024;
 pub(super) struct Merging {
     round: Round,
     outer: OuterSpec,
-    /// As [`crate::diloco::MergeJob`] has them.
+    /// As in [`crate::diloco::MergeJob`].
     radii: Vec<f64>,
     absent: f64,
     /// The weights for each expert.
@@ -30,16 +30,16 @@ pub(super) struct Merging {
 #[derive(Debug)]
 struct MergeShare {
     part: Part,
-    /// Of all weights, 0 to 1.
+    /// Share of the sum of all weights, 0 to 1.
     weight: f32,
-    /// Steps after that moment are not in it.
+    /// Steps after this time are not part of the update.
     until: Millis,
-    /// When its update came.
+    /// Arrival of the update.
     came: Millis,
 }
 
 impl Merging {
-    /// The update of `learner` that is part of it.
+    /// Returns the update of `learner` in this merge.
     pub(super) fn serial(&self, learner: LearnerId) -> Option<Serial> {
         self.shares
             .iter()
@@ -52,9 +52,9 @@ impl Merging {
 /// A round that ended in a new version.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Merge {
-    /// What the tape is to have of it.
+    /// Entry for the tape.
     pub entry: MergeEntry,
-    /// The update of each learner, by id.
+    /// Fate of each update, by learner id.
     pub settled: Vec<Settled>,
     /// Coded change of Θ̂.
     pub body: Vec<u8>,
@@ -62,24 +62,25 @@ pub struct Merge {
     pub collect_ms: u64,
     /// Time of merging, in milliseconds.
     pub sync_ms: u64,
-    /// What it says of each learner's pace, by id.
+    /// Pace of each learner in this merge, by id.
     pub paces: Vec<Paced>,
 }
 
-/// What a merged update says of its learner's pace.
+/// Pace of a learner, from one merged update.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Paced {
     /// The learner.
     pub learner: LearnerId,
     /// Tokens of the update that count.
     pub tokens: u64,
-    /// Time since its last one on this fragment came over the steps of this one, in milliseconds; `None` for the first.
+    /// Time between the arrivals of the learner's previous merged update on this fragment and this one, divided by its
+    /// steps, in milliseconds; `None` for the first.
     pub step_ms: Option<f64>,
 }
 
 impl Rounds {
-    /// Ends collecting, and hands what is in to a job with the fragment's state. `None` if no round collects. `known`:
-    /// somebody who need not prove itself any more is there and answers.
+    /// Ends collecting and moves the updates and the fragment's state into a job. `None` if no round collects. `known`
+    /// is true if any established learner is connected and answers.
     pub fn merge(&mut self, now: Millis, outer: OuterSpec, known: bool) -> Option<MergeJob> {
         self.collecting()?;
         let state = self.state.take()?;
@@ -143,21 +144,21 @@ impl Rounds {
         })
     }
 
-    /// Takes in what a round led to which was led elsewhere, of which Θ̂ is kept alone.
+    /// Takes the state after a remote round, and keeps its Θ̂ only.
     pub(crate) fn follow(&mut self, state: FragmentState) {
         let FragmentState { version, hat, .. } = state;
         self.version = version;
         self.state = Some(FragmentState::of_hat(version, hat));
     }
 
-    /// Keeps Θ̂ alone, for others lead from now on.
+    /// Drops everything but Θ̂, because other processes lead from now on.
     pub(crate) fn keep_hat(&mut self) {
         if let Some(state) = self.state.take() {
             self.follow(state);
         }
     }
 
-    /// Takes in what a job led to; `None` if it is not the one under way.
+    /// Takes the outcome of a merge job; `None` if it is not the job under way.
     pub fn merged(&mut self, now: Millis, outcome: MergeOutcome) -> Option<Merge> {
         let MergeOutcome { round, state, body, checksum, digest, norm, .. } = outcome;
         let (base, version) = (self.version, state.version);
@@ -198,8 +199,8 @@ impl Rounds {
         Some(Merge { entry, settled, body, collect_ms, sync_ms, paces })
     }
 
-    /// Takes the state back from a job that failed; the updates count as late, so that their senders keep them.
-    /// `None` if it is not the job under way.
+    /// Takes the state back from a failed job. Its updates count as late, so that their senders keep them. `None` if it
+    /// is not the job under way.
     pub fn failed(&mut self, failure: MergeFailure) -> Option<Vec<Settled>> {
         let MergeFailure { round, state, .. } = failure;
         let merging = self.take_back(round, state)?;
@@ -212,7 +213,7 @@ impl Rounds {
         Some(merging.shares.into_iter().map(settled).collect())
     }
 
-    /// No further round comes: what waits for one is late.
+    /// Ends the rounds for good and returns the waiting updates as late.
     pub fn end(&mut self) -> Vec<Settled> {
         let (fragment, fate) = (self.terms.fragment, Fate::Late(LateReason::RoundOver));
         let late = std::mem::take(&mut self.early).into_iter();
@@ -227,7 +228,7 @@ impl Rounds {
         .collect()
     }
 
-    /// Notes that the fragment came to `version`.
+    /// Notes a new version of the fragment.
     pub(super) fn note_version(&mut self, version: Version) {
         self.versions.push_back(version);
         if self.versions.len() > VERSIONS_KEPT {
@@ -235,8 +236,8 @@ impl Rounds {
         }
     }
 
-    /// Turns of the fragment whose steps an update of `learner` holds, at least 1: it may have missed some, and it may
-    /// have stood still in some of those.
+    /// Returns the number of turns of the fragment that an update of `learner` covers, at least 1. The learner may have
+    /// missed turns, and in some of those it may have stood still.
     fn turns(&self, learner: LearnerId, steps: u32) -> f64 {
         let before = self.merged_to.get(&learner).copied();
         let known = before.map_or(0, |before| self.versions.partition_point(|version| *version <= before));
@@ -250,7 +251,7 @@ impl Rounds {
         Load { steps, tokens, age: newer as u32, repute }
     }
 
-    /// What updates weigh for each expert of the fragment.
+    /// Returns the weights of updates for each expert of the fragment.
     fn expert_weights<'a>(
         &self,
         taken: impl Iterator<Item = &'a Taken> + Clone,
@@ -277,11 +278,10 @@ impl Rounds {
     }
 }
 
-/// The share of the outer step that a merge takes, above 0 to 1, by the turns and the weight of each of its updates.
+/// Returns the share of the outer step that a merge takes, above 0 up to 1, from the turns and weights of its updates.
 ///
-/// Θ moves in each turn by what learners did in a turn. What one of them did in turns that it missed comes in one
-/// update, as long as all of those; others moved Θ meanwhile as if there were none but them. Taken whole it would count
-/// for as often as it was missed.
+/// In each turn Θ moves by the work of one turn. A learner that missed turns sends its work in a single, longer update,
+/// while the others moved Θ as if they were alone. Taken in full, that update would count once for each missed turn.
 fn step_share<'a>(updates: impl Iterator<Item = (f64, &'a f64)>) -> f64 {
     let (mut share, mut total) = (0.0, 0.0);
     for (turns, weight) in updates {

@@ -1,9 +1,9 @@
 //! The rounds of one fragment: collect, decide, merge, one after the other.
 //!
-//! [`Rounds`] owns all that belongs to one fragment and to no other: Θ, Θ̂ and momentum, the version, the round that
-//! is under way, and what norms its updates usually have. It knows nothing of connections, leases or other fragments.
-//! What it needs of them comes in as values ([`Launch`], [`Standing`]), and what it finds goes out as values
-//! ([`Merge`] and [`super::Settled`] among them). So the rounds of one fragment can live in a process of their own.
+//! [`Rounds`] owns the state of one fragment: Θ, Θ̂ and momentum, the version, the round under way, and the norm
+//! statistics. It knows nothing of connections, leases or other fragments. Inputs are values ([`Launch`],
+//! [`Standing`]), and so are results ([`Merge`] and [`super::Settled`] among them). The rounds of a fragment can
+//! therefore run in a process of their own.
 
 mod admit;
 mod ask;
@@ -38,62 +38,63 @@ use remake::Remaking;
 use usual::Usual;
 use waiting::Waiting;
 
-/// What decides the rounds of a fragment.
+/// Settings of the rounds of a fragment.
 #[derive(Clone, Debug)]
 pub struct RoundTerms {
     /// The fragment.
     pub fragment: FragmentId,
-    /// Its pieces of tensors.
+    /// Its segments of tensors.
     pub segments: Vec<Segment>,
-    /// The experts that they are of.
+    /// The experts of those segments.
     pub experts: Vec<FragmentExpert>,
-    /// What the experts of the model are, if it has any.
+    /// Expert layout of the model, if it has experts.
     pub mixture: Option<Mixture>,
-    /// How bodies are coded.
+    /// Code of update bodies.
     pub codec: Codec,
-    /// The inner optimiser of the run, which bounds how far an update can reach.
+    /// The inner optimiser of the run, which bounds the norm of an update.
     pub inner: InnerSpec,
     /// H, in steps.
     pub sync_every: u32,
-    /// Whether an update can be merged later than it was asked for: see `ApplyPolicy::is_additive`.
+    /// Whether an update can be merged in a later round than the one that asked for it: see `ApplyPolicy::is_additive`.
     pub is_additive: bool,
-    /// How long a lease lasts, in milliseconds.
+    /// Duration of a lease, in milliseconds.
     pub lease_ms: u64,
-    /// When a round is over.
+    /// End of rounds.
     pub quorum: QuorumPolicy,
-    /// How updates are merged.
+    /// Rule that averages updates.
     pub merge: MergeRule,
-    /// What an update weighs.
+    /// Bounds on the weights of updates.
     pub influence: Influence,
-    /// On each segment the norm of an update counts up to this many times the usual one at its pace; 0 for no bound.
+    /// Largest norm of an update on a segment, in medians of the norm statistics at its pace; the excess does not
+    /// count. 0 for no bound.
     pub norm_ratio_max: f64,
 }
 
-/// The rounds of one fragment, at most one of them under way.
+/// Rounds of one fragment, at most one of them under way.
 #[derive(Debug)]
 pub struct Rounds {
     terms: RoundTerms,
-    /// Names the content of Θ̂; known while a merge job has the state, too.
+    /// Version of Θ̂; also known while a merge job has the state.
     version: Version,
     /// `None` while a merge job has it.
     state: Option<FragmentState>,
     phase: Phase,
-    /// Who was asked and has not answered, and since when.
+    /// Learners with an open question, and its time.
     asked: BTreeMap<LearnerId, Millis>,
-    /// Who was asked ahead of the next round and had nothing to report.
+    /// Learners that were asked ahead of the next round and had no update.
     passed: BTreeSet<LearnerId>,
-    /// When the last round was launched.
+    /// Time of the last launch.
     launched: Option<Millis>,
-    /// Answers that came while no round collected: they are part of the next one.
+    /// Answers that came while no round collected; they are part of the next one.
     early: BTreeMap<LearnerId, Taken>,
     usual: Usual,
     /// The latest versions, oldest first.
     versions: VecDeque<Version>,
-    /// Since when the tokens of a learner are not counted yet, as far as this process knows.
+    /// Start of the uncounted time of each learner, as far as this process knows.
     counted: BTreeMap<LearnerId, Millis>,
-    /// When the last update of a learner that was merged had come.
+    /// Arrival of the last merged update of each learner.
     came: BTreeMap<LearnerId, Millis>,
-    /// The version that it was merged to.
+    /// Version that it was merged into.
     merged_to: BTreeMap<LearnerId, Version>,
 }
 
@@ -102,7 +103,7 @@ enum Phase {
     Idle,
     Collecting(Collecting),
     Merging(Merging),
-    /// What it was merged to is being undone.
+    /// A rollback is under way.
     Remaking(Remaking),
 }
 
@@ -110,26 +111,26 @@ enum Phase {
 #[derive(Debug)]
 struct Taken {
     serial: Serial,
-    /// The version that its sender held.
+    /// The version that it builds on.
     base: Version,
     steps: u32,
-    /// As far as they count.
+    /// Tokens that count.
     tokens: u64,
-    /// Those that went through each expert, `[experts]`, as far as that is believed.
+    /// Believed tokens through each expert, `[experts]`.
     seen: Vec<u64>,
-    /// What is thought of its sender.
+    /// Trust in its sender.
     repute: Repute,
-    /// Steps after that moment are not in it.
+    /// Steps after this time are not part of the update.
     until: Millis,
-    /// When it came.
+    /// Time of arrival.
     came: Millis,
     body: CheckedBody,
     checksum: u64,
 }
 
 impl Rounds {
-    /// The rounds of a fragment in `state`, none of them under way. What is known of norms and of uncounted time is
-    /// not part of the state: it starts anew with each process.
+    /// Creates the rounds of a fragment in `state`, none of them under way. Norm statistics and uncounted times are not
+    /// part of the state: they start from scratch with each process.
     #[must_use]
     pub fn new(terms: RoundTerms, state: FragmentState) -> Self {
         Self {
@@ -149,43 +150,42 @@ impl Rounds {
         }
     }
 
-    /// The version that learners are to hold.
+    /// Returns the current version of Θ̂.
     #[must_use]
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// Whether the body of `update`, if it can be one, is as one of the fragment.
+    /// Returns true if the body of `update` has the shape of this fragment or was refused.
     pub(crate) fn is_of_fragment(&self, update: &Verified) -> bool {
         update.body().is_none_or(|body| body.squares().len() == self.terms.segments.len())
     }
 
-    /// Θ, Θ̂ and momentum; `None` while a merge job has them.
+    /// Returns Θ, Θ̂ and momentum; `None` while a merge job has them.
     #[must_use]
     pub fn state(&self) -> Option<&FragmentState> {
         self.state.as_ref()
     }
 
-    /// Θ̂ and its version; `None` while a merge job has them.
+    /// Returns Θ̂ and its version; `None` while a merge job has them.
     #[must_use]
     pub fn hat(&self) -> Option<(Version, Arc<Vec<f32>>)> {
         self.state.as_ref().map(|state| (state.version, Arc::clone(&state.hat)))
     }
 
-    /// Whether no round is under way, so that one may be launched.
+    /// Returns true if no round is under way, so that one may be launched.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         matches!(self.phase, Phase::Idle)
     }
 
-    /// Whether a merge job is at work.
+    /// Returns true while a merge or rollback job is under way.
     #[must_use]
     pub fn is_merging(&self) -> bool {
         matches!(self.phase, Phase::Merging(_) | Phase::Remaking(_))
     }
 
-    /// Begins a round, with the answers that are there already. Gives those who are still to be asked for their
-    /// progress.
+    /// Starts a round with the answers that already wait for it. Returns the learners to ask for their progress.
     ///
     /// # Panics
     /// If a round is under way: [`super::Schedule`] launches on idle fragments only.
@@ -195,7 +195,7 @@ impl Rounds {
         let taken = std::mem::take(&mut self.early);
         self.passed.clear();
         if !self.terms.is_additive {
-            // Whoever was asked about an older version cannot answer any more.
+            // Questions about an older version can no longer be answered.
             self.asked.clear();
         }
         let is_to_ask =
@@ -223,13 +223,13 @@ impl Rounds {
         ask
     }
 
-    /// Whether answers wait for the next round.
+    /// Returns true if answers wait for the next round.
     #[must_use]
     pub fn has_early(&self) -> bool {
         !self.early.is_empty()
     }
 
-    /// The update of `learner` that is here and has no fate yet, if there is one.
+    /// Returns the update of `learner` that has no fate yet, if there is one.
     #[must_use]
     pub fn unsettled(&self, learner: LearnerId) -> Option<Serial> {
         let taken = match &self.phase {
@@ -240,12 +240,11 @@ impl Rounds {
         taken.or_else(|| self.early.get(&learner).map(|taken| taken.serial))
     }
 
-    /// Takes in an update of `learner`, for the round under way or the next one, or gives the fate that it meets at
-    /// once.
+    /// Admits an update of `learner` to the round under way or to the next one.
     ///
     /// # Errors
-    /// The fate, [`Fate::Late`] or [`Fate::Refused`]. A refused answer is an answer: the round waits no longer for
-    /// this learner.
+    /// The fate of an update that is not admitted, [`Fate::Late`] or [`Fate::Refused`]. Such an update is still an
+    /// answer: the round no longer waits for this learner.
     pub fn answer(
         &mut self,
         now: Millis,
@@ -276,7 +275,7 @@ impl Rounds {
         Ok(Answered { round, tokens, after_ms: asked.map(|asked| now.since(asked)) })
     }
 
-    /// Notes once that the round under way has its quorum.
+    /// Reports, once per round, that the round under way has its quorum.
     pub fn reach_quorum(&mut self, now: Millis) -> Option<Quorum> {
         let policy = self.policy()?;
         let view = self.view()?;
@@ -288,8 +287,8 @@ impl Rounds {
         Some(Quorum { round: open.round, updates: view.updates, after_ms: now.since(open.launched) })
     }
 
-    /// What to do about the round under way; `None` if none collects. On [`Decision::Merge`] call [`Self::merge`], on
-    /// [`Decision::Abandon`] [`Self::abandon`].
+    /// Decides what to do about the round under way; `None` if none collects. On [`Decision::Merge`] call
+    /// [`Self::merge`], on [`Decision::Abandon`] [`Self::abandon`].
     pub fn decide(&mut self, now: Millis, timing: &Timing) -> Option<Verdict> {
         let decision = self.policy()?.decide(timing, now, &self.view()?);
         let open = self.collecting_mut()?;
@@ -299,7 +298,7 @@ impl Rounds {
         Some(Verdict { round: open.round, decision, is_new })
     }
 
-    /// When the round under way ends if nobody answers any more; `None` if none collects.
+    /// Returns the end of the round under way if no further answer comes; `None` if none collects.
     #[must_use]
     pub fn ends_at(&self, now: Millis, timing: &Timing) -> Option<Millis> {
         Some(match self.policy()?.decide(timing, now, &self.view()?) {
@@ -308,30 +307,30 @@ impl Rounds {
         })
     }
 
-    /// From now on rounds end by `quorum` and are merged by `merge`.
+    /// Changes the quorum policy and the merge rule.
     pub(crate) fn retune(&mut self, quorum: QuorumPolicy, merge: MergeRule) {
         (self.terms.quorum, self.terms.merge) = (quorum, merge);
     }
 
-    /// Ends the round that collects with nothing. Whoever has not answered yet still may.
+    /// Ends the collecting round without a version. Learners that have not answered yet still may.
     pub fn abandon(&mut self) {
         if self.collecting().is_some() {
             self.phase = Phase::Idle;
         }
     }
 
-    /// Counts the tokens of `learner` from `now` on, unless an earlier moment is known.
+    /// Counts the tokens of `learner` from `now` on, unless an earlier time is known.
     pub fn count_from(&mut self, now: Millis, learner: LearnerId) {
         self.counted.entry(learner).or_insert(now);
     }
 
-    /// Forgets when the last update of `learner` came, because a new process trains for it. The time since an update of
-    /// the previous process tells nothing about the pace.
+    /// Forgets the arrival of the last update of `learner`, because a new process trains for it. The time since an
+    /// update of the previous process says nothing about the pace.
     pub fn restart(&mut self, learner: LearnerId) {
         self.came.remove(&learner);
     }
 
-    /// Forgets `learner`, of whom nothing was merged.
+    /// Forgets `learner`, which has no merged update.
     pub fn forget(&mut self, learner: LearnerId) {
         self.counted.remove(&learner);
         self.came.remove(&learner);
@@ -354,7 +353,7 @@ impl Rounds {
 
     fn view(&self) -> Option<RoundView> {
         let open = self.collecting()?;
-        // The last round waits for everyone.
+        // The last round waits for all learners.
         let overdue = if open.last_of.is_some() { 0 } else { open.waiting.overdue() };
         Some(RoundView {
             launched: open.launched,
@@ -373,7 +372,7 @@ impl Rounds {
     }
 }
 
-/// Whether one that was `asked` then had the patience of a whole round, when the last one was launched.
+/// Returns true if a learner has had a whole round to answer: it was asked by the launch of the previous round.
 fn is_overdue(asked: Option<&Millis>, launched_before: Option<Millis>) -> bool {
     asked.zip(launched_before).is_some_and(|(&at, launched)| at <= launched)
 }

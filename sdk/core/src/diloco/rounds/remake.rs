@@ -1,4 +1,4 @@
-//! Undoing what a fragment was merged to.
+//! Rollback of a fragment.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use super::{Phase, Rounds, Taken};
 use crate::diloco::{FragmentState, MergeFailure, MergeOutcome, RemadeEntry, Settled, checksum, kept};
 use crate::wire::{Fate, LateReason, LearnerId, Millis, Round};
 
-/// A fragment whose merges are being made again.
+/// A rollback under way.
 #[derive(Debug)]
 pub(super) struct Remaking {
     round: Round,
@@ -14,20 +14,20 @@ pub(super) struct Remaking {
     began: Millis,
 }
 
-/// A fragment whose merges were made again.
+/// A fragment after its rollback.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Remade {
-    /// What the tape is to have of it.
+    /// Entry for the tape.
     pub entry: RemadeEntry,
     /// Coded change of Θ̂.
     pub body: Vec<u8>,
-    /// Time that it took, in milliseconds.
+    /// Duration of the rollback, in milliseconds.
     pub sync_ms: u64,
 }
 
 impl Rounds {
-    /// Hands out the fragment's state, to be made again without the updates of some learners, as a round of its own.
-    /// `None` while a round is under way.
+    /// Hands out the fragment's state for a rollback without the updates in `without`, as a round of its own. `None`
+    /// while a round is under way.
     pub fn remake(
         &mut self,
         now: Millis,
@@ -42,13 +42,13 @@ impl Rounds {
         Some(state)
     }
 
-    /// Whether what the fragment was merged to is being undone.
+    /// Returns true while a rollback is under way.
     #[must_use]
     pub fn is_remaking(&self) -> bool {
         matches!(self.phase, Phase::Remaking(_))
     }
 
-    /// Takes in what that led to; `None` if it is not the job under way.
+    /// Takes the outcome of a rollback; `None` if it is not the job under way.
     pub fn remade(&mut self, now: Millis, outcome: MergeOutcome) -> Option<Remade> {
         let MergeOutcome { round, fragment, state, body, checksum: sum, digest, norm } = outcome;
         let (base, version) = (self.version, state.version);
@@ -61,14 +61,14 @@ impl Rounds {
         Some(Remade { entry, body, sync_ms: now.since(began) })
     }
 
-    /// Takes the state back from a job that could not do it; whether it is the one under way.
+    /// Takes the state back from a failed job and returns true if it is the one under way.
     pub fn not_remade(&mut self, failure: MergeFailure) -> bool {
         self.end_remaking(failure.round, failure.state).is_some()
     }
 
-    /// Forgets the update of `learner` that waits to be merged, and says what became of it: it came too late.
+    /// Drops the waiting update of `learner` and returns its fate: late.
     pub fn discard(&mut self, learner: LearnerId) -> Option<Settled> {
-        // Time away is not time of which its updates were merged.
+        // The time for which the learner is sent away must not count as time between merged updates.
         self.came.remove(&learner);
         let fragment = self.terms.fragment;
         let late = |round, Taken { serial, tokens, .. }: Taken| {

@@ -1,4 +1,4 @@
-//! The rounds of one fragment without a syncer around them.
+//! Rounds of one fragment without a syncer.
 
 mod experts;
 
@@ -11,7 +11,7 @@ const RUN: RunId = RunId(1);
 const P: FragmentId = FragmentId(0);
 const ANNE: LearnerId = LearnerId(1);
 const BERT: LearnerId = LearnerId(2);
-/// A learner of whom anything is believed.
+/// Facts about a learner whose claims are all believed.
 const TRUSTED: Standing = Standing {
     step_ms_least: 1.0,
     steps_max: None,
@@ -23,7 +23,7 @@ const TRUSTED: Standing = Standing {
     clock_tokens: 0,
 };
 
-/// One fragment, and who looks into its updates.
+/// One fragment, and the verifier of its updates.
 fn fragment() -> (Rounds, Verifier) {
     fragment_with(ApplyPolicy::Keep { residue: true })
 }
@@ -50,12 +50,12 @@ fn fragment_with(apply: ApplyPolicy) -> (Rounds, Verifier) {
     (Rounds::new(terms, state), Verifier::new(fragments, codec))
 }
 
-/// An update of `rounds` in which each value is `value`, after ten steps.
+/// Creates an update of ten steps in which each value is `value`.
 fn update(rounds: &Rounds, verifier: &Verifier, serial: u64, value: f32) -> Verified {
     update_of_experts(rounds, verifier, serial, value, &[])
 }
 
-/// The same which says of its 80 tokens how many went through which expert.
+/// Creates the same update of 80 tokens, with the tokens routed to each expert.
 fn update_of_experts(
     rounds: &Rounds,
     verifier: &Verifier,
@@ -84,7 +84,7 @@ fn launch(round: u64, invited: &[LearnerId]) -> Launch {
     Launch { round: Round(round), fragment: P, invited, last_of: None }
 }
 
-/// Merges what `rounds` holds, here and now.
+/// Merges the collected updates at once.
 fn merge(rounds: &mut Rounds, now: Millis) -> Merge {
     let job = rounds.merge(now, OuterSpec { lr: 1.0, momentum: 0.0 }, false).expect("it collects");
     let outcome = job.run().expect("it was checked");
@@ -121,7 +121,7 @@ fn a_round_from_launch_to_version() {
     );
 }
 
-/// Goal: what a learner did in turns that it missed counts once, and not once for each of them; H is six steps.
+/// Goal: a learner's work in turns that it missed counts once, and not once for each of them; H is six steps.
 #[test]
 fn what_turns_were_missed_for_counts_once() {
     let (mut rounds, verifier) = fragment();
@@ -220,7 +220,7 @@ fn who_has_nothing_to_report_is_asked_ahead_once() {
     assert!(rounds.may_ask_ahead(ANNE));
 }
 
-/// What an update stands for is gone with the next version, unless learners keep their progress.
+/// The progress in an update is lost with the next version, unless learners keep it.
 #[test]
 fn where_progress_is_not_kept_an_answer_has_to_be_in_time() {
     let (mut rounds, verifier) = fragment_with(ApplyPolicy::Overwrite);
@@ -248,7 +248,7 @@ fn norms_are_judged_by_the_rate_and_the_root_of_the_steps() {
     assert!(rate > 0.0 && rate != 1.0);
     assert_eq!(rounds.norm_pace(1, clock_tokens), rate);
     assert_eq!(rounds.norm_pace(400, clock_tokens), 20.0 * rate);
-    // A run at a rate of 0 trains nothing, and has a pace all the same.
+    // A run at a rate of 0 trains nothing and still has a pace.
     rounds.terms.inner.lr_max = 0.0;
     assert_eq!(rounds.norm_pace(4, clock_tokens), 2.0);
 }
@@ -303,12 +303,12 @@ fn tokens_count_as_far_as_they_can_have_been_trained() {
     check(TRUSTED, Ok(80));
     check(Standing { unmerged_tokens: 30, ..TRUSTED }, Ok(30));
     check(Standing { unmerged_tokens: 0, ..TRUSTED }, Err(Fate::Refused(Refusal::Unleased)));
-    // In 10 ms one that takes 10 ms a step takes 2 with the slack, and 6 more are always believed.
+    // In 10 ms, a learner at 10 ms per step takes 2 steps with the slack, and 6 more are always believed.
     check(Standing { step_ms_least: 10.0, ..TRUSTED }, Ok(64));
     check(Standing { steps_max: Some(1), ..TRUSTED }, Ok(56));
 }
 
-/// Goal: a restart of the syncer counts no more for anyone than it can have trained on a lease.
+/// Goal: after a restart of the syncer, no learner counts more than it can have trained on one lease.
 #[test]
 fn after_a_restart_no_more_counts_than_a_lease_lasts() {
     let (mut rounds, verifier) = fragment();
@@ -319,7 +319,7 @@ fn after_a_restart_no_more_counts_than_a_lease_lasts() {
     assert_eq!(answered.map(|answered| answered.tokens), Ok(56), "a step in a second with the slack, and 6");
 }
 
-/// Or strangers who come and go would fill the memory of each fragment.
+/// Otherwise passing newcomers would fill the memory of each fragment.
 #[test]
 fn nothing_is_left_of_who_is_forgotten() {
     let (mut rounds, verifier) = fragment();

@@ -1,58 +1,58 @@
-//! How long the updates of a fragment usually are, and so how far one of them can pull a merge.
+//! Norm statistics of a fragment's updates, which bound the pull of one update on a merge.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::diloco::Segment;
 use crate::wire::LearnerId;
 
-/// What updates of one fragment usually come to on each of its segments: their norm there over their pace, which is
-/// the learning rate of the moment times the root of their steps. Without the rate, honest updates after the warm-up
-/// are a hundred times those before.
+/// Norms of the updates of one fragment on each segment, divided by their pace. The pace is the current learning rate
+/// times the root of the steps. Without the rate, honest updates after the warm-up would be a hundred times longer than
+/// those before.
 ///
-/// Each learner has one voice, however many updates it sends.
+/// Each learner has one vote, however many updates it sends.
 #[derive(Clone, Debug)]
 pub(super) struct Usual {
     voices: BTreeMap<LearnerId, Voice>,
-    /// How many updates were taken in.
+    /// Updates noted so far.
     count: u64,
-    /// Never is less than this taken to be usual, `[segments]`.
+    /// Lower bound of a norm, `[segments]`.
     least: Vec<f64>,
-    /// The pace of one step when the last one was noted.
+    /// Pace of one step at the last update.
     rate: f64,
 }
 
-/// What one learner says by its updates.
+/// Vote of one learner, from its updates.
 #[derive(Clone, Debug)]
 struct Voice {
-    /// The last ones, oldest first, `[segments]` each; never none.
+    /// Norms of its last updates, oldest first, `[segments]` each; never empty.
     noted: VecDeque<Vec<f64>>,
-    /// It had yet to prove itself when it sent the last one.
+    /// Whether the learner was a newcomer at its last update.
     is_new: bool,
-    /// How many were taken in by then.
+    /// Value of [`Usual::count`] at its last update.
     at: u64,
 }
 
 impl Usual {
-    /// Updates of one learner that are kept.
+    /// Updates that are kept per learner.
     const KEPT: usize = 8;
-    /// What a voice is divided into: a multiple of every count up to [`Self::KEPT`].
+    /// Weight of a vote: divisible by every count up to [`Self::KEPT`].
     const VOICE: u64 = 840;
     /// Learners that are kept.
     const VOICES: usize = 64;
     const NEEDED: usize = 4;
-    /// AdamW moves a value by about the learning rate in a step; a tenth of that is usual whatever was sent.
-    /// Otherwise whoever sends next to nothing for a while would hold down everybody who trains.
+    /// Lower bound of a norm per value, in learning rates. AdamW moves a value by about one in a step. Without the
+    /// bound, a learner that sends tiny updates for a while would hold down every learner that trains.
     const USUAL_PER_VALUE: f64 = 0.1;
 
-    /// Of a fragment of these segments, of which nothing is known yet.
+    /// Creates empty statistics for a fragment with these segments.
     pub(super) fn new(segments: &[Segment]) -> Self {
         let least = |segment: &Segment| Self::USUAL_PER_VALUE * f64::from(segment.len).sqrt();
         Self { voices: BTreeMap::new(), count: 0, least: segments.iter().map(least).collect(), rate: 0.0 }
     }
 
-    /// Takes in an update of `learner` of so many `steps`, by its sums of squares, `[segments]`. `rate` is the pace of
-    /// one step, above 0. What is longer than usual is taken in as it is: a fragment whose updates have honestly grown
-    /// is not held down for good, and a minority of forgers moves no median.
+    /// Adds an update of `learner` with `steps` steps, from its sums of squares, `[segments]`. `rate` is the pace of
+    /// one step, above 0. Long updates are noted in full. Honest updates may therefore grow over time, while a minority
+    /// of forgers cannot move the median.
     pub(super) fn note(&mut self, learner: LearnerId, is_new: bool, squares: &[f64], steps: u32, rate: f64) {
         let pace = rate * f64::from(steps.max(1)).sqrt();
         let norms = squares.iter().map(|square| square.sqrt() / pace).collect();
@@ -72,9 +72,9 @@ impl Usual {
         }
     }
 
-    /// How far the norm of an update of one step counts on each segment, `[segments]`: `ratio_max` medians of what is
-    /// known. Who has yet to prove itself is heard while too little is known of others. Empty, which is no bound,
-    /// while too little is known at all or if `ratio_max` is 0.
+    /// Returns the largest norm that counts for an update of one step on each segment, `[segments]`: `ratio_max`
+    /// medians. Newcomers vote only while too few updates of other learners are known. Empty, for no bound, while too
+    /// few updates are known at all or if `ratio_max` is 0.
     pub(super) fn radii(&self, ratio_max: f64) -> Vec<f64> {
         let count = |voices: &[&Voice]| voices.iter().map(|voice| voice.noted.len()).sum::<usize>();
         let mut voices: Vec<&Voice> = self.voices.values().filter(|voice| !voice.is_new).collect();
@@ -95,8 +95,8 @@ impl Usual {
     }
 }
 
-/// The median of values with weights; the geometric mean of both where there are two: of two learners neither has the
-/// word alone. 0 if there are none.
+/// Returns the weighted median of `values`; 0 if there are none. If two values share the middle, returns their
+/// geometric mean, so that neither of two learners decides alone.
 fn median(mut values: Vec<(f64, u64)>) -> f64 {
     values.sort_by(|a, b| a.0.total_cmp(&b.0));
     let total: u64 = values.iter().map(|(_, weight)| weight).sum();
@@ -153,7 +153,8 @@ mod tests {
         assert_eq!(usual.radii(RATIO), [3e3]);
     }
 
-    /// Goal: the longest updates of a minority move no radius, however many they send and however many come and go.
+    /// Goal: the longest updates of a minority move no radius, however many it sends and however many learners join and
+    /// leave.
     #[test]
     fn each_learner_has_one_voice() {
         let mut usual = usual(&[1]);
@@ -167,7 +168,7 @@ mod tests {
         assert_eq!(pair.radii(RATIO), [30.0], "of two neither has the word alone");
     }
 
-    /// Goal: however many strangers come, those who are known say what is usual.
+    /// Goal: however many newcomers join, established learners determine the statistics.
     #[test]
     fn newcomers_are_heard_only_while_nobody_else_is_known() {
         let mut usual = usual(&[1]);

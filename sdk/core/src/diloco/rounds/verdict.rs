@@ -1,16 +1,16 @@
-//! What rounds say of answers and decisions.
+//! Results that rounds report: answers, quorums and decisions.
 
 use crate::diloco::Decision;
 use crate::wire::Round;
 
-/// An answer that was taken in.
+/// An answer that was admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answered {
-    /// The round that it is part of; `None` if it waits for the next one.
+    /// Its round; `None` if it waits for the next one.
     pub round: Option<Round>,
-    /// Tokens of the update that count; 0 for an answer without one.
+    /// Tokens of the update that count; 0 for an answer without an update.
     pub tokens: u64,
-    /// Time since it was asked for, in milliseconds, if it was.
+    /// Time since the question, in milliseconds, if there was one.
     pub after_ms: Option<u64>,
 }
 
@@ -19,19 +19,19 @@ pub struct Answered {
 pub struct Quorum {
     /// The round.
     pub round: Round,
-    /// Updates that are in.
+    /// Updates received so far.
     pub updates: u32,
     /// Time since the round was launched, in milliseconds.
     pub after_ms: u64,
 }
 
-/// What was decided about the round under way.
+/// Decision about the round under way.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Verdict {
     /// The round.
     pub round: Round,
-    /// What to do now.
+    /// The decision.
     pub decision: Decision,
-    /// Whether this is another kind of decision than the one before.
+    /// Whether the kind of decision differs from the previous one.
     pub is_new: bool,
 }

@@ -1,4 +1,4 @@
-//! Looking into the body of an update, which needs nothing but the shape of the run.
+//! Verification of update bodies, which needs only the layout of the run.
 
 use std::sync::Arc;
 
@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 use crate::diloco::{CheckedBody, Codec, Fragments, checksum};
 use crate::wire::{FragmentId, Refusal, RunId, Serial, Update, Version};
 
-/// Looks into updates. It holds no state, so a shell with threads has its readers do this while the syncer is busy
-/// with others: a hash and a sum over each value of a large fragment take long.
+/// Verifier of updates. It has no state, so a shell with threads can verify on its readers while the syncer is busy.
+/// Hashing and summing a large fragment takes long.
 #[derive(Clone, Debug)]
 pub struct Verifier {
     fragments: Arc<Fragments>,
     codec: Codec,
 }
 
-/// An update whose body was looked into.
+/// An update with a verified body.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Verified {
     pub(super) body: Result<CheckedBody, Refusal>,
@@ -25,47 +25,47 @@ pub struct Verified {
     pub run: RunId,
     /// The fragment.
     pub fragment: FragmentId,
-    /// As its sender numbered it.
+    /// Number that its sender gave it.
     pub serial: Serial,
-    /// The version that its sender held.
+    /// The version that it builds on.
     pub base: Version,
-    /// Steps that its sender says it took since then.
+    /// Steps since then, as claimed by its sender.
     pub steps: u32,
-    /// Tokens that its sender says it trained on since then.
+    /// Tokens trained on since then, as claimed by its sender.
     pub tokens: u64,
-    /// Those of them that went through each expert of the fragment, as its sender says; or nothing.
+    /// Claimed tokens through each expert of the fragment, or empty.
     pub(super) seen: Vec<u64>,
 }
 
 impl Verified {
-    /// All of it but the bytes of its body: what an owner needs where a gateway holds the body.
+    /// Returns a copy without the bytes of the body, for a leader whose gateway keeps them.
     #[must_use]
     pub fn without_bytes(&self) -> Self {
         let body = self.body.as_ref().map(CheckedBody::without_bytes).map_err(|refusal| *refusal);
         Self { body, seen: self.seen.clone(), ..*self }
     }
 
-    /// The body, if it can be one.
+    /// Returns the body, if it is valid.
     pub(crate) fn body(&self) -> Option<&CheckedBody> {
         self.body.as_ref().ok()
     }
 }
 
 impl Verifier {
-    /// For the updates of a run with these fragments and this code.
+    /// Creates a verifier for a run with these fragments and this code.
     #[must_use]
     pub fn new(fragments: Arc<Fragments>, codec: Codec) -> Self {
         Self { fragments, codec }
     }
 
-    /// How bodies are coded.
+    /// Returns the code of update bodies.
     #[must_use]
     pub fn codec(&self) -> Codec {
         self.codec
     }
 
-    /// Checks length, checksum and codes of the body, and the number of experts; what is found comes to effect when the
-    /// update is taken in.
+    /// Checks length, checksum and codes of the body, and the number of experts. A fault takes effect only when the
+    /// update is handled.
     #[must_use]
     pub fn verify(&self, update: Update) -> Verified {
         let Update { run, fragment, serial, base, steps, tokens, body, checksum, seen } = update;

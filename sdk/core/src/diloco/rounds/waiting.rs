@@ -1,20 +1,20 @@
-//! For whom a round still waits, kept up to date as answers come and learners come and go: a round is looked at with
-//! each message, whoever sent it, and must not ask all whom it invited each time.
+//! Pending answers of a round, updated as answers arrive and learners join or leave. The round is examined after each
+//! message, which must not cost a pass over all invited learners.
 
 use std::collections::BTreeSet;
 
 use crate::wire::LearnerId;
 
-/// Those invited to a round who are there and have not answered.
+/// Invited learners that are connected and have not answered.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     pending: BTreeSet<LearnerId>,
-    /// Of these, those who were asked for an earlier round already.
+    /// Those of them that were asked for an earlier round already.
     overdue: BTreeSet<LearnerId>,
 }
 
 impl Waiting {
-    /// `learner` is waited for.
+    /// Starts waiting for `learner`.
     pub(super) fn begin(&mut self, learner: LearnerId, is_overdue: bool) {
         self.pending.insert(learner);
         if is_overdue {
@@ -24,19 +24,19 @@ impl Waiting {
         }
     }
 
-    /// `learner` answered, or is gone.
+    /// Stops waiting for `learner`, which answered or left.
     pub(super) fn end(&mut self, learner: LearnerId) {
         if self.pending.remove(&learner) {
             self.overdue.remove(&learner);
         }
     }
 
-    /// How many there are.
+    /// Returns the number of pending answers.
     pub(super) fn pending(&self) -> u32 {
         self.pending.len() as u32
     }
 
-    /// How many of these were asked for an earlier round already.
+    /// Returns the number of pending answers that an earlier round already asked for.
     pub(super) fn overdue(&self) -> u32 {
         self.overdue.len() as u32
     }

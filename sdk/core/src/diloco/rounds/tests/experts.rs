@@ -3,7 +3,7 @@
 use super::*;
 use crate::diloco::{Layout, MergeClass, Tensor};
 
-/// A fragment of two experts of one layer, of which a token goes through one.
+/// A fragment with two experts of one layer, one of them per token.
 fn fragment_of_experts() -> (Rounds, Verifier) {
     let tensor = |name: &str| Tensor { name: name.into(), rows: 4, cols: 8, merge: MergeClass::Radial };
     let layout = Layout::new(vec![tensor("l.experts.0.w"), tensor("l.experts.1.w")]).unwrap();
@@ -20,7 +20,7 @@ fn fragment_of_experts() -> (Rounds, Verifier) {
     (Rounds::new(terms, state), Verifier::new(fragments, codec))
 }
 
-/// Goal: an expert is merged by the tokens that it saw, squared over the steps; and what is on the tape says so.
+/// Goal: an expert is merged by its routed tokens, squared over the steps, and the tape records those weights.
 #[test]
 fn experts_are_merged_by_their_tokens() {
     let (mut rounds, verifier) = fragment_of_experts();
@@ -35,8 +35,7 @@ fn experts_are_merged_by_their_tokens() {
     assert!(found.iter().all(|expert| expert.absent <= 0.1), "{found:?}");
 }
 
-/// Goal: a liar's tokens count for no more than it can have trained, and numbers of experts that are not there are
-/// refused.
+/// Goal: a liar's tokens count only as far as it can have trained, and a wrong number of experts is refused.
 #[test]
 fn what_cannot_be_is_not_believed_of_experts() {
     let (mut rounds, verifier) = fragment_of_experts();
