@@ -6,7 +6,7 @@ use crate::diloco::speed::SPEED_SLACK;
 use crate::diloco::{Standing, learning_rate};
 use crate::wire::{Fate, InnerSpec, LateReason, LearnerId, Millis, Refusal};
 
-/// Largest norm of an update relative to AdamW: slack for residues, decay, and a learner's own optimiser.
+/// Slack of the largest norm over that of AdamW: for residues, decay, and a learner's own optimiser.
 const REACH_SLACK: f64 = 4.0;
 
 /// Amounts of an update that count.
@@ -68,8 +68,8 @@ impl Rounds {
 
     /// Returns the steps that `learner` can have taken on this fragment since its steps were last counted.
     ///
-    /// After a restart of the syncer that time is unknown, and the lease time takes its place. For a learner that was
-    /// never merged on this fragment, it starts at the earliest with the connection.
+    /// After a restart of the syncer the time since then is unknown, and the duration of a lease takes its place. For a
+    /// learner that was never merged on this fragment, it is at most the time since it connected.
     fn steps_max(&self, now: Millis, learner: LearnerId, standing: &Standing) -> u64 {
         let since = self.counted.get(&learner);
         let unknown_ms = standing.stranger_ms.unwrap_or(u64::MAX).min(self.terms.lease_ms);

@@ -22,7 +22,8 @@ const DOUBTED: f64 = 1e-6;
 #[serde(deny_unknown_fields, default)]
 pub struct Influence {
     /// Largest share of one learner, in mean shares of a merge, above 1; 0 for no bound. Among three or more it is at
-    /// most half. Next to a learner that the loss checks have proven, an unproven learner has at most the mean share.
+    /// most half. Next to a learner that the loss checks have proven, a checked but unproven learner has at most the
+    /// mean share.
     pub share_ratio_max: f64,
     /// Cap on the steps that add weight, in multiples of H, above 0; 0 for no bound.
     pub turns_max: f64,

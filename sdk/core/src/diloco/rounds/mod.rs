@@ -59,7 +59,7 @@ pub struct RoundTerms {
     pub is_additive: bool,
     /// Duration of a lease, in milliseconds.
     pub lease_ms: u64,
-    /// End of rounds.
+    /// Rule for the end of a round.
     pub quorum: QuorumPolicy,
     /// Rule that averages updates.
     pub merge: MergeRule,
@@ -156,7 +156,7 @@ impl Rounds {
         self.version
     }
 
-    /// Returns true if the body of `update` has the shape of this fragment or was refused.
+    /// Returns true if the body of `update` is invalid or has the segments of this fragment.
     pub(crate) fn is_of_fragment(&self, update: &Verified) -> bool {
         update.body().is_none_or(|body| body.squares().len() == self.terms.segments.len())
     }

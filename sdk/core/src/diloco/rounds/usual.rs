@@ -28,7 +28,7 @@ struct Voice {
     noted: VecDeque<Vec<f64>>,
     /// Whether the learner was a newcomer at its last update.
     is_new: bool,
-    /// Value of [`Usual::count`] at its last update.
+    /// Value of `Usual::count` at its last update.
     at: u64,
 }
 
@@ -40,8 +40,8 @@ impl Usual {
     /// Learners that are kept.
     const VOICES: usize = 64;
     const NEEDED: usize = 4;
-    /// Lower bound of a norm per value, in learning rates. AdamW moves a value by about one in a step. Without the
-    /// bound, a learner that sends tiny updates for a while would hold down every learner that trains.
+    /// Lower bound of a norm per value, in learning rates. AdamW moves a value by about one learning rate in a step.
+    /// Without the bound, a learner that sends tiny updates for a while would hold down every learner that trains.
     const USUAL_PER_VALUE: f64 = 0.1;
 
     /// Creates empty statistics for a fragment with these segments.
@@ -95,7 +95,7 @@ impl Usual {
     }
 }
 
-/// Returns the weighted median of `values`; 0 if there are none. If two values share the middle, returns their
+/// Returns the weighted median of `values`; 0 without values. If two values share the middle, returns their
 /// geometric mean, so that neither of two learners decides alone.
 fn median(mut values: Vec<(f64, u64)>) -> f64 {
     values.sort_by(|a, b| a.0.total_cmp(&b.0));

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::wire::LearnerId;
 
 /// Smallest gain of a culprit, as a multiple of its equal share of the remaining rise and as a fraction of that rise.
-/// The multiple is larger than 1 because chance can incriminate one of a few suspects. Our own constants.
+/// With fewer suspects the threshold is higher, because chance makes one look bad more easily. Our own constants.
 const SHARES_MIN: f64 = 1.6;
 const PART_MIN: f64 = 0.05;
 /// Smallest ratio between the gain of any culprit and that of any suspect who is not accused, which is noise. Our own
@@ -36,7 +36,7 @@ pub struct Blame {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Losses without each suspect alone, in addition to the culprits.
+    /// Losses without each suspect in turn; the culprits are left out as well.
     Each(Vec<f64>),
     /// The accused, left out together, and the worst of them with the loss without it alone.
     Together(BTreeSet<LearnerId>, (LearnerId, f64)),

@@ -20,7 +20,7 @@ const STRANGERS_PER_SEAT: u32 = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SyncerConfig {
-    /// End of rounds.
+    /// Rule for the end of a round.
     pub quorum: QuorumPolicy,
     /// The outer optimiser.
     pub outer: OuterSpec,
@@ -31,7 +31,7 @@ pub struct SyncerConfig {
     pub merge: MergeRule,
     /// Bounds on the weights of updates.
     pub influence: Influence,
-    /// Limits on data on the way down to a learner.
+    /// Limits on data in flight to a learner.
     pub downlink: DownlinkPolicy,
     /// Live learners needed for the first round of a run.
     pub learners_start: u32,

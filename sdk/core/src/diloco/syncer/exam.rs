@@ -28,9 +28,9 @@ pub struct Exam {
 pub struct Shown {
     /// Sender of the update.
     pub learner: LearnerId,
-    /// Own gain: the decrease of the loss on the windows of the update, minus the decrease on windows of others and the
-    /// decrease that other updates cause on the same windows. It is multiplied by the root of the windows per step,
-    /// because an update follows each window less if a step has more of them.
+    /// Own gain: the decrease of the loss on the update's own windows, beyond what the update achieves on other windows
+    /// and other updates achieve on these. It is multiplied by the root of the windows per step, because an update
+    /// follows each window less if a step has more of them.
     pub own: f64,
     /// Mean decrease of the loss on the windows of others.
     pub others: f64,

@@ -97,7 +97,7 @@ pub enum Output {
     Finished,
 }
 
-/// Event with the facts of a decision.
+/// Fact about a run: an action of the syncer, with its details.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
 #[allow(missing_docs, reason = "each variant names its fields; lines of their own would say it twice")]

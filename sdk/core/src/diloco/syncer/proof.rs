@@ -149,9 +149,9 @@ impl Proofs {
     ///
     /// Each check multiplies the odds of not training by 1 − 0.6 s, and they never fall below 1. The score s, from −1
     /// to 1, is the excess of the own gain over 45 % of the usual gain, in spreads of that. For a learner that trains,
-    /// s is positive on average, however noisy. Its odds are a product of bets that it wins, and
-    /// tests/evidence/POISON.md has how far they rise by chance. No learner is judged without enough checks of others
-    /// or while the signal is too weak.
+    /// s is positive on average, however noisy. Its odds are a product of bets that it wins; tests/evidence/POISON.md
+    /// measures how far they rise by chance. No learner is judged without enough checks of others or while the signal
+    /// is too weak.
     pub fn take(&mut self, fragment: FragmentId, shown: &[Shown]) -> Vec<(LearnerId, Regard)> {
         let mut news = Vec::new();
         let beside = |look: &Shown| self.usual(fragment, look.learner).map(|usual| (*look, usual));
@@ -176,8 +176,8 @@ impl Proofs {
         news
     }
 
-    /// Updates the signal strength with the median of one merge. A mean would fail: learners that work against the
-    /// others show far less than zero, and would thereby hide the signal.
+    /// Updates the signal strength with the median of one merge. A mean would fail, because learners that work against
+    /// the others show far less than zero and would thereby hide the signal.
     fn strengthen(&mut self, looks: &[(Shown, (f64, f64))]) {
         let believed = looks.iter().filter(|(look, _)| !is_suspected(&self.records, look.learner));
         let mut shown: Vec<f64> = believed.map(|(look, (_, spread))| look.own / spread).collect();

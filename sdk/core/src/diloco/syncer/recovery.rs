@@ -41,7 +41,8 @@ impl Recovery {
     /// fragment is already past it.
     ///
     /// # Errors
-    /// Each variant of [`RecoveryError`]; the parameters then remain as they were before the entry.
+    /// Each variant of [`RecoveryError`]; the parameters are then as before the entry, except that a merge that
+    /// diverged is applied.
     pub fn follow(
         &mut self,
         entry: &Entry,

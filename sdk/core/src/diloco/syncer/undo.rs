@@ -69,8 +69,8 @@ impl Syncer {
         self.ledger().account(learner).map_or(0, |account| account.harms)
     }
 
-    /// Applies a verdict of the loss checks. Proofs are lost at a restart. Until a learner is proven again, no learner
-    /// is held to the mean share.
+    /// Applies a verdict of the loss checks. Proofs are lost at a restart. Until some learner is proven again, the mean
+    /// share binds no learner.
     pub(super) fn on_regard(&mut self, learner: LearnerId, regard: Regard) {
         if self.knows(learner) {
             self.shown.insert(learner, regard == Regard::Shown);
