@@ -1,5 +1,4 @@
-//! The accounts of a ledger and what they come to, kept up to date with each of them: a status must not ask everybody
-//! who was ever here.
+//! Accounts of a ledger with incremental totals, so that a status need not visit every account.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,11 +7,11 @@ use serde::{Serialize, Serializer};
 use super::{Account, FateCounts};
 use crate::wire::{Fate, LearnerId};
 
-/// All accounts, by id. As JSON it is the accounts alone.
+/// All accounts, by learner. Serializes as the plain map of accounts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Accounts {
     by_id: BTreeMap<LearnerId, Account>,
-    /// Tokens trained on, by those of whom an update has come.
+    /// Trained tokens of learners that have sent an update.
     trained: u128,
     updates: u64,
     fates: FateCounts,
@@ -34,18 +33,18 @@ impl From<BTreeMap<LearnerId, Account>> for Accounts {
 }
 
 impl Accounts {
-    /// All of them, to be read.
+    /// Returns all accounts.
     pub(super) fn all(&self) -> &BTreeMap<LearnerId, Account> {
         &self.by_id
     }
 
     /// Opens `account`, unless `learner` has one.
     pub(super) fn open(&mut self, learner: LearnerId, account: impl FnOnce() -> Account) {
-        // A new one has nothing that would add up to anything.
+        // A new account adds nothing to the totals.
         self.by_id.entry(learner).or_insert_with(account);
     }
 
-    /// Changes the account of `learner`, but for its fates; `None` if it has none.
+    /// Changes the account of `learner`, except its fates. Returns `None` if there is no account.
     pub(super) fn change<R>(
         &mut self,
         learner: LearnerId,
@@ -87,22 +86,22 @@ impl Accounts {
         self.add_up();
     }
 
-    /// Tokens trained on, by those of whom an update has come.
+    /// Returns the trained tokens of learners that have sent an update.
     pub(super) fn tokens_trained(&self) -> u64 {
         u64::try_from(self.trained).unwrap_or(u64::MAX)
     }
 
-    /// Updates that came in.
+    /// Returns the number of updates received.
     pub(super) fn updates(&self) -> u64 {
         self.updates
     }
 
-    /// What became of them.
+    /// Returns the fates of all updates.
     pub(super) fn fates(&self) -> &FateCounts {
         &self.fates
     }
 
-    /// Those who are suspected.
+    /// Returns the suspected learners.
     pub(super) fn suspects(&self) -> &BTreeSet<LearnerId> {
         &self.suspects
     }
@@ -121,7 +120,8 @@ impl Accounts {
     }
 }
 
-/// Tokens that `account` counts for among all: the word alone of one that never sends anything says nothing of the run.
+/// Returns the tokens that `account` adds to the total. The claim of a learner that never sent an update does not
+/// count.
 fn counted(account: &Account) -> u128 {
     let has_sent = account.updates > 0 || account.fates.total() > 0;
     if has_sent { account.trained().into() } else { 0 }
@@ -134,7 +134,7 @@ mod tests {
     use crate::rng::Rng;
     use crate::wire::{LateReason, Refusal, Version};
 
-    /// Goal: the sums are those of all accounts, whatever was changed in which order.
+    /// Goal: the totals equal the sums over all accounts after any sequence of changes.
     #[test]
     fn what_accounts_come_to_is_what_one_gets_by_adding_them_up() {
         let mut rng = Rng::new(3);

@@ -1,4 +1,4 @@
-//! Counting what became of updates.
+//! Counts of update fates.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::wire::{Fate, LateReason, Refusal};
 
-/// How many updates met which fate.
+/// Numbers of updates by fate.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FateCounts {
@@ -19,7 +19,7 @@ pub struct FateCounts {
 }
 
 impl FateCounts {
-    /// All updates with a fate.
+    /// Returns the number of updates with a fate.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.merged + self.late.values().sum::<u64>() + self.refused.values().sum::<u64>()
@@ -36,7 +36,7 @@ impl FateCounts {
         }
     }
 
-    /// Takes the counts of `other` away, which are in it.
+    /// Subtracts the counts of `other`, which are part of these.
     pub(super) fn take_all(&mut self, other: &Self) {
         self.merged -= other.merged;
         take(&mut self.late, &other.late);
@@ -52,7 +52,7 @@ impl FateCounts {
     }
 }
 
-/// A reason of which nothing is left is as if it had never been.
+/// Subtracts `others`, and removes the reasons whose count becomes 0.
 fn take<K: Copy + Ord>(counts: &mut BTreeMap<K, u64>, others: &BTreeMap<K, u64>) {
     for (reason, count) in others {
         if let Some(left) = counts.get_mut(reason) {

@@ -1,14 +1,14 @@
-//! Booking again what a tape says was booked.
+//! Replay of tape entries into the books.
 
 use super::LeasePool;
 use super::{LeaseError, Ledger};
 use crate::diloco::Entry;
 use crate::wire::{LeaseId, Millis};
 
-/// Books what `entry` says, in windows of `context` tokens.
+/// Applies `entry` to the leases and the ledger. A window has `context` tokens.
 ///
 /// # Errors
-/// [`LeaseError::OutOfTurn`]: a lease does not follow on those before it.
+/// [`LeaseError::OutOfTurn`]: a lease does not follow the previous ones.
 pub(in crate::diloco) fn follow(
     entry: &Entry,
     leases: &mut LeasePool,
@@ -31,7 +31,7 @@ pub(in crate::diloco) fn follow(
         Entry::Reported { learner, tokens, leases: done } => {
             ledger.report(*learner, *tokens);
             for &(lease, done) in done {
-                // Until when it is allowed begins anew after a restart.
+                // The deadline is set again after a restart.
                 leases.progress(*learner, lease, done, Millis(0));
             }
         }

@@ -1,4 +1,4 @@
-//! Which windows are on lease, found by lease, by learner, by shard and by when they expire.
+//! Index of active leases, by lease, learner, shard and expiry.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,21 +13,21 @@ pub(super) struct Held {
     pub(super) learner: LearnerId,
     pub(super) piece: Piece,
     pub(super) done: u32,
-    /// Unknown after a restart: the time allowed then starts anew.
+    /// Expiry; unknown after a restart, which grants the full time again.
     #[serde(skip)]
     pub(super) expires: Option<Millis>,
 }
 
-/// All leases. As JSON it is the leases alone.
+/// All active leases. Serializes as the plain map of leases.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(from = "BTreeMap<LeaseId, Held>")]
 pub(super) struct Holdings {
     held: BTreeMap<LeaseId, Held>,
     by_learner: BTreeMap<LearnerId, BTreeSet<LeaseId>>,
-    /// Leases on each shard that anybody holds.
+    /// Number of leases on each shard.
     by_shard: BTreeMap<u32, u32>,
     expiries: BTreeSet<(Millis, LeaseId)>,
-    /// Those of which it is unknown when they expire.
+    /// Leases with unknown expiry.
     undated: BTreeSet<LeaseId>,
 }
 
@@ -46,7 +46,7 @@ impl From<BTreeMap<LeaseId, Held>> for Holdings {
 }
 
 impl Holdings {
-    /// Puts `lease` on the books, which is a new one.
+    /// Adds `lease`, which must be new.
     pub(super) fn insert(&mut self, lease: LeaseId, held: Held) {
         self.by_learner.entry(held.learner).or_default().insert(lease);
         *self.by_shard.entry(held.piece.shard).or_default() += 1;
@@ -54,7 +54,7 @@ impl Holdings {
         self.held.insert(lease, held);
     }
 
-    /// Takes `lease` off the books.
+    /// Removes `lease`.
     pub(super) fn remove(&mut self, lease: LeaseId) -> Option<Held> {
         let held = self.held.remove(&lease)?;
         if let Some(leases) = self.by_learner.get_mut(&held.learner) {
@@ -73,12 +73,12 @@ impl Holdings {
         Some(held)
     }
 
-    /// The lease of this number.
+    /// Returns the lease with this number.
     pub(super) fn get(&self, lease: LeaseId) -> Option<&Held> {
         self.held.get(&lease)
     }
 
-    /// Notes that `done` windows of `lease` are trained, and allows it until `expires`.
+    /// Sets the finished windows of `lease`, and extends it until `expires`.
     pub(super) fn progress(&mut self, lease: LeaseId, done: u32, expires: Millis) {
         if let Some(held) = self.held.get_mut(&lease) {
             held.done = done;
@@ -86,7 +86,7 @@ impl Holdings {
         self.allow(lease, Some(expires));
     }
 
-    /// Allows `lease` until `expires`; without that, until it is known.
+    /// Sets the expiry of `lease`, or makes it unknown.
     pub(super) fn allow(&mut self, lease: LeaseId, expires: Option<Millis>) {
         let Some(held) = self.held.get_mut(&lease).filter(|held| held.expires != expires) else { return };
         let before = std::mem::replace(&mut held.expires, expires);
@@ -94,7 +94,7 @@ impl Holdings {
         self.date(lease, expires);
     }
 
-    /// Allows those until `fresh` of which it is unknown for how long.
+    /// Sets the expiry of all leases with unknown expiry to `fresh`.
     pub(super) fn allow_undated(&mut self, fresh: Millis) {
         for lease in std::mem::take(&mut self.undated) {
             if let Some(held) = self.held.get_mut(&lease) {
@@ -104,7 +104,7 @@ impl Holdings {
         }
     }
 
-    /// Of none is it known any more when it expires.
+    /// Makes the expiry of all leases unknown.
     pub(super) fn forget_dates(&mut self) {
         self.expiries.clear();
         for (&lease, held) in &mut self.held {
@@ -113,7 +113,7 @@ impl Holdings {
         }
     }
 
-    /// Those that have expired at `now`, by number.
+    /// Returns the leases that have expired at `now`, by number.
     pub(super) fn expired(&self, now: Millis) -> Vec<LeaseId> {
         let expired = self.expiries.range(..=(now, LeaseId(u64::MAX))).map(|(_, lease)| *lease);
         let mut expired: Vec<_> = expired.collect();
@@ -121,23 +121,23 @@ impl Holdings {
         expired
     }
 
-    /// When the next one expires.
+    /// Returns the time at which the next lease expires.
     pub(super) fn deadline(&self) -> Option<Millis> {
         self.expiries.first().map(|(at, _)| *at)
     }
 
-    /// Those of `learner`, by number.
+    /// Returns the leases of `learner`, by number.
     pub(super) fn of(&self, learner: LearnerId) -> impl DoubleEndedIterator<Item = (LeaseId, &Held)> {
         let leases = self.by_learner.get(&learner).into_iter().flatten();
         leases.filter_map(|&lease| Some((lease, self.held.get(&lease)?)))
     }
 
-    /// Whether `learner` holds any.
+    /// Returns true if `learner` holds a lease.
     pub(super) fn has(&self, learner: LearnerId) -> bool {
         self.by_learner.contains_key(&learner)
     }
 
-    /// How many there are on `shard`.
+    /// Returns the number of leases on `shard`.
     pub(super) fn on_shard(&self, shard: u32) -> u32 {
         self.by_shard.get(&shard).copied().unwrap_or(0)
     }
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
     use crate::rng::Rng;
 
-    /// Goal: what is looked up is what one would find by looking through all leases.
+    /// Goal: each lookup equals a search through all leases.
     #[test]
     fn all_that_is_looked_up_follows_from_the_leases() {
         let mut rng = Rng::new(3);

@@ -1,4 +1,4 @@
-//! Handing out the training windows, each once an epoch unless a lease is lost.
+//! Pool of training windows. Each window is leased once in an epoch, unless its lease is lost.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,16 +6,16 @@ use super::holdings::{Held, Holdings};
 use super::piece::Piece;
 use crate::wire::{LearnerId, LeaseGrant, LeaseId, Millis};
 
-/// Which windows are free, held and done.
+/// State of all windows: free, leased or done.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LeasePool {
-    /// Windows of each shard in an epoch.
+    /// Windows in each shard.
     windows: Vec<u32>,
     epoch: u32,
-    /// First window of each shard that nobody has had in this epoch.
+    /// First window of each shard that was not leased in this epoch yet.
     cursors: Vec<u32>,
-    /// What came back, oldest first; granted before anything new.
+    /// Returned windows, oldest first; granted before new ones.
     returned: Vec<Piece>,
     held: Holdings,
     next: u64,
@@ -23,24 +23,24 @@ pub struct LeasePool {
     regranted_windows: u64,
 }
 
-/// A lease that ended unfinished.
+/// A lease that ended before all its windows were done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Returned {
-    /// Who held it.
+    /// The learner that held it.
     pub learner: LearnerId,
     /// The lease.
     pub lease: LeaseId,
-    /// Windows not known to be done.
+    /// Windows not reported as done.
     pub windows: u32,
 }
 
-/// Why there is nothing to lease.
+/// Reasons for which no lease can be granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LeaseError {
     /// No shard holds a single window.
     #[error("the data holds no window of the context's length: give more text or a shorter context")]
     NoWindows,
-    /// A grant that does not follow on those before it.
+    /// The grant does not follow the previous ones.
     #[error("lease {lease} does not follow on those before it")]
     OutOfTurn {
         /// The lease.
@@ -49,7 +49,7 @@ pub enum LeaseError {
 }
 
 impl LeasePool {
-    /// A pool over shards of so many `windows` each.
+    /// Creates a pool over shards of `windows` windows each.
     ///
     /// # Errors
     /// [`LeaseError::NoWindows`]: all shards are empty.
@@ -71,8 +71,8 @@ impl LeasePool {
 
     /// Grants `learner` up to `windows` windows of one shard until `expires`.
     ///
-    /// What came back goes first, where it has `least` windows in a row. Otherwise the learner stays on the shard that
-    /// it has, so that it need not fetch another, or gets the shard that the fewest learners are on.
+    /// Returned windows are granted first, if `least` of them are in a row. Otherwise the learner stays on its shard
+    /// and saves a download, or gets the shard with the fewest leases.
     pub fn grant(&mut self, learner: LearnerId, windows: u32, least: u32, expires: Millis) -> LeaseGrant {
         let windows = windows.max(1);
         let piece = match self.returned.iter().find(|piece| piece.windows >= least) {
@@ -84,10 +84,10 @@ impl LeasePool {
         grant
     }
 
-    /// Takes in a grant that was made before, as a tape has it; the time allowed for it starts anew.
+    /// Applies a grant from a tape. Its expiry is unknown.
     ///
     /// # Errors
-    /// [`LeaseError::OutOfTurn`]: it is not what this pool would grant next. The pool is as before.
+    /// [`LeaseError::OutOfTurn`]: this pool would not grant it next. The pool is unchanged.
     pub(crate) fn regrant(&mut self, learner: LearnerId, grant: LeaseGrant) -> Result<(), LeaseError> {
         self.place(learner, grant, None)
     }
@@ -127,8 +127,8 @@ impl LeasePool {
         Ok(())
     }
 
-    /// Notes that `done` windows of `lease` are trained, and allows it until `expires`; whether that is more than
-    /// before. A lease that is not this learner's (any more) is left alone.
+    /// Records that `done` windows of `lease` are trained, and extends the lease until `expires`. Returns true if
+    /// more windows are done than before. A lease that `learner` does not hold (any more) is unchanged.
     pub fn progress(&mut self, learner: LearnerId, lease: LeaseId, done: u32, expires: Millis) -> bool {
         let Some(held) = self.held.get(lease).filter(|held| held.learner == learner) else { return false };
         let (before, windows) = (held.done, held.piece.windows);
@@ -141,8 +141,8 @@ impl LeasePool {
         done > before
     }
 
-    /// Allows the leases of `learner` that it has not begun until `expires`: they wait for their turn. Those that it
-    /// has begun are allowed by [`Self::progress`] alone.
+    /// Extends the leases that `learner` has not begun until `expires`: they wait for their turn. Only
+    /// [`Self::progress`] extends a lease that was begun.
     pub fn extend(&mut self, learner: LearnerId, expires: Millis) {
         let untouched = self.held.of(learner).filter(|(_, held)| held.done == 0).map(|(lease, _)| lease);
         for lease in untouched.collect::<Vec<_>>() {
@@ -150,22 +150,22 @@ impl LeasePool {
         }
     }
 
-    /// Takes back what expired at `now`; leases of before a restart are allowed until `fresh`.
+    /// Takes back the leases that expired at `now`. Leases from before a restart are extended until `fresh` first.
     pub(crate) fn expire(&mut self, now: Millis, fresh: Millis) -> Vec<Returned> {
         self.held.allow_undated(fresh);
         let expired = self.held.expired(now);
         self.take_back(expired)
     }
 
-    /// Takes back all that `learner` holds.
+    /// Takes back all leases of `learner`.
     pub fn release(&mut self, learner: LearnerId) -> Vec<Returned> {
         let held = self.leases(learner);
         self.take_back(held)
     }
 
-    /// After a restart: numbers what is granted from here on from `first` on, if it is not further already, since
-    /// learners may name leases that the snapshot knows nothing of. The time allowed for those that it knows starts
-    /// anew.
+    /// Prepares the pool after a restart. New leases are numbered from `first` on, unless the numbers are further
+    /// already, since learners may name leases that the snapshot does not know. The expiry of all known leases is set
+    /// again.
     pub fn reopen(&mut self, first: LeaseId) {
         self.next = self.next.max(first.0);
         self.held.forget_dates();
@@ -178,49 +178,49 @@ impl LeasePool {
         self.take_back(held)
     }
 
-    /// When the next lease expires.
+    /// Returns the time at which the next lease expires.
     #[must_use]
     pub fn deadline(&self) -> Option<Millis> {
         self.held.deadline()
     }
 
-    /// Windows that `learner` holds and has not reported done.
+    /// Returns the windows that `learner` holds and has not reported as done.
     #[must_use]
     pub(crate) fn remaining(&self, learner: LearnerId) -> u32 {
         self.held.of(learner).map(|(_, held)| held.piece.windows - held.done).fold(0, u32::saturating_add)
     }
 
-    /// Whether `learner` holds any.
+    /// Returns true if `learner` holds a lease.
     #[must_use]
     pub(crate) fn has(&self, learner: LearnerId) -> bool {
         self.held.has(learner)
     }
 
-    /// The leases of `learner`.
+    /// Returns the leases of `learner`.
     #[must_use]
     pub fn leases(&self, learner: LearnerId) -> Vec<LeaseId> {
         self.held.of(learner).map(|(lease, _)| lease).collect()
     }
 
-    /// Windows in one pass over the data.
+    /// Returns the number of windows in one pass over the data.
     #[must_use]
     pub(crate) fn epoch_windows(&self) -> u64 {
         self.windows.iter().map(|&count| u64::from(count)).sum()
     }
 
-    /// The pass over the data that is being granted, from 0.
+    /// Returns the current pass over the data, from 0.
     #[must_use]
     pub fn epoch(&self) -> u32 {
         self.epoch
     }
 
-    /// Windows that were granted a second time because their lease was lost.
+    /// Returns the windows that were granted a second time because their lease was lost.
     #[must_use]
     pub fn regranted_windows(&self) -> u64 {
         self.regranted_windows
     }
 
-    /// Windows that nobody had in this epoch, or once there are none in the next.
+    /// Returns windows that were not leased in this epoch, or windows of the next epoch if all were.
     fn fresh(&self, learner: LearnerId, windows: u32) -> Piece {
         let is_over = self.cursors == self.windows;
         let cursor = |shard: u32| if is_over { 0 } else { self.cursors[shard as usize] };
@@ -235,7 +235,7 @@ impl LeasePool {
         Piece { epoch: self.epoch + u32::from(is_over), shard, start, windows }
     }
 
-    /// Takes back the leases of these numbers, in their order.
+    /// Takes back the leases `ended`, in their order.
     fn take_back(&mut self, ended: Vec<LeaseId>) -> Vec<Returned> {
         let mut taken = Vec::with_capacity(ended.len());
         for lease in ended {

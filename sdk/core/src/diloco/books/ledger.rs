@@ -1,4 +1,4 @@
-//! The contribution ledger: every update meets one fate, every token is counted once.
+//! Contribution ledger: each update has one fate, and each token counts once.
 
 mod clock;
 mod elsewhere;
@@ -14,38 +14,38 @@ use crate::diloco::Doubt;
 use crate::diloco::speed::lower_median;
 use crate::wire::{Fate, Fingerprint, FragmentId, Identity, LearnerId, Refusal, Serial};
 
-/// All that the run knows of its learners, past and present.
+/// Accounts of all learners of a run, past and present.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Stored")]
 pub struct Ledger {
-    /// Values in each fragment, `[P]`: the weights of [`Self::tokens_merged`].
+    /// Values in each fragment, `[P]`; weights of the mean in [`Self::tokens_merged`].
     fragment_lens: Vec<u32>,
     accounts: Accounts,
-    /// Tokens that one learner usually has in a merge, by fragment, `[P]` or none, 0 before that is known.
+    /// Usual tokens of one learner in a merge, by fragment, `[P]` or empty; 0 until known.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     usual_tokens: Vec<u64>,
-    /// Merged tokens that the schedule does not count, by fragment, `[P]` or none: the early ones of all accounts, and
-    /// those that were written off.
+    /// Merged tokens that the schedule does not count, by fragment, `[P]` or empty: the early tokens of all accounts,
+    /// and those that were written off.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     uncounted_tokens: Vec<u64>,
-    /// Who has which identity, by its hash.
+    /// Learners by the hash of their identity.
     #[serde(skip)]
     identities: BTreeMap<[u8; 16], LearnerId>,
-    /// Those of whom nothing is merged.
+    /// Learners without merged updates.
     #[serde(skip)]
     strangers: BTreeSet<LearnerId>,
-    /// Tokens merged by everyone, by fragment, `[P]`, but for those of learners who were suspected then.
+    /// Merged tokens of all learners, by fragment, `[P]`, without those merged under suspicion.
     #[serde(skip)]
     tokens_merged: Vec<u64>,
-    /// What a learner may count beyond its leases, since it may have had some of a process that was lost.
+    /// Countable tokens of a learner beyond its leases, since a lost process may have leased more to it.
     #[serde(skip)]
     slack_tokens: u64,
-    /// The median of the paces that were known at the last restart, 0 if there were none.
+    /// Median of the known paces at the last restart; 0 if none was known.
     #[serde(skip)]
     pace_before: f64,
 }
 
-/// A ledger as a snapshot has it: without what follows from the accounts.
+/// A ledger in a snapshot, without values that follow from the accounts.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Stored {
@@ -81,44 +81,44 @@ impl From<Stored> for Ledger {
 }
 
 impl Ledger {
-    /// An empty ledger for fragments of so many values.
+    /// Creates an empty ledger for fragments of these lengths, in values.
     #[must_use]
     pub fn new(fragment_lens: Vec<u32>) -> Self {
         let (accounts, usual_tokens, uncounted_tokens) = Default::default();
         Self::from(Stored { fragment_lens, accounts, usual_tokens, uncounted_tokens })
     }
 
-    /// The learner with this identity, if it was here before.
+    /// Returns the learner with this identity, if it enrolled before.
     #[must_use]
     pub fn find(&self, identity: &Identity) -> Option<LearnerId> {
         self.at(identity.fingerprint())
     }
 
-    /// The learner whose identity has this fingerprint, if it was here before.
+    /// Returns the learner whose identity has this fingerprint, if it enrolled before.
     #[must_use]
     pub fn at(&self, fingerprint: Fingerprint) -> Option<LearnerId> {
         self.identities.get(&fingerprint.0).copied()
     }
 
-    /// Identities ever seen.
+    /// Returns the number of known identities.
     #[must_use]
     pub fn len(&self) -> usize {
         self.accounts.all().len()
     }
 
-    /// Identities of whom nothing is merged.
+    /// Returns the number of identities without merged updates.
     #[must_use]
     pub fn strangers(&self) -> usize {
         self.strangers.len()
     }
 
-    /// Whether nobody ever came.
+    /// Returns true if no learner ever enrolled.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.accounts.all().is_empty()
     }
 
-    /// The learner with this identity, and whether it was known before.
+    /// Returns the learner with this identity, and whether it was known before. Opens an account if needed.
     pub(crate) fn enrol(&mut self, identity: &Identity, name: &str, device: &str) -> (LearnerId, bool) {
         if let Some(learner) = self.find(identity) {
             self.accounts.change(learner, |account| account.rename(name, device));
@@ -129,7 +129,7 @@ impl Ledger {
         (learner, false)
     }
 
-    /// Opens the account of `learner`, or gives the one that there is another name.
+    /// Opens an account for `learner`, or renames the existing one.
     pub(super) fn open(&mut self, learner: LearnerId, identity: [u8; 16], name: &str, device: &str) {
         let fragments = self.fragment_lens.len();
         self.identities.insert(identity, learner);
@@ -140,8 +140,8 @@ impl Ledger {
         self.accounts.change(learner, |account| account.rename(name, device));
     }
 
-    /// Forgets the first learner that left no trace in the run and that may be forgotten as far as `absent` goes, to
-    /// make room. The last one stays, so that no number is given twice.
+    /// Forgets the first learner without contribution for which `absent` returns true, to make room. The last account
+    /// stays, so that no number is given twice.
     pub(super) fn evict(&mut self, absent: impl Fn(LearnerId) -> bool) -> Option<LearnerId> {
         let (&last, _) = self.accounts.all().last_key_value()?;
         let is_blank = |learner| self.account(learner).is_some_and(Account::is_blank);
@@ -159,29 +159,30 @@ impl Ledger {
         }
     }
 
-    /// The account of `learner`.
+    /// Returns the account of `learner`.
     #[must_use]
     pub fn account(&self, learner: LearnerId) -> Option<&Account> {
         self.accounts.all().get(&learner)
     }
 
-    /// For how long `learner` has been merged, in milliseconds: the mean over fragments.
+    /// Returns the merged time of `learner` in milliseconds, as the mean over fragments.
     #[must_use]
     pub fn merged_ms(&self, learner: LearnerId) -> u64 {
         let merged_ms = self.account(learner).map_or(0, |account| account.merged_ms);
         merged_ms / (self.fragment_lens.len() as u64).max(1)
     }
 
-    /// Why `learner` is suspected of not training what it says it does, if it is.
+    /// Returns why `learner` is suspected of not training what it claims, if it is.
     #[must_use]
     pub fn doubt(&self, learner: LearnerId) -> Option<Doubt> {
         self.account(learner)?.doubt
     }
 
-    /// Whether `learner` has yet to prove itself: it is suspected, fewer than eight turns of its updates are
-    /// merged, or they were merged for less than `PROBATION_MS`, or than half of `longest_ms`, the longest time
-    /// that anybody present was merged. Without the second all would be new in a young run, and the first who
-    /// is not would have a merge for itself.
+    /// Returns true if `learner` is on probation. It is if it is suspected, has fewer than eight turns of merged
+    /// updates, or has less merged time than the smaller of `PROBATION_MS` and half of `longest_ms`.
+    ///
+    /// `longest_ms` is the longest merged time of a connected learner. Without it, all learners of a young run would
+    /// be newcomers, and the first one off probation would dominate a merge.
     #[must_use]
     pub fn is_newcomer(&self, learner: LearnerId, longest_ms: u64) -> bool {
         let turns = PROBATION_TURNS * self.fragment_lens.len() as u64;
@@ -191,21 +192,21 @@ impl Ledger {
             || self.merged_ms(learner) < PROBATION_MS.min(longest_ms / 2)
     }
 
-    /// How many tokens of `learner` were merged in a millisecond, as long as its pace is known.
+    /// Returns the merged tokens of `learner` per millisecond, if its pace is known.
     #[must_use]
     pub fn pace(&self, learner: LearnerId) -> Option<f64> {
         let (tokens, ms) = self.account(learner)?.pace;
         (tokens > 0 && ms > 0).then(|| tokens as f64 / ms as f64)
     }
 
-    /// How many tokens of a learner were merged in a millisecond before the syncer was started anew: the median of
-    /// those who were known, 0 if nobody was.
+    /// Returns the median of the known paces before the last restart of the syncer, in tokens per millisecond; 0 if
+    /// none was known.
     #[must_use]
     pub(in crate::diloco) fn pace_before(&self) -> f64 {
         self.pace_before
     }
 
-    /// Notes that updates of `learner` did harm: it has to prove itself anew.
+    /// Records that updates of `learner` did harm. Its probation begins again.
     pub(super) fn blame(&mut self, learner: LearnerId) {
         self.accounts.change(learner, |account| {
             account.harms = account.harms.saturating_add(1);
@@ -214,7 +215,7 @@ impl Ledger {
         self.write_off(learner);
     }
 
-    /// Notes that `learner` is suspected, or is not any more. Whether that is news.
+    /// Sets or clears the suspicion against `learner`. Returns true if that changed whether it is suspected.
     pub(super) fn suspect(&mut self, learner: LearnerId, doubt: Option<Doubt>) -> bool {
         let before = self.accounts.change(learner, |account| std::mem::replace(&mut account.doubt, doubt));
         if doubt.is_some() {
@@ -223,21 +224,21 @@ impl Ledger {
         before.is_some_and(|before| before.is_some() != doubt.is_some())
     }
 
-    /// Notes that the owner forgives `learner`.
+    /// Records that the owner pardoned `learner`.
     pub(super) fn pardon(&mut self, learner: LearnerId) {
         self.accounts.change(learner, |account| account.harms = 0);
     }
 
-    /// Notes that `tokens` more were leased to `learner`.
+    /// Records that `tokens` more were leased to `learner`.
     pub(super) fn lease(&mut self, learner: LearnerId, tokens: u64) {
         self.accounts.change(learner, |account| {
             account.leased_tokens = account.leased_tokens.saturating_add(tokens);
         });
     }
 
-    /// Notes that `tokens` leased to `learner` came back, on which it has not trained by its own word, or nothing of
-    /// which can still be merged. What is merged by then was leased, even where its word of having trained it never
-    /// came: or each process that is lost would leave a debt to the next.
+    /// Records that `tokens` leased to `learner` were returned: untrained by its own report, or no longer mergeable.
+    /// Merged tokens stay counted as leased, even if the report of their training never came. Otherwise each lost
+    /// process would leave a debt to the next one.
     pub(super) fn take_back(&mut self, learner: LearnerId, tokens: u64) {
         self.accounts.change(learner, |account| {
             let merged = account.tokens_merged.iter().copied().fold(0, u64::max);
@@ -245,17 +246,17 @@ impl Ledger {
         });
     }
 
-    /// Notes that an update of `learner` came in.
+    /// Records that an update of `learner` was received.
     pub(super) fn note_update(&mut self, learner: LearnerId) {
         self.accounts.change(learner, |account| account.updates += 1);
     }
 
-    /// All accounts, by id.
+    /// Returns all accounts, by learner.
     pub fn accounts(&self) -> impl Iterator<Item = (LearnerId, &Account)> {
         self.accounts.all().iter().map(|(learner, account)| (*learner, account))
     }
 
-    /// Notes what became of an update of `learner` on `fragment`.
+    /// Records the outcome of an update of `learner` on `fragment`.
     pub(super) fn settle(&mut self, learner: LearnerId, fragment: FragmentId, serial: Serial, fate: &Fate) {
         self.accounts.settle(learner, fate);
         let (strangers, all_merged) = (&mut self.strangers, &mut self.tokens_merged);
@@ -275,27 +276,27 @@ impl Ledger {
                     strangers.remove(&learner);
                 }
             }
-            // Nobody looked into it, so it speaks neither for its learner nor against.
+            // The update was not judged, so it says nothing about its learner.
             Fate::Late(_) | Fate::Refused(Refusal::Unsettled) => {}
             Fate::Refused(_) => account.refused_in_a_row += 1,
         });
     }
 
-    /// Notes that a new process of `learner` counts its tokens from 0. What was refused of the one before says nothing
-    /// of it.
+    /// Records that a new process of `learner` counts its tokens from 0. Refusals of the previous process do not
+    /// count against the new one.
     pub(super) fn restart(&mut self, learner: LearnerId) {
         self.accounts.change(learner, |account| {
             (account.reported_tokens, account.refused_in_a_row) = (0, 0);
         });
     }
 
-    /// What the present process of `learner` said that it has trained on, as far as it was believed.
+    /// Returns the tokens that the present process of `learner` reported, as far as they were believed.
     pub(super) fn reported(&self, learner: LearnerId) -> u64 {
         self.account(learner).map_or(0, |account| account.reported_tokens)
     }
 
-    /// Notes that the present process of `learner` says it has trained on `tokens` so far; more than were leased to
-    /// it are not believed. Whether it said more than before.
+    /// Records that the present process of `learner` reports `tokens` of training in all. Tokens beyond those leased
+    /// to it are not believed. Returns true if it reported more than before.
     pub(super) fn report(&mut self, learner: LearnerId, tokens: u64) -> bool {
         let is_more = self.accounts.change(learner, |account| {
             let more = tokens.saturating_sub(account.reported_tokens);
@@ -307,8 +308,9 @@ impl Ledger {
         is_more.unwrap_or(false)
     }
 
-    /// After a restart: forgets the updates of rounds that the snapshot caught in flight, which their learners keep,
-    /// and lets each learner, also one whose enrolment was lost, count so many tokens more than were leased to it.
+    /// Prepares the ledger after a restart. Pending updates of the snapshot's rounds are forgotten here, and their
+    /// learners keep them. Each learner, including one whose enrolment was lost, may count `tokens` more than were
+    /// leased to it.
     pub(in crate::diloco) fn reopen(&mut self, tokens: u64) {
         self.slack_tokens = tokens;
         let everyone = || self.accounts.all().keys();
@@ -321,8 +323,8 @@ impl Ledger {
         });
     }
 
-    /// How many of `tokens` on `fragment` this learner can have trained on: no more than were leased
-    /// to it and are not merged yet.
+    /// Returns how many of `tokens` on `fragment` this learner can have trained: at most those leased to it and not
+    /// yet merged.
     #[must_use]
     pub(crate) fn countable(&self, learner: LearnerId, fragment: FragmentId, tokens: u64) -> u64 {
         self.account(learner).map_or(0, |account| {
@@ -331,31 +333,30 @@ impl Ledger {
         })
     }
 
-    /// Tokens of the whole run that were trained on, by learners of whom an update has come: the word alone of one
-    /// that never sends anything says nothing of the run.
+    /// Returns the trained tokens of the whole run. The claim of a learner that never sent an update does not count.
     #[must_use]
     pub fn tokens_trained(&self) -> u64 {
         self.accounts.tokens_trained()
     }
 
-    /// Updates that came in, whatever became of them.
+    /// Returns the number of updates received, regardless of their fates.
     #[must_use]
     pub fn updates(&self) -> u64 {
         self.accounts.updates()
     }
 
-    /// What became of the updates of everyone.
+    /// Returns the fates of all updates.
     #[must_use]
     pub fn fates(&self) -> &FateCounts {
         self.accounts.fates()
     }
 
-    /// Those who are suspected of not training what they say they do.
+    /// Returns the learners that are suspected of not training what they claim.
     pub fn suspects(&self) -> impl Iterator<Item = LearnerId> {
         self.accounts.suspects().iter().copied()
     }
 
-    /// Tokens merged of tokens trained on, 0 to 1; 1 before the first.
+    /// Returns merged tokens over trained tokens, 0 to 1; 1 before the first.
     #[must_use]
     pub fn participation(&self) -> f64 {
         match self.tokens_trained() {

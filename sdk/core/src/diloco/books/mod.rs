@@ -1,7 +1,7 @@
-//! What was leased, trained and merged, and by whom.
+//! Accounting of leased, trained and merged tokens, by learner.
 //!
-//! [`Books`] keeps the leases, the ledger and what each learner can have in stock. It knows nothing of connections,
-//! rounds or parameters.
+//! [`Books`] owns the leases, the ledger and the stock of each learner. It does not depend on connections, rounds or
+//! parameters.
 
 mod account;
 mod accounts;
@@ -34,21 +34,21 @@ pub(super) const LEASE_WINDOWS_MAX: u32 = 1 << 16;
 /// Minimum training time covered by the leases of a learner with merged updates, in milliseconds. It holds for texts of
 /// any size, and is several times the interval of one second between two reports.
 const AHEAD_MS: u64 = 8_000;
-/// Leases that a learner holds at most: tiny shards must not flood it.
+/// Largest number of leases of one learner, so that tiny shards do not flood it.
 const LEASES_HELD_MAX: usize = LEASES_MAX as usize / 2;
 
-/// What does not change about the books during a run.
+/// Constants of the books during a run.
 #[derive(Clone, Copy, Debug)]
 pub struct BookTerms {
     /// Tokens in a window.
     pub context: u32,
-    /// Training time that one lease is meant to last, in milliseconds.
+    /// Training time that one lease should last, in milliseconds.
     pub lease_ms: u64,
-    /// A lease without progress for longer goes to others, in milliseconds.
+    /// Time without progress after which a lease expires, in milliseconds.
     pub lease_idle_ms_max: u64,
-    /// Identities that the ledger remembers.
+    /// Largest number of identities in the ledger.
     pub identities_max: u32,
-    /// Identities among them of whom nothing is merged yet.
+    /// Largest number of identities without merged updates.
     pub strangers_max: u32,
 }
 
@@ -59,49 +59,49 @@ pub struct Books {
     leases: LeasePool,
     ledger: Ledger,
     supplies: Supplies,
-    /// Leases of learners that came back and have yet to say which of them they still hold.
+    /// Leases of returning learners that have not yet reported which of them they still hold.
     doubts: BTreeMap<LearnerId, Vec<LeaseId>>,
-    /// When what a learner trained was last taken in, as far as this process knows.
+    /// Time of the last report of each learner, as far as this process knows.
     reported: BTreeMap<LearnerId, Millis>,
-    /// What was decided and is not on the tape yet, oldest first.
+    /// Decisions that are not on the tape yet, oldest first.
     entries: VecDeque<Entry>,
 }
 
 impl Books {
-    /// The books as a snapshot has them, or new ones.
+    /// Creates the books from a snapshot, or new ones.
     #[must_use]
     pub fn new(terms: BookTerms, leases: LeasePool, ledger: Ledger) -> Self {
         let (supplies, doubts, reported) = (Supplies::default(), BTreeMap::new(), BTreeMap::new());
         Self { terms, leases, ledger, supplies, doubts, reported, entries: VecDeque::new() }
     }
 
-    /// Notes a decision for the tape, in the order in which all that changes the run is decided.
+    /// Appends a decision for the tape, in the order in which decisions change the run.
     pub fn note(&mut self, entry: Entry) {
         self.entries.push_back(entry);
     }
 
-    /// The oldest decision that is not on the tape yet.
+    /// Removes and returns the oldest decision that is not on the tape yet.
     pub fn next_entry(&mut self) -> Option<Entry> {
         self.entries.pop_front()
     }
 
-    /// The contribution ledger.
+    /// Returns the contribution ledger.
     #[must_use]
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
     }
 
-    /// The windows on lease.
+    /// Returns the windows on lease.
     #[must_use]
     pub fn leases(&self) -> &LeasePool {
         &self.leases
     }
 
-    /// Whether the ledger has room for another identity, if need be after forgetting one that came to nothing and
-    /// that is not `needed`. Gives the learner that was forgotten.
+    /// Ensures that the ledger has room for another identity. If necessary it forgets a learner without contribution
+    /// that is not `needed`, and returns it.
     ///
     /// # Errors
-    /// Each variant of [`BooksFull`]: all who are remembered have come to something or are needed.
+    /// Each variant of [`BooksFull`]: all known learners have contributed or are needed.
     pub fn make_room(&mut self, needed: impl Fn(LearnerId) -> bool) -> Result<Option<LearnerId>, BooksFull> {
         let BookTerms { identities_max, strangers_max, .. } = self.terms;
         let full = if self.ledger.strangers() >= strangers_max as usize {
@@ -121,7 +121,8 @@ impl Books {
         Ok(Some(evicted))
     }
 
-    /// The learner with this identity, which has this `number` if it is given one, and whether it was known before.
+    /// Enrols the learner with this identity, under `number` if one is given. Returns its number, and whether it was
+    /// known before.
     pub fn enrol(
         &mut self,
         identity: &Identity,
@@ -143,63 +144,64 @@ impl Books {
         (learner, returning)
     }
 
-    /// Opens an account for `learner` of whom only the number is known, unless it has one.
+    /// Opens an account for `learner`, of which only the number is known, unless it has one.
     pub fn know(&mut self, learner: LearnerId) {
         self.ledger.know(learner);
     }
 
-    /// Counts so many tokens of `learner` beyond what is merged of it, if fewer were leased to it here.
+    /// Lets `learner` count at least `tokens` beyond its merged tokens, even if fewer were leased to it here.
     pub fn credit(&mut self, learner: LearnerId, tokens: u64) {
         self.ledger.credit(learner, tokens);
     }
 
-    /// Numbers what is leased from here on from `first` on.
+    /// Numbers further leases from `first` on.
     pub fn number_leases_from(&mut self, first: LeaseId) {
         self.leases.reopen(first);
     }
 
-    /// A new process of `learner` counts its tokens from 0; what the one before held is lost and comes back.
+    /// Records that a new process of `learner` counts its tokens from 0. The leases of the previous process are lost
+    /// and taken back.
     pub fn restart(&mut self, learner: LearnerId) -> Vec<Returned> {
         self.ledger.restart(learner);
         self.note(Entry::Restarted { learner });
         self.release(learner)
     }
 
-    /// Takes back all that `learner` holds: it has gone for good, or begins anew, and trains on none of it any more.
+    /// Takes back all leases of `learner`, which has left for good or starts again without them.
     pub fn release(&mut self, learner: LearnerId) -> Vec<Returned> {
         let returned = self.leases.release(learner);
         self.came_back(&returned, false);
         returned
     }
 
-    /// `learner` takes part again: its first report from now on says which of its leases it holds. A grant may have
-    /// been lost with its connection, and a syncer that crashed may know of leases that are long finished.
+    /// Records that `learner` takes part again. Its next report says which of its leases it holds. A grant may have
+    /// been lost with its connection, and a syncer that crashed may still list leases that were finished long ago.
     pub fn doubt(&mut self, learner: LearnerId) {
         self.doubts.insert(learner, self.leases.leases(learner));
     }
 
-    /// Takes back what has expired. Its learner may come back and hand in what it trained on that.
+    /// Takes back expired leases. Their learners may return and send updates that were trained on them.
     pub fn expire(&mut self, now: Millis) -> Vec<Returned> {
         let returned = self.leases.expire(now, now.after(self.terms.lease_idle_ms_max));
         self.came_back(&returned, true);
         returned
     }
 
-    /// When the next lease expires.
+    /// Returns the time at which the next lease expires.
     #[must_use]
     pub fn deadline(&self) -> Option<Millis> {
         self.leases.deadline()
     }
 
-    /// From `now` on `learner` trains, unless an earlier moment is known.
+    /// Counts training time of `learner` from `now`, unless an earlier time is known.
     pub fn count_from(&mut self, now: Millis, learner: LearnerId) {
         self.reported.entry(learner).or_insert(now);
     }
 
-    /// How many of the `tokens` that the present process of `learner` says it has trained on are believed, if it can
-    /// train on so many in a millisecond: no more than in the time since it said so before. What is left over is
-    /// believed as time passes. Nobody knows how much time that is after a restart of the syncer, nor of one that
-    /// has not begun: then it is as much as a lease lasts.
+    /// Returns how many of the reported `tokens` of the present process of `learner` are believed. The increase is
+    /// bounded by `tokens_per_ms` and the time since the previous report. The excess is believed as time passes.
+    /// After a restart of the syncer, or before a learner begins, that time is unknown; the duration of one lease is
+    /// assumed.
     fn believed(&mut self, now: Millis, learner: LearnerId, tokens: u64, tokens_per_ms: f64) -> u64 {
         let before = self.reported.insert(learner, now);
         let passed_ms = before.map_or(self.terms.lease_ms, |before| now.since(before));
@@ -207,9 +209,9 @@ impl Books {
         tokens.min(self.ledger.reported(learner).saturating_add(more as u64))
     }
 
-    /// What `learner` says it has trained, who can train on so many tokens in a millisecond; what comes back because it
-    /// does not hold it. One that `is_live` keeps the leases that wait for their turn: in a hidden tab or a long pause
-    /// it takes no step, and names no lease that came after its last.
+    /// Takes in a report of `learner`, which can train on `tokens_per_ms` tokens per millisecond. Returns the leases
+    /// that it does not hold. If it `is_live`, its leases that wait for their turn are extended: in a hidden tab or a
+    /// long pause it takes no step, and names no lease after its current one.
     pub fn report(
         &mut self,
         now: Millis,
@@ -238,7 +240,7 @@ impl Books {
         returned
     }
 
-    /// Leases that keep `learner` supplied for about `lease_ms`.
+    /// Grants leases that supply `learner` for about `lease_ms`.
     pub fn grant(&mut self, now: Millis, learner: LearnerId, speed: &Speed) -> Vec<LeaseGrant> {
         let BookTerms { context, lease_ms, lease_idle_ms_max, .. } = self.terms;
         let batch = speed.batch;
@@ -252,7 +254,7 @@ impl Books {
         let ahead = if is_known { speed.lease_steps(AHEAD_MS).saturating_mul(batch) } else { 0 };
         let wanted = wanted.min(LEASE_WINDOWS_MAX).min(share.max(ahead)).max(batch);
         let mut held = self.leases.remaining(learner);
-        // A grant ends with its shard, so that it may take several to have a batch at all.
+        // A grant ends with its shard, so that one batch may need several grants.
         let enough = wanted.div_ceil(2).max(batch);
         let mut grants = Vec::new();
         while held < enough && self.supplies.may_lease(now, learner, speed, lease_ms) {
@@ -260,8 +262,8 @@ impl Books {
             if more == 0 {
                 break;
             }
-            // Others may have left pieces of a window each: half of the leases take what comes, and with the rest there
-            // is a batch.
+            // Other learners may have returned pieces of a single window. Half of the leases accept any piece, and
+            // the other half must then complete a batch.
             let is_choosy = more <= LEASES_HELD_MAX as u32 / 2;
             let least = if is_choosy { batch.saturating_sub(held).div_ceil(more) } else { 1 };
             let grant = self.leases.grant(learner, wanted - held, least, now.after(lease_idle_ms_max));
@@ -274,49 +276,50 @@ impl Books {
         grants
     }
 
-    /// The leases of `learner`.
+    /// Returns the leases of `learner`.
     #[must_use]
     pub fn leased(&self, learner: LearnerId) -> Vec<LeaseId> {
         self.leases.leases(learner)
     }
 
-    /// Whether nothing was ever leased to `learner`.
+    /// Returns true if nothing was ever leased to `learner`.
     #[must_use]
     pub fn is_new(&self, learner: LearnerId) -> bool {
         self.ledger.account(learner).is_some_and(|account| account.leased_tokens == 0)
     }
 
-    /// An update of `learner` came in.
+    /// Records that an update of `learner` was received.
     pub fn note_update(&mut self, learner: LearnerId) {
         self.ledger.note_update(learner);
     }
 
-    /// Tokens that were leased to `learner` and are not merged on `fragment`.
+    /// Returns the tokens that were leased to `learner` and are not merged on `fragment`.
     #[must_use]
     pub fn unmerged_tokens(&self, learner: LearnerId, fragment: FragmentId) -> u64 {
         self.ledger.countable(learner, fragment, u64::MAX)
     }
 
-    /// The last update of `learner` that was merged on `fragment`.
+    /// Returns the last update of `learner` that was merged on `fragment`.
     #[must_use]
     pub fn last_merged(&self, learner: LearnerId, fragment: FragmentId) -> Option<Serial> {
         *self.ledger.account(learner)?.merged.get(usize::from(fragment.0))?
     }
 
-    /// Notes a merge for the tape, and for how long its learners have been merged by then. What became of their updates
-    /// is to be settled next.
+    /// Records a merge for the tape, and the merged time of its learners. The outcomes of the updates must be settled
+    /// next.
     pub fn note_merge(&mut self, entry: MergeEntry) {
         self.ledger.note_merge(&entry);
         self.note(Entry::Merged(entry));
     }
 
-    /// Updates of `learner` did harm: it has to prove itself anew.
+    /// Records that updates of `learner` did harm. Its probation begins again.
     pub fn blame(&mut self, learner: LearnerId) {
         self.ledger.blame(learner);
         self.note(Entry::Blamed { learner });
     }
 
-    /// `learner` is suspected of not training what it says it does, or is not any more. Whether that is news.
+    /// Sets or clears the suspicion that `learner` does not train what it claims. Returns true if that changed
+    /// whether it is suspected.
     pub fn suspect(&mut self, learner: LearnerId, doubt: Option<Doubt>) -> bool {
         let is_news = self.ledger.suspect(learner, doubt);
         if is_news {
@@ -325,13 +328,13 @@ impl Books {
         is_news
     }
 
-    /// The owner forgives `learner`.
+    /// Records that the owner pardoned `learner`.
     pub fn pardon(&mut self, learner: LearnerId) {
         self.ledger.pardon(learner);
         self.note(Entry::Pardoned { learner });
     }
 
-    /// Books the fate of an update. Those of a merge are on the tape with it.
+    /// Books the outcome of an update. The outcomes of a merge are on the tape with it.
     pub fn settle(&mut self, settled: &Settled) {
         let &Settled { learner, fragment, serial, fate, .. } = settled;
         self.ledger.settle(learner, fragment, serial, &fate);
@@ -340,7 +343,7 @@ impl Books {
         }
     }
 
-    /// Refusals of `learner` since one of its updates was merged.
+    /// Returns the refusals of `learner` since its last merged update.
     #[must_use]
     pub fn refusals(&self, learner: LearnerId) -> u32 {
         self.ledger.account(learner).map_or(0, |account| account.refused_in_a_row)
@@ -357,21 +360,21 @@ impl Books {
     }
 }
 
-/// The ledger remembers as many identities as it may.
+/// Limits on identities in the ledger that were reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BooksFull {
-    /// In all.
+    /// The limit on all identities.
     #[error("{identities_max} identities have been here, which is the limit")]
     Identities {
-        /// How many that are.
+        /// The limit.
         identities_max: u32,
     },
-    /// Of those that came to nothing yet.
+    /// The limit on identities without merged updates.
     #[error(
         "{strangers_max} identities are here of whom nothing is merged yet, which is the limit: come back later"
     )]
     Strangers {
-        /// How many that are.
+        /// The limit.
         strangers_max: u32,
     },
 }

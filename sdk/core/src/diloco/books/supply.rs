@@ -1,26 +1,26 @@
-//! How long a learner's leases last: what bounds the windows that it is leased.
+//! Stock of windows by learner, which bounds further leases.
 
 use std::collections::BTreeMap;
 
 use crate::diloco::speed::SPEED_SLACK;
 use crate::wire::{LearnerId, Millis};
 
-/// Steps that the first lease of a learner lasts, whose speed is not known yet.
+/// Steps in the first lease of a learner, whose speed is not known yet.
 const FIRST_LEASE_STEPS: u32 = 256;
 
-/// How fast a learner is.
+/// Speed of a learner.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Speed {
-    /// The time of a step by its own word, in milliseconds, 0 if it said none.
+    /// Claimed time of one step, in milliseconds; 0 without a claim.
     pub step_ms: f64,
-    /// The shortest time of a step that is believed, in milliseconds, above 0.
+    /// Shortest believed time of one step, in milliseconds, above 0.
     pub step_ms_least: f64,
-    /// Windows of a step, at least 1.
+    /// Windows in one step, at least 1.
     pub batch: u32,
 }
 
 impl Speed {
-    /// Steps that one lease of `lease_ms` is meant to last.
+    /// Returns the steps that one lease of `lease_ms` should last.
     pub(super) fn lease_steps(&self, lease_ms: u64) -> u32 {
         if self.step_ms == 0.0 {
             return FIRST_LEASE_STEPS;
@@ -29,23 +29,23 @@ impl Speed {
     }
 }
 
-/// What each learner was leased and cannot have trained on yet.
+/// Leased windows that each learner cannot have trained on yet.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Supplies(BTreeMap<LearnerId, Supply>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Supply {
-    /// Steps that it lasts.
+    /// Steps that the stock lasts.
     steps: f64,
-    /// Windows of a step.
+    /// Windows in one step.
     batch: u32,
-    /// When that was so.
+    /// Time of this measurement.
     at: Millis,
 }
 
 impl Supplies {
-    /// Whether `learner` can have trained on enough of what it was leased to be leased more, whatever it says is
-    /// done: who finishes its leases faster than it can train has to wait.
+    /// Returns true if `learner` can have trained on enough of its leased windows to get more, regardless of its
+    /// reports. A learner that reports leases as done faster than it can train has to wait.
     pub(super) fn may_lease(
         &mut self,
         now: Millis,
@@ -59,13 +59,13 @@ impl Supplies {
         supply.steps <= f64::from(FIRST_LEASE_STEPS).max(lease_ms as f64 / speed.step_ms_least)
     }
 
-    /// `windows` were leased to `learner`.
+    /// Adds `windows` leased to `learner`.
     pub(super) fn add(&mut self, learner: LearnerId, windows: u32) {
         let supply = self.0.entry(learner).or_default();
         supply.steps += f64::from(windows) / f64::from(supply.batch.max(1));
     }
 
-    /// `windows` leased to `learner` came back.
+    /// Removes `windows` that `learner` returned.
     pub(super) fn take_back(&mut self, learner: LearnerId, windows: u32) {
         if let Some(supply) = self.0.get_mut(&learner) {
             supply.steps = (supply.steps - f64::from(windows) / f64::from(supply.batch.max(1))).max(0.0);

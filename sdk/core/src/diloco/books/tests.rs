@@ -1,4 +1,4 @@
-//! The books without connections or rounds.
+//! Tests of the books without connections or rounds.
 
 use super::*;
 use crate::wire::{Fate, LearnerState, Round, RunId, Serial, Version};
@@ -132,7 +132,7 @@ fn who_claims_to_be_done_too_soon_has_to_wait() {
             books.report(Millis(0), anne, &progress(0, vec![(grant.lease, grant.windows)]), 1e3, true);
         }
     }
-    // What may be in stock without any time having passed, and one grant more.
+    // The largest stock without elapsed time, and one grant more.
     assert!((512..=532).contains(&leased), "{leased}");
 }
 
@@ -168,7 +168,7 @@ fn what_is_lost_comes_back_and_is_granted_again() {
     assert_eq!(books.restart(bert), [], "nothing is left to come back");
 }
 
-/// Whoever comes and goes may leave pieces of a window each, and nobody may hold more than so many leases.
+/// Learners that come and go may leave pieces of one window each, and the number of leases of a learner is limited.
 #[test]
 fn pieces_smaller_than_a_batch_starve_nobody() {
     let mut books = books();
@@ -184,7 +184,7 @@ fn pieces_smaller_than_a_batch_starve_nobody() {
     assert!(books.leases.remaining(bert) >= 64, "{}", books.leases.remaining(bert));
 }
 
-/// Also once the syncer has restarted, and knows no moment of before.
+/// This also holds after the syncer has restarted, when the time of the last report is unknown.
 #[test]
 fn a_restart_lets_nobody_say_more_than_a_lease_holds() {
     let mut books = books();
@@ -211,7 +211,7 @@ fn a_word_for_what_is_trained_is_believed_as_far_as_time_allows() {
     assert_eq!(believed(1_300, 75), 75, "never more than it says");
 }
 
-/// It trains and is merged, and is gone before it says what of its lease is done, again and again.
+/// The learner trains and is merged, and repeatedly leaves before it reports the finished windows of its lease.
 #[test]
 fn processes_that_are_lost_leave_no_debt() {
     let mut books = books();

@@ -1,4 +1,4 @@
-//! A pool of leases without learners.
+//! Tests of the lease pool without learners.
 
 use std::collections::BTreeSet;
 
@@ -57,7 +57,7 @@ fn what_came_back_in_pieces_too_small_waits_for_another() {
     assert_eq!((second.start, second.windows), (large.start + 4, 1));
 }
 
-/// A tape names the first piece, or one out of the middle.
+/// A tape names the first piece, or a piece from the middle.
 #[test]
 fn a_grant_of_a_tape_may_be_any_part_of_what_came_back() {
     let mut pool = LeasePool::new(vec![100]).unwrap();

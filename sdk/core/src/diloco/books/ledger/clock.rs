@@ -1,4 +1,4 @@
-//! What a run came to: the tokens that are merged, and those of them that its schedule counts.
+//! Clocks of a run: merged tokens, and the part of them that its schedule counts.
 
 use super::{Account, Ledger};
 use crate::diloco::books::account::TURN_MS_MAX;
@@ -6,8 +6,8 @@ use crate::diloco::{MergeEntry, Part, Yardstick};
 use crate::wire::{FragmentId, LearnerId};
 
 impl Ledger {
-    /// Notes for how long the learners of `merge` have been merged by then, and what the schedule counts of it. What
-    /// became of their updates is to be settled next.
+    /// Records the merged time of the learners in `merge`, and its schedule credit. The outcomes of the updates must
+    /// be settled next.
     pub(in crate::diloco::books) fn note_merge(&mut self, merge: &MergeEntry) {
         merge.parts.iter().for_each(|part| self.note_pace(part));
         let (p, fragments) = (usize::from(merge.fragment.0), self.fragment_lens.len());
@@ -52,34 +52,34 @@ impl Ledger {
         *uncounted = uncounted.saturating_sub(before).saturating_add(early);
     }
 
-    /// Tokens that one learner usually has in a merge of `fragment`, or while that is unknown, of the one of which it
-    /// has most; 0 before there was any of three or more.
+    /// Returns the usual tokens of one learner in a merge of `fragment`. While that is unknown, it returns the
+    /// largest value of all fragments, or 0 before the first merge of three or more.
     #[must_use]
     pub(in crate::diloco) fn usual_tokens(&self, fragment: FragmentId) -> u64 {
         let known = self.usual_tokens.get(usize::from(fragment.0)).copied().filter(|tokens| *tokens > 0);
         known.or_else(|| self.usual_tokens.iter().copied().max()).unwrap_or(0)
     }
 
-    /// The tokens of `learner` that wait to be counted never will be.
+    /// Discards the early tokens of `learner`, which will never count.
     pub(super) fn write_off(&mut self, learner: LearnerId) {
         self.accounts.change(learner, |account| account.early_tokens.clear());
     }
 
-    /// Tokens of `account` that are merged and count: the mean over fragments, weighted by their sizes.
+    /// Returns the merged tokens of `account` that count: the mean over fragments, weighted by their lengths.
     #[must_use]
     pub fn tokens_merged(&self, account: &Account) -> u64 {
         let counted: Vec<u64> = (0..self.fragment_lens.len()).map(|p| account.tokens_counted(p)).collect();
         self.mean(&counted)
     }
 
-    /// Tokens of the whole run that are merged.
+    /// Returns the merged tokens of the whole run.
     #[must_use]
     pub fn clock_tokens(&self) -> u64 {
         self.mean(&self.tokens_merged)
     }
 
-    /// Those of them that count for the learning rate, the outer momentum and the end of the run: all but the early
-    /// ones of learners who are far ahead of the others and have not shown that they train.
+    /// Returns the merged tokens that count for the learning rate, the outer momentum and the end of the run: all
+    /// except early tokens of unproven learners.
     #[must_use]
     pub fn schedule_tokens(&self) -> u64 {
         let uncounted = self.uncounted_tokens.iter().chain(std::iter::repeat(&0));

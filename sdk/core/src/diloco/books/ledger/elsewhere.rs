@@ -1,10 +1,11 @@
-//! Accounts of learners that come and are merged elsewhere too.
+//! Accounts of learners that also enrol and are merged in other processes.
 
 use super::{Account, Ledger};
 use crate::wire::{Identity, LearnerId};
 
 impl Ledger {
-    /// The learner with this identity, which has a number that was given elsewhere, and whether it was known before.
+    /// Enrols the learner with this identity under a number from another process. Returns the number, and whether it
+    /// was known before.
     pub(in crate::diloco::books) fn enrol_as(
         &mut self,
         learner: LearnerId,
@@ -19,7 +20,7 @@ impl Ledger {
         (learner, returning)
     }
 
-    /// Opens an account for `learner`, of whom only the number is known, unless it has one.
+    /// Opens an account for `learner`, of which only the number is known, unless it has one.
     pub(in crate::diloco::books) fn know(&mut self, learner: LearnerId) {
         if self.account(learner).is_none() {
             let fragments = self.fragment_lens.len();
@@ -28,7 +29,7 @@ impl Ledger {
         }
     }
 
-    /// Counts `tokens` of `learner` beyond what is merged of it as leased, if fewer are.
+    /// Raises the leased tokens of `learner` to its merged tokens plus `tokens`, if they are lower.
     pub(in crate::diloco::books) fn credit(&mut self, learner: LearnerId, tokens: u64) {
         self.accounts.change(learner, |account| {
             let merged = account.tokens_merged.iter().copied().fold(0, u64::max);

@@ -1,4 +1,4 @@
-//! The ledger by itself.
+//! Tests of the ledger on its own.
 
 use super::*;
 use crate::diloco::{MergeEntry, Part};
@@ -97,7 +97,7 @@ fn each_fate_is_counted() {
     assert_eq!((account.fates.total(), account.refused_in_a_row), (4, 2));
 }
 
-/// Merges an update of `learner` on each of two fragments, which came so long after the one before it.
+/// Merges an update of `learner` on each of two fragments, `after_ms` after the previous one.
 fn turn(ledger: &mut Ledger, learner: LearnerId, after_ms: Option<u64>) {
     for p in [0, 1] {
         let part = Part { after_ms, ..testing::part(learner, 1) };
@@ -106,7 +106,7 @@ fn turn(ledger: &mut Ledger, learner: LearnerId, after_ms: Option<u64>) {
     }
 }
 
-/// Goal: neither merges in a hurry nor a long wait make one known; in a young run half of its time does.
+/// Goal: neither rapid merges nor a long wait end a probation; in a young run, half of its time does.
 #[test]
 fn a_newcomer_is_known_after_merges_and_time() {
     let known_after = |after_ms, longest_ms| {
@@ -137,8 +137,8 @@ fn a_pace_is_known_once_time_has_passed_between_merges() {
     assert_eq!(ledger.pace(learner), Some(0.125), "4 tokens in 32 ms");
 }
 
-/// Merges an update on the first of two fragments, of equal size, of each learner from 1 on: its tokens, and whether it
-/// has shown that it trains. It came 10 s after the one before it.
+/// Merges one update of each learner from 1 on, on the first of two fragments of equal size. `parts` gives its
+/// tokens, and whether the learner is proven. Each update comes 10 s after the previous one.
 fn merge(ledger: &mut Ledger, parts: &[(u64, bool)]) {
     let part = |(&(tokens, is_shown), learner): (&(u64, bool), u32)| Part {
         after_ms: Some(10_000),
@@ -152,14 +152,15 @@ fn merge(ledger: &mut Ledger, parts: &[(u64, bool)]) {
     }
 }
 
-/// Three learners of a ledger for two fragments.
+/// Creates a ledger with three learners and two fragments.
 fn three() -> Ledger {
     let mut ledger = Ledger::new(vec![1, 1]);
     let _ = [1, 2, 3].map(|i| ledger.enrol(&Identity([i; 32]), "a", "cpu"));
     ledger
 }
 
-/// By how much clock and schedule move with a merge. A process that goes on from what was kept counts alike.
+/// Returns how far a merge advances the clock and the schedule. A process that continues from a snapshot counts
+/// alike.
 fn moved(ledger: &mut Ledger, parts: &[(u64, bool)]) -> (u64, u64) {
     let before = (ledger.clock_tokens(), ledger.schedule_tokens());
     merge(ledger, parts);
@@ -168,8 +169,8 @@ fn moved(ledger: &mut Ledger, parts: &[(u64, bool)]) -> (u64, u64) {
     (ledger.clock_tokens() - before.0, ledger.schedule_tokens() - before.1)
 }
 
-/// Goal: what a learner claims that nobody knows moves the schedule as far as two others would, also in a merge for
-/// itself; all that it trained counts for the run, and for the schedule once it has shown that it trains.
+/// Goal: claims of an unproven learner advance the schedule as far as two other learners, also in a merge of its own.
+/// All its tokens count for the run, and for the schedule once it is proven.
 #[test]
 fn the_schedule_waits_for_who_is_far_ahead() {
     let mut ledger = three();
@@ -188,7 +189,7 @@ fn the_schedule_waits_for_who_is_far_ahead() {
     assert_eq!(ledger.schedule_tokens(), ledger.clock_tokens());
 }
 
-/// Goal: minutes lift the bound where nobody has shown anything, and never beside somebody who has.
+/// Goal: time lifts the bound if no learner is proven, and never next to a proven one.
 #[test]
 fn time_is_no_proof_beside_one() {
     for is_shown in [false, true] {
@@ -199,8 +200,8 @@ fn time_is_no_proof_beside_one() {
     }
 }
 
-/// Goal: whoever is found out moves the schedule no more: neither by what it sends, nor by what waited, nor by a word
-/// on what is usual; and what is in flight then does not turn the schedule back.
+/// Goal: a suspected learner no longer advances the schedule, neither with new updates, early tokens nor its effect
+/// on the usual tokens. Its updates in flight do not move the schedule back.
 #[test]
 fn who_is_suspected_does_not_move_the_schedule() {
     let mut ledger = three();
