@@ -1,11 +1,11 @@
 //! The tape: every decision that changes a run, in order.
 //!
-//! The syncer says each of its decisions as an [`Entry`], by [`super::syncer::Output::Record`], before it tells anybody
-//! what follows from it. Who keeps the entries, and holds back what comes after one until it is safe, loses nothing
-//! that a learner was ever told: [`super::syncer::Recovery`] goes on from there.
+//! The syncer emits each decision as an [`Entry`] through [`super::syncer::Output::Record`], before any learner sees
+//! its effect. A host that stores the entries, and delays all later output until an entry is safe, loses nothing that
+//! a learner was ever told. After a crash, [`super::syncer::Recovery`] continues from the entries.
 //!
-//! Entries are decisions and not what led to them: why a round was over when it was, who was asked, what was refused
-//! by which rule is not needed to go on, and may change from one version of the program to the next.
+//! Entries record decisions and not their causes. Why a round ended, which learners were asked and which rule refused
+//! an update is not needed for recovery, and may change between versions of the program.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,86 +17,84 @@ use crate::wire::{Fate, FragmentId, LearnerId, LeaseGrant, LeaseId, Round, Seria
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[allow(missing_docs, reason = "each variant names its fields; lines of their own would say it twice")]
 pub enum Entry {
-    /// A process of the syncer began: rounds and leases are numbered from here on, and each learner may count so many
-    /// tokens beyond its leases.
+    /// A process of the syncer began. Rounds and leases are numbered from here on, and each learner may count
+    /// `slack_tokens` beyond its leases.
     Began { next_round: u64, slack_tokens: u64 },
-    /// A learner came for the first time, or under another name. `identity`: the fingerprint of its
-    /// key.
+    /// A learner enrolled, or changed its name. `identity`: the fingerprint of its key.
     Enrolled { learner: LearnerId, identity: [u8; 16], name: String, device: String },
-    /// A learner that had come to nothing was forgotten, to make room.
+    /// A learner without contribution was forgotten, to make room.
     Forgotten { learner: LearnerId },
     /// A new process of a learner counts its tokens from 0.
     Restarted { learner: LearnerId },
     /// Windows were leased.
     Leased { learner: LearnerId, grant: LeaseGrant },
-    /// What a learner says it has trained in all, and how many windows of which lease.
+    /// Total tokens that a learner reports, and its finished windows by lease.
     Reported { learner: LearnerId, tokens: u64, leases: Vec<(LeaseId, u32)> },
-    /// A lease came back with so many windows left. One that `expired` may still be trained on, and what was trained
-    /// handed in.
+    /// A lease was returned with this many windows left. A learner may still train on an `expired` lease, and its
+    /// updates count.
     Returned { learner: LearnerId, lease: LeaseId, windows: u32, expired: bool },
-    /// What became of an update that was not merged.
+    /// Outcome of an update that was not merged.
     Settled { fragment: FragmentId, learner: LearnerId, serial: Serial, fate: Fate },
-    /// A round led to a version.
+    /// A round produced a version.
     Merged(MergeEntry),
-    /// What a fragment was merged to was undone: it was merged again without somebody.
+    /// Rollback of a fragment: it was merged again without the updates of some learners.
     Remade(RemadeEntry),
-    /// Merges went worse for the updates of a learner, by the loss that is measured.
+    /// Updates of a learner were found harmful by the held-out loss.
     Blamed { learner: LearnerId },
-    /// Updates of a learner do not show that it trains what it says it does, or do so again: without a `doubt` it is
-    /// suspected no longer.
+    /// A learner became suspected of not training what it claims. Without a `doubt` it is no longer suspected.
     Doubted {
         learner: LearnerId,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         doubt: Option<Doubt>,
     },
-    /// The owner forgives a learner whose updates did harm.
+    /// The owner pardoned a learner whose updates did harm.
     Pardoned { learner: LearnerId },
-    /// A round led to nothing.
+    /// A round ended without a version.
     Abandoned { round: Round, fragment: FragmentId },
-    /// The owner holds the run, or lets it go on.
+    /// The owner paused or resumed the run.
     Held { held: bool },
-    /// The owner has a learner train for this part of its time.
+    /// The owner set the share of a learner.
     Paced { learner: LearnerId, share: Share },
-    /// The owner sent a learner away for so long, or with 0 lets it come back.
+    /// The owner sent a learner away for this time; 0 lets it return.
     Dropped { learner: LearnerId, wait_ms: u32 },
-    /// The last collection began.
+    /// The final collection began.
     Finishing,
-    /// The run is over for good.
+    /// The run ended for good.
     Finished,
 }
 
-/// Why a learner is suspected of not training what it says it does.
+/// Reason to suspect a learner of not training what it claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Doubt {
-    /// Updates of it that were looked at by then, and did not show it.
+    /// Loss checks of its updates until then, none of which showed that it trains.
     pub looks: u32,
 }
 
-/// All of a merge but the bodies of its updates.
+/// A merge without the bodies of its updates.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MergeEntry {
     /// The round.
     pub round: Round,
     /// The fragment.
     pub fragment: FragmentId,
-    /// The version before.
+    /// Version before the merge.
     pub base: Version,
-    /// The version that it led to.
+    /// Version after the merge.
     pub version: Version,
-    /// How updates were merged.
+    /// The merge rule.
     pub rule: MergeRule,
     /// The outer step.
     pub outer: OuterSpec,
-    /// How far the norm of an update of one step counted on each segment; empty for no bound.
+    /// Bound on the norm of a one-step update, by segment; empty for no bound.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub radii: Vec<f64>,
     /// The updates, by learner.
     pub parts: Vec<Part>,
-    /// The weight of those who were waited for in vain: as if each of them had sent zeros.
+    /// Total weight of missing learners that the round waited for; each counts as an update of zeros.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub absent: f64,
-    /// The weights for each expert of the fragment; empty where it has none.
+    /// Merge weights for each expert of the fragment; empty without experts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub experts: Vec<ExpertWeights>,
     /// Checksum of the coded change of Θ̂.
@@ -107,54 +105,54 @@ pub struct MergeEntry {
     pub norm: f64,
 }
 
-/// All of an undoing on one fragment but Θ and the momentum that it led to, which are kept as updates are.
+/// A rollback on one fragment, without its Θ and momentum, which are stored like updates.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RemadeEntry {
     /// The round.
     pub round: Round,
     /// The fragment.
     pub fragment: FragmentId,
-    /// The version before.
+    /// Version before the rollback.
     pub base: Version,
-    /// The version that it led to.
+    /// Version after the rollback.
     pub version: Version,
-    /// Whose updates are not in it any more, by id.
+    /// Learners whose updates were removed, by id.
     pub without: Vec<LearnerId>,
-    /// Checksum of Θ and the momentum as they are kept, see [`super::kept`].
+    /// Checksum of Θ and the momentum in their stored form, see [`super::kept`].
     pub kept: u64,
     /// Checksum of the coded change of Θ̂.
     pub checksum: u64,
     /// Digest of the new Θ̂.
     pub digest: u64,
-    /// How far Θ moved, as L2 norm.
+    /// L2 norm of the movement of Θ.
     pub norm: f64,
 }
 
-/// One update in a merge, and where its sender stood.
+/// One update in a merge, with facts about its sender at that time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Part {
-    /// Who sent it.
+    /// The sender.
     pub learner: LearnerId,
-    /// As its sender numbered it.
+    /// Serial number that the sender gave it.
     pub serial: Serial,
-    /// The version that its sender held.
+    /// Version of the fragment that the sender held.
     pub base: Version,
     /// Steps since its sender was last merged.
     pub steps: u32,
-    /// Tokens of these steps, as counted.
+    /// Counted tokens of these steps.
     pub tokens: u64,
-    /// Its weight against the others'.
+    /// Weight relative to the other updates.
     pub weight: f64,
     /// Checksum of its body.
     pub checksum: u64,
-    /// Time since the update of its sender before this one came that was merged on this fragment, in milliseconds;
-    /// `None` for the first one that a process of the syncer sees.
+    /// Time since the sender's previous merged update on this fragment arrived, in milliseconds; `None` for the first
+    /// one that a process of the syncer sees.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after_ms: Option<u64>,
-    /// It counted as far as an update of so many steps; `None` for its own.
+    /// Steps whose norm bound applied to the update; `None` for its own steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reach_steps: Option<u32>,
-    /// Its sender had shown by then that it trains.
+    /// Whether the sender was proven when it was merged.
     #[serde(default, skip_serializing_if = "is_false")]
     pub is_shown: bool,
 }
@@ -168,7 +166,7 @@ fn is_zero(weight: &f64) -> bool {
 }
 
 impl MergeEntry {
-    /// What became of the update of each learner, by id.
+    /// Returns the outcome of each update, by learner.
     pub(crate) fn settled(&self) -> impl Iterator<Item = Settled> {
         let &Self { round, fragment, version, .. } = self;
         let total = self.absent + self.parts.iter().map(|part| part.weight).sum::<f64>();
@@ -180,15 +178,15 @@ impl MergeEntry {
 }
 
 impl Part {
-    /// What a step took its sender, in milliseconds: the time since its update before this one over the steps of this
-    /// one; `None` for the first.
+    /// Returns the sender's time for one step in milliseconds: the time since its previous update, divided by the
+    /// steps of this one. `None` for the first update.
     pub(crate) fn step_ms(&self) -> Option<f64> {
         self.after_ms.map(|after_ms| after_ms as f64 / f64::from(self.steps.max(1)))
     }
 }
 
 impl Entry {
-    /// Its name, as the tape has it.
+    /// Returns the name of the entry on the tape.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
@@ -219,7 +217,7 @@ impl Entry {
 mod tests {
     use super::*;
 
-    /// Goal: a merge is read as it was written, and leaves out what is empty.
+    /// Goal: a merge survives a round trip, and empty fields are omitted.
     #[test]
     fn a_merge_leaves_out_what_is_empty() {
         let short = r#"{"kind":"merged","round":5,"fragment":0,"base":3,"version":5,"rule":"radial",

@@ -1,4 +1,4 @@
-//! The values that the machines of the syncer hand to each other.
+//! Values that the state machines of the syncer pass to each other.
 
 use std::collections::BTreeSet;
 
@@ -13,58 +13,59 @@ pub struct Launch {
     pub round: Round,
     /// Its fragment.
     pub fragment: FragmentId,
-    /// Whose answers it waits for.
+    /// Learners whose answers the round waits for.
     pub invited: BTreeSet<LearnerId>,
-    /// For the last round on the fragment, which waits for everyone: how many such rounds were launched together.
+    /// In a last round, which waits for every learner: the number of last rounds that were launched together.
+    /// Otherwise `None`.
     pub last_of: Option<u32>,
 }
 
-/// What is thought of the sender of an update.
+/// Trust in the sender of an update.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Repute {
-    /// It has yet to prove itself.
+    /// Whether the learner is a newcomer.
     pub is_new: bool,
-    /// It is suspected of not training: what it sends weighs next to nothing.
+    /// Whether the learner is suspected of not training. Its updates have next to no weight.
     pub is_doubted: bool,
-    /// Whether its updates show that it trains, `None` if nobody looks at them. Beside one of whom it shows, one of
-    /// whom it does not has the mean share of a merge at most.
+    /// Whether its updates show that it trains; `None` if they are not checked. Next to a proven learner, an unproven
+    /// one has at most the mean share of a merge.
     pub is_shown: Option<bool>,
 }
 
-/// What the roster and the books know of the sender of an update, for the rounds of a fragment.
+/// Facts about the sender of an update from the roster and the books, for the rounds of a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Standing {
-    /// The shortest time in which it is believed to take a step, in milliseconds, above 0.
+    /// Shortest believed time of one step, in milliseconds, above 0.
     pub step_ms_least: f64,
-    /// Steps that are believed of one update of it beyond H, at most; `None` where that follows from time alone.
+    /// Largest believed number of steps beyond H in one update; `None` if only elapsed time bounds it.
     pub steps_max: Option<u64>,
-    /// Tokens of one of its steps, above 0.
+    /// Tokens of one step, above 0.
     pub step_tokens: u64,
-    /// For how long it is connected, in milliseconds, if nothing of it was ever merged on the fragment: what it trained
-    /// before that does not count.
+    /// Time since the learner connected, in milliseconds, if none of its updates was ever merged on the fragment.
+    /// Training before that does not count.
     pub stranger_ms: Option<u64>,
-    /// Tokens that were leased to it and are not merged on this fragment.
+    /// Tokens leased to the learner and not yet merged on this fragment.
     pub unmerged_tokens: u64,
-    /// What is thought of it.
+    /// Trust in the learner.
     pub repute: Repute,
-    /// It has a voice in what is usual: it need not prove itself any more, or nobody is there who need not.
+    /// Whether its updates enter the norm statistics: it is no newcomer, or all connected learners are newcomers.
     pub has_voice: bool,
-    /// The run's merged tokens that count for its schedule: the clock of the learning rate.
+    /// Merged tokens of the run that count for its schedule: the clock of the learning rate.
     pub clock_tokens: u64,
 }
 
-/// What became of one update, from [`super::Rounds`] to [`super::Books`].
+/// Outcome of one update, passed from [`super::Rounds`] to [`super::Books`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settled {
-    /// The round that it was part of, if it came to that.
+    /// The round that held the update, if one did.
     pub round: Option<Round>,
     /// The fragment.
     pub fragment: FragmentId,
-    /// Who sent it.
+    /// The sender.
     pub learner: LearnerId,
-    /// As its sender numbered it.
+    /// Serial number that the sender gave it.
     pub serial: Serial,
-    /// Its tokens, as far as they count; those that it named if it was not taken in.
+    /// Tokens that count; for an update that was not accepted, the tokens that it claimed.
     pub tokens: u64,
     /// Its fate.
     pub fate: Fate,

@@ -51,7 +51,7 @@ pub use replica::{Replica, ReplicaError};
 pub use roster::Reins;
 pub use rounds::{Influence, RoundTerms, Verified, Verifier};
 
-// The five machines that `Syncer` routes among, and what they hand each other: nobody else drives them.
+// The state machines that `Syncer` composes, and the values that they pass to each other. No other code drives them.
 pub(crate) use books::{BookTerms, Books, PROBATION_MS, Returned, Speed, TURN_MS_MAX};
 pub(crate) use clock::{USUAL_RATIO, Yardstick};
 pub(crate) use correction::{Correction, unkept};
