@@ -1,36 +1,36 @@
-//! How far the schedule of a run moves with a merge.
+//! Schedule credit: how far a merge advances the schedule of a run.
 //!
-//! The learning rate and the outer momentum follow the tokens that are merged, and those are a learner's word. Liars
-//! that claim many would push the schedule of a young run ahead until they are noticed. So whoever has not shown that
-//! it trains moves the schedule no more than a few others do: always beside somebody who has, and where nobody has, in
-//! its first minutes. What it has above that is *early*: it counts later, once that bound is gone.
+//! The learning rate and the outer momentum follow merged tokens, which learners only claim. Inflated claims would
+//! push the schedule of a young run ahead before they are noticed. So the credit of an unproven learner is bounded by
+//! a multiple of the usual tokens. The bound grows with time only in merges without a proven learner. Tokens above
+//! the bound are *early*: they count later, once the bound allows it.
 
 use super::Part;
 use super::speed::lower_median;
 
-/// So many times what is usual one counts who has not shown that it trains… Constant of ours.
+/// Bound on the credit of an unproven learner, as a multiple of the usual tokens. Constant of ours.
 pub(crate) const USUAL_RATIO: u64 = 2;
-/// …and where nobody has, twice as much after each so many milliseconds for which it was merged. Constant of ours.
+/// Merged time after which that bound doubles in a merge without proven learners, in milliseconds. Constant of ours.
 const DOUBLING_MS: f64 = 60_000.0;
-/// In a merge of so many it is seen what is usual. Of two learners nobody knows which one lies, and a bound would make
-/// the schedule of a fast one beside a slow one wait. Constant of ours.
+/// Smallest merge that updates the usual tokens. Of two learners, the syncer cannot know which one lies, and a bound
+/// would make the schedule wait for a fast learner next to a slow one. Constant of ours.
 const PARTS_MIN: usize = 3;
-/// From one merge to the next no more than so many times as much becomes usual, so that no single merge in which few
-/// answered says what is. Constant of ours.
+/// Largest growth of the usual tokens from one merge to the next, so that no single merge with few answers sets them.
+/// Constant of ours.
 const GROWTH_MAX: u64 = 2;
 
-/// What a merge says of what is usual on its fragment.
+/// Reference tokens of one merge, against which claims are bounded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Yardstick {
     /// Tokens that one learner usually has in a merge; 0 while that is unknown.
     pub(crate) usual_tokens: u64,
-    /// Somebody in it has shown that it trains.
+    /// Whether the merge holds an update of a proven learner.
     is_any_shown: bool,
 }
 
 impl Yardstick {
-    /// That of a merge of `parts` whose senders are not suspected, where `before` was usual: their lower median, if
-    /// they are three or more.
+    /// Derives the reference from a merge of `parts` of learners that are not suspected. With three or more parts it
+    /// is their lower median, otherwise `before`.
     pub(crate) fn of<'a>(before: u64, parts: impl Iterator<Item = &'a Part>) -> Self {
         let (tokens, shown): (Vec<f64>, Vec<bool>) =
             parts.map(|part| (part.tokens as f64, part.is_shown)).unzip();
@@ -39,8 +39,8 @@ impl Yardstick {
         Self { usual_tokens: median.min(most), is_any_shown: shown.contains(&true) }
     }
 
-    /// How many of its tokens the schedule counts once `part` is merged, whose sender is not suspected, has been merged
-    /// for `merged_ms`, and has `early` tokens that wait. With an update at most as many of those count as it has
+    /// Returns the tokens that the schedule counts for `part`. Its learner is not suspected, was merged for
+    /// `merged_ms`, and has `early` tokens from before. Of the early tokens, at most as many count as the update has
     /// itself, so that the schedule never jumps.
     pub(crate) fn counted(&self, part: &Part, merged_ms: u64, early: u64) -> u64 {
         let due = part.tokens.saturating_add(early.min(part.tokens));
@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(usual(u64::MAX, &[u64::MAX; 3]), u64::MAX);
     }
 
-    /// How many tokens of an update of 100 count where 10 are usual.
+    /// Returns the tokens that count of an update of 100 where 10 are usual.
     fn counted(shown: [bool; 2], merged_ms: u64, early: u64) -> u64 {
         let [is_shown, is_other_shown] = shown;
         let mut merge = parts(&[10, 10, 100], is_other_shown);
@@ -85,7 +85,7 @@ mod tests {
         Yardstick::of(10, merge.iter()).counted(&merge[2], merged_ms, early)
     }
 
-    /// Goal: of who claims much only twice the usual counts at first, and all of it in the end, without a jump.
+    /// Goal: of a large claim only twice the usual counts at first, and all of it in the end, without a jump.
     #[test]
     fn what_is_early_waits_until_its_learner_is_known() {
         let open = |merged_ms, early| counted([false, false], merged_ms, early);
@@ -100,7 +100,7 @@ mod tests {
         assert_eq!(Yardstick::of(0, honest[1..].iter()).counted(&parts(&[100], false)[0], 0, 0), 100);
     }
 
-    /// Goal: beside somebody who has shown that it trains, no time lifts the bound, and to show it does.
+    /// Goal: next to a proven learner, time does not lift the bound, and proof does.
     #[test]
     fn to_show_that_one_trains_is_the_way_to_be_counted() {
         assert_eq!(counted([false, true], u64::MAX, 300), 20);
@@ -109,7 +109,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// No token is counted twice or lost, whatever is claimed: what waits is part of what was merged.
+        /// No token is counted twice or lost, regardless of the claims: early tokens are part of merged tokens.
         #[test]
         fn no_more_waits_than_was_merged(
             claims in proptest::collection::vec((0_u64..1 << 40, 0_u64..400_000, 0_u64..1 << 20, 0_u8..3), 1..50),

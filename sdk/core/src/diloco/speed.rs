@@ -1,17 +1,17 @@
-//! What is believed of a learner's speed.
+//! Believed speed of a learner.
 //!
-//! Nothing proves that a peer trained, so its own word on its speed is held against the time that has passed and
-//! against what the others say of theirs.
+//! Nothing proves that a peer trained. So its claimed speed is checked against elapsed time and against the claims of
+//! other learners.
 
 use std::ops::RangeInclusive;
 
 /// Believable times of one step, in milliseconds.
 pub(super) const STEP_MS: RangeInclusive<f64> = 0.01..=3_600_000.0;
-/// How much faster than believed a learner may have been.
+/// Factor by which a learner may have been faster than believed.
 pub(super) const SPEED_SLACK: f64 = 2.0;
 
-/// The lower median of `times`, 0 if there are none. Among three or more, neither one that crawls nor one that boasts
-/// moves it.
+/// Returns the lower median of `times`, or 0 if it is empty. Among three or more, neither one very slow nor one
+/// boasting learner moves it.
 pub(super) fn lower_median(times: impl Iterator<Item = f64>) -> f64 {
     let mut times: Vec<f64> = times.collect();
     let Some(last) = times.len().checked_sub(1) else { return 0.0 };
@@ -21,7 +21,7 @@ pub(super) fn lower_median(times: impl Iterator<Item = f64>) -> f64 {
 /// Weight of the newest value in the moving averages of times.
 const TIMING_WEIGHT: f64 = 0.5;
 
-/// The moving average `old`, 0 until known, with `new` taken in.
+/// Updates the moving average `old`, 0 until known, with `new`.
 pub(crate) fn average(old: f64, new: f64) -> f64 {
     if old == 0.0 { new } else { old + TIMING_WEIGHT * (new - old) }
 }

@@ -1,25 +1,25 @@
-//! A median of weighted voices that is kept while they come, go and change, so that nobody has to ask everybody.
+//! Incremental weighted median: values are added, removed and changed without visiting all others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
 
-/// Who has a quarter of the mean weight of all has a full voice, and who has less in proportion; constant of ours.
+/// Divisor of the mean weight at which a voice is full. Lighter voices count in proportion. Constant of ours.
 const FULL_PART: u128 = 4;
 
-/// A voice by what it says, as bits of a float above 0, which are in the order of the floats, and whose it is.
+/// Sort key of a voice: the bits of its value, a float above 0 whose bits sort like the floats, and its number.
 type Key = (u64, u64);
 
-/// What some say, each by a number of its own, each with a weight that counts up to a quarter of the mean of all.
+/// Weighted values, one for each number. The effect of a weight is capped at a quarter of the mean weight.
 ///
-/// All sums are of whole numbers, so that what comes out depends on who is there and not on the order in which they
-/// came. With n voices of weight t whose sum is S, the voice of one is `min(4·n·t, S)`.
+/// Sums are integers, so the result depends only on the present voices and not on the order of changes. Of n voices
+/// with the sum S of weights, a voice of weight t counts `min(4·n·t, S)`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Voices {
     said: BTreeMap<u64, Voice>,
     by_value: BTreeMap<Key, u64>,
     by_weight: BTreeSet<(u64, u64)>,
     sum: u128,
-    /// The weight from which on a voice is full.
+    /// Smallest weight of a full voice.
     full_from: u64,
     all: Part,
     middle: Option<Middle>,
@@ -37,12 +37,12 @@ impl Voice {
     }
 }
 
-/// Some of the voices, added up.
+/// Sum over some of the voices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Part {
-    /// Full ones.
+    /// Number of full voices.
     full: u128,
-    /// The weights of the others.
+    /// Sum of the weights of the other voices.
     rest: u128,
 }
 
@@ -64,14 +64,14 @@ impl Part {
     }
 }
 
-/// Where the median is, and what is below it.
+/// Position of the median, and the sum of the voices below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Middle {
     at: Key,
     below: Part,
 }
 
-/// The voices that count, or all but one of them.
+/// Totals over all voices, or over all but one.
 #[derive(Clone, Copy)]
 struct Scale {
     count: u128,
@@ -90,18 +90,18 @@ impl Scale {
     }
 }
 
-/// The least weight of a full voice.
+/// Returns the smallest weight of a full voice.
 fn full_from(sum: u128, count: u128) -> u64 {
     u64::try_from(sum.div_ceil((FULL_PART * count).max(1))).unwrap_or(u64::MAX)
 }
 
 impl Voices {
-    /// How many say something.
+    /// Returns the number of voices.
     pub(super) fn len(&self) -> usize {
         self.said.len()
     }
 
-    /// From now on `who` says this, a value and a weight above 0 each, or nothing.
+    /// Sets the voice of `who` to a value and a weight, each above 0, or removes it.
     pub(super) fn set(&mut self, who: u64, says: Option<(f64, u64)>) {
         let says = says.map(|(value, weight)| Voice { value, weight });
         let before = self.said.get(&who).copied();
@@ -117,13 +117,14 @@ impl Voices {
         self.weigh();
     }
 
-    /// The least that anybody but `except` says.
+    /// Returns the smallest value of all voices but `except`.
     pub(super) fn least(&self, except: Option<u64>) -> Option<f64> {
         let mut keys = self.by_value.keys().filter(|(_, who)| Some(*who) != except);
         keys.next().map(|(bits, _)| f64::from_bits(*bits))
     }
 
-    /// The lower median of what all but `except` say: the least up to which half of all voices lie.
+    /// Returns the lower median of all voices but `except`: the smallest value up to which half of the total weight
+    /// lies.
     pub(super) fn median(&self, except: Option<u64>) -> Option<f64> {
         let middle = self.middle?;
         let Some((who, voice)) = except.and_then(|who| Some((who, *self.said.get(&who)?))) else {
@@ -193,7 +194,7 @@ impl Voices {
         }
     }
 
-    /// Finds out anew whose voices are full, and where the median is.
+    /// Recomputes which voices are full, and the median.
     fn weigh(&mut self) {
         let Some(middle) = self.middle else { return };
         let scale = self.scale();
@@ -203,7 +204,7 @@ impl Voices {
         self.middle = Some(self.walk(&scale, middle, None));
     }
 
-    /// Counts those whose voices are full by `to` and not by `from`, or the other way round.
+    /// Moves the voices whose fullness differs between `from` and `to`.
     fn rescale(
         &self,
         from: Scale,
@@ -226,7 +227,7 @@ impl Voices {
         (to, middle)
     }
 
-    /// Goes from `middle` to the median, over all but `except`.
+    /// Walks from `middle` to the median of all voices but `except`.
     fn walk(&self, scale: &Scale, mut middle: Middle, except: Option<Key>) -> Middle {
         let half = |part: Part| 2 * scale.of(part) >= scale.of(scale.all);
         let others = |at: &(&Key, &u64)| Some(*at.0) != except;
@@ -255,7 +256,7 @@ mod tests {
     use super::*;
     use crate::rng::Rng;
 
-    /// The least value up to which half of all weight lies.
+    /// Returns the smallest value up to which half of the weight lies.
     fn weighted_lower_median(mut values: Vec<(f64, f64)>) -> f64 {
         values.sort_by(|a, b| a.0.total_cmp(&b.0));
         let total: f64 = values.iter().map(|(_, weight)| weight).sum();
@@ -267,7 +268,7 @@ mod tests {
         values.iter().find(reached).or(values.last()).map_or(0.0, |(value, _)| *value)
     }
 
-    /// What comes out if everybody is asked.
+    /// Computes the median from scratch.
     fn asked(said: &BTreeMap<u64, (f64, u64)>, except: Option<u64>) -> Option<f64> {
         let voices: Vec<_> =
             said.iter().filter(|(who, _)| Some(**who) != except).map(|(_, says)| *says).collect();
