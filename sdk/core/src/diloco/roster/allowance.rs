@@ -1,21 +1,21 @@
-//! How much a learner may say.
+//! Rate limit for the messages of a learner.
 
 use super::Roster;
 use crate::wire::{ConnId, Millis};
 
-/// Messages that a learner may send at once…
+/// Largest burst of messages from one learner…
 const MESSAGES_MAX: f64 = 1_024.0;
-/// …and in a second…
+/// …plus this many per second…
 const MESSAGES_PER_S: f64 = 50.0;
-/// …and for each round that is launched: an update or a pass, what it holds, and as much again. Constants of ours, far
-/// above what a learner says that trains.
+/// …plus this many per launched round: an update or a pass, a version report, and the same again. Constants of ours,
+/// far above the needs of a learner that trains.
 const MESSAGES_PER_ROUND: f64 = 4.0;
 
-/// What is left of it on one connection.
+/// Remaining messages of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Allowance {
     messages: f64,
-    /// When that was so, and how many rounds were launched by then.
+    /// Time of the last message, and the rounds launched by then.
     since: Option<(Millis, u64)>,
 }
 
@@ -36,7 +36,7 @@ impl Allowance {
 }
 
 impl Roster {
-    /// Whether the learner behind `conn` may say something at `now`, when so many `rounds` were launched.
+    /// Returns true if the learner behind `conn` may send a message at `now`, after the launch of `rounds` rounds.
     pub fn allows(&mut self, now: Millis, conn: ConnId, rounds: u64) -> bool {
         self.sessions.get_mut(&conn).is_none_or(|session| session.allowance.take(now, rounds))
     }

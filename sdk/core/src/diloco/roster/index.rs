@@ -1,5 +1,5 @@
-//! What is asked of all who are connected, kept up to date as each of them changes: who is live, who is silent for
-//! longest, who is far away, and what the median says of its pace. Nothing here is looked through at each message.
+//! Incremental statistics over all sessions: live learners, silence deadlines, slow answers and the median pace. No
+//! message needs a pass over all sessions.
 
 use std::collections::BTreeSet;
 use std::ops::Bound::{Excluded, Unbounded};
@@ -8,25 +8,25 @@ use super::{Patience, Session};
 use crate::diloco::voices::Voices;
 use crate::wire::{ConnId, LearnerId, LearnerState, Millis};
 
-/// How many times as slow as the fastest a learner may say that it is, while the pace of nobody is known; constant of
-/// ours.
+/// Bound on the median of claimed step times while no pace is proven, as a multiple of the shortest claim. Constant
+/// of ours.
 const UNPROVEN_RATIO_MAX: f64 = 4.0;
 
-/// The sessions of a roster by what is asked of all.
+/// Sessions of a roster, indexed for the statistics.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Index {
     live: BTreeSet<LearnerId>,
-    /// When each one counts as gone.
+    /// Deadlines after which each connection counts as gone.
     silences: BTreeSet<(Millis, ConnId)>,
-    /// The live ones by how long their answers take, as bits of a float above 0.
+    /// Live sessions by answer time, as bits of a float above 0.
     answers: BTreeSet<(u64, ConnId)>,
-    /// The words of the live ones, with a voice each.
+    /// Claimed step times of live sessions, with equal weights.
     words: Voices,
-    /// The paces of the live ones that are known.
+    /// Proven step times of live sessions, weighted by merged tokens.
     proven: Voices,
 }
 
-/// Where one session stands in the index.
+/// Present entries of one session in the index.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Place {
     silent_at: Option<Millis>,
@@ -34,7 +34,7 @@ pub(super) struct Place {
 }
 
 impl Index {
-    /// Takes in how `session` is by now.
+    /// Updates all entries of `session`.
     pub(super) fn tend(&mut self, patience: &Patience, conn: ConnId, session: &mut Session) {
         self.hear(patience, conn, session);
         let is_live = session.is_live;
@@ -57,7 +57,7 @@ impl Index {
         self.proven.set(conn.0, proven.map(|step_ms| (step_ms, session.pace.tokens.max(1))));
     }
 
-    /// Takes in when `session` was last heard of.
+    /// Updates the silence deadline of `session`.
     pub(super) fn hear(&mut self, patience: &Patience, conn: ConnId, session: &mut Session) {
         let silent_at = silent_at(patience, session);
         let before = session.place.silent_at.replace(silent_at);
@@ -69,7 +69,7 @@ impl Index {
         }
     }
 
-    /// `session` is gone.
+    /// Removes all entries of `session`.
     pub(super) fn remove(&mut self, conn: ConnId, session: &Session) {
         self.live.remove(&session.learner);
         if let Some(at) = session.place.silent_at {
@@ -82,40 +82,40 @@ impl Index {
         self.proven.set(conn.0, None);
     }
 
-    /// The learners that take part in rounds.
+    /// Returns the learners that take part in rounds.
     pub(super) fn live(&self) -> &BTreeSet<LearnerId> {
         &self.live
     }
 
-    /// Those who count as gone at `now`, by id.
+    /// Returns the connections that count as gone at `now`, by id.
     pub(super) fn silent(&self, now: Millis) -> Vec<ConnId> {
         let silent = self.silences.range(..=(now, ConnId(u64::MAX))).map(|(_, conn)| *conn);
         in_order(silent)
     }
 
-    /// When the next one counts as gone.
+    /// Returns the next silence deadline.
     pub(super) fn deadline(&self) -> Option<Millis> {
         self.silences.first().map(|(at, _)| *at)
     }
 
-    /// Those whose answers take longer than `than_ms`, at least 0, by id.
+    /// Returns the connections whose answers take longer than `than_ms`, at least 0, by id.
     pub(super) fn far(&self, than_ms: f64) -> Vec<ConnId> {
         let after = Excluded((than_ms.max(0.0).to_bits(), ConnId(u64::MAX)));
         in_order(self.answers.range((after, Unbounded)).map(|(_, conn)| *conn))
     }
 
-    /// The time of a step of the median of all but `except` by their own words, in milliseconds, whether they bear it
-    /// out or not; `None` until half of `sessions` have said one.
+    /// Returns the median claimed step time of all but `except`, in milliseconds; `None` until half of `sessions`
+    /// have claimed one.
     pub(super) fn word_ms(&self, except: Option<ConnId>, sessions: usize) -> Option<f64> {
         let are_enough = 2 * self.words.len() >= sessions;
         self.words.median(except.map(|conn| conn.0)).filter(|_| are_enough)
     }
 
-    /// The time of a step of the median of all but `except`, in milliseconds; `None` until one is known.
+    /// Returns the median step time of all but `except`, in milliseconds; `None` until one is known.
     ///
-    /// Those whose pace is known have one voice each, but for those of next to no merged tokens: many who do next to
-    /// nothing do not outvote who trains. While the pace of nobody is known, their words count, and nobody's word for
-    /// more than four times the least: the first rounds come soon and show who trains.
+    /// Sessions with a proven pace have equal weights, except those with very few merged tokens. Hence idle
+    /// learners cannot outvote those that train. While no pace is proven, claims count, but the result is at most
+    /// four times the shortest claim. The first rounds then come soon, and their merges prove paces.
     pub(super) fn median_ms(&self, except: Option<ConnId>) -> Option<f64> {
         let except = except.map(|conn| conn.0);
         self.proven.median(except).or_else(|| {
@@ -131,12 +131,12 @@ fn in_order(conns: impl Iterator<Item = ConnId>) -> Vec<ConnId> {
     conns
 }
 
-/// When `session` counts as gone if nothing is heard of it.
+/// Returns the time at which a silent `session` counts as gone.
 fn silent_at(patience: &Patience, session: &Session) -> Millis {
     let patience_ms = match session.state {
         LearnerState::Hidden | LearnerState::Paused => patience.hidden_ms_max,
-        // A step may take longer than the silence allowed; the learner speaks between steps. Its word for that is
-        // worth no more than its word that it is hidden.
+        // A step may last longer than the silence limit, and the learner sends only between steps. Its claimed step
+        // time earns at most the limit of a hidden tab.
         _ => {
             let steps_ms = (4.0 * session.step_ms) as u64;
             patience.silent_ms_max.max(steps_ms.min(patience.hidden_ms_max))
@@ -153,7 +153,7 @@ mod tests {
 
     const PATIENCE: Patience = Patience { silent_ms_max: 1_000, hidden_ms_max: 10_000 };
 
-    /// What one finds by asking everybody.
+    /// Computes the same statistics with a pass over all sessions.
     fn asked(
         roster: &Roster,
         now: Millis,
@@ -171,7 +171,7 @@ mod tests {
         )
     }
 
-    /// Goal: nobody is overlooked for not having been asked.
+    /// Goal: the index misses no session.
     #[test]
     fn the_index_knows_what_asking_everybody_would_tell() {
         let (mut rng, mut roster) = (Rng::new(9), Roster::new(PATIENCE, Reins::default()));

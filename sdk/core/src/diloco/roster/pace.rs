@@ -1,7 +1,7 @@
-//! How fast learners are: their own word, held against what came of their work.
+//! Pace of learners: their claims, checked against their merged updates.
 //!
-//! Nothing proves how long a step takes, and a word costs nothing. So the word of a learner counts as far as its merged
-//! updates bear it out, and once the pace of anyone is known, those who were never merged have none.
+//! Nothing proves how long a step takes, and a claim costs nothing. So the claim of a learner counts as far as its
+//! merged updates confirm it. Once any pace is proven, the claims of learners without merged updates do not count.
 
 use std::collections::VecDeque;
 
@@ -9,19 +9,19 @@ use super::{Roster, Session};
 use crate::diloco::speed::{SPEED_SLACK, STEP_MS};
 use crate::wire::{ConnId, LearnerId, LearnerState, Millis};
 
-/// Updates of a connection that must be merged before the pace of its learner is known; constant of ours.
+/// Merged updates of a connection after which its pace is proven. Constant of ours.
 const MERGES_MIN: u32 = 8;
-/// Paces that are remembered. A pause shows in one update of each fragment, and must not be all that is known.
+/// Merged updates that are remembered. A pause shows in one update of each fragment, and must not be all that is
+/// known.
 const KEPT: usize = 64;
-/// Words of a learner that count together: so many seconds where it speaks each second. Constant of ours.
+/// Claims in the moving average; seconds, for a learner that reports each second. Constant of ours.
 const WORDS: u32 = 8;
 
-/// What a learner says of its pace, evened out.
+/// Smoothed step time that a learner claims.
 ///
-/// The median of words that scatter lies above what they scatter about where some learners are slower than most: of
-/// five that are alike and three that are slower, the lower median is the fourth of the five. So the words of some
-/// seconds count together: their mean at first, without the very first, which is of a first step, and then a moving
-/// average.
+/// The median of scattered claims is above their centre if some learners are slower than most: of five equal and
+/// three slower learners, the lower median is the fourth of the five. So claims of some seconds are averaged. At
+/// first that is their mean without the very first claim, which is of a first step, and then a moving average.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Word {
     ms: f64,
@@ -29,13 +29,13 @@ pub(super) struct Word {
 }
 
 impl Word {
-    /// It says that a step takes so many milliseconds.
+    /// Takes in a claimed step time, in milliseconds.
     pub(super) fn hear(&mut self, step_ms: f64) {
         self.ms += (step_ms - self.ms) / f64::from(self.heard.max(1));
         self.heard = WORDS.min(self.heard + 1);
     }
 
-    /// The time of a step, in milliseconds; `None` until it said one.
+    /// Returns the claimed step time, in milliseconds; `None` before the first claim.
     pub(super) fn ms(&self) -> Option<f64> {
         (self.heard > 0).then_some(self.ms)
     }
@@ -77,15 +77,16 @@ impl Steps {
     }
 }
 
-/// What merged updates of one connection say of its learner's pace.
+/// Pace of a learner according to the merged updates of one connection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pace {
     merges: u32,
-    /// Tokens of them that count.
+    /// Counted tokens of these updates.
     pub(super) tokens: u64,
-    /// Time that passed between two of them on one fragment over the steps in between, in milliseconds, oldest first.
+    /// Elapsed time between two updates on one fragment divided by the steps in between, in milliseconds, oldest
+    /// first.
     seen: VecDeque<f64>,
-    /// The least of them, and the most; 0 while there are none.
+    /// Smallest and largest of these values; 0 without values.
     bounds: [f64; 2],
 }
 
@@ -104,8 +105,8 @@ impl Pace {
 }
 
 impl Session {
-    /// The time of a step, in milliseconds: its own word, as far as its merged updates bear it out within a factor of
-    /// [`SPEED_SLACK`]. `None` until enough of them are merged.
+    /// Returns the step time in milliseconds: the claim, clamped to a factor of [`SPEED_SLACK`] around the values
+    /// from merged updates. `None` until enough updates are merged.
     pub(super) fn proven_ms(&self) -> Option<f64> {
         let Pace { merges, bounds: [least, most], .. } = self.pace;
         if merges < MERGES_MIN || most <= 0.0 {
@@ -117,8 +118,8 @@ impl Session {
 }
 
 impl Roster {
-    /// An update of `learner` of so many countable tokens was merged, with a time of a step that follows from it, in
-    /// milliseconds, if one does.
+    /// Records a merged update of `learner` with `tokens` counted tokens, and the step time in milliseconds that
+    /// follows from it, if one does.
     pub fn note_merged(&mut self, learner: LearnerId, tokens: u64, step_ms: Option<f64>) {
         let Some(&conn) = self.connections.get(&learner) else { return };
         if let Some(session) = self.sessions.get_mut(&conn) {
@@ -134,7 +135,7 @@ impl Roster {
         }
     }
 
-    /// A round waits for `learner` from `now` on, if it has no answer of it from before.
+    /// Records that a round waits for `learner` from `now` on. An earlier wait goes on.
     pub fn note_asked(&mut self, now: Millis, learner: LearnerId) {
         let session = self.connections.get(&learner).and_then(|conn| self.sessions.get_mut(conn));
         if let Some(session) = session {
@@ -142,7 +143,7 @@ impl Roster {
         }
     }
 
-    /// `learner` answered, if only that it has nothing.
+    /// Records that `learner` answered, even if it has no update.
     pub fn note_heard(&mut self, learner: LearnerId) {
         let session = self.connections.get(&learner).and_then(|conn| self.sessions.get_mut(conn));
         if let Some(session) = session {
@@ -150,8 +151,8 @@ impl Roster {
         }
     }
 
-    /// Whether an answer of `learner` may be waited for: no question to it has waited for longer than a silence may
-    /// last, nor did it say that it pauses.
+    /// Returns true if a round may wait for an answer of `learner`: no question has been open for longer than the
+    /// silence limit, and the learner has not reported a pause.
     #[must_use]
     pub fn is_awaited(&self, now: Millis, learner: LearnerId) -> bool {
         self.session(learner).is_some_and(|session| {
@@ -160,8 +161,8 @@ impl Roster {
         })
     }
 
-    /// Whether `learner` answers when it is asked: it did over this connection, and no question to it has waited for
-    /// longer than a silence may last.
+    /// Returns true if `learner` answers questions: it did over this connection, and no question has been open for
+    /// longer than the silence limit.
     #[must_use]
     pub fn answers(&self, now: Millis, learner: LearnerId) -> bool {
         self.session(learner).is_some_and(|session| {
@@ -216,7 +217,7 @@ mod tests {
         }
     }
 
-    /// Goal: where steps take as long in the mean, rounds do not come more seldom because they scatter.
+    /// Goal: scattered step times with an equal mean do not make rounds rarer.
     #[test]
     fn words_that_scatter_do_not_slow_down_the_run() {
         let (mut rng, usual) = (Rng::new(3), [100.0, 100.0, 100.0, 100.0, 100.0, 200.0, 200.0, 300.0]);
@@ -236,7 +237,7 @@ mod tests {
         assert!((95.0..105.0).contains(&mean), "{mean}");
     }
 
-    /// Goal: a first step says little, and who becomes slower is known to be so after some words.
+    /// Goal: the first step has little effect, and a slower learner is noticed after a few claims.
     #[test]
     fn a_word_follows_a_learner_that_changes() {
         let mut word = Word::default();

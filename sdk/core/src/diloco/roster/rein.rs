@@ -1,7 +1,7 @@
-//! The owner's hand on single learners: how much of its time each may train, and when it may return.
+//! The owner's restrictions on single learners: their share of training time, and temporary removal.
 //!
-//! It outlives the syncer's process: what the owner was told holds until it takes that back, or its time is over. How
-//! much of that time was over when a process ended is not kept, so that the next one lets it begin anew.
+//! Restrictions outlive the syncer's process. They hold until the owner lifts them or their time is over. Elapsed
+//! time is not stored, so the time starts again in the next process.
 
 use std::collections::BTreeMap;
 
@@ -13,20 +13,20 @@ use crate::wire::{LearnerId, Millis, Share};
 /// Longest time that a learner may be dropped for, in milliseconds.
 pub const DROP_MS_MAX: u32 = 3_600_000;
 
-/// What the owner asks of single learners; none is kept for a learner that is left alone.
+/// Restrictions on learners; a learner without restrictions has no entry.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Reins(BTreeMap<LearnerId, Rein>);
 
-/// What the owner asks of one learner.
+/// Restrictions on one learner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Rein {
-    /// The part of its time.
+    /// Part of its time that the learner trains.
     share: Share,
-    /// For how long it was sent away, in milliseconds; 0 if it was not.
+    /// Time for which the learner was sent away, in milliseconds; 0 if it was not.
     wait_ms: u32,
-    /// When that is over; not known of one that was sent away in an earlier process, before time is looked at.
+    /// End of that time. Unknown for a restriction from an earlier process, until the time is first checked.
     #[serde(skip)]
     returns: Option<Millis>,
 }
@@ -41,29 +41,29 @@ impl Rein {
 }
 
 impl Reins {
-    /// Whether everybody is left alone.
+    /// Returns true if there are no restrictions.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Has `learner` train for `share` of its time.
+    /// Sets the part of its time that `learner` trains.
     pub(in crate::diloco) fn pace(&mut self, learner: LearnerId, share: Share) {
         self.change(learner, |rein| rein.share = share);
     }
 
-    /// Keeps `learner` away for `wait_ms`, at most [`DROP_MS_MAX`]; 0 lets it come back.
+    /// Sends `learner` away for `wait_ms`, at most [`DROP_MS_MAX`]; 0 lets it return.
     pub(in crate::diloco) fn send_away(&mut self, learner: LearnerId, wait_ms: u32) {
         self.change(learner, |rein| (rein.wait_ms, rein.returns) = (wait_ms.min(DROP_MS_MAX), None));
     }
 
-    /// The part of its time that `learner` is to train.
+    /// Returns the part of its time that `learner` trains.
     #[must_use]
     pub fn share(&self, learner: LearnerId) -> Share {
         self.0.get(&learner).map_or(Share::FULL, |rein| rein.share)
     }
 
-    /// For how long `learner` was sent away, in milliseconds; 0 if it was not, or that time is over.
+    /// Returns the time for which `learner` was sent away, in milliseconds; 0 if it was not, or that time is over.
     #[must_use]
     pub fn wait_ms(&self, learner: LearnerId) -> u32 {
         self.0.get(&learner).map_or(0, |rein| rein.wait_ms)
@@ -77,13 +77,13 @@ impl Reins {
         }
     }
 
-    /// The same as a later process finds it.
+    /// Returns the restrictions as a later process reads them.
     fn kept(&self) -> Self {
         let kept = |(learner, rein): (&LearnerId, &Rein)| (*learner, Rein { returns: None, ..*rein });
         Self(self.0.iter().map(kept).collect())
     }
 
-    /// Notes until when those are away whose time has begun by `now`.
+    /// Starts the time of restrictions from an earlier process at `now`.
     fn begin(&mut self, now: Millis) {
         for rein in self.0.values_mut() {
             rein.returns = rein.returns.or_else(|| rein.returns(now));
@@ -92,43 +92,43 @@ impl Reins {
 }
 
 impl Roster {
-    /// What the owner asks of single learners, as a later process finds it.
+    /// Returns the restrictions as a later process reads them.
     #[must_use]
     pub fn reins(&self) -> Reins {
         self.reins.kept()
     }
 
-    /// When `learner` may come back, if the owner dropped it and that moment is not over at `now`.
+    /// Returns the time at which `learner` may return, if the owner sent it away and that time is after `now`.
     #[must_use]
     pub fn returns(&self, now: Millis, learner: LearnerId) -> Option<Millis> {
         self.reins.0.get(&learner)?.returns(now)
     }
 
-    /// How long `learner` must still stay away, in milliseconds.
+    /// Returns how long `learner` must still stay away, in milliseconds.
     #[must_use]
     pub fn away_ms(&self, now: Millis, learner: LearnerId) -> Option<u32> {
         let returns = self.returns(now, learner)?;
         Some(u32::try_from(returns.since(now)).unwrap_or(DROP_MS_MAX))
     }
 
-    /// Whether the owner has anything asked of `learner`.
+    /// Returns true if there is a restriction on `learner`.
     #[must_use]
     pub fn is_reined(&self, learner: LearnerId) -> bool {
         self.reins.0.contains_key(&learner)
     }
 
-    /// Has `learner` train for `share` of its time.
+    /// Sets the part of its time that `learner` trains.
     pub fn pace(&mut self, learner: LearnerId, share: Share) {
         self.reins.pace(learner, share);
     }
 
-    /// Keeps `learner` away for `wait_ms`, at most [`DROP_MS_MAX`]; 0 lets it come back.
+    /// Sends `learner` away for `wait_ms`, at most [`DROP_MS_MAX`]; 0 lets it return.
     pub fn send_away(&mut self, now: Millis, learner: LearnerId, wait_ms: u32) {
         self.reins.send_away(learner, wait_ms);
         self.reins.begin(now);
     }
 
-    /// Lets those come back whose time is over, and gives them.
+    /// Lifts the restrictions whose time is over, and returns their learners.
     pub fn expire_reins(&mut self, now: Millis) -> Vec<LearnerId> {
         self.reins.begin(now);
         let is_over = |rein: &Rein| rein.wait_ms > 0 && rein.returns(now).is_none();

@@ -1,4 +1,4 @@
-//! The roster without rounds or leases.
+//! Tests of the roster without rounds or leases.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn conn(learner: LearnerId) -> ConnId {
     ConnId(u64::from(learner.0))
 }
 
-/// Those who trained when the clock stood at 0, with the time of a step of each in milliseconds.
+/// Creates a roster of learners that train at time 0, each with its claimed step time in milliseconds.
 fn roster(live: &[(LearnerId, f32)]) -> Roster {
     let mut roster = Roster::new(PATIENCE, Reins::default());
     for &(learner, step_ms) in live {
@@ -42,7 +42,7 @@ fn silence_is_measured_by_what_the_learner_said() {
     let mut roster = roster(&[(ANNE, 10.0), (BERT, 500.0)]);
     let silent = |roster: &Roster, at| roster.silent(Millis(at));
     assert_eq!(silent(&roster, 999), []);
-    // Four steps of BERT last 2 s: it speaks between steps only.
+    // Four steps of BERT last 2 s: it sends only between steps.
     assert_eq!(silent(&roster, 1_000), [conn(ANNE)]);
     assert_eq!(roster.deadline(), Some(Millis(1_000)));
     roster.hear(Millis(900), conn(ANNE));
@@ -52,7 +52,8 @@ fn silence_is_measured_by_what_the_learner_said() {
     assert_eq!(silent(&roster, 10_900), [conn(ANNE), conn(BERT)]);
 }
 
-/// Goal: two who boast are the first to be merged, and then bear out each other's word, but not to the syncer.
+/// Goal: two boasting learners that are merged first confirm each other's claims, but the syncer does not believe
+/// them.
 #[test]
 fn who_boasts_does_not_vouch_for_others_who_do() {
     let mut roster =
@@ -92,7 +93,7 @@ fn speed_is_believed_as_far_as_the_others_allow() {
     assert_eq!(roster.step_ms_least(BERT), 5_000.0);
     assert_eq!(roster.step_ms(), Some(5_000.0));
     assert_eq!(roster.listens_ms(conn(BERT)), 5_000.0, "it listens between steps");
-    // Times that nobody can have, and losses that are none, change nothing.
+    // Impossible times and losses change nothing.
     let mut roster = roster;
     for step_ms in [f32::NAN, -1.0, 0.0, f32::INFINITY] {
         assert!(!roster.report(conn(CARL), step_ms, f32::INFINITY, LearnerState::Training));
