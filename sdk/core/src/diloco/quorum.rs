@@ -1,4 +1,4 @@
-//! When a round is over: minimum quorum, then an adaptive grace window (Decoupled DiLoCo, Eq. 3).
+//! End of a round: minimum quorum, then an adaptive grace window (Decoupled DiLoCo, Eq. 3).
 
 use std::num::NonZeroU32;
 
@@ -6,27 +6,26 @@ use serde::{Deserialize, Serialize};
 
 use super::Millis;
 
-/// The knobs of `QuorumPolicy::decide`.
+/// Parameters of `QuorumPolicy::decide`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QuorumPolicy {
-    /// K, the updates without which nothing is merged; fewer if fewer learners are alive, or answer.
+    /// K, the updates that a merge needs; fewer if fewer learners are alive or answer.
     pub updates_min: NonZeroU32,
-    /// γ, the share of the slack that is spent on waiting, 0 to 1. The paper's value is not published.
+    /// γ, the part of the slack that is spent on waiting, 0 to 1. The paper does not publish its value.
     pub grace_ratio: f64,
-    /// τ, the rounds that may be in flight, which is also how many launches a round may last.
+    /// τ, the largest number of rounds in flight; also the number of launches that a round may last.
     pub rounds_in_flight: u32,
-    /// A round without quorum is given up, or merged with what it has, after this many step times…
+    /// Patience in step times. A round without quorum is then abandoned, or merged with the updates that it has…
     pub patience_steps: f64,
-    /// …and not before this many milliseconds. Where answers take long, as over thin links, it is longer:
-    /// `patience_ms`.
+    /// …but not before this time, in milliseconds. Slow answers, as over thin links, extend it: `patience_ms`.
     pub patience_ms_min: u64,
 }
 
-/// Patience, in times that an answer has taken lately; constant of ours.
+/// Patience as a multiple of the recent answer time. Constant of ours.
 const PATIENCE_ANSWERS: f64 = 2.0;
-/// Longest patience that slow answers lead to, in milliseconds: one that only says that it is there must not
-/// keep a fragment for ever. Constant of ours.
+/// Longest patience for slow answers, in milliseconds: a learner that is present and never answers must not block a
+/// fragment for ever. Constant of ours.
 const PATIENCE_ANSWERS_MS_MAX: f64 = 120_000.0;
 
 impl Default for QuorumPolicy {
@@ -46,65 +45,65 @@ impl Default for QuorumPolicy {
 pub struct Timing {
     /// ξ_step: one inner step of the median live learner.
     pub step_ms: f64,
-    /// ξ_launch: from the launch of one round to that of the next, H/P steps, and 1 step at least.
+    /// ξ_launch: from one launch to the next, H/P steps, and at least 1 step.
     pub launch_ms: f64,
     /// ξ_quorum: from the start of a round to its K-th update.
     pub quorum_ms: f64,
     /// ξ_sync: from the end of collecting to the merged fragment being sent.
     pub sync_ms: f64,
-    /// From the question to the update that answers it, whether that is in time or not.
+    /// From the question to the update that answers it, in time or late.
     pub answer_ms: f64,
 }
 
-/// One round, as far as the decision needs it.
+/// Facts about one round that the decision needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoundView {
-    /// When it was launched.
+    /// Time of the launch.
     pub launched: Millis,
-    /// Updates taken in.
+    /// Accepted updates.
     pub updates: u32,
-    /// Invited learners that are alive and have not answered.
+    /// Invited live learners without an answer.
     pub pending: u32,
-    /// Of these, those who were asked for an earlier round already: patience with them is over, and the quorum is one
-    /// of the others.
+    /// Part of these that was asked for an earlier round already. Their patience is over, and the quorum does not
+    /// count them.
     pub overdue: u32,
-    /// When the quorum was reached.
+    /// Time at which the quorum was reached.
     pub quorum_at: Option<Millis>,
-    /// Rounds launched at once with this one, itself included: their updates share the learners' links.
+    /// Rounds launched at once with this one, including it. Their updates share the learners' links.
     pub at_once: u32,
 }
 
-/// What to do now about one round, and why.
+/// Decision about one round, with its reason.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "decision")]
 pub enum Decision {
-    /// Too few updates; an arrival changes that, or patience ends at `until`.
+    /// Too few updates; a new one changes that, or patience ends at `until`.
     AwaitQuorum {
         /// Updates still needed.
         missing: u32,
-        /// When patience ends.
+        /// End of patience.
         until: Millis,
     },
     /// Quorum is reached; the window of `grace_ms` closes at `until`.
     AwaitGrace {
         /// Length of the window.
         grace_ms: u64,
-        /// When it closes.
+        /// End of the window.
         until: Millis,
     },
-    /// Merge what is there.
+    /// Merge the present updates.
     Merge {
-        /// What ended the wait.
+        /// Reason for the end of the wait.
         why: MergeCause,
     },
-    /// Nobody has anything to merge.
+    /// End the round, since there is nothing to merge.
     Abandon {
-        /// What ended the wait.
+        /// Reason for the end of the wait.
         why: AbandonCause,
     },
 }
 
-/// Why collecting ended with a merge.
+/// Reasons for a collection to end with a merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MergeCause {
@@ -116,7 +115,7 @@ pub enum MergeCause {
     PatienceOver,
 }
 
-/// Why collecting ended with nothing.
+/// Reasons for a collection to end without a merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AbandonCause {
@@ -127,11 +126,11 @@ pub enum AbandonCause {
 }
 
 impl QuorumPolicy {
-    /// Longest wait after quorum, in milliseconds:
-    /// `γ · (τ · ξ_launch − (ξ_quorum + ξ_sync))`, never below 0.
+    /// Returns the longest wait after the quorum, in milliseconds: `γ · (τ · ξ_launch − (ξ_quorum + ξ_sync))`, at
+    /// least 0.
     ///
-    /// In the paper H = P, so a round is launched at each step, and it has ξ_step here. What the window
-    /// must not do is hold up a launch, and τ rounds in flight leave τ launches of time.
+    /// In the paper H = P, so that a round is launched at each step, and the formula has ξ_step here. The window must
+    /// not delay a launch, and τ rounds in flight allow τ launch intervals.
     #[must_use]
     pub(crate) fn grace_ms(&self, timing: &Timing) -> u64 {
         let slack = f64::from(self.rounds_in_flight) * timing.launch_ms - (timing.quorum_ms + timing.sync_ms);
@@ -139,17 +138,18 @@ impl QuorumPolicy {
         (self.grace_ratio * slack).max(0.0) as u64
     }
 
-    /// How long a round may stay below quorum, in milliseconds: `patience_steps`, or twice as long as answers
-    /// take, if that is more; `at_once` times that if so many rounds were launched together.
+    /// Returns how long a round may stay below its quorum, in milliseconds. It is `patience_steps`, or twice the
+    /// answer time if that is longer. The answer time is multiplied by `at_once`, the number of rounds launched
+    /// together.
     #[must_use]
     pub(crate) fn patience_ms(&self, timing: &Timing, at_once: u32) -> u64 {
-        // Never NaN: `max` leaves that out.
+        // Never NaN: `max` ignores it.
         let answers_ms = (PATIENCE_ANSWERS * timing.answer_ms * f64::from(at_once)).max(0.0);
         let ms = (self.patience_steps * timing.step_ms).max(answers_ms.min(PATIENCE_ANSWERS_MS_MAX));
         (ms.max(0.0) as u64).max(self.patience_ms_min)
     }
 
-    /// What to do about `round` at `now`.
+    /// Decides about `round` at `now`.
     #[must_use]
     pub(crate) fn decide(&self, timing: &Timing, now: Millis, round: &RoundView) -> Decision {
         if round.pending == 0 {
@@ -176,7 +176,7 @@ impl QuorumPolicy {
         }
     }
 
-    /// Whether `round` has its quorum: K, or all of whom answers are still expected if those are fewer.
+    /// Returns true if `round` has its quorum: K, or the number of expected answers if that is smaller.
     #[must_use]
     pub(crate) fn is_quorate(&self, round: &RoundView) -> bool {
         round.updates > 0 && round.updates >= self.needed(round)
@@ -192,7 +192,7 @@ impl QuorumPolicy {
 mod tests {
     use super::*;
 
-    /// K = 2, τ·ξ_launch = 100 ms, of which 37.5 ms are spoken for: grace is 50 ms.
+    /// K = 2, τ·ξ_launch = 100 ms, of which 37.5 ms are used: the grace window is 50 ms.
     const TIMING: Timing =
         Timing { step_ms: 25.0, launch_ms: 50.0, quorum_ms: 30.0, sync_ms: 7.5, answer_ms: 30.0 };
 

@@ -1,4 +1,4 @@
-//! The schedule without rounds, learners or parameters.
+//! Tests of the schedule without rounds, learners or parameters.
 
 use super::*;
 
@@ -33,7 +33,7 @@ fn launches_are_a_floor_apart_and_few_are_in_flight() {
     schedule.note_step(10.0);
     let first = schedule.next(Millis(100), &learners([1, 2]), |_| true);
     assert_eq!((first.round, first.fragment, first.last_of), (Round(1), FragmentId(0), None));
-    // H · ξ_step / P = 6 · 10 / 3; one that begun goes on with whoever is there.
+    // H · ξ_step / P = 6 · 10 / 3; a run that has begun goes on with one learner.
     let one = Traffic { in_flight: 1, live: 1, ..QUIET };
     assert_eq!(schedule.launch_at(&one), Some(Millis(120)));
     assert_eq!(schedule.launch_at(&Traffic { in_flight: 2, ..one }), None);
@@ -56,7 +56,7 @@ fn a_cohort_is_a_sample_that_moves_on_each_turn() {
     assert_eq!(second[0], learners([3, 4]));
 }
 
-/// Goal: a crowd that is ready and never answers keeps nobody who trains out of a round, and may still prove itself.
+/// Goal: many ready learners that never answer keep no training learner out of a round, and still get their chance.
 #[test]
 fn who_answers_is_asked_however_many_do_not() {
     let mut schedule = Schedule::new(ScheduleTerms { cohort_max: 8, ..TERMS }, Turn::default());
@@ -100,7 +100,7 @@ fn an_ending_run_asks_everyone_once_on_each_fragment() {
     assert!(schedule.end(true));
     assert!(!schedule.end(true), "it says so once");
 
-    // Nor does a later process, which goes on from there, say it or begin another last round.
+    // A later process that continues from here does not repeat it or begin another last round.
     let mut later = Schedule::new(schedule.terms, *schedule.turn());
     later.finish();
     assert!(later.is_over() && later.is_ending() && !later.end(true));
@@ -117,7 +117,7 @@ fn an_ending_run_without_learners_waits_only_for_what_is_under_way() {
     assert!(schedule.end(true));
 }
 
-/// Goal: what those who left handed in is merged, though nobody else is there.
+/// Goal: pending updates of learners that left are merged without any connected learner.
 #[test]
 fn what_was_handed_in_is_merged_without_learners() {
     let mut schedule = schedule();
@@ -170,7 +170,7 @@ fn numbers_after_a_restart_are_new() {
     assert_eq!(again.turn().after_restart(1).next_round, 2 << 32);
 }
 
-/// Goal: a run that goes on twice from one old snapshot, because a newer one was damaged, names nothing twice.
+/// Goal: two restarts from one old snapshot, after a newer one was damaged, give no name twice.
 #[test]
 fn two_restarts_from_one_snapshot_have_numbers_of_their_own() {
     let snapshot = Turn { next_round: (1_795_000_000 << 32) + 77, ..Turn::default() };
