@@ -1,48 +1,48 @@
-//! How much one side has on its way to the other at once.
+//! Congestion control: the amount of unconfirmed data that one side may send.
 
 use crate::wire::Millis;
 
-/// What took longer than this many times the shortest way has waited for others…
+/// Ratio to the shortest round trip above which data has queued…
 const CROWDED_RATIO: f64 = 2.0;
-/// …if it took this much longer, in milliseconds: clocks of milliseconds and busy machines are no queue.
+/// …if it also took this much longer, in milliseconds: coarse clocks and busy machines are no queue.
 const CROWDED_MS: f64 = 100.0;
-/// What is left of the window when things wait for each other.
+/// Factor of the window when data queues.
 const CUT: f64 = 0.7;
-/// How much the shortest way that is remembered grows with each confirmation: links change.
+/// Growth of the remembered shortest round trip with each confirmation, since links change.
 const FORGET: f64 = 1.01;
 
-/// The window of what is sent and not confirmed, in any unit: bodies on the way up, bytes on the way down.
+/// Window of unconfirmed data in any unit: bodies on the way up, bytes on the way down.
 ///
-/// It doubles with each turn of confirmations until things begin to wait for each other, then it shrinks, and from
-/// there on it grows by `least` a turn: congestion control by delay (Brakmo and Peterson, TCP Vegas, 1995). So a far
-/// link is filled, and over a thin one little waits.
+/// It doubles each round trip until data begins to queue, and then shrinks. From there on it grows by `least` a round
+/// trip: congestion control by delay (Brakmo and Peterson, TCP Vegas, 1995). So a distant link is filled, and little
+/// queues on a thin one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
     size: f64,
     least: f64,
     most: f64,
     was_crowded: bool,
-    /// The shortest way that was seen lately, in milliseconds; 0 before the first.
+    /// Shortest recent round trip, in milliseconds; 0 before the first.
     shortest_ms: f64,
 }
 
 impl Window {
-    /// One of `first`, which stays within `least` and `most`.
+    /// Creates a window of size `first`, bounded by `least` and `most`.
     pub(super) fn new(least: f64, first: f64, most: f64) -> Self {
         Self { size: first.min(most).max(least), least, most, was_crowded: false, shortest_ms: 0.0 }
     }
 
-    /// Whether more may go out beside what is `under_way`.
+    /// Returns true if more may be sent while `under_way` is unconfirmed.
     pub(super) fn has_room(&self, under_way: f64) -> bool {
         under_way < self.size
     }
 
-    /// The shortest way that was seen lately, in milliseconds; 0 before the first.
+    /// Returns the shortest recent round trip, in milliseconds; 0 before the first.
     pub(super) fn shortest_ms(&self) -> f64 {
         self.shortest_ms
     }
 
-    /// `amount` that was sent at `sent` is confirmed. The receiver listens every `step_ms`, in milliseconds.
+    /// Records that `amount`, sent at `sent`, is confirmed. The receiver reads messages every `step_ms` milliseconds.
     pub(super) fn confirmed(&mut self, now: Millis, sent: Millis, amount: f64, step_ms: f64) {
         let took_ms = now.since(sent) as f64;
         let known_ms = self.shortest_ms * FORGET;
@@ -65,7 +65,7 @@ impl Window {
 mod tests {
     use super::*;
 
-    /// The window after `count` bodies that took `took_ms` each.
+    /// Returns the window after `count` bodies with round trips of `took_ms` each.
     fn after(mut window: Window, count: u32, took_ms: u64) -> Window {
         (0..count).for_each(|_| window.confirmed(Millis(took_ms), Millis(0), 1.0, 0.0));
         window

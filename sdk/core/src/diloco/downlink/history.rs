@@ -1,15 +1,15 @@
-//! The latest changes, for those who hold a version that is not quite the newest.
+//! Recent changes, for learners slightly behind the newest version.
 
 use std::collections::VecDeque;
 
 use crate::wire::{FragmentId, Merged, Version};
 
-/// The newest version of each fragment and the changes that led to it, bounded in bytes.
+/// Newest version of each fragment, and the changes that led to it, bounded in bytes.
 #[derive(Debug)]
 pub(super) struct History {
     /// By fragment, `[P]`.
     courses: Vec<Course>,
-    /// Of each fragment.
+    /// Limit for each fragment.
     bytes_max: u64,
 }
 
@@ -22,24 +22,24 @@ struct Course {
 }
 
 impl History {
-    /// No changes; `bytes_max` over all fragments.
+    /// Creates an empty history of at most `bytes_max` over all fragments.
     pub(super) fn new(newest: Vec<Version>, bytes_max: u64) -> Self {
         let bytes_max = bytes_max / (newest.len() as u64).max(1);
         let course = |newest| Course { newest, bytes: 0, changes: VecDeque::new() };
         Self { courses: newest.into_iter().map(course).collect(), bytes_max }
     }
 
-    /// Every fragment.
+    /// Returns every fragment.
     pub(super) fn fragments(&self) -> impl Iterator<Item = FragmentId> + use<> {
         (0..self.courses.len() as u16).map(FragmentId)
     }
 
-    /// The newest version of `fragment`; version 0 of one that does not exist.
+    /// Returns the newest version of `fragment`, or version 0 if there is no such fragment.
     pub(super) fn newest(&self, fragment: FragmentId) -> Version {
         self.courses.get(usize::from(fragment.0)).map_or(Version(0), |course| course.newest)
     }
 
-    /// Keeps `merged`, and of the older ones what there is room for.
+    /// Adds `merged`, and drops the oldest changes beyond the limit.
     pub(super) fn add(&mut self, merged: &Merged) {
         let Some(course) = self.courses.get_mut(usize::from(merged.fragment.0)) else { return };
         course.newest = merged.version;
@@ -52,7 +52,7 @@ impl History {
         }
     }
 
-    /// The change that follows on `version`, unless that is the newest or is not known any more.
+    /// Returns the change that follows `version`, unless that is the newest or too old.
     pub(super) fn after(&self, fragment: FragmentId, version: Version) -> Option<&Merged> {
         let changes = &self.courses.get(usize::from(fragment.0))?.changes;
         // Versions only grow.

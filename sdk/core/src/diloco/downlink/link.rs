@@ -1,4 +1,4 @@
-//! What is on its way to one learner.
+//! Downlink to one learner.
 
 use std::collections::VecDeque;
 
@@ -6,38 +6,38 @@ use super::{DownlinkPolicy, DownlinkTerms};
 use crate::diloco::window::Window;
 use crate::wire::{FragmentId, Merged, Millis, Version};
 
-/// How long one that fell behind fetches whole fragments before it is sent changes again, in milliseconds; twice as
-/// long each time, at most…
+/// First time for which a learner that fell behind fetches whole fragments, in milliseconds. It doubles each time, up
+/// to…
 const REST_MS_FIRST: u64 = 15_000;
-/// …this long. One that keeps up for that long starts anew.
+/// …this time. After keeping up for that long, the first time applies again.
 const REST_MS_MAX: u64 = 480_000;
-/// Turns of confirmations in which a window opens from its first size to its largest, and some more.
+/// Round trips in which a window grows from its first size to its largest, with some margin.
 const TURNS: f64 = 8.0;
 
-/// One learner, from the syncer's side.
+/// Downlink state of one learner.
 #[derive(Debug)]
 pub(super) struct Link {
-    /// It was heard of to train.
+    /// Whether the learner has reported training.
     has_begun: bool,
     /// By fragment, `[P]`.
     places: Vec<Place>,
-    /// Sent and not confirmed, oldest first.
+    /// Sent and unconfirmed changes, oldest first.
     unconfirmed: VecDeque<Sent>,
     bytes: u64,
     window: Window,
-    /// Since when something waits that there is no room for.
+    /// Start of the wait for room, if a change waits.
     waits_since: Option<Millis>,
-    /// It is not sent changes before then.
+    /// Time before which the learner is sent no changes.
     rests_until: Millis,
     rest_ms: u64,
 }
 
-/// Where a learner is with one fragment.
+/// Position of a learner on one fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// It fetches the fragment, or was told to.
+    /// The learner fetches the fragment, or was told to.
     Away,
-    /// It holds this version, or will once it has what is on its way.
+    /// The learner holds this version, or will hold it after the changes on their way.
     At(Version),
 }
 
@@ -50,7 +50,7 @@ struct Sent {
 }
 
 impl Link {
-    /// To one that holds nothing.
+    /// Creates the state of a learner that holds nothing.
     pub(super) fn new(terms: &DownlinkTerms) -> Self {
         let DownlinkPolicy { window_bytes_min, window_bytes_first, .. } = terms.policy;
         let most = terms.unconfirmed_bytes_max as f64;
@@ -66,51 +66,51 @@ impl Link {
         }
     }
 
-    /// Notes that it trains; whether that is news.
+    /// Records that the learner trains. Returns true the first time.
     pub(super) fn begin(&mut self) -> bool {
         !std::mem::replace(&mut self.has_begun, true)
     }
 
-    /// Whether it was heard of to train.
+    /// Returns true if the learner has reported training.
     pub(super) fn has_begun(&self) -> bool {
         self.has_begun
     }
 
-    /// Where it is with `fragment`.
+    /// Returns the position on `fragment`.
     pub(super) fn place(&self, fragment: FragmentId) -> Place {
         self.places.get(usize::from(fragment.0)).copied().unwrap_or(Place::Away)
     }
 
-    /// Where it is with `fragment` from now on.
+    /// Sets the position on `fragment`.
     pub(super) fn set_place(&mut self, fragment: FragmentId, place: Place) {
         if let Some(old) = self.places.get_mut(usize::from(fragment.0)) {
             *old = place;
         }
     }
 
-    /// Whether its link may carry changes, as far as is known.
+    /// Returns true if changes may be sent at `now`.
     pub(super) fn may_follow(&self, now: Millis) -> bool {
         self.rests_until <= now
     }
 
-    /// Whether more may be on its way. One change always may.
+    /// Returns true if the window has room. One change always has.
     pub(super) fn has_room(&self) -> bool {
         self.unconfirmed.is_empty() || self.window.has_room(self.bytes as f64)
     }
 
-    /// Notes whether something waits for room, and gives for how long, in milliseconds.
+    /// Records whether a change waits for room, and returns the length of the wait in milliseconds.
     pub(super) fn waits(&mut self, now: Millis, waits: bool) -> u64 {
         self.waits_since = waits.then(|| self.waits_since.unwrap_or(now));
         self.waits_since.map_or(0, |since| now.since(since))
     }
 
-    /// How long something may wait at one that listens every `step_ms`: a window that opens takes some turns of
-    /// confirmations. In milliseconds.
+    /// Returns how long a change may wait for room, in milliseconds, if the learner reads messages every `step_ms`. A
+    /// growing window takes several round trips.
     pub(super) fn patience_ms(&self, step_ms: f64, terms: &DownlinkTerms) -> u64 {
         terms.policy.wait_ms_max.saturating_add((2.0 * step_ms + TURNS * self.window.shortest_ms()) as u64)
     }
 
-    /// `merged` is on its way.
+    /// Records that `merged` was sent.
     pub(super) fn send(&mut self, now: Millis, merged: &Merged) {
         let bytes = merged.body.len() as u64;
         self.bytes += bytes;
@@ -119,7 +119,7 @@ impl Link {
         self.unconfirmed.push_back(Sent { fragment, version, bytes, at: now });
     }
 
-    /// It holds `version` of `fragment`. It listens every `step_ms`, in milliseconds.
+    /// Records that the learner holds `version` of `fragment`. It reads messages every `step_ms` milliseconds.
     pub(super) fn confirm(&mut self, now: Millis, fragment: FragmentId, version: Version, step_ms: f64) {
         let window = &mut self.window;
         self.unconfirmed.retain(|sent| {
@@ -135,14 +135,14 @@ impl Link {
         }
     }
 
-    /// It cannot keep up: it is sent no more changes for a while.
+    /// Stops changes to the learner for a while, since it cannot keep up.
     pub(super) fn rest(&mut self, now: Millis) {
         self.rests_until = now.after(self.rest_ms);
         self.rest_ms = (2 * self.rest_ms).min(REST_MS_MAX);
         self.waits_since = None;
     }
 
-    /// Sent and not confirmed, in bytes.
+    /// Returns the unconfirmed bytes.
     #[cfg(test)]
     pub(super) fn unconfirmed_bytes(&self) -> u64 {
         self.bytes

@@ -1,9 +1,9 @@
-//! Which learner holds which version, and what is on its way to it.
+//! Versions that learners hold, and changes on their way to them.
 //!
-//! [`Downlink`] bounds what is sent to one learner and not confirmed. Whoever keeps up gets each change of the
-//! fragments that it holds, at once or from a short history that all share, so that nothing queues up for one learner.
-//! Whoever does not keep up is told so and gets none: it fetches whole fragments at the pace of its link, and is sent
-//! changes again when some time has passed. It knows nothing of rounds, leases or parameters.
+//! [`Downlink`] bounds the unconfirmed bytes to each learner. A learner that keeps up gets each change of the
+//! fragments that it holds, at once or from a short shared history, so that nothing queues up for a single learner. A
+//! learner that does not keep up is told so and gets no changes: it fetches whole fragments at the pace of its link.
+//! After some time it is sent changes again. The downlink does not depend on rounds, leases or parameters.
 
 mod history;
 mod link;
@@ -16,22 +16,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::wire::{ConnId, FragmentId, Merged, Millis, Version};
 
-/// How much is on the way down to one learner. The defaults are constants of ours.
+/// Limits on the changes on their way to one learner. The defaults are constants of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DownlinkPolicy {
-    /// Bytes of changes that may always be on their way.
+    /// Smallest window of unconfirmed changes, in bytes.
     pub window_bytes_min: u64,
-    /// Bytes of changes that may be on their way before anything is known of the link.
+    /// First window of unconfirmed changes, before anything is known of the link, in bytes.
     pub window_bytes_first: u64,
-    /// However fast the link, no more changes are on their way than those of a whole turn, or this many bytes if that
-    /// is more: a link of 20 Mbit/s carries the default in a second.
+    /// Floor of the largest window, in bytes. The largest window is a whole turn of changes, or this value if that is
+    /// more: a link of 20 Mbit/s carries the default in a second.
     pub unconfirmed_bytes_min: u64,
-    /// Changes that are kept in any case, in bytes: a learner some hundred milliseconds away must not find that what it
-    /// fetched is too old.
+    /// Floor of the history, in bytes, so that a fetched fragment is not too old for a learner some hundred
+    /// milliseconds away.
     pub history_bytes_min: u64,
-    /// A change may wait this long for room on the way to a learner, beside what its steps and its distance take, in
-    /// milliseconds.
+    /// Time that a change may wait for room in the window, in milliseconds, in addition to the learner's step time
+    /// and round trip.
     pub wait_ms_max: u64,
 }
 
@@ -47,38 +47,38 @@ impl Default for DownlinkPolicy {
     }
 }
 
-/// What does not change about it during a run.
+/// Constants of the downlink during a run.
 #[derive(Clone, Copy, Debug)]
 pub struct DownlinkTerms {
     /// P, at least 1.
     pub fragments: u16,
-    /// What its owner chose.
+    /// The policy that the run's owner chose.
     pub policy: DownlinkPolicy,
-    /// Changes that are on their way to one learner and not confirmed, in bytes, at most.
+    /// Largest number of unconfirmed bytes to one learner.
     pub unconfirmed_bytes_max: u64,
-    /// Changes that are kept for those who are not quite up to date, in bytes over all fragments, at most.
+    /// Largest size of the history, in bytes over all fragments.
     pub history_bytes_max: u64,
 }
 
-/// What one learner is to be sent.
+/// Messages to one learner.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Follow {
-    /// These changes, in order.
+    /// Changes to send, in order.
     pub changes: Vec<Merged>,
-    /// That it is behind these versions, and is to fetch the fragments.
+    /// Fragments to fetch, since the learner is behind these versions.
     pub behind: Vec<(FragmentId, Version)>,
 }
 
-/// Who is to hear of a new version.
+/// Recipients of a new version.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Audience {
-    /// Those to whom the change is sent.
+    /// Connections that are sent the change.
     pub change: Vec<ConnId>,
-    /// Those who cannot keep up: they are told to fetch the fragment.
+    /// Connections that cannot keep up, and are told to fetch the fragment.
     pub behind: Vec<ConnId>,
 }
 
-/// The way down to every learner of a run.
+/// Downlinks to all learners of a run.
 #[derive(Debug)]
 pub struct Downlink {
     terms: DownlinkTerms,
@@ -87,25 +87,25 @@ pub struct Downlink {
 }
 
 impl Downlink {
-    /// Nobody is there. `newest` has the version of each fragment, `[P]`.
+    /// Creates a downlink without learners. `newest` has the version of each fragment, `[P]`.
     #[must_use]
     pub(crate) fn new(terms: DownlinkTerms, newest: Vec<Version>) -> Self {
         Self { terms, history: History::new(newest, terms.history_bytes_max), links: BTreeMap::new() }
     }
 
-    /// A learner is there, who holds nothing. It is sent nothing before it [trains](Self::trains): until then its link
-    /// has to carry whole fragments and the text.
+    /// Adds a learner that holds nothing. It is sent nothing before it [trains](Self::trains): until then its link
+    /// carries whole fragments and text.
     pub(crate) fn open(&mut self, conn: ConnId) {
         self.links.insert(conn, Link::new(&self.terms));
     }
 
-    /// A connection is gone.
+    /// Removes a connection.
     pub(crate) fn close(&mut self, conn: ConnId) {
         self.links.remove(&conn);
     }
 
-    /// The learner behind `conn` trains, as it says from time to time: from the first time on it is sent what follows
-    /// on that which it holds.
+    /// Records that the learner behind `conn` trains. The first call starts the changes that follow the versions it
+    /// holds.
     pub(crate) fn trains(&mut self, now: Millis, conn: ConnId) -> Follow {
         let mut follow = Follow::default();
         if let Some(link) = self.links.get_mut(&conn)
@@ -116,7 +116,7 @@ impl Downlink {
         follow
     }
 
-    /// The learner behind `conn` says that it holds `version` of `fragment`. It listens every `step_ms`, in
+    /// Records that the learner behind `conn` holds `version` of `fragment`. It reads messages every `step_ms`
     /// milliseconds.
     pub(crate) fn holds(
         &mut self,
@@ -146,8 +146,8 @@ impl Downlink {
         follow
     }
 
-    /// A fragment has a new version: who hears of it, and how. `step_ms` gives how often the learner behind a
-    /// connection listens, in milliseconds.
+    /// Adds a new version of a fragment to the history, and returns the recipients. `step_ms` returns the interval in
+    /// milliseconds at which the learner behind a connection reads messages.
     pub(crate) fn publish(
         &mut self,
         now: Millis,
@@ -178,20 +178,20 @@ impl Downlink {
         audience
     }
 
-    /// Changes on their way to the learner behind `conn`, in bytes.
+    /// Returns the unconfirmed bytes to the learner behind `conn`.
     #[cfg(test)]
     fn unconfirmed_bytes(&self, conn: ConnId) -> u64 {
         self.links.get(&conn).map_or(0, Link::unconfirmed_bytes)
     }
 
-    /// Whether the learner behind `conn` fetches whole fragments, since its link cannot carry every change.
+    /// Returns true if the learner behind `conn` fetches whole fragments, since its link cannot carry every change.
     #[must_use]
     pub(crate) fn is_thin(&self, now: Millis, conn: ConnId) -> bool {
         self.links.get(&conn).is_some_and(|link| !link.may_follow(now))
     }
 }
 
-/// Sends what waits for room on `link`, as far as there is some now.
+/// Sends changes that wait for room on `link`, as far as there is room now.
 fn fill(history: &History, link: &mut Link, now: Millis, follow: &mut Follow) {
     let mut waits = false;
     for fragment in history.fragments() {

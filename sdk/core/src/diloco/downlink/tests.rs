@@ -1,11 +1,11 @@
-//! The way down to one learner, without a syncer around it.
+//! Tests of the downlink to one learner without a syncer.
 
 use super::*;
 use crate::wire::RunId;
 
 const CONN: ConnId = ConnId(1);
 const P: FragmentId = FragmentId(0);
-/// Changes of 50 kB: three fit into the first window of a link, and four are kept.
+/// Changes of 50 kB: the first window of a link holds three, and the history four.
 const BODY_BYTES: usize = 50_000;
 const TERMS: DownlinkTerms = DownlinkTerms {
     fragments: 2,
@@ -40,7 +40,7 @@ fn opened() -> Downlink {
     downlink
 }
 
-/// One learner that holds version 1 of the first fragment, which is the newest.
+/// Creates a downlink to one learner that holds version 1 of the first fragment, the newest.
 fn followed() -> Downlink {
     let mut downlink = opened();
     assert_eq!(holds(&mut downlink, 0, 1), Follow::default());
@@ -109,7 +109,7 @@ fn what_there_is_no_room_for_waits_in_the_history_that_all_share() {
     (2..=4).for_each(|version| assert_eq!(publish(&mut downlink, 0, version), sent()));
     (5..=6).for_each(|version| assert_eq!(publish(&mut downlink, 0, version), Audience::default()));
     assert_eq!(downlink.unconfirmed_bytes(CONN), 150_000);
-    // The first confirmation makes room for itself and, since nothing was slow, for one more.
+    // The first confirmation makes room for one change, and for another one since no change was slow.
     assert_eq!(holds(&mut downlink, 10, 2), changes(5..=6));
     assert_eq!(holds(&mut downlink, 10, 6), Follow::default());
     assert_eq!(publish(&mut downlink, 10, 7), sent());
@@ -139,7 +139,7 @@ fn who_fetched_a_version_gets_what_followed_on_it() {
     let mut downlink = opened();
     (2..=5).for_each(|version| drop(publish(&mut downlink, 0, version)));
     assert_eq!(holds(&mut downlink, 0, 3), changes(4..=5));
-    // Version 1 is older than all that is kept, and version 9 is of another timeline.
+    // Version 1 is older than the history, and version 9 is of another timeline.
     for version in [0, 9] {
         let mut downlink = opened();
         (2..=6).for_each(|version| drop(publish(&mut downlink, 0, version)));
@@ -147,7 +147,7 @@ fn who_fetched_a_version_gets_what_followed_on_it() {
     }
 }
 
-/// Goal: what could not be sent while a link rested is no reason to have it rest again.
+/// Goal: changes that were held back during a rest do not cause another rest.
 #[test]
 fn a_rest_does_not_count_as_waiting() {
     let of = |fragment, version| Merged { fragment: FragmentId(fragment), ..merged(version) };
@@ -178,7 +178,7 @@ fn after_a_rest_changes_are_tried_again_and_longer_rests_follow() {
     let (mut now, mut version) = (0, 1);
     let mut rests = Vec::new();
     for _ in 0..3 {
-        // Nothing is confirmed until it is told that it is behind.
+        // Nothing is confirmed before the learner is told that it is behind.
         while publish(&mut downlink, now, version + 1) != told() {
             (version, now) = (version + 1, now + 500);
         }
