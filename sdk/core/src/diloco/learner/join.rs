@@ -1,4 +1,4 @@
-//! Joining, coming back and catching up.
+//! Joining, reconnecting and catching up.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
@@ -9,22 +9,22 @@ use super::{Learner, Output, Part};
 use crate::diloco::{Fragments, halves};
 use crate::wire::{Bye, CloseCode, FragmentId, Hello, Message, Millis, Signature, Version, Welcome};
 
-/// How long to wait before a fetch is tried again that failed, or that brought less than it was to bring: a cache may
-/// lag behind what the syncer says.
+/// Delay before a fetch is retried that failed or returned an older version than requested: a cache may lag behind
+/// the syncer.
 const FETCH_RETRY_MS: u64 = 1_000;
 /// Maximum number of doublings of the delay before a failed fetch is retried.
 const FETCH_DOUBLINGS_MAX: u32 = 5;
 
 impl Learner {
     pub(super) fn on_connected(&mut self) {
-        // A shell may connect anew before it notices that the old connection is gone.
+        // A shell may reconnect before it notices that the old connection is gone.
         self.on_disconnected();
         self.connected = true;
         let hello = Hello {
             run: self.part.as_ref().map(|part| part.run),
             layout: self.part.as_ref().map(|part| part.layout),
             identity: self.config.identity,
-            // Who holds the key adds what only it can know.
+            // The holder of the key signs later.
             signature: Signature::NONE,
             name: self.config.name.clone(),
             device: self.config.device.clone(),
@@ -68,7 +68,7 @@ impl Learner {
             return self.out.push_back(Output::Build(welcome));
         };
         part.tick(welcome.clock_tokens);
-        // A syncer that lost the enrolment with a crash may have given another number since.
+        // A syncer that lost the enrolment in a crash may have given another number.
         (part.learner, part.held, part.share) = (welcome.learner, welcome.held, welcome.share);
         let news = welcome.versions.iter().zip(welcome.merged.iter().zip(&welcome.unsettled));
         for (fragment, (track, (&version, (&merged, &unsettled)))) in
@@ -81,7 +81,7 @@ impl Learner {
                     if track.include(None) {
                         self.out.push_back(Output::Include { fragment });
                     }
-                    // The syncer sends what follows on that, or says that it cannot.
+                    // The syncer sends the changes that follow, or reports that it cannot.
                     let run = welcome.run;
                     self.out.push_back(Output::Send(Message::Holds { run, fragment, version: held }));
                 }
@@ -121,7 +121,7 @@ impl Learner {
         let keep = track.version.is_some();
         let mut again_at = now;
         if let Fetch::Running(asked, since) = track.fetch {
-            // Half of the link's time is for everything else.
+            // Half of the link's time is left for everything else.
             part.fetch_after = now.after(now.since(since));
             if version < asked {
                 again_at = now.after(FETCH_RETRY_MS);
@@ -136,7 +136,7 @@ impl Learner {
         track.has_drifted = false;
         let run = part.run;
         self.out.push_back(Output::Load { fragment, values, keep });
-        // Before it is welcomed nobody would hear it, and once it is it says all that it holds.
+        // Before the welcome there is no recipient, and after it the learner reports all versions that it holds.
         if self.welcomed {
             self.out.push_back(Output::Send(Message::Holds { run, fragment, version }));
         }
@@ -156,7 +156,7 @@ impl Learner {
         }
     }
 
-    /// The syncer sends no changes of `fragment` any more: it is to be fetched whole.
+    /// Schedules a fetch of the whole `fragment`, since the syncer sends no more changes of it.
     pub(super) fn on_behind(&mut self, now: Millis, fragment: FragmentId, version: Version) {
         let part = self.part.as_mut();
         let track = part.and_then(|part| part.tracks.get_mut(usize::from(fragment.0)));
@@ -168,8 +168,8 @@ impl Learner {
         }
     }
 
-    /// Begins the fetches whose time has come: all that are missing, and of those that only are old one at a time,
-    /// the one that has waited longest.
+    /// Begins due fetches: all missing fragments at once, and otherwise one old fragment at a time, the one due
+    /// first.
     pub(super) fn fetch_due(&mut self, now: Millis) {
         let Some(part) = self.part.as_mut().filter(|part| part.fragments.is_some()) else { return };
         let is_loaded = part.is_loaded();
@@ -191,7 +191,7 @@ impl Learner {
         }
     }
 
-    /// When [`Self::fetch_due`] has something to do, if no fetch ends before.
+    /// Returns the time at which [`Self::fetch_due`] has work to do, if no fetch ends before.
     pub(super) fn fetch_at(&self) -> Option<Millis> {
         let part = self.part.as_ref()?;
         let due = part.tracks.iter().filter_map(|track| match track.fetch {
@@ -206,8 +206,7 @@ impl Learner {
         (!busy && !self.starved).then(|| at.max(part.fetch_after))
     }
 
-    /// Tells the syncer that welcomed it once every fragment is there. One that is old will be fetched beside the
-    /// training.
+    /// Reports to the syncer once every fragment is there. Old fragments are fetched while the learner trains.
     pub(super) fn ready(&mut self, now: Millis) {
         let Some(part) = self.part.as_mut().filter(|_| self.welcomed) else { return };
         if part.is_loaded() && !part.ready {

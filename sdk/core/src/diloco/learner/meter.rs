@@ -1,40 +1,40 @@
-//! What a learner reports of itself.
+//! Statistics that a learner reports.
 
 use super::Step;
 use crate::wire::{LearnerState, Millis, Progress, RunId};
 
-/// Counts since the learner began or began afresh, and averages since the last report.
+/// Counts since the learner began or restarted, and averages since the last report.
 #[derive(Default)]
 pub(super) struct Meter {
     steps: u64,
     tokens: u64,
-    /// Steps of which tokens came.
+    /// Steps with tokens.
     trained: u64,
-    /// What a step took in the mean, of those that a report was of last.
+    /// Mean step time of the last report that had one.
     step_ms: f32,
-    /// What those since then took together, and how many they are.
+    /// Total time of the steps since then, and their number.
     spent_ms: f64,
     timed: u32,
-    /// Losses of single tokens since the last report, and of how many.
+    /// Sum of token losses since the last report, and the number of these tokens.
     loss_sum: f64,
     loss_tokens: u64,
     pub(super) reported: Option<Millis>,
 }
 
 impl Meter {
-    /// Notes a step. Whether it is the first whose time says anything.
+    /// Records a step. Returns true for the first one with a meaningful time.
     ///
-    /// A step of no tokens is none of which it is known how long it takes: an engine that prepares a batch while it
-    /// trains on the one before returns from its second at once. Its time is part of the next one's.
+    /// The time of a step without tokens is unknown: an engine that prepares a batch while it trains on the previous
+    /// one returns from its second step at once. That time is part of the next step.
     pub(super) fn step(&mut self, step: Step) -> bool {
         self.steps += 1;
         self.tokens = self.tokens.saturating_add(step.tokens);
         if self.trained == 1 && self.timed == 1 {
-            // The first takes longer than others do, and what was reported of it counts no more.
+            // The first step takes longer than others, so its time is dropped.
             (self.spent_ms, self.timed) = (0.0, 0);
         }
-        // A moving average would weigh the newest step most, and a step that takes long is the likelier one to be the
-        // newest when a report is due.
+        // A moving average would weight the newest step most. A slow step is more likely than others to be the newest
+        // when a report is due.
         self.spent_ms += f64::from(step.step_ms);
         if step.tokens == 0 {
             return false;
@@ -69,7 +69,7 @@ impl Meter {
 mod tests {
     use super::*;
 
-    /// Goal: a report says what its steps took, however they scatter, and not what the last of them did.
+    /// Goal: a report has the mean time of its steps, however they scatter, and not that of the last one.
     #[test]
     fn a_report_is_of_the_steps_since_the_one_before() {
         let mut meter = Meter::default();
@@ -91,7 +91,7 @@ mod tests {
         assert_eq!(meter.report(Millis(0), RunId(1), LearnerState::Training).step_ms, 100.0);
     }
 
-    /// Goal: an engine that trains behind its loop says how long its steps take, and not that one took no time.
+    /// Goal: an engine that trains asynchronously reports true step times, and never a time of zero.
     #[test]
     fn a_step_of_no_tokens_is_none_whose_time_is_known() {
         let step = |tokens, step_ms| Step { tokens, loss: 1.0, step_ms };
@@ -108,7 +108,7 @@ mod tests {
         }
         let progress = meter.report(Millis(0), RunId(1), LearnerState::Training);
         assert_eq!((progress.step_ms, progress.steps, progress.tokens), (12.0, 6, 320));
-        // One that waits for its second batch before it trains on it does so for as long as the batch takes.
+        // An engine that waits for its second batch before training takes the time of that batch.
         let mut meter = Meter::default();
         for (tokens, step_ms) in [(64, 300.0), (0, 0.0), (0, 8.0), (64, 12.0)] {
             meter.step(step(tokens, step_ms));
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(told(&mut meter), 20.0);
     }
 
-    /// Goal: a loss counts as often as it was of a token, however often an engine says it.
+    /// Goal: a loss is weighted by its tokens, however often an engine reports it.
     #[test]
     fn a_loss_is_that_of_tokens() {
         let mut meter = Meter::default();

@@ -1,9 +1,9 @@
-//! The learner: one island of a run, as a state machine.
+//! The learner of a run, as a state machine.
 //!
-//! The same three kinds of methods as the syncer's: [`Learner::handle`] takes in what happened,
-//! [`Learner::poll`] gives what to do, [`Learner::deadline`] says when to wake it. The shell trains
-//! whenever [`Learner::can_train`] and it has windows, connected or not, and drains `poll` between steps:
-//! nothing here ever waits for the network.
+//! It has the same three kinds of methods as the syncer: [`Learner::handle`] takes an input, [`Learner::poll`]
+//! returns the next output, and [`Learner::deadline`] returns the next wake-up time. The shell trains whenever
+//! [`Learner::can_train`] and it has windows, connected or not, and drains `poll` between steps. Nothing here ever
+//! waits for the network.
 
 mod io;
 mod join;
@@ -29,31 +29,31 @@ use crate::wire::{
 use meter::Meter;
 use track::{Fetch, Track};
 
-/// Who a learner says it is.
+/// Identity of a learner, as it introduces itself.
 #[derive(Clone, Debug)]
 pub struct LearnerConfig {
-    /// Its public key, the same at each start.
+    /// Public key, the same at each start.
     pub identity: Identity,
-    /// Its name for people.
+    /// Display name.
     pub name: String,
-    /// What it computes with, for people.
+    /// Display name of the device.
     pub device: String,
-    /// What the run's owner asks for, if anything.
+    /// Invite, if the run's owner requires one.
     pub invite: Option<Invite>,
-    /// Its updates are numbered from here on; each of its processes should have a range of its own.
+    /// Number of the first update. Each process of a learner should have a range of its own.
     pub serial_first: u64,
 }
 
-/// One learner's state and the rules by which it changes.
+/// State machine of one learner.
 pub struct Learner {
     config: LearnerConfig,
     connected: bool,
-    /// It was welcomed on this connection: before that nothing is known of what went out on the last.
+    /// Whether the learner was welcomed on this connection. Before that, the outcome of earlier updates is unknown.
     welcomed: bool,
     paused: bool,
     hidden: bool,
     starved: bool,
-    /// It is leaving, and hands in what it has.
+    /// Whether the learner is leaving, and sends its last updates.
     hands_in: bool,
     part: Option<Part>,
     serial_next: u64,
@@ -61,36 +61,36 @@ pub struct Learner {
     out: VecDeque<Output>,
 }
 
-/// Its part in a run.
+/// State in one run.
 struct Part {
     run: RunId,
     learner: LearnerId,
     layout: LayoutHash,
     policy: ApplyPolicy,
     tracks: Vec<Track>,
-    /// Questions that are not answered yet, the oldest first, with the version that the syncer held.
+    /// Open questions, oldest first, each with the version that the syncer held.
     asked: VecDeque<(FragmentId, Version)>,
-    /// Bodies on their way to the syncer.
+    /// Window of bodies on their way to the syncer.
     upload: Window,
-    /// No fragment is fetched before then by one that can train: its link has other things to carry, too.
+    /// Time before which no fragment is fetched while the learner can train: its link has other data to carry, too.
     fetch_after: Millis,
     /// `None` until the model is built.
     fragments: Option<Arc<Fragments>>,
-    /// Windows of one step, once it is built.
+    /// Windows in one step, once the model is built.
     batch: NonZeroU32,
-    /// The run's merged tokens that count for its schedule as last heard, and own tokens since then.
+    /// Merged tokens of the run that count for its schedule, as last received, and own tokens since then.
     clock_tokens: u64,
     own_tokens: u64,
-    /// It told this connection that it is ready.
+    /// Whether it reported on this connection that it is ready.
     ready: bool,
-    /// The run's owner holds it, as last heard.
+    /// Whether the run's owner has paused it, as last received.
     held: bool,
-    /// The part of its time that the run's owner has it train, as last heard.
+    /// Share that the run's owner allows it, as last received.
     share: Share,
 }
 
 impl Learner {
-    /// A learner that has not joined anything.
+    /// Creates a learner that has not joined a run.
     #[must_use]
     pub fn new(config: LearnerConfig) -> Self {
         Self {
@@ -108,14 +108,15 @@ impl Learner {
         }
     }
 
-    /// Gives up everything but who it is and what its owner wants: it joins as a newcomer does.
+    /// Discards all state but its identity, its numbering and its owner's settings, so that it joins as a new
+    /// learner.
     pub fn restart(&mut self) {
         let fresh = Self::new(self.config.clone());
         let Self { paused, hidden, serial_next, .. } = *self;
         *self = Self { paused, hidden, serial_next, ..fresh };
     }
 
-    /// Takes in what happened at `now`, which never goes back.
+    /// Takes an input at `now`, which never goes back.
     pub fn handle(&mut self, now: Millis, input: Input) {
         match input {
             Input::Connected => self.on_connected(),
@@ -141,12 +142,12 @@ impl Learner {
         }
     }
 
-    /// The next thing to do; call until `None` after every [`Self::handle`].
+    /// Returns the next output. Call it until `None` after every [`Self::handle`].
     pub fn poll(&mut self) -> Option<Output> {
         self.out.pop_front()
     }
 
-    /// When to handle [`Input::Timeout`], if nothing else happens before; always after `now`.
+    /// Returns the time at which to handle [`Input::Timeout`] if nothing else happens before; always after `now`.
     #[must_use]
     pub fn deadline(&self, now: Millis) -> Option<Millis> {
         let part = self.part.as_ref()?;
@@ -155,25 +156,26 @@ impl Learner {
         retries.into_iter().chain(report).min().map(|at| at.max(now.after(1)))
     }
 
-    /// Whether there are parameters to train, and neither its owner nor the run's has it wait.
+    /// Returns true if there are parameters to train, and neither its owner nor the run's owner has paused it.
     #[must_use]
     pub fn can_train(&self) -> bool {
         !self.paused && self.part.as_ref().is_some_and(|part| part.is_loaded() && !part.held)
     }
 
-    /// Whether its owner paused it.
+    /// Returns true if its owner has paused it.
     #[must_use]
     pub fn is_paused(&self) -> bool {
         self.paused
     }
 
-    /// Whether it told this connection that it has the parameters: from then on it takes part in rounds.
+    /// Returns true if it reported on this connection that it holds the parameters. From then on it takes part in
+    /// rounds.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.connected && self.part.as_ref().is_some_and(|part| part.ready)
     }
 
-    /// What it is doing.
+    /// Returns its present state.
     #[must_use]
     pub(crate) fn state(&self) -> LearnerState {
         match self {
@@ -186,13 +188,13 @@ impl Learner {
         }
     }
 
-    /// The part of the time it would train that the run's owner has it train.
+    /// Returns the part of its pace that the run's owner allows.
     #[must_use]
     pub fn share(&self) -> Share {
         self.part.as_ref().map_or(Share::FULL, |part| part.share)
     }
 
-    /// Says whether there are no windows to train on. The syncer hears of it at once.
+    /// Sets whether there are no windows to train on, and reports to the syncer when they run out.
     pub(crate) fn set_starved(&mut self, now: Millis, starved: bool) {
         if self.starved != starved {
             self.starved = starved;
@@ -202,30 +204,31 @@ impl Learner {
         }
     }
 
-    /// The run and the learner's id in it, once welcomed.
+    /// Returns the run and its id in it, once welcomed.
     #[must_use]
     pub fn run(&self) -> Option<(RunId, LearnerId)> {
         self.part.as_ref().map(|part| (part.run, part.learner))
     }
 
-    /// The inner schedule's clock: the run's merged tokens that count for it as last heard, and own tokens since.
+    /// Returns the clock of the inner schedule: the run's merged tokens that count for it, as last received, plus own
+    /// tokens since then.
     #[must_use]
     pub fn clock_tokens(&self) -> u64 {
         self.part.as_ref().map_or(0, |part| part.clock_tokens.saturating_add(part.own_tokens))
     }
 
-    /// The run's merged tokens that count for the inner schedule, as last heard.
+    /// Returns the run's merged tokens that count for the inner schedule, as last received.
     #[cfg(test)]
     pub(crate) fn heard_tokens(&self) -> u64 {
         self.part.as_ref().map_or(0, |part| part.clock_tokens)
     }
 
-    /// The version of each fragment held, `[P]`; empty before the first `Welcome`.
+    /// Returns the version of each fragment held, `[P]`; empty before the first `Welcome`.
     pub(crate) fn versions(&self) -> impl Iterator<Item = Option<Version>> {
         self.part.iter().flat_map(|part| part.tracks.iter().map(|track| track.version))
     }
 
-    /// Reports a last time and says goodbye.
+    /// Sends a last report and a goodbye.
     pub fn leave(&mut self, now: Millis) {
         self.report(now);
         let bye = Bye::new(CloseCode::Done, "the learner was stopped by its owner");
@@ -339,7 +342,8 @@ impl Learner {
         }
     }
 
-    /// Applies what is queued for `fragment`, and has Θ̂ fetched from `fetch_at` on if there is a gap before `wanted`.
+    /// Applies queued changes of `fragment`. If there is a gap before `wanted`, it schedules a fetch of Θ̂ at
+    /// `fetch_at`.
     fn catch_up(&mut self, now: Millis, fragment: FragmentId, wanted: Option<Version>, fetch_at: Millis) {
         let Some(part) = &mut self.part else { return };
         let Some(track) = part.tracks.get_mut(usize::from(fragment.0)) else { return };

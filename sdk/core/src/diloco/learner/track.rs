@@ -1,28 +1,28 @@
-//! What a learner knows of one fragment.
+//! State of one fragment in a learner.
 
 use std::collections::VecDeque;
 
 use crate::wire::{ApplyPolicy, Fate, Merged, Millis, Serial, Version};
 
-/// Changes kept while Θ̂ is being fetched; after more of them it is fetched again. A syncer stops sending long before,
-/// since nothing of it is confirmed meanwhile.
+/// Largest number of queued changes while Θ̂ is fetched; beyond it Θ̂ is fetched again. A syncer stops sending long
+/// before, since none of them is confirmed meanwhile.
 const QUEUE_MAX: usize = 64;
 
-/// One fragment, from the learner's side.
+/// State of one fragment.
 #[derive(Debug, Default)]
 pub(super) struct Track {
-    /// Of the Θ̂ held; `None` until one is.
+    /// Version of the Θ̂ held; `None` until there is one.
     pub(super) version: Option<Version>,
-    /// What its digest has to be, by the word of the syncer.
+    /// Expected digest of that Θ̂, according to the syncer.
     digest: u64,
-    /// The engine holds something else: it is fetched anew.
+    /// Whether the engine holds a different Θ̂, which must be fetched again.
     pub(super) has_drifted: bool,
-    /// Steps and tokens since the position that was last merged: what the next update reports.
+    /// Steps and tokens since the last merged position; the next update reports them.
     steps: u32,
     tokens: u64,
-    /// Of these tokens, those that went through each expert of the fragment; empty where the engine tells nothing.
+    /// Part of these tokens that was routed to each expert of the fragment; empty if the engine does not report it.
     seen: Vec<u64>,
-    /// The update that has no fate yet, or whose version is still to come.
+    /// Last update, until its fate is known and its version has arrived.
     pub(super) sent: Option<Sent>,
     pub(super) fetch: Fetch,
     /// Consecutive failed fetches.
@@ -30,23 +30,23 @@ pub(super) struct Track {
     queue: VecDeque<Merged>,
 }
 
-/// Whether a fetch of Θ̂ is under way.
+/// State of the fetch of Θ̂.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Fetch {
     #[default]
     Idle,
-    /// Asked for this version, at that moment.
+    /// A fetch of this version began at that time.
     Running(Version, Millis),
-    /// To be asked for, not before then.
+    /// A fetch of this version may begin at that time.
     DueAt(Version, Millis),
 }
 
-/// An update from the moment in which it was coded.
+/// An update, from the time of its coding.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Sent {
     pub(super) serial: Serial,
     pub(super) base: Version,
-    /// Of the Θ̂ that it is relative to.
+    /// Digest of the Θ̂ that it is relative to.
     pub(super) digest: u64,
     pub(super) steps: u32,
     pub(super) tokens: u64,
@@ -54,21 +54,21 @@ pub(super) struct Sent {
     pub(super) stage: Stage,
 }
 
-/// How far an update is.
+/// Progress of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// The engine codes it.
     Coding,
-    /// On its way since then.
+    /// It was sent at this time.
     Out(Millis),
-    /// The syncer has it.
+    /// The syncer has received it.
     Arrived,
-    /// It is part of this version.
+    /// It was merged into this version.
     Merged(Version),
 }
 
 impl Track {
-    /// A fragment to be fetched at once.
+    /// Creates a track whose fragment is fetched at once.
     pub(super) fn wanting(version: Version, now: Millis) -> Self {
         Self { fetch: Fetch::DueAt(version, now), ..Self::default() }
     }
@@ -78,7 +78,7 @@ impl Track {
         self.tokens = self.tokens.saturating_add(tokens);
     }
 
-    /// Takes in how many tokens of the steps so far went through each expert of the fragment.
+    /// Adds the tokens of the last steps that were routed to each expert of the fragment.
     pub(super) fn saw(&mut self, seen: impl ExactSizeIterator<Item = u64>) {
         self.seen.resize(seen.len(), 0);
         self.seen.iter_mut().zip(seen).for_each(|(sum, seen)| *sum = sum.saturating_add(seen));
@@ -88,35 +88,35 @@ impl Track {
         self.steps > 0 && self.tokens > 0
     }
 
-    /// The progress so far, which is since `base`, is being coded.
+    /// Records that the progress since `base` is being coded.
     pub(super) fn code(&mut self, serial: Serial, base: Version) {
         let (digest, steps, tokens) = (self.digest, self.steps, self.tokens);
         let seen = self.seen.clone();
         self.sent = Some(Sent { serial, base, digest, steps, tokens, seen, stage: Stage::Coding });
     }
 
-    /// The update with this serial, if it is the one that has no fate yet.
+    /// Returns the pending update, if it has this serial number.
     pub(super) fn sent(&mut self, serial: Serial) -> Option<&mut Sent> {
         self.sent.as_mut().filter(|sent| sent.serial == serial)
     }
 
-    /// Whether it has an update between its engine and the syncer.
+    /// Returns true if an update is between the engine and the syncer.
     pub(super) fn is_under_way(&self) -> bool {
         let stage = self.sent.as_ref().map(|sent| sent.stage);
         matches!(stage, Some(Stage::Coding | Stage::Out(_)))
     }
 
-    /// Whether the syncer has an update that has no fate yet.
+    /// Returns true if the syncer has received an update that has no fate yet.
     pub(super) fn has_arrived(&self) -> bool {
         self.sent.as_ref().is_some_and(|sent| sent.stage == Stage::Arrived)
     }
 
-    /// Tokens of the update that the syncer has and that has no fate yet; 0 without one.
+    /// Returns the tokens of the update that the syncer has received and that has no fate yet; 0 without one.
     pub(super) fn tokens_unsettled(&self) -> u64 {
         self.sent.as_ref().filter(|sent| sent.stage == Stage::Arrived).map_or(0, |sent| sent.tokens)
     }
 
-    /// Takes in what became of an update.
+    /// Takes in the fate of an update.
     pub(super) fn receipt(&mut self, serial: Serial, fate: &Fate) {
         let Some(sent) = self.sent(serial) else { return };
         match fate {
@@ -125,12 +125,12 @@ impl Track {
         }
     }
 
-    /// What a `Welcome` says of the time without a connection: which update was merged last, and which one the syncer
-    /// has and has not settled. Any other that went out is lost, and so is what a syncer once merged that no longer
-    /// knows of it.
+    /// Takes in the state of a `Welcome` after a lost connection: the last merged update, and the received update
+    /// without a fate. Any other update that was sent is lost. So is one that was merged by a syncer that has since
+    /// forgotten it.
     pub(super) fn welcome(&mut self, version: Version, merged: Option<Serial>, unsettled: Option<Serial>) {
         self.queue.clear();
-        // A new connection does not reset the count of failures: one that keeps breaking must not defeat the backoff.
+        // A new connection does not reset the count of failures: repeated failures must not defeat the backoff.
         self.fetch = Fetch::Idle;
         let Some(sent) = &mut self.sent else { return };
         if merged == Some(sent.serial) {
@@ -142,8 +142,8 @@ impl Track {
         }
     }
 
-    /// Whether the update that was sent last is part of the version held, or of `coming`: what it reported is then no
-    /// longer to be reported.
+    /// Returns true if the last update is part of the version held, or of `coming`. Its steps and tokens then no
+    /// longer count as progress.
     pub(super) fn include(&mut self, coming: Option<Version>) -> bool {
         let held = coming.or(self.version);
         let is_in = |sent: &Sent| matches!(sent.stage, Stage::Merged(version) if Some(version) <= held);
@@ -154,7 +154,7 @@ impl Track {
         true
     }
 
-    /// What the engine holds is not what `version` names: Θ̂ is to be fetched, and nothing goes out before.
+    /// Records that the engine does not hold what `version` names. Θ̂ must be fetched, and no update is sent before.
     pub(super) fn drift(&mut self, now: Millis) {
         (self.sent, self.has_drifted) = (None, true);
         if let Some(version) = self.version.filter(|_| self.fetch == Fetch::Idle) {
@@ -162,9 +162,9 @@ impl Track {
         }
     }
 
-    /// Takes in that `version` is held from now on, with this digest.
+    /// Records that the learner now holds `version`, with this digest.
     ///
-    /// A policy that drops local progress drops its tokens too: they are trained, never merged.
+    /// A policy that drops local progress drops its tokens too: they are trained and never merged.
     pub(super) fn advance(&mut self, version: Version, digest: u64, policy: ApplyPolicy) {
         (self.version, self.digest) = (Some(version), digest);
         match policy {
@@ -182,7 +182,7 @@ impl Track {
         }
     }
 
-    /// Keeps `merged` until Θ̂ is there.
+    /// Queues `merged` until Θ̂ is there.
     pub(super) fn queue(&mut self, merged: Merged) {
         if self.queue.len() == QUEUE_MAX {
             self.queue.clear();
@@ -190,7 +190,8 @@ impl Track {
         self.queue.push_back(merged);
     }
 
-    /// The queued change that follows the version held, if there is one. What is as old as that is forgotten.
+    /// Removes and returns the queued change that follows the version held, if there is one. Older changes are
+    /// dropped.
     pub(super) fn next_queued(&mut self) -> Option<Merged> {
         let version = self.version?;
         self.queue.retain(|merged| merged.version > version);
@@ -198,7 +199,7 @@ impl Track {
         self.queue.remove(next)
     }
 
-    /// A version that the queue says exists but that cannot be reached through it.
+    /// Returns the newest queued version that the learner does not hold, if there is one.
     pub(super) fn gap(&self) -> Option<Version> {
         let newest = self.queue.iter().map(|merged| merged.version).max();
         newest.filter(|newest| self.version.is_none_or(|held| held < *newest))
@@ -212,7 +213,8 @@ mod tests {
 
     const KEEP: ApplyPolicy = ApplyPolicy::Keep { residue: true };
 
-    /// One at version 1 that has sent three steps and heard that they are part of version 2.
+    /// Creates a track at version 1 that has sent three steps, and received the receipt that merges them into version
+    /// 2.
     fn merged_into_2() -> Track {
         let mut track = Track { version: Some(Version(1)), ..Track::default() };
         (0..3).for_each(|_| track.step(10));
@@ -230,7 +232,7 @@ mod tests {
         assert!(!track.has_progress() && !track.include(None), "it counts once");
     }
 
-    /// Goal: what went through an expert is told with the update that holds it, and once.
+    /// Goal: the tokens of an expert are reported once, with the update of their steps.
     #[test]
     fn what_experts_saw_is_reported_with_its_steps() {
         let mut track = Track { version: Some(Version(1)), ..Track::default() };
@@ -247,7 +249,7 @@ mod tests {
         assert_eq!(track.seen, [0, 0]);
     }
 
-    /// Goal: a version of others that comes in between neither counts nor forgets what is still on its way.
+    /// Goal: versions from other learners in between neither count nor forget an update on its way.
     #[test]
     fn what_is_under_way_outlives_the_versions_of_others() {
         let mut track = merged_into_2();
@@ -261,7 +263,7 @@ mod tests {
         assert!(!track.has_progress());
     }
 
-    /// Goal: a syncer that crashed after the receipt, and knows only what was before, costs no progress.
+    /// Goal: a syncer that crashed after the receipt, and has an older state, costs no progress.
     #[test]
     fn what_was_merged_by_a_syncer_that_forgot_it_is_reported_again() {
         let mut track = merged_into_2();
@@ -270,7 +272,7 @@ mod tests {
         assert!(track.has_progress() && track.sent.is_none());
     }
 
-    /// Goal: changes may come in any order, some of them for nothing; what is held is no gap.
+    /// Goal: changes may come in any order, also useless ones, and the version held is no gap.
     #[test]
     fn changes_are_taken_in_their_order_and_a_gap_is_ahead() {
         let change = |base: u64, version: u64| Merged {

@@ -1,4 +1,4 @@
-//! What goes up: answers to questions, as many at once as the link can carry.
+//! Uploads: answers to questions, as many at once as the link can carry.
 
 use super::track::{Stage, Track};
 use super::{Learner, Output, Part};
@@ -6,28 +6,28 @@ use crate::diloco::checksum;
 use crate::diloco::window::Window;
 use crate::wire::{FragmentId, Message, Millis, Serial, Update, Version};
 
-/// Bodies that may always be on their way to the syncer.
+/// Smallest window of bodies on their way to the syncer.
 const UPLOADS_LEAST: f64 = 2.0;
 
-/// Later than any version: one that leaves needs θ no more, and reports what is left on top of what is merged before
-/// the version that holds that is there.
+/// Later than any version. A leaving learner no longer needs θ. It reports its remaining progress on top of a merged
+/// update before it holds the version with that update.
 pub(super) const ANY_VERSION: Version = Version(u64::MAX);
 
-/// How far one that leaves is with what it hands in.
+/// State of the last updates of a leaving learner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandsIn {
-    /// The syncer has not said that it has got all.
+    /// The syncer has not confirmed all of them.
     UnderWay,
-    /// The syncer has it, and has not said what became of it.
+    /// The syncer has received all, and not sent every fate.
     Unsettled,
-    /// There is nothing that it could still hear of.
+    /// No further message about them is expected.
     Nothing,
 }
 
 impl Learner {
-    /// Begins to leave: reports, hands in all progress that the syncer has not got yet, as far as its engine can code
-    /// it, and trains no more. Go on with [`Self::leave`] once [`Self::hands_in`] is over; one that is ended before has
-    /// said what it trained.
+    /// Begins to leave: reports, sends all progress that the syncer does not have yet and that the engine can code,
+    /// and stops training. Call [`Self::leave`] once [`Self::hands_in`] is over. A learner that is ended earlier has
+    /// at least reported its trained tokens.
     pub fn hand_in(&mut self, now: Millis) {
         self.hands_in = true;
         self.report(now);
@@ -44,7 +44,7 @@ impl Learner {
         self.answer();
     }
 
-    /// How far it is with what it hands in.
+    /// Returns the state of its last updates.
     #[must_use]
     pub fn hands_in(&self) -> HandsIn {
         let Some(part) = self.part.as_ref().filter(|part| self.connected && part.ready) else {
@@ -59,8 +59,8 @@ impl Learner {
         }
     }
 
-    /// Of each fragment the tokens that the syncer has in an update of which it has not said what became of it, `[P]`;
-    /// empty before the first `Welcome`.
+    /// Returns for each fragment the tokens of the update that the syncer has received and that has no fate yet,
+    /// `[P]`; empty before the first `Welcome`.
     pub fn tokens_unsettled(&self) -> impl Iterator<Item = u64> {
         self.part.iter().flat_map(|part| part.tracks.iter().map(Track::tokens_unsettled))
     }
@@ -74,8 +74,8 @@ impl Learner {
         }
     }
 
-    /// Answers the questions that can be answered, in their order, as many as its link can carry at once; one that
-    /// leaves has nobody else who needs the link.
+    /// Answers open questions in their order, as many as the link can carry at once. A leaving learner has its link
+    /// for itself.
     pub(super) fn answer(&mut self) {
         let Some(part) = self.part.as_mut().filter(|part| self.connected && part.ready) else { return };
         let additive = part.policy.is_additive();
@@ -112,14 +112,14 @@ impl Learner {
         let Some(track) = part.tracks.get_mut(usize::from(fragment.0)) else { return };
         let Some(sent) = track.sent(serial) else { return };
         if !(self.connected && part.ready) {
-            // Nobody is there to take it: what it holds goes into the next one.
+            // No syncer can take it. Its progress goes into the next update.
             track.sent = None;
             return;
         }
         if sent.digest != digest {
-            // Its engine holds something else than the syncer published: no progress can be told from that, and the
-            // question, which is not asked twice, is answered once Θ̂ is fetched.
-            // A question that came meanwhile, over another connection, takes its place.
+            // The engine holds another Θ̂ than the syncer published, so its progress is unknown. The question is not
+            // repeated; it is answered once Θ̂ is fetched. A newer question, over another connection, takes its
+            // place.
             if part.asked.iter().all(|&(asked, _)| asked != fragment) {
                 part.asked.push_back((fragment, sent.base));
             }
@@ -147,7 +147,7 @@ impl Learner {
 }
 
 impl Part {
-    /// What may be on its way at once: two bodies at first, at most one of each fragment.
+    /// Creates the window of uploads: two bodies at first, at most one of each fragment.
     pub(super) fn upload(fragments: usize) -> Window {
         Window::new(UPLOADS_LEAST, UPLOADS_LEAST, fragments as f64)
     }
