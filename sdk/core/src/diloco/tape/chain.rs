@@ -1,4 +1,4 @@
-//! The checksum of a row and of all before it.
+//! Chained checksums of rows.
 
 use sha2::{Digest, Sha256};
 
@@ -7,8 +7,8 @@ use super::Place;
 /// Checksum of a row and of all before it: the first half of a SHA-256.
 pub type Chain = [u8; 16];
 
-/// The checksum of a row that comes after one whose checksum is `before` (zeros for the first). `data` is its entry,
-/// as it is stored.
+/// Returns the checksum of a row that follows a row with checksum `before` (zeros for the first). `data` is its entry
+/// in stored form.
 #[must_use]
 pub fn link(before: &Chain, seq: u64, at_ms: u64, data: &[u8], place: Option<Place>) -> Chain {
     let mut sha = Sha256::new();
@@ -26,36 +26,37 @@ pub fn link(before: &Chain, seq: u64, at_ms: u64, data: &[u8], place: Option<Pla
     chain
 }
 
-/// A row is not what was written.
+/// A row that differs from what was written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("row {seq} is damaged: {why}")]
 pub struct RowDamage {
-    /// Its number.
+    /// Number of the row.
     pub seq: u64,
-    /// What is wrong.
+    /// Description of the damage.
     pub why: String,
 }
 
-/// Reads rows in order, and finds what was changed, lost or put elsewhere.
+/// Reads rows in order, and detects changed, lost or misplaced ones.
 #[derive(Clone, Debug)]
 pub struct Links {
-    /// What comes after this row is wanted.
+    /// Row after which reading begins.
     after: u64,
-    /// The row before, and its checksum.
+    /// Number and checksum of the previous row.
     before: Option<(u64, Chain)>,
 }
 
 impl Links {
-    /// For the rows after `seq`. Unless that is 0, row `seq` is to be read first: it is what the next is compared with.
+    /// Creates a reader of the rows after `seq`. Unless that is 0, row `seq` must be read first, as the start of the
+    /// chain.
     #[must_use]
     pub fn after(seq: u64) -> Self {
         Self { after: seq, before: (seq == 0).then(|| (0, Chain::default())) }
     }
 
-    /// Takes the next row in, which is stored with the checksum `chain`; whether it is one of those wanted.
+    /// Takes in the next row, which is stored with the checksum `chain`. Returns true if it comes after the start.
     ///
     /// # Errors
-    /// [`RowDamage`]: it is not what was written, or rows before it are missing.
+    /// [`RowDamage`]: the row was changed, or rows before it are missing.
     pub fn next(
         &mut self,
         seq: u64,
@@ -73,7 +74,7 @@ impl Links {
                 return damaged("it does not match its checksum".to_owned());
             }
             Some(_) => seq > self.after,
-            // The oldest row that is left has nothing before it to be compared with, and is followed already.
+            // The oldest remaining row has no predecessor to check against, and was replayed already.
             None if seq > self.after => {
                 return damaged(format!("what was between it and row {} is missing", self.after));
             }
@@ -83,10 +84,10 @@ impl Links {
         Ok(is_wanted)
     }
 
-    /// There are no more rows.
+    /// Checks that the tape did not end too early, once all rows were read.
     ///
     /// # Errors
-    /// [`RowDamage`]: the tape ends before the row after which reading was to begin.
+    /// [`RowDamage`]: the tape ends before the row at which reading was to begin.
     pub fn end(&self) -> Result<(), RowDamage> {
         if self.before.is_some_and(|(last, _)| last >= self.after) {
             return Ok(());

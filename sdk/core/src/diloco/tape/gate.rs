@@ -1,33 +1,33 @@
-//! What waits until the decisions before it are kept.
+//! Output that waits until earlier decisions are stored.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::diloco::{Entry, MergeEntry, RemadeEntry};
 use crate::wire::{ConnId, FragmentId, Message};
 
-/// Holds back what is to be told until all that was decided before is safe. What comes out is in the order in which it
-/// went in, but for what promises nothing.
+/// Queue that delays output until all earlier decisions are stored. Output leaves in the order in which it came,
+/// except messages that reveal no decision.
 #[derive(Debug)]
 pub struct Gate<T> {
-    /// The newest decision.
+    /// Newest decision.
     decided: u64,
-    /// The newest that is kept.
+    /// Newest stored decision.
     safe: u64,
     waiting: VecDeque<(u64, T)>,
-    /// How many of those that waited are out.
+    /// Number of delayed outputs that were released.
     out: u64,
-    /// How many go out before the newest `Welcome` of each of these, which waits too…
+    /// Position of the newest delayed `Welcome` to each connection, in the same count…
     welcomes: BTreeMap<ConnId, u64>,
-    /// …and the same of every one that waits, in order.
+    /// …and of every delayed `Welcome`, in order.
     welcomed: VecDeque<(u64, ConnId)>,
-    /// The decision that the version of each fragment is from, `[P]`.
+    /// Decision that made the version of each fragment, `[P]`.
     versions: Vec<u64>,
-    /// The decision with the owner's last word on whether the run goes on.
+    /// The owner's last decision to pause or resume the run.
     word: u64,
 }
 
 impl<T> Gate<T> {
-    /// For a run of so many fragments, with nothing decided after row `seq`, which is kept.
+    /// Creates a gate for a run of `fragments` fragments. Row `seq` is the newest decision, and stored.
     #[must_use]
     pub fn new(seq: u64, fragments: u16) -> Self {
         let versions = vec![seq; fragments.into()];
@@ -35,7 +35,7 @@ impl<T> Gate<T> {
         Self { decided: seq, safe: seq, waiting, out: 0, welcomes, welcomed, versions, word: seq }
     }
 
-    /// The number of `entry`, which is the next decision.
+    /// Numbers `entry`, the next decision.
     pub fn decide(&mut self, entry: &Entry) -> u64 {
         self.decided += 1;
         match entry {
@@ -50,42 +50,42 @@ impl<T> Gate<T> {
         self.decided
     }
 
-    /// The newest decision.
+    /// Returns the newest decision.
     #[must_use]
     pub fn decided(&self) -> u64 {
         self.decided
     }
 
-    /// Whether the decision `seq` is kept.
+    /// Returns true if the decision `seq` is stored.
     #[must_use]
     pub fn is_safe(&self, seq: u64) -> bool {
         seq <= self.safe
     }
 
-    /// Whether all that was decided is kept.
+    /// Returns true if all decisions are stored.
     #[must_use]
     pub fn is_all_safe(&self) -> bool {
         self.is_safe(self.decided)
     }
 
-    /// Decisions that are not kept yet.
+    /// Returns the number of decisions that are not stored yet.
     #[must_use]
     pub fn unsaved(&self) -> u64 {
         self.decided.saturating_sub(self.safe)
     }
 
-    /// Whether the version of `fragment` is kept, so that it may be given to whoever asks for it.
+    /// Returns true if the version of `fragment` is stored, so that it may be served.
     #[must_use]
     pub fn is_version_safe(&self, fragment: FragmentId) -> bool {
         self.versions.get(usize::from(fragment.0)).is_none_or(|&seq| self.is_safe(seq))
     }
 
-    /// Everything up to `seq` is kept.
+    /// Records that all decisions up to `seq` are stored.
     pub fn reach(&mut self, seq: u64) {
         self.safe = self.safe.max(seq);
     }
 
-    /// Gives `said` back if it may be said at once; else it waits.
+    /// Returns `said` if it may be sent at once. Otherwise queues it.
     pub fn pass(&mut self, said: T) -> Option<T> {
         if self.waiting.is_empty() && self.is_all_safe() {
             return Some(said);
@@ -94,9 +94,9 @@ impl<T> Gate<T> {
         None
     }
 
-    /// The same of `said`, which is `message` to `conns`. A question, and the news that an update arrived, tell of no
-    /// decision but the owner's that the run goes on, and wait for no other. They do not overtake a `Welcome`: what
-    /// that says of its learner's updates was true before it was asked for another one.
+    /// Does the same for `said`, which is `message` to `conns`. A question, or the confirmation that an update
+    /// arrived, reveals no decision except that the owner lets the run go on, and waits for that one only. It does
+    /// not overtake a `Welcome`, whose state of the learner's updates is older than the question.
     pub fn pass_message(&mut self, conns: &[ConnId], message: &Message, said: T) -> Option<T> {
         let tells_little = matches!(message, Message::Collect { .. } | Message::Arrived { .. });
         let is_welcomed = |conn: &ConnId| !self.welcomes.contains_key(conn);
@@ -112,7 +112,7 @@ impl<T> Gate<T> {
         passed
     }
 
-    /// The next that waited long enough.
+    /// Returns the next output whose decisions are stored.
     pub fn release(&mut self) -> Option<T> {
         let (_, said) = self.waiting.pop_front_if(|(after, _)| *after <= self.safe)?;
         self.out += 1;
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!((gate.release(), gate.release()), (Some("told"), Some("asked again")));
     }
 
-    /// Goal: a learner hears that its update arrived before the tape is on the disk.
+    /// Goal: a learner is told that its update arrived before the tape is on disk.
     #[test]
     fn the_news_that_an_update_arrived_waits_for_no_decision() {
         let mut gate = Gate::new(0, 1);
@@ -177,7 +177,7 @@ mod tests {
         assert_eq!(gate.pass_message(&[ConnId(1)], &arrived, "arrived"), Some("arrived"));
     }
 
-    /// Goal: who is asked before its `Welcome` comes would hear from that, which is older, that its answer was lost.
+    /// Goal: no question overtakes a `Welcome`. Otherwise that older `Welcome` would report the answer as lost.
     #[test]
     fn no_question_overtakes_a_welcome() {
         let mut gate = Gate::new(0, 1);

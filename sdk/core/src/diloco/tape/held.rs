@@ -1,4 +1,4 @@
-//! In which order bodies and rows are written, several decisions at once.
+//! Write order of bodies and rows, several decisions at once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,30 +7,30 @@ use super::{Blobs, Place, Row, Tape};
 use crate::diloco::{Entry, MergeEntry, RemadeEntry};
 use crate::wire::Round;
 
-/// What there is to write.
+/// Jobs of a writer.
 #[derive(Clone, Debug)]
 pub enum TapeJob {
-    /// These are merged in this round, in order.
+    /// Bodies that are merged in this round, in order.
     Bodies(Round, Vec<Arc<Vec<u8>>>),
     /// A decision.
     Row(Row),
-    /// Nothing before this row is needed to go on.
+    /// No row before this one is needed for recovery.
     Forget(u64),
 }
 
-/// What is merged in a round, and where it is once it is written.
+/// Bodies of a round, and their location once they are written.
 type Merging = (Vec<Arc<Vec<u8>>>, Option<Place>);
 
-/// Bodies that no row that is kept speaks of yet, and where they are once they are written.
+/// Bodies to which no stored row refers yet, and their locations once they are written.
 #[derive(Debug, Default)]
 pub struct Held(BTreeMap<Round, Merging>);
 
 impl Held {
-    /// Writes the bodies and rows of `batch`: no row is written before what it speaks of is kept. After an error the
-    /// same batch can be tried again.
+    /// Writes the bodies and rows of `batch`. No row is written before its bodies are stored. After an error the same
+    /// batch can be tried again.
     ///
     /// # Errors
-    /// Those of `store`.
+    /// Errors of `store`.
     pub fn write<E, S>(&mut self, batch: &[TapeJob], store: &mut S) -> Result<(), E>
     where
         S: Tape<Error = E> + Blobs<Error = E>,
@@ -55,7 +55,7 @@ impl Held {
                 row.place = self.0.get(round).and_then(|(_, place)| *place);
             }
         }
-        // A row must not speak of what is not there.
+        // A row must not refer to missing bodies.
         if rows.iter().any(|row| row.place.is_some())
             && let Err(error) = store.sync_bodies()
         {

@@ -1,12 +1,12 @@
-//! What is the same wherever a run's tape is kept, on a server's disk or a simulated one.
+//! Storage of a run's tape, independent of the medium: a server's disk or a simulated one.
 //!
 //! | file | concept |
 //! |---|---|
-//! | `gate` | what waits until the decisions before it are kept |
-//! | `held` | in which order bodies and rows are written, several decisions at once |
-//! | `store` | where both are kept |
-//! | `chain` | the checksum of a row and of all before it |
-//! | `taking` | a snapshot, taken while merging goes on |
+//! | `gate` | output that waits until earlier decisions are stored |
+//! | `held` | write order of bodies and rows, several decisions at once |
+//! | `store` | interface of the medium |
+//! | `chain` | checksum of a row and of all before it |
+//! | `taking` | snapshot that is taken while merges go on |
 
 mod chain;
 mod gate;
@@ -25,21 +25,21 @@ pub use taking::Taking;
 /// One decision on the tape.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// 1, 2, 3 …, without gaps.
+    /// Number: 1, 2, 3 …, without gaps.
     pub seq: u64,
-    /// When it was taken, in milliseconds since 1970, as far as the machine knew.
+    /// Time of the decision by the machine's clock, in milliseconds since 1970.
     pub at_ms: u64,
     /// The decision.
     pub entry: Entry,
-    /// Where the bodies of a merge are.
+    /// Location of the bodies of a merge.
     pub place: Option<Place>,
 }
 
-/// Where the bodies of a merge begin; they stand one after another, in the order of its parts.
+/// Start of the bodies of a merge, which are stored one after another in the order of its parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The number of the file.
+    /// Number of the file.
     pub segment: u32,
-    /// The first byte, of the length of the first body.
+    /// Offset of the first byte, which belongs to the length of the first body.
     pub offset: u64,
 }

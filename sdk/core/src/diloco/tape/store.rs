@@ -1,41 +1,41 @@
-//! Where a tape is kept: rows in one place, bodies in another. A server's disk and a simulated one are two such places;
-//! a store on several machines would be a third.
+//! Interface of the medium that stores a tape: rows in one place, bodies in another. A server's disk and a simulated
+//! one implement it; a store on several machines could.
 
 use std::sync::Arc;
 
 use super::{Place, Row};
 
-/// Keeps the rows of a run, in order. Only one process may append at a time: who finds that another one has appended
-/// since says so with an error, and leads the run no more. No clock decides that.
+/// Stores the rows of a run, in order. Only one process may append at a time. A process that finds rows of another
+/// one returns an error and no longer leads the run. No clock decides that.
 pub trait Tape {
-    /// Why a row cannot be kept.
+    /// Reason for which a row cannot be stored.
     type Error;
 
-    /// The newest row that is kept.
+    /// Returns the newest stored row.
     fn last(&self) -> u64;
 
-    /// Appends `rows`, which follow on [`Self::last`], all or none; they are kept when this returns.
+    /// Appends `rows`, which follow [`Self::last`], all or none. They are stored when this returns.
     ///
     /// # Errors
-    /// What the store says.
+    /// Errors of the store.
     fn append_rows(&mut self, rows: &[Row]) -> Result<(), Self::Error>;
 }
 
-/// Keeps the bodies that rows speak of: what learners sent. What no row speaks of does no harm.
+/// Stores the bodies to which rows refer: the updates of learners. Bodies without a row do no harm.
 pub trait Blobs {
-    /// Why a body cannot be kept.
+    /// Reason for which a body cannot be stored.
     type Error;
 
-    /// Appends `bodies` one after another; they are kept after [`Self::sync_bodies`]. After an error nothing of them
+    /// Appends `bodies` one after another. They are stored after [`Self::sync_bodies`]. After an error none of them
     /// counts, and they can be appended again.
     ///
     /// # Errors
-    /// What the store says.
+    /// Errors of the store.
     fn append_bodies(&mut self, bodies: &[Arc<Vec<u8>>]) -> Result<Place, Self::Error>;
 
-    /// Waits until all bodies that were appended are kept. After an error nobody knows which of them are: none counts.
+    /// Waits until all appended bodies are stored. After an error it is unknown which ones are, so none counts.
     ///
     /// # Errors
-    /// What the store says.
+    /// Errors of the store.
     fn sync_bodies(&mut self) -> Result<(), Self::Error>;
 }

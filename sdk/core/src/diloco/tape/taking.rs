@@ -1,22 +1,22 @@
-//! A snapshot, taken while merging goes on.
+//! Snapshot that is taken while merges go on.
 
 use super::Gate;
 use crate::diloco::FragmentState;
 use crate::diloco::syncer::{Syncer, SyncerRecord};
 
-/// The books as they were, and each fragment as it comes to rest after that.
+/// The books at one decision, and each fragment at its first rest after it.
 #[derive(Debug)]
 pub struct Taking {
     seq: u64,
     record: SyncerRecord,
     /// `[P]`
     states: Vec<Option<FragmentState>>,
-    /// The newest row that is in any of them: what is in a snapshot must be on the tape, too.
+    /// Newest row in any of the fragments: everything in a snapshot must be on the tape, too.
     newest: u64,
 }
 
 impl Taking {
-    /// Begins after row `decided`, which is the newest.
+    /// Begins a snapshot after row `decided`, the newest one.
     #[must_use]
     pub fn begin(syncer: &Syncer, decided: u64) -> Self {
         let states = vec![None; syncer.fragments().count().into()];
@@ -25,7 +25,7 @@ impl Taking {
         taking
     }
 
-    /// Takes in the fragments that are at rest by now; `decided` is the newest row.
+    /// Adds the fragments that are at rest now; `decided` is the newest row.
     pub fn step(&mut self, syncer: &Syncer, decided: u64) {
         for (state, kept) in syncer.rests().zip(&mut self.states) {
             if let Some(state) = state.filter(|_| kept.is_none()) {
@@ -35,13 +35,13 @@ impl Taking {
         }
     }
 
-    /// Whether it may be written: every fragment is in it, and all that is in it is on the tape.
+    /// Returns true if the snapshot may be written: it has every fragment, and all its decisions are on the tape.
     #[must_use]
     pub fn is_ready<T>(&self, gate: &Gate<T>) -> bool {
         self.states.iter().all(Option::is_some) && gate.is_safe(self.newest)
     }
 
-    /// The last row that its books know of, the books, and the fragments, `[P]` once it is ready.
+    /// Returns the last row in the books, the books, and the fragments, `[P]` once it is ready.
     #[must_use]
     pub fn into_parts(self) -> (u64, SyncerRecord, Vec<FragmentState>) {
         (self.seq, self.record, self.states.into_iter().flatten().collect())
