@@ -1,60 +1,60 @@
-//! A learner's copy of what the syncer knows it to hold, in host memory.
+//! A learner's copy of Θ̂ in host memory.
 
 use std::sync::Arc;
 
 use super::{Codec, FragmentId, Fragments, QuantError, Segment, halves};
 use crate::wire::ApplyPolicy;
 
-/// Θ̂ as this learner holds it, and what it last reported of each fragment.
+/// Θ̂ of one learner, with the last report on each fragment.
 ///
-/// Parameters θ stay with the engine and come in as a flat vector, `[layout.len()]`.
+/// Parameters θ stay with the engine and are passed as a flat vector, `[layout.len()]`.
 #[derive(Clone, Debug)]
 pub struct Replica {
     fragments: Arc<Fragments>,
     codec: Codec,
     policy: ApplyPolicy,
     hat: Vec<f32>,
-    /// For each fragment, what the update coded last said, if that is still of use.
+    /// Report of the last coded update of each fragment, while it is of use.
     reported: Vec<Option<Reported>>,
 }
 
-/// What an update said.
+/// Report of an update.
 #[derive(Clone, Debug)]
 enum Reported {
-    /// Progress, as coded. It is the same progress from any later Θ̂, so it waits until a change includes it.
+    /// Coded progress. It is the same progress from any later Θ̂, so it waits until a change includes it.
     Progress(Vec<u8>),
-    /// The θ that it stands for, until a change comes in.
+    /// The position θ at coding, until the next change.
     Position(Vec<f32>),
 }
 
-/// Why a replica did nothing. It is unchanged then, and so is θ.
+/// Reasons for which a replica did nothing. The replica and θ are then unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum ReplicaError {
-    /// No such fragment.
+    /// There is no such fragment.
     #[error("fragment {fragment} of {count}")]
     Fragment {
-        /// The fragment asked for.
+        /// Requested fragment.
         fragment: FragmentId,
-        /// How many there are.
+        /// Number of fragments.
         count: u16,
     },
-    /// Parameters or values are not as many as the layout or the fragment has.
+    /// The number of parameters or values differs from that of the layout or the fragment.
     #[error("{actual} values where there should be {expected}")]
     Length {
-        /// Values that belong there.
+        /// Expected number of values.
         expected: usize,
-        /// Values there are.
+        /// Actual number of values.
         actual: usize,
     },
-    /// A parameter is infinite or no number: training diverged, load the fragment again.
+    /// A parameter is infinite or not a number: training diverged, load the fragment again.
     #[error("parameter {index} of fragment {fragment} is not finite: load the fragment again")]
     NotFinite {
         /// The fragment.
         fragment: FragmentId,
-        /// Index within it.
+        /// Index in the fragment.
         index: usize,
     },
-    /// An update is said to be merged that was never coded.
+    /// There is no coded update to include.
     #[error("no update of fragment {fragment} was coded that is not merged yet")]
     NothingReported {
         /// The fragment.
@@ -66,7 +66,7 @@ pub enum ReplicaError {
 }
 
 impl Replica {
-    /// A replica with Θ̂ = 0; [`Self::load`] each fragment before coding.
+    /// Creates a replica with Θ̂ = 0. Call [`Self::load`] for each fragment before coding.
     #[must_use]
     pub fn new(fragments: Arc<Fragments>, codec: Codec, policy: ApplyPolicy) -> Self {
         let len = fragments.ids().map(|p| fragments.len(p)).sum();
@@ -74,21 +74,21 @@ impl Replica {
         Self { fragments, codec, policy, hat: vec![0.0; len], reported }
     }
 
-    /// Θ̂, `[layout.len()]`.
+    /// Returns Θ̂, `[layout.len()]`.
     #[must_use]
     pub fn hat(&self) -> &[f32] {
         &self.hat
     }
 
-    /// The digest of Θ̂ of `fragment`, see [`halves::digest`]; of nothing if there is no such fragment.
+    /// Returns the digest of Θ̂ of `fragment`, see [`halves::digest`]; that of no values if there is no such
+    /// fragment.
     #[must_use]
     pub fn digest(&self, fragment: FragmentId) -> u64 {
         halves::digest(&self.fragments.gather(fragment, &self.hat))
     }
 
-    /// Codes `Θ̂ − θ` of `fragment` and remembers what this reports: the position θ, until the next change;
-    /// or with `residue` kept, the progress that the code stands for, until a change includes it. A further call
-    /// replaces it.
+    /// Codes `Θ̂ − θ` of `fragment`, and stores what this reports. That is the position θ until the next change, or
+    /// with `residue` kept, the coded progress until a change includes it. A further call replaces it.
     ///
     /// # Errors
     /// [`ReplicaError::Fragment`], [`ReplicaError::Length`], and [`ReplicaError::NotFinite`] if θ or
@@ -112,9 +112,9 @@ impl Replica {
         Ok(body)
     }
 
-    /// Takes in that the update coded last is part of Θ̂, or of the Θ̂ that comes next: what it reported is no longer
-    /// progress of this learner, `θ += Θ̂ − reported position`. With `residue` kept that may be said at any time,
-    /// before the change that holds the update or after it; else before it. Where nothing is kept it changes nothing.
+    /// Removes the last coded update from this learner's progress, since it is part of Θ̂ or of the next Θ̂: `θ += Θ̂
+    /// − reported position`. With `residue` kept, this may be called before or after the change that holds the
+    /// update; otherwise before it. If the policy keeps no progress, it has no effect.
     ///
     /// # Errors
     /// [`ReplicaError::Fragment`], [`ReplicaError::Length`], and with `residue` kept
@@ -129,7 +129,7 @@ impl Replica {
                 values
             }
             Some(Reported::Position(position)) => {
-                // From the new end, so that what has just been reported comes to be Θ̂ to the bit.
+                // From the new end, so that a position that was just reported becomes Θ̂ to the bit.
                 let mut values = self.fragments.gather(fragment, theta);
                 let hat = self.fragments.gather(fragment, &self.hat);
                 let ends = position.iter().zip(hat);
@@ -147,13 +147,13 @@ impl Replica {
         Ok(())
     }
 
-    /// `Θ̂ = nearest(Θ̂ + decode(body))` on `fragment`, see [`halves::nearest`], then θ by the policy:
+    /// Applies a change: `Θ̂ = nearest(Θ̂ + decode(body))` on `fragment`, see [`halves::nearest`], then θ by the policy:
     /// - [`ApplyPolicy::Keep`]: `θ = Θ̂_new + (θ − Θ̂_old)`;
     /// - [`ApplyPolicy::Overwrite`]: `θ = Θ̂_new`;
     /// - [`ApplyPolicy::Blend`]: `θ = Θ̂_new + α (θ − Θ̂_old)`.
     ///
-    /// If the update coded last is part of this change, say so with [`Self::include`] first. What was reported waits
-    /// for that with `residue` kept, and is forgotten otherwise.
+    /// If the update coded last is part of this change, call [`Self::include`] first. With `residue` kept, a report
+    /// stays until then; otherwise this call drops it.
     ///
     /// # Errors
     /// [`ReplicaError::Fragment`], [`ReplicaError::Length`], [`ReplicaError::Body`].
@@ -175,12 +175,13 @@ impl Replica {
         Ok(())
     }
 
-    /// Takes a whole Θ̂ of `fragment`, `[fragment_len]`: that of a joiner, or of a learner that missed
-    /// a version. With `keep`, unmerged progress stays as in [`Self::apply`]; else `θ = Θ̂`, and what was reported
-    /// is forgotten. Values are rounded as [`halves::nearest`] does; those of a syncer are already.
+    /// Replaces Θ̂ of `fragment` by `values`, `[fragment_len]`, in a new learner or in one that missed a version.
+    /// With `keep`, unmerged progress stays as in [`Self::apply`]. Otherwise `θ = Θ̂`, and the report is dropped.
+    /// Values are rounded as [`halves::nearest`] does; those of a syncer already are.
     ///
     /// # Errors
-    /// [`ReplicaError::Fragment`], [`ReplicaError::Length`], and [`ReplicaError::NotFinite`] if `values` are not.
+    /// [`ReplicaError::Fragment`], [`ReplicaError::Length`], and [`ReplicaError::NotFinite`] if a value is not
+    /// finite.
     pub fn load(
         &mut self,
         fragment: FragmentId,
@@ -198,7 +199,7 @@ impl Replica {
         Ok(())
     }
 
-    /// Makes `values` the Θ̂ of `fragment`, with `share` of the unmerged progress on top in θ.
+    /// Sets Θ̂ of `fragment` to `values`, and adds `share` of the unmerged progress in θ.
     fn take(&mut self, fragment: FragmentId, values: &[f32], share: Option<f32>, theta: &mut [f32]) {
         let mut start = 0;
         for segment in self.fragments.segments(fragment).unwrap_or_default() {
@@ -216,7 +217,7 @@ impl Replica {
             }
             hat.copy_from_slice(new);
         }
-        // A position means nothing beside another Θ̂, while progress is progress.
+        // A position is only valid with its Θ̂, while progress stays valid.
         self.reported[usize::from(fragment.0)]
             .take_if(|report| share.is_none() || matches!(report, Reported::Position(_)));
     }
@@ -228,7 +229,7 @@ impl Replica {
     }
 }
 
-/// The share of unmerged progress that `policy` keeps, `None` for none.
+/// Returns the share of unmerged progress that `policy` keeps, or `None` if it drops all.
 pub fn kept_share(policy: ApplyPolicy) -> Option<f32> {
     match policy {
         ApplyPolicy::Keep { .. } => Some(1.0),
@@ -237,7 +238,7 @@ pub fn kept_share(policy: ApplyPolicy) -> Option<f32> {
     }
 }
 
-/// That there are as many values as belong there.
+/// Checks the number of values.
 ///
 /// # Errors
 /// [`ReplicaError::Length`].
@@ -245,10 +246,10 @@ pub fn same_length(expected: usize, actual: usize) -> Result<(), ReplicaError> {
     if expected == actual { Ok(()) } else { Err(ReplicaError::Length { expected, actual }) }
 }
 
-/// That `values` of `fragment` are all finite.
+/// Checks that all `values` of `fragment` are finite.
 ///
 /// # Errors
-/// [`ReplicaError::NotFinite`] with the first that is not.
+/// [`ReplicaError::NotFinite`] with the first value that is not.
 pub fn all_finite(fragment: FragmentId, values: &[f32]) -> Result<(), ReplicaError> {
     match values.iter().position(|value| !value.is_finite()) {
         None => Ok(()),

@@ -1,4 +1,4 @@
-//! Tests of a learner's copy of what the syncer publishes: what it reports, and what it keeps of its own progress.
+//! Tests of a learner's Θ̂: the updates that it codes, and the progress that it keeps.
 
 use std::num::NonZeroU16;
 
@@ -25,7 +25,7 @@ fn fragments(count: u16) -> Arc<Fragments> {
     Arc::new(Fragments::plan(&Layout::new(tensors).unwrap(), NonZeroU16::new(count).unwrap()))
 }
 
-/// A change, whether or not it is the one that the update coded last is part of.
+/// Applies a change that does or does not include the last coded update.
 fn apply(
     replica: &mut Replica,
     p: FragmentId,
@@ -39,7 +39,7 @@ fn apply(
     replica.apply(p, body, theta)
 }
 
-/// A whole Θ̂, likewise.
+/// Loads a whole Θ̂ that does or does not include it.
 fn load(
     replica: &mut Replica,
     p: FragmentId,
@@ -54,7 +54,7 @@ fn load(
     replica.load(p, values, keep, theta)
 }
 
-/// One value, Θ̂ = 10.
+/// Creates a replica of one value, with Θ̂ = 10.
 fn single(policy: ApplyPolicy, code: Code) -> (Replica, Vec<f32>) {
     let tensor = Tensor { name: "w".into(), rows: 1, cols: 1, merge: MergeClass::Mean };
     let layout = Layout::new(vec![tensor]).unwrap();
@@ -65,7 +65,7 @@ fn single(policy: ApplyPolicy, code: Code) -> (Replica, Vec<f32>) {
     (replica, theta)
 }
 
-/// The learner reports θ = 8, trains on to 7, and gets Θ̂ = 9; `expected` is θ then.
+/// The learner reports θ = 8, trains on to 7, and gets Θ̂ = 9; `expected` is θ after that.
 fn check(policy: ApplyPolicy, included: bool, expected: f32) {
     let (mut replica, mut theta) = single(policy, Code::F32);
     theta[0] = 8.0;
@@ -111,8 +111,8 @@ fn keeps_what_rounding_took_if_asked() {
     assert_eq!(theta_after(RESIDUE), [-7.0, -0.25]);
 }
 
-/// Progress of 2 is reported at Θ̂ = 10 with θ = 8; while it is under way the learner trains on and others' changes
-/// come in.
+/// Progress of 2 is reported at Θ̂ = 10 with θ = 8. While it is on its way, the learner trains on and receives other
+/// changes.
 #[test]
 fn an_update_outlasts_other_changes() {
     let (mut replica, mut theta) = single(RESIDUE, Code::F32);
@@ -126,7 +126,7 @@ fn an_update_outlasts_other_changes() {
     load(&mut replica, P0, &[14.0], true, false, &mut theta).unwrap();
     assert_eq!((replica.hat()[0], theta[0]), (14.0, 11.25));
     let mut whole = (replica.clone(), theta.clone());
-    // Of the progress of 2.75, 2 are in this change.
+    // This change includes 2 of the progress of 2.75.
     apply(&mut replica, P0, &change(-3.0), true, &mut theta).unwrap();
     assert_eq!((replica.hat()[0], theta[0]), (11.0, 10.25));
     let again = apply(&mut replica, P0, &change(0.0), true, &mut theta);
@@ -138,7 +138,7 @@ fn an_update_outlasts_other_changes() {
     assert_eq!(again, Err(ReplicaError::NothingReported { fragment: P0 }));
 }
 
-/// Goal: one that fetches Θ̂ may hear only afterwards that its update is part of it.
+/// Goal: a learner that fetches Θ̂ may learn only afterwards that its update is part of it.
 #[test]
 fn an_update_may_be_included_after_its_change() {
     let (mut replica, mut theta) = single(RESIDUE, Code::F32);
@@ -151,7 +151,7 @@ fn an_update_may_be_included_after_its_change() {
     assert_eq!(replica.include(P0, &mut theta), Err(ReplicaError::NothingReported { fragment: P0 }));
 }
 
-/// A position is of use for the next change only, and so is progress that is thrown away.
+/// A position is valid for the next change only, and so is progress that is dropped.
 #[test]
 fn a_report_that_no_longer_fits_is_forgotten() {
     for policy in [KEEP, ApplyPolicy::Blend { alpha: 0.5 }] {
@@ -215,7 +215,7 @@ fn refuses_and_changes_nothing() {
     }
 }
 
-/// A syncer with two learners of whom some are merged in each round.
+/// A syncer with two learners, some of which are merged in each round.
 struct World {
     fragments: Arc<Fragments>,
     codec: Codec,
@@ -241,7 +241,7 @@ impl World {
         Self { fragments, codec, outer, states, learners, seed }
     }
 
-    /// Multiples of 2⁻⁸ up to 1/16 in size.
+    /// Returns a multiple of 2⁻⁸ of at most 1/16 in size.
     fn noise(&mut self) -> f32 {
         self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         ((self.seed >> 59) as f32 - 16.0) / 256.0
@@ -255,7 +255,7 @@ impl World {
         }
     }
 
-    /// Trains, reports, trains on, merges the updates of those in `included`, applies.
+    /// Trains, reports, trains on, merges the updates of the learners in `included`, and applies the change.
     fn round(&mut self, fragment: FragmentId, included: &[bool], train_on: bool) {
         self.train();
         let (codec, segments) = (self.codec, self.fragments.segments(fragment).unwrap().to_vec());
@@ -301,7 +301,7 @@ impl World {
 #[test]
 fn alone_with_full_steps_a_learner_is_the_master() {
     for policy in [KEEP, RESIDUE, ApplyPolicy::Overwrite, ApplyPolicy::Blend { alpha: 0.5 }] {
-        // All values are multiples of 2⁻⁸ below 2³: no sum is rounded, not even to 16 bits.
+        // All values are multiples of 2⁻⁸ below 2³, so no sum is rounded, not even to 16 bits.
         let mut world = World::new(1, policy, Code::F32, OuterSpec { lr: 1.0, momentum: 0.0 }, 1);
         for _ in 0..50 {
             for p in world.fragments.ids() {
