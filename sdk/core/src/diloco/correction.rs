@@ -1,4 +1,4 @@
-//! A fragment that is to be something else than its merges made it.
+//! Correction of a fragment to a state that its merges did not produce.
 
 use std::sync::Arc;
 
@@ -10,34 +10,34 @@ use super::{
 use super::{checksum, halves};
 use crate::bytes;
 
-/// What a fragment is to be from now on, and all that it takes to lead learners there.
+/// Target state of a fragment, with all that is needed to lead learners there.
 #[derive(Clone, Debug)]
 pub struct Correction {
     /// The round.
     pub round: Round,
     /// The fragment.
     pub fragment: FragmentId,
-    /// Its state before.
+    /// State before the correction.
     pub state: FragmentState,
-    /// Θ as it is to be, `[fragment_len]`.
+    /// Target Θ, `[fragment_len]`.
     pub theta: Arc<Vec<f32>>,
-    /// The outer momentum as it is to be, `[fragment_len]`.
+    /// Target outer momentum, `[fragment_len]`.
     pub momentum: Arc<Vec<f32>>,
-    /// The fragment's segments.
+    /// Segments of the fragment.
     pub segments: Vec<Segment>,
-    /// How bodies are coded.
+    /// Codec of the bodies.
     pub codec: Codec,
-    /// The version that results.
+    /// Version after the correction.
     pub next: Version,
 }
 
 impl Correction {
-    /// Takes Θ and momentum as they are to be, and codes what learners lack of that: `body = encode(Θ − Θ̂)`, and
-    /// `Θ̂ = nearest(Θ̂ + decode(body))`, as a merge does. What rounding leaves over stays in Θ − Θ̂ and goes out with
-    /// the merges that follow. The norm of the outcome is the distance from the former Θ.
+    /// Sets Θ and the momentum, and codes the change for learners as a merge does: `body = encode(Θ − Θ̂)`, and `Θ̂ =
+    /// nearest(Θ̂ + decode(body))`. The remainder of rounding stays in Θ − Θ̂ and is sent with later merges. The norm
+    /// of the outcome is the distance from the former Θ.
     ///
     /// # Errors
-    /// [`MergeFailure`] with [`MergeError::State`] if anything is not as long as the segments together.
+    /// [`MergeFailure`] with [`MergeError::State`] if a vector has not the length of all segments.
     pub fn run(self) -> Result<MergeOutcome, Box<MergeFailure>> {
         let Self { round, fragment, mut state, theta, momentum, segments, codec, next } = self;
         let expected = fragment_len(&segments);
@@ -70,16 +70,17 @@ impl Correction {
     }
 }
 
-/// Bytes of a value of [`kept`].
+/// Bytes of one value in [`kept`].
 pub const KEPT_BYTES: usize = 2 * size_of::<f32>();
 
-/// Θ and the momentum of `state`, one after the other, as the tape keeps them: [`KEPT_BYTES`] for each value.
+/// Returns Θ and the momentum of `state`, one after the other, in the form stored with the tape: [`KEPT_BYTES`] for
+/// each value.
 #[must_use]
 pub fn kept(state: &FragmentState) -> Vec<u8> {
     [bytes::from_f32s(&state.theta), bytes::from_f32s(&state.momentum)].concat()
 }
 
-/// The Θ and the momentum that [`kept`] made `bytes` of.
+/// Returns Θ and the momentum from `bytes` that [`kept`] made.
 #[must_use]
 pub fn unkept(bytes: &[u8]) -> [Arc<Vec<f32>>; 2] {
     let (theta, momentum) = bytes.split_at(bytes.len() / 2);

@@ -1,4 +1,4 @@
-//! Merging the updates of one fragment and taking the outer step.
+//! Merge of the updates of one fragment, and the outer step.
 
 mod error;
 mod partial;
@@ -20,15 +20,15 @@ pub use plan::SumPlan;
 use plan::{Term, Terms};
 use source::{Added, Source, square};
 
-/// How updates are merged.
+/// Rules by which updates are averaged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "snake_case")]
 pub enum MergeRule {
-    /// Each segment as its [`MergeClass`] says.
+    /// Each segment by its [`MergeClass`].
     #[default]
     Radial,
-    /// Radial-directional averaging everywhere, whatever the [`MergeClass`] says: a choice of ours.
+    /// Radial averaging everywhere, regardless of the [`MergeClass`]: a choice of ours.
     #[serde(rename = "radial-all")]
     RadialAll,
     /// Weighted mean everywhere.
@@ -36,10 +36,10 @@ pub enum MergeRule {
 }
 
 impl MergeRule {
-    /// All rules that there are.
+    /// All rules.
     pub const ALL: [Self; 3] = [Self::Radial, Self::RadialAll, Self::Mean];
 
-    /// Its name in settings, reports and JSON.
+    /// Returns its name in settings, reports and JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -50,21 +50,21 @@ impl MergeRule {
     }
 }
 
-/// What the syncer holds of one fragment. To keep a copy costs nothing: a merge copies what is shared then.
+/// State of one fragment in the syncer. Clones are cheap: a merge copies the vectors that are shared.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FragmentState {
-    /// Names the content of `hat`.
+    /// Version of `hat`.
     pub version: Version,
-    /// Θ, the master, `[fragment_len]`.
+    /// Θ, `[fragment_len]`.
     pub theta: Arc<Vec<f32>>,
-    /// Θ̂, what the learners hold, `[fragment_len]`, each value as [`halves::nearest`] gives it.
+    /// Θ̂, which learners hold, `[fragment_len]`; each value is rounded by [`halves::nearest`].
     pub hat: Arc<Vec<f32>>,
     /// Outer momentum, `[fragment_len]`.
     pub momentum: Arc<Vec<f32>>,
 }
 
 impl FragmentState {
-    /// The first state of a fragment: Θ = `theta`, Θ̂ the same in 16 bits, version 0, no momentum.
+    /// Creates the first state of a fragment: Θ = `theta`, Θ̂ is the same in 16 bits, version 0, no momentum.
     #[must_use]
     pub fn new(theta: Vec<f32>) -> Self {
         let (momentum, mut hat) = (Arc::new(vec![0.0; theta.len()]), theta.clone());
@@ -72,87 +72,88 @@ impl FragmentState {
         Self { version: Version(0), theta: Arc::new(theta), hat: Arc::new(hat), momentum }
     }
 
-    /// Θ̂ at `version` alone, where others lead: it stands for Θ too, and there is no momentum. 4 bytes a value.
+    /// Creates a state of Θ̂ alone, for a fragment with another leader: Θ is the same, and there is no momentum.
+    /// Takes 4 bytes a value.
     pub(crate) fn of_hat(version: Version, hat: Arc<Vec<f32>>) -> Self {
         Self { version, theta: Arc::clone(&hat), hat, momentum: Arc::default() }
     }
 
-    /// The same with Θ in the place of Θ̂, of which what merges lead Θ to does not depend: to keep it for long takes 8
-    /// bytes a parameter and not 12.
+    /// Returns the state with Θ in the place of Θ̂, on which the Θ of later merges does not depend. It takes 8 bytes
+    /// a parameter and not 12.
     #[must_use]
     pub fn without_hat(&self) -> Self {
         Self { hat: Arc::clone(&self.theta), ..self.clone() }
     }
 }
 
-/// One learner's update.
+/// Update of one learner, with its weights.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Weighted {
-    /// Who sent it; unique within a merge.
+    /// The sender, unique in a merge.
     pub learner: LearnerId,
-    /// Its weight against the others', finite and above 0.
+    /// Weight relative to the other updates, finite and above 0.
     pub weight: f64,
-    /// Its weight for each expert of the fragment, `[experts]`, finite and not below 0: what counts on their segments.
+    /// Weights on the segments of each expert of the fragment, `[experts]`, finite and not below 0.
     pub experts: Vec<f64>,
-    /// Steps that it may be as long as, at least 1.
+    /// Steps that bound its norm, at least 1.
     pub steps: u32,
     /// Coded `Θ̂ − θ`.
     pub body: CheckedBody,
 }
 
 impl Weighted {
-    /// How far a norm of it counts on a segment, where that of one step counts up to `radius`.
+    /// Returns the part of `norm` that counts on a segment, where one step counts up to `radius`.
     pub(super) fn counted(&self, norm: f64, radius: f64) -> f64 {
         norm.min(radius * f64::from(self.steps.max(1)).sqrt())
     }
 
-    /// What it weighs on `segment`.
+    /// Returns its weight on `segment`.
     fn weight_on(&self, segment: &Segment) -> f64 {
         segment.expert.map_or(self.weight, |expert| self.experts[usize::from(expert)])
     }
 }
 
-/// All that one merge needs, so that it can run anywhere.
+/// Complete input of one merge, so that it can run anywhere.
 #[derive(Clone, Debug)]
 pub struct MergeJob {
     /// The round.
     pub round: Round,
     /// The fragment.
     pub fragment: FragmentId,
-    /// Its state before.
+    /// State before the merge.
     pub state: FragmentState,
-    /// The weight of those who sent nothing, not below 0: as if they had sent zeros.
+    /// Weight of missing updates, not below 0. Each counts as an update of zeros.
     pub absent: f64,
     /// The same for each expert of the fragment, `[experts]`, not below 0.
     pub absent_experts: Vec<f64>,
-    /// The updates, in any order. Where learners keep their progress, it is the same from whatever version they held;
-    /// else all are relative to `state.hat`.
+    /// Updates in any order. If learners keep their progress, an update is the same from any version. Otherwise all
+    /// updates are relative to `state.hat`.
     pub updates: Vec<Weighted>,
-    /// The fragment's segments.
+    /// Segments of the fragment.
     pub segments: Vec<Segment>,
-    /// How bodies are coded.
+    /// Codec of the bodies.
     pub codec: Codec,
-    /// How updates are merged.
+    /// Merge rule.
     pub rule: MergeRule,
-    /// How far the norm of an update of one step counts on each segment, `[segments]`, each above 0; of one of n steps
-    /// it counts √n times as far. Empty for no bound.
+    /// Bound on the norm of a one-step update on each segment, `[segments]`, each above 0. An update of n steps
+    /// counts up to √n times the bound. Empty for no bound.
     pub radii: Vec<f64>,
     /// The outer step.
     pub outer: OuterSpec,
-    /// The version that results.
+    /// Version after the merge.
     pub next: Version,
 }
 
-/// What a merge led to.
+/// Result of a merge.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MergeOutcome {
     /// The round.
     pub round: Round,
     /// The fragment.
     pub fragment: FragmentId,
-    /// Its state after.
+    /// State after the merge.
     pub state: FragmentState,
-    /// Coded change of Θ̂, for every learner.
+    /// Coded change of Θ̂ for learners.
     pub body: Vec<u8>,
     /// [`checksum`] of `body`.
     pub checksum: u64,
@@ -162,38 +163,39 @@ pub struct MergeOutcome {
     pub norm: f64,
 }
 
-/// How the updates of a job are added up.
+/// Ways to get the sum of the updates.
 enum Way<'a> {
     Whole(SumPlan),
-    /// They were.
+    /// The sum is given.
     Summed(&'a PartialSum),
 }
 
 impl MergeJob {
-    /// Merges the updates to Δ, steps Θ against it, and codes what learners lack of the new Θ.
+    /// Merges the updates to Δ, takes the outer step with it, and codes the change of Θ̂.
     ///
     /// Per segment, with `v_m` the decoded updates, `w_m` the weights and φ(x) = x/‖x‖, φ(0) = 0:
     /// - [`MergeClass::Mean`]: `Δ = Σ w_m v_m / Σ w_m`;
-    /// - [`MergeClass::Radial`]: `Δ = (Σ w_m ‖v_m‖ / Σ w_m) φ(Σ w_m φ(v_m))`, so that Δ is as long as the updates are,
-    ///   however nearly orthogonal they are. If they cancel out, the weighted mean.
+    /// - [`MergeClass::Radial`]: `Δ = (Σ w_m ‖v_m‖ / Σ w_m) φ(Σ w_m φ(v_m))`. So Δ is as long as the updates are,
+    ///   even if they are nearly orthogonal. If they cancel out, it is the weighted mean.
     ///
-    /// With `absent` that much is added to each Σ w_m by which is divided.
+    /// `absent` is added to each Σ w_m in a denominator.
     ///
-    /// On the segments of an expert the weights are those for it. Where they are all 0 nobody trained it, and Δ is 0.
+    /// On the segments of an expert, the weights are those for the expert. If all are 0, no learner trained it, and Δ
+    /// is 0.
     ///
-    /// With `radii` each ‖v_m‖ counts as `r_m = min(‖v_m‖, radius · √steps_m)`, and `v_m` as `r_m φ(v_m)`: a merge is
-    /// hardly longer for an update that is.
+    /// With `radii`, each ‖v_m‖ counts as `r_m = min(‖v_m‖, radius · √steps_m)`, and `v_m` as `r_m φ(v_m)`. So a long
+    /// update hardly makes the merge longer.
     ///
-    /// Then the outer step, `body = encode(Θ − Θ̂)`, and `Θ̂ = nearest(Θ̂ + decode(body))`, see
-    /// [`halves::nearest`]. What either rounding left over stays in Θ − Θ̂ and goes out with the next merge.
+    /// Then come the outer step, `body = encode(Θ − Θ̂)`, and `Θ̂ = nearest(Θ̂ + decode(body))`, see
+    /// [`halves::nearest`]. The remainder of both roundings stays in Θ − Θ̂ and is sent with the next merge.
     ///
-    /// The result is the same to the bit for any order of `updates`, on any machine, and
-    /// however they are grouped, see [`Self::finish`]. One learner's update is its own merge, but for values below
-    /// 2⁻²⁶ of the longest update, of which 2⁻⁵¹ of that is lost.
+    /// The result is the same to the bit for any order of `updates`, on any machine, and for any grouping, see
+    /// [`Self::finish`]. A single update is merged without change, except values below 2⁻²⁶ of the longest update,
+    /// which lose up to 2⁻⁵¹ of its length.
     ///
     /// # Errors
-    /// [`MergeFailure`] with each variant of [`MergeError`] but `Sum`, `Cancelled` and `Unread`, and the state as it
-    /// was.
+    /// [`MergeFailure`] with the unchanged state and each variant of [`MergeError`] but `Sum`, `Cancelled` and
+    /// `Unread`.
     pub fn run(mut self) -> Result<MergeOutcome, Box<MergeFailure>> {
         self.updates.sort_by_key(|update| update.learner);
         if let Err(error) = self.check().and_then(|()| self.check_bodies()) {
@@ -203,7 +205,7 @@ impl MergeJob {
         Ok(self.step(&Way::Whole(plan)))
     }
 
-    /// How its updates are added up apart; of them it needs all but the bodies.
+    /// Returns the plan by which the updates are added up elsewhere. The bodies need not be there.
     ///
     /// # Errors
     /// Each variant of [`MergeError`] but `Sum`, `Cancelled` and `Unread`.
@@ -213,11 +215,11 @@ impl MergeJob {
         Ok(SumPlan::of(self))
     }
 
-    /// [`Self::run`] with the sum of its updates, whose bodies need not be there: the same to the bit.
+    /// Does the same as [`Self::run`], to the bit, with a given sum of the updates. The bodies need not be there.
     ///
     /// # Errors
-    /// [`MergeFailure`] with the state as it was, and [`MergeError::Sum`] if the sum was not made by its plan, or not
-    /// of its updates, or [`MergeError::Cancelled`]; else as [`Self::plan`].
+    /// [`MergeFailure`] with the unchanged state. [`MergeError::Sum`]: the sum has another plan or other updates.
+    /// [`MergeError::Cancelled`]: directions cancel out in it. Otherwise as in [`Self::plan`].
     pub fn finish(mut self, sum: &PartialSum) -> Result<MergeOutcome, Box<MergeFailure>> {
         let plan = match self.plan() {
             Ok(plan) => plan,
@@ -234,7 +236,7 @@ impl MergeJob {
         Ok(self.step(&Way::Summed(sum)))
     }
 
-    /// Takes the outer step along the updates, which are added up in this way.
+    /// Takes the outer step along the updates, summed as `way` says.
     fn step(mut self, way: &Way<'_>) -> MergeOutcome {
         let mut state = std::mem::replace(&mut self.state, FragmentState::new(Vec::new()));
         let mut body = vec![0; self.codec.body_bytes(&self.segments)];
@@ -253,7 +255,7 @@ impl MergeJob {
         MergeOutcome { round, fragment, state, body, checksum, digest, norm: squares.sqrt() }
     }
 
-    /// Its updates on segment `at`, in whole numbers.
+    /// Returns the sum of the updates on segment `at`, in whole numbers.
     fn added(&self, plan: &SumPlan, at: usize, span: Span) -> Added<'_> {
         let terms = &plan.terms[at];
         self.added_by(terms, at, span)
@@ -282,7 +284,7 @@ impl MergeJob {
         Box::new(MergeFailure { round, fragment, state, error })
     }
 
-    /// Whether directions of updates are merged on `segment`.
+    /// Returns true if the directions of updates are averaged on `segment`.
     fn is_radial(&self, segment: &Segment) -> bool {
         match self.rule {
             MergeRule::Radial => segment.merge == MergeClass::Radial,
@@ -291,7 +293,7 @@ impl MergeJob {
         }
     }
 
-    /// What the updates weigh on `segment`.
+    /// Returns the weights of the updates on `segment`.
     fn weights(&self, segment: &Segment) -> ExpertWeights {
         let weights = self.updates.iter().map(|update| update.weight_on(segment)).collect();
         let absent = segment.expert.map_or(self.absent, |expert| self.absent_experts[usize::from(expert)]);
@@ -348,7 +350,7 @@ impl MergeJob {
     }
 }
 
-/// Steps along Δ, which is `added`, on `span`, and codes into `body`.
+/// Takes the outer step on `span`, where `added` is Δ, and codes the change into `body`.
 #[cfg_attr(feature = "simd", multiversion::multiversion(targets = "simd"))]
 fn advance(
     codec: &Codec,
@@ -378,7 +380,7 @@ fn advance(
     }
 }
 
-/// Codes what Θ̂ of `block` lacks of Θ into `body`, and lets Θ̂ follow as far as that goes.
+/// Codes `lack`, the difference Θ − Θ̂ on `block`, into `body`, and adds its decoded value to Θ̂.
 #[inline(always)]
 pub(super) fn send(codec: &Codec, block: &Block, lack: &[f32], hat: &mut [f32], body: &mut [u8]) {
     codec.encode_block(block, lack, body);

@@ -13,34 +13,33 @@ pub struct OuterSpec {
 }
 
 impl Default for OuterSpec {
-    /// The best of those in `tests/evidence/DECISIONS.md`, for a momentum that rises. The paper does not publish its
-    /// values.
+    /// Best values in `tests/evidence/DECISIONS.md` for a rising momentum. The paper does not publish its values.
     fn default() -> Self {
         Self { lr: 0.5, momentum: 0.8 }
     }
 }
 
 impl OuterSpec {
-    /// The same with `share` of the momentum, held to 0…1.
+    /// Returns the spec with `share` of the momentum, clamped to 0…1.
     ///
-    /// Early updates are long and agree, and a momentum that adds up several of them overshoots: rising
-    /// momentum is a choice of ours, see `tests/evidence/DECISIONS.md`.
+    /// Early updates are long and agree, and a momentum that adds up several of them overshoots. Rising momentum is a
+    /// choice of ours, see `tests/evidence/DECISIONS.md`.
     #[must_use]
     pub fn with_momentum_share(self, share: f64) -> Self {
         Self { momentum: (f64::from(self.momentum) * share.clamp(0.0, 1.0)) as f32, ..self }
     }
 
-    /// The same with a rate of which a merge takes this `share`, above 0 to 1; momentum is as it is.
+    /// Returns the spec with `share` of the learning rate, above 0 to 1. The momentum is unchanged.
     #[must_use]
     pub(crate) fn with_step_share(self, share: f64) -> Self {
         Self { lr: (f64::from(self.lr) * share) as f32, ..self }
     }
 }
 
-/// `v = μ v + Δ`, then `Θ = Θ − lr (Δ + μ v)`, in `f32`, of one parameter: `v` is its momentum, and `delta` (Δ) says
-/// how far learners stand below Θ.
+/// Updates one parameter in `f32`: `v = μ v + Δ`, then `Θ = Θ − lr (Δ + μ v)`. `v` is its momentum, and `delta` (Δ)
+/// is the merged `Θ̂ − θ`.
 ///
-/// The form of optax and PyTorch with `nesterov`; momentum starts at zeros.
+/// This is the form of optax and PyTorch with `nesterov`; momentum starts at zero.
 #[inline(always)]
 pub(super) fn step(spec: &OuterSpec, theta: &mut f32, v: &mut f32, delta: f32) {
     let OuterSpec { lr, momentum: mu } = *spec;

@@ -1,16 +1,16 @@
-//! The inner learning rate, by the run's clock rather than by a learner's own steps.
+//! Inner learning rate as a function of the run's clock, not of a learner's own steps.
 
 use std::f64::consts::PI;
 
 use crate::wire::InnerSpec;
 
-/// Share of `lr_max` that the warm-up starts from, so that the first steps move.
+/// Share of `lr_max` at the start of the warm-up, so that the first steps have an effect.
 const WARMUP_START: f64 = 0.01;
 
-/// Learning rate when the run has merged `clock_tokens`.
+/// Returns the learning rate after `clock_tokens` merged tokens.
 ///
-/// Rises in a line from 1 % of `lr_max` over `warmup_tokens`, falls in half a cosine to
-/// `lr_min_ratio · lr_max` at `total_tokens`, and stays there.
+/// It rises linearly from 1 % of `lr_max` over `warmup_tokens`, follows half a cosine down to `lr_min_ratio · lr_max`
+/// at `total_tokens`, and stays there.
 #[must_use]
 pub fn learning_rate(inner: &InnerSpec, clock_tokens: u64) -> f32 {
     let (max, min_ratio) = (f64::from(inner.lr_max), f64::from(inner.lr_min_ratio));

@@ -1,9 +1,9 @@
-//! Why updates were not merged.
+//! Errors of merges and of partial sums.
 
 use super::FragmentState;
 use crate::diloco::{FragmentId, LearnerId, OuterSpec, Round};
 
-/// A merge that was not done.
+/// A merge that failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("round {round} on fragment {fragment} was not merged: {error}")]
 pub struct MergeFailure {
@@ -11,28 +11,28 @@ pub struct MergeFailure {
     pub round: Round,
     /// The fragment.
     pub fragment: FragmentId,
-    /// Its state, as it was.
+    /// Unchanged state of the fragment.
     pub state: FragmentState,
-    /// Why.
+    /// Reason.
     pub error: MergeError,
 }
 
-/// Why a merge was not done.
+/// Reasons for a merge to fail.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum MergeError {
-    /// The tape does not give again what was merged.
+    /// The updates cannot be read from the tape again.
     #[error("what was merged cannot be read again")]
     Unread,
-    /// Nothing to merge.
+    /// There is no update.
     #[error("a merge needs at least one update")]
     Empty,
-    /// Two updates of one learner.
+    /// There are two updates of one learner.
     #[error("two updates of learner {learner} in one merge")]
     Duplicate {
         /// The learner.
         learner: LearnerId,
     },
-    /// A weight that is no positive number, or that makes the sum of weights infinite.
+    /// A weight is not a positive number, or makes the sum of weights infinite.
     #[error("weight {weight} of learner {learner}: weights and their sum must be finite and above 0")]
     Weight {
         /// The learner.
@@ -40,7 +40,7 @@ pub enum MergeError {
         /// Its weight.
         weight: f64,
     },
-    /// Weights for experts that are none, or are not as many as the segments ask for.
+    /// Weights for experts are invalid, or there are too few for the segments.
     #[error(
         "the weights of learner {learner} for experts: they are finite, not below 0, and one for each expert"
     )]
@@ -48,7 +48,7 @@ pub enum MergeError {
         /// The learner.
         learner: LearnerId,
     },
-    /// A body that was checked for a fragment of another shape.
+    /// A body was checked for a fragment of another shape.
     #[error("the update of learner {learner} is for another fragment: {actual} bytes instead of {expected}")]
     Body {
         /// The learner.
@@ -58,7 +58,7 @@ pub enum MergeError {
         /// Bytes of this one.
         actual: usize,
     },
-    /// A sum that was made apart has not the updates of this merge, or was made by another plan.
+    /// A given sum has other updates than this merge, or another plan.
     #[error("the sum of {actual} updates is not that of the {expected} of this merge")]
     Sum {
         /// Updates of the merge.
@@ -66,13 +66,13 @@ pub enum MergeError {
         /// Updates in the sum.
         actual: usize,
     },
-    /// Directions cancel out in a sum that was made apart: it is to be made once more.
+    /// Directions cancel out in a given sum, which must be computed again.
     #[error("the directions of updates cancel out on segment {segment}, and were not added up by length")]
     Cancelled {
         /// The first such segment.
         segment: usize,
     },
-    /// Θ, Θ̂ or the momentum is not as long as the segments together.
+    /// Θ, Θ̂ or the momentum has not the length of all segments.
     #[error("a state of {actual} values for a fragment of {expected}")]
     State {
         /// Values in the fragment.
@@ -80,22 +80,22 @@ pub enum MergeError {
         /// Values in the state.
         actual: usize,
     },
-    /// Learning rate not finite or not above 0, or momentum outside 0 to below 1.
+    /// The learning rate is not finite or not above 0, or the momentum is not from 0 to below 1.
     #[error(
         "outer step with learning rate {} and momentum {}: need lr > 0, 0 ≤ momentum < 1",
         .spec.lr,
         .spec.momentum
     )]
     Outer {
-        /// The offending values.
+        /// The invalid values.
         spec: OuterSpec,
     },
 }
 
-/// Why updates were not added up, or bytes are no sum of them.
+/// Reasons for which updates cannot be summed, or bytes are not a sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SumError {
-    /// The plan, the code or the fragment is another one.
+    /// The plan, the codec or the fragment differs.
     #[error("the sum is one of another merge, or of another fragment")]
     Plan,
     /// An update would be in the sum twice.
@@ -104,36 +104,36 @@ pub enum SumError {
         /// The learner.
         learner: LearnerId,
     },
-    /// An update that was checked for a fragment of another shape, or that has no weights for its experts.
+    /// An update was checked for a fragment of another shape, or has no weights for its experts.
     #[error("the update of learner {learner} is for another fragment")]
     Update {
         /// The learner.
         learner: LearnerId,
     },
-    /// A sum that is too large to be exact: the plan was not made for these updates.
+    /// A sum is too large to be exact: the plan was not made for these updates.
     #[error("value {index} of the sum is too large to be exact")]
     Range {
-        /// Which value, those of lengths first.
+        /// Index of the value; sums of lengths come first.
         index: usize,
     },
-    /// Bytes of another version of this program.
+    /// The bytes are of another version of this program.
     #[error("the bytes of a sum are of layout {layout}, which this program does not know")]
     Layout {
-        /// The layout that they name.
+        /// Layout number of the bytes.
         layout: u8,
     },
-    /// Too few bytes or too many.
+    /// There are too few or too many bytes.
     #[error("a sum of {actual} bytes instead of {expected}")]
     Length {
-        /// Bytes that it should have.
+        /// Expected number of bytes.
         expected: usize,
-        /// Bytes there are.
+        /// Actual number of bytes.
         actual: usize,
     },
     /// Learners are not in ascending order.
     #[error("learner {learner} stands in the wrong place of a sum")]
     Order {
-        /// The first one that does.
+        /// First learner in a wrong place.
         learner: LearnerId,
     },
 }

@@ -1,4 +1,4 @@
-//! The sum of some of the updates of a merge, made apart from the others.
+//! Sum of some of the updates of a merge, computed apart from the others.
 
 use std::sync::Arc;
 
@@ -8,33 +8,35 @@ use super::{SumError, Weighted};
 use crate::diloco::quant::{Span, fragment_len};
 use crate::diloco::{Codec, LearnerId, Segment};
 
-/// What is below this in size is a sum without any rounding.
+/// Size below which sums are exact.
 const SUM_MAX: f64 = (1_u64 << 53) as f64;
-/// What bytes begin with: another layout gets another number.
+/// Number of the byte layout, the first byte.
 const LAYOUT: u8 = 1;
-/// Bytes of a sum.
+/// Bytes of one value.
 const WORD: usize = 8;
 
-/// The sum of the updates of some learners: it can be made of updates one by one and of other sums, in any order, and
-/// whatever the grouping, the sum of all leads to the same bits, see [`super::MergeJob::finish`].
+/// Sum of the updates of some learners.
 ///
-/// Per segment it holds Σ s v/‖v‖, or where means are merged Σ s r v/‖v‖, and Σ s r, of the updates `v` that count for
-/// a length of `r` and for a share `s` of all weights. [`SumPlan`] says how these are rounded to whole numbers.
+/// It is made of single updates and of other sums, in any order. For any grouping, the sum of all updates has the
+/// same bits, see [`super::MergeJob::finish`].
+///
+/// For an update `v` with counted norm `r` and share `s` of all weights, each segment holds Σ s v/‖v‖, or for means Σ
+/// s r v/‖v‖, and Σ s r. [`SumPlan`] defines how these are rounded to whole numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PartialSum {
     plan: Arc<SumPlan>,
     codec: Codec,
     segments: Arc<Vec<Segment>>,
-    /// Whose updates are in it, ascending.
+    /// Learners whose updates it holds, ascending.
     learners: Vec<LearnerId>,
-    /// Of each segment, `[segments]`, whole numbers.
+    /// Sum of lengths of each segment, `[segments]`, whole numbers.
     lengths: Vec<f64>,
-    /// `[fragment_len]`, whole numbers.
+    /// Sums of values, `[fragment_len]`, whole numbers.
     sums: Vec<f64>,
 }
 
 impl PartialSum {
-    /// The sum of no update of a fragment made of `segments`.
+    /// Creates an empty sum for a fragment made of `segments`.
     ///
     /// # Errors
     /// [`SumError::Plan`]: it is the plan of another fragment.
@@ -46,17 +48,17 @@ impl PartialSum {
         Ok(Self { plan, codec, segments, learners: Vec::new(), lengths, sums })
     }
 
-    /// Whose updates are in it, ascending.
+    /// Returns the learners whose updates it holds, ascending.
     #[must_use]
     pub fn learners(&self) -> &[LearnerId] {
         &self.learners
     }
 
-    /// Adds an update, as the plan's job has it.
+    /// Adds an update of the plan's job.
     ///
     /// # Errors
-    /// Then nothing has changed: `Duplicate`, and `Update` if it is one for another fragment. After `Range` the sum is
-    /// of no use any more.
+    /// `Duplicate`, or `Update` if it is for another fragment; the sum is then unchanged. `Range`: the sum is then
+    /// useless.
     pub fn add(&mut self, update: &Weighted) -> Result<(), SumError> {
         let learner = update.learner;
         let Err(at) = self.learners.binary_search(&learner) else {
@@ -80,19 +82,19 @@ impl PartialSum {
         self.check()
     }
 
-    /// The segments on which directions cancel out, once all updates are in it. If there are any, they are to be added
-    /// up once more, see [`SumPlan::after_cancelling`].
+    /// Returns the segments on which directions cancel out, once all updates are added. If there are any, all updates
+    /// must be summed again, see [`SumPlan::after_cancelling`].
     #[must_use]
     pub fn cancelled(&self) -> Vec<u32> {
         let spans = self.codec.spans(&self.segments).enumerate();
         spans.filter(|&(at, span)| self.scaled(at, span).is_none()).map(|(at, _)| at as u32).collect()
     }
 
-    /// Adds the sum of others.
+    /// Adds the sum of other updates.
     ///
     /// # Errors
-    /// Then nothing has changed: `Plan` if it was made by another one, `Duplicate` if an update is in both. After
-    /// `Range` the sum is of no use any more.
+    /// `Plan` if it has another plan, or `Duplicate` if both hold the same update; the sum is then unchanged.
+    /// `Range`: the sum is then useless.
     pub fn join(&mut self, other: &Self) -> Result<(), SumError> {
         if (&self.plan, &self.codec, &self.segments) != (&other.plan, &other.codec, &other.segments) {
             return Err(SumError::Plan);
@@ -108,7 +110,7 @@ impl PartialSum {
         self.check()
     }
 
-    /// Its bytes: 8 a value.
+    /// Returns its bytes, 8 for each value.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(5 + 4 * self.learners.len() + WORD * self.words());
@@ -120,10 +122,10 @@ impl PartialSum {
         bytes
     }
 
-    /// Reads [`Self::to_bytes`] of a sum that was made by the plan of this one, instead of what is in it.
+    /// Replaces the sum by one read from bytes of [`Self::to_bytes`], made by the same plan.
     ///
     /// # Errors
-    /// Then nothing has changed: `Layout`, `Length`, `Order` and `Range`, if they are no such bytes.
+    /// `Layout`, `Length`, `Order` and `Range` if the bytes are not such a sum; this sum is then unchanged.
     pub fn read(&mut self, bytes: &[u8]) -> Result<(), SumError> {
         let short = |expected| SumError::Length { expected, actual: bytes.len() };
         let Some((&[layout, a, b, c, d], rest)) = bytes.split_first_chunk() else { return Err(short(5)) };
@@ -155,17 +157,17 @@ impl PartialSum {
         Ok(())
     }
 
-    /// The plan, for whoever is to make the other sums.
+    /// Returns the plan, for the other sums.
     pub(crate) fn shared_plan(&self) -> &Arc<SumPlan> {
         &self.plan
     }
 
-    /// By which plan it was made.
+    /// Returns the plan.
     pub(super) fn plan(&self) -> &SumPlan {
         &self.plan
     }
 
-    /// What it says of segment `at`; nothing if directions cancel out there.
+    /// Returns the sum on segment `at`; zero if directions cancel out there.
     pub(super) fn added(&self, at: usize, span: Span) -> Added<'_> {
         self.scaled(at, span).unwrap_or_default()
     }
@@ -177,7 +179,7 @@ impl PartialSum {
         Some(Added { source, factor, norm })
     }
 
-    /// The sums of all values, `[fragment_len]`, whole numbers.
+    /// Returns the sums of values, `[fragment_len]`, whole numbers.
     pub(super) fn values(&self) -> &[f64] {
         &self.sums
     }
@@ -186,7 +188,7 @@ impl PartialSum {
         self.lengths.len() + self.sums.len()
     }
 
-    /// Whether all are exact, as they always are by the plan of a job that has all these updates.
+    /// Checks that all sums are exact. They always are for a plan whose job has all these updates.
     fn check(&self) -> Result<(), SumError> {
         let exact = |word: &f64| word.abs() < SUM_MAX;
         match self.lengths.iter().chain(&self.sums).position(|word| !exact(word)) {

@@ -1,18 +1,18 @@
-//! Where the sum of the updates on a segment comes from, block by block.
+//! Sum of the updates on a segment, block by block.
 
 use crate::diloco::quant::{Block, Span};
 use crate::diloco::{Codec, block};
 
-/// The sum of the updates on a segment.
+/// Source of the sum on a segment.
 #[derive(Clone, Debug)]
 pub(super) enum Source<'a> {
-    /// Bodies and their factors, added up in whole numbers.
+    /// Bodies and their factors, to be summed in whole numbers.
     Whole(Vec<(f64, &'a [u8])>),
-    /// It was added up before, `[fragment_len]`.
+    /// A finished sum, `[fragment_len]`.
     Summed(&'a [f64]),
 }
 
-/// The updates on a segment: Δ is `factor` times their sum.
+/// Sum of the updates on a segment; Δ is `factor` times that sum.
 #[derive(Clone, Debug)]
 pub(super) struct Added<'a> {
     pub(super) source: Source<'a>,
@@ -22,17 +22,17 @@ pub(super) struct Added<'a> {
 }
 
 impl Default for Added<'_> {
-    /// Nothing.
+    /// An empty sum.
     fn default() -> Self {
         Self { source: Source::Whole(Vec::new()), factor: 0.0, norm: 0.0 }
     }
 }
 
 impl Source<'_> {
-    /// The sum on `block`, for which `space` has room.
+    /// Returns the sum on `block`; `space` is a buffer.
     ///
-    /// To add up bodies twice, once for the norm and once for the step, is faster than to write 8 bytes a value and
-    /// read them again.
+    /// Summing the bodies twice, once for the norm and once for the step, is faster than writing and reading 8 bytes
+    /// a value.
     #[inline(always)]
     pub(super) fn on<'s>(&'s self, codec: &Codec, block: &Block, space: &'s mut [f64]) -> &'s [f64] {
         let space = &mut space[..block.values.len()];
@@ -49,7 +49,7 @@ impl Source<'_> {
     }
 }
 
-/// The square of the norm of a sum on `span`.
+/// Returns the squared norm of a sum on `span`.
 #[cfg_attr(feature = "simd", multiversion::multiversion(targets = "simd"))]
 pub(super) fn square(codec: &Codec, span: Span, source: &Source<'_>) -> f64 {
     let mut space = vec![0.0; codec.block_len()];

@@ -1,4 +1,4 @@
-//! Tests of merging: weights, rules, and a result that does not depend on the order of arrival.
+//! Tests of merges: weights, rules, and independence of the order of arrival.
 
 use proptest::prelude::*;
 
@@ -20,7 +20,7 @@ fn segments(parts: &[(u32, MergeClass)]) -> Vec<Segment> {
     parts.iter().map(segment).collect()
 }
 
-/// A merge into zeros with lr 1 and no momentum, so that Θ becomes −Δ.
+/// Creates a merge into zeros with lr 1 and no momentum, so that Θ becomes −Δ.
 pub(super) fn job(code: Code, parts: &[(u32, MergeClass)], updates: &[(u32, f64, &[f32])]) -> MergeJob {
     let (segments, codec) = (segments(parts), codec(code));
     let zeros = vec![0.0; fragment_len(&segments)];
@@ -51,7 +51,7 @@ fn delta(job: MergeJob) -> Vec<f32> {
     job.run().unwrap().state.theta.iter().map(|theta| 0.0 - theta).collect()
 }
 
-/// The same with one expert, whose segment is the second: what each update and the absent weigh for it.
+/// Does the same with one expert on the second segment: `weights` of each update and `absent` for it.
 fn job_of_expert(updates: &[(u32, f64, &[f32])], weights: &[f64], absent: f64) -> MergeJob {
     let parts = [(2, MergeClass::Radial), (2, MergeClass::Radial), (2, MergeClass::Mean)];
     let mut job = job(Code::F32, &parts, updates);
@@ -85,7 +85,7 @@ fn check(parts: &[(u32, MergeClass)], updates: &[(u32, f64, &[f32])], expected: 
     assert!(near && merged.len() == expected.len(), "{merged:?}, not {expected:?}");
 }
 
-/// About uniform in −1…1.
+/// Returns roughly uniform noise in −1…1.
 fn noise(seed: &mut u64) -> f32 {
     *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     (*seed >> 40) as f32 / (1 << 23) as f32 - 1.0
@@ -120,13 +120,13 @@ fn merges_as_the_class_says() {
     // Lengths 3 and 1 with weights 1 and 3: 1.5 along (1, 3)/√10.
     let unit = 10.0_f32.sqrt().recip();
     check(&[(2, Radial)], &[(0, 1.0, &[3.0, 0.0]), (1, 3.0, &[0.0, 1.0])], &[1.5 * unit, 4.5 * unit]);
-    // Each segment by itself.
+    // Each segment is merged by itself.
     let (a, b): (&[f32], &[f32]) = (&[2.0, 0.0, 2.0, 0.0], &[0.0, 2.0, 0.0, 2.0]);
     check(&[(2, Radial), (2, Mean)], &[(0, 1.0, a), (1, 1.0, b)], &[half, half, 1.0, 1.0]);
-    // What has no length adds none but counts in the mean of lengths.
+    // A zero update adds no direction, but counts in the mean of lengths.
     check(&[(2, Radial)], &[(0, 1.0, &[2.0, 0.0]), (1, 1.0, &[0.0, 0.0])], &[1.0, 0.0]);
     check(&[(2, Radial)], &[(0, 1.0, &[0.0, 0.0]), (1, 1.0, &[0.0, 0.0])], &[0.0, 0.0]);
-    // What cancels out has no direction: the mean, which is not zero here.
+    // Updates that cancel out have no direction. Their mean is not zero here.
     check(&[(2, Radial)], &[(0, 1.0, &[3.0, 0.0]), (1, 1.0, &[-1.0, 0.0])], &[1.0, 0.0]);
 }
 
@@ -155,7 +155,7 @@ fn one_learner_is_its_own_merge() {
 
 #[test]
 fn ignores_arrival_order() {
-    // 1e18 swallows 1 unless the two large ones cancel first, so order shows.
+    // 1e18 absorbs 1 unless the two large values cancel first, so the order would show.
     let updates: [(u32, f64, &[f32]); 3] = [(0, 1.0, &[1.0]), (1, 1.0, &[1e18]), (2, 1.0, &[-1e18])];
     let mut backwards = updates;
     backwards.reverse();
@@ -272,7 +272,7 @@ proptest! {
             let size = |of: &dyn Fn(usize) -> f32| (0..340).fold(0.0_f32, |max, i| max.max(of(i).abs()));
             let lack = size(&|i| now.theta[i] - hat[i]);
             let left = size(&|i| now.theta[i] - now.hat[i]);
-            // Int4: half of a seventh; E3M0: half of the widest gap; and the scale's rounding. Then that of Θ̂.
+            // Int4: half of a seventh; E3M0: half of the widest gap; and the rounding of the scale. Then that of Θ̂.
             let share = if e3m0 { 0.25 } else { 1.0 / 14.0 };
             let half_step = size(&|i| now.hat[i]) / 2048.0;
             let most = lack * share * 1.01 + half_step + 1e-6;
@@ -282,8 +282,8 @@ proptest! {
     }
 }
 
-/// Goal: an update counts on each segment up to its radius, by the root of its steps, and its direction stays; what is
-/// within its radius is merged to the bit as without one.
+/// Goal: on each segment, an update counts up to its radius times the root of its steps, with the same direction.
+/// Updates within their radius are merged to the bit as without one.
 #[test]
 fn what_is_too_long_counts_up_to_its_radius() {
     let parts = [(2, MergeClass::Radial), (2, MergeClass::Mean)];
@@ -293,7 +293,7 @@ fn what_is_too_long_counts_up_to_its_radius() {
     long.radii = vec![1.5, 2.0];
     long.updates[1].steps = 4;
     let norm = long.clone().run().unwrap().norm;
-    // Radially half of 1 + 1.5 · √4; by the mean half of each.
+    // Radial: half of 1 + 1.5 · √4. Mean: half of each.
     assert_eq!(delta(long), [2.0, 0.0, 0.5, 2.0]);
     assert!((norm - (4.0_f64 + 0.25 + 4.0).sqrt()).abs() < 1e-12, "{norm}");
 

@@ -1,4 +1,4 @@
-//! Tests of sums that are made apart: any grouping gives the bits of the merge in one place.
+//! Tests of partial sums: any grouping gives the bits of a merge in one place.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::wire::{Code, MergeClass};
 
 const CODES: [Code; 4] = [Code::Int4, Code::E3m0, Code::F32, Code::Int2];
 
-/// A job with everything that a merge can have: an expert, weights of every size, absent ones and radii.
+/// Creates a job with all features of a merge: an expert, weights of every size, missing updates and radii.
 fn rich_job(seed: u64, code: Code, weights: &[f64], absent: f64) -> MergeJob {
     let mut job = noisy_job(seed, code, weights.len() as u32);
     job.segments[2].expert = Some(0);
@@ -25,7 +25,7 @@ fn rich_job(seed: u64, code: Code, weights: &[f64], absent: f64) -> MergeJob {
     job
 }
 
-/// The sum of the updates of each group, in this order; directions `cancelled` out on these segments.
+/// Returns the sums of the updates in each group, in this order, after directions `cancelled` out on these segments.
 fn sums(job: &mut MergeJob, groups: &[Vec<usize>], cancelled: &[u32]) -> Vec<PartialSum> {
     let plan = Arc::new(job.plan().unwrap().after_cancelling(cancelled));
     let segments = Arc::new(job.segments.clone());
@@ -38,7 +38,7 @@ fn sums(job: &mut MergeJob, groups: &[Vec<usize>], cancelled: &[u32]) -> Vec<Par
     groups.iter().map(sum).collect()
 }
 
-/// The sum of the sums of all groups, the later ones after a journey as bytes.
+/// Joins the sums of all groups; all but the first are sent as bytes.
 fn joined(job: &mut MergeJob, groups: &[Vec<usize>], cancelled: &[u32]) -> PartialSum {
     let mut parts = sums(job, groups, cancelled).into_iter();
     let mut sum = parts.next().unwrap();
@@ -51,13 +51,13 @@ fn joined(job: &mut MergeJob, groups: &[Vec<usize>], cancelled: &[u32]) -> Parti
     sum
 }
 
-/// The job with nothing of its updates but what is known where bodies are not.
+/// Returns the job without the bodies of its updates.
 fn without_bodies(job: &MergeJob) -> MergeJob {
     let bodiless = |update: &Weighted| Weighted { body: update.body.without_bytes(), ..update.clone() };
     MergeJob { updates: job.updates.iter().map(bodiless).collect(), ..job.clone() }
 }
 
-/// Δ and its norm by the formula of [`MergeJob::run`], with rounded additions.
+/// Computes Δ and its norm by the formula of [`MergeJob::run`], with rounded additions.
 fn by_formula(job: &MergeJob) -> (Vec<f64>, f64) {
     let norm = |values: &[f64]| values.iter().map(|value| value * value).sum::<f64>().sqrt();
     let ratio = |a: f64, b: f64| if b > 0.0 { a / b } else { 0.0 };
@@ -100,7 +100,7 @@ fn by_formula(job: &MergeJob) -> (Vec<f64>, f64) {
     (delta, size)
 }
 
-/// Two groups of the three updates of a job.
+/// Splits the three updates of a job into two groups.
 fn two_groups() -> (MergeJob, Vec<PartialSum>) {
     let mut job = rich_job(3, Code::Int4, &[1.0, 2.0, 3.0], 0.0);
     let groups = sums(&mut job, &[vec![0, 2], vec![1]], &[]);
@@ -108,8 +108,8 @@ fn two_groups() -> (MergeJob, Vec<PartialSum>) {
 }
 
 proptest! {
-    /// Goal: Θ, momentum, Θ̂ and all else that a merge leads to are the same to the bit however its updates are
-    /// grouped, in whatever order they and the groups are added, and across processes.
+    /// Goal: every result of a merge is the same to the bit for any grouping of its updates, any order of updates and
+    /// groups, and across processes.
     #[test]
     fn any_grouping_gives_the_same_bits(
         seed in any::<u64>(),
@@ -135,7 +135,7 @@ proptest! {
         prop_assert_eq!(&finished, &whole);
     }
 
-    /// Goal: a merge is what its formula gives, up to rounding.
+    /// Goal: a merge follows its formula, up to rounding.
     #[test]
     fn merges_follow_the_formula(
         seed in any::<u64>(),
@@ -156,7 +156,7 @@ proptest! {
         }
     }
 
-    /// Goal: whatever bytes come, they are a sum or a typed error, and a sum is written as it was read.
+    /// Goal: any bytes are a sum or a typed error, and a sum is written as it was read.
     #[test]
     fn any_bytes_are_a_sum_or_refused(
         at in 0_usize..2_000,
@@ -177,8 +177,7 @@ proptest! {
     }
 }
 
-/// Goal: where directions cancel out, updates that were added up apart are added up once more, and lead to the mean as
-/// in one place.
+/// Goal: if directions cancel out, separate sums are computed again, and give the same mean as in one place.
 #[test]
 fn what_cancels_out_is_added_up_once_more() {
     let parts = [(2, MergeClass::Radial), (1, MergeClass::Radial)];
@@ -246,12 +245,12 @@ fn a_sum_is_of_one_merge() {
     assert_eq!(job.clone().finish(&groups[0]).unwrap(), job.run().unwrap());
 }
 
-/// A job of a fragment of another shape.
+/// Creates a job on a fragment of another shape.
 fn job_of_eight() -> MergeJob {
     job(Code::Int4, &[(8, MergeClass::Mean)], &[(7, 1.0, &[1.0; 8])])
 }
 
-/// A plan that was not made for an update makes a sum that is not exact, and says so.
+/// A plan that was made for other updates leads to an inexact sum, which is refused.
 #[test]
 fn what_is_too_large_to_be_exact_is_refused() {
     let (mut job, _) = two_groups();
