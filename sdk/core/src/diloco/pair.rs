@@ -1,4 +1,4 @@
-//! Both cores against each other, without a network: each output is at once the other's input.
+//! Tests of both state machines together without a network: each output is at once the other's input.
 
 mod clock;
 mod crash;
@@ -25,10 +25,10 @@ use crate::wire::{Bye, ConnId, Identity, LeaseGrant, Message, Millis, RunId};
 const STEP_MS: u64 = 10;
 const STEP_TOKENS: u64 = 8;
 
-/// What a syncer goes on from.
+/// Snapshot from which a syncer restarts.
 type Snapshot = (SyncerRecord, Vec<FragmentState>);
 
-/// One learner with its parameters; training is a step towards `target`.
+/// One learner with its parameters. A training step moves them towards `target`.
 struct Island {
     conn: ConnId,
     core: Learner,
@@ -36,10 +36,10 @@ struct Island {
     replica: Option<Replica>,
     target: f32,
     connected: bool,
-    /// Why the syncer closed its last connection, if it did.
+    /// Reason for which the syncer closed its last connection, if it did.
     goodbye: Option<Bye>,
     leases: Vec<LeaseGrant>,
-    /// Bodies that its device has not brought out yet, if it is a slow one.
+    /// Coded bodies that a slow device has not delivered yet.
     held: Option<VecDeque<learner::Input>>,
 }
 
@@ -53,17 +53,17 @@ struct Pair {
     finished: bool,
     next_conn: u64,
     boaster: Option<ConnId>,
-    /// Who says that it takes twenty steps where it takes one.
+    /// Connection that reports twenty steps for each one.
     rusher: Option<ConnId>,
-    /// How long the updates of each learner are on their way, in milliseconds; not at all if it is not named.
+    /// Delay of each learner's updates, in milliseconds. Learners without an entry have no delay.
     lags_ms: BTreeMap<usize, u64>,
     /// Step time of each learner, in milliseconds. Learners that are missing here have [`STEP_MS`].
     step_ms: BTreeMap<usize, u64>,
-    /// Those that are, and when they arrive.
+    /// Delayed updates, with their arrival times.
     under_way: Vec<(Millis, ConnId, Message)>,
-    /// Learners whom no parameters reach.
+    /// Learners that receive no parameters.
     deaf: BTreeSet<usize>,
-    /// What follows from the tape, each step compared with what is.
+    /// Replay of the tape, compared with the syncer after each step.
     tape: tape::Followed,
 }
 
@@ -256,7 +256,7 @@ impl Pair {
         self.tape.compare(&self.syncer);
     }
 
-    /// The syncer goes on from `record` and `states`, in a process that starts `started_s` seconds after 1970 began.
+    /// Restarts the syncer from `record` and `states`, in a process that starts `started_s` seconds after 1970 began.
     fn restart(&mut self, (record, states): Snapshot, config: SyncerConfig, started_s: u32) {
         self.tape = tape::Followed::from((record.clone(), states.clone()), &self.layout);
         self.syncer = Syncer::restore(record, &self.layout, config, states, started_s).unwrap();
@@ -278,7 +278,7 @@ fn process(number: u8, serial_first: u64) -> Learner {
     })
 }
 
-/// Says twenty steps for each that was taken, and that all leases are used up.
+/// Reports twenty steps for each one, and all leases as done.
 fn rush(message: &mut Message, leases: &[LeaseGrant]) {
     match message {
         Message::Update(update) => (update.steps, update.tokens) = (20 * update.steps, 20 * update.tokens),
@@ -325,7 +325,7 @@ fn a_lost_learner_is_not_missed_and_is_merged_again() {
     pair.steps(100);
     let after = pair.merged();
     assert!(after[&2] >= during[&2] + 40, "{during:?} → {after:?}");
-    // It trained on alone, and what it did then was merged too.
+    // It trained on alone, and that progress was merged too.
     let status = pair.syncer.status();
     assert!(status.participation > 0.95, "{}", status.participation);
 }
@@ -390,7 +390,7 @@ fn boasting_counts_for_nothing() {
 #[test]
 fn a_full_house_lets_a_learner_past_its_own_ghost() {
     let mut pair = Pair::with(&[1.0], SyncerConfig { learners_max: 1, ..SyncerConfig::default() });
-    // The syncer never hears that this connection is gone.
+    // The syncer does not learn that the first connection is closed.
     pair.connect(0);
     pair.steps(10);
     assert!(pair.islands[0].connected, "{:?}", pair.events);

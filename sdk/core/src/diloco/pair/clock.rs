@@ -1,4 +1,4 @@
-//! How far claims move the schedule.
+//! Effect of claims on the schedule.
 
 use super::*;
 use crate::diloco::Entry;
@@ -6,12 +6,12 @@ use crate::diloco::syncer::{Input, Regard};
 
 const STEPS: u32 = 300;
 
-/// The clock that a learner was told last.
+/// Returns the last clock that the learner received.
 fn told(pair: &Pair) -> u64 {
     pair.islands[0].core.heard_tokens()
 }
 
-/// The outer momentum of the last merge.
+/// Returns the outer momentum of the last merge.
 fn momentum(pair: &Pair) -> f64 {
     let merge = |entry: &Entry| match entry {
         Entry::Merged(merge) => Some(merge.outer.momentum),
@@ -20,11 +20,11 @@ fn momentum(pair: &Pair) -> f64 {
     pair.tape.entries().iter().rev().find_map(merge).unwrap().into()
 }
 
-/// Goal: one of five that claims what it did not train moves the rates and the outer momentum as two others would,
-/// until its updates show that it trains.
+/// Goal: one of five learners with inflated claims moves the rates and the outer momentum as two others would, until
+/// its updates show that it trains.
 #[test]
 fn who_claims_much_does_not_rush_the_schedule() {
-    // The momentum rises over all of the test, and in a run of one token that is so many times as long.
+    // The momentum rises over the whole test. The ratio refers to `total_tokens`, which is 1 here.
     let momentum_warmup_ratio = f64::from(5 * STEPS) * STEP_TOKENS as f64 * 2.0;
     let config = SyncerConfig { momentum_warmup_ratio, ..SyncerConfig::default() };
     let run = |lies: bool| {

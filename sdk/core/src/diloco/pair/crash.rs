@@ -1,4 +1,4 @@
-//! What a syncer that crashed and goes on from an older snapshot costs its learners.
+//! Cost for learners of a syncer that crashes and continues from an older snapshot.
 
 use super::*;
 use crate::wire::{LearnerId, Version};
@@ -8,8 +8,8 @@ impl Pair {
         (self.syncer.record().unwrap(), self.syncer.states().cloned().collect())
     }
 
-    /// The syncer crashes and goes on from `snapshot`, in a process that starts `started_s` seconds after 1970 began.
-    /// Nobody is connected.
+    /// Crashes the syncer, and restarts it from `snapshot` in a process that starts `started_s` seconds after 1970
+    /// began. No learner is connected.
     fn crash(&mut self, snapshot: Snapshot, started_s: u32) {
         for island in &mut self.islands {
             island.connected = false;

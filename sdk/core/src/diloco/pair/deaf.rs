@@ -1,11 +1,11 @@
-//! What becomes of a learner whom parameters do not reach while messages do.
+//! Learners that receive messages but no parameters.
 
 use super::learner::HandsIn;
 use super::*;
 use crate::diloco::{checksum, halves};
 use crate::wire::{FragmentId, Merged, Version};
 
-/// Two learners of which the first holds something else than the syncer published.
+/// Creates two learners, the first of which holds another Θ̂ than the syncer published.
 fn one_drifted() -> Pair {
     let mut pair = Pair::new(&[1.0, 1.0]);
     pair.steps(50);
@@ -17,8 +17,8 @@ fn one_drifted() -> Pair {
     pair
 }
 
-/// Goal: Θ̂ that turned out to be another than the syncer published is fetched, and the questions that came before it
-/// did are answered, so that nothing more than the wrong Θ̂ is lost.
+/// Goal: a wrong Θ̂ is fetched again, and the questions of the meantime are answered. Only progress on the wrong Θ̂
+/// is lost.
 #[test]
 fn a_base_that_drifted_is_mended() {
     let mut pair = one_drifted();
@@ -30,7 +30,7 @@ fn a_base_that_drifted_is_mended() {
     assert!(*least > before + 40, "{before} → {account:?}: each fragment of it is merged again");
 }
 
-/// Goal: also if the connection is lost first.
+/// Goal: this also holds if the connection is lost first.
 #[test]
 fn a_base_that_drifted_is_mended_after_a_lost_connection_too() {
     let mut pair = one_drifted();
@@ -48,8 +48,8 @@ fn a_base_that_drifted_is_mended_after_a_lost_connection_too() {
     }
 }
 
-/// Goal: one that leaves while an update of it is on its way hands in what it trained since, also if it hears that the
-/// update is merged before it holds the version.
+/// Goal: a learner that leaves with an update on its way also sends its later progress. This holds even if the update
+/// is merged before the learner holds the version.
 #[test]
 fn one_that_leaves_hands_in_what_follows_on_an_update_that_is_under_way() {
     let mut pair = Pair::new(&[1.0, 1.0]);
@@ -70,7 +70,7 @@ fn one_that_leaves_hands_in_what_follows_on_an_update_that_is_under_way() {
     assert!(over && account.tokens_merged.iter().all(|&merged| merged == trained), "{over}, {account:?}");
 }
 
-/// Goal: who is sent older parameters than it asked for, as by a cache that lags, does not ask again without a pause.
+/// Goal: a learner that gets older parameters than requested, as from a cache that lags, waits before it asks again.
 #[test]
 fn a_fetch_that_brings_less_than_was_asked_for_is_tried_again_later() {
     let mut pair = Pair::new(&[1.0]);

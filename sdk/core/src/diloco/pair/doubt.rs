@@ -1,24 +1,24 @@
-//! What becomes of a learner that is suspected of not training.
+//! Treatment of a learner that is suspected of not training.
 
 use super::*;
 use crate::diloco::syncer::{Input, Recovery, Regard, Trust};
 use crate::diloco::{Doubt, Entry, Ledger};
 use crate::wire::LearnerId;
 
-/// Who is suspected.
+/// Index of the suspected learner.
 const SUSPECT: usize = 2;
 
 fn suspect(pair: &Pair) -> LearnerId {
     pair.syncer.ledger().find(&Identity([SUSPECT as u8 + 1; 32])).unwrap()
 }
 
-/// Tokens with which it is credited, and those of the clock.
+/// Returns the credited tokens of the suspect, and those of the clock.
 fn tokens(pair: &Pair) -> (u64, u64) {
     let ledger = pair.syncer.ledger();
     (ledger.tokens_merged(ledger.account(suspect(pair)).unwrap()), ledger.clock_tokens())
 }
 
-/// What it has of the merges from an entry on, at most.
+/// Returns the largest share of the suspect in the merges since an entry.
 fn share_max(pair: &Pair, from: usize) -> f64 {
     let share = |entry: &Entry| {
         let Entry::Merged(merge) = entry else { return None };
@@ -28,8 +28,7 @@ fn share_max(pair: &Pair, from: usize) -> f64 {
     pair.tape.entries()[from..].iter().filter_map(share).fold(0.0, f64::max)
 }
 
-/// Goal: who is suspected moves neither merge nor clock, and earns nothing, until it is cleared; and it is never sent
-/// away.
+/// Goal: a suspect moves neither merge nor clock, and earns nothing, until it is cleared. It is never sent away.
 #[test]
 fn a_suspect_earns_nothing_until_it_is_cleared() {
     let mut pair = Pair::new(&[1.0, 1.0, 1.0]);
@@ -63,7 +62,7 @@ fn what_is_suspected_is_remembered_by_the_next_process() {
     let (learner, start) = (suspect(&pair), pair.tape.start());
     pair.steps(50);
     for _ in 0..2 {
-        // What is no news is not on the tape.
+        // A repeated suspicion is not on the tape.
         pair.syncer(Input::Regard { learner, regard: Regard::Suspected(Doubt { looks: 24 }) });
     }
     let is_about_it = |entry: &&Entry| matches!(entry, Entry::Doubted { .. });

@@ -1,4 +1,4 @@
-//! A run that its owner holds, and what a learner that comes back is told.
+//! Runs that their owner pauses, and messages to a returning learner.
 
 use super::*;
 use crate::wire::{Hello, LearnerState, Signature};
@@ -8,7 +8,7 @@ fn a_held_run_launches_and_leases_nothing() {
     let mut pair = Pair::new(&[1.0, 3.0]);
     pair.steps(50);
     pair.syncer(syncer::Input::Hold(true));
-    // What was in flight ends.
+    // Rounds in flight end.
     pair.steps(50);
     let (events, status) = (pair.events.len(), pair.syncer.status());
     let leased = |pair: &Pair| pair.islands.iter().map(|island| island.leases.len()).collect::<Vec<_>>();
@@ -20,7 +20,7 @@ fn a_held_run_launches_and_leases_nothing() {
     assert_eq!((leased(&pair), &pair.events[events..]), (leases, &[][..]));
     assert!(pair.islands.iter().all(|island| island.core.state() == LearnerState::Held));
 
-    // A restart and whoever comes back know it too.
+    // The pause holds after a restart, and returning learners are told.
     let (record, states) = (pair.syncer.record().unwrap(), pair.syncer.states().cloned().collect());
     pair.disconnect(0);
     pair.disconnect(1);
@@ -64,7 +64,7 @@ fn a_welcome_tells_the_account_so_far() {
     assert!(told > Some((100, 100)), "{told:?}");
 }
 
-/// What syncers wrote before runs could be held.
+/// A record from before runs could be paused.
 #[test]
 fn an_old_record_loads() {
     let record = Pair::new(&[1.0]).syncer.record().unwrap();

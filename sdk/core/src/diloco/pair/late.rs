@@ -1,10 +1,10 @@
-//! Bodies that a device brings out long after they were asked for.
+//! Bodies that a device delivers long after the question.
 
 use super::*;
 use crate::wire::{FragmentId, Serial};
 
 impl Pair {
-    /// What the bodies that learner `i` holds back answer.
+    /// Returns the serial numbers and fragments of the bodies that learner `i` holds back.
     fn held(&self, i: usize) -> impl Iterator<Item = (Serial, FragmentId)> {
         self.islands[i].held.iter().flatten().map(|input| match input {
             learner::Input::Encoded { serial, fragment, .. } => (*serial, *fragment),
@@ -21,18 +21,18 @@ impl Pair {
         }
     }
 
-    /// Learner `i` brings out its oldest body.
+    /// Delivers the oldest body of learner `i`.
     fn bring(&mut self, i: usize) {
         let encoded = self.islands[i].held.as_mut().and_then(VecDeque::pop_front).unwrap();
         self.learner(i, encoded);
     }
 
-    /// Updates that came from the learner with this number, whatever became of them.
+    /// Returns the number of updates from this learner, regardless of their fates.
     fn updates(&self, learner: u32) -> u64 {
         self.syncer.ledger().accounts().find(|(m, _)| m.0 == learner).unwrap().1.updates
     }
 
-    /// Ends the run; every token of every learner must have been merged, and once.
+    /// Ends the run, and checks that every token of every learner was merged exactly once.
     fn finish_exactly(mut self) {
         for i in 0..self.islands.len() {
             for encoded in self.islands[i].held.take().into_iter().flatten() {
@@ -49,7 +49,7 @@ impl Pair {
             assert!(trained > 0);
             assert!(account.tokens_merged.iter().all(|&merged| merged == trained), "{m:?}: {account:?}");
         }
-        // What an island has on top is what the code rounded away: nothing was added twice or left out.
+        // An island differs only by the rounding of the code: nothing was added twice or left out.
         for island in &self.islands {
             let hat = island.replica.as_ref().unwrap().hat();
             let apart = island.theta.iter().zip(hat).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
@@ -69,7 +69,7 @@ fn a_body_that_comes_after_the_next_version_is_part_of_the_one_after_that() {
         let versions = pair.islands[1].core.versions().collect::<Vec<_>>();
         versions[usize::from(fragment.0)] != before[usize::from(fragment.0)]
     };
-    // The other one carries the run on until the body held is of a version that is gone.
+    // The other learner carries the run on until the held body is of an old version.
     while !changed(&pair) {
         pair.steps(1);
     }
@@ -81,7 +81,7 @@ fn a_body_that_comes_after_the_next_version_is_part_of_the_one_after_that() {
     pair.finish_exactly();
 }
 
-/// Goal: behind any round trip all progress is merged, and nothing comes too late.
+/// Goal: with any round trip, all progress is merged, and no update is late.
 #[test]
 fn a_far_learner_is_merged_as_surely_as_a_near_one() {
     for lag_ms in [30, 80, 300, 3_000] {
@@ -94,7 +94,7 @@ fn a_far_learner_is_merged_as_surely_as_a_near_one() {
         };
         let (fates, merged, trained) = account(&pair, 1);
         assert_eq!((fates.late.len(), fates.refused.len()), (0, 0), "{lag_ms} ms: {fates:?}");
-        // What it trained since its last answer went out is still to come.
+        // Its training since the last answer is still to come.
         let steps_open = 2 * lag_ms / STEP_MS + 20;
         assert!(merged + steps_open * STEP_TOKENS > trained, "{lag_ms} ms: {merged} of {trained}");
         let (near, ..) = account(&pair, 0);
@@ -103,7 +103,7 @@ fn a_far_learner_is_merged_as_surely_as_a_near_one() {
     }
 }
 
-/// Goal: a learner that leaves politely takes nothing with it.
+/// Goal: a learner that leaves properly loses no progress.
 #[test]
 fn one_that_leaves_hands_in_what_it_has() {
     let mut pair = Pair::new(&[1.0, 1.0]);
@@ -119,7 +119,7 @@ fn one_that_leaves_hands_in_what_it_has() {
         pair.obey_learner(1, output);
     }
     assert_eq!(said(&pair), at_first, "it is known at once what it trained");
-    // What is merged and what the syncer has are all that it trained.
+    // Merged tokens and those that the syncer has received are all its tokens.
     let unsettled: Vec<_> = pair.islands[1].core.tokens_unsettled().collect();
     let (_, account) = pair.syncer.ledger().accounts().nth(1).unwrap();
     let handed_in: Vec<_> = account.tokens_merged.iter().zip(&unsettled).map(|(a, b)| a + b).collect();
@@ -132,7 +132,7 @@ fn one_that_leaves_hands_in_what_it_has() {
     assert!(trained > 0 && account.tokens_merged.iter().all(|&merged| merged == trained), "{account:?}");
 }
 
-/// Goal: a connection that is lost after an update went out settles it when it comes back, whatever became of it.
+/// Goal: if a connection is lost after an update was sent, its fate is settled at the reconnection.
 #[test]
 fn a_lost_connection_neither_loses_nor_doubles_an_update() {
     for away in [0, 1, 7, 40] {
@@ -142,7 +142,7 @@ fn a_lost_connection_neither_loses_nor_doubles_an_update() {
             pair.steps(13);
             pair.disconnect(1);
             if away % 2 == 0 {
-                // What was under way is lost with the connection.
+                // Updates on their way are lost with the connection.
                 let conn = pair.islands[1].conn;
                 pair.under_way.retain(|(_, other, _)| *other != conn);
             }

@@ -1,4 +1,4 @@
-//! Learners that the owner slows down or sends away, and who comes back to what.
+//! Learners that the owner slows down or sends away, and their return.
 
 use super::*;
 use crate::diloco::syncer::DROP_MS_MAX;
@@ -36,7 +36,7 @@ fn a_pace_reaches_its_learner_alone_and_outlives_the_connection() {
     let shown: Vec<_> = pair.syncer.learners().map(|learner| learner.share).collect();
     assert_eq!(shown, [share(0.25), Share::FULL]);
 
-    // Said once; the learner keeps it on its own, and hears of a change when it comes back.
+    // Sent once: the learner keeps its share, and gets a change when it returns.
     let events = pair.events.len();
     pair.pace(0.25);
     assert_eq!(pair.events.len(), events);
@@ -64,7 +64,7 @@ fn who_is_sent_away_returns_in_time_and_is_merged_again() {
     let told = bye.reason;
     let merged = pair.merged()[&1];
 
-    // Too early: the same answer, with what is left; nothing else is known of that connection.
+    // Too early: the same answer with the remaining time. The connection has no session.
     pair.steps(50);
     assert_eq!(pair.returns_ms(), Some(1_500));
     pair.connect(0);
@@ -72,7 +72,7 @@ fn who_is_sent_away_returns_in_time_and_is_merged_again() {
     assert_eq!((pair.islands[0].connected, &pair.islands[0].goodbye), (false, &Some(again)));
     assert_eq!((pair.syncer.status().connected, pair.syncer.status().live), (1, 1));
 
-    // It trains on by itself, the others are merged on, and what it did meanwhile is merged when it is back.
+    // It trains on by itself while the others are merged, and its progress is merged after its return.
     pair.steps(151);
     assert!(pair.islands[0].core.can_train());
     assert_eq!((pair.merged()[&1], pair.returns_ms()), (merged, None));
@@ -91,7 +91,7 @@ fn an_owner_can_change_its_mind() {
     assert_eq!(pair.returns_ms(), None);
     pair.connect(0);
     assert_eq!(pair.syncer.status().connected, 2);
-    // Nothing to take back, and nobody of that name: nothing happens.
+    // Without a restriction, or for an unknown learner, there is no effect.
     let events = pair.events.len();
     pair.send_away(0);
     let nobody = LearnerId(99);
@@ -100,12 +100,12 @@ fn an_owner_can_change_its_mind() {
     assert_eq!(pair.events.len(), events);
     assert!(pair.syncer.knows(FIRST) && !pair.syncer.knows(nobody));
     assert_eq!((pair.syncer.share(nobody), pair.syncer.returns(pair.now, nobody)), (Share::FULL, None));
-    // Nobody is sent away for ever.
+    // The time away is bounded.
     pair.send_away(u32::MAX);
     assert_eq!(pair.returns_ms(), Some(DROP_MS_MAX.into()));
 }
 
-/// Goal: what the owner was told of a learner holds for the next process, too, and what is over stays over.
+/// Goal: the owner's restrictions hold in the next process, and expired ones stay lifted.
 #[test]
 fn the_owners_hand_outlives_the_syncer() {
     let mut pair = Pair::new(&[1.0, 3.0]);
@@ -116,7 +116,7 @@ fn the_owners_hand_outlives_the_syncer() {
     let restart = |pair: &mut Pair| {
         let (record, states) = (pair.syncer.record().unwrap(), pair.syncer.states().cloned().collect());
         (0..2).for_each(|i| pair.disconnect(i));
-        // As a snapshot has it.
+        // As stored in a snapshot.
         let record = serde_json::from_slice(&serde_json::to_vec(&record).unwrap()).unwrap();
         pair.restart((record, states), SyncerConfig::default(), 0);
         (0..2).for_each(|i| pair.connect(i));

@@ -1,4 +1,4 @@
-//! Who is asked in a round, and for how long a round waits.
+//! Invited learners of a round, and its patience.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
@@ -7,8 +7,8 @@ use super::*;
 use crate::diloco::QuorumPolicy;
 use crate::wire::Fate;
 
-/// Six learners, asked two at a time: a turn of all three fragments is as long as a turn of all learners, and
-/// still each of them is asked for each fragment.
+/// With six learners, two in each round, a turn of all three fragments is as long as a turn of all learners. Still
+/// each learner is asked for each fragment.
 #[test]
 fn a_cohort_moves_on_over_every_fragment() {
     let mut pair = Pair::with(&[1.0; 6], SyncerConfig { cohort_max: 2, ..SyncerConfig::default() });
@@ -41,7 +41,7 @@ fn a_run_that_has_begun_does_not_wait_for_as_many_learners_again() {
     assert!(after > before + 20 && before > 0, "{before} → {after}");
 }
 
-/// Both are needed, both compute, and one loses its connection meanwhile.
+/// Both learners are needed and compute, and one loses its connection meanwhile.
 #[test]
 fn one_that_comes_back_is_asked_again() {
     let updates_min = NonZeroU32::new(2).unwrap();
@@ -67,17 +67,17 @@ fn one_that_comes_back_is_asked_again() {
     assert!(after[&2] > before[&2] + 10, "it was waited for until patience was over: {before:?} → {after:?}");
 }
 
-/// Over links on which an answer takes longer than patience, rounds would never have an update.
+/// If patience were fixed, rounds over links with slower answers would never get an update.
 #[test]
 fn patience_grows_with_the_time_that_answers_take() {
     let mut pair = Pair::new(&[1.0]);
     pair.steps(100);
-    // An answer takes 4 s, twice the patience with which a run begins.
+    // An answer takes 4 s, twice the initial patience.
     pair.lags_ms.insert(0, 4_000);
     let (before, given_up) = (pair.merged()[&1], pair.syncer.status().rounds_abandoned);
     pair.steps(2_000);
     let (merged, status) = (pair.merged()[&1] - before, pair.syncer.status());
-    // 20 s, two rounds at a time, of which the first are given up.
+    // 20 s, two rounds at a time, the first of which are abandoned.
     assert!(merged > 4, "{merged} merges, {status:?}");
     assert!(status.rounds_abandoned - given_up < 6, "{status:?}");
 }

@@ -1,4 +1,4 @@
-//! That a run follows from its tape: after each few steps of every test here, and after crashes.
+//! Replay of runs from their tapes: after each few steps of every test here, and after crashes.
 
 use std::mem::discriminant;
 
@@ -7,10 +7,10 @@ use crate::diloco::syncer::{Recovery, RecoveryError, Remake, RemakeJob};
 use crate::diloco::{Entry, MergeFailure, MergeJob, MergeOutcome, kept};
 use crate::wire::{LearnerId, Round};
 
-/// What was merged in each round, or what an undoing led to, in order.
+/// Bodies merged in each round, or results of a rollback, in order.
 type Bodies = BTreeMap<Round, Vec<Arc<Vec<u8>>>>;
 
-/// A second run, made of the first one's tape.
+/// Second run, made from the tape of the first one.
 pub(super) struct Followed {
     start: Recovery,
     recovery: Recovery,
@@ -28,7 +28,7 @@ impl Followed {
         self.bodies.insert(job.round, job.updates.iter().map(|update| update.body.shared()).collect());
     }
 
-    /// Does `job`, and keeps what it leads to.
+    /// Runs `job`, and stores its result.
     pub(super) fn remake(&mut self, mut job: RemakeJob) -> Result<MergeOutcome, Box<MergeFailure>> {
         for entry in &self.entries {
             job.remake.follow(entry, bodies_of(&self.bodies, entry)).unwrap();
@@ -45,7 +45,7 @@ impl Followed {
         self.entries.push(entry);
     }
 
-    /// Has `remakes` follow all of it.
+    /// Replays the whole tape into `remakes`.
     pub(super) fn follow_all(&self, remakes: &mut [Remake]) {
         for entry in &self.entries {
             for remake in &mut *remakes {
@@ -54,7 +54,7 @@ impl Followed {
         }
     }
 
-    /// Has `recovery` follow all of it.
+    /// Replays the whole tape into `recovery`.
     pub(super) fn follow_from(&self, recovery: &mut Recovery) {
         self.entries.iter().for_each(|entry| follow(recovery, &self.bodies, entry).unwrap());
     }
@@ -74,7 +74,7 @@ impl Followed {
     pub(super) fn compare(&self, syncer: &Syncer) {
         let Some(mut expected) = syncer.record() else { return };
         let mut actual = self.recovery.record().clone();
-        // A restart measures times and counts updates in flight anew, and whose turn it is does not matter.
+        // A restart measures times and counts pending updates from scratch, and the next fragment does not matter.
         for record in [&mut expected, &mut actual] {
             record.leases.reopen(crate::wire::LeaseId(0));
             record.ledger.reopen(0);
@@ -88,7 +88,7 @@ impl Followed {
     }
 }
 
-/// What is kept with `entry`, one after the other.
+/// Returns the bodies stored with `entry`, one after the other.
 fn bodies_of(bodies: &Bodies, entry: &Entry) -> impl FnMut(usize) -> Result<Vec<u8>, String> {
     let round = match entry {
         Entry::Merged(merge) => Some(merge.round),
@@ -103,7 +103,7 @@ fn follow(recovery: &mut Recovery, bodies: &Bodies, entry: &Entry) -> Result<(),
     recovery.follow(entry, bodies_of(bodies, entry)).map(drop)
 }
 
-/// A run with all that can happen to it: who comes, goes, is refused, dropped and paced, a hold and an end.
+/// Runs all kinds of events: learners that join, leave, are refused, dropped and slowed down, a pause and an end.
 fn eventful() -> (Pair, Recovery) {
     let mut pair = Pair::new(&[1.0, 2.0, 3.0]);
     let start = pair.tape.start.clone();
@@ -144,7 +144,7 @@ fn whatever_happens_is_on_the_tape_and_follows_from_it() {
     ];
     assert!(expected.iter().all(|kind| kinds.contains(kind)), "{kinds:?}");
 
-    // From the beginning once more, and from the middle of it with parameters that are newer than the books.
+    // Once more from the beginning, and from the middle with parameters that are newer than the books.
     let mut again = start.clone();
     let half = pair.tape.entries.len() / 2;
     let mut states = None;
@@ -163,8 +163,8 @@ fn whatever_happens_is_on_the_tape_and_follows_from_it() {
     assert_eq!(again.into_parts(), pair.tape.recovery.clone().into_parts());
 }
 
-/// Goal: an end that the owner was told of comes, though the syncer dies before it: the next process finds nobody to
-/// collect from, and is over as soon as it can keep that.
+/// Goal: an end that was confirmed to the owner comes, even if the syncer dies before it. The next process finds no
+/// learner to collect from, and ends as soon as it can store that.
 #[test]
 fn an_end_that_was_begun_outlives_the_syncer() {
     let (pair, start) = eventful();
@@ -191,7 +191,7 @@ fn an_end_that_was_begun_outlives_the_syncer() {
     assert_ne!(syncer.deadline(now), Some(now.after(1)));
 }
 
-/// Goal: the same if nobody hands in anything but the time.
+/// Goal: the same without any input except time.
 #[test]
 fn an_end_that_was_begun_needs_no_visitor() {
     let (pair, start) = eventful();

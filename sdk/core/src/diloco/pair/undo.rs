@@ -1,11 +1,11 @@
-//! Undoing what a learner did to a run.
+//! Rollback of a learner's influence on a run.
 
 use super::*;
 use crate::diloco::syncer::{HARMS_MAX, Input, Recovery, Remake, Trust, Undo};
 use crate::diloco::{Entry, PROBATION_MS};
 use crate::wire::{CloseCode, LearnerId};
 
-/// Who pulls the others away.
+/// Index of the learner that pulls the others away.
 const CULPRIT: usize = 2;
 
 impl Pair {
@@ -26,14 +26,14 @@ impl Pair {
         self.syncer(Input::Undo(Box::new(Undo { from, after: 0, culprits })));
     }
 
-    /// The mean of Θ.
+    /// Returns the mean of Θ.
     fn mean(&self) -> f32 {
         let theta = self.syncer.theta().unwrap();
         theta.iter().sum::<f32>() / theta.len() as f32
     }
 
-    /// Two whose target is 1, and one that pulls towards −40, when those two and then all of them trained for a while;
-    /// the fragments in between.
+    /// Creates two learners with target 1, and one that pulls towards −40 and joins later. Returns the fragments
+    /// before it joins.
     fn led_astray() -> (Self, Vec<FragmentState>) {
         let mut pair = Self::new(&[1.0, 1.0, -40.0]);
         pair.disconnect(CULPRIT);
@@ -60,7 +60,7 @@ fn a_run_goes_on_as_if_the_culprit_had_never_sent_anything() {
         remakes.iter().map(|remake| remake.theta().1.to_vec()).collect()
     };
     pair.undo(from);
-    // Those of which no round was under way are made again at once.
+    // Fragments without a round in flight are merged again at once.
     let states = pair.states();
     let remade = pair.tape.entries().iter().filter_map(|entry| match entry {
         Entry::Remade(remade) => Some(remade),
@@ -91,7 +91,7 @@ fn a_culprit_is_sent_away_and_proves_itself_anew() {
     assert!(!pair.islands[CULPRIT].connected, "it is not taken in before its time");
 
     pair.now = pair.now.after(PROBATION_MS);
-    // Nobody was heard of in so long a time.
+    // No learner sent anything during that time.
     (0..=CULPRIT).for_each(|i| pair.connect(i));
     pair.steps(50);
     assert!(pair.islands[CULPRIT].connected);
@@ -134,7 +134,7 @@ fn nothing_is_undone_for_nobody_or_from_nowhere() {
     assert!(!pair.tape.entries()[entries..].iter().any(is_about_it));
 }
 
-/// A host without a tape gives the fragments back as they are.
+/// A host without a tape returns the fragments unchanged.
 #[test]
 fn without_a_tape_the_fragments_stay_as_they_are() {
     struct Deaf;
