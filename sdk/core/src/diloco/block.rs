@@ -1,35 +1,33 @@
-//! The arithmetic of one block of coded values, in loops that compilers turn into vector code.
+//! Arithmetic of one block of coded values, in loops that compilers vectorise.
 //!
-//! Codes share a byte, the first in the lowest bits. Nothing here depends on the width of the vectors:
-//! each value is computed alone, sums of squares of codes are exact integers, and sums of `f64` always
-//! run over the same 32 lanes.
+//! Codes share a byte, the first in the lowest bits. No result depends on the width of vectors: each value is
+//! computed alone, sums of squares of codes are exact integers, and sums of `f64` always run in the same order.
 
 mod low;
 
 pub(super) use low::{FourLevels, Sign};
 
-/// Values unpacked at a time; a power of two that stays in the nearest cache.
+/// Values unpacked at a time; a power of two that fits the nearest cache.
 const TILE: usize = 256;
 
-/// What the codes of so many bits stand for: whole numbers of units, the unit being a power of two
-/// times the scale.
+/// Numbers of a code with 1, 2 or 4 bits, in units. A unit is a power of two times the scale.
 pub(super) trait Alphabet {
     /// Bits of a code: 1, 2 or 4.
     const BITS: usize;
-    /// The unit, in scales.
+    /// Unit, as a multiple of the scale.
     const UNIT: f32;
-    /// The scale for `values`, before it is rounded; none of its numbers is above `max` in size.
+    /// Returns the scale for `values` before rounding, such that no number is larger than `max` in size.
     fn scale(values: &[f32], max: f32) -> f32;
-    /// The number of `code`, which has no bits above [`Self::BITS`], in units.
+    /// Returns the number of `code`, which has no bits above [`Self::BITS`], in units.
     fn number(code: u8) -> i8;
-    /// The code of the nearest number to `x` scales, larger sizes to the largest number; what is no
-    /// number counts as 0.
+    /// Returns the code of the number nearest to `x` scales. Larger sizes become the largest number, and NaN counts
+    /// as 0.
     fn nearest(x: f32) -> u8;
-    /// Whether a code that is not used is among `codes`.
+    /// Returns true if an unused code is among `codes`.
     fn has_unused(codes: &[u8]) -> bool;
 }
 
-/// −7…7, the largest size as 7, halves to even. Code 8 is not used.
+/// −7…7, the largest size as 7, halves to even. Code 8 is unused.
 pub(super) struct Uniform;
 
 impl Alphabet for Uniform {
@@ -53,15 +51,15 @@ impl Alphabet for Uniform {
 
     #[inline(always)]
     fn nearest(x: f32) -> u8 {
-        // Adding 1.5 · 2²³ leaves no fraction bits: the sum is rounded to an integer, halves to even,
-        // and its lowest bits are that integer in two's complement.
+        // Adding 1.5 · 2²³ leaves no fraction bits: the sum is rounded to an integer, halves to even, and its lowest
+        // bits are that integer in two's complement.
         const ROUND: f32 = 12_582_912.0;
         let x = if x.is_nan() { 0.0 } else { x.clamp(-7.0, 7.0) };
         (x + ROUND).to_bits() as u8 & 15
     }
 }
 
-/// 0, ±2⁻⁶…±1, the largest size as 1, halves to even. Code 8 is not used.
+/// 0, ±2⁻⁶…±1, the largest size as 1, halves to even. Code 8 is unused.
 pub(super) struct PowerOfTwo;
 
 impl Alphabet for PowerOfTwo {
@@ -95,15 +93,15 @@ impl Alphabet for PowerOfTwo {
     }
 }
 
-/// The whole number nearest to `x`, halves to even, as long as it is at most 2⁵¹ in size.
+/// Returns the integer nearest to `x`, halves to even, if its size is at most 2⁵¹.
 #[inline(always)]
 pub(super) fn whole(x: f64) -> f64 {
-    // From 2⁵² to 2⁵³ floats are 1 apart: the sum is rounded to a whole number.
+    // From 2⁵² to 2⁵³ floats are 1 apart: the sum is rounded to an integer.
     const ROUND: f64 = 1.5 * (1_u64 << 52) as f64;
     (x + ROUND) - ROUND
 }
 
-/// The largest size among `values`; what is no number does not count.
+/// Returns the largest size among `values`, ignoring NaN.
 #[inline(always)]
 pub(super) fn abs_max(values: &[f32]) -> f32 {
     // Without its sign a float orders as its bits do, and integers have a maximum in any order.
@@ -116,7 +114,7 @@ pub(super) fn abs_max(values: &[f32]) -> f32 {
     f32::from_bits(max)
 }
 
-/// Codes `values` in units of `scale` to `codes`, which are zero; unused codes stay so.
+/// Codes `values` in units of `scale` into `codes`, which are zero.
 #[inline(always)]
 pub(super) fn pack<A: Alphabet>(values: &[f32], scale: f32, codes: &mut [u8]) {
     let per_scale = 1.0 / scale;
@@ -161,7 +159,7 @@ fn pack_tile<A: Alphabet>(values: &[f32], per_scale: f32, codes: &mut [u8]) {
     }
 }
 
-/// The numbers of `codes`, at most a tile of them, in units.
+/// Returns the numbers of `codes`, at most a tile of them, in units.
 #[inline(always)]
 fn numbers<A: Alphabet>(codes: &[u8]) -> [i8; TILE] {
     match A::BITS {
@@ -181,8 +179,7 @@ fn spread<A: Alphabet, const PER_BYTE: usize>(codes: &[u8]) -> [i8; TILE] {
     numbers
 }
 
-/// Calls `take(item, number)` for each of `items` with the number of its code, in units; codes beyond
-/// them are padding.
+/// Calls `take(item, number)` for each of `items` with the number of its code, in units. Further codes are padding.
 #[inline(always)]
 pub(super) fn unpack<A: Alphabet, T>(codes: &[u8], items: &mut [T], take: impl Fn(&mut T, i8)) {
     for (items, codes) in items.chunks_mut(TILE).zip(codes.chunks(tile_bytes::<A>())) {
@@ -193,8 +190,8 @@ pub(super) fn unpack<A: Alphabet, T>(codes: &[u8], items: &mut [T], take: impl F
     }
 }
 
-/// Sum of the squares of the numbers of the first `len` of `codes`, the rest of which are zero, in
-/// scales squared. Exact: a block has at most 2¹⁶ values of at most 2¹² units.
+/// Returns the sum of squares of the numbers of the first `len` of `codes`, in scales squared; the other codes are
+/// zero. It is exact: a block has at most 2¹⁶ values of at most 2¹² units.
 #[inline(always)]
 pub(super) fn square<A: Alphabet>(codes: &[u8], len: usize) -> f64 {
     let mut sum = 0_i32;
@@ -216,12 +213,12 @@ fn square_tile<A: Alphabet>(codes: &[u8]) -> i32 {
     numbers::<A>(codes).iter().map(square).sum()
 }
 
-/// Whether a nibble is 8, in whole words.
+/// Returns true if a nibble is 8, working on whole words.
 #[inline(always)]
 pub(super) fn has_nibble_8(codes: &[u8]) -> bool {
     const LOW: u32 = 0x7777_7777;
-    // Xor turns 8 into 0. Adding 7 to the low three bits of a nibble sets its top bit unless they are
-    // 0, and never carries into the next.
+    // Xor turns 8 into 0. Adding 7 to the low three bits of a nibble sets its top bit unless they are 0, and never
+    // carries into the next.
     let free = codes.as_chunks::<4>().0.iter().fold(u32::MAX, |free, word| {
         let x = u32::from_le_bytes(*word) ^ !LOW;
         free & (((x & LOW) + LOW) | x)
@@ -229,7 +226,7 @@ pub(super) fn has_nibble_8(codes: &[u8]) -> bool {
     free | LOW != u32::MAX
 }
 
-/// Writes `values` as little-endian `f32`, held within ±`max`, what is no number as 0.
+/// Writes `values` as little-endian `f32`, clamped to ±`max`; NaN becomes 0.
 #[inline(always)]
 pub(super) fn write_f32(values: &[f32], max: f32, codes: &mut [u8]) {
     for (value, word) in values.iter().zip(codes.as_chunks_mut::<4>().0) {
@@ -238,7 +235,7 @@ pub(super) fn write_f32(values: &[f32], max: f32, codes: &mut [u8]) {
     }
 }
 
-/// [`unpack`] for values coded by [`write_f32`].
+/// Does the same as [`unpack`] for values coded by [`write_f32`].
 #[inline(always)]
 pub(super) fn read_f32<T>(codes: &[u8], items: &mut [T], take: impl Fn(&mut T, f32)) {
     for (item, word) in items.iter_mut().zip(codes.as_chunks::<4>().0) {
@@ -246,13 +243,13 @@ pub(super) fn read_f32<T>(codes: &[u8], items: &mut [T], take: impl Fn(&mut T, f
     }
 }
 
-/// Sum of squares of values coded by [`write_f32`].
+/// Returns the sum of squares of values coded by [`write_f32`].
 #[inline(always)]
 pub(super) fn square_f32(codes: &[u8]) -> f64 {
     sum_squares(codes.as_chunks::<4>().0, |word| f64::from(f32::from_le_bytes(*word)))
 }
 
-/// The first value coded by [`write_f32`] that is above `max` in size or no number.
+/// Returns the first value coded by [`write_f32`] that is larger than `max` in size or NaN, with its index.
 #[inline(always)]
 pub(super) fn first_outside(codes: &[u8], max: f32) -> Option<(usize, f32)> {
     let values = codes.as_chunks::<4>().0.iter().map(|word| f32::from_le_bytes(*word));
@@ -261,14 +258,14 @@ pub(super) fn first_outside(codes: &[u8], max: f32) -> Option<(usize, f32)> {
     if any { values.enumerate().find(|(_, value)| outside(*value)) } else { None }
 }
 
-/// `Σ value(item)²`, in the order of [`sum_of`].
+/// Returns `Σ value(item)²`, in the order of [`sum_of`].
 #[inline(always)]
 pub(super) fn sum_squares<T>(items: &[T], value: impl Fn(&T) -> f64) -> f64 {
     sum_of(items, |item| value(item) * value(item))
 }
 
-/// `Σ value(item)`: tile by tile, within a tile by halves, so that neither order nor rounding depends
-/// on the width of vectors.
+/// Returns `Σ value(item)`: tile by tile, and within a tile by halves, so that neither order nor rounding depends on
+/// the width of vectors.
 #[inline(always)]
 fn sum_of<T>(items: &[T], value: impl Fn(&T) -> f64) -> f64 {
     let (tiles, rest) = items.as_chunks::<TILE>();

@@ -1,13 +1,13 @@
-//! Codes of one and two bits. So few numbers cannot reach from the smallest to the largest value, so
-//! their scales follow the mean size of a block instead, and larger values are cut off.
+//! Codes of one and two bits. They have too few numbers to reach from the smallest to the largest value. So their
+//! scales follow the mean size of a block, and larger values are cut off.
 
 use super::{Alphabet, sum_of};
 
-/// ±1 and ±3 times the scale, as bits 01 and 11 for the sizes with the sign in the upper bit.
+/// ±1 and ±3 times the scale. The lower bit is the size, and the upper bit the sign.
 pub(in crate::diloco) struct FourLevels;
 
-/// The scale of [`FourLevels`], in mean sizes: half of the step with the least mean square error for
-/// normally distributed values, 0.9957 σ (Max, 1960), whose mean size is √(2/π) σ.
+/// Scale of [`FourLevels`] in mean sizes: half of the step with the least mean square error for normally distributed
+/// values, 0.9957 σ (Max, 1960), whose mean size is √(2/π) σ.
 const HALF_STEP: f32 = 0.624;
 
 impl Alphabet for FourLevels {
@@ -36,7 +36,7 @@ impl Alphabet for FourLevels {
     }
 }
 
-/// ±1 times the scale, which is the mean size: bit 0 is +1.
+/// ±1 times the scale, which is the mean size; bit 0 stands for +1.
 pub(in crate::diloco) struct Sign;
 
 impl Alphabet for Sign {
@@ -64,7 +64,7 @@ impl Alphabet for Sign {
     }
 }
 
-/// The mean of the sizes of `values`, each held to `max`; what is no number counts as 0.
+/// Returns the mean size of `values`, each clamped to `max`; NaN counts as 0.
 #[inline(always)]
 fn mean_size(values: &[f32], max: f32) -> f32 {
     let size = |value: &f32| if value.is_nan() { 0.0 } else { f64::from(value.abs().min(max)) };

@@ -1,4 +1,4 @@
-//! A body block by block: where each lies, and coding, reading and checking one.
+//! Blocks of a body: their location, coding, decoding and checks.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use crate::diloco::Segment;
 use crate::diloco::block::{self, Alphabet, FourLevels, PowerOfTwo, Sign, Uniform, whole};
 use crate::wire::Code;
 
-/// The alphabet `$A` of a code, or what holds for [`Code::F32`], which has none.
+/// Evaluates `$coded` with the alphabet `$A` of a code, or `$plain` for [`Code::F32`], which has no alphabet.
 macro_rules! with_alphabet {
     ($code:expr, $A:ident => $coded:expr, plain => $plain:expr) => {
         match $code {
@@ -32,32 +32,32 @@ macro_rules! with_alphabet {
     };
 }
 
-/// Where a segment begins, within the fragment and its body.
+/// Location of a segment in the fragment and its body.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
-    /// Its first block, within the fragment.
+    /// First block in the fragment.
     pub block: usize,
-    /// Its first value, within the fragment.
+    /// First value in the fragment.
     pub value: usize,
-    /// Its first code, in bytes of the body.
+    /// First code, in bytes of the body.
     pub code: usize,
-    /// Its values.
+    /// Number of values.
     pub len: usize,
 }
 
 /// One block of a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::diloco) struct Block {
-    /// Which one, over the whole body.
+    /// Index in the whole body.
     pub index: usize,
-    /// Its values, within the fragment.
+    /// Range of its values in the fragment.
     pub values: Range<usize>,
-    /// Its codes, within the body.
+    /// Range of its codes in the body.
     pub codes: Range<usize>,
 }
 
 impl Codec {
-    /// Where the segments of a fragment lie, in order.
+    /// Returns the location of each segment of a fragment, in order.
     pub fn spans(&self, segments: &[Segment]) -> impl Iterator<Item = Span> {
         let mut next = Span { block: 0, value: 0, code: self.head_bytes(segments), len: 0 };
         segments.iter().map(move |segment| {
@@ -69,7 +69,7 @@ impl Codec {
         })
     }
 
-    /// The blocks of `span`, in order. With [`Code::F32`] they only divide the work.
+    /// Returns the blocks of `span`, in order. With [`Code::F32`] they only divide the work.
     #[inline(always)]
     pub(in crate::diloco) fn blocks(&self, span: Span) -> impl Iterator<Item = Block> {
         let size = self.block as usize;
@@ -85,12 +85,12 @@ impl Codec {
         })
     }
 
-    /// Values in a whole block.
+    /// Returns the number of values in a whole block.
     pub fn block_len(&self) -> usize {
         self.block as usize
     }
 
-    /// Codes `values`, those of `block`, into its places in `body`, which are zero.
+    /// Codes `values`, the values of `block`, into its part of `body`, which is zero.
     #[inline(always)]
     pub(in crate::diloco) fn encode_block(&self, block: &Block, values: &[f32], body: &mut [u8]) {
         with_alphabet!(self.code, A => {
@@ -102,13 +102,13 @@ impl Codec {
         }, plain => block::write_f32(values, VALUE_ABS_MAX, &mut body[block.codes.clone()]));
     }
 
-    /// Writes what `block` of a checked `body` stands for to `values`.
+    /// Decodes `block` of a checked `body` to `values`.
     #[inline(always)]
     pub(in crate::diloco) fn decode_block(&self, block: &Block, body: &[u8], values: &mut [f32]) {
         self.unpack_block(block, body, values, |value, decoded| *value = decoded);
     }
 
-    /// Calls `take(value, decoded)` for each of `values` with what `block` of a checked `body` stands for.
+    /// Calls `take(value, decoded)` for each of `values` with the decoded value in `block` of a checked `body`.
     #[inline(always)]
     pub(in crate::diloco) fn unpack_block(
         &self,
@@ -124,8 +124,8 @@ impl Codec {
         }, plain => block::read_f32(codes, values, take));
     }
 
-    /// Adds `factor` times what `block` of a checked `body` stands for to `sums`, in whole numbers: each term is
-    /// rounded to one, so that the sums are exact as long as they stay below 2⁵³.
+    /// Adds `factor` times the decoded values in `block` of a checked `body` to `sums`. Each term is rounded to a
+    /// whole number, so the sums are exact as long as they stay below 2⁵³.
     #[inline(always)]
     pub(in crate::diloco) fn add_whole_block(
         &self,
@@ -136,13 +136,13 @@ impl Codec {
     ) {
         let codes = &body[block.codes.clone()];
         with_alphabet!(self.code, A => {
-            // Numbers are whole, so that it is enough to round what they are multiplied by.
+            // Numbers are integers, so it is enough to round their factor.
             let unit = whole(factor * f64::from(scale(block, body) * A::UNIT));
             block::unpack::<A, _>(codes, sums, |sum, n| *sum += f64::from(n) * unit);
         }, plain => block::read_f32(codes, sums, |sum, value| *sum += whole(f64::from(value) * factor)));
     }
 
-    /// Sum of squares of what `block` of a checked `body` stands for.
+    /// Returns the sum of squares of the decoded values in `block` of a checked `body`.
     #[inline(always)]
     pub(in crate::diloco) fn block_square(&self, block: &Block, body: &[u8]) -> f64 {
         let codes = &body[block.codes.clone()];
@@ -182,11 +182,11 @@ fn check_codes<A: Alphabet>(block: &Block, scale: f32, codes: &[u8]) -> Result<(
     Ok(())
 }
 
-/// Smallest scale but 0.
+/// Smallest scale except 0.
 pub(super) const SCALE_MIN: f32 = 1.0 / (1_u128 << 100) as f32;
 const SCALE_MAX: f32 = (1_u64 << 60) as f32;
 
-/// The smallest bfloat16 that is at least `scale`, 0 below [`SCALE_MIN`].
+/// Returns the bits of the smallest bfloat16 that is at least `scale`, or 0 below [`SCALE_MIN`].
 #[inline(always)]
 fn scale_bits(scale: f32) -> u16 {
     if scale < SCALE_MIN { 0 } else { ((scale.to_bits() + 0xFFFF) >> 16) as u16 }

@@ -1,4 +1,4 @@
-//! Tests of the codes: what comes back, what is refused, and bytes that stay the same.
+//! Tests of the codes: round trips, refusals, and frozen bytes.
 
 use proptest::prelude::*;
 
@@ -25,7 +25,7 @@ fn segments(lens: &[u32]) -> Vec<Segment> {
     lens.iter().map(segment).collect()
 }
 
-/// Values of many sizes, among them zeros and whole blocks of zeros.
+/// Values of many sizes, with zeros and whole blocks of zeros.
 fn values(len: usize) -> impl Strategy<Value = Vec<f32>> {
     let value = prop_oneof![Just(0.0), -1.0_f32..1.0, -1e-6_f32..1e-6, any::<f32>().prop_map(bounded)];
     prop::collection::vec(value, len)
@@ -83,7 +83,7 @@ fn holds_to_four_and_a_sixteenth_bits() {
         let bytes = codec(Code::Int4, 256).body_bytes(&segments(&[len]));
         assert!(bytes as f64 * 8.0 <= f64::from(len) * 4.0625, "{len}: {bytes} bytes");
     }
-    // The padding: below 4 bytes a segment, a scale for each segment's short block, 2 bytes in all.
+    // The padding: less than 4 bytes for each segment, a scale for each segment's short block, and 2 bytes in all.
     let lens = [4_099, 5, 777];
     let bytes = codec(Code::Int4, 256).body_bytes(&segments(&lens));
     let len: u32 = lens.iter().sum();
@@ -140,7 +140,8 @@ fn checksum_is_the_start_of_sha_256() {
     assert_eq!(checksum(b"abc"), 0xba78_16bf_8f01_cfea);
 }
 
-/// The distance to the nearest number of `code`, in units of `scale`; 0.5 for an end of the range.
+/// Returns a bound on the error of coding `x`, a value in scales: 0.5 for int4, and the distance to the nearest number
+/// for E3M0.
 fn worst(code: Code, x: f32) -> f64 {
     let x = f64::from(x.abs());
     match code {

@@ -1,4 +1,4 @@
-//! Codes of one and two bits.
+//! Tests of codes with one and two bits.
 
 use super::*;
 
@@ -78,8 +78,8 @@ fn refuses_what_encode_never_writes() {
     }
 }
 
-/// For normally distributed values, the mean square error of the best code with so many levels: 0.1188 of
-/// their variance with four at equal distances, 1 − 2/π with two (Max, 1960).
+/// For normally distributed values, the mean square error of the best code with this many levels is 0.1188 of their
+/// variance with four at equal distances, and 1 − 2/π with two (Max, 1960).
 #[test]
 fn errs_as_little_as_a_code_of_its_bits_can() {
     let mut rng = crate::rng::Rng::new(1);
@@ -108,7 +108,7 @@ proptest! {
         prop_assert_eq!(codec.encode(&segments, &decoded), body);
     }
 
-    /// Each value is coded as the nearest of the numbers of its block's scale.
+    /// Each value is coded as the nearest number of its block's scale.
     #[test]
     fn takes_the_nearest_number(values in values(300), block in 1_u32..4) {
         let segments = segments(&[133, 167]);
