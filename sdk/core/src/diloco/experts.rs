@@ -1,7 +1,7 @@
-//! The experts of a fragment: which tensors are one expert's, and how many tokens are believed to have gone through it.
+//! Experts of a fragment: their tensors, and the tokens that are believed to have been routed to them.
 //!
-//! An expert is merged by the tokens that it saw and not by all that its learner trained on. Experts are found by the
-//! names of tensors, as Mixtral's and others' are: `….experts.3.w1.weight` is one of expert 3 of its layer.
+//! An expert is merged by its routed tokens, not by all tokens of a learner. Experts are found by tensor names as in
+//! Mixtral and other models: `….experts.3.w1.weight` belongs to expert 3 of its layer.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,22 +10,22 @@ use crate::wire::Mixture;
 /// One expert with tensors in a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FragmentExpert {
-    /// Which it is in the layout, in the order of first tensors, from 0.
+    /// Index in the layout, in the order of first tensors, from 0.
     pub index: u32,
-    /// Which of the layers with experts it belongs to, from 0.
+    /// Index of its layer among the layers with experts, from 0.
     pub layer: u32,
 }
 
-/// What updates weigh in the merge of one expert.
+/// Merge weights of updates for one expert.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ExpertWeights {
-    /// Each update's, by learner; 0 where it saw no token.
+    /// Weight of each update, by learner; 0 if no token was routed.
     pub weights: Vec<f64>,
-    /// As if so much had sent zeros.
+    /// Weight of missing updates, which count as zeros.
     pub absent: f64,
 }
 
-/// The names of its layer and of the expert that a tensor is a part of, if it is one of an expert's.
+/// Returns the names of a tensor's layer and expert, if it belongs to an expert.
 pub(super) fn expert_of(tensor: &str) -> Option<(&str, &str)> {
     const MARK: &str = ".experts.";
     let start = tensor.find(MARK)?;
@@ -35,13 +35,13 @@ pub(super) fn expert_of(tensor: &str) -> Option<(&str, &str)> {
     is_number.then(|| (&tensor[..start], &tensor[..number + len]))
 }
 
-/// Tokens that count for each expert of a fragment, `[experts]`, of an update that claims `claimed` tokens, of which
-/// `counted` count, and says that its experts saw `seen`, `[experts]` or nothing. `mixture` is known of a model that is
-/// described.
+/// Returns the counted tokens for each expert of a fragment, `[experts]`. The update claims `claimed` tokens, of
+/// which `counted` count, and reports `seen` tokens for its experts, `[experts]` or nothing. `mixture` is `None`
+/// for a model that does not declare its experts.
 ///
-/// A token goes through an expert once at most, and through `per_token` of a layer: nobody is believed more than
-/// `counted` for an expert, nor more than `counted · per_token` for those of a layer together. Who says nothing counts
-/// as one whose tokens went to all experts alike.
+/// A token is routed at most once to an expert, and to `per_token` experts of a layer. So at most `counted` tokens
+/// are believed for an expert, and at most `counted · per_token` for all experts of a layer. An update without a
+/// report counts as evenly routed.
 pub(super) fn believed(
     experts: &[FragmentExpert],
     mixture: Option<Mixture>,
@@ -63,7 +63,7 @@ pub(super) fn believed(
     let Some(mixture) = mixture else { return believed };
     let most = counted.saturating_mul(mixture.per_token.into());
     let mut start = 0;
-    // Experts of a layer are neighbours.
+    // Experts of a layer are adjacent.
     for layer in experts.chunk_by(|a, b| a.layer == b.layer) {
         let of_layer = &mut believed[start..start + layer.len()];
         let sum = of_layer.iter().fold(0_u64, |sum, seen| sum.saturating_add(*seen));
@@ -113,8 +113,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is claimed, an expert counts for no more tokens than its update, and a layer for no more than
-        /// each of these through as many experts as a token has.
+        /// For any claim, an expert counts no more tokens than its update, and a layer no more than these times the
+        /// experts of one token.
         #[test]
         fn a_liar_is_believed_no_more_than_it_could_have_trained(
             seen in prop::collection::vec(prop_oneof![0_u64..1_000, Just(u64::MAX)], 6),

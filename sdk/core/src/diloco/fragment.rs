@@ -1,7 +1,7 @@
-//! Splitting the parameters into balanced fragments.
+//! Split of the parameters into balanced fragments.
 //!
-//! Parameters are one flat vector: the tensors of a [`Layout`], one after another, row-major. A
-//! fragment is a list of [`Segment`]s of that vector.
+//! Parameters are one flat vector: the tensors of a [`Layout`], one after another, row-major. A fragment is a list of
+//! [`Segment`]s of that vector.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU16;
@@ -11,38 +11,38 @@ use sha2::{Digest, Sha256};
 use super::experts::{FragmentExpert, expert_of};
 use crate::wire::{FragmentId, LayoutHash, MergeClass, Model, Tensor};
 
-/// The tensors of a model, in the order of the flat parameter vector.
+/// Tensors of a model, in the order of the flat parameter vector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     tensors: Vec<Tensor>,
     len: u32,
 }
 
-/// Why a list of tensors is no layout.
+/// Reasons for which a list of tensors is not a layout.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
-    /// No tensors.
+    /// There are no tensors.
     #[error("a layout needs at least one tensor")]
     Empty,
-    /// A tensor without values.
+    /// A tensor has no values.
     #[error("tensor {name} has no values")]
     EmptyTensor {
-        /// Its name.
+        /// Name of the tensor.
         name: String,
     },
-    /// Two tensors of one name.
+    /// Two tensors have the same name.
     #[error("two tensors are called {name}")]
     Duplicate {
-        /// Their name.
+        /// The common name.
         name: String,
     },
-    /// More than 2³² − 1 parameters.
+    /// There are more than 2³² − 1 parameters.
     #[error("more than {} parameters", u32::MAX)]
     TooLarge,
 }
 
 impl Layout {
-    /// Checks `tensors` and adds them up.
+    /// Checks `tensors`, and computes their total length.
     ///
     /// # Errors
     /// Each variant of [`LayoutError`].
@@ -65,7 +65,7 @@ impl Layout {
         Ok(Self { tensors, len })
     }
 
-    /// Where each parameter of `model` lies.
+    /// Creates the layout of `model`.
     ///
     /// # Errors
     /// Each variant of [`LayoutError`].
@@ -73,13 +73,13 @@ impl Layout {
         Self::new(model.tensors.clone())
     }
 
-    /// The tensors, in order.
+    /// Returns the tensors, in order.
     #[must_use]
     pub fn tensors(&self) -> &[Tensor] {
         &self.tensors
     }
 
-    /// The tensors with the offset of each in the flat vector.
+    /// Returns the tensors, each with its offset in the flat vector.
     pub fn offsets(&self) -> impl Iterator<Item = (u32, &Tensor)> {
         self.tensors.iter().scan(0, |next, tensor| {
             let start = *next;
@@ -88,7 +88,7 @@ impl Layout {
         })
     }
 
-    /// Length of the flat parameter vector.
+    /// Returns the length of the flat parameter vector.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a layout is never empty")]
     pub fn len(&self) -> usize {
@@ -96,44 +96,44 @@ impl Layout {
     }
 }
 
-/// A run of the flat vector that is merged as one direction: a tensor, or some rows of a large one.
+/// Range of the flat vector that is merged as one direction: a tensor, or some rows of a large one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// First value.
+    /// Offset of the first value.
     pub start: u32,
     /// Number of values, at least 1.
     pub len: u32,
-    /// How its updates are merged.
+    /// Merge class of its updates.
     pub merge: MergeClass,
-    /// Which of the experts of its fragment it is a part of, if of any: it is merged by the tokens that one saw.
+    /// Index of its expert in the fragment, if it belongs to one. It is then merged by the tokens routed to that
+    /// expert.
     pub expert: Option<u16>,
 }
 
 impl Segment {
-    /// The values it covers in the flat vector.
+    /// Returns its range in the flat vector.
     #[must_use]
     pub fn range(&self) -> std::ops::Range<usize> {
         self.start as usize..self.start as usize + self.len as usize
     }
 }
 
-/// The parameters in `P` parts of nearly equal size; each value is in exactly one.
+/// Parameters in `P` fragments of nearly equal size; each value is in exactly one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fragments {
     parts: Vec<Vec<Segment>>,
-    /// The experts with segments in each part, as they come in the layout.
+    /// Experts with segments in each fragment, in layout order.
     experts: Vec<Vec<FragmentExpert>>,
     hash: LayoutHash,
 }
 
 impl Fragments {
-    /// Splits `layout` into `count` parts, or into fewer if it has fewer pieces.
+    /// Splits `layout` into `count` fragments, or into fewer if it has fewer pieces.
     ///
-    /// Greedy (longest first, into the lightest part, ties by offset and by index): the largest part
-    /// is at most 4/3 of the best possible. Tensors larger than `len / count` are first cut into
-    /// pieces of whole rows no larger than that. Each segment keeps its own merge class, so the
-    /// embedding is merged apart wherever it lies. The tensors of an expert that is no larger than that stay together,
-    /// and are merged at once.
+    /// The split is greedy (longest first, into the lightest fragment, ties by offset and by index): the largest
+    /// fragment is at most 4/3 of the best possible. Tensors larger than `len / count` are first cut into pieces of
+    /// whole rows of at most that size. Each segment keeps its merge class, so the embedding is merged apart wherever
+    /// it lies. The tensors of an expert of at most that size stay together and are merged at once.
     #[must_use]
     pub fn plan(layout: &Layout, count: NonZeroU16) -> Self {
         let target = layout.len.div_ceil(u32::from(count.get())).max(1);
@@ -165,42 +165,42 @@ impl Fragments {
         Self { parts, experts, hash }
     }
 
-    /// The experts that `fragment` has segments of, by ascending index; empty if there is no such fragment.
+    /// Returns the experts with segments in `fragment`, by ascending index; empty if there is no such fragment.
     #[must_use]
     pub fn experts(&self, fragment: FragmentId) -> &[FragmentExpert] {
         self.experts.get(usize::from(fragment.0)).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// P.
+    /// Returns P.
     #[must_use]
     pub fn count(&self) -> u16 {
         u16::try_from(self.parts.len()).expect("planned from a u16")
     }
 
-    /// All fragments, in order.
+    /// Returns all fragments, in order.
     pub fn ids(&self) -> impl Iterator<Item = FragmentId> + use<> {
         (0..self.count()).map(FragmentId)
     }
 
-    /// The segments of `fragment`, by ascending start; `None` if there is no such fragment.
+    /// Returns the segments of `fragment`, by ascending start; `None` if there is no such fragment.
     #[must_use]
     pub fn segments(&self, fragment: FragmentId) -> Option<&[Segment]> {
         self.parts.get(usize::from(fragment.0)).map(Vec::as_slice)
     }
 
-    /// Values in `fragment`, 0 if there is no such fragment.
+    /// Returns the number of values in `fragment`; 0 if there is no such fragment.
     #[must_use]
     pub fn len(&self, fragment: FragmentId) -> usize {
         self.segments(fragment).unwrap_or_default().iter().map(|s| s.len as usize).sum()
     }
 
-    /// Names this layout and this split of it.
+    /// Returns the hash of this layout and this split.
     #[must_use]
     pub fn hash(&self) -> LayoutHash {
         self.hash
     }
 
-    /// Copies the values of `fragment` out of the flat vector, `[len]` → `[fragment_len]`.
+    /// Copies the values of `fragment` from the flat vector, `[len]` → `[fragment_len]`.
     #[must_use]
     pub fn gather(&self, fragment: FragmentId, flat: &[f32]) -> Vec<f32> {
         let mut values = Vec::with_capacity(self.len(fragment));
@@ -210,7 +210,7 @@ impl Fragments {
         values
     }
 
-    /// Copies `values`, `[fragment_len]`, to their places in the flat vector, `[len]`.
+    /// Copies `values`, `[fragment_len]`, into the flat vector, `[len]`.
     pub fn scatter(&self, fragment: FragmentId, values: &[f32], flat: &mut [f32]) {
         let mut rest = values;
         for segment in self.segments(fragment).unwrap_or_default() {
@@ -221,14 +221,14 @@ impl Fragments {
     }
 }
 
-/// A segment on its way to a part.
+/// Segment that is not yet assigned to a fragment.
 #[derive(Clone, Copy)]
 struct Piece {
     segment: Segment,
     expert: Option<FragmentExpert>,
 }
 
-/// The tensors of `layout` with their offsets, each with its expert if it is a part of one.
+/// Returns the tensors of `layout` with their offsets, each with its expert if it belongs to one.
 fn with_experts(layout: &Layout) -> impl Iterator<Item = (u32, &Tensor, Option<FragmentExpert>)> {
     let (mut layers, mut experts) = (BTreeMap::new(), BTreeMap::new());
     layout.offsets().map(move |(start, tensor)| {
@@ -241,7 +241,7 @@ fn with_experts(layout: &Layout) -> impl Iterator<Item = (u32, &Tensor, Option<F
     })
 }
 
-/// A part's segments by ascending start, and the experts that they are of.
+/// Returns the segments of a fragment by ascending start, and their experts.
 fn settle(mut part: Vec<Piece>) -> (Vec<Segment>, Vec<FragmentExpert>) {
     part.sort_by_key(|piece| piece.segment.start);
     let mut experts: Vec<FragmentExpert> = part.iter().filter_map(|piece| piece.expert).collect();
@@ -254,7 +254,7 @@ fn settle(mut part: Vec<Piece>) -> (Vec<Segment>, Vec<FragmentExpert>) {
     (part.into_iter().map(segment).collect(), experts)
 }
 
-/// Cuts `tensor` at row borders into pieces of nearly equal size, none above `target` unless one row is.
+/// Cuts `tensor` at row borders into pieces of nearly equal size, at most `target` unless one row is larger.
 fn split_rows(start: u32, tensor: &Tensor, target: u32) -> impl Iterator<Item = Segment> + use<> {
     let (rows, cols, merge) = (tensor.rows, tensor.cols, tensor.merge);
     let rows_max = (target / cols).max(1);

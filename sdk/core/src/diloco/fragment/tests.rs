@@ -1,4 +1,4 @@
-//! Tests of splitting: every parameter once, evenly, and experts whole.
+//! Tests of the split: each parameter once, balanced fragments, and whole experts.
 
 use proptest::prelude::*;
 
@@ -32,7 +32,7 @@ fn cuts_a_large_tensor_at_rows() {
     assert_eq!(sizes(&fragments).iter().sum::<usize>(), 75);
 }
 
-/// Goal: an expert that fits a fragment is in one, whole; every segment of it says so, and nothing else does.
+/// Goal: an expert that fits a fragment lies in one fragment, and exactly its segments name it.
 #[test]
 fn an_expert_stays_together() {
     let experts = Some(ExpertSpec { count: 4, per_token: 2, aux_loss: 0.0 });
