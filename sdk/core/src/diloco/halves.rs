@@ -1,37 +1,36 @@
-//! Θ̂ in 16 bits: it holds only values that an IEEE 754 binary16 can hold, so that a whole fragment travels in two
-//! bytes a parameter and arrives to the bit.
+//! Θ̂ in 16 bits. It holds only values of IEEE 754 binary16, so that a whole fragment is sent in two bytes for each
+//! parameter, exact to the bit.
 //!
-//! Whoever makes a Θ̂ rounds it with [`nearest`]: the syncer after each merge, a learner after each change. What
-//! rounding takes stays in Θ − Θ̂, as what coding takes does. The kernels of the GPU do the same in
-//! `parts/halves.wgsl`.
+//! Each new Θ̂ is rounded with [`nearest`]: by the syncer after a merge, and by a learner after a change. As with the
+//! code, the remainder stays in Θ − Θ̂. The GPU kernels do the same in `parts/halves.wgsl`.
 
 use crate::rng::mix_word;
 
-/// The largest size; [`nearest`] saturates there.
+/// Largest size, at which [`nearest`] saturates.
 pub const ABS_MAX: f32 = 65_504.0;
 
 /// Bytes of one value, see [`to_bytes`].
 pub const BYTES: usize = 2;
 
-/// The bits of [`ABS_MAX`] as a binary16.
+/// Bits of [`ABS_MAX`] as a binary16.
 const CODE_MAX: u32 = 0x7bff;
-/// The bits of infinity as a binary16; NaNs are above.
+/// Bits of infinity as a binary16; NaNs are above.
 const CODE_INFINITY: u32 = 0x7c00;
 const SIGN: u32 = 1 << 31;
-/// The bits of 2⁻¹⁴, the smallest normal size of a binary16.
+/// Bits of 2⁻¹⁴, the smallest normal size of a binary16.
 const NORMAL_MIN: u32 = 113 << 23;
-/// The distance of subnormal sizes of a binary16, 2⁻²⁴.
+/// Distance of subnormal sizes of a binary16, 2⁻²⁴.
 const STEP: f32 = 1.0 / (1 << 24) as f32;
 
-/// The binary16 nearest to `value`, halves to even, as an `f32`. Larger sizes become ±[`ABS_MAX`], what is no
-/// number becomes 0, and 0 has no sign.
+/// Returns the binary16 nearest to `value`, halves to even, as an `f32`. Larger sizes become ±[`ABS_MAX`], NaN
+/// becomes 0, and 0 has no sign.
 #[inline(always)]
 #[must_use]
 pub fn nearest(value: f32) -> f32 {
     decode(code(value))
 }
 
-/// The bits of [`nearest`] as a binary16.
+/// Returns the bits of [`nearest`] as a binary16.
 #[inline(always)]
 fn code(value: f32) -> u16 {
     let bits = value.to_bits();
@@ -45,12 +44,12 @@ fn code(value: f32) -> u16 {
     (code | sign) as u16
 }
 
-/// What the bits of a binary16 stand for.
+/// Returns the value of a binary16 from its bits.
 #[inline(always)]
 pub(crate) fn decode(code: u16) -> f32 {
     let size = u32::from(code & 0x7fff);
     let normal = (size << 13) + (112 << 23);
-    // A number of at most 10 bits and a power of two: exact.
+    // Exact: a number of at most 10 bits and a power of two.
     let small = (size as f32 * STEP).to_bits();
     let bits = if size < 0x400 { small } else { normal };
     let bits = if size < CODE_INFINITY { bits } else { size << 13 | f32::INFINITY.to_bits() };
@@ -65,7 +64,7 @@ pub fn round(values: &mut [f32]) {
     }
 }
 
-/// Adds `hat` to `values`, of one length, and rounds each sum with [`nearest`].
+/// Adds `hat` to `values`, of the same length, and rounds each sum with [`nearest`].
 #[cfg_attr(feature = "simd", multiversion::multiversion(targets = "simd"))]
 pub(crate) fn add(values: &mut [f32], hat: &[f32]) {
     for (value, hat) in values.iter_mut().zip(hat) {
@@ -73,23 +72,23 @@ pub(crate) fn add(values: &mut [f32], hat: &[f32]) {
     }
 }
 
-/// The bytes of `values`, [`BYTES`] for each, the least significant first. Values that [`nearest`] gave come back
-/// from [`from_bytes`] to the bit, others as what it gives.
+/// Returns the bytes of `values`, [`BYTES`] for each, little endian. [`from_bytes`] restores values from [`nearest`]
+/// to the bit, and others rounded.
 #[cfg_attr(feature = "simd", multiversion::multiversion(targets = "simd"))]
 #[must_use]
 pub fn to_bytes(values: &[f32]) -> Vec<u8> {
     values.iter().map(|value| code(*value).to_le_bytes()).collect::<Vec<_>>().into_flattened()
 }
 
-/// The values that [`to_bytes`] made `bytes` of; a byte behind the last whole value is passed over. Bytes of
-/// anybody else may hold infinities and what is no number.
+/// Returns the values of `bytes` in the format of [`to_bytes`], ignoring an incomplete last value. Foreign bytes may
+/// hold infinities and NaN.
 #[cfg_attr(feature = "simd", multiversion::multiversion(targets = "simd"))]
 #[must_use]
 pub fn from_bytes(bytes: &[u8]) -> Vec<f32> {
     bytes.as_chunks().0.iter().map(|word| decode(u16::from_le_bytes(*word))).collect()
 }
 
-/// As [`from_bytes`], into as many of `values` as there are.
+/// Does the same as [`from_bytes`], into as many of `values` as there are.
 #[cfg_attr(feature = "simd", multiversion::multiversion(targets = "simd"))]
 pub fn widen(bytes: &[u8], values: &mut [f32]) {
     let (words, _) = bytes.as_chunks();
@@ -98,11 +97,11 @@ pub fn widen(bytes: &[u8], values: &mut [f32]) {
     }
 }
 
-/// A digest of the Θ̂ of one fragment, `[fragment_len]`: two sums, modulo 2³², over each value with its place, so
-/// that they can be taken in any order. A value that [`nearest`] does not give counts as the one that it gives.
+/// Returns a digest of the Θ̂ of one fragment, `[fragment_len]`: two sums, modulo 2³², over each value with its
+/// index, so that they can be computed in any order. A value that [`nearest`] would change counts as rounded.
 ///
-/// It tells apart what accidents make of a Θ̂: a flipped bit for certain, anything else but once in about 2⁶⁴.
-/// Someone who wants two vectors of one digest will find them.
+/// It detects accidental damage of a Θ̂: a flipped bit always, and anything else except once in about 2⁶⁴. It does
+/// not resist deliberate collisions.
 #[cfg_attr(feature = "simd", multiversion::multiversion(targets = "simd"))]
 #[must_use]
 pub fn digest(values: &[f32]) -> u64 {
@@ -122,7 +121,7 @@ mod tests {
 
     use super::*;
 
-    /// All that a binary16 can hold, but −0.
+    /// Returns all finite binary16 values except −0.
     fn all() -> impl Iterator<Item = f32> {
         let halves = (0..=u16::MAX).map(f16::from_bits);
         halves.filter(|half| half.is_finite() && half.to_bits() != 0x8000).map(f16::to_f32)
@@ -132,7 +131,7 @@ mod tests {
         values.iter().map(|value| value.to_bits()).collect()
     }
 
-    /// [`nearest`] by an independent way.
+    /// Computes [`nearest`] in an independent way.
     fn twin(value: f32) -> f32 {
         let half = f16::from_f32(value).to_f32();
         match half {

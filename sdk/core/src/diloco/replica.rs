@@ -147,7 +147,7 @@ impl Replica {
         Ok(())
     }
 
-    /// Applies a change: `Θ̂ = nearest(Θ̂ + decode(body))` on `fragment`, see [`halves::nearest`], then θ by the policy:
+    /// Sets `Θ̂ = nearest(Θ̂ + decode(body))` on `fragment`, see [`halves::nearest`], then θ by the policy:
     /// - [`ApplyPolicy::Keep`]: `θ = Θ̂_new + (θ − Θ̂_old)`;
     /// - [`ApplyPolicy::Overwrite`]: `θ = Θ̂_new`;
     /// - [`ApplyPolicy::Blend`]: `θ = Θ̂_new + α (θ − Θ̂_old)`.
