@@ -67,7 +67,7 @@ pub enum Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Doubt {
-    /// Loss checks of its updates until then, none of which showed that it trains.
+    /// Number of its updates that were checked until then without showing that it trains.
     pub looks: u32,
 }
 

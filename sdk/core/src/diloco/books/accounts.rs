@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 use super::{Account, FateCounts};
 use crate::wire::{Fate, LearnerId};
 
-/// All accounts, by learner. Serializes as the plain map of accounts.
+/// All accounts, by learner. Serialises as the plain map of accounts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Accounts {
     by_id: BTreeMap<LearnerId, Account>,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::wire::{Fate, LateReason, Refusal};
 
-/// Numbers of updates by fate.
+/// Number of updates for each fate.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FateCounts {

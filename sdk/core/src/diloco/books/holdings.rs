@@ -18,7 +18,7 @@ pub(super) struct Held {
     pub(super) expires: Option<Millis>,
 }
 
-/// All active leases. Serializes as the plain map of leases.
+/// All active leases. Serialises as the plain map of leases.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(from = "BTreeMap<LeaseId, Held>")]
 pub(super) struct Holdings {

@@ -84,7 +84,7 @@ impl LeasePool {
         grant
     }
 
-    /// Applies a grant from a tape. Its expiry is unknown.
+    /// Applies a grant from a tape, with unknown expiry.
     ///
     /// # Errors
     /// [`LeaseError::OutOfTurn`]: this pool would not grant it next. The pool is unchanged.
@@ -164,7 +164,7 @@ impl LeasePool {
     }
 
     /// Prepares the pool after a restart. New leases are numbered from `first` on, unless the numbers are further
-    /// already, since learners may name leases that the snapshot does not know. The expiry of all known leases is set
+    /// already, since learners may name leases that the snapshot does not know. All known leases get their full time
     /// again.
     pub fn reopen(&mut self, first: LeaseId) {
         self.next = self.next.max(first.0);

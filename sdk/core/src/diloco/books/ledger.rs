@@ -178,8 +178,8 @@ impl Ledger {
         self.account(learner)?.doubt
     }
 
-    /// Returns true if `learner` is on probation. It is if it is suspected, has fewer than eight turns of merged
-    /// updates, or has less merged time than the smaller of `PROBATION_MS` and half of `longest_ms`.
+    /// Returns true if `learner` is a newcomer: it is suspected, has fewer than eight turns of merged updates, or too
+    /// little merged time. The required time is `PROBATION_MS`, or half of `longest_ms` if that is shorter.
     ///
     /// `longest_ms` is the longest merged time of a connected learner. Without it, all learners of a young run would
     /// be newcomers, and the first one off probation would dominate a merge.

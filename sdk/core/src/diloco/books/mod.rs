@@ -210,8 +210,8 @@ impl Books {
     }
 
     /// Takes in a report of `learner`, which can train on `tokens_per_ms` tokens per millisecond. Returns the leases
-    /// that it does not hold. If it `is_live`, its leases that wait for their turn are extended: in a hidden tab or a
-    /// long pause it takes no step, and names no lease after its current one.
+    /// that it does not hold. If it `is_live`, its leases that wait for their turn are extended. In a hidden tab or a
+    /// long pause it takes no step, so it does not name them.
     pub fn report(
         &mut self,
         now: Millis,
@@ -360,7 +360,7 @@ impl Books {
     }
 }
 
-/// Limits on identities in the ledger that were reached.
+/// Reached limits on the identities in the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BooksFull {
     /// The limit on all identities.

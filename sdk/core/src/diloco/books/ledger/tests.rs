@@ -200,8 +200,8 @@ fn time_is_no_proof_beside_one() {
     }
 }
 
-/// Goal: a suspected learner no longer advances the schedule, neither with new updates, early tokens nor its effect
-/// on the usual tokens. Its updates in flight do not move the schedule back.
+/// Goal: a suspected learner no longer advances the schedule by new updates, early tokens, or an effect on the usual
+/// tokens. Its updates in flight do not move the schedule back.
 #[test]
 fn who_is_suspected_does_not_move_the_schedule() {
     let mut ledger = three();
