@@ -16,7 +16,7 @@ pub(super) trait Alphabet {
     const BITS: usize;
     /// Unit, as a multiple of the scale.
     const UNIT: f32;
-    /// Returns the scale for `values` before rounding, such that no number is larger than `max` in size.
+    /// Returns the scale for `values`, each clamped to ±`max`, before it is rounded.
     fn scale(values: &[f32], max: f32) -> f32;
     /// Returns the number of `code`, which has no bits above [`Self::BITS`], in units.
     fn number(code: u8) -> i8;

@@ -32,12 +32,12 @@ pub struct Correction {
 }
 
 impl Correction {
-    /// Sets Θ and the momentum, and codes the change for learners as a merge does: `body = encode(Θ − Θ̂)`, and `Θ̂ =
-    /// nearest(Θ̂ + decode(body))`. The remainder of rounding stays in Θ − Θ̂ and is sent with later merges. The norm
-    /// of the outcome is the distance from the former Θ.
+    /// Sets Θ and the momentum, and codes the change for learners as a merge does: `body = encode(Θ − Θ̂)`, and
+    /// `Θ̂ = nearest(Θ̂ + decode(body))`. The remainder of rounding stays in Θ − Θ̂ and is sent with later merges.
+    /// The norm of the outcome is the distance from the former Θ.
     ///
     /// # Errors
-    /// [`MergeFailure`] with [`MergeError::State`] if a vector has not the length of all segments.
+    /// [`MergeFailure`] with [`MergeError::State`] if a vector does not have the length of all segments.
     pub fn run(self) -> Result<MergeOutcome, Box<MergeFailure>> {
         let Self { round, fragment, mut state, theta, momentum, segments, codec, next } = self;
         let expected = fragment_len(&segments);

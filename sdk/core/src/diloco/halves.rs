@@ -98,7 +98,7 @@ pub fn widen(bytes: &[u8], values: &mut [f32]) {
 }
 
 /// Returns a digest of the Θ̂ of one fragment, `[fragment_len]`: two sums, modulo 2³², over each value with its
-/// index, so that they can be computed in any order. A value that [`nearest`] would change counts as rounded.
+/// index. They can be computed in any order. A value that [`nearest`] would change counts as rounded.
 ///
 /// It detects accidental damage of a Θ̂: a flipped bit always, and anything else except once in about 2⁶⁴. It does
 /// not resist deliberate collisions.

@@ -236,7 +236,7 @@ impl MergeJob {
         Ok(self.step(&Way::Summed(sum)))
     }
 
-    /// Takes the outer step along the updates, summed as `way` says.
+    /// Takes the outer step along the sum of the updates.
     fn step(mut self, way: &Way<'_>) -> MergeOutcome {
         let mut state = std::mem::replace(&mut self.state, FragmentState::new(Vec::new()));
         let mut body = vec![0; self.codec.body_bytes(&self.segments)];

@@ -54,7 +54,7 @@ pub struct Codec {
     block: u32,
 }
 
-/// A body that passed [`Codec::check`], with its sums of squares. Serialization omits its bytes.
+/// A body that passed [`Codec::check`], with its sums of squares. Serialisation omits its bytes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CheckedBody {
     #[serde(skip)]

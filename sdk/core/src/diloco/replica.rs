@@ -112,9 +112,9 @@ impl Replica {
         Ok(body)
     }
 
-    /// Removes the last coded update from this learner's progress, since it is part of Θ̂ or of the next Θ̂: `θ += Θ̂
-    /// − reported position`. With `residue` kept, this may be called before or after the change that holds the
-    /// update; otherwise before it. If the policy keeps no progress, it has no effect.
+    /// Removes the last coded update from this learner's progress, since it is part of Θ̂ or of the next Θ̂:
+    /// `θ += Θ̂ − reported position`. With `residue` kept, this may be called before or after the change that holds
+    /// the update; otherwise before it. If the policy keeps no progress, it has no effect.
     ///
     /// # Errors
     /// [`ReplicaError::Fragment`], [`ReplicaError::Length`], and with `residue` kept

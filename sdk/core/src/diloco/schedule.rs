@@ -102,9 +102,9 @@ impl Turn {
     /// Returns the state with round numbers from a fresh range, so that no version names two contents: merges after
     /// the snapshot are lost.
     ///
-    /// The upper 32 bits of a round number are the run's incarnation, 0 at first. After a restart it is `max(previous
-    /// + 1, started_s)`, where `started_s` is the start time of the process in seconds since 1970. So two restarts
-    /// from one old snapshot get different incarnations.
+    /// The upper 32 bits of a round number are the run's incarnation, 0 at first. After a restart it is
+    /// `max(previous + 1, started_s)`, where `started_s` is the start time of the process in seconds since 1970. So
+    /// two restarts from one old snapshot get different incarnations.
     #[must_use]
     pub(crate) fn after_restart(self, started_s: u32) -> Self {
         let previous = u32::try_from(self.next_round >> 32).expect("32 bits are left");
@@ -181,8 +181,8 @@ impl Schedule {
         self.turn.is_ending || self.is_over()
     }
 
-    /// Returns true if all learners may be sent home at once, by [`Self::last`] and [`Self::end`]. This is so in a
-    /// process that resumes a final collection and finds no learner to collect from.
+    /// Returns true if [`Self::last`] and [`Self::end`] may send all learners home at once: the final collection has
+    /// begun, and no round is in flight. A process that resumes one finds no learner to collect from.
     #[must_use]
     pub(crate) fn may_end(&self, is_idle: bool) -> bool {
         self.ending.is_some() && is_idle && !self.is_stalled && !self.is_over()

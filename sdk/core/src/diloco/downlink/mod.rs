@@ -1,7 +1,7 @@
 //! Versions that learners hold, and changes on their way to them.
 //!
 //! [`Downlink`] bounds the unconfirmed bytes to each learner. A learner that keeps up gets each change of the
-//! fragments that it holds, at once or from a short shared history, so that nothing queues up for a single learner. A
+//! fragments that it holds, at once or from a short shared history. So nothing queues up for a single learner. A
 //! learner that does not keep up is told so and gets no changes: it fetches whole fragments at the pace of its link.
 //! After some time it is sent changes again. The downlink does not depend on rounds, leases or parameters.
 

@@ -18,7 +18,7 @@ pub(super) const ANY_VERSION: Version = Version(u64::MAX);
 pub enum HandsIn {
     /// The syncer has not confirmed all of them.
     UnderWay,
-    /// The syncer has received all, and not sent every fate.
+    /// The syncer has received all, and some fates are still open.
     Unsettled,
     /// No further message about them is expected.
     Nothing,

@@ -72,7 +72,7 @@ pub enum MergeError {
         /// The first such segment.
         segment: usize,
     },
-    /// Θ, Θ̂ or the momentum has not the length of all segments.
+    /// Θ, Θ̂ or the momentum does not have the length of all segments.
     #[error("a state of {actual} values for a fragment of {expected}")]
     State {
         /// Values in the fragment.

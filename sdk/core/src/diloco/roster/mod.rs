@@ -278,7 +278,7 @@ impl Roster {
     }
 
     /// Returns the shortest believed step time where tokens are counted. The limit is 8 times the speed of the others
-    /// at first, and doubles each minute. In its first minute, the claims of all connected learners bound it.
+    /// at first, and doubles each minute. In the first minute, the claims of all others bound it, too.
     /// Otherwise boasting learners that are merged first could confirm each other's claims.
     #[must_use]
     pub fn step_ms_counted(&self, now: Millis, learner: LearnerId) -> f64 {

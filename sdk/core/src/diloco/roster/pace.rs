@@ -19,7 +19,7 @@ const WORDS: u32 = 8;
 
 /// Smoothed step time that a learner claims.
 ///
-/// The median of scattered claims is above their centre if some learners are slower than most: of five equal and
+/// The median of scattered claims is above their centre if some learners are slower than most. Of five equal and
 /// three slower learners, the lower median is the fourth of the five. So claims of some seconds are averaged. At
 /// first that is their mean without the very first claim, which is of a first step, and then a moving average.
 #[derive(Clone, Copy, Debug, Default)]

@@ -7,7 +7,7 @@ use super::{Blobs, Place, Row, Tape};
 use crate::diloco::{Entry, MergeEntry, RemadeEntry};
 use crate::wire::Round;
 
-/// Jobs of a writer.
+/// Jobs for the writer of a tape.
 #[derive(Clone, Debug)]
 pub enum TapeJob {
     /// Bodies that are merged in this round, in order.

@@ -78,8 +78,8 @@ fn refuses_what_encode_never_writes() {
     }
 }
 
-/// For normally distributed values, the mean square error of the best code with this many levels is 0.1188 of their
-/// variance with four at equal distances, and 1 − 2/π with two (Max, 1960).
+/// Mean square error of the best code for normally distributed values: 0.1188 of their variance with four levels at
+/// equal distances, and 1 − 2/π with two (Max, 1960).
 #[test]
 fn errs_as_little_as_a_code_of_its_bits_can() {
     let mut rng = crate::rng::Rng::new(1);
