@@ -1,17 +1,17 @@
-//! What a learner of Archipelago runs on: engines that train, and the platform's sockets and clocks.
+//! Runtime of an Archipelago learner: training engines, and the platform's sockets and clocks.
 //!
-//! **This crate is machinery.** Its public items serve the programs of this repository: they may change in any version,
-//! and no promise of [Semantic Versioning](https://semver.org/) is made for them. What is meant for your programs is
-//! passed on, and promised, by the crate `archipelago`: depend on that one.
+//! **This crate is machinery.** Its public items serve the programs of this repository. They may change in any version,
+//! without any promise of [Semantic Versioning](https://semver.org/). The crate `archipelago` re-exports the items that
+//! are meant for your programs, and keeps that promise: depend on that crate.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
-//! | [`engine`] | the traits `Trainer`, `Exchange` and `Engine`, engines for CPU and GPU, what chooses among them |
-//! | `platform` | what differs between targets: a clock, a socket, HTTP, a timer, random bytes, vectors of floats |
+//! | [`engine`] | the traits `Trainer`, `Exchange` and `Engine`, engines for CPU and GPU, and the choice between them |
+//! | `platform` | target-specific parts: a clock, a socket, HTTP, a timer, random bytes, vectors of floats |
 //!
-//! | feature | what it adds |
+//! | feature | contents |
 //! |---|---|
-//! | `cpu` | the CPU engine with `gemm`, threads, and the instruction set chosen when it runs |
+//! | `cpu` | the CPU engine with `gemm`, threads, and the instruction set chosen at run time |
 //! | `cpu-portable` | the same engine with a portable matrix product, for wasm32 |
 //! | `gpu` | the GPU engine, on Vulkan, Metal or the browser's WebGPU |
 //! | `parity` | the parity tests of the GPU engine, for a browser to run |

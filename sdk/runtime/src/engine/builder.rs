@@ -1,4 +1,4 @@
-//! Choosing the engine: a builder finds the device, opens it anew after a loss, and falls back to the CPU.
+//! Choice of the engine. A builder finds the device, reopens it after a loss, and falls back to the CPU.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,37 +11,37 @@ use super::{AnyEngine, EngineError, EngineKind, EngineOptions, Helpers, Optimise
 use crate::model::{FrozenWeights, ModelSpec, layout};
 use crate::wire::RunSpec;
 
-/// This many losses within [`LOSSES_US`] turn [`EngineKind::Auto`] to the CPU.
+/// Number of device losses within [`LOSSES_US`] after which [`EngineKind::Auto`] switches to the CPU.
 const LOSSES_MAX: usize = 3;
 /// Ten minutes, in microseconds.
 const LOSSES_US: u64 = 600_000_000;
 
-/// Why [`EngineKind::Auto`] trains on the CPU, in one sentence.
+/// Reason why [`EngineKind::Auto`] trains on the CPU, in one sentence.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Fallback {
-    /// There is no GPU that can train the model.
+    /// No GPU can train the model.
     #[error("training on the CPU: {0}")]
     Gpu(GpuError),
-    /// The GPU was lost again and again.
+    /// The GPU was lost repeatedly.
     #[error("training on the CPU: the GPU was lost {losses} times within ten minutes; see its driver")]
     Losses {
-        /// How often.
+        /// Number of losses.
         losses: usize,
     },
 }
 
-/// Builds a learner's engines, one after the other: finds the device, opens it anew after a loss, and turns to
-/// the next kind of engine where [`EngineKind::Auto`] must.
+/// Builder of a learner's engines, one after the other. It finds the device and reopens it after a loss. With
+/// [`EngineKind::Auto`] it switches to the next kind of engine if necessary.
 pub struct EngineBuilder {
     setup: Setup,
     backend: AnyBackend,
     fallback: Option<Fallback>,
-    /// The moments of the losses that are still counted, in microseconds.
+    /// Times of the losses that still count, in microseconds.
     losses_us: Vec<u64>,
 }
 
 impl EngineBuilder {
-    /// Looks for the device that `options` ask for; `now_us` gives microseconds since any moment.
+    /// Finds the device that `options` ask for. `now_us` returns microseconds since an arbitrary time.
     ///
     /// # Errors
     /// Those of [`Gpu::open`], if it must be a GPU.
@@ -53,39 +53,39 @@ impl EngineBuilder {
         Ok(Self { setup, backend, fallback, losses_us: Vec::new() })
     }
 
-    /// The GPU; `None` for the CPU.
+    /// Returns the GPU, or `None` on the CPU.
     #[must_use]
     pub fn gpu(&self) -> Option<&Gpu> {
         self.on_gpu().map(|backend| &backend.gpu)
     }
 
-    /// Why engines are built for the CPU, although a GPU was wanted.
+    /// Returns the reason for engines on the CPU, if a GPU was wanted.
     #[must_use]
     pub fn fallback(&self) -> Option<&Fallback> {
         self.fallback.as_ref()
     }
 
-    /// How the kernels of matrix products were chosen; empty before the first build, on the CPU, and where
-    /// it was known.
+    /// Returns the trials that chose the kernels of matrix products. It is empty before the first build, on the CPU,
+    /// and if the choice was already known.
     #[must_use]
     pub fn trials(&self) -> &[Trial] {
         self.on_gpu().map_or(&[], |backend| &backend.trials)
     }
 
-    /// Why the kernels were chosen anew at the last build, although something was known.
+    /// Returns the reason why the last build chose the kernels again, although an earlier choice was known.
     #[must_use]
     pub fn stale(&self) -> Option<&ChoiceError> {
         self.on_gpu().and_then(|backend| backend.stale.as_ref())
     }
 
-    /// What became of the GPU's units for matrices, if it lists them and cannot use them: then it multiplies 32-bit
-    /// floats, as with [`EngineOptions::whole_products`].
+    /// Returns the fault of the GPU's matrix units, if the GPU lists them but cannot use them. It then multiplies
+    /// 32-bit floats, as with [`EngineOptions::whole_products`].
     #[must_use]
     pub fn matrices_fault(&self) -> Option<&GpuError> {
         self.on_gpu().and_then(|backend| backend.matrices_fault.as_deref())
     }
 
-    /// What to give as [`EngineOptions::tunings`] the next time.
+    /// Returns the tunings to pass as [`EngineOptions::tunings`] next time.
     #[must_use]
     pub fn tunings(&self) -> &[Tuning] {
         self.on_gpu().map_or(&self.setup.options.tunings, |backend| &backend.tunings)
@@ -95,21 +95,21 @@ impl EngineBuilder {
         if let AnyBackend::Gpu(backend) = &self.backend { Some(backend) } else { None }
     }
 
-    /// The weights that stay as they are in runs that train adapters, for all engines that are built from now on. One
-    /// of a run that trains all of its model has no use for them.
+    /// Sets the frozen weights of runs that train adapters, for all engines built from now on. Runs that train the
+    /// whole model ignore them.
     pub fn frozen(&mut self, weights: Arc<FrozenWeights>) {
         self.setup.frozen = Some(weights);
     }
 
-    /// An engine for the run that `spec` describes, the one before being gone. With `moments` it goes on
-    /// where that one was when its device was lost.
+    /// Builds an engine for the run that `spec` describes. The previous engine must be gone. With `moments`, the new
+    /// engine continues where the previous one was when its device was lost.
     ///
     /// # Errors
     /// - [`EngineError::Lost`]: the device is gone; try again later.
-    /// - [`EngineError::Gpu`]: it must be a GPU, and the model does not fit it.
+    /// - [`EngineError::Gpu`]: a GPU is required, and the model does not fit it.
     /// - [`EngineError::HostMemory`]: the model does not fit this machine.
-    /// - [`EngineError::Frozen`], [`EngineError::FrozenUnfit`]: it trains adapters, and [`Self::frozen`] was not
-    ///   called, or with weights of another model.
+    /// - [`EngineError::Frozen`], [`EngineError::FrozenUnfit`]: the run trains adapters, and [`Self::frozen`] was not
+    ///   called, or was called with weights of another model.
     /// - Those of [`super::cpu::CpuTrainer::new`] and [`super::HostEngine::new`].
     pub async fn build(
         &mut self,
@@ -129,7 +129,7 @@ impl EngineBuilder {
         }
     }
 
-    /// Replaces a device that was lost.
+    /// Replaces a lost device.
     async fn renew(&mut self) -> Result<(), EngineError> {
         if !self.backend.is_lost() {
             return Ok(());
@@ -146,7 +146,7 @@ impl EngineBuilder {
         renewed.map_err(|error| EngineError::Lost { reason: error.to_string() })
     }
 
-    /// Turns to the next kind of engine that there is.
+    /// Switches to the next available kind of engine.
     async fn turn(&mut self, why: Fallback) -> Result<(), EngineError> {
         let rest = AnyBackend::KINDS.iter().skip_while(|kind| **kind != self.backend.kind()).skip(1);
         let rest: Vec<EngineKind> = rest.copied().collect();
@@ -155,20 +155,20 @@ impl EngineBuilder {
         Ok(())
     }
 
-    /// Whether the run that `spec` describes has room on the device that it would be trained with, as [`Self::build`]
-    /// looks for it, and how on a GPU: what it would do there to take less memory, of at least one window at a time.
+    /// Checks that the run of `spec` fits the device that [`Self::build`] would use. For a GPU, returns its memory plan
+    /// for at least one window at a time; for the CPU, returns `None`.
     ///
     /// # Errors
     /// - [`EngineError::HostMemory`]: the model does not fit this machine.
-    /// - [`EngineError::Gpu`]: one of its matrices is larger than the device binds, or it has no memory for all of it.
-    /// - [`EngineError::Model`]: there is no such model.
+    /// - [`EngineError::Gpu`]: one of its matrices exceeds the device's binding limit, or the device lacks memory.
+    /// - [`EngineError::Model`]: the model is invalid.
     pub async fn room(&self, spec: &RunSpec) -> Result<Option<Room>, EngineError> {
         self.check_memory(spec)?;
         let Some(gpu) = self.gpu() else { return Ok(None) };
         GpuEngine::find_room(gpu, spec, self.setup.options.gpu_bytes_max()).await.map(Some)
     }
 
-    /// Better to refuse than to be killed for memory in the middle of a run.
+    /// Refuses a model that does not fit. An early refusal is better than an out-of-memory kill in the middle of a run.
     fn check_memory(&self, spec: &RunSpec) -> Result<(), EngineError> {
         let needed_mib =
             (self.backend.host_copies() * 4 * layout(&ModelSpec::of(&spec.model)?)?.len() as u64) >> 20;
@@ -182,13 +182,13 @@ impl EngineBuilder {
 }
 
 impl Helpers {
-    /// Has them help every CPU engine that `builder` builds from now on.
+    /// Sets these helpers for every CPU engine that `builder` builds from now on.
     pub fn help(self, builder: &mut EngineBuilder) {
         builder.setup.helpers = self;
     }
 }
 
-/// The first of `kinds` that has a device; why it is not the one before, if there is one.
+/// Opens the first of `kinds` that has a device. Also returns why the preceding kind was skipped, if any was.
 async fn first(kinds: &[EngineKind], setup: &Setup) -> Result<(AnyBackend, Option<Fallback>), GpuError> {
     let mut missing = None;
     for kind in kinds {
@@ -251,7 +251,7 @@ mod tests {
         let reason = builder.fallback().unwrap().to_string();
         assert!(reason.starts_with("training on the CPU: no GPU "), "{reason}");
         let moments = OptimiserState::of_adamw(3, vec![0.0; 1], vec![0.0; 1]);
-        // They are of another model, which is no reason not to train.
+        // They belong to another model, which does not prevent training.
         let mut engine = block_on(builder.build(&spec(), Some(moments))).unwrap();
         assert_eq!(engine.kind(), EngineKind::Cpu);
         let tokens = vec![1; 8 * 65];
@@ -274,7 +274,7 @@ mod tests {
         );
     }
 
-    /// A device of any kind; `None` where `GPU_TESTS=no`.
+    /// Returns a device of any kind, or `None` if `GPU_TESTS=no`.
     fn any_gpu() -> Option<Gpu> {
         if std::env::var("GPU_TESTS").is_ok_and(|value| value == "no") {
             eprintln!("skipped: GPU_TESTS=no");
@@ -287,7 +287,7 @@ mod tests {
     #[test]
     fn a_gpu_that_refuses_the_kernel_for_its_matrices_goes_without() {
         let Some(gpu) = any_gpu() else { return };
-        // What a build of before found without them holds again once it is known that they fail.
+        // An earlier build without the matrix units found this choice. It applies again once they are known to fail.
         let choice = Matmul::fixed(Variant::Register4).choice(&gpu);
         let model = Preset::Tiny.model(50);
         let known =
@@ -304,7 +304,7 @@ mod tests {
         assert_eq!(builder.losses_us, [], "the device was not lost, it was misled");
     }
 
-    /// Goal: a device that is lost now and then is opened anew; one that is lost all the time is given up.
+    /// Goal: a device that is lost now and then is reopened; a device that is lost constantly is given up.
     #[test]
     fn auto_gives_up_a_device_that_is_lost_again_and_again() {
         let Some(gpu) = any_gpu() else { return };
@@ -315,12 +315,12 @@ mod tests {
         (builder.fallback, builder.setup.now_us) = (None, Rc::new(move || now.get()));
         assert_eq!(block_on(builder.build(&spec(), None)).unwrap().kind(), EngineKind::Gpu);
 
-        // Moments that an earlier process kept are no sign of a loss.
+        // Moments restored from an earlier process are no sign of a loss.
         let moments = OptimiserState::of_adamw(0, Vec::new(), Vec::new());
         assert_eq!(block_on(builder.build(&spec(), Some(moments))).unwrap().kind(), EngineKind::Gpu);
         assert_eq!(builder.losses_us, []);
 
-        // There is no device of the name that was asked for, so each attempt is one more loss.
+        // No device has the requested name, so each attempt is one more loss.
         gpu.lose();
         for minutes in [0, 8, 11, 20] {
             clock.set(minutes * MINUTE_US);

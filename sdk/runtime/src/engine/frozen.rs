@@ -1,16 +1,15 @@
-//! Whether an engine was given the weights that its model needs beside what it trains.
+//! Check that an engine received the frozen weights that its model needs.
 
 use std::sync::Arc;
 
 use super::EngineError;
 use crate::model::{FrozenWeights, ModelSpec};
 
-/// The weights that stay as they are while adapters of `model` are trained: `given`, or none where all of `model` is
-/// trained.
+/// Returns the frozen weights under the adapters of `model`: `given`, or `None` if the whole model is trained.
 ///
 /// # Errors
-/// - [`EngineError::Frozen`]: it has adapters, and nothing was given.
-/// - [`EngineError::FrozenUnfit`]: what was given is another model's.
+/// - [`EngineError::Frozen`]: the model has adapters, and no weights were given.
+/// - [`EngineError::FrozenUnfit`]: the given weights belong to another model.
 pub fn needed(
     model: &ModelSpec,
     given: Option<Arc<FrozenWeights>>,

@@ -9,7 +9,7 @@ use crate::diloco::{Codec, Fragments, Layout, Replica};
 use crate::token;
 use crate::wire::{FragmentId, RunSpec, Serial};
 
-/// Any [`Trainer`] as an [`Engine`]: everything is done when the call returns.
+/// Adapter that makes any [`Trainer`] an [`Engine`]. Each call completes its work before it returns.
 pub struct HostEngine<T> {
     trainer: T,
     fragments: Arc<Fragments>,
@@ -18,7 +18,7 @@ pub struct HostEngine<T> {
 }
 
 impl<T: Trainer> HostEngine<T> {
-    /// Splits the parameters of `trainer` as `spec` says.
+    /// Splits the parameters of `trainer` into fragments according to `spec`.
     ///
     /// # Errors
     /// [`EngineError::Codec`] and [`EngineError::NoFragments`].
@@ -37,13 +37,13 @@ impl<T: Trainer> HostEngine<T> {
         if is_known { Ok(()) } else { Err(EngineError::Given) }
     }
 
-    /// The parameters, `[len]`.
+    /// Returns the parameters, `[len]`.
     #[cfg(feature = "cpu-portable")]
     pub(super) fn params(&self) -> &[f32] {
         self.trainer.params()
     }
 
-    /// What trains.
+    /// Returns the trainer.
     #[cfg(feature = "cpu-portable")]
     pub(super) fn trainer_mut(&mut self) -> &mut T {
         &mut self.trainer
@@ -129,7 +129,7 @@ mod tests {
     use crate::engine::Rehearsal;
     use crate::model::Preset;
 
-    /// Says how many tokens it was shown.
+    /// Trainer that reports the number of tokens it was given.
     struct Counter {
         layout: Layout,
         params: Vec<f32>,

@@ -1,15 +1,15 @@
-//! The names by which people ask for an engine.
+//! Names of engine kinds in settings.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Which engine to train with.
+/// Engine to train with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EngineKind {
-    /// The GPU if there is one that the model fits, the CPU otherwise.
+    /// The GPU if there is one that the model fits, otherwise the CPU.
     #[default]
     Auto,
-    /// A GPU, even one that is a program on the CPU; nothing else.
+    /// A GPU, even a software one, and nothing else.
     Gpu,
     /// The CPU.
     Cpu,
@@ -19,7 +19,7 @@ impl EngineKind {
     /// All kinds.
     pub const ALL: [Self; 3] = [Self::Auto, Self::Gpu, Self::Cpu];
 
-    /// The name by which it is asked for.
+    /// Returns the name in settings.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -45,11 +45,11 @@ impl FromStr for EngineKind {
     }
 }
 
-/// An engine that does not exist.
+/// A name that is no engine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no engine {name:?}; choose auto, gpu or cpu")]
 pub struct UnknownEngine {
-    /// What was asked for.
+    /// Requested name.
     pub name: String,
 }
 

@@ -1,4 +1,4 @@
-//! What trains: the traits [`Trainer`], [`Exchange`] and [`Engine`], and what implements them.
+//! Training: the traits [`Trainer`], [`Exchange`] and [`Engine`], and their implementations.
 
 #[cfg(all(feature = "cpu-portable", feature = "gpu"))]
 mod backend;
@@ -47,37 +47,37 @@ use crate::diloco::{Fragments, Layout, QuantError, ReplicaError};
 use crate::model::ModelError;
 use crate::wire::{FragmentId, Serial};
 
-/// A model with its inner optimiser, in host memory. Implement it to train a model of your own, and let
-/// a [`HostEngine`] do the exchange.
+/// A model with its inner optimiser, in host memory. Implement this trait to train a model of your own, and let a
+/// [`HostEngine`] handle the exchange.
 pub trait Trainer {
-    /// The tensors of the flat parameter vector.
+    /// Returns the layout of the flat parameter vector.
     fn layout(&self) -> &Layout;
 
-    /// The parameters, `[len]`.
+    /// Returns the parameters, `[len]`.
     fn params(&self) -> &[f32];
 
-    /// The parameters, `[len]`, to overwrite in part or whole. Moments stay as they are.
+    /// Returns the parameters, `[len]`, to overwrite in part or whole. Moments stay unchanged.
     fn params_mut(&mut self) -> &mut [f32];
 
-    /// [`Self::params`], `[len]`, for who looks at those in `ranges` only: elsewhere they may be older. It is of use
-    /// where parameters come from afar.
+    /// Returns [`Self::params`], `[len]`, for a caller that reads only `ranges`; values elsewhere may be outdated.
+    /// Useful if fetching parameters is expensive.
     fn params_at(&mut self, ranges: &[Range<usize>]) -> &[f32] {
         let _ = ranges;
         self.params()
     }
 
-    /// [`Self::params_mut`], `[len]`, for who looks at those in `ranges` only, and overwrites none but those.
+    /// Returns [`Self::params_mut`], `[len]`, for a caller that reads and overwrites only `ranges`.
     fn params_mut_at(&mut self, ranges: &[Range<usize>]) -> &mut [f32] {
         let _ = ranges;
         self.params_mut()
     }
 
-    /// One optimiser step on `tokens`, `[batch, context + 1]`, row-major, at rate `lr`. Some of them are given and not
-    /// learnt where [`Self::takes_given`].
+    /// Takes one optimiser step on `tokens`, `[batch, context + 1]`, row-major, at rate `lr`. If [`Self::takes_given`]
+    /// is true, some tokens may be marked as given: read, but not learnt.
     ///
     /// # Errors
     /// - [`EngineError::Model`]: `tokens` has another shape or a token outside the vocabulary.
-    /// - [`EngineError::Windows`]: another number of windows than the batch of the engine.
+    /// - [`EngineError::Windows`]: the number of windows differs from the engine's batch.
     /// - [`EngineError::Rate`]: `lr` is negative or not finite.
     /// - [`EngineError::NotFinite`]: loss or gradient is not finite; the parameters are unchanged.
     fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError>;
@@ -91,8 +91,9 @@ pub trait Trainer {
         Ok(false)
     }
 
-    /// Mean loss of `params`, `[len]`, over `windows`, `[n, context + 1]`, row-major, in nats per token: what
-    /// [`Engine::held_out_loss`] gives. Its own parameters and moments stay as they are. `None` if it cannot measure.
+    /// Returns the mean loss of `params`, `[len]`, over `windows`, `[n, context + 1]`, row-major, in nats per token,
+    /// for [`Engine::held_out_loss`]. The trainer's own parameters and moments stay unchanged. Returns `None` if it
+    /// cannot measure.
     ///
     /// # Errors
     /// [`EngineError::Model`]: `windows` have another shape or a token outside the vocabulary.
@@ -101,14 +102,14 @@ pub trait Trainer {
         Ok(None)
     }
 
-    /// Whether it knows tokens that are given and not learnt, as [`crate::token`] marks them: their marks are no part
-    /// of their ids, and they count in no loss. One that does not is never shown any, and cannot train on a text that
-    /// has some.
+    /// Returns true if the trainer supports tokens that are given and not learnt, as [`crate::token`] marks them. The
+    /// marks are not part of token ids, and given tokens count in no loss. A trainer without support never receives
+    /// such tokens and cannot train on text that contains them.
     fn takes_given(&self) -> bool {
         false
     }
 
-    /// A copy of the optimiser's moments; `None` if it has none of AdamW's.
+    /// Returns a copy of the optimiser's moments, or `None` if it has no AdamW moments.
     fn moments(&self) -> Option<OptimiserState> {
         None
     }
@@ -118,54 +119,54 @@ pub trait Trainer {
         Vec::new()
     }
 
-    /// What it computes with, for people: "cpu avx512 2 threads".
+    /// Returns a description of the hardware in use, for people: "cpu avx512 2 threads".
     fn describe(&self) -> String;
 }
 
-/// What the learner's loop drives: it trains, and exchanges fragments of what it trains.
+/// Trainer with an exchange of fragments, driven by the learner's loop.
 ///
-/// An engine says how it computes and what its [`Exchange`] is; the methods of that are there for callers. An engine
-/// around another one passes the inner one's exchange on and overrides only what it changes.
+/// An engine implements the computation and names its [`Exchange`]; the methods that forward to the exchange are for
+/// callers. An engine that wraps another returns the inner engine's exchange and overrides only what it changes.
 ///
-/// After [`EngineError::NotFinite`], [`EngineError::Exchange`] or [`EngineError::Lost`] an engine is of no further
-/// use except for [`Self::salvage`]. The parameters mean nothing until each fragment was loaded.
+/// After [`EngineError::NotFinite`], [`EngineError::Exchange`] or [`EngineError::Lost`], an engine can only be used for
+/// [`Self::salvage`]. The parameters are meaningless until each fragment has been loaded.
 #[expect(async_fn_in_trait, reason = "the loop is one future on one thread: no bound on Send is wanted")]
 pub trait Engine {
-    /// What holds the parameters.
+    /// Returns the exchange that holds the parameters.
     fn exchange(&self) -> &dyn Exchange;
 
-    /// What holds the parameters, to code them and to take changes in.
+    /// Returns the exchange that holds the parameters, to encode them and to apply changes.
     fn exchange_mut(&mut self) -> &mut dyn Exchange;
 
-    /// What it computes with, for people: "cpu avx512 2 threads".
+    /// Returns a description of the hardware in use, for people: "cpu avx512 2 threads".
     fn describe(&self) -> String;
 
-    /// Takes one optimiser step on `tokens`, `[batch, context + 1]`, row-major, at rate `lr`. Those that
-    /// [`crate::token`] marks as given are read and not learnt; the loss is the mean over the others, and a step in
-    /// which nothing is learnt has no gradient.
+    /// Takes one optimiser step on `tokens`, `[batch, context + 1]`, row-major, at rate `lr`. Tokens that
+    /// [`crate::token`] marks as given are read and not learnt. The loss is the mean over the other tokens, and a step
+    /// without learnt tokens has no gradient.
     ///
-    /// May return before it is done: then loss and norm are those of the newest step that is; the first
-    /// step is waited for. `tokens` are always this step's.
+    /// The call may return before the step is done. Loss and norm are then those of the newest finished step; the call
+    /// waits for the first step. `tokens` in the result always counts this step's tokens.
     ///
     /// # Errors
     /// Those of [`Trainer::step`], [`EngineError::Given`] and [`EngineError::Lost`].
     async fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError>;
 
-    /// Does the work of a step on `tokens`, `[batch, context + 1]`, row-major, waits until it is done, and leaves
-    /// parameters, optimiser and exchange as they were: so the time of a step is known before any is taken. False if
-    /// this engine cannot do that; nothing was done then. Not to be called while steps are on their way.
+    /// Does the work of a step on `tokens`, `[batch, context + 1]`, row-major, and waits until it is done. Parameters,
+    /// optimiser and exchange stay unchanged, so this measures a step before any is taken. Returns false, without doing
+    /// anything, if this engine cannot rehearse. Must not be called while steps are in flight.
     ///
     /// # Errors
-    /// Those of [`Trainer::step`] but [`EngineError::NotFinite`], since parameters may mean nothing yet; and
+    /// Those of [`Trainer::step`] except [`EngineError::NotFinite`], because parameters may still be meaningless; and
     /// [`EngineError::Lost`].
     async fn rehearse(&mut self, tokens: &[u32]) -> Result<bool, EngineError> {
         let _ = tokens;
         Ok(false)
     }
 
-    /// Mean loss of Θ̂, as it is held here, over `windows`, `[n, context + 1]`, row-major, in nats per token, where
-    /// tokens that [`crate::token`] marks as given count for nothing. Parameters, optimiser and exchange stay as they
-    /// are. `None` if this engine cannot measure, and then nothing was done.
+    /// Returns the mean loss of this engine's Θ̂ over `windows`, `[n, context + 1]`, row-major, in nats per token.
+    /// Tokens that [`crate::token`] marks as given do not count. Parameters, optimiser and exchange stay unchanged.
+    /// Returns `None`, without doing anything, if this engine cannot measure.
     ///
     /// # Errors
     /// Those of [`Trainer::held_out_loss`], and [`EngineError::Lost`].
@@ -174,7 +175,7 @@ pub trait Engine {
         Ok(None)
     }
 
-    /// Waits until all that was begun is done; every body is ready then.
+    /// Waits until all pending work is done. Every body is ready then.
     ///
     /// # Errors
     /// [`EngineError::NotFinite`], [`EngineError::Exchange`] and [`EngineError::Lost`].
@@ -182,20 +183,20 @@ pub trait Engine {
         Ok(())
     }
 
-    /// Whether something begun is not done; never, if everything is done when a call returns.
+    /// Returns true if work is pending. Always false for an engine that completes its work in each call.
     fn is_busy(&self) -> bool {
         false
     }
 
-    /// A copy of the optimiser's moments as last known in host memory, to go on with after the device was
-    /// lost, or in another process; those that it was built with, if it never came to more. `None` where there
-    /// are none.
+    /// Returns a copy of the optimiser's moments as last known in host memory, to resume after a device loss or in
+    /// another process. These are the initial moments if the engine never saved newer ones. Returns `None` if there are
+    /// no moments.
     fn salvage(&mut self) -> Option<OptimiserState> {
         None
     }
 
-    /// How many tokens went through each expert since it was last asked, in the order of the experts in the layout, as
-    /// far as it knows by now; empty where there is nothing to tell, as in a dense model.
+    /// Returns the number of tokens routed to each expert since the last call, in the layout's expert order, as far as
+    /// known. It is empty if there is nothing to report, as in a dense model.
     fn take_seen(&mut self) -> Vec<u64> {
         Vec::new()
     }
@@ -251,19 +252,19 @@ pub trait Engine {
     }
 }
 
-/// Why an engine cannot be built or cannot go on.
+/// Error that prevents an engine from being built or from continuing.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// The model or its input is wrong.
+    /// The model or its input is invalid.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// A batch of no windows, or too many.
+    /// A batch without windows, or with too many.
     #[error("a batch of {batch} windows; it must be between 1 and {max}", max = BATCH_MAX)]
     Batch {
-        /// What it was set to.
+        /// Configured batch.
         batch: u32,
     },
-    /// The number of windows is not the batch that the engine was built for.
+    /// The number of windows differs from the batch that the engine was built for.
     #[error("{found} windows given, the batch is {batch}")]
     Windows {
         /// Number given.
@@ -271,7 +272,7 @@ pub enum EngineError {
         /// Number expected.
         batch: usize,
     },
-    /// The model does not know tokens that are given and not learnt.
+    /// The model does not support tokens that are given and not learnt.
     #[error(
         "only a part of the run's text is to be learnt, and this model learns all that it is given: implement \
          `Trainer::takes_given`, or train on plain text"
@@ -280,10 +281,10 @@ pub enum EngineError {
     /// A learning rate that is negative or not finite.
     #[error("the learning rate is {lr}; it must be 0 or positive, and finite")]
     Rate {
-        /// What it was set to.
+        /// Configured rate.
         lr: f32,
     },
-    /// Training has blown up: lower the learning rate, or look at the data.
+    /// Training diverged: lower the learning rate, or check the data.
     #[error("loss {loss} or gradient norm {grad_norm} is not finite; lower the learning rate")]
     NotFinite {
         /// Mean loss, in nats per token.
@@ -291,19 +292,19 @@ pub enum EngineError {
         /// Norm of the gradient.
         grad_norm: f32,
     },
-    /// The code of the exchange.
+    /// The code of the exchange is invalid.
     #[error("the run's exchange makes no sense: {0}")]
     Codec(#[from] QuantError),
     /// A run without fragments.
     #[error("the run has no fragments: it needs at least 1")]
     NoFragments,
-    /// A fragment cannot be coded or taken in: the parameters here are no use any more.
+    /// A fragment cannot be encoded or applied. The parameters of this engine are no longer usable.
     #[error(transparent)]
     Exchange(#[from] ReplicaError),
-    /// The device is gone, with all that it held.
+    /// The device is gone, with all its contents.
     #[error("the device was lost: {reason}")]
     Lost {
-        /// What the system says of it.
+        /// Reason from the system.
         reason: String,
     },
     /// The model does not fit into the memory of this machine.
@@ -316,30 +317,30 @@ pub enum EngineError {
         /// Memory free, in MiB.
         available_mib: u64,
     },
-    /// Adapters without the weights that they belong to.
+    /// The run trains adapters, and their frozen weights were not given.
     #[error(
         "the run trains adapters of weights that were not given: fetch them, and build with them \
          (`EngineBuilder::frozen`)"
     )]
     Frozen,
-    /// Weights of another model than the adapters are for.
+    /// The frozen weights belong to another model than the adapters.
     #[error("the frozen weights are not of the model that the run trains adapters for: fetch the run's own")]
     FrozenUnfit,
     /// There is no GPU to train on, or it refused a command.
     #[cfg(feature = "gpu")]
     #[error(transparent)]
     Gpu(gpu::GpuError),
-    /// The model is not the one that the run trains.
+    /// The model differs from the model of the run.
     #[error("this model does not fit the run: {0}")]
     Unfit(String),
-    /// The system gives no more threads.
+    /// The system provides no more threads.
     #[error("cannot start a thread: {0}")]
     Thread(#[from] std::io::Error),
 }
 
 impl EngineError {
-    /// Whether there is too little memory, so that a smaller batch may do. (A tensor that is too large to be bound is
-    /// so with any batch.)
+    /// Returns true if memory is short, so that a smaller batch may help. A tensor that exceeds the binding limit does
+    /// so with any batch.
     #[must_use]
     pub fn is_of_memory(&self) -> bool {
         match self {
@@ -361,5 +362,5 @@ impl From<gpu::GpuError> for EngineError {
     }
 }
 
-/// Most windows in a step.
+/// Maximum number of windows in a step.
 pub const BATCH_MAX: u32 = 1 << 16;

@@ -1,34 +1,34 @@
-//! What people may ask of an engine.
+//! User options of an engine.
 
 use std::num::NonZeroUsize;
 
 use super::EngineKind;
 use super::gpu::Tuning;
 
-/// What a learner may train with.
+/// Hardware and memory that a learner may use for training.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
-    /// Which engine.
+    /// Kind of engine.
     pub kind: EngineKind,
-    /// Part of the name of the GPU to use; the best GPU is taken where this is `None`.
+    /// Part of the name of the GPU to use. `None` selects the best GPU.
     pub adapter: Option<String>,
-    /// Whether a GPU reads weights as 16-bit floats; sums are of 32 bits all the same.
+    /// Whether a GPU reads weights as 16-bit floats. Sums use 32 bits in either case.
     pub half_weights: bool,
-    /// Whether a GPU multiplies 32-bit floats only. Otherwise one that has units for matrices rounds what it multiplies
-    /// to 16-bit floats where that is faster; sums are of 32 bits all the same.
+    /// Whether a GPU multiplies 32-bit floats only. Otherwise a GPU with matrix units rounds operands to 16-bit floats
+    /// where that is faster. Sums use 32 bits in either case.
     pub whole_products: bool,
-    /// Most memory that is taken of a GPU, in MiB; all that it gives where this is `None`.
+    /// Maximum GPU memory, in MiB. `None` sets no limit.
     pub gpu_mib_max: Option<u64>,
     /// Threads of the CPU engine.
     pub threads: NonZeroUsize,
-    /// Tells how much memory the host has free, in MiB, where that is known.
+    /// Function that returns the free host memory in MiB, if known.
     pub free_mib: fn() -> Option<u64>,
-    /// What earlier builds found out about GPUs.
+    /// Tuning results of earlier builds on GPUs.
     pub tunings: Vec<Tuning>,
 }
 
 impl EngineOptions {
-    /// Most memory that is taken of a GPU, in bytes.
+    /// Returns the maximum GPU memory, in bytes.
     pub(super) fn gpu_bytes_max(&self) -> Option<u64> {
         self.gpu_mib_max.map(|mib| mib.saturating_mul(1 << 20))
     }

@@ -1,8 +1,8 @@
-//! Every engine that an [`super::EngineBuilder`] can build: a row for each, in the order in which
+//! Registry of all engines that an [`super::EngineBuilder`] can build: one row for each, in the order in which
 //! [`EngineKind::Auto`] prefers them.
 //!
-//! For an engine more, implement [`Engine`] and [`Backend`] in a file of its own, give it a name in [`EngineKind`],
-//! and add its row at the end of this file.
+//! To add an engine, implement [`Engine`] and [`Backend`] in a separate file, add its name to [`EngineKind`], and add
+//! its row at the end of this file.
 
 use std::collections::BTreeMap;
 
@@ -14,13 +14,13 @@ use crate::wire::RunSpec;
 /// Implements [`AnyEngine`] and declares [`AnyBackend`], with one variant for each row.
 macro_rules! engines {
     ($($(#[$doc:meta])* $kind:ident: $engine:ty, built by $backend:ty;)*) => {
-        /// What an [`AnyEngine`] is.
+        /// The engine inside an [`AnyEngine`].
         enum Built {
             $($(#[$doc])* $kind(Box<$engine>),)*
         }
 
         impl AnyEngine {
-            /// The name of its row, never [`EngineKind::Auto`].
+            /// Returns the kind of its row, never [`EngineKind::Auto`].
             #[must_use]
             pub fn kind(&self) -> EngineKind {
                 match &self.0 {
@@ -85,7 +85,7 @@ macro_rules! engines {
             }
         }
 
-        /// What builds the engines of one row.
+        /// Backend of one row.
         pub enum AnyBackend {
             $($(#[$doc])* $kind($backend),)*
         }
@@ -94,14 +94,14 @@ macro_rules! engines {
             /// The kinds of all rows.
             pub const KINDS: &[EngineKind] = &[$(EngineKind::$kind),*];
 
-            /// The kind of its row.
+            /// Returns the kind of its row.
             pub fn kind(&self) -> EngineKind {
                 match self {
                     $(Self::$kind(_) => EngineKind::$kind,)*
                 }
             }
 
-            /// [`Backend::open`] of the row of `kind`, one of [`Self::KINDS`].
+            /// Calls [`Backend::open`] for the row of `kind`, one of [`Self::KINDS`].
             pub async fn open(kind: EngineKind, setup: &Setup) -> Result<Self, GpuError> {
                 match kind {
                     $(EngineKind::$kind => Ok(Self::$kind(<$backend>::open(setup).await?)),)*
@@ -109,28 +109,28 @@ macro_rules! engines {
                 }
             }
 
-            /// [`Backend::HOST_COPIES`].
+            /// Returns [`Backend::HOST_COPIES`].
             pub fn host_copies(&self) -> u64 {
                 match self {
                     $(Self::$kind(_) => <$backend>::HOST_COPIES,)*
                 }
             }
 
-            /// [`Backend::is_lost`].
+            /// Returns [`Backend::is_lost`].
             pub fn is_lost(&self) -> bool {
                 match self {
                     $(Self::$kind(backend) => backend.is_lost(),)*
                 }
             }
 
-            /// [`Backend::renew`].
+            /// Calls [`Backend::renew`].
             pub async fn renew(&mut self, setup: &Setup) -> Result<(), GpuError> {
                 match self {
                     $(Self::$kind(backend) => backend.renew(setup).await,)*
                 }
             }
 
-            /// [`Backend::build`].
+            /// Calls [`Backend::build`].
             pub async fn build(
                 &mut self,
                 setup: &Setup,
@@ -148,24 +148,24 @@ macro_rules! engines {
     };
 }
 
-/// Whichever engine an [`super::EngineBuilder`] built.
+/// Engine of any kind, built by an [`super::EngineBuilder`].
 pub struct AnyEngine(Built);
 
 impl AnyEngine {
-    /// Bytes that the exchange has read back from a GPU so far; `None` on the CPU.
+    /// Returns the bytes that the exchange has read back from a GPU so far, or `None` on the CPU.
     #[must_use]
     pub fn exchange_bytes(&self) -> Option<u64> {
         if let Built::Gpu(engine) = &self.0 { Some(engine.exchange_bytes()) } else { None }
     }
 
-    /// What it does to take less memory of a GPU, and how much it takes; `None` on the CPU.
+    /// Returns the memory plan on a GPU and the memory it takes, or `None` on the CPU.
     #[must_use]
     pub fn room(&self) -> Option<Room> {
         if let Built::Gpu(engine) = &self.0 { Some(engine.room()) } else { None }
     }
 
-    /// Takes the last step once more, kernel by kernel, and says what each took on the device's own clock; `None` if
-    /// that has none, and on the CPU.
+    /// Repeats the last step kernel by kernel, and returns the time of each kernel on the device's own clock. Returns
+    /// `None` on the CPU and on devices without such a clock.
     ///
     /// # Errors
     /// - [`EngineError::Lost`]: the device is gone.
@@ -175,8 +175,8 @@ impl AnyEngine {
 }
 
 engines! {
-    /// On a GPU.
+    /// Engine on a GPU.
     Gpu: GpuEngine, built by GpuBackend;
-    /// On the processor.
+    /// Engine on the processor.
     Cpu: Team, built by CpuBackend;
 }

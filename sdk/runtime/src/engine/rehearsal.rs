@@ -1,11 +1,11 @@
-//! Training without a syncer, to see whether and how fast a machine can.
+//! Training without a syncer, to see whether a machine can train and how fast.
 
 use super::{Engine, EngineError};
 use crate::data::BYTE_VOCAB;
 use crate::model::{ModelSpec, Preset, flops_per_token, init, layout};
 use crate::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, RunSpec};
 
-/// `preset` with the vocabulary that its size is told by.
+/// Returns the model of `preset` with the vocabulary that its nominal size assumes.
 fn model(preset: Preset) -> ModelSpec {
     preset.model(match preset {
         Preset::Tiny | Preset::Small | Preset::Medium => BYTE_VOCAB,
@@ -14,17 +14,17 @@ fn model(preset: Preset) -> ModelSpec {
     })
 }
 
-/// A made-up run.
+/// Synthetic run.
 #[derive(Clone, Debug)]
 pub struct Rehearsal {
-    /// What a syncer would say of it, with the syncer's own exchange.
+    /// Description of the run, with the syncer's default exchange.
     pub spec: RunSpec,
     /// One batch, `[batch, context + 1]`.
     pub tokens: Vec<u32>,
 }
 
 impl Rehearsal {
-    /// A run of `preset` with the vocabulary that its size is told by.
+    /// Creates a run of `preset` with the vocabulary that its nominal size assumes.
     #[must_use]
     pub fn new(preset: Preset) -> Self {
         let apply = ApplyPolicy::Keep { residue: true };
@@ -39,10 +39,10 @@ impl Rehearsal {
         Self { tokens: batch_like_any(&spec), spec }
     }
 
-    /// Gives `engine` the first parameters, as a syncer would.
+    /// Loads the initial parameters into `engine`, as a syncer would.
     ///
     /// # Errors
-    /// Those of [`Engine::load`], and [`EngineError::Model`] if the engine is of another model.
+    /// Those of [`Engine::load`], and [`EngineError::Model`] if the engine has another model.
     pub fn load(&self, engine: &mut impl Engine) -> Result<(), EngineError> {
         let params = init(&ModelSpec::of(&self.spec.model)?, self.spec.seed)?;
         let fragments = engine.fragments().clone();
@@ -53,28 +53,27 @@ impl Rehearsal {
     }
 }
 
-/// What a preset asks of a machine.
+/// Requirements of a preset on a machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outlook {
     /// The preset.
     pub preset: Preset,
     /// Parameters of the model.
     pub params: u64,
-    /// Parameters, gradient, moments and what the exchange holds, in bytes; activations not included.
+    /// Bytes of parameters, gradient, moments and exchange state, without activations.
     pub state_bytes: u64,
-    /// Tokens trained on per second at the rate of operations that was measured: an estimate but for the preset
-    /// that was measured.
+    /// Trained tokens per second at the measured rate of operations. An estimate, except for the measured preset.
     pub tokens_per_s: f64,
 }
 
 impl Outlook {
-    /// Copies of the parameters that training holds: θ, gradient, two moments, Θ̂ and what was reported.
+    /// Copies of the parameters during training: θ, gradient, two moments, Θ̂ and reported progress.
     const COPIES: u64 = 6;
 
-    /// What each preset would come to, smallest first, if `measured` does `tokens_per_s`.
+    /// Returns the outlook for each preset, smallest first, if `measured` trains at `tokens_per_s`.
     ///
     /// # Errors
-    /// [`EngineError::Model`], which no preset meets.
+    /// [`EngineError::Model`], which no preset triggers.
     pub fn of_all(measured: Preset, tokens_per_s: f64) -> Result<Vec<Self>, EngineError> {
         let flops = |preset: Preset| flops_per_token(&model(preset));
         let flops_per_s = tokens_per_s * flops(measured)? as f64;
@@ -87,7 +86,7 @@ impl Outlook {
     }
 }
 
-/// One batch for `spec`, `[batch, context + 1]`, that looks like anything: what it says does not change the speed.
+/// Returns one arbitrary batch for `spec`, `[batch, context + 1]`. The choice of tokens does not change the speed.
 pub fn batch_like_any(spec: &RunSpec) -> Vec<u32> {
     let count = spec.inner.batch * (spec.model.context + 1);
     let token = |index: u32| (index.wrapping_mul(2_654_435_761) >> 8) % spec.model.vocab;
@@ -106,7 +105,7 @@ mod tests {
             .map(|preset| *all.iter().find(|outlook| outlook.preset == preset).unwrap());
         assert_eq!((small.params, small.tokens_per_s), (824_448, 1_000.0));
         assert_eq!((large.params, large.state_bytes), (134_515_008, 24 * 134_515_008));
-        // 106 M values of the layers and 28 M of the head against 0.8 M.
+        // 106 M values in the layers and 28 M in the head, compared with 0.8 M.
         assert!((5.0..7.0).contains(&large.tokens_per_s), "{large:?}");
     }
 }

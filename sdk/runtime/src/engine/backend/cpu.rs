@@ -1,4 +1,4 @@
-//! Building engines on the processor, with helpers where there are any.
+//! Backend of the CPU engine, with helpers if there are any.
 
 use std::rc::Rc;
 
@@ -9,13 +9,13 @@ use crate::engine::{EngineError, HostEngine, OptimiserState, Team, Trainer};
 use crate::model::ModelSpec;
 use crate::wire::RunSpec;
 
-/// The processor: always there, and never lost.
+/// The processor: always present, and never lost.
 pub struct CpuBackend;
 
 impl Backend for CpuBackend {
     type Engine = Team;
 
-    /// θ, gradient, two moments, Θ̂ and what was reported.
+    /// θ, gradient, two moments, Θ̂ and reported progress.
     const HOST_COPIES: u64 = 6;
 
     async fn open(_: &Setup) -> Result<Self, GpuError> {
@@ -32,14 +32,13 @@ impl Backend for CpuBackend {
     ) -> Result<Team, EngineError> {
         let model = ModelSpec::of(&spec.model)?;
         let mut trainer = CpuTrainer::on(setup.frozen.clone(), &model, &spec.inner, setup.options.threads)?;
-        // Moments of another model say nothing.
+        // Moments of another model are ignored.
         let len = trainer.layout().len();
         if let Some(moments) = moments.filter(|moments| moments.adamw(len).is_some()) {
             trainer.resume(&moments)?;
         }
         let host = HostEngine::new(spec, trainer)?;
-        // What went through an expert is known to who computed it, and helpers do not tell; nor have they weights that
-        // are frozen.
+        // Helpers report no expert loads and hold no frozen weights, so such models train without them.
         let is_alone = model.experts.is_some() || model.lora.is_some();
         let helpers = if !is_alone { setup.helpers.start(spec) } else { Vec::new() };
         Ok(Team::new(host, helpers, Rc::clone(&setup.now_us)))

@@ -1,4 +1,4 @@
-//! Building engines on a GPU: it finds the device, remembers how its kernels were chosen, and opens it anew.
+//! Backend of the GPU engine. It finds the device, remembers the choice of kernels, and reopens the device.
 
 use std::rc::Rc;
 
@@ -9,27 +9,27 @@ use crate::engine::gpu::{
 use crate::engine::{EngineError, EngineKind, OptimiserState};
 use crate::wire::RunSpec;
 
-/// One GPU, and what is known of it.
+/// One GPU with its known tunings.
 pub struct GpuBackend {
     pub gpu: Gpu,
-    /// What was found out about GPUs, in earlier sessions too.
+    /// Tuning results for GPUs, including those of earlier sessions.
     pub tunings: Vec<Tuning>,
-    /// How the kernels were chosen at the last build; empty where it was known.
+    /// Trials that chose the kernels at the last build; empty if the choice was already known.
     pub trials: Vec<Trial>,
-    /// Why they were chosen anew then, although something was known.
+    /// Reason why the last build chose the kernels again, although an earlier choice was known.
     pub stale: Option<ChoiceError>,
-    /// What became of its units for matrices when they were tried, if it lists them and cannot use them.
+    /// Fault of the matrix units when they were tried, if the GPU lists them but cannot use them.
     pub matrices_fault: Option<Box<GpuError>>,
 }
 
 impl GpuBackend {
-    /// Builds on `gpu`, of which `tunings` may say something.
+    /// Creates a backend on `gpu`, for which `tunings` may hold a choice.
     pub fn new(gpu: Gpu, tunings: Vec<Tuning>) -> Self {
         Self { gpu, tunings, trials: Vec::new(), stale: None, matrices_fault: None }
     }
 
-    /// The kernels for `spec`. A driver may list units for matrices, refuse their kernel, and be of no use from then
-    /// on: then the device is opened anew and multiplies whole floats, for as long as this lives.
+    /// Chooses the kernels for `spec`. A driver may list matrix units, refuse their kernel, and be unusable from then
+    /// on. The device is then reopened and multiplies 32-bit floats for the lifetime of this backend.
     async fn tune(&mut self, setup: &Setup, spec: &RunSpec) -> Result<Tuned, EngineError> {
         match tune(&self.gpu, spec, &self.tunings, &*setup.now_us).await {
             Err(_) if self.gpu.has_matrices() && self.is_lost() => {
@@ -42,7 +42,7 @@ impl GpuBackend {
     }
 }
 
-/// A program on the CPU only if it must be a GPU: the CPU engine is faster.
+/// Opens the device. A software GPU is accepted only if a GPU is required, because the CPU engine is faster.
 async fn open(setup: &Setup, whole_products: bool) -> Result<Gpu, GpuError> {
     let options = &setup.options;
     let software = options.kind == EngineKind::Gpu;
@@ -53,7 +53,7 @@ async fn open(setup: &Setup, whole_products: bool) -> Result<Gpu, GpuError> {
 impl Backend for GpuBackend {
     type Engine = GpuEngine;
 
-    /// Two moments, and Θ̂ where the device has no room for it.
+    /// Two moments, and Θ̂ if the device has no room for it.
     const HOST_COPIES: u64 = 3;
 
     async fn open(setup: &Setup) -> Result<Self, GpuError> {

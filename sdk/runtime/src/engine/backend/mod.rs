@@ -1,4 +1,4 @@
-//! What a kind of engine has to say of itself, so that an [`super::EngineBuilder`] can build it.
+//! Interface through which an [`super::EngineBuilder`] builds one kind of engine.
 
 mod cpu;
 mod gpu;
@@ -14,38 +14,39 @@ use super::{Engine, EngineError, EngineOptions, Helpers, OptimiserState};
 use crate::model::FrozenWeights;
 use crate::wire::RunSpec;
 
-/// Finds the device of one kind of engine, and builds engines on it, one after the other.
+/// Builder of engines of one kind: finds the device, then builds engines on it, one after the other.
 pub trait Backend: Sized {
-    /// What it builds.
+    /// Type of the engines.
     type Engine: Engine;
 
-    /// Copies of the parameters that an engine holds in host memory.
+    /// Number of parameter copies that an engine holds in host memory.
     const HOST_COPIES: u64;
 
-    /// Looks for the device that `setup` asks for.
+    /// Finds the device that `setup` asks for.
     ///
     /// # Errors
     /// [`GpuError`]: there is no such device.
     async fn open(setup: &Setup) -> Result<Self, GpuError>;
 
-    /// Whether the device is gone.
+    /// Returns true if the device is gone.
     fn is_lost(&self) -> bool {
         false
     }
 
-    /// Opens the device anew.
+    /// Reopens the device.
     ///
     /// # Errors
-    /// [`GpuError`]: there is no such device at the moment.
+    /// [`GpuError`]: there is no such device at present.
     async fn renew(&mut self, setup: &Setup) -> Result<(), GpuError> {
         let _ = setup;
         Ok(())
     }
 
-    /// An engine for the run that `spec` describes, the one before being gone.
+    /// Builds an engine for the run that `spec` describes. The previous engine must be gone.
     ///
     /// # Errors
-    /// [`EngineError::Gpu`] if the device cannot train the model; others if no engine can, or not now.
+    /// [`EngineError::Gpu`] if the device cannot train the model; other errors if no engine can, or if none can at
+    /// present.
     async fn build(
         &mut self,
         setup: &Setup,
@@ -54,14 +55,14 @@ pub trait Backend: Sized {
     ) -> Result<Self::Engine, EngineError>;
 }
 
-/// What all engines are built with.
+/// Settings shared by all engines.
 pub struct Setup {
-    /// What was asked for.
+    /// Options from the user.
     pub options: EngineOptions,
-    /// Microseconds since any moment.
+    /// Clock in microseconds since an arbitrary time.
     pub now_us: Rc<dyn Fn() -> u64>,
-    /// For engines on the CPU.
+    /// Helpers of CPU engines.
     pub helpers: Helpers,
-    /// For runs that train adapters.
+    /// Frozen weights of runs that train adapters.
     pub frozen: Option<Arc<FrozenWeights>>,
 }
