@@ -1,9 +1,9 @@
-//! One learner on several workers that share no memory: each finds the gradient of some windows of a batch.
+//! One learner on several workers without shared memory. Each computes the gradient of some windows of a batch.
 //!
-//! In browsers helpers are Workers with a WebAssembly instance each. Parameters and windows go out as messages and
+//! In browsers, helpers are Workers with a WebAssembly instance each. Parameters and windows go out as messages, and
 //! gradients come back, so neither `SharedArrayBuffer` nor headers for cross-origin isolation are needed. Gradients are
-//! added in a fixed order. If a helper fails or hangs, the learner drops it and computes its part again, with the same
-//! bits. Moments and the exchange stay with the learner.
+//! added in a fixed order. If a helper fails or hangs, the learner drops it and recomputes its part with the same bits.
+//! Moments and the exchange stay with the learner.
 
 mod helper;
 mod shares;
@@ -18,21 +18,21 @@ use self::shares::Shares;
 use super::cpu::{CpuTrainer, Sums, instruction_set};
 use super::{Engine, EngineError, Exchange, HostEngine, OptimiserState, StepStats};
 
-/// A CPU engine that gives [`Helper`]s a part of each batch and does the rest itself, all at once.
+/// A CPU engine that gives a part of each batch to [`Helper`]s and computes the rest itself at the same time.
 ///
-/// Parameters and moments are here only. Gradients are added in a fixed order, this worker's first, so a step
-/// has the same bits whatever the timing, for the same cut of the batch. The cut follows the workers' speed,
-/// as measured: it and the number of workers change bits, and no more than the order of a sum does.
+/// Only this worker holds parameters and moments. Gradients are added in a fixed order, this worker's first. So for a
+/// given division of the batch, a step has the same bits regardless of timing. The division follows the measured speed
+/// of the workers. Division and number of workers change bits, but only as much as the order of a sum does.
 pub struct Team {
     host: HostEngine<CpuTrainer>,
     helpers: Vec<Box<dyn Helper>>,
-    /// This worker's first, then the helpers'.
+    /// Shares of this worker, then of the helpers.
     shares: Shares,
     dropped: Vec<HelperError>,
     now_us: Rc<dyn Fn() -> u64>,
 }
 
-/// A helper's part of a step, on its way.
+/// A helper's part of a step, in progress.
 struct Begun {
     helper: usize,
     first: usize,
@@ -40,16 +40,16 @@ struct Begun {
     working: Working,
 }
 
-/// A helper is given up when it takes this many times as long as expected.
+/// Factor on the expected time after which a helper is given up.
 const PATIENCE: f64 = 20.0;
-/// No helper is given up sooner than this, in milliseconds: a machine may stand still for a while.
+/// Minimum time before a helper is given up, in milliseconds, because a machine may stall for a while.
 const PATIENCE_MS_MIN: u64 = 10_000;
-/// How long a helper may take while nothing is measured, in milliseconds: it may still be loading.
+/// Patience before any measurement, in milliseconds, because a helper may still be loading.
 const PATIENCE_MS_FIRST: u64 = 60_000;
 
 impl Team {
-    /// Trains with the trainer in `host`, and with `helpers` if there are any; `now_us` gives microseconds
-    /// since any moment.
+    /// Creates a team of the trainer in `host` and `helpers`, if there are any. `now_us` returns microseconds since an
+    /// arbitrary time.
     #[must_use]
     pub fn new(
         mut host: HostEngine<CpuTrainer>,
@@ -60,13 +60,13 @@ impl Team {
         Self { host, helpers, shares, dropped: Vec::new(), now_us }
     }
 
-    /// Why each helper that is gone was given up, in the order in which it happened.
+    /// Returns why each dropped helper was given up, in chronological order.
     #[must_use]
     pub fn dropped(&self) -> &[HelperError] {
         &self.dropped
     }
 
-    /// The gradient of a batch that was checked, of which `count` tokens are learnt.
+    /// Computes the gradient of a checked batch with `count` learnt tokens.
     async fn differentiate(&mut self, tokens: &[u32], count: u64) -> Result<Sums, EngineError> {
         let window = tokens.len() / self.host.trainer_mut().batch();
         let own = self.shares.of(0);
@@ -107,7 +107,7 @@ impl Team {
         Ok(Sums { loss, squares })
     }
 
-    /// Hands out every window but this worker's.
+    /// Hands out all windows except this worker's own.
     fn begin(&mut self, tokens: &[u32], window: usize, count: u64) -> Vec<Begun> {
         let params = self.host.params();
         let (mut first, mut begun) = (self.shares.of(0), Vec::with_capacity(self.helpers.len()));

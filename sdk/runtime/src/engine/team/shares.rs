@@ -1,30 +1,30 @@
-//! How a batch is cut among workers of different speed.
+//! Division of a batch among workers of different speed.
 
-/// How many windows of a batch each worker gets, which follows from the time that each takes for one window.
+/// Number of windows of a batch for each worker, derived from each worker's time per window.
 pub struct Shares {
     workers: Vec<Worker>,
     windows: usize,
-    /// Steps since it was last asked whether another cut would pay.
+    /// Steps since the last attempt to improve the division.
     steps: u32,
 }
 
 struct Worker {
     windows: usize,
-    /// Smoothed time for one window, in microseconds; `None` before the first.
+    /// Smoothed time for one window, in microseconds; `None` before the first measurement.
     window_us: Option<f64>,
 }
 
-/// Steps between two looks at the cut, which moves seldom because it changes bits.
+/// Steps between two attempts to improve the division. It changes seldom, because each change affects bits.
 const BALANCE_STEPS: u32 = 32;
-/// Weight of the newest time.
+/// Weight of the newest time in the smoothed time.
 const NEWEST: f64 = 0.125;
-/// The part of the time of a step that a new cut must save.
+/// Fraction of the step time that a new division must save.
 const GAIN: f64 = 0.1;
-/// What the time of an idle worker is multiplied by at each look, so that it is tried again one day.
+/// Factor on the time of an idle worker at each attempt, so that it eventually gets windows again.
 const FORGIVEN: f64 = 0.95;
 
 impl Shares {
-    /// `windows` among `workers`, as evenly as possible.
+    /// Divides `windows` among `workers` as evenly as possible.
     pub fn new(windows: usize, workers: usize) -> Self {
         let worker = |_| Worker { windows: 0, window_us: None };
         let mut shares = Self { workers: (0..workers).map(worker).collect(), windows, steps: 0 };
@@ -32,31 +32,31 @@ impl Shares {
         shares
     }
 
-    /// Windows of a worker.
+    /// Returns the number of windows of a worker.
     pub fn of(&self, worker: usize) -> usize {
         self.workers[worker].windows
     }
 
-    /// How long a worker should take for its windows, in microseconds, if anything is known.
+    /// Returns the expected time of a worker for its windows, in microseconds, if any measurement exists.
     pub fn expected_us(&self, worker: usize) -> Option<f64> {
         let worker = &self.workers[worker];
         worker.window_us.map(|window_us| window_us * worker.windows as f64)
     }
 
-    /// Notes how long a worker took for its windows.
+    /// Records the time that a worker took for its windows.
     pub fn measured(&mut self, worker: usize, busy_us: u64) {
         let worker = &mut self.workers[worker];
         let newest = busy_us.max(1) as f64 / worker.windows as f64;
         worker.window_us = Some(worker.window_us.map_or(newest, |old| old + NEWEST * (newest - old)));
     }
 
-    /// Takes a worker away and gives its windows to the others. Worker 0 always stays.
+    /// Removes a worker and gives its windows to the others. Worker 0 always stays.
     pub fn remove(&mut self, worker: usize) {
         self.workers.remove(worker);
         self.cut();
     }
 
-    /// Cuts the batch anew now and then, where that pays. Must be called once for each step.
+    /// Divides the batch again from time to time, if that pays. Must be called once per step.
     pub fn balance(&mut self) {
         self.steps += 1;
         if self.steps < BALANCE_STEPS {
@@ -75,7 +75,7 @@ impl Shares {
         }
     }
 
-    /// Gives one window after the other to the worker that would be done with it first, and at least one to worker 0.
+    /// Assigns the windows one by one to the worker that would finish it first, and at least one to worker 0.
     fn cut(&mut self) {
         let known = self.workers.iter().filter_map(|worker| worker.window_us);
         let typical = known.fold(f64::INFINITY, f64::min);
@@ -105,7 +105,7 @@ impl Shares {
 mod tests {
     use super::*;
 
-    /// Steps in which each worker takes so long for a window.
+    /// Simulates steps in which each worker takes the given time per window.
     fn work(shares: &mut Shares, steps: u32, window_us: &[u64]) {
         for _ in 0..steps {
             for (worker, window_us) in window_us.iter().enumerate() {
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(shares.counts(), [2, 6]);
     }
 
-    /// 5 and 3 windows would take 500 µs in place of 504.
+    /// Windows of 5 and 3 would take 500 µs instead of 504.
     #[test]
     fn a_small_gain_is_no_reason_to_change_bits() {
         let mut shares = Shares::new(8, 2);

@@ -1,6 +1,6 @@
-//! Tests of teams: the same training with any number of helpers, whatever becomes of them.
+//! Tests of teams: training is the same with any number of helpers, even if they fail.
 
-// For its executor of futures.
+// For the executor of futures.
 #![cfg(feature = "platform")]
 
 use std::cell::{Cell, RefCell};
@@ -32,11 +32,11 @@ fn spec() -> RunSpec {
     }
 }
 
-/// A helper in this very thread, with what it was asked for.
+/// A helper on this thread, with a log of its requests.
 struct Mate {
     gradient: CpuGradient,
     log: Rc<RefCell<Vec<Asked>>>,
-    /// Tasks that it still does.
+    /// Remaining tasks before it fails.
     lives: usize,
     fault: Fault,
 }
@@ -47,7 +47,7 @@ enum Fault {
     Short,
 }
 
-/// Windows and patience.
+/// Windows and patience of a request.
 type Asked = (usize, u64);
 
 impl Helper for Mate {
@@ -71,11 +71,11 @@ impl Helper for Mate {
 
 struct Setup {
     team: Team,
-    /// For each helper.
+    /// One log for each helper.
     logs: Vec<Rc<RefCell<Vec<Asked>>>>,
 }
 
-/// A team, each of whose helpers does the given number of tasks before it fails.
+/// Creates a team in which each helper fails after the given number of tasks.
 fn setup(lives: &[(usize, Fault)]) -> Setup {
     let spec = spec();
     let trainer = CpuTrainer::new(&model(), &spec.inner, NonZeroUsize::MIN).unwrap();
@@ -90,14 +90,14 @@ fn setup(lives: &[(usize, Fault)]) -> Setup {
     Setup { team: Team::new(HostEngine::new(&spec, trainer).unwrap(), helpers, Rc::new(clock)), logs }
 }
 
-/// Every other batch is given in part, the windows of the first workers most of all.
+/// Returns tokens in which every other batch is partly given, mostly in the windows of the first workers.
 fn tokens(step: u32) -> Vec<u32> {
     let is_given = |i: u32| step % 2 == 1 && (i / 65 < 3 && i % 65 != 9 || i.is_multiple_of(4));
     let marked = |i, id| if is_given(i) { id | token::GIVEN } else { id };
     (0..8 * 65).map(|i| marked(i, (i * i / 7 + i % 5 + step) % 50)).collect()
 }
 
-/// Losses and norms of some steps, and what became of the parameters.
+/// Returns losses and norms of some steps, and the final parameters.
 fn train(team: &mut Team, steps: u32) -> (Vec<StepStats>, Vec<f32>) {
     let stats = (0..steps).map(|step| block_on(team.step(&tokens(step), 1e-3)).unwrap()).collect();
     (stats, team.host.params().to_vec())
@@ -142,7 +142,7 @@ fn a_rehearsal_is_done_together_and_changes_nothing() {
     }
 }
 
-/// Goal: a failure costs time only, not even a bit of the step in which it happens.
+/// Goal: a failure costs only time and changes no bit, not even in the step in which it happens.
 #[test]
 fn what_a_failed_helper_leaves_is_done_here() {
     let whole = train(&mut setup(&[LIVES, LIVES]).team, 3);
@@ -164,7 +164,7 @@ fn the_last_one_left_trains_alone() {
     assert_close(&train(&mut team, 6), &train(&mut setup(&[]).team, 6));
     assert_eq!(team.dropped().len(), 2);
     assert!(team.describe().ends_with("1 thread"));
-    // The clocks say that the first is as fast as this worker, and the second slower.
+    // By the clocks, the first helper is as fast as this worker, and the second is slower.
     let windows = logs.iter().map(|log| log.borrow().iter().map(|asked| asked.0).collect::<Vec<_>>());
     assert_eq!(windows.collect::<Vec<_>>(), [vec![3, 3, 3, 4, 4], vec![2, 2, 2]]);
 }
