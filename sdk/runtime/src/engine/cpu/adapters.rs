@@ -1,11 +1,12 @@
-//! What adapters add to the products with frozen matrices: `y += α / r · (x Aᵀ) Bᵀ`, and the gradients of A, B and x.
+//! Contribution of adapters to products with frozen matrices: `y += α / r · (x Aᵀ) Bᵀ`, and the gradients of A, B and
+//! x.
 
 use super::by_tensor::{LayerBack, store};
 use super::matmul::{Mat, MatMut, Store};
 use super::network::Pass;
 use crate::model::{AdapterSlots, LayerSlots, LoraTarget};
 
-/// The adapters of a layer that belong to `group`, with their numbers.
+/// Returns the adapters of a layer that belong to `group`, with their indices.
 fn of<'a>(slots: &'a LayerSlots, group: &'a [LoraTarget]) -> impl Iterator<Item = (usize, &'a AdapterSlots)> {
     slots.adapters.iter().enumerate().filter(|(_, adapter)| group.contains(&adapter.target))
 }
@@ -15,19 +16,19 @@ impl Pass<'_> {
         self.network.dims.lora_scale() as f32
     }
 
-    /// A of an adapter, `[r, ins]`, and B, `[outs, r]`.
+    /// Returns A of an adapter, `[r, ins]`, and B, `[outs, r]`.
     fn adapter(&self, adapter: &AdapterSlots) -> (Mat<'_>, Mat<'_>) {
         let (a, b, rank) = (self.weight(&adapter.a), self.weight(&adapter.b), self.network.dims.rank());
         (Mat::new(a, rank, adapter.ins), Mat::new(b, adapter.outs, rank))
     }
 
-    /// Where adapter `index` of a layer keeps `x Aᵀ`, or the gradient of that, `[R, r]`, in `low`.
+    /// Returns the range in `low` of `x Aᵀ`, or of its gradient, `[R, r]`, for adapter `index` of a layer.
     fn low(&self, index: usize) -> std::ops::Range<usize> {
         let len = self.rows * self.network.dims.rank();
         index * len..(index + 1) * len
     }
 
-    /// Adds what the adapters of `group` make of x, `[R, ins]`, to the rows of y, `stride` apart; each leaves `x Aᵀ` in
+    /// Adds the adapters' products of x, `[R, ins]`, to the rows of y, `stride` apart. Each adapter leaves `x Aᵀ` in
     /// `low`.
     pub(super) fn adapt(
         &self,
@@ -49,7 +50,8 @@ impl Pass<'_> {
         }
     }
 
-    /// From the gradient of the rows of y to that of `x Aᵀ`, which is left in `dlow`, and of x, which is added to dx.
+    /// Computes from the gradient of y's rows the gradient of `x Aᵀ`, which stays in `dlow`, and that of x, which is
+    /// added to dx.
     pub(super) fn adapt_back(
         &self,
         slots: &LayerSlots,
@@ -70,7 +72,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Adds to the gradients of A and B, from what [`Self::adapt`] and [`Self::adapt_back`] left.
+    /// Adds to the gradients of A and B, using the results of [`Self::adapt`] and [`Self::adapt_back`].
     pub(super) fn adapters_back(
         &self,
         at: &LayerBack<'_, '_>,

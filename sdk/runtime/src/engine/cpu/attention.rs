@@ -1,14 +1,14 @@
 //! Causal attention, one window and one head at a time, in blocks of queries.
 //!
-//! A block of scores is `[ROWS, keys]`, with the keys that its last query sees. Probabilities are not
-//! kept: the backward pass finds them again from the logarithm of their sum.
+//! A block of scores is `[ROWS, keys]`, with the keys that its last query sees. Probabilities are not kept: the
+//! backward pass recomputes them from the logarithm of their sum.
 
 use super::buffer::Buffer;
 use super::kernels;
 use super::matmul::{Mat, MatMut, Products, Store};
 use crate::model::Dims;
 
-/// Queries in a block: enough for the matrix product, few enough to skip most of what causality hides.
+/// Queries in a block: enough for the matrix product, few enough to skip most masked scores.
 const ROWS: usize = 64;
 
 /// Memory for one block.
@@ -21,7 +21,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// For windows of up to `context` tokens; without room for a backward pass if not `training`.
+    /// Allocates memory for windows of up to `context` tokens, without room for a backward pass unless `training`.
     pub fn new(context: usize, training: bool) -> Self {
         let stride = context.next_multiple_of(16);
         let block = ROWS * stride;
@@ -29,16 +29,16 @@ impl Scratch {
         Self { scores: Buffer::zeros(block), gradients, per_row: Buffer::zeros(ROWS), stride }
     }
 
-    /// Bytes held.
+    /// Returns the bytes held.
     pub fn bytes(&self) -> usize {
         self.scores.bytes() + self.gradients.bytes() + self.per_row.bytes()
     }
 }
 
-/// Where things lie in the rows of a window.
+/// Columns of one head in the rows of a window.
 #[derive(Clone, Copy)]
 struct Head {
-    /// Column of the query, and of the output.
+    /// Column of the query and of the output.
     query: usize,
     /// Column of the key.
     key: usize,
@@ -58,7 +58,8 @@ fn heads(dims: &Dims) -> impl Iterator<Item = Head> + use<> {
     })
 }
 
-/// First query, number of queries and number of keys of each block of the queries `past..len`, last block first.
+/// Returns the first query, number of queries and number of keys of each block of the queries `past..len`, last block
+/// first.
 fn blocks(past: usize, len: usize) -> impl Iterator<Item = (usize, usize, usize)> {
     (past..len).step_by(ROWS).rev().map(move |first| {
         let rows = ROWS.min(len - first);
@@ -66,8 +67,8 @@ fn blocks(past: usize, len: usize) -> impl Iterator<Item = (usize, usize, usize)
     })
 }
 
-/// One window, whose first `past` positions were attended to before: qkv `[len, C + 2 K D]` → y `[len − past, C]`,
-/// lse `[H, len − past]`.
+/// Computes attention for one window whose first `past` positions were processed before: qkv `[len, C + 2 K D]` → y
+/// `[len − past, C]`, lse `[H, len − past]`.
 pub fn forward(
     dims: &Dims,
     products: Products,
@@ -111,19 +112,19 @@ pub fn forward(
     }
 }
 
-/// What the backward pass of one window reads: qkv `[len, C + 2 K D]`, y and dy `[len, C]`, lse `[H, len]`.
+/// Inputs of the backward pass of one window: qkv `[len, C + 2 K D]`, y and dy `[len, C]`, lse `[H, len]`.
 pub struct Saved<'a> {
-    /// Queries, keys, values, as they went in.
+    /// Queries, keys and values of the forward pass.
     pub qkv: &'a [f32],
-    /// What came out.
+    /// Output of the forward pass.
     pub y: &'a [f32],
-    /// Gradient of what came out.
+    /// Gradient of the output.
     pub dy: &'a [f32],
-    /// Logarithms of the sums.
+    /// Logarithms of the sums of the softmax.
     pub lse: &'a [f32],
 }
 
-/// One window: writes dqkv, `[len, C + 2 K D]`.
+/// Writes the gradient dqkv, `[len, C + 2 K D]`, of one window.
 pub fn backward(dims: &Dims, products: Products, saved: &Saved<'_>, dqkv: &mut [f32], scratch: &mut Scratch) {
     let len = saved.qkv.len() / dims.qkv_width();
     for (head, lse) in heads(dims).zip(saved.lse.chunks_exact(len)) {
@@ -137,7 +138,7 @@ pub fn backward(dims: &Dims, products: Products, saved: &Saved<'_>, dqkv: &mut [
     }
 }
 
-/// A block of queries of one head, on its way back.
+/// A block of queries of one head in the backward pass.
 struct Block<'a> {
     dims: &'a Dims,
     products: Products,
@@ -149,14 +150,14 @@ struct Block<'a> {
     rows: usize,
     /// Number of keys that the last query sees.
     keys: usize,
-    /// Logarithms of the sums, `[rows]`.
+    /// Logarithms of the sums of the softmax, `[rows]`.
     lse: &'a [f32],
-    /// What becomes of the gradients of keys and values.
+    /// Store mode for the gradients of keys and values.
     store: Store,
 }
 
 impl Block<'_> {
-    /// `count` rows from `row` on of the queries, keys or values that begin at `column`.
+    /// Returns `count` rows, from `row` on, of the queries, keys or values that begin at `column`.
     fn view(&self, row: usize, column: usize, count: usize) -> Mat<'_> {
         let wide = self.dims.qkv_width();
         Mat::strided(&self.saved.qkv[row * wide + column..], count, self.dims.head, wide)

@@ -14,7 +14,7 @@ pub struct Buffer {
 const LINE_BYTES: usize = 64;
 
 impl Buffer {
-    /// `len` zeros.
+    /// Allocates `len` zeros.
     pub fn zeros(len: usize) -> Self {
         let values = vec![0.0; len + LINE_BYTES / size_of::<f32>()];
         // At worst (`usize::MAX`) the offset is unknown and the buffer is unaligned, which is only slower.
@@ -22,7 +22,7 @@ impl Buffer {
         Self { values, start, len }
     }
 
-    /// Bytes held.
+    /// Returns the bytes held.
     pub fn bytes(&self) -> usize {
         self.values.len() * size_of::<f32>()
     }

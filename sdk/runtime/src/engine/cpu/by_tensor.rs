@@ -1,4 +1,4 @@
-//! The gradient of a batch, by tensor, for threads to add to in turn.
+//! The gradient of a batch, split by tensor, to which threads add in turn.
 
 use std::ops::Range;
 
@@ -8,17 +8,17 @@ use super::routes::ExpertGradient;
 use super::turns::Turns;
 use crate::model::{LayerSlots, Slots};
 
-/// Rows of the output head whose gradient is one turn, so that a large vocabulary does not hold up others.
+/// Rows of the output head whose gradient forms one turn, so that a large vocabulary does not delay other threads.
 pub(super) const HEAD_ROWS: usize = 4096;
 
-/// The gradient, by tensor, for threads to add to in turn.
+/// The gradient, split by tensor, to which threads add in turn.
 pub struct Gradient<'a> {
     pub(super) layers: Vec<LayerGradient<'a>>,
     pub(super) norm: Turns<'a>,
     pub(super) head: Vec<Turns<'a>>,
 }
 
-/// That of one layer.
+/// The gradient of one layer.
 pub(super) struct LayerGradient<'a> {
     pub(super) norm1: Turns<'a>,
     pub(super) qkv: Turns<'a>,
@@ -38,9 +38,9 @@ pub(super) struct AdapterGradient<'a> {
 }
 
 impl<'a> Gradient<'a> {
-    /// Cuts the flat gradient, `[len]`, into its tensors, of which those that are frozen have nothing. Its values do
-    /// not matter, since turn 0 overwrites them; an embedding that is not the head too, which no turn writes, is
-    /// zeroed.
+    /// Splits the flat gradient, `[len]`, into its tensors. Frozen tensors have an empty slice. Initial values do not
+    /// matter, because turn 0 overwrites them. An embedding that is not also the head is zeroed, because no turn writes
+    /// it.
     pub fn new(slots: &Slots, width: usize, flat: &'a mut [f32]) -> Self {
         let mut rest = flat;
         let mut take = |len: usize| {
@@ -86,14 +86,14 @@ impl<'a> Gradient<'a> {
     }
 }
 
-/// A layer on the way back: where its weights lie, where their gradients go, and whose turn it is.
+/// A layer in the backward pass: the ranges of its weights, the slices of their gradients, and the current turn.
 pub(super) struct LayerBack<'a, 'g> {
     pub(super) slots: &'a LayerSlots,
     pub(super) gradient: &'a LayerGradient<'g>,
     pub(super) turn: usize,
 }
 
-/// Adds to the gradient of a vector, unless that is frozen; turn 0 overwrites.
+/// Adds to the gradient of a vector, unless the vector is frozen; turn 0 overwrites.
 pub(super) fn add_vector(turns: &Turns<'_>, turn: usize, dw: &[f32]) {
     if turns.is_empty() {
         return;
@@ -101,7 +101,7 @@ pub(super) fn add_vector(turns: &Turns<'_>, turn: usize, dw: &[f32]) {
     turns.take(turn, |sum| if turn == 0 { sum.copy_from_slice(dw) } else { kernels::add(sum, dw) });
 }
 
-/// What turn `turn` does with what is there.
+/// Returns how turn `turn` treats existing values.
 pub(super) fn store(turn: usize) -> Store {
     if turn == 0 { Store::Set } else { Store::Add }
 }

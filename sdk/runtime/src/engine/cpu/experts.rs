@@ -1,6 +1,5 @@
-//! A mixture of experts in the place of the feed-forward layer: tokens are gathered by expert, each expert multiplies
-//! its own at once, and what comes out goes back to their rows.
-//! See `routes.rs` for what a place is.
+//! A mixture of experts in place of the feed-forward layer. Tokens are gathered by expert, each expert multiplies its
+//! tokens at once, and the results return to their rows. See `routes.rs` for the meaning of a place.
 
 use std::ops::Range;
 
@@ -14,12 +13,12 @@ use super::workspace::{Layer, Workspace};
 use crate::model::{Dims, LayerSlots};
 
 impl Pass<'_> {
-    /// The same with other rows.
+    /// Returns the same pass with another number of rows.
     fn of_rows(&self, rows: usize) -> Pass<'_> {
         Pass { rows, ..*self }
     }
 
-    /// From `normed` to what is to be added to the residual stream, in `branch`.
+    /// Computes the mixture from `normed`, and leaves in `branch` the value to be added to the residual stream.
     pub(super) fn mixture(&self, slots: &LayerSlots, index: usize, work: &mut Workspace) {
         let &Dims { width: c, ff: f, experts, active, .. } = &self.network.dims;
         let (values, places) = (self.rows * c, self.rows * active);
@@ -53,8 +52,8 @@ impl Pass<'_> {
         }
     }
 
-    /// From `dx`, the gradient of what [`Self::mixture`] gave, to that of `normed`, in `branch`, and of the weights.
-    /// `normed` is made again on the way.
+    /// Goes from `dx`, the gradient of the output of [`Self::mixture`], to the gradients of the weights and of
+    /// `normed`, in `branch`. Recomputes `normed` on the way.
     pub(super) fn mixture_back(
         &self,
         at: &LayerBack<'_, '_>,
@@ -102,7 +101,7 @@ impl Pass<'_> {
         self.router_back(at, routes, normed, branch, mixing);
     }
 
-    /// Adds what comes through the router to `branch`, the gradient of `normed`.
+    /// Adds the gradient through the router to `branch`, the gradient of `normed`.
     fn router_back(
         &self,
         at: &LayerBack<'_, '_>,
@@ -134,7 +133,7 @@ impl Pass<'_> {
         self.multiply(MatMut::new(branch, self.rows, c), Store::Add, rows, router);
     }
 
-    /// Adds `dyᵀ x` of some places, of which there may be none, to the gradient of a matrix; turn 0 overwrites.
+    /// Adds `dyᵀ x` of some places, possibly of no place, to the gradient of a matrix; turn 0 overwrites.
     fn add_places(
         &self,
         turns: &Turns<'_>,
@@ -155,7 +154,7 @@ impl Pass<'_> {
 }
 
 impl<'a> Gradient<'a> {
-    /// The gradients of the experts of a layer, from what `take` cuts off.
+    /// Collects the gradients of a layer's experts from the slices that `take` cuts off.
     pub(super) fn experts(
         slots: &LayerSlots,
         mut take: impl FnMut(&Range<usize>) -> Turns<'a>,

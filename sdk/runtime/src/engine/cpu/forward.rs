@@ -1,4 +1,4 @@
-//! The model forwards only: held-out loss and logits.
+//! Forward passes of the model: held-out loss and logits.
 
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
@@ -12,29 +12,30 @@ use crate::engine::EngineError;
 use crate::model::{FrozenWeights, ModelError, ModelSpec, check_len, check_vocab, layout, windows};
 use crate::token;
 
-/// Runs a model forwards on the processor: held-out loss and logits. What writes text is [`super::Writer`].
+/// Forward passes of a model on the processor: held-out loss and logits. [`super::Writer`] generates text.
 pub struct CpuModel {
     network: Network,
     pool: Pool,
-    /// One for each thread.
+    /// One workspace for each thread.
     workspaces: Vec<Workspace>,
 }
 
 impl CpuModel {
-    /// A model of this shape; parameters are given to each call.
+    /// Creates a model of this shape. Each call receives the parameters.
     ///
     /// # Errors
-    /// - [`EngineError::Model`]: `spec` is no model.
-    /// - [`EngineError::Thread`]: the system gives no more threads.
+    /// - [`EngineError::Model`]: `spec` is invalid.
+    /// - [`EngineError::Thread`]: the system provides no more threads.
     /// - [`EngineError::Frozen`]: `spec` has adapters, see [`Self::on`].
     pub fn new(spec: &ModelSpec, threads: NonZeroUsize) -> Result<Self, EngineError> {
         Self::with(spec, threads, Products::FASTEST, None)
     }
 
-    /// As [`Self::new`], on the weights `frozen` where `spec` has adapters: then parameters are those alone.
+    /// Does the same as [`Self::new`], on the weights `frozen` if `spec` has adapters. Only the adapters are parameters
+    /// then.
     ///
     /// # Errors
-    /// Those of [`Self::new`], and [`EngineError::FrozenUnfit`]: the weights are of another model.
+    /// Those of [`Self::new`], and [`EngineError::FrozenUnfit`]: the weights belong to another model.
     pub fn on(
         frozen: Option<Arc<FrozenWeights>>,
         spec: &ModelSpec,
@@ -43,7 +44,8 @@ impl CpuModel {
         Self::with(spec, threads, Products::FASTEST, frozen)
     }
 
-    /// As [`Self::new`] on one thread, with the same bits on every machine: see [`super::CpuTrainer::fixed`].
+    /// Does the same as [`Self::new`] on one thread, with the same bits on every machine: see
+    /// [`super::CpuTrainer::fixed`].
     ///
     /// # Errors
     /// Those of [`Self::new`].
@@ -64,14 +66,14 @@ impl CpuModel {
         Ok(Self { workspaces: (0..pool.threads()).map(workspace).collect(), network, pool })
     }
 
-    /// What it computes with, for people: "cpu avx512 2 threads".
+    /// Returns a description of the hardware in use, for people: "cpu avx512 2 threads".
     #[must_use]
     pub fn describe(&self) -> String {
         describe(&self.pool)
     }
 
-    /// Mean loss of the learnt ones of `tokens`, `[n, context + 1]`, in nats per token; 0 if none is learnt, and not
-    /// finite if the model is not.
+    /// Returns the mean loss of the learnt tokens among `tokens`, `[n, context + 1]`, in nats per token. It is 0 if no
+    /// token is learnt, and not finite if the model is not.
     ///
     /// # Errors
     /// - [`EngineError::Model`]: `params` or `tokens` does not fit the model.
@@ -99,7 +101,7 @@ impl CpuModel {
         Ok((losses.iter().sum::<f64>() / count as f64) as f32)
     }
 
-    /// Logits `[t, V]` after each of the `t` tokens of one sequence, on one thread.
+    /// Returns the logits `[t, V]` after each of the `t` tokens of one sequence, on one thread.
     ///
     /// # Errors
     /// - [`EngineError::Model`]: `params` or `tokens` does not fit the model.
@@ -116,7 +118,7 @@ impl CpuModel {
         Ok(logits)
     }
 
-    /// One sequence up to the last norm, in the first workspace.
+    /// Runs one sequence up to the last norm, in the first workspace.
     fn run(&mut self, params: &[f32], tokens: &[u32]) -> Result<(), EngineError> {
         let dims = &self.network.dims;
         check_len(params.len(), &self.network.slots)?;
@@ -129,7 +131,7 @@ impl CpuModel {
         Ok(())
     }
 
-    /// To look at what [`Self::run`] left.
+    /// Returns the pass and the workspace with the results of [`Self::run`].
     fn after<'a>(&'a mut self, params: &'a [f32], len: usize) -> (Pass<'a>, &'a mut Workspace) {
         (Pass { network: &self.network, params, past: 0, len, rows: len }, &mut self.workspaces[0])
     }

@@ -1,4 +1,4 @@
-//! Weights that stay as they are, widened as they are needed: matrices block by block, vectors once.
+//! Frozen weights, widened on demand: matrices block by block, vectors once.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -6,26 +6,26 @@ use std::sync::Arc;
 
 use crate::model::{FrozenWeights, Slots};
 
-/// Values of a matrix that are widened at a time: with what is multiplied by them they stay in the second cache.
+/// Values of a matrix that are widened at a time. Together with the other operand they stay in the L2 cache.
 const BLOCK_LEN: usize = 1 << 16;
 
 thread_local! {
-    /// A block, widened. Kept, as a product may be too small to pay for new memory.
+    /// A widened block, kept because a product may be too small to justify an allocation.
     static WIDE: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
 /// The frozen weights of a network.
 pub struct Frozen {
     weights: Arc<FrozenWeights>,
-    /// Where the vectors begin in the flat vector, in order.
+    /// Starts of the vectors in the flat vector, in order.
     starts: Vec<usize>,
-    /// Their values, `[starts, C]`.
+    /// Values of the vectors, `[starts, C]`.
     vectors: Vec<f32>,
     width: usize,
 }
 
 impl Frozen {
-    /// Of a model whose tensors lie as `slots` say.
+    /// Creates the frozen weights of a model whose tensors lie at `slots`.
     pub fn new(weights: Arc<FrozenWeights>, slots: &Slots) -> Self {
         let norms = slots.layers.iter().flat_map(|layer| [&layer.norm1, &layer.norm2]).chain([&slots.norm]);
         let width = slots.norm.len();
@@ -38,7 +38,7 @@ impl Frozen {
         Self { weights, starts, vectors, width }
     }
 
-    /// The weight of a norm, `[C]`, which lies at `range`.
+    /// Returns the weight of a norm, `[C]`, which lies at `range`.
     pub fn vector(&self, range: &Range<usize>) -> &[f32] {
         let index = self.starts.partition_point(|&start| start < range.start);
         &self.vectors[index * self.width..][..range.len()]
@@ -49,8 +49,8 @@ impl Frozen {
         self.weights.read(range, out);
     }
 
-    /// Calls `each` with some rows of the matrix at `range`, `[range / ins, ins]`, after others, until it had them all:
-    /// which one is the first, and the values.
+    /// Calls `each` with successive blocks of rows of the matrix at `range`, `[range / ins, ins]`. Its arguments are
+    /// the index of the block's first row and the values.
     pub fn blocks(&self, range: &Range<usize>, ins: usize, mut each: impl FnMut(usize, &[f32])) {
         let (rows, at_once) = (range.len() / ins, (BLOCK_LEN / ins).max(1));
         WIDE.with_borrow_mut(|wide| {

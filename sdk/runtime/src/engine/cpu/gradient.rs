@@ -1,4 +1,4 @@
-//! The gradient of a batch, or of a part of one, on several threads.
+//! The gradient of a batch, or of a part of a batch, on several threads.
 
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
@@ -15,44 +15,45 @@ use crate::engine::{BATCH_MAX, EngineError};
 use crate::model::{FrozenWeights, ModelSpec, init, layout, windows};
 use crate::token;
 
-/// Differentiates a model on the processor. Each of several workers that share a batch needs one of these.
+/// Differentiation of a model on the processor. Each of several workers that share a batch needs its own.
 ///
-/// Threads take windows, not rows of a matrix: each runs forwards and backwards on its own and adds to
-/// the one gradient in turn. So more threads than windows do not help, and a gradient has the same bits for
-/// any number of threads that leaves each of them 256 tokens. Memory is 2 × 4 bytes for each parameter
-/// (parameters, gradient) and [`Self::activation_bytes`].
+/// Each thread takes whole windows rather than rows of a matrix. It runs forwards and backwards on its own and adds to
+/// the single gradient in turn. So more threads than windows do not help. A gradient has the same bits for any number
+/// of threads that leaves each of them 256 tokens. Memory is 2 × 4 bytes for each parameter (parameters, gradient) plus
+/// [`Self::activation_bytes`].
 pub struct CpuGradient {
     pub(super) network: Network,
     pub(super) pool: Pool,
     windows_max: u32,
     /// Windows that a thread takes at a time.
     at_once: usize,
-    /// One for each thread that can have windows.
+    /// One workspace for each thread that can have windows.
     workspaces: Vec<Workspace>,
     pub(super) params: Buffer,
     pub(super) grad: Buffer,
     /// Gradient of the embedded tokens, `[B T, C]`.
     dx: Buffer,
-    /// Tokens of the last windows that went through each expert, `[layers, E]`; empty in a dense model.
+    /// Tokens of the most recent windows that went through each expert, `[layers, E]`; empty in a dense model.
     seen: Vec<u64>,
 }
 
-/// What [`CpuGradient::differentiate`] found beside the gradient.
+/// Results of [`CpuGradient::differentiate`] besides the gradient.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sums {
     /// Sum of the losses of the learnt tokens, in nats.
     pub loss: f64,
-    /// Sum of the gradient's squares.
+    /// Sum of the squares of the gradient.
     pub squares: f64,
 }
 
 impl CpuGradient {
-    /// Takes up to `windows_max` windows at once. Parameters are [`init`] with seed 0 until they are overwritten.
+    /// Creates an engine for up to `windows_max` windows at once. Parameters are [`init`] with seed 0 until they are
+    /// overwritten.
     ///
     /// # Errors
-    /// - [`EngineError::Model`]: `model` is no model.
+    /// - [`EngineError::Model`]: `model` is invalid.
     /// - [`EngineError::Batch`]: `windows_max` is out of range.
-    /// - [`EngineError::Thread`]: the system gives no more threads.
+    /// - [`EngineError::Thread`]: the system provides no more threads.
     /// - [`EngineError::Frozen`]: `model` has adapters, see [`CpuTrainer::on`](super::CpuTrainer::on).
     pub fn new(model: &ModelSpec, windows_max: u32, threads: NonZeroUsize) -> Result<Self, EngineError> {
         Self::with(model, windows_max, threads, Products::FASTEST, None)
@@ -88,45 +89,44 @@ impl CpuGradient {
         })
     }
 
-    /// The parameters, `[len]`, to overwrite in part or whole.
+    /// Returns the parameters, `[len]`, to overwrite in part or whole.
     pub fn params_mut(&mut self) -> &mut [f32] {
         &mut self.params
     }
 
-    /// What [`Self::differentiate`] left, `[len]`.
+    /// Returns the gradient that [`Self::differentiate`] computed, `[len]`.
     #[must_use]
     pub fn grad(&self) -> &[f32] {
         &self.grad
     }
 
-    /// Of the windows that were differentiated last, how many tokens went through each expert, `[layers, E]`; empty in
-    /// a dense model.
+    /// Returns the number of tokens routed to each expert in the most recent windows, `[layers, E]`; empty in a dense
+    /// model.
     #[must_use]
     pub fn seen(&self) -> &[u64] {
         &self.seen
     }
 
-    /// Bytes held beside parameters and gradient.
+    /// Returns the bytes held in addition to parameters and gradient.
     #[must_use]
     pub fn activation_bytes(&self) -> usize {
         let own = self.dx.bytes() + self.network.rotary.bytes();
         own + self.workspaces.iter().map(Workspace::bytes).sum::<usize>()
     }
 
-    /// What it computes with, for people: "cpu avx512 2 threads".
+    /// Returns a description of the hardware in use, for people: "cpu avx512 2 threads".
     #[must_use]
     pub fn describe(&self) -> String {
         describe(&self.pool)
     }
 
-    /// The gradient of the losses of the learnt ones of `tokens`, `[n, context + 1]`, each with the weight `1 / count`:
-    /// where `count` is the number of all learnt tokens of a batch of which these windows are a part, the gradients of
-    /// the parts add up to that of the mean loss. Nothing is learnt where `count` is 0, and the
-    /// gradient is 0 then.
+    /// Computes the gradient of the losses of the learnt tokens among `tokens`, `[n, context + 1]`, each with weight `1
+    /// / count`. If these windows are part of a batch and `count` is the number of all its learnt tokens, the gradients
+    /// of the parts add up to the gradient of the mean loss. If `count` is 0, no token is learnt and the gradient is 0.
     ///
     /// # Errors
     /// - [`EngineError::Model`]: `tokens` has another shape, or a token is outside the vocabulary.
-    /// - [`EngineError::Windows`]: more windows than it was built for.
+    /// - [`EngineError::Windows`]: there are more windows than the engine was built for.
     pub fn differentiate(&mut self, tokens: &[u32], count: u64) -> Result<Sums, EngineError> {
         let (found, batch) = (windows(tokens, &self.network.dims)?, self.windows_max as usize);
         if found > batch {
@@ -141,7 +141,7 @@ impl CpuGradient {
         self.grad.copy_from_slice(grad);
     }
 
-    /// Adds the gradients of other parts of the batch, `[len]` each, in their order; returns the sum of squares.
+    /// Adds the gradients of other parts of the batch, `[len]` each, in the given order; returns the sum of squares.
     pub(in crate::engine) fn add(&mut self, parts: &[&[f32]]) -> f64 {
         let mut squares = vec![0.0; self.grad.len().div_ceil(PIECE)];
         let mut jobs: Vec<_> = self.grad.chunks_mut(PIECE).zip(&mut squares).enumerate().collect();
@@ -155,8 +155,7 @@ impl CpuGradient {
         squares.iter().sum()
     }
 
-    /// Forwards and backwards; the embedded tokens' share stays in `dx`. Returns the sum of
-    /// the losses.
+    /// Runs forwards and backwards. The gradient of the embedded tokens stays in `dx`. Returns the sum of the losses.
     fn run_windows(&mut self, tokens: &[u32], share: f32) -> f64 {
         let (network, params) = (&self.network, &*self.params);
         let (len, c) = (network.dims.context, network.dims.width);
@@ -168,7 +167,7 @@ impl CpuGradient {
         let aux = network.dims.aux_loss * share / network.dims.layers as f32;
         let seen = Mutex::new(std::mem::take(&mut self.seen));
         seen.lock().expect("nobody has it yet").fill(0);
-        // Microbatches are handed out in order, so each waits only for ones that are running.
+        // Microbatches are handed out in order, so each waits only for running ones.
         let queue = Mutex::new(jobs);
         let next = || queue.lock().expect("no thread panics with the lock").next();
         self.pool.each(&mut self.workspaces, |work| {
@@ -194,7 +193,7 @@ impl CpuGradient {
         losses.iter().sum()
     }
 
-    /// Adds the embedded tokens' share, in the order of the tokens, unless the embedding is frozen; returns the sum of
+    /// Adds the gradient of the embedded tokens, in token order, unless the embedding is frozen; returns the sum of
     /// squares.
     fn add_embedded(&mut self, tokens: &[u32]) -> f64 {
         let Network { slots, dims, .. } = &self.network;
@@ -217,10 +216,10 @@ impl CpuGradient {
     }
 }
 
-/// Values in a piece of the passes over all parameters: in the cache, and many enough to balance.
+/// Values in a piece of the passes over all parameters: small enough for the cache, with enough pieces to balance.
 pub(super) const PIECE: usize = 1 << 15;
 
-/// Adds `row`, which starts at `at` in the flat vector, to the part of it that begins at `start`.
+/// Adds `row`, which starts at `at` in the flat vector, to its overlap with the part that begins at `start`.
 fn add_row(part: &mut [f32], start: usize, at: usize, row: &[f32]) {
     let (from, to) = (at.max(start), (at + row.len()).min(start + part.len()));
     if from < to {

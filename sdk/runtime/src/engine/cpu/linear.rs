@@ -1,4 +1,4 @@
-//! Products with the matrices of weights, trained or frozen.
+//! Products with weight matrices, trained or frozen.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use super::matmul::{Mat, MatMut, Store};
 use super::network::Pass;
 
 impl Pass<'_> {
-    /// A vector of weights.
+    /// Returns a vector of weights.
     pub(super) fn vector(&self, range: &Range<usize>) -> &[f32] {
         match &self.network.frozen {
             Some(frozen) => frozen.vector(range),
@@ -23,17 +23,17 @@ impl Pass<'_> {
         }
     }
 
-    /// `y = x wᵀ`; x `[rows, ins]`, w `[outs, ins]`.
+    /// Computes `y = x wᵀ`; x `[rows, ins]`, w `[outs, ins]`.
     pub(super) fn linear(&self, x: &[f32], w: &Range<usize>, ins: usize, y: &mut [f32]) {
         self.linear_of(self.rows, x, w, ins, y);
     }
 
-    /// `dx = dy w`.
+    /// Computes `dx = dy w`.
     pub(super) fn linear_back(&self, dy: &[f32], w: &Range<usize>, ins: usize, dx: &mut [f32]) {
         self.linear_back_of(self.rows, dy, w, ins, dx);
     }
 
-    /// As [`Self::linear`], of another number of rows.
+    /// Does the same as [`Self::linear`], with another number of rows.
     pub(super) fn linear_of(&self, rows: usize, x: &[f32], w: &Range<usize>, ins: usize, y: &mut [f32]) {
         let (outs, x) = (w.len() / ins, Mat::new(x, rows, ins));
         let Some(frozen) = &self.network.frozen else {
@@ -47,7 +47,7 @@ impl Pass<'_> {
         });
     }
 
-    /// As [`Self::linear_back`], of another number of rows.
+    /// Does the same as [`Self::linear_back`], with another number of rows.
     pub(super) fn linear_back_of(
         &self,
         rows: usize,

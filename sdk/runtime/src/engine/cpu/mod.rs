@@ -1,6 +1,6 @@
-//! The CPU engine: `gemm-f32` for the matrix products, fused passes for the rest, threads over windows.
+//! The CPU engine: `gemm-f32` for matrix products, fused passes for the rest, and threads over windows.
 //!
-//! `CpuTrainer::fixed` and `CpuModel::fixed` give the same bits on every machine and in browsers, for simulations: they
+//! `CpuTrainer::fixed` and `CpuModel::fixed` give the same bits on every machine and in browsers, for simulations. They
 //! use one thread and the portable product (`matmul/portable.rs`), which sums in the order of terms without fused
 //! multiply-adds. All other passes have a fixed number of partial sums, and transcendental functions come from the
 //! crate `libm`. Native tests and tests in browsers compare with the digests in `tests/golden/lesson.json`.
@@ -37,7 +37,7 @@ pub use peak::matmul_flops_per_s;
 pub use trainer::CpuTrainer;
 pub use writer::Writer;
 
-/// Most threads of an engine; more are not started.
+/// Maximum number of threads of an engine.
 const THREADS_MAX: NonZeroUsize = NonZeroUsize::new(256).expect("256 > 0");
 
 fn describe(pool: &pool::Pool) -> String {

@@ -1,4 +1,4 @@
-//! The list of operations, forwards and backwards, for a few windows on one thread.
+//! The operations of the model, forwards and backwards, for a few windows on one thread.
 
 use std::sync::Arc;
 
@@ -13,23 +13,23 @@ use crate::engine::EngineError;
 use crate::engine::frozen::needed;
 use crate::model::{Dims, FrozenWeights, LayerSlots, LoraTarget, ModelSpec, Slots};
 
-/// A model's sizes and tables; parameters are given to each call.
+/// A model's sizes and tables. Each call receives the parameters.
 pub struct Network {
     /// The sizes.
     pub dims: Dims,
-    /// Where the tensors lie.
+    /// Ranges of the tensors.
     pub slots: Slots,
-    /// Positions.
+    /// Rotary positions.
     pub rotary: Rotary,
-    /// How matrices are multiplied.
+    /// Matrix products.
     pub products: Products,
-    /// The weights, where adapters are trained and not they.
+    /// Frozen weights, if adapters are trained.
     pub frozen: Option<Frozen>,
 }
 
 impl Network {
-    /// A network of the model that `spec` describes, which [`crate::model::layout`] must accept, on the weights
-    /// `frozen` where it has adapters.
+    /// Creates the network of the model that `spec` describes, which [`crate::model::layout`] must accept, on the
+    /// weights `frozen` if it has adapters.
     ///
     /// # Errors
     /// [`EngineError::Frozen`] and [`EngineError::FrozenUnfit`].
@@ -45,32 +45,32 @@ impl Network {
         Ok(Self { dims, slots, rotary, products, frozen })
     }
 
-    /// Windows that one of `threads` takes at a time from a batch: enough tokens for the matrix products,
-    /// and few enough that each thread gets some.
+    /// Returns the number of windows that each of `threads` threads takes at a time: enough tokens for the matrix
+    /// products, and few enough that each thread gets some.
     pub fn windows_at_once(&self, batch: usize, threads: usize) -> usize {
         (ROWS / self.dims.context).min(batch / threads).max(1)
     }
 }
 
-/// Tokens that a thread takes at a time, unless a window is longer. At 256 the matrix products of the
-/// `small` preset are faster than at 128, and as fast as at 512.
+/// Tokens that a thread takes at a time, unless a window is longer. At 256, the matrix products of the `small` preset
+/// are faster than at 128, and as fast as at 512.
 const ROWS: usize = 256;
 
-/// Matrices that lie side by side: their results are columns of the same rows.
+/// Matrices that lie side by side. Their results are columns of the same rows.
 const QKV: &[LoraTarget] = &[LoraTarget::Q, LoraTarget::K, LoraTarget::V];
 const OUT: &[LoraTarget] = &[LoraTarget::O];
 const GATE_UP: &[LoraTarget] = &[LoraTarget::Gate, LoraTarget::Up];
 const DOWN: &[LoraTarget] = &[LoraTarget::Down];
 
-/// One microbatch on its way.
+/// One microbatch in progress.
 pub struct Pass<'a> {
     /// The model.
     pub network: &'a Network,
     /// The parameters, `[len]`.
     pub params: &'a [f32],
-    /// Tokens that came before those of the one window, with keys and values that [`Workspace::kept`] holds; else 0.
+    /// Number of tokens before the one window, whose keys and values [`Workspace::kept`] holds; otherwise 0.
     pub past: usize,
-    /// Tokens in each window, at most T with those of the past.
+    /// Tokens in each window, at most T including the past ones.
     pub len: usize,
     /// Rows: windows times `len`.
     pub rows: usize,
@@ -85,7 +85,7 @@ impl Pass<'_> {
         self.network.products.multiply(out, store, 1.0, a, b);
     }
 
-    /// Adds `dyᵀ x` to the gradient of a matrix, unless that is frozen; turn 0 overwrites.
+    /// Adds `dyᵀ x` to the gradient of a matrix, unless the matrix is frozen; turn 0 overwrites.
     pub(super) fn add_product(
         &self,
         turns: &Turns<'_>,
@@ -100,7 +100,7 @@ impl Pass<'_> {
         turns.take(turn, |dw| self.multiply(MatMut::new(dw, shape.0, shape.1), store(turn), dy.t(), x));
     }
 
-    /// Rows of the embedding, through all layers and the last norm, into `normed`.
+    /// Runs embedded `inputs` through all layers and the last norm, into `normed`.
     pub fn forward(&self, inputs: impl Iterator<Item = u32>, work: &mut Workspace) {
         let Dims { width: c, eps, .. } = self.network.dims;
         let slots = &self.network.slots;
@@ -113,7 +113,7 @@ impl Pass<'_> {
             work.take_kept(i);
             self.layer(slots, i % work.layers.len(), work);
             work.take_kept(i);
-            // The next norm takes in what the feed-forward layer adds.
+            // The next norm adds the output of the feed-forward layer.
             let layers = work.layers.len();
             let middle = std::mem::take(&mut work.layers[i % layers].middle);
             let (norm, x, scales) = match self.network.slots.layers.get(i + 1) {
@@ -137,7 +137,7 @@ impl Pass<'_> {
         }
     }
 
-    /// From `normed` to `middle` and, in `branch`, what is to be added to it.
+    /// Computes one layer from `normed` into `middle`, and leaves in `branch` the value to be added to it.
     fn layer(&self, slots: &LayerSlots, index: usize, work: &mut Workspace) {
         let dims = &self.network.dims;
         let (c, f, wide) = (dims.width, dims.ff, dims.qkv_width());
@@ -175,14 +175,14 @@ impl Pass<'_> {
         self.adapt(slots, DOWN, &work.gated, &mut work.branch, c, &mut layer.low);
     }
 
-    /// Logits of rows `first..first + rows` of `normed`, into `logits`.
+    /// Computes the logits of rows `first..first + rows` of `normed`, into `logits`.
     pub fn logits(&self, first: usize, rows: usize, work: &mut Workspace) {
         let Dims { width: c, vocab, .. } = self.network.dims;
         let logits = &mut work.logits[..rows * vocab];
         self.linear_of(rows, &work.normed[first * c..], &self.network.slots.head, c, logits);
     }
 
-    /// Sum of the losses of `targets`, `[rows]`, in nats, after [`Self::forward`].
+    /// Returns the sum of the losses of `targets`, `[rows]`, in nats, after [`Self::forward`].
     pub fn loss(&self, targets: &[u32], work: &mut Workspace) -> f64 {
         let vocab = self.network.dims.vocab;
         let mut loss = 0.0;
@@ -194,10 +194,10 @@ impl Pass<'_> {
         loss
     }
 
-    /// Does what [`Self::loss`] does, then goes backwards through the head and leaves the gradient of the last norm's
+    /// Does the same as [`Self::loss`], then goes backwards through the head and leaves the gradient of the last norm's
     /// output in `branch`.
     ///
-    /// `turn` is this microbatch's, `share` the weight of one token in the loss.
+    /// `turn` is the turn of this microbatch, and `share` the weight of one token in the loss.
     pub fn loss_back(
         &self,
         targets: &[u32],
@@ -228,7 +228,7 @@ impl Pass<'_> {
         loss
     }
 
-    /// From `branch` back to the gradient of the embedded tokens, into `dx`, `[rows, C]`.
+    /// Goes from `branch` back to the gradient of the embedded tokens, into `dx`, `[rows, C]`.
     pub fn backward(&self, turn: usize, gradient: &Gradient<'_>, dx: &mut [f32], work: &mut Workspace) {
         let values = self.rows * self.network.dims.width;
         let weight = self.vector(&self.network.slots.norm);

@@ -1,4 +1,4 @@
-//! How fast this machine multiplies matrices, the yardstick for a whole training step.
+//! Peak rate of matrix products on this machine, the yardstick for a whole training step.
 
 use std::num::NonZeroUsize;
 
@@ -8,18 +8,18 @@ use super::matmul::{Mat, MatMut, Products, Store};
 use super::pool::Pool;
 use crate::engine::EngineError;
 
-/// Rows and columns of the matrices; three of them fit a core's second cache.
+/// Rows and columns of the matrices. Three of them fit a core's L2 cache.
 const SIDE: usize = 256;
-/// Products in a round of a thread, and rounds.
+/// Products per round on each thread, and number of rounds.
 const PRODUCTS: usize = 16;
 const ROUNDS: usize = 20;
 
-/// Floating-point operations a second of square matrix products, `[256, 256]`, on `threads` threads at once: the
-/// best of some rounds. What the engine could reach if a step were nothing else. `now_us` gives
-/// microseconds since any moment.
+/// Returns the floating-point operations per second of square matrix products, `[256, 256]`, on `threads` threads at
+/// once: the best of several rounds. This is the rate that the engine would reach if a step consisted of nothing else.
+/// `now_us` returns microseconds since an arbitrary time.
 ///
 /// # Errors
-/// - [`EngineError::Thread`]: the system gives no more threads.
+/// - [`EngineError::Thread`]: the system provides no more threads.
 pub fn matmul_flops_per_s(threads: NonZeroUsize, now_us: &dyn Fn() -> u64) -> Result<f64, EngineError> {
     let mut pool = Pool::new(threads.min(THREADS_MAX))?;
     let matrix = || Buffer::zeros(SIDE * SIDE);
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn counts_every_thread_and_takes_the_best_round() {
-        // Half a second longer between two looks each time: the first round takes one second.
+        // Each reading of the clock advances by half a second more: the first round takes one second.
         let (now_us, step_us) = (Cell::new(0), Cell::new(0));
         let clock = || {
             step_us.set(step_us.get() + 500_000);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{Builder, JoinHandle};
 
-/// Threads that live as long as the engine, so that a step starts none and their packing buffers stay.
+/// Threads that live as long as the engine, so that no step starts threads and their packing buffers stay allocated.
 pub struct Pool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -17,16 +17,16 @@ struct Shared {
     state: Mutex<State>,
     started: Condvar,
     finished: Condvar,
-    /// Copy of `State::round`, to look at without the lock.
+    /// Copy of `State::round`, readable without the lock.
     round: AtomicUsize,
-    /// Copy of `State::running`, to look at without the lock.
+    /// Copy of `State::running`, readable without the lock.
     running: AtomicUsize,
 }
 
 struct State {
-    /// Counts the tasks handed out.
+    /// Number of tasks handed out.
     round: usize,
-    /// Threads still at the task of this round.
+    /// Threads still working on the task of this round.
     running: usize,
     task: Option<Task>,
     panic: Option<Box<dyn Any + Send>>,
@@ -39,11 +39,12 @@ struct Task(*const (dyn Fn() + Sync));
 // SAFETY: what it points to is `Sync`, and `Pool::run` keeps it alive while any thread may use it.
 unsafe impl Send for Task {}
 
-/// How often a thread looks at an atomic before it sleeps: some tens of microseconds, about what a wake-up costs.
+/// Number of times that a thread polls an atomic before it sleeps: some tens of microseconds, about the cost of a
+/// wake-up.
 const SPINS: u32 = 4_000;
 
 impl Pool {
-    /// A pool of `threads` threads, of which the caller's is one.
+    /// Creates a pool of `threads` threads, including the caller's.
     pub fn new(threads: NonZeroUsize) -> std::io::Result<Self> {
         let state = State { round: 0, running: 0, task: None, panic: None, closing: false };
         let shared = Arc::new(Shared {
@@ -61,12 +62,12 @@ impl Pool {
         Ok(pool)
     }
 
-    /// The number of threads, the caller's included.
+    /// Returns the number of threads, including the caller's.
     pub fn threads(&self) -> usize {
         self.threads.len() + 1
     }
 
-    /// Does `work` on each job once; any thread takes the next one. Jobs must not wait for later jobs.
+    /// Does `work` once on each job. Any thread takes the next job. Jobs must not wait for later jobs.
     pub fn each<J: Send>(&mut self, jobs: &mut [J], work: impl Fn(&mut J) + Sync) {
         let (next, len) = (AtomicUsize::new(0), jobs.len());
         let jobs = Jobs(jobs.as_mut_ptr());
@@ -83,7 +84,7 @@ impl Pool {
         });
     }
 
-    /// Calls `task` on every thread, and returns when all have returned.
+    /// Calls `task` on every thread, and returns when all calls have returned.
     fn run(&mut self, task: &(dyn Fn() + Sync)) {
         if self.threads.is_empty() {
             return task();

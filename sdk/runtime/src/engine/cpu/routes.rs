@@ -1,6 +1,6 @@
-//! Where the tokens of a microbatch go in a mixture of experts, and the memory of that.
+//! Expert assignments of a microbatch's tokens in a mixture of experts, and their memory.
 //!
-//! A *place* is one token in one expert; places go by expert, then by row.
+//! A *place* is one token in one expert. Places are sorted by expert, then by row.
 
 use std::ops::Range;
 
@@ -9,20 +9,20 @@ use super::kernels;
 use super::turns::Turns;
 use crate::model::{Dims, EXPERTS_MAX};
 
-/// Where each token of a microbatch went in one layer, for the backward pass.
+/// Expert assignments of a microbatch's tokens in one layer, for the backward pass.
 #[derive(Default)]
 pub struct Routes {
     /// Softmax of the router's logits, `[R, E]`.
     pub probs: Buffer,
-    /// The places of each expert, `[E]`.
+    /// The range of places of each expert, `[E]`.
     pub of: Vec<Range<usize>>,
     /// The row of each place, `[R A]`.
     pub rows: Vec<u32>,
-    /// What each place counts in its row, `[R A]`.
+    /// Weight of each place in its row, `[R A]`.
     pub weights: Vec<f32>,
     /// The places of each row, the likeliest expert's first, `[R, A]`.
     pub places: Vec<u32>,
-    /// The expert of each of them, `[R, A]`.
+    /// The expert of each of these places, `[R, A]`.
     pub chosen: Vec<u16>,
 }
 
@@ -33,7 +33,7 @@ pub struct Mixing {
     pub picked: Buffer,
     /// Outputs of the experts, or gradients of their outputs and inputs, `[R A, C]`.
     pub outs: Buffer,
-    /// Inputs of the down matrices once more, `[R A, F]`; empty without training.
+    /// Recomputed inputs of the down matrices, `[R A, F]`; empty without training.
     pub gated: Buffer,
     /// Gradient of the weights of places, `[R A]`; empty without training.
     pub dweights: Vec<f32>,
@@ -41,12 +41,12 @@ pub struct Mixing {
     pub dlogits: Buffer,
     /// Tokens of each window in each expert, `[windows, E]`.
     pub windows: Vec<u32>,
-    /// What the load-balancing loss of a layer counts in each window, `[windows]`.
+    /// Weight of a layer's load-balancing loss in each window, `[windows]`.
     pub balance: Vec<f32>,
 }
 
 impl Routes {
-    /// For up to `rows` rows; of no size in a dense model.
+    /// Allocates memory for up to `rows` rows; empty in a dense model.
     pub fn new(dims: &Dims, rows: usize) -> Self {
         let places = rows * dims.active;
         Self {
@@ -59,7 +59,7 @@ impl Routes {
         }
     }
 
-    /// Tokens that went through each expert, `[E]`.
+    /// Returns the number of tokens that went through each expert, `[E]`.
     pub fn seen(&self) -> impl Iterator<Item = u64> {
         self.of.iter().map(|places| places.len() as u64)
     }
@@ -68,13 +68,13 @@ impl Routes {
         self.probs.bytes() + self.rows.len() * (3 * size_of::<u32>() + size_of::<u16>())
     }
 
-    /// From logits in `probs`, of `rows` rows.
+    /// Chooses experts from the logits in `probs`, of `rows` rows.
     pub fn choose(&mut self, rows: usize, experts: usize, active: usize) {
         let Self { probs, of, rows: row_of, weights, places, chosen } = self;
         let probs = &mut probs[..rows * experts];
         kernels::route(probs, experts);
         let mut next = [0; EXPERTS_MAX as usize];
-        // Weights stand by row and slot first, and by place in the end.
+        // Weights are first ordered by row and slot, and finally by place.
         let mut shares = vec![0.0; rows * active];
         for (row, probs) in probs.chunks_exact(experts).enumerate() {
             kernels::likeliest(probs, active, |slot, expert, share| {
@@ -105,7 +105,7 @@ impl Routes {
 }
 
 impl Mixing {
-    /// For up to `rows` rows; of no size in a dense model.
+    /// Allocates memory for up to `rows` rows; empty in a dense model.
     pub fn new(dims: &Dims, rows: usize, training: bool) -> Self {
         let places = rows * dims.active;
         let trained = if training { places } else { 0 };
@@ -126,7 +126,7 @@ impl Mixing {
     }
 }
 
-/// The gradient of one expert, for threads to add to in turn.
+/// The gradient of one expert, to which threads add in turn.
 pub struct ExpertGradient<'a> {
     pub gate_up: Turns<'a>,
     pub down: Turns<'a>,

@@ -1,4 +1,4 @@
-//! The engine against the reference, at sizes that fit no block, and against itself on other threads.
+//! The engine compared with the reference, at sizes that are no multiple of a block, and with itself on other threads.
 
 mod adapters;
 mod moments;
@@ -40,7 +40,7 @@ fn tokens(spec: &ModelSpec, windows: u32) -> Vec<u32> {
     (0..windows * (spec.context + 1)).map(|i| (i * i / 7 + i % 5) % spec.vocab).collect()
 }
 
-/// Ten times the usual spread, so that attention is not flat.
+/// Returns parameters with ten times the usual spread, so that attention is not flat.
 fn params(spec: &ModelSpec) -> Vec<f32> {
     init(spec, 1).unwrap().into_iter().map(|p| if p == 1.0 { 0.9 } else { p * 10.0 }).collect()
 }
@@ -61,10 +61,11 @@ fn agrees_with_the_reference() {
     }
 }
 
-/// Shapes of experts, `[E, A]`: more than a token has, all of them, one of many.
+/// Shapes of experts, `[E, A]`, each with the weight of its balancing loss: several per token, all of them, one of
+/// many.
 const EXPERTS: [(u32, u32, f32); 3] = [(4, 2, 0.1), (3, 3, 0.0), (7, 1, 0.5)];
 
-/// Goal: gathered by expert, tokens come to what they come to one by one; so do the counts of them.
+/// Goal: tokens gathered by expert give the same results as one by one, and the same expert counts.
 #[test]
 fn experts_agree_with_the_reference() {
     for ((shape, batch), (count, per_token, aux_loss)) in
@@ -99,8 +100,8 @@ fn agrees(spec: &ModelSpec, batch: u32, tokens: &[u32]) {
     assert!((f64::from(loss) - expected).abs() < 1e-5, "{spec:?}: {loss} instead of {expected}");
 }
 
-/// The loss is `expected` within 1e-5, and the gradient `exact`, that of each tensor within so much of its norm and so
-/// much more.
+/// Asserts that the loss is `expected` within 1e-5, and the gradient is `exact`. Each tensor may differ by `part` of
+/// its norm plus `more`.
 fn gradients_agree(
     trainer: &mut CpuTrainer,
     spec: &ModelSpec,
@@ -109,7 +110,7 @@ fn gradients_agree(
     exact: &[f32],
     (part, more): (f64, f64),
 ) {
-    // Twice: the second must not see anything of the first.
+    // Twice: the second call must not depend on the first.
     trainer.loss_and_grad(tokens).unwrap();
     let (loss, grad) = trainer.loss_and_grad(tokens).unwrap();
     assert!((f64::from(loss) - expected).abs() < 1e-5, "{spec:?}: {loss} instead of {expected}");
@@ -121,7 +122,7 @@ fn gradients_agree(
     }
 }
 
-/// The same windows, of which runs of three tokens are given, and the whole first window if there are more.
+/// Returns the same windows with runs of three given tokens, and a wholly given first window if there are several.
 fn partly_given(spec: &ModelSpec, windows: u32) -> Vec<u32> {
     let window = spec.context as usize + 1;
     let is_given = |at: usize| (windows > 1 && at < window) || at / 3 % 2 == 1;
@@ -129,8 +130,7 @@ fn partly_given(spec: &ModelSpec, windows: u32) -> Vec<u32> {
     tokens.map(|(at, token)| if is_given(at) { token | token::GIVEN } else { token }).collect()
 }
 
-/// What is given reaches the loss as context alone, and a step in which nothing is learnt moves nothing but what
-/// decays.
+/// Given tokens reach the loss only as context. A step without learnt tokens has loss and gradient 0.
 #[test]
 fn given_tokens_are_read_and_not_learnt() {
     let spec = spec(SHAPES[0].0);
@@ -168,7 +168,7 @@ fn logits_agree_for_any_length() {
     }
 }
 
-/// Losses and parameters of three steps.
+/// Returns losses and parameters of three steps.
 fn after_steps(spec: &ModelSpec, batch: u32, count: usize) -> ([f32; 3], Vec<f32>) {
     let mut trainer = trainer(spec, batch, count);
     let losses = [(); 3].map(|()| trainer.step(&tokens(spec, batch), 1e-3).unwrap().loss);
@@ -185,7 +185,7 @@ fn threads_do_not_race() {
     }
 }
 
-/// A window of 129 fills a thread, so that the batch is cut in the same way for any number of them.
+/// A window of 129 tokens fills a thread, so that the batch is divided in the same way for any number of threads.
 #[test]
 fn steps_have_the_same_bits_on_any_number_of_threads() {
     let spec = spec(SHAPES[2].0);
@@ -218,7 +218,7 @@ fn steps_follow_the_reference_optimiser() {
     }
 }
 
-/// Another engine that goes on where one was.
+/// Creates another engine that continues from the state of one.
 fn taken_over(spec: &ModelSpec, params: &[f32], adamw: &AdamW) -> CpuTrainer {
     let mut trainer = trainer(spec, 3, 1);
     trainer.params_mut().copy_from_slice(params);
@@ -228,7 +228,7 @@ fn taken_over(spec: &ModelSpec, params: &[f32], adamw: &AdamW) -> CpuTrainer {
     trainer
 }
 
-/// Goal: an engine built anew with what another kept goes on as if it were that one.
+/// Goal: an engine rebuilt from the saved state of another continues bit for bit.
 #[test]
 fn kept_moments_go_on() {
     let spec = spec(SHAPES[0].0);
@@ -246,7 +246,7 @@ fn kept_moments_go_on() {
     assert!(first.params() == second.params());
 }
 
-/// Goal: gradients of parts with the weight of the whole add up to that of the whole.
+/// Goal: gradients of parts, weighted by the token count of the whole, add up to the gradient of the whole.
 #[test]
 fn parts_of_a_batch_add_up() {
     let spec = spec(SHAPES[1].0);
@@ -310,7 +310,7 @@ fn a_rehearsal_changes_nothing() {
         assert!(rehearsed.params() == alone.params() && rehearsed.moments() == alone.moments());
     }
     assert!(matches!(rehearsed.rehearse(&tokens[71..]), Err(EngineError::Windows { found: 2, batch: 3 })));
-    // Before they are loaded, parameters may be anything.
+    // Before they are loaded, parameters may have any value.
     rehearsed.params_mut()[100] = f32::NAN;
     assert!(rehearsed.rehearse(&tokens).unwrap());
     assert_eq!(rehearsed.moments(), alone.moments());

@@ -15,10 +15,9 @@ use crate::model::{
 };
 use crate::token;
 
-/// Trains a model on the processor, on one or more threads, with a [`CpuGradient`]. Memory is 4 × 4 bytes for
-/// each parameter (parameters, gradient, two moments) and [`CpuGradient::activation_bytes`]. Where adapters are
-/// trained, they are the parameters, and the weights stay in the form in which they were given, one or two bytes for
-/// each.
+/// Trainer of a model on the processor, on one or more threads, with a [`CpuGradient`]. Memory is 4 × 4 bytes for each
+/// parameter (parameters, gradient, two moments) plus [`CpuGradient::activation_bytes`]. If adapters are trained, only
+/// they are the parameters. The frozen weights stay in their given form of one or two bytes each.
 pub struct CpuTrainer {
     inner: InnerSpec,
     layout: Layout,
@@ -26,30 +25,30 @@ pub struct CpuTrainer {
     m: Buffer,
     v: Buffer,
     steps: u64,
-    /// Of the newest step in which anything was learnt, in nats per token; 0 before there is one.
+    /// Loss of the newest step with learnt tokens, in nats per token; 0 before the first.
     loss: f32,
-    /// Tokens that went through each expert in steps that nobody asked about yet, `[layers, E]`.
+    /// Tokens that went through each expert since the last report, `[layers, E]`.
     seen: Vec<u64>,
-    /// Pieces of the flat vector, each wholly decayed or not.
+    /// Pieces of the flat vector, each either wholly decayed or wholly not.
     pieces: Vec<(Range<usize>, bool)>,
 }
 
 impl CpuTrainer {
-    /// A trainer whose parameters are [`crate::model::init`] with seed 0 until they are overwritten.
+    /// Creates a trainer whose parameters are [`crate::model::init`] with seed 0 until they are overwritten.
     ///
     /// # Errors
-    /// - [`EngineError::Model`]: `model` is no model, or a number in `inner` is out of range.
+    /// - [`EngineError::Model`]: `model` is invalid, or a number in `inner` is out of range.
     /// - [`EngineError::Batch`]: `inner.batch` is out of range.
-    /// - [`EngineError::Thread`]: the system gives no more threads.
+    /// - [`EngineError::Thread`]: the system provides no more threads.
     /// - [`EngineError::Frozen`]: `model` has adapters, see [`Self::on`].
     pub fn new(model: &ModelSpec, inner: &InnerSpec, threads: NonZeroUsize) -> Result<Self, EngineError> {
         Self::with(model, inner, threads, Products::FASTEST, None)
     }
 
-    /// As [`Self::new`], on the weights `frozen` where `model` has adapters; where it has none they are of no use.
+    /// Does the same as [`Self::new`], on the weights `frozen` if `model` has adapters; otherwise they are ignored.
     ///
     /// # Errors
-    /// Those of [`Self::new`], and [`EngineError::FrozenUnfit`]: the weights are of another model.
+    /// Those of [`Self::new`], and [`EngineError::FrozenUnfit`]: the weights belong to another model.
     pub fn on(
         frozen: Option<Arc<FrozenWeights>>,
         model: &ModelSpec,
@@ -59,10 +58,10 @@ impl CpuTrainer {
         Self::with(model, inner, threads, Products::FASTEST, frozen)
     }
 
-    /// A trainer on one thread whose steps have the same bits on every machine and in browsers: sums in a fixed
-    /// order, no fused multiply-add, no mathematical function of the platform. For simulations, where one seed
-    /// must lead to one history. (A module compiled for `relaxed-simd` is left out: its
-    /// multiply-adds are the browser's.)
+    /// Creates a trainer on one thread whose steps have the same bits on every machine and in browsers. It uses sums in
+    /// a fixed order, no fused multiply-add and no mathematical function of the platform. Simulations need this,
+    /// because one seed must lead to one history. (A module compiled for `relaxed-simd` is an exception, because the
+    /// browser decides about its multiply-adds.)
     ///
     /// # Errors
     /// Those of [`Self::new`].
@@ -70,7 +69,7 @@ impl CpuTrainer {
         Self::fixed_on(None, model, inner)
     }
 
-    /// As [`Self::fixed`], on the weights `frozen` where `model` has adapters.
+    /// Does the same as [`Self::fixed`], on the weights `frozen` if `model` has adapters.
     ///
     /// # Errors
     /// Those of [`Self::on`].
@@ -106,10 +105,10 @@ impl CpuTrainer {
         })
     }
 
-    /// Goes on with `moments`, of any engine that trained the same model.
+    /// Resumes with `moments` from any engine that trained the same model.
     ///
     /// # Errors
-    /// - [`EngineError::Model`]: they are of another model or of another optimiser.
+    /// - [`EngineError::Model`]: they belong to another model or another optimiser.
     pub fn resume(&mut self, moments: &OptimiserState) -> Result<(), EngineError> {
         let expected = self.layout.len();
         let found = moments.vectors.iter().map(Vec::len).find(|&len| len != expected).unwrap_or(0);
@@ -120,14 +119,14 @@ impl CpuTrainer {
         Ok(())
     }
 
-    /// Bytes held beside parameters, gradient and moments.
+    /// Returns the bytes held in addition to parameters, gradient and moments.
     #[must_use]
     pub fn activation_bytes(&self) -> usize {
         self.gradient.activation_bytes()
     }
 
-    /// Mean loss of the learnt ones of `tokens`, `[batch, context + 1]`, in nats per token, and its gradient, `[len]`,
-    /// before clipping; both are 0 if none is learnt. Takes no step.
+    /// Returns the mean loss of the learnt tokens among `tokens`, `[batch, context + 1]`, in nats per token, and its
+    /// gradient, `[len]`, before clipping. Both are 0 if no token is learnt. Takes no step.
     ///
     /// # Errors
     /// - [`EngineError::Model`], [`EngineError::Windows`]: `tokens` has another shape, or a token is
@@ -139,8 +138,7 @@ impl CpuTrainer {
         Ok(((sums.loss / learnt.max(1) as f64) as f32, self.gradient.grad()))
     }
 
-    /// # Errors
-    /// Those of [`Trainer::step`], but for what training finds out.
+    /// # Errors Those of [`Trainer::step`], except those that only training can detect.
     pub(in crate::engine) fn check(&self, tokens: &[u32], lr: f32) -> Result<(), EngineError> {
         if !(lr.is_finite() && lr >= 0.0) {
             return Err(EngineError::Rate { lr });
@@ -149,22 +147,22 @@ impl CpuTrainer {
         if found == batch { Ok(()) } else { Err(EngineError::Windows { found, batch }) }
     }
 
-    /// Windows in a batch.
+    /// Returns the number of windows in a batch.
     pub(in crate::engine) fn batch(&self) -> usize {
         self.inner.batch as usize
     }
 
-    /// Tokens of a batch that are learnt.
+    /// Returns the number of learnt tokens in a batch.
     pub(in crate::engine) fn learnt(&self, tokens: &[u32]) -> u64 {
         token::learnt(tokens, self.gradient.network.dims.context)
     }
 
-    /// Parameters and gradient.
+    /// Returns parameters and gradient.
     pub(in crate::engine) fn gradient(&mut self) -> &mut CpuGradient {
         &mut self.gradient
     }
 
-    /// The step that belongs to the gradient of a batch with so many learnt tokens, found before.
+    /// Takes the step for the gradient of a batch with the given number of learnt tokens, computed before.
     ///
     /// # Errors
     /// - [`EngineError::NotFinite`]: loss or gradient is not finite; the parameters are unchanged.
@@ -189,7 +187,7 @@ impl CpuTrainer {
 
     /// Takes as long as [`Self::finish`] and changes nothing.
     pub(in crate::engine) fn finish_nothing(&mut self, sums: Sums) {
-        // What is not finite would count even so.
+        // Values that are not finite would have an effect even so.
         if sums.squares.is_finite() {
             self.adjust(&Adjust::NOTHING);
         }
@@ -261,7 +259,7 @@ impl Trainer for CpuTrainer {
     }
 }
 
-/// Cuts the runs of decayed and other parameters into pieces of [`PIECE`].
+/// Splits the runs of decayed and other parameters into pieces of [`PIECE`].
 fn pieces(layout: &Layout) -> Vec<(Range<usize>, bool)> {
     let cut = |(range, decayed): (Range<usize>, bool)| {
         let end = range.end;

@@ -1,37 +1,37 @@
-//! Letting several threads add to one gradient in an order that is always the same.
+//! Deterministic accumulation of several threads into one gradient.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A slice that several threads add to, in a fixed order.
+/// A slice to which several threads add in a fixed order.
 ///
-/// Gradients of many microbatches go into one buffer instead of one for each thread. As microbatch
-/// `i + 1` adds only after `i` has, the sum has the same bits whatever the number of threads and their
-/// timing. Threads wait once, at the first tensor; from then on they follow each other at a distance.
+/// Gradients of many microbatches go into one buffer instead of one per thread. Microbatch `i + 1` adds only after `i`
+/// has, so the sum has the same bits regardless of the number of threads and their timing. Threads wait once, at the
+/// first tensor; from then on they follow each other at a distance.
 pub struct Turns<'a> {
     next: AtomicUsize,
     slice: Mutex<&'a mut [f32]>,
     is_empty: bool,
 }
 
-/// How often a thread looks whether it is its turn before it lets another thread run.
+/// Number of polls before a waiting thread yields to another thread.
 const SPINS: u32 = 1_000;
-/// The value of `next` after a panic, when no turn will come any more.
+/// The value of `next` after a panic, when no further turn will come.
 const BROKEN: usize = usize::MAX;
 
 impl<'a> Turns<'a> {
-    /// Lets `slice` be added to in turns, of which turn 0 is next.
+    /// Creates turns on `slice`, starting with turn 0.
     pub fn new(slice: &'a mut [f32]) -> Self {
         Self { next: AtomicUsize::new(0), is_empty: slice.is_empty(), slice: Mutex::new(slice) }
     }
 
-    /// Whether there is nothing to add to: the gradient of a tensor that stays as it is.
+    /// Returns true if there is nothing to add to, because the tensor is frozen.
     pub fn is_empty(&self) -> bool {
         self.is_empty
     }
 
-    /// Waits for turn `turn`, then does `work` on the slice. Each turn is taken once, and every earlier
-    /// one must be taken by a thread that does not wait for this one.
+    /// Waits for turn `turn`, then does `work` on the slice. Each turn is taken once. Every earlier turn must be taken
+    /// by a thread that does not wait for this one.
     pub fn take(&self, turn: usize, work: impl FnOnce(&mut [f32])) {
         let mut spins = 0;
         loop {
@@ -49,7 +49,7 @@ impl<'a> Turns<'a> {
     }
 }
 
-/// Passes the turn on when it is dropped, and therefore on a panic too.
+/// Guard that passes the turn on when it is dropped, and therefore also on a panic.
 struct Pass<'a> {
     next: &'a AtomicUsize,
     to: usize,

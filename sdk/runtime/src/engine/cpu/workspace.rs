@@ -1,45 +1,45 @@
-//! The memory of one thread: what a forward pass leaves for the backward pass, and scratch.
+//! The memory of one thread: activations that the forward pass saves for the backward pass, and scratch.
 
 use super::attention::Scratch;
 use super::buffer::Buffer;
 use super::routes::{Mixing, Routes};
 use crate::model::Dims;
 
-/// Logits held at once, in values: the head goes over the tokens in chunks of this many.
+/// Maximum number of logit values held at once. The head processes the tokens in chunks of this size.
 const LOGITS_MAX: usize = 4 << 20;
-/// Fewest tokens in a chunk, so that the matrix product stays one.
+/// Minimum number of tokens in a chunk, so that the matrix product stays efficient.
 const CHUNK_MIN: usize = 64;
 
-/// What the backward pass of one layer needs again; R rows, one for each token.
+/// Activations of one layer for the backward pass, with R rows, one for each token.
 #[derive(Default)]
 pub struct Layer {
     /// Residual stream on entry, `[R, C]`.
     pub x: Buffer,
     /// Scales of the first norm, `[R]`.
     pub scales1: Buffer,
-    /// Queries and keys after rotation, values, `[R, C + 2 K D]`.
+    /// Queries and keys after rotation, and values, `[R, C + 2 K D]`.
     pub qkv: Buffer,
-    /// Logarithms of the sums of attention, `[windows, H, T]`.
+    /// Logarithms of the sums of the softmax in attention, `[windows, H, T]`.
     pub lse: Buffer,
-    /// What attention gave, `[R, C]`.
+    /// Output of attention, `[R, C]`.
     pub attended: Buffer,
     /// Residual stream between attention and feed-forward, `[R, C]`.
     pub middle: Buffer,
     /// Scales of the second norm, `[R]`.
     pub scales2: Buffer,
-    /// Gates and ups, `[R, 2 F]`, with experts `[R A, 2 F]`; the backward pass overwrites them.
+    /// Gates and ups, `[R, 2 F]`, with experts `[R A, 2 F]`. The backward pass overwrites them.
     pub gate_up: Buffer,
-    /// Where each token went; of no size in a dense model.
+    /// Expert assignments of the tokens; empty in a dense model.
     pub routes: Routes,
-    /// What goes through each adapter, `[adapters, R, r]`; of no size without adapters.
+    /// Products `x Aᵀ` of the adapters, `[adapters, R, r]`; empty without adapters.
     pub low: Buffer,
 }
 
 /// The memory of one thread.
 pub struct Workspace {
-    /// One for each layer in training; one in all otherwise.
+    /// One entry for each layer in training, otherwise a single entry.
     pub layers: Vec<Layer>,
-    /// The queries, keys and values of each layer, `[T, C + 2 K D]`, where a text grows token by token; else empty.
+    /// Queries, keys and values of each layer, `[T, C + 2 K D]`, for a text that grows token by token; otherwise empty.
     pub kept: Vec<Buffer>,
     /// Residual stream at the end, `[R, C]`.
     pub x: Buffer,
@@ -55,22 +55,22 @@ pub struct Workspace {
     pub dqkv: Buffer,
     /// Gradient of a norm's weight, `[C]`; empty without training.
     pub dnorm: Buffer,
-    /// Gradient of what goes through each adapter of a layer, `[adapters, R, r]`; empty without adapters or training.
+    /// Gradient of the products `x Aᵀ` of a layer's adapters, `[adapters, R, r]`; empty without adapters or training.
     pub dlow: Buffer,
     /// Logits of a chunk of tokens, `[chunk, V]`.
     pub logits: Buffer,
     /// Tokens in a chunk.
     pub chunk: usize,
-    /// Of a mixture of experts; of no size in a dense model.
+    /// Scratch of a mixture of experts; empty in a dense model.
     pub mixing: Mixing,
-    /// Blocks of attention.
+    /// Scratch of attention.
     pub attention: Scratch,
     /// The tokens to be predicted, `[R]`.
     pub targets: Vec<u32>,
 }
 
 impl Workspace {
-    /// For up to `windows` windows at once.
+    /// Allocates memory for up to `windows` windows at once.
     pub fn new(dims: &Dims, windows: usize, training: bool) -> Self {
         let rows = windows * dims.context;
         let of = |width: usize| Buffer::zeros(rows * width);
@@ -108,26 +108,27 @@ impl Workspace {
         }
     }
 
-    /// For one text that grows token by token, with what each layer keeps of it.
+    /// Allocates memory for one text that grows token by token, with saved keys and values of each layer.
     pub fn for_writing(dims: &Dims) -> Self {
         let kept = (0..dims.layers).map(|_| Buffer::zeros(dims.context * dims.qkv_width())).collect();
         Self { kept, ..Self::new(dims, 1, false) }
     }
 
-    /// Lets layer `i` compute in what is kept of it, and, called again, puts that back; does nothing where nothing is.
+    /// Swaps the saved values of layer `i` into the layer; a second call swaps them back. Does nothing if no values are
+    /// saved.
     pub fn take_kept(&mut self, i: usize) {
         if let Some(kept) = self.kept.get_mut(i) {
             std::mem::swap(kept, &mut self.layers[0].qkv);
         }
     }
 
-    /// Adds how many tokens went through each expert, `[layers, E]`.
+    /// Adds the number of tokens that went through each expert, `[layers, E]`.
     pub fn note_seen(&self, seen: &mut [u64]) {
         let found = self.layers.iter().flat_map(|layer| layer.routes.seen());
         seen.iter_mut().zip(found).for_each(|(seen, more)| *seen += more);
     }
 
-    /// Bytes held.
+    /// Returns the bytes held.
     pub fn bytes(&self) -> usize {
         let layer = |l: &Layer| {
             [&l.x, &l.scales1, &l.qkv, &l.lse, &l.attended, &l.middle, &l.scales2, &l.gate_up, &l.low]

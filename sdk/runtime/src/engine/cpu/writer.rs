@@ -1,6 +1,6 @@
-//! A text that the model goes on with, token by token.
+//! Text generation, token by token.
 //!
-//! Keys and values of the tokens so far are kept, so that a further token costs one row through the matrices and not
+//! The writer keeps the keys and values of earlier tokens. So a new token costs one row through the matrices and not
 //! the whole context again.
 
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use super::workspace::Workspace;
 use crate::engine::EngineError;
 use crate::model::{FrozenWeights, ModelError, ModelSpec, Sampler, check_len, check_vocab, layout};
 
-/// Goes on with a text, one token at each [`Iterator::next`], for ever: whoever asks stops asking. Before
-/// [`Self::begin`] there is no text, and no token either.
+/// Endless iterator that continues a text, one token at each [`Iterator::next`]; the caller decides when to stop.
+/// Before [`Self::begin`] there is no text, and the iterator returns no token.
 ///
-/// The model sees at most `context` tokens. When they are full, the older half is forgotten and the newer half is read
-/// again from position 0, so that a token sees between half the context and all of it.
+/// The model sees at most `context` tokens. When the context is full, the older half is dropped and the newer half is
+/// read again from position 0. So a token sees between half the context and all of it.
 ///
 /// ```
 /// use archipelago_runtime::engine::cpu::Writer;
@@ -32,32 +32,33 @@ pub struct Writer<P> {
     network: Network,
     params: P,
     work: Workspace,
-    /// The tokens whose keys and values are kept, at most T, and at the end one that was not read yet.
+    /// Tokens with saved keys and values, at most T, followed by at most one unread token.
     text: Vec<u32>,
-    /// How many of them were read.
+    /// Number of tokens already read.
     read: usize,
     sampler: Sampler,
 }
 
 impl<P: AsRef<[f32]>> Writer<P> {
-    /// A writer with these parameters, `[len]`, on one thread.
+    /// Creates a writer with these parameters, `[len]`, on one thread.
     ///
     /// # Errors
-    /// - [`EngineError::Model`]: `spec` is no model, or `params` does not fit it.
+    /// - [`EngineError::Model`]: `spec` is invalid, or `params` does not fit it.
     /// - [`EngineError::Frozen`]: `spec` has adapters, see [`Self::on`].
     pub fn new(spec: &ModelSpec, params: P) -> Result<Self, EngineError> {
         Self::with(spec, params, Products::FASTEST, None)
     }
 
-    /// As [`Self::new`], on the weights `frozen` where `spec` has adapters: then `params` are those alone.
+    /// Does the same as [`Self::new`], on the weights `frozen` if `spec` has adapters. Only the adapters are in
+    /// `params` then.
     ///
     /// # Errors
-    /// Those of [`Self::new`], and [`EngineError::FrozenUnfit`]: the weights are of another model.
+    /// Those of [`Self::new`], and [`EngineError::FrozenUnfit`]: the weights belong to another model.
     pub fn on(frozen: Option<Arc<FrozenWeights>>, spec: &ModelSpec, params: P) -> Result<Self, EngineError> {
         Self::with(spec, params, Products::FASTEST, frozen)
     }
 
-    /// As [`Self::new`], with the same bits on every machine: see [`super::CpuTrainer::fixed`].
+    /// Does the same as [`Self::new`], with the same bits on every machine: see [`super::CpuTrainer::fixed`].
     ///
     /// # Errors
     /// Those of [`Self::new`].
@@ -79,9 +80,9 @@ impl<P: AsRef<[f32]>> Writer<P> {
         Ok(Self { network, params, work, text, read: 0, sampler: Sampler::new(0.0, 0) })
     }
 
-    /// Begins a new text: the next token follows `prompt`, of which the last `context` tokens count. Tokens are drawn
-    /// from `softmax(logits / temperature)`; `temperature` 0 or below, or NaN, takes the likeliest each time. The same
-    /// seed gives the same text.
+    /// Begins a new text after `prompt`, of which only the last `context` tokens are used. Tokens are drawn from
+    /// `softmax(logits / temperature)`. A `temperature` of 0, below 0 or NaN selects the likeliest token each time. The
+    /// same seed gives the same text.
     ///
     /// # Errors
     /// - [`EngineError::Model`]: `prompt` is empty or holds a token outside the vocabulary; the text stays as it was.
@@ -97,7 +98,7 @@ impl<P: AsRef<[f32]>> Writer<P> {
         Ok(())
     }
 
-    /// Reads what was not read yet and leaves the logits of what follows in the workspace.
+    /// Reads the unread tokens and leaves the logits of the next token in the workspace.
     fn read_on(&mut self) {
         let context = self.network.dims.context;
         if self.text.len() > context {
@@ -114,8 +115,8 @@ impl<P: AsRef<[f32]>> Writer<P> {
 }
 
 impl<P: AsRef<[f32]> + AsMut<[f32]>> Writer<P> {
-    /// The parameters, `[len]`, to overwrite in part or whole. The text is gone then: what is kept of it is of those
-    /// before.
+    /// Returns the parameters, `[len]`, to overwrite in part or whole. Clears the text, because its saved keys and
+    /// values belong to the old parameters.
     pub fn params_mut(&mut self) -> &mut [f32] {
         self.text.clear();
         self.params.as_mut()
@@ -144,8 +145,8 @@ mod tests {
     use crate::engine::cpu::CpuModel;
     use crate::model::{Preset, init};
 
-    /// The logits after each token that the writer reads are those of the whole text read at once, before and after
-    /// the older half is forgotten.
+    /// The logits after each token are the same as for the whole text read at once, before and after the older half is
+    /// dropped.
     #[test]
     fn what_is_kept_changes_nothing() {
         let mut spec = Preset::Tiny.model(50);
@@ -159,7 +160,7 @@ mod tests {
         let mut text = prompt;
         for _ in 0..250 {
             let token = writer.next().expect("a text was begun");
-            // Of 151 tokens the newest 75 are read again.
+            // Of 151 tokens, the newest 75 are read again.
             let forgotten = if text.len() <= 150 { 0 } else { (text.len() - 75) / 76 * 76 };
             let seen = &text[forgotten..];
             let all = model.logits(&params, seen).expect("within the context");

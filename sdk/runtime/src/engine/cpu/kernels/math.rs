@@ -1,9 +1,9 @@
-//! Scalar pieces that are inlined into the loops of the kernels.
+//! Scalar functions that are inlined into the loops of the kernels.
 
-/// Partial sums of a sum over a row: one AVX-512 vector.
+/// Number of partial sums of a sum over a row: one AVX-512 vector.
 pub const LANES: usize = 16;
 
-/// `eˣ` within 2.5e-7 of its value; 1e-38 below −87, `e⁸⁸` above 88; NaN stays NaN.
+/// Returns `eˣ` within 2.5e-7 of its value; 1e-38 below −87, `e⁸⁸` above 88; NaN stays NaN.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
     const LOG2_E: f32 = std::f32::consts::LOG2_E;
@@ -24,13 +24,13 @@ pub fn exp(x: f32) -> f32 {
     power * f32::from_bits(shifted.to_bits().wrapping_add(127) << 23)
 }
 
-/// `1 / (1 + e⁻ˣ)`.
+/// Returns `1 / (1 + e⁻ˣ)`.
 #[inline(always)]
 pub fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + exp(-x))
 }
 
-/// Sum of `f(aᵢ, bᵢ)`; the slices are of one length.
+/// Returns the sum of `f(aᵢ, bᵢ)` over slices of equal length.
 #[inline(always)]
 pub fn sum_with(a: &[f32], b: &[f32], f: impl Fn(f32, f32) -> f32) -> f32 {
     let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
@@ -59,7 +59,7 @@ pub fn fold(mut lanes: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
     lanes[0]
 }
 
-/// The largest value of `row`, or −∞ if `row` is empty. Values that are NaN are passed over.
+/// Returns the largest value of `row`, or −∞ if `row` is empty. Skips NaN.
 #[inline(always)]
 pub fn max(row: &[f32]) -> f32 {
     let larger = |a: f32, b: f32| if b > a { b } else { a };
@@ -73,7 +73,7 @@ pub fn max(row: &[f32]) -> f32 {
     rest.iter().fold(fold(lanes, larger), |a, &b| larger(a, b))
 }
 
-/// Replaces each value x by `exp(x − offset)` and returns their sum.
+/// Replaces each value x by `exp(scale · x − offset)` and returns the sum.
 #[inline(always)]
 pub fn exp_and_sum(row: &mut [f32], scale: f32, offset: f32) -> f32 {
     let (chunks, rest) = row.as_chunks_mut::<LANES>();

@@ -1,8 +1,8 @@
-//! The passes that are no matrix product, each compiled for several instruction sets; the best one that
-//! the processor has is chosen when it runs.
+//! All passes that are not matrix products, each compiled for several instruction sets. The best set that the processor
+//! supports is chosen at run time.
 //!
-//! No fused multiply-add is used and sums have a fixed number of partial sums, so that each kernel gives
-//! the same bits on every instruction set.
+//! Kernels use no fused multiply-add, and sums have a fixed number of partial sums, so that each kernel gives the same
+//! bits on every instruction set.
 
 /// Compiles functions for AVX-512, AVX2 and the baseline, and dispatches between them.
 macro_rules! simd {
@@ -34,7 +34,7 @@ pub use swiglu::{swiglu, swiglu_backward};
 
 use crate::platform::lanes;
 
-/// Name of the instruction set, for people.
+/// Returns the name of the instruction set, for people.
 pub fn instruction_set() -> &'static str {
     lanes::NAME.unwrap_or_else(chosen)
 }

@@ -11,7 +11,7 @@ simd! {
         }
     }
 
-    /// Writes `x = a + b`, `[rows, C]`, then as [`norm`].
+    /// Writes `x = a + b`, `[rows, C]`, then y and s as [`norm`] does.
     pub fn add_norm(
         a: &[f32], b: &[f32], weight: &[f32], eps: f32, x: &mut [f32], y: &mut [f32], scales: &mut [f32],
     ) {
@@ -26,7 +26,7 @@ simd! {
         }
     }
 
-    /// Writes y again from x and the scales that [`norm`] found.
+    /// Recomputes y from x and the scales that [`norm`] found.
     pub fn norm_again(x: &[f32], weight: &[f32], scales: &[f32], y: &mut [f32]) {
         let width = weight.len();
         for ((x, y), &scale) in x.chunks_exact(width).zip(y.chunks_exact_mut(width)).zip(scales) {
@@ -34,7 +34,7 @@ simd! {
         }
     }
 
-    /// Adds the gradient of x to dx, `[rows, C]`, and that of the weight to dw, `[C]`.
+    /// Adds the gradient of x to dx, `[rows, C]`, and the gradient of the weight to dw, `[C]`.
     ///
     /// With `g = dy ∘ w`: `dx += s g − s³ mean(g ∘ x) x`, `dw += Σ_rows s dy ∘ x`.
     pub fn norm_backward(
@@ -55,7 +55,7 @@ simd! {
     }
 }
 
-/// `Σ dy w x`.
+/// Returns `Σ dy w x`.
 #[inline(always)]
 fn weighted(dy: &[f32], x: &[f32], weight: &[f32]) -> f32 {
     use super::math::{LANES, fold};

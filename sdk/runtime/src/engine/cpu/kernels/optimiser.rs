@@ -4,19 +4,19 @@ use super::math::LANES;
 use crate::model::{Adjust, adjust};
 
 simd! {
-    /// One AdamW step, see [`adjust`].
+    /// Takes one AdamW step, see [`adjust`].
     pub fn adamw(params: &mut [f32], grad: &[f32], m: &mut [f32], v: &mut [f32], numbers: &Adjust) {
         adjust(params, grad, m, v, numbers);
     }
 
-    /// `a += b`.
+    /// Computes `a += b`.
     pub fn add(a: &mut [f32], b: &[f32]) {
         for (a, b) in a.iter_mut().zip(b) {
             *a += b;
         }
     }
 
-    /// Sum of squares in `f64`.
+    /// Returns the sum of squares in `f64`.
     pub fn squares(x: &[f32]) -> f64 {
         let (chunks, rest) = x.as_chunks::<LANES>();
         let mut sums = [0.0_f64; LANES];

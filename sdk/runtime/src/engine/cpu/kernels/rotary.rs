@@ -1,4 +1,4 @@
-//! Rotary positions: pairs of values of each head are turned by an angle that grows with the position.
+//! Rotary positions: pairs of values of each head are rotated by an angle that grows with the position.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ pub struct Rotary {
     half: usize,
 }
 
-/// Whether a position turns values, or its gradient turns them back.
+/// Direction of the rotation: values forwards, gradients backwards.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// By the angle.
@@ -21,18 +21,18 @@ pub enum Direction {
 }
 
 impl Rotary {
-    /// Angles `t / theta^(2i/D)` for positions below `context`, heads of width `head`.
+    /// Computes the angles `t / theta^(2i/D)` for positions below `context` and heads of width `head`.
     pub fn new(context: usize, head: usize, theta: f32) -> Self {
         let (cos, sin) = rotary_tables(context, head, theta);
         Self { cos, sin, half: head / 2 }
     }
 
-    /// Bytes of the tables.
+    /// Returns the bytes of the tables.
     pub fn bytes(&self) -> usize {
         size_of_val(&*self.cos) + size_of_val(&*self.sin)
     }
 
-    /// Turns the first `width` values, whole heads, of each row of `x`, `[n · at.len(), stride]`: `n` windows at the
+    /// Rotates the first `width` values, whole heads, of each row of `x`, `[n · at.len(), stride]`: `n` windows at the
     /// positions `at`.
     pub fn turn(&self, x: &mut [f32], stride: usize, width: usize, at: Range<usize>, direction: Direction) {
         let rows = at.start * self.half..at.end * self.half;
@@ -47,7 +47,7 @@ impl Rotary {
 }
 
 simd! {
-    /// `(a, b) ← (a cos − b sin, b cos + a sin)` for values i and i + D/2 of a head.
+    /// Computes `(a, b) ← (a cos − b sin, b cos + a sin)` for values i and i + D/2 of a head.
     fn turn(
         x: &mut [f32], stride: usize, width: usize, cos: &[f32], sin: &[f32], half: usize, sign: f32,
     ) {

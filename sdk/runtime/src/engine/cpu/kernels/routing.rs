@@ -1,12 +1,12 @@
-//! The router of a mixture of experts: softmax over E logits, the A likeliest, and the gradient of both.
+//! The router of a mixture of experts: softmax over E logits, choice of the A likeliest, and the gradient of both.
 
 use super::math::exp_and_sum;
 
-/// What the load-balancing loss says of the windows of a microbatch.
+/// Load-balancing loss of the windows of a microbatch.
 pub struct Balance<'a> {
     /// Tokens in a window.
     pub len: usize,
-    /// What the loss of one layer counts in each window, `[windows]`.
+    /// Weight of one layer's loss in each window, `[windows]`.
     pub counts: &'a [f32],
 }
 
@@ -19,13 +19,13 @@ pub fn route(logits: &mut [f32], experts: usize) {
     }
 }
 
-/// Hands each of the `active` likeliest experts of a row of probabilities to `take`, the likeliest first, of two equal
-/// ones the first, with its share of their sum.
+/// Passes each of the `active` likeliest experts of a row of probabilities to `take`, with its share of their sum. The
+/// likeliest comes first; of two equal ones, the lower index.
 pub fn likeliest(probs: &[f32], active: usize, mut take: impl FnMut(usize, usize, f32)) {
     let mut chosen = [0; crate::model::EXPERTS_MAX as usize];
     let chosen = &mut chosen[..probs.len()];
     chosen.iter_mut().zip(0..).for_each(|(chosen, expert)| *chosen = expert);
-    // A few of a few: an insertion for each of the first places.
+    // Both numbers are small: select the best for each slot.
     for slot in 0..active {
         let mut best = slot;
         for at in slot + 1..probs.len() {
@@ -42,9 +42,9 @@ pub fn likeliest(probs: &[f32], active: usize, mut take: impl FnMut(usize, usize
     }
 }
 
-/// Replaces probabilities, `[R, E]`, by the gradient of the logits in what the load-balancing loss counts: with
-/// `s_e = E n_e / T²`, where n tokens of T in a window went through e, `dz_e = count · p_e (s_e − Σ p s)`. `seen` are
-/// the n of each window, `[windows, E]`.
+/// Replaces probabilities, `[R, E]`, by the gradient of the load-balancing loss with respect to the logits. With `s_e =
+/// E n_e / T²`, where n of T tokens in a window went through e, `dz_e = count · p_e (s_e − Σ p s)`. `seen` holds the n
+/// of each window, `[windows, E]`.
 pub fn balance_back(probs: &mut [f32], experts: usize, seen: &[u32], balance: &Balance<'_>) {
     let tokens = balance.len as f32;
     let windows = probs.chunks_mut(balance.len * experts).zip(seen.chunks_exact(experts));
@@ -59,8 +59,8 @@ pub fn balance_back(probs: &mut [f32], experts: usize, seen: &[u32], balance: &B
     }
 }
 
-/// Adds to `dlogits` of one row, `[E]`, what comes through the weights of the experts chosen, given for each of them
-/// its place, its weight and the gradient of that: `w (dw − Σ w dw)`.
+/// Adds to `dlogits` of one row, `[E]`, the gradient through the weights of the chosen experts: `w (dw − Σ w dw)`. Each
+/// item of `chosen` is an expert's index, its weight and the gradient of the weight.
 pub fn weights_back(dlogits: &mut [f32], chosen: impl Iterator<Item = (usize, f32, f32)> + Clone) {
     let mean: f32 = chosen.clone().map(|(_, weight, dweight)| weight * dweight).sum();
     for (expert, weight, dweight) in chosen {

@@ -1,7 +1,7 @@
-//! The passes of attention over a block of scores: rows are queries, columns the keys that they may see.
+//! The passes of attention over a block of scores. Rows are queries, columns the keys that they may see.
 //!
-//! The score of key s is `scale · q · k`; the block holds `q · k`. Row i belongs to query `first + i` of
-//! its window and sees keys `0..=first + i`; further ones, up to `keys`, are set to 0.
+//! The score of key s is `scale · q · k`; the block holds `q · k`. Row i belongs to query `first + i` of its window and
+//! sees keys `0..=first + i`. Further keys, up to `keys`, are set to 0.
 
 use super::math::{exp_and_sum, max, sum_with};
 
@@ -38,7 +38,7 @@ simd! {
         }
     }
 
-    /// Replaces gradients of probabilities by those of products: `dp ← scale · p (dp − dot)`.
+    /// Replaces gradients of probabilities by gradients of products: `dp ← scale · p (dp − dot)`.
     pub fn score_gradient(
         dp: &mut [f32], p: &[f32], stride: usize, keys: usize, scale: f32, dots: &[f32],
     ) {
@@ -49,7 +49,7 @@ simd! {
         }
     }
 
-    /// Multiplies the first `width` values of each row.
+    /// Multiplies the first `width` values of each row by the row's factor.
     pub fn scale_rows(x: &mut [f32], stride: usize, width: usize, factors: &[f32]) {
         for (row, factor) in x.chunks_mut(stride).zip(factors) {
             for value in &mut row[..width] {
@@ -58,7 +58,7 @@ simd! {
         }
     }
 
-    /// Dot products of the first `width` values of each row of a and b.
+    /// Computes the dot products of the first `width` values of each row of a and b.
     pub fn dots(a: &[f32], b: &[f32], stride: usize, width: usize, dots: &mut [f32]) {
         for ((a, b), dot) in a.chunks(stride).zip(b.chunks(stride)).zip(dots) {
             *dot = sum_with(&a[..width], &b[..width], |a, b| a * b);

@@ -1,4 +1,4 @@
-//! SwiGLU: `y = g σ(g) u`, where a row holds gates and then ups: `[2 F]` → `[F]`.
+//! SwiGLU: `y = g σ(g) u`, where a row holds gates, then ups: `[2 F]` → `[F]`.
 
 use super::math::{LANES, sigmoid};
 
@@ -13,9 +13,7 @@ simd! {
         }
     }
 
-    /// Puts the gradient of `gate_up` in its place, and y in the place of its gradient `dy`, `[rows, F]`.
-    ///
-    /// `dg = dy u σ (1 + g (1 − σ))`, `du = dy g σ`.
+    /// Replaces `gate_up` by its gradient, and the gradient `dy`, `[rows, F]`, by y.
     pub fn swiglu_backward(gate_up: &mut [f32], dy: &mut [f32], ff: usize) {
         for (row, dy) in gate_up.chunks_exact_mut(2 * ff).zip(dy.chunks_exact_mut(ff)) {
             let (gate, up) = row.split_at_mut(ff);
@@ -41,7 +39,7 @@ simd! {
 
 type Lanes = [f32; LANES];
 
-/// From dy, g, u to y, dg, du.
+/// Maps dy, g, u to y, dg, du.
 #[inline(always)]
 fn lanes_backward(mut d: Lanes, mut g: Lanes, mut u: Lanes) -> (Lanes, Lanes, Lanes) {
     for i in 0..LANES {

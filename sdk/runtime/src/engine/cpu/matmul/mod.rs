@@ -1,7 +1,7 @@
-//! Matrix products: `gemm-f32` where the feature `cpu` brings it, our own in vectors elsewhere and
-//! wherever every machine must come to the same bits.
+//! Matrix products: `gemm-f32` with the feature `cpu`, otherwise our own vectorised product. Our own also serves where
+//! every machine must compute the same bits.
 
-/// A matrix of any strides, to read.
+/// A matrix with arbitrary strides, to read.
 #[derive(Clone, Copy)]
 pub struct Mat<'a> {
     values: &'a [f32],
@@ -20,23 +20,23 @@ pub struct MatMut<'a> {
 }
 
 impl<'a> Mat<'a> {
-    /// `[rows, cols]`, row-major, without gaps.
+    /// Creates a view `[rows, cols]`, row-major, without gaps.
     pub fn new(values: &'a [f32], rows: usize, cols: usize) -> Self {
         Self::strided(values, rows, cols, cols)
     }
 
-    /// `[rows, cols]`, one row every `stride` values.
+    /// Creates a view `[rows, cols]`, with one row every `stride` values.
     pub fn strided(values: &'a [f32], rows: usize, cols: usize, stride: usize) -> Self {
         check(values.len(), rows, cols, stride);
         Self { values, rows, cols, row_stride: stride, col_stride: 1 }
     }
 
-    /// Its rows.
+    /// Returns the number of rows.
     pub fn rows(self) -> usize {
         self.rows
     }
 
-    /// Transposed, without moving anything.
+    /// Returns the transpose, without moving data.
     pub fn t(self) -> Self {
         Self {
             rows: self.cols,
@@ -47,32 +47,32 @@ impl<'a> Mat<'a> {
         }
     }
 
-    /// Some rows and columns of it, each as start and count, within its bounds.
+    /// Returns some rows and columns, each given as start and count, within its bounds.
     fn part(self, (row, rows): (usize, usize), (col, cols): (usize, usize)) -> Self {
         Self { values: &self.values[row * self.row_stride + col * self.col_stride..], rows, cols, ..self }
     }
 }
 
 impl<'a> MatMut<'a> {
-    /// `[rows, cols]`, row-major, without gaps.
+    /// Creates a view `[rows, cols]`, row-major, without gaps.
     pub fn new(values: &'a mut [f32], rows: usize, cols: usize) -> Self {
         Self::strided(values, rows, cols, cols)
     }
 
-    /// `[rows, cols]`, one row every `stride` values.
+    /// Creates a view `[rows, cols]`, with one row every `stride` values.
     pub fn strided(values: &'a mut [f32], rows: usize, cols: usize, stride: usize) -> Self {
         check(values.len(), rows, cols, stride);
         Self { values, rows, cols, stride }
     }
 }
 
-/// The unsafe call below relies on this.
+/// Checks the shape. The unsafe call below relies on this.
 fn check(len: usize, rows: usize, cols: usize, stride: usize) {
     assert!(rows > 0 && cols > 0 && cols <= stride, "[{rows}, {cols}] with stride {stride}");
     assert!((rows - 1) * stride + cols <= len, "[{rows}, {cols}] with stride {stride} in {len} values");
 }
 
-/// What happens to the values that are there.
+/// Treatment of existing values.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Store {
     /// Overwritten.
@@ -81,26 +81,26 @@ pub enum Store {
     Add,
 }
 
-/// Which matrix products an engine computes with.
+/// Implementation of matrix products.
 #[derive(Clone, Copy)]
 pub struct Products(fn(MatMut<'_>, Store, f32, Mat<'_>, Mat<'_>));
 
 impl Products {
-    /// The fastest there are; their rounding is the machine's.
+    /// The fastest product available. Its rounding depends on the machine.
     pub const FASTEST: Self = Self(fastest);
-    /// Sums in an order of their own, without fused multiply-adds: the same bits on every machine, and in
-    /// browsers but for modules compiled for `relaxed-simd`.
+    /// Sums in a fixed order, without fused multiply-adds: the same bits on every machine and in browsers, except in
+    /// modules compiled for `relaxed-simd`.
     pub const FIXED: Self = Self(portable::product);
 
-    /// `out = scale · a b`, or `out += scale · a b`; out `[m, n]`, a `[m, k]`, b `[k, n]`.
+    /// Computes `out = scale · a b`, or `out += scale · a b`; out `[m, n]`, a `[m, k]`, b `[k, n]`.
     pub fn multiply(self, out: MatMut<'_>, store: Store, scale: f32, a: Mat<'_>, b: Mat<'_>) {
         assert!(out.rows == a.rows && out.cols == b.cols && a.cols == b.rows, "shapes agree");
         (self.0)(out, store, scale, a, b);
     }
 }
 
-/// Tiles of rows from which on `gemm` copies operands whose terms are neighbours before it multiplies. By default it
-/// does so from 2 on, which takes steps 1 to 3 % longer than reading them in place.
+/// Tiles of rows from which `gemm` packs operands with contiguous terms before it multiplies. Its default of 2 makes
+/// steps 1 to 3 % longer than reading them in place.
 #[cfg(feature = "cpu")]
 const PACKED_FROM: usize = 256;
 
@@ -108,9 +108,9 @@ const PACKED_FROM: usize = 256;
 fn fastest(out: MatMut<'_>, store: Store, scale: f32, a: Mat<'_>, b: Mat<'_>) {
     static SET_UP: std::sync::Once = std::sync::Once::new();
     SET_UP.call_once(|| gemm_common::gemm::set_rhs_packing_threshold(PACKED_FROM));
-    // Strides are below the length of a slice, and that fits.
+    // Strides are below the length of a slice, which fits.
     let signed = |stride: usize| stride as isize;
-    // Transposed, `outᵀ = bᵀ aᵀ`: its kernels prefer columns that are contiguous.
+    // Transposed, `outᵀ = bᵀ aᵀ`: its kernels prefer contiguous columns.
     // SAFETY: `check` was called on each matrix when it was made, transposing keeps what it checked, and
     // the shapes agree, so all reads and writes are in bounds. `out` is borrowed mutably: no overlap.
     unsafe {
@@ -151,7 +151,8 @@ mod tests {
         (0..len).map(|i| ((i * 7919 + 13) % 101) as f32 / 50.0 - 1.0).collect()
     }
 
-    /// Compares both products with a sum in `f64`, operands plain or transposed, result inside a wider one.
+    /// Compares both products with a sum in `f64`. Operands are plain or transposed, and the result lies inside a wider
+    /// matrix.
     fn check(m: usize, n: usize, k: usize, transposed: (bool, bool), store: Store) {
         let (a, b) = (noise(m * k), noise(k * n));
         let view = |values, rows, cols, transposed: bool| {
@@ -193,7 +194,7 @@ mod tests {
         let _ = Mat::strided(&[0.0; 10], 3, 3, 4);
     }
 
-    /// The fixed product is this, to the bit: sums in the order of the terms, cut evenly so that none has more
+    /// The fixed product equals this bit for bit: sums in the order of the terms, split evenly so that none has more
     /// than 256.
     #[test]
     fn fixed_products_are_plain_sums_in_order() {

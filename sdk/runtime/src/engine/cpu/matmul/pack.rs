@@ -1,9 +1,9 @@
-//! Laying out the operands of a matrix product as its innermost loop reads them.
+//! Layout of the operands of a matrix product in the order in which the innermost loop reads them.
 
 use super::Mat;
 
-/// Packs `lines`, `[n, depth]`, side by side in panels of W: `panels` becomes `[n / W, depth, W]`. Lines past
-/// the last are zeros.
+/// Packs `lines`, `[n, depth]`, side by side in panels of W: `panels` becomes `[n / W, depth, W]`. Missing lines of the
+/// last panel are zeros.
 pub fn pack<const W: usize>(lines: Mat<'_>, panels: &mut Vec<f32>) {
     let depth = lines.cols;
     panels.resize(lines.rows.div_ceil(W) * depth * W, 0.0);

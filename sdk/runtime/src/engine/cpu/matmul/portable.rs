@@ -1,9 +1,9 @@
-//! A matrix product whose bits are the same on every machine: for browsers, which `gemm` does not serve, and
-//! for simulations.
+//! A matrix product with the same bits on every machine: for browsers, which `gemm` does not support, and for
+//! simulations.
 //!
-//! Blocks of both operands are packed into panels that a tile reads from end to end, whatever the strides
-//! were; sums of a tile stay in registers. Each value of the result is a sum in the order of its terms, cut
-//! where [`DEPTH_MAX`] says, so the width of vectors and tiles changes no bit.
+//! Blocks of both operands are packed into panels that a tile reads from end to end, regardless of the original
+//! strides. The sums of a tile stay in registers. Each value of the result is a sum in the order of its terms, split as
+//! [`DEPTH_MAX`] determines, so the width of vectors and tiles changes no bit.
 
 use std::cell::RefCell;
 
@@ -12,20 +12,20 @@ use super::{Mat, MatMut, Store};
 use crate::platform::lanes::{Lanes, Work, widest};
 
 /// Rows of a tile, which has as many columns as [`Lanes`]. With eight columns, as in browsers, it fits 16 registers
-/// even where a compiler loads all of a's values before the second vector of b; 6 × 8 does not, and is
+/// even if a compiler loads all of a's values before the second vector of b. A tile of 6 × 8 does not fit, and is
 /// slower.
 const ROWS: usize = 4;
-/// Terms, rows and columns of a block: a panel of b stays in the first cache, the block of a in the second.
+/// Terms, rows and columns of a block. A panel of b stays in the L1 cache, and the block of a in the L2 cache.
 const DEPTH_MAX: usize = 256;
 const ROWS_MAX: usize = 24 * ROWS;
 const COLS_MAX: usize = 512;
 
 thread_local! {
-    /// Panels of a and of b. Kept, as a product may be too small to pay for new memory.
+    /// Panels of a and of b. They are kept because a product may be too small to justify an allocation.
     static PANELS: RefCell<(Vec<f32>, Vec<f32>)> = const { RefCell::new((Vec::new(), Vec::new())) };
 }
 
-/// As [`super::Products::multiply`].
+/// Implements [`super::Products::multiply`].
 pub fn product(out: MatMut<'_>, store: Store, scale: f32, a: Mat<'_>, b: Mat<'_>) {
     PANELS.with_borrow_mut(|(lefts, rights)| widest(Product { out, store, scale, a, b, lefts, rights }));
 }
@@ -59,7 +59,7 @@ impl Work for Product<'_> {
     }
 }
 
-/// Start and length of even pieces of `len`, none above `max`.
+/// Returns start and length of even pieces of `len`, each at most `max` long.
 fn cuts(len: usize, max: usize) -> impl Iterator<Item = (usize, usize)> {
     let piece = len.div_ceil(len.div_ceil(max));
     (0..len).step_by(piece).map(move |start| (start, piece.min(len - start)))
@@ -100,7 +100,7 @@ fn tile<L: Lanes<N>, const N: usize>(left: &[[f32; ROWS]], right: &[[f32; N]]) -
     sums
 }
 
-/// Stores sums of a row, at the edge as many as `out` is long.
+/// Stores the sums of a row. At the edge, only as many as `out` holds.
 #[inline(always)]
 fn put<L: Lanes<N>, const N: usize>(out: &mut [f32], sums: L, store: Store, scale: f32) {
     if let Ok(out) = <&mut [f32; N]>::try_from(&mut *out) {

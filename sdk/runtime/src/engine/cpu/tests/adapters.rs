@@ -1,4 +1,4 @@
-//! Adapters on frozen weights, against the reference and against all of the model trained.
+//! Adapters on frozen weights, compared with the reference and with training of the whole model.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ fn with_adapters(base: ModelSpec, rank: u32, targets: &str) -> ModelSpec {
     ModelSpec { lora: Some(LoraSpec { rank, alpha: 5.0, targets: targets.parse().unwrap() }), ..base }
 }
 
-/// Ten times the usual spread of weights, in `form`, and what they are then.
+/// Returns weights with ten times the usual spread, quantised as `form`, and their values after quantisation.
 fn frozen(spec: &ModelSpec, form: FrozenForm) -> (Option<Arc<FrozenWeights>>, Vec<f32>) {
     let frozen = FrozenWeights::quantised(spec, &params(&spec.base()), form).unwrap();
     let mut wide = vec![0.0; frozen.layout().len()];
@@ -22,13 +22,13 @@ fn frozen(spec: &ModelSpec, form: FrozenForm) -> (Option<Arc<FrozenWeights>>, Ve
     (Some(Arc::new(frozen)), wide)
 }
 
-/// A and B of one size.
+/// Returns parameters in which A and B have similar size.
 fn adapters(spec: &ModelSpec) -> Vec<f32> {
     let len = layout(spec).unwrap().len();
     (0..len).map(|i| ((i * 7919 + 13) % 101) as f32 / 200.0 - 0.25).collect()
 }
 
-/// Goal: gradients of A and B alone, whatever the shape, the targets and the form of what is frozen.
+/// Goal: gradients of A and B are correct for any rank, targets and form of the frozen weights.
 #[test]
 fn adapters_agree_with_the_reference() {
     let kinds = [(3, "q,k,v,o,gate,up,down"), (8, "q,v"), (1, "k,o,down"), (4, "gate"), (2, "up,o")];
@@ -67,8 +67,8 @@ fn tokens_of_one(spec: &ModelSpec) -> Vec<u32> {
     tokens(spec, 1)[..spec.context as usize / 2 + 1].to_vec()
 }
 
-/// Goal: adapters learn what repeats on weights that know nothing, the weights stay, and a text is written with them
-/// as with the sums of both.
+/// Goal: adapters learn a repetition on untrained weights, and the weights stay unchanged. Text is the same with
+/// adapters as with the summed weights.
 #[test]
 fn adapters_learn_and_write() {
     let spec = with_adapters(Preset::Tiny.model(16), 8, "q,k,v,o,gate,up,down");
@@ -117,7 +117,7 @@ fn adapters_without_their_weights_are_refused() {
     assert!(matches!(CpuModel::new(&spec, threads(1)).err(), Some(EngineError::Frozen)));
     let all = ModelSpec { lora: Some(LoraSpec { targets: LoraTargets::ALL, ..spec.lora.unwrap() }), ..spec };
     assert!(matches!(Writer::new(&all, adapters(&all)).err(), Some(EngineError::Frozen)));
-    // Who trains all of the model has no use for other weights.
+    // A trainer of the whole model ignores frozen weights.
     let whole = CpuTrainer::on(frozen(&other, FrozenForm::F16).0, &spec.base(), &inner(3), threads(1));
     assert!(whole.is_ok());
 }

@@ -1,4 +1,4 @@
-//! Moments in 16 bits beside whole ones: what a model learns with them.
+//! Moments in 16 bits compared with moments in 32 bits: their effect on a model's loss.
 
 use super::threads;
 use crate::data::{BYTE_VOCAB, bytes_to_tokens, grammar};
@@ -7,14 +7,14 @@ use crate::model::moments::adjust_halves;
 use crate::model::{Adjust, InnerSpec, Preset, adjust, decayed_ranges, init, layout, learning_rate};
 use crate::rng::Rng;
 
-/// Windows of the text that is never trained on.
+/// Windows of the held-out text.
 const HELD_OUT: usize = 64;
 
-/// How moments are kept.
+/// Storage form of moments.
 #[derive(Clone, Copy, PartialEq)]
 enum Kept {
     Whole,
-    /// Whole, where parameters begin a millionth elsewhere: what chance does.
+    /// Whole, with initial parameters changed by a millionth: the effect of chance.
     WholeFromElsewhere,
     Halves,
 }
@@ -28,7 +28,7 @@ struct Course {
 }
 
 impl Course {
-    /// The loss on held-out text at the end, in nats per byte.
+    /// Returns the final loss on held-out text, in nats per byte.
     fn held_out(self, kept: Kept) -> f64 {
         let Self { preset, steps, seed } = self;
         let spec = preset.model(BYTE_VOCAB);
@@ -72,7 +72,7 @@ fn setting<T: std::str::FromStr>(name: &str, otherwise: T) -> T {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(otherwise)
 }
 
-/// Mean and standard error.
+/// Returns mean and standard error.
 fn mean_and_error(values: &[f64]) -> (f64, f64) {
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;
@@ -80,8 +80,8 @@ fn mean_and_error(values: &[f64]) -> (f64, f64) {
     (mean, (squares / (count - 1.0).max(1.0) / count).sqrt())
 }
 
-/// Goal: moments in 16 bits cost a model nothing that shows beside what chance does. `MOMENT_PRESET`, `MOMENT_STEPS`
-/// and `MOMENT_SEEDS` make it longer.
+/// Goal: moments in 16 bits cost a model nothing that is visible compared with chance. `MOMENT_PRESET`, `MOMENT_STEPS`
+/// and `MOMENT_SEEDS` make the test longer.
 #[test]
 #[ignore = "a measurement, for tests/evidence/MEMORY.md: what chance does is more than any bound that would show harm"]
 fn half_moments_learn_as_whole_ones() {
