@@ -1,82 +1,82 @@
-//! What sockets and fetches take and give, on every target.
+//! Inputs and outputs of sockets and fetches on every target.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What a [`super::Socket`] reports, in the order in which it happened.
+/// Event of a [`super::Socket`], in chronological order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SocketEvent {
-    /// The connection stands; frames may be sent from now on.
+    /// The connection is open; frames may be sent from now on.
     Opened,
-    /// One binary frame came in.
+    /// One binary frame arrived.
     Frame(Vec<u8>),
-    /// The peer showed that it is there, by a ping or the answer to one; browsers do not tell.
+    /// The peer is alive: it sent a ping or a pong. Browsers do not report this.
     Alive,
-    /// Something answers at the address, and knows no socket there (HTTP status 404); browsers do not tell. The last
-    /// event of a socket.
+    /// The address answers but has no socket there (HTTP status 404). Browsers do not report this. The last event of a
+    /// socket.
     Absent {
-        /// What it said, for people.
+        /// The server's message, for people.
         reason: String,
     },
-    /// The connection is gone, or never came about. The last event of a socket.
+    /// The connection is gone, or was never established. The last event of a socket.
     Closed {
-        /// The close code that the peer gave, if it gave one.
+        /// The peer's close code, if it sent one.
         code: Option<u16>,
-        /// Why, for people.
+        /// Reason, for people.
         reason: String,
     },
 }
 
-/// What a [`super::Socket`] holds at most.
+/// Limits of a [`super::Socket`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketLimits {
-    /// Longest frame taken in, in bytes; a longer one closes the connection.
+    /// Longest incoming frame, in bytes; a longer one closes the connection.
     pub frame_bytes_max: usize,
-    /// Bytes that may wait to be sent.
+    /// Maximum number of bytes that may wait to be sent.
     pub queue_bytes_max: usize,
 }
 
 /// Payload bytes that crossed a [`super::Socket`], framing not included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SocketBytes {
-    /// Sent, that is handed to the operating system.
+    /// Bytes sent, that is, handed to the operating system.
     pub sent: u64,
-    /// Received.
+    /// Bytes received.
     pub received: u64,
 }
 
-/// Why a frame was not taken for sending.
+/// Reason why a frame was not queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
     /// There is no connection.
     #[error("there is no connection")]
     Closed,
-    /// The peer or the network takes bytes too slowly.
+    /// The peer or the network reads too slowly.
     #[error(
         "{queued_bytes} bytes wait to be sent, and {frame_bytes} more exceed the limit of {queue_bytes_max}"
     )]
     QueueFull {
         /// Bytes that wait.
         queued_bytes: usize,
-        /// Bytes of the frame that was not taken.
+        /// Bytes of the rejected frame.
         frame_bytes: usize,
         /// [`SocketLimits::queue_bytes_max`].
         queue_bytes_max: usize,
     },
 }
 
-/// Bytes that several transfers took in together, as they come: of those too that nobody waits for any more.
+/// Shared count of the bytes received by several transfers, updated as they arrive. It includes abandoned transfers.
 #[derive(Clone, Debug, Default)]
 pub struct ByteCount(Arc<AtomicU64>);
 
 impl ByteCount {
-    /// So many more came.
+    /// Adds to the count.
     pub fn add(&self, bytes: u64) {
         self.0.fetch_add(bytes, Relaxed);
     }
 
-    /// All that came so far.
+    /// Returns the total so far.
     #[must_use]
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
@@ -88,15 +88,15 @@ impl ByteCount {
 pub struct FetchRequest {
     /// Absolute `http` or `https` address.
     pub url: String,
-    /// First byte wanted; above 0 it is asked for with `Range`.
+    /// First byte wanted; a value above 0 is requested with `Range`.
     pub start_byte: u64,
-    /// Longest body taken, in bytes; a longer one is an error, and no more than this is ever held.
+    /// Longest accepted body, in bytes. A longer one is an error, and memory never holds more than this.
     pub body_bytes_max: u64,
-    /// What goes along in the head of the request.
+    /// Additional request headers.
     pub headers: Vec<RequestHeader>,
-    /// Name of the one response header to report.
+    /// Name of the response header to report.
     pub header: &'static str,
-    /// Counts the bytes of the body, unless the status is one of failure.
+    /// Counter of the body's bytes; bodies with an error status do not count.
     pub count: ByteCount,
 }
 
@@ -120,29 +120,29 @@ impl fmt::Debug for RequestHeader {
 pub struct FetchReply {
     /// HTTP status.
     pub status: u16,
-    /// Value of the header asked for, if it came.
+    /// Value of the requested header, if present.
     pub header: Option<String>,
-    /// What `Retry-After` says, in seconds, if it came as a number.
+    /// Value of `Retry-After`, in seconds, if present as a number.
     pub retry_after_s: Option<u32>,
-    /// The body; from `start_byte` on if the status is 206, whole otherwise.
+    /// The body; from `start_byte` on if the status is 206, otherwise whole.
     pub body: Vec<u8>,
 }
 
-/// Why a fetch brought no answer.
+/// Reason why a fetch failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FetchError {
-    /// No answer came, or it ended early; `partial` holds what came of the body.
+    /// No answer came, or it ended early; `partial` holds the received part of the body.
     #[error("{url} did not answer fully ({} bytes came): {reason}", partial.len())]
     Network {
         /// The address.
         url: String,
         /// What failed.
         reason: String,
-        /// HTTP status, if one came.
+        /// HTTP status, if received.
         status: Option<u16>,
-        /// Value of the header asked for, if it came.
+        /// Value of the requested header, if present.
         header: Option<String>,
-        /// Start of the body, as far as it came.
+        /// Received part of the body.
         partial: Vec<u8>,
     },
     /// The body is longer than allowed.
@@ -155,7 +155,7 @@ pub enum FetchError {
     },
 }
 
-/// The operating system or browser gave no random bytes.
+/// The operating system or browser provided no random bytes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no random bytes to be had: {reason}")]
 pub struct RandomError {

@@ -1,6 +1,6 @@
-//! Vectors of floats, as wide as the processor has them, whose sums and products are rounded one by one.
+//! Vectors of floats, as wide as the processor supports, whose sums and products are rounded separately.
 
-/// The vector instructions that all code is compiled for; `None` where the program looks for them when it runs.
+/// Name of the vector instructions for which all code is compiled, or `None` if the program detects them at run time.
 pub const NAME: Option<&str> = if cfg!(target_feature = "relaxed-simd") {
     Some("relaxed-simd")
 } else if cfg!(target_feature = "simd128") {
@@ -11,23 +11,23 @@ pub const NAME: Option<&str> = if cfg!(target_feature = "relaxed-simd") {
 
 /// `N` floats side by side, in registers.
 pub trait Lanes<const N: usize>: Copy {
-    /// A vector that holds `value` in each lane.
+    /// Creates a vector that holds `value` in each lane.
     fn splat(value: f32) -> Self;
 
-    /// Reads values that lie side by side in memory.
+    /// Reads contiguous values from memory.
     fn load(values: &[f32; N]) -> Self;
 
-    /// Writes the lanes side by side into memory.
+    /// Writes the lanes to contiguous memory.
     fn store(self, values: &mut [f32; N]);
 
-    /// `self + a · b`, rounded twice; in modules compiled for `relaxed-simd` once, if the browser likes that
-    /// better.
+    /// Computes `self + a · b`, rounded twice. Modules compiled for `relaxed-simd` may round once, if the browser
+    /// prefers that.
     #[must_use]
     fn add_product(self, a: Self, b: Self) -> Self;
 }
 
-/// Work to do with the widest vectors there are: see [`widest`]. All of it must be `#[inline(always)]`, or
-/// each operation becomes a call.
+/// Work to do with the widest vectors available, see [`widest`]. All of it must be `#[inline(always)]`; otherwise each
+/// operation becomes a call.
 pub trait Work {
     /// Does the work with vectors of type `L`.
     fn run<L: Lanes<N>, const N: usize>(self);

@@ -1,7 +1,7 @@
-//! What differs between targets: a clock, a socket, HTTP, a timer, random bytes, and vectors of floats.
-//! Nothing else of this workspace asks what it is compiled for.
+//! Target-specific parts: a clock, a socket, HTTP, a timer, random bytes, and vectors of floats. No other code of this
+//! workspace depends on the target.
 //!
-//! Nothing here knows of training, of messages or of invites. Frames are opaque bytes, and headers plain text.
+//! This module has no knowledge of training, messages or invites. Frames are opaque bytes, and headers are plain text.
 
 #[cfg(all(feature = "client", not(target_family = "wasm")))]
 mod fault;
@@ -33,7 +33,7 @@ pub use io::{
     ByteCount, FetchError, FetchReply, FetchRequest, RandomError, RequestHeader, SendError, SocketBytes,
     SocketEvent, SocketLimits,
 };
-/// What only operating systems have.
+/// Items that exist only on operating systems.
 #[cfg(all(feature = "platform", not(target_family = "wasm")))]
 pub use native::{TrustError, interrupted, silence_display, trust_only};
 #[cfg(all(feature = "client", not(target_family = "wasm")))]

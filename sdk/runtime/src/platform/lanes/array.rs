@@ -1,8 +1,8 @@
-//! Vectors as arrays, for targets without vector instructions of their own here.
+//! Vectors as arrays, for targets without a vector implementation here.
 
 use super::{Lanes, Work};
 
-/// Does `work` with arrays; a compiler may make vectors of them.
+/// Does `work` with arrays, which the compiler may turn into vectors.
 pub fn widest(work: impl Work) {
     work.run::<[f32; 8], 8>();
 }

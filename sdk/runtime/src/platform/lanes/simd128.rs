@@ -9,7 +9,7 @@ use std::arch::wasm32::{f32x4_add, f32x4_mul};
 
 use super::{Lanes, Work};
 
-/// Does `work` with pairs of vectors of four.
+/// Does `work` with pairs of vectors of four values.
 pub fn widest(work: impl Work) {
     work.run::<[v128; 2], 8>();
 }

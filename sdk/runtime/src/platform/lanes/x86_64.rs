@@ -1,4 +1,4 @@
-//! Vectors of x86-64, chosen when the program runs: AVX-512, AVX2 or the baseline.
+//! Vectors of x86-64, chosen at run time: AVX-512, AVX2 or the baseline.
 
 use std::arch::x86_64::{
     __m128, __m256, __m512, _mm_add_ps, _mm_loadu_ps, _mm_mul_ps, _mm_set1_ps, _mm_storeu_ps, _mm256_add_ps,
@@ -8,19 +8,19 @@ use std::arch::x86_64::{
 
 use super::{Lanes, Work};
 
-/// Does `work` with pairs of the widest vectors that this processor has.
+/// Does `work` with pairs of the widest vectors that this processor supports.
 pub fn widest(work: impl Work) {
-    // Processors and virtual machines there are that have the first of them alone.
+    // Some processors and virtual machines support only the first of these features.
     if is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512dq")
         && is_x86_feature_detected!("avx512vl")
         && is_x86_feature_detected!("avx2")
     {
-        // SAFETY: the processor has them all.
+        // SAFETY: the processor supports all of them.
         unsafe { with_avx512(work) }
     } else if is_x86_feature_detected!("avx2") {
-        // SAFETY: the processor has them.
+        // SAFETY: the processor supports them.
         unsafe { with_avx2(work) }
     } else {
         work.run::<Pair<__m128>, 8>();
@@ -37,14 +37,14 @@ fn with_avx2(work: impl Work) {
     work.run::<Pair<__m256>, 16>();
 }
 
-/// Two vectors: enough sums in flight for a processor that adds twice in a cycle.
+/// Two vectors: enough sums in flight for a processor that adds twice per cycle.
 #[derive(Clone, Copy)]
 struct Pair<V>([V; 2]);
 
 macro_rules! pair {
     ($vector:ty, $half:literal, $all:literal, $splat:ident, $load:ident, $store:ident, $add:ident, $mul:ident) => {
-        // SAFETY, of each block: `widest` alone makes these, where the processor has the instructions; pointers
-        // are to as many values as a vector has, and need no alignment.
+        // SAFETY, of each block: only `widest` creates these types, where the processor supports the instructions.
+        // Pointers are to as many values as a vector has, and need no alignment.
         impl Lanes<$all> for Pair<$vector> {
             #[inline(always)]
             fn splat(value: f32) -> Self {

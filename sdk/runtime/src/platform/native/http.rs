@@ -1,4 +1,4 @@
-//! HTTP GET on a thread of its own.
+//! HTTP GET on a separate thread.
 
 use std::future::Future;
 use std::io::Read;
@@ -11,32 +11,32 @@ use ureq::Agent;
 
 use crate::platform::{FetchError, FetchReply, FetchRequest, Proxy, transfer_fault};
 
-/// Longest wait for a connection.
+/// Maximum wait for a connection.
 const CONNECT_S: u64 = 10;
-/// Longest wait for the head of an answer; the syncer may be busy with the fragment asked for.
+/// Maximum wait for the head of an answer, because the syncer may be busy with the requested fragment.
 const RESPONSE_S: u64 = 30;
-/// Longest silence in the middle of an answer.
+/// Maximum silence in the middle of an answer.
 const READ_S: u64 = 30;
-/// Redirects that are followed: none, since a syncer never redirects, and a socket would not follow.
+/// Number of redirects followed: zero, because a syncer never redirects, and a socket would not follow.
 const REDIRECTS_MAX: u32 = 0;
-/// Bytes read between two looks at whether anybody still wants the answer.
+/// Bytes read between two checks whether the caller still wants the answer.
 const READ_BYTES: usize = 64 * 1024;
-/// How much of the body of an error is read, in bytes: enough for a message to people.
+/// Maximum number of bytes read from the body of an error: enough for a message to people.
 const ERROR_BODY_BYTES_MAX: u64 = 4 * 1024;
 
-/// Answers `request`, in the background from this call on. Dropping the future ends the transfer.
+/// Sends `request`, in the background from this call on. Dropping the future ends the transfer.
 ///
 /// # Errors
-/// - [`FetchError::Network`]: no answer, or one that broke off.
+/// - [`FetchError::Network`]: there was no answer, or it was cut short.
 /// - [`FetchError::TooLarge`]: the body exceeds `body_bytes_max`.
 ///
-/// An answer with a status of failure is not an error here; its body is cut to 4 KiB.
+/// An answer with an error status is not an error here; its body is cut to 4 KiB.
 pub fn fetch(request: FetchRequest) -> impl Future<Output = Result<FetchReply, FetchError>> {
     let (answer, answered) = oneshot::channel();
     let url = request.url.clone();
     let spawned = thread::Builder::new().name("archipelago-fetch".to_owned()).spawn(move || {
         let result = get(&request, &|| answer.is_canceled());
-        // An error means that nobody waits for the answer any more.
+        // An error means that the caller no longer waits for the answer.
         drop(answer.send(result));
     });
     async move {
@@ -56,7 +56,7 @@ pub fn fetch(request: FetchRequest) -> impl Future<Output = Result<FetchReply, F
     }
 }
 
-/// One agent for all transfers, so that they share connections.
+/// Returns the agent shared by all transfers, so that they reuse connections.
 fn agent() -> &'static Agent {
     static AGENT: OnceLock<Agent> = OnceLock::new();
     AGENT.get_or_init(|| {

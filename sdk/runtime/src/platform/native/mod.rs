@@ -1,4 +1,4 @@
-//! Operating systems: threads for the network, so that a long step never makes a peer wait.
+//! Operating-system platform: separate threads for the network, so that a long step never makes a peer wait.
 
 mod display;
 mod http;
@@ -21,37 +21,37 @@ use archipelago_core::time::Millis;
 
 use super::RandomError;
 
-/// A monotonic clock; its origin is the moment of [`Clock::start`].
+/// A monotonic clock that starts at [`Clock::start`].
 #[derive(Clone, Copy, Debug)]
 pub struct Clock(Instant);
 
 impl Clock {
-    /// A clock that shows 0 now.
+    /// Starts a clock at 0.
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "this is where the clock is read")]
     pub fn start() -> Self {
         Self(Instant::now())
     }
 
-    /// Time since the start.
+    /// Returns the time since the start.
     #[must_use]
     pub fn now(&self) -> Millis {
         Millis(self.now_us() / 1_000)
     }
 
-    /// Time since the start in microseconds, for measuring short spans.
+    /// Returns the time since the start in microseconds, for short intervals.
     #[must_use]
     pub fn now_us(&self) -> u64 {
         u64::try_from(self.0.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 }
 
-/// Waits `ms` milliseconds. Must be polled within a Tokio runtime that has its timer on.
+/// Waits `ms` milliseconds. Must be polled within a Tokio runtime with an enabled timer.
 pub async fn sleep(ms: u64) {
     tokio::time::sleep(Duration::from_millis(ms)).await;
 }
 
-/// Lets others on this thread have their turn.
+/// Lets other tasks on this thread run.
 pub async fn yield_now() {
     let mut yielded = false;
     poll_fn(|context| {
@@ -65,10 +65,10 @@ pub async fn yield_now() {
     .await;
 }
 
-/// `N` bytes that nobody can guess, for identities and for jitter.
+/// Returns `N` unpredictable bytes, for identities and for jitter.
 ///
 /// # Errors
-/// [`RandomError`]: the operating system gave none.
+/// [`RandomError`]: the operating system provided no random bytes.
 pub fn random_bytes<const N: usize>() -> Result<[u8; N], RandomError> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).map_err(|error| RandomError { reason: error.to_string() })?;

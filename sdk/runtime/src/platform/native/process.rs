@@ -46,8 +46,8 @@ pub async fn interrupted() -> io::Result<()> {
     }
 }
 
-/// Waits until somebody asks this process to end: Ctrl+C, or SIGTERM where there is such a thing.
-/// From the first poll on neither ends the process by itself.
+/// Waits for a request to end this process: Ctrl+C, or SIGTERM where it exists. From the first poll on, neither ends
+/// the process by itself.
 ///
 /// # Errors
 /// The errors of the operating system, if it does not let us listen for signals.

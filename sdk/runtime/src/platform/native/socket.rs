@@ -1,4 +1,4 @@
-//! A WebSocket on a thread of its own: pings are answered and frames move while a step computes.
+//! A WebSocket on a separate thread, which answers pings and moves frames while a step computes.
 
 use std::io::ErrorKind;
 use std::pin::pin;
@@ -22,18 +22,18 @@ use super::{trust, tunnel};
 use crate::platform::fault::tls_fault;
 use crate::platform::{Proxy, SendError, SocketBytes, SocketEvent, SocketLimits};
 
-/// Longest wait for a connection, the handshake included.
+/// Maximum wait for a connection, including the handshake.
 const CONNECT_MS: u64 = 10_000;
 /// Time between two pings, which keep routers in between from dropping the connection.
 const PING_MS: u64 = 15_000;
-/// The connection counts as lost when no byte came from the peer for this long.
+/// Time without any byte from the peer after which the connection counts as lost.
 const SILENT_MS: u64 = 60_000;
-/// Longest wait for the last frames and the peer's farewell.
+/// Maximum wait for the last frames and the peer's close frame.
 const CLOSE_MS: u64 = 2_000;
-/// Incoming frames that wait for a step to end; when full, the peer has to wait.
+/// Capacity for incoming frames while a step computes. When it is full, the peer has to wait.
 const EVENTS_MAX: usize = 1_024;
 
-/// One connection. Dropping it ends the connection without a farewell.
+/// One connection. Dropping it ends the connection without a close frame.
 #[derive(Debug)]
 pub struct Socket {
     events: mpsc::Receiver<SocketEvent>,
@@ -57,8 +57,7 @@ struct Counters {
 }
 
 impl Socket {
-    /// Starts to connect to `url` (`ws` or `wss`) with the given subprotocol; how it went comes as
-    /// an event.
+    /// Starts to connect to `url` (`ws` or `wss`) with the given subprotocol. The outcome arrives as an event.
     #[must_use]
     pub fn connect(url: &str, subprotocol: &str, limits: SocketLimits) -> Self {
         let (events_in, events) = mpsc::channel(EVENTS_MAX);
@@ -89,12 +88,12 @@ impl Socket {
         Self { events, control, bulk, counters, queue_bytes_max: limits.queue_bytes_max }
     }
 
-    /// The next event, if one is there.
+    /// Returns the next event, if one is available.
     pub fn try_recv(&mut self) -> Option<SocketEvent> {
         self.events.try_recv().ok()
     }
 
-    /// The next event; waits for ever after [`SocketEvent::Closed`]. Dropping the future loses nothing.
+    /// Returns the next event, or waits forever after [`SocketEvent::Closed`]. Dropping the future loses nothing.
     pub async fn recv(&mut self) -> SocketEvent {
         match self.events.recv().await {
             Some(event) => event,
@@ -102,10 +101,11 @@ impl Socket {
         }
     }
 
-    /// Queues one frame. Frames that are not `bulk` go ahead of those that are.
+    /// Queues one frame. Control frames overtake `bulk` frames.
     ///
     /// # Errors
-    /// - [`SendError::Closed`]: the connection is gone; [`SocketEvent::Closed`] says why, after what came before.
+    /// - [`SendError::Closed`]: the connection is gone. After all earlier events, [`SocketEvent::Closed`] gives the
+    ///   reason.
     /// - [`SendError::QueueFull`]: more than `queue_bytes_max` would wait.
     pub fn send(&mut self, frame: Vec<u8>, bulk: bool) -> Result<(), SendError> {
         let frame_bytes = frame.len();
@@ -122,21 +122,21 @@ impl Socket {
         }
     }
 
-    /// Says farewell after the control frames queued so far; bulk frames that still wait are
-    /// dropped. [`SocketEvent::Closed`] follows within seconds.
+    /// Sends a close frame after the control frames queued so far. Waiting bulk frames are dropped.
+    /// [`SocketEvent::Closed`] follows within seconds.
     pub fn close(&mut self, code: u16, reason: &str) {
         let reason = clip(reason, CLOSE_REASON_BYTES_MAX).to_owned();
-        // An error means that it is closed already.
+        // An error means that the connection is already closed.
         drop(self.control.send(Outgoing::Close(code, reason)));
     }
 
-    /// Bytes that wait to be sent.
+    /// Returns the number of bytes that wait to be sent.
     #[must_use]
     pub fn queued_bytes(&self) -> usize {
         self.counters.queued_bytes.load(Relaxed)
     }
 
-    /// What crossed the socket so far.
+    /// Returns the bytes that crossed the socket so far.
     #[must_use]
     pub fn bytes(&self) -> SocketBytes {
         SocketBytes {
@@ -156,7 +156,7 @@ struct Wire {
 }
 
 impl Wire {
-    /// Connects and moves frames until the connection ends; says how it ended.
+    /// Connects and moves frames until the connection ends; returns how it ended.
     async fn live(self, url: &str, subprotocol: &str) -> SocketEvent {
         let proxy = match Proxy::for_url(url) {
             Ok(proxy) => proxy,
@@ -206,7 +206,7 @@ impl Wire {
         })
     }
 
-    /// Moves frames both ways, each apart: a peer that does not read must not keep us from reading.
+    /// Moves frames in both directions independently, because a peer that does not read must not block our reading.
     async fn converse<I, O>(self, sink: O, stream: I) -> SocketEvent
     where
         I: Stream<Item = Result<Message, tungstenite::Error>> + Unpin,
@@ -219,7 +219,7 @@ impl Wire {
             closed = &mut reading => return closed,
             closed = write(sink, control, bulk, &counters) => closed,
         };
-        // What the peer said before it hung up may still be on its way in, its farewell above all.
+        // The peer's last frames may still be in transit, above all its close frame.
         tokio::select! {
             closed = reading => closed,
             () = tokio::time::sleep(Duration::from_millis(CLOSE_MS)) => closed,
@@ -228,7 +228,7 @@ impl Wire {
     }
 }
 
-/// Hands on what comes in until the peer closes.
+/// Passes incoming frames on until the peer closes.
 async fn read<S>(mut stream: S, events: mpsc::Sender<SocketEvent>, counters: &Counters) -> SocketEvent
 where
     S: Stream<Item = Result<Message, tungstenite::Error>> + Unpin,
@@ -248,7 +248,7 @@ where
                 }
             }
             Message::Close(farewell) => {
-                // One more turn lets the library answer the farewell.
+                // One more poll lets the library answer the close frame.
                 drop(timeout(Duration::from_millis(CLOSE_MS), stream.next()).await);
                 return match farewell {
                     Some(CloseFrame { code, reason }) => {
@@ -257,7 +257,7 @@ where
                     None => lost("closed without a reason".to_owned()),
                 };
             }
-            // Pings are answered by the library.
+            // The library answers pings.
             Message::Ping(_) | Message::Pong(_) => {
                 if events.send(SocketEvent::Alive).await.is_err() {
                     return lost("given up".to_owned());
@@ -270,7 +270,7 @@ where
     }
 }
 
-/// Sends what is queued, control ahead of bulk, until told to close or until nobody holds the handle.
+/// Sends queued frames, control before bulk, until a close request arrives or the handle is dropped.
 async fn write<S>(
     mut sink: S,
     mut control: mpsc::UnboundedReceiver<Outgoing>,
@@ -318,7 +318,7 @@ fn lost(reason: String) -> SocketEvent {
     SocketEvent::Closed { code: None, reason }
 }
 
-/// Longest sentence of a server that is repeated, in bytes.
+/// Longest server message that is repeated, in bytes.
 const REASON_BYTES_MAX: u32 = 1_000;
 
 /// Returns true if an answer means that the address has no socket and never will.
@@ -340,7 +340,7 @@ fn location(answer: &Response<Option<Vec<u8>>>) -> Option<String> {
     Some(clip(&location, REASON_BYTES_MAX).replace(char::is_control, " "))
 }
 
-/// An error in words that help people who read them.
+/// Returns an error message that helps people who read it.
 fn explain(error: &tungstenite::Error) -> String {
     match error {
         tungstenite::Error::Http(response) if let Some(location) = location(response) => {
@@ -379,7 +379,7 @@ mod tests {
 
     use super::*;
 
-    /// What a socket reports whose peer takes nothing more and says `said`.
+    /// Returns the events of a socket whose peer accepts no more data and sends `said`.
     fn report(said: impl Stream<Item = Message> + Unpin) -> Vec<SocketEvent> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {

@@ -1,4 +1,4 @@
-//! Whose certificates are believed.
+//! Trusted certificate authorities.
 
 use std::sync::{Arc, OnceLock};
 
@@ -9,7 +9,7 @@ use tokio_tungstenite::Connector;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use webpki_roots::TLS_SERVER_ROOTS;
 
-/// What was given to [`trust_only`].
+/// Authorities passed to [`trust_only`].
 static TRUSTED: OnceLock<Trusted> = OnceLock::new();
 
 #[derive(Debug)]
@@ -18,30 +18,30 @@ struct Trusted {
     transfers: Arc<Vec<Certificate<'static>>>,
 }
 
-/// Why authorities cannot be trusted.
+/// Reason why authorities cannot be trusted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TrustError {
-    /// There is none in the text.
+    /// The text contains no certificate.
     #[error("it holds no certificate: give certificates of authorities in PEM form")]
     NoCertificate,
-    /// One of them is none of an authority.
+    /// A certificate is not usable as an authority.
     #[error("certificate {number} cannot be used: {why}")]
     Unusable {
-        /// Which one it is, from 1.
+        /// Position of the certificate, from 1.
         number: usize,
-        /// What is wrong with it.
+        /// Reason.
         why: String,
     },
-    /// Others were named before.
+    /// Other authorities were set before.
     #[error("this program trusts others already")]
     Late,
 }
 
-/// Has every connection of this program believe the authorities whose certificates are in `pem`, and none of the public
-/// ones. It is to be called before the first connection, and once.
+/// Makes every connection of this program trust only the authorities whose certificates are in `pem`, and no public
+/// ones. Must be called once, before the first connection.
 ///
 /// # Errors
-/// - [`TrustError::NoCertificate`], [`TrustError::Unusable`]: the text is no list of certificates.
+/// - [`TrustError::NoCertificate`], [`TrustError::Unusable`]: the text is no list of usable certificates.
 /// - [`TrustError::Late`]: it was called before.
 pub fn trust_only(pem: &[u8]) -> Result<(), TrustError> {
     TRUSTED.set(Trusted::read(pem)?).map_err(|_| TrustError::Late)
@@ -68,7 +68,7 @@ impl Trusted {
     }
 }
 
-/// For sockets; `None` if the public authorities are believed.
+/// Returns the TLS connector for sockets, or `None` if the public authorities are trusted.
 pub(super) fn connector() -> Option<Connector> {
     TRUSTED.get().map(|trusted| Connector::Rustls(Arc::clone(&trusted.sockets)))
 }
@@ -88,7 +88,7 @@ fn believing(roots: RootCertStore) -> Arc<ClientConfig> {
     Arc::new(config.with_root_certificates(roots).with_no_client_auth())
 }
 
-/// For transfers; `None` if the public authorities are believed.
+/// Returns the TLS configuration for transfers, or `None` if the public authorities are trusted.
 pub(super) fn authorities() -> Option<TlsConfig> {
     let trusted = TRUSTED.get()?;
     Some(TlsConfig::builder().root_certs(RootCerts::Specific(Arc::clone(&trusted.transfers))).build())

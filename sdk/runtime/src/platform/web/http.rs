@@ -10,7 +10,7 @@ use web_sys::{
 use super::{scope, thrown};
 use crate::platform::{FetchError, FetchReply, FetchRequest};
 
-/// How much of the body of an error is read, in bytes: enough for a message to people.
+/// Maximum number of bytes read from the body of an error: enough for a message to people.
 const ERROR_BODY_BYTES_MAX: u64 = 4 * 1024;
 
 /// Ends the transfer when it is dropped.
@@ -24,13 +24,13 @@ impl Drop for Abort {
     }
 }
 
-/// Answers `request`, in the background from this call on. Dropping the future ends the transfer.
+/// Sends `request`, in the background from this call on. Dropping the future ends the transfer.
 ///
 /// # Errors
-/// - [`FetchError::Network`]: no answer, or one that broke off.
+/// - [`FetchError::Network`]: there was no answer, or it was cut short.
 /// - [`FetchError::TooLarge`]: the body exceeds `body_bytes_max`.
 ///
-/// An answer with a status of failure is not an error here; its body is cut to 4 KiB.
+/// An answer with an error status is not an error here; its body is cut to 4 KiB.
 pub fn fetch(request: FetchRequest) -> impl Future<Output = Result<FetchReply, FetchError>> {
     let begun = begin(&request);
     async move {
@@ -48,7 +48,7 @@ pub fn fetch(request: FetchRequest) -> impl Future<Output = Result<FetchReply, F
 }
 
 fn begin(request: &FetchRequest) -> Result<(JsFuture, Abort), JsValue> {
-    // Without a controller, a transfer that nobody waits for any more runs to its end, which is only wasteful.
+    // Without a controller, an abandoned transfer runs to its end, which is only wasteful.
     let controller = AbortController::new().ok();
     let init = RequestInit::new();
     init.set_redirect(RequestRedirect::Error);
@@ -63,7 +63,7 @@ fn begin(request: &FetchRequest) -> Result<(JsFuture, Abort), JsValue> {
     Ok((JsFuture::from(scope().fetch(&asked)), Abort(controller)))
 }
 
-/// The body, piece by piece, so that no more than allowed is ever held.
+/// Reads the body piece by piece, so that it never holds more than the limit.
 async fn read(request: &FetchRequest, response: &Response) -> Result<FetchReply, FetchError> {
     let (status, success) = (response.status(), response.ok());
     let text = |name: &str| response.headers().get(name).ok().flatten();

@@ -1,4 +1,4 @@
-//! Browsers: what a page and a worker have in common.
+//! Browser platform: the interfaces that pages and workers share.
 
 mod http;
 mod socket;
@@ -38,7 +38,7 @@ fn scope() -> Scope {
     js_sys::global().unchecked_into()
 }
 
-/// What a value thrown by the browser says.
+/// Returns the message of a value thrown by the browser.
 fn thrown(error: &JsValue) -> String {
     match error.dyn_ref::<js_sys::Error>() {
         Some(error) => String::from(error.message()),
@@ -46,26 +46,26 @@ fn thrown(error: &JsValue) -> String {
     }
 }
 
-/// A monotonic clock; its origin is the moment of [`Clock::start`].
+/// A monotonic clock that starts at [`Clock::start`].
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     start_ms: f64,
 }
 
 impl Clock {
-    /// A clock that shows 0 now.
+    /// Starts a clock at 0.
     #[must_use]
     pub fn start() -> Self {
         Self { start_ms: scope().performance().now() }
     }
 
-    /// Time since the start.
+    /// Returns the time since the start.
     #[must_use]
     pub fn now(&self) -> Millis {
         Millis(self.now_us() / 1_000)
     }
 
-    /// Time since the start in microseconds, for measuring short spans; browsers round it.
+    /// Returns the time since the start in microseconds, for short intervals. Browsers round it.
     #[must_use]
     pub fn now_us(&self) -> u64 {
         ((scope().performance().now() - self.start_ms) * 1e3) as u64
@@ -81,10 +81,11 @@ pub async fn sleep(ms: u64) {
     JsFuture::from(wait).await.ok();
 }
 
-/// Lets the browser do what waits: messages, timers, GPU callbacks. No timer, so hidden pages are not slowed.
+/// Lets the browser process pending messages, timers and GPU callbacks. It uses no timer, so hidden pages are not
+/// slowed down.
 pub async fn yield_now() {
     let turn = Promise::new(&mut |resolve, _| {
-        // Without channels it would go on at once, which is only less polite.
+        // Without channels it continues at once, which only delays other work.
         let Ok(channel) = MessageChannel::new() else { return drop(resolve.call0(&JsValue::NULL)) };
         channel.port1().set_onmessage(Some(&resolve));
         channel.port2().post_message(&JsValue::NULL).ok();
@@ -92,7 +93,7 @@ pub async fn yield_now() {
     JsFuture::from(turn).await.ok();
 }
 
-/// A file that its owner alone may read: browsers have none.
+/// Opens a file that only its owner may read. Always fails, because browsers have no files.
 ///
 /// # Errors
 /// Always.
@@ -100,10 +101,10 @@ pub fn open_private(path: &Path) -> io::Result<File> {
     Err(io::Error::new(io::ErrorKind::Unsupported, format!("a browser has no file {}", path.display())))
 }
 
-/// `N` bytes that nobody can guess, for identities and for jitter.
+/// Returns `N` unpredictable bytes, for identities and for jitter.
 ///
 /// # Errors
-/// [`RandomError`]: the browser gave none.
+/// [`RandomError`]: the browser provided no random bytes.
 pub fn random_bytes<const N: usize>() -> Result<[u8; N], RandomError> {
     let bytes = Uint8Array::new_with_length(N as u32);
     let filled = scope().crypto().get_random_values_with_array_buffer_view(&bytes);

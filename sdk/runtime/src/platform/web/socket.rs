@@ -1,4 +1,4 @@
-//! A browser's WebSocket. It answers pings by itself, also while a step computes.
+//! A browser's WebSocket. The browser answers pings by itself, even while a step computes.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -15,19 +15,19 @@ use web_sys::{BinaryType, CloseEvent, MessageEvent, WebSocket};
 use super::thrown;
 use crate::platform::{SendError, SocketBytes, SocketEvent, SocketLimits};
 
-/// Bulk frames go to the browser only while fewer bytes than this wait there, so that control frames
+/// Limit on the bytes waiting in the browser. Bulk frames are handed over only below it, so that control frames
 /// overtake the rest.
 const BUFFERED_BYTES_MAX: usize = 256 << 10;
-/// What a page may say when it closes; the browser refuses other codes.
+/// Close codes that a page may send; the browser refuses others.
 const CODES: std::ops::RangeInclusive<u16> = 3000..=4999;
-/// "Normal closure".
+/// Close code for a normal closure.
 const CODE_NORMAL: u16 = 1000;
-/// The browser's own code for a connection that broke, which no peer sends.
+/// The browser's own close code for a broken connection, which no peer sends.
 const CODE_BROKEN: u16 = 1006;
-/// "No status received".
+/// Close code for a missing status.
 const CODE_NONE: u16 = 1005;
 
-/// One connection. Dropping it ends the connection without a farewell.
+/// One connection. Dropping it ends the connection without a close frame.
 #[derive(Debug)]
 pub struct Socket {
     socket: Option<WebSocket>,
@@ -47,7 +47,7 @@ struct Shared {
     closed: bool,
 }
 
-/// Kept as long as the browser may call them.
+/// Callbacks, kept as long as the browser may call them.
 #[derive(Debug)]
 struct Handlers {
     _open: Closure<dyn FnMut()>,
@@ -73,8 +73,7 @@ impl Shared {
 }
 
 impl Socket {
-    /// Starts to connect to `url` (`ws` or `wss`) with the given subprotocol; how it went comes as
-    /// an event.
+    /// Starts to connect to `url` (`ws` or `wss`) with the given subprotocol. The outcome arrives as an event.
     #[must_use]
     pub fn connect(url: &str, subprotocol: &str, limits: SocketLimits) -> Self {
         let shared = Rc::new(RefCell::new(Shared::default()));
@@ -93,13 +92,13 @@ impl Socket {
         }
     }
 
-    /// The next event, if one is there.
+    /// Returns the next event, if one is available.
     pub fn try_recv(&mut self) -> Option<SocketEvent> {
         self.pump();
         self.shared.borrow_mut().events.pop_front()
     }
 
-    /// The next event; waits for ever after [`SocketEvent::Closed`]. Dropping the future loses nothing.
+    /// Returns the next event, or waits forever after [`SocketEvent::Closed`]. Dropping the future loses nothing.
     pub async fn recv(&mut self) -> SocketEvent {
         self.pump();
         poll_fn(|context| {
@@ -113,10 +112,11 @@ impl Socket {
         .await
     }
 
-    /// Queues one frame. Frames that are not `bulk` go ahead of those that are.
+    /// Queues one frame. Control frames overtake `bulk` frames.
     ///
     /// # Errors
-    /// - [`SendError::Closed`]: the connection is gone; [`SocketEvent::Closed`] says why, after what came before.
+    /// - [`SendError::Closed`]: the connection is gone. After all earlier events, [`SocketEvent::Closed`] gives the
+    ///   reason.
     /// - [`SendError::QueueFull`]: more than `queue_bytes_max` would wait.
     pub fn send(&mut self, frame: Vec<u8>, bulk: bool) -> Result<(), SendError> {
         let (queued_bytes, frame_bytes) = (self.queued_bytes(), frame.len());
@@ -134,24 +134,24 @@ impl Socket {
         }
     }
 
-    /// Says farewell after the control frames queued so far; bulk frames that still wait are
-    /// dropped. [`SocketEvent::Closed`] follows within seconds.
+    /// Sends a close frame after the control frames queued so far. Waiting bulk frames are dropped.
+    /// [`SocketEvent::Closed`] follows within seconds.
     pub fn close(&mut self, code: u16, reason: &str) {
         self.bulk.clear();
         self.bulk_bytes = 0;
         let Some(socket) = &self.socket else { return };
         let code = if CODES.contains(&code) { code } else { CODE_NORMAL };
-        // An error means that it is closed already.
+        // An error means that the socket is already closed.
         socket.close_with_code_and_reason(code, clip(reason, CLOSE_REASON_BYTES_MAX)).ok();
     }
 
-    /// Bytes that wait to be sent.
+    /// Returns the number of bytes that wait to be sent.
     #[must_use]
     pub fn queued_bytes(&self) -> usize {
         self.bulk_bytes + self.buffered_bytes()
     }
 
-    /// What crossed the socket so far.
+    /// Returns the bytes that crossed the socket so far.
     #[must_use]
     pub fn bytes(&self) -> SocketBytes {
         SocketBytes {
@@ -164,7 +164,7 @@ impl Socket {
         self.socket.as_ref().map_or(0, |socket| socket.buffered_amount() as usize)
     }
 
-    /// Hands bulk frames to the browser as far as it keeps up.
+    /// Hands bulk frames to the browser as fast as it sends them.
     fn pump(&mut self) {
         while self.buffered_bytes() < BUFFERED_BYTES_MAX {
             let Some(frame) = self.bulk.pop_front() else { return };
@@ -192,7 +192,7 @@ impl Drop for Socket {
             socket.set_onopen(None);
             socket.set_onmessage(None);
             socket.set_onclose(None);
-            // An error means that it is closed already.
+            // An error means that the socket is already closed.
             socket.close().ok();
         }
         self.handlers = None;
