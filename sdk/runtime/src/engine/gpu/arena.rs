@@ -1,9 +1,9 @@
-//! Where the parameters lie on the device.
+//! Layout of the parameters on the device.
 //!
-//! A device binds a limited part of a buffer, and only from aligned places on. So the flat vector is laid out
-//! anew: matrices first and vectors after them (the optimiser treats the two differently), each at an aligned
-//! place in one of as few *chunks* as the limit allows. Gradient, moments and Θ̂ lie as the parameters do. An
-//! embedding that exceeds the limit is cut into slices of rows, and so is a head of its own.
+//! A device binds a limited part of a buffer, and only from aligned offsets. So the flat vector gets another layout:
+//! matrices first and vectors after them, because the optimiser treats them differently. Each starts at an aligned
+//! offset in one of as few *chunks* as the limit allows. Gradient, moments and Θ̂ have the same layout as the
+//! parameters. An embedding or separate head that exceeds the limit is cut into slices of rows.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use super::error::GpuError;
 use super::program::{ALIGN_BYTES, Slice, buffer};
 use crate::model::{Dims, Slots};
 
-/// Values between two starts: aligned as 16-bit floats too.
+/// Alignment of a start, in values; sufficient for 16-bit floats too.
 pub const ALIGN: usize = (ALIGN_BYTES / 2) as usize;
 
 /// A tensor, a group of neighbouring tensors, or a slice of the embedding or head.
@@ -26,16 +26,16 @@ struct Place {
 /// A part of a flat range, within one chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Which chunk.
+    /// Index of the chunk.
     pub chunk: usize,
-    /// Its first value, within the chunk.
+    /// First value, within the chunk.
     pub start: usize,
-    /// Its values, within the flat vector.
+    /// Range of values in the flat vector.
     pub flat: Range<usize>,
 }
 
 impl Run {
-    /// Where it lies in `vector`.
+    /// Returns the slice of this run in `vector`.
     pub fn slice(&self, vector: &[wgpu::Buffer]) -> Slice {
         Slice {
             buffer: vector[self.chunk].clone(),
@@ -50,29 +50,29 @@ impl Run {
 pub struct Chunk {
     /// Values, padding included.
     pub len: usize,
-    /// How many of them, from the first on, belong to matrices.
+    /// Number of leading values that belong to matrices.
     pub decayed: usize,
 }
 
 /// The layout of the flat vector on the device.
 #[derive(Clone, Debug)]
 pub struct Arena {
-    /// In the order of the flat vector.
+    /// Places in the order of the flat vector.
     places: Vec<Place>,
     chunks: Vec<Chunk>,
-    /// Rows of the embedding or head in a slice, of which the last may have fewer.
+    /// Rows of the embedding or head in a slice. The last slice may have fewer.
     pub slice_rows: usize,
 }
 
 impl Arena {
-    /// Lays out what is trained of a model, its parameters or its adapters, in chunks of at most `bytes_max`.
+    /// Lays out the trained part of a model, its parameters or its adapters, in chunks of at most `bytes_max`.
     ///
     /// # Errors
     /// [`GpuError::TensorTooLarge`]: a matrix other than embedding and head, or 128 rows of those, exceeds it.
     pub fn plan(dims: &Dims, slots: &Slots, bytes_max: u64, adapter: &str) -> Result<Self, GpuError> {
         let len_max = (bytes_max / 4) as usize / ALIGN * ALIGN;
         let row = dims.width;
-        // Slices of a multiple of the alignment begin at aligned columns of the logits.
+        // If slices are a multiple of the alignment, they begin at aligned columns of the logits.
         let slice_rows = (len_max / row / ALIGN * ALIGN).min(dims.vocab.next_multiple_of(ALIGN)).max(ALIGN);
         let cut = |tensor, of: Range<usize>| {
             let starts = of.clone().step_by(slice_rows * row);
@@ -130,22 +130,22 @@ impl Arena {
         }
     }
 
-    /// The chunks.
+    /// Returns the chunks.
     pub fn chunks(&self) -> &[Chunk] {
         &self.chunks
     }
 
-    /// Bytes of a vector on the device.
+    /// Returns the bytes of a vector on the device.
     pub fn bytes(&self) -> u64 {
         self.chunks.iter().map(|chunk| chunk.len as u64 * 4).sum()
     }
 
-    /// A new vector on the device, one buffer for each chunk, zeroed.
+    /// Creates a vector on the device, one buffer for each chunk, zeroed.
     pub fn vector(&self, gpu: &Gpu, label: &str) -> Vec<wgpu::Buffer> {
         self.chunks.iter().map(|chunk| buffer(gpu, label, chunk.len as u64)).collect()
     }
 
-    /// The pieces of a flat range, in its order.
+    /// Returns the pieces of a flat range, in order.
     pub fn runs(&self, flat: Range<usize>) -> impl Iterator<Item = Run> {
         let first = self.places.partition_point(|place| place.flat.end <= flat.start);
         self.places[first..].iter().take_while(move |place| place.flat.start < flat.end).map(move |place| {
@@ -154,7 +154,7 @@ impl Arena {
         })
     }
 
-    /// The tensor, or the group of them, or the slice of embedding or head, at `flat`, in `vector`.
+    /// Returns the slice in `vector` of the tensor, tensor group, or slice of embedding or head at `flat`.
     pub fn slice(&self, vector: &[wgpu::Buffer], flat: &Range<usize>) -> Slice {
         let mut runs = self.runs(flat.clone());
         let (Some(run), None) = (runs.next(), runs.next()) else {
@@ -167,19 +167,19 @@ impl Arena {
         }
     }
 
-    /// As [`Self::slice`], in a vector of 16-bit floats.
+    /// Does the same as [`Self::slice`], in a vector of 16-bit floats.
     pub fn half_slice(&self, vector: &[wgpu::Buffer], flat: &Range<usize>) -> Slice {
         let Slice { buffer, start_byte, bytes } = self.slice(vector, flat);
         Slice { buffer, start_byte: start_byte / 2, bytes: bytes / 2 }
     }
 
-    /// First row, number of rows and flat range of each slice of `matrix`, the embedding or the head.
+    /// Returns first row, number of rows and flat range of each slice of `matrix`, the embedding or the head.
     pub fn row_slices(&self, dims: &Dims, matrix: &Range<usize>) -> Vec<(usize, usize, Range<usize>)> {
         row_slices(self.slice_rows, dims, matrix)
     }
 }
 
-/// Slices of `slice_rows` rows, see [`Arena::row_slices`].
+/// Returns slices of `slice_rows` rows, see [`Arena::row_slices`].
 pub fn row_slices(
     slice_rows: usize,
     dims: &Dims,
@@ -211,7 +211,7 @@ mod tests {
         (dims, slots, arena)
     }
 
-    /// Every value has one place, aligned at the start of each tensor, and no two share one.
+    /// Every value has exactly one place, each tensor starts aligned, and no places overlap.
     #[test]
     fn every_value_has_one_place() {
         for (preset, vocab, untied_head, bytes_max, chunks) in [

@@ -1,14 +1,14 @@
-//! The tokens of a step as the kernels read them.
+//! The tokens of a step in the layout that the kernels read.
 //!
-//! For each microbatch, words: inputs `[R]`, targets `[R]`, those that are given marked as in [`crate::token`], rows
-//! grouped by token `[R]`, and one group `(token, begin, end, 0)` for each of them `[R, 4]`. R is padded to what a
-//! binding may begin at. The groups let the gradient of the embedding be summed in the order of the rows, without
-//! atomic additions.
+//! Each microbatch consists of words: inputs `[R]`, targets `[R]` with given ones marked as in [`crate::token`], rows
+//! grouped by token `[R]`, and one group `(token, begin, end, 0)` for each of them `[R, 4]`. R is padded to the
+//! alignment of bindings. The groups allow the gradient of the embedding to be summed in row order, without atomic
+//! additions.
 
 use super::program::{ALIGN_BYTES, Slice};
 use crate::token;
 
-/// Words of a microbatch for each of its rows.
+/// Words of a microbatch per row.
 const WORDS: usize = 7;
 
 /// The shape of a step's tokens.
@@ -22,10 +22,10 @@ pub struct BatchShape {
     pub context: usize,
 }
 
-/// Where the parts of a microbatch lie on the device.
+/// Slices of the parts of a microbatch on the device.
 #[derive(Debug)]
 pub struct Microbatch {
-    /// Tokens that go in, `[R]`.
+    /// Input tokens, `[R]`.
     pub inputs: Slice,
     /// Tokens to be predicted, `[R]`.
     pub targets: Slice,
@@ -36,22 +36,22 @@ pub struct Microbatch {
 }
 
 impl BatchShape {
-    /// R.
+    /// Returns R.
     pub fn rows(&self) -> usize {
         self.windows * self.context
     }
 
-    /// R, padded.
+    /// Returns R, padded.
     pub fn rows_padded(&self) -> usize {
         self.rows().next_multiple_of((ALIGN_BYTES / 4) as usize)
     }
 
-    /// Words of all microbatches.
+    /// Returns the words of all microbatches.
     pub fn words(&self) -> usize {
         self.microbatches * self.rows_padded() * WORDS
     }
 
-    /// Where microbatch `index` lies in `buffer`.
+    /// Returns the slices of microbatch `index` in `buffer`.
     pub fn microbatch(&self, buffer: &wgpu::Buffer, index: usize) -> Microbatch {
         let bytes = self.rows_padded() as u64 * 4;
         let part = |first: u64, count: u64| Slice {
@@ -62,7 +62,7 @@ impl BatchShape {
         Microbatch { inputs: part(0, 1), targets: part(1, 1), order: part(2, 1), runs: part(3, 4) }
     }
 
-    /// The words for `tokens`, `[microbatches · windows, context + 1]`.
+    /// Returns the words for `tokens`, `[microbatches · windows, context + 1]`.
     pub fn fill(&self, tokens: &[u32]) -> Vec<u32> {
         let (rows, padded) = (self.rows(), self.rows_padded());
         let mut words = vec![0; self.words()];

@@ -1,4 +1,4 @@
-//! Trainers on a GPU, several of them side by side, for who waits for each call.
+//! Several trainers on one GPU, with calls that block until they are done.
 
 mod trainer;
 
@@ -13,16 +13,16 @@ use crate::engine::EngineError;
 use crate::model::{InnerSpec, ModelSpec};
 use crate::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, RunSpec};
 
-/// Tells microseconds since any moment.
+/// Clock in microseconds since an arbitrary time.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
-/// Ways to take less memory, of which none changes a bit: it must not be the memory that decides what a trainer finds.
+/// Memory savings that change no bit, so that a trainer's results do not depend on the available memory.
 const THRIFTS: [Thrift; 2] = [Thrift { host_hat: true, ..Thrift::NONE }, Thrift::EXACT];
 
-/// Makes trainers that share one GPU, and what was found out about its kernels.
+/// Factory of trainers that share one GPU and the tuning of its kernels.
 ///
-/// Each takes the memory of an engine of its own. It serves programs of an operating system: in a browser nothing may
-/// wait as this does.
+/// Each trainer takes the memory of a separate engine. This is for native programs only, because code in a browser must
+/// not block.
 #[derive(Clone)]
 pub struct GpuTrainers {
     gpu: Gpu,
@@ -45,23 +45,23 @@ impl GpuTrainers {
         Ok(Self::on(block_on(Gpu::open(options))?, now_us))
     }
 
-    /// Of a GPU that is open.
+    /// Creates a factory on an open GPU.
     #[must_use]
     pub fn on(gpu: Gpu, now_us: Clock) -> Self {
         Self { gpu, now_us, tunings: Arc::default() }
     }
 
-    /// What they run on.
+    /// Returns the shared GPU.
     #[must_use]
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
     }
 
-    /// A trainer of its own parameters, which are 0, and of its own moments. The first for steps of a shape takes a
-    /// moment longer: it finds out how to multiply matrices of that shape.
+    /// Creates a trainer with separate moments and separate parameters, which are initially 0. The first trainer for a
+    /// step shape takes longer, because it measures the matrix products of that shape.
     ///
     /// # Errors
-    /// Those of [`tune`] and [`GpuEngine::new`], but for what an exchange and adapters bring about.
+    /// Those of [`tune`] and [`GpuEngine::new`], except those of the exchange and of adapters.
     pub fn trainer(&self, model: &ModelSpec, inner: &InnerSpec) -> Result<GpuTrainer, EngineError> {
         let spec = alone(model, inner);
         let matmul = {
@@ -85,13 +85,13 @@ impl GpuTrainers {
     }
 }
 
-/// A run in which nothing is exchanged.
+/// Returns a run without exchange.
 fn alone(model: &ModelSpec, inner: &InnerSpec) -> RunSpec {
     let apply = ApplyPolicy::Overwrite;
     RunSpec {
         model: (*model).into(),
         inner: *inner,
-        // Many fragments have small bodies, for which the engine takes memory.
+        // Many fragments have small bodies, for which the engine allocates memory.
         exchange: ExchangeSpec { fragments: 8, sync_every: 1, block: 256, code: Code::Int4, apply },
         data: DataSpec { token_bytes: 2, masks: false, shards: Vec::new() },
         seed: 0,

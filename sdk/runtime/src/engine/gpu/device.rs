@@ -1,4 +1,4 @@
-//! Finding an adapter, and one device on it.
+//! Search for an adapter, and one device on it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,13 +11,13 @@ use wgpu::{
 use super::GpuError;
 use super::pipelines::{Pipelines, Slice};
 
-/// Its name in WebGPU, what the kernels need of it, and where to find it.
+/// Name of a limit in WebGPU, minimum value for the kernels, and accessor.
 type Limit = (&'static str, u64, fn(&Limits) -> u64);
 
-/// Bytes of a buffer with which it is tried whether there is memory.
+/// Size of the test buffers that probe for free memory, in bytes.
 const BLOCK_BYTES: u64 = 128 << 20;
 
-/// What the kernels need of an adapter; WebGPU promises all of it by default.
+/// Limits that the kernels need of an adapter. WebGPU guarantees all of them by default.
 const NEEDED: &[Limit] = &[
     ("maxStorageBuffersPerShaderStage", 8, |limits| limits.max_storage_buffers_per_shader_stage.into()),
     ("maxComputeInvocationsPerWorkgroup", 256, |limits| limits.max_compute_invocations_per_workgroup.into()),
@@ -26,24 +26,24 @@ const NEEDED: &[Limit] = &[
     ("maxStorageBufferBindingSize", 128 << 20, |limits| limits.max_storage_buffer_binding_size),
 ];
 
-/// What products and attention on units for matrices take of a device.
+/// Device features that products and attention on matrix units need.
 const MATRICES: Features =
     Features::EXPERIMENTAL_COOPERATIVE_MATRIX.union(Features::SHADER_F16).union(Features::SUBGROUP);
 /// Lanes of a subgroup there, and bytes of workgroup memory.
 const SUBGROUP: u32 = 32;
 const MATRICES_BYTES: u32 = 32 << 10;
 
-/// Whether these are the matrices of `matmul_matrix.wgsl` and `parts/strips.wgsl`.
+/// Returns true if these are the matrices of `matmul_matrix.wgsl` and `parts/strips.wgsl`.
 fn is_ours(found: &wgpu::CooperativeMatrixProperties) -> bool {
     [found.m_size, found.n_size, found.k_size] == [16; 3]
         && found.ab_type == wgpu::CooperativeScalarType::F16
         && found.cr_type == wgpu::CooperativeScalarType::F32
 }
 
-/// What an adapter is and can do.
+/// Properties of an adapter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdapterFacts {
-    /// As its driver calls it.
+    /// Name from its driver.
     pub name: String,
     /// "discrete GPU", "integrated GPU", "virtual GPU", "software" or "unknown".
     pub kind: &'static str,
@@ -51,41 +51,41 @@ pub struct AdapterFacts {
     pub backend: &'static str,
     /// Driver and version.
     pub driver: String,
-    /// Whether it is a program on the CPU.
+    /// Whether it is a software GPU.
     pub software: bool,
     /// Largest binding of a kernel, in bytes.
     pub binding_bytes_max: u64,
     /// Largest buffer, in bytes.
     pub buffer_bytes_max: u64,
-    /// Whether 16-bit floats are there.
+    /// Whether it supports 16-bit floats.
     pub f16: bool,
-    /// Whether kernels can be timed.
+    /// Whether it can time kernels.
     pub timestamps: bool,
-    /// Whether subgroup operations are there.
+    /// Whether it supports subgroup operations.
     pub subgroups: bool,
-    /// Whether it has the units for matrices that our kernels use: of 16 × 16 values, 16-bit floats with sums of 32
-    /// bits, for subgroups of 32.
+    /// Whether it has the matrix units that our kernels use: 16 × 16 values, 16-bit floats with 32-bit sums, and
+    /// subgroups of 32.
     pub matrices: bool,
-    /// Why it cannot be used, if it cannot.
+    /// Reason why it cannot be used, if any.
     pub unfit: Option<GpuError>,
 }
 
-/// Which adapter, and what of it to use.
+/// Choice of an adapter, and restrictions on its use.
 #[derive(Clone, Debug, Default)]
 pub struct GpuOptions {
-    /// Part of the name of the adapter to use; the best adapter is taken where this is `None`.
+    /// Part of the name of the adapter to use. `None` selects the best adapter.
     pub adapter: Option<String>,
-    /// Takes a program on the CPU too.
+    /// Accepts a software GPU.
     pub software: bool,
-    /// Keeps to WebGPU's default limits, whatever the adapter allows.
+    /// Keeps to WebGPU's default limits, regardless of the adapter's.
     pub default_limits: bool,
-    /// Multiplies 32-bit floats only, whatever units for matrices the adapter has.
+    /// Multiplies 32-bit floats only, even if the adapter has matrix units.
     pub whole_products: bool,
-    /// Binds no more than this at once, in bytes, whatever the limits allow.
+    /// Maximum size of a binding in bytes, even if the adapter allows more.
     pub binding_bytes_max: Option<u64>,
 }
 
-/// A device, and what became of it. Clones share it.
+/// A device and its fault, if any. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Gpu {
     pub(super) device: wgpu::Device,
@@ -98,7 +98,7 @@ pub struct Gpu {
     taken: Arc<AtomicU64>,
 }
 
-/// All adapters, best first.
+/// Returns all adapters, best first.
 pub async fn adapters() -> Vec<AdapterFacts> {
     found().await.iter().map(facts).collect()
 }
@@ -110,7 +110,7 @@ async fn found() -> Vec<wgpu::Adapter> {
     adapters.sort_by_key(|adapter| match adapter.get_info().device_type {
         DeviceType::DiscreteGpu => 0,
         DeviceType::IntegratedGpu => 1,
-        // Browsers do not say what they have.
+        // Browsers do not report the type.
         DeviceType::Other | DeviceType::VirtualGpu => 2,
         DeviceType::Cpu => 3,
     });
@@ -152,7 +152,7 @@ fn facts(adapter: &wgpu::Adapter) -> AdapterFacts {
 }
 
 impl Gpu {
-    /// A device on the best adapter that `options` allow.
+    /// Opens a device on the best adapter that `options` allow.
     ///
     /// # Errors
     /// [`GpuError::NoAdapter`], [`GpuError::NotNamed`], [`GpuError::SoftwareOnly`], [`GpuError::Limit`] and
@@ -206,33 +206,33 @@ impl Gpu {
         Ok(Self { device, queue, pipelines, facts, binding_bytes_max, has_matrices, fault, taken })
     }
 
-    /// Whether products may run on its units for matrices.
+    /// Returns true if products may run on its matrix units.
     pub(in crate::engine) fn has_matrices(&self) -> bool {
         self.has_matrices
     }
 
-    /// It believes that it has units for matrices, whatever its driver says.
+    /// Pretends that the device has matrix units, even if its driver does not list them.
     #[cfg(test)]
     pub(in crate::engine) fn with_matrices(self) -> Self {
         Self { has_matrices: true, ..self }
     }
 
-    /// What it runs on.
+    /// Returns the properties of its adapter.
     #[must_use]
     pub fn facts(&self) -> &AdapterFacts {
         &self.facts
     }
 
-    /// Most bytes that it binds at once.
+    /// Returns the maximum size of a binding, in bytes.
     #[must_use]
     pub fn binding_bytes_max(&self) -> u64 {
         self.binding_bytes_max
     }
 
-    /// What went wrong since it was opened, if anything.
+    /// Returns the first error since the device was opened, if any.
     ///
     /// # Errors
-    /// [`GpuError::Lost`] or [`GpuError::Refused`]: it is of no use any more.
+    /// [`GpuError::Lost`] or [`GpuError::Refused`]: the device is no longer usable.
     pub fn check(&self) -> Result<(), GpuError> {
         match &*self.fault.lock().expect("no thread panics with the lock") {
             None => Ok(()),
@@ -240,38 +240,39 @@ impl Gpu {
         }
     }
 
-    /// Takes the device away, as a driver that resets does.
+    /// Destroys the device, as a driver reset would.
     pub fn lose(&self) {
         self.device.destroy();
         self.note_loss("destroyed on purpose");
     }
 
-    /// Notes that the device is gone, unless it is known: word of it may come later than what it shows by.
+    /// Records that the device is gone, unless this is known. The official notice may come later than the first
+    /// symptom.
     pub(super) fn note_loss(&self, reason: &str) {
         note(&self.fault, GpuError::Lost { reason: reason.to_owned() });
     }
 
-    /// Writes `values` to the start of `slice`, before all that is submitted later.
+    /// Writes `values` to the start of `slice`, before all later submissions.
     pub(super) fn write(&self, slice: &Slice, values: &[f32]) {
         self.queue.write_buffer(&slice.buffer, slice.start_byte, &from_f32s(values));
     }
 
-    /// Bytes of all buffers that were ever made on it, but for the parameters of dispatches (256 bytes for each).
+    /// Returns the bytes of all buffers ever created on it, except the parameters of dispatches (256 bytes each).
     pub(super) fn taken(&self) -> u64 {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// Counts a buffer of `bytes` that is made on it.
+    /// Counts a buffer of `bytes` created on it.
     pub(super) fn take(&self, bytes: u64) {
         self.taken.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// That it has not `bytes` free.
+    /// Returns the error that `bytes` are not free.
     pub(super) fn no_room(&self, bytes: u64) -> GpuError {
         GpuError::Memory { adapter: self.facts.name.clone(), needed_mib: bytes.div_ceil(1 << 20) }
     }
 
-    /// Whether it would give memory for buffers of `bytes` in all.
+    /// Returns true if buffers of `bytes` in total can be allocated.
     pub(super) async fn has_free(&self, bytes: u64) -> bool {
         let largest = self.binding_bytes_max.clamp(4, BLOCK_BYTES);
         let buffer = |size: u64| {
@@ -288,7 +289,7 @@ impl Gpu {
         made.is_ok()
     }
 
-    /// Runs `make`, which makes buffers of about `bytes`.
+    /// Runs `make`, which allocates buffers of about `bytes`.
     ///
     /// # Errors
     /// [`GpuError::Memory`]: they do not fit.
@@ -302,16 +303,16 @@ impl Gpu {
     }
 }
 
-/// That features may be used which wgpu calls experimental.
+/// Permits the use of features that wgpu calls experimental.
 #[allow(unsafe_code, reason = "what wgpu asks for; see below")]
 fn experimental() -> ExperimentalFeatures {
-    // SAFETY: wgpu warns of faults in what it still works on. Of that only cooperative matrices are used, by the
-    // kernels of products and of attention, whose results are compared with others' on each device before they count.
-    // That is also the guard against naga's barriers, which order less than they should there (gfx-rs/wgpu issue 8805).
+    // SAFETY: wgpu warns of faults in unfinished features. Only cooperative matrices are used, by the kernels of
+    // products and of attention, and each device must first reproduce the results of other kernels. This comparison
+    // also guards against naga's barriers, which order less than they should there (gfx-rs/wgpu issue 8805).
     unsafe { ExperimentalFeatures::enabled() }
 }
 
-/// The first fault is the cause of the others; a loss explains all.
+/// Records a fault. The first fault is the cause of later ones, but a loss explains all of them.
 fn note(fault: &Mutex<Option<GpuError>>, found: GpuError) {
     let mut fault = fault.lock().expect("no thread panics with the lock");
     if fault.is_none()
@@ -321,7 +322,7 @@ fn note(fault: &Mutex<Option<GpuError>>, found: GpuError) {
     }
 }
 
-/// Index of the adapter to use, of `all`, best first.
+/// Returns the index of the adapter to use among `all`, best first.
 fn choose(all: &[AdapterFacts], options: &GpuOptions) -> Result<usize, GpuError> {
     let named = |facts: &&AdapterFacts| match &options.adapter {
         Some(part) => facts.name.to_lowercase().contains(&part.to_lowercase()),

@@ -1,56 +1,56 @@
-//! Everything that can go wrong with a GPU, and what to do about it.
+//! GPU errors and their remedies.
 
 use crate::wire::Code;
 
-/// Why there is no GPU to train on, or no longer.
+/// Reason why there is no GPU to train on, or no longer one.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum GpuError {
-    /// Nothing that computes was found.
+    /// No computing device was found.
     #[error("no GPU was found: install its Vulkan driver, or use the CPU engine")]
     NoAdapter,
-    /// None is called so.
+    /// No GPU has the requested name.
     #[error("no GPU has {wanted:?} in its name; there are: {}", found.join(", "))]
     NotNamed {
-        /// Part of a name that was asked for.
+        /// Requested part of a name.
         wanted: String,
-        /// The names of those that are there.
+        /// Names of the available GPUs.
         found: Vec<String>,
     },
-    /// Only a program that pretends to be a GPU is there.
+    /// The only GPU is a software one.
     #[error("the only GPU is {adapter}, a program on the CPU: the CPU engine is faster")]
     SoftwareOnly {
-        /// Its name.
+        /// Name of the adapter.
         adapter: String,
     },
     /// The adapter cannot do what the kernels need.
     #[error("{adapter} allows {limit} = {found}, and {needed} are needed: use the CPU engine")]
     Limit {
-        /// Its name.
+        /// Name of the adapter.
         adapter: String,
-        /// The limit, as WebGPU calls it.
+        /// Name of the limit in WebGPU.
         limit: &'static str,
-        /// What it allows.
+        /// Value that the adapter allows.
         found: u64,
-        /// What is needed.
+        /// Value that the kernels need.
         needed: u64,
     },
-    /// The adapter would not give a device.
+    /// The adapter provided no device.
     #[error("{adapter} gives no device: {reason}")]
     NoDevice {
-        /// Its name.
+        /// Name of the adapter.
         adapter: String,
-        /// What it said.
+        /// Reason from the adapter.
         reason: String,
     },
-    /// A size that the kernels cannot read in fours.
+    /// A size that is no multiple of four, as the kernels need.
     #[error("{field} is {value}, and the GPU engine needs a multiple of 4: use the CPU engine")]
     Shape {
         /// Field of the model.
         field: &'static str,
-        /// What it is.
+        /// Value of the field.
         value: u32,
     },
-    /// A code of the exchange that has no kernels.
+    /// A code of the exchange without kernels.
     #[error("the run exchanges in {code:?}, and the GPU engine takes Int4, E3m0 or F32: use the CPU engine")]
     Code {
         /// The run's code.
@@ -61,19 +61,19 @@ pub enum GpuError {
     Head {
         /// D.
         width: u32,
-        /// Widest.
+        /// Maximum width.
         width_max: u32,
     },
-    /// A matrix that is larger than one binding.
+    /// A matrix that exceeds the binding limit.
     #[error("{tensor} takes {bytes} bytes, and {adapter} binds at most {bytes_max}: use the CPU engine")]
     TensorTooLarge {
-        /// Its name.
+        /// Name of the matrix.
         tensor: String,
-        /// Its size.
+        /// Size of the matrix.
         bytes: u64,
-        /// Largest binding.
+        /// Maximum size of a binding.
         bytes_max: u64,
-        /// The adapter's name.
+        /// Name of the adapter.
         adapter: String,
     },
     /// The model does not fit.
@@ -81,21 +81,21 @@ pub enum GpuError {
         "{adapter} has no {needed_mib} MiB of memory free: choose a smaller preset, or use the CPU engine"
     )]
     Memory {
-        /// The adapter's name.
+        /// Name of the adapter.
         adapter: String,
         /// Memory needed, in MiB.
         needed_mib: u64,
     },
-    /// The device went away: reset, unplugged, or taken by the system.
+    /// The device is gone: reset, unplugged, or taken by the system.
     #[error("the GPU was lost: {reason}")]
     Lost {
-        /// What the driver said.
+        /// Reason from the driver.
         reason: String,
     },
-    /// A command was refused: a mistake of ours or of the driver.
+    /// A command was refused, because of a mistake in this program or in the driver.
     #[error("the GPU refused a command: {reason}")]
     Refused {
-        /// What it said.
+        /// Reason for the refusal.
         reason: String,
     },
 }

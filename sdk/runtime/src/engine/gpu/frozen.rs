@@ -1,4 +1,4 @@
-//! Weights that stay as they are, in device memory: in the form in which they were given.
+//! Frozen weights in device memory, in their original form.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,19 +12,19 @@ use super::matmul::Values;
 use super::program::{ALIGN_BYTES, Slice, buffer};
 use crate::model::{Dims, FROZEN_BLOCK, FrozenForm, FrozenWeights, Slots};
 
-/// Where frozen weights lie on the device, before they do.
+/// Planned layout of frozen weights on the device.
 #[derive(Clone, Debug)]
 pub struct FrozenPlan {
-    /// The matrices, or groups of neighbours, or slices of embedding and head: the flat range, and values in a row.
+    /// Flat range and row length of each matrix, group of adjacent matrices, or slice of embedding and head.
     matrices: Vec<(Range<usize>, usize)>,
-    /// The norms.
+    /// Ranges of the norms.
     vectors: Vec<Range<usize>>,
     form: FrozenForm,
-    /// Rows of the embedding or head in a slice, of which the last may have fewer.
+    /// Rows of the embedding or head in a slice. The last slice may have fewer.
     slice_rows: usize,
 }
 
-/// Bytes of some rows of a matrix on the device.
+/// Returns the bytes of some rows of a matrix on the device.
 fn bytes(form: FrozenForm, rows: usize, cols: usize) -> u64 {
     let bytes = match form {
         FrozenForm::F16 => 2 * rows * cols,
@@ -34,7 +34,7 @@ fn bytes(form: FrozenForm, rows: usize, cols: usize) -> u64 {
 }
 
 impl FrozenPlan {
-    /// Cuts the weights of a model into buffers of at most `bytes_max`.
+    /// Splits the weights of a model into buffers of at most `bytes_max`.
     ///
     /// # Errors
     /// [`GpuError::TensorTooLarge`]: a matrix other than embedding and head, or 128 rows of those, exceeds it.
@@ -71,14 +71,14 @@ impl FrozenPlan {
         }
     }
 
-    /// Bytes on the device.
+    /// Returns the bytes on the device.
     pub fn bytes(&self) -> u64 {
         let of = |(flat, cols): &(Range<usize>, usize)| bytes(self.form, flat.len() / cols, *cols);
         let vectors: u64 = self.vectors.iter().map(|flat| vector_bytes(flat.len())).sum();
         self.matrices.iter().map(of).sum::<u64>() + vectors
     }
 
-    /// As [`super::arena::Arena::row_slices`].
+    /// Does the same as [`super::arena::Arena::row_slices`].
     pub fn row_slices(&self, dims: &Dims, matrix: &Range<usize>) -> Vec<(usize, usize, Range<usize>)> {
         super::arena::row_slices(self.slice_rows, dims, matrix)
     }
@@ -92,12 +92,12 @@ fn vector_bytes(len: usize) -> u64 {
 #[derive(Debug)]
 pub struct Frozen {
     plan: FrozenPlan,
-    /// By the start of the flat range.
+    /// Slices by the start of their flat range.
     places: BTreeMap<usize, Slice>,
 }
 
 impl Frozen {
-    /// Writes `weights` to the device as `plan` says.
+    /// Writes `weights` to the device according to `plan`.
     pub fn new(gpu: &Gpu, plan: FrozenPlan, weights: &FrozenWeights) -> Self {
         let mut places = BTreeMap::new();
         for (flat, cols) in &plan.matrices {
@@ -109,7 +109,7 @@ impl Frozen {
                 gpu.queue.write_buffer(&buffer, at, part);
                 at += part.len() as u64;
             }
-            // What is written waits in memory of its own until something is submitted.
+            // Written data stays in separate memory until the next submission.
             gpu.queue.submit([]);
             places.insert(flat.start, Slice::whole(&buffer));
         }
@@ -126,12 +126,12 @@ impl Frozen {
         Self { plan, places }
     }
 
-    /// Where it lies.
+    /// Returns the layout.
     pub fn plan(&self) -> &FrozenPlan {
         &self.plan
     }
 
-    /// How the values of matrices are kept.
+    /// Returns the storage form of matrices.
     pub fn values(&self) -> Values {
         match self.plan.form {
             FrozenForm::F16 => Values::Half,
@@ -139,8 +139,8 @@ impl Frozen {
         }
     }
 
-    /// The matrix, or the group of them, or the slice of embedding or head, or the vector, that begins where `flat`
-    /// does.
+    /// Returns the slice of the matrix, matrix group, slice of embedding or head, or vector that begins at the start of
+    /// `flat`.
     pub fn slice(&self, flat: &Range<usize>) -> Slice {
         self.places.get(&flat.start).cloned().unwrap_or_else(|| unreachable!("no tensor begins at {flat:?}"))
     }
@@ -171,7 +171,8 @@ mod tests {
         assert_eq!(bytes(FrozenForm::Int8) / 1_000_000, 151);
     }
 
-    /// Each tensor lies in one piece, whatever can be bound, but embedding and head, which come in slices.
+    /// Each tensor except embedding and head lies in one piece, regardless of the binding limit. Those two come in
+    /// slices.
     #[test]
     fn every_tensor_has_its_place() {
         for (untied_head, form, bytes_max, slices) in [

@@ -1,14 +1,14 @@
-//! One row for each kernel; the source lies in `kernels/` under the kernel's name, that of what several share
-//! in `kernels/parts/`.
+//! Table of kernels, with one row for each. The source lies in `kernels/` under the kernel's name, and shared source in
+//! `kernels/parts/`.
 //!
-//! Binding 0 is the uniform `Params`, whose fields are those of the struct that the row names; the storage buffers
-//! follow in the order of the row.
+//! Binding 0 is the uniform `Params`, whose fields are those of the struct in the row. The storage buffers follow in
+//! the order of the row.
 
 use std::marker::PhantomData;
 
 use super::params::{self, Params};
 
-/// What a kernel does with a storage buffer.
+/// Access of a kernel to a storage buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// `var<storage, read>`.
@@ -20,9 +20,9 @@ pub enum Access {
 /// One kernel.
 #[derive(Debug)]
 pub struct Kernel {
-    /// Its name, and that of its file.
+    /// Name of the kernel and of its file.
     pub name: &'static str,
-    /// What precedes it, in `kernels/parts/`.
+    /// Shared source that precedes it, from `kernels/parts/`.
     #[cfg(test)]
     pub parts: &'static [&'static str],
     /// WGSL, with its parts.
@@ -41,13 +41,13 @@ pub struct KernelOf<P> {
 }
 
 impl<P: Params> KernelOf<P> {
-    /// The kernel with its parameters.
+    /// Combines the kernel with its parameters.
     pub fn with(self, params: P) -> Call {
         Call { kernel: self.kernel, params: params.words() }
     }
 }
 
-/// A kernel and its parameters, as [`KernelOf::with`] puts them together.
+/// A kernel with its parameters, created by [`KernelOf::with`].
 #[derive(Clone, Debug)]
 pub struct Call {
     kernel: &'static Kernel,
@@ -55,12 +55,12 @@ pub struct Call {
 }
 
 impl Call {
-    /// What runs.
+    /// Returns the kernel.
     pub fn kernel(&self) -> &'static Kernel {
         self.kernel
     }
 
-    /// The words of its uniform.
+    /// Returns the words of its uniform.
     pub fn params(&self) -> &[u32] {
         &self.params
     }
@@ -84,7 +84,7 @@ macro_rules! kernels {
                 params: PhantomData,
             };
         )*
-        /// Every kernel.
+        /// All kernels.
         #[cfg(test)]
         pub const ALL: &[&Kernel] = &[$($const.kernel),*];
     };

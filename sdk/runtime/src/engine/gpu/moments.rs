@@ -1,4 +1,4 @@
-//! The moments on the device, each in 32 bits or both in one word, and a copy of them in host memory.
+//! The moments on the device, either in 32 bits each or packed into one word, and a copy in host memory.
 
 use archipelago_core::bytes::{copy_f32s, from_f32s};
 
@@ -10,24 +10,24 @@ use super::ring::Ring;
 use crate::engine::OptimiserState;
 use crate::model::moments::{pack, unpack};
 
-/// Steps in which the moments are read back once.
+/// Number of steps in which all moments are read back once.
 const SWEEP_STEPS: usize = 128;
-/// Fewest values of a piece of that.
+/// Minimum number of values in a piece of the read-back.
 const PIECE_MIN: usize = 1 << 12;
-/// Values that are written at a time.
+/// Number of values written at a time.
 const WRITTEN: usize = 1 << 20;
 
-/// AdamW's moments; one buffer for each chunk.
+/// AdamW's moments, with one buffer for each chunk.
 #[derive(Debug)]
 pub enum Moments {
     /// The first and the second, as 32-bit floats.
     Whole([Vec<wgpu::Buffer>; 2]),
-    /// Both in one word, as [`crate::model::moments`] has them.
+    /// Both in one word, as packed by [`crate::model::moments`].
     Halves(Vec<wgpu::Buffer>),
 }
 
 impl Moments {
-    /// All zero.
+    /// Creates moments of zero.
     pub fn new(gpu: &Gpu, arena: &Arena, halves: bool) -> Self {
         match halves {
             true => Self::Halves(arena.vector(gpu, "moments")),
@@ -35,7 +35,7 @@ impl Moments {
         }
     }
 
-    /// Words for each parameter.
+    /// Returns the words per parameter.
     pub fn words(halves: bool) -> u64 {
         if halves { 1 } else { 2 }
     }
@@ -47,7 +47,7 @@ impl Moments {
         }
     }
 
-    /// Writes moments, `[len]`, each rounded to the nearest where they are halves.
+    /// Writes moments, `[len]`, rounded to the nearest value if they are packed.
     pub fn upload(&self, gpu: &Gpu, arena: &Arena, [m, v]: [&[f32]; 2]) {
         for first in (0..m.len()).step_by(WRITTEN) {
             for run in arena.runs(first..m.len().min(first + WRITTEN)) {
@@ -62,12 +62,12 @@ impl Moments {
                     gpu.queue.write_buffer(&vector[run.chunk], run.start as u64 * 4, &bytes);
                 }
             }
-            // What is written waits in memory of its own until something is submitted.
+            // Written data stays in separate memory until the next submission.
             gpu.queue.submit([]);
         }
     }
 
-    /// Takes in what was read of `run`, to `m` and `v`, `[len]`.
+    /// Copies the bytes read for `run` into `m` and `v`, `[len]`.
     fn take(&self, run: &Run, bytes: &[u8], [m, v]: [&mut [f32]; 2]) {
         let (m, v) = (&mut m[run.flat.clone()], &mut v[run.flat.clone()]);
         match self {
@@ -84,8 +84,8 @@ impl Moments {
     }
 }
 
-/// The moments in host memory, a little behind: a piece of them is read back after each step, so that a lost
-/// device costs the optimiser [`SWEEP_STEPS`] steps of memory, not all of it.
+/// Copy of the moments in host memory, slightly outdated. One piece is read back after each step, so a lost device
+/// costs the optimiser only [`SWEEP_STEPS`] steps of memory.
 #[derive(Debug)]
 pub struct Shadow {
     moments: OptimiserState,
@@ -96,13 +96,13 @@ pub struct Shadow {
     whole: bool,
 }
 
-/// Values of a piece, of `len` in all.
+/// Returns the values of a piece, for `len` values in total.
 fn piece_len(len: usize) -> usize {
     len.div_ceil(SWEEP_STEPS).max(PIECE_MIN)
 }
 
 impl Shadow {
-    /// Of moments that are `begun` with.
+    /// Creates a copy that starts with the moments `begun`.
     pub fn new(gpu: &Gpu, arena: &Arena, begun: Option<OptimiserState>, len: usize, halves: bool) -> Self {
         let piece = piece_len(len);
         let pieces = (0..len).step_by(piece).flat_map(|first| arena.runs(first..len.min(first + piece)));
@@ -121,12 +121,12 @@ impl Shadow {
         piece_len(len) as u64 * 4 * Moments::words(halves)
     }
 
-    /// Bytes of the device that [`Self::new`] takes.
+    /// Returns the device memory that [`Self::new`] takes, in bytes.
     pub fn bytes(len: usize, halves: bool) -> u64 {
         2 * Self::slot_bytes(len, halves)
     }
 
-    /// After step `steps`: takes in what has come and asks for the next piece.
+    /// Processes finished reads after step `steps`, and requests the next piece.
     ///
     /// # Errors
     /// - [`GpuError::Lost`]: the device is gone.
@@ -145,7 +145,7 @@ impl Shadow {
         Ok(())
     }
 
-    /// What is known of them, if that is all of them.
+    /// Returns the copy, if it covers all moments.
     pub fn salvage(&self) -> Option<OptimiserState> {
         self.whole.then(|| self.moments.clone())
     }

@@ -1,4 +1,4 @@
-//! The list of operations of a step, forwards and backwards, as dispatches.
+//! The operations of a step, forwards and backwards, as dispatches.
 
 mod adapters;
 mod experts;
@@ -19,46 +19,46 @@ use super::program::{Builder, Constant, Dispatch, Slice};
 use super::workspace::{Layer, Workspace};
 use crate::model::{Dims, LayerSlots, Slots};
 
-/// Most workgroups in a dimension.
+/// Maximum number of workgroups in a dimension.
 const GROUPS_MAX: usize = 65_535;
 /// Cost of moving a value, in floating-point operations of a matrix product.
 const MOVE_COST: usize = 8;
 
-/// What a step's dispatches are made of.
+/// Inputs for the dispatches of a step.
 pub struct Network<'a> {
     /// The sizes.
     pub dims: &'a Dims,
-    /// Where tensors lie in the flat vector.
+    /// Ranges of the tensors in the flat vector.
     pub slots: &'a Slots,
-    /// Where what is trained lies on the device.
+    /// Layout of the trained parameters on the device.
     pub arena: &'a Arena,
-    /// The weights, where adapters are trained and not they.
+    /// Frozen weights, if adapters are trained.
     pub frozen: Option<&'a Frozen>,
     /// Parameters.
     pub theta: &'a [wgpu::Buffer],
-    /// The same as 16-bit floats, for the matrix products that take weights so.
+    /// Parameters as 16-bit floats, for matrix products that read weights in this form.
     pub half: Option<&'a [wgpu::Buffer]>,
-    /// Their gradient.
+    /// Gradient of the parameters.
     pub grad: &'a [wgpu::Buffer],
-    /// The numbers of the step, see [`super::step::StepBuffers`].
+    /// Hyperparameters of the step, see [`super::step::StepBuffers`].
     pub hyper: &'a Slice,
     /// Tokens that went through each expert so far, `[layers, E]`.
     pub seen: &'a Slice,
     /// Activations.
     pub work: &'a Workspace,
-    /// Tokens of a step.
+    /// Shape of the tokens of a step.
     pub shape: BatchShape,
     /// Matrix products.
     pub matmul: &'a Matmul,
-    /// Invocations that share a row.
+    /// Number of invocations that share a row.
     pub lanes: u32,
-    /// How attention is computed, over what.
+    /// Kernels and sizes of attention.
     pub attention: (Attention, Sizes),
 }
 
 impl Network<'_> {
-    /// Forwards and backwards over one microbatch. `first`: the gradient is set, not added to. Writes the
-    /// losses of its tokens, `[R]`.
+    /// Goes forwards and backwards over one microbatch. If `first`, sets the gradient; otherwise adds to it. Writes the
+    /// losses of the tokens, `[R]`.
     pub fn microbatch(&self, builder: &mut Builder, tokens: &Microbatch, losses: &Slice, first: bool) {
         self.forward(builder, tokens);
         self.head(builder, tokens, losses, first);
@@ -69,7 +69,7 @@ impl Network<'_> {
         self.shape.rows()
     }
 
-    /// One workgroup for each of `count` rows of about `width` values.
+    /// Adds a dispatch with one workgroup for each of `count` rows of about `width` values.
     fn by_row(&self, builder: &mut Builder, call: Call, storage: Vec<Slice>, count: usize, width: usize) {
         builder.add(Dispatch {
             call,
@@ -80,12 +80,12 @@ impl Network<'_> {
         });
     }
 
-    /// One invocation for each of `count` items of `width` values.
+    /// Adds a dispatch with one invocation for each of `count` items of `width` values.
     fn by_item(&self, builder: &mut Builder, call: Call, storage: Vec<Slice>, count: usize, width: usize) {
         self.by_items(builder, call, (storage, Vec::new()), count, width);
     }
 
-    /// As [`Self::by_item`], with constants of the kernel's own.
+    /// Does the same as [`Self::by_item`], with constants of the kernel.
     fn by_items(
         &self,
         builder: &mut Builder,
@@ -119,7 +119,7 @@ impl Network<'_> {
         self.by_item(builder, call, storage, rows * heads * half, 4);
     }
 
-    /// The parameters of a kernel over the slice of the embedding that begins at row `first`.
+    /// Returns the kernel parameters for the slice of the embedding that begins at row `first`.
     fn embed(&self, first: usize, count: usize) -> params::Embed {
         let (rows, quads) = (self.rows() as u32, self.dims.width as u32 / 4);
         params::Embed { rows, quads, first: first as u32, count: count as u32 }
@@ -133,7 +133,7 @@ impl Network<'_> {
         let (dims, work, rows) = (self.dims, self.work, self.rows());
         for (first, count, flat) in self.row_slices(&self.slots.embed) {
             let call = kernels::EMBED.with(self.embed(first, count));
-            // The table is read as it is kept: whole, even where matrix products take halves.
+            // The table is read in its stored form: in 32 bits, even if matrix products read 16-bit floats.
             let (table, values) = match self.frozen {
                 Some(_) => self.factor(&flat),
                 None => (self.theta(&flat), Values::Whole),
@@ -154,7 +154,7 @@ impl Network<'_> {
         self.norm(builder, &self.last_norm());
     }
 
-    /// Up to what the feed-forward layer takes in.
+    /// Computes a layer up to the input of its feed-forward part.
     fn layer(&self, builder: &mut Builder, slots: &LayerSlots, layer: &Layer) {
         let (c, work) = (self.dims.width, self.work);
         self.norm(builder, &Norm::first(slots, layer));
@@ -189,8 +189,8 @@ impl Network<'_> {
         self.by_item(builder, call, storage, self.rows() * self.dims.ff / 4, 12);
     }
 
-    /// What `layer` left on the way forwards, once more: that of a later layer has taken its place. What its tokens
-    /// counted for the experts is still there.
+    /// Recomputes the activations that `layer` left in the forward pass, because a later layer has overwritten them.
+    /// The expert weights of its tokens are still available.
     fn again(&self, builder: &mut Builder, slots: &LayerSlots, layer: &Layer) {
         self.layer(builder, slots, layer);
         if self.dims.experts > 0 {
@@ -203,7 +203,7 @@ impl Network<'_> {
         }
     }
 
-    /// From `branch`, the gradient of the last norm's output, to that of all parameters.
+    /// Goes from `branch`, the gradient of the last norm's output, to the gradient of all parameters.
     fn backward(&self, builder: &mut Builder, tokens: &Microbatch, first: bool) {
         let (dims, work, rows) = (self.dims, self.work, self.rows());
         self.norm_back(builder, &self.last_norm(), Store::Set, first);
@@ -223,7 +223,7 @@ impl Network<'_> {
             return;
         }
         for (start, count, flat) in self.row_slices(&self.slots.embed) {
-            // The head has set it where both are one matrix.
+            // If embedding and head are one matrix, the head has already set this gradient.
             if first && !self.slots.is_tied() {
                 let quads = (flat.len() / 4) as u32;
                 let call = kernels::CLEAR.with(params::Clear { quads });
@@ -277,7 +277,7 @@ impl Network<'_> {
         self.attention_pass(builder, Pass::Forward, &storage);
     }
 
-    /// From `branch`, the gradient of what attention gave, to that of queries, keys and values.
+    /// Goes from `branch`, the gradient of attention's output, to the gradient of queries, keys and values.
     fn attend_back(&self, builder: &mut Builder, layer: &Layer) {
         let (work, rows) = (self.work, self.rows() * self.dims.heads);
         let params = params::AttentionDots { rows: rows as u32, quads: self.dims.head as u32 / 4 };
@@ -289,7 +289,7 @@ impl Network<'_> {
         self.attention_pass(builder, Pass::Keys, &storage);
     }
 
-    /// Attention over all windows.
+    /// Adds one pass of attention over all windows.
     fn attention_pass(&self, builder: &mut Builder, pass: Pass, storage: &[Slice]) {
         let (attention, sizes) = self.attention;
         let (gain, cost_max) = (self.matmul.gain(), self.matmul.cost_max);

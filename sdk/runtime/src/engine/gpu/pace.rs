@@ -1,30 +1,30 @@
-//! How much goes to the device at a time.
+//! Amount of work in one submission to the device.
 
-/// Longest that the device should be busy with one submission, in microseconds: others, the screen among
-/// them, wait for it, and browsers take a device away that does not answer for seconds.
+/// Maximum time that one submission should occupy the device, in microseconds. Other users of the device, such as the
+/// screen, wait for it, and browsers revoke a device that does not answer for seconds.
 const SUBMISSION_US_MAX: f64 = 100_000.0;
-/// Cost that any device does within that, in floating-point operations; the first step goes by it.
+/// Cost that any device handles within that time, in floating-point operations; used for the first step.
 const COST_FIRST: u64 = 200_000_000;
-/// Share of the newest step in the average.
+/// Weight of the newest step in the average.
 const SHARE: f64 = 0.2;
 
-/// Measures steps, and cuts submissions accordingly.
+/// Measurement of step times, from which the size of submissions follows.
 pub struct Pace {
     now_us: Box<dyn Fn() -> u64>,
     step_cost: u64,
-    /// When the last step was done; `None` if the device had nothing to do since.
+    /// Time when the last step finished; `None` if the device has been idle since.
     done_us: Option<u64>,
-    /// Average, in microseconds.
+    /// Average step time, in microseconds.
     step_us: Option<f64>,
 }
 
 impl Pace {
-    /// For steps of `step_cost`, by a clock that gives microseconds.
+    /// Creates a pace for steps of `step_cost`, with a clock in microseconds.
     pub fn new(now_us: Box<dyn Fn() -> u64>, step_cost: u64) -> Self {
         Self { now_us, step_cost, done_us: None, step_us: None }
     }
 
-    /// A step is done; the device went on with the next at once.
+    /// Records a finished step after which the device continued with the next one at once.
     pub fn step_done(&mut self) {
         let now_us = (self.now_us)();
         if let Some(done_us) = self.done_us {
@@ -34,12 +34,12 @@ impl Pace {
         self.done_us = Some(now_us);
     }
 
-    /// The device has nothing to do: the next step's time says nothing.
+    /// Records that the device is idle, so that the next step's time does not count.
     pub fn idle(&mut self) {
         self.done_us = None;
     }
 
-    /// Most cost of one submission.
+    /// Returns the maximum cost of one submission.
     pub fn cost_max(&self) -> u64 {
         match self.step_us {
             None => COST_FIRST,

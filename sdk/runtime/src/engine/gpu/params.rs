@@ -1,7 +1,7 @@
-//! What each kernel takes as its uniform `Params`: a struct with the fields of the one in WGSL, in its order.
+//! Uniform `Params` of each kernel: a struct with the fields of its WGSL counterpart, in the same order.
 //!
-//! A kernel can be dispatched with its own struct only ([`super::kernels::KernelOf`]), and a test compares names,
-//! types and order of the fields with those that naga reads in the source.
+//! A kernel can only be dispatched with its own struct ([`super::kernels::KernelOf`]). A test compares names, types and
+//! order of the fields with those that naga reads in the source.
 
 /// One 32-bit word of a uniform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,14 +17,14 @@ pub type Field = (&'static str, Word);
 
 /// The parameters of a kernel.
 pub trait Params: Copy {
-    /// Its fields, in the order of the words.
+    /// Fields, in the order of the words.
     const FIELDS: &'static [Field];
 
-    /// The words of the uniform.
+    /// Returns the words of the uniform.
     fn words(self) -> Vec<u32>;
 }
 
-/// The type of a field, and its value as a word.
+/// Type of a field, and its value as a word.
 trait Scalar {
     const WORD: Word;
     fn word(self) -> u32;
@@ -75,23 +75,23 @@ params! {
         n: u32,
         /// Terms of each sum; in `matmul_sum` the number of partial sums.
         k: u32,
-        /// From a row of A to the next, in quads.
+        /// Stride of A's rows, in quads.
         a_stride: u32,
-        /// From a row of B to the next, in quads.
+        /// Stride of B's rows, in quads.
         b_stride: u32,
-        /// From a row of C to the next, in quads.
+        /// Stride of C's rows, in quads.
         c_stride: u32,
         /// First row of C to compute.
         row: u32,
-        /// Terms that one workgroup sums up.
+        /// Number of terms that one workgroup sums.
         depth: u32,
-        /// The first quad of A's rows.
+        /// First quad in A's rows.
         a_first: u32,
-        /// The first quad of C's rows.
+        /// First quad in C's rows.
         c_first: u32,
-        /// What the product is multiplied by.
+        /// Factor on the product.
         scale: f32,
-        /// What A is multiplied by, and the sums are divided by, where 16-bit floats are multiplied.
+        /// Factor on A, and divisor of the sums, if 16-bit floats are multiplied.
         gain: f32,
     }
 
@@ -115,7 +115,7 @@ params! {
         quads: u32,
         /// The slice's first row of the vocabulary.
         first: u32,
-        /// Its rows.
+        /// Number of rows in the slice.
         count: u32,
     }
 
@@ -125,17 +125,17 @@ params! {
         rows: u32,
         /// C / 4.
         quads: u32,
-        /// What keeps the root away from 0.
+        /// Constant that keeps the root away from 0.
         eps: f32,
     }
 
-    /// Its gradient: `norm_grad.wgsl`.
+    /// Gradient of RMSNorm: `norm_grad.wgsl`.
     NormGrad {
         /// R.
         rows: u32,
         /// C / 4.
         quads: u32,
-        /// Rows whose share of the weight's gradient one workgroup sums up.
+        /// Number of rows over which one workgroup sums the weight's gradient.
         rows_per_group: u32,
         /// 1 to add to dx, 0 to set it.
         add: u32,
@@ -177,13 +177,13 @@ params! {
         heads: u32,
         /// K.
         kv_heads: u32,
-        /// The first to take of the workgroups that there is work for.
+        /// First of the workgroups with work.
         first: u32,
-        /// Behind the last one.
+        /// End of the workgroups with work, exclusive.
         end: u32,
     }
 
-    /// Attention and its gradients on units for matrices: `parts/strips.wgsl`.
+    /// Attention and its gradients on matrix units: `parts/strips.wgsl`.
     AttentionMatrix {
         /// B.
         windows: u32,
@@ -193,11 +193,11 @@ params! {
         heads: u32,
         /// K.
         kv_heads: u32,
-        /// The first to take of the workgroups that there is work for.
+        /// First of the workgroups with work.
         first: u32,
-        /// Behind the last one.
+        /// End of the workgroups with work, exclusive.
         end: u32,
-        /// What gradients are multiplied by on their way.
+        /// Factor on gradients during the computation.
         gain: f32,
     }
 
@@ -239,9 +239,9 @@ params! {
         experts: u32,
         /// Columns, at least E.
         stride: u32,
-        /// Where the layer's numbers begin.
+        /// Start of the layer's counts.
         first: u32,
-        /// E times what the load-balancing loss of a layer counts.
+        /// E times the weight of a layer's load-balancing loss.
         aux: f32,
     }
 
@@ -251,9 +251,9 @@ params! {
         rows: u32,
         /// F / 4.
         quads: u32,
-        /// From a row of weights to the next.
+        /// Stride of the rows of weights.
         stride: u32,
-        /// Which expert it is.
+        /// Index of the expert.
         column: u32,
     }
 
@@ -283,17 +283,17 @@ params! {
     Squares {
         /// Values / 4.
         quads: u32,
-        /// Where the sums of this dispatch begin.
+        /// Start of this dispatch's sums.
         first: u32,
     }
 
-    /// The numbers of a step: `finish.wgsl`.
+    /// Statistics of a step: `finish.wgsl`.
     Finish {
-        /// Sums of squares.
+        /// Number of sums of squares.
         partials: u32,
-        /// Losses.
+        /// Number of losses.
         losses: u32,
-        /// Largest norm of the gradient; 0 for any.
+        /// Maximum norm of the gradient; 0 for no limit.
         clip: f32,
     }
 
@@ -311,17 +311,17 @@ params! {
         quads: u32,
         /// 1 for matrices, 0 for vectors.
         decayed: u32,
-        /// The place of the first value among all.
+        /// Position of the first value among all.
         first: u32,
     }
 
-    /// A piece of a fragment and its place in the coded body: `parts/piece.wgsl`.
+    /// A piece of a fragment and its position in the coded body: `parts/piece.wgsl`.
     Piece {
         /// The piece's first value in the vectors, as they are bound.
         start: u32,
-        /// Its values.
+        /// Number of values.
         len: u32,
-        /// Its first value within the segment.
+        /// First value within the segment.
         offset: u32,
         /// The segment's first value within the fragment.
         value: u32,
@@ -329,7 +329,7 @@ params! {
         code: u32,
         /// The segment's first block within the fragment.
         block: u32,
-        /// Of `decode_add`: 1 if the values are a Θ̂, which 16 bits hold.
+        /// For `decode_add`: 1 if the values are a Θ̂, which fits in 16 bits.
         is_hat: u32,
     }
 
@@ -337,9 +337,9 @@ params! {
     Rebase {
         /// The piece's first value in the vectors, as they are bound.
         start: u32,
-        /// Its values.
+        /// Number of values.
         len: u32,
-        /// How much of the progress is kept.
+        /// Share of the progress that is kept.
         share: f32,
     }
 }

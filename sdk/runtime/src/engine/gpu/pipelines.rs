@@ -1,4 +1,4 @@
-//! Kernels compiled for one device, and the parts of buffers that they are bound to.
+//! Compiled kernels of one device, and the buffer slices to which they are bound.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
@@ -8,27 +8,27 @@ use wgpu::{BindGroupLayoutEntry, BindingType, BufferBinding, BufferBindingType, 
 
 use super::kernels::{Access, Kernel};
 
-/// Bytes between two starts of a binding; WebGPU's default alignment, and a multiple of any other.
+/// Alignment of a binding's start, in bytes: WebGPU's default, and a multiple of any other.
 pub const ALIGN_BYTES: u64 = 256;
 
 /// A part of a device buffer, as a kernel sees it.
 #[derive(Clone, Debug)]
 pub struct Slice {
-    /// What it is a part of.
+    /// Containing buffer.
     pub buffer: wgpu::Buffer,
-    /// Its first byte, a multiple of [`ALIGN_BYTES`].
+    /// First byte, a multiple of [`ALIGN_BYTES`].
     pub start_byte: u64,
-    /// Its length.
+    /// Length in bytes.
     pub bytes: u64,
 }
 
 impl Slice {
-    /// All of `buffer`.
+    /// Returns a slice of all of `buffer`.
     pub fn whole(buffer: &wgpu::Buffer) -> Self {
         Self { buffer: buffer.clone(), start_byte: 0, bytes: buffer.size() }
     }
 
-    /// What lies `values` 32-bit words behind its start.
+    /// Returns the rest of the slice, starting `values` 32-bit words after its start.
     pub fn after(&self, values: u64) -> Self {
         let bytes = values * 4;
         Self { buffer: self.buffer.clone(), start_byte: self.start_byte + bytes, bytes: self.bytes - bytes }
@@ -40,24 +40,24 @@ impl Slice {
     }
 }
 
-/// The value of an `override`.
+/// Name and value of an `override`.
 pub type Constant = (&'static str, u32);
 
-/// Compiled kernels of one device, by name and constants: each is compiled once.
+/// Compiled kernels of one device, by name and constants. Each is compiled only once.
 #[derive(Debug, Default)]
 pub struct Pipelines(Mutex<BTreeMap<(&'static str, Vec<Constant>), Pipeline>>);
 
 /// A compiled kernel.
 #[derive(Clone, Debug)]
 pub struct Pipeline {
-    /// What is dispatched.
+    /// Pipeline to dispatch.
     pub pipeline: wgpu::ComputePipeline,
-    /// How its buffers are bound.
+    /// Layout of its bindings.
     pub layout: wgpu::BindGroupLayout,
 }
 
 impl Pipelines {
-    /// `kernel` with these values of its `override`s, compiled on `device` unless it was before.
+    /// Returns `kernel` with these values of its `override`s, compiled on `device` on first use.
     pub fn get(&self, device: &wgpu::Device, kernel: &Kernel, constants: &[Constant]) -> Pipeline {
         let mut all = self.0.lock().expect("no thread panics with the lock");
         all.entry((kernel.name, constants.to_vec()))

@@ -1,4 +1,4 @@
-//! A run as a device would hold it, and how much memory that takes.
+//! Layout of a run on a device, and its memory use.
 
 use std::num::NonZeroU16;
 use std::sync::Arc;
@@ -18,19 +18,19 @@ use crate::engine::{BATCH_MAX, EngineError};
 use crate::model::{Dims, FrozenForm, ModelSpec, Slots, check_inner, layout};
 use crate::wire::{ApplyPolicy, InnerSpec, RunSpec};
 
-/// Widest head that attention is tested with.
+/// Maximum head width for which attention is tested.
 const HEAD_MAX: u32 = 256;
 
-/// How an engine has room on its device.
+/// Memory plan of an engine on its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// What it does to take less.
+    /// Memory savings in use.
     pub thrift: Thrift,
-    /// What its buffers take then, in bytes; the parameters of its dispatches, less than 1 MB, come on top.
+    /// Resulting size of its buffers, in bytes, without the parameters of its dispatches (less than 1 MB).
     pub bytes: u64,
 }
 
-/// A run, checked, and laid out for one device.
+/// A run, validated and laid out for one device.
 #[derive(Debug)]
 pub struct RunPlan {
     pub inner: InnerSpec,
@@ -41,19 +41,20 @@ pub struct RunPlan {
     pub codec: Codec,
     pub apply: ApplyPolicy,
     pub arena: Arena,
-    /// Where adapters are trained.
+    /// Layout of the frozen weights, if adapters are trained.
     pub frozen: Option<FrozenPlan>,
-    /// Whether θ is there as 16-bit floats too.
+    /// Whether θ is also stored as 16-bit floats.
     pub half: bool,
 }
 
 impl RunPlan {
-    /// The run that `spec` describes, on `gpu`. `form` is that of the weights that adapters are trained on, and
-    /// `half_weights` whether matrix products are to read weights as 16-bit floats.
+    /// Plans the run that `spec` describes on `gpu`. `form` is the form of the frozen weights under adapters. With
+    /// `half_weights`, matrix products read weights as 16-bit floats.
     ///
     /// # Errors
-    /// [`EngineError::Model`], [`EngineError::Batch`], [`EngineError::NoFragments`], [`EngineError::Codec`] and of
-    /// [`EngineError::Gpu`] [`GpuError::Shape`], [`GpuError::Head`], [`GpuError::Code`], [`GpuError::TensorTooLarge`].
+    /// [`EngineError::Model`], [`EngineError::Batch`], [`EngineError::NoFragments`], [`EngineError::Codec`], and
+    /// [`EngineError::Gpu`] with [`GpuError::Shape`], [`GpuError::Head`], [`GpuError::Code`] or
+    /// [`GpuError::TensorTooLarge`].
     pub fn new(gpu: &Gpu, spec: &RunSpec, form: FrozenForm, half_weights: bool) -> Result<Self, EngineError> {
         let (model, inner) = (&ModelSpec::of(&spec.model)?, spec.inner);
         let layout = layout(model)?;
@@ -79,13 +80,13 @@ impl RunPlan {
         Ok(Self { inner, dims, slots, layout, fragments, codec, apply, arena, frozen, half })
     }
 
-    /// What the exchange is made from.
+    /// Returns the inputs of the exchange.
     pub fn exchange(&self, thrift: Thrift) -> Parts<'_> {
         let Self { arena, fragments, codec, apply, .. } = self;
         Parts { arena, fragments, codec: *codec, policy: *apply, host_hat: thrift.host_hat }
     }
 
-    /// Bytes of the device that all takes that does not depend on the batch.
+    /// Returns the device memory that does not depend on the batch, in bytes.
     pub fn bytes(&self, thrift: Thrift) -> u64 {
         self.frozen.as_ref().map_or(0, FrozenPlan::bytes)
             + Vectors::bytes(&self.arena, thrift.half_moments, self.half)
@@ -93,24 +94,26 @@ impl RunPlan {
             + Shadow::bytes(self.layout.len(), thrift.half_moments)
     }
 
-    /// Bytes that steps of `shape` take on top of that, of a device that binds at most `binding_bytes_max`.
+    /// Returns the additional device memory of steps of `shape`, in bytes, on a device that binds at most
+    /// `binding_bytes_max`.
     pub fn step_bytes(&self, binding_bytes_max: u64, shape: &BatchShape, recompute: bool) -> u64 {
         Workspace::bytes(binding_bytes_max, &self.dims, shape, recompute)
             + StepBuffers::bytes(&self.dims, &self.arena, shape)
     }
 
-    /// Every way to cut the batch into microbatches, the largest first.
+    /// Returns every division of the batch into microbatches, the largest first.
     pub fn shapes(&self) -> impl Iterator<Item = BatchShape> {
         let (batch, context) = (self.inner.batch as usize, self.dims.context);
         let counts = (1..=batch).filter(move |count| batch.is_multiple_of(*count));
         counts.map(move |microbatches| BatchShape { microbatches, windows: batch / microbatches, context })
     }
 
-    /// The first of `thrifts` with which `gpu` gives memory for the smallest microbatch, and no more than `bytes_max`;
-    /// the memory is given back.
+    /// Returns the first of `thrifts` with which the smallest microbatch fits on `gpu` within `bytes_max`. Tests this
+    /// by an allocation
+    /// that is freed again.
     ///
     /// # Errors
-    /// [`GpuError::Memory`]: there is too little with each of them.
+    /// [`GpuError::Memory`]: memory is too small with each of them.
     pub async fn room(
         &self,
         gpu: &Gpu,
@@ -131,7 +134,7 @@ impl RunPlan {
     }
 }
 
-/// The kernels read four values at a time.
+/// Checks the shape, because the kernels read four values at a time.
 fn check_shape(model: &ModelSpec) -> Result<(), GpuError> {
     let head = model.d_model / model.heads;
     let rank = model.lora.map_or(QUAD, |lora| lora.rank);

@@ -1,4 +1,4 @@
-//! Where the time of a step goes, by the device's own clock.
+//! Time of a step by kernel, on the device's own clock.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +9,13 @@ use super::error::GpuError;
 use super::program::{ALIGN_BYTES, Program, Slice};
 use super::ring::Ring;
 
-/// Most queries in a set, by WebGPU.
+/// Maximum number of queries in a set, by WebGPU.
 const QUERIES_MAX: u32 = 4096;
 
-/// What the dispatches of one kernel took together.
+/// Total time of the dispatches of one kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct KernelTime {
-    /// How often it ran.
+    /// Number of dispatches.
     pub dispatches: u32,
     /// Time on the device, in microseconds.
     pub us: f64,
@@ -23,7 +23,7 @@ pub struct KernelTime {
     pub cost: u64,
 }
 
-/// Runs `program` once and times each kernel. `None` if the device has no timestamps.
+/// Runs `program` once and times each kernel. Returns `None` if the device has no timestamps.
 ///
 /// # Errors
 /// - [`GpuError::Lost`]: the device is gone.
@@ -51,7 +51,7 @@ pub async fn profile(
     Ok(Some(times))
 }
 
-/// Ticks of dispatches `first..first + count`, each in a pass of its own.
+/// Returns the ticks of dispatches `first..first + count`, each in a separate pass.
 async fn time(gpu: &Gpu, program: &Program, first: usize, count: usize) -> Result<Vec<u64>, GpuError> {
     let queries = gpu.device.create_query_set(&wgpu::QuerySetDescriptor {
         label: Some("profile"),

@@ -1,4 +1,4 @@
-//! A list of dispatches that is built once and submitted as often as wanted.
+//! A list of dispatches that is built once and submitted any number of times.
 
 use futures::channel::oneshot;
 use wgpu::util::DeviceExt;
@@ -9,7 +9,7 @@ use super::pipelines::Pipeline;
 pub use super::pipelines::{ALIGN_BYTES, Constant, Slice};
 use super::{Gpu, GpuError};
 
-/// A new device buffer of `words` 32-bit words, zeroed. May be bound, copied from and copied to.
+/// Creates a device buffer of `words` 32-bit words, zeroed. It may be bound, copied from and copied to.
 pub fn buffer(gpu: &Gpu, label: &str, words: u64) -> wgpu::Buffer {
     gpu.take(buffer_bytes(words));
     gpu.device.create_buffer(&wgpu::BufferDescriptor {
@@ -20,7 +20,7 @@ pub fn buffer(gpu: &Gpu, label: &str, words: u64) -> wgpu::Buffer {
     })
 }
 
-/// Bytes of a [`buffer`] of `words`.
+/// Returns the bytes of a [`buffer`] of `words`.
 pub fn buffer_bytes(words: u64) -> u64 {
     (words * 4).max(16)
 }
@@ -28,7 +28,7 @@ pub fn buffer_bytes(words: u64) -> u64 {
 /// One dispatch, before it is built.
 #[derive(Debug)]
 pub struct Dispatch {
-    /// What runs, with which parameters.
+    /// Kernel with its parameters.
     pub call: Call,
     /// Values of its `override`s.
     pub constants: Vec<Constant>,
@@ -36,18 +36,18 @@ pub struct Dispatch {
     pub storage: Vec<Slice>,
     /// Workgroups in each dimension; each at most 65,535.
     pub groups: [u32; 3],
-    /// Roughly the floating-point operations and values moved, to cut long lists by.
+    /// Rough count of floating-point operations and moved values, by which long lists are split.
     pub cost: u64,
 }
 
-/// Gathers dispatches.
+/// Builder of a program.
 #[derive(Debug, Default)]
 pub struct Builder {
     dispatches: Vec<Dispatch>,
 }
 
 impl Builder {
-    /// Adds one; they run in the order of the calls, each sees what those before it wrote.
+    /// Adds a dispatch. Dispatches run in call order, and each sees the writes of earlier ones.
     pub fn add(&mut self, dispatch: Dispatch) {
         let kernel = dispatch.call.kernel();
         debug_assert_eq!(dispatch.storage.len(), kernel.storage.len(), "{}", kernel.name);
@@ -56,7 +56,7 @@ impl Builder {
         }
     }
 
-    /// Compiles what is not compiled and binds everything.
+    /// Compiles kernels that are not compiled yet, and binds all buffers.
     pub fn build(self, gpu: &Gpu) -> Program {
         let stride = ALIGN_BYTES as usize;
         let mut words = vec![0_u8; (self.dispatches.len() * stride).max(stride)];
@@ -116,22 +116,22 @@ struct Bound {
 }
 
 impl Program {
-    /// Sum of the costs of its dispatches.
+    /// Returns the sum of the costs of its dispatches.
     pub fn cost(&self) -> u64 {
         self.bound.iter().map(|bound| bound.cost).sum()
     }
 
-    /// Number of dispatches.
+    /// Returns the number of dispatches.
     pub fn len(&self) -> usize {
         self.bound.len()
     }
 
-    /// The kernels that it runs, with the cost of each dispatch.
+    /// Returns the kernels that it runs, with the cost of each dispatch.
     pub fn kernels(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.bound.iter().map(|bound| (bound.kernel, bound.cost))
     }
 
-    /// Submits all of it, and waits until it is done.
+    /// Submits the whole program, and waits until it is done.
     ///
     /// # Errors
     /// [`GpuError::Lost`] and [`GpuError::Refused`].
@@ -141,7 +141,7 @@ impl Program {
         gpu.queue.on_submitted_work_done(move || {
             let _ = done.send(());
         });
-        // Waits, but for browsers, whose event loop brings the word; an error shows below.
+        // Waits, except in browsers, whose event loop delivers the notice. An error appears below.
         let _ = gpu.device.poll(wgpu::PollType::wait_indefinitely());
         let heard = wait.await;
         gpu.check()?;
@@ -151,7 +151,7 @@ impl Program {
         gpu.check()
     }
 
-    /// Records all of it.
+    /// Records the whole program.
     pub fn record(&self, encoder: &mut wgpu::CommandEncoder) {
         record(&self.bound, encoder, None);
     }
@@ -166,8 +166,8 @@ impl Program {
         record(&self.bound[index..=index], encoder, timestamp_writes);
     }
 
-    /// Submits it in parts of at most `cost_max` each, so that the device is free for others in between; a
-    /// single dispatch above that is a part of its own. Returns how many parts.
+    /// Submits the program in parts of at most `cost_max` each, so that others can use the device in between. A single
+    /// dispatch above that is a separate part. Returns the number of parts.
     pub fn submit(&self, gpu: &Gpu, cost_max: u64) -> u32 {
         let mut parts = 0;
         let mut rest = &self.bound[..];

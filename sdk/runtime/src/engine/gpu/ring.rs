@@ -1,4 +1,4 @@
-//! Reading back without waiting.
+//! Asynchronous read-back.
 
 use std::collections::VecDeque;
 
@@ -8,9 +8,9 @@ use wgpu::{BufferUsages, MapMode, PollType, SubmissionIndex};
 use super::program::Slice;
 use super::{Gpu, GpuError};
 
-/// Copies of device memory that are on their way to the host, oldest first. A fixed number at a time.
+/// Pending copies of device memory to the host, oldest first, in a fixed number of slots.
 ///
-/// A [`GpuError::Lost`] or [`GpuError::Refused`] from here is final: what is on its way never arrives.
+/// A [`GpuError::Lost`] or [`GpuError::Refused`] from here is final: pending copies never arrive.
 #[derive(Debug)]
 pub struct Ring<T> {
     free: Vec<wgpu::Buffer>,
@@ -23,14 +23,14 @@ struct Pending<T> {
     staging: wgpu::Buffer,
     bytes: u64,
     submission: SubmissionIndex,
-    /// Told when `staging` can be read, dropped if it never will be.
+    /// Notified when `staging` is readable; dropped if it never will be.
     arrival: oneshot::Receiver<()>,
     arrived: bool,
 }
 
 impl<T> Ring<T> {
-    /// A ring of `slots`, each of which holds up to `bytes`, a multiple of 4. Makes buffers, so run it in
-    /// [`Gpu::allocate`].
+    /// Creates a ring of `slots`, each of which holds up to `bytes`, a multiple of 4. Allocates buffers, so it must run
+    /// in [`Gpu::allocate`].
     pub fn new(gpu: &Gpu, label: &str, slots: usize, bytes: u64) -> Self {
         let descriptor = wgpu::BufferDescriptor {
             label: Some(label),
@@ -43,23 +43,23 @@ impl<T> Ring<T> {
         Self { free, pending: VecDeque::with_capacity(slots) }
     }
 
-    /// Whether every slot is taken.
+    /// Returns true if every slot is taken.
     pub fn is_full(&self) -> bool {
         self.free.is_empty()
     }
 
-    /// Whether nothing is on its way.
+    /// Returns true if nothing is pending.
     pub fn is_empty(&self) -> bool {
         self.pending.is_empty()
     }
 
-    /// How many are on their way.
+    /// Returns the number of pending copies.
     pub fn len(&self) -> usize {
         self.pending.len()
     }
 
-    /// Copies `slices`, one after the other, as they are after all that was submitted so far; `tag` comes
-    /// back with them. They are at least 4 bytes, starts and lengths multiples of 4.
+    /// Copies `slices`, one after the other, in their state after all earlier submissions. `tag` returns with them.
+    /// Slices are at least 4 bytes long, with starts and lengths in multiples of 4.
     ///
     /// # Panics
     /// If the ring is full, or the slices do not fit a slot.
@@ -76,14 +76,14 @@ impl<T> Ring<T> {
         let (tell, arrival) = oneshot::channel();
         staging.map_async(MapMode::Read, ..bytes, move |mapped| {
             if mapped.is_ok() {
-                // The ring may be gone: then nobody wants to know.
+                // The ring may be gone, and then the notification is not needed.
                 tell.send(()).ok();
             }
         });
         self.pending.push_back(Pending { tag, staging, bytes, submission, arrival, arrived: false });
     }
 
-    /// Calls `take` with the oldest and frees its slot, if it is there. Does not wait.
+    /// Calls `take` with the oldest copy and frees its slot, if the copy has arrived. Does not wait.
     ///
     /// # Errors
     /// [`GpuError::Lost`] and [`GpuError::Refused`].
@@ -102,14 +102,14 @@ impl<T> Ring<T> {
         Ok(Some(taken))
     }
 
-    /// Waits until [`Self::next`] has the oldest, if there is one.
+    /// Waits until [`Self::next`] can return the oldest copy, if there is one.
     ///
     /// # Errors
     /// [`GpuError::Lost`] and [`GpuError::Refused`].
     pub async fn ready(&mut self, gpu: &Gpu) -> Result<(), GpuError> {
         let submission_index = self.pending.front().map(|oldest| oldest.submission.clone());
         let Some(submission_index) = submission_index else { return gpu.check() };
-        // Blocks until it has arrived. In a browser it does nothing: there the arrival wakes this future.
+        // Blocks until it has arrived. In a browser this does nothing, and the arrival wakes this future.
         poll(gpu, PollType::Wait { submission_index: Some(submission_index), timeout: None })?;
         let oldest = self.pending.front_mut().expect("it was there above");
         if !oldest.arrived {
@@ -126,7 +126,7 @@ fn poll(gpu: &Gpu, how: PollType) -> Result<(), GpuError> {
     polled.map(drop).map_err(|error| GpuError::Refused { reason: error.to_string() })
 }
 
-/// Why a copy that was asked for does not arrive.
+/// Returns the reason why a requested copy does not arrive.
 fn unreadable(gpu: &Gpu) -> GpuError {
     if gpu.check().is_ok() {
         gpu.note_loss("its memory can no longer be read");

@@ -15,15 +15,15 @@ use super::vectors::Vectors;
 use super::workspace::Workspace;
 use crate::model::{Dims, InnerSpec, Slots};
 
-/// Values that a kernel reads at a time.
+/// Number of values that a kernel reads at a time.
 pub const QUAD: u32 = 4;
-/// How many steps may be submitted whose loss and norm have not come back.
+/// Maximum number of submitted steps whose loss and norm have not been read back.
 pub const STEPS_MAX: usize = 2;
-/// Workgroups that share the sum of squares of a chunk, at most, and quads that are worth one.
+/// Maximum number of workgroups that share the sum of squares of a chunk, and minimum number of quads for each.
 const SQUARES_GROUPS: usize = 4096;
 const SQUARES_QUADS: usize = 1024;
 
-/// What the dispatch list of a step is made from.
+/// Inputs for the dispatch list of a step.
 pub struct StepParts<'a> {
     /// The device.
     pub gpu: &'a Gpu,
@@ -31,38 +31,38 @@ pub struct StepParts<'a> {
     pub inner: InnerSpec,
     /// The sizes.
     pub dims: &'a Dims,
-    /// Where tensors lie in the flat vector.
+    /// Ranges of the tensors in the flat vector.
     pub slots: &'a Slots,
-    /// Where what is trained lies on the device.
+    /// Layout of the trained parameters on the device.
     pub arena: &'a Arena,
-    /// The weights, where adapters are trained and not they.
+    /// Frozen weights, if adapters are trained.
     pub frozen: Option<&'a Frozen>,
-    /// Parameters and what belongs to them.
+    /// Parameters, gradient and moments.
     pub vectors: &'a Vectors,
 }
 
-/// What the host writes before a step and reads after it, in device memory.
+/// Device memory that the host writes before a step and reads after it.
 #[derive(Debug)]
 pub struct StepBuffers {
-    /// The batch, as [`BatchShape::fill`] lays it out.
+    /// The batch, as laid out by [`BatchShape::fill`].
     pub tokens: wgpu::Buffer,
-    /// The numbers of `adamw.wgsl`, the share of `cross_entropy.wgsl`, and the step of `adamw_halves.wgsl`, `[8]`.
+    /// The inputs of `adamw.wgsl`, the share of `cross_entropy.wgsl`, and the step of `adamw_halves.wgsl`, `[8]`.
     pub hyper: Slice,
-    /// Loss, norm, factor and whether they are finite, `[4]`: see `finish.wgsl`.
+    /// Loss, norm, factor and finiteness flag, `[4]`: see `finish.wgsl`.
     pub stats: Slice,
-    /// Tokens that went through each expert so far, modulo 2³², `[layers, E]`; of no use in a dense model.
+    /// Number of tokens that went through each expert so far, modulo 2³², `[layers, E]`; unused in a dense model.
     pub seen: Slice,
 }
 
 impl StepBuffers {
-    /// For steps of `shape`.
+    /// Allocates buffers for steps of `shape`.
     pub fn new(gpu: &Gpu, dims: &Dims, shape: &BatchShape) -> Self {
         let tokens = buffer(gpu, "tokens", shape.words() as u64);
         let seen = small(gpu, "seen", dims.layers * dims.experts);
         Self { tokens, hyper: small(gpu, "hyper", 8), stats: small(gpu, "stats", 4), seen }
     }
 
-    /// Bytes of the device that they take, with the sums of a step and what comes back of it.
+    /// Returns the device memory that they take, in bytes, including the sums of a step and its read-back.
     pub fn bytes(dims: &Dims, arena: &Arena, shape: &BatchShape) -> u64 {
         let (seen, losses) = (dims.layers * dims.experts, shape.microbatches * shape.rows_padded());
         let words = [shape.words(), 8, 4, seen, losses, arena.chunks().len() * SQUARES_GROUPS];
@@ -72,7 +72,7 @@ impl StepBuffers {
 }
 
 impl StepParts<'_> {
-    /// Forwards and backwards over all microbatches, then the optimiser.
+    /// Returns the program of a step: forwards and backwards over all microbatches, then the optimiser.
     pub fn program(
         &self,
         matmul: &Matmul,
@@ -117,7 +117,7 @@ impl StepParts<'_> {
         builder.build(self.gpu)
     }
 
-    /// Parameters as 16-bit floats, anew in each step: the exchange changes them too.
+    /// Converts the parameters to 16-bit floats in each step, because the exchange changes them too.
     fn halve(&self, builder: &mut Builder) {
         let halves = self.vectors.half.iter().flatten();
         for ((chunk, theta), half) in self.arena.chunks().iter().zip(&self.vectors.theta).zip(halves) {
@@ -132,7 +132,7 @@ impl StepParts<'_> {
         }
     }
 
-    /// Gradient norm, clipping and AdamW.
+    /// Adds gradient norm, clipping and AdamW.
     fn optimiser(&self, builder: &mut Builder, buffers: &StepBuffers, losses: &Slice, losses_len: usize) {
         let (vectors, StepBuffers { hyper, stats, .. }) = (self.vectors, buffers);
         let chunks = self.arena.chunks();
@@ -150,7 +150,7 @@ impl StepParts<'_> {
             let params =
                 params::Squares { quads: chunk.len as u32 / QUAD, first: (i * SQUARES_GROUPS) as u32 };
             let storage = [&Slice::whole(grad), &partials];
-            // The others' sums stay 0.
+            // The sums of the other groups stay 0.
             let groups = (params.quads as usize).div_ceil(SQUARES_QUADS).min(SQUARES_GROUPS);
             add(kernels::SQUARES.with(params), 64, &storage, groups, chunk.len * 4);
         }
@@ -190,7 +190,7 @@ impl StepParts<'_> {
     }
 }
 
-/// A buffer of some words.
+/// Allocates a buffer of some words.
 fn small(gpu: &Gpu, label: &str, words: usize) -> Slice {
     Slice::whole(&buffer(gpu, label, words as u64))
 }

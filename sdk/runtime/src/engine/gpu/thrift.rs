@@ -1,31 +1,32 @@
-//! What a GPU engine does to take less memory of its device, and what that costs.
+//! Options of a GPU engine to take less device memory, and their cost.
 
 use std::fmt;
 
-/// Ways to take less memory. Without any, an engine keeps all that it could need again on its device.
+/// Memory savings. Without any, an engine keeps all its data on the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Thrift {
-    /// Of what a layer leaves for the backward pass only its input is kept, and the rest is computed anew there (Chen
-    /// et al. 2016, arXiv 1604.06174). It takes about a third more operations and changes no bit.
+    /// Saves only the input of each layer for the backward pass, which recomputes the rest (Chen et al. 2016, arXiv
+    /// 1604.06174). Takes about a third more operations and changes no bit.
     pub recompute: bool,
-    /// Θ̂ is in host memory, in two bytes a parameter. It takes time when a fragment is exchanged, and changes no bit.
+    /// Keeps Θ̂ in host memory, in two bytes per parameter. Takes time when a fragment is exchanged, and changes no
+    /// bit.
     pub host_hat: bool,
-    /// Both moments are in one word, see [`crate::model::moments`]. It changes what steps do a little, by chance.
+    /// Packs both moments into one word, see [`crate::model::moments`]. Changes steps slightly, by random rounding.
     pub half_moments: bool,
 }
 
 impl Thrift {
-    /// None.
+    /// No saving.
     pub const NONE: Self = Self { recompute: false, host_hat: false, half_moments: false };
-    /// All that changes no bit.
+    /// All savings that change no bit.
     pub const EXACT: Self = Self { recompute: true, host_hat: true, half_moments: false };
-    /// All.
+    /// All savings.
     pub const ALL: Self = Self { recompute: true, host_hat: true, half_moments: true };
-    /// From none to all, in the order in which they are tried where there is too little memory.
+    /// Steps from no saving to all, in the order in which they are tried if memory is short.
     pub const LADDER: [Self; 3] = [Self::NONE, Self::EXACT, Self::ALL];
 }
 
-/// What is done, as a part of a sentence.
+/// Describes the savings as a part of a sentence.
 impl fmt::Display for Thrift {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ways = [

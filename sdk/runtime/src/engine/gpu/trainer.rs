@@ -1,4 +1,4 @@
-//! The GPU engine itself: steps and exchange on one device, for one run.
+//! The GPU engine: steps and exchange on one device, for one run.
 
 mod build;
 mod loss;
@@ -29,12 +29,12 @@ use crate::model::{Adjust, Dims, InnerSpec, windows};
 use crate::token;
 use crate::wire::Serial;
 
-/// Trains a model on a GPU, and exchanges its fragments there.
+/// Engine that trains a model on a GPU and exchanges its fragments there.
 ///
-/// Memory on the device is 5 × 4 bytes for each parameter (parameters, gradient, two moments and Θ̂), the bodies of the
-/// exchange and the activations of one microbatch; on the host 2 × 4 bytes, for the moments. [`super::Thrift`] is what
-/// makes it less. Where adapters are trained, they are the parameters, and the weights lie on the device in the form
-/// in which they were given.
+/// Device memory is 5 × 4 bytes for each parameter (parameters, gradient, two moments and Θ̂), plus the bodies of the
+/// exchange and the activations of one microbatch. Host memory is 2 × 4 bytes for each parameter, for the moments.
+/// [`super::Thrift`] reduces device memory. If adapters are trained, only they are the parameters, and the frozen
+/// weights lie on the device in their given form.
 pub struct GpuEngine {
     gpu: Gpu,
     room: Room,
@@ -48,13 +48,14 @@ pub struct GpuEngine {
     buffers: StepBuffers,
     program: Program,
     pace: Pace,
-    /// Each step comes back with the number of tokens learnt in it.
+    /// Read-back of each step, tagged with the number of tokens learnt in it.
     ring: Ring<u64>,
     newest: Option<(f32, f32)>,
     exchange: Exchange,
     shadow: Shadow,
     steps: u64,
-    /// What the device had counted by the newest step that is done, `[layers, E]`, and tokens since anybody asked.
+    /// Expert counts of the device after the newest finished step, `[layers, E]`, followed by the tokens since the last
+    /// report.
     counted: Vec<u32>,
     seen: Vec<u64>,
 }
@@ -66,18 +67,18 @@ impl fmt::Debug for GpuEngine {
 }
 
 impl GpuEngine {
-    /// Overwrites the parameters with `flat`, `[len]`. Moments stay as they are.
+    /// Overwrites the parameters with `flat`, `[len]`. Moments stay unchanged.
     pub fn set_params(&mut self, flat: &[f32]) {
         self.write_params(0..flat.len(), flat);
     }
 
-    /// Overwrites the parameters in `range` with those of `flat`, `[len]`, there. Moments stay as they are.
+    /// Overwrites the parameters in `range` with the same range of `flat`, `[len]`. Moments stay unchanged.
     pub(super) fn write_params(&mut self, range: Range<usize>, flat: &[f32]) {
         upload(&self.gpu, &self.arena, &self.vectors.theta, range, flat);
     }
 
-    /// Reads the parameters in `ranges` into the same ranges of `flat`, `[len]`, as they are after all steps taken.
-    /// `ring` is that of [`super::vectors::reader`].
+    /// Reads the parameters in `ranges` into the same ranges of `flat`, `[len]`, after all steps taken. `ring` comes
+    /// from [`super::vectors::reader`].
     ///
     /// # Errors
     /// - [`EngineError::Lost`]: the device is gone.
@@ -90,7 +91,7 @@ impl GpuEngine {
         Ok(read_into(&self.gpu, &self.arena, (&self.vectors.theta, ranges), ring, flat).await?)
     }
 
-    /// The parameters, `[len]`, as they are after all steps taken.
+    /// Returns the parameters, `[len]`, after all steps taken.
     ///
     /// # Errors
     /// - [`EngineError::Lost`]: the device is gone.
@@ -98,7 +99,7 @@ impl GpuEngine {
         Ok(download(&self.gpu, &self.arena, &self.vectors.theta, self.layout.len()).await?)
     }
 
-    /// The gradient of the last step, `[len]`, before clipping.
+    /// Returns the gradient of the last step, `[len]`, before clipping.
     ///
     /// # Errors
     /// - [`EngineError::Lost`]: the device is gone.
@@ -106,20 +107,20 @@ impl GpuEngine {
         Ok(download(&self.gpu, &self.arena, &self.vectors.grad, self.layout.len()).await?)
     }
 
-    /// What it does to take less memory of its device, and the bytes of all buffers that it has there.
+    /// Returns the memory plan, with the bytes of all its buffers on the device.
     #[must_use]
     pub fn room(&self) -> Room {
         self.room
     }
 
-    /// Bytes of bodies read back so far, for the exchange.
+    /// Returns the bytes of bodies read back so far, for the exchange.
     #[must_use]
     pub fn exchange_bytes(&self) -> u64 {
         self.exchange.bytes_read_back()
     }
 
-    /// Takes the last step once more, kernel by kernel, and says what each took on the device's own clock;
-    /// `None` if that has none.
+    /// Repeats the last step kernel by kernel, and returns the time of each kernel on the device's own clock. Returns
+    /// `None` if the device has no such clock.
     ///
     /// # Errors
     /// - [`EngineError::Lost`]: the device is gone.
@@ -128,19 +129,19 @@ impl GpuEngine {
         Ok(profile(&self.gpu, &self.program).await?)
     }
 
-    /// How many windows `tokens` are: as many as the batch.
+    /// Returns the number of windows in `tokens`, which must equal the batch.
     fn check_batch(&self, tokens: &[u32]) -> Result<usize, EngineError> {
         let (found, batch) = (windows(tokens, &self.dims)?, self.inner.batch as usize);
         if found == batch { Ok(batch) } else { Err(EngineError::Windows { found, batch }) }
     }
 
-    /// Puts a step on the device, with its numbers on the way back. The device scales the gradient by the norm that it
-    /// finds, whatever the numbers say.
+    /// Submits a step to the device and requests its statistics. The device computes the clipping factor from its own
+    /// norm and ignores the one in `a`.
     fn submit(&mut self, tokens: &[u32], a: &Adjust) {
         let words: Vec<u8> = self.shape.fill(tokens).into_iter().flat_map(u32::to_le_bytes).collect();
         self.gpu.queue.write_buffer(&self.buffers.tokens, 0, &words);
         let learnt = token::learnt(tokens, self.dims.context);
-        // Where nothing is learnt, nothing is shared out.
+        // Without learnt tokens, no loss is divided.
         let share = 1.0 / learnt.max(1) as f32;
         let step = f32::from_bits(self.steps as u32);
         let hyper = [a.beta1, a.beta2, a.rate, a.root, a.eps, a.keep, share, step];
@@ -151,7 +152,7 @@ impl GpuEngine {
         self.ring.read(&self.gpu, &slices[..count], learnt);
     }
 
-    /// Takes in the numbers of the oldest step that is on its way, which is done.
+    /// Processes the statistics of the oldest pending step, which is done.
     fn take_stats(&mut self) -> Result<(), EngineError> {
         let rows = (self.shape.microbatches * self.shape.rows_padded()) as f32;
         let stats = self.ring.next(&self.gpu, |learnt, bytes| {
@@ -247,7 +248,7 @@ impl Engine for GpuEngine {
         self.settle().await?;
         self.submit(tokens, &Adjust::NOTHING);
         self.ring.ready(&self.gpu).await?;
-        // Tokens of a rehearsal went nowhere.
+        // Tokens of a rehearsal count for no expert.
         let counted = self.ring.next(&self.gpu, |_, bytes| numbers(&bytes[STATS_BYTES..]))?;
         self.counted.iter_mut().zip(counted.unwrap_or_default()).for_each(|(old, new)| *old = new);
         Ok(true)
@@ -275,10 +276,10 @@ impl Engine for GpuEngine {
     }
 }
 
-/// Bytes of the numbers of a step that come back, before those of the experts.
+/// Bytes of a step's statistics, before the expert counts.
 const STATS_BYTES: usize = 16;
 
-/// Words as numbers.
+/// Returns the words as numbers.
 fn numbers(bytes: &[u8]) -> Vec<u32> {
     bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
 }

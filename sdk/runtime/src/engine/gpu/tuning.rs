@@ -1,4 +1,4 @@
-//! The kernels of matrix products that suit a model on a device, measured once.
+//! Kernels of matrix products that suit a model on a device, measured once.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,36 +9,36 @@ use crate::engine::EngineError;
 use crate::model::ModelSpec;
 use crate::wire::RunSpec;
 
-/// What was the fastest for products of some shape on one device, and whether attention won on its units for matrices,
-/// to be kept.
+/// Fastest kernels for products of one shape on one device, and whether attention is faster on matrix units. Stored for
+/// later sessions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tuning {
-    /// Tokens in a step.
+    /// Number of tokens in a step.
     pub rows: u32,
     /// C.
     pub width: u32,
     /// F.
     pub ff: u32,
-    /// The device, and what to take there.
+    /// Device and chosen kernels.
     pub choice: Choice,
 }
 
-/// The kernels of an engine's products.
+/// Kernels of an engine's products.
 #[derive(Debug)]
 pub struct Tuned {
-    /// How the engine multiplies matrices.
+    /// Matrix products of the engine.
     pub matmul: Matmul,
-    /// The choice, to be kept for later sessions.
+    /// Tuning to store for later sessions.
     pub tuning: Tuning,
-    /// What was measured; nothing if it was known.
+    /// Measurements; empty if the choice was already known.
     pub trials: Vec<Trial>,
-    /// Why an earlier choice for products of this shape cannot be used on this device.
+    /// Reason why an earlier choice for products of this shape cannot be used on this device.
     pub stale: Option<ChoiceError>,
 }
 
 impl Tuning {
-    /// Whether both are of one shape on one adapter.
+    /// Returns true if both have the same shape and adapter.
     #[must_use]
     pub fn is_replaced_by(&self, newer: &Self) -> bool {
         self.shape() == newer.shape() && self.choice.adapter == newer.choice.adapter
@@ -49,18 +49,17 @@ impl Tuning {
     }
 }
 
-/// Attention of a step of `model` on `batch` windows.
+/// Returns the sizes of attention for a step of `model` on `batch` windows.
 fn attention_sizes(model: &ModelSpec, batch: u32) -> Sizes {
     let ModelSpec { context, heads, kv_heads, d_model, .. } = *model;
     Sizes { windows: batch, context, heads, kv_heads, head: d_model / heads }
 }
 
-/// Takes what is `known` for a step of `spec` on `gpu`, if its kernels for units for matrices are still right, or
-/// measures; `now_us` gives microseconds since any
-/// moment.
+/// Takes the `known` tuning for a step of `spec` on `gpu`, if its matrix-unit kernels are still correct; otherwise
+/// measures. `now_us` returns microseconds since an arbitrary time.
 ///
 /// # Errors
-/// - [`EngineError::Model`]: `spec` describes no valid model.
+/// - [`EngineError::Model`]: the model of `spec` is invalid.
 /// - [`EngineError::Gpu`], [`EngineError::Lost`]: those of [`Matmul::choose`].
 pub async fn tune(
     gpu: &Gpu,
@@ -85,7 +84,7 @@ pub async fn tune(
             Err(error) => stale = Some(error),
         }
     }
-    // The widest matrix of a layer and a square one stand for all.
+    // The widest matrix of a layer and a square one represent all.
     let (square, wide) = (width, 2 * ff);
     let shapes = [
         (Form::Nt, rows, wide, width),

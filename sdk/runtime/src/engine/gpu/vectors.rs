@@ -1,4 +1,4 @@
-//! Vectors of one value for each parameter, on the device, and their way there and back.
+//! Vectors with one value for each parameter, on the device, and their transfer.
 
 use std::ops::Range;
 
@@ -11,12 +11,12 @@ use super::moments::Moments;
 use super::program::{Slice, buffer};
 use super::ring::Ring;
 
-/// Values that are read back at a time.
+/// Number of values read back at a time.
 const PIECE: usize = 1 << 20;
-/// How many such pieces the device copies while the host takes in one.
+/// Number of such pieces that the device copies while the host processes one.
 const READ_AHEAD: usize = 3;
 
-/// Parameters and what belongs to each of them; one buffer for each chunk.
+/// Parameters and their gradient and moments, with one buffer for each chunk.
 #[derive(Debug)]
 pub struct Vectors {
     /// θ.
@@ -25,12 +25,12 @@ pub struct Vectors {
     pub grad: Vec<wgpu::Buffer>,
     /// Moments.
     pub moments: Moments,
-    /// θ as 16-bit floats, where the matrix products take it so.
+    /// θ as 16-bit floats, if the matrix products read this form.
     pub half: Option<Vec<wgpu::Buffer>>,
 }
 
 impl Vectors {
-    /// All zero: moments in halves if `halves`, and θ as 16-bit floats too if `half`.
+    /// Allocates zeroed vectors: packed moments if `halves`, and θ as 16-bit floats too if `half`.
     pub fn new(gpu: &Gpu, arena: &Arena, halves: bool, half: bool) -> Self {
         let vector = |label| arena.vector(gpu, label);
         Self {
@@ -43,7 +43,7 @@ impl Vectors {
         }
     }
 
-    /// Bytes of the device that [`Self::new`] takes.
+    /// Returns the device memory that [`Self::new`] takes, in bytes.
     pub fn bytes(arena: &Arena, halves: bool, half: bool) -> u64 {
         let half = if half { arena.bytes() / 2 } else { 0 };
         (2 + Moments::words(halves)) * arena.bytes() + half
@@ -57,7 +57,7 @@ pub fn upload(gpu: &Gpu, arena: &Arena, vector: &[wgpu::Buffer], range: Range<us
     }
 }
 
-/// A ring in which what [`read_into`] reads comes back, of vectors of `len`.
+/// Creates the ring in which [`read_into`] reads vectors of length `len`.
 pub fn reader(gpu: &Gpu, len: usize) -> Ring<Vec<Run>> {
     Ring::new(gpu, "download", READ_AHEAD, len.clamp(1, PIECE) as u64 * 4)
 }
@@ -78,7 +78,7 @@ pub async fn download(
     Ok(flat)
 }
 
-/// Reads `ranges` of `vector` back into the same ranges of `flat`, `[len]`. `ring` is that of [`reader`] for `len`.
+/// Reads `ranges` of `vector` back into the same ranges of `flat`, `[len]`. `ring` comes from [`reader`] for `len`.
 ///
 /// # Errors
 /// - [`GpuError::Lost`]: the device is gone.
@@ -105,7 +105,7 @@ pub async fn read_into(
     }
 }
 
-/// The pieces of `ranges`, as many together as are read at a time.
+/// Groups the pieces of `ranges` into loads that are read at once.
 fn loads(arena: &Arena, ranges: &[Range<usize>]) -> Vec<Vec<Run>> {
     let mut loads: Vec<Vec<Run>> = Vec::new();
     let mut room = 0;
@@ -126,7 +126,7 @@ fn loads(arena: &Arena, ranges: &[Range<usize>]) -> Vec<Vec<Run>> {
     loads
 }
 
-/// Takes in what was read of `load`.
+/// Copies the bytes read for `load` into `flat`.
 fn take(load: &[Run], mut bytes: &[u8], flat: &mut [f32]) {
     for run in load {
         let (own, rest) = bytes.split_at(run.flat.len() * 4);

@@ -1,7 +1,7 @@
-//! Device memory of a step beside the parameters: what forwards leaves for backwards, and scratch.
+//! Device memory of a step besides the parameters: activations saved for the backward pass, and scratch.
 //!
-//! Each tensor has a buffer of its own: WebGPU forbids reading one part of a buffer and writing another in
-//! the same dispatch.
+//! Each tensor has a separate buffer, because WebGPU forbids reading one part of a buffer and writing another in the
+//! same dispatch.
 
 use super::Gpu;
 use super::batch::BatchShape;
@@ -9,44 +9,44 @@ use super::error::GpuError;
 use super::program::{Slice, buffer, buffer_bytes};
 use crate::model::{Dims, rotary_tables};
 
-/// Logits held at once, in bytes: the head goes over the tokens in chunks.
+/// Maximum size of the logits held at once, in bytes. The head processes the tokens in chunks.
 const LOGITS_BYTES_MAX: u64 = 64 << 20;
-/// Rows of a chunk are a multiple of this, so that each begins at an aligned place.
+/// Rows of a chunk are a multiple of this, so that each chunk begins at an aligned offset.
 const CHUNK_ROWS: usize = 64;
-/// Rows whose share of a norm weight's gradient one workgroup sums.
+/// Number of rows over which one workgroup sums a norm weight's gradient.
 pub const NORM_ROWS: usize = 8;
 
-/// What the backward pass of one layer needs again; R rows, one for each token.
+/// Activations of one layer for the backward pass, with R rows, one for each token.
 #[derive(Clone, Debug)]
 pub struct Layer {
     /// Residual stream on entry, `[R, C]`.
     pub x: Slice,
     /// Scales of the first norm, `[R]`.
     pub scales1: Slice,
-    /// Queries and keys after rotation, values, `[R, C + 2 K D]`.
+    /// Queries and keys after rotation, and values, `[R, C + 2 K D]`.
     pub qkv: Slice,
-    /// Logarithms of the sums of attention, `[R, H]`.
+    /// Logarithms of the sums of the softmax in attention, `[R, H]`.
     pub lse: Slice,
-    /// What attention gave, `[R, C]`.
+    /// Output of attention, `[R, C]`.
     pub attended: Slice,
     /// Residual stream between attention and feed-forward, `[R, C]`.
     pub middle: Slice,
     /// Scales of the second norm, `[R]`.
     pub scales2: Slice,
-    /// Gates and ups, `[R, 2 F]`; the backward pass overwrites them. Of no use with experts.
+    /// Gates and ups, `[R, 2 F]`. The backward pass overwrites them. Unused with experts.
     pub gate_up: Slice,
-    /// Of no use in a dense layer.
+    /// Routing of the tokens; unused in a dense layer.
     pub mixture: Mixture,
-    /// What goes through each adapter, `[R, r]`; none where the weights are trained.
+    /// Products `x Aᵀ` of the adapters, `[R, r]`; empty if the weights are trained.
     pub low: Vec<Slice>,
 }
 
-/// Where the tokens of a layer went, and what became of them there.
+/// Routing of a layer's tokens, and activations of the experts.
 #[derive(Clone, Debug)]
 pub struct Mixture {
     /// Softmax of the router's logits, `[R, stride]`.
     pub probs: Slice,
-    /// What each expert counts for each token, mostly 0, `[R, stride]`.
+    /// Weight of each expert for each token, mostly 0, `[R, stride]`.
     pub weights: Slice,
     /// Gradients of the load-balancing loss, `[R / T, stride]`.
     pub slopes: Slice,
@@ -54,18 +54,18 @@ pub struct Mixture {
     pub gate_up: Vec<Slice>,
 }
 
-/// Values of a row of the router's logits: E padded to 4.
+/// Returns the values in a row of the router's logits: E padded to 4.
 pub fn router_stride(dims: &Dims) -> usize {
     dims.experts.next_multiple_of(4)
 }
 
-/// All of it, for one microbatch at a time.
+/// Memory of a step, for one microbatch at a time.
 #[derive(Debug)]
 pub struct Workspace {
-    /// One for each layer.
+    /// Activations of each layer.
     pub layers: Vec<Layer>,
-    /// Whether all layers have one place for what they leave, but for their inputs and where their tokens went: then
-    /// the backward pass finds there only what the last one left, and computes that of the others anew.
+    /// Whether the layers share one set of activation buffers, except for their inputs and routing. The backward pass
+    /// then finds only the last layer's activations there, and recomputes those of the others.
     pub recompute: bool,
     /// Residual stream at the end, `[R, C]`.
     pub x: Slice,
@@ -75,9 +75,9 @@ pub struct Workspace {
     pub normed: Slice,
     /// Input of the down matrix, and its gradient, `[R, F]`.
     pub gated: Slice,
-    /// Logits of the router, and their gradient, `[R, stride]`; of no use in a dense model.
+    /// Logits of the router, and their gradient, `[R, stride]`; unused in a dense model.
     pub router: Slice,
-    /// Gradient of what experts count for tokens, `[R, stride]`; of no use in a dense model.
+    /// Gradient of the experts' weights for tokens, `[R, stride]`; unused in a dense model.
     pub dweights: Slice,
     /// Gradient of a norm's output or of attention's, `[R, C]`.
     pub branch: Slice,
@@ -87,24 +87,24 @@ pub struct Workspace {
     pub dots: Slice,
     /// Gradient of the residual stream, `[R, C]`.
     pub dx: Slice,
-    /// Gradient of what goes through each adapter of a layer, `[R, r]`; none where the weights are trained.
+    /// Gradient of the products `x Aᵀ` of a layer's adapters, `[R, r]`; empty if the weights are trained.
     pub dlow: Vec<Slice>,
-    /// Shares of a norm weight's gradient, `[R / NORM_ROWS, C]`.
+    /// Partial sums of a norm weight's gradient, `[R / NORM_ROWS, C]`.
     pub partial: Slice,
     /// Logits of a chunk of tokens, `[chunk, logits_stride]`.
     pub logits: Slice,
-    /// Values of a row of logits, V padded to 4.
+    /// Values in a row of logits: V padded to 4.
     pub logits_stride: usize,
     /// Tokens in a chunk.
     pub chunk: usize,
     /// Cosines of the positions, `[T, D / 2]`.
     pub cos: Slice,
-    /// Sines.
+    /// Sines of the positions, `[T, D / 2]`.
     pub sin: Slice,
 }
 
 impl Workspace {
-    /// Bytes that [`Self::new`] takes of a device that binds at most `bytes_max`.
+    /// Returns the device memory that [`Self::new`] takes, in bytes, if the device binds at most `bytes_max`.
     pub fn bytes(bytes_max: u64, dims: &Dims, shape: &BatchShape, recompute: bool) -> u64 {
         let (rows, c, wide, f) = (shape.rows(), dims.width, dims.qkv_width(), dims.ff);
         let (stride, dense) = (router_stride(dims), usize::from(dims.experts == 0));
@@ -126,10 +126,10 @@ impl Workspace {
         dims.layers as u64 * kept + sets * left + own
     }
 
-    /// For microbatches of `shape`, of which `recompute` keeps less.
+    /// Allocates memory for microbatches of `shape`; less of it with `recompute`.
     ///
     /// # Errors
-    /// - [`GpuError::TensorTooLarge`]: a tensor of one microbatch exceeds what can be bound at once.
+    /// - [`GpuError::TensorTooLarge`]: a tensor of one microbatch exceeds the binding limit.
     pub fn new(gpu: &Gpu, dims: &Dims, shape: &BatchShape, recompute: bool) -> Result<Self, GpuError> {
         let (rows, c, wide) = (shape.rows(), dims.width, dims.qkv_width());
         let bytes_max = gpu.binding_bytes_max();
@@ -175,7 +175,7 @@ impl Workspace {
     }
 }
 
-/// What each layer leaves, in places that `make` makes by label and values.
+/// Creates the activations of each layer, in slices that `make` allocates by label and number of values.
 fn layers(
     dims: &Dims,
     shape: &BatchShape,
@@ -217,7 +217,7 @@ fn layers(
     Ok(layers)
 }
 
-/// A place of `[rows, r]` for each adapter of a layer.
+/// Creates a slice of `[rows, r]` for each adapter of a layer.
 fn low(
     dims: &Dims,
     rows: usize,
@@ -227,7 +227,7 @@ fn low(
     (0..adapters(dims)).map(|_| make(label, rows * dims.rank())).collect()
 }
 
-/// Adapters of a layer.
+/// Returns the number of adapters in a layer.
 fn adapters(dims: &Dims) -> usize {
     dims.lora.map_or(0, |lora| lora.targets.iter().count())
 }

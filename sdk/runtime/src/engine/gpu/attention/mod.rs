@@ -1,4 +1,4 @@
-//! Which kernels compute attention, and how they divide their work.
+//! Kernels of attention, and the division of their work.
 
 mod proof;
 
@@ -7,26 +7,27 @@ use super::kernels;
 use super::params;
 use super::program::{Constant, Dispatch, Slice};
 
-/// Rows of a head that a workgroup with units for matrices has.
+/// Rows of a head in a workgroup on matrix units.
 const SIDE: u32 = 64;
-/// Most workgroups in a dimension.
+/// Maximum number of workgroups in a dimension.
 const GROUPS_MAX: u32 = 65_535;
 
-/// Lanes of a workgroup where a band has several: those of a subgroup on most devices, which wait for nobody else.
+/// Lanes of a workgroup in which a band has several lanes: a subgroup on most devices, which needs no barrier with
+/// others.
 const LANES: u32 = 32;
 
-/// What is computed.
+/// Part of the computation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
     /// Attention, from qkv to y and lse.
     Forward,
-    /// The queries' part of the gradient, from qkv, dy, lse and dots to dqkv.
+    /// Gradient of the queries, from qkv, dy, lse and dots to dqkv.
     Queries,
-    /// The keys' and values' part.
+    /// Gradient of keys and values.
     Keys,
 }
 
-/// Over what.
+/// Sizes of attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
     /// B.
@@ -46,12 +47,13 @@ pub struct Sizes {
 pub enum Attention {
     /// On 32-bit floats.
     Bands(Bands),
-    /// On units for matrices, for heads of 16, 32, 48 or 64 values: see `kernels/parts/strips.wgsl`.
+    /// On matrix units, for heads of 16, 32, 48 or 64 values: see `kernels/parts/strips.wgsl`.
     Strips,
 }
 
 impl Attention {
-    /// For `sizes`. `strips`: units for matrices may be used, where there are kernels for heads of that width.
+    /// Chooses kernels for `sizes`. With `strips`, matrix units may be used if there are kernels for heads of that
+    /// width.
     pub fn new(sizes: Sizes, software: bool, strips: bool) -> Self {
         if strips && sizes.suit_strips() {
             return Self::Strips;
@@ -59,8 +61,9 @@ impl Attention {
         Self::Bands(Bands::new(sizes.head, sizes.context, software))
     }
 
-    /// `pass` over `storage`, the buffers of its kernel, in dispatches of about `cost_max` floating-point operations.
-    /// `gain` is a power of two that gradients can be multiplied by without becoming infinite as 16-bit floats.
+    /// Returns the dispatches of `pass` over `storage`, the buffers of its kernel, each of about `cost_max`
+    /// floating-point operations. `gain` is a power of two by which gradients can be multiplied without overflow as
+    /// 16-bit floats.
     pub fn dispatches(
         self,
         pass: Pass,
@@ -111,11 +114,11 @@ impl Attention {
         })
     }
 
-    /// Floating-point operations: two for each product of values of a query with those of a key that it sees.
+    /// Returns the floating-point operations: two for each product of values of a query with those of a visible key.
     fn cost(self, pass: Pass, sizes: Sizes) -> u64 {
         let products = match (self, pass) {
             (Self::Bands(_), Pass::Forward) => 2,
-            // The keys come by twice.
+            // The keys are read twice.
             (Self::Strips, Pass::Forward) | (_, Pass::Queries) => 3,
             (_, Pass::Keys) => 4,
         };
@@ -125,7 +128,7 @@ impl Attention {
 }
 
 impl Sizes {
-    /// Whether there are kernels on units for matrices.
+    /// Returns true if there are kernels on matrix units.
     fn suit_strips(self) -> bool {
         self.head.is_multiple_of(16) && self.head <= 64
     }
@@ -147,11 +150,11 @@ pub struct Bands {
 }
 
 impl Bands {
-    /// For heads of width `head`, a multiple of 4 up to 256, and windows of `context` tokens.
+    /// Chooses values for heads of width `head`, a multiple of 4 up to 256, and windows of `context` tokens.
     fn new(head: u32, context: u32, software: bool) -> Self {
         let head = head / 4;
         if software {
-            // Barriers are dear there, and neighbours gain nothing from looking at the same keys.
+            // Barriers are expensive there, and neighbours gain nothing from reading the same keys.
             return Self { head, lanes: 1, keys: 32, bands: 1, heads: 8 };
         }
         // A wide head has a subgroup for each band, whose lanes take several quads each.
@@ -161,13 +164,14 @@ impl Bands {
         Self { head, lanes, keys: 4 * lanes, bands, heads: slots / bands }
     }
 
-    /// The overrides.
+    /// Returns the overrides.
     fn constants(self) -> Vec<Constant> {
         let Self { head, lanes, keys, bands, heads } = self;
         vec![("HEAD", head), ("LANES", lanes), ("KEYS", keys), ("BANDS", bands), ("HEADS", heads)]
     }
 
-    /// Workgroups that there is work for, for `heads` heads, of queries or of keys, in each of `windows` windows.
+    /// Returns the number of workgroups with work, for `heads` heads, of queries or of keys, in each of `windows`
+    /// windows.
     fn units(self, windows: u32, heads: u32, context: u32) -> u32 {
         (windows * heads).div_ceil(self.heads) * context.div_ceil(8 * self.bands)
     }

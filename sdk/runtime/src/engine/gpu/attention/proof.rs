@@ -1,4 +1,4 @@
-//! Whether attention on units for matrices is right on a device, and faster, before it is used there.
+//! Test of attention on matrix units: correctness and speed on a device before use.
 
 use archipelago_core::bytes::to_f32s;
 use archipelago_core::rng::Rng;
@@ -8,20 +8,21 @@ use crate::engine::gpu::program::{Builder, Dispatch, Program, Slice, buffer};
 use crate::engine::gpu::ring::Ring;
 use crate::engine::gpu::{Gpu, GpuError, kernels, params};
 
-/// Queries that it is tried with, at most, if a window has not more: as many windows as hold them.
+/// Maximum number of queries in a trial, rounded up to whole windows.
 const ROWS_MAX: u32 = 2048;
-/// What gradients are multiplied by.
+/// Factor on gradients.
 const GAIN: f32 = 1024.0;
-/// How far all of a tensor may be off, and a row of it, as a share of the norm of what 32-bit floats give; of rows that
-/// are smaller than the mean, of that. 16-bit floats keep 11 bits of each number that is multiplied, which comes to
-/// 4e-4 and 2e-3 for windows of up to 2,048 tokens, reckoned with NumPy.
+/// Error limits for a whole tensor and for each row, relative to the norm of the 32-bit result. Rows below the mean are
+/// measured against the mean. 16-bit floats keep 11 bits of each factor, which gives 4e-4 and 2e-3 for windows of up to
+/// 2,048 tokens, computed with NumPy.
 const ERROR_MAX: f64 = 3e-3;
 const ROW_ERROR_MAX: f64 = 3e-2;
-/// Runs that are timed.
+/// Number of timed runs.
 const RUNS: u32 = 3;
 
-/// Whether attention on units for matrices gives on `gpu` what that on 32-bit floats gives, within rounding, and the
-/// same bits each time. False where it has no such units, no kernels for heads of that width, or no room to try.
+/// Returns true if attention on matrix units agrees on `gpu` with attention on 32-bit floats, within rounding, and
+/// repeats the same bits. Returns false if there are no such units, no kernels for this head width, or no room for a
+/// trial.
 ///
 /// # Errors
 /// [`GpuError::Lost`] and [`GpuError::Refused`].
@@ -37,7 +38,7 @@ pub async fn agrees(gpu: &Gpu, sizes: Sizes) -> Result<bool, GpuError> {
     Ok(found == again && trial.are_alike(&expected, &found))
 }
 
-/// Whether it is also at least as fast. `now_us` gives microseconds since any moment.
+/// Returns true if it agrees and is at least as fast. `now_us` returns microseconds since an arbitrary time.
 ///
 /// # Errors
 /// Those of [`agrees`].
@@ -70,7 +71,7 @@ struct Trial {
 }
 
 impl Trial {
-    /// For `sizes`, with fewer windows if those are many; `None` where the device has no room for it.
+    /// Creates buffers for `sizes`, with fewer windows if there are many. Returns `None` if the device has no room.
     async fn new(gpu: &Gpu, sizes: Sizes) -> Option<Self> {
         let windows = sizes.windows.min(ROWS_MAX.div_ceil(sizes.context)).max(1);
         let sizes = Sizes { windows, ..sizes };
@@ -88,7 +89,7 @@ impl Trial {
             dqkv: make(rows * wide),
         };
         let trial = gpu.allocate(8 * rows * (wide + width + heads), all).await.ok()?;
-        // Gradients as small as `GAIN` makes good for.
+        // Gradients small enough that they need `GAIN`.
         for (slice, seed, size) in [(&trial.qkv, 1, 1.0), (&trial.dy, 2, 1.0 / GAIN)] {
             let mut rng = Rng::new(seed);
             let mut value = || (2.0 * rng.unit() as f32 - 1.0) * size;
@@ -98,7 +99,7 @@ impl Trial {
         Some(trial)
     }
 
-    /// On 32-bit floats, and on units for matrices.
+    /// Returns the programs on 32-bit floats and on matrix units.
     fn programs(&self, gpu: &Gpu) -> [Program; 2] {
         let Self { sizes, qkv, dy, y, lse, dots, dqkv } = self;
         let software = gpu.facts().software;
@@ -125,7 +126,7 @@ impl Trial {
         })
     }
 
-    /// y and dqkv, one behind the other.
+    /// Returns y, followed by dqkv.
     async fn found(&self, gpu: &Gpu, program: &Program) -> Result<Vec<f32>, GpuError> {
         program.run(gpu).await?;
         let mut ring = Ring::new(gpu, "attention", 1, self.y.bytes + self.dqkv.bytes);
@@ -134,7 +135,7 @@ impl Trial {
         Ok(ring.next(gpu, |(), bytes| to_f32s(bytes))?.unwrap_or_default())
     }
 
-    /// Whether both are y and dqkv that differ by roundings alone.
+    /// Returns true if both hold y and dqkv that differ only by rounding.
     fn are_alike(&self, expected: &[f32], found: &[f32]) -> bool {
         let rows = (self.sizes.windows * self.sizes.context) as usize;
         let (width, wide) = (self.sizes.width() as usize, self.sizes.wide() as usize);
@@ -156,18 +157,18 @@ impl Trial {
 }
 
 impl Sizes {
-    /// C.
+    /// Returns C.
     fn width(self) -> u32 {
         self.heads * self.head
     }
 
-    /// Values in a row of qkv.
+    /// Returns the values in a row of qkv.
     fn wide(self) -> u32 {
         self.width() + 2 * self.kv_heads * self.head
     }
 }
 
-/// Whether `found` is `expected` within what 16-bit floats keep, by row and in all.
+/// Returns true if `found` equals `expected` within the precision of 16-bit floats, by row and in total.
 fn near(expected: &[Vec<f32>], found: &[Vec<f32>]) -> bool {
     let squares = |row: &[f32]| row.iter().map(|&value| f64::from(value).powi(2)).sum::<f64>();
     let errors: Vec<f64> = expected

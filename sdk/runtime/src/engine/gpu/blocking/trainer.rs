@@ -12,23 +12,24 @@ use super::super::{Gpu, GpuEngine};
 use crate::diloco::Layout;
 use crate::engine::{Engine, EngineError, Exchange, StepStats, Trainer};
 
-/// Trains a model on a GPU; [`super::GpuTrainers`] make it.
+/// Trainer of a model on a GPU, created by [`super::GpuTrainers`].
 ///
-/// Parameters and moments stay on the device. What is looked at is read back once after a step, and what is written
-/// goes there before the next one; with [`Trainer::params_at`] and [`Trainer::params_mut_at`] that is a part of them. A
-/// step returns before it is done, but for the first: loss and norm are then those of the step before, and what blew up
-/// is told of by the next step. Parameters that cannot be read as the device is lost mean nothing, and the next step
+/// Parameters and moments stay on the device. The mirror reads accessed parameters back once after a step, and writes
+/// changed ones to the device before the next step. [`Trainer::params_at`] and [`Trainer::params_mut_at`] restrict this
+/// to a part. A step returns before it is done, except the first. Its loss and norm are those of the previous step, and
+/// the next step reports divergence. If the device is lost, unreadable parameters are meaningless, and the next step
+/// returns the error.
 /// says so.
 pub struct GpuTrainer {
     engine: RefCell<GpuEngine>,
     layout: Layout,
     ring: RefCell<Ring<Vec<Run>>>,
-    /// The mirror where all of it is as on the device, or newer.
+    /// The mirror, if all of it is as recent as the device.
     whole: OnceCell<Vec<f32>>,
-    /// The mirror where that holds in `fresh` only.
+    /// The mirror, if only `fresh` is as recent as the device.
     mirror: Cell<Vec<f32>>,
     fresh: Vec<Range<usize>>,
-    /// What of it the device has not heard of.
+    /// Ranges of the mirror not yet written to the device.
     written: Vec<Range<usize>>,
     fault: Cell<Option<EngineError>>,
 }
@@ -41,7 +42,7 @@ impl GpuTrainer {
             ring: RefCell::new(reader(gpu, len)),
             engine: RefCell::new(engine),
             layout,
-            // As new parameters are on the device.
+            // New parameters on the device are zero too.
             whole: OnceCell::from(vec![0.0; len]),
             mirror: Cell::default(),
             fresh: Vec::new(),
@@ -65,7 +66,7 @@ impl GpuTrainer {
         }
     }
 
-    /// From a mirror of which all is as on the device to one of which a part is.
+    /// Turns a complete mirror into one with `fresh` ranges.
     fn part(&mut self) {
         if let Some(whole) = self.whole.take() {
             self.mirror.set(whole);
@@ -73,7 +74,7 @@ impl GpuTrainer {
         }
     }
 
-    /// The mirror, as on the device in `ranges`, or newer.
+    /// Returns the mirror, as recent as the device in `ranges`.
     fn fetch(&mut self, ranges: &[Range<usize>]) -> &mut [f32] {
         self.part();
         let missing = without(ranges, &self.fresh);
@@ -84,7 +85,7 @@ impl GpuTrainer {
         self.mirror.get_mut()
     }
 
-    /// Tells the device of what was written.
+    /// Writes the changed ranges to the device.
     fn flush(&mut self) {
         self.part();
         let (engine, mirror) = (self.engine.get_mut(), self.mirror.get_mut());
@@ -136,7 +137,7 @@ impl Trainer for GpuTrainer {
 
     fn held_out_loss(&mut self, params: &[f32], windows: &[u32]) -> Result<Option<f32>, EngineError> {
         self.fetch(&one(self.all()));
-        // The device's own are gone: they are the mirror's from now on.
+        // The device's own parameters are overwritten, so the mirror is authoritative from now on.
         self.written = one(self.all());
         let engine = self.engine.get_mut();
         engine.set_params(params);
@@ -156,12 +157,12 @@ impl Trainer for GpuTrainer {
     }
 }
 
-/// `range` alone.
+/// Returns `range` as a list.
 fn one(range: Range<usize>) -> Vec<Range<usize>> {
     std::iter::once(range).collect()
 }
 
-/// What of `ranges` is in none of `taken`.
+/// Returns the parts of `ranges` that are in none of `taken`.
 fn without(ranges: &[Range<usize>], taken: &[Range<usize>]) -> Vec<Range<usize>> {
     let mut left = ranges.to_vec();
     for cut in taken {

@@ -9,28 +9,28 @@ use super::piece::Piece;
 use crate::diloco::halves;
 use crate::wire::FragmentId;
 
-/// Θ̂, all zero at first.
+/// Θ̂, initially zero.
 #[derive(Debug)]
 pub enum Hat {
-    /// On the device, laid out as θ.
+    /// On the device, with the same layout as θ.
     Device(Vec<wgpu::Buffer>),
-    /// In host memory. One span at a time is on the device, while something is done with it.
+    /// In host memory. One span at a time is on the device, while it is processed.
     Host(HostHat),
 }
 
 /// Θ̂ in host memory.
 #[derive(Debug)]
 pub struct HostHat {
-    /// Of each fragment, in its order, as [`halves::to_bytes`]: nothing is lost in two bytes.
+    /// Values of each fragment, in order, as [`halves::to_bytes`] encodes them. Two bytes represent them exactly.
     fragments: Vec<Vec<u8>>,
-    /// Of each fragment.
+    /// Digest of each fragment.
     digests: Vec<u64>,
-    /// A span of it on the device.
+    /// One span on the device.
     span: Slice,
 }
 
 impl Hat {
-    /// Where `parts` say.
+    /// Creates Θ̂ in the memory that `parts` choose.
     pub fn new(gpu: &Gpu, parts: &Parts<'_>) -> Self {
         if !parts.host_hat {
             return Self::Device(parts.arena.vector(gpu, "hat"));
@@ -42,7 +42,7 @@ impl Hat {
         Self::Host(HostHat { fragments, digests, span })
     }
 
-    /// Where a span of it lies on the device, once it is there.
+    /// Returns the slice of a span on the device, once it is there.
     pub fn slice(&self, span: &Piece) -> Slice {
         match self {
             Self::Device(hat) => span.slice(hat),
@@ -50,7 +50,7 @@ impl Hat {
         }
     }
 
-    /// Sees to it that what is submitted next finds a span of `fragment` on the device.
+    /// Ensures that the next submission finds a span of `fragment` on the device.
     pub fn send(&self, gpu: &Gpu, fragment: FragmentId, span: &Piece) {
         if let Self::Host(host) = self {
             let mut values = vec![0.0; span.len as usize];
@@ -59,7 +59,7 @@ impl Hat {
         }
     }
 
-    /// Sets a span of `fragment` to `values`, here and on the device, before all that is submitted next.
+    /// Sets a span of `fragment` to `values`, here and on the device, before the next submission.
     pub fn set(&mut self, gpu: &Gpu, fragment: FragmentId, span: &Piece, values: &[f32]) {
         let (target, start_byte) = match self {
             Self::Device(hat) => (&hat[span.chunk], span.bytes().start),
@@ -81,7 +81,7 @@ impl HostHat {
         &self.fragments[usize::from(fragment.0)][halves::BYTES * range.start..halves::BYTES * range.end]
     }
 
-    /// Θ̂ of `fragment`, `[fragment_len]`.
+    /// Returns Θ̂ of `fragment`, `[fragment_len]`.
     pub fn values(&self, fragment: FragmentId) -> Vec<f32> {
         halves::from_bytes(&self.fragments[usize::from(fragment.0)])
     }
@@ -91,7 +91,7 @@ impl HostHat {
         self.digests[usize::from(fragment.0)]
     }
 
-    /// Notes that Θ̂ of `fragment` is `values` from now on.
+    /// Updates the digest of `fragment`, whose Θ̂ is now `values`.
     pub fn note(&mut self, fragment: FragmentId, values: &[f32]) {
         self.digests[usize::from(fragment.0)] = halves::digest(values);
     }

@@ -1,9 +1,10 @@
-//! The exchange on the device: what [`crate::diloco::Replica`] is in host memory.
+//! The exchange on the device, equivalent to [`crate::diloco::Replica`] in host memory.
 //!
-//! θ stays where it is, and Θ̂ too unless memory is to be saved; only coded bodies travel, and then Θ̂ of the fragment
-//! that is exchanged. Θ̂ and its digest are the host's to the bit, and the progress that a body reports is what its
-//! bytes say, on every device. The bytes are the host's too where the device rounds differences and products as IEEE
-//! 754 says and keeps subnormal numbers and the sign of zero.
+//! θ stays on the device, and so does Θ̂ unless memory must be saved. Only coded bodies are transferred; if Θ̂ is on
+//! the host, its values in the exchanged fragment are transferred too. Θ̂ and its digest equal the host's to the bit,
+//! and on every device the progress that a body reports is exactly the value of its bytes. The bytes equal the host's
+//! too if the device rounds differences and products according to IEEE 754 and keeps subnormal numbers and the sign of
+//! zero.
 
 mod hat;
 mod part;
@@ -28,9 +29,9 @@ use crate::diloco::{Codec, Fragments, ReplicaError, Segment, halves};
 use crate::engine::{Encoded, EngineError};
 use crate::wire::{FragmentId, Serial};
 
-/// Codes the progress on fragments, and takes in what the syncer made of it.
+/// Exchange of fragments on the device: encodes progress, and applies merged changes.
 ///
-/// What is submitted here sees the parameters as they are after all that was submitted before.
+/// Operations submitted here see the parameters after all earlier submissions.
 #[derive(Debug)]
 pub struct Exchange {
     gpu: Gpu,
@@ -40,19 +41,19 @@ pub struct Exchange {
     is_additive: bool,
     theta: Vec<wgpu::Buffer>,
     hat: Hat,
-    /// For each fragment the θ that the last coded update stands for. There are no buffers here if rounding is kept
-    /// too, or nothing.
+    /// For each fragment, the θ that the last coded update represents. Empty if rounding is kept too, or if no progress
+    /// is kept.
     position: Vec<wgpu::Buffer>,
-    /// A span of Θ̂ as it was: what progress is measured from while a change comes in.
+    /// A span of the old Θ̂, against which progress is measured while a change is applied.
     old: Slice,
     largest: Slice,
-    /// The body that is being taken in; without room where Θ̂ is in host memory.
+    /// The body that is being applied; empty if Θ̂ is in host memory.
     incoming: Body,
     parts: Vec<Part>,
-    /// Coded, and waiting for a slot in the ring.
+    /// Coded bodies that wait for a slot in the ring.
     waiting: VecDeque<(Serial, FragmentId)>,
     ring: Ring<(Serial, FragmentId)>,
-    /// Read back, and waiting to be taken.
+    /// Bodies that were read back and wait to be taken.
     coded: VecDeque<Encoded>,
     bytes_read_back: u64,
 }
@@ -61,22 +62,23 @@ pub struct Exchange {
 #[derive(Debug)]
 struct Part {
     spans: Vec<Piece>,
-    /// Coded last. If rounding is kept, it stays the progress that was reported until a change includes it.
+    /// The most recently coded body. If rounding is kept, it stays the reported progress until a change includes it.
     body: Body,
     measure: Program,
     code: Program,
-    /// Where Θ̂ is on the device.
+    /// Present if Θ̂ is on the device.
     digest_and_add: Option<[Program; 2]>,
-    /// If progress is kept.
+    /// Present if progress is kept.
     rebase: Option<Program>,
-    /// If progress is kept: adds what `body` says to θ if rounding is kept too, else moves θ from the position to Θ̂.
+    /// Present if progress is kept. If rounding is kept too, adds the value of `body` to θ; otherwise moves θ from the
+    /// position to Θ̂.
     include: Option<Program>,
     is_reported: bool,
 }
 
 impl Exchange {
-    /// Takes memory for a body of each fragment, for more of them on their way, for Θ̂ unless that is in host memory,
-    /// and if `parts` say to keep progress but not what rounding took, for a vector like `theta`.
+    /// Allocates a body for each fragment, the read-back slots, and Θ̂ unless it is in host memory. If `parts` keep
+    /// progress but not rounding, also allocates a vector like `theta`.
     ///
     /// # Errors
     /// [`GpuError::TensorTooLarge`] for a body that cannot be bound, and [`GpuError::Memory`].
@@ -140,8 +142,8 @@ impl Exchange {
         })
     }
 
-    /// Codes Θ̂ − θ of `fragment` as of now, and remembers what this reports, as [`crate::diloco::Replica::encode`]
-    /// does. A body of this fragment that still waits for a slot is dropped.
+    /// Encodes the current Θ̂ − θ of `fragment`, and records the reported progress, as
+    /// [`crate::diloco::Replica::encode`] does. Drops a body of this fragment that still waits for a slot.
     ///
     /// # Errors
     /// [`ReplicaError::Fragment`] and [`GpuError`].
@@ -176,7 +178,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// The oldest body that is there. Does not wait.
+    /// Returns the oldest finished body. Does not wait.
     ///
     /// # Errors
     /// [`ReplicaError::NotFinite`] and [`GpuError`].
@@ -187,7 +189,7 @@ impl Exchange {
         Ok(self.coded.pop_front())
     }
 
-    /// Waits until [`Self::encoded`] gives every body that was begun.
+    /// Waits until [`Self::encoded`] can return every pending body.
     ///
     /// # Errors
     /// [`ReplicaError::NotFinite`] and [`GpuError`].
@@ -199,18 +201,18 @@ impl Exchange {
         Ok(())
     }
 
-    /// Whether a body that was begun is not there yet.
+    /// Returns true if a body is pending.
     pub fn is_busy(&self) -> bool {
-        // None waits unless the ring is full.
+        // Bodies wait only if the ring is full.
         !self.ring.is_empty()
     }
 
-    /// Bytes that were read back so far.
+    /// Returns the bytes read back so far.
     pub fn bytes_read_back(&self) -> u64 {
         self.bytes_read_back
     }
 
-    /// Takes in that the update coded last is merged, as [`crate::diloco::Replica::include`] does.
+    /// Records that the most recently coded update was merged, as [`crate::diloco::Replica::include`] does.
     ///
     /// # Errors
     /// [`ReplicaError::Fragment`], [`ReplicaError::NothingReported`] and [`GpuError`].
@@ -230,7 +232,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Takes in a merged change, as [`crate::diloco::Replica::apply`] does.
+    /// Applies a merged change, as [`crate::diloco::Replica::apply`] does.
     ///
     /// # Errors
     /// [`ReplicaError::Fragment`], [`ReplicaError::Body`] and [`GpuError`].
@@ -266,7 +268,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Takes in a whole Θ̂ of `fragment`, `[fragment_len]`, as [`crate::diloco::Replica::load`] does.
+    /// Loads a whole Θ̂ of `fragment`, `[fragment_len]`, as [`crate::diloco::Replica::load`] does.
     ///
     /// # Errors
     /// [`ReplicaError::Fragment`], [`ReplicaError::Length`], [`ReplicaError::NotFinite`] and [`GpuError`].
@@ -281,7 +283,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Θ̂, `[len]`, of which θ lies as `arena` says.
+    /// Returns Θ̂, `[len]`, where θ has the layout of `arena`.
     #[cfg(any(test, feature = "parity"))]
     pub async fn hat(&self, arena: &super::arena::Arena, len: usize) -> Result<Vec<f32>, GpuError> {
         let host = match &self.hat {
@@ -298,12 +300,12 @@ impl Exchange {
         self.fragments.segments(fragment).ok_or(ReplicaError::Fragment { fragment, count })
     }
 
-    /// A position that was reported means nothing beside another Θ̂, while progress is progress.
+    /// Forgets a reported position, which is meaningless with another Θ̂. Additive progress stays valid.
     fn forget_position(&mut self, fragment: FragmentId, keep: bool) {
         self.parts[usize::from(fragment.0)].is_reported &= keep && self.is_additive;
     }
 
-    /// Makes `values`, which 16 bits hold, the Θ̂ of `fragment`, span by span, and has θ follow.
+    /// Sets Θ̂ of `fragment` to `values`, which fit in 16 bits, span by span, and lets θ follow.
     fn put(&mut self, fragment: FragmentId, values: &[f32], keep: bool) {
         self.forget_position(fragment, keep);
         let spans = self.parts[usize::from(fragment.0)].spans.clone();
@@ -320,14 +322,14 @@ impl Exchange {
         }
     }
 
-    /// Makes Θ̂ of `span` what progress is measured from.
+    /// Saves Θ̂ of `span` as the base against which progress is measured.
     fn remember(&self, encoder: &mut wgpu::CommandEncoder, span: &Piece) {
         let (hat, len) = (self.hat.slice(span), u64::from(span.len) * 4);
         let from = hat.start_byte + span.first_byte();
         encoder.copy_buffer_to_buffer(&hat.buffer, from, &self.old.buffer, span.first_byte(), len);
     }
 
-    /// Makes θ of span `index` follow the new Θ̂, with unmerged progress on top if `keep`.
+    /// Moves θ of span `index` to the new Θ̂, plus unmerged progress if `keep`.
     fn follow(&self, encoder: &mut wgpu::CommandEncoder, part: &Part, index: usize, keep: bool) {
         match &part.rebase {
             Some(rebase) if keep => rebase.record_one(index, encoder, None),
@@ -341,7 +343,7 @@ impl Exchange {
         }
     }
 
-    /// Runs `program`, a dispatch for each span of `fragment`, each with its part of Θ̂ on the device.
+    /// Runs `program`, which has a dispatch for each span of `fragment`, each with its part of Θ̂ on the device.
     fn run(&self, fragment: FragmentId, program: &Program) {
         if let Hat::Device(_) = &self.hat {
             return self.submit(|encoder| program.record(encoder));
@@ -358,7 +360,7 @@ impl Exchange {
         self.gpu.queue.submit([encoder.finish()]);
     }
 
-    /// Gives the slots of the ring to those that wait.
+    /// Assigns free slots of the ring to waiting bodies.
     fn read_back(&mut self) {
         while !self.ring.is_full()
             && let Some((serial, fragment)) = self.waiting.pop_front()
@@ -370,7 +372,7 @@ impl Exchange {
         }
     }
 
-    /// Takes the oldest body out of the ring, if it is there.
+    /// Takes the oldest body out of the ring, if it has arrived.
     fn collect(&mut self) -> Result<(), EngineError> {
         let taken = self.ring.next(&self.gpu, |(serial, fragment), bytes| {
             let (flag, rest) = bytes.split_first_chunk().expect("a head begins with a flag");

@@ -13,10 +13,10 @@ use crate::wire::Code;
 const WG: u32 = 64;
 /// WebGPU's limit.
 const GROUPS_MAX: u32 = 65_535;
-/// Values that one invocation takes into a digest.
+/// Number of values that one invocation adds to a digest.
 const DIGEST_VALUES: u32 = 16;
 
-/// What the dispatches of all fragments have in common.
+/// Common inputs of the dispatches of all fragments.
 #[derive(Debug)]
 pub struct Plan<'a> {
     pub gpu: &'a Gpu,
@@ -30,13 +30,13 @@ pub struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    /// Finds what the blocks of Θ̂ − θ are scaled by, and whether all is finite: a dispatch for each of `spans`. `body`
-    /// is zero before, as is `largest`.
+    /// Computes the scales of the blocks of Θ̂ − θ, and checks that all values are finite: a dispatch for each of
+    /// `spans`. `body` and `largest` must be zero before.
     pub fn measure(&self, spans: &[Piece], body: &Body) -> Program {
         self.each(spans, |span| self.code_with(DELTA_MAX, span, body, None))
     }
 
-    /// Codes Θ̂ − θ to `body`, once all spans are measured: a dispatch for each of `spans`.
+    /// Encodes Θ̂ − θ to `body`, once all spans are measured: a dispatch for each of `spans`.
     pub fn code(&self, spans: &[Piece], body: &Body) -> Program {
         self.each(spans, |span| self.code_with(DELTA_CODE, span, body, Some(&body.codes)))
     }
@@ -53,7 +53,7 @@ impl Plan<'_> {
         self.dispatch(kernel.with(span.params(false)), span.len / 8 + 2, storage)
     }
 
-    /// Adds what the values of `spans` add to the digest of Θ̂.
+    /// Adds the values of `spans` to the digest of Θ̂.
     pub fn digest(&self, spans: &[Piece], body: &Body) -> Program {
         self.each(spans, |span| {
             let storage = vec![self.hat.slice(span), body.digest.clone()];
@@ -61,12 +61,12 @@ impl Plan<'_> {
         })
     }
 
-    /// `θ += body`: what it reported is no progress of θ any more.
+    /// Computes `θ += body`, which removes reported progress from θ.
     pub fn give_back(&self, spans: &[Piece], body: &Body) -> Program {
         self.each(spans, |span| self.decode_add(span, body, false, span.slice(self.theta)))
     }
 
-    /// `Θ̂ = nearest(Θ̂ + incoming)`: a dispatch for each of `spans`.
+    /// Computes `Θ̂ = nearest(Θ̂ + incoming)`: a dispatch for each of `spans`.
     pub fn add(&self, spans: &[Piece], incoming: &Body) -> Program {
         self.each(spans, |span| self.decode_add(span, incoming, true, self.hat.slice(span)))
     }
@@ -76,7 +76,7 @@ impl Plan<'_> {
         self.dispatch(DECODE_ADD.with(span.params(is_hat)), span.len, storage)
     }
 
-    /// `θ = Θ̂ + share (θ − reference)`: a dispatch for each of `spans`.
+    /// Computes `θ = Θ̂ + share (θ − reference)`: a dispatch for each of `spans`.
     pub fn rebase(&self, spans: &[Piece], share: f32, reference: impl Fn(&Piece) -> Slice) -> Program {
         self.each(spans, |span| {
             let call = REBASE.with(params::Rebase { start: span.start(), len: span.len, share });
@@ -91,7 +91,7 @@ impl Plan<'_> {
         builder.build(self.gpu)
     }
 
-    /// `threads` invocations of a kernel of pieces.
+    /// Returns a dispatch of a piece kernel with `threads` invocations.
     fn dispatch(&self, call: Call, threads: u32, storage: Vec<Slice>) -> Dispatch {
         let groups = [threads.div_ceil(WG).min(GROUPS_MAX), 1, 1];
         let constants = constants_of(&self.codec).to_vec();
@@ -99,17 +99,17 @@ impl Plan<'_> {
     }
 }
 
-/// The `override`s of the kernels of pieces.
+/// Returns the `override`s of the piece kernels.
 fn constants_of(codec: &Codec) -> [Constant; 3] {
     let code = kernel_code(codec.code()).expect("an engine with another code is not built");
     let block = u32::try_from(codec.block_len()).expect("a block has at most 2¹⁶ values");
     [("WG", WG), ("BLOCK", block), ("CODE", code)]
 }
 
-/// What the kernels call `code`.
+/// Returns the value of `code` in the kernels.
 ///
 /// # Errors
-/// [`GpuError::Code`]: they do not know it.
+/// [`GpuError::Code`]: there are no kernels for it.
 pub fn kernel_code(code: Code) -> Result<u32, GpuError> {
     match code {
         Code::Int4 => Ok(0),

@@ -1,4 +1,4 @@
-//! What an exchange is made from, and the memory of the device that it takes.
+//! Inputs of an exchange, and the device memory that it takes.
 
 use std::sync::Arc;
 
@@ -10,31 +10,31 @@ use crate::diloco::replica::kept_share;
 use crate::diloco::{Codec, Fragments, Segment};
 use crate::wire::{ApplyPolicy, FragmentId};
 
-/// How many bodies may be on their way to the host at once; further ones wait in device memory.
+/// Maximum number of bodies being read back at once. Further ones wait in device memory.
 pub const SLOTS: usize = 4;
 
-/// What an exchange is made from.
+/// Inputs of an exchange.
 #[derive(Clone, Copy, Debug)]
 pub struct Parts<'a> {
-    /// How θ is laid out.
+    /// Layout of θ.
     pub arena: &'a Arena,
     /// The fragments.
     pub fragments: &'a Arc<Fragments>,
-    /// How changes are coded.
+    /// Codec of changes.
     pub codec: Codec,
-    /// What becomes of progress when a change comes in.
+    /// Treatment of unmerged progress when a change arrives.
     pub policy: ApplyPolicy,
     /// Whether Θ̂ is in host memory.
     pub host_hat: bool,
 }
 
 impl Parts<'_> {
-    /// The segments of a fragment.
+    /// Returns the segments of a fragment.
     pub fn segments(&self, p: FragmentId) -> &[Segment] {
         self.fragments.segments(p).unwrap_or_default()
     }
 
-    /// Bytes of head and codes of each fragment's body.
+    /// Returns the bytes of head and codes of each fragment's body.
     pub fn sizes(&self) -> Vec<[u64; 2]> {
         let size = |p| {
             let head = self.codec.head_bytes(self.segments(p));
@@ -43,40 +43,40 @@ impl Parts<'_> {
         self.fragments.ids().map(size).collect()
     }
 
-    /// Head and codes of the largest body, or of none.
+    /// Returns head and codes of the largest body, or 0 without bodies.
     pub fn largest(&self) -> [u64; 2] {
         self.sizes().iter().fold([0, 0], |max, size| [0, 1].map(|i| size[i].max(max[i])))
     }
 
-    /// Head and codes of the body that is being taken in on the device.
+    /// Returns head and codes of the body that is being applied on the device.
     pub fn incoming(&self) -> [u64; 2] {
         if self.host_hat { [0, 0] } else { self.largest() }
     }
 
-    /// Most blocks of a fragment.
+    /// Returns the maximum number of blocks in a fragment.
     pub fn blocks(&self) -> u64 {
         let blocks = self.fragments.ids().map(|p| self.codec.block_count(self.segments(p)));
         blocks.max().unwrap_or_default() as u64
     }
 
-    /// Bytes of what is read back of a fragment.
+    /// Returns the bytes that are read back for a fragment.
     pub fn slot_bytes(&self) -> u64 {
         FLAG_BYTES + self.largest().iter().sum::<u64>() + DIGEST_BYTES
     }
 
-    /// Words of a buffer that holds any span, from where it may begin on.
+    /// Returns the words of a buffer that holds any span at any possible offset.
     pub fn span_words(&self) -> u64 {
         let pieces = self.fragments.ids().flat_map(|p| Piece::all(self.arena, &self.codec, self.segments(p)));
         let longest = pieces.map(|piece| u64::from(piece.len)).max().unwrap_or_default();
         longest.min(SPAN as u64) + ALIGN_BYTES / 4
     }
 
-    /// Whether positions are kept.
+    /// Returns true if positions are kept.
     pub fn has_position(&self) -> bool {
         kept_share(self.policy).is_some() && !self.policy.is_additive()
     }
 
-    /// Bytes of the device that an exchange takes.
+    /// Returns the device memory that an exchange takes, in bytes.
     pub fn bytes(&self) -> u64 {
         let bodies: u64 = self.sizes().iter().map(|&[head, codes]| Body::bytes(head, codes)).sum();
         let [head, codes] = self.incoming();
@@ -90,7 +90,7 @@ impl Parts<'_> {
             + SLOTS as u64 * self.slot_bytes()
     }
 
-    /// Refuses bodies that cannot be bound.
+    /// Rejects bodies that cannot be bound.
     ///
     /// # Errors
     /// [`GpuError::TensorTooLarge`].

@@ -1,4 +1,4 @@
-//! What a trial found out, to be kept.
+//! Result of a trial, in the form in which it is stored.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,57 +12,58 @@ pub struct Choice {
     pub adapter: String,
     /// Driver and version.
     pub driver: String,
-    /// For `A Bᵀ`, one for each size of a product of the model, of which as much was tried as is worth it.
+    /// For `A Bᵀ`, one entry for each size of a product of the model. Large products were tried only in part.
     pub nt: Vec<Best>,
     /// For `A B`.
     pub nn: Vec<Best>,
     /// For `Aᵀ B`.
     pub tn: Vec<Best>,
-    /// Whether those on units for matrices were tried.
+    /// Whether variants on matrix units were tried.
     pub matrices: bool,
-    /// Whether attention won on them.
+    /// Whether attention is faster on matrix units.
     pub strips: bool,
-    /// What the slowest form reached, in 10⁹ floating-point operations a second.
+    /// Rate of the slowest form, in 10⁹ floating-point operations per second.
     pub gflops: u32,
 }
 
-/// Why a choice says nothing about a device.
+/// Reason why a choice does not apply to a device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChoiceError {
     /// It was made on another adapter.
     #[error("the kernels were chosen for {chosen:?}, and this is {found:?}: choose again")]
     Adapter {
-        /// The one that it was made on.
+        /// Adapter of the choice.
         chosen: String,
-        /// The one here.
+        /// Adapter of this device.
         found: String,
     },
     /// The driver has changed since.
     #[error("the kernels were chosen with driver {chosen:?}, and this is {found:?}: choose again")]
     Driver {
-        /// The one that it was made with.
+        /// Driver of the choice.
         chosen: String,
-        /// The one here.
+        /// Driver of this device.
         found: String,
     },
-    /// Units for matrices may be used now, and might not then; or the other way around.
+    /// Permission to use matrix units has changed since the choice.
     #[error("the kernels were chosen {} units for matrices: choose again", if *.tried { "with" } else { "without" })]
     Matrices {
-        /// Whether they were tried.
+        /// Whether matrix units were tried.
         tried: bool,
     },
-    /// No trial leads to it: it says nothing of a form, or has kernels for units for matrices that were not tried. Or
-    /// what was chosen is not right on the device any more.
+    /// No trial leads to this choice: a form is missing, or it uses matrix-unit kernels that were not tried.
+    /// Alternatively, the chosen kernels are no longer correct on the device.
     #[error("the kernels that were chosen make no sense, or give wrong results here: choose again")]
     Wrong,
 }
 
 impl Matmul {
-    /// As `choice` says.
+    /// Creates matrix products according to `choice`.
     ///
     /// # Errors
-    /// [`ChoiceError::Adapter`] and [`ChoiceError::Driver`]: it was made on another device than `gpu`.
-    /// [`ChoiceError::Matrices`]: among other kernels. [`ChoiceError::Wrong`]: it makes no sense.
+    /// - [`ChoiceError::Adapter`] and [`ChoiceError::Driver`]: the choice was made on another device than `gpu`.
+    /// - [`ChoiceError::Matrices`]: the choice was made among other kernels.
+    /// - [`ChoiceError::Wrong`]: the choice is inconsistent.
     pub fn from_choice(gpu: &Gpu, choice: &Choice) -> Result<Self, ChoiceError> {
         let Choice { adapter, driver, nt, nn, tn, matrices, strips, gflops } = choice;
         let facts = gpu.facts();
@@ -83,7 +84,8 @@ impl Matmul {
         Ok(Self::of(best).at(*gflops).suited(gpu).with_strips(*strips))
     }
 
-    /// Whether the variants that round to 16 bits are still right on `gpu`: drivers and kernels change.
+    /// Returns true if the variants that round to 16 bits are still correct on `gpu`, because drivers and kernels
+    /// change.
     ///
     /// # Errors
     /// [`GpuError::Lost`] and [`GpuError::Refused`].
@@ -98,7 +100,7 @@ impl Matmul {
         Ok(true)
     }
 
-    /// What to keep, for [`Self::from_choice`].
+    /// Returns the choice to store, for [`Self::from_choice`].
     #[must_use]
     pub fn choice(&self, gpu: &Gpu) -> Choice {
         let (adapter, driver) = (gpu.facts().name.clone(), gpu.facts().driver.clone());

@@ -1,4 +1,4 @@
-//! Matrix products: which kernel computes one, and how it is cut into dispatches.
+//! Matrix products: the kernel that computes each, and its division into dispatches.
 
 mod choice;
 mod proof;
@@ -16,160 +16,161 @@ use super::kernels;
 use super::params;
 use super::program::{Builder, Dispatch, Slice, buffer};
 
-/// How the operands of a product lie. All matrices are row-major; a row is a multiple of 4 values long.
+/// Form of a product: the orientation of its operands. All matrices are row-major; the length of a row is a multiple of
+/// 4 values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Form {
-    /// `C = A Bᵀ`: A `[m, k]`, B `[n, k]`. Between k and the next multiple of 4 both hold zeros.
+    /// `C = A Bᵀ`: A `[m, k]`, B `[n, k]`. Between k and the next multiple of 4, both hold zeros.
     Nt,
-    /// `C = A B`: A `[m, k]`, B `[k, n]`. Between k and the next multiple of 4, A holds zeros. A are gradients.
+    /// `C = A B`: A `[m, k]`, B `[k, n]`. Between k and the next multiple of 4, A holds zeros. A holds gradients.
     Nn,
-    /// `C = Aᵀ B`: A `[k, m]`, B `[k, n]`. A are gradients.
+    /// `C = Aᵀ B`: A `[k, m]`, B `[k, n]`. A holds gradients.
     Tn,
 }
 
 impl Form {
-    /// Every form, in the order of their numbers.
+    /// All forms, in the order of their numbers.
     pub const ALL: [Self; 3] = [Self::Nt, Self::Nn, Self::Tn];
 }
 
-/// What becomes of C.
+/// Result stored in C.
 #[derive(Clone, Debug)]
 pub enum Store {
-    /// The product.
+    /// C is set to the product.
     Set,
-    /// C and the product.
+    /// The product is added to C.
     Add,
-    /// This and the product; rows as C's, in another buffer.
+    /// C is set to the sum of this slice and the product. Its rows are laid out as C's, in another buffer.
     Plus(Slice),
 }
 
-/// How weights are kept, see `kernels/parts/frozen.wgsl`.
+/// Storage form of weights, see `kernels/parts/frozen.wgsl`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Values {
-    /// As 32-bit floats.
+    /// 32-bit floats.
     Whole,
-    /// As 16-bit floats.
+    /// 16-bit floats.
     Half,
-    /// As codes of 8 bits with scales.
+    /// Codes of 8 bits with scales.
     Int8,
 }
 
-/// One product: C `[m, n]`, whose sums have k terms; m, n and k are any numbers from 1 on.
+/// One product: C `[m, n]`, whose sums have k terms; m, n and k are at least 1.
 #[derive(Clone, Debug)]
 pub struct Product {
-    /// How A and B lie.
+    /// Orientation of A and B.
     pub form: Form,
     /// Rows of C.
     pub m: u32,
-    /// Columns of C; those up to the next multiple of 4 are overwritten with anything.
+    /// Columns of C. Columns up to the next multiple of 4 are overwritten with arbitrary values.
     pub n: u32,
     /// Terms of each sum.
     pub k: u32,
     /// Left operand.
     pub a: Slice,
-    /// From a row of A to the next, in floats; a multiple of 4, as the other two.
+    /// Stride of A's rows, in floats; a multiple of 4, like the other two strides.
     pub a_stride: u32,
     /// Right operand.
     pub b: Slice,
-    /// From a row of B to the next, in values.
+    /// Stride of B's rows, in values.
     pub b_stride: u32,
-    /// How the values of B are kept: whole for [`Form::Tn`].
+    /// Storage form of B: whole for [`Form::Tn`].
     pub b_values: Values,
     /// The result.
     pub c: Slice,
-    /// From a row of C to the next, in floats.
+    /// Stride of C's rows, in floats.
     pub c_stride: u32,
-    /// What C takes.
+    /// Treatment of C's existing values.
     pub store: Store,
-    /// The first column of A, and of C, within their rows; multiples of 4.
+    /// First column of A and of C within their rows; multiples of 4.
     pub first: [u32; 2],
-    /// What the product is multiplied by.
+    /// Factor on the product.
     pub scale: f32,
 }
 
-/// Floating-point operations that any device does without letting its user wait.
+/// Floating-point operations that any device does without a noticeable delay for its user.
 const COST_MAX: u64 = 2_000_000_000;
-/// Longest that a dispatch should take on a device whose speed is known, in seconds.
+/// Maximum duration of a dispatch on a device of known speed, in seconds.
 const DISPATCH_S: f64 = 0.02;
-/// Most that gradients are multiplied by: where one value of so many counts alone, its gradient can still be rounded.
+/// Maximum factor on gradients. If a single value in that many counts, its gradient can still be rounded.
 const GAIN_MAX: f32 = 32_768.0;
 /// Room for partial sums.
 const SCRATCH_BYTES: u64 = 8 << 20;
 
-/// The variant that was the fastest for products of one size, or for a part of them where they are large.
+/// Fastest variant for products of one size, measured on a part of them if they are large.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Best {
-    /// Values of C.
+    /// Number of values of C.
     pub area: u64,
-    /// What computes it.
+    /// Fastest variant.
     pub variant: Variant,
 }
 
-/// Which variant computes the products of each form.
+/// Variants that compute the products of each form.
 #[derive(Clone, Debug)]
 pub struct Matmul {
-    /// By form, as its number says; none is empty. Few large tiles keep a part of a device busy, and many small ones
-    /// read more: which is the fastest depends on how large C is.
+    /// Indexed by the number of the form; no entry is empty. A few large tiles keep only a part of a device busy, and
+    /// many small ones read more. So the fastest variant depends on the size of C.
     best: [Vec<Best>; 3],
     scratch: Option<Slice>,
-    /// Whether B of [`Form::Nt`] and [`Form::Nn`] is of 16-bit floats.
+    /// Whether B of [`Form::Nt`] and [`Form::Nn`] holds 16-bit floats.
     pub(super) half: bool,
-    /// Floating-point operations of a dispatch; larger ones are cut.
+    /// Floating-point operations of a dispatch; larger ones are split.
     pub(super) cost_max: u64,
-    /// What the slowest form reaches, in 10⁹ floating-point operations a second; 0 if nobody knows.
+    /// Rate of the slowest form, in 10⁹ floating-point operations per second; 0 if unknown.
     gflops: u32,
-    /// What gradients are multiplied by, and the sums divided by, where 16-bit floats are multiplied.
+    /// Factor on gradients, and divisor of the sums, if 16-bit floats are multiplied.
     gain: f32,
-    /// Whether attention multiplies on units for matrices too.
+    /// Whether attention uses matrix units too.
     pub(super) strips: bool,
 }
 
 impl Matmul {
-    /// `variant` for all products.
+    /// Uses `variant` for all products.
     pub fn fixed(variant: Variant) -> Self {
         Self::of(Form::ALL.map(|_| vec![Best { area: 1, variant }]))
     }
 
-    /// What was found to be the best for each form.
+    /// Uses the best measured variants of each form.
     fn of(best: [Vec<Best>; 3]) -> Self {
         Self { best, scratch: None, half: false, cost_max: COST_MAX, gflops: 0, gain: 1.0, strips: false }
     }
 
-    /// The same, with `variant` for all products.
+    /// Returns a copy that uses `variant` for all products.
     fn with_all(&self, variant: Variant) -> Self {
         Self { best: Self::fixed(variant).best, ..self.clone() }
     }
 
-    /// On a device that reaches so many 10⁹ floating-point operations a second: dispatches of a fast one are larger.
+    /// Sets the rate of the device, in 10⁹ floating-point operations per second. A fast device gets larger dispatches.
     fn at(mut self, gflops: u32) -> Self {
         self.gflops = gflops;
         self.cost_max = COST_MAX.max((f64::from(gflops) * 1e9 * DISPATCH_S) as u64);
         self
     }
 
-    /// With 8 MiB for partial sums: products of few rows and columns and many terms, as the gradients of
-    /// weights are, then keep all of the device busy.
+    /// Adds 8 MiB for partial sums. Products with few rows and columns and many terms, such as the gradients of
+    /// weights, then use the whole device.
     #[must_use]
     pub fn with_scratch(mut self, gpu: &Gpu) -> Self {
         self.scratch = Some(Slice::whole(&buffer(gpu, "partial sums", SCRATCH_BYTES / 4)));
         self
     }
 
-    /// [`Self::with_scratch`] where it pays: any product keeps the few cores of a CPU busy.
+    /// Adds [`Self::with_scratch`] if it pays. Any product already keeps the few cores of a CPU busy.
     fn suited(self, gpu: &Gpu) -> Self {
         if gpu.facts().software { self } else { self.with_scratch(gpu) }
     }
 
-    /// With weights, B of [`Form::Nt`] and [`Form::Nn`], of 16-bit floats, as `halve` makes them: half the
-    /// memory to read. Sums are of 32 bits all the same.
+    /// Reads weights, B of [`Form::Nt`] and [`Form::Nn`], as 16-bit floats from `halve`, which halves the memory to
+    /// read. Sums use 32 bits in either case.
     #[must_use]
     pub fn with_half_weights(mut self) -> Self {
         self.half = true;
         self
     }
 
-    /// With attention on units for matrices, or without.
+    /// Enables or disables attention on matrix units.
     pub(super) fn with_strips(mut self, strips: bool) -> Self {
         self.strips = strips;
         self
@@ -180,27 +181,26 @@ impl Matmul {
         self.gain
     }
 
-    /// For gradients of a mean over `count` values: 16-bit floats have no room for such small numbers, so where those
-    /// are multiplied, gradients are brought to the size that they have for each value alone. A power of two takes
-    /// nothing from their precision.
+    /// Adapts to gradients of a mean over `count` values, which are too small for 16-bit floats. If those are
+    /// multiplied, gradients are scaled to their size for a single value. A power of two costs no precision.
     #[must_use]
     pub fn for_means_of(mut self, count: usize) -> Self {
         self.gain = (count.next_power_of_two() as f32).min(GAIN_MAX);
         self
     }
 
-    /// Bytes of the device that it takes.
+    /// Returns the device memory taken, in bytes.
     pub fn bytes(&self) -> u64 {
         self.scratch.as_ref().map_or(0, |scratch| scratch.bytes)
     }
 
-    /// Whether it rounds the operands of a product to 16-bit floats.
+    /// Returns true if it rounds the operands of a product to 16-bit floats.
     #[cfg(any(test, feature = "parity"))]
     pub(super) fn rounds(&self, form: Form, m: u32, n: u32) -> bool {
         self.variant(form, m, n).is_half()
     }
 
-    /// What was the fastest for the size nearest to `m` × `n`.
+    /// Returns the fastest variant for the size nearest to `m` × `n`.
     pub(super) fn variant(&self, form: Form, m: u32, n: u32) -> Variant {
         let area = u64::from(m) * u64::from(n);
         let times = |best: &&Best| best.area.max(area) as f64 / best.area.min(area).max(1) as f64;
@@ -208,8 +208,8 @@ impl Matmul {
         nearest.expect("each form has one").variant
     }
 
-    /// Adds the dispatches that compute `product`: one, or several of some rows each if it is large, and one more if
-    /// its sums are split.
+    /// Adds the dispatches that compute `product`: one, or several by rows if it is large, plus one if its sums are
+    /// split.
     pub fn add(&self, builder: &mut Builder, product: Product) {
         let Product { form, m, n, k, .. } = product;
         match (&self.scratch, self.variant(form, m, n).depth(m, n, k)) {
@@ -275,7 +275,7 @@ impl Matmul {
     }
 }
 
-/// Number of `store` in the kernels; what is added.
+/// Returns the number of `store` in the kernels, and the slice to add.
 fn stored(store: Store) -> (u32, Option<Slice>) {
     match store {
         Store::Set => (0, None),
@@ -284,7 +284,7 @@ fn stored(store: Store) -> (u32, Option<Slice>) {
     }
 }
 
-/// Adds the sum of `count` partial products, which lie in `partial`.
+/// Adds a dispatch that sums the `count` partial products in `partial`.
 fn sum(builder: &mut Builder, product: Product, partial: &Slice, count: u32) {
     const WORKGROUP: u32 = 64;
     let Product { m, n, c, c_stride, store, first: [_, c_first], scale, .. } = product;

@@ -1,4 +1,4 @@
-//! Whether a variant multiplies rightly on a device, before it is used there.
+//! Correctness test of a variant on a device before use.
 
 use archipelago_core::bytes::to_f32s;
 
@@ -7,12 +7,12 @@ use crate::engine::gpu::program::{Builder, Slice, buffer};
 use crate::engine::gpu::ring::Ring;
 use crate::engine::gpu::{Gpu, GpuError};
 
-/// Across the edges of all tiles.
+/// Sides of the test product, which cross the edges of all tiles.
 const SIDES: [u32; 3] = [77, 140, 91];
-/// Most that a sum may be off, whose terms are up to 1 and are exact: only the order of additions differs.
+/// Maximum error of a sum whose terms are exact and at most 1. Only the order of additions differs.
 const ERROR_MAX: f32 = 1e-6 * SIDES[2] as f32;
 
-/// Whether `variant` gives for a product of `form` on `gpu` what plain sums give, within rounding.
+/// Returns true if `variant` agrees for a product of `form` on `gpu` with plain sums, within rounding.
 ///
 /// # Errors
 /// [`GpuError::Lost`] and [`GpuError::Refused`].
@@ -55,12 +55,13 @@ pub async fn agrees(gpu: &Gpu, variant: Variant, form: Form) -> Result<bool, Gpu
     Ok(are_alike(&found[0], &found[1]))
 }
 
-/// Whether both are numbers that differ by roundings alone.
+/// Returns true if both hold numbers that differ only by rounding.
 fn are_alike(expected: &[f32], found: &[f32]) -> bool {
     expected.len() == found.len() && expected.iter().zip(found).all(|(a, b)| (a - b).abs() <= ERROR_MAX)
 }
 
-/// `[rows, columns]` of numbers between −1 and 1 that 16-bit floats have exactly, 0 behind each row.
+/// Creates a matrix `[rows, columns]` of numbers between −1 and 1 that 16-bit floats represent exactly, with 0 after
+/// each row.
 fn operand(gpu: &Gpu, rows: u32, columns: u32) -> Slice {
     let width = columns.next_multiple_of(4);
     let value = |i: u32| (i.wrapping_mul(2_654_435_761) >> 24) as f32 / 128.0 - 1.0;

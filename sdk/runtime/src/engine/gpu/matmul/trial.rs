@@ -1,4 +1,4 @@
-//! Which variant is the fastest here.
+//! Measurement of the fastest variant on a device.
 
 use serde::Serialize;
 
@@ -6,47 +6,47 @@ use super::{Best, Form, Matmul, Product, SCRATCH_BYTES, Store, Values, Variant, 
 use crate::engine::gpu::program::{Builder, Program, Slice, buffer};
 use crate::engine::gpu::{Gpu, GpuError};
 
-/// Floating-point operations of a product that is tried, at most; larger ones are cut down. A weak GPU takes
-/// some tens of milliseconds, a program on the CPU likewise. A GPU that does the first product sooner than in
-/// [`TRIED_US`] gets larger ones that take so long: a cut product keeps only a part of a large GPU busy.
+/// Maximum floating-point operations of a tried product; larger ones are cut down. A weak GPU takes some tens of
+/// milliseconds, and so does a software GPU. A GPU that does the first product in less than [`TRIED_US`] gets larger
+/// ones that take that long, because a cut product uses only a part of a large GPU.
 const COST_MAX: f64 = 2e9;
 const COST_SOFTWARE_MAX: f64 = 5e8;
 const TRIED_US: f64 = 5_000.0;
-/// Rows or columns of a product that is tried, at most: as many as workgroups of the smallest tiles cover.
+/// Maximum rows or columns of a tried product: the number that workgroups of the smallest tiles cover.
 const SIDE_MAX: u32 = 65_535 * 32;
-/// A run that is shorter says little: clocks are coarse, and so is word of an end.
+/// Minimum duration of a run. A shorter one is imprecise, because clocks and completion notices are coarse.
 const RUN_US_MIN: u64 = 4_000;
-/// Products in a run, at most.
+/// Maximum number of products in a run.
 const REPEATS_MAX: u32 = 64;
-/// Timed runs of a variant, at most, and their time.
+/// Maximum number of timed runs of a variant, and their maximum time.
 const RUNS: u32 = 3;
 const RUNS_US: u64 = 30_000;
-/// What products are tried with first, and what stays where none is tried.
+/// Variant for the first trial, and for forms without a trial.
 const FIRST: Variant = Variant::Register8;
-/// A variant is not tried any further once it is this many times slower than another.
+/// Factor by which a variant may be slower than another before its trial ends.
 const BEHIND: f64 = 2.0;
 
-/// How fast one variant multiplied.
+/// Measured speed of one variant.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Trial {
     /// The variant.
     pub variant: Variant,
-    /// How the operands lay.
+    /// Form of the product.
     pub form: Form,
-    /// Rows of C; like n and k, half of what was asked for, or a quarter and so on, if that was large.
+    /// Rows of C. Like n and k, a half, a quarter and so on of the requested size, if that was large.
     pub m: u32,
     /// Columns of C.
     pub n: u32,
     /// Terms of each sum.
     pub k: u32,
-    /// 10⁹ floating-point operations, 2 m n k for a product, in a second; best run.
+    /// Rate of the best run, in 10⁹ floating-point operations per second, with 2 m n k for a product.
     pub gflops: f64,
 }
 
 impl Matmul {
-    /// Measures the variants on `gpu`, for `shapes` of the model to be trained (form, m, n, k), and takes the
-    /// fastest of each. One on units for matrices is tried if it gives what another one gives. `now_us` gives
-    /// microseconds since any moment.
+    /// Measures the variants on `gpu` for `shapes` (form, m, n, k) of the model to be trained, and takes the fastest of
+    /// each. A variant on matrix units is tried only if it gives correct results. `now_us` returns microseconds since
+    /// an arbitrary time.
     ///
     /// # Errors
     /// [`GpuError::Memory`], [`GpuError::Lost`] and [`GpuError::Refused`].
@@ -93,8 +93,8 @@ impl Matmul {
     }
 }
 
-/// What `matmul` reaches for the first of `shapes`, in 10⁹ floating-point operations a second; 0 on a program on the
-/// CPU, which has no parts that could lie idle.
+/// Returns the rate of `matmul` for the first of `shapes`, in 10⁹ floating-point operations per second. Returns 0 on a
+/// software GPU, which has no parts that could be idle.
 async fn first_gflops(
     gpu: &Gpu,
     matmul: &Matmul,
@@ -138,7 +138,7 @@ impl Bench {
         gpu.allocate(4 * (m * k + n * k + m * n), all).await
     }
 
-    /// Of as much of `sides` as costs `cost_max`, or of less where the device has no room for that.
+    /// Creates operands for as much of `sides` as costs `cost_max`, or for less if the device has no room.
     async fn within(gpu: &Gpu, form: Form, sides: [u32; 3], mut cost_max: f64) -> Result<Self, GpuError> {
         loop {
             match Self::new(gpu, form, cut(sides, cost_max, gpu)).await {
@@ -148,7 +148,7 @@ impl Bench {
         }
     }
 
-    /// `count` products, one after the other.
+    /// Returns a program of `count` products, one after the other.
     fn program(&self, gpu: &Gpu, matmul: &Matmul, count: u32) -> Program {
         let [m, n, k] = self.sides;
         let width = |side: u32| side.next_multiple_of(4);
@@ -167,7 +167,7 @@ impl Bench {
         builder.build(gpu)
     }
 
-    /// Microseconds of a product: the best of a few runs, or that of the first if it is above `enough_us`.
+    /// Returns the microseconds per product: the best of a few runs, or the first if it exceeds `enough_us`.
     async fn time(
         &self,
         gpu: &Gpu,
@@ -199,7 +199,7 @@ impl Bench {
         Ok(best_us)
     }
 
-    /// Floating-point operations of a product.
+    /// Returns the floating-point operations of a product.
     fn flops(&self) -> f64 {
         2.0 * self.sides.iter().map(|&side| f64::from(side)).product::<f64>()
     }

@@ -8,9 +8,9 @@ use crate::engine::gpu::kernels::{self, KernelOf};
 use crate::engine::gpu::params;
 use crate::engine::gpu::program::Constant;
 
-/// Workgroups that keep a device busy; a product of fewer is split along k.
+/// Number of workgroups that keep a device busy; a product with fewer is split along k.
 const GROUPS_MIN: u32 = 256;
-/// Fewest terms of a partial sum: writing and reading one takes as long as a few terms.
+/// Minimum number of terms in a partial sum, because writing and reading one takes as long as a few terms.
 const DEPTH_MIN: u32 = 256;
 
 /// A kernel with its constants.
@@ -19,22 +19,23 @@ const DEPTH_MIN: u32 = 256;
 pub enum Variant {
     /// 4 × 4 values of C in the registers of an invocation.
     Register4,
-    /// 8 × 8.
+    /// 8 × 8 values of C in the registers of an invocation.
     Register8,
-    /// 8 × 16.
+    /// 8 × 16 values of C in the registers of an invocation.
     Register8x16,
-    /// 64 × 64 of C for a workgroup of 64 invocations; operands pass through workgroup memory.
+    /// 64 × 64 values of C for a workgroup of 64 invocations; operands pass through workgroup memory.
     Tile64,
-    /// 128 × 128 for 256.
+    /// 128 × 128 values of C for a workgroup of 256 invocations; operands pass through workgroup memory.
     Tile128,
-    /// 64 × 64 for four subgroups on the device's units for matrices, which take 16-bit floats and sum in 32 bits.
+    /// 64 × 64 values of C for four subgroups on the device's matrix units, which take 16-bit floats and sum in 32
+    /// bits.
     Matrix64,
-    /// 128 × 128.
+    /// 128 × 128 values of C on the matrix units.
     Matrix128,
 }
 
 impl Variant {
-    /// Every variant.
+    /// All variants.
     pub const ALL: [Self; 7] = [
         Self::Register8x16,
         Self::Register8,
@@ -65,7 +66,7 @@ impl Variant {
         }
     }
 
-    /// Those that are worth trying on `gpu`: a program on the CPU only loses by tiles in workgroup memory.
+    /// Returns the variants worth trying on `gpu`. Tiles in workgroup memory only slow down a software GPU.
     pub fn suitable(gpu: &Gpu) -> impl Iterator<Item = Self> {
         let facts = gpu.facts();
         let (tiled, matrices) = (!facts.software, gpu.has_matrices());
@@ -76,12 +77,12 @@ impl Variant {
         })
     }
 
-    /// Whether it multiplies 16-bit floats.
+    /// Returns true if it multiplies 16-bit floats.
     pub(in crate::engine::gpu) fn is_half(self) -> bool {
         matches!(self, Self::Matrix64 | Self::Matrix128)
     }
 
-    /// Rows and columns of C of a workgroup.
+    /// Returns the rows and columns of C in a workgroup.
     pub(super) fn tile(self) -> [u32; 2] {
         match self {
             Self::Register4 => [32, 32],
@@ -91,7 +92,7 @@ impl Variant {
         }
     }
 
-    /// Terms of a partial sum. It depends on the shape alone, so that the bits of a product do too.
+    /// Returns the number of terms in a partial sum. It depends only on the shape, and so do the bits of a product.
     pub(super) fn depth(self, m: u32, n: u32, k: u32) -> u32 {
         let [rows, columns] = self.tile();
         let groups = u64::from(m.div_ceil(rows)) * u64::from(n.div_ceil(columns));

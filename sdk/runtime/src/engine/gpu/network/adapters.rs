@@ -1,4 +1,4 @@
-//! What adapters add to the products with frozen matrices, and their gradients, as dispatches.
+//! Contribution of adapters to products with frozen matrices, and their gradients, as dispatches.
 
 use super::super::matmul::{Form, Product, Store, Values};
 use super::super::program::{Builder, Slice};
@@ -6,28 +6,28 @@ use super::super::workspace::Layer;
 use super::Network;
 use crate::model::{AdapterSlots, LayerSlots, LoraTarget};
 
-/// Matrices that lie side by side: their results are columns of the same rows.
+/// Matrices that lie side by side. Their results are columns of the same rows.
 pub const QKV: &[LoraTarget] = &[LoraTarget::Q, LoraTarget::K, LoraTarget::V];
 pub const OUT: &[LoraTarget] = &[LoraTarget::O];
 pub const GATE_UP: &[LoraTarget] = &[LoraTarget::Gate, LoraTarget::Up];
 pub const DOWN: &[LoraTarget] = &[LoraTarget::Down];
 
-/// A matrix whose rows hold those of several results: its slice, and how long a row is.
+/// A matrix whose rows hold the rows of several results: its slice, and the length of a row.
 pub type Wide<'a> = (&'a Slice, usize);
 
-/// The adapters of a layer that belong to `group`, with their numbers.
+/// Returns the adapters of a layer that belong to `group`, with their indices.
 fn of<'a>(slots: &'a LayerSlots, group: &'a [LoraTarget]) -> impl Iterator<Item = (usize, &'a AdapterSlots)> {
     slots.adapters.iter().enumerate().filter(|(_, adapter)| group.contains(&adapter.target))
 }
 
-/// Whether a layer has adapters that belong to `group`.
+/// Returns true if a layer has adapters that belong to `group`.
 pub fn has(slots: &LayerSlots, group: &[LoraTarget]) -> bool {
     of(slots, group).next().is_some()
 }
 
 impl Network<'_> {
-    /// A product of A, `[_, a.1]` from column `first.0` on, and B, `[_, b.1]`, as C, `[_, c.1]` from column `first.1`
-    /// on.
+    /// Adds a product of A, `[_, a.1]` from column `first.0` on, and B, `[_, b.1]`, stored in C, `[_, c.1]` from column
+    /// `first.1` on.
     fn low_rank(
         &self,
         (form, store): (Form, Store),
@@ -78,7 +78,7 @@ impl Network<'_> {
         }
     }
 
-    /// `x Aᵀ` of each adapter in `group`, which is kept; x `[R, ins]`.
+    /// Computes `x Aᵀ` of each adapter in `group` and keeps it; x `[R, ins]`.
     pub fn lower(
         &self,
         builder: &mut Builder,
@@ -95,7 +95,8 @@ impl Network<'_> {
         }
     }
 
-    /// From dy, the gradient of y, to that of `x Aᵀ`, which is kept, and of x, which is added to dx, `[R, ins]`.
+    /// Goes from dy, the gradient of y, to the gradient of `x Aᵀ`, which is kept, and of x, which is added to dx, `[R,
+    /// ins]`.
     pub fn adapt_back(
         &self,
         builder: &mut Builder,
@@ -118,7 +119,7 @@ impl Network<'_> {
         }
     }
 
-    /// The gradients of A and B, from what [`Self::adapt`] and [`Self::adapt_back`] kept, set or added to.
+    /// Sets or adds to the gradients of A and B, using the results of [`Self::adapt`] and [`Self::adapt_back`].
     pub fn adapters_back(
         &self,
         builder: &mut Builder,

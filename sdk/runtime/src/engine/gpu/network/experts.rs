@@ -1,5 +1,5 @@
-//! A mixture of experts in the place of the feed-forward layer, as dispatches. Every expert sees every token, and what
-//! it gives counts as much as the router says, mostly 0: of few experts that is soon done, and takes no sorting.
+//! A mixture of experts in place of the feed-forward layer, as dispatches. Every expert computes every token, and the
+//! router's weights, mostly 0, scale the results. With few experts this is fast and needs no sorting.
 
 use super::super::batch::Microbatch;
 use super::super::kernels;
@@ -12,7 +12,7 @@ use super::norm::Norm;
 use crate::model::LayerSlots;
 
 impl Network<'_> {
-    /// From `normed` and the layer's `middle` to `next`. `index` is the layer's.
+    /// Computes the mixture of layer `index` from `normed` and the layer's `middle` to `next`.
     pub fn experts(
         &self,
         builder: &mut Builder,
@@ -78,7 +78,7 @@ impl Network<'_> {
         }
     }
 
-    /// Gates and ups of each expert, from `normed`.
+    /// Computes gates and ups of each expert, from `normed`.
     pub fn experts_gate_up(&self, builder: &mut Builder, slots: &LayerSlots, layer: &Layer) {
         for (slots, gate_up) in slots.experts.iter().zip(&layer.mixture.gate_up) {
             let weight = self.weight(&slots.gate_up, self.dims.width);
@@ -86,7 +86,7 @@ impl Network<'_> {
         }
     }
 
-    /// From `dx` to `branch`, the gradient of the second norm's output, and to those of the weights.
+    /// Goes from `dx` to `branch`, the gradient of the second norm's output, and to the gradients of the weights.
     pub fn experts_back(&self, builder: &mut Builder, slots: &LayerSlots, layer: &Layer, first: bool) {
         let (dims, work, rows) = (self.dims, self.work, self.rows());
         let (c, f, experts, stride) = (dims.width, dims.ff, dims.experts, router_stride(dims));
@@ -137,7 +137,7 @@ impl Network<'_> {
         self.matmul.add(builder, product);
     }
 
-    /// `branch = dy w`, or added to it; dy `[R, outs]`, its rows so many floats apart.
+    /// Returns the product `branch = dy w`, or added to it; dy `[R, outs]`, with rows `stride` floats apart.
     fn back(&self, dy: &Slice, [outs, stride]: [usize; 2], w: (Slice, Values), store: Store) -> Product {
         let c = self.dims.width as u32;
         Product {

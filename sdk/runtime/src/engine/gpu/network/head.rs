@@ -8,7 +8,7 @@ use super::super::program::{Builder, Slice};
 use super::Network;
 
 impl Network<'_> {
-    /// Logits, losses, and the gradient of the last norm's output in `branch`, chunk by chunk of tokens.
+    /// Computes logits, losses, and the gradient of the last norm's output in `branch`, chunk by chunk of tokens.
     pub fn head(&self, builder: &mut Builder, tokens: &Microbatch, losses: &Slice, first: bool) {
         let (dims, work, rows) = (self.dims, self.work, self.rows());
         let stride = work.logits_stride as u32;

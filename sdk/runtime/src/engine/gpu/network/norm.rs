@@ -10,11 +10,11 @@ use super::super::workspace::{Layer, NORM_ROWS};
 use super::Network;
 use crate::model::LayerSlots;
 
-/// Lanes of a workgroup that adds up the gradient of a norm's weight, and quads of it.
+/// Lanes of a workgroup that sums the gradient of a norm's weight, and quads of the weight.
 const SUM_WG: u32 = 64;
 const SUM_ACROSS: u32 = 8;
 
-/// One RMSNorm: its input, `[R, C]`, where its weight lies in the flat vector, and its scales, `[R]`.
+/// One RMSNorm: its input, `[R, C]`, the range of its weight in the flat vector, and its scales, `[R]`.
 pub struct Norm<'a> {
     x: &'a Slice,
     weight: &'a Range<usize>,
@@ -22,19 +22,19 @@ pub struct Norm<'a> {
 }
 
 impl<'a> Norm<'a> {
-    /// Before attention.
+    /// Returns the norm before attention.
     pub fn first(slots: &'a LayerSlots, layer: &'a Layer) -> Self {
         Self { x: &layer.x, weight: &slots.norm1, scales: &layer.scales1 }
     }
 
-    /// Before the feed-forward layer.
+    /// Returns the norm before the feed-forward layer.
     pub fn second(slots: &'a LayerSlots, layer: &'a Layer) -> Self {
         Self { x: &layer.middle, weight: &slots.norm2, scales: &layer.scales2 }
     }
 }
 
 impl Network<'_> {
-    /// Before the head.
+    /// Returns the norm before the head.
     pub fn last_norm(&self) -> Norm<'_> {
         Norm { x: &self.work.x, weight: &self.slots.norm, scales: &self.work.scales }
     }
@@ -49,8 +49,8 @@ impl Network<'_> {
         self.by_row(builder, call, storage, rows, c);
     }
 
-    /// From the gradient of a norm's output in `branch` to that of the residual stream, and of its weight
-    /// unless that is frozen.
+    /// Goes from the gradient of a norm's output in `branch` to the gradient of the residual stream, and of the weight
+    /// unless it is frozen.
     pub fn norm_back(&self, builder: &mut Builder, norm: &Norm<'_>, to_dx: Store, first: bool) {
         let (rows, c, work) = (self.rows(), self.dims.width, self.work);
         let quads = c as u32 / 4;

@@ -1,4 +1,4 @@
-//! Where weights and their gradients lie, and the products with them.
+//! Slices of weights and their gradients, and products with weights.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use super::Network;
 pub struct Weight {
     theta: Slice,
     values: Values,
-    /// `None` if it is frozen.
+    /// Gradient; `None` if the matrix is frozen.
     grad: Option<Slice>,
     outs: usize,
     ins: usize,
@@ -21,12 +21,12 @@ impl Network<'_> {
         self.arena.slice(self.theta, range)
     }
 
-    /// A vector of weights.
+    /// Returns a vector of weights.
     pub fn vector(&self, range: &Range<usize>) -> Slice {
         self.frozen.map_or_else(|| self.theta(range), |frozen| frozen.slice(range))
     }
 
-    /// A matrix of weights as a product takes it.
+    /// Returns a matrix of weights in the form that a product takes.
     pub fn factor(&self, range: &Range<usize>) -> (Slice, Values) {
         match (self.frozen, self.half) {
             (Some(frozen), _) => (frozen.slice(range), frozen.values()),
@@ -53,7 +53,7 @@ impl Network<'_> {
         Weight { theta, values, grad, outs: range.len() / ins, ins }
     }
 
-    /// `y = x wᵀ`.
+    /// Adds `y = x wᵀ`.
     pub fn linear(&self, builder: &mut Builder, x: &Slice, w: &Weight, y: &Slice, store: Store) {
         self.matmul.add(
             builder,
@@ -76,7 +76,7 @@ impl Network<'_> {
         );
     }
 
-    /// `dx = dy w`.
+    /// Adds `dx = dy w`.
     pub fn linear_back(&self, builder: &mut Builder, dy: &Slice, w: &Weight, dx: &Slice) {
         self.matmul.add(
             builder,
@@ -99,7 +99,7 @@ impl Network<'_> {
         );
     }
 
-    /// `dw = dyᵀ x`, or added to it, unless the matrix is frozen.
+    /// Adds `dw = dyᵀ x`, or adds to it if not `first`, unless the matrix is frozen.
     pub fn weight_back(&self, builder: &mut Builder, dy: &Slice, x: &Slice, w: &Weight, first: bool) {
         let Some(grad) = &w.grad else { return };
         self.matmul.add(

@@ -1,4 +1,4 @@
-//! An engine put together on a device.
+//! Construction of an engine on a device.
 
 use std::sync::Arc;
 
@@ -21,35 +21,35 @@ use crate::engine::{EngineError, OptimiserState};
 use crate::model::{FrozenForm, FrozenWeights, ModelSpec};
 use crate::wire::RunSpec;
 
-/// What a GPU engine needs beside the run.
+/// Settings of a GPU engine besides the run.
 pub struct GpuSetup {
-    /// How matrix products are computed.
+    /// Matrix products.
     pub matmul: Matmul,
-    /// The weights, for a run that trains adapters.
+    /// Frozen weights, for a run that trains adapters.
     pub frozen: Option<Arc<FrozenWeights>>,
-    /// What it does to take less memory of the device: the first of them that finds room.
+    /// Memory savings to try; the first that fits is used.
     pub thrifts: Vec<Thrift>,
-    /// Most that its buffers take of the device, in bytes; `None` for what the device gives.
+    /// Maximum device memory of its buffers, in bytes; `None` for no limit.
     pub bytes_max: Option<u64>,
-    /// OptimiserState to go on with.
+    /// Optimiser state to resume from.
     pub moments: Option<OptimiserState>,
-    /// Microseconds since any moment.
+    /// Clock in microseconds since an arbitrary time.
     pub now_us: Box<dyn Fn() -> u64>,
 }
 
 impl GpuEngine {
-    /// An engine for the run that `spec` describes. The parameters mean nothing until each fragment was
+    /// Builds an engine for the run that `spec` describes. The parameters are meaningless until each fragment has been
     /// loaded.
     ///
     /// # Errors
-    /// - [`EngineError::Model`]: `spec` describes no valid model, or a number of the optimiser is out of range.
+    /// - [`EngineError::Model`]: the model of `spec` is invalid, or a number of the optimiser is out of range.
     /// - [`EngineError::Batch`]: the batch is out of range.
-    /// - [`EngineError::NoFragments`], [`EngineError::Codec`]: the exchange makes no sense.
+    /// - [`EngineError::NoFragments`], [`EngineError::Codec`]: the exchange is invalid.
     /// - [`EngineError::Gpu`]: the model does not fit the device: [`GpuError::Shape`], [`GpuError::Head`],
     ///   [`GpuError::TensorTooLarge`], [`GpuError::Memory`], or [`GpuError::Refused`]; or the run exchanges
     ///   in a code without kernels: [`GpuError::Code`].
-    /// - [`EngineError::Frozen`], [`EngineError::FrozenUnfit`]: it trains adapters, and `setup` has no weights, or
-    ///   those of another model.
+    /// - [`EngineError::Frozen`], [`EngineError::FrozenUnfit`]: the run trains adapters, and `setup` has no weights, or
+    ///   weights of another model.
     /// - [`EngineError::Lost`]: the device is gone.
     pub async fn new(gpu: &Gpu, spec: &RunSpec, setup: GpuSetup) -> Result<Self, EngineError> {
         let weights = needed(&ModelSpec::of(&spec.model)?, setup.frozen)?;
@@ -63,7 +63,7 @@ impl GpuEngine {
         let placed = place(gpu, &plan, &setup.thrifts, bytes_max).await?;
         let Placed { thrift, vectors, exchange, shape, work, bytes: placed } = placed;
         let begun = gpu.taken();
-        // Those of another model say nothing.
+        // Moments of another model are ignored.
         let moments = setup.moments.filter(|moments| moments.adamw(plan.layout.len()).is_some());
         if let Some(both) = moments.as_ref().and_then(|moments| moments.adamw(plan.layout.len())) {
             vectors.moments.upload(gpu, &plan.arena, both);
@@ -103,29 +103,29 @@ impl GpuEngine {
         })
     }
 
-    /// How an engine for the run that `spec` describes would have room on `gpu` with one window in a microbatch and at
-    /// most `bytes_max` bytes: as [`Self::new`] tries it, without building one.
+    /// Returns the memory plan that [`Self::new`] would try for the run of `spec` on `gpu`, without building an engine.
+    /// It assumes one window in a microbatch and at most `bytes_max` bytes.
     ///
     /// # Errors
-    /// Those of [`Self::new`] but for weights that are frozen.
+    /// Those of [`Self::new`], except those of frozen weights.
     pub async fn find_room(gpu: &Gpu, spec: &RunSpec, bytes_max: Option<u64>) -> Result<Room, EngineError> {
         let plan = RunPlan::new(gpu, spec, FrozenForm::F16, false)?;
         Ok(plan.room(gpu, &Thrift::LADDER, bytes_max).await?)
     }
 }
 
-/// What of an engine may find no room.
+/// Parts of an engine that may not fit.
 struct Placed {
     thrift: Thrift,
     vectors: Vectors,
     exchange: Exchange,
     shape: BatchShape,
     work: Workspace,
-    /// Bytes of all of it.
+    /// Total bytes.
     bytes: u64,
 }
 
-/// Makes the buffers of `plan` with the first of `thrifts` that finds room, in at most `bytes_max`.
+/// Allocates the buffers of `plan` with the first of `thrifts` that fits within `bytes_max`.
 async fn place(gpu: &Gpu, plan: &RunPlan, thrifts: &[Thrift], bytes_max: u64) -> Result<Placed, GpuError> {
     let mut refused = None;
     for &thrift in thrifts {
@@ -166,7 +166,7 @@ async fn place_with(gpu: &Gpu, plan: &RunPlan, thrift: Thrift, bytes_max: u64) -
     Err(refused.expect("1 divides every batch"))
 }
 
-/// What the dispatch list of a step is made from.
+/// Returns the inputs for the dispatch list of a step.
 fn step_parts<'a>(
     gpu: &'a Gpu,
     plan: &'a RunPlan,
@@ -177,7 +177,7 @@ fn step_parts<'a>(
     StepParts { gpu, inner: *inner, dims, slots, arena, frozen, vectors }
 }
 
-/// Puts the weights that stay as they are on the device.
+/// Writes the frozen weights to the device.
 async fn freeze(gpu: &Gpu, plan: &RunPlan, weights: &FrozenWeights) -> Result<Frozen, GpuError> {
     let plan = plan.frozen.clone().expect("only adapters have frozen weights");
     gpu.allocate(plan.bytes(), || Frozen::new(gpu, plan, weights)).await

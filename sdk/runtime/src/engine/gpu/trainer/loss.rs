@@ -1,4 +1,4 @@
-//! The loss of text that is only read, on the device.
+//! The loss of text that is read but not learnt, on the device.
 
 use archipelago_core::bytes::to_f32s;
 
@@ -8,12 +8,13 @@ use crate::model::{Adjust, windows};
 use crate::token;
 
 impl GpuEngine {
-    /// Mean loss of the parameters over what is learnt of `tokens`, `[n, context + 1]`, in nats per token, 0 if that is
-    /// nothing; n is any number. Parameters and moments stay as they are: it is the work of steps that change nothing.
+    /// Returns the mean loss of the parameters over the learnt tokens of `tokens`, `[n, context + 1]`, in nats per
+    /// token, for any n. It is 0 if no token is learnt. Parameters and moments stay unchanged, because it runs steps
+    /// that change nothing.
     ///
     /// # Errors
     /// - [`EngineError::Model`]: `tokens` has another shape or a token outside the vocabulary.
-    /// - [`EngineError::NotFinite`]: a step before has blown up.
+    /// - [`EngineError::NotFinite`]: an earlier step diverged.
     /// - [`EngineError::Lost`]: the device is gone.
     pub async fn loss(&mut self, tokens: &[u32]) -> Result<f32, EngineError> {
         windows(tokens, &self.dims)?;
@@ -31,14 +32,14 @@ impl GpuEngine {
         Ok((sum / token::learnt(tokens, self.dims.context).max(1) as f64) as f32)
     }
 
-    /// `tokens` and as many windows of which nothing is learnt as a batch lacks.
+    /// Returns `tokens`, padded to a whole batch with windows without learnt tokens.
     fn whole_batch(&self, tokens: &[u32]) -> Vec<u32> {
         let mut batch = tokens.to_vec();
         batch.resize(self.inner.batch as usize * (self.dims.context + 1), token::GIVEN);
         batch
     }
 
-    /// The sum of the losses of the oldest batch that is on its way, in nats.
+    /// Returns the sum of the losses of the oldest pending batch, in nats.
     async fn take_loss(&mut self) -> Result<f64, EngineError> {
         self.ring.ready(&self.gpu).await?;
         let rows = self.shape.microbatches * self.shape.rows_padded();
@@ -47,7 +48,7 @@ impl GpuEngine {
             (f64::from(to_f32s(stats)[0]) * rows as f64, numbers(seen))
         })?;
         let (sum, counted) = found.expect("it was waited for");
-        // What is only read went nowhere.
+        // Tokens that are only read count for no expert.
         self.counted.iter_mut().zip(counted).for_each(|(old, new)| *old = new);
         Ok(sum)
     }
