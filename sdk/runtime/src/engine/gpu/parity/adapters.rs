@@ -1,4 +1,4 @@
-//! Adapters on frozen weights: the products with these, the table of tokens, and the whole engine.
+//! Adapters on frozen weights: products with these weights, the embedding table, and the whole engine.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub fn with_adapters(base: ModelSpec, rank: u32, targets: &str) -> ModelSpec {
     ModelSpec { lora: Some(LoraSpec { rank, alpha: 5.0, targets: targets.parse().unwrap() }), ..base }
 }
 
-/// Ten times the usual spread of weights, in `form`, and what they are then.
+/// Returns weights with ten times the usual spread, in `form`, and their resulting values.
 pub fn frozen(model: &ModelSpec, form: FrozenForm) -> (Arc<FrozenWeights>, Vec<f32>) {
     let spread = |p: f32| if p == 1.0 { 0.9 } else { p * 10.0 };
     let params: Vec<f32> = init(&model.base(), 1).unwrap().into_iter().map(spread).collect();
@@ -57,7 +57,8 @@ async fn adapters_agree_with_the_reference(gpus: &Gpus) {
     gpus.each(async |gpu| {
         let kinds = [(8, "q,k,v,o,gate,up,down"), (4, "q,v"), (12, "k,o,down"), (4, "gate"), (8, "up,o")];
         for (i, ((shape, batch), (rank, targets))) in SHAPES.into_iter().zip(kinds).enumerate() {
-            // Each form meets a head that is tied and one that is not; each kernel is compiled for seconds on a CPU.
+            // Each form occurs with a tied head and with a separate one. On a CPU, each kernel takes seconds to
+            // compile.
             let (untied_head, form) = (i % 2 == 1, FrozenForm::ALL[i / 2 % 2]);
             let model = with_adapters(ModelSpec { untied_head, ..spec(shape) }, rank, targets);
             agrees(gpu, model, batch, form).await;
@@ -66,8 +67,8 @@ async fn adapters_agree_with_the_reference(gpus: &Gpus) {
     .await;
 }
 
-/// Bindings so small that the embedding comes in slices and the batch in parts. We cut both, and so the same in a
-/// browser, where it takes a minute.
+/// Bindings so small that the embedding is split into slices and the batch into microbatches. Our own code does both,
+/// so a browser gives the same result, but takes a minute.
 #[cfg(not(target_arch = "wasm32"))]
 async fn adapters_agree_in_small_bindings(_: &Gpus) {
     let small = own_gpu(Some(225 << 10)).await;
@@ -77,7 +78,7 @@ async fn adapters_agree_in_small_bindings(_: &Gpus) {
     }
 }
 
-/// Thirty steps from one seed: losses within 1e-4 of the CPU engine's.
+/// Thirty steps from one seed have losses within 1e-4 of the CPU engine's.
 async fn adapters_follow_the_cpu_engine(gpus: &Gpus) {
     let model = with_adapters(Preset::Tiny.model(64), 8, "q,k,v,o,gate,up,down");
     let inner = InnerSpec { batch: 4, ..Preset::Tiny.inner() };
@@ -93,7 +94,7 @@ async fn adapters_follow_the_cpu_engine(gpus: &Gpus) {
             let tokens = ramps(step);
             losses.push(cpu.step(&tokens, 2e-3).unwrap().loss);
             let stats = engine.step(&tokens, 2e-3).await.unwrap();
-            // The newest step that is done: the one before, or the very first.
+            // The newest finished step: the previous one, or the very first.
             let expected = losses[losses.len().saturating_sub(2)];
             assert!((stats.loss / expected - 1.0).abs() < 1e-4, "{step}: {} not {expected}", stats.loss);
         }

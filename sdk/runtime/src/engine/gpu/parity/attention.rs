@@ -5,7 +5,7 @@ use super::super::{Gpu, kernels, params};
 use super::harness::{Gpus, close, exact, floats, noise_of, run, words};
 use crate::model::ops::{self, Heads};
 
-/// What gradients are multiplied by where they are rounded to 16 bits.
+/// Factor on gradients that are rounded to 16 bits.
 const GAIN: f32 = 1024.0;
 
 #[derive(Clone, Copy, Debug)]
@@ -24,12 +24,12 @@ impl Sizes {
         self.windows * self.context
     }
 
-    /// C.
+    /// Returns C.
     fn width(self) -> usize {
         self.heads.heads * self.heads.head
     }
 
-    /// K · D.
+    /// Returns K · D.
     fn kv_width(self) -> usize {
         self.heads.kv_heads * self.heads.head
     }
@@ -45,14 +45,14 @@ impl Sizes {
         }
     }
 
-    /// Queries, keys and values of one window of qkv.
+    /// Returns queries, keys and values of one window of qkv.
     fn split(self, window: &[f64]) -> [Vec<f64>; 3] {
         let (c, kv) = (self.width(), self.kv_width());
         [0..c, c..c + kv, c + kv..c + 2 * kv]
             .map(|columns| window.chunks(c + 2 * kv).flat_map(|row| &row[columns.clone()]).copied().collect())
     }
 
-    /// What the twin gives: y, and the gradient of qkv.
+    /// Returns the twin's results: y, and the gradient of qkv.
     fn expected(self, qkv: &[f32], dy: &[f32]) -> [Vec<f64>; 2] {
         let (c, kv) = (self.width(), self.kv_width());
         let (mut y, mut dqkv) = (Vec::new(), Vec::new());
@@ -70,18 +70,18 @@ impl Sizes {
     }
 }
 
-/// How the work is divided.
+/// Division of the work.
 #[derive(Clone, Copy)]
 enum Division {
-    /// As the engine does it.
+    /// As in the engine.
     Whole,
-    /// All of it by one workgroup.
+    /// In a single workgroup.
     OneGroup,
-    /// In as many dispatches as can be.
+    /// In the maximum number of dispatches.
     Cut,
 }
 
-/// What the kernels make of it: y and the gradient of qkv.
+/// Returns the kernels' results: y and the gradient of qkv.
 async fn found(
     gpu: &Gpu,
     sizes: Sizes,
@@ -119,15 +119,15 @@ async fn found(
     [floats(y), floats(&buffers[4])]
 }
 
-/// Shapes of work that the engine chooses for software and for hardware, and one that it does not.
+/// Returns the divisions that the engine chooses for software and for hardware, and one that it does not choose.
 fn shapes(sizes: Sizes) -> [Attention; 3] {
     let odd = Bands { head: sizes.heads.head as u32 / 4, lanes: 3, keys: 20, bands: 2, heads: 3 };
     let of = |software| Attention::new(sizes.sizes(), software, false);
     [of(true), of(false), Attention::Bands(odd)]
 }
 
-/// Within 5e-6 of the larger of 1 and the value, of sums over up to 130 positions and 3 heads; all workgroups in
-/// one and many dispatches give the same bits.
+/// Results are within 5e-6 of the larger of 1 and the value, for sums over up to 130 positions and 3 heads. One
+/// workgroup and many dispatches give the same bits.
 async fn attention_agrees(gpus: &Gpus) {
     for (sizes, shape) in [
         (Sizes::new(1, 1, 1, 1, 4), 0),
@@ -153,7 +153,7 @@ async fn attention_agrees(gpus: &Gpus) {
     }
 }
 
-/// Scores of some thousands: those of a row lie far apart, and what an f32 holds of them is worth 1e-3.
+/// Scores of some thousands: those of a row are far apart, and their precision as f32 is about 1e-3.
 async fn large_scores_stay_finite(gpus: &Gpus) {
     let sizes = Sizes::new(2, 40, 2, 2, 8);
     let qkv = noise_of(1, sizes.rows() * (sizes.width() + 2 * sizes.kv_width()), 60.0);
@@ -167,7 +167,7 @@ async fn large_scores_stay_finite(gpus: &Gpus) {
     .await;
 }
 
-/// Fails unless all of it is within this share of the size of what is expected.
+/// Asserts that the whole error is within this share of the norm of the expected values.
 fn near(what: &str, found: &[f32], expected: &[f64], share: f64) {
     let squares =
         |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>().sqrt();
@@ -177,9 +177,9 @@ fn near(what: &str, found: &[f32], expected: &[f64], share: f64) {
     assert!(found.len() == expected.len() && error <= share * size, "{what}: {error} of {size}");
 }
 
-/// On units for matrices: within what 16-bit floats keep of the terms, for each width of head that there are kernels
-/// for, before, at and behind the edges of strips and blocks, over long windows and with large scores, with gradients
-/// that have no room in 16 bits. All workgroups in one and many dispatches give the same bits.
+/// Attention on matrix units is within the precision of 16-bit floats. The test covers each supported head width, sizes
+/// at and around the edges of strips and blocks, long windows, large scores, and gradients too small for 16 bits. One
+/// workgroup and many dispatches give the same bits.
 async fn attention_on_matrices_agrees(gpus: &Gpus) {
     for (sizes, size) in [
         (Sizes::new(1, 1, 1, 1, 16), 1.5),
@@ -209,7 +209,7 @@ async fn attention_on_matrices_agrees(gpus: &Gpus) {
                 let found: Vec<f32> =
                     (0..sizes.rows()).flat_map(|row| &found_dqkv[of(row)]).copied().collect();
                 let expected: Vec<f64> = (0..sizes.rows()).flat_map(|row| &dqkv[of(row)]).copied().collect();
-                // The only key of a window of one has no gradient, and neither has its query.
+                // The only key of a window of one token has no gradient, and neither has its query.
                 if sizes.context > 1 || what == "dv" {
                     near(&format!("{what} of {sizes:?}"), &found, &expected, 3e-3 * f64::from(size).max(1.0));
                 }
@@ -222,8 +222,8 @@ async fn attention_on_matrices_agrees(gpus: &Gpus) {
     }
 }
 
-/// What is asked of it before it is used holds for each width of head, and by a clock on which all takes as long it
-/// wins.
+/// The test that precedes its use passes for each head width. With a clock on which every run takes equally long,
+/// attention on matrix units wins.
 async fn attention_on_matrices_proves_right(gpus: &Gpus) {
     gpus.each(async |gpu| {
         for (heads, kv_heads, head) in [(4, 4, 16), (4, 2, 32), (3, 1, 48), (9, 3, 64), (2, 2, 80)] {

@@ -1,4 +1,4 @@
-//! Trainers that wait for each call against the CPU engine, and side by side. They cannot run where nothing may wait.
+//! Blocking trainers compared with the CPU engine, and side by side. They cannot run in browsers, which must not block.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -21,7 +21,8 @@ fn inner() -> InnerSpec {
     InnerSpec { batch: BATCH, ..Preset::Tiny.inner() }
 }
 
-/// By their clock each product that is tried takes as long as all its runs may, so that none is tried again.
+/// Creates trainers with a clock on which each tried product uses up the time of all its runs, so that none is
+/// repeated.
 fn trainers(gpu: &Gpu) -> GpuTrainers {
     let clock_us = AtomicU64::new(0);
     GpuTrainers::on(gpu.clone(), Arc::new(move || clock_us.fetch_add(30_000, Ordering::Relaxed)))
@@ -31,7 +32,7 @@ fn trainer(gpu: &Gpu) -> GpuTrainer {
     trainers(gpu).trainer(&model(), &inner()).unwrap()
 }
 
-/// What is written comes to the device, all of it or a part, and what is read has come from there.
+/// Written parameters reach the device, in whole or in part, and read parameters come from it.
 #[test]
 fn follows_the_cpu_trainer_through_what_is_written() {
     each(|gpu| {
@@ -47,7 +48,8 @@ fn follows_the_cpu_trainer_through_what_is_written() {
                 match step {
                     0 => trainer.params_mut().copy_from_slice(&start),
                     10 => trainer.params_mut().iter_mut().for_each(|value| *value *= 0.9),
-                    // One range is read before and after it is written, the other is not, and nobody asks of the rest.
+                    // One range is read before and after it is written, the other is only written, and the rest is not
+                    // accessed.
                     20 => {
                         let old = trainer.params_at(std::slice::from_ref(&first))[100];
                         let ranges = [first.clone(), second.clone()];
@@ -75,7 +77,7 @@ fn follows_the_cpu_trainer_through_what_is_written() {
     });
 }
 
-/// The held-out loss of any parameters is that of the CPU, over any number of windows, and nothing comes of it.
+/// The held-out loss of any parameters equals the CPU's, over any number of windows, and has no side effects.
 #[test]
 fn measures_what_the_cpu_measures_and_trains_on_as_before() {
     each(|gpu| {
@@ -99,7 +101,7 @@ fn measures_what_the_cpu_measures_and_trains_on_as_before() {
     });
 }
 
-/// Several on one device take turns, and each comes to what it would alone.
+/// Several trainers on one device take turns, and each has the same results as alone.
 #[test]
 fn two_on_one_device_do_not_disturb_each_other() {
     each(|gpu| {

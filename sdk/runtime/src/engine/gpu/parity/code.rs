@@ -30,13 +30,13 @@ fn segment(len: usize) -> [Segment; 1] {
     [Segment { start: 0, len: len as u32, merge: MergeClass::Mean, expert: None }]
 }
 
-/// Any significand and sign, exponents from `low` to `high`.
+/// Returns a float with any significand and sign, and an exponent from `low` to `high`.
 fn float(rng: &mut Rng, low: u32, high: u32) -> f32 {
     let exponent = low + rng.below(high - low + 1);
     f32::from_bits(rng.next_u64() as u32 & 0x807f_ffff | exponent << 23)
 }
 
-/// Values whose largest size differs much from block to block; some blocks are zeros, some values ties.
+/// Returns values whose maximum varies widely between blocks. Some blocks are zeros, and some values are ties.
 fn deltas(rng: &mut Rng, len: usize, block: u32) -> Vec<f32> {
     let mut values = Vec::new();
     while values.len() < len {
@@ -46,10 +46,10 @@ fn deltas(rng: &mut Rng, len: usize, block: u32) -> Vec<f32> {
             let kind = rng.below(8);
             values.push(match kind {
                 0 => 0.0,
-                // With a largest size of 7 (int4) or 1 (e3m0) times a power of two, these are ties.
+                // With a maximum of 7 (int4) or 1 (e3m0) times a power of two, these are ties.
                 1 if i > 0 => (values.len() as f32 % 14.0 - 6.5) * f32::from_bits((exponent - 2) << 23),
                 2 if i > 0 => 0.75 * f32::from_bits((exponent - rng.below(8)) << 23),
-                // Just below and above seven times a bfloat16, where the scale (int4) steps.
+                // Just below and above seven times a bfloat16, where the scale (int4) changes.
                 3 if exponent.is_multiple_of(2) => {
                     let scale = f32::from_bits((exponent - 2) << 23 | rng.below(128) << 16);
                     f32::from_bits((7.0 * scale).to_bits() - 1 + rng.below(3))
@@ -67,25 +67,25 @@ fn body_words(body: &[u8]) -> Vec<u32> {
     body.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
 }
 
-/// Two runs that meet within a code word.
+/// Returns two runs that meet within a code word.
 fn runs(len: usize) -> [Range<usize>; 2] {
     let cut = (len / 2) | 1;
     [0..cut, cut..len]
 }
 
-/// The parameters of `run` of the fragment's only segment, whose values lie behind three others.
+/// Returns the parameters of `run` in the fragment's only segment, whose values follow three others.
 fn piece(run: &Range<usize>) -> params::Piece {
     let (len, offset) = (run.len() as u32, run.start as u32);
     params::Piece { start: 3, len, offset, value: 0, code: 0, block: 0, is_hat: 0 }
 }
 
-/// `values` among others that are not the kernel's.
+/// Returns `values` among others that the kernel must not touch.
 fn among_others(values: &[f32], other: f32) -> Vec<u32> {
     let others = [other; 3];
     words(&[&others, values, &others].concat())
 }
 
-/// The body of Θ̂ − θ, with the flag before it, as the device codes it.
+/// Returns the body of Θ̂ − θ as coded by the device, with the preceding flag.
 async fn coded(gpu: &Gpu, code: Code, block: u32, theta: &[f32], hat: &[f32]) -> Vec<u32> {
     let (codec, segments) = (codec(code, block), segment(hat.len()));
     let constants = constants(code, block);
@@ -113,7 +113,7 @@ async fn run_kernel(gpu: &Gpu, call: Call, constants: &[Constant], buffers: &[Ve
     run(gpu, call, constants, buffers, [3, 1, 1]).await
 }
 
-/// The bytes of the twin, for all sizes of scales, at ties, and above the largest value.
+/// The bytes equal the twin's, for all sizes of scales, at ties, and above the largest value.
 async fn codes_agree(gpus: &Gpus) {
     let mut rng = Rng::new(1);
     for code in [Code::Int4, Code::E3m0, Code::F32] {
@@ -141,7 +141,7 @@ async fn the_first_that_is_not_finite_is_named(gpus: &Gpus) {
     }
 }
 
-/// The bits of the twins, with subnormal numbers and zeros of both signs.
+/// The bits equal the twins', with subnormal numbers and zeros of both signs.
 async fn sums_agree(gpus: &Gpus) {
     let mut rng = Rng::new(2);
     for code in [Code::Int4, Code::E3m0, Code::F32] {
@@ -156,8 +156,8 @@ async fn sums_agree(gpus: &Gpus) {
                     *word = value.to_bits();
                 }
             }
-            // Near the decoded value: sums cancel, to a subnormal number now and then. And what a Θ̂ can hold,
-            // up to more than it can, with halves of its steps.
+            // Values near the decoded ones, whose sums cancel and are sometimes subnormal. Also values that a Θ̂ can
+            // hold, half steps between them, and values beyond its range.
             let values: Vec<f32> = decoded
                 .iter()
                 .map(|value| match rng.below(8) {
@@ -202,7 +202,7 @@ async fn sums_agree(gpus: &Gpus) {
     }
 }
 
-/// Over runs of any length in any place.
+/// Digests agree over runs of any length at any position.
 async fn digests_agree(gpus: &Gpus) {
     let mut rng = Rng::new(4);
     for len in [1, 63, 64, 65, 1_001, 20_001] {
@@ -211,7 +211,7 @@ async fn digests_agree(gpus: &Gpus) {
         gpus.each(async |gpu| {
             let mut sums = vec![0; 2];
             for run in runs(len) {
-                // The fragment's values begin in a segment before this one.
+                // The fragment's values begin in an earlier segment.
                 let split = (run.start / 3) as u32;
                 let call = kernels::DIGEST.with(params::Piece {
                     offset: run.start as u32 - split,
@@ -228,8 +228,8 @@ async fn digests_agree(gpus: &Gpus) {
     }
 }
 
-/// To the bit with a share of 1, else within an ulp of what both terms could come to: a device may fuse the two
-/// operations.
+/// Results are exact with a share of 1. Otherwise they are within an ulp of the possible size of both terms, because a
+/// device may fuse the two operations.
 async fn rebase_agrees(gpus: &Gpus) {
     let mut rng = Rng::new(3);
     for (len, share) in [(1, 1.0), (63, 0.5), (64, 1.0), (65, 0.3), (1_001, 1.0), (1_003, 0.7)] {

@@ -1,4 +1,4 @@
-//! The kernels that look up rows of the embedding and add up their gradients.
+//! The kernels that look up rows of the embedding and sum their gradients.
 
 use super::super::batch::BatchShape;
 use super::super::kernels;
@@ -7,14 +7,14 @@ use super::harness::{Gpus, close, exact, floats, noise, run, words};
 use crate::model::ops;
 use crate::rng::Rng;
 
-/// `len` tokens below `vocab`.
+/// Returns `len` tokens below `vocab`.
 fn tokens(len: usize, vocab: usize) -> Vec<u32> {
     let mut rng = Rng::new(len as u64);
     (0..len).map(|_| rng.below(vocab as u32)).collect()
 }
 
-/// The slices of a table of `vocab` rows, at most `count_max` rows each: their first row and number of rows.
-/// Last slice first, so that one that goes too far spoils what was done.
+/// Returns the slices of a table of `vocab` rows, at most `count_max` rows each, as first row and number of rows. The
+/// last slice comes first, so that a slice that writes too far corrupts finished work.
 fn slices(vocab: usize, count_max: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..vocab).step_by(count_max).rev().map(move |first| (first, count_max.min(vocab - first)))
 }
@@ -23,7 +23,7 @@ fn slice_params(rows: usize, width: usize, first: usize, count: usize) -> params
     params::Embed { rows: rows as u32, quads: width as u32 / 4, first: first as u32, count: count as u32 }
 }
 
-/// Exactly, with the table in slices.
+/// The results agree exactly, with the table in slices.
 async fn embed_agrees(gpus: &Gpus) {
     for (rows, width, vocab, count_max, groups) in
         [(1, 4, 2, 2, 1), (3, 20, 5, 2, 1), (64, 4, 7, 3, 2), (130, 36, 50, 49, 3)]
@@ -47,7 +47,7 @@ async fn embed_agrees(gpus: &Gpus) {
     }
 }
 
-/// Adds each row of dx to that of its token, in order and in 32 bits.
+/// Adds each row of dx to the row of its token, in order and in 32 bits.
 fn embed_grad(tokens: &[u32], dx: &[f32], dtable: &mut [f32], width: usize) {
     for (&token, dx) in tokens.iter().zip(dx.chunks(width)) {
         for (sum, dx) in dtable[token as usize * width..].iter_mut().zip(dx) {
@@ -56,7 +56,7 @@ fn embed_grad(tokens: &[u32], dx: &[f32], dtable: &mut [f32], width: usize) {
     }
 }
 
-/// Exactly what sums of 32 bits in the order of the rows are, and within 1e-6 for each row what the twin says.
+/// The result equals sums of 32 bits in row order exactly, and the twin within 1e-6 for each row.
 async fn embed_grad_agrees(gpus: &Gpus) {
     for (rows, width, vocab, count_max, groups) in
         [(1, 4, 2, 2, 1), (3, 20, 5, 2, 1), (64, 4, 7, 3, 2), (130, 300, 50, 49, 3)]

@@ -1,4 +1,4 @@
-//! The whole engine against the reference and against the CPU engine.
+//! The whole engine compared with the reference and with the CPU engine.
 
 use std::num::NonZeroUsize;
 
@@ -35,7 +35,7 @@ pub fn setup() -> GpuSetup {
     GpuSetup { matmul, frozen: None, thrifts, bytes_max: None, moments: None, now_us: Box::new(|| 0) }
 }
 
-/// Four windows of steps of 3 through a vocabulary of 64, from somewhere else each time.
+/// Returns four windows of steps of 3 through a vocabulary of 64, with another start for each `step`.
 pub fn ramps(step: u32) -> Vec<u32> {
     (0..4 * 65).map(|i| (i * 3 + step * 5) % 64).collect()
 }
@@ -44,7 +44,7 @@ async fn engine(gpu: &Gpu, model: ModelSpec, inner: InnerSpec) -> Result<GpuEngi
     GpuEngine::new(gpu, &run_spec(model, inner), setup()).await
 }
 
-/// The same windows, of which runs of three tokens are given, and the whole first window if there are more.
+/// Returns the same windows with runs of three given tokens, and a wholly given first window if there are several.
 pub fn partly_given(model: &ModelSpec, windows: u32) -> Vec<u32> {
     let window = model.context as usize + 1;
     let is_given = |at: usize| (windows > 1 && at < window) || at / 3 % 2 == 1;
@@ -56,7 +56,7 @@ pub fn tokens(model: &ModelSpec, windows: u32, seed: u32) -> Vec<u32> {
     (0..windows * (model.context + 1)).map(|i| (i * i / 7 + i % 5 + seed * 11) % model.vocab).collect()
 }
 
-/// Ten times the usual spread, so that attention is not flat.
+/// Returns parameters with ten times the usual spread, so that attention is not flat.
 pub fn params(model: &ModelSpec) -> Vec<f32> {
     init(model, 1).unwrap().into_iter().map(|p| if p == 1.0 { 0.9 } else { p * 10.0 }).collect()
 }
@@ -89,7 +89,8 @@ async fn agrees(gpu: &Gpu, model: ModelSpec, batch: u32) {
     }
 }
 
-/// A step on `params` has the loss `expected` within 1e-5, and gradients as `exact` within 1e-4 of each one's norm.
+/// Asserts that a step on `params` has the loss `expected` within 1e-5, and gradients `exact` within 1e-4 of each one's
+/// norm.
 pub async fn steps_agree(
     engine: &mut GpuEngine,
     model: &ModelSpec,
@@ -98,7 +99,7 @@ pub async fn steps_agree(
     expected: f64,
     exact: &[f32],
 ) {
-    // Twice: the second must not see anything of the first.
+    // Twice: the second step must not depend on the first.
     for _ in 0..2 {
         engine.set_params(params);
         let stats = engine.step(tokens, 1e-3).await.unwrap();
@@ -122,13 +123,13 @@ async fn agrees_with_the_reference(gpus: &Gpus) {
         for (shape, batch) in SHAPES {
             agrees(gpu, spec(shape), batch).await;
         }
-        // More than one microbatch adds to what the first has set, and to what it has cleared.
+        // Further microbatches add to the gradients that the first has set, and to those that it has cleared.
         agrees(gpu, ModelSpec { untied_head: true, ..spec(SHAPES[1].0) }, SHAPES[1].1).await;
     })
     .await;
 }
 
-/// Experts of a number that fits no row of four, through one, some and all; and what is counted of them.
+/// Experts whose number is no multiple of four, with one, some and all per token, including their token counts.
 async fn experts_agree_with_the_reference(gpus: &Gpus) {
     gpus.each(async |gpu| {
         for ((shape, batch), (count, per_token, aux_loss)) in
@@ -155,7 +156,8 @@ async fn experts_agree_with_the_reference(gpus: &Gpus) {
     .await;
 }
 
-/// Bindings so small that the embedding comes in slices, the parameters in chunks and the batch in parts.
+/// Bindings so small that the embedding is split into slices, the parameters into chunks and the batch into
+/// microbatches.
 async fn agrees_in_small_bindings(_: &Gpus) {
     let small = own_gpu(Some(140 << 10)).await;
     for untied_head in [false, true] {
@@ -163,7 +165,7 @@ async fn agrees_in_small_bindings(_: &Gpus) {
     }
 }
 
-/// Fifty steps from one seed: losses within 1e-4 of the CPU engine's.
+/// Fifty steps from one seed have losses within 1e-4 of the CPU engine's.
 async fn follows_the_cpu_engine(gpus: &Gpus) {
     let model = Preset::Tiny.model(64);
     let inner = InnerSpec { batch: 4, ..Preset::Tiny.inner() };
@@ -178,7 +180,7 @@ async fn follows_the_cpu_engine(gpus: &Gpus) {
             let tokens = ramps(step);
             losses.push(cpu.step(&tokens, 2e-3).unwrap().loss);
             let stats = engine.step(&tokens, 2e-3).await.unwrap();
-            // The newest step that is done: the one before, or the very first.
+            // The newest finished step: the previous one, or the very first.
             let expected = losses[losses.len().saturating_sub(2)];
             assert!((stats.loss / expected - 1.0).abs() < 1e-4, "{step}: {} not {expected}", stats.loss);
         }
@@ -190,7 +192,7 @@ async fn follows_the_cpu_engine(gpus: &Gpus) {
     .await;
 }
 
-/// A step in which nothing is learnt has no gradient, and says the loss of the one before.
+/// A step without learnt tokens has no gradient, and returns the loss of the previous one.
 async fn nothing_learnt_is_no_division_by_zero(gpus: &Gpus) {
     let model = spec(SHAPES[0].0);
     let good = tokens(&model, 3, 0);
@@ -268,7 +270,7 @@ async fn a_profile_times_every_kernel(gpus: &Gpus) {
         for kernel in ["embed", "attention", "cross_entropy", "embed_grad", "adamw"] {
             assert!(times[kernel].dispatches > 0 && times[kernel].us > 0.0, "{kernel}: {times:?}");
         }
-        // Layers of 24 with 20 inside, a head of 37 tokens; forwards, and twice that backwards.
+        // Layers of width 24 with 20 inside, and a head of 37 tokens; forwards, and twice that backwards.
         let weights = 2 * (4 * 24 * 24 + 3 * 24 * 20) + 37 * 24;
         assert_eq!(times["matmul_register"].cost, 6 * weights * 3 * 70);
     })
@@ -297,7 +299,7 @@ async fn refuses_what_does_not_fit(gpus: &Gpus) {
     .await;
 }
 
-/// A step that is rehearsed leaves parameters and moments as they were, to the bit, and no numbers behind.
+/// A rehearsal leaves parameters and moments unchanged to the bit, and no statistics behind.
 async fn a_rehearsal_changes_nothing(gpus: &Gpus) {
     let model = spec(SHAPES[0].0);
     let inner = InnerSpec { batch: 3, ..Preset::Tiny.inner() };
@@ -327,7 +329,7 @@ async fn a_rehearsal_changes_nothing(gpus: &Gpus) {
     .await;
 }
 
-/// A lost device is an error at the next call, and its moments are there to go on with.
+/// A lost device is an error at the next call, and its moments are available to resume from.
 async fn a_lost_device_leaves_its_moments(gpus: &Gpus) {
     let model = spec(SHAPES[3].0);
     let inner = InnerSpec { batch: 1, ..Preset::Tiny.inner() };

@@ -1,4 +1,4 @@
-//! The exchange on the device against the one in host memory, over awkward fragments and chunks.
+//! The exchange on the device compared with the one in host memory, over awkward fragments and chunks.
 
 use std::num::NonZeroU16;
 use std::sync::Arc;
@@ -20,18 +20,18 @@ const KEEP: ApplyPolicy = ApplyPolicy::Keep { residue: false };
 const RESIDUE: ApplyPolicy = ApplyPolicy::Keep { residue: true };
 const BLEND: ApplyPolicy = ApplyPolicy::Blend { alpha: 0.3 };
 const P0: FragmentId = FragmentId(0);
-/// Chunks of [`odd_model`] that hold the fewest rows of the embedding.
+/// Smallest chunk size of [`odd_model`] in bytes: it holds the minimum number of rows of the embedding.
 const ODD_BYTES: u64 = 128 * 20 * 4;
 
-/// An embedding of 259 rows of 20, and matrices whose sizes are no multiples of anything.
+/// Returns a model with an embedding of 259 rows of 20, and matrices of awkward sizes.
 fn odd_model() -> ModelSpec {
     ModelSpec { vocab: 259, d_model: 20, layers: 1, heads: 2, kv_heads: 1, d_ff: 12, ..Preset::Tiny.model(1) }
 }
 
-/// Code, values in a block, and what becomes of progress.
+/// Code, values in a block, and treatment of unmerged progress.
 type Spec = (Code, u32, ApplyPolicy);
 
-/// The same fragments here and on the device.
+/// The same fragments on the host and on the device.
 struct Pair {
     gpu: Gpu,
     arena: Arena,
@@ -45,12 +45,12 @@ struct Pair {
 }
 
 impl Pair {
-    /// Of `model` in chunks of at most `chunk_bytes`; every fragment is loaded.
+    /// Creates a pair of `model` in chunks of at most `chunk_bytes`, with every fragment loaded.
     async fn new(gpu: &Gpu, model: &ModelSpec, chunk_bytes: u64, count: u16, spec: Spec) -> Self {
         Self::with(gpu, (model, chunk_bytes, count), spec, false).await
     }
 
-    /// Θ̂ in host memory if `host_hat`.
+    /// Creates a pair, with Θ̂ in host memory if `host_hat`.
     async fn with(gpu: &Gpu, of: (&ModelSpec, u64, u16), spec: Spec, host_hat: bool) -> Self {
         let ((model, chunk_bytes, count), (code, block, apply)) = (of, spec);
         let exchange = ExchangeSpec { fragments: count, sync_every: 1, block, code, apply };
@@ -77,11 +77,11 @@ impl Pair {
         (0..self.fragments.len(p)).map(|_| (2.0 * self.rng.unit() as f32 - 1.0) * size).collect()
     }
 
-    /// Training: θ moves, here and on the device.
+    /// Simulates training: moves θ on the host and on the device.
     fn train(&mut self) {
         let size = 0.1_f32.powi(self.rng.below(4) as i32);
         for value in &mut self.theta {
-            // Some stay where they are.
+            // Some values stay unchanged.
             if self.rng.below(8) > 0 {
                 *value += (2.0 * self.rng.unit() as f32 - 1.0) * size;
             }
@@ -134,7 +134,7 @@ impl Pair {
         self.exchange.apply(p, &body).unwrap();
     }
 
-    /// Θ̂ to the bit, and θ too unless a product is rounded: a device may fuse it with the sum.
+    /// Compares Θ̂ bit for bit, and θ too unless a product is rounded, because a device may fuse it with the sum.
     async fn check(&mut self, tolerance: f32) {
         let hat = self.exchange.hat(&self.arena, self.theta.len()).await.unwrap();
         assert_eq!(words(&hat), words(self.replica.hat()));
@@ -152,7 +152,7 @@ impl Pair {
         std::iter::from_fn(|| self.exchange.encoded().unwrap()).collect()
     }
 
-    /// Any calls in any order that the core may make.
+    /// Makes random calls, in any order that the core may use.
     async fn walk(&mut self, steps: u64, tolerance: f32, waits: bool) {
         let mut reported = vec![false; usize::from(self.fragments.count())];
         let (mut expected, mut waited) = (Vec::new(), 0);
@@ -189,7 +189,8 @@ impl Pair {
     }
 }
 
-/// Bodies, digests and Θ̂ to the bit, and θ but for [`ApplyPolicy::Blend`]: there within 1e-6 of values around 1.
+/// Bodies, digests and Θ̂ agree bit for bit, and θ too. Only with [`ApplyPolicy::Blend`], θ agrees within 1e-6 of
+/// values around 1.
 async fn does_what_a_replica_does(gpus: &Gpus) {
     gpus.each(async |gpu| {
         for (code, block) in [(Code::Int4, 8), (Code::Int4, 256), (Code::E3m0, 24), (Code::F32, 256)] {
@@ -208,7 +209,7 @@ async fn does_what_a_replica_does(gpus: &Gpus) {
     .await;
 }
 
-/// What makes the fragments above awkward: a code word, and so a block, of which two chunks have a part.
+/// Property that makes the fragments above awkward: two chunks share a code word, and therefore a block.
 #[test]
 fn chunks_end_within_a_word() {
     let dims = Dims::new(&odd_model());
@@ -223,7 +224,7 @@ fn chunks_end_within_a_word() {
     assert!(ends.any(|offset| offset % 8 != 0));
 }
 
-/// More bodies than slots; of one that waits for a slot, the newest.
+/// There are more bodies than slots. If several of one fragment wait for a slot, the newest is sent.
 async fn bodies_wait_their_turn(gpus: &Gpus) {
     gpus.each(async |gpu| {
         let mut pair = Pair::new(gpu, &odd_model(), 1 << 20, 7, (Code::Int4, 8, KEEP)).await;
@@ -289,7 +290,7 @@ async fn refuses_what_a_replica_refuses(gpus: &Gpus) {
     .await;
 }
 
-/// The first value that is not finite comes out with the body; once loaded again, the fragment is as good as new.
+/// The first value that is not finite is reported with the body. After another load, the fragment works again.
 async fn what_is_not_finite_is_no_body(gpus: &Gpus) {
     gpus.each(async |gpu| {
         let mut pair = Pair::new(gpu, &odd_model(), ODD_BYTES, 3, (Code::Int4, 8, RESIDUE)).await;
@@ -326,7 +327,7 @@ async fn a_lost_device_is_an_error(_: &Gpus) {
     lost(pair.exchange.load(P0, &[], false));
 }
 
-/// A body that no binding holds is refused before anything is made.
+/// A body that exceeds the binding limit is refused before any allocation.
 async fn a_body_above_the_limit_is_refused(_: &Gpus) {
     let gpu = own_gpu(Some(4_096)).await;
     let (dims, layout) = (Dims::new(&odd_model()), model::layout(&odd_model()).unwrap());
@@ -339,7 +340,7 @@ async fn a_body_above_the_limit_is_refused(_: &Gpus) {
     assert!(matches!(made, Err(GpuError::TensorTooLarge { bytes_max: 4_092, .. })));
 }
 
-/// An update waits while other changes come in, until one includes it.
+/// An update waits while other changes arrive, until one includes it.
 async fn an_update_outlasts_other_changes(gpus: &Gpus) {
     gpus.each(async |gpu| {
         let mut pair = Pair::new(gpu, &odd_model(), ODD_BYTES, 3, (Code::Int4, 8, RESIDUE)).await;
@@ -360,7 +361,7 @@ async fn an_update_outlasts_other_changes(gpus: &Gpus) {
         let expected = ReplicaError::NothingReported { fragment: P0 };
         assert_eq!(refusal(pair.exchange.include(P0)), expected);
 
-        // Whoever fetched a version may hear only then that its update is part of it.
+        // A learner may first fetch a version, and only later learn that it contains its update.
         pair.train();
         pair.encode(2, P0);
         pair.train();
@@ -371,7 +372,7 @@ async fn an_update_outlasts_other_changes(gpus: &Gpus) {
     .await;
 }
 
-/// What travels from the device is the body and three words: 4.07 bits a value.
+/// Only the body and three words are transferred from the device: 4.07 bits per value.
 async fn only_bodies_are_read_back(gpus: &Gpus) {
     gpus.each(async |gpu| {
         let mut pair =

@@ -1,4 +1,4 @@
-//! Training on operands of 16 bits beside training on those of 32.
+//! Training on 16-bit operands compared with training on 32-bit operands.
 
 use super::super::matmul::{Matmul, Variant};
 use super::super::{GpuEngine, GpuSetup};
@@ -7,8 +7,8 @@ use super::harness::Gpus;
 use crate::engine::Engine;
 use crate::model::{InnerSpec, Preset, init};
 
-/// Thirty steps with weights, or all that is multiplied, rounded to 16-bit floats: losses within 0.5 % of those with 32
-/// bits, of which they keep 11 in the significand.
+/// Thirty steps with weights, or all factors, rounded to 16-bit floats: losses are within 0.5 % of those with 32 bits.
+/// A 16-bit float has 11 bits in the significand.
 async fn half_weights_follow_whole_ones(gpus: &Gpus) {
     let model = Preset::Tiny.model(64);
     let inner = InnerSpec { batch: 4, ..Preset::Tiny.inner() };

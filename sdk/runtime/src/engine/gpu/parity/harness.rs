@@ -1,4 +1,4 @@
-//! For tests: a device, and one kernel run on plain vectors.
+//! Test harness: a device, and runs of one kernel on plain vectors.
 
 use wgpu::util::DeviceExt;
 
@@ -13,8 +13,8 @@ use crate::rng::Rng;
 pub struct Gpus(Vec<Gpu>);
 
 impl Gpus {
-    /// Opens one on the best adapter that keeps to WebGPU's limits, and another with the adapter's own where those
-    /// allow more kernels: elsewhere it would compile the same ones again, each for seconds on a CPU.
+    /// Opens one device on the best adapter with WebGPU's default limits, and another with the adapter's own limits if
+    /// these allow more kernels. Otherwise it would compile the same kernels again, which takes seconds each on a CPU.
     ///
     /// # Errors
     /// Those of [`Gpu::open`].
@@ -23,7 +23,7 @@ impl Gpus {
         Ok(Self(if own.has_matrices() { vec![own, defaults] } else { vec![defaults] }))
     }
 
-    /// Opens the one that a page gets, with the adapter's limits: what the defaults allow is known without a
+    /// Opens the device that a page gets, with the adapter's limits. The default limits can be tested without a
     /// browser.
     ///
     /// # Errors
@@ -32,13 +32,13 @@ impl Gpus {
         Ok(Self(vec![open(false, None).await?]))
     }
 
-    /// All of them.
+    /// Returns all devices.
     #[cfg(test)]
     pub(super) fn all(&self) -> &[Gpu] {
         &self.0
     }
 
-    /// Calls `check` with each.
+    /// Calls `check` with each device.
     pub(super) async fn each(&self, mut check: impl AsyncFnMut(&Gpu)) {
         for gpu in &self.0 {
             check(gpu).await;
@@ -51,18 +51,19 @@ async fn open(default_limits: bool, binding_bytes_max: Option<u64>) -> Result<Gp
         .await
 }
 
-/// A device for one test alone, that may be lost there and binds no more than this at once, if not `None`.
+/// Opens a device for one test, which may lose it. It binds at most `binding_bytes_max`, if not `None`.
 pub async fn own_gpu(binding_bytes_max: Option<u64>) -> Gpu {
     open(false, binding_bytes_max).await.unwrap()
 }
 
-/// A device for one test alone, with the limits that WebGPU promises.
+/// Opens a device for one test, with the limits that WebGPU guarantees.
 #[cfg(not(target_arch = "wasm32"))]
 pub async fn default_gpu() -> Gpu {
     open(true, None).await.unwrap()
 }
 
-/// Lies behind the words of each buffer and must stay as it is. A signalling NaN: any sum with it has other bits.
+/// Guard after the words of each buffer, which must stay unchanged. It is a signalling NaN, so that any sum with it has
+/// other bits.
 const GUARD: [u32; 16] = [0x7f80_dead; 16];
 
 /// Runs a kernel once on `buffers`, the words of its storage; returns those that it may write, in order.
@@ -97,7 +98,7 @@ pub async fn run(
     written
 }
 
-/// The words of `slice`, waited for.
+/// Waits for the words of `slice` and returns them.
 pub async fn read(gpu: &Gpu, slice: &Slice) -> Vec<u32> {
     let mut ring = Ring::new(gpu, "read", 1, slice.bytes);
     ring.read(gpu, std::slice::from_ref(slice), ());
@@ -106,33 +107,33 @@ pub async fn read(gpu: &Gpu, slice: &Slice) -> Vec<u32> {
     ring.next(gpu, take).unwrap().expect("it was waited for")
 }
 
-/// Floats as words.
+/// Converts floats to words.
 pub fn words(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// Words as floats.
+/// Converts words to floats.
 pub fn floats(words: &[u32]) -> Vec<f32> {
     words.iter().map(|&word| f32::from_bits(word)).collect()
 }
 
-/// Floats as the twins take them.
+/// Converts floats to the type of the twins.
 pub fn exact(values: &[f32]) -> Vec<f64> {
     values.iter().map(|&value| f64::from(value)).collect()
 }
 
-/// `len` values between −`size` and `size`, the same at each call.
+/// Returns `len` values between −`size` and `size`, the same in each call.
 pub fn noise(len: usize, size: f32) -> Vec<f32> {
     noise_of(len as u64, len, size)
 }
 
-/// As [`noise`], other values for another `seed`.
+/// Does the same as [`noise`], with other values for another `seed`.
 pub fn noise_of(seed: u64, len: usize, size: f32) -> Vec<f32> {
     let mut rng = Rng::new(seed);
     (0..len).map(|_| (2.0 * rng.unit() as f32 - 1.0) * size).collect()
 }
 
-/// Fails unless each value is within `tolerance` times the larger of 1 and what is expected.
+/// Asserts that each value is within `tolerance` times the larger of 1 and the expected value.
 pub fn close(what: &str, found: &[f32], expected: &[f64], tolerance: f64) {
     assert_eq!(found.len(), expected.len(), "{what}");
     for (i, (&found, &expected)) in found.iter().zip(expected).enumerate() {

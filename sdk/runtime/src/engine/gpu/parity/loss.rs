@@ -7,7 +7,7 @@ use crate::token;
 
 const SHARE: f32 = 0.25;
 
-/// Gradient `[rows, 4 · quads]` and losses `[rows]` of logits `[rows, vocab]`, with NaN as padding.
+/// Returns gradient `[rows, 4 · quads]` and losses `[rows]` of logits `[rows, vocab]`, with NaN as padding.
 async fn cross_entropy(
     gpu: &Gpu,
     logits: &[f32],
@@ -29,8 +29,8 @@ async fn cross_entropy(
     [floats(&found[0]), floats(&found[1])]
 }
 
-/// Within 1e-6 of the larger of 1 and the value, for learnt and given targets, and logits near and far, all high and
-/// all low.
+/// Results are within 1e-6 of the larger of 1 and the value, for learnt and given targets, and for logits near and far,
+/// all high and all low.
 async fn cross_entropy_agrees(gpus: &Gpus) {
     for (rows, vocab, quads, groups, wg) in [
         (1, 2, 1, 1, 1),
@@ -41,7 +41,7 @@ async fn cross_entropy_agrees(gpus: &Gpus) {
     ] {
         for (size, shift) in [(3.0, 0.0), (1e4, 0.0), (1.0, 1e4), (1.0, -1e4)] {
             let logits: Vec<f32> = noise(rows * vocab, size).iter().map(|x| x + shift).collect();
-            // Every third is given, so that its row is 0.
+            // Every third target is given, so that its row is 0.
             let given = |row: usize| if row % 3 == 1 { token::GIVEN } else { 0 };
             let target = |row: usize| ((row * 5 + vocab - 1) as u32 % vocab as u32) | given(row);
             let targets: Vec<u32> = (0..rows).map(target).collect();
@@ -65,7 +65,7 @@ async fn cross_entropy_agrees(gpus: &Gpus) {
     }
 }
 
-/// A logit that is not a finite number makes the loss of its own row not finite, and no other.
+/// A logit that is not finite makes the loss of its own row not finite, and no other loss.
 async fn a_broken_logit_breaks_the_loss(gpus: &Gpus) {
     for broken in [f32::NAN, f32::INFINITY] {
         let mut logits = noise(3 * 9, 1.0);

@@ -13,17 +13,17 @@ use super::harness::{Gpus, floats, noise, read, run, words};
 
 const FORMS: [Form; 3] = [Form::Nt, Form::Nn, Form::Tn];
 
-/// A matrix with what lies around it.
+/// A matrix with its surrounding memory.
 struct Matrix {
     rows: usize,
     columns: usize,
     stride: usize,
-    /// `[rows, stride]`, and a row more.
+    /// `[rows, stride]`, and one more row.
     values: Vec<f32>,
 }
 
 impl Matrix {
-    /// Noise of size 1 with `pad` up to the next multiple of 4 in each row, and NaN in all other places.
+    /// Creates noise of size 1, with `pad` up to the next multiple of 4 in each row, and NaN elsewhere.
     fn new(rows: usize, columns: usize, pad: f32) -> Self {
         let quads = columns.next_multiple_of(4);
         let stride = quads + 8;
@@ -44,21 +44,21 @@ impl Matrix {
         upload(gpu, from_f32s(&self.values))
     }
 
-    /// Rounds to 16-bit floats.
+    /// Rounds the values to 16-bit floats.
     fn halve(&mut self) -> Vec<f16> {
         let halves: Vec<f16> = self.values.iter().map(|&value| f16::from_f32(value)).collect();
         self.values = halves.iter().map(|half| half.to_f32()).collect();
         halves
     }
 
-    /// As 16-bit floats, after rounding to them.
+    /// Uploads the values as 16-bit floats, after rounding.
     fn upload_half(&mut self, gpu: &Gpu) -> Slice {
         upload(gpu, self.halve().iter().flat_map(|half| half.to_le_bytes()).collect())
     }
 }
 
 impl Matrix {
-    /// As codes of 8 bits in blocks of 32 of a row, and their scales, after rounding to them.
+    /// Uploads the values as codes of 8 bits in blocks of 32 of a row, and their scales, after rounding.
     fn upload_int8(&mut self, gpu: &Gpu) -> Slice {
         let (mut bytes, mut scales) = (Vec::new(), Vec::new());
         for row in self.values.chunks_mut(self.stride).take(self.rows) {
@@ -84,7 +84,7 @@ fn upload(gpu: &Gpu, contents: Vec<u8>) -> Slice {
     Slice::whole(&gpu.device.create_buffer_init(&init))
 }
 
-/// A and B of a product, with all that must not matter set to NaN.
+/// Returns A and B of a product, with NaN in all places that must not matter.
 fn operands(form: Form, m: usize, n: usize, k: usize) -> (Matrix, Matrix) {
     match form {
         Form::Nt => (Matrix::new(m, k, 0.0), Matrix::new(n, k, 0.0)),
@@ -93,16 +93,16 @@ fn operands(form: Form, m: usize, n: usize, k: usize) -> (Matrix, Matrix) {
     }
 }
 
-/// As [`check_kept`], with weights as `matmul` takes them.
+/// Does the same as [`check_kept`], with weights in the form that `matmul` reads.
 async fn check(matmul: &Matmul, gpu: &Gpu, form: Form, size: [usize; 3], store: usize) -> Vec<u32> {
     let half = matmul.half && form != Form::Tn;
     let values = if half { Values::Half } else { Values::Whole };
     check_kept(values, matmul, gpu, form, size, store).await
 }
 
-/// Within 1e-6 for each term of a sum of terms up to 1, and nothing else of C is touched. Where operands are rounded to
-/// 16 bits, they are so before, but for codes of 8 bits: with these a term may be off by a rounding. Returns C, padding
-/// and all.
+/// Asserts that sums of terms up to 1 agree within 1e-6 per term, and that the rest of C is untouched. Operands that
+/// the kernel rounds to 16 bits are rounded before. With 8-bit codes, each term may be off by one rounding. Returns C
+/// with its padding.
 async fn check_kept(
     b_values: Values,
     matmul: &Matmul,
@@ -176,7 +176,7 @@ async fn check_kept(
     bits
 }
 
-/// Sizes one below, at and one above what blocks and workgroups hold, in no particular combination.
+/// Sizes one below, at and one above the sizes of blocks and workgroups, in no particular combination.
 const SIZES: [[usize; 3]; 14] = [
     [1, 1, 1],
     [3, 4, 5],
@@ -194,8 +194,8 @@ const SIZES: [[usize; 3]; 14] = [
     [257, 128, 65],
 ];
 
-/// Each variant that `gpu` can run with each form, and what becomes of C: each of the three with each variant and each
-/// form, for a kernel takes long to compile.
+/// Returns each variant that `gpu` can run with each form and a store mode. The three modes occur with each variant and
+/// each form, but not in all combinations, because a kernel takes long to compile.
 fn kinds(gpu: &Gpu) -> impl Iterator<Item = (Variant, Form, usize)> {
     let matrices = gpu.has_matrices();
     let variants = Variant::ALL.into_iter().filter(move |variant| matrices || !variant.is_half()).enumerate();
@@ -213,7 +213,7 @@ async fn products_agree(gpus: &Gpus) {
     .await;
 }
 
-/// Enough terms to be split, in two, three and more parts of which the last is shorter.
+/// Sums have enough terms to be split, into two, three and more parts with a shorter last one.
 async fn split_sums_agree(gpus: &Gpus) {
     gpus.each(async |gpu| {
         for (variant, form, store) in kinds(gpu) {
@@ -229,7 +229,7 @@ async fn split_sums_agree(gpus: &Gpus) {
     .await;
 }
 
-/// Within the same tolerance: rounding is not theirs.
+/// The tolerance stays the same, because the products do not round these weights.
 async fn products_with_half_weights_agree(gpus: &Gpus) {
     gpus.each(async |gpu| {
         for (variant, form, store) in kinds(gpu) {
@@ -240,7 +240,7 @@ async fn products_with_half_weights_agree(gpus: &Gpus) {
     .await;
 }
 
-/// Within the same tolerance, wherever a block of codes begins and ends.
+/// The tolerance stays the same, wherever a block of codes begins and ends.
 async fn products_with_codes_of_8_bits_agree(gpus: &Gpus) {
     gpus.each(async |gpu| {
         for (variant, form, store) in kinds(gpu).filter(|(_, form, _)| *form != Form::Tn) {
@@ -251,7 +251,8 @@ async fn products_with_codes_of_8_bits_agree(gpus: &Gpus) {
     .await;
 }
 
-/// Within one unit of the last place of 16 bits, 2⁻¹⁰ of the value: WGSL leaves the direction open.
+/// Results are within one unit in the last place of 16 bits, 2⁻¹⁰ of the value, because WGSL does not fix the rounding
+/// direction.
 async fn weights_halve(gpus: &Gpus) {
     for (len, groups) in [(4, 1), (260, 1), (1028, 3)] {
         let x = noise(len, 3.0);
@@ -269,7 +270,7 @@ async fn weights_halve(gpus: &Gpus) {
     }
 }
 
-/// A dispatch for each 32 to 128 rows.
+/// Each dispatch covers 32 to 128 rows.
 async fn cut_products_agree(gpus: &Gpus) {
     gpus.each(async |gpu| {
         for (variant, form, store) in kinds(gpu) {
@@ -281,7 +282,7 @@ async fn cut_products_agree(gpus: &Gpus) {
     .await;
 }
 
-/// What is asked of one on units for matrices before it is used holds for each.
+/// Every variant on matrix units passes the test that precedes its use.
 async fn variants_prove_right(gpus: &Gpus) {
     gpus.each(async |gpu| {
         for (variant, form, _) in kinds(gpu) {

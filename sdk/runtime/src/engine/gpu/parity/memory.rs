@@ -1,4 +1,4 @@
-//! What saves memory of the device, beside an engine that saves none.
+//! Memory savings on the device, compared with an engine without savings.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use super::harness::{Gpus, default_gpu, own_gpu};
 use crate::engine::{Engine, EngineError, Rehearsal};
 use crate::model::{ExpertSpec, FrozenForm, FrozenWeights, InnerSpec, ModelSpec, Preset, init, layout};
 
-/// What matrix products take for their partial sums where that pays.
+/// Partial sums of matrix products, in bytes, where they pay.
 const SCRATCH: u64 = 8 << 20;
 
-/// A model that is trained, its batch, and what an engine of it begins with.
+/// A trained model, its batch, and the initial state of its engine.
 struct Case {
     model: ModelSpec,
     batch: u32,
@@ -31,7 +31,7 @@ impl Case {
         Self { model, batch, frozen: Some(frozen(&model, FrozenForm::F16).0), params }
     }
 
-    /// Dense models, experts and adapters on all matrices and on some, with several layers.
+    /// Returns dense models, experts, and adapters on all and on some matrices, with several layers.
     fn all() -> Vec<Self> {
         let base = |i: usize| ModelSpec { layers: 3, ..spec(SHAPES[i].0) };
         let experts = Some(ExpertSpec { count: 3, per_token: 2, aux_loss: 0.1 });
@@ -53,7 +53,7 @@ impl Case {
         engine
     }
 
-    /// Loss, gradient, parameters and tokens of experts after three steps, as bits.
+    /// Returns loss, gradient, parameters and expert counts after three steps, as bits.
     async fn trained(&self, gpu: &Gpu, thrift: Thrift) -> (u32, [Vec<u32>; 2], Vec<u64>) {
         let mut engine = self.engine(gpu, thrift).await;
         let batches = [tokens(&self.model, self.batch, 0), partly_given(&self.model, self.batch)];
@@ -67,7 +67,7 @@ impl Case {
     }
 }
 
-/// Activations that are computed anew are those that would have been kept, to the bit.
+/// Recomputed activations equal saved ones to the bit.
 async fn recomputing_changes_no_bit(gpus: &Gpus) {
     let again = Thrift { recompute: true, ..Thrift::NONE };
     gpus.each(async |gpu| {
@@ -77,13 +77,13 @@ async fn recomputing_changes_no_bit(gpus: &Gpus) {
         }
     })
     .await;
-    // The batch in parts.
+    // The batch is split into microbatches.
     let small = own_gpu(Some(140 << 10)).await;
     let case = Case::new(ModelSpec { layers: 2, ..spec([300, 128, 1, 4, 2, 64, 70]) }, 6);
     assert!(case.trained(&small, again).await == case.trained(&small, Thrift::NONE).await);
 }
 
-/// Buffers take what the formula says, with any thrift, and less with more of it.
+/// Buffers take the predicted size with any savings, and less with more savings.
 async fn takes_what_was_reckoned(_: &Gpus) {
     let gpu = own_gpu(None).await;
     for case in Case::all() {
@@ -103,7 +103,7 @@ async fn takes_what_was_reckoned(_: &Gpus) {
     }
 }
 
-/// What has no room plainly is done with thrift, then in smaller microbatches, and at last refused.
+/// A run that does not fit gets memory savings, then smaller microbatches, and is finally refused.
 async fn the_first_that_has_room_is_taken(_: &Gpus) {
     let gpu = own_gpu(None).await;
     let case = Case::new(ModelSpec { layers: 6, ..spec(SHAPES[0].0) }, 4);
@@ -116,7 +116,7 @@ async fn the_first_that_has_room_is_taken(_: &Gpus) {
     let plan = RunPlan::new(&gpu, &run, FrozenForm::F16, false).unwrap();
     let shapes: Vec<_> = plan.shapes().collect();
     assert_eq!(shapes.len(), 3);
-    // What is tried, in its order.
+    // Attempts in order.
     let mut tried = Vec::new();
     for thrift in Thrift::LADDER {
         for shape in &shapes {
@@ -134,8 +134,8 @@ async fn the_first_that_has_room_is_taken(_: &Gpus) {
     assert!(matches!(error, EngineError::Gpu(GpuError::Memory { .. })), "{error}");
 }
 
-/// With moments in 16 bits a model learns as with whole ones: losses of fifty steps within 1 %. They come back in host
-/// memory as they are on the device, and go on there to the bit.
+/// A model learns with moments in 16 bits as with 32 bits: losses of fifty steps are within 1 %. The copy in host
+/// memory equals the moments on the device, and an engine resumes from it to the bit.
 async fn half_moments_follow_whole_ones(gpus: &Gpus) {
     let model = Preset::Tiny.model(64);
     let inner = InnerSpec { batch: 4, ..Preset::Tiny.inner() };
@@ -160,7 +160,7 @@ async fn half_moments_follow_whole_ones(gpus: &Gpus) {
         assert!(whole != halves, "they are other moments");
         let worst = whole.iter().zip(&halves).map(|(a, b)| (a / b - 1.0).abs()).fold(0.0, f32::max);
         assert!(worst < 1e-2, "{worst}: {halves:?} beside {whole:?}");
-        // A browser that is busy reads fewer pieces back than there are steps.
+        // A busy browser reads fewer pieces back than there are steps.
         for step in (50..500).step_by(10) {
             if engine.salvage().is_some() {
                 break;
@@ -183,9 +183,8 @@ async fn half_moments_follow_whole_ones(gpus: &Gpus) {
     .await;
 }
 
-/// Goal: models that people fine-tune have room on devices that people have, with one window at a time: 135 M
-/// parameters in 2 · 10⁹ bytes and 360 M in 6 · 10⁹. Reckoned for the limits that WebGPU promises; what is reckoned is
-/// what is taken.
+/// Goal: common models for fine-tuning fit common devices, with one window at a time: 135 M parameters in 2 · 10⁹ bytes
+/// and 360 M in 6 · 10⁹. The prediction uses the limits that WebGPU guarantees, and it equals the actual use.
 async fn large_presets_have_room(_: &Gpus) {
     let gpu = default_gpu().await;
     for (preset, bytes_max) in [(Preset::Llama135m, 2_000_000_000), (Preset::Llama360m, 6_000_000_000)] {
@@ -208,8 +207,8 @@ parity!(
     large_presets_have_room
 );
 
-/// Steps of `llama-135m` or the preset that is named in `MEMORY_PRESET`, with all thrift or as `MEMORY_THRIFT` says (0
-/// to 2), told with their time and memory.
+/// Measures time and memory for steps of `llama-135m` or of the preset in `MEMORY_PRESET`. Uses all savings, or the
+/// level `MEMORY_THRIFT` (0 to 2).
 #[cfg(test)]
 #[test]
 #[ignore = "a measurement: a step takes half an hour where a program on the CPU plays the GPU"]

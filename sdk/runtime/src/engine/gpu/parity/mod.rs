@@ -1,11 +1,11 @@
-//! Each kernel against its scalar twin, at sizes that fit nothing, within WebGPU's limits and, where they allow more
-//! kernels, within the adapter's own.
+//! Comparison of each kernel with its scalar twin at awkward sizes. The tests run within WebGPU's limits and, if these
+//! allow more kernels, within the adapter's own limits.
 //!
-//! A test is an `async fn` that takes the devices: `cargo test` blocks on it, a browser awaits it.
+//! A test is an `async fn` that takes the devices: `cargo test` blocks on it, and a browser awaits it.
 
 #![expect(clippy::unwrap_used, reason = "these are tests")]
 
-/// Puts tests into the module's `PARITY`, and natively among those of `cargo test`.
+/// Adds tests to the module's `PARITY`, and natively to `cargo test`.
 macro_rules! parity {
     ($($(#[$when:meta])* $name:ident),* $(,)?) => {
         pub const PARITY: &[super::Test] = &[$($(#[$when])* super::Test {
@@ -35,7 +35,7 @@ mod halves;
 mod harness;
 mod loss;
 mod matmul;
-// What buffers take is counted by us, and so the same in a browser, where it takes a minute and a half.
+// Our own code counts the bytes of buffers, so a browser gives the same result, but takes a minute and a half.
 #[cfg(not(target_arch = "wasm32"))]
 mod memory;
 #[cfg(test)]
@@ -55,7 +55,7 @@ pub use harness::Gpus;
 /// One test.
 #[derive(Clone, Copy, Debug)]
 pub struct Test {
-    /// Its path in this crate.
+    /// Path in this crate.
     pub name: &'static str,
     /// Runs it; panics if it fails.
     pub run: for<'a> fn(&'a Gpus) -> Pin<Box<dyn Future<Output = ()> + 'a>>,
@@ -80,7 +80,7 @@ const GROUPS: &[&[Test]] = &[
     trials::PARITY,
 ];
 
-/// All of them, in an order that stays the same.
+/// Returns all tests, in a stable order.
 pub fn tests() -> impl Iterator<Item = Test> {
     GROUPS.iter().copied().flatten().copied()
 }

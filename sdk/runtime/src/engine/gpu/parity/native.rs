@@ -7,10 +7,10 @@ use futures::executor::block_on;
 use super::super::Gpu;
 use super::Gpus;
 
-/// `no` skips everything that needs an adapter; any other state of it makes a missing adapter a failure.
+/// Variable that skips all tests that need an adapter if it is `no`. Otherwise a missing adapter is a failure.
 const SWITCH: &str = "GPU_TESTS";
 
-/// The devices of all tests of this process; `None` if the tests were switched off by `GPU_TESTS=no`.
+/// Returns the devices shared by all tests of this process, or `None` if `GPU_TESTS=no`.
 fn gpus() -> Option<&'static Gpus> {
     static GPUS: OnceLock<Option<Gpus>> = OnceLock::new();
     GPUS.get_or_init(|| {
@@ -31,7 +31,7 @@ pub fn run(test: impl AsyncFnOnce(&Gpus)) {
     }
 }
 
-/// Runs `test` on each device, if there are devices, and lets it wait for them.
+/// Runs `test` on each device, if there are devices, and lets it block on them.
 pub fn each(test: impl FnMut(&Gpu)) {
     if let Some(gpus) = gpus() {
         gpus.all().iter().for_each(test);

@@ -10,23 +10,23 @@ const EPS: f32 = 1e-5;
 /// Rows, width, workgroups, WG.
 const SIZES: [(usize, usize, u32, u32); 5] =
     [(1, 4, 1, 1), (3, 20, 2, 8), (9, 132, 16, 64), (130, 64, 3, 8), (5, 1028, 1, 256)];
-/// WG and the quads of a workgroup that adds up, for each.
+/// WG, and the quads of a workgroup that sums, for each size.
 const SUMS: [(u32, u32); 5] = [(1, 1), (8, 2), (64, 8), (8, 4), (256, 256)];
 
-/// Small enough for eps to matter in the first rows, x `[rows, width]`.
+/// Returns x, `[rows, width]`, whose first rows are small enough for eps to matter.
 fn input(rows: usize, width: usize) -> Vec<f32> {
     let mut x = noise_of(1, rows * width, 2.0);
     x[..width * rows / 2].iter_mut().for_each(|x| *x *= 1e-3);
     x
 }
 
-/// `1 / √(mean(x²) + eps)` of each row.
+/// Returns `1 / √(mean(x²) + eps)` of each row.
 fn scales(x: &[f32], width: usize) -> Vec<f64> {
     let mean = |row: &[f64]| row.iter().map(|x| x * x).sum::<f64>() / width as f64;
     exact(x).chunks(width).map(|row| 1.0 / (mean(row) + f64::from(EPS)).sqrt()).collect()
 }
 
-/// Within 1e-6 of the larger of 1 and the value, of sums of up to 1028 squares.
+/// Results are within 1e-6 of the larger of 1 and the value, for sums of up to 1028 squares.
 async fn norm_agrees(gpus: &Gpus) {
     for (rows, width, groups, wg) in SIZES {
         let (x, w) = (input(rows, width), noise_of(2, width, 1.0));
@@ -42,7 +42,7 @@ async fn norm_agrees(gpus: &Gpus) {
     }
 }
 
-/// The values of `sum` that `column_sum` makes of `partial` and, to `add` to, `before`.
+/// Returns the `sum` that `column_sum` computes from `partial`, and from `before` if it is to `add`.
 async fn column_sum(
     gpu: &Gpu,
     (partial, before): (&[f32], &[f32]),
@@ -55,12 +55,12 @@ async fn column_sum(
     floats(&run(gpu, kernels::COLUMN_SUM.with(params), &constants, &buffers, [2, 1, 1]).await[0])
 }
 
-/// dx within 1e-6 of the larger of 1 and the value; dw within 1e-6 for each row of its sum.
+/// dx is within 1e-6 of the larger of 1 and the value, and dw within 1e-6 for each row of its sum.
 async fn norm_grad_agrees(gpus: &Gpus) {
     for (((rows, width, groups, wg), lanes), rows_per_group) in
         SIZES.into_iter().zip(SUMS).zip([1, 2, 4, 64, 7])
     {
-        // Rows of like size: those of a small one have a gradient that swamps the others'.
+        // Rows of similar size: the gradient of a small row would dominate the others.
         let (dy, x, w) =
             (noise_of(1, rows * width, 1.0), noise_of(2, rows * width, 2.0), noise_of(3, width, 1.0));
         let mut dw = vec![0.0; width];

@@ -12,7 +12,7 @@ fn inner(clip_norm: f32) -> InnerSpec {
     InnerSpec { clip_norm, ..Preset::Tiny.inner() }
 }
 
-/// Each sum within 1e-6 of itself, and nothing written elsewhere.
+/// Each sum is within 1e-6 of its value, and the kernel writes nothing elsewhere.
 async fn squares_agree(gpus: &Gpus) {
     for (len, groups, first) in [(4, 1, 0), (252, 3, 2), (256, 1, 1), (260, 2, 0), (40_004, 5, 3)] {
         let x = noise(len, 3.0);
@@ -35,7 +35,7 @@ async fn squares_agree(gpus: &Gpus) {
     }
 }
 
-/// Loss and norm within 1e-6; the factor is that of [`Adjust::new`] for the norm found.
+/// Loss and norm are within 1e-6, and the factor is that of [`Adjust::new`] for the computed norm.
 async fn finish_agrees(gpus: &Gpus) {
     for (partials, losses, size, clip) in
         [(1, 1, 1.0, 0.0), (64, 255, 1e-3, CLIP), (257, 256, 2.0, CLIP), (300, 1000, 3.0, 0.0)]
@@ -72,7 +72,7 @@ async fn finish_notices_what_is_not_finite(gpus: &Gpus) {
     }
 }
 
-/// Parameters and moments after one step from awkward ones, within 1e-6 of the larger of 1 and the value.
+/// Parameters and moments after one step from awkward values are within 1e-6 of the larger of 1 and the value.
 async fn adamw_agrees(gpus: &Gpus) {
     let numbers = Adjust::new(&inner(CLIP), 3, 1e-2, 2.0);
     let Adjust { beta1, beta2, rate, root, eps, keep, scale } = numbers;
@@ -101,8 +101,8 @@ async fn adamw_agrees(gpus: &Gpus) {
     }
 }
 
-/// As [`adamw_agrees`], but that moments are rounded: none is further than one bfloat16 from the twin's, and few are
-/// not the twin's to the bit, for a sum that is a little different is seldom rounded to another side.
+/// The same as [`adamw_agrees`], but with rounded moments. Each is at most one bfloat16 step from the twin's, and few
+/// differ at all, because a slightly different sum seldom rounds to another value.
 async fn adamw_halves_agrees(gpus: &Gpus) {
     let numbers = Adjust::new(&inner(CLIP), 3, 1e-2, 2.0);
     let Adjust { beta1, beta2, rate, root, eps, keep, scale } = numbers;

@@ -1,10 +1,10 @@
-//! The kernels that treat each value by itself: SwiGLU, its gradient, and rotary positions.
+//! The pointwise kernels: SwiGLU, its gradient, and rotary positions.
 
 use super::super::{kernels, params};
 use super::harness::{Gpus, close, exact, floats, noise, run, words};
 use crate::model::ops;
 
-/// Within 1e-6 of the larger of 1 and the value: one exponential and one division.
+/// Results are within 1e-6 of the larger of 1 and the value: one exponential and one division.
 async fn swiglu_agrees(gpus: &Gpus) {
     for (rows, ff, groups) in [(1, 4, 1), (3, 20, 2), (64, 4, 1), (65, 4, 3), (129, 344, 7)] {
         let gate_up = noise(rows * 2 * ff, 3.0);
@@ -20,7 +20,7 @@ async fn swiglu_agrees(gpus: &Gpus) {
     }
 }
 
-/// Within 1e-6 of the larger of 1 and the value.
+/// Results are within 1e-6 of the larger of 1 and the value.
 async fn swiglu_grad_agrees(gpus: &Gpus) {
     for (rows, ff, groups) in [(1, 4, 1), (3, 20, 2), (64, 4, 1), (65, 4, 3), (129, 344, 7)] {
         let (gate_up, dy) = (noise(rows * 2 * ff, 3.0), noise(rows * ff, 1.0));
@@ -42,9 +42,9 @@ async fn swiglu_grad_agrees(gpus: &Gpus) {
     }
 }
 
-/// Within 1e-6; values behind the rotated heads keep their bits.
+/// Results are within 1e-6; values behind the rotated heads keep their bits.
 async fn rotary_agrees(gpus: &Gpus) {
-    // Windows, context, rotated heads, width of a head, values in a row, workgroups.
+    // Windows, context, rotated heads, head width, values in a row, workgroups.
     for (windows, context, heads, head, stride, groups) in
         [(1, 1, 1, 2, 4, 1), (2, 5, 3, 6, 20, 1), (3, 64, 4, 16, 96, 3), (1, 65, 5, 10, 52, 400)]
     {

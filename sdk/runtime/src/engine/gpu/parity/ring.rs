@@ -1,4 +1,4 @@
-//! Reading back: order, slots, and a device that goes away.
+//! Read-back: order, slots, and device loss.
 
 use super::super::GpuError;
 use super::super::program::{Slice, buffer};
@@ -8,7 +8,7 @@ use crate::engine::gpu::Gpu;
 
 const WORDS: u64 = 64;
 
-/// A buffer in which all words are `value`, as are all that is submitted from now on.
+/// Fills a buffer with words of `value` for all later submissions.
 fn fill(gpu: &Gpu, target: &wgpu::Buffer, value: u32) {
     let bytes: Vec<u8> = (0..WORDS).flat_map(|_| value.to_le_bytes()).collect();
     gpu.queue.write_buffer(target, 0, &bytes);
@@ -25,7 +25,7 @@ async fn wait(gpu: &Gpu, ring: &mut Ring<u32>) -> (u32, Vec<u32>) {
     ring.next(gpu, take).unwrap().expect("it was waited for")
 }
 
-/// Each copy is of the moment at which it was asked for, however often a slot was used before.
+/// Each copy shows the state at its request, however often its slot was used before.
 async fn comes_back_in_order(gpus: &Gpus) {
     gpus.each(async |gpu| {
         let source = [buffer(gpu, "a", WORDS), buffer(gpu, "b", WORDS)];
@@ -47,7 +47,7 @@ async fn comes_back_in_order(gpus: &Gpus) {
             assert_eq!(ring.len(), expected.len());
         }
         while !ring.is_empty() {
-            // To wait twice is to wait once.
+            // A second wait has no effect.
             ring.ready(gpu).await.unwrap();
             assert_eq!(wait(gpu, &mut ring).await, expected.pop_front().unwrap());
         }
@@ -63,7 +63,7 @@ async fn arrives_without_being_waited_for(gpus: &Gpus) {
         let mut ring = Ring::new(gpu, "ring", 1, 4 * WORDS);
         fill(gpu, &source, 7);
         ring.read(gpu, &[part(&source, 1)], ());
-        // A browser delivers nothing to code that goes round in circles: something else is waited for.
+        // A browser delivers nothing to a busy loop, so the test waits for another ring.
         let mut other = Ring::new(gpu, "other", 1, 4);
         let found = loop {
             if let Some(found) = ring.next(gpu, |(), bytes| bytes.to_vec()).unwrap() {
@@ -81,7 +81,7 @@ fn is_lost(result: Result<(), GpuError>) -> bool {
     matches!(result, Err(GpuError::Lost { .. }))
 }
 
-/// However it goes away, whether a copy had arrived, and whether one goes on all the same.
+/// Device loss is an error, whatever its cause, whether a copy had arrived, and even if the caller continues.
 async fn a_lost_device_is_an_error(_: &Gpus) {
     let lose: [fn(&Gpu); 2] = [Gpu::lose, |gpu| gpu.device.destroy()];
     for (lose, arrived) in [(lose[0], false), (lose[0], true), (lose[1], false), (lose[1], true)] {
@@ -94,7 +94,7 @@ async fn a_lost_device_is_an_error(_: &Gpus) {
             ring.ready(&gpu).await.unwrap();
         }
         lose(&gpu);
-        // A browser says so only later: the first copy that fails tells.
+        // A browser reports it only later, with the first copy that fails.
         first.read(&gpu, &[part(&source, 1)], ());
         assert!(first.ready(&gpu).await.is_err());
         ring.read(&gpu, &[part(&source, 1)], ());

@@ -1,4 +1,4 @@
-//! Without a GPU: the kernels are valid WGSL, and their rows say of them what is so.
+//! Tests without a GPU: the kernels are valid WGSL, and their rows describe them correctly.
 
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 use naga::{AddressSpace, StorageAccess};
@@ -7,7 +7,7 @@ use super::super::kernels::{ALL, Access, Kernel};
 use super::super::params::Word;
 use crate::{diloco, engine, model};
 
-/// What any device has, and for products on units for matrices what those devices have.
+/// Returns the capabilities of any device, and for kernels on matrix units those of such devices.
 fn capabilities(kernel: &Kernel) -> Capabilities {
     let any = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
     let matrices = Capabilities::COOPERATIVE_MATRIX | Capabilities::SHADER_FLOAT16 | Capabilities::SUBGROUP;
@@ -46,7 +46,7 @@ fn check(kernel: &Kernel) {
     assert_eq!(fields(&module, bindings[0].1.ty), kernel.fields, "Params of {name}");
 }
 
-/// The fields of the struct `ty`, which are words without a gap.
+/// Returns the fields of the struct `ty`, which are words without gaps.
 fn fields<'a>(module: &'a naga::Module, ty: naga::Handle<naga::Type>) -> Vec<(&'a str, Word)> {
     let naga::TypeInner::Struct { members, span } = &module.types[ty].inner else {
         panic!("Params is no struct");
@@ -69,7 +69,7 @@ fn kernels_are_what_their_rows_say() {
     ALL.iter().for_each(|kernel| check(kernel));
 }
 
-/// Names of the files in `kernels/` or below, in order.
+/// Returns the names of the files in `kernels/` or below, in order.
 fn files(below: &str) -> Vec<String> {
     let folder = format!("{}/src/engine/gpu/kernels/{below}", env!("CARGO_MANIFEST_DIR"));
     let entries = std::fs::read_dir(folder).unwrap().map(Result::unwrap);
@@ -93,7 +93,7 @@ fn files_are_kernels() {
     }
 }
 
-/// Conditions stand without parentheses.
+/// Conditions have no parentheses.
 #[test]
 fn conditions_are_bare() {
     for kernel in ALL {
@@ -110,10 +110,10 @@ fn conditions_are_bare() {
     }
 }
 
-/// The twins that the header of each kernel names: functions of this crate, or of another one.
+/// Table of the twins that the header of each kernel names: functions of this crate or of another one.
 macro_rules! twins {
     ($($kernel:literal: $($($segment:ident)::+),+;)*) => {
-        /// What the kernels' headers must name, by kernel. A twin that does not exist does not compile.
+        /// Twins that the kernels' headers must name, by kernel. A missing twin does not compile.
         const TWINS: &[(&str, &[&str])] = &[$(($kernel, &[$(path({
             let _ = $($segment)::+;
             concat!($("::", stringify!($segment)),+)
@@ -164,14 +164,14 @@ twins! {
     "rebase": diloco::Replica::apply;
 }
 
-/// The paths in a header behind "CPU twin:", up to the end of the sentence.
+/// Returns the paths in a header after "CPU twin:", up to the end of the sentence.
 fn named_twins(kernel: &Kernel) -> Vec<&str> {
     let (_, sentence) = kernel.source.split_once("// CPU twin: ").expect("a header names a twin");
     let line = sentence.lines().next().unwrap_or_default();
     line.split('`').skip(1).step_by(2).filter(|name| name.contains("::")).collect()
 }
 
-/// Each header names the twins that stand above, and those exist.
+/// Each header names the twins in the table above, and those exist.
 #[test]
 fn twins_exist() {
     assert!(TWINS.iter().map(|row| row.0).eq(ALL.iter().map(|kernel| kernel.name)), "a row for each kernel");

@@ -5,13 +5,13 @@ use std::cell::Cell;
 use super::super::matmul::{Best, Choice, ChoiceError, Form, Matmul, Variant};
 use super::harness::Gpus;
 
-/// Each form's best, as `choice` has it.
+/// Returns the best variants of `form` in `choice`.
 fn best(choice: &Choice, form: Form) -> Vec<(u64, Variant)> {
     let all = [&choice.nt, &choice.nn, &choice.tn][form as usize];
     all.iter().map(|best| (best.area, best.variant)).collect()
 }
 
-/// By a clock on which everything takes as long: all variants are tried, and the first one of each shape stays.
+/// With a clock on which every run takes equally long, all variants are tried, and the first one of each shape stays.
 async fn a_trial_chooses(gpus: &Gpus) {
     gpus.each(async |gpu| {
         let clock = Cell::new(0);
@@ -40,14 +40,14 @@ async fn a_trial_chooses(gpus: &Gpus) {
     .await;
 }
 
-/// By a clock on which the first variant takes 5 ms at each of three runs, the second 20, the third 4, and any other
-/// 20; for a larger product the second takes 4, and any other 5 or 20.
+/// With a clock on which the first variant takes 5 ms in each of three runs, the second 20, the third 4, and any other
+/// 20. For a larger product the second takes 4, and any other 5 or 20.
 async fn a_trial_leaves_what_is_slow(gpus: &Gpus) {
     gpus.each(async |gpu| {
         let (clock, calls) = (Cell::new(0), Cell::new(0));
         let suitable: Vec<Variant> = Variant::suitable(gpu).collect();
-        // Two calls for a run: one of a variant that is slow, three of others; and three of the one that says how
-        // large products are worth trying.
+        // Each run reads the clock twice. A slow variant has one run, others have three. The trial that limits the size
+        // of large products has three too.
         let before = if gpu.facts().software { 0 } else { 6 };
         let slow = 2 * (suitable.len() - 3);
         let (small, large) = (before + 14 + slow, before + 14 + slow + 6);
