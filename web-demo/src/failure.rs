@@ -1,4 +1,4 @@
-//! Errors as JavaScript sees them: an `Error` with a stable `code`.
+//! Errors for JavaScript: an `Error` with a stable `code`.
 
 use archipelago::run::{AddressError, DutyError, RunError};
 use archipelago_core::wire::CloseCode;
@@ -7,28 +7,28 @@ use archipelago_runtime::engine::{EngineError, Fallback};
 use js_sys::{Error, Reflect};
 use wasm_bindgen::JsValue;
 
-/// Why the learner cannot run here, or no longer.
+/// Reason why the learner cannot run in this browser, or no longer.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// Options that make no sense.
+    /// Invalid options.
     #[error("{0}")]
     Options(String),
-    /// There is no engine that can train the model here.
+    /// No engine here can train the model.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// This browser offers no GPU at all. (What helps natively, a driver, is nothing that a page can ask for.)
+    /// This browser offers no GPU at all. (The native remedy, a driver, is out of a page's reach.)
     #[error("this browser offers no GPU: turn WebGPU on in its settings, or train with the processor")]
     NoGpu,
-    /// There is a GPU, and it cannot be used.
+    /// There is a GPU, but it cannot be used.
     #[error(transparent)]
     Gpu(GpuError),
-    /// The run ended otherwise than by the owner's wish or its own end.
+    /// The run ended for a reason other than the owner's order or its completion.
     #[error(transparent)]
     Run(#[from] RunError),
 }
 
 impl Failure {
-    /// Names the cause; it does not change between versions.
+    /// Returns the name of the cause. It does not change between versions.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
@@ -51,7 +51,7 @@ impl From<GpuError> for Failure {
     }
 }
 
-/// Why it trains on the processor, in the browser's words.
+/// Returns the reason for training on the processor, in terms of a browser.
 pub(crate) fn told(fallback: &Fallback) -> String {
     match fallback {
         Fallback::Gpu(error) => format!("training on the processor: {}", Failure::from(error.clone())),
@@ -74,7 +74,7 @@ impl From<DutyError> for Failure {
 impl From<Failure> for JsValue {
     fn from(failure: Failure) -> Self {
         let error = Error::new(&failure.to_string());
-        // A fresh object takes any property.
+        // A new object accepts any property.
         Reflect::set(&error, &"code".into(), &failure.code().into()).ok();
         error.into()
     }

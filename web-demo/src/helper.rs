@@ -1,4 +1,4 @@
-//! Helpers of a CPU engine: Workers beside the learner's, which share no memory with it.
+//! Helpers of a CPU engine: Workers next to the learner's Worker, without shared memory.
 
 use archipelago_core::model::ModelSpec;
 use archipelago_core::wire::RunSpec;
@@ -14,16 +14,16 @@ use crate::convert::{read, to_js};
 
 #[wasm_bindgen]
 extern "C" {
-    /// What starts helpers.
+    /// Starter of helpers.
     #[derive(Clone)]
     pub type Team;
-    /// Starts one that differentiates up to so many windows of a model.
+    /// Starts a helper that differentiates up to `windows` windows of a model.
     #[wasm_bindgen(method, catch)]
     fn start(this: &Team, model: JsValue, windows: u32) -> Result<Remote, JsValue>;
 
-    /// One helper, as the learner's Worker sees it.
+    /// A helper, as seen from the learner's Worker.
     type Remote;
-    /// Resolves with [`RemotePart`]; with nothing if that takes longer than `patience_ms`.
+    /// Resolves with [`RemotePart`], or with nothing if that takes longer than `patience_ms`.
     #[wasm_bindgen(method)]
     fn begin(
         this: &Remote,
@@ -35,7 +35,7 @@ extern "C" {
     #[wasm_bindgen(method)]
     fn end(this: &Remote);
 
-    /// What [`Differentiator::differentiate`] gives, with a time.
+    /// Result of [`Differentiator::differentiate`], with its time.
     type RemotePart;
     #[wasm_bindgen(method, getter)]
     fn loss(this: &RemotePart) -> f64;
@@ -45,13 +45,13 @@ extern "C" {
     fn busy_us(this: &RemotePart) -> f64;
 }
 
-/// Up to `count` helpers that `team` starts for each engine; fewer if it cannot.
+/// Starts up to `count` helpers with `team` for each engine, or fewer if it cannot.
 pub fn helpers(team: Team, count: u32) -> Helpers {
     Helpers::new(move |spec: &RunSpec| {
-        // Of another architecture no engine is built, and none has helpers.
+        // No engine, and so no helper, is built for another architecture.
         let model = ModelSpec::of(&spec.model).ok();
         let start = |_| team.start(to_js(model.as_ref()?), spec.inner.batch).ok();
-        // No more than have a window each, beside the learner's own.
+        // Each helper needs at least one window, in addition to the learner's own.
         let useful = count.min(spec.inner.batch.saturating_sub(1));
         (0..useful).map_while(start).map(|remote| Box::new(Owned(remote)) as Box<dyn Helper>).collect()
     })
@@ -88,13 +88,13 @@ fn failed(error: JsValue) -> HelperError {
     HelperError::Failed { reason }
 }
 
-/// What a helper's Worker calls.
+/// Interface for a helper's Worker.
 #[wasm_bindgen]
 pub struct Differentiator(CpuGradient);
 
 #[wasm_bindgen]
 impl Differentiator {
-    /// For up to so many windows of `model`.
+    /// Creates a differentiator for up to `windows` windows of `model`.
     ///
     /// # Errors
     /// [`Failure`], as an `Error` with a `code`.
@@ -105,8 +105,8 @@ impl Differentiator {
         Ok(Self(gradient.map_err(Failure::from)?))
     }
 
-    /// Puts the gradient of some windows, see [`CpuGradient::differentiate`], in the place of `params`, and
-    /// gives the sum of their losses.
+    /// Overwrites `params` with the gradient of some windows, see [`CpuGradient::differentiate`], and returns the sum
+    /// of their losses.
     ///
     /// # Errors
     /// [`Failure`], as an `Error` with a `code`.

@@ -26,29 +26,29 @@ use crate::shelf::BrowserShelf;
 use crate::signer::BrowserKey;
 use crate::{Failure, JoinOptions, Notice, options};
 
-/// Parameters of a model whose moments are saved, at most: 256 MiB of them are too much to write again and again.
+/// Maximum number of parameters for which moments are saved. Larger moments, above 256 MiB, are too much to write often.
 const SAVED_PARAMS_MAX: usize = 32 << 20;
 
-/// One learner, and the hand on it. Runs once.
+/// A learner and its control. Runs once.
 #[wasm_bindgen]
 #[derive(Debug, Default)]
 pub struct Learner {
     control: Control,
-    /// The device in use, to be lost on purpose.
+    /// The device in use, for a deliberate loss.
     gpu: Rc<RefCell<Option<Gpu>>>,
 }
 
 #[wasm_bindgen]
 impl Learner {
-    /// A learner that has not begun.
+    /// Creates a learner that has not started.
     #[wasm_bindgen(constructor)]
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes part in a run until it is told to stop or the run ends; resolves with the last report.
-    /// `join_options` are [`JoinOptions`]; `team` starts the helpers of a CPU engine.
+    /// Takes part in a run until it is stopped or the run ends; resolves with the last report. `join_options` are
+    /// [`JoinOptions`]; `team` starts the helpers of a CPU engine.
     ///
     /// # Errors
     /// [`Failure`], as an `Error` with a `code`.
@@ -58,33 +58,33 @@ impl Learner {
         Ok(to_js(&report))
     }
 
-    /// Stops training after the step under way; the connection stays.
+    /// Pauses training after the current step; the connection stays.
     pub fn pause(&self) {
         self.control.pause();
     }
 
-    /// Trains again.
+    /// Resumes training.
     pub fn resume(&self) {
         self.control.resume();
     }
 
-    /// Ends the run politely after the step under way.
+    /// Leaves the run properly after the current step.
     pub fn stop(&self) {
         self.control.stop();
     }
 
-    /// Says whether the page is hidden.
+    /// Sets whether the page is hidden.
     #[wasm_bindgen(js_name = setHidden)]
     pub fn set_hidden(&self, hidden: bool) {
         self.control.set_hidden(hidden);
     }
 
-    /// Connects now rather than when it was planned.
+    /// Reconnects at once instead of at the planned time.
     pub fn reconnect(&self) {
         self.control.reconnect();
     }
 
-    /// Computes for `share` of the time.
+    /// Sets the share of time in which the learner computes.
     ///
     /// # Errors
     /// [`Failure::Options`]: `share` is not above 0 and at most 1.
@@ -93,7 +93,7 @@ impl Learner {
         Ok(self.control.set_duty_cycle(share).map_err(Failure::from)?)
     }
 
-    /// Takes the GPU away, as a driver that resets does; for tests and lessons. False on the CPU.
+    /// Destroys the GPU device, as a driver reset would, for tests and lessons. Returns false on the CPU.
     #[wasm_bindgen(js_name = loseDevice)]
     #[must_use]
     pub fn lose_device(&self) -> bool {
@@ -153,7 +153,7 @@ impl Learner {
     }
 }
 
-/// A GPU for people: browsers tell little.
+/// Returns a description of a GPU for people. Browsers reveal little about it.
 pub(crate) fn describe(gpu: &Gpu) -> String {
     match gpu.facts().name.as_str() {
         "" => DeviceKind::Browser.describe("WebGPU"),
@@ -161,7 +161,7 @@ pub(crate) fn describe(gpu: &Gpu) -> String {
     }
 }
 
-/// A builder of engines of `kind`; those on the CPU have `helpers`.
+/// Opens a builder of engines of `kind`. CPU engines use `helpers`.
 pub(crate) async fn open(kind: EngineKind, helpers: Helpers) -> Result<EngineBuilder, Failure> {
     let clock = Clock::start();
     let options = EngineOptions {
@@ -179,7 +179,8 @@ pub(crate) async fn open(kind: EngineKind, helpers: Helpers) -> Result<EngineBui
     Ok(builder)
 }
 
-/// What an earlier page kept of this model's moments. Whatever is wrong with it is no reason not to train.
+/// Returns the moments of this model that an earlier page saved. Any problem with them is ignored, so that training can
+/// start.
 async fn restore(hooks: &Hooks, spec: &RunSpec) -> Option<OptimiserState> {
     let params = Layout::of(&spec.model).ok()?.len();
     let kept = JsFuture::from(hooks.restore(params as f64)).await.ok()?;
@@ -189,6 +190,6 @@ async fn restore(hooks: &Hooks, spec: &RunSpec) -> Option<OptimiserState> {
     let kept: Kept = kept.unchecked_into();
     let steps = kept.steps();
     let vectors = kept.vectors().iter().map(|vector| Float32Array::new(&vector).to_vec()).collect();
-    // Whether they are of this model, and of its optimiser, is for the engine to say.
+    // The engine checks whether they belong to this model and its optimiser.
     (0.0..=u32::MAX.into()).contains(&steps).then_some(OptimiserState { steps: steps as u64, vectors })
 }

@@ -1,15 +1,15 @@
 //! The learner for browsers: the functions that a module Worker calls through `wasm-bindgen`.
 //!
-//! The TypeScript package in `package/` calls everything here, and pages talk to that package. Numbers of 64 bits cross
-//! as JavaScript numbers: no count of a run comes near 2⁵³.
+//! The TypeScript package in `package/` calls everything here, and pages use that package. 64-bit numbers cross as
+//! JavaScript numbers, because no count of a run comes near 2⁵³.
 //!
 //! - `cargo xtask web` builds this crate twice, with `simd128` and with `relaxed-simd`, and the pages into
 //!   `web-demo/dist`. The syncer's `build.rs` embeds that folder; `--pages` takes the files from a folder instead.
 //! - The Worker loads the build that the browser supports, keeps identity and moments in IndexedDB, and drives the same
-//!   loop as a native learner. The thread of the page only shows things.
-//! - A Web Lock keeps one learner for each browser and syncer; a second tab waits. Pages over plain http have no Web
-//!   Locks. There an open database is the lock, because raising its version waits until the other holder is gone.
-//! - A stop is polite for 400 ms, then the Worker ends.
+//!   loop as a native learner. The page's own thread only displays.
+//! - A Web Lock permits one learner for each browser and syncer; a second tab waits. Pages over plain http have no Web
+//!   Locks. There, an open database is the lock, because raising its version waits until the other holder is gone.
+//! - A stop has 400 ms to finish properly, then the Worker ends.
 //! - No timer paces training. Turns of the event loop come from a message channel, which browsers do not slow down in
 //!   hidden pages.
 
@@ -44,8 +44,8 @@ pub use options::{JoinOptions, MeasureOptions, Measured, PresetFacts};
 pub use parity::Parity;
 pub use writer::Writer;
 
-/// Called when the module is loaded: a panic, which is a fault of ours, ends the Worker with its message rather than
-/// with a bare trap.
+/// Runs when the module is loaded. A panic, which is a bug of ours, then ends the Worker with its message instead of a
+/// bare trap.
 #[wasm_bindgen(start)]
 pub fn start() {
     std::panic::set_hook(Box::new(|panic| wasm_bindgen::throw_str(&panic.to_string())));

@@ -1,4 +1,4 @@
-//! What the shell tells beside the events of the loop.
+//! Notices of this crate, in addition to the events of the loop.
 
 use serde::Serialize;
 

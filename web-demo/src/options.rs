@@ -1,4 +1,4 @@
-//! What pages ask for, and what is measured for them.
+//! Options of pages, and results of measurements.
 
 use archipelago::run::BatchChoice;
 use archipelago_runtime::engine::EngineKind;
@@ -91,27 +91,24 @@ pub struct PresetFacts {
     pub tokens_per_s: f64,
 }
 
-/// The engine called `name`.
+/// Returns the engine with the name `name`.
 ///
-/// # Errors
-/// [`Failure::Options`]: there is none.
+/// # Errors [`Failure::Options`]: there is no such engine.
 pub(crate) fn engine(name: &str) -> Result<EngineKind, Failure> {
     name.parse::<EngineKind>().map_err(|error| Failure::Options(error.to_string()))
 }
 
-/// The batch of so many `windows`.
+/// Returns the batch for the given number of `windows`.
 ///
-/// # Errors
-/// [`Failure::Options`]: they are too few or too many.
+/// # Errors [`Failure::Options`]: the number is out of range.
 pub(crate) fn batch(windows: Option<u32>) -> Result<BatchChoice, Failure> {
     let given = windows.map_or(Ok(BatchChoice::AUTO), BatchChoice::given);
     given.map_err(|error| Failure::Options(error.to_string()))
 }
 
-/// The half of a key that `digits` are.
+/// Parses `digits` as one half of a key.
 ///
-/// # Errors
-/// [`Failure::Options`]: they are no 64 hex digits.
+/// # Errors [`Failure::Options`]: they are not 64 hex digits.
 pub(crate) fn half(digits: &str) -> Result<[u8; 32], Failure> {
     let wrong = || Failure::Options("the identity is no 64 hex digits".to_owned());
     let mut bytes = [0; 32];

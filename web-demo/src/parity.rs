@@ -16,20 +16,19 @@ pub struct Parity {
 impl Parity {
     /// Opens the device.
     ///
-    /// # Errors
-    /// [`Failure::Gpu`]: there is none.
+    /// # Errors [`Failure::Gpu`]: there is no GPU.
     pub async fn open() -> Result<Self, Failure> {
         Ok(Self { gpus: Gpus::open_as_a_page().await? })
     }
 
-    /// The name of each test.
+    /// Returns the name of each test.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         tests().map(|test| test.name.to_owned()).collect()
     }
 
-    /// Runs the test at `index` of the names. One that fails panics, which nothing catches: the worker has an
-    /// `error` event, the promise stays as it is, and this module is of no use any more.
+    /// Runs the test at `index` of the names. A failing test panics, and nothing catches the panic. The worker gets an
+    /// `error` event, the promise stays pending, and this module is no longer usable.
     pub async fn run(&self, index: usize) {
         let test = tests().nth(index).expect("the page counts the names");
         (test.run)(&self.gpus).await;

@@ -1,21 +1,21 @@
-//! An engine whose moments are saved now and then, so that a page that is loaded anew goes on with them.
+//! An engine whose moments are saved regularly, so that training resumes from them after a page reload.
 
 use archipelago_runtime::engine::{AnyEngine, Engine, EngineError, Exchange, OptimiserState, StepStats};
 
-/// Takes moments to where they are kept; returns at once.
+/// Function that passes moments to their storage and returns at once.
 pub type Save = Box<dyn Fn(&OptimiserState)>;
 
-/// [`AnyEngine`], and where its moments go.
+/// [`AnyEngine`] with a save function for its moments.
 pub struct Saving {
     engine: AnyEngine,
     save: Save,
-    /// Steps between two savings; 0 for never.
+    /// Steps between two saves; 0 for never.
     every: u32,
     since: u32,
 }
 
 impl Saving {
-    /// Saves after each `every` steps; never if that is 0.
+    /// Creates an engine that saves after every `every` steps, or never if that is 0.
     pub fn new(engine: AnyEngine, every: u32, save: Save) -> Self {
         Self { engine, save, every, since: 0 }
     }

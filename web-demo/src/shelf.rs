@@ -1,4 +1,4 @@
-//! What the browser keeps of the weights that a run does not train.
+//! Browser storage for the frozen weights of a run.
 
 use std::fmt;
 use std::rc::Rc;
@@ -11,13 +11,13 @@ use wasm_bindgen_futures::JsFuture;
 
 use crate::hooks::Hooks;
 
-/// The shelf behind `hooks`, which bounds itself.
+/// Storage behind `hooks`, which limits its own size.
 pub(crate) struct BrowserShelf {
     pub(crate) hooks: Rc<Hooks>,
 }
 
 impl Shelf for BrowserShelf {
-    /// How much room a browser has shows when something is kept.
+    /// Returns true. A browser shows its free space only when data is stored.
     fn has_room(&self, _bytes: u64) -> bool {
         true
     }

@@ -1,4 +1,4 @@
-//! A key that the browser holds: nobody can read it, and it signs when asked.
+//! A key that the browser holds. Its secret cannot be read, but it signs on request.
 
 use std::fmt;
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use wasm_bindgen_futures::JsFuture;
 
 use crate::hooks::Hooks;
 
-/// The key whose public half is `identity`.
+/// Key whose public half is `identity`.
 pub(crate) struct BrowserKey {
     pub(crate) identity: Identity,
     pub(crate) hooks: Rc<Hooks>,

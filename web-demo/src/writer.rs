@@ -1,4 +1,4 @@
-//! A text that the run's model goes on with, in a Worker.
+//! Text generation with the run's model, in a Worker.
 
 use archipelago::run::Address;
 use archipelago_core::diloco::{FragmentId, Fragments, halves};
@@ -11,19 +11,18 @@ use wasm_bindgen::prelude::wasm_bindgen;
 use crate::Failure;
 use crate::convert::{read, to_js};
 
-/// Where a syncer is, for whoever fetches from it.
+/// Location of a syncer, for code that fetches from it.
 #[derive(Serialize)]
 struct Place {
-    /// The address of its routes, a slash at the end included.
+    /// Base address of its routes, including a final slash.
     base: String,
-    /// The invite that the link brought.
+    /// Invite from the link.
     invite: Option<String>,
 }
 
-/// Where the syncer behind `link` is, read as learners read it, and the invite that the link brings.
+/// Returns the location of the syncer behind `link`, parsed as learners parse it, and the invite from the link.
 ///
-/// # Errors
-/// [`Failure::Options`]: `link` is no address of a syncer.
+/// # Errors [`Failure::Options`]: `link` is not the address of a syncer.
 #[wasm_bindgen(js_name = placeOf, unchecked_return_type = "{ base: string; invite: string | null }")]
 pub fn place_of(link: &str) -> Result<JsValue, JsValue> {
     let address: Address = link.parse().map_err(Failure::from)?;
@@ -31,7 +30,7 @@ pub fn place_of(link: &str) -> Result<JsValue, JsValue> {
     Ok(to_js(&Place { base: address.http_url("/"), invite }))
 }
 
-/// Goes on with texts, with the parameters that it was given.
+/// Generator of texts from loaded parameters.
 #[wasm_bindgen]
 pub struct Writer {
     fragments: Fragments,
@@ -40,11 +39,10 @@ pub struct Writer {
 
 #[wasm_bindgen]
 impl Writer {
-    /// For a run whose `model` is exchanged in so many fragments, as the syncer says. The parameters are 0 until each
-    /// fragment was loaded.
+    /// Creates a writer for a run that exchanges `model` in `fragments` fragments, as the syncer reports. The
+    /// parameters are 0 until each fragment has been loaded.
     ///
-    /// # Errors
-    /// [`Failure::Options`]: there are no fragments; [`Failure::Engine`]: it is no model.
+    /// # Errors [`Failure::Options`]: there are no fragments; [`Failure::Engine`]: the model is invalid.
     #[wasm_bindgen(constructor)]
     pub fn new(model: JsValue, fragments: u16) -> Result<Self, JsValue> {
         let model: ModelSpec = read(model)?;
@@ -55,11 +53,9 @@ impl Writer {
         Ok(Self { fragments: Fragments::plan(&layout, count), inner })
     }
 
-    /// Takes in the parameters of a fragment as they are fetched: 16-bit floats, little-endian. A text
-    /// that was begun is forgotten.
+    /// Loads the fetched parameters of a fragment: 16-bit floats, little-endian. Discards any text in progress.
     ///
-    /// # Errors
-    /// [`Failure::Options`]: there is no such fragment, or it has another length.
+    /// # Errors [`Failure::Options`]: there is no such fragment, or it has another length.
     pub fn load(&mut self, fragment: u16, body: &[u8]) -> Result<(), JsValue> {
         let id = FragmentId(fragment);
         let expected = self.fragments.segments(id).map(|_| self.fragments.len(id) * halves::BYTES);
@@ -72,15 +68,14 @@ impl Writer {
         Ok(())
     }
 
-    /// Begins a text with `prompt`, of which the model sees as many tokens at the end as its context takes.
+    /// Begins a text with `prompt`, of which the model sees only the last tokens that fit its context.
     ///
-    /// # Errors
-    /// [`Failure::Engine`]: the prompt is empty or holds a token that the model does not know.
+    /// # Errors [`Failure::Engine`]: the prompt is empty or holds a token that the model does not know.
     pub fn begin(&mut self, prompt: &[u32], temperature: f32, seed: u32) -> Result<(), JsValue> {
         Ok(self.inner.begin(prompt, temperature, seed.into()).map_err(Failure::Engine)?)
     }
 
-    /// The next token; none if no text was begun.
+    /// Returns the next token, or `None` if no text was begun.
     #[wasm_bindgen(js_name = next)]
     pub fn write(&mut self) -> Option<u32> {
         self.inner.next()

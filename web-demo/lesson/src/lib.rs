@@ -1,7 +1,7 @@
-//! The browser's face of lessons and of the models of large machines: what the Workers of `pages/teach` and
-//! `pages/scale` call. A module of its own, small, without engines for GPUs and without sockets.
+//! Browser interface of lessons and of the models of large machines, for the Workers of `pages/teach` and
+//! `pages/scale`. A separate, small module without GPU engines and sockets.
 //!
-//! Compiled for `simd128` and never for `relaxed-simd`: a lesson has the same bits everywhere.
+//! Compiled for `simd128` and never for `relaxed-simd`, so that a lesson has the same bits everywhere.
 
 #![forbid(unsafe_code)]
 
@@ -18,8 +18,8 @@ use wasm_bindgen::prelude::wasm_bindgen;
 
 pub use scale::{ClusterSpec, LinkNeed, Way, Yield, goodput, link_gbit_per_s};
 
-/// Called when the module is loaded: a panic, which is a fault of ours, ends the Worker with its message rather than
-/// with a bare trap.
+/// Runs when the module is loaded. A panic, which is a bug of ours, then ends the Worker with its message instead of a
+/// bare trap.
 #[wasm_bindgen(start)]
 pub fn start() {
     std::panic::set_hook(Box::new(|panic| wasm_bindgen::throw_str(&panic.to_string())));
@@ -33,7 +33,7 @@ macro_rules! face {
 
         #[wasm_bindgen]
         impl $name {
-            /// At the beginning of what `spec`, a `LessonSpec`, says.
+            /// Creates the initial state for `spec`, a `LessonSpec`.
             ///
             /// # Errors
             /// An `Error` with the code "options": a number is missing or out of its range.
@@ -42,7 +42,7 @@ macro_rules! face {
                 lesson::$name::new(read(spec)?).map(Self).map_err(|error| failure(&error))
             }
 
-            /// Does something to an island; `action` is an `Action`.
+            /// Applies `action`, an `Action`, to an island.
             ///
             /// # Errors
             /// An `Error` with the code "options": there is no such island, or a number is out of its range.
@@ -50,7 +50,7 @@ macro_rules! face {
                 self.0.act(read(action)?).map_err(|error| failure(&error))
             }
 
-            /// Changes a setting while the run goes on; `change` is a `Change`.
+            /// Changes a setting while the run continues; `change` is a `Change`.
             ///
             /// # Errors
             /// An `Error` with the code "options": no such setting can change, or its value is out of its range.
@@ -58,25 +58,25 @@ macro_rules! face {
                 self.0.change(read(change)?).map_err(|error| failure(&error))
             }
 
-            /// Lets time pass until `to_ms`, in milliseconds of the lesson.
+            /// Advances time to `to_ms`, in milliseconds of the lesson.
             pub fn advance(&mut self, to_ms: f64) {
-                // Casting saturates.
+                // The cast saturates.
                 self.0.advance(to_ms as u64);
             }
 
-            /// What there is to see now, and what happened since the last call.
+            /// Returns the current state for display, and the events since the last call.
             #[must_use]
             pub fn frame(&mut self) -> JsValue {
                 to_js(&self.0.frame())
             }
 
-            /// Text that the model writes now, of so many bytes.
+            /// Returns text of `bytes` bytes that the model writes now.
             #[must_use]
             pub fn sample(&mut self, bytes: u32) -> String {
                 self.0.sample(bytes)
             }
 
-            /// SHA-256 of what it came to, as hex digits: the same for the same spec and actions everywhere.
+            /// Returns the SHA-256 of the result as hex digits: the same for the same spec and actions everywhere.
             #[must_use]
             pub fn digest(&self) -> String {
                 self.0.digest()
@@ -95,7 +95,7 @@ face! {
     Twin
 }
 
-/// The `LessonSpec` that a page starts from.
+/// Returns the `LessonSpec` that a page starts from.
 #[wasm_bindgen(js_name = lessonDefaults)]
 #[must_use]
 pub fn lesson_defaults() -> JsValue {
@@ -113,7 +113,7 @@ fn to_js(value: &impl Serialize) -> JsValue {
 
 fn failure(reason: &impl std::fmt::Display) -> JsValue {
     let error = Error::new(&reason.to_string());
-    // A fresh object takes any property.
+    // A new object accepts any property.
     Reflect::set(&error, &"code".into(), &"options".into()).ok();
     error.into()
 }

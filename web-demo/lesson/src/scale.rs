@@ -1,4 +1,4 @@
-//! The models of large machines.
+//! Models of large machines, for pages.
 
 use archipelago_sim::paper::bandwidth::{LATENCY_S, Method, Release, Training};
 use archipelago_sim::paper::goodput::{Cluster, Constants};
@@ -10,11 +10,11 @@ use crate::{failure, read, to_js};
 
 const YEAR_S: f64 = 365.0 * 24.0 * 3_600.0;
 const GBIT: f64 = 1e9;
-/// Fastest link that is looked at, in bit/s.
+/// Fastest link considered, in bit/s.
 const RATE_MAX: f64 = 1e15;
-/// Pieces that a backward pass gives free, as in the published simulator.
+/// Pieces in which a backward pass releases gradients, as in the published simulator.
 const BUCKETS: u32 = 128;
-/// Interruptions that a simulation is to see: enough for a point of goodput, in milliseconds.
+/// Target number of interruptions in a simulation: enough for one goodput value, computed in milliseconds.
 const INTERRUPTIONS: f64 = 3_000.0;
 
 /// A machine of many chips.
@@ -87,10 +87,9 @@ pub enum Way {
     Decoupled,
 }
 
-/// What a machine comes to; `spec` is a `ClusterSpec`, the result a `Yield`.
+/// Returns the yield of a machine; `spec` is a `ClusterSpec`, the result a `Yield`.
 ///
-/// # Errors
-/// An `Error` with the code "options": a number makes no sense.
+/// # Errors An `Error` with the code "options": a number is invalid.
 #[wasm_bindgen]
 pub fn goodput(spec: JsValue) -> Result<JsValue, JsValue> {
     let spec: ClusterSpec = read(spec)?;
@@ -104,10 +103,9 @@ pub fn goodput(spec: JsValue) -> Result<JsValue, JsValue> {
     Ok(to_js(&Yield { goodput: found.goodput, uptime: found.uptime, interruptions_per_hour }))
 }
 
-/// How fast a link must be, in Gbit/s; `need` is a `LinkNeed`. Infinite if no link is fast enough.
+/// Returns the required speed of a link, in Gbit/s; `need` is a `LinkNeed`. Infinite if no link is fast enough.
 ///
-/// # Errors
-/// An `Error` with the code "options": a number makes no sense.
+/// # Errors An `Error` with the code "options": a number is invalid.
 #[wasm_bindgen(js_name = linkGbitPerS)]
 pub fn link_gbit_per_s(need: JsValue) -> Result<f64, JsValue> {
     let need: LinkNeed = read(need)?;
