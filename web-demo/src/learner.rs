@@ -26,7 +26,7 @@ use crate::shelf::BrowserShelf;
 use crate::signer::BrowserKey;
 use crate::{Failure, JoinOptions, Notice, options};
 
-/// Maximum number of parameters for which moments are saved. Larger moments, above 256 MiB, are too much to write often.
+/// Maximum number of parameters for which moments are saved. Moments above 256 MiB are too large to write often.
 const SAVED_PARAMS_MAX: usize = 32 << 20;
 
 /// A learner and its control. Runs once.

@@ -1,4 +1,4 @@
-//! TypeScript's view of what crosses to pages: `web-demo/package/src/generated.ts`.
+//! TypeScript types of the data exchanged with pages: `web-demo/package/src/generated.ts`.
 
 use archipelago::run::{Doing, Event, Offline, Report};
 use archipelago_core::model::ModelView;

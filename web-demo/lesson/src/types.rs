@@ -1,4 +1,4 @@
-//! TypeScript's view of lessons: `web-demo/pages/shared/lesson.ts`.
+//! TypeScript types of lessons: `web-demo/pages/shared/lesson.ts`.
 
 use archipelago_core::diloco::MergeRule;
 use archipelago_core::wire::{Code, LateReason, Refusal};

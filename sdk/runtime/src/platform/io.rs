@@ -136,7 +136,7 @@ pub enum FetchError {
     Network {
         /// The address.
         url: String,
-        /// What failed.
+        /// Cause of the failure.
         reason: String,
         /// HTTP status, if received.
         status: Option<u16>,
@@ -159,7 +159,7 @@ pub enum FetchError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no random bytes to be had: {reason}")]
 pub struct RandomError {
-    /// What failed.
+    /// Cause of the failure.
     pub reason: String,
 }
 

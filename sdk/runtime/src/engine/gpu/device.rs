@@ -229,7 +229,7 @@ impl Gpu {
         self.binding_bytes_max
     }
 
-    /// Returns the first error since the device was opened, if any.
+    /// Checks that no error has occurred since the device was opened.
     ///
     /// # Errors
     /// [`GpuError::Lost`] or [`GpuError::Refused`]: the device is no longer usable.

@@ -2,7 +2,7 @@
 
 use crate::wire::Code;
 
-/// Reason why there is no GPU to train on, or no longer one.
+/// Reason why no GPU is available for training.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum GpuError {
     /// No computing device was found.
@@ -42,7 +42,7 @@ pub enum GpuError {
         /// Reason from the adapter.
         reason: String,
     },
-    /// A size that is no multiple of four, as the kernels need.
+    /// A size that is not a multiple of four, which the kernels require.
     #[error("{field} is {value}, and the GPU engine needs a multiple of 4: use the CPU engine")]
     Shape {
         /// Field of the model.

@@ -17,7 +17,7 @@
 //! - **Memory.** If the device is too small, `thrift` recomputes activations, keeps Θ̂ on the host, and last stores
 //!   moments in 16 bits. `plan` predicts the memory of each choice, and tests compare that with what was allocated.
 //! - **Device loss.** Moments are read back a piece after each step, all within 128 steps. After a loss the learner
-//!   joins again, fetches Θ̂ and goes on with them.
+//!   joins again, fetches Θ̂ and resumes with them.
 
 mod arena;
 mod attention;

@@ -40,7 +40,7 @@ pub struct Network<'a> {
     pub half: Option<&'a [wgpu::Buffer]>,
     /// Gradient of the parameters.
     pub grad: &'a [wgpu::Buffer],
-    /// Hyperparameters of the step, see [`super::step::StepBuffers`].
+    /// Hyperparameters and other inputs of the step, see [`super::step::StepBuffers`].
     pub hyper: &'a Slice,
     /// Tokens that went through each expert so far, `[layers, E]`.
     pub seen: &'a Slice,

@@ -109,8 +109,7 @@ impl RunPlan {
     }
 
     /// Returns the first of `thrifts` with which the smallest microbatch fits on `gpu` within `bytes_max`. Tests this
-    /// by an allocation
-    /// that is freed again.
+    /// by an allocation that is freed again.
     ///
     /// # Errors
     /// [`GpuError::Memory`]: memory is too small with each of them.

@@ -11,7 +11,7 @@ pub struct Thrift {
     /// Keeps Θ̂ in host memory, in two bytes per parameter. Takes time when a fragment is exchanged, and changes no
     /// bit.
     pub host_hat: bool,
-    /// Packs both moments into one word, see [`crate::model::moments`]. Changes steps slightly, by random rounding.
+    /// Packs both moments into one word, see [`crate::model::moments`]. Changes steps slightly, by stochastic rounding.
     pub half_moments: bool,
 }
 

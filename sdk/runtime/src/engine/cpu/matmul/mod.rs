@@ -11,7 +11,7 @@ pub struct Mat<'a> {
     col_stride: usize,
 }
 
-/// A matrix whose rows are contiguous, to write.
+/// A matrix with contiguous rows, to write.
 pub struct MatMut<'a> {
     values: &'a mut [f32],
     rows: usize,

@@ -16,17 +16,17 @@ use crate::engine::{Engine, EngineError, Exchange, StepStats, Trainer};
 ///
 /// Parameters and moments stay on the device. The mirror reads accessed parameters back once after a step, and writes
 /// changed ones to the device before the next step. [`Trainer::params_at`] and [`Trainer::params_mut_at`] restrict this
-/// to a part. A step returns before it is done, except the first. Its loss and norm are those of the previous step, and
-/// the next step reports divergence. If the device is lost, unreadable parameters are meaningless, and the next step
-/// returns the error.
+/// to a part. A step returns before it is done, except the first. Loss and norm are then those of the previous step,
+/// and the next step reports divergence. If the device is lost, unreadable parameters are meaningless, and the next
+/// step returns the error.
 /// says so.
 pub struct GpuTrainer {
     engine: RefCell<GpuEngine>,
     layout: Layout,
     ring: RefCell<Ring<Vec<Run>>>,
-    /// The mirror, if all of it is as recent as the device.
+    /// The mirror, if all of it is at least as recent as the device.
     whole: OnceCell<Vec<f32>>,
-    /// The mirror, if only `fresh` is as recent as the device.
+    /// The mirror, if only `fresh` is at least as recent as the device.
     mirror: Cell<Vec<f32>>,
     fresh: Vec<Range<usize>>,
     /// Ranges of the mirror not yet written to the device.
@@ -74,7 +74,7 @@ impl GpuTrainer {
         }
     }
 
-    /// Returns the mirror, as recent as the device in `ranges`.
+    /// Returns the mirror, at least as recent as the device in `ranges`.
     fn fetch(&mut self, ranges: &[Range<usize>]) -> &mut [f32] {
         self.part();
         let missing = without(ranges, &self.fresh);

@@ -61,7 +61,7 @@ impl Plan<'_> {
         })
     }
 
-    /// Computes `θ += body`, which removes reported progress from θ.
+    /// Computes `θ += body`, so that the reported progress is no longer part of θ's progress.
     pub fn give_back(&self, spans: &[Piece], body: &Body) -> Program {
         self.each(spans, |span| self.decode_add(span, body, false, span.slice(self.theta)))
     }

@@ -93,7 +93,7 @@ pub struct Product {
 const COST_MAX: u64 = 2_000_000_000;
 /// Maximum duration of a dispatch on a device of known speed, in seconds.
 const DISPATCH_S: f64 = 0.02;
-/// Maximum factor on gradients. If a single value in that many counts, its gradient can still be rounded.
+/// Maximum factor on gradients. Even if only one value in that many counts, its gradient can still be rounded.
 const GAIN_MAX: f32 = 32_768.0;
 /// Room for partial sums.
 const SCRATCH_BYTES: u64 = 8 << 20;
@@ -157,7 +157,7 @@ impl Matmul {
         self
     }
 
-    /// Adds [`Self::with_scratch`] if it pays. Any product already keeps the few cores of a CPU busy.
+    /// Applies [`Self::with_scratch`] if it pays. Any product already keeps the few cores of a CPU busy.
     fn suited(self, gpu: &Gpu) -> Self {
         if gpu.facts().software { self } else { self.with_scratch(gpu) }
     }

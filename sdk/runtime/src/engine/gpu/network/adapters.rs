@@ -95,8 +95,8 @@ impl Network<'_> {
         }
     }
 
-    /// Goes from dy, the gradient of y, to the gradient of `x Aᵀ`, which is kept, and of x, which is added to dx, `[R,
-    /// ins]`.
+    /// Computes from dy, the gradient of y, the gradient of `x Aᵀ`, which is kept, and that of x, which is added to
+    /// dx, `[R, ins]`.
     pub fn adapt_back(
         &self,
         builder: &mut Builder,

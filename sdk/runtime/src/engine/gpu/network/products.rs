@@ -99,7 +99,7 @@ impl Network<'_> {
         );
     }
 
-    /// Adds `dw = dyᵀ x`, or adds to it if not `first`, unless the matrix is frozen.
+    /// Adds `dw = dyᵀ x`, or `dw += dyᵀ x` if not `first`. Does nothing if the matrix is frozen.
     pub fn weight_back(&self, builder: &mut Builder, dy: &Slice, x: &Slice, w: &Weight, first: bool) {
         let Some(grad) = &w.grad else { return };
         self.matmul.add(
