@@ -19,7 +19,6 @@ use crate::engine::{Engine, EngineError, Exchange, StepStats, Trainer};
 /// to a part. A step returns before it is done, except the first. Loss and norm are then those of the previous step,
 /// and the next step reports divergence. If the device is lost, unreadable parameters are meaningless, and the next
 /// step returns the error.
-/// says so.
 pub struct GpuTrainer {
     engine: RefCell<GpuEngine>,
     layout: Layout,
