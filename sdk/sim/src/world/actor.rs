@@ -1,4 +1,4 @@
-//! The syncer's one actor: what comes in waits for it, and takes its time.
+//! The syncer's actor: queued inputs, each of which occupies the actor for some time.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -14,14 +14,14 @@ pub(super) struct SyncerProcess {
     pub(super) clock: Clock,
     /// The wake-up planned for the core, on the world's clock.
     pub(super) wake: Option<Millis>,
-    /// Requests for a fragment that was being merged when they came.
+    /// Requests for a fragment that was being merged on arrival.
     pub(super) waiting: Vec<(u32, u32, u32, FragmentId)>,
-    /// Connections that the syncer has ended: nothing that waits of them is taken in.
+    /// Connections that the syncer has closed. Their queued inputs are discarded.
     hung_up: BTreeSet<ConnId>,
     mailbox: VecDeque<Input>,
-    /// Until when the actor is busy, in microseconds of the world's clock.
+    /// End of the actor's current work, in microseconds on the world's clock.
     busy_us: u64,
-    /// When it is to go on, if that is planned.
+    /// The planned time of the actor's next turn, if any.
     next: Option<Millis>,
 }
 
@@ -39,18 +39,18 @@ impl SyncerProcess {
         }
     }
 
-    /// Nothing that came over `conn` is taken in any more.
+    /// Discards all queued and later inputs from `conn`.
     pub(super) fn hang_up(&mut self, conn: ConnId) {
         self.hung_up.insert(conn);
         self.mailbox.retain(|input| source(input) != Some(conn));
     }
 
-    /// Has the actor busy for `us` microseconds more.
+    /// Keeps the actor busy for another `us` microseconds.
     pub(super) fn work(&mut self, now: Millis, us: u64) {
         self.busy_us = self.busy_us.max(micros(now)).saturating_add(us);
     }
 
-    /// Whether what is to be done at `now` can be begun within this millisecond.
+    /// Returns true if the actor can begin new work within the millisecond `now`.
     fn is_free(&self, now: Millis) -> bool {
         self.busy_us < micros(now.after(1))
     }
@@ -67,7 +67,7 @@ impl World {
         self.act();
     }
 
-    /// The actor was to go on at `at`.
+    /// Continues with the mailbox if the turn planned for `at` is still current.
     pub(super) fn actor_free(&mut self, generation: u32, at: Millis) {
         let Some(host) = self.host.as_mut().filter(|host| host.next == Some(at)) else { return };
         if generation == self.generation {
@@ -76,7 +76,7 @@ impl World {
         }
     }
 
-    /// Has the actor take in what waits, for as long as it is free.
+    /// Processes queued inputs while the actor is free.
     fn act(&mut self) {
         let (now, generation) = (self.now, self.generation);
         loop {
@@ -108,7 +108,7 @@ impl World {
     }
 }
 
-/// The connection that `input` came over, if it is about one that stands.
+/// Returns the connection of an input that arrived over an open one.
 fn source(input: &Input) -> Option<ConnId> {
     match input {
         Input::Message(conn, _) | Input::Update(conn, _) | Input::Heard(conn) => Some(*conn),

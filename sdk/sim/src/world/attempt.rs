@@ -1,4 +1,4 @@
-//! Writing to a disk that may fail.
+//! Writes to a disk that may fail.
 
 use std::sync::Arc;
 
@@ -8,41 +8,41 @@ use super::Rng;
 use super::tape::Tape;
 use archipelago_core::diloco::tape::{self, Blobs, Place, Row};
 
-/// How often what a disk fails at fails, so that it works between two failures, too.
+/// Share of the affected operations that fail. The rest succeed, so that the disk works between failures.
 const FAILING_SHARE: f64 = 0.6;
 
-/// What a disk fails at.
+/// A fault of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ailment {
-    /// It has no room: every write ends with an error, and some of it may be there.
+    /// No free space: every write fails, and may leave a part behind.
     Full,
-    /// Some writes end with an error, of which some part may be there.
+    /// Some writes fail, and may leave a part behind.
     Writes,
-    /// Some syncs end with an error. What they were for may be on the disk or not, and no later sync tells.
+    /// Some syncs fail. Their data may or may not be on the disk, and later syncs do not report it.
     Syncs,
 }
 
 impl Ailment {
-    /// All of them.
+    /// All variants.
     pub const ALL: [Self; 3] = [Self::Full, Self::Writes, Self::Syncs];
 
-    /// Whether a write fails, by chance.
+    /// Returns true if a write fails, at random.
     pub(super) fn fails_to_write(self, rng: &mut Rng) -> bool {
         self == Self::Full || self == Self::Writes && rng.chance(FAILING_SHARE)
     }
 
-    /// Whether a sync fails, by chance.
+    /// Returns true if a sync fails, at random.
     pub(super) fn fails_to_sync(self, rng: &mut Rng) -> bool {
         self == Self::Syncs && rng.chance(FAILING_SHARE)
     }
 }
 
-/// The disk took something not.
+/// A failed write or sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Failed;
 
-/// What is written of the tape to a disk as it is at this moment.
+/// The tape on a disk in its present condition.
 pub(super) struct Attempt<'a> {
     pub(super) tape: &'a mut Tape,
     pub(super) ailment: Option<Ailment>,

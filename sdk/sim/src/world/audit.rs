@@ -1,4 +1,4 @@
-//! The checker: watches everything that passes the syncer and knows what must never happen.
+//! The invariant checker: observes all traffic of the syncer and reports violations.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -19,44 +19,44 @@ use archipelago_core::wire::{
     ConnId, Fate, FragmentId, LearnerId, Message, Millis, Round, Serial, Update, Version,
 };
 
-/// Values that are digested at a time.
+/// Values hashed at a time.
 const DIGESTED: usize = 1 << 12;
 
-/// What is true of a run, from outside.
+/// The state of a run, as an outside observer sees it.
 #[derive(Clone)]
 pub(super) struct Audit {
-    /// All that was decided.
+    /// Books with all decisions.
     pub(super) books: Books,
-    /// What was decided and may not be on the disk yet, and the books before that: a crash may take it back.
+    /// Books with the decisions known to be on the disk; `booked` has the later ones, which a crash may revoke.
     pub(super) kept: Books,
     pub(super) booked: VecDeque<(u64, Booked)>,
-    /// The newest row that is on the disk.
+    /// The newest row on the disk.
     pub(super) safe: u64,
-    /// What learners were really told.
+    /// Messages that learners really received.
     pub(super) told: Told,
     pub(super) orders: Orders,
-    /// Updates that are on the tape as merged, and not yet said to be.
+    /// Updates that the tape records as merged, before their receipt.
     pub(super) merged: BTreeMap<(LearnerId, FragmentId, Serial), u64>,
-    /// What each version stands for, for ever.
+    /// Digest of Θ̂ for each version, kept for the whole run.
     contents: BTreeMap<(FragmentId, Version), u64>,
-    /// The same of Θ and the momentum together.
+    /// Digest of Θ and the momentum together, for each version.
     wholes: BTreeMap<(FragmentId, Version), u64>,
-    /// Who is behind each connection of this syncer process.
+    /// Learner of each connection of this syncer process.
     pub(super) learners: BTreeMap<ConnId, LearnerId>,
-    /// Updates taken in that have no fate yet.
+    /// Received updates without a fate.
     pub(super) pending: BTreeMap<(LearnerId, FragmentId, Serial), u32>,
-    /// The base of each change that was published.
+    /// Base version of each published change.
     pub(super) changes: BTreeMap<(FragmentId, Version), Version>,
     pub(super) versions: BTreeMap<FragmentId, Version>,
     pub(super) in_flight: BTreeMap<FragmentId, Round>,
     pub(super) launched: Option<Millis>,
     pub(super) finishing: bool,
     pub(super) receipts: Receipts,
-    /// Which machine a learner runs on.
+    /// Machine of each learner.
     pub(super) homes: BTreeMap<LearnerId, u32>,
-    /// The progress in updates that were sent, until they are settled.
+    /// Steps contained in each sent update, until the update is settled.
     pub(super) sent: BTreeMap<(u32, FragmentId, Serial), (u32, Spans)>,
-    /// Steps that were merged, and then an older copy of the run was put back.
+    /// Merged steps that were discarded when the owner restored a backup.
     pub(super) undone: BTreeMap<(Life, FragmentId), Spans>,
     trace: Sha256,
     broken: Option<Violation>,
@@ -96,12 +96,12 @@ impl Audit {
         audit
     }
 
-    /// The owner ends the run: from now on neither τ nor the floor bind.
+    /// Notes that the owner ends the run. From now on neither τ nor the floor applies.
     pub(super) fn on_finish(&mut self) {
         self.finishing = true;
     }
 
-    /// A machine that forges nothing sends an update; `progress` is what is in it.
+    /// Notes an update sent by an honest machine; `ghosts` knows the steps in it.
     pub(super) fn on_update_sent(&mut self, machine: u32, life: u32, update: &Update, ghosts: &Ghosts) {
         let (fragment, serial) = (update.fragment, update.serial);
         let Some(progress) = ghosts.coded(fragment, serial) else { return };
@@ -112,26 +112,26 @@ impl Audit {
         self.sent.insert((machine, fragment, serial), (life, progress.clone()));
     }
 
-    /// The syncer takes an update in.
+    /// Notes an update that the syncer receives.
     pub(super) fn on_arrived(&mut self, conn: ConnId, update: &Verified, syncer: &Syncer) {
         let Some(&learner) = self.learners.get(&conn) else { return };
-        // Another run's update and one on no fragment end the connection instead.
+        // An update for another run or an unknown fragment ends the connection instead.
         if update.run == syncer.run() && update.fragment.0 < syncer.fragments().count() {
             *self.pending.entry((learner, update.fragment, update.serial)).or_default() += 1;
         }
     }
 
-    /// The syncer hears that a connection is gone.
+    /// Notes that the syncer learns of a closed connection.
     pub(super) fn on_gone(&mut self, conn: ConnId) {
         self.learners.remove(&conn);
     }
 
-    /// The machine on which a learner runs.
+    /// Returns the machine on which a learner runs.
     pub(super) fn home(&self, learner: LearnerId) -> Option<u32> {
         self.homes.get(&learner).copied()
     }
 
-    /// The syncer has done all that it wanted to.
+    /// Checks that the syncer, after draining its effects, left no receipt and no merge unaccounted for.
     pub(super) fn on_drained(&mut self) {
         let told = self.receipts.check();
         self.verify(told);
@@ -140,7 +140,7 @@ impl Audit {
         }
     }
 
-    /// The syncer sent a message, to `machine` if the connection stands.
+    /// Checks a message that the syncer sends, to `machine` if the connection is open.
     pub(super) fn on_sent(&mut self, conn: ConnId, machine: Option<u32>, message: &Message) {
         let what = match message {
             Message::Welcome(welcome) => {
@@ -169,7 +169,7 @@ impl Audit {
             Message::Merged(merged) => {
                 let (fragment, base, to) = (merged.fragment, merged.base, merged.version);
                 let from = self.versions.get(&fragment).copied().unwrap_or_default();
-                // One that is not quite up to date gets older changes again, each as it was.
+                // A learner that is slightly behind gets older changes again, unchanged.
                 let fits = match self.changes.get(&(fragment, to)) {
                     Some(&before) => base == before,
                     None => base == from && to > from,
@@ -187,7 +187,7 @@ impl Audit {
         }
     }
 
-    /// The syncer said what it did.
+    /// Checks an event that the syncer reports.
     pub(super) fn on_event(&mut self, now: Millis, syncer: &Syncer, event: &Event) {
         if let Event::Settled { .. } | Event::Merged { .. } | Event::Remade { .. } = event {
             self.trace.update(now.0.to_le_bytes());
@@ -203,7 +203,7 @@ impl Audit {
             Event::MergeFailed { round, fragment, .. } => self.on_over(round, fragment),
             Event::Merged { round, fragment, version, .. } => {
                 let base = self.versions.insert(fragment, version).unwrap_or_default();
-                // Nobody may have been there to hear of it when it was new.
+                // The change may have been sent to no learner when it was new.
                 self.changes.entry((fragment, version)).or_insert(base);
                 self.on_over(round, fragment);
             }
@@ -219,7 +219,7 @@ impl Audit {
         }
     }
 
-    /// A merge job is done.
+    /// Checks the outcome of a merge job.
     pub(super) fn on_outcome(&mut self, outcome: &MergeOutcome) {
         let MergeOutcome { round, fragment, state, .. } = outcome;
         let vectors = [&state.theta, &state.hat, &state.momentum];
@@ -230,7 +230,7 @@ impl Audit {
         self.note_content(*fragment, state);
     }
 
-    /// A learner holds `hats`: fragment, version, Θ̂.
+    /// Checks the `hats` of a learner (fragment, version, Θ̂) against the syncer's published versions.
     ///
     /// # Errors
     /// [`Violation::Drift`].
@@ -247,8 +247,8 @@ impl Audit {
         Ok(())
     }
 
-    /// Compares the syncer's accounts with what passed; `trained` gives the tokens that the learner
-    /// behind an honest name really trained on.
+    /// Compares the syncer's ledger with the observed traffic. `trained` returns the tokens that the honest learner of
+    /// a name really trained on.
     ///
     /// # Errors
     /// [`Violation::NoFate`], [`Violation::Unleased`], [`Violation::Untrained`], [`Violation::Ledger`].
@@ -265,7 +265,7 @@ impl Audit {
         self.books.check(syncer.ledger(), trained)
     }
 
-    /// Whether all that a process trained on is somewhere.
+    /// Checks that every step of a process is accounted for.
     ///
     /// # Errors
     /// [`Violation::WindowLost`].
@@ -330,7 +330,7 @@ impl Audit {
         }
     }
 
-    /// Follows the progress in an update to its end, and looks whether its learner is told.
+    /// Follows the steps of an update to their fate, and checks that the learner gets its receipt.
     fn on_fate(&mut self, learner: LearnerId, fragment: FragmentId, serial: Serial, fate: Fate) {
         let is_here = self.learners.values().any(|other| *other == learner);
         let told = self.receipts.settle(learner, fragment, serial, fate, is_here);
@@ -374,12 +374,12 @@ fn content(values: &[f32]) -> u64 {
     content_of(&[values])
 }
 
-/// Goes on with the values' bits, many at a time: one by one takes longer.
+/// Hashes the values' bits in large chunks, which is faster than one by one.
 fn digest(sha: &mut Sha256, values: &[f32]) {
     values.chunks(DIGESTED).for_each(|values| sha.update(from_f32s(values)));
 }
 
-/// First 8 bytes of the SHA-256 of the values' bits.
+/// Returns the first 8 bytes of the SHA-256 of the values' bits.
 fn content_of(vectors: &[&[f32]]) -> u64 {
     let mut sha = Sha256::new();
     vectors.iter().for_each(|vector| digest(&mut sha, vector));

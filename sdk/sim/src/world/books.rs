@@ -1,4 +1,4 @@
-//! The checker's own ledger: what was leased, what was merged.
+//! The checker's own ledger of leases and merges.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,30 +7,30 @@ use super::spans::Spans;
 use archipelago_core::diloco::Ledger;
 use archipelago_core::wire::{FragmentId, LearnerId, LeaseGrant, LeaseId, Serial};
 
-/// Leases and merged tokens, from what passed the syncer.
+/// Leases and merged tokens, derived from the observed traffic.
 #[derive(Clone, Debug)]
 pub(super) struct Books {
     /// Tokens in a window.
     context: u32,
     grants: BTreeMap<LeaseId, LeaseGrant>,
-    /// Windows that are out or were trained: (epoch, shard, first) to (end, lease).
+    /// Windows that are leased or trained: (epoch, shard, first) to (end, lease).
     used: BTreeMap<(u32, u32, u32), (u32, LeaseId)>,
     leased: BTreeMap<LearnerId, u64>,
-    /// Every lease that was ever granted.
+    /// Every lease ever granted.
     granted: BTreeSet<LeaseId>,
     merged: BTreeMap<(LearnerId, FragmentId), u64>,
-    /// Every update that was ever merged.
+    /// Every update ever merged.
     updates: BTreeSet<(LearnerId, FragmentId, Serial)>,
-    /// Steps that are merged, of each process on each fragment.
+    /// Merged steps of each process on each fragment.
     steps: BTreeMap<(Life, FragmentId), Spans>,
 }
 
-/// Something that the syncer decided, as it is booked.
+/// A decision of the syncer, as a book entry.
 #[derive(Clone, Debug)]
 pub(super) enum Booked {
     Granted(LearnerId, LeaseGrant),
     TakenBack(LeaseId, u32),
-    /// An update with so many tokens; `steps` is what is in it, if its machine forges nothing.
+    /// A merged update and its tokens; `steps` are the steps in it, if its machine is honest.
     Merged {
         learner: LearnerId,
         fragment: FragmentId,
@@ -40,7 +40,7 @@ pub(super) enum Booked {
     },
 }
 
-/// A machine, and which of its processes.
+/// A machine and the number of its process.
 pub(super) type Life = (u32, u32);
 
 impl Books {
@@ -57,7 +57,7 @@ impl Books {
         }
     }
 
-    /// Books what was decided.
+    /// Books a decision.
     ///
     /// # Errors
     /// [`Violation::LeaseOverlap`], [`Violation::LeaseReturn`], [`Violation::UpdateTwice`], [`Violation::MergedTwice`].
@@ -79,12 +79,12 @@ impl Books {
         }
     }
 
-    /// Whether this update was merged.
+    /// Returns true if this update was merged.
     pub(super) fn has_update(&self, update: &(LearnerId, FragmentId, Serial)) -> bool {
         self.updates.contains(update)
     }
 
-    /// Whether this lease was ever granted.
+    /// Returns true if this lease was ever granted.
     pub(super) fn has_lease(&self, lease: LeaseId) -> bool {
         self.granted.contains(&lease)
     }
@@ -104,7 +104,7 @@ impl Books {
         overlap.map_or(Ok(()), Err)
     }
 
-    /// The last `windows` of `lease` go to others.
+    /// Returns the last `windows` of `lease` to the pool.
     ///
     /// # Errors
     /// [`Violation::LeaseReturn`].
@@ -126,7 +126,7 @@ impl Books {
         Ok(())
     }
 
-    /// Progress of a process becomes part of a fragment.
+    /// Books the steps of an update as merged into a fragment.
     ///
     /// # Errors
     /// [`Violation::MergedTwice`].
@@ -138,12 +138,12 @@ impl Books {
         twice.map_or(Ok(()), |step| Err(Violation::MergedTwice { machine, life, fragment, step }))
     }
 
-    /// Steps of a process that are merged on a fragment.
+    /// Returns the steps of a process that are merged into a fragment.
     pub(super) fn steps(&self, life: Life, fragment: FragmentId) -> Spans {
         self.steps.get(&(life, fragment)).cloned().unwrap_or_default()
     }
 
-    /// All steps that are merged.
+    /// Returns all merged steps.
     pub(super) fn all_steps(&self) -> impl Iterator<Item = (&(Life, FragmentId), &Spans)> {
         self.steps.iter()
     }

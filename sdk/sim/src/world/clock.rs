@@ -1,12 +1,12 @@
-//! A process's clock: it begins with the process, and runs as fast as its machine's.
+//! A process's clock: it starts with the process and runs at the rate of its machine's clock.
 
 use archipelago_core::wire::Millis;
 
-/// A clock that began at some time of the world's, and runs at a rate of its own.
+/// A clock with a start time on the world's clock and a rate.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
     born: Millis,
-    /// Its seconds in one of the world's.
+    /// Seconds of this clock per second of the world.
     rate: f64,
 }
 
@@ -15,33 +15,33 @@ impl Clock {
         Self { born, rate }
     }
 
-    /// What it shows, in microseconds.
+    /// Returns the reading, in microseconds.
     pub(super) fn read_us(&self, now: Millis) -> u64 {
         self.span_us(now.since(self.born))
     }
 
-    /// What it shows.
+    /// Returns the reading.
     pub(super) fn read(&self, now: Millis) -> Millis {
         Millis(self.read_us(now) / 1_000)
     }
 
-    /// What it makes of `ms` of the world's milliseconds, in microseconds.
+    /// Converts `ms` milliseconds of the world to microseconds of this clock.
     pub(super) fn span_us(&self, ms: u64) -> u64 {
         // Casting saturates, and a run is far shorter than 2⁵³ microseconds.
         (ms as f64 * 1_000.0 * self.rate) as u64
     }
 
-    /// When, on the world's clock, this one shows `at_us` microseconds at least.
+    /// Returns the earliest time on the world's clock at which this clock reads at least `at_us` microseconds.
     pub(super) fn when_us(&self, at_us: u64) -> Millis {
         let mut ms = (at_us as f64 / 1_000.0 / self.rate).ceil() as u64;
-        // What rounding took must not wake anybody too early.
+        // Rounding must not cause an early wake-up.
         while self.span_us(ms) < at_us {
             ms += 1;
         }
         self.born.after(ms)
     }
 
-    /// When, on the world's clock, this one shows `at` at least.
+    /// Returns the earliest time on the world's clock at which this clock reads at least `at`.
     pub(super) fn when(&self, at: Millis) -> Millis {
         self.when_us(at.0.saturating_mul(1_000))
     }

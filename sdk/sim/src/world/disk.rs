@@ -1,4 +1,4 @@
-//! The syncer's disk: two snapshots and the tape as the server keeps them, and what can happen to them.
+//! The syncer's disk: two snapshots and the tape, as on the server, and their faults.
 
 use super::attempt::{Ailment, Attempt};
 use super::happening::Happening;
@@ -8,22 +8,22 @@ use super::tape::Tape;
 use super::{Rng, World};
 use archipelago_core::diloco::tape::Taking;
 
-/// Snapshots kept, as the server does: the newest, and the one before in case the newest is damaged.
+/// Snapshots kept, as on the server: the newest, and its predecessor in case the newest is damaged.
 const SNAPSHOTS_KEPT: usize = 2;
 
 /// The folder of the run.
 #[derive(Debug)]
 pub(super) struct Disk {
-    /// The oldest first; `None` is a file that cannot be read.
+    /// Snapshots, oldest first; `None` stands for an unreadable file.
     pub(super) kept: Vec<Option<Snapshot>>,
     pub(super) tape: Tape,
-    /// A copy of both that the owner made, and what was known of it then.
+    /// The owner's backup of both, with the checker's knowledge at that time.
     backup: Option<(Vec<Option<Snapshot>>, Tape, Kept)>,
-    /// What it fails at.
+    /// The disk's current fault.
     pub(super) ailment: Option<Ailment>,
-    /// Writes and syncs that failed so far, starts and snapshots among them.
+    /// Writes and syncs that failed so far, including those of starts and snapshots.
     pub(super) failures: u64,
-    /// Chance on the disk.
+    /// Random numbers for disk faults.
     pub(super) rng: Rng,
 }
 
@@ -33,7 +33,7 @@ impl Disk {
         Self { kept, tape, backup: None, ailment: None, failures: 0, rng }
     }
 
-    /// Writes a snapshot; whether it could be. What was there before still is, if not.
+    /// Writes a snapshot. Returns false, and leaves the earlier ones as they were, if the disk fails.
     fn save(&mut self, snapshot: Snapshot) -> bool {
         if self.fails() {
             return false;
@@ -45,12 +45,12 @@ impl Disk {
         true
     }
 
-    /// A try to write to the tape.
+    /// Returns the tape for writing, on the disk in its present condition.
     pub(super) fn attempt(&mut self) -> Attempt<'_> {
         Attempt { tape: &mut self.tape, ailment: self.ailment, rng: &mut self.rng }
     }
 
-    /// Whether something that is written and synced does not come to the disk, by chance.
+    /// Returns true if a write with its sync fails, at random.
     pub(super) fn fails(&mut self) -> bool {
         let rng = &mut self.rng;
         let fails = |ailment: Ailment| ailment.fails_to_write(rng) || ailment.fails_to_sync(rng);
@@ -59,24 +59,24 @@ impl Disk {
         failed
     }
 
-    /// The newest that is whole.
+    /// Returns the newest intact snapshot.
     pub(super) fn latest(&self) -> Option<&Snapshot> {
         self.kept.iter().rev().flatten().next()
     }
 
-    /// Damages the newest file that is whole, as a loss of power may.
+    /// Damages the newest intact snapshot, as a power failure may.
     pub(super) fn tear(&mut self) {
         if let Some(newest) = self.kept.iter_mut().rev().find(|kept| kept.is_some()) {
             *newest = None;
         }
     }
 
-    /// The owner keeps a copy of the folder; `known` is what the checker knows of it.
+    /// Makes the owner's backup of the folder; `known` is the checker's knowledge of it.
     pub(super) fn back_up(&mut self, known: Kept) {
         self.backup = Some((self.kept.clone(), self.tape.copy(), known));
     }
 
-    /// The owner puts the copy into the place of all that is there; the copy stays. Gives what was known then.
+    /// Replaces the folder's contents with the backup, which remains. Returns the checker's knowledge at backup time.
     pub(super) fn put_back(&mut self) -> Option<Kept> {
         let (kept, tape, known) = self.backup.clone()?;
         (self.kept, self.tape) = (kept, tape);
@@ -90,7 +90,7 @@ impl World {
         self.queue.plan(at, Happening::Snapshot { generation: self.generation });
     }
 
-    /// Begins to copy what the syncer knows, unless it does already.
+    /// Begins a snapshot of the syncer's state, unless one is in progress.
     pub(super) fn take_snapshot(&mut self, generation: u32) {
         let (now, weight) = (self.now, self.weight());
         let Some(host) = self.host.as_mut().filter(|_| generation == self.generation) else { return };
@@ -103,7 +103,7 @@ impl World {
         self.step_snapshot();
     }
 
-    /// Goes on copying; once all is there, and the tape has it too, it is on the disk a little later.
+    /// Continues a snapshot. Once it is complete and the tape has caught up, the snapshot is saved shortly afterwards.
     pub(super) fn step_snapshot(&mut self) {
         let (Some(host), Some(taking)) = (&self.host, &mut self.record.taking) else { return };
         taking.step(&host.core, self.record.gate.decided());
@@ -119,7 +119,7 @@ impl World {
     }
 
     pub(super) fn saved(&mut self, generation: u32, snapshot: Snapshot) {
-        // A process that died while it wrote leaves nothing that has its name.
+        // A process that dies while writing leaves no file under the final name.
         if generation == self.generation {
             self.record.saving = false;
             self.disk.save(snapshot);

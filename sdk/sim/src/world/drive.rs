@@ -1,4 +1,4 @@
-//! The learner's shell: carries out what its member asks for, and trains in between.
+//! The learner's shell: executes the member's effects, and trains in between.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use archipelago_core::member::Input;
 use archipelago_core::wire::{FragmentId, Message, Millis, Version};
 
 impl World {
-    /// Does all that a learner's member asks for, then goes on with its training.
+    /// Executes all pending effects of a learner's member, then continues its training.
     pub(super) fn drive_learner(&mut self, machine: u32) {
         self.drain_learner(machine);
         self.begin_step(machine);
@@ -164,7 +164,7 @@ impl World {
             return;
         }
         process.wake = None;
-        // During a step the deadline is looked at when the step is done.
+        // During a step, the deadline is checked at the end of the step.
         if !process.is_stepping() {
             self.learner_input(machine, Input::Timeout);
         }

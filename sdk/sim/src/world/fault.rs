@@ -1,4 +1,4 @@
-//! What can go wrong in a world.
+//! Faults of a world.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,72 +6,72 @@ use super::forge::Craft;
 use super::{Ailment, Damage, Lie, Loss, Rng};
 use archipelago_core::wire::{Code, Message, Millis, RunId, Update, Version};
 
-/// Something done to a world. Machines are named by their index in `WorldSpec::machines`; one that
-/// does not exist, or a fault that does not apply, changes nothing.
+/// A fault injected into a world. Machines are indices into `WorldSpec::machines`. A fault that names an unknown
+/// machine, or that does not apply, has no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
-    /// The learner's process dies (SIGKILL): its memory is gone, its sockets close.
+    /// Kills the learner's process (SIGKILL): its memory is lost, its sockets close.
     Kill(u32),
-    /// The machine drops off the net without a word: nobody closes its sockets.
+    /// Takes the machine off the network without notice: its sockets are not closed.
     Vanish(u32),
-    /// A new process starts on the machine, with the same identity.
+    /// Starts a new process on the machine, with the same identity.
     Restart(u32),
-    /// The learner's process stands still (SIGSTOP); its sockets stay open.
+    /// Stops the learner's process (SIGSTOP); its sockets stay open.
     Freeze(u32),
-    /// It goes on (SIGCONT).
+    /// Resumes the learner's process (SIGCONT).
     Thaw(u32),
-    /// Steps take this many times as long.
+    /// Multiplies the duration of steps by this factor.
     Crawl(u32, f64),
-    /// The machine is elsewhere: one way of its link takes this many milliseconds for all that is sent from now on.
+    /// Changes the one-way latency of the machine's link to this many milliseconds, for everything sent from now on.
     Move(u32, u64),
-    /// The connection breaks; what is in flight on it is lost.
+    /// Breaks the connection; data in flight is lost.
     Break(u32),
-    /// Nothing passes between machine and syncer any more; nobody is told.
+    /// Cuts the link between machine and syncer; neither end is notified.
     Partition(u32),
-    /// It passes again, what was held up first.
+    /// Restores the link; delayed data goes first.
     Heal(u32),
-    /// The connection is forgotten on the way, as by a router: what it carries is lost from now on, and nobody is told.
-    /// A new one works.
+    /// Drops the connection's state on the way, as a router may. Everything that the connection carries is lost from
+    /// now on, without notice. A new connection works.
     Swallow(u32),
-    /// The owner pauses the learner, or lets it go on.
+    /// The owner pauses the learner, or resumes it.
     Pause(u32, bool),
-    /// The owner ends the learner politely.
+    /// The owner stops the learner politely.
     Leave(u32),
-    /// From now on the learner's messages are forged in this way, or honest again.
+    /// Forges the learner's messages in this way from now on, or no longer.
     Poison(u32, Option<Poison>),
-    /// The syncer's process dies (SIGKILL).
+    /// Kills the syncer's process (SIGKILL).
     CrashSyncer,
-    /// The power fails: the syncer's process dies, and this becomes of what it wrote and did not sync.
+    /// Cuts the power: the syncer's process dies, and its unsynced writes suffer this loss.
     LosePower(Loss),
-    /// A new syncer goes on where the tape ends.
+    /// Starts a new syncer from the end of the tape.
     RestartSyncer,
-    /// While no syncer runs, something is damaged of what was synced.
+    /// Damages synced data while no syncer runs.
     Damage(Damage),
-    /// The owner has the files as they were before they were damaged.
+    /// Restores the files to their state before the damage.
     Mend,
-    /// From now on the syncer's disk fails at this, or works again.
+    /// Gives the syncer's disk this fault from now on, or none.
     DiskFails(Option<Ailment>),
-    /// The newest snapshot that is whole is damaged.
+    /// Damages the newest intact snapshot.
     TearSnapshot,
-    /// The owner copies the folder of the run.
+    /// The owner makes a backup of the run's folder.
     BackUp,
-    /// While no syncer runs, the owner puts the copy into its place; the copy stays.
+    /// The owner restores the backup while no syncer runs; the backup remains.
     PutBack,
-    /// The page of a machine's learner is hidden, or seen again.
+    /// Hides the page of a machine's learner, or shows it again.
     Hide(u32, bool),
-    /// The owner holds the run, or lets it go on.
+    /// The owner pauses the run, or resumes it.
     Hold(bool),
-    /// The owner of the run has the learner train for this share of its time, 0.001 to 1.
+    /// The owner of the run sets the learner's share of its time for training, 0.001 to 1.
     Pace(u32, f64),
-    /// The owner of the run sends the learner away for so many milliseconds.
+    /// The owner of the run sends the learner away for this many milliseconds.
     Drop(u32, u32),
     /// The owner ends the run.
     Finish,
 }
 
 impl Fault {
-    /// The machine that it is done to, unless it is done to the syncer.
+    /// Returns the affected machine; `None` for faults of the syncer.
     pub(super) fn machine(self) -> Option<u32> {
         match self {
             Self::Kill(i)
@@ -106,36 +106,36 @@ impl Fault {
     }
 }
 
-/// How a learner's updates are forged.
+/// A forgery of a learner's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Poison {
-    /// A scale, or value, that is no number.
+    /// A scale, or value, that is not finite.
     NotFinite,
     /// The largest values that the code can carry.
     Huge,
     /// A body that is too short.
     Shape,
-    /// A bit of the body flipped after the checksum was taken.
+    /// A bit of the body, flipped after the checksum was computed.
     BitFlip,
     /// Every update sent twice.
     Replay,
-    /// Another run's id.
+    /// The id of another run.
     WrongRun,
-    /// A base that is not the round's.
+    /// A base that differs from the round's.
     StaleBase,
-    /// A thousand times as many tokens.
+    /// A thousand times the real number of tokens.
     Inflation,
     /// No steps and no tokens.
     Empty,
     /// A fragment that does not exist.
     NoFragment,
-    /// Well-formed, and not true.
+    /// A well-formed lie.
     Lie(Lie),
 }
 
 impl Poison {
-    /// All of them that come to light by their form.
+    /// All variants that verification detects by their form.
     pub const ALL: [Self; 10] = [
         Self::NotFinite,
         Self::Huge,
@@ -149,7 +149,7 @@ impl Poison {
         Self::NoFragment,
     ];
 
-    /// What a learner sends in place of `message`.
+    /// Returns the messages that a learner sends instead of `message`.
     pub(super) fn forge(self, message: Message, mut craft: Craft<'_>) -> Vec<Message> {
         let code = craft.run.exchange.code;
         if let Self::Lie(lie) = self {
@@ -182,9 +182,9 @@ impl Poison {
     }
 }
 
-/// Overwrites the first scale of the body, or where values travel as they are the first value, with a bfloat16.
+/// Overwrites the first scale of the body with a bfloat16; in a body without scales, the first value.
 fn fill_first(update: &mut Update, code: Code, [low, high]: [u8; 2]) {
-    // A bfloat16 is the upper half of an `f32`, so the last two of its bytes in little endian.
+    // A bfloat16 is the upper half of an `f32`, which is the last two of its bytes in little endian.
     let forged: &[u8] = if code == Code::F32 { &[0, 0, low, high] } else { &[low, high] };
     if let Some(first) = update.body.get_mut(..forged.len()) {
         first.copy_from_slice(forged);
@@ -192,11 +192,11 @@ fn fill_first(update: &mut Update, code: Code, [low, high]: [u8; 2]) {
     update.checksum = archipelago_core::diloco::checksum(&update.body);
 }
 
-/// How often things go wrong, each followed by its repair.
+/// The rate of random faults, each followed by its repair.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Storm {
-    /// Faults in an hour, over all machines together.
+    /// Faults per hour, over all machines together.
     pub faults_per_h: f64,
     /// Shortest time until the repair, in milliseconds.
     pub repair_ms_min: u64,
@@ -207,15 +207,15 @@ pub struct Storm {
 }
 
 impl Storm {
-    /// A plan for `machines` machines over `from..until`, by time. Gaps are exponential; nothing is
-    /// planned after `until`, so that repairs may come later than that only by `repair_ms_max`.
+    /// Plans faults and repairs for `machines` machines over `from..until`, sorted by time. Gaps are exponential. No
+    /// fault begins after `until`; a repair may follow up to `repair_ms_max` later.
     #[must_use]
     pub fn plan(&self, seed: u64, machines: u32, from: Millis, until: Millis) -> Vec<(Millis, Fault)> {
         let mut rng = Rng::stream(seed, 0x5707);
         let mut plan = Vec::new();
         let mut at = from;
         loop {
-            // Casting saturates: a rate of 0 plans nothing.
+            // Casting saturates: a rate of 0 plans no faults.
             at = at.after((rng.exponential() * 3_600_000.0 / self.faults_per_h).max(1.0) as u64);
             if at >= until || machines == 0 {
                 break;

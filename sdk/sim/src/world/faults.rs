@@ -1,4 +1,4 @@
-//! Doing to a world what [`Fault`] says.
+//! Injection of each [`Fault`] into a world.
 
 use super::Fault;
 use super::World;
@@ -9,7 +9,7 @@ use archipelago_core::member;
 use archipelago_core::wire::{LearnerId, Share};
 
 impl World {
-    /// Does `fault` now.
+    /// Injects `fault` now.
     pub fn inject(&mut self, fault: Fault) {
         self.excuse(fault.machine(), self.now);
         match fault {
@@ -96,7 +96,7 @@ impl World {
             return;
         }
         let life = machine.life;
-        // What the kernel held of a machine that vanished is gone; the syncer's end finds out.
+        // The sockets of a vanished machine are gone with its kernel; the syncer's end finds out now.
         let old = self.conns.iter().filter(|(_, conn)| conn.machine == index && conn.life != life);
         for id in old.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.end_at_learner(id, true);
@@ -141,7 +141,7 @@ impl World {
         self.flushed(machine);
     }
 
-    /// Tells a learner that leaves once nothing of it waits to be sent.
+    /// Tells a leaving learner that its send queue is empty.
     pub(super) fn flushed(&mut self, index: u32) {
         let machine = &mut self.machines[index as usize];
         let Some(process) = machine.process.as_mut().filter(|process| process.leaving) else { return };
@@ -157,7 +157,7 @@ impl World {
         }
     }
 
-    /// Gives the syncer an order about the learner on a machine, if it knows it.
+    /// Gives the syncer an order about a machine's learner, if the syncer knows that learner.
     fn rein(&mut self, machine: u32, order: impl Fn(LearnerId) -> Option<syncer::Input>) {
         let identity = self.machines[machine as usize].identity;
         let learner = self.host.as_ref().and_then(|host| host.core.ledger().find(&identity));

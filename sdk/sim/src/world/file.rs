@@ -1,51 +1,51 @@
-//! A file that only grows, and what a crash makes of the end of it that was not synced.
+//! An append-only file, and the effect of a crash on its unsynced end.
 
 use serde::{Deserialize, Serialize};
 
 use super::Rng;
 
-/// What a disk writes at once, in bytes; small, as the files of toys are.
+/// Unit of disk writes, in bytes; small, to suit the small files of toys.
 const PAGE: usize = 64;
 
-/// What becomes of writes that were not synced when the power failed.
+/// Fate of unsynced writes at a power failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Loss {
-    /// They are there all the same.
+    /// They survive.
     Kept,
     /// They are gone.
     Lost,
-    /// Only the beginning of them is there.
+    /// Only their beginning survives.
     Torn,
-    /// In some pages there is what was there before, or what belongs elsewhere.
+    /// Some pages have their old content, or the content of another place.
     Stale,
-    /// A bit of them is another one.
+    /// One of their bits is flipped.
     Flipped,
 }
 
 impl Loss {
-    /// All of them.
+    /// All variants.
     pub const ALL: [Self; 5] = [Self::Kept, Self::Lost, Self::Torn, Self::Stale, Self::Flipped];
 }
 
-/// A file that only grows.
+/// An append-only file.
 #[derive(Clone, Debug, Default)]
 pub(super) struct File {
-    /// What is behind `end` is of writes that failed, and is written over.
+    /// Content; bytes after `end` belong to failed writes and will be overwritten.
     bytes: Vec<u8>,
-    /// Where the next byte goes.
+    /// Offset of the next byte.
     end: usize,
-    /// So many of them are on the disk for certain.
+    /// Length of the prefix that is certainly on the disk.
     synced: usize,
 }
 
 impl File {
-    /// What is in it, as far as a process that has not crashed can tell.
+    /// Returns the content, as a process that has not crashed sees it.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Where the next byte goes.
+    /// Returns the offset of the next byte.
     pub(super) fn len(&self) -> usize {
         self.end
     }
@@ -55,7 +55,7 @@ impl File {
         self.end += bytes.len();
     }
 
-    /// Writes `bytes` where the next byte goes, of which nothing counts.
+    /// Writes `bytes` at the end without advancing it, as a failed write does.
     pub(super) fn attempt(&mut self, bytes: &[u8]) {
         let until = self.end + bytes.len();
         if self.bytes.len() < until {
@@ -64,23 +64,23 @@ impl File {
         self.bytes[self.end..until].copy_from_slice(bytes);
     }
 
-    /// All that counts is on the disk from now on.
+    /// Puts everything before `end` on the disk.
     pub(super) fn sync(&mut self) {
         self.synced = self.end;
     }
 
-    /// What was not synced was never written.
+    /// Drops everything unsynced.
     pub(super) fn forget_unsynced(&mut self) {
         self.cut(self.synced);
     }
 
-    /// Nothing after the first `len` bytes is there; what is left is on the disk.
+    /// Truncates the file to its first `len` bytes and treats the rest as synced.
     pub(super) fn cut(&mut self, len: usize) {
         self.bytes.truncate(len);
         (self.end, self.synced) = (self.bytes.len(), self.bytes.len());
     }
 
-    /// What is there after a crash, of which `loss` says what became of the writes that were not synced.
+    /// Applies `loss` to the unsynced writes, as a crash does.
     pub(super) fn crash(&mut self, loss: Loss, rng: &mut Rng) {
         let unsynced = self.bytes.len() - self.synced;
         if unsynced > 0 {
@@ -95,22 +95,22 @@ impl File {
         self.cut(self.bytes.len());
     }
 
-    /// Another bit stands at byte `at`.
+    /// Flips a random bit of byte `at`.
     pub(super) fn flip(&mut self, at: usize, rng: &mut Rng) {
         if let Some(byte) = self.bytes.get_mut(at) {
             *byte ^= 1 << rng.below(8);
         }
     }
 
-    /// From byte `at` on there is `bytes` again.
+    /// Overwrites the content from byte `at` on with `bytes`.
     pub(super) fn restore(&mut self, at: usize, bytes: &[u8]) {
         if let Some(there) = self.bytes.get_mut(at..at + bytes.len()) {
             there.copy_from_slice(bytes);
         }
     }
 
-    /// In the page around byte `at` there is nothing, or the page before it; only what was not synced changes, unless
-    /// byte `at` itself was.
+    /// Overwrites the page around byte `at` with zeros or with the preceding page. Only unsynced bytes change, unless
+    /// byte `at` itself was synced.
     pub(super) fn overwrite(&mut self, at: usize, rng: &mut Rng) {
         let floor = if at >= self.synced { self.synced } else { 0 };
         let start = (at / PAGE * PAGE).max(floor);
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn a_crash_touches_nothing_that_was_synced() {
-        // No byte is like another, so that what comes from elsewhere is seen.
+        // All bytes differ, so that content from another place is detected.
         let written: Vec<u8> = (0..200).collect();
         let (synced, unsynced) = written.split_at(100);
         for seed in 0..200 {

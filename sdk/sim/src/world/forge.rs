@@ -1,4 +1,4 @@
-//! Bodies of updates that are not what was trained, and what they are made with.
+//! Forged bodies of updates, and the forger's tools.
 
 use std::collections::BTreeMap;
 
@@ -6,23 +6,23 @@ use super::{Lie, Rng};
 use archipelago_core::diloco::{Codec, Fragments, Segment, VALUE_ABS_MAX, checksum};
 use archipelago_core::wire::{Code, FragmentId, InnerSpec, Message, RunSpec, Update};
 
-/// Share of a direction that all who drift have in common: the cosine of their updates to it.
+/// Cosine of a drifting learner's updates to the direction that all drifting learners share.
 const DRIFT: f64 = 0.5;
-/// Chance of that direction; the same in every process of a run.
+/// Random stream of that direction, the same in every process of a run.
 const DRIFT_STREAM: u64 = 0xd21f;
-/// Updates of each fragment that a stale learner sends as they are; then it sends the last of them for ever. The very
-/// first are of the warm-up, and hardly more than zeros.
+/// Honest updates of each fragment that a stale learner sends before it repeats the last of them for ever. The very
+/// first are from the warm-up and close to zero.
 const FRESH: usize = 4;
-/// How near a forger goes to the longest update that is believed: coding makes it a little longer.
+/// Share of the longest accepted norm that a forger aims at; coding adds a little.
 const NEARLY: f64 = 0.97;
-/// How much farther than AdamW goes an update may reach, as the syncer has it.
+/// Accepted norm of an update relative to AdamW's largest, as the syncer has it.
 const REACH_SLACK: f64 = 4.0;
 
-/// What a forger keeps from one update to the next.
+/// State that a forger keeps between updates.
 #[derive(Debug)]
 pub(super) struct Memory {
     rng: Rng,
-    /// How many updates of each fragment were sent as they were, and the last of them.
+    /// Number of honest updates sent for each fragment, and the body of the last.
     kept: BTreeMap<FragmentId, (usize, Vec<u8>)>,
 }
 
@@ -31,7 +31,7 @@ impl Memory {
         Self { rng, kept: BTreeMap::new() }
     }
 
-    /// Keeps the body of `update` while it is one of the first, and puts the kept one in its place after that.
+    /// Keeps the body of `update` while it is one of the first; later replaces it with the kept one.
     fn repeat(&mut self, update: &mut Update) {
         let (count, body) = self.kept.entry(update.fragment).or_default();
         if *count < FRESH {
@@ -41,18 +41,18 @@ impl Memory {
     }
 }
 
-/// What a forger works with.
+/// Inputs of a forger.
 pub(super) struct Craft<'a> {
     pub(super) run: &'a RunSpec,
-    /// `None` before its run is joined; then there is nothing to forge.
+    /// `None` before the run is joined; then there is nothing to forge.
     pub(super) fragments: Option<&'a Fragments>,
-    /// The last body of each fragment that an honest learner sent.
+    /// The latest body of each fragment from an honest learner.
     pub(super) overheard: &'a BTreeMap<FragmentId, Vec<u8>>,
     pub(super) memory: &'a mut Memory,
 }
 
 impl Craft<'_> {
-    /// What a learner that tells `lie` sends in place of `message`.
+    /// Returns the message that a learner with `lie` sends instead of `message`.
     pub(super) fn tell(&mut self, lie: Lie, message: Message) -> Option<Message> {
         if lie.swallows(&message) {
             return None;
@@ -70,7 +70,7 @@ impl Craft<'_> {
         })
     }
 
-    /// Puts what `lie` says into the body of `update`, which its learner's replica coded.
+    /// Applies `lie` to the body of `update`, which the learner's replica coded.
     fn forge(&mut self, lie: Lie, update: &mut Update) {
         let segments = self.fragments.and_then(|fragments| fragments.segments(update.fragment));
         let Some(segments) = segments else { return };
@@ -91,7 +91,7 @@ impl Craft<'_> {
         update.checksum = checksum(&update.body);
     }
 
-    /// Bends `values`, what was trained; `honest` is what an honest learner sent last.
+    /// Applies `lie` to the trained `values`; `honest` is the latest update of an honest learner.
     fn bend(
         &mut self,
         lie: Lie,
@@ -131,8 +131,8 @@ impl Craft<'_> {
         }
     }
 
-    /// Makes the scale of the first block of each segment so large that the update is as long as is believed, and the
-    /// segment as long as its part of the fragment.
+    /// Raises the scale of each segment's first block until the update has the longest accepted norm, and each segment
+    /// its part of it.
     fn raise_scales(&self, codec: &Codec, segments: &[Segment], values: &[f32], update: &mut Update) {
         if codec.code() == Code::F32 {
             return;
@@ -157,7 +157,7 @@ impl Craft<'_> {
     }
 }
 
-/// The values of each segment, within the fragment.
+/// Returns the range of each segment's values within the fragment.
 fn parts(segments: &[Segment], len: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
     segments.iter().scan(0, move |next, segment| {
         let start = *next;
@@ -166,7 +166,7 @@ fn parts(segments: &[Segment], len: usize) -> impl Iterator<Item = std::ops::Ran
     })
 }
 
-/// Largest norm that a syncer believes `steps` steps on `len` values to have come to, see `rounds/admit.rs`.
+/// Returns the largest norm that a syncer accepts for `steps` steps on `len` values, see `rounds/admit.rs`.
 fn reach(inner: &InnerSpec, steps: u32, len: usize) -> f64 {
     let [beta1, beta2] = [inner.beta1, inner.beta2].map(f64::from);
     let step = f64::from(inner.lr_max) * ((1.0 - beta1) / (1.0 - beta2).sqrt()).max(1.0);
@@ -181,7 +181,7 @@ fn scale(values: &mut [f32], factor: f64) {
     values.iter_mut().for_each(|value| *value = (f64::from(*value) * factor) as f32);
 }
 
-/// Makes `values` as long as `long`; zeros stay zeros.
+/// Scales `values` to the norm `long`; zeros stay zeros.
 fn stretch(values: &mut [f32], long: f64) {
     let is = norm(values);
     if is > 0.0 {
@@ -189,7 +189,7 @@ fn stretch(values: &mut [f32], long: f64) {
     }
 }
 
-/// Turns `values` towards a direction, by chance, and leaves their norm.
+/// Turns `values` towards a random direction and keeps their norm.
 fn lean(values: &mut [f32], mut rng: Rng) {
     let long = norm(values);
     if long == 0.0 {

@@ -1,4 +1,4 @@
-//! What goes over the links of a world.
+//! Traffic on the links of a world.
 
 use super::happening::Happening;
 use super::link::{Class, Freight, Passage, Way};
@@ -7,11 +7,11 @@ use super::trace::Sight;
 use super::{Parcel, Trace, World};
 use archipelago_core::wire::{ConnId, Message, Millis};
 
-/// Size of a ping, a pong or the end of a connection, in bytes.
+/// Size of a ping, a pong or a close, in bytes.
 const SIGN_BYTES: u64 = 2;
 
 impl World {
-    /// Hands a message to the link of `machine`, to go over `conn`.
+    /// Queues a message for `conn` on the link of `machine`.
     pub(super) fn ship_message(
         &mut self,
         machine: u32,
@@ -30,14 +30,14 @@ impl World {
         self.ship(machine, way, Freight { class, bytes, conn: Some(conn), carries, sight });
     }
 
-    /// Hands a sign without content to the link of `machine`, to go over `conn` ahead of parameters.
+    /// Queues a signal without content for `conn` on the link of `machine`, ahead of parameters.
     pub(super) fn ship_sign(&mut self, machine: u32, way: Way, conn: ConnId, carries: Happening) {
         let freight =
             Freight { class: Class::Control, bytes: SIGN_BYTES, conn: Some(conn), carries, sight: None };
         self.ship(machine, way, freight);
     }
 
-    /// Hands a request or an answer over HTTP to the link of `machine`.
+    /// Queues an HTTP request or response on the link of `machine`.
     pub(super) fn ship_http(
         &mut self,
         machine: u32,
@@ -50,7 +50,7 @@ impl World {
         self.ship(machine, way, Freight { class: Class::Http, bytes, conn: None, carries, sight });
     }
 
-    /// How many bytes one byte of parameters counts for on a link.
+    /// Returns the bytes that one byte of parameters counts for on a link.
     pub(super) fn weight(&self) -> u64 {
         u64::from(self.spec.shell.weight.max(1))
     }
@@ -60,7 +60,7 @@ impl World {
         self.pump(machine, way);
     }
 
-    /// Has a link send what its turn is, unless it is cut.
+    /// Lets a link send its next items, unless the link is cut.
     pub(super) fn pump(&mut self, machine: u32, way: Way) {
         let there = &mut self.machines[machine as usize];
         if there.cut {

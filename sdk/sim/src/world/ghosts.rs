@@ -1,4 +1,4 @@
-//! Where a process's training is: each step has a number, which goes wherever its progress goes.
+//! Location of each training step of a process: every step has a number, which travels with its progress.
 
 use std::collections::BTreeMap;
 
@@ -8,17 +8,17 @@ use archipelago_core::wire::{ApplyPolicy, FragmentId, Serial};
 /// Updates of a fragment that are remembered until they are sent.
 const CODED_MAX: usize = 8;
 
-/// The steps of one process, followed by what its replica really does, not by what its core counts.
+/// The steps of one process, traced through the real replica and not through the core's counters.
 #[derive(Debug)]
 pub(super) struct Ghosts {
     policy: ApplyPolicy,
-    /// Tokens of all steps up to each.
+    /// Cumulative tokens before each step.
     tokens: Vec<u64>,
-    /// What of each fragment's progress lies in θ and not in Θ̂.
+    /// Steps of each fragment's progress that are in θ and not in Θ̂.
     held: Vec<Spans>,
-    /// What the update coded last stands for, until a change includes it or it is of no use any more.
+    /// Steps in the latest coded update, until a change includes it or it becomes invalid.
     reported: Vec<Option<Spans>>,
-    /// What its policy, or a beginning anew, took away.
+    /// Steps discarded by the apply policy or by a fresh start.
     dropped: Vec<Spans>,
     coded: BTreeMap<(FragmentId, Serial), Spans>,
 }
@@ -36,7 +36,7 @@ impl Ghosts {
         }
     }
 
-    /// All that it trained on is gone from θ.
+    /// Discards all progress in θ.
     pub(super) fn begin_anew(&mut self) {
         for (held, dropped) in self.held.iter_mut().zip(&mut self.dropped) {
             dropped.add(held);
@@ -54,7 +54,7 @@ impl Ghosts {
 
     pub(super) fn encode(&mut self, fragment: FragmentId, serial: Serial) {
         let held = self.held[usize::from(fragment.0)].clone();
-        // Where nothing is kept, nothing is to be taken back.
+        // A policy that keeps no progress needs no subtraction later.
         let is_kept = self.policy != ApplyPolicy::Overwrite;
         self.reported[usize::from(fragment.0)] = is_kept.then(|| held.clone());
         self.coded.insert((fragment, serial), held);
@@ -65,7 +65,7 @@ impl Ghosts {
         }
     }
 
-    /// What the update coded last reported is part of Θ̂, or of the one that comes next.
+    /// Removes the steps of the latest coded update: they are part of Θ̂, or of the next one.
     pub(super) fn include(&mut self, fragment: FragmentId) {
         let p = usize::from(fragment.0);
         if let Some(reported) = self.reported[p].take() {
@@ -73,30 +73,30 @@ impl Ghosts {
         }
     }
 
-    /// There is another Θ̂; `keep` is false where progress was not to be kept at all.
+    /// Applies a new Θ̂; `keep` is false if no progress may be kept.
     pub(super) fn apply(&mut self, fragment: FragmentId, keep: bool) {
         let p = usize::from(fragment.0);
         match self.policy {
             ApplyPolicy::Keep { .. } if keep => {}
-            // A part of it stays, and counts as lost in part.
+            // A part of the progress stays; it counts as partly lost.
             ApplyPolicy::Blend { .. } if keep => self.dropped[p].add(&self.held[p]),
             _ => {
                 self.dropped[p].add(&self.held[p]);
                 self.held[p] = Spans::default();
             }
         }
-        // Coded progress is the same from any later Θ̂: it waits until it is included.
+        // With a residue, coded progress is valid from any later Θ̂ and waits for its inclusion.
         if !keep || self.policy != (ApplyPolicy::Keep { residue: true }) {
             self.reported[p] = None;
         }
     }
 
-    /// What the update numbered `serial` stands for.
+    /// Returns the steps in the update numbered `serial`.
     pub(super) fn coded(&self, fragment: FragmentId, serial: Serial) -> Option<&Spans> {
         self.coded.get(&(fragment, serial))
     }
 
-    /// Steps and tokens of `spans`.
+    /// Returns the steps and tokens of `spans`.
     pub(super) fn amount(&self, spans: &Spans) -> (u64, u64) {
         let tokens = |step: u32| self.tokens[step as usize];
         spans.iter().fold((0, 0), |(steps, sum), (start, end)| {
@@ -104,13 +104,13 @@ impl Ghosts {
         })
     }
 
-    /// Whether the numbers that its core counts must be those of the steps; a blend rounds them.
+    /// Returns true if the core's counts must equal those of the steps; a blend rounds them.
     pub(super) fn is_exact(&self) -> bool {
         !matches!(self.policy, ApplyPolicy::Blend { .. })
     }
 
-    /// The first step whose progress on a fragment is neither in θ, nor in `elsewhere` (given the fragment), nor
-    /// dropped.
+    /// Returns the first step whose progress on a fragment is neither in θ, nor in `elsewhere` (given the fragment),
+    /// nor dropped.
     pub(super) fn missing(&self, elsewhere: impl Fn(FragmentId) -> Spans) -> Option<(FragmentId, u32)> {
         (0..).zip(self.held.iter().zip(&self.dropped)).find_map(|(p, (held, dropped))| {
             let mut left = Spans::of(0, self.steps());
@@ -122,7 +122,7 @@ impl Ghosts {
     }
 
     fn steps(&self) -> u32 {
-        // Fewer than fit: a step takes a millisecond at least.
+        // The count fits: a step takes at least a millisecond.
         self.tokens.len() as u32 - 1
     }
 }

@@ -1,4 +1,4 @@
-//! What can happen in a world, at its time.
+//! Timed events of a world.
 
 use std::sync::Arc;
 
@@ -11,17 +11,17 @@ use super::link::Way;
 use super::payload::Payload;
 use super::snapshot::Snapshot;
 
-/// Something that happens at its time.
+/// An event with its own time.
 #[derive(Debug)]
 pub(super) enum Happening {
     Fault(Fault),
-    /// A process's request for a connection, its `attempt`-th, reaches the syncer.
+    /// A process's connection request, its `attempt`-th, reaches the syncer.
     Knock {
         machine: u32,
         life: u32,
         attempt: u32,
     },
-    /// The answer reaches the process: a connection, or none.
+    /// The answer reaches the process: a connection, or a refusal.
     Dialled {
         machine: u32,
         life: u32,
@@ -43,11 +43,11 @@ pub(super) enum Happening {
     LostAtLearner {
         conn: ConnId,
     },
-    /// The syncer's end is to ping.
+    /// The syncer's end must ping.
     PingDue {
         conn: ConnId,
     },
-    /// A ping reaches the learner's end of the connection, whose kernel and shell answer.
+    /// A ping reaches the learner's end of the connection, where kernel and shell answer.
     Ping {
         conn: ConnId,
     },
@@ -79,7 +79,7 @@ pub(super) enum Happening {
         downloads: u32,
         fragment: FragmentId,
     },
-    /// Its answer reaches the process.
+    /// The answer reaches the process.
     FragmentCame {
         machine: u32,
         life: u32,
@@ -107,33 +107,33 @@ pub(super) enum Happening {
         generation: u32,
         snapshot: Box<Snapshot>,
     },
-    /// What was written of the tape is on the disk, up to row `seq`.
+    /// The tape is on the disk up to row `seq`.
     Taped {
         generation: u32,
         seq: u64,
     },
-    /// The disk took nothing, and is asked again.
+    /// A failed write is retried.
     RetryTape {
         generation: u32,
     },
-    /// A syncer has read what is on the disk.
+    /// A syncer has read its disk.
     Started {
         generation: u32,
     },
-    /// It is time to measure the loss.
+    /// A loss measurement is due.
     Look,
-    /// A link has sent what it was sending.
+    /// A link has finished its current transmission.
     LinkFree {
         machine: u32,
         way: Way,
         at: Millis,
     },
-    /// The reader of a connection has looked into what came.
+    /// The reader of a connection has checked an input.
     Read {
         generation: u32,
         input: Box<Input>,
     },
-    /// The syncer's actor has done what it was doing.
+    /// The syncer's actor has finished its current work.
     ActorFree {
         generation: u32,
         at: Millis,
@@ -141,7 +141,7 @@ pub(super) enum Happening {
 }
 
 impl Happening {
-    /// The connection over which it comes, if it comes over one that stands.
+    /// Returns the connection that the event uses, if it is an open one.
     pub(super) fn conn(&self) -> Option<ConnId> {
         match self {
             Self::ToSyncer { conn, .. }

@@ -1,25 +1,25 @@
-//! What a world holds in memory, to see whether any of it grows with time.
+//! Memory use of a world, to detect growth over time.
 
 use super::World;
 use super::link::Way;
 
-/// How much of each thing is held at one moment.
+/// Sizes of a world's collections at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Things that will happen.
+    /// Planned events.
     pub planned: usize,
-    /// Connections of which one end at least is open.
+    /// Connections with at least one open end.
     pub connections: usize,
-    /// Messages that wait on links.
+    /// Messages queued on links.
     pub messages: usize,
-    /// Decisions that are not on the syncer's disk.
+    /// Decisions that are not yet on the syncer's disk.
     pub unsaved: u64,
-    /// Identities that the syncer knows.
+    /// Identities known to the syncer.
     pub identities: usize,
 }
 
 impl Held {
-    /// The larger of each.
+    /// Returns the elementwise maximum.
     #[must_use]
     pub fn larger(self, other: Self) -> Self {
         Self {
@@ -33,7 +33,7 @@ impl Held {
 }
 
 impl World {
-    /// What is held now.
+    /// Returns the current sizes.
     pub fn held(&mut self) -> Held {
         let mut messages = 0;
         for machine in &mut self.machines {

@@ -1,4 +1,4 @@
-//! The syncer's process: the real syncer core and what its shell does for it.
+//! The syncer's process: the real syncer core and its shell.
 
 use std::sync::Arc;
 
@@ -16,15 +16,15 @@ use archipelago_core::wire::{Bye, CloseCode, ConnId, Fate, FragmentId, Message, 
 
 /// Size of a request for a fragment or a shard, in bytes.
 pub(super) const REQUEST_BYTES: u64 = 200;
-/// Short messages that wait for one connection at most, as in the server's outbox.
+/// Limit of queued short messages for one connection, as in the server's outbox.
 const CONTROL_MAX: usize = 1_024;
-/// Messages with parameters that wait for one connection at most, in turns of all fragments, as there.
+/// Limit of queued messages with parameters for one connection, in turns of all fragments, as in the server.
 const BULK_TURNS_MAX: usize = 2;
 
 impl Host for World {
     fn send(&mut self, conns: &[ConnId], message: Message) {
         for &conn in conns {
-            // A connection may be gone that the core has not heard of yet.
+            // The connection may already be gone without the core's knowledge.
             self.audit.on_sent(conn, self.conns.get(&conn).map(|conn| conn.machine), &message);
         }
         let said = Said::Send(conns.to_vec(), message.clone());
@@ -76,9 +76,9 @@ impl Host for World {
 }
 
 impl World {
-    /// Does all that the syncer's core asks for, then plans its next wake-up.
+    /// Executes all pending effects of the syncer's core, then plans its next wake-up.
     pub(super) fn drive_host(&mut self) {
-        // Out of the world for the moment, so that the core can speak to the rest of it.
+        // The process is taken out of the world, so that the core can borrow the rest of it.
         let Some(mut process) = self.host.take() else { return };
         self.syncer_now = process.clock.read(self.now);
         process.core.drain(self);
@@ -148,7 +148,7 @@ impl World {
         }
     }
 
-    /// Ends connections whose outbox is full: who reads so slowly had better come again.
+    /// Closes connections whose outbox is full; such slow readers do better to reconnect.
     pub(super) fn close_slow(&mut self) {
         for conn in std::mem::take(&mut self.slow) {
             if self.conns.get(&conn).is_some_and(|conn| conn.syncer_open) {
@@ -159,7 +159,7 @@ impl World {
         }
     }
 
-    /// Says goodbye ahead of all parameters that wait, and closes the syncer's end.
+    /// Sends a goodbye ahead of all queued parameters and closes the syncer's end.
     pub(super) fn part(&mut self, id: ConnId, bye: Bye) {
         let Some(conn) = self.conns.get_mut(&id).filter(|conn| conn.syncer_open) else { return };
         conn.syncer_open = false;
@@ -171,8 +171,8 @@ impl World {
         self.ship_sign(machine, Way::Down, id, Happening::LostAtLearner { conn: id });
     }
 
-    /// The syncer's end is gone with its process and all that waited there; the learner's end finds out after what was
-    /// sent to it.
+    /// Closes the syncer's end with its process and drops its queue. The learner's end finds out after the data already
+    /// sent.
     pub(super) fn drop_at_syncer(&mut self, id: ConnId) {
         let Some(conn) = self.conns.get_mut(&id).filter(|conn| conn.syncer_open) else { return };
         conn.syncer_open = false;
@@ -181,12 +181,12 @@ impl World {
         self.ship_sign(machine, Way::Down, id, Happening::LostAtLearner { conn: id });
     }
 
-    /// Begins a process of the syncer around `core`.
+    /// Starts a syncer process around `core`.
     pub(super) fn start_host(&mut self, core: Syncer) {
         self.host = Some(SyncerProcess::new(core, Clock::new(self.now, self.spec.shell.clock_rate)));
     }
 
-    /// A request for a fragment came: a syncer has one version of each, and sends whoever asks for another one there.
+    /// Answers a request for a fragment. The syncer has one version of each, and answers with that.
     pub(super) fn answer_fragment(&mut self, machine: u32, life: u32, downloads: u32, fragment: FragmentId) {
         let fails = self.http_fails();
         let Some(host) = self.host.as_mut().filter(|_| !fails) else {
@@ -205,7 +205,7 @@ impl World {
         self.ship_http(machine, Way::Down, bytes, came, Some(Sight::whole(fragment, bytes)));
     }
 
-    /// Whether an answer over HTTP is an error, by chance.
+    /// Returns true if an HTTP response is an error, at random.
     fn http_fails(&mut self) -> bool {
         let share = self.spec.shell.http_failures;
         share > 0.0 && self.rng.chance(share)

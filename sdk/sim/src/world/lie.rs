@@ -1,62 +1,62 @@
-//! What a learner says that speaks the protocol well and lies.
+//! Lies of a learner that speaks the protocol well.
 
 use archipelago_core::wire::{Message, Progress};
 use serde::{Deserialize, Serialize};
 
-/// How a learner lies. Its messages are well-formed, and nothing of it is refused for its form.
+/// A way of lying. The messages are well-formed, and none of them is refused for its form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Lie {
-    /// It says that its step takes an hour, and answers nothing.
+    /// Reports a step time of one hour and answers nothing.
     Crawls,
-    /// It says that its step takes a hundredth of a millisecond, and answers nothing.
+    /// Reports a step time of a hundredth of a millisecond and answers nothing.
     Boasts,
-    /// It answers nothing.
+    /// Answers nothing.
     Mute,
-    /// It says that it has trained on all tokens that there can be, and answers nothing.
+    /// Reports the largest possible number of trained tokens and answers nothing.
     Inflates,
-    /// It sends zeros as the fruit of all steps that there can be, and says that all it was leased is done.
+    /// Sends zeros as the progress of the largest possible number of steps, and reports all its leases as done.
     Rides,
-    /// The values of its updates are so many times as large; below 0 they point the other way.
+    /// Multiplies its updates by this factor; a negative one reverses them.
     Times(i32),
-    /// Its updates are turned around, and as long as a syncer believes their steps can have made them.
+    /// Reverses its updates and scales them to the longest norm that the syncer accepts for their steps.
     Reaches,
-    /// Its updates are noise, on each segment as long as what it trained.
+    /// Sends noise with the norm of its real progress on each segment.
     Noise,
-    /// After its first few updates of each fragment it sends the last of them again and again, as if it were new.
+    /// Sends a few honest updates of each fragment, then repeats the last of them as if it were new.
     Stale,
-    /// It sends what an honest learner sent last of the same fragment.
+    /// Sends the latest update of an honest learner for the same fragment.
     Copies,
-    /// Its updates are noise, and it says that they are the fruit of all steps that there can be.
+    /// Sends noise and reports the largest possible number of steps for it.
     Claims,
-    /// Its updates are made as long as those of an honest learner, however little it trained. In the lab it takes one
-    /// step in ten.
+    /// Scales its updates to the norm of an honest learner's, however little it trained. In the lab it takes one step
+    /// in ten.
     Sandbags,
-    /// Its updates are as long as what it trained, and lean half towards a direction that all who lie like this share.
+    /// Keeps the norm of its updates, but turns them halfway towards a direction that all such liars share.
     Drifts,
-    /// On each segment the scale of the first block is so large that the update is as long as is believed; all codes
-    /// stay. Nothing where values travel as they are.
+    /// Raises the scale of each segment's first block until the update has the longest accepted norm; all codes stay.
+    /// Has no effect on uncoded values.
     Scales,
 }
 
-/// The step of one that boasts, in milliseconds.
+/// Reported step time of a boasting learner, in milliseconds.
 const BOAST_MS: f32 = 0.011;
-/// The step of one that says that it crawls, in milliseconds.
+/// Reported step time of a learner that pretends to crawl, in milliseconds.
 const CRAWL_MS: f32 = 3_600_000.0;
 
 impl Lie {
-    /// Whether a learner that lies like this sends nothing in place of `message`.
+    /// Returns true if a learner with this lie sends nothing instead of `message`.
     pub(super) fn swallows(self, message: &Message) -> bool {
         matches!(message, Message::Update(_) | Message::Pass { .. })
             && matches!(self, Self::Crawls | Self::Boasts | Self::Mute | Self::Inflates)
     }
 
-    /// Whether its updates are the fruit of all steps that there can be, by what it says.
+    /// Returns true if its updates claim the largest possible number of steps.
     pub(super) fn boasts_of_steps(self) -> bool {
         matches!(self, Self::Rides | Self::Claims)
     }
 
-    /// What it reports in place of `progress`.
+    /// Returns the report that replaces `progress`.
     pub(super) fn report(self, progress: Progress) -> Progress {
         let done = |leases: Vec<_>| leases.into_iter().map(|(lease, _)| (lease, u32::MAX)).collect();
         match self {

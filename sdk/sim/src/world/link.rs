@@ -1,4 +1,4 @@
-//! The way between one machine and the syncer: one rate each way, shared by all that goes over it.
+//! The link between one machine and the syncer: one rate each way, shared by all traffic.
 
 use std::collections::VecDeque;
 
@@ -8,19 +8,19 @@ use super::Rng;
 use super::trace::Sight;
 use archipelago_core::wire::{ConnId, Millis};
 
-/// How long bytes take between one machine and the syncer.
+/// Properties of the link between one machine and the syncer.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LinkSpec {
-    /// One way, in milliseconds.
+    /// One-way latency, in milliseconds.
     pub latency_ms: u64,
-    /// Up to this much is added to each message, in milliseconds. Messages of one connection stay in
-    /// order; those of different connections overtake each other.
+    /// Largest random addition to a message's latency, in milliseconds. Messages of one connection stay in order; those
+    /// of different connections may overtake each other.
     pub jitter_ms: u64,
-    /// Each way, for all that goes over the link together; `None` is without limit.
+    /// Rate of each direction, shared by all traffic; `None` is unlimited.
     pub bytes_per_s: Option<u64>,
-    /// Share of transmissions that are lost, 0 to 1. The connection sends them anew, as TCP does: nothing is
-    /// missing, but it and all behind it come later.
+    /// Share of transmissions that are lost, 0 to 1. The connection retransmits them, as TCP does: no data is missing,
+    /// but the message and all behind it are delayed.
     pub loss: f64,
 }
 
@@ -30,18 +30,18 @@ impl Default for LinkSpec {
     }
 }
 
-/// Shortest time before something lost is sent anew, in milliseconds (RFC 6298 has 1 s, Linux 200 ms).
+/// Shortest retransmission timeout, in milliseconds (RFC 6298 has 1 s, Linux 200 ms).
 const RESEND_MS_MIN: u64 = 200;
-/// Most losses of one message in a row; with more the connection would break.
+/// Most losses of one message in a row; more would break the connection.
 const LOSSES_MAX: u32 = 6;
-/// An answer over HTTP shares the link with the socket in pieces of so many bytes, a TCP segment…
+/// Smallest piece of an HTTP response that shares the link with the socket, in bytes: a TCP segment.
 const PIECE_BYTES_MIN: u64 = 1_460;
-/// …or of what the link carries in so many milliseconds, if that is more.
+/// Duration of a piece on the link, in milliseconds, if that makes a piece larger than the smallest.
 const PIECE_MS: u64 = 20;
 
 impl LinkSpec {
-    /// Time that one message is under way once it is sent, in milliseconds; the wait for one that got lost
-    /// doubles each time.
+    /// Returns the latency of one transmitted message, in milliseconds. The timeout of a retransmission doubles with
+    /// each loss.
     fn travel_ms(&self, rng: &mut Rng) -> u64 {
         let travel_ms = self.latency_ms + rng.between(0, self.jitter_ms);
         if self.loss <= 0.0 {
@@ -51,7 +51,7 @@ impl LinkSpec {
         travel_ms + (2 * self.latency_ms).max(RESEND_MS_MIN) * ((1 << losses) - 1)
     }
 
-    /// Time that the link is taken by `bytes`, in microseconds.
+    /// Returns the transmission time of `bytes`, in microseconds.
     fn send_us(&self, bytes: u64) -> u64 {
         self.bytes_per_s.map_or(0, |rate| bytes.saturating_mul(1_000_000) / rate.max(1))
     }
@@ -68,59 +68,59 @@ pub(super) enum Way {
     Down,
 }
 
-/// What waits its turn, and with whom it shares.
+/// The priority of an item and the capacity that it shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
-    /// A short message on the socket: ahead of all bulk that waits there.
+    /// A short message on the socket, ahead of all queued bulk.
     Control,
     /// A message with parameters on the socket.
     Bulk,
-    /// Over a connection of its own, which has half of the link while the socket wants the other half.
+    /// A transfer on a separate connection, which gets half of the link while the socket wants the other half.
     Http,
 }
 
-/// Something to be sent, and what happens once it has arrived.
+/// An item to be sent, and the event at its arrival.
 #[derive(Debug)]
 pub(super) struct Freight<T> {
     pub(super) class: Class,
-    /// The connection that it goes over, if it is a message on the socket.
+    /// The connection, if the item is a message on the socket.
     pub(super) conn: Option<ConnId>,
-    /// On the link.
+    /// Size on the link.
     pub(super) bytes: u64,
     pub(super) carries: T,
-    /// How it looks on its way, if somebody may look.
+    /// The trace of the item, if tracing is on.
     pub(super) sight: Option<Box<Sight>>,
 }
 
-/// What a lane did.
+/// An action of a lane.
 #[derive(Debug)]
 pub(super) enum Passage<T> {
-    /// It began to send something that will have arrived at `until`.
+    /// The transmission of an item began; it is to arrive at `until`.
     Began { until: Millis, sight: Box<Sight> },
-    /// Something is sent, and arrives then.
+    /// An item was sent and arrives at that time.
     Sent { arrives: Millis, carries: T },
 }
 
-/// One direction of a link: a sender that does one thing at a time, with what waits for it.
+/// One direction of a link: a sender of one item at a time, with its queues.
 #[derive(Debug)]
 pub(super) struct Lane<T> {
     spec: LinkSpec,
     control: VecDeque<Freight<T>>,
     bulk: VecDeque<Freight<T>>,
-    /// The first may have been sent in part.
+    /// Queued responses and their bytes left; the first may be sent in part.
     http: VecDeque<(Freight<T>, u64)>,
     sending: Option<Sending<T>>,
-    /// Bytes that the socket had more than HTTP while both wanted the link.
+    /// Bytes that the socket sent more than HTTP while both wanted the link.
     owed: i64,
     /// When the sender was last free, in microseconds.
     free_us: u64,
-    /// Of the socket's stream and of HTTP's: nothing arrives ahead of what was sent before it.
+    /// Latest arrival of the socket's stream and of HTTP's; later items never arrive before it.
     arrived: [Millis; 2],
 }
 
 #[derive(Debug)]
 struct Sending<T> {
-    /// A message as a whole; `None` is a piece of the first answer over HTTP.
+    /// A whole message with its latency; `None` is a piece of the first HTTP response.
     message: Option<(Freight<T>, u64)>,
     done_us: u64,
 }
@@ -139,7 +139,7 @@ impl<T> Lane<T> {
         }
     }
 
-    /// Takes something to be sent when its turn comes: see [`Self::pump`].
+    /// Queues an item; [`Self::pump`] sends it.
     pub(super) fn take(&mut self, freight: Freight<T>) {
         match freight.class {
             Class::Control => self.control.push_back(freight),
@@ -151,13 +151,13 @@ impl<T> Lane<T> {
         }
     }
 
-    /// Sends what its turn is. The second is when to call again, if something is being sent.
+    /// Sends the next items. The second value is the time of the next call, if a transmission is in progress.
     pub(super) fn pump(&mut self, now: Millis, rng: &mut Rng) -> (Vec<Passage<T>>, Option<Millis>) {
         let (now_us, mut passages) = (now.0.saturating_mul(1_000), Vec::new());
         loop {
             match self.sending.take_if(|sending| sending.done_us <= now_us) {
                 Some(mut done) => {
-                    // Asked later than it wanted, the link was cut meanwhile.
+                    // A late call means that the link was cut in the meantime.
                     done.done_us = done.done_us.max(now_us.saturating_sub(999));
                     self.finish(done, rng, &mut passages);
                 }
@@ -172,24 +172,24 @@ impl<T> Lane<T> {
         }
     }
 
-    /// Bytes that wait on the socket, those being sent not counted.
+    /// Returns the bytes queued on the socket, without the transmission in progress.
     pub(super) fn waiting_bytes(&self) -> u64 {
         self.control.iter().chain(&self.bulk).map(|freight| freight.bytes).sum()
     }
 
-    /// Short messages and messages with parameters that wait on the socket, those being sent not counted.
+    /// Returns the queued short messages and messages with parameters, without the transmission in progress.
     pub(super) fn waiting(&self) -> (usize, usize) {
         (self.control.len(), self.bulk.len())
     }
 
-    /// Whether nothing of `conn` waits or is being sent.
+    /// Returns true if no message of `conn` is queued or being sent.
     pub(super) fn is_clear_of(&self, conn: ConnId) -> bool {
         let of = |freight: &Freight<T>| freight.conn == Some(conn);
         let sending = self.sending.as_ref().and_then(|sending| sending.message.as_ref());
         !self.control.iter().chain(&self.bulk).any(of) && !sending.is_some_and(|(freight, _)| of(freight))
     }
 
-    /// Forgets what waits to be sent on `conn`: all of it, or only parameters.
+    /// Drops the queued messages of `conn`: all of them, or only parameters.
     pub(super) fn forget(&mut self, conn: ConnId, all: bool) {
         let other = |freight: &Freight<T>| freight.conn != Some(conn);
         self.bulk.retain(other);
@@ -198,19 +198,19 @@ impl<T> Lane<T> {
         }
     }
 
-    /// A new connection's messages need not wait for those of the one before.
+    /// Lets the messages of a new connection arrive independently of the old one's.
     pub(super) fn begin_stream(&mut self) {
         self.arrived[0] = Millis(0);
     }
 
-    /// Begins to send what its turn is; whether there is anything.
+    /// Begins the next transmission. Returns false if the queues are empty.
     fn begin(&mut self, rng: &mut Rng, passages: &mut Vec<Passage<T>>) -> bool {
         let socket = !self.control.is_empty() || !self.bulk.is_empty();
         let contended = socket && !self.http.is_empty();
         if !contended {
             self.owed = 0;
         }
-        // A queue is a few messages long; casting keeps their bytes.
+        // A queue holds only a few messages, so that casting keeps their bytes.
         if socket && self.owed <= 0 {
             let Some(mut freight) = self.control.pop_front().or_else(|| self.bulk.pop_front()) else {
                 return false;
@@ -255,7 +255,7 @@ impl<T> Lane<T> {
         passages.push(Passage::Sent { arrives, carries: freight.carries });
     }
 
-    /// Notes how it looks from now on, if nothing comes in between.
+    /// Notes the expected arrival of an item, for traces.
     fn see(&self, freight: &mut Freight<T>, done_us: u64, travel_ms: u64, passages: &mut Vec<Passage<T>>) {
         let arrived = self.arrived[usize::from(freight.class == Class::Http)];
         let until = Millis(done_us.div_ceil(1_000)).after(travel_ms).max(arrived);
@@ -263,7 +263,7 @@ impl<T> Lane<T> {
     }
 }
 
-/// A link with what is under way on it.
+/// A link with its traffic.
 #[derive(Debug)]
 pub(super) struct Link<T> {
     spec: LinkSpec,
@@ -287,12 +287,14 @@ impl<T> Link<T> {
         self.spec.latency_ms
     }
 
-    /// What is sent from now on takes so long, one way; what is under way does not, and nothing overtakes it.
+    /// Sets the one-way latency of everything sent from now on. Traffic under way keeps its arrival, and is not
+    /// overtaken.
     pub(super) fn set_latency_ms(&mut self, latency_ms: u64) {
         self.set(LinkSpec { latency_ms, ..self.spec });
     }
 
-    /// What is sent from now on is sent over such a link; what is under way is not, and nothing overtakes it.
+    /// Sets the link's properties for everything sent from now on. Traffic under way keeps its arrival, and is not
+    /// overtaken.
     pub(super) fn set(&mut self, spec: LinkSpec) {
         (self.spec, self.up.spec, self.down.spec) = (spec, spec, spec);
     }

@@ -1,7 +1,7 @@
-//! A loss that is measured now and then in a world, and what did harm to it undone.
+//! Periodic loss measurements in a world, and rollback of harmful updates.
 //!
-//! What decides is the core's [`Lookout`] and [`Blame`], as in the server. Measuring takes no virtual time; to find out
-//! who did harm takes [`LookSpec::trial_ms`] for each trial.
+//! The core's [`Lookout`] and [`Blame`] decide, as in the server. A measurement takes no virtual time. Attribution
+//! takes [`LookSpec::trial_ms`] for each trial.
 
 use std::collections::BTreeSet;
 
@@ -13,52 +13,51 @@ use archipelago_core::diloco::FragmentState;
 use archipelago_core::diloco::syncer::{Blame, Input, Lookout, Remake, RemakeJob, Syncer, Undo, Verdict};
 use archipelago_core::wire::{LearnerId, Millis, Version};
 
-/// Wait before a syncer whose fragments are not at rest is looked at again, in milliseconds.
+/// Wait before the next look at a syncer whose fragments are not at rest, in milliseconds.
 const AGAIN_MS: u64 = 1;
 
-/// How a world's loss is watched.
+/// Settings of the loss monitor of a world.
 #[derive(Clone, Copy, Debug)]
 pub struct LookSpec {
     /// Time between two measurements, in milliseconds, at least 1.
     pub every_ms: u64,
-    /// Time that it takes to find out what the loss would be without somebody, in milliseconds.
+    /// Time of one attribution trial, in milliseconds.
     pub trial_ms: u64,
 }
 
-/// Gives the loss of Θ, `[layout.len()]`.
+/// Function from Θ, `[layout.len()]`, to a loss.
 pub type LossOf = dyn FnMut(&[f32]) -> f64;
 
-/// Somebody whose updates did harm, and what became of the loss.
+/// A harmful learner or group, and the effect on the loss.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Harm {
-    /// When that was seen.
+    /// Time of the measurement that showed the harm.
     pub at: Millis,
-    /// The last good loss, the one that was seen, and what it is without the culprits; the last is `None` where nobody
-    /// was found.
+    /// The last good loss, the bad loss, and the loss without the culprits; the last is `None` if none were found.
     pub losses: (f64, f64, Option<f64>),
-    /// Who it was.
+    /// The learners that did the harm.
     pub culprits: Vec<LearnerId>,
 }
 
-/// The fragments when they were measured, and the newest row of the tape by then.
+/// The fragments at a measurement, and the newest row of the tape at that time.
 #[derive(Clone, Debug)]
 struct Moment {
     seq: u64,
     states: Vec<FragmentState>,
 }
 
-/// Watches the loss of a world.
+/// The loss monitor of a world.
 pub(super) struct Looking {
     spec: LookSpec,
     loss: Box<LossOf>,
     lookout: Lookout<Moment>,
-    /// What was measured of this process, and waits until the tape has all that led there.
+    /// A measurement of this process that waits until the tape has every row before it.
     measured: Option<(f64, Moment)>,
     found: Vec<Harm>,
 }
 
 impl World {
-    /// Begins to watch `loss`, and has harm undone from now on.
+    /// Begins to monitor `loss`; harm is rolled back from now on.
     pub fn watch_loss(&mut self, spec: LookSpec, loss: Box<LossOf>) {
         let spec = LookSpec { every_ms: spec.every_ms.max(1), ..spec };
         self.looking =
@@ -66,19 +65,19 @@ impl World {
         self.queue.plan(self.now.after(spec.every_ms), Happening::Look);
     }
 
-    /// Harm that was seen since this was asked last.
+    /// Takes the harm found since the last call.
     pub fn take_harms(&mut self) -> Vec<Harm> {
         self.looking.as_mut().map(|looking| std::mem::take(&mut looking.found)).unwrap_or_default()
     }
 
-    /// The syncer's process is another one: it knows of no moment of the one before.
+    /// Forgets all measurements, which belong to the syncer's previous process.
     pub(super) fn forget_moments(&mut self) {
         if let Some(looking) = &mut self.looking {
             (looking.lookout, looking.measured) = (Lookout::default(), None);
         }
     }
 
-    /// It is time to measure.
+    /// Measures the loss if the fragments are at rest, and plans the next measurement.
     pub(super) fn look(&mut self) {
         let Some(mut looking) = self.looking.take() else { return };
         let syncer = self.host.as_ref().map(|host| &host.core);
@@ -98,7 +97,7 @@ impl World {
         self.judge_look();
     }
 
-    /// Judges what was measured, once the tape has all that led there.
+    /// Judges the pending measurement once the tape has every row before it.
     pub(super) fn judge_look(&mut self) {
         let Some(mut looking) = self.looking.take() else { return };
         if let Some((loss, moment)) =
@@ -134,7 +133,7 @@ impl World {
         self.queue.plan(self.now.after(trials * spec.trial_ms), Happening::Read { generation, input });
     }
 
-    /// Θ at `until`, had these never sent anything since `from`.
+    /// Returns Θ at `until` as it would be if the learners in `without` had sent nothing since `from`.
     fn without(&self, from: &Moment, until: &Moment, without: &BTreeSet<LearnerId>) -> Option<Vec<f32>> {
         let syncer = &self.host.as_ref()?.core;
         let versions: Vec<Version> = until.states.iter().map(|state| state.version).collect();
@@ -152,13 +151,13 @@ impl World {
         Some(flat)
     }
 
-    /// Undoes fragments whose newest version is on the tape.
+    /// Recomputes the fragments to roll back whose newest version is on the tape.
     pub(super) fn remake_due(&mut self) {
         let gate = &self.record.gate;
         let is_due = |job: &mut RemakeJob| gate.is_version_safe(job.fragment());
         let due: Vec<RemakeJob> = self.record.remakes.extract_if(.., is_due).collect();
         for mut job in due {
-            // What cannot be read is not followed to its end, and the job says so.
+            // An unreadable tape leaves the job incomplete, and `run` reports that.
             let _ = self.disk.tape.remake(std::slice::from_mut(&mut job.remake), job.after);
             let result = job.run();
             if let Ok(outcome) = &result {
@@ -170,7 +169,7 @@ impl World {
     }
 }
 
-/// Θ and the fragments, unless one of them is being merged or is to be undone.
+/// Returns Θ and the fragments, unless a merge or a rollback is pending.
 fn at_rest(syncer: &Syncer) -> Option<(Vec<f32>, Vec<FragmentState>)> {
     let theta = syncer.theta().filter(|_| !syncer.is_undoing())?;
     Some((theta, syncer.states().map(FragmentState::without_hat).collect()))

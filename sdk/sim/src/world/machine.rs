@@ -1,4 +1,4 @@
-//! One machine: where a learner's process runs, and its way to the syncer.
+//! One machine: a learner's process and its link to the syncer.
 
 use super::clock::Clock;
 use super::forge::Memory;
@@ -15,34 +15,34 @@ pub(super) struct Machine {
     pub(super) spec: MachineSpec,
     pub(super) identity: Identity,
     pub(super) link: Link<Happening>,
-    /// When each way of the link is to go on, if that is planned.
+    /// The planned time of each direction's next transmission, if any.
     pub(super) pumps: [Option<Millis>; 2],
     pub(super) rng: Rng,
-    /// Of its members, each of which has another one from it.
+    /// Seed of the machine's members; each derives its own from it.
     seed: u64,
-    /// Counts processes, so that nothing meant for a dead one reaches the next.
+    /// Number of the current process, so that no event for a dead one reaches the next.
     pub(super) life: u32,
     pub(super) process: Option<Process>,
     pub(super) crawl: f64,
     pub(super) poison: Option<Poison>,
-    /// It was poisoned at some time: what it says of its tokens is not to be believed.
+    /// Whether the machine was ever poisoned; its token counts are not trusted.
     pub(super) forged: bool,
     pub(super) memory: Memory,
-    /// Its owner paused it.
+    /// Whether its owner paused it.
     pub(super) paused: bool,
-    /// How soon it is to be merged again and again, in milliseconds, if anybody looks.
+    /// Longest allowed time between two merges of its updates, in milliseconds, if that is checked.
     pub(super) merged_within_ms: Option<u64>,
-    /// Since when nothing was done to it.
+    /// Time of the last fault or order that affected it.
     pub(super) well_since: Millis,
-    /// When an update of it was last merged.
+    /// Time of the last merge of one of its updates.
     pub(super) merged_at: Millis,
-    /// SIGSTOP: what happens to the process waits in `frozen_out`.
+    /// SIGSTOP: events for the process wait in `frozen_out`.
     pub(super) frozen: bool,
     pub(super) frozen_out: Vec<Happening>,
-    /// Partitioned: what is on the link waits in `cut_off`.
+    /// Partitioned: traffic on the link waits in `cut_off`.
     pub(super) cut: bool,
     pub(super) cut_off: Vec<Happening>,
-    /// Steps and tokens of the processes that are dead.
+    /// Steps and tokens of the dead processes.
     pub(super) steps_before: u64,
     pub(super) tokens_before: u64,
 }
@@ -79,12 +79,12 @@ impl Machine {
         }
     }
 
-    /// The name of the learner on the machine of this index.
+    /// Returns the name of the learner on machine `index`.
     pub(super) fn name(index: u32) -> String {
         format!("machine {index}")
     }
 
-    /// Starts a process, if none runs; whether it did.
+    /// Starts a process unless one runs. Returns true if it did.
     pub(super) fn start(&mut self, now: Millis, name: String, waits: Waits) -> bool {
         if self.process.is_some() {
             return false;
@@ -109,7 +109,7 @@ impl Machine {
         true
     }
 
-    /// Ends the process, if one runs.
+    /// Ends the running process, if any.
     pub(super) fn kill(&mut self) -> Option<Process> {
         let process = self.process.take()?;
         self.steps_before += process.steps;
@@ -119,12 +119,12 @@ impl Machine {
         Some(process)
     }
 
-    /// The process of `life`, unless it is dead.
+    /// Returns the process numbered `life`, unless it is dead.
     pub(super) fn alive(&mut self, life: u32) -> Option<&mut Process> {
         self.process.as_mut().filter(|_| self.life == life)
     }
 
-    /// How long the next step takes, in milliseconds, at least 1.
+    /// Draws the duration of the next step, in milliseconds, at least 1.
     pub(super) fn step_ms(&mut self) -> u64 {
         let around = 1.0 + self.spec.jitter * (2.0 * self.rng.unit() - 1.0);
         ((self.spec.step_ms as f64 * self.crawl * around) as u64).max(1)

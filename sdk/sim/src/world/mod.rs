@@ -1,9 +1,9 @@
 //! A seeded world in virtual time around the real syncer and learner cores.
 //!
-//! Nothing of the method is written twice here: a [`World`] is the shells' part only, with machines,
-//! links and clocks that obey a seed instead of physics. It drives `diloco::Syncer` and
-//! `member::Member` exactly as the server and the native learner do, through encoded messages, so that pace, back-off
-//! and patience are those that ship. It watches from outside that what must never happen does not: see [`Violation`].
+//! A [`World`] contains only shells: machines, links and clocks that obey a seed instead of physics. It drives
+//! `diloco::Syncer` and `member::Member` exactly as the server and the native learner do, through encoded messages.
+//! Pace, backoff and patience are therefore those that ship. An outside checker verifies the invariants: see
+//! [`Violation`].
 //!
 //! ```
 //! use archipelago_sim::world::{MachineSpec, World};
@@ -110,47 +110,47 @@ pub struct World {
     layout: Layout,
     make: Box<MakeTrainer>,
     queue: Queue<Happening>,
-    /// Chance on the network.
+    /// Random numbers of the network.
     rng: Rng,
     host: Option<SyncerProcess>,
-    /// Counts syncer processes.
+    /// Number of the current syncer process.
     generation: u32,
     disk: Disk,
     record: Record,
-    /// A syncer reads what is on the disk.
+    /// Whether a syncer is reading its disk.
     starting: bool,
-    /// Starts that came to their end.
+    /// Completed recoveries.
     recoveries: u64,
-    /// Why syncers did not start.
+    /// Reasons of failed starts.
     refusals: Vec<String>,
-    /// What the syncer's clock showed when its core was last asked.
+    /// Reading of the syncer's clock when its core was last driven.
     syncer_now: Millis,
-    /// Connections that the core has just ended.
+    /// Connections that the core has just closed.
     hung_up: Vec<ConnId>,
-    /// Connections whose outbox has just turned out to be full.
+    /// Connections whose outbox has just overflowed.
     slow: Vec<ConnId>,
-    /// Connections ended for that so far.
+    /// Connections closed for that reason so far.
     slow_readers: u64,
     machines: Vec<Machine>,
     conns: BTreeMap<ConnId, Conn>,
     conns_made: u64,
     audit: Audit,
     events: VecDeque<(Millis, Event)>,
-    /// `None` while nobody looks.
+    /// `None` unless traced.
     traces: Option<VecDeque<Trace>>,
-    /// `None` while nobody looks.
+    /// `None` unless watched.
     merges: Option<VecDeque<MergeJob>>,
-    /// `None` while nobody looks.
+    /// `None` unless watched.
     entries: Option<Vec<Entry>>,
-    /// The last body of each fragment that an honest learner sent, where anybody lies.
+    /// The latest body of each fragment from an honest learner, if any machine lies.
     overheard: BTreeMap<FragmentId, Vec<u8>>,
-    /// `None` while nobody looks.
+    /// `None` unless the loss is monitored.
     looking: Option<Looking>,
     finished: bool,
 }
 
 impl World {
-    /// A world that begins at 0 ms. `make` makes the trainer of each process, given its machine.
+    /// Creates a world that begins at 0 ms. `make` makes the trainer of each process, given its machine.
     ///
     /// # Errors
     /// Those of [`Syncer::new`].
@@ -206,7 +206,7 @@ impl World {
         Ok(world)
     }
 
-    /// The time, in milliseconds from the beginning.
+    /// Returns the time, in milliseconds from the beginning.
     #[must_use]
     pub fn now(&self) -> Millis {
         self.now
@@ -227,8 +227,8 @@ impl World {
         self.now = until;
     }
 
-    /// Lets time pass until `done`, asked every `every_ms`, or until `ms_max` have passed. Whether it
-    /// was done.
+    /// Lets time pass until `done` returns true, checked every `every_ms`, or until `ms_max` have passed. Returns true
+    /// if `done` did.
     pub fn run_until(&mut self, ms_max: u64, every_ms: u64, mut done: impl FnMut(&Self) -> bool) -> bool {
         let end = self.now.after(ms_max);
         while !done(self) {
@@ -240,72 +240,72 @@ impl World {
         true
     }
 
-    /// The syncer's account of the run; `None` while it is down.
+    /// Returns the syncer's status; `None` while it is down.
     #[must_use]
     pub fn status(&self) -> Option<Status> {
         self.host.as_ref().map(|host| host.core.status())
     }
 
-    /// The syncer's core; `None` while it is down.
+    /// Returns the syncer's core; `None` while it is down.
     #[must_use]
     pub fn syncer(&self) -> Option<&Syncer> {
         self.host.as_ref().map(|host| &host.core)
     }
 
-    /// What is true of each machine, whatever the syncer knows of it.
+    /// Returns the true state of each machine, independent of the syncer's knowledge.
     #[must_use]
     pub fn machines(&self) -> Vec<MachineStatus> {
         self.machines.iter().map(MachineStatus::of).collect()
     }
 
-    /// θ of a machine's learner, `[layout.len()]`, if it has one.
+    /// Returns θ of a machine's learner, `[layout.len()]`, if it has one.
     #[must_use]
     pub fn params(&self, machine: u32) -> Option<&[f32]> {
         self.machines.get(machine as usize)?.process.as_ref()?.params()
     }
 
-    /// Connections that the syncer ended so far because their reader was too slow.
+    /// Returns the number of connections closed so far because their reader was too slow.
     #[must_use]
     pub fn slow_readers(&self) -> u64 {
         self.slow_readers
     }
 
-    /// How often a syncer went on from what was on the disk.
+    /// Returns the number of recoveries from the disk so far.
     #[must_use]
     pub fn recoveries(&self) -> u64 {
         self.recoveries
     }
 
-    /// How often the syncer's disk failed at something.
+    /// Returns the number of failures of the syncer's disk so far.
     #[must_use]
     pub fn disk_failures(&self) -> u64 {
         self.disk.failures
     }
 
-    /// Why syncers did not start, in their order: each names what is damaged.
+    /// Returns the reasons of failed starts, oldest first; each names the damage.
     #[must_use]
     pub fn refusals(&self) -> &[String] {
         &self.refusals
     }
 
-    /// Updates that learners were told are merged.
+    /// Returns the number of updates that learners know to be merged.
     #[must_use]
     pub fn merges_told(&self) -> u64 {
         self.audit.told_merges()
     }
 
-    /// Whether the run ended: everyone was told, nothing more comes.
+    /// Returns true if the run has ended and every learner was told.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.finished
     }
 
-    /// Events since this was asked last, the oldest first; at most about a million are kept.
+    /// Takes the events since the last call, oldest first; at most about a million are kept.
     pub fn take_events(&mut self) -> Vec<(Millis, Event)> {
         self.events.drain(..).collect()
     }
 
-    /// The first invariant that was broken, if any.
+    /// Checks all invariants and reports the first violation.
     ///
     /// # Errors
     /// Each variant of [`Violation`].
@@ -330,7 +330,7 @@ impl World {
         Ok(())
     }
 
-    /// SHA-256 of all that was decided and merged so far: every fate, and Θ and Θ̂ after every merge.
+    /// Returns the SHA-256 of all decisions and merges so far: every fate, and Θ and Θ̂ after every merge.
     #[must_use]
     pub fn digest(&self) -> [u8; 32] {
         self.audit.digest()

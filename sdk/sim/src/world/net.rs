@@ -8,16 +8,16 @@ use archipelago_core::diloco::syncer;
 use archipelago_core::member::Input;
 use archipelago_core::wire::{Bye, Challenge, ConnId, Message, Millis};
 
-/// One connection, with an end at the syncer and one at the learner. A closed end takes nothing in.
+/// One connection, with an end at the syncer and one at the learner. A closed end accepts nothing.
 #[derive(Debug)]
 pub(super) struct Conn {
     pub(super) machine: u32,
     pub(super) life: u32,
     pub(super) syncer_open: bool,
     pub(super) learner_open: bool,
-    /// What it carries is lost, and neither end knows.
+    /// Whether all traffic is lost without the ends' knowledge.
     pub(super) swallowed: bool,
-    /// Until when its reader at the syncer looks into what came, in microseconds: one update after the other.
+    /// End of the current check by its reader at the syncer, in microseconds; updates are checked one after the other.
     read_until_us: u64,
 }
 
@@ -47,7 +47,7 @@ impl World {
     pub(super) fn dialled(&mut self, machine: u32, life: u32, attempt: u32, conn: Option<ConnId>) {
         let process = self.machines[machine as usize].alive(life);
         let Some(process) = process.filter(|process| process.dialling == Some(attempt)) else {
-            // A process that has died since, or given this attempt up: its kernel refuses the connection.
+            // The process has died since, or has given this attempt up: its kernel refuses the connection.
             if let Some(conn) = conn {
                 self.end_at_learner(conn, true);
             }
@@ -62,7 +62,7 @@ impl World {
         process.conn = Some(conn);
         self.queue.plan(self.now.after(self.spec.shell.ping_ms), Happening::PingDue { conn });
         self.learner_input(machine, Input::Opened);
-        // The syncer's first words come with its agreement to the connection.
+        // The syncer's first message comes with the acceptance of the connection.
         let run = self.spec.run;
         let challenge = Challenge { run, nonce: [0; 32] };
         self.learner_input(machine, Input::Message(Message::Challenge(challenge)));
@@ -73,7 +73,7 @@ impl World {
             return;
         }
         match payload.open() {
-            // As the server's readers do.
+            // Verified here, as in the server's readers.
             Ok(Message::Update(update)) => {
                 let syncer = &self.host.as_ref().expect("checked above").core;
                 let bytes = update.body.len() as u64 * self.weight();
@@ -88,7 +88,7 @@ impl World {
         }
     }
 
-    /// Has the reader of `conn` look into what came, which has `bytes` of parameters, and hand it on.
+    /// Lets the reader of `conn` check an input with `bytes` of parameters, then hands it to the actor.
     fn read(&mut self, id: ConnId, bytes: u64, input: syncer::Input) {
         let (now_us, look_us) =
             (1_000 * self.now.0, bytes * self.spec.shell.pace.verify_ps_per_byte / 1_000_000);
@@ -146,8 +146,8 @@ impl World {
         }
     }
 
-    /// Closes the learner's end; the syncer's end finds out after what was sent to it. What waits is lost: all of it
-    /// with a process that died, else only parameters.
+    /// Closes the learner's end. The syncer's end finds out after the data already sent. Queued messages are dropped:
+    /// all of them if the process died, otherwise only parameters.
     pub(super) fn end_at_learner(&mut self, id: ConnId, died: bool) {
         let Some(conn) = self.conns.get_mut(&id).filter(|conn| conn.learner_open) else { return };
         conn.learner_open = false;
@@ -156,7 +156,7 @@ impl World {
         self.ship_sign(machine, Way::Up, id, Happening::LostAtSyncer { conn: id });
     }
 
-    /// Both ends lose the connection, and what is in flight.
+    /// Closes both ends and loses all data in flight.
     pub(super) fn break_connection(&mut self, machine: u32) {
         let Some(id) = self.machines[machine as usize].process.as_ref().and_then(|process| process.conn)
         else {
@@ -166,7 +166,7 @@ impl World {
         self.lost_at_learner(id);
     }
 
-    /// From now on what the connection carries is lost.
+    /// Loses all traffic of the connection from now on.
     pub(super) fn swallow(&mut self, machine: u32) {
         let process = self.machines[machine as usize].process.as_ref();
         if let Some(conn) = process.and_then(|process| self.conns.get_mut(&process.conn?)) {
@@ -180,7 +180,7 @@ impl World {
         }
     }
 
-    /// The learner's end answers a ping.
+    /// Answers a ping at the learner's end.
     pub(super) fn ping(&mut self, id: ConnId) {
         let open = |conn: &&Conn| conn.learner_open && conn.syncer_open;
         let Some(&Conn { machine, life, .. }) = self.conns.get(&id).filter(open) else { return };
@@ -191,7 +191,7 @@ impl World {
         self.learner_input(machine, Input::Heard);
     }
 
-    /// The syncer's end pings, and will again.
+    /// Sends a ping from the syncer's end and plans the next one.
     pub(super) fn ping_due(&mut self, id: ConnId) {
         let Some(&Conn { machine, .. }) = self.conns.get(&id).filter(|conn| conn.syncer_open) else { return };
         self.ship_sign(machine, Way::Down, id, Happening::Ping { conn: id });

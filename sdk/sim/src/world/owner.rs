@@ -1,4 +1,4 @@
-//! What the owner ordered, and the tape has: no crash may undo it.
+//! The owner's orders on the tape, which no crash may revoke.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,12 +7,12 @@ use archipelago_core::diloco::Entry;
 use archipelago_core::diloco::syncer::SyncerRecord;
 use archipelago_core::wire::{LearnerId, Share};
 
-/// The owner's orders, and the row of each.
+/// The owner's orders, each with its row.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Orders(VecDeque<(u64, Entry)>);
 
 impl Orders {
-    /// The syncer decided something, which is row `seq`.
+    /// Notes the syncer's decision in row `seq`.
     pub(super) fn note(&mut self, seq: u64, entry: &Entry) {
         let is_order = matches!(
             entry,
@@ -23,17 +23,17 @@ impl Orders {
         }
     }
 
-    /// What came after row `last` was never kept.
+    /// Drops the orders after row `last`, which were never on the disk.
     pub(super) fn cut(&mut self, last: u64) {
         self.0.retain(|(seq, _)| *seq <= last);
     }
 
-    /// Whether the last collection has begun.
+    /// Returns true if the last collection has begun.
     pub(super) fn is_finishing(&self) -> bool {
         self.0.iter().any(|(_, entry)| *entry == Entry::Finishing)
     }
 
-    /// Whether a syncer that goes on like `record` obeys all of it.
+    /// Checks that a syncer that restarts from `record` obeys all orders.
     ///
     /// # Errors
     /// [`Violation::OwnerUndone`].

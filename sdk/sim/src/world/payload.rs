@@ -1,4 +1,4 @@
-//! A message on its way through the world.
+//! Messages in transit.
 
 use std::sync::Arc;
 
@@ -7,12 +7,12 @@ use archipelago_core::wire::{Assembler, BODY_BYTES_MAX, DecodeError, Message, en
 /// Size of a message without its body when it is not encoded, in bytes.
 const ENVELOPE_BYTES: u64 = 64;
 
-/// A message on its way.
+/// A message in transit.
 #[derive(Clone, Debug)]
 pub(super) enum Payload {
-    /// As it is on the wire.
+    /// Encoded frames, as on the wire.
     Frames(Arc<Vec<Vec<u8>>>),
-    /// As it is in memory.
+    /// The decoded message.
     Whole(Arc<Message>),
 }
 
@@ -47,7 +47,7 @@ impl Payload {
     }
 }
 
-/// Bytes of parameters in `message`.
+/// Returns the bytes of parameters in `message`.
 pub(super) fn body_bytes(message: &Message) -> u64 {
     match message {
         Message::Update(update) => update.body.len() as u64,

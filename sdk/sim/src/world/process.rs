@@ -1,4 +1,4 @@
-//! A learner's process: the real member with what its shell holds for it.
+//! A learner's process: the real member and its shell's state.
 
 use std::collections::VecDeque;
 use std::num::{NonZeroU16, NonZeroU32};
@@ -13,22 +13,22 @@ use archipelago_core::member::{Batch, End, Input, Member, MemberConfig, Output, 
 use archipelago_core::wire::{Bye, CloseCode, ConnId, FragmentId, Message, Millis, RunSpec, Version};
 use archipelago_runtime::engine::{EngineError, Trainer};
 
-/// What a process wants from the world.
+/// A process's request to the world.
 #[derive(Debug)]
 pub(super) enum Effect {
-    /// Make a connection: the attempt of this number.
+    /// Connect; the number is that of the attempt.
     Connect(u32),
     Send(Box<Message>),
-    /// Fetch a fragment: a syncer has one version of each, and answers with that.
+    /// Fetch a fragment. A syncer has one version of each, and answers with that.
     Fetch(FragmentId),
     FetchShard(u32),
-    /// Nothing to do: it has taken a merged fragment in.
+    /// Report that a merged fragment was applied; no action is needed.
     Applied(FragmentId),
-    /// The connection, if there is one, is closed by this end.
+    /// Close this end of the connection, if there is one.
     Close,
 }
 
-/// What is there once a run is joined.
+/// The engine's side of a process, present after joining a run.
 struct Workshop {
     trainer: Box<dyn Trainer>,
     fragments: Arc<Fragments>,
@@ -37,40 +37,40 @@ struct Workshop {
 
 pub(super) struct Process {
     member: Member,
-    /// Windows of its steps; `None` for as many as the run says.
+    /// Windows in each of its steps; `None` follows the run.
     own_batch: Option<NonZeroU32>,
     workshop: Option<Workshop>,
-    /// The step being computed.
+    /// The batch of the current step.
     batch: Option<Batch>,
-    /// What came in during the step; taken in at its end.
+    /// Inputs that arrived during the step; processed at its end.
     inbox: VecDeque<Input>,
     clock: Clock,
-    /// Since when it has had nothing to do, on the world's clock; of use between steps.
+    /// Beginning of the idle time on the world's clock; valid between steps.
     idle_since: Millis,
     pub(super) conn: Option<ConnId>,
     /// Attempts to connect so far.
     pub(super) attempts: u32,
-    /// Counts the times that all fetches of fragments were given up, so that nothing of them comes in any more.
+    /// Number of times that all fragment downloads were abandoned; late answers to them are ignored.
     pub(super) downloads: u32,
-    /// It is asked to leave politely, and goes once what waits to be sent is sent and it has said its last word.
+    /// Whether it was asked to leave politely. It exits once its queue is empty and it has said goodbye.
     pub(super) leaving: bool,
-    /// The attempt under way, so that the answer to one that was given up is no answer to the next.
+    /// The attempt under way, so that an answer to an abandoned one is ignored.
     pub(super) dialling: Option<u32>,
     /// The wake-up planned for its member, on the world's clock.
     pub(super) wake: Option<Millis>,
-    /// Why it stays away for good.
+    /// Reason of its permanent stop.
     pub(super) stopped: Option<Bye>,
-    /// Why it last gave up everything and joined as a newcomer does, if it did.
+    /// Reason of its last fresh start, if any.
     pub(super) afresh: Option<String>,
     pub(super) poison: Option<Poison>,
-    /// Where its training is, once a run is joined.
+    /// Location of its training progress, after joining a run.
     pub(super) ghosts: Option<Ghosts>,
     pub(super) steps: u64,
     pub(super) tokens: u64,
     pub(super) loss: f32,
 }
 
-/// Makes the trainer of a machine, given its index; the layout must be the run's.
+/// Function that makes the trainer of a machine, given its index; the layout must be the run's.
 pub type MakeTrainer = dyn FnMut(u32) -> Box<dyn Trainer>;
 
 impl Process {
@@ -105,7 +105,7 @@ impl Process {
         }
     }
 
-    /// Takes in `input`, at once or, during a step, at its end.
+    /// Processes `input` at once or, during a step, at its end.
     pub(super) fn take(&mut self, now: Millis, input: Input) {
         if self.batch.is_some() {
             self.inbox.push_back(input);
@@ -114,7 +114,7 @@ impl Process {
         }
     }
 
-    /// Takes in `input` even during a step.
+    /// Processes `input` even during a step.
     pub(super) fn take_now(&mut self, now: Millis, input: Input) {
         let clock_us = self.clock_us(now);
         if self.batch.is_none() {
@@ -125,7 +125,7 @@ impl Process {
         self.member.handle(clock_us, input);
     }
 
-    /// The next thing that the world has to do; what concerns only the process is done on the way.
+    /// Returns the next effect for the world; effects inside the process are executed on the way.
     pub(super) fn poll(&mut self, now: Millis, make: &mut dyn FnMut() -> Box<dyn Trainer>) -> Option<Effect> {
         while let Some(output) = self.member.poll() {
             match output {
@@ -134,7 +134,7 @@ impl Process {
                     self.dialling = Some(self.attempts);
                     return Some(Effect::Connect(self.attempts));
                 }
-                // Nobody is anybody else here, so nothing is signed.
+                // There are no impostors here, so no signature is needed.
                 Output::Greet { hello, .. } => return Some(Effect::Send(Box::new(Message::Hello(*hello)))),
                 Output::Send(message) => return Some(Effect::Send(Box::new(message))),
                 Output::Fetch { fragment, .. } => return Some(Effect::Fetch(fragment)),
@@ -159,7 +159,7 @@ impl Process {
                 Output::Encode { .. } | Output::Include { .. } | Output::Load { .. } => {
                     self.work(now, output)
                 }
-                // No syncer here trusts anybody with it.
+                // The syncer here assigns no learner to measure the held-out loss.
                 Output::FetchHeldOut { .. } | Output::Measure { .. } | Output::Trouble { .. } => {}
                 Output::End(end) => {
                     self.stopped.get_or_insert_with(|| goodbye(end));
@@ -170,7 +170,7 @@ impl Process {
         None
     }
 
-    /// Begins a step if there is something to train on; whether it did.
+    /// Begins a step if there is a batch. Returns true if it did.
     pub(super) fn begin_step(&mut self, now: Millis) -> bool {
         if self.batch.is_none() {
             self.batch = self.member.next_batch(self.clock_us(now));
@@ -179,8 +179,8 @@ impl Process {
         false
     }
 
-    /// Ends the step begun, which took `step_ms`. The caller drains [`Self::poll`], then takes in what came meanwhile
-    /// one by one with [`Self::next_input`].
+    /// Ends the current step, which took `step_ms`. The caller drains [`Self::poll`], then processes the inputs that
+    /// arrived meanwhile one by one with [`Self::next_input`].
     pub(super) fn end_step(&mut self, now: Millis, step_ms: u64) {
         let Some(batch) = self.batch.take() else { return };
         self.idle_since = now;
@@ -206,7 +206,7 @@ impl Process {
         self.take_now(now, Input::Stepped(step));
     }
 
-    /// Takes in the next input that came during a step; whether there was one.
+    /// Processes the next input that arrived during a step. Returns false if there was no such input.
     pub(super) fn next_input(&mut self, now: Millis) -> bool {
         let Some(input) = self.inbox.pop_front().filter(|_| self.batch.is_none()) else { return false };
         self.take_now(now, input);
@@ -217,12 +217,12 @@ impl Process {
         self.batch.is_some()
     }
 
-    /// When the member wants [`Input::Timeout`], on the world's clock.
+    /// Returns the time of the member's next [`Input::Timeout`], on the world's clock.
     pub(super) fn deadline(&self, now: Millis) -> Option<Millis> {
         Some(self.clock.when_us(self.member.deadline(self.clock_us(now))?))
     }
 
-    /// Θ̂ of each fragment that it knows the version of.
+    /// Returns Θ̂ of each fragment with a known version.
     pub(super) fn hats(&self) -> Vec<(FragmentId, Version, Vec<f32>)> {
         let Some(workshop) = &self.workshop else { return Vec::new() };
         let held = workshop.fragments.ids().zip(self.member.versions());
@@ -232,17 +232,17 @@ impl Process {
         known.collect()
     }
 
-    /// The fragments of its run, once it is joined.
+    /// Returns the fragments of its run, after joining.
     pub(super) fn fragments(&self) -> Option<&Fragments> {
         self.workshop.as_ref().map(|workshop| &*workshop.fragments)
     }
 
-    /// θ, `[layout.len()]`, once it is there.
+    /// Returns θ, `[layout.len()]`, once it exists.
     pub(super) fn params(&self) -> Option<&[f32]> {
         self.workshop.as_ref().map(|workshop| workshop.trainer.params())
     }
 
-    /// The engine failed: the member begins anew, or if that cannot help the process trains no more.
+    /// Handles an engine failure: the member starts from scratch or, if that cannot help, the process stops training.
     fn fail(&mut self, now: Millis, error: &EngineError) {
         let device_lost = matches!(error, EngineError::Lost { .. });
         if device_lost || matches!(error, EngineError::NotFinite { .. } | EngineError::Exchange(_)) {
@@ -273,7 +273,7 @@ impl Process {
         self.take_now(now, Input::Built { fragments, batch });
     }
 
-    /// What concerns parameters only.
+    /// Executes an effect that concerns only parameters.
     fn work(&mut self, now: Millis, output: Output) {
         let Some(Workshop { trainer, fragments, replica }) = &mut self.workshop else { return };
         let ranges = |fragment| -> Vec<Range<usize>> {
@@ -287,7 +287,7 @@ impl Process {
                         self.ghosts.iter_mut().for_each(|ghosts| ghosts.encode(fragment, serial));
                         self.take_now(now, Input::Encoded { serial, fragment, body, digest });
                     }
-                    // A step may end in parameters that are too large for a number.
+                    // A step may overflow the parameters.
                     Err(error) => self.fail(now, &error.into()),
                 }
             }
@@ -314,7 +314,7 @@ impl Process {
     }
 }
 
-/// Whether `input` came over the connection.
+/// Returns true if `input` arrived over the connection.
 fn of_connection(input: &Input) -> bool {
     matches!(
         input,

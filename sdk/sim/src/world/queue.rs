@@ -1,10 +1,10 @@
-//! What will happen, sorted by time and then by the order in which it was planned.
+//! Planned events, sorted by time and then by the order of planning.
 
 use std::collections::BTreeMap;
 
 use archipelago_core::wire::Millis;
 
-/// A queue of planned happenings.
+/// A queue of planned events.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
     planned: BTreeMap<(Millis, u64), T>,
@@ -16,18 +16,18 @@ impl<T> Queue<T> {
         Self { planned: BTreeMap::new(), next: 0 }
     }
 
-    /// How much is planned.
+    /// Returns the number of planned events.
     pub(crate) fn len(&self) -> usize {
         self.planned.len()
     }
 
-    /// Plans `what` for `at`; among equal times the first planned comes first.
+    /// Plans `what` for `at`; among equal times, the first planned comes first.
     pub(crate) fn plan(&mut self, at: Millis, what: T) {
         self.planned.insert((at, self.next), what);
         self.next += 1;
     }
 
-    /// Takes the next happening, if it is planned for `until` or before.
+    /// Takes the next event if its time is at most `until`.
     pub(crate) fn next_until(&mut self, until: Millis) -> Option<(Millis, T)> {
         let entry = self.planned.first_entry()?;
         let at = entry.key().0;

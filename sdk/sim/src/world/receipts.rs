@@ -1,23 +1,23 @@
-//! Whether learners are told what became of their updates: no more, no less, nothing else.
+//! Checks that each learner gets exactly one correct receipt for each settled update.
 
 use std::collections::BTreeMap;
 
 use super::Violation;
 use archipelago_core::wire::{Fate, FragmentId, LearnerId, Serial};
 
-/// What the syncer has said, and not yet been seen to have done.
+/// Receipts that the syncer sent before the event that books the fate.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Receipts {
     said: BTreeMap<(LearnerId, FragmentId, Serial), Fate>,
 }
 
 impl Receipts {
-    /// The syncer tells a learner of a fate.
+    /// Notes a receipt that the syncer sends.
     pub(super) fn say(&mut self, learner: LearnerId, fragment: FragmentId, serial: Serial, fate: Fate) {
         self.said.insert((learner, fragment, serial), fate);
     }
 
-    /// The syncer books a fate, of a learner that it can tell if `is_here`.
+    /// Checks the receipt of a booked fate; a learner that `is_here` must have one.
     ///
     /// # Errors
     /// [`Violation::Receipt`].
@@ -38,7 +38,7 @@ impl Receipts {
         }
     }
 
-    /// The syncer has done all that it wanted to.
+    /// Checks that no receipt is left without a booked fate.
     ///
     /// # Errors
     /// [`Violation::Receipt`].

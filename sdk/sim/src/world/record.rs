@@ -1,4 +1,4 @@
-//! The syncer's side of its tape: what is on its way to the disk, and what waits until it is there.
+//! The syncer's side of its tape: writes in progress, and messages that wait for them.
 
 use std::sync::Arc;
 
@@ -10,39 +10,39 @@ use archipelago_core::diloco::tape::{Gate, Held, Row, Taking, TapeJob};
 use archipelago_core::diloco::{Entry, MergeJob, MergeOutcome, kept};
 use archipelago_core::wire::{Bye, ConnId, Message};
 
-/// Time between two tries while the disk takes nothing, in milliseconds, as the server has it.
+/// Time between two attempts while the disk fails, in milliseconds, as in the server.
 const RETRY_MS: u64 = 500;
-/// How often what is written together is not all that is there: the writer takes what it finds.
+/// Chance that a write takes only some of the queued jobs: the server's writer takes the jobs that it finds.
 const SPLIT_SHARE: f64 = 0.25;
 
-/// Something to be told once what was decided before it is safe.
+/// An effect that waits until the decisions before it are on the disk.
 #[derive(Debug)]
 pub(super) enum Said {
     Send(Vec<ConnId>, Message),
     Close(ConnId, Bye),
 }
 
-/// What a process of the syncer knows of its tape.
+/// State of the tape in a syncer process.
 #[derive(Debug)]
 pub(super) struct Record {
     pub(super) gate: Gate<Said>,
     pub(super) taking: Option<Taking>,
-    /// A snapshot is being written.
+    /// Whether a snapshot is being written.
     pub(super) saving: bool,
-    /// Fragments to be undone, whose newest version is not on the disk yet.
+    /// Fragments to roll back whose newest version is not on the disk yet.
     pub(super) remakes: Vec<RemakeJob>,
     jobs: Vec<TapeJob>,
     held: Held,
-    /// Rows are being written.
+    /// Whether rows are being written.
     writing: bool,
-    /// The disk did not take what it was last given.
+    /// Whether the last write failed.
     failing: bool,
-    /// The core knows that.
+    /// Whether the core knows of the failure.
     stalled: bool,
 }
 
 impl Record {
-    /// For a run of so many fragments, on a tape that ends with row `seq`.
+    /// Creates the state for a run of `fragments` fragments, on a tape that ends with row `seq`.
     pub(super) fn new(seq: u64, fragments: u16) -> Self {
         Self {
             gate: Gate::new(seq, fragments),
@@ -74,13 +74,13 @@ impl World {
         self.record.jobs.push(TapeJob::Bodies(job.round, bodies));
     }
 
-    /// Keeps what undoing a fragment led to, before the row that says so.
+    /// Writes the result of a fragment's rollback, before the row that refers to it.
     pub(super) fn keep_remade(&mut self, outcome: &MergeOutcome) {
         let bodies = vec![Arc::new(kept(&outcome.state))];
         self.record.jobs.push(TapeJob::Bodies(outcome.round, bodies));
     }
 
-    /// Says what waited long enough, has the tape go on, and tells the core if it cannot.
+    /// Releases effects that are safe, continues the tape, and tells the core about a failing disk.
     pub(super) fn tend_tape(&mut self) {
         self.write_tape();
         self.release();
@@ -94,7 +94,7 @@ impl World {
         }
     }
 
-    /// The disk may take something again.
+    /// Retries a failed write.
     pub(super) fn retry_tape(&mut self, generation: u32) {
         if generation != self.generation {
             return;
@@ -108,7 +108,7 @@ impl World {
         self.queue.plan(self.now.after(RETRY_MS), Happening::RetryTape { generation });
     }
 
-    /// Begins to write what is there, unless something is being written or was not taken just now.
+    /// Begins to write the queued jobs, unless a write is in progress or has just failed.
     fn write_tape(&mut self) {
         if self.record.writing || self.record.failing || self.record.jobs.is_empty() {
             return;
@@ -121,7 +121,7 @@ impl World {
         let batch: Vec<TapeJob> = self.record.jobs.drain(..count).collect();
         if let Err(Failed) = self.record.held.write(&batch, &mut self.disk.attempt()) {
             self.disk.failures += 1;
-            // The same is tried again, with what there is by then.
+            // The same jobs are retried, with those that arrive in the meantime.
             self.record.jobs.splice(..0, batch);
             self.record.failing = true;
             return self.plan_retry();
@@ -138,7 +138,7 @@ impl World {
         self.queue.plan(self.now.after(turns * sync_ms), Happening::Taped { generation, seq });
     }
 
-    /// What was written up to row `seq` is on the disk.
+    /// Marks everything up to row `seq` as on the disk.
     pub(super) fn taped(&mut self, generation: u32, seq: u64) {
         if generation != self.generation {
             return;
@@ -155,7 +155,7 @@ impl World {
         self.audit.on_safe(seq);
     }
 
-    /// Says what waited long enough.
+    /// Releases effects that are safe.
     fn release(&mut self) {
         while let Some(said) = self.record.gate.release() {
             self.say(said);

@@ -1,4 +1,4 @@
-//! The checker when decisions are kept, when a crash takes back those that were not, and when a syncer goes on.
+//! The checker at syncs of the tape, at crashes that revoke unsynced decisions, and at recoveries.
 
 use std::collections::VecDeque;
 
@@ -10,11 +10,11 @@ use archipelago_core::diloco::Entry;
 use archipelago_core::diloco::syncer::{Recovery, Syncer};
 use archipelago_core::wire::{ConnId, FragmentId, Message, Version};
 
-/// Books, and what was decided beyond them by rows, in order.
+/// Books, and the later decisions by row, in order.
 pub(super) type Kept = (Books, VecDeque<(u64, Booked)>);
 
 impl Audit {
-    /// The syncer decided something, which is row `seq`.
+    /// Books the syncer's decision in row `seq`.
     pub(super) fn on_entry(&mut self, seq: u64, entry: &Entry) {
         self.orders.note(seq, entry);
         match entry {
@@ -37,24 +37,24 @@ impl Audit {
         }
     }
 
-    /// Everything up to row `seq` is on the disk.
+    /// Notes that everything up to row `seq` is on the disk.
     pub(super) fn on_safe(&mut self, seq: u64) {
         self.safe = self.safe.max(seq);
         while let Some((_, booked)) = self.booked.pop_front_if(|(booked, _)| *booked <= seq) {
             if let Booked::Merged { fragment, serial, steps: Some(((machine, _), _)), .. } = &booked {
                 self.sent.remove(&(*machine, *fragment, *serial));
             }
-            // It was booked before, and what is wrong with it was said then.
+            // The entry was booked before, and any violation was reported then.
             let _ = self.kept.book(&booked);
         }
     }
 
-    /// A message really leaves the syncer.
+    /// Notes a message that really leaves the syncer.
     pub(super) fn on_told(&mut self, conn: ConnId, message: &Message) {
         self.told.tell(conn, message);
     }
 
-    /// A version of a fragment really leaves the syncer for a machine.
+    /// Notes a version of a fragment that really leaves the syncer for a machine.
     pub(super) fn on_told_version(&mut self, machine: u32, fragment: FragmentId, version: Version) {
         let learner = self.homes.iter().find(|(_, home)| **home == machine).map(|(learner, _)| *learner);
         if let Some(learner) = learner {
@@ -62,18 +62,18 @@ impl Audit {
         }
     }
 
-    /// Updates that learners were told are merged.
+    /// Returns the number of updates that learners know to be merged.
     pub(super) fn told_merges(&self) -> u64 {
         self.told.merges()
     }
 
-    /// The books as far as the disk is known to have them, and what it may have beyond that: what a crash left there
-    /// shows at the next start.
+    /// Returns the books that are certainly on the disk, and the decisions that may be. The next start shows which of
+    /// these a crash kept.
     pub(super) fn kept(&self) -> Kept {
         (self.kept.clone(), self.booked.clone())
     }
 
-    /// The owner put a copy back; this was known of it when it was made.
+    /// Notes that the owner restored a backup, with the checker's knowledge at backup time.
     pub(super) fn on_put_back(&mut self, (books, booked): Kept) {
         for (place, steps) in self.books.all_steps() {
             self.undone.entry(*place).or_default().add(steps);
@@ -82,13 +82,13 @@ impl Audit {
         (self.kept, self.booked, self.safe) = (books, booked, 0);
     }
 
-    /// A syncer goes on where its tape ends, with row `last`.
+    /// Checks a recovery from a tape that ends with row `last`.
     pub(super) fn on_recovered(&mut self, last: u64, recovery: &Recovery) {
         if last < self.safe {
             self.verify(Err(Violation::RowsLost { safe: self.safe, last }));
         }
         self.on_safe(last);
-        // What was never on the disk was never decided.
+        // Decisions that never reached the disk are void.
         self.booked.clear();
         self.books = self.kept.clone();
         self.merged.clear();
@@ -105,7 +105,7 @@ impl Audit {
         }
     }
 
-    /// It is about to serve.
+    /// Resets the state of the syncer's process before it serves.
     pub(super) fn on_started(&mut self, syncer: &Syncer) {
         self.receipts = Receipts::default();
         let versions = syncer.fragments().ids().zip(syncer.states());

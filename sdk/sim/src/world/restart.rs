@@ -1,4 +1,4 @@
-//! The death of the syncer's process, and how the next one goes on from the disk.
+//! Death of the syncer's process, and recovery from the disk.
 
 use super::file::Loss;
 use super::happening::Happening;
@@ -7,11 +7,11 @@ use super::tape::Followed;
 use super::{Fault, World};
 use archipelago_core::diloco::syncer::{Recovery, Syncer};
 
-/// Wait before a syncer that could not start is started again, in milliseconds.
+/// Wait before a failed start is retried, in milliseconds.
 const START_AGAIN_MS: u64 = 1_000;
 
 impl World {
-    /// The syncer's process dies, and with `loss` the power fails too.
+    /// Kills the syncer's process; with `loss`, the power fails too.
     pub(super) fn crash_syncer(&mut self, loss: Option<Loss>) {
         let was_starting = std::mem::take(&mut self.starting);
         let was_up = self.host.take().is_some();
@@ -25,7 +25,7 @@ impl World {
         }
     }
 
-    /// A process begins to go on from what is on the disk.
+    /// Begins to start a syncer from the disk.
     pub(super) fn restart_syncer(&mut self) {
         if self.host.is_some() || self.starting {
             return;
@@ -40,8 +40,8 @@ impl World {
         }
     }
 
-    /// Goes on where the tape ends. As the server, it does not start if it cannot write, or if what is there is not
-    /// what was written.
+    /// Recovers from the disk and serves. As the server, the syncer does not start if it cannot write, or if the disk's
+    /// content is damaged.
     pub(super) fn go_on(&mut self, generation: u32) {
         if generation != self.generation || !std::mem::take(&mut self.starting) {
             return;
@@ -58,7 +58,7 @@ impl World {
         };
         self.recoveries += 1;
         self.audit.on_recovered(followed.last, &recovery);
-        // The world began one second after 1970 did.
+        // The world began one second after the Unix epoch.
         let started_s = u32::try_from(1 + self.now.0 / 1_000).unwrap_or(u32::MAX);
         let core = Syncer::go_on(recovery, &self.layout, self.spec.syncer, started_s)
             .expect("it was followed to its end");
@@ -72,7 +72,7 @@ impl World {
         self.drive_host();
     }
 
-    /// The run where its tape ends, from the newest snapshot that is whole, or from its beginning.
+    /// Returns the run at the end of its tape, from the newest intact snapshot or from the beginning.
     fn recover(&self) -> Result<(Recovery, Followed), String> {
         let (record, states, seq) = match self.disk.latest() {
             Some(snapshot) => (snapshot.record.clone(), snapshot.states.clone(), snapshot.seq),

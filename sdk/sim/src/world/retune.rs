@@ -1,11 +1,11 @@
-//! Settings of a world that change while it goes on.
+//! Changes of settings while a world runs.
 
 use super::{LinkSpec, World};
 use archipelago_core::diloco::syncer::Input;
 use archipelago_core::diloco::{MergeRule, QuorumPolicy};
 
 impl World {
-    /// From now on the syncer ends rounds by `quorum` and merges by `merge`, and so does one that goes on after it.
+    /// Sets the quorum policy and the merge rule of the syncer and its successors.
     pub fn retune_syncer(&mut self, quorum: QuorumPolicy, merge: MergeRule) {
         (self.spec.syncer.quorum, self.spec.syncer.merge) = (quorum, merge);
         let Some(host) = &mut self.host else { return };
@@ -13,9 +13,8 @@ impl World {
         self.tell_syncer(Input::Timeout);
     }
 
-    /// From now on steps of machine `index` take `step_ms` milliseconds with this `jitter`, and what it sends and gets
-    /// goes over such a link. The step and the messages under way stay as they are. Where there is no such machine,
-    /// nothing changes.
+    /// Sets the step time, `jitter` and `link` of machine `index`. The step and the messages under way are unaffected.
+    /// An unknown machine changes nothing.
     pub fn retune_machine(&mut self, index: u32, step_ms: u64, jitter: f64, link: LinkSpec) {
         let Some(machine) = self.machines.get_mut(index as usize) else { return };
         (machine.spec.step_ms, machine.spec.jitter, machine.spec.link) = (step_ms, jitter, link);

@@ -1,52 +1,51 @@
-//! Chance from a seed, with no function of the platform's maths library, so that one seed means one
-//! world on every target.
+//! Seeded random numbers without the platform's maths library, so that one seed means one world on every target.
 
 use archipelago_core::rng;
 
-/// SplitMix64 (Steele, Lea and Flood, 2014): 64 bits of state, every seed a good one.
+/// SplitMix64 (Steele, Lea and Flood, 2014): 64 bits of state; every seed is a good one.
 #[derive(Clone, Debug)]
 pub struct Rng(rng::Rng);
 
 impl Rng {
-    /// A generator for `seed`.
+    /// Creates a generator for `seed`.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(rng::Rng::new(seed))
     }
 
-    /// An independent generator for the part of a world called `stream`.
+    /// Creates an independent generator for the part of a world called `stream`.
     #[must_use]
     pub fn stream(seed: u64, stream: u64) -> Self {
         Self::new(rng::key(&[seed, stream]))
     }
 
-    /// 64 even bits.
+    /// Returns 64 uniform bits.
     pub fn bits(&mut self) -> u64 {
         self.0.next_u64()
     }
 
-    /// An even number in `0..bound`; 0 if `bound` is 0. The bias is below `bound / 2⁶⁴`.
+    /// Returns a uniform number in `0..bound`; 0 if `bound` is 0. The bias is below `bound / 2⁶⁴`.
     pub fn below(&mut self, bound: u64) -> u64 {
         // The high half of the product; casting keeps its 64 bits.
         ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// An even number in `low..=high`; `low` if the range is empty.
+    /// Returns a uniform number in `low..=high`; `low` if the range is empty.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high.saturating_sub(low).saturating_add(1))
     }
 
-    /// An even number in `[0, 1)`, a multiple of 2⁻⁵³.
+    /// Returns a uniform number in `[0, 1)`, a multiple of 2⁻⁵³.
     pub fn unit(&mut self) -> f64 {
         self.0.unit()
     }
 
-    /// True with probability `share`.
+    /// Returns true with probability `share`.
     pub fn chance(&mut self, share: f64) -> bool {
         self.unit() < share
     }
 
-    /// An exponentially distributed number of mean 1, by von Neumann's comparisons (1951).
+    /// Returns an exponentially distributed number of mean 1, by von Neumann's comparisons (1951).
     pub fn exponential(&mut self) -> f64 {
         let mut whole = 0.0;
         loop {
@@ -66,11 +65,11 @@ impl Rng {
         }
     }
 
-    /// A bell-shaped number of mean 0 and variance 1: the sum of four even ones.
+    /// Returns a bell-shaped number of mean 0 and variance 1: the scaled sum of four uniform ones.
     pub fn bell(&mut self) -> f32 {
         let bits = self.bits();
         let sum: u64 = (0..4).map(|i| (bits >> (16 * i)) & 0xffff).sum();
-        // Variance of one is 1/12, of four 1/3; √3 brings it to 1.
+        // The variance of one is 1/12, of four 1/3; √3 brings it to 1.
         (sum as f32 / 65_536.0 - 2.0) * 1.732_050_8
     }
 }

@@ -1,11 +1,11 @@
-//! A set of numbers that mostly follow each other.
+//! A compact set of mostly consecutive numbers.
 
-/// Spans of numbers, half open, ascending, apart from each other.
+/// Half-open, ascending, disjoint spans of numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Spans(Vec<(u32, u32)>);
 
 impl Spans {
-    /// The numbers from `start` to before `end`.
+    /// Returns the set `start..end`.
     pub(super) fn of(start: u32, end: u32) -> Self {
         Self(if start < end { vec![(start, end)] } else { Vec::new() })
     }
@@ -15,22 +15,22 @@ impl Spans {
         *self = self.combine(other, |ours, theirs| ours || theirs);
     }
 
-    /// Takes all of `other` away.
+    /// Removes all of `other`.
     pub(super) fn remove(&mut self, other: &Self) {
         *self = self.combine(other, |ours, theirs| ours && !theirs);
     }
 
-    /// What is in both.
+    /// Returns the intersection.
     pub(super) fn common(&self, other: &Self) -> Self {
         self.combine(other, |ours, theirs| ours && theirs)
     }
 
-    /// The lowest number.
+    /// Returns the lowest number.
     pub(super) fn first(&self) -> Option<u32> {
         self.0.first().map(|(start, _)| *start)
     }
 
-    /// The spans, ascending.
+    /// Returns the spans, ascending.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, u32)> {
         self.0.iter().copied()
     }
@@ -41,7 +41,7 @@ impl Spans {
         let mut all: Vec<u32> = ours.iter().chain(&theirs).copied().collect();
         all.sort_unstable();
         all.dedup();
-        // After an odd number of bounds one is inside a span.
+        // After an odd number of bounds, a position is inside a span.
         let inside = |bounds: &[u32], at: u32| bounds.partition_point(|bound| *bound <= at) % 2 == 1;
         let mut spans: Vec<(u32, u32)> = Vec::new();
         for pair in all.windows(2) {

@@ -1,4 +1,4 @@
-//! What a world consists of, as plain data.
+//! Specification of a world, as plain data.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -8,22 +8,22 @@ use archipelago_core::diloco::syncer::SyncerConfig;
 use archipelago_core::member::Waits;
 use archipelago_core::wire::{BODY_BYTES_MAX, RunId, RunSpec};
 
-/// A syncer, its run, and the machines that come to it.
+/// A syncer, its run, and the machines that join it.
 #[derive(Clone, Debug)]
 pub struct WorldSpec {
-    /// The run.
+    /// The run's id.
     pub run: RunId,
-    /// What the run is.
+    /// The run's specification.
     pub run_spec: RunSpec,
-    /// The syncer's knobs.
+    /// The syncer's settings.
     pub syncer: SyncerConfig,
     /// Initial Θ, `[layout.len()]`.
     pub theta: Vec<f32>,
     /// Bytes of the shards that `run_spec.data` names, in order.
     pub shards: Vec<Arc<[u8]>>,
-    /// The machines; they are named by their index here.
+    /// The machines; their names are their indices here.
     pub machines: Vec<MachineSpec>,
-    /// How the shells around the cores behave.
+    /// Behaviour of the shells around the cores.
     pub shell: ShellSpec,
 }
 
@@ -32,15 +32,15 @@ pub struct WorldSpec {
 pub struct MachineSpec {
     /// Time of an inner step, in milliseconds, at least 1.
     pub step_ms: u64,
-    /// Each step takes up to this share more or less, 0 to 1.
+    /// Random variation of a step's duration, as a share of it, 0 to 1.
     pub jitter: f64,
-    /// Its way to the syncer.
+    /// The link to the syncer.
     pub link: LinkSpec,
-    /// When its learner starts, in milliseconds from the beginning.
+    /// Start time of its learner, in milliseconds from the beginning.
     pub starts_ms: u64,
-    /// Seconds that its clock counts in one of the world's; near 1.
+    /// Seconds of its clock per second of the world; near 1.
     pub clock_rate: f64,
-    /// Windows of a step of its learner; `None` for as many as the run says. Its trainer must be made for as many.
+    /// Windows in each step of its learner; `None` follows the run. Its trainer must be made for the same number.
     pub batch: Option<NonZeroU32>,
 }
 
@@ -51,42 +51,43 @@ impl Default for MachineSpec {
     }
 }
 
-/// What the shells do, as far as it shows in the world.
+/// Behaviour of the shells, as far as it affects the world.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ShellSpec {
-    /// Time from the start of a merge to its end, in milliseconds, beside what its values take.
+    /// Fixed duration of a merge, in milliseconds; its values add to it.
     pub merge_ms: u64,
-    /// What the syncer's work takes.
+    /// Speed of the syncer's work.
     pub pace: SyncerPace,
-    /// Seconds that the syncer's clock counts in one of the world's; near 1.
+    /// Seconds of the syncer's clock per second of the world; near 1.
     pub clock_rate: f64,
-    /// How many bytes one byte of parameters counts for on links and in the syncer's work, at least 1: so a toy weighs
-    /// what a model does.
+    /// Bytes that one byte of parameters counts for on links and in the syncer's work, at least 1. It gives a toy the
+    /// weight of a model.
     pub weight: u32,
-    /// Bytes to one connection that the syncer's system takes before its outbox fills.
+    /// Bytes for one connection that the syncer's system buffers before its outbox fills.
     pub socket_bytes: u64,
-    /// Messages with parameters that may wait for one connection in any case, beside two turns of all fragments.
+    /// Smallest limit of queued messages with parameters for one connection; the other limit is two turns of all
+    /// fragments.
     pub bulk_messages_min: usize,
-    /// Bytes that may wait at a learner to be sent; with more it drops the connection.
+    /// Largest send queue of a learner, in bytes; with more it drops the connection.
     pub queue_bytes_max: u64,
-    /// Share of answers over HTTP that are errors, 0 to 1.
+    /// Share of HTTP responses that are errors, 0 to 1.
     pub http_failures: f64,
     /// Time between two pings of a connection, in milliseconds.
     pub ping_ms: u64,
-    /// How long the learners wait before they connect again, and how long they bear a silence.
+    /// The learners' waits before a reconnection, and the longest silence that they accept.
     pub waits: Waits,
     /// Time between two snapshots of the syncer, in milliseconds.
     pub snapshot_ms: u64,
-    /// Time until a snapshot is on the disk, in milliseconds.
+    /// Time to write a snapshot to the disk, in milliseconds.
     pub save_ms: u64,
-    /// Time until what is written of the tape is on the disk, in milliseconds, and as much again where bodies are
-    /// written before it; with 0 it is there at once.
+    /// Time to sync the tape, in milliseconds; twice that if bodies are written before the rows. With 0 a sync is
+    /// instantaneous.
     pub sync_ms: u64,
-    /// Time from the start of a syncer until it has read what is on the disk, in milliseconds.
+    /// Time that a starting syncer needs to read its disk, in milliseconds.
     pub start_ms: u64,
-    /// Whether messages are really encoded and decoded. Without, they only have a size.
+    /// Whether messages are really encoded and decoded. Otherwise they only have a size.
     pub encode: bool,
-    /// Whether the data lies on every machine already. Without, each fetches its shards from the syncer over its link.
+    /// Whether every machine already has the data. Otherwise each fetches its shards from the syncer over its link.
     pub shards_at_hand: bool,
 }
 
@@ -113,26 +114,26 @@ impl Default for ShellSpec {
     }
 }
 
-/// What the syncer's work takes of its time, by amount; a picosecond for each of a million bytes is a microsecond.
+/// Cost of the syncer's work, by amount. One picosecond per byte is one microsecond for a million bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyncerPace {
-    /// The actor, for each thing that comes in, in microseconds.
+    /// Time of the actor for each input, in microseconds.
     pub input_us: u64,
-    /// A reader, for each byte of an update, in picoseconds.
+    /// Time of a reader for each byte of an update, in picoseconds.
     pub verify_ps_per_byte: u64,
-    /// A merge, for each value of each update, in picoseconds.
+    /// Time of a merge for each value of each update, in picoseconds.
     pub merge_ps_per_value: u64,
-    /// The actor, for each byte that it copies for a snapshot, in picoseconds.
+    /// Time of the actor for each byte copied for a snapshot, in picoseconds.
     pub copy_ps_per_byte: u64,
 }
 
 impl SyncerPace {
-    /// Its work takes no time.
+    /// Work that takes no time.
     pub const NONE: Self =
         Self { input_us: 0, verify_ps_per_byte: 0, merge_ps_per_value: 0, copy_ps_per_byte: 0 };
 }
 
-/// About what one core of a small server does.
+/// Approximately one core of a small server.
 impl Default for SyncerPace {
     fn default() -> Self {
         Self { input_us: 10, verify_ps_per_byte: 3_000, merge_ps_per_value: 2_000, copy_ps_per_byte: 200 }

@@ -1,13 +1,13 @@
-//! Whether every learner that can be merged is, within a time of its own.
+//! Checks that every eligible learner is merged within its time limit.
 
 use super::machine::Machine;
 use super::{Violation, World};
 use archipelago_core::wire::Millis;
 
 impl World {
-    /// From now on each learner that trains and can be reached is to be merged within so many milliseconds, those of
-    /// its machine: [`Self::check`] says so if one is not. Whatever is done to it, or to the syncer, begins the time
-    /// anew.
+    /// Requires from now on that each learner that trains and is reachable is merged within its machine's number of
+    /// milliseconds; [`Self::check`] reports a violation. Any fault or order that affects the machine or the syncer
+    /// restarts the time.
     pub fn expect_merges(&mut self, within_ms: &[u64]) {
         for (machine, &ms) in self.machines.iter_mut().zip(within_ms) {
             machine.merged_within_ms = Some(ms);
@@ -15,7 +15,7 @@ impl World {
         }
     }
 
-    /// Something was done to `machine`, or to all: what it is owed, it is owed from `at`.
+    /// Restarts the time of `machine`, or of all machines, at `at`.
     pub(super) fn excuse(&mut self, machine: Option<u32>, at: Millis) {
         for (i, there) in (0..).zip(&mut self.machines) {
             if machine.is_none_or(|machine| machine == i) {
@@ -42,7 +42,7 @@ impl World {
         starved.map_or(Ok(()), Err)
     }
 
-    /// Whether nothing keeps it from being merged but itself and the syncer.
+    /// Returns true if no fault and no order prevents the machine's updates from being merged.
     fn is_well(&self, machine: &Machine) -> bool {
         let Some(process) = &machine.process else { return false };
         let swallowed =

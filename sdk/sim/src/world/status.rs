@@ -1,4 +1,4 @@
-//! What is true of a machine, for tests and pictures.
+//! The true state of machines, for tests and pictures.
 
 use serde::Serialize;
 
@@ -8,14 +8,14 @@ use archipelago_core::diloco::syncer::LearnerStatus;
 use archipelago_core::wire::LearnerId;
 
 impl World {
-    /// The machine on which the syncer's `learner` runs; `None` while the syncer is down or does not know it.
+    /// Returns the machine on which `learner` runs; `None` while the syncer is down or does not know the learner.
     #[must_use]
     pub fn machine_of(&self, learner: LearnerId) -> Option<u32> {
         let name = self.learner(|status| status.learner == learner, |status| status.name.to_owned())?;
         (0..self.machines.len() as u32).find(|machine| Machine::name(*machine) == name)
     }
 
-    /// Tokens of a machine's learner that are merged, as the syncer counts them; 0 while it does not.
+    /// Returns the merged tokens of a machine's learner by the syncer's count; 0 if the syncer has no count.
     #[must_use]
     pub fn tokens_merged(&self, machine: u32) -> u64 {
         let name = Machine::name(machine);
@@ -31,24 +31,24 @@ impl World {
     }
 }
 
-/// One machine at one moment, whatever the syncer knows of it.
+/// The true state of one machine at one moment, independent of the syncer's knowledge.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MachineStatus {
-    /// A learner's process runs.
+    /// Whether a learner's process runs.
     pub running: bool,
-    /// It stands still.
+    /// Whether the process is stopped (SIGSTOP).
     pub frozen: bool,
-    /// It is cut off from the syncer.
+    /// Whether the link to the syncer is cut.
     pub partitioned: bool,
-    /// It has a connection, as far as it knows.
+    /// Whether it has a connection, as far as it knows.
     pub connected: bool,
-    /// Attempts of its process to connect.
+    /// Connection attempts of its process.
     pub attempts: u32,
-    /// A step is being computed.
+    /// Whether a step is being computed.
     pub training: bool,
-    /// Why its learner stays away for good, if it does.
+    /// Reason of its learner's permanent stop, if any.
     pub stopped: Option<String>,
-    /// Why its learner last gave up everything and joined as a newcomer does, if it did.
+    /// Reason of its learner's last fresh start, if any.
     pub afresh: Option<String>,
     /// Steps of all its processes so far.
     pub steps: u64,

@@ -1,8 +1,9 @@
 //! The run's tape on the simulated disk: transactions of rows in one file, bodies in others.
 //!
-//! A transaction is its length (32 bits), the checksum of its rows (64 bits), and its rows. One that cannot be read and
-//! is the last was never finished, so nobody was told of what is in it: it is cut off. One that cannot be read and is
-//! followed by one that can was synced before the other was begun: the tape is damaged, and the run does not go on.
+//! A transaction is its length (32 bits), the checksum of its rows (64 bits), and its rows. If the last transaction is
+//! unreadable, it was never finished, and its decisions were never announced: it is cut off. If an unreadable
+//! transaction is followed by a readable one, it had been synced before: the tape is damaged, and the run does not
+//! continue.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,13 +20,13 @@ use archipelago_core::wire::LearnerId;
 /// Length and checksum of a transaction, in bytes.
 const HEAD_BYTES: usize = 12;
 
-/// What is damaged of what was synced.
+/// A kind of damage to synced data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Damage {
-    /// A bit of the rows, but for the last transaction: damage to that looks as if it was never finished.
+    /// A bit of the rows. The last transaction is exempt: damage to it looks like an unfinished write.
     RowBit,
-    /// A page of the rows, with the same exception: there is nothing in it, or the page before it.
+    /// A page of the rows, with the same exemption: it becomes zeros, or a copy of the preceding page.
     RowPage,
     /// A bit of the bodies.
     BodyBit,
@@ -34,11 +35,11 @@ pub enum Damage {
 }
 
 impl Damage {
-    /// All of them.
+    /// All variants.
     pub const ALL: [Self; 4] = [Self::RowBit, Self::RowPage, Self::BodyBit, Self::BodyPage];
 }
 
-/// A row as it is stored.
+/// A row in its stored form.
 #[derive(Serialize, Deserialize)]
 struct Stored {
     seq: u64,
@@ -52,17 +53,17 @@ struct Stored {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tape {
     rows: File,
-    /// Each process that appends begins one.
+    /// Segments of bodies; each writing process begins a new one.
     bodies: Vec<File>,
     last: u64,
     chain: Chain,
-    /// What was damaged, oldest first: the rows, or a segment of bodies, and how that began before.
+    /// Damaged files, oldest first: the rows or a segment of bodies, with their original prefix.
     wounds: Vec<(Option<usize>, Vec<u8>)>,
-    /// The rows that are being written speak of bodies, which have to be on the disk before them.
+    /// Whether the rows being written refer to bodies, which must be synced first.
     waits_for_bodies: bool,
 }
 
-/// How far a tape could be followed.
+/// End of the readable tape.
 pub(super) struct Followed {
     pub(super) last: u64,
     chain: Chain,
@@ -70,12 +71,12 @@ pub(super) struct Followed {
 }
 
 impl Tape {
-    /// The newest row that was written.
+    /// Returns the newest row written.
     pub(super) fn last(&self) -> u64 {
         self.last
     }
 
-    /// Appends `bodies` one after another; where they are.
+    /// Appends `bodies` one after another. Returns their place.
     pub(super) fn append_bodies(&mut self, bodies: &[Arc<Vec<u8>>]) -> Place {
         let segment = self.open_bodies();
         let file = &mut self.bodies[segment];
@@ -84,14 +85,14 @@ impl Tape {
         place
     }
 
-    /// Appends a part of `bodies`, by chance, of which nothing counts.
+    /// Writes a random part of `bodies` without appending it, as a failed write does.
     pub(super) fn try_bodies(&mut self, bodies: &[Arc<Vec<u8>>], rng: &mut Rng) {
         let segment = self.open_bodies();
         let bytes = framed(bodies);
         self.bodies[segment].attempt(&bytes[..rng.below(bytes.len() as u64) as usize]);
     }
 
-    /// The file that bodies are appended to.
+    /// Returns the segment that bodies are appended to.
     fn open_bodies(&mut self) -> usize {
         if self.bodies.is_empty() {
             self.bodies.push(File::default());
@@ -99,12 +100,12 @@ impl Tape {
         self.bodies.len() - 1
     }
 
-    /// Nothing more is appended to this file of bodies: nobody knows what of it is on the disk.
+    /// Closes the current segment of bodies, whose content on the disk is unknown.
     pub(super) fn abandon_bodies(&mut self) {
         self.bodies.push(File::default());
     }
 
-    /// What is written next speaks of bodies, which have to be on the disk before it.
+    /// Notes that the next rows refer to bodies, which must be synced first.
     pub(super) fn await_bodies(&mut self) {
         self.waits_for_bodies = true;
     }
@@ -115,7 +116,8 @@ impl Tape {
         (self.chain, self.last) = (chain, rows.last().map_or(self.last, |row| row.seq));
     }
 
-    /// Writes `rows`, or with chance a part of them, of which nothing counts. Nothing is on its way to the disk then.
+    /// Writes `rows`, or with `part` a random part of them, without appending them, as a failed write does. No other
+    /// write may be in progress.
     pub(super) fn try_rows(&mut self, rows: &[Row], part: Option<&mut Rng>) {
         let (bytes, _) = self.transaction_of(rows);
         let len = part.map_or(bytes.len(), |rng| rng.below(bytes.len() as u64) as usize);
@@ -125,7 +127,7 @@ impl Tape {
         }
     }
 
-    /// `rows` as they are stored, and their checksum.
+    /// Returns `rows` as a transaction, and the new end of the hash chain.
     fn transaction_of(&self, rows: &[Row]) -> (Vec<u8>, Chain) {
         let mut chain = self.chain;
         let mut stored = Vec::with_capacity(rows.len());
@@ -140,12 +142,12 @@ impl Tape {
         ([&head[..], &checksum(&payload).to_le_bytes(), &payload].concat(), chain)
     }
 
-    /// Those that were appended last are on the disk; a file that was abandoned is synced no more.
+    /// Syncs the current segment of bodies; abandoned segments are never synced.
     fn sync_bodies(&mut self) {
         self.bodies.last_mut().into_iter().for_each(File::sync);
     }
 
-    /// What was written last is on the disk. Whether that took two turns of it, one for the bodies.
+    /// Syncs the tape. Returns true if this took two syncs, one of them for bodies.
     pub(super) fn sync(&mut self) -> bool {
         let had_bodies = std::mem::take(&mut self.waits_for_bodies);
         if had_bodies {
@@ -155,12 +157,12 @@ impl Tape {
         had_bodies
     }
 
-    /// Whether bodies have to be synced before the rows that are being written.
+    /// Returns true if bodies must be synced before the rows being written.
     pub(super) fn waits_for_bodies(&self) -> bool {
         self.waits_for_bodies
     }
 
-    /// The process died, and with `loss` the power failed too. Chance says how far it had come with what it wrote.
+    /// Applies the death of the process and, with `loss`, of the power. The progress of the current write is random.
     pub(super) fn crash(&mut self, loss: Option<Loss>, rng: &mut Rng) {
         if std::mem::take(&mut self.waits_for_bodies) {
             if rng.chance(0.5) {
@@ -169,13 +171,13 @@ impl Tape {
                 self.sync_bodies();
             }
         }
-        // What a process handed to its system is there after its death, as far as it came.
+        // Data handed to the operating system survives the death of the process, as far as the write came.
         let loss = loss.unwrap_or(if rng.chance(0.5) { Loss::Torn } else { Loss::Kept });
         self.bodies.iter_mut().for_each(|file| file.crash(loss, rng));
         self.rows.crash(loss, rng);
     }
 
-    /// Damages what was synced, if there is anything of the kind; what was there is remembered.
+    /// Damages synced data, if there is any of the kind. The original is kept for [`Self::mend`].
     pub(super) fn damage(&mut self, damage: Damage, rng: &mut Rng) {
         let segment = match damage {
             Damage::RowBit | Damage::RowPage => None,
@@ -194,12 +196,12 @@ impl Tape {
             Damage::RowBit | Damage::BodyBit => file.flip(at, rng),
             Damage::RowPage | Damage::BodyPage => file.overwrite(at, rng),
         }
-        // A page may reach into the last transaction.
+        // A page may extend into the last transaction.
         file.restore(len, &before[len..]);
         self.wounds.push((segment, before[..len].to_vec()));
     }
 
-    /// What was damaged is as it was.
+    /// Repairs all damage.
     pub(super) fn mend(&mut self) {
         while let Some((segment, before)) = self.wounds.pop() {
             let file = segment.map_or(&mut self.rows, |segment| &mut self.bodies[segment]);
@@ -207,20 +209,20 @@ impl Tape {
         }
     }
 
-    /// Takes a run from where `recovery` stands, after row `seq`, to where the tape ends.
+    /// Advances `recovery` from row `seq` to the end of the tape.
     ///
     /// # Errors
-    /// A sentence: what is damaged, and where.
+    /// A sentence with the damage and its place.
     pub(super) fn follow(&self, recovery: &mut Recovery, seq: u64) -> Result<Followed, String> {
         self.read(seq, |entry, place| {
             recovery.follow(entry, self.bodies_at(place)).map(drop).map_err(|error| error.to_string())
         })
     }
 
-    /// Has `remakes` follow the rows after `seq`.
+    /// Advances `remakes` through the rows after `seq`.
     ///
     /// # Errors
-    /// As [`Self::follow`].
+    /// Those of [`Self::follow`].
     pub(super) fn remake(&self, remakes: &mut [Remake], seq: u64) -> Result<(), String> {
         let followed = self.read(seq, |entry, place| {
             let mut remakes = remakes.iter_mut();
@@ -230,10 +232,10 @@ impl Tape {
         followed.map(drop)
     }
 
-    /// Who has an update in the merges after row `seq`, up to row `until`.
+    /// Returns the learners with an update in the merges after row `seq`, up to row `until`.
     pub(super) fn senders(&self, seq: u64, until: u64) -> BTreeSet<LearnerId> {
         let (mut found, mut row) = (BTreeSet::new(), seq);
-        // What cannot be read is found out when it is followed.
+        // An unreadable row is reported when the tape is followed.
         let _ = self.read(seq, |entry, _| {
             row += 1;
             found.extend(senders(entry).filter(|_| row <= until));
@@ -242,7 +244,7 @@ impl Tape {
         found
     }
 
-    /// Hands the entries of the rows after `seq` to `take`, in order, with the place of what is kept with them.
+    /// Passes the entries of the rows after `seq` to `take`, in order, with the place of their bodies.
     fn read(
         &self,
         seq: u64,
@@ -280,21 +282,21 @@ impl Tape {
         Ok(followed)
     }
 
-    /// A process goes on where `followed` ends, and begins a file of bodies of its own.
+    /// Continues the tape where `followed` ends, with a new segment of bodies.
     pub(super) fn reopen(&mut self, followed: &Followed) {
         self.rows.cut(followed.end);
         (self.last, self.chain) = (followed.last, followed.chain);
         self.bodies.push(File::default());
     }
 
-    /// As it would be found if everything stopped now and nothing that was not synced was there.
+    /// Returns the tape as a stop at this moment would leave it, without unsynced data.
     pub(super) fn copy(&self) -> Self {
         let mut copy = self.clone();
         copy.rows.forget_unsynced();
         copy
     }
 
-    /// Gives what is kept at `place`, one after the other.
+    /// Returns a reader of the bodies at `place`, one after the other.
     fn bodies_at(&self, place: Option<Place>) -> impl FnMut(usize) -> Result<Vec<u8>, String> + '_ {
         let mut place = place;
         move |len| {
@@ -313,7 +315,7 @@ impl Tape {
     }
 }
 
-/// Bodies as they are stored, each after its length.
+/// Returns bodies in their stored form, each after its length.
 fn framed(bodies: &[Arc<Vec<u8>>]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(bodies.iter().map(|body| 4 + body.len()).sum());
     for body in bodies {
@@ -323,7 +325,7 @@ fn framed(bodies: &[Arc<Vec<u8>>]) -> Vec<u8> {
     bytes
 }
 
-/// Where the last transaction that is whole begins.
+/// Returns the offset of the last intact transaction.
 fn last_begins(bytes: &[u8]) -> usize {
     let (mut last, mut at) = (0, 0);
     while let Some((_, end)) = transaction(bytes, at) {
@@ -332,7 +334,7 @@ fn last_begins(bytes: &[u8]) -> usize {
     last
 }
 
-/// The transaction that begins at byte `at`, and where it ends; `None` if there is none that is whole.
+/// Returns the transaction at byte `at` and its end; `None` if it is not intact.
 fn transaction(bytes: &[u8], at: usize) -> Option<(Vec<Stored>, usize)> {
     let head = bytes.get(at..at + HEAD_BYTES)?;
     let len = u32::from_le_bytes(head[..4].try_into().ok()?) as usize;

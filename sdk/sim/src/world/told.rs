@@ -1,4 +1,4 @@
-//! What learners were really told, which no crash may take back.
+//! Information that learners really received, which no crash may revoke.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,25 +7,25 @@ use super::books::Books;
 use archipelago_core::diloco::syncer::Recovery;
 use archipelago_core::wire::{ConnId, Fate, FragmentId, LearnerId, LeaseId, Message, Serial, Version};
 
-/// What left the syncer for good.
+/// Messages that have left the syncer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Told {
-    /// Who is behind each connection that was ever welcomed.
+    /// Learner of each connection that was ever welcomed.
     learners: BTreeMap<ConnId, LearnerId>,
     welcomed: BTreeSet<LearnerId>,
     merged: BTreeSet<(LearnerId, FragmentId, Serial)>,
     leases: BTreeMap<LeaseId, LearnerId>,
-    /// The newest version of each fragment that anybody was told of, and who.
+    /// The newest version of each fragment that any learner knows, and that learner.
     versions: BTreeMap<FragmentId, (Version, LearnerId)>,
 }
 
 impl Told {
-    /// The core welcomes a learner; it hears of that once it is told.
+    /// Notes the learner of a connection; the learner is welcomed once the message leaves.
     pub(super) fn greet(&mut self, conn: ConnId, learner: LearnerId) {
         self.learners.insert(conn, learner);
     }
 
-    /// A message leaves the syncer.
+    /// Notes a message that leaves the syncer.
     pub(super) fn tell(&mut self, conn: ConnId, message: &Message) {
         let Some(&learner) = self.learners.get(&conn) else { return };
         match message {
@@ -43,23 +43,23 @@ impl Told {
         }
     }
 
-    /// A learner gets a version as a whole.
+    /// Notes a whole version that a learner gets.
     pub(super) fn version(&mut self, learner: LearnerId, fragment: FragmentId, version: Version) {
         let newest = self.versions.entry(fragment).or_insert((version, learner));
         *newest = (*newest).max((version, learner));
     }
 
-    /// The syncer forgets a learner that came to nothing, to make room: its number is nobody's any more.
+    /// Forgets a learner that the syncer removed to free its number.
     pub(super) fn forget(&mut self, learner: LearnerId) {
         self.welcomed.remove(&learner);
     }
 
-    /// Updates that learners were told are merged.
+    /// Returns the number of updates that learners know to be merged.
     pub(super) fn merges(&self) -> u64 {
         self.merged.len() as u64
     }
 
-    /// The owner put an older copy back, of which `books` is true: what was told since is not any more.
+    /// Drops information newer than the backup that the owner restored; `books` are those of the backup.
     pub(super) fn take_back(&mut self, books: &Books) {
         self.merged.retain(|update| books.has_update(update));
         self.leases.retain(|lease, _| books.has_lease(*lease));
@@ -67,7 +67,7 @@ impl Told {
         self.versions.clear();
     }
 
-    /// Whether a syncer that goes on like this, of which `books` is true, knows all of it.
+    /// Checks that the recovered syncer, with `books`, knows everything that learners were told.
     ///
     /// # Errors
     /// [`Violation::AckedLost`].

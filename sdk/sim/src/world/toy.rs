@@ -16,7 +16,7 @@ const NOISE: f32 = 0.3;
 /// Tokens of a run: few, so that its outer momentum has risen after some seconds.
 const TOTAL_TOKENS: u64 = 20_000;
 
-/// A quadratic bowl: `loss = ½ mean((θ − target)²)`, gradients with noise that only the batch decides.
+/// A quadratic bowl: `loss = ½ mean((θ − target)²)`, with gradient noise that only the batch determines.
 ///
 /// Plain gradient descent. 220 parameters in five tensors, one of them merged like an embedding.
 #[derive(Clone, Debug)]
@@ -26,14 +26,14 @@ pub struct Toy {
 }
 
 impl Toy {
-    /// A toy at θ = 0.
+    /// Creates a toy at θ = 0.
     #[must_use]
     pub fn new() -> Self {
         let layout = Self::layout();
         Self { params: vec![0.0; layout.len()], layout }
     }
 
-    /// Its tensors.
+    /// Returns its tensors.
     #[must_use]
     pub fn layout() -> Layout {
         let tensor = |name: &str, rows, cols, merge| Tensor { name: name.into(), rows, cols, merge };
@@ -47,22 +47,22 @@ impl Toy {
         Layout::new(tensors).expect("five tensors with names of their own")
     }
 
-    /// Where parameter `i` belongs: within −1…1.
+    /// Returns the target of parameter `i`, within −1…1.
     #[must_use]
     pub fn target(i: usize) -> f32 {
-        // Casting keeps the low bits, which is all that is asked of them.
+        // Casting keeps the low bits, which are sufficient here.
         (i as u32).wrapping_mul(2_654_435_761) as f32 / (1_u64 << 31) as f32 - 1.0
     }
 
-    /// Its loss at `params`, `[220]`.
+    /// Returns the loss at `params`, `[220]`.
     #[must_use]
     pub fn loss(params: &[f32]) -> f32 {
         let squares = params.iter().enumerate().map(|(i, p)| f64::from(p - Self::target(i)).powi(2));
         (0.5 * squares.sum::<f64>() / params.len().max(1) as f64) as f32
     }
 
-    /// A run of this toy: batches of 4 windows of 8 tokens, 5 fragments, H = 10, and the shards that
-    /// its data names, `shards` of them with `windows` windows each.
+    /// Returns a run of this toy: batches of 4 windows of 8 tokens, 5 fragments, H = 10; and its `shards` shards with
+    /// `windows` windows each.
     #[must_use]
     pub fn run(seed: u64, shards: u32, windows: u32) -> (RunSpec, Vec<Arc<[u8]>>) {
         let (vocab, context) = (256, 8);
@@ -99,7 +99,7 @@ impl Toy {
 }
 
 impl World {
-    /// A world in which `machines` train toys under a syncer as it is by default.
+    /// Creates a world in which `machines` train toys under a syncer with default settings.
     #[must_use]
     pub fn of_toys(seed: u64, machines: Vec<MachineSpec>) -> Self {
         let (run_spec, shards) = Toy::run(seed, 4, 4_000);
@@ -141,7 +141,7 @@ impl Trainer for Toy {
             square += f64::from(gradient * gradient);
             *param -= lr * gradient;
         }
-        // Of each window of 9 the last token is only a target.
+        // The last token of each window of 9 is only a target.
         let windows = tokens.len() / 9;
         Ok(StepStats { loss, grad_norm: square.sqrt() as f32, tokens: 8 * windows as u64 })
     }

@@ -1,4 +1,4 @@
-//! What can be seen of a world while it runs: steps, messages on their way, fragments taken in.
+//! Visible activity of a running world: steps, messages in transit, applied fragments.
 
 use super::World;
 use archipelago_core::wire::{FragmentId, Message, Millis, Round};
@@ -6,72 +6,72 @@ use archipelago_core::wire::{FragmentId, Message, Millis, Round};
 /// Traces kept until they are taken; the oldest go first.
 const TRACES_MAX: usize = 1 << 16;
 
-/// Something to see.
+/// One visible activity.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Trace {
-    /// A machine computes a step; if it dies or freezes meanwhile, the step ends later or never.
+    /// A machine computes a step; if the machine dies or freezes meanwhile, the step ends later or never.
     Step {
-        /// Whose.
+        /// The machine.
         machine: u32,
-        /// When it began.
+        /// Beginning of the step.
         from: Millis,
-        /// When it is to end.
+        /// Expected end of the step.
         until: Millis,
     },
-    /// Something of a fragment is on its way between a machine and the syncer.
+    /// A message about a fragment is in transit between a machine and the syncer.
     Parcel(Parcel),
-    /// A machine's learner has taken a merged fragment in.
+    /// A machine's learner has applied a merged fragment.
     Applied {
-        /// Whose learner.
+        /// The machine.
         machine: u32,
-        /// Which fragment.
+        /// The fragment.
         fragment: FragmentId,
-        /// When.
+        /// Time of the application.
         at: Millis,
     },
 }
 
-/// Something of a fragment on its way.
+/// A message about a fragment in transit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parcel {
     /// The machine at the other end.
     pub machine: u32,
-    /// What it is; tells the direction too.
+    /// The kind of message, which determines the direction too.
     pub what: Cargo,
-    /// The round that it belongs to, if to one.
+    /// The round of the message, if it has one.
     pub round: Option<Round>,
     /// The fragment.
     pub fragment: FragmentId,
     /// Bytes on the link.
     pub bytes: u64,
-    /// When its sending began.
+    /// Beginning of the transmission.
     pub from: Millis,
-    /// When it arrives, unless the link is cut.
+    /// Time of arrival, unless the link is cut.
     pub until: Millis,
-    /// The body of an update or a merged change; empty for others.
+    /// The body of an update or a merged change; otherwise empty.
     pub body: Vec<u8>,
 }
 
-/// What a parcel is.
+/// The kind of a parcel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cargo {
-    /// Syncer → learner: send your progress.
+    /// Syncer → learner: request for progress.
     Collect,
-    /// Learner → syncer: my progress.
+    /// Learner → syncer: progress.
     Update,
-    /// Syncer → learner: the merged change.
+    /// Syncer → learner: merged change.
     Merged,
-    /// Syncer → learner: all of Θ̂ of a fragment, for one who joins.
+    /// Syncer → learner: a fragment's whole Θ̂, for a joiner.
     Whole,
 }
 
 impl World {
-    /// Begins to note down what can be seen; costs memory until [`Self::take_traces`] is called.
+    /// Begins to record traces, which costs memory until [`Self::take_traces`] is called.
     pub fn trace(&mut self) {
         self.traces.get_or_insert_default();
     }
 
-    /// What was noted down since this was asked last, the oldest first; at most 65,536 are kept.
+    /// Takes the traces since the last call, oldest first; at most 65,536 are kept.
     pub fn take_traces(&mut self) -> Vec<Trace> {
         self.traces.as_mut().map(|traces| traces.drain(..).collect()).unwrap_or_default()
     }
@@ -86,7 +86,7 @@ impl World {
     }
 }
 
-/// How something of a fragment looks on its way: a [`Parcel`] without place and time.
+/// A [`Parcel`] without place and time.
 #[derive(Debug)]
 pub(super) struct Sight {
     pub(super) what: Cargo,
@@ -97,13 +97,13 @@ pub(super) struct Sight {
 }
 
 impl Sight {
-    /// Of `message`, if it is about a fragment.
+    /// Returns the trace of `message`, if it is about a fragment.
     pub(super) fn of(message: &Message, bytes: u64) -> Option<Self> {
         let (what, round, fragment, body) = match message {
             Message::Collect { fragment, .. } => (Cargo::Collect, None, *fragment, &[][..]),
             Message::Update(update) => (Cargo::Update, None, update.fragment, &*update.body),
             Message::Merged(merged) => {
-                // A round numbers the version that it leads to.
+                // A round has the number of the version that it leads to.
                 (Cargo::Merged, Some(Round(merged.version.0)), merged.fragment, &*merged.body)
             }
             _ => return None,
@@ -111,7 +111,7 @@ impl Sight {
         Some(Self { what, round, fragment, bytes, body: body.to_vec() })
     }
 
-    /// Of a whole fragment.
+    /// Returns the trace of a whole fragment.
     pub(super) fn whole(fragment: FragmentId, bytes: u64) -> Self {
         Self { what: Cargo::Whole, round: None, fragment, bytes, body: Vec::new() }
     }

@@ -1,4 +1,4 @@
-//! What happens to whom, and what keeps it from happening.
+//! Dispatch of timed events, and their obstruction by faults.
 
 use super::World;
 use super::happening::Happening;
@@ -50,8 +50,8 @@ impl World {
         }
     }
 
-    /// Puts aside what a frozen process or a cut link cannot take now, and loses what is swallowed; gives back
-    /// the rest.
+    /// Delays an event that a frozen process or a cut link cannot take now, and drops one on a swallowed connection;
+    /// returns any other.
     fn hold_up(&mut self, happening: Happening) -> Option<Happening> {
         if happening.conn().and_then(|conn| self.conns.get(&conn)).is_some_and(|conn| conn.swallowed) {
             return None;
@@ -70,8 +70,7 @@ impl World {
         None
     }
 
-    /// The machine that `happening` is about, whether it comes over its link, and whether its process
-    /// must act.
+    /// Returns the machine of `happening`, whether the event passes the link, and whether it reaches the process.
     fn involved(&self, happening: &Happening) -> Option<(u32, bool, bool)> {
         let of = |conn: &ConnId| self.conns.get(conn).map(|conn| conn.machine);
         match happening {

@@ -1,101 +1,101 @@
-//! What must never happen in a world, whatever the faults.
+//! Invariants that must hold in a world under any faults.
 
 use archipelago_core::wire::{ConnId, Fate, FragmentId, LearnerId, LeaseId, Round, Serial, Version};
 
 /// A broken invariant.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Violation {
-    /// A fate for an update that never came, or a second one.
+    /// A second fate for an update, or a fate for an update that never arrived.
     #[error("update {serial} of learner {learner} on fragment {fragment} has more than one fate")]
     FateTwice {
-        /// Who sent it.
+        /// The sender.
         learner: LearnerId,
-        /// Where.
+        /// The fragment.
         fragment: FragmentId,
-        /// As its sender numbered it.
+        /// The sender's serial number of the update.
         serial: Serial,
     },
-    /// An update that the syncer does not hold any more has no fate.
+    /// An update without a fate that the syncer no longer holds.
     #[error("update {serial} of learner {learner} on fragment {fragment} is gone without a fate")]
     NoFate {
-        /// Who sent it.
+        /// The sender.
         learner: LearnerId,
-        /// Where.
+        /// The fragment.
         fragment: FragmentId,
-        /// As its sender numbered it.
+        /// The sender's serial number of the update.
         serial: Serial,
     },
-    /// More tokens merged than were leased.
+    /// More merged tokens than leased tokens.
     #[error(
         "learner {learner} has {merged} tokens merged on fragment {fragment}, {leased} were leased to it"
     )]
     Unleased {
-        /// Whose.
+        /// The learner.
         learner: LearnerId,
-        /// Where.
+        /// The fragment.
         fragment: FragmentId,
         /// Tokens merged.
         merged: u64,
         /// Tokens ever leased to it.
         leased: u64,
     },
-    /// More tokens merged than were trained on.
+    /// More merged tokens than trained tokens.
     #[error("learner {learner} has {merged} tokens merged on fragment {fragment}, it trained on {trained}")]
     Untrained {
-        /// Whose.
+        /// The learner.
         learner: LearnerId,
-        /// Where.
+        /// The fragment.
         fragment: FragmentId,
         /// Tokens merged.
         merged: u64,
-        /// Tokens that it really trained on.
+        /// Tokens really trained on.
         trained: u64,
     },
-    /// The ledger and the events disagree.
+    /// A difference between the ledger and the events.
     #[error(
         "the ledger says {ledger} tokens of learner {learner} on fragment {fragment}, the events {events}"
     )]
     Ledger {
-        /// Whose.
+        /// The learner.
         learner: LearnerId,
-        /// Where.
+        /// The fragment.
         fragment: FragmentId,
         /// Tokens in the ledger.
         ledger: u64,
         /// Tokens in the events.
         events: u64,
     },
-    /// A version that does not follow the one before.
+    /// A version that does not follow its predecessor.
     #[error("fragment {fragment} went from version {from} to {to} by a change relative to {base}")]
     Chain {
-        /// Which fragment.
+        /// The fragment.
         fragment: FragmentId,
-        /// Its version before.
+        /// The version before.
         from: Version,
-        /// What the change is relative to.
+        /// The base of the change.
         base: Version,
-        /// Its version after.
+        /// The version after.
         to: Version,
     },
     /// One version with two contents.
     #[error("version {version} of fragment {fragment} stands for two contents")]
     TwoContents {
-        /// Which fragment.
+        /// The fragment.
         fragment: FragmentId,
-        /// Which version.
+        /// The version.
         version: Version,
     },
-    /// A learner holds something else than the syncer sent.
+    /// A learner's fragment that differs from the syncer's.
     #[error("machine {machine} holds another version {version} of fragment {fragment} than the syncer")]
     Drift {
         /// The machine.
         machine: u32,
-        /// Which fragment.
+        /// The fragment.
         fragment: FragmentId,
-        /// Which version.
+        /// The version.
         version: Version,
     },
-    /// A window leased twice without having come back.
+    /// A window leased twice without having been returned.
     #[error("lease {lease} holds windows that are on lease {other} or were trained under it")]
     LeaseOverlap {
         /// The later lease.
@@ -103,15 +103,15 @@ pub enum Violation {
         /// The earlier one.
         other: LeaseId,
     },
-    /// A lease came back that was not out.
+    /// A returned lease that was not granted, or that has too many windows.
     #[error("lease {lease} came back with {windows} windows, more than it has out")]
     LeaseReturn {
-        /// Which.
+        /// The lease.
         lease: LeaseId,
-        /// Windows said to come back.
+        /// Windows reported as returned.
         windows: u32,
     },
-    /// Two rounds on one fragment, or more than τ.
+    /// Two rounds on one fragment, or more than τ rounds in flight.
     #[error("round {round} on fragment {fragment} began with {in_flight} others in flight, or on its own")]
     InFlight {
         /// The round.
@@ -121,7 +121,7 @@ pub enum Violation {
         /// Rounds in flight before it.
         in_flight: u32,
     },
-    /// Rounds too close to each other.
+    /// Two launches too close to each other.
     #[error("round {round} began {gap_ms} ms after the one before, the floor is {floor_ms} ms")]
     Floor {
         /// The round.
@@ -131,23 +131,23 @@ pub enum Violation {
         /// Shortest time allowed, in milliseconds.
         floor_ms: u64,
     },
-    /// Θ, Θ̂ or the momentum is no number somewhere.
+    /// A value of Θ, Θ̂ or the momentum that is not finite.
     #[error("fragment {fragment} is not finite after round {round}")]
     NotFinite {
-        /// Which fragment.
+        /// The fragment.
         fragment: FragmentId,
-        /// After which round.
+        /// The round.
         round: Round,
     },
-    /// A step whose progress on a fragment went nowhere: no learner holds it, it is not merged, and nothing that may
-    /// cost progress has happened to it.
+    /// A step whose progress on a fragment is lost: no learner holds it, it is not merged, and no event that may cost
+    /// progress explains it.
     #[error("step {step} of life {life} of machine {machine} is lost on fragment {fragment}")]
     WindowLost {
         /// The machine.
         machine: u32,
-        /// Which of its processes.
+        /// The number of the machine's process.
         life: u32,
-        /// Where it is missing.
+        /// The fragment.
         fragment: FragmentId,
         /// The step, from 0.
         step: u32,
@@ -157,14 +157,14 @@ pub enum Violation {
     MergedTwice {
         /// The machine.
         machine: u32,
-        /// Which of its processes.
+        /// The number of the machine's process.
         life: u32,
-        /// Where.
+        /// The fragment.
         fragment: FragmentId,
         /// The step, from 0.
         step: u32,
     },
-    /// An update that says other amounts than those of the steps in it.
+    /// An update whose counts differ from those of its steps.
     #[error(
         "machine {machine} says {said:?} steps and tokens of fragment {fragment}, its update has {held:?}"
     )]
@@ -173,77 +173,77 @@ pub enum Violation {
         machine: u32,
         /// The fragment.
         fragment: FragmentId,
-        /// Steps and tokens that the update says.
+        /// Steps and tokens that the update reports.
         said: (u64, u64),
-        /// Steps and tokens of the progress in it.
+        /// Steps and tokens of its real progress.
         held: (u64, u64),
     },
-    /// A learner that nothing keeps from being merged, and that is not.
+    /// An eligible learner whose updates are not merged.
     #[error("machine {machine} is well, and was not merged for {waited_ms} ms")]
     Starved {
         /// The machine.
         machine: u32,
-        /// Since it was last merged, or since something was last done to it or to the syncer.
+        /// Time since its last merge, or since the last fault or order that affected it or the syncer.
         waited_ms: u64,
     },
-    /// A learner that is told another fate of its update than it had, or none, or one that it did not have.
+    /// A receipt that is missing, wrong, or for an update without a fate.
     #[error("learner {learner} is told {told:?} of its update {serial}, whose fate is {fate:?}")]
     Receipt {
-        /// Which learner.
+        /// The learner.
         learner: LearnerId,
-        /// As the learner numbered it.
+        /// The learner's serial number of the update.
         serial: Serial,
-        /// What happened, as far as it is to be told.
+        /// The fate, if the learner must be told.
         fate: Option<Fate>,
-        /// What it is told.
+        /// The fate in the receipt.
         told: Option<Fate>,
     },
     /// An update that is merged twice.
     #[error("update {serial} of learner {learner} on fragment {fragment} is merged twice")]
     UpdateTwice {
-        /// Who sent it.
+        /// The sender.
         learner: LearnerId,
-        /// Where.
+        /// The fragment.
         fragment: FragmentId,
-        /// As its sender numbered it.
+        /// The sender's serial number of the update.
         serial: Serial,
     },
-    /// A learner was told of something that is on no tape.
+    /// A message about a decision that is on no tape.
     #[error("learner {learner} is told of {what}, which was not recorded")]
     Unrecorded {
-        /// Which learner.
+        /// The learner.
         learner: LearnerId,
-        /// What it is told of.
+        /// The decision.
         what: String,
     },
-    /// A learner was told of something that the syncer does not know after a crash.
+    /// Information that a learner received and the syncer lost in a crash.
     #[error("learner {learner} was told of {what}, which is lost")]
     AckedLost {
-        /// Which learner.
+        /// The learner.
         learner: LearnerId,
-        /// What it was told of.
+        /// The information.
         what: String,
     },
-    /// The owner was told of something that the syncer does not know after a crash.
+    /// An order confirmed to the owner and lost in a crash.
     #[error("the owner was told of {what}, which is undone")]
     OwnerUndone {
-        /// What the owner was told of.
+        /// The order.
         what: String,
     },
-    /// Rows that were kept are not there after a crash.
+    /// Synced rows that are missing after a crash.
     #[error("the tape had row {safe}, and ends with row {last}")]
     RowsLost {
-        /// The newest row that was kept.
+        /// The newest synced row.
         safe: u64,
-        /// The last row that is there.
+        /// The last row found.
         last: u64,
     },
-    /// A message to a connection that never said who it is.
+    /// A message to a connection that has not introduced itself.
     #[error("connection {conn} was sent {what} before its `Welcome`")]
     Stranger {
-        /// Which connection.
+        /// The connection.
         conn: ConnId,
-        /// What was sent.
+        /// The kind of message.
         what: &'static str,
     },
 }

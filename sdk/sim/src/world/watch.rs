@@ -1,4 +1,4 @@
-//! What is merged in a world, for whoever wants to look into it.
+//! Access to the merges and decisions of a world.
 
 use super::World;
 use archipelago_core::diloco::syncer::{Input, Regard};
@@ -9,27 +9,27 @@ use archipelago_core::wire::LearnerId;
 const MERGES_MAX: usize = 1_024;
 
 impl World {
-    /// Begins to keep what is merged; costs memory until [`Self::take_merges`] is called.
+    /// Begins to keep merge jobs, which costs memory until [`Self::take_merges`] is called.
     pub fn watch_merges(&mut self) {
         self.merges.get_or_insert_default();
     }
 
-    /// What went into each merge since this was asked last, the oldest first; at most 1,024 are kept.
+    /// Takes the merge jobs since the last call, oldest first; at most 1,024 are kept.
     pub fn take_merges(&mut self) -> Vec<MergeJob> {
         self.merges.as_mut().map(|merges| merges.drain(..).collect()).unwrap_or_default()
     }
 
-    /// Begins to keep what the syncer decides; costs memory until [`Self::take_entries`] is called.
+    /// Begins to keep the syncer's decisions, which costs memory until [`Self::take_entries`] is called.
     pub fn watch_entries(&mut self) {
         self.entries.get_or_insert_default();
     }
 
-    /// What the syncer decided since this was asked last, the oldest first.
+    /// Takes the syncer's decisions since the last call, oldest first.
     pub fn take_entries(&mut self) -> Vec<Entry> {
         self.entries.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Tells the syncer what updates of `learner` show of whether it trains.
+    /// Tells the syncer whether the updates of `learner` show real training.
     pub fn regard(&mut self, learner: LearnerId, regard: Regard) {
         self.tell_syncer(Input::Regard { learner, regard });
     }

@@ -1,4 +1,4 @@
-//! Each lie does what it says, seen in what its bodies decode to.
+//! Each lie has its stated effect on the decoded values.
 
 use std::num::NonZeroU16;
 
@@ -34,7 +34,7 @@ impl Forge {
         self.fragments.segments(FragmentId(0)).unwrap()
     }
 
-    /// A trained update, by chance, with values of about `size`.
+    /// Returns a random trained update with values of about `size`.
     fn honest(&self, seed: u64, size: f32) -> Update {
         let mut rng = Rng::new(seed);
         let values: Vec<f32> = (0..LENS.iter().sum()).map(|_| size * rng.bell()).collect();
@@ -67,7 +67,7 @@ impl Forge {
         forged.clone()
     }
 
-    /// What an update stands for on each segment; panics if it is refused for its form.
+    /// Returns the decoded values of an update for each segment; panics if its form is refused.
     fn values(&self, update: &Update) -> [Vec<f32>; 2] {
         let mut values = self.codec.decode(self.segments(), &update.body).unwrap();
         let second = values.split_off(LENS[0] as usize);
@@ -92,7 +92,7 @@ impl Forge {
     }
 }
 
-/// Whether both are within a part in ten of what is expected.
+/// Returns true if both are within ten percent of the expectation.
 fn near(found: [f64; 2], expected: [f64; 2]) -> bool {
     found.iter().zip(expected).all(|(found, expected)| (found / expected - 1.0).abs() < 0.1)
 }

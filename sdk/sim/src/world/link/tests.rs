@@ -2,12 +2,12 @@
 
 use super::*;
 
-/// Something that is recognised by its number.
+/// Returns an item with a number for identification.
 fn freight(class: Class, bytes: u64, number: u64) -> Freight<u64> {
     Freight { class, bytes, conn: Some(ConnId(number)), carries: number, sight: None }
 }
 
-/// Sends all that waits: number and time of arrival, in the order in which it is sent.
+/// Sends everything queued. Returns number and arrival time of each, in sending order.
 fn drain(lane: &mut Lane<u64>, mut now: Millis, rng: &mut Rng) -> Vec<(u64, u64)> {
     let mut sent = Vec::new();
     loop {
@@ -27,7 +27,7 @@ fn lane(bytes_per_s: Option<u64>, jitter_ms: u64) -> Lane<u64> {
     Lane::new(LinkSpec { latency_ms: 10, jitter_ms, bytes_per_s, loss: 0.0 })
 }
 
-/// Goal: one rate is shared by all: what is sent together takes as long as its sum.
+/// Goal: all traffic shares one rate; items sent together take as long as their sum.
 #[test]
 fn the_rate_is_shared() {
     let (mut lane, mut rng) = (lane(Some(1_000), 0), Rng::new(1));
@@ -38,7 +38,7 @@ fn the_rate_is_shared() {
     assert_eq!(last, Some(2_010));
 }
 
-/// Goal: a short message overtakes all parameters that wait, but not those being sent.
+/// Goal: a short message overtakes all queued parameters, but not the transmission in progress.
 #[test]
 fn control_goes_first_and_what_is_begun_is_finished() {
     let (mut lane, mut rng) = (lane(Some(1_000), 0), Rng::new(1));
@@ -50,7 +50,7 @@ fn control_goes_first_and_what_is_begun_is_finished() {
     assert_eq!(drain(&mut lane, Millis(100), &mut rng), [(1, 110), (3, 120), (2, 220)]);
 }
 
-/// Goal: an answer over HTTP and the socket have half of the link each while both want it, whoever came first.
+/// Goal: an HTTP response and the socket get half of the link each while both want it, in either order of arrival.
 #[test]
 fn http_shares_with_the_socket() {
     let (mut lane, mut rng) = (lane(Some(10_000), 0), Rng::new(1));
@@ -60,12 +60,12 @@ fn http_shares_with_the_socket() {
     }
     let sent = drain(&mut lane, Millis(0), &mut rng);
     let socket = sent.iter().rfind(|(number, _)| *number > 0).expect("ten messages").1;
-    // 10 kB of its own and as much of the other's.
+    // 10 kB of its own, and as much of HTTP.
     assert!((1_850..=2_150).contains(&socket), "{sent:?}");
     assert_eq!(sent.last(), Some(&(0, 3_010)));
 }
 
-/// Goal: chance on the way never turns messages of one connection round, and a new one does not wait for the old.
+/// Goal: jitter never reorders the messages of one connection, and a new connection does not wait for the old.
 #[test]
 fn messages_of_one_connection_stay_in_order() {
     let (mut lane, mut rng) = (lane(None, 50), Rng::new(3));
@@ -83,7 +83,7 @@ fn messages_of_one_connection_stay_in_order() {
     assert!(drain(&mut lane, Millis(100), &mut rng)[0].1 <= 160);
 }
 
-/// Goal: what a cut held up is sent after it, and arrives after it.
+/// Goal: traffic held up by a cut is sent after it, and arrives after it.
 #[test]
 fn nothing_arrives_in_the_past() {
     let (mut lane, mut rng) = (lane(Some(1_000), 0), Rng::new(1));
