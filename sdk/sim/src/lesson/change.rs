@@ -1,4 +1,4 @@
-//! Settings of a lesson that change while it goes on.
+//! Changes of settings while a lesson runs.
 
 use serde::{Deserialize, Serialize};
 
@@ -39,7 +39,7 @@ pub enum Setting {
 }
 
 impl Setting {
-    /// `spec` with this setting.
+    /// Returns `spec` with this setting.
     ///
     /// # Errors
     /// [`LessonError::Range`]: the value is out of its range.
@@ -62,11 +62,11 @@ impl Setting {
     }
 }
 
-/// What is to come in a lesson, by time; of one moment, what was said first comes first.
+/// Planned actions and changes of a lesson, by time; equal times keep the order of planning.
 #[derive(Default)]
 pub(super) struct Plan(Vec<(u32, Due)>);
 
-/// Something that is to come.
+/// A planned action or change.
 #[derive(Clone, Copy)]
 pub(super) enum Due {
     Act(Action),
@@ -74,18 +74,18 @@ pub(super) enum Due {
 }
 
 impl Plan {
-    /// Adds what comes at `at_ms`.
+    /// Plans `due` for `at_ms`.
     pub(super) fn add(&mut self, at_ms: u32, due: Due) {
         let place = self.0.partition_point(|&(planned_ms, _)| planned_ms <= at_ms);
         self.0.insert(place, (at_ms, due));
     }
 
-    /// When the next of it comes.
+    /// Returns the time of the next entry.
     pub(super) fn next_ms(&self) -> Option<u64> {
         self.0.first().map(|&(at_ms, _)| at_ms.into())
     }
 
-    /// Takes out what has come by `now_ms`.
+    /// Removes and returns the entries up to `now_ms`.
     pub(super) fn take_due(&mut self, now_ms: u64) -> Vec<Due> {
         let due = self.0.partition_point(|&(at_ms, _)| u64::from(at_ms) <= now_ms);
         self.0.drain(..due).map(|(_, due)| due).collect()

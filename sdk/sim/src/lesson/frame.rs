@@ -1,4 +1,4 @@
-//! What there is to see of a lesson at one moment, and what happened since the last one.
+//! The visible state of a lesson at one moment, and the events since the previous one.
 
 use serde::Serialize;
 

@@ -1,4 +1,4 @@
-//! From what a world noted down to marks.
+//! Conversion of a world's events and traces to marks.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU16;
@@ -10,18 +10,18 @@ use archipelago_core::diloco::syncer::Event;
 use archipelago_core::diloco::{Codec, Decision, Fragments, Layout};
 use archipelago_core::wire::{Fate, FragmentId, LearnerId, Millis, Round, RunSpec};
 
-/// Codes shown of a parcel, at most.
+/// Limit of a parcel's visible codes.
 const GLIMPSE: usize = 32;
-/// The codes that are shown go from −7 to 7.
+/// Largest absolute value of the visible codes.
 const CODE_MAX: f32 = 7.0;
 
-/// Tells what happened, and counts on the way.
+/// Converter from events and traces to marks; it also keeps counts.
 pub(super) struct Teller {
     codec: Codec,
     fragments: Fragments,
-    /// Weights of rounds that are not merged yet: they are settled first.
+    /// Weights of rounds that are not merged yet: updates are settled before the merge is reported.
     shares: BTreeMap<Round, Vec<Share>>,
-    /// When the last updates of each fragment and island come in, and their L2 lengths.
+    /// Arrival times of the latest updates of each fragment and island, with their L2 norms.
     lengths: BTreeMap<(FragmentId, u32), Vec<(Millis, f64)>>,
     pub(super) bytes_up: u64,
     pub(super) bytes_down: u64,
@@ -44,7 +44,7 @@ impl Teller {
         }
     }
 
-    /// Marks of `events` and `traces`, of each kind by time.
+    /// Returns the marks of `events` and `traces`, each kind sorted by time.
     pub(super) fn tell(
         &mut self,
         world: &World,
@@ -95,7 +95,7 @@ impl Teller {
         }
     }
 
-    /// L2 length of the last update that came in by `at_ms`; those before it are forgotten.
+    /// Returns the L2 norm of the latest update that arrived by `at_ms`; earlier ones are dropped.
     fn length_of(&mut self, fragment: FragmentId, island: u32, at_ms: u64) -> f64 {
         let Some(lengths) = self.lengths.get_mut(&(fragment, island)) else { return 0.0 };
         let known = lengths.partition_point(|(until, _)| until.0 <= at_ms);
@@ -103,13 +103,14 @@ impl Teller {
         lengths.first().filter(|_| known > 0).map_or(0.0, |(_, length)| *length)
     }
 
-    /// What a body says; nothing if it was forged so that it is none.
+    /// Returns the decoded values of a body, or an empty vector if a forged body cannot be decoded.
     fn values(&self, fragment: FragmentId, body: &[u8]) -> Vec<f32> {
         let segments = self.fragments.segments(fragment).unwrap_or_default();
         self.codec.decode(segments, body).unwrap_or_default()
     }
 
-    /// The first of `values`, scaled so that the largest of their block is ±7: for a 4-bit code its codes.
+    /// Returns the first of `values`, scaled so that the largest of their block is ±7. For a 4-bit code these are the
+    /// codes.
     fn glimpse(&self, fragment: FragmentId, values: &[f32]) -> Vec<i8> {
         // A block never crosses a segment.
         let segments = self.fragments.segments(fragment).unwrap_or_default();

@@ -1,9 +1,9 @@
-//! A lesson: a run of a few islands in virtual time, with real training of a tiny model, to be looked into
-//! and broken; and beside it the same islands as synchronous data-parallel training.
+//! Lessons: runs of a few islands in virtual time that train a tiny model and can be observed and disturbed. A twin
+//! trains the same islands with synchronous data parallelism.
 //!
-//! [`Lesson`] is a [`crate::world::World`], so the real syncer and learner cores, told as [`Frame`]s. [`Twin`] spends
-//! the same islands, the same chance and the same faults on training in lock-step. Both compute with
-//! [`archipelago_runtime::engine::cpu::CpuTrainer::fixed`], so one [`LessonSpec`] with one list of [`Action`]s leads to
+//! [`Lesson`] is a [`crate::world::World`], and so the real syncer and learner cores, presented as [`Frame`]s. [`Twin`]
+//! trains in lockstep with the same islands, the same random numbers and the same faults. Both compute with
+//! [`archipelago_runtime::engine::cpu::CpuTrainer::fixed`], so that one [`LessonSpec`] with one list of [`Action`]s has
 //! one digest, natively and in browsers.
 //!
 //! ```

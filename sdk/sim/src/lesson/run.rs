@@ -1,4 +1,4 @@
-//! The lesson itself: a world, told in frames.
+//! The lesson itself: a world, presented in frames.
 
 use archipelago_core::bytes::hex;
 
@@ -15,22 +15,22 @@ pub struct Lesson {
     stage: Stage,
     world: World,
     teller: Teller,
-    /// Θ when it was measured last, `[len]`.
+    /// Θ at the last measurement, `[len]`.
     theta: Vec<f32>,
     /// Last measured loss.
     held_out: Option<f32>,
     measured_ms: u64,
     poison: Vec<Option<Poison>>,
     slow: Vec<f64>,
-    /// One way of each island, in milliseconds.
+    /// One-way latency of each island, in milliseconds.
     latency_ms: Vec<u64>,
-    /// What is to come.
+    /// Planned actions and changes.
     plan: Plan,
     marks: Vec<Mark>,
 }
 
 impl Lesson {
-    /// A lesson at its beginning.
+    /// Creates a lesson at time 0.
     ///
     /// # Errors
     /// [`LessonError::Range`]: a number is out of the range that its field names.
@@ -44,7 +44,7 @@ impl Lesson {
         let world = World::new(seed, stage.world(), Stage::layout(), Box::new(make));
         let mut world = world.expect("the ranges leave nothing that cannot be run");
         world.trace();
-        // Whoever is there from the beginning runs in the first frame.
+        // Islands that take part from the beginning run in the first frame.
         world.run_for(0);
         let islands = spec.islands as usize;
         let mut lesson = Self {
@@ -64,7 +64,7 @@ impl Lesson {
         Ok(lesson)
     }
 
-    /// Does something to an island, at its time or, if that has passed, now.
+    /// Applies an action to an island at its time, or now if that has passed.
     ///
     /// # Errors
     /// - [`LessonError::NoIsland`]: the lesson has no such island.
@@ -76,7 +76,7 @@ impl Lesson {
         Ok(())
     }
 
-    /// Changes a setting, at its time or, if that has passed, now. The run goes on.
+    /// Changes a setting at its time, or now if that has passed. The run continues.
     ///
     /// # Errors
     /// [`LessonError::Range`]: the value is out of its range.
@@ -87,7 +87,7 @@ impl Lesson {
         Ok(())
     }
 
-    /// Lets time pass until `to_ms`, at most [`LESSON_MS_MAX`]; what has passed stays.
+    /// Advances time to `to_ms`, at most [`LESSON_MS_MAX`]. Time never goes back.
     pub fn advance(&mut self, to_ms: u64) {
         let to_ms = to_ms.min(LESSON_MS_MAX);
         while self.now_ms() < to_ms {
@@ -101,13 +101,13 @@ impl Lesson {
         }
     }
 
-    /// Its time, in milliseconds.
+    /// Returns the time of the lesson, in milliseconds.
     #[must_use]
     pub fn now_ms(&self) -> u64 {
         self.world.now().0
     }
 
-    /// The lesson now, and what happened since the last frame.
+    /// Returns the present state, and the events since the last frame.
     pub fn frame(&mut self) -> Frame {
         let (events, traces) = (self.world.take_events(), self.world.take_traces());
         let mut marks = self.teller.tell(&self.world, events, traces);
@@ -117,14 +117,14 @@ impl Lesson {
         Frame { now_ms: self.now_ms(), islands, run: self.totals(), marks }
     }
 
-    /// Text that Θ writes now: `bytes` bytes, after a beginning that is always the same. While a fragment is being
-    /// merged, the text of Θ when its loss was measured last.
+    /// Returns `bytes` bytes of text that Θ continues from a fixed prompt. During a merge, the Θ of the last loss
+    /// measurement is used.
     pub fn sample(&mut self, bytes: u32) -> String {
         let now = self.world.syncer().and_then(|syncer| syncer.theta());
         self.stage.sample(now.as_ref().unwrap_or(&self.theta), bytes as usize)
     }
 
-    /// SHA-256 of all that was decided and merged so far, as hex digits.
+    /// Returns the SHA-256 of all decisions and merges so far, as hex digits.
     #[must_use]
     pub fn digest(&self) -> String {
         hex(&self.world.digest())
@@ -134,7 +134,7 @@ impl Lesson {
         let at_ms = self.now_ms();
         self.measured_ms = at_ms;
         let syncer = self.world.syncer().expect("no lesson crashes its syncer");
-        // While a fragment is being merged, which takes 2 ms, the last measurement stands.
+        // During a merge, which takes 2 ms, the last measurement remains valid.
         let Some(theta) = syncer.theta() else { return };
         let tokens = syncer.status().tokens_merged;
         let loss = self.stage.measure(&theta);
@@ -154,8 +154,7 @@ impl Lesson {
         }
     }
 
-    /// Hands the syncer and the islands their new settings. An island that was sent far away stays as much farther
-    /// away.
+    /// Passes new settings to the syncer and the islands. An island that was moved away keeps its extra latency.
     fn go_on_with(&mut self, spec: LessonSpec) {
         let before = self.stage.spec;
         self.stage.change(self.now_ms(), spec);

@@ -1,13 +1,13 @@
-//! What a lesson is: everything that decides it, as plain data.
+//! Specification of a lesson, as plain data.
 
 use serde::{Deserialize, Serialize};
 
 use archipelago_core::diloco::MergeRule;
 use archipelago_core::wire::Code;
 
-/// Most islands of a lesson.
+/// Largest number of islands in a lesson.
 pub const ISLANDS_MAX: u32 = 8;
-/// Longest lesson, in milliseconds of its own time.
+/// Longest duration of a lesson, in milliseconds of its own time.
 pub const LESSON_MS_MAX: u64 = 24 * 3_600_000;
 
 /// Everything that decides a lesson but what is done to its islands: see [`Action`].
@@ -170,25 +170,25 @@ pub enum Deed {
     Cure,
 }
 
-/// Why a lesson cannot be had.
+/// The reason why a lesson or an action is invalid.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum LessonError {
     /// A number is out of its range.
     #[error("{what} is {found}: choose {range}")]
     Range {
-        /// Which.
+        /// The field.
         what: &'static str,
-        /// What it was set to.
+        /// The value given.
         found: f64,
-        /// What it may be.
+        /// The allowed values.
         range: &'static str,
     },
-    /// An action names an island that is not there.
+    /// An action names an unknown island.
     #[error("there is no island {island}: the lesson has {islands}, counted from 0")]
     NoIsland {
-        /// The one named.
+        /// The island named.
         island: u32,
-        /// How many there are.
+        /// The number of islands.
         islands: u32,
     },
 }
@@ -218,25 +218,26 @@ impl LessonSpec {
         within("late", self.late.into(), 0.0, f64::from(self.islands) - 1.0, "fewer than the islands")
     }
 
-    /// Steps of island `i` take so long on average, in milliseconds.
+    /// Returns the mean step time of island `i`, in milliseconds.
     pub(super) fn step_ms_of(&self, i: u32) -> u64 {
         let place = if self.islands < 2 { 0.0 } else { f64::from(i) / f64::from(self.islands - 1) };
         (f64::from(self.step_ms) * (1.0 + self.spread * place)).round() as u64
     }
 
-    /// When island `i` comes, in milliseconds.
+    /// Returns the start time of island `i`, in milliseconds.
     pub(super) fn starts_ms_of(&self, i: u32) -> u64 {
         if i + self.late >= self.islands { self.late_ms.into() } else { 0 }
     }
 }
 
 impl Action {
-    /// Whether it is about the process of an island that has not come yet at `now_ms`: nothing is done then.
+    /// Returns true if the action is on the process of an island that has not started at `now_ms`; it has no effect
+    /// then.
     pub(super) fn is_too_early(&self, spec: &LessonSpec, now_ms: u64) -> bool {
         matches!(self.deed, Deed::Kill | Deed::Restart) && now_ms < spec.starts_ms_of(self.island)
     }
 
-    /// One way of an island that was sent so far, in milliseconds.
+    /// Returns the one-way latency of the moved island, in milliseconds.
     pub(super) fn latency_ms(&self, spec: &LessonSpec) -> u64 {
         u64::from(spec.latency_ms) + (10.0 * (self.factor - 1.0)).round() as u64
     }

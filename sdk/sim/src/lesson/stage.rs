@@ -1,4 +1,4 @@
-//! What a lesson and its twin share: the model, the text, the islands.
+//! The parts that a lesson and its twin share: the model, the text, the islands.
 
 use std::num::NonZeroU32;
 
@@ -15,13 +15,13 @@ use archipelago_core::model::{Preset, init, layout};
 use archipelago_core::wire::{ApplyPolicy, ExchangeSpec, InnerSpec, RunId, RunSpec};
 use archipelago_runtime::engine::cpu::{CpuModel, CpuTrainer, Writer};
 
-/// Bytes of the text that is trained on and measured with: more than a lesson gets through in minutes.
+/// Size of the text for training and measurement, in bytes; a lesson of minutes does not use it up.
 const TEXT_BYTES: usize = 400_000;
 /// Time between two measurements of the loss, in milliseconds of the lesson.
 pub(super) const MEASURE_MS: u64 = 1_000;
-/// Windows that the loss is measured on: a compromise of noise and of time.
+/// Windows of a loss measurement: a compromise between noise and time.
 const MEASURE_WINDOWS: usize = 48;
-/// Small enough that a browser trains all islands and the twin in real time; 30,880 parameters.
+/// A model small enough that a browser trains all islands and the twin in real time; 30,880 parameters.
 const MODEL: ModelSpec = ModelSpec {
     vocab: 128,
     d_model: 32,
@@ -36,13 +36,12 @@ const MODEL: ModelSpec = ModelSpec {
     experts: None,
     lora: None,
 };
-/// What a liar sends is so many times what it learnt: the opposite, and long, but no longer than an honest update can
-/// be.
+/// Factor of a liar's updates: reversed, and long, but no longer than an honest update can be.
 pub(super) const LIE_TIMES: i32 = -5;
-/// Values that share a scale: small fragments need small blocks.
+/// Values that share a scale; small fragments need small blocks.
 pub(super) const BLOCK: u32 = 64;
 
-/// What a lesson and its twin share.
+/// The parts that a lesson and its twin share.
 pub(super) struct Stage {
     pub(super) spec: LessonSpec,
     pub(super) inner: InnerSpec,
@@ -53,7 +52,8 @@ pub(super) struct Stage {
     held_out: Vec<u32>,
     /// The entropy of the text, in nats per token.
     pub(super) floor: f64,
-    /// Steps that each island could have taken until the settings changed last, and when that was, in milliseconds.
+    /// Steps that each island could have taken up to the last change of settings, and the time of that change in
+    /// milliseconds.
     steps_before: Vec<f64>,
     changed_ms: u64,
 }
@@ -89,42 +89,42 @@ impl Stage {
         })
     }
 
-    /// A trainer for an island, or with `batch` windows a step for several.
+    /// Creates a trainer for an island or, with a `batch` of several islands' windows, for all of them.
     pub(super) fn trainer(inner: &InnerSpec, batch: u32) -> CpuTrainer {
         let inner = InnerSpec { batch, ..*inner };
         CpuTrainer::fixed(&MODEL, &inner).expect("a model that can be trained")
     }
 
-    /// Its tensors.
+    /// Returns the model's tensors.
     pub(super) fn layout() -> Layout {
         layout(&MODEL).expect("a model")
     }
 
-    /// Tokens of one island's step.
+    /// Returns the tokens in one step of one island.
     pub(super) fn step_tokens(&self) -> u64 {
         u64::from(self.inner.batch * MODEL.context)
     }
 
-    /// Tokens that all islands could have trained on by `now_ms`, at full speed and without a pause.
+    /// Returns the tokens that all islands could have trained by `now_ms`, at full speed and without a pause.
     pub(super) fn possible_tokens(&self, now_ms: u64) -> f64 {
         let steps = (0..self.spec.islands).map(|i| self.possible_steps(i, now_ms));
         steps.sum::<f64>() * self.step_tokens() as f64
     }
 
-    /// Steps that island `i` could have taken by `now_ms`, at full speed and without a pause.
+    /// Returns the steps that island `i` could have taken by `now_ms`, at full speed and without a pause.
     pub(super) fn possible_steps(&self, i: u32, now_ms: u64) -> f64 {
         let since_ms = self.spec.starts_ms_of(i).max(self.changed_ms);
         let since = now_ms.saturating_sub(since_ms) as f64 / self.spec.step_ms_of(i) as f64;
         self.steps_before[i as usize] + since
     }
 
-    /// Goes on as `spec` says, which differs in nothing that cannot change.
+    /// Switches to `spec`, which differs only in settings that may change.
     pub(super) fn change(&mut self, now_ms: u64, spec: LessonSpec) {
         self.steps_before = (0..spec.islands).map(|i| self.possible_steps(i, now_ms)).collect();
         (self.changed_ms, self.spec) = (now_ms, spec);
     }
 
-    /// When a round is over.
+    /// Returns the conditions that end a round.
     pub(super) fn quorum(&self) -> QuorumPolicy {
         QuorumPolicy {
             updates_min: NonZeroU32::new(self.spec.quorum).expect("checked"),
@@ -173,10 +173,10 @@ impl Stage {
         }
     }
 
-    /// What bounds the influence of one island.
+    /// Returns the limits of one island's influence.
     fn bounds(&self) -> SyncerConfig {
         let usual = SyncerConfig::default();
-        // The islands of a lesson know each other: none has to prove itself first.
+        // The islands of a lesson trust each other: none is treated as a newcomer.
         let influence = Influence { newcomers_share_max: 1.0, ..usual.influence };
         match self.spec.bounds {
             Bounds::On => SyncerConfig { influence, ..usual },
@@ -196,12 +196,12 @@ impl Stage {
         MachineSpec { step_ms, jitter: spec.jitter, link, starts_ms, ..MachineSpec::default() }
     }
 
-    /// Mean loss of `params` on text that nobody trains on, in nats per token.
+    /// Returns the mean loss of `params` on held-out text, in nats per token.
     pub(super) fn measure(&mut self, params: &[f32]) -> f32 {
         self.model.loss(params, &self.held_out).expect("parameters of this model")
     }
 
-    /// Text that `params` write, after a beginning that is always the same.
+    /// Returns text that `params` continue from a fixed prompt.
     pub(super) fn sample(&self, params: &[f32], bytes: usize) -> String {
         let mut text = archipelago_core::data::bytes_to_tokens(b"The ");
         let mut writer = Writer::fixed(&MODEL, params).expect("parameters of this model");

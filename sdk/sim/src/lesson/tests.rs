@@ -1,4 +1,4 @@
-//! Tests of lessons: histories that are always the same, and what each action does to them.
+//! Tests of lessons: reproducible histories, and the effect of each action.
 
 mod liar;
 
@@ -18,7 +18,7 @@ fn act(at_ms: u32, island: u32, deed: Deed) -> Action {
     Action { at_ms, island, deed, factor: 1.0 }
 }
 
-/// A lesson of `spec` with `actions`, at `ms`.
+/// Returns a lesson of `spec` with `actions`, advanced to `ms`.
 fn lesson(spec: LessonSpec, actions: &[Action], ms: u64) -> Lesson {
     let mut lesson = Lesson::new(spec).unwrap();
     for action in actions {
@@ -53,7 +53,7 @@ fn both_learn_and_the_sample_changes() {
     assert!(of_twin.goodput < of_lesson.run.goodput, "lock-step pays for the spread: {}", of_twin.goodput);
 }
 
-/// Some of these moments are in the middle of a merge.
+/// Some of these moments are during a merge.
 #[test]
 fn a_sample_is_never_from_before_training() {
     let mut lesson = lesson(spec(), &[], 0);
@@ -123,7 +123,8 @@ fn poison_is_refused_in_every_code() {
     }
 }
 
-/// The warm-up raises the rate a hundredfold while many islands have already shown what is usual.
+/// The warm-up raises the learning rate a hundredfold, while many islands have already contributed to the norm
+/// statistics.
 #[test]
 fn no_honest_update_is_refused_for_having_grown() {
     for seed in [1, 4] {
@@ -191,7 +192,7 @@ fn what_is_done_before_an_island_comes_is_done_to_neither() {
 
 #[test]
 fn links_carry_the_model_to_both_and_the_text_to_neither() {
-    // θ is 124 kB: 2.5 s.
+    // θ is 124 kB, which takes 2.5 s.
     let spec = LessonSpec { islands: 2, kilobytes_per_s: 50, latency_ms: 0, ..spec() };
     let actions = [act(6_000, 1, Deed::Kill), act(7_000, 1, Deed::Restart)];
     let marks = lesson(spec, &actions, 12_000).frame().marks;
@@ -215,7 +216,7 @@ fn links_carry_the_model_to_both_and_the_text_to_neither() {
     within(first_after(&of_lesson, 0), 1_240);
     within(first_after(&of_lesson, 7_000), 1_240);
     within(first_after(&of_twin, 0), 2_460);
-    // In lock-step the moments come too.
+    // In lockstep, the moments are transferred too.
     within(first_after(&of_twin, 7_000), 3 * 2_460);
 }
 
@@ -232,7 +233,7 @@ fn a_slow_island_slows_the_twin_alone() {
 
 #[test]
 fn a_radial_merge_is_as_long_as_its_updates_and_a_mean_is_shorter() {
-    // Once updates no longer point all the same way, as they do at first.
+    // Later in training, when updates no longer all point the same way.
     let lengths = |merge| {
         let mut lesson = lesson(LessonSpec { islands: 8, spread: 0.1, merge, ..spec() }, &[], 8_000);
         lesson.frame();
@@ -265,7 +266,7 @@ fn a_far_island_is_merged_on_and_slows_the_twin_alone() {
         moved.0.islands
     );
     assert!((moved.1.tokens as f64) < 0.5 * plain.1.tokens as f64);
-    // And back: what is under way first, then as before.
+    // And back: the traffic under way arrives first, then everything is as before.
     let back = [far[0], Action { factor: 1.0, ..act(6_000, 0, Deed::Far) }];
     let back = count(&back);
     assert_eq!(back.0.islands[0].latency_ms, u64::from(spec().latency_ms));
@@ -290,7 +291,7 @@ fn an_elastic_twin_goes_on_without_who_is_gone_and_takes_it_back() {
         frame.marks.iter().filter_map(stall).collect::<Vec<_>>()
     };
     assert_eq!(stalls(&left), [(4_000, Some(7_000))]);
-    // A cable that is mended in time costs the wait and no more; and nobody goes on where nobody is left.
+    // A cable that is mended in time costs only the wait. Without any island left, the run does not continue.
     let mended = [act(4_000, 1, Deed::Partition), act(5_000, 1, Deed::Heal)];
     assert_eq!(stalls(&frame(elastic, &mended)), [(4_000, Some(5_000))]);
     let all = [0, 1, 2].map(|island| act(4_000, island, Deed::Kill));
@@ -348,7 +349,7 @@ fn how_often_one_looks_changes_nothing() {
     assert_ne!(lesson(LessonSpec { seed: 2, ..spec() }, &actions, 4_000).digest(), whole.digest());
 }
 
-/// What a lesson comes to; a test in Chromium compares with the same file.
+/// Expected results of a lesson; a test in Chromium compares with the same file.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Golden {
     spec: LessonSpec,
@@ -358,7 +359,7 @@ struct Golden {
     twin: String,
 }
 
-/// Renew the file with `RENEW_GOLDEN=1 cargo test -p archipelago-sim lesson`, if bits were meant to change.
+/// Renew the file with `RENEW_GOLDEN=1 cargo test -p archipelago-sim lesson`, if the bits were meant to change.
 #[test]
 fn digests_are_those_of_every_machine() {
     const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/lesson.json");

@@ -1,4 +1,4 @@
-//! The same islands as synchronous data-parallel training: one step of all at a time.
+//! The same islands as synchronous data-parallel training: one common step at a time.
 
 mod island;
 mod lies;
@@ -16,31 +16,31 @@ use archipelago_runtime::engine::Trainer;
 use archipelago_runtime::engine::cpu::CpuTrainer;
 use island::State;
 
-/// Bytes of a value in an all-reduce: synchronous training exchanges gradients as they are.
+/// Bytes of a value in an all-reduce: synchronous training exchanges uncoded gradients.
 const VALUE_BYTES: u64 = 4;
-/// Parameters and both of AdamW's moments: what an island needs that joins a training under way.
+/// Values per parameter that a joining island fetches: the parameter and both of AdamW's moments.
 const STATE_VALUES: u64 = 3;
-/// How long an elastic run stands still before it starts again without those who are gone, in milliseconds.
+/// Duration of the stop before an elastic run continues without the missing islands, in milliseconds.
 const REFORM_MS: u64 = 3_000;
-/// Values that a forged scale covers: as many as share one in a lesson.
+/// Values covered by a forged scale: one block of a lesson.
 const FORGED: usize = 64;
 
-/// The islands of a lesson, trained in lock-step: each step waits for the slowest island and for the sum of all
-/// gradients, and when one is gone everybody stands still until it is back, or, with [`Lockstep::Elastic`], until the
-/// others have started again without it.
+/// The islands of a lesson, trained in lockstep. Each step waits for the slowest island and for the sum of all
+/// gradients. When an island is missing, all others stop until it is back or, with [`Lockstep::Elastic`], until they
+/// have restarted without it.
 ///
-/// One trainer with the batches of all islands: that is what synchronous training computes. A step takes as long as
-/// the longest of the islands' steps, drawn as [`crate::world`] draws them, and the exchange `2 · latency + 2
-/// (M − 1) / M · bytes / bandwidth` with the latency of the farthest. All begin by fetching the parameters; an
-/// island that comes later, or starts again, stops everyone while it fetches parameters and moments.
+/// One trainer takes the batches of all islands, which is what synchronous training computes. A step takes as long as
+/// the longest of the islands' steps, drawn as in [`crate::world`], plus the exchange `2 · latency + 2 (M − 1) / M ·
+/// bytes / bandwidth` with the largest latency. All islands begin by fetching the parameters. An island that starts
+/// later, or again, stops all others while it fetches parameters and moments.
 pub struct Twin {
     stage: Stage,
     trainer: CpuTrainer,
     reader: Reader,
-    /// Chance on each island's steps.
+    /// Random numbers for each island's steps.
     rngs: Vec<Rng>,
     islands: Vec<State>,
-    /// Islands that have to fetch the state before the next step.
+    /// Number of islands that must fetch the state before the next step.
     fetching: u64,
     now_ms: u64,
     doing: Doing,
@@ -56,18 +56,18 @@ pub struct Twin {
 
 #[derive(Clone, Copy)]
 enum Doing {
-    /// Nothing yet: what comes next is to be decided now.
+    /// The next activity is to be decided now.
     Between,
-    /// A step, over at the second time; the gradient is there at the first.
+    /// A step; the gradient is ready at the first time, and the step is over at the second.
     Step { from_ms: u64, computed_ms: u64, until_ms: u64 },
     /// All wait for an island.
     Stall { island: u32, from_ms: u64 },
-    /// Islands that have come fetch the state.
+    /// New islands fetch the state.
     Loading { until_ms: u64 },
 }
 
 impl Twin {
-    /// The islands of `spec` at the beginning.
+    /// Creates the twin of a lesson of `spec`, at time 0.
     ///
     /// # Errors
     /// [`LessonError::Range`]: a number is out of the range that its field names.
@@ -98,7 +98,7 @@ impl Twin {
         Ok(twin)
     }
 
-    /// Does something to an island, at its time or, if that has passed, now.
+    /// Applies an action to an island at its time, or now if that has passed.
     ///
     /// # Errors
     /// - [`LessonError::NoIsland`]: the lesson has no such island.
@@ -109,7 +109,7 @@ impl Twin {
         Ok(())
     }
 
-    /// Changes a setting, at its time or, if that has passed, now.
+    /// Changes a setting at its time, or now if that has passed.
     ///
     /// # Errors
     /// [`LessonError::Range`]: the value is out of its range.
@@ -119,7 +119,7 @@ impl Twin {
         Ok(())
     }
 
-    /// Lets time pass until `to_ms`, at most [`LESSON_MS_MAX`]; what has passed stays.
+    /// Advances time to `to_ms`, at most [`LESSON_MS_MAX`]. Time never goes back.
     pub fn advance(&mut self, to_ms: u64) {
         let to_ms = to_ms.min(LESSON_MS_MAX).max(self.now_ms);
         loop {
@@ -139,7 +139,7 @@ impl Twin {
         self.do_due();
     }
 
-    /// The twin now, and what happened since the last frame.
+    /// Returns the present state, and the events since the last frame.
     pub fn frame(&mut self) -> TwinFrame {
         let mut marks = std::mem::take(&mut self.marks);
         if let Doing::Stall { island, from_ms } = self.doing {
@@ -159,12 +159,12 @@ impl Twin {
         }
     }
 
-    /// Text that it writes now: `bytes` bytes, after a beginning that is always the same.
+    /// Returns `bytes` bytes of text that the model continues from a fixed prompt.
     pub fn sample(&mut self, bytes: u32) -> String {
         self.stage.sample(self.trainer.params(), bytes as usize)
     }
 
-    /// SHA-256 of the parameters and of the steps that led to them, as hex digits.
+    /// Returns the SHA-256 of the parameters and of the number of steps, as hex digits.
     #[must_use]
     pub fn digest(&self) -> String {
         let mut sha = Sha256::new();
@@ -175,7 +175,7 @@ impl Twin {
         hex(&sha.finalize())
     }
 
-    /// Islands that have come and cannot answer.
+    /// Returns the islands that take part and are unreachable.
     fn missing(&self) -> impl Iterator<Item = u32> {
         (0..).zip(&self.islands).filter(|(_, island)| island.here && island.is_gone()).map(|(i, _)| i)
     }
@@ -198,7 +198,7 @@ impl Twin {
         }
     }
 
-    /// The step under way ends as it began.
+    /// The step under way keeps its duration.
     fn go_on_with(&mut self, spec: LessonSpec) {
         let before_ms = u64::from(self.stage.spec.latency_ms);
         self.stage.change(self.now_ms, spec);
@@ -207,14 +207,14 @@ impl Twin {
         }
     }
 
-    /// When those who stand still since `from_ms` start again without the ones that are gone; never, where all wait for
-    /// them or nobody is left.
+    /// Returns the time at which islands stalled since `from_ms` restart without the missing ones. Without
+    /// [`Lockstep::Elastic`], or without any island left, that is never.
     fn reform_ms(&self, from_ms: u64) -> u64 {
         let left = self.islands.iter().any(|island| island.here && !island.is_gone());
         if left && self.stage.spec.lockstep == Lockstep::Elastic { from_ms + REFORM_MS } else { u64::MAX }
     }
 
-    /// Goes on without those who are gone.
+    /// Continues without the missing islands.
     fn leave_behind(&mut self) {
         for island in &mut self.islands {
             island.here &= !island.is_gone();
@@ -223,7 +223,7 @@ impl Twin {
         self.rebuild();
     }
 
-    /// From what is true now to what everybody does.
+    /// Chooses the common activity from the present state of the islands.
     fn decide(&mut self) {
         if let Doing::Stall { from_ms, .. } = self.doing
             && self.reform_ms(from_ms) <= self.now_ms
@@ -232,7 +232,7 @@ impl Twin {
         }
         let missing = self.missing().next();
         match (self.doing, missing) {
-            // What the step had come to is lost with the island.
+            // The progress of the step is lost with the island.
             (Doing::Step { .. } | Doing::Loading { .. } | Doing::Between, Some(island)) => {
                 self.doing = Doing::Stall { island, from_ms: self.now_ms };
             }
@@ -254,12 +254,12 @@ impl Twin {
         }
     }
 
-    /// Takes in who has come.
+    /// Admits the islands whose start time has come.
     fn gather(&mut self) {
         let (now_ms, spec) = (self.now_ms, self.stage.spec);
         let mut came = 0;
         for (i, island) in (0..).zip(&mut self.islands) {
-            // Who waits for everybody waits for one, too, that is cut off when it is to come.
+            // Without elasticity, even an island that is cut off at its start time is admitted and waited for.
             let comes = !island.here
                 && spec.starts_ms_of(i) <= now_ms
                 && !(spec.lockstep == Lockstep::Elastic && island.is_gone());
@@ -272,7 +272,7 @@ impl Twin {
         }
     }
 
-    /// A trainer with the batches of all who are here; parameters stay, and so do moments.
+    /// Rebuilds the trainer for the batches of all present islands; parameters and moments stay.
     fn rebuild(&mut self) {
         let batch = self.stage.inner.batch * self.members();
         let mut trainer = Stage::trainer(&self.stage.inner, batch);
@@ -287,7 +287,7 @@ impl Twin {
         self.islands.iter().map(|island| u32::from(island.here)).sum()
     }
 
-    /// Time for `bytes` on the link of an island, in milliseconds.
+    /// Returns the time for `bytes` on the link of an island, in milliseconds.
     fn transfer_ms(&self, bytes: u64) -> u64 {
         match u64::from(self.stage.spec.kilobytes_per_s) {
             0 => 0,
@@ -300,7 +300,7 @@ impl Twin {
     }
 
     fn loading(&mut self) -> Doing {
-        // Before the first step all moments are 0.
+        // Before the first step, all moments are 0.
         let state_values = if self.steps == 0 { 1 } else { STATE_VALUES };
         let bytes = state_values * VALUE_BYTES * self.values();
         self.bytes += self.fetching * bytes;
@@ -321,7 +321,7 @@ impl Twin {
         Doing::Step { from_ms: self.now_ms, computed_ms, until_ms: computed_ms + self.exchange_ms() }
     }
 
-    /// An all-reduce over the islands' links.
+    /// Returns the time of an all-reduce over the islands' links, in milliseconds.
     fn exchange_ms(&self) -> u64 {
         let members = u64::from(self.members());
         if members < 2 {
@@ -330,18 +330,18 @@ impl Twin {
         2 * self.latency_ms() + self.transfer_ms(self.exchange_bytes() / members)
     }
 
-    /// One way of the farthest island that has come, in milliseconds.
+    /// Returns the largest one-way latency among the present islands, in milliseconds.
     fn latency_ms(&self) -> u64 {
         let here = self.islands.iter().filter(|island| island.here);
         here.map(|island| island.latency_ms).max().unwrap_or(self.stage.spec.latency_ms.into())
     }
 
-    /// Bytes of an all-reduce, all islands together.
+    /// Returns the bytes of an all-reduce, over all islands.
     fn exchange_bytes(&self) -> u64 {
         2 * u64::from(self.members().saturating_sub(1)) * VALUE_BYTES * self.values()
     }
 
-    /// When something happens next.
+    /// Returns the time of the next event.
     fn next_ms(&self) -> u64 {
         let acts_ms = self.plan.next_ms().unwrap_or(u64::MAX);
         let doing_ms = match self.doing {
@@ -352,7 +352,7 @@ impl Twin {
         acts_ms.min(doing_ms).min(self.measured_ms + MEASURE_MS)
     }
 
-    /// Takes the step that has come to its end, if one has.
+    /// Completes the current step if its time has come.
     fn end_step(&mut self) {
         let Doing::Step { from_ms, computed_ms, until_ms } = self.doing else { return };
         if until_ms > self.now_ms {
@@ -377,8 +377,8 @@ impl Twin {
         self.loss = Some(loss);
     }
 
-    /// What AdamW makes of a gradient that is far too large in one block, with nobody there to refuse it: after
-    /// clipping nothing is left of all the other values, and those of the block move by the learning rate.
+    /// Takes the AdamW step for a gradient that is far too large in one block and is not refused. After clipping, all
+    /// other values are negligible, and those of the block move by the learning rate.
     fn forged_step(&mut self, lr: f32) {
         for value in &mut self.trainer.params_mut()[..FORGED] {
             *value -= lr;

@@ -1,4 +1,4 @@
-//! Tests of settings that change while a lesson goes on.
+//! Tests of settings that change while a lesson runs.
 
 use super::super::*;
 use archipelago_core::diloco::MergeRule;
@@ -20,7 +20,7 @@ fn at(at_ms: u32, to: Setting) -> Change {
     Change { at_ms, to }
 }
 
-/// Lengths of the merges within a stretch of time.
+/// Returns the lengths of the merges up to `until_ms`.
 fn merges(lesson: &mut Lesson, until_ms: u64) -> Vec<(usize, f64)> {
     lesson.advance(until_ms);
     let marks = lesson.frame().marks;
@@ -48,7 +48,7 @@ fn a_run_goes_on_with_its_new_settings_and_is_the_same_each_time() {
     let come = |planned: bool| {
         let (mut lesson, mut twin) = both(spec(), if planned { &changes } else { &[] });
         for change in changes.into_iter().filter(|_| !planned) {
-            // As a page does it: a moment before, and after many small steps.
+            // A page does the same: it acts a moment before, and after many small steps.
             for at_ms in (0..u64::from(change.at_ms)).step_by(37) {
                 lesson.advance(at_ms);
                 twin.advance(at_ms);
@@ -81,7 +81,7 @@ fn what_was_learnt_stays() {
     assert_eq!(after.run.tokens_merged, before.run.tokens_merged);
 }
 
-/// With an island eight times as slow, and no time to wait for it.
+/// With an island eight times slower, and no time to wait for it.
 #[test]
 fn rounds_wait_for_a_new_quorum() {
     let (mut lesson, _) = both(LessonSpec { grace: 0.0, ..spec() }, &[at(12_000, Setting::Quorum(3))]);
@@ -93,7 +93,7 @@ fn rounds_wait_for_a_new_quorum() {
     assert!(before < 2.0 && after > 2.5, "{before} {after}");
 }
 
-/// A round that waits for all does not when it need not any more.
+/// A round that waits for all islands ends as soon as fewer are required.
 #[test]
 fn a_round_under_way_ends_by_a_smaller_quorum() {
     let (mut lesson, _) = both(LessonSpec { quorum: 3, grace: 0.0, ..spec() }, &[]);
@@ -106,7 +106,8 @@ fn a_round_under_way_ends_by_a_smaller_quorum() {
     assert!(lesson.frame().run.rounds > rounds);
 }
 
-/// A round lasts for a round trip of 2 s, and none is asked for ahead: how many there are says how many are in flight.
+/// A round takes one round trip of 2 s, and no round is requested ahead. The number of rounds therefore shows the
+/// number in flight.
 #[test]
 fn fewer_rounds_are_in_flight_from_then_on() {
     let far =
@@ -119,7 +120,7 @@ fn fewer_rounds_are_in_flight_from_then_on() {
     assert!(before >= 8 && (3..=5).contains(&after), "{before} {after}");
 }
 
-/// Under RDA a merged step is as long as one island's, under a mean it is shorter.
+/// Under RDA a merged step is as long as one island's; under a mean it is shorter.
 #[test]
 fn merges_follow_a_new_rule() {
     let (mut lesson, _) = both(spec(), &[at(8_000, Setting::Merge(MergeRule::Mean))]);
@@ -146,7 +147,7 @@ fn islands_follow_a_new_pace_and_goodput_counts_both() {
     let possible: Vec<f64> = frame.islands.iter().map(|island| island.possible_steps).collect();
     assert_eq!(possible, [150.0, 100.0 + 10_000.0 / 300.0, 125.0]);
     assert!((0.95..=1.0).contains(&frame.run.goodput), "{}", frame.run.goodput);
-    // In lock-step all wait for the slowest from then on.
+    // In lockstep, all wait for the slowest from then on.
     twin.advance(10_000);
     let before = twin.frame().steps;
     twin.advance(20_000);

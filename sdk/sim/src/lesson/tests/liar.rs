@@ -1,4 +1,4 @@
-//! Tests of a liar: what bounds of influence are for, what they do not stop, and what a lie does in lock-step.
+//! Tests of a liar: the effect of influence bounds, their limits, and the effect of a lie in lockstep.
 
 use super::super::*;
 use super::{act, lesson, twin};
@@ -6,7 +6,7 @@ use archipelago_core::diloco::MergeRule;
 
 const LIES_MS: u32 = 8_000;
 
-/// Loss when the last `liars` of five islands begin to lie, and 12 s later.
+/// Returns the loss when the last `liars` of five islands begin to lie, and the frame 12 s later.
 fn losses(bounds: Bounds, liars: u32) -> (f32, Frame) {
     let spec = LessonSpec { merge: MergeRule::Mean, bounds, ..LessonSpec::default() };
     let lies: Vec<Action> = (0..liars).map(|i| act(LIES_MS, 4 - i, Deed::Lie)).collect();

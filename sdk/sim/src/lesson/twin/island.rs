@@ -1,33 +1,34 @@
-//! One island in lock-step.
+//! One island in lockstep.
 
 use super::super::{Action, Deed, LessonSpec};
 
-/// What was done to an island, and whether it is there.
+/// Faults of an island, and its participation.
 #[derive(Clone, Copy)]
 pub(super) struct State {
-    /// It takes part; it may have died since. An elastic run leaves those behind who are gone.
+    /// Whether it takes part; it may have died since. An elastic run drops missing islands.
     pub(super) here: bool,
     pub(super) dead: bool,
     pub(super) cut: bool,
     pub(super) poisoned: bool,
     pub(super) lies: bool,
     pub(super) slow: f64,
-    /// One way, in milliseconds.
+    /// One-way latency, in milliseconds.
     pub(super) latency_ms: u64,
 }
 
 impl State {
-    /// One that has not come yet, so far away.
+    /// Creates an island that has not started, at this latency.
     pub(super) fn at(latency_ms: u64) -> Self {
         Self { here: false, dead: false, cut: false, poisoned: false, lies: false, slow: 1.0, latency_ms }
     }
 
-    /// Whether it is out of reach of the others.
+    /// Returns true if the other islands cannot reach it.
     pub(super) fn is_gone(&self) -> bool {
         self.dead || self.cut
     }
 
-    /// Does `action` to it; whether it has to fetch the state then. One that was not taken in yet does so when it is.
+    /// Applies `action`. Returns true if the island must fetch the state; an island that has not been admitted fetches
+    /// it on admission.
     pub(super) fn perform(&mut self, action: Action, spec: &LessonSpec) -> bool {
         match action.deed {
             Deed::Kill => self.dead = true,

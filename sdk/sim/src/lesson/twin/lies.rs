@@ -1,4 +1,4 @@
-//! A step in lock-step in which somebody lies: gradients are added up as they come, and nobody bounds them.
+//! A lockstep step with a liar: gradients are summed without any bound.
 
 use super::super::stage::{LIE_TIMES, Stage};
 use super::Twin;
@@ -6,13 +6,13 @@ use archipelago_core::model::AdamW;
 use archipelago_runtime::engine::{OptimiserState, Trainer};
 
 impl Twin {
-    /// Whether an island that takes part lies.
+    /// Returns true if a participating island lies.
     pub(super) fn is_lied_to(&self) -> bool {
         self.islands.iter().any(|island| island.here && island.lies)
     }
 
-    /// The step that AdamW takes if those who lie send [`LIE_TIMES`] times their gradient. `batch` is that of all who
-    /// take part, in order. Gives the loss before it.
+    /// Takes the AdamW step in which liars send [`LIE_TIMES`] times their gradient. `batch` is that of all
+    /// participating islands, in order. Returns the loss before the step.
     pub(super) fn false_step(&mut self, batch: &[u32], lr: f32) -> f32 {
         let members = self.members();
         let its_tokens = batch.len() / members as usize;
@@ -25,7 +25,7 @@ impl Twin {
             if !island.lies {
                 continue;
             }
-            // The mean has its gradient once already.
+            // The mean already contains the honest gradient once.
             let more = (LIE_TIMES - 1) as f32 / members as f32;
             let (_, its) = alone.loss_and_grad(tokens).expect("a batch of this model");
             sum.iter_mut().zip(its).for_each(|(sum, its)| *sum += more * its);
