@@ -1,4 +1,4 @@
-//! The program `simulate`: the paper's tables beside ours.
+//! The program `simulate`: the paper's tables next to ours.
 
 #![forbid(unsafe_code)]
 
@@ -24,7 +24,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Who reads may have had enough, as `head` has; that is no failure of ours.
+/// The reader may close the pipe early, as `head` does; that is no failure.
 fn say(mut to: impl Write, line: &str) {
     let _ = writeln!(to, "{line}");
 }
@@ -33,7 +33,7 @@ fn say(mut to: impl Write, line: &str) {
 mod tests {
     use super::*;
 
-    /// Goal: runs go on where a log is full or nobody reads it.
+    /// Goal: runs continue if a log is full or has no reader.
     #[test]
     fn what_takes_no_more_is_no_reason_to_stop() {
         let mut full = [0; 3];

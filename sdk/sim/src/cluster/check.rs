@@ -1,4 +1,4 @@
-//! What must hold of a cluster, whatever happened.
+//! Invariants of a cluster under any faults.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,40 +9,40 @@ use archipelago_core::wire::{LearnerId, Round, Serial, Version};
 
 use super::Cluster;
 
-/// What was broken.
+/// A broken invariant.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Broken {
-    /// A record that was acknowledged is not there any more, or another one is.
+    /// An acknowledged record is missing from the tape, or replaced by another.
     #[error("record {0} was acknowledged and is not on the tape")]
     Lost(u64),
-    /// The tape has forgotten what two replicas had.
+    /// A record that two replicas had is gone or changed.
     #[error("the tape says something else than before")]
     Tape,
-    /// Gateways were told of a round before its record was on the tape.
+    /// Gateways learnt of a round's end before its record was on the tape.
     #[error("the end of round {0} was told before it was on the tape")]
     Early(Round),
-    /// Something came after the end.
+    /// A record follows the final one.
     #[error("record {0} comes after the last one")]
     After(u64),
-    /// A version does not follow on the one before.
+    /// A version does not follow its predecessor.
     #[error("record {0} is no version that follows on the one before")]
     Chain(u64),
-    /// An update was merged twice, or for another round than its own.
+    /// An update was merged twice, or in a round other than its own.
     #[error("update {1} of learner {0} was merged in a round that is not its own, or twice")]
     Twice(LearnerId, Serial),
-    /// A merge has an update that nobody sent.
+    /// A merge contains an update that no learner sent.
     #[error("update {1} of learner {0} was merged and never sent")]
     Stranger(LearnerId, Serial),
-    /// A learner was told what is not so.
+    /// A learner got a receipt that contradicts the tape.
     #[error("learner {0} was told of update {1} what the tape does not say")]
     Untrue(LearnerId, Serial),
-    /// A merge in one place has other bits.
+    /// The same merge in one process gives other bits.
     #[error("round {0}, merged in one place, gives something else")]
     Diverged(Round),
 }
 
 impl Cluster {
-    /// Compares all that was told with the tape, and each merge with the one of a syncer in one process.
+    /// Compares all receipts and notices with the tape, and each merge with that of a syncer in one process.
     ///
     /// # Errors
     /// The first thing that is broken.
@@ -73,7 +73,7 @@ impl Cluster {
                 let Some((round, _)) = learner.sent.get(&serial) else {
                     return Err(Broken::Untrue(learner.id, serial));
                 };
-                // What was told is on the tape, under the number of the round.
+                // A merged update is on the tape, in the record with the round's number.
                 let record = tape.get(round.0 as usize - 1);
                 let said =
                     record.map(|record| record.has_merged(learner.id, serial).then_some(Version(round.0)));
@@ -125,7 +125,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// How often each learner was merged, as the tape says.
+    /// Returns the number of merges of each learner, according to the tape.
     #[must_use]
     pub fn merges(&self) -> BTreeMap<LearnerId, usize> {
         let mut merges: BTreeMap<_, _> = self.learners.iter().map(|learner| (learner.id, 0)).collect();

@@ -1,39 +1,39 @@
-//! What goes wrong with machines, by order or by chance.
+//! Faults of machines and processes, injected or random.
 
 use archipelago_core::wire::Millis;
 
 use super::{Cluster, Happening};
 
-/// Something that goes wrong.
+/// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// An owner's process ends, and another one begins.
+    /// Restarts an owner process without its state.
     KillOwner(usize),
-    /// An owner does nothing for so many milliseconds, and then goes on as if nothing had been.
+    /// Pauses an owner for this many milliseconds; it resumes without noticing.
     PauseOwner(usize, u64),
-    /// An owner is cut off for so many milliseconds.
+    /// Cuts an owner off for this many milliseconds.
     CutOwner(usize, u64),
-    /// An owner thinks that its leases last so many milliseconds longer than they do.
+    /// Makes an owner believe that its leases last this many milliseconds longer than they do.
     LateOwner(usize, u64),
-    /// A gateway's process ends with all that it holds, and another one begins.
+    /// Restarts a gateway process without its state.
     KillGateway(usize),
-    /// A gateway does nothing for so many milliseconds.
+    /// Pauses a gateway for this many milliseconds.
     PauseGateway(usize, u64),
-    /// A gateway is cut off for so many milliseconds.
+    /// Cuts a gateway off for this many milliseconds.
     CutGateway(usize, u64),
-    /// The leader of the tape is lost, with what only it has; it is back after so many milliseconds.
+    /// Kills the tape's leader, with the records that only it has; it is back after this many milliseconds.
     KillLeader(u64),
-    /// A learner loses its connection, and comes back to any gateway.
+    /// Disconnects a learner, which then reconnects to a random gateway.
     Move(usize),
 }
 
 impl Cluster {
-    /// Has this go wrong now.
+    /// Injects `fault` now.
     pub fn inject(&mut self, fault: Fault) {
         self.strike(fault);
     }
 
-    /// Has `count` things go wrong in the next `ms` milliseconds, by chance.
+    /// Injects `count` random faults at random times within the next `ms` milliseconds.
     pub fn storm(&mut self, count: u64, ms: u64) {
         for _ in 0..count {
             let (at, fault) = (self.rng.below(ms), self.any_fault());
@@ -41,7 +41,7 @@ impl Cluster {
         }
     }
 
-    /// Nothing hinders anybody from here on.
+    /// Ends all delays, losses and partitions from now on.
     pub fn calm(&mut self) {
         (self.weather.loss, self.weather.twice) = (0.0, 0.0);
         let now = self.now;

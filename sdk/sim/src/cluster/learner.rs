@@ -1,16 +1,16 @@
-//! Learners that make up their progress, and know what they told whom.
+//! Learners that invent their progress and remember every update and receipt.
 
 use std::collections::BTreeMap;
 
 use archipelago_core::cluster::Unsettled;
 use archipelago_core::wire::{LearnerId, Millis, Round, Serial, Version};
 
-/// A way on which nothing overtakes anything.
+/// A channel that preserves order.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Line(Millis);
 
 impl Line {
-    /// When what would arrive at `at` arrives behind all that is on the way.
+    /// Returns the arrival time of an item due at `at`, behind everything already on the channel.
     pub(super) fn after(&mut self, at: Millis) -> Millis {
         self.0 = self.0.max(at);
         self.0
@@ -23,19 +23,19 @@ pub(super) struct Learner {
     pub(super) id: LearnerId,
     /// The gateway that it is connected to.
     pub(super) gateway: Option<usize>,
-    /// Counts its connections.
+    /// Number of its current connection.
     pub(super) epoch: u32,
-    /// What it says arrives in its order, and so does what it is told.
+    /// Its messages arrive in order, and so do those that it receives.
     pub(super) says: Line,
     pub(super) hears: Line,
-    /// What it sent and does not know the fate of.
+    /// Its update without a known fate.
     pub(super) unsettled: Option<Unsettled>,
     serial: u64,
-    /// What it sent, for which round, by serial.
+    /// Sent updates by serial, with their rounds.
     pub(super) sent: BTreeMap<Serial, (Round, Vec<u8>)>,
-    /// What it was told: the version that it was merged to, or `None`.
+    /// Receipts by serial: the version that the update was merged into, or `None`.
     pub(super) told: BTreeMap<Serial, Option<Version>>,
-    /// It was told two things of one update.
+    /// Whether it got two different receipts for one update, or one for an update that it never sent.
     pub(super) is_confused: bool,
 }
 
@@ -55,7 +55,7 @@ impl Learner {
         }
     }
 
-    /// It sends this for `round`.
+    /// Sends an update for `round`.
     pub(super) fn send(&mut self, round: Round, body: Vec<u8>) -> Serial {
         self.serial += 1;
         let serial = Serial(self.serial);
@@ -64,7 +64,7 @@ impl Learner {
         serial
     }
 
-    /// It is told what became of an update.
+    /// Processes a receipt.
     pub(super) fn hear(&mut self, serial: Serial, merged: Option<Version>) {
         let before = self.told.insert(serial, merged);
         self.is_confused |= before.is_some_and(|before| before != merged) || !self.sent.contains_key(&serial);

@@ -1,7 +1,8 @@
-//! Owners, gateways and learners of one fragment in virtual time, with a tape, blobs, a roster and a bus that fail.
+//! Owners, gateways and learners of one fragment in virtual time, with an unreliable tape, blob store, roster and bus.
 //!
-//! The machines are those of [`archipelago_core::cluster`]; here are only the services between them and their faults.
-//! [`Cluster::check`] compares all that was told with the tape, and each merge with the one of a syncer in one process.
+//! The machines are those of [`archipelago_core::cluster`]; this module contains only the services between them, and
+//! their faults. [`Cluster::check`] compares all receipts and notices with the tape, and each merge with that of a
+//! syncer in one process.
 
 mod check;
 mod fault;
@@ -28,37 +29,37 @@ use run::{P, Run, STANDING, run};
 use service::{Awaited, Service};
 use tape::Tape;
 
-/// Machines are told that time passes, in milliseconds.
+/// Time between two ticks of the machines, in milliseconds.
 const TICK_MS: u64 = 100;
-/// How long a lease lasts, in milliseconds.
+/// Duration of a lease, in milliseconds.
 const LEASE_MS: u64 = 3_000;
 
-/// How much goes wrong on the way.
+/// Faults of the transport.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Weather {
-    /// Share of what is on the bus, or on the way to a service or back, that is lost.
+    /// Share of lost messages, on the bus and to or from a service.
     pub loss: f64,
-    /// Share of it that arrives twice.
+    /// Share of messages on the bus that arrive twice.
     pub twice: f64,
-    /// Longest time on the way, in milliseconds; later messages overtake earlier ones.
+    /// Longest delay, in milliseconds; messages may overtake each other.
     pub delay_ms: u64,
-    /// Longest time that a replica of the tape takes to write, in milliseconds.
+    /// Longest write time of a tape replica, in milliseconds.
     pub disk_ms: u64,
 }
 
-/// A process, and what hinders it.
+/// A process and its current faults.
 #[derive(Debug)]
 struct Process<T, I> {
     machine: T,
-    /// Counts its lives: what was meant for a former one is lost.
+    /// Number of restarts; messages for an earlier life are lost.
     life: u32,
-    /// It does nothing until then.
+    /// End of a pause.
     paused: Millis,
-    /// Nothing comes or goes until then.
+    /// End of a partition.
     apart: Millis,
-    /// It thinks that its lease lasts so much longer, in milliseconds.
+    /// Excess of the process's idea of its lease, in milliseconds.
     late_ms: u64,
-    /// What came while it did nothing.
+    /// Inputs that arrived during a pause.
     backlog: VecDeque<I>,
 }
 
@@ -67,23 +68,23 @@ enum Happening {
     Tick,
     Owner(usize, u32, OwnerInput),
     Gateway(usize, u32, GatewayInput),
-    /// What an owner asks for arrives where it is done.
+    /// An owner's order reaches the service that executes it.
     Order(usize, u32, Order),
     /// A gateway reads the tape.
     Read(usize, u32, u64),
-    /// A replica has written what the leader had.
+    /// A replica has copied the leader's log.
     Copied(usize),
-    /// A record that was taken is looked after until it is committed.
+    /// An appended record is checked for its commit.
     Await(usize, u32, Awaited),
     Elect,
     Restart,
-    /// A learner is asked by its gateway, on this connection.
+    /// A learner gets a request from its gateway, on this connection.
     Asked(usize, u32, Round),
     /// It has made progress.
     Trained(usize, u32, Round),
     Receipt(usize, u32, Serial, Option<Version>),
     Connect(usize),
-    /// A gateway finds that the connection of a learner is gone.
+    /// A gateway notices that a learner's connection is gone.
     Left(usize, u32, usize, u32),
     Fault(Fault),
 }
@@ -100,25 +101,25 @@ pub struct Cluster {
     gateways: Vec<Process<Gateway, GatewayInput>>,
     learners: Vec<Learner>,
     tape: Tape,
-    /// What can be loaded.
+    /// Blobs that can be loaded.
     blobs: BTreeMap<u64, Arc<Vec<u8>>>,
-    /// Whatever was stored, so that it can be checked when it is gone.
+    /// All blobs ever stored, so that deleted ones can still be checked.
     archive: BTreeMap<u64, Arc<Vec<u8>>>,
-    /// What the owner of the run has ordered, which all processes read.
+    /// Orders of the run's owner, which all processes read.
     orders: Orders,
-    /// Who owns the fragment, and until when.
+    /// The process that owns the fragment, and the end of its lease.
     lease: Option<(usize, u32, Millis)>,
-    /// Records that an owner was told are on the tape.
+    /// Records acknowledged to an owner.
     acknowledged: BTreeMap<u64, Record>,
     told_early: Option<Round>,
     processes: u64,
 }
 
 impl Cluster {
-    /// Two owners of which one leads, some gateways, and some learners.
+    /// Creates a cluster of two owners, of which one leads, with `gateways` gateways and `learners` learners.
     ///
     /// # Panics
-    /// Not for any numbers.
+    /// Never, for any numbers.
     #[must_use]
     pub fn new(seed: u64, gateways: usize, learners: u32, weather: Weather) -> Self {
         let run = run(seed);
@@ -155,7 +156,7 @@ impl Cluster {
         cluster
     }
 
-    /// Does all that happens in the next `ms` milliseconds.
+    /// Processes all events of the next `ms` milliseconds.
     pub fn run_for(&mut self, ms: u64) {
         let until = Millis(self.now.0 + ms);
         while let Some((at, what)) = self.queue.next_until(until) {
@@ -165,18 +166,18 @@ impl Cluster {
         self.now = until;
     }
 
-    /// The owner of the run orders something: each process reads of it within its next tick.
+    /// Changes the orders of the run's owner; each process reads them at its next tick.
     pub fn order(&mut self, change: impl FnOnce(&mut Orders)) {
         change(&mut self.orders);
     }
 
-    /// Merges that are on the tape.
+    /// Returns the number of merges on the tape.
     #[must_use]
     pub fn versions(&self) -> usize {
         self.tape.committed().iter().filter(|record| matches!(record, Record::Merged { .. })).count()
     }
 
-    /// Records on the tape.
+    /// Returns the records on the tape.
     #[must_use]
     pub fn records(&self) -> &[Record] {
         self.tape.committed()
@@ -232,7 +233,7 @@ impl Cluster {
             let life = self.gateways[at].life;
             self.gateway_hears(at, life, GatewayInput::Tick);
         }
-        // What was not copied is copied once more.
+        // Logs that were not copied are copied again.
         self.copy_to_all();
     }
 
@@ -279,7 +280,7 @@ impl Cluster {
                 GatewayOrder::Read(after) => {
                     self.ship(Service::Gateway(at), Happening::Read(at, life, after))
                 }
-                // Learners here are told by receipts alone.
+                // Learners in this simulation use only receipts.
                 GatewayOrder::Seen(..) => {}
             }
         }
@@ -297,7 +298,7 @@ impl Cluster {
         }
     }
 
-    /// To a learner by a connection; nothing arrives if that is gone by then.
+    /// Sends a message to a learner over a connection. It has no effect if the connection is gone on arrival.
     fn tell_learner(&mut self, learner: LearnerId, conn: ConnId, what: impl FnOnce(usize, u32) -> Happening) {
         let (index, epoch) = (learner.0 as usize - 1, conn.0 as u32);
         let ms = self.rng.between(1, 40);
@@ -305,7 +306,7 @@ impl Cluster {
         self.queue.plan(at, what(index, epoch));
     }
 
-    /// From a learner to its gateway, over its socket.
+    /// Sends a message from a learner to its gateway, over its socket.
     fn learner_says(&mut self, at: usize, input: GatewayInput) {
         if let Some(gateway) = self.learners[at].gateway {
             let (life, ms) = (self.gateways[gateway].life, self.rng.between(1, 40));
@@ -327,7 +328,7 @@ impl Cluster {
         self.learner_says(at, GatewayInput::Came(id, conn(epoch), unsettled));
     }
 
-    /// A learner hands in what it made of nothing: noise, as long as any other's.
+    /// Sends an invented update of a learner: noise, as long as any other update.
     fn hand_in(&mut self, at: usize, epoch: u32, round: Round) {
         let learner = &self.learners[at];
         if learner.epoch != epoch || learner.unsettled.is_some() {
@@ -359,12 +360,12 @@ impl Cluster {
     }
 }
 
-/// What arrives of `value`: it travels as bytes.
+/// Returns `value` after a round trip through its byte form.
 fn carried<T: AsBytes>(value: &T) -> T {
     T::of_bytes(&value.to_bytes()).expect("what a machine says can be read")
 }
 
-/// The connection that a learner counts as this one.
+/// Returns the connection with a learner's connection number.
 fn conn(epoch: u32) -> ConnId {
     ConnId(epoch.into())
 }
@@ -374,18 +375,18 @@ fn process<T, I>(machine: T) -> Process<T, I> {
 }
 
 impl<T, I> Process<T, I> {
-    /// What it takes in now that `input` comes to this life of it: nothing while it is paused, and then all that came,
-    /// in its order.
+    /// Returns the inputs to process now that `input` arrives for `life`. A paused process gets none; after the pause
+    /// it gets all of them, in order.
     fn take(&mut self, now: Millis, life: u32, input: I, is_tick: bool) -> VecDeque<I> {
         let is_paused = self.paused > now;
-        // A clock that was not looked at does not tick later.
+        // Ticks during a pause are skipped.
         if self.life == life && !(is_paused && is_tick) {
             self.backlog.push_back(input);
         }
         if is_paused { VecDeque::new() } else { std::mem::take(&mut self.backlog) }
     }
 
-    /// It ends with all that it had, and `machine` begins in its place.
+    /// Replaces the process by `machine`, without any of its state.
     fn begin_anew(&mut self, machine: T) {
         (self.machine, self.life) = (machine, self.life + 1);
         self.backlog.clear();

@@ -1,4 +1,4 @@
-//! The run that a cluster trains: one fragment, and learners of whom anything is believed.
+//! The run of a cluster: one fragment, and learners without any restriction.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use archipelago_core::wire::{ApplyPolicy, Code, ExchangeSpec, FragmentId, MergeC
 
 use crate::world::Rng;
 
-/// The fragment.
+/// The only fragment.
 pub(super) const P: FragmentId = FragmentId(0);
 
-/// Every learner is one of whom anything is believed.
+/// The standing of every learner, without any restriction.
 pub(super) const STANDING: Standing = Standing {
     step_ms_least: 1.0,
     steps_max: None,
@@ -27,19 +27,19 @@ pub(super) const STANDING: Standing = Standing {
     clock_tokens: 0,
 };
 
-/// What never changes in a run.
+/// The constants of a run.
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) fragments: Arc<Fragments>,
     pub(super) codec: Codec,
     pub(super) verifier: Verifier,
     pub(super) owner: OwnerTerms,
-    /// What the fragment begins in.
+    /// The fragment's initial state.
     pub(super) initial: FragmentState,
     pub(super) segments: Arc<Vec<Segment>>,
 }
 
-/// A run of one fragment, with a tensor whose directions cancel out whenever learners disagree.
+/// Creates a run of one fragment, with a tensor whose directions cancel out when learners disagree.
 pub(super) fn run(seed: u64) -> Run {
     let tensor = |name: &str, rows, cols, merge| Tensor { name: name.to_owned(), rows, cols, merge };
     let tensors = vec![

@@ -1,4 +1,4 @@
-//! The services between the machines: how messages travel, and who does what owners ask for.
+//! The services between the machines: transport, and execution of owners' orders.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use archipelago_core::wire::Millis;
 use super::tape::{REPLICAS, Taken};
 use super::{Cluster, Happening, LEASE_MS, carried};
 
-/// A record that was taken and is not committed yet.
+/// An appended record that is not committed yet.
 #[derive(Debug)]
 pub(super) struct Awaited {
     turn: u64,
@@ -17,7 +17,7 @@ pub(super) struct Awaited {
     record: Record,
 }
 
-/// Whose message to a service it is, or from one.
+/// The process at the other end of a message to or from a service.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Service {
     Owner(usize),
@@ -25,7 +25,7 @@ pub(super) enum Service {
 }
 
 impl Cluster {
-    /// Sends something to a service or back, unless it is lost. The machines repeat what they have no answer to.
+    /// Sends a message to or from a service, unless it is lost. The machines repeat unanswered requests.
     pub(super) fn ship(&mut self, who: Service, what: Happening) {
         let apart = match who {
             Service::Owner(at) => self.owners[at].apart,
@@ -37,7 +37,7 @@ impl Cluster {
         }
     }
 
-    /// Sends something over the bus.
+    /// Sends a message over the bus.
     pub(super) fn ship_between(&mut self, gateway: usize, owner: usize, what: Happening) {
         if self.gateways[gateway].apart > self.now || self.owners[owner].apart > self.now {
             return;
@@ -57,7 +57,7 @@ impl Cluster {
         }
     }
 
-    /// The owner's order arrives.
+    /// Executes an owner's order.
     pub(super) fn serve(&mut self, at: usize, life: u32, order: Order) {
         match order {
             Order::Append { turn, expect, record } => match self.tape.append(expect, carried(&record)) {
@@ -92,7 +92,7 @@ impl Cluster {
         }
     }
 
-    /// Acknowledges a record once it is committed; never if its view is over by then.
+    /// Acknowledges a record once it is committed; never, if its view has ended.
     pub(super) fn look_after(&mut self, at: usize, life: u32, awaited: Awaited) {
         let Awaited { turn, seq, view, .. } = awaited;
         if self.tape.has(seq, view) {
@@ -103,7 +103,7 @@ impl Cluster {
         }
     }
 
-    /// Has the leader's log written by the others.
+    /// Plans copies of the leader's log to all replicas.
     pub(super) fn copy_to_all(&mut self) {
         for replica in 0..REPLICAS {
             let ms = self.rng.between(1, self.weather.disk_ms);
@@ -111,7 +111,7 @@ impl Cluster {
         }
     }
 
-    /// The owner asks for the lease, or to have it longer.
+    /// Claims or renews the lease for an owner.
     pub(super) fn claim(&mut self, at: usize) {
         let process = &self.owners[at];
         let (life, late_ms) = (process.life, process.late_ms);

@@ -1,8 +1,9 @@
-//! A tape on three replicas: what is acknowledged is on two of them, and a leader that is lost takes its tail along.
+//! A tape on three replicas. Acknowledged records are on at least two of them; a lost leader takes the rest of its log
+//! along.
 //!
-//! One leads a view and copies its log to the others. A record is committed once two replicas have it in this view. Who
-//! leads next is the one with the newest view, and the longest log of it, among two that are up (Viewstamped
-//! Replication, Liskov and Cowling 2012): each record that was committed is on one of any two.
+//! One replica leads a view and copies its log to the others. A record is committed once two replicas have it in this
+//! view. The next leader is the replica with the newest view and the longest log of it, among two that are up
+//! (Viewstamped Replication, Liskov and Cowling 2012). Each committed record is on one of any two replicas.
 
 use archipelago_core::cluster::Record;
 
@@ -23,20 +24,20 @@ pub(super) struct Tape {
     replicas: [Replica; REPLICAS],
     leader: Option<usize>,
     view: u64,
-    /// All that was ever committed.
+    /// All records ever committed.
     committed: Vec<Record>,
-    /// Whether something that was committed is another thing by now.
+    /// Whether a committed record has changed.
     pub(super) is_broken: bool,
 }
 
-/// What a leader says to an append.
+/// A leader's answer to an append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Taken {
-    /// Nobody leads.
+    /// There is no leader.
     Silence,
     /// The last record has another number.
     Refused,
-    /// It is in the leader's log under this number, in this view.
+    /// The record is in the leader's log, with this number and view.
     At(u64, u64),
 }
 
@@ -51,17 +52,17 @@ impl Tape {
         Taken::At(expect + 1, self.view)
     }
 
-    /// Whether the record that was taken in this view under this number is committed.
+    /// Returns true if the record appended with this number in this view is committed.
     pub(super) fn has(&self, seq: u64, view: u64) -> bool {
         self.is_of(view) && self.committed.len() as u64 >= seq
     }
 
-    /// Whether that view is not over.
+    /// Returns true if that view has not ended.
     pub(super) fn is_of(&self, view: u64) -> bool {
         self.view == view && self.leader.is_some()
     }
 
-    /// What was committed after this number, if anybody leads.
+    /// Returns the records committed after this number, if there is a leader.
     pub(super) fn read(&self, after: u64) -> Option<Vec<Record>> {
         self.leader.map(|_| self.committed.iter().skip(after as usize).cloned().collect())
     }
@@ -70,7 +71,7 @@ impl Tape {
         &self.committed
     }
 
-    /// Replica `to` has the leader's log as far as it is now, and what is on two is committed.
+    /// Copies the leader's present log to replica `to`, and commits the records that two replicas have.
     pub(super) fn copy(&mut self, to: usize) {
         let Some(leader) = self.leader.filter(|leader| *leader != to && !self.replicas[to].is_down) else {
             return;
@@ -87,7 +88,7 @@ impl Tape {
         self.committed.extend_from_slice(&log[known..]);
     }
 
-    /// The leader is down, or replica `other` if nobody leads, and whatever only it has with it.
+    /// Kills the leader, or replica `other` if there is no leader, with the records that only it has.
     pub(super) fn crash(&mut self, other: usize) {
         if self.replicas.iter().any(|replica| replica.is_down) {
             return;
@@ -96,12 +97,12 @@ impl Tape {
         self.replicas[down].is_down = true;
     }
 
-    /// All replicas are up.
+    /// Brings all replicas up.
     pub(super) fn restart(&mut self) {
         self.replicas.iter_mut().for_each(|replica| replica.is_down = false);
     }
 
-    /// Whoever has most leads from here on.
+    /// Makes the replica with the most complete log the leader, if there is no leader.
     pub(super) fn elect(&mut self) {
         if self.leader.is_some() {
             return;

@@ -1,4 +1,4 @@
-//! Seeded storms over owners, gateways, learners and the services between them.
+//! Random storms over owners, gateways, learners and the services between them.
 
 use std::ops::Range;
 
@@ -11,7 +11,8 @@ const MILD: Weather = Weather { loss: 0.0, twice: 0.0, delay_ms: 20, disk_ms: 10
 /// Storms in one run of the tests.
 const SEEDS: u64 = 60;
 
-/// Those of `CLUSTER_SEEDS=from..until`, or so many: 10,000 take some four minutes, and have found what 60 did not.
+/// Returns the seeds of `CLUSTER_SEEDS=from..until`, or `0..count`. 10,000 seeds take about four minutes and have found
+/// bugs that 60 did not.
 fn seeds(count: u64) -> Range<u64> {
     let Ok(asked) = std::env::var("CLUSTER_SEEDS") else { return 0..count };
     let range =
@@ -29,9 +30,9 @@ fn weather(seed: u64) -> Weather {
     }
 }
 
-/// Goal: whatever goes wrong, there is one chain of versions, nothing that was acknowledged is lost, no update is in
-/// two sums, each learner is told what the tape says, and each merge has the bits that it has in one place; and once
-/// all is calm, everybody is merged again.
+/// Goal: under any faults there is one chain of versions, no acknowledged record is lost, no update is in two sums,
+/// receipts agree with the tape, and each merge has the bits of the same merge in one process. Once the faults end,
+/// every learner is merged again.
 #[test]
 fn no_storm_breaks_anything_and_everybody_counts() {
     let (mut versions, mut takeovers) = (0, 0);
@@ -45,13 +46,13 @@ fn no_storm_breaks_anything_and_everybody_counts() {
         cluster.calm();
         cluster.run_for(15_000);
         let before = cluster.merges();
-        // Rounds are slow where the weather is: one learner in tens of thousands is in none of fifteen seconds.
+        // Rounds are as slow as the transport: one learner in tens of thousands is in no round of fifteen seconds.
         cluster.run_for(25_000);
         cluster.check().unwrap_or_else(|broken| panic!("seed {seed}, calm: {broken}"));
         for (learner, merges) in cluster.merges() {
             assert!(merges > before[&learner], "seed {seed}: learner {learner} is not merged any more");
         }
-        // Half of the runs end in a storm of their own, and half while everybody can answer.
+        // Half of the runs end during another storm, the other half while all processes can answer.
         cluster.order(|orders| orders.is_ending = true);
         if seed % 2 == 0 {
             cluster.storm(5, 5_000);
@@ -66,7 +67,7 @@ fn no_storm_breaks_anything_and_everybody_counts() {
         versions += cluster.versions();
         takeovers += cluster.records().iter().filter(|record| matches!(record, Record::Took(_))).count();
     }
-    // What is tested is there: merges, and owners that followed one another.
+    // The test covers what it should: there are merges and takeovers.
     let runs = seeds(SEEDS).count();
     assert!(
         versions > 20 * runs && takeovers > runs,
@@ -74,7 +75,7 @@ fn no_storm_breaks_anything_and_everybody_counts() {
     );
 }
 
-/// Goal: nobody hindered, nearly every round is merged, with the updates of all learners.
+/// Goal: without faults, nearly every round is merged with the updates of all learners.
 #[test]
 fn a_calm_cluster_merges_all_in_every_round() {
     let mut cluster = Cluster::new(1, 3, 9, MILD);
@@ -90,13 +91,13 @@ fn a_calm_cluster_merges_all_in_every_round() {
     assert_eq!(last, Some(9));
 }
 
-/// Goal: while the owner of the run holds it, nothing is merged, whoever leads; then all goes on.
+/// Goal: while the owner of the run has paused it, nothing is merged under any leader; later the run continues.
 #[test]
 fn a_run_that_is_held_rests() {
     let mut cluster = Cluster::new(7, 2, 5, MILD);
     cluster.run_for(5_000);
     cluster.order(|orders| orders.is_held = true);
-    // The round under way ends as it would.
+    // The round under way ends as usual.
     cluster.run_for(5_000);
     let before = cluster.versions();
     let (first, ..) = cluster.lease.unwrap();
@@ -110,7 +111,7 @@ fn a_run_that_is_held_rests() {
     assert!(before > 5 && held == before && after > before + 5, "{before}, {held}, {after}");
 }
 
-/// Goal: of more learners than a round asks, a sample is asked that moves on; the last round asks all of them.
+/// Goal: if there are more learners than a round may ask, it asks a rotating sample; the last round asks all of them.
 #[test]
 fn a_round_asks_a_sample_that_moves_on() {
     let mut cluster = Cluster::new(11, 3, 9, MILD);
@@ -124,7 +125,7 @@ fn a_round_asks_a_sample_that_moves_on() {
         };
         cluster.records().iter().filter_map(size).collect()
     };
-    // The first round may have begun before the order was heard.
+    // The first round may have begun before the order arrived.
     assert!(sizes(&cluster)[1..].iter().all(|&size| size <= 3), "{:?}", sizes(&cluster));
     let merges = cluster.merges();
     assert!(merges.values().all(|&merges| merges >= 5), "{merges:?}");
@@ -133,13 +134,13 @@ fn a_round_asks_a_sample_that_moves_on() {
     assert_eq!(sizes(&cluster).last(), Some(&9));
 }
 
-/// Goal: a run begins once so many learners are there as it asks for, and then goes on with whoever is.
+/// Goal: a run begins once the required number of learners are present, and later continues with any number.
 #[test]
 fn a_run_waits_for_its_first_learners() {
     let begun = |learners: u32| {
         let mut cluster = Cluster::new(2, 2, learners, MILD);
         cluster.run.owner.learners_start = 4;
-        // The owners that there are know nothing of it.
+        // The existing owners do not know the new terms.
         for at in 0..2 {
             let machine = cluster.owner();
             cluster.owners[at].begin_anew(machine);
@@ -150,7 +151,7 @@ fn a_run_waits_for_its_first_learners() {
     assert!(!begun(3) && begun(4));
 }
 
-/// Goal: the last round of a run waits for everybody, and is the last one.
+/// Goal: the last round of a run waits for all learners, and no round follows it.
 #[test]
 fn the_last_round_has_everybody_in_it() {
     let mut cluster = Cluster::new(9, 3, 7, MILD);
@@ -169,17 +170,17 @@ fn the_last_round_has_everybody_in_it() {
     assert_eq!(cluster.records().len(), records, "nobody takes over what is over");
 }
 
-/// Goal: nobody waits for a learner that left, not even in the last round.
+/// Goal: no round waits for a learner that left, not even the last one.
 #[test]
 fn who_left_is_not_waited_for() {
     let mut cluster = Cluster::new(9, 1, 3, MILD);
     cluster.run_for(5_000);
     cluster.order(|orders| orders.is_ending = true);
-    // It goes before it can be asked, and says nothing.
+    // It leaves before it can be asked, without a message.
     let learner = &mut cluster.learners[0];
     let (id, before) = (learner.id, conn(learner.epoch));
     (learner.epoch, learner.gateway) = (learner.epoch + 1, None);
-    // The last round begins while its gateway takes it to be there, and would last two seconds.
+    // The last round begins while its gateway still counts it as present, and would take two seconds.
     cluster.run_for(700);
     let life = cluster.gateways[0].life;
     cluster.gateway_hears(0, life, GatewayInput::Left(id, before));
@@ -191,8 +192,7 @@ fn who_left_is_not_waited_for() {
     assert_eq!(merge.parts.len(), 2);
 }
 
-/// Goal: a state that is gone because somebody led on meanwhile is not asked for again and again: the tape says which
-/// one is the newest.
+/// Goal: a state that another leader has deleted is not requested forever; the tape names the newest one.
 #[test]
 fn what_is_gone_is_looked_up_anew() {
     let mut cluster = Cluster::new(4, 1, 3, MILD);
@@ -212,7 +212,7 @@ fn what_is_gone_is_looked_up_anew() {
     assert_eq!(hear(900, OwnerInput::Tick), [Order::Read(0)]);
 }
 
-/// Goal: an owner that was paused beyond its lease, and thinks that it has it still, gets nothing onto the tape.
+/// Goal: an owner that was paused beyond its lease, and still believes to hold it, cannot append to the tape.
 #[test]
 fn a_stale_owner_is_refused() {
     let mut cluster = Cluster::new(5, 2, 4, MILD);
@@ -236,8 +236,8 @@ fn a_stale_owner_is_refused() {
     assert_ne!(owners[0], owners[1]);
 }
 
-/// Goal: a gateway that is gone for good, with all of its learners, is not waited for: the others are merged as often
-/// as before.
+/// Goal: a gateway that is lost for good, with all its learners, delays no round: the other learners are merged as
+/// often as before.
 #[test]
 fn a_gateway_that_is_gone_for_good_is_not_waited_for() {
     let mut cluster = Cluster::new(3, 2, 8, MILD);
@@ -254,7 +254,7 @@ fn a_gateway_that_is_gone_for_good_is_not_waited_for() {
     assert!(10 * alone >= 9 * usual, "{usual} merges in 20 s with both, {alone} with one");
 }
 
-/// Goal: one seed is one history.
+/// Goal: one seed leads to one history.
 #[test]
 fn one_seed_is_one_history() {
     let records = |seed| {

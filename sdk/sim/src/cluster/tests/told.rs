@@ -1,4 +1,4 @@
-//! Single machines, told one thing after the other.
+//! Single machines with scripted inputs.
 
 use archipelago_core::cluster::{Reply, Unsettled};
 use archipelago_core::diloco::FragmentState;
@@ -6,8 +6,8 @@ use archipelago_core::wire::Refusal;
 
 use super::*;
 
-/// Goal: word of a record that an owner appended before it took the fragment over once more says nothing of the record
-/// that it appends now.
+/// Goal: a late answer about a record that an owner appended before it took the fragment over again does not count for
+/// the record that it appends now.
 #[test]
 fn late_word_of_one_record_is_no_word_of_the_next() {
     let mut owner = Owner::new(OwnerTerms { process: ProcessId(1), ..run(1).owner });
@@ -29,8 +29,8 @@ fn late_word_of_one_record_is_no_word_of_the_next() {
     assert_eq!(ended, [Order::Tell(Notice::Ended(Round(1)))]);
 }
 
-/// Goal: what a fragment begins in is asked for while nothing is merged of it and it is led, until it comes, and
-/// nothing else is taken for it.
+/// Goal: an owner requests the fragment's initial state while it leads and nothing is merged, until the state arrives;
+/// no other input is taken for it.
 #[test]
 fn a_fragment_begins_once_it_is_asked_for() {
     let mut owner = Owner::new(OwnerTerms { process: ProcessId(1), ..run(1).owner });
@@ -54,7 +54,7 @@ fn a_fragment_begins_once_it_is_asked_for() {
     assert_eq!(hear(303, begun()), []);
 }
 
-/// Goal: what is heard late of a connection that is gone changes nothing for the next one of the same learner.
+/// Goal: late messages about a closed connection do not affect the same learner's next connection.
 #[test]
 fn late_word_of_one_connection_is_no_word_of_the_next() {
     let cluster = Cluster::new(1, 1, 1, MILD);
@@ -80,7 +80,7 @@ fn late_word_of_one_connection_is_no_word_of_the_next() {
     assert!(told.len() == 1 && is_told(&told[0]), "{told:?}");
 }
 
-/// Goal: a sender hears what is wrong with its update once the round is over, and of no other update.
+/// Goal: a sender gets the reason of a refusal once the round is over, and no reason for any other update.
 #[test]
 fn what_is_wrong_with_an_update_is_told() {
     let cluster = Cluster::new(1, 1, 1, MILD);
@@ -107,8 +107,8 @@ fn what_is_wrong_with_an_update_is_told() {
     );
 }
 
-/// Goal: what comes together is offered together, however much it is; it is offered once more if the owner has not
-/// heard all of it by the time that it asks again, and otherwise never.
+/// Goal: updates that arrive together are offered together, in any number. They are offered again only if the owner
+/// asks again without having received all of them.
 #[test]
 fn what_comes_together_is_offered_at_once() {
     let cluster = Cluster::new(1, 1, 1, MILD);
@@ -139,7 +139,7 @@ fn what_comes_together_is_offered_at_once() {
     assert_eq!(offers(&words(&mut gateway)), none, "they are of the round before");
 }
 
-/// What a gateway says of rounds, but who is there.
+/// Returns a gateway's messages about rounds, without presence reports.
 fn words(gateway: &mut Gateway) -> Vec<GatewayOrder> {
     let is_word = |order: &GatewayOrder| {
         !matches!(order, GatewayOrder::Reply(Reply::Here { .. }) | GatewayOrder::Seen(..))
@@ -147,7 +147,7 @@ fn words(gateway: &mut Gateway) -> Vec<GatewayOrder> {
     std::iter::from_fn(|| gateway.poll()).filter(is_word).collect()
 }
 
-/// Of whom updates are offered, by the message.
+/// Returns the learners whose updates are offered, for each message.
 fn offers(orders: &[GatewayOrder]) -> Vec<Vec<LearnerId>> {
     let offered = |order: &GatewayOrder| match order {
         GatewayOrder::Reply(Reply::Offers { offers, .. }) => {
