@@ -6,16 +6,15 @@ use archipelago_core::model::learning_rate;
 use archipelago_core::wire::InnerSpec;
 
 impl Recipe {
-    /// Trains one learner alone on `tokens` tokens with the batches of all M at once: synchronous
-    /// data-parallel training, from the same parameters, over the same text in the same order of windows, by the same
-    /// schedule.
+    /// Trains one learner alone on `tokens` tokens with the batches of all M at once. This is synchronous data-parallel
+    /// training from the same parameters, over the same text in the same order of windows, by the same schedule.
     ///
-    /// Two things differ from [`Self::train`] beside the method. Here the inner rate follows the tokens trained;
-    /// there it follows the tokens merged, which lie about half of H steps behind. And there a learner leases up to an
-    /// eighth of the text at a time, so that of more than eight some begin on the second pass over a short text.
+    /// Two more differences from [`Self::train`] remain. Here the inner learning rate follows the trained tokens; there
+    /// it follows the merged tokens, which lag by about half of H steps. There, a learner leases up to an eighth of the
+    /// text at a time, so that with more than eight learners some begin on the second pass over a short text.
     ///
     /// # Errors
-    /// Each variant of [`LabError`] but `Split`, `Stopped`, `StandsStill` and `Violation`.
+    /// Each variant of [`LabError`] except `Split`, `Stopped`, `StandsStill` and `Violation`.
     pub fn train_alone(&self, corpus: &Corpus, tokens: u64) -> Result<Outcome, LabError> {
         self.check()?;
         let inner = InnerSpec { batch: self.inner.batch.saturating_mul(self.learners()), ..self.inner };
@@ -51,7 +50,7 @@ impl Recipe {
     }
 }
 
-/// `slow` goes by `share` of the way to `fast`, which goes there too; both `[len]`.
+/// Moves `slow` by `share` of the way to `fast`, and sets `fast` to the result; both `[len]`.
 fn go_back(slow: &mut [f32], fast: &mut [f32], share: f32) {
     for (slow, fast) in slow.iter_mut().zip(fast) {
         *slow += share * (*fast - *slow);

@@ -1,35 +1,35 @@
-//! Parameters averaged over the last part of a course.
+//! Average of the parameters over the last part of a run.
 
-/// What is read from afar is taken in so many times in a horizon: more would cost time and hardly change the average.
+/// Updates per horizon if reading parameters is slow; more would cost time and hardly change the average.
 const TIMES: f64 = 64.0;
 
-/// An exponential moving average of parameters, by how much of the budget is spent: the newest ones count for
-/// 1 − e^(−Δ/horizon).
+/// An exponential moving average of parameters over the spent share of the budget. New parameters have the weight 1 −
+/// e^(−Δ/horizon).
 pub(super) struct Average {
-    /// Share of the budget after which e⁻¹ of what was before is left.
+    /// Share of the budget after which an old contribution has decayed to e⁻¹.
     horizon: f64,
-    /// Share of the budget that is spent between two of them, at least.
+    /// Smallest share of the budget between two updates.
     apart: f64,
-    /// Share of the budget that was spent when the newest parameters were taken in.
+    /// Spent share of the budget at the last update.
     spent: f64,
     /// `[len]`.
     pub(super) params: Vec<f32>,
 }
 
 impl Average {
-    /// One that begins with `params`, `[len]`; `None` for a horizon of 0. It takes in all that there is, or less of it
-    /// where parameters are `afar`.
+    /// Creates an average that starts with `params`, `[len]`; `None` for a horizon of 0. It takes every update, or
+    /// fewer if the parameters are `afar`.
     pub(super) fn new(horizon: f64, afar: bool, params: Vec<f32>) -> Option<Self> {
         let apart = if afar { horizon / TIMES } else { 0.0 };
         (horizon > 0.0).then_some(Self { horizon, apart, spent: 0.0, params })
     }
 
-    /// Whether parameters are to be taken in at this share of the budget: the last ones always are.
+    /// Returns true if an update is due at this share of the budget; the final one always is.
     pub(super) fn is_due(&self, spent: f64) -> bool {
         spent >= 1.0 || spent - self.spent >= self.apart
     }
 
-    /// Takes in `params`, `[len]`, at this share of the budget, which never falls.
+    /// Adds `params`, `[len]`, at this share of the budget, which never decreases.
     pub(super) fn take(&mut self, spent: f64, params: &[f32]) {
         let weight = (1.0 - libm::exp((self.spent - spent) / self.horizon)) as f32;
         self.spent = spent;

@@ -1,4 +1,4 @@
-//! A text, cut into shards to train on and windows to measure on.
+//! A text, split into shards for training and windows for measurement.
 
 use std::sync::Arc;
 
@@ -10,37 +10,38 @@ use archipelago_core::wire::DataSpec;
 use archipelago_runtime::engine::Trainer;
 use archipelago_runtime::engine::cpu::CpuModel;
 
-/// Share of a corpus that is kept for measuring; constant of ours.
+/// Share of a corpus that is held out; our own constant.
 const HELD_OUT_RATIO: f64 = 0.1;
-/// Most held-out windows measured; constant of ours.
+/// Largest number of held-out windows measured; our own constant.
 const HELD_OUT_WINDOWS_MAX: usize = 1_280;
 /// Windows measured at a time.
 const HELD_OUT_BATCH: usize = 32;
 
-/// A text, cut up: tokens that are given and not learnt are marked as in [`archipelago_core::token`].
+/// A split text. Tokens that are read and not predicted are marked as in [`archipelago_core::token`].
 #[derive(Clone, Debug)]
 pub struct Corpus {
     /// The training tokens.
     pub data: DataSpec,
     /// Bytes of its shards, in order.
     pub shards: Vec<Arc<[u8]>>,
-    /// Tokens that are never trained on, by which settings are chosen.
+    /// Tokens that are never trained on and serve to choose settings.
     pub held_out: Vec<u32>,
-    /// Tokens by which nothing is chosen, and by which what was chosen is told of; none unless the text came as
+    /// Tokens that serve to report the results of the chosen settings, and for no choice; empty unless the text came as
     /// documents.
     pub test: Vec<u32>,
 }
 
 impl Corpus {
-    /// From the bytes of a text, each a token; the last tenth is held out.
+    /// Splits the bytes of a text, each a token; the last tenth is held out.
     ///
     /// # Errors
-    /// [`LabError::Split`]: the text is empty, or too short to hold a part of it out.
+    /// [`LabError::Split`]: the text is empty, or too short for a held-out part.
     pub fn new(text: &[u8]) -> Result<Self, LabError> {
         Self::of_tokens(&data::bytes_to_tokens(text))
     }
 
-    /// From documents, each byte a token: what settings are chosen by and what is told of are documents of their own.
+    /// Creates a corpus from documents, each byte a token; the held-out and the test part consist of separate
+    /// documents.
     ///
     /// # Errors
     /// [`LabError::Split`]: there is nothing to train on.
@@ -51,10 +52,10 @@ impl Corpus {
         Ok(Self { held_out: validation, test, ..corpus })
     }
 
-    /// From tokens below 65,536, of which some may be given; the last tenth is held out.
+    /// Splits tokens below 65,536, of which some may be masked; the last tenth is held out.
     ///
     /// # Errors
-    /// [`LabError::Split`]: there are none, or too few to hold a part of them out.
+    /// [`LabError::Split`]: there are no tokens, or too few for a held-out part.
     ///
     /// # Panics
     /// If a token is 65,536 or above.
@@ -76,16 +77,17 @@ impl Corpus {
         })
     }
 
-    /// Mean loss over what is learnt of a fixed set of held-out windows, evenly spread, in nats per token.
+    /// Returns the mean loss of the predicted tokens of a fixed set of evenly spaced held-out windows, in nats per
+    /// token.
     ///
     /// # Errors
-    /// - [`LabError::Short`]: not one window is held out.
-    /// - [`LabError::Engine`]: `params`, `[len]`, do not fit `model`, or `model` is none.
+    /// - [`LabError::Short`]: the held-out part is shorter than one window.
+    /// - [`LabError::Engine`]: `params`, `[len]`, do not fit `model`, or `model` is invalid.
     pub fn held_out_loss(&self, model: &ModelSpec, params: &[f32]) -> Result<f32, LabError> {
         loss(model, params, &self.held_out)
     }
 
-    /// The same of [`Self::test`].
+    /// Returns the same loss for [`Self::test`].
     ///
     /// # Errors
     /// Those of [`Self::held_out_loss`].
@@ -93,7 +95,7 @@ impl Corpus {
         loss(model, params, &self.test)
     }
 
-    /// The same of `text`, of which `trainer` measures all windows at once; on the CPU if it cannot measure.
+    /// Returns the same loss for `text`. `trainer` measures all windows at once; the CPU measures if `trainer` cannot.
     ///
     /// # Errors
     /// Those of [`Self::held_out_loss`].
@@ -123,7 +125,7 @@ fn loss(model: &ModelSpec, params: &[f32], text: &[u32]) -> Result<f32, LabError
     Ok((sum / learnt) as f32)
 }
 
-/// Windows of `text`, evenly spread.
+/// Returns evenly spaced windows of `text`.
 fn windows<'a>(model: &ModelSpec, text: &'a [u32]) -> Result<Vec<&'a [u32]>, LabError> {
     let (tokens, needed) = (text.len(), model.context as usize + 1);
     let starts = tokens.checked_sub(needed).ok_or(LabError::Short { tokens, needed })?;
@@ -155,7 +157,7 @@ mod tests {
         assert!(matches!(loss, Err(LabError::Short { tokens: 30, needed: 65 })), "{loss:?}");
     }
 
-    /// All that is held out is looked at, and nothing beyond.
+    /// The windows cover the whole held-out part, and no more.
     #[test]
     fn windows_span_what_is_held_out() {
         let text: Vec<u8> = (0..100_000_u32).map(|i| (i % 251) as u8).collect();

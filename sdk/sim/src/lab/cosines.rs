@@ -1,4 +1,4 @@
-//! How near the updates of honest learners are to each other in direction: what geometry can tell of them.
+//! Cosines between the updates of honest learners, which limit what geometry can detect.
 
 use std::collections::BTreeMap;
 
@@ -11,21 +11,21 @@ use archipelago_core::wire::LearnerId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Part {
-    /// The embedding, and a head of its own.
+    /// The embedding, and a separate output head.
     Embedding,
-    /// Queries, keys, values and what mixes heads.
+    /// Queries, keys, values and the output projection.
     Attention,
-    /// Gates, and the matrices up and down.
+    /// Gates, and the up and down projections.
     FeedForward,
-    /// The scales of norms.
+    /// The scales of normalisation layers.
     Norms,
 }
 
 impl Part {
-    /// All of them, as they are shown.
+    /// All parts, in display order.
     pub const ALL: [Self; 4] = [Self::Embedding, Self::Attention, Self::FeedForward, Self::Norms];
 
-    /// Its name for people.
+    /// Returns the display name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -36,7 +36,7 @@ impl Part {
         }
     }
 
-    /// Of the tensor of this name, as [`archipelago_core::model::layout`] names it.
+    /// Returns the part of the tensor with this name, as in [`archipelago_core::model::layout`].
     fn of(name: &str) -> Self {
         match name {
             _ if name.contains("norm") => Self::Norms,
@@ -47,22 +47,22 @@ impl Part {
     }
 }
 
-/// The spread of the cosines on the segments of one kind, one for each pair of honest updates of each merge.
+/// The distribution of cosines on the segments of one kind, one for each pair of honest updates in each merge.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Cosines {
-    /// Which tensors.
+    /// The kind of tensors.
     pub part: Part,
-    /// Pairs.
+    /// Number of pairs.
     pub pairs: u64,
-    /// A twentieth of them are below.
+    /// The 5th percentile.
     pub p5: f32,
-    /// Half of them are below.
+    /// The median.
     pub p50: f32,
-    /// A twentieth of them are above.
+    /// The 95th percentile.
     pub p95: f32,
 }
 
-/// Collects them.
+/// Collector of cosines.
 pub(super) struct Collector {
     layout: Layout,
     found: BTreeMap<Part, Vec<f32>>,
@@ -73,7 +73,7 @@ impl Collector {
         Self { layout, found: BTreeMap::new() }
     }
 
-    /// Takes in what was merged, as far as it is honest.
+    /// Adds the honest updates of a merge.
     pub(super) fn take(&mut self, job: &MergeJob, is_honest: impl Fn(LearnerId) -> bool) {
         let honest = job.updates.iter().filter(|update| is_honest(update.learner));
         let decode = |body| job.codec.decode(&job.segments, body).expect("it was checked");
@@ -113,7 +113,7 @@ impl Collector {
     }
 }
 
-/// `values` as a vector of length 1; `None` for zeros.
+/// Returns `values` scaled to norm 1; `None` for zeros.
 fn unit(values: &[f32]) -> Option<Vec<f64>> {
     let norm = values.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();
     (norm > 0.0).then(|| values.iter().map(|value| f64::from(*value) / norm).collect())

@@ -1,28 +1,28 @@
-//! A text as documents, of which some are kept for choosing by, and some for telling of.
+//! Documents of a text, split into training, validation and test parts.
 
 use archipelago_core::rng::Rng;
 
-/// A piece of a text that has no files ends behind so many bytes, where a paragraph does…
+/// A piece of a text without files ends at the first paragraph end after this many bytes,
 const PIECE_BYTES: usize = 16 << 10;
-/// …or behind so many, where a line does, or there.
+/// or else at the first line end in the same range, or else after this many bytes.
 const PIECE_BYTES_MAX: usize = 32 << 10;
-/// One of so many parts of the bytes is for choosing by, and as much for telling of.
+/// One of this many parts of the bytes is for validation, and another for the test.
 const PARTS: usize = 10;
 
-/// Documents, by what they are for.
+/// Documents by purpose.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Documents {
-    /// To train on, in their order.
+    /// Training documents, in order.
     pub train: Vec<u8>,
-    /// To choose settings by.
+    /// Documents for the choice of settings.
     pub validation: Vec<u8>,
-    /// To tell of what was chosen.
+    /// Documents for reporting the results of the choice.
     pub test: Vec<u8>,
 }
 
 impl Documents {
-    /// Draws a tenth of the bytes of `documents` for each of the two, whole documents each. The draw follows from the
-    /// sizes alone.
+    /// Draws a tenth of the bytes of `documents` for validation and another for the test, in whole documents. The draw
+    /// depends only on the sizes.
     #[must_use]
     pub fn part(documents: &[Vec<u8>]) -> Self {
         let mut order: Vec<usize> = (0..documents.len()).collect();
@@ -50,7 +50,7 @@ impl Documents {
     }
 }
 
-/// A text without files, cut into pieces of 16 to 32 KiB that end with a paragraph where there are any.
+/// Splits a text without files into pieces of 16 to 32 KiB that end with a paragraph where possible.
 #[must_use]
 pub fn pieces(text: &[u8]) -> Vec<Vec<u8>> {
     let mut pieces = Vec::new();
@@ -105,7 +105,7 @@ mod tests {
         }
         all.sort_unstable();
         assert_eq!(all, (0..100).collect::<Vec<u8>>());
-        // They are drawn from all over the text, and another draw would make runs that were kept those of another text.
+        // They come from all over the text. Another draw would turn cached runs into runs of another text.
         let ids = |part: &[u8]| part.iter().copied().collect::<std::collections::BTreeSet<u8>>();
         let drawn = [ids(&parts.validation), ids(&parts.test)].map(Vec::from_iter);
         assert_eq!(

@@ -1,4 +1,4 @@
-//! What single updates show of their senders: looked at as a server does, merge by merge.
+//! Loss checks of single updates, merge by merge, as on a server.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use archipelago_core::model::ModelSpec;
 use archipelago_core::wire::{Round, RunSpec};
 use archipelago_runtime::engine::cpu::CpuModel;
 
-/// Looks at the updates of merges.
+/// Checker of merged updates.
 pub(super) struct Examiner {
     run: RunSpec,
     shards: Vec<Arc<[u8]>>,
@@ -37,8 +37,8 @@ impl Examiner {
         Ok(Self { run, shards, engine, trained, proofs, jobs, shown: Vec::new() })
     }
 
-    /// Looks at what was merged since this was asked last, and tells the syncer whom that speaks against. It takes no
-    /// virtual time.
+    /// Checks the updates merged since the last call, and tells the syncer its new verdicts. This takes no virtual
+    /// time.
     pub(super) fn look(&mut self, world: &mut World) -> Result<Vec<MergeJob>, LabError> {
         let jobs = world.take_merges();
         self.jobs.extend(jobs.iter().map(|job| (job.round, job.clone())));

@@ -1,12 +1,12 @@
-//! A trainer that does a part of its work.
+//! A trainer that skips most of its work.
 
 use archipelago_core::diloco::Layout;
 use archipelago_runtime::engine::{EngineError, OptimiserState, StepStats, Trainer};
 
-/// Steps of which it takes one.
+/// Number of steps of which only one is computed.
 const ONE_IN: u32 = 10;
 
-/// Takes one step in ten, and says of the others that they led to what that one did.
+/// A trainer that computes one step in ten and reports that step's statistics for the others.
 pub(super) struct Idler {
     trainer: Box<dyn Trainer>,
     steps: u32,

@@ -1,4 +1,4 @@
-//! What those begin with who join a run that goes on: nothing, a rate that rises, or another's moments.
+//! Initial optimiser state of joiners: zero moments, a rising learning rate, or another learner's moments.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -13,17 +13,18 @@ use archipelago_core::model::layout;
 use archipelago_core::wire::InnerSpec;
 use archipelago_runtime::engine::{EngineError, OptimiserState, StepStats, Trainer};
 
-/// Steps between two copies of the donor's moments; constant of ours. A joiner's are at most so many steps old.
+/// Steps between two copies of the donor's moments; our own constant. It bounds the age of a joiner's moments, in
+/// steps.
 const COPY_STEPS: u32 = 8;
 
-/// Makes the trainers of a recipe's machines.
+/// Factory for the trainers of a recipe's machines.
 pub(super) struct Newcomers {
     recipe: Recipe,
-    /// By machine: whether it does a part of its work.
+    /// Whether each machine's learner skips most of its work.
     idles: Vec<bool>,
     shelf: Rc<RefCell<Option<OptimiserState>>>,
     layout: Layout,
-    /// By machine: those that are made and not taken.
+    /// Trainers that are made and not used yet, by machine.
     made: RefCell<BTreeMap<usize, Base>>,
 }
 
@@ -36,8 +37,8 @@ impl Newcomers {
         Ok(Self { recipe, idles, shelf: Rc::default(), layout, made: RefCell::default() })
     }
 
-    /// Trainers are made as machines start; whether they can be is found out here. Those of a device are made here, for
-    /// it must hold all of them at once.
+    /// Checks that the trainers can be made, before machines start and make them. Those of a device are kept, since the
+    /// device must hold all of them at once.
     ///
     /// # Errors
     /// [`LabError::Engine`]
@@ -51,7 +52,7 @@ impl Newcomers {
         Ok(())
     }
 
-    /// The trainer of a machine; one is made for each life of its learner.
+    /// Returns a trainer for a machine; each process of its learner gets a new one.
     pub(super) fn trainer(&self, machine: u32) -> Box<dyn Trainer> {
         let (machine, joining) = (machine as usize, self.recipe.joining);
         let joins = self.recipe.machines[machine].starts_ms > 0;
@@ -78,7 +79,7 @@ impl Newcomers {
     }
 }
 
-/// A joiner, or the first machine's learner, who gives its moments to joiners.
+/// A joiner, or the first machine's learner, which donates its moments.
 struct Newcomer {
     trainer: Base,
     joining: Joining,

@@ -1,4 +1,4 @@
-//! The method without what makes it decoupled: all learners step together, and all of the model is merged at once.
+//! The method without decoupling: all learners step together, and the whole model is merged at once.
 
 use std::num::NonZeroU16;
 
@@ -9,19 +9,17 @@ use archipelago_core::model::{layout, learning_rate};
 use archipelago_core::wire::{Code, ExchangeSpec, FragmentId, LearnerId, Round};
 use archipelago_runtime::engine::Trainer;
 
-/// All of the model.
+/// The whole model.
 const WHOLE: FragmentId = FragmentId(0);
 
 impl Recipe {
-    /// Trains M learners in lockstep on `tokens` tokens in all. After every H steps their parameters are merged by the
-    /// rule and the outer step of the recipe, in 32 bits and without delay, and all go on from what that led to: what
-    /// is left of the method is that learners differ for H steps. With H of 1, an outer rate of 1 and no momentum they
-    /// never do.
-    ///
-    /// From the same parameters as [`Self::train_alone`], by the same schedule, over the same windows step by step.
+    /// Trains M learners in lockstep on `tokens` tokens in total. After every H steps their parameters are merged by
+    /// the recipe's rule and outer step, in 32 bits and without delay, and all continue from the result. The only
+    /// remaining effect of the method is that learners diverge for H steps. With an H of 1, an outer rate of 1 and no
+    /// momentum they never diverge.
     ///
     /// # Errors
-    /// Each variant of [`LabError`] but `Split`, `Stopped`, `StandsStill` and `Violation`.
+    /// Each variant of [`LabError`] except `Split`, `Stopped`, `StandsStill` and `Violation`.
     pub fn train_in_lockstep(&self, corpus: &Corpus, tokens: u64) -> Result<Outcome, LabError> {
         self.check()?;
         let inner = self.inner;
@@ -61,8 +59,8 @@ impl Recipe {
         Ok(Outcome { rounds, updates_merged, ..outcome })
     }
 
-    /// The outer step after this share of the tokens, those of its own round counted: it is a round ahead of the
-    /// syncer's, which has merged nothing before its first one.
+    /// Returns the outer step after this share of the tokens, those of its own round included. It is one round ahead of
+    /// the syncer's, which has no merged tokens before its first round.
     fn outer(&self, share: f64) -> OuterSpec {
         let (outer, ratio) = (self.syncer.outer, self.syncer.momentum_warmup_ratio);
         if ratio > 0.0 { outer.with_momentum_share(share / ratio) } else { outer }
@@ -87,7 +85,7 @@ impl Whole {
         Ok(Self { fragments, codec, state, theta })
     }
 
-    /// Merges what `learners` have, who all go on from there.
+    /// Merges the parameters of `learners`, which all continue from the result.
     fn merge(
         &mut self,
         learners: &mut [Box<dyn Trainer>],

@@ -1,12 +1,11 @@
-//! Real training in virtual time: a small model, trained by the CPU engine on every machine of a
-//! [`crate::world::World`], under the real syncer and learner cores.
+//! Real training in virtual time: the CPU engine trains a small model on every machine of a [`crate::world::World`],
+//! under the real syncer and learner cores.
 //!
-//! A [`Recipe`] says what is trained, on which machines and for how long; a [`Corpus`] what on. One
-//! recipe leads to one [`Outcome`]: loss answers to quorum, grace, codes and faults as it would in the
-//! world, and nothing depends on how fast this machine is, or which one it is: all training here is
-//! [`archipelago_runtime::engine::cpu::CpuTrainer::fixed`], unless the recipe brings [`Trainers`] of its own, as of a
-//! GPU. Beside it, [`Recipe::train_alone`] is
-//! synchronous data-parallel training from the same parameters over the same text.
+//! A [`Recipe`] names the model, the machines and the budget, a [`Corpus`] the text. One recipe leads to one
+//! [`Outcome`]. The loss depends on quorum, grace, codes and faults as in reality, and not on the speed or kind of the
+//! present machine: all training uses [`archipelago_runtime::engine::cpu::CpuTrainer::fixed`], unless the recipe has
+//! its own [`Trainers`], such as those of a GPU. For comparison, [`Recipe::train_alone`] is synchronous data-parallel
+//! training from the same parameters over the same text.
 
 mod alone;
 mod average;
@@ -40,51 +39,51 @@ use archipelago_core::diloco::syncer::SyncerError;
 use archipelago_core::model::ModelError;
 use archipelago_runtime::engine::EngineError;
 
-/// Why an experiment led to nothing.
+/// The reason why an experiment failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
-    /// The text cannot be cut into training and held-out tokens.
+    /// The text cannot be split into training and held-out tokens.
     #[error(transparent)]
     Split(#[from] SplitError),
     /// The held-out part of the text is shorter than one window.
     #[error("{tokens} held-out tokens, one window takes {needed}: give a longer text")]
     Short {
-        /// Held-out tokens there are.
+        /// Number of held-out tokens.
         tokens: usize,
         /// Tokens of a window and its last target.
         needed: usize,
     },
-    /// No honest machine, or a budget of nothing.
+    /// No honest machine, or an empty budget.
     #[error("an experiment needs at least one honest machine and a budget above 0")]
     Nothing,
-    /// Moments are handed on, and not on the CPU.
+    /// Moments are to be handed on by an engine other than the CPU's.
     #[error("joiners get the moments of another learner on the CPU only: let them begin with none")]
     Donor,
-    /// The shape is no model, or the optimiser's numbers are out of range.
+    /// The shape is invalid, or the optimiser's numbers are out of range.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// The run cannot be led.
+    /// The syncer rejects the run.
     #[error(transparent)]
     Syncer(#[from] SyncerError),
-    /// The corpus has nothing to lease.
+    /// The corpus has no windows to lease.
     #[error(transparent)]
     Lease(#[from] LeaseError),
-    /// Training failed, as with a learning rate that is too high.
+    /// Training failed, for example with too high a learning rate.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// An honest learner stopped before the budget was spent, as its training failed.
+    /// An honest learner stopped before the budget was spent because its training failed.
     #[error("seed {seed}: the learner on machine {machine} stopped at {tokens} tokens: {reason}")]
     Stopped {
         /// The recipe's seed.
         seed: u64,
         /// Index of its machine.
         machine: usize,
-        /// Tokens trained by all machines by then.
+        /// Tokens trained by all machines at that time.
         tokens: u64,
-        /// What it said.
+        /// The learner's reason.
         reason: String,
     },
-    /// The parameters that training led to have no loss: it has blown up.
+    /// The trained parameters have no finite loss: training has diverged.
     #[error("seed {seed}: the held-out loss is {loss}: lower the learning rate")]
     NotFinite {
         /// The recipe's seed.
@@ -92,20 +91,20 @@ pub enum LabError {
         /// Held-out loss, in nats per token.
         loss: f32,
     },
-    /// No machine has trained for a long time: nothing will change any more.
+    /// No machine has trained for a long time; the run will not change any more.
     #[error("seed {seed}: the run stands still at {tokens} tokens")]
     StandsStill {
         /// The recipe's seed.
         seed: u64,
-        /// Tokens trained by then.
+        /// Tokens trained at that time.
         tokens: u64,
     },
-    /// An invariant is broken: a fault of this program.
+    /// A broken invariant, which is a bug of this program.
     #[error("seed {seed}: {violation}")]
     Violation {
         /// The recipe's seed.
         seed: u64,
-        /// Which one.
+        /// The broken invariant.
         violation: Violation,
     },
 }

@@ -1,4 +1,4 @@
-//! What became of those who work against a run, and of those who do not.
+//! Treatment of hostile and honest learners.
 
 use std::collections::BTreeMap;
 
@@ -8,35 +8,35 @@ use crate::world::World;
 use archipelago_core::diloco::syncer::{Event, LeaveCause};
 use archipelago_core::wire::{Fate, LearnerId};
 
-/// How the syncer treated hostile and honest learners until the budget was spent.
+/// The syncer's treatment of hostile and honest learners until the budget was spent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Noticed {
-    /// Rounds that had led to a version when an update of a hostile learner was first refused, its connection first
-    /// closed, or it first suspected; `None` if none of that ever happened.
+    /// Rounds merged before the first reaction to a hostile learner: a refused update, a closed connection or a
+    /// suspicion; `None` without any reaction.
     pub after_rounds: Option<u64>,
-    /// Hostile learners, all together.
+    /// All hostile learners together.
     pub hostile: Treated,
-    /// Honest learners, all together.
+    /// All honest learners together.
     pub honest: Treated,
 }
 
-/// What became of the updates of some learners, and of their connections.
+/// The treatment of some learners' updates and connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Treated {
     /// Updates that were merged.
     pub merged: u64,
-    /// Their weight in all merges together, each of which has 1 in all.
+    /// Sum of their weights over all merges; each merge has a total weight of 1.
     pub weight: f64,
     /// Updates that were refused.
     pub refused: u64,
     /// Connections that the syncer closed.
     pub closed: u64,
-    /// How often one of them came to be suspected of not training.
+    /// Number of times that one of them became suspected of not training.
     pub suspected: u64,
 }
 
 impl Noticed {
-    /// The hostile learners' share of all that was merged, by weight, 0 to 1.
+    /// Returns the hostile learners' share of the total merge weight, 0 to 1.
     #[must_use]
     pub fn hostile_share(&self) -> f64 {
         let all = self.hostile.weight + self.honest.weight;
@@ -44,9 +44,9 @@ impl Noticed {
     }
 }
 
-/// Follows a world's events.
+/// Observer of a world's events.
 pub(super) struct Watcher {
-    /// By machine.
+    /// Whether each machine is hostile.
     is_hostile: Vec<bool>,
     machines: BTreeMap<LearnerId, u32>,
     rounds: u64,
@@ -54,12 +54,12 @@ pub(super) struct Watcher {
 }
 
 impl Watcher {
-    /// Of machines of which these are hostile.
+    /// Creates an observer of machines with these roles.
     pub(super) fn new(is_hostile: Vec<bool>) -> Self {
         Self { is_hostile, machines: BTreeMap::new(), rounds: 0, noticed: Noticed::default() }
     }
 
-    /// Takes in what happened since this was asked last.
+    /// Processes the events since the last call.
     pub(super) fn follow(&mut self, world: &mut World) {
         for (_, event) in world.take_events() {
             if let Event::Joined { learner, .. } = &event
@@ -71,7 +71,7 @@ impl Watcher {
         }
     }
 
-    /// Whether a learner runs on a machine that is honest.
+    /// Returns true if a learner runs on an honest machine.
     pub(super) fn is_honest(&self, learner: LearnerId) -> bool {
         let machine = self.machines.get(&learner);
         machine.is_some_and(|&machine| !self.is_hostile[machine as usize])

@@ -1,4 +1,4 @@
-//! Batches for one who has all of a corpus to himself.
+//! Batches for a single reader of a whole corpus.
 
 use super::Corpus;
 use archipelago_core::data::{self, Feed};
@@ -9,14 +9,14 @@ use archipelago_core::wire::{LearnerId, Millis, RunSpec};
 const LEASE_BATCHES: u32 = 16;
 const ALONE: LearnerId = LearnerId(1);
 
-/// Reads a run's windows in the order in which its syncer would lease them.
+/// Reader of a run's windows, in the order in which its syncer would lease them.
 pub(crate) struct Reader {
     feed: Feed,
     pool: LeasePool,
 }
 
 impl Reader {
-    /// Of the run's data, from the beginning.
+    /// Creates a reader of the run's data, from the beginning.
     ///
     /// # Errors
     /// Those of [`LeasePool::new`].
@@ -25,7 +25,7 @@ impl Reader {
         Ok(Self { feed: Feed::new(run), pool: LeasePool::new(windows.collect())? })
     }
 
-    /// The next `windows` windows, `[windows, context + 1]`; `corpus` is the run's own.
+    /// Returns the next `windows` windows, `[windows, context + 1]`; `corpus` is the run's own.
     pub(crate) fn next_batch(&mut self, corpus: &Corpus, windows: u32) -> Vec<u32> {
         loop {
             if let Some(tokens) = self.feed.next_batch(windows) {

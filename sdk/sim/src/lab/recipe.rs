@@ -1,4 +1,4 @@
-//! What is trained, how, where and for how long; and what it led to.
+//! Recipes of experiments, and their outcomes.
 
 use std::sync::Arc;
 
@@ -15,31 +15,31 @@ use archipelago_core::model::init;
 use archipelago_core::wire::{ExchangeSpec, InnerSpec, RunSpec};
 use archipelago_runtime::engine::EngineError;
 
-/// When an experiment ends.
+/// The end of an experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Budget {
-    /// All honest machines together have trained so many tokens.
+    /// Ends when all honest machines together have trained this many tokens.
     Tokens(u64),
-    /// So many milliseconds of virtual time are over.
+    /// Ends after this many milliseconds of virtual time.
     Ms(u64),
 }
 
-/// What the learner of a machine that starts after the beginning has beside the parameters.
+/// Initial optimiser state of a learner whose machine starts after the beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Joining {
-    /// Moments of zero, as every learner has at first: what ships.
+    /// Zero moments, as every learner has initially. This is what ships.
     Zero,
-    /// Moments of zero, and over its first `steps` steps an inner rate that rises in a line to the run's.
+    /// Zero moments, and an inner learning rate that rises linearly to the run's over the first `steps` steps.
     Ramp {
-        /// Steps of the joiner until it has the run's rate.
+        /// Steps until the joiner has the run's rate.
         steps: u32,
     },
-    /// AdamW's moments of the learner on the first machine. Nobody counts their bytes. On the CPU only.
+    /// AdamW's moments of the learner on the first machine. Their transfer is not counted in bytes. CPU only.
     Donor,
 }
 
-/// Every `steps` steps parameters go from where they were at the last such moment by `share` of the way that they went
-/// (Zhang, Lucas, Hinton and Ba 2019).
+/// Interpolation every `steps` steps: the parameters return to `share` of the way that they went since the last
+/// interpolation (Zhang, Lucas, Hinton and Ba 2019).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Lookahead {
     /// k, at least 1.
@@ -55,48 +55,49 @@ pub struct Recipe {
     pub model: ModelSpec,
     /// Inner optimisation of one learner.
     pub inner: InnerSpec,
-    /// How learners and syncer exchange parameters.
+    /// Exchange of parameters between learners and syncer.
     pub exchange: ExchangeSpec,
-    /// The syncer's knobs.
+    /// The syncer's settings.
     pub syncer: SyncerConfig,
-    /// The machines, with one learner on each: M of them.
+    /// The M machines, with one learner on each.
     pub machines: Vec<MachineSpec>,
-    /// Whether every machine holds the text from the beginning. It fetches it over its link if not.
+    /// Whether every machine has the text from the beginning. Otherwise it fetches the text over its link.
     pub text_at_hand: bool,
-    /// What is done to the machines: not before so many milliseconds of virtual time, in this order. A machine that is
+    /// Faults of the machines, each not before this many milliseconds of virtual time, in this order. A machine that is
     /// poisoned at some time is hostile: its tokens do not count, and it may be sent away.
     pub faults: Vec<(u64, Fault)>,
-    /// What who joins late begins with.
+    /// Initial optimiser state of joiners.
     pub joining: Joining,
-    /// When it ends.
+    /// The end of the experiment.
     pub budget: Budget,
     /// Seed of parameters, data order and world.
     pub seed: u64,
-    /// The parameters that it begins with, `[len]`, where they do not follow from the seed.
+    /// The initial parameters, `[len]`, if they do not follow from the seed.
     pub start: Option<Arc<[f32]>>,
-    /// How often the loss is measured on the way, evenly spread over the budget.
+    /// Number of loss measurements, evenly spaced over the budget.
     pub samples: u32,
-    /// How often the held-out loss is looked at to undo what did harm to it; never if `None`.
+    /// Settings of the loss monitor with rollback; `None` disables it.
     pub undo: Option<LookSpec>,
-    /// Whether honest updates that are merged together are compared; it takes time for each pair, and changes nothing
-    /// of the run.
+    /// Whether honest updates of the same merge are compared. This takes time for each pair, and does not affect the
+    /// run.
     pub cosines: bool,
-    /// Share of the budget over which the parameters are averaged that are measured beside the last ones; 0 for none.
+    /// Horizon of the parameter average as a share of the budget, which is measured in addition to the last parameters;
+    /// 0 for none.
     pub average: f64,
-    /// Whether the loss on [`Corpus::test`] is measured at the end. Nothing is chosen by it.
+    /// Whether the loss on [`Corpus::test`] is measured at the end. It serves for no choice.
     pub is_told: bool,
-    /// In training alone only: every so many steps go back a part of the way.
+    /// In training alone only: interpolation with earlier parameters.
     pub lookahead: Option<Lookahead>,
-    /// Whether single updates are tried on the text that they were trained on, and who does not show that it trains is
-    /// suspected, as by a server that has the time to look at all that it wants to.
+    /// Whether single updates are tried on the text that they were trained on, and learners that fail are suspected.
+    /// This models a server with enough time for every check that it wants.
     pub exams: bool,
-    /// What trains and measures; [`archipelago_runtime::engine::cpu::CpuTrainer::fixed`] where this is `None`. Exams
-    /// are on the CPU all the same.
+    /// The source of trainers and measurements; `None` means [`archipelago_runtime::engine::cpu::CpuTrainer::fixed`].
+    /// Loss checks run on the CPU in any case.
     pub trainers: Option<Arc<dyn Trainers>>,
 }
 
-/// The shape of the independent model of the method that our results are set beside: two layers of
-/// width 64, context 64, a byte vocabulary.
+/// Returns the shape of the independent model of the method that our results are compared with: two layers of width 64,
+/// context 64, a byte vocabulary.
 #[must_use]
 pub fn reference_model() -> ModelSpec {
     ModelSpec {
@@ -133,66 +134,66 @@ pub struct Spent {
     pub loss: f32,
     /// Tokens trained by all honest machines together.
     pub tokens: u64,
-    /// Tokens that were merged, those of hostile learners too.
+    /// Merged tokens, including those of hostile learners.
     pub tokens_merged: u64,
 }
 
-/// Losses at the end beside that of the last parameters on what settings are chosen by, in nats per token.
+/// Further losses at the end, in nats per token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Ends {
-    /// Held-out loss of the averaged parameters, if they were.
+    /// Held-out loss of the averaged parameters, if there is an average.
     pub averaged: Option<f32>,
-    /// Loss of the last parameters on [`Corpus::test`], if that is told…
+    /// Loss of the last parameters on [`Corpus::test`], if requested.
     pub test: Option<f32>,
-    /// …and of the averaged ones.
+    /// Loss of the averaged parameters on [`Corpus::test`], if both are requested.
     pub averaged_test: Option<f32>,
 }
 
-/// What training led to.
+/// The result of training.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
-    /// Held-out loss of the parameters that result, in nats per token; infinite if hostile learners made them such that
-    /// they have none.
+    /// Held-out loss of the resulting parameters, in nats per token; infinite if hostile learners ruined them.
     pub loss: f32,
-    /// Other losses at the end.
+    /// Further losses at the end.
     pub ends: Ends,
-    /// Why honest learners could not go on, where hostile ones brought that about: then all else is as it was by then.
+    /// The reason why honest learners could not continue, if hostile ones caused that; all other fields describe that
+    /// moment.
     pub broken: Option<String>,
     /// Tokens trained by all honest machines together.
     pub tokens: u64,
-    /// Tokens that were merged, those of hostile learners too.
+    /// Merged tokens, including those of hostile learners.
     pub tokens_merged: u64,
-    /// The same of the learner on each machine; empty in training alone.
+    /// Merged tokens of the learner on each machine; empty in training alone.
     pub merged_by: Vec<u64>,
-    /// The longest wait of a round after its quorum when the budget was spent, in milliseconds; 0 in training alone.
+    /// Longest wait of a round after its quorum when the budget was spent, in milliseconds; 0 in training alone.
     pub grace_ms: u64,
-    /// When the budget was spent, before the last rounds collected everybody's progress.
+    /// The state when the budget was spent, before the last rounds collected all remaining progress.
     pub spent: Spent,
     /// Mean steps of an honest learner.
     pub steps_per_learner: f64,
     /// Rounds that led to a version.
     pub rounds: u64,
-    /// Updates that were merged, all rounds together.
+    /// Merged updates, over all rounds.
     pub updates_merged: u64,
-    /// Updates that were refused.
+    /// Refused updates.
     pub refused: u64,
     /// Virtual time, in milliseconds.
     pub virtual_ms: u64,
-    /// The loss on the way.
+    /// The losses on the way.
     pub samples: Vec<Sample>,
-    /// Harm that was seen and undone; nothing in training alone.
+    /// Harm found and rolled back; empty in training alone.
     pub harms: Vec<Harm>,
-    /// What became of hostile learners and of honest ones; zeros in training alone.
+    /// Treatment of hostile and honest learners; zeros in training alone.
     pub noticed: Noticed,
-    /// How near honest updates were to each other, if that was asked for.
+    /// Cosines between honest updates, if requested.
     pub cosines: Vec<Cosines>,
-    /// What single updates showed, if that was asked for.
+    /// Results of the checks of single updates, if requested.
     pub shown: Vec<MachineShown>,
 }
 
 impl Outcome {
-    /// Of training outside of a world, in which no time passes and nobody is late or hostile: so many tokens in so many
-    /// steps.
+    /// Creates the outcome of training outside a world, where no time passes and no learner is late or hostile:
+    /// `tokens` tokens in `steps` steps.
     pub(super) fn of_steps(loss: f32, ends: Ends, (tokens, steps): (u64, u32), samples: Vec<Sample>) -> Self {
         Self {
             loss,
@@ -218,7 +219,7 @@ impl Outcome {
 }
 
 impl Recipe {
-    /// The run that follows, on `corpus`.
+    /// Returns the specification of the run on `corpus`.
     #[must_use]
     pub fn run_spec(&self, corpus: &Corpus) -> RunSpec {
         let (model, inner, exchange) = (self.model, self.inner, self.exchange);
@@ -226,7 +227,7 @@ impl Recipe {
         RunSpec { model: model.into(), inner, exchange, data, seed, frozen: None }
     }
 
-    /// The parameters that it begins with, `[len]`.
+    /// Returns the initial parameters, `[len]`.
     ///
     /// # Errors
     /// [`LabError::Model`]
@@ -237,7 +238,7 @@ impl Recipe {
         }
     }
 
-    /// A trainer of what this recipe trains with, for steps of `inner`.
+    /// Creates a trainer of the recipe's kind, for steps of `inner`.
     ///
     /// # Errors
     /// [`EngineError`]
@@ -245,7 +246,7 @@ impl Recipe {
         base(self.trainers.as_deref(), &self.model, inner)
     }
 
-    /// What measures losses.
+    /// Creates the meter of losses.
     ///
     /// # Errors
     /// [`LabError::Engine`]
@@ -253,30 +254,30 @@ impl Recipe {
         Meter::new(self.trainers.as_deref(), &self.model, &self.inner, self.seed)
     }
 
-    /// The average of parameters that begins with `params`, `[len]`, if there is to be one.
+    /// Creates the average of parameters that starts with `params`, `[len]`, if the recipe has one.
     pub(super) fn averaging(&self, params: Vec<f32>) -> Option<Average> {
         Average::new(self.average, self.trainers.is_some(), params)
     }
 
-    /// M.
+    /// Returns M.
     #[must_use]
     pub fn learners(&self) -> u32 {
-        // A world of more than 2³² machines fits no memory.
+        // A world of more than 2³² machines does not fit into memory.
         self.machines.len() as u32
     }
 
-    /// Whether a machine is poisoned at some time.
+    /// Returns true if a machine is poisoned at some time.
     #[must_use]
     pub fn is_hostile(&self, machine: u32) -> bool {
         self.poisons(machine).next().is_some()
     }
 
-    /// Whether anybody is.
+    /// Returns true if any machine is.
     pub(super) fn is_attacked(&self) -> bool {
         (0..self.learners()).any(|machine| self.is_hostile(machine))
     }
 
-    /// Whether a machine's learner does a part of its work only.
+    /// Returns true if a machine's learner skips most of its work.
     pub(super) fn idles(&self, machine: u32) -> bool {
         self.poisons(machine).any(|poison| poison == Poison::Lie(Lie::Sandbags))
     }
@@ -299,7 +300,7 @@ impl Recipe {
         if nothing { Err(LabError::Nothing) } else { Ok(()) }
     }
 
-    /// What [`Ends`] says of `params`, `[len]`, and of what was averaged.
+    /// Returns the [`Ends`] of `params`, `[len]`, and of the average.
     ///
     /// # Errors
     /// Those of [`Corpus::held_out_loss`].
@@ -319,7 +320,7 @@ impl Recipe {
         })
     }
 
-    /// How far along the budget `tokens` and `ms` are: 1 is the end.
+    /// Returns the spent share of the budget after `tokens` tokens and `ms` milliseconds; 1 is the end.
     pub(super) fn spent(&self, tokens: u64, ms: u64) -> f64 {
         match self.budget {
             Budget::Tokens(all) => tokens as f64 / all as f64,
@@ -328,7 +329,7 @@ impl Recipe {
     }
 }
 
-/// Takes [`Sample`]s as an experiment goes on.
+/// Collector of [`Sample`]s during an experiment.
 pub(super) struct Sampler {
     wanted: u32,
     samples: Vec<Sample>,
@@ -339,7 +340,7 @@ impl Sampler {
         Self { wanted: recipe.samples, samples: Vec::new() }
     }
 
-    /// Whether the next sample is due at this share of the budget.
+    /// Returns true if the next sample is due at this share of the budget.
     pub(super) fn is_due(&self, spent: f64) -> bool {
         let next = self.samples.len() as u32 + 1;
         next <= self.wanted && spent * f64::from(self.wanted) >= f64::from(next)

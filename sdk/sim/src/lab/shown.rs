@@ -1,9 +1,9 @@
-//! What single updates of machines showed.
+//! Results of checks of single updates.
 
 use archipelago_core::diloco::syncer::Regard;
 use serde::Serialize;
 
-/// What one update of one machine showed.
+/// The result of the check of one machine's update.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct MachineShown {
     /// The machine.
@@ -14,7 +14,7 @@ pub struct MachineShown {
     pub own: f64,
     /// See [`archipelago_core::diloco::syncer::Shown::others`].
     pub others: f64,
-    /// What is to be thought of its learner from this look on, if that is another thing than before.
+    /// The syncer's new verdict on the learner, if this check changed it.
     #[serde(skip)]
     pub regard: Option<Regard>,
 }

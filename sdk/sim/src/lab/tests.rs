@@ -1,4 +1,4 @@
-//! Whole experiments, so small that they take moments.
+//! Whole experiments, small enough to take only moments.
 
 use super::*;
 use crate::world::{Fault, Lie, LookSpec, MachineSpec, Poison};
@@ -50,7 +50,7 @@ fn recipe() -> Recipe {
     }
 }
 
-/// Looking at the loss on the way changes nothing of the run, together or alone.
+/// Measuring the loss on the way does not affect the run, in a world or alone.
 #[test]
 fn samples_change_nothing() {
     type Way = fn(&Recipe, &Corpus) -> Result<Outcome, LabError>;
@@ -62,7 +62,7 @@ fn samples_change_nothing() {
         let (without, with) = (train(&plain, &corpus).unwrap(), train(&sampled, &corpus).unwrap());
         assert!(without.samples.is_empty());
         for (sample, due) in with.samples.iter().zip([tokens / 4, tokens / 2, 3 * tokens / 4, tokens]) {
-            // Learners end their steps together, up to a window each.
+            // Learners end their steps together, with up to one window each.
             assert!((due..due + 3 * 64).contains(&sample.tokens), "{:?}", with.samples);
         }
         assert_eq!(with.samples.len(), 4);
@@ -70,7 +70,7 @@ fn samples_change_nothing() {
     }
 }
 
-/// Averaging and telling change nothing of the run either, and say what they were asked for.
+/// Averaging and test measurements do not affect the run, and give the requested losses.
 #[test]
 fn looking_at_the_end_changes_nothing() {
     let text = b"What is averaged is smoother than what comes last. ".repeat(120);
@@ -84,7 +84,7 @@ fn looking_at_the_end_changes_nothing() {
         let [averaged, test, both] =
             [with.ends.averaged, with.ends.test, with.ends.averaged_test].map(Option::unwrap);
         assert!((test - with.loss).abs() < 0.1 && (averaged - both).abs() < 0.1, "{:?}", with.ends);
-        // What comes earlier in so short a run has learnt less.
+        // In so short a run, earlier parameters are worse.
         assert!(averaged > with.loss, "{:?}", with.ends);
         assert_eq!(Outcome { ends: Ends::default(), ..with }, without);
     }
@@ -98,7 +98,7 @@ fn looking_at_the_end_changes_nothing() {
     );
 }
 
-/// Who trains too fast is told so, and not that something stands still.
+/// Divergence is reported as such, and not as a standstill.
 #[test]
 fn what_blows_up_says_why() {
     let corpus = corpus();
@@ -112,7 +112,7 @@ fn what_blows_up_says_why() {
     }
 }
 
-/// Five learners of whom the last is hostile; the four others train as many tokens as in [`recipe`] each.
+/// Five learners, the last of them hostile; the four others train as many tokens as in [`recipe`] each.
 fn attacked(poison: Poison) -> Recipe {
     let plain = recipe();
     let tokens = 4 * 40 * 64;
@@ -128,8 +128,7 @@ fn attacked(poison: Poison) -> Recipe {
     }
 }
 
-/// What hostile learners train counts for nothing, and that one of them is sent away ends no run. Nobody honest is
-/// refused.
+/// Tokens of hostile learners do not count, and sending one of them away ends no run. No honest learner is refused.
 #[test]
 fn hostile_learners_count_for_nothing() {
     let mut recipe = attacked(Poison::NotFinite);
@@ -145,7 +144,7 @@ fn hostile_learners_count_for_nothing() {
     assert_eq!(outcome.broken, None);
 }
 
-/// Who sends what is well-formed has its part of the merges, and its updates are in no pair of honest ones.
+/// Well-formed lies take part in merges, and their updates are in no pair of honest ones.
 #[test]
 fn what_is_well_formed_is_merged() {
     let corpus = corpus();
@@ -160,7 +159,7 @@ fn what_is_well_formed_is_merged() {
     assert_eq!(Outcome { cosines: vec![], ..outcome }, whole, "looking changes nothing");
 }
 
-/// One that takes a step in ten and hides it is as long as the others.
+/// A learner that computes one step in ten, and hides that, has updates as long as the others'.
 #[test]
 fn sandbags_are_light_and_long() {
     let mut world = attacked(Poison::Lie(Lie::Sandbags)).world(&corpus()).unwrap();
@@ -178,7 +177,7 @@ fn sandbags_are_light_and_long() {
     assert!((0.8..1.2).contains(&ratio), "{ratio}");
 }
 
-/// A run that hostile learners ruin says so in place of an error, and so does nobody else's.
+/// A run ruined by hostile learners has an outcome instead of an error; any other failed run has an error.
 #[test]
 fn a_ruined_run_is_an_outcome() {
     let corpus = corpus();
@@ -190,8 +189,8 @@ fn a_ruined_run_is_an_outcome() {
     assert!(matches!(recipe.train(&corpus), Err(LabError::Stopped { .. })));
 }
 
-/// One of six trains well until it is trusted, and then against the others, beyond what bounds let through: the loss
-/// ends as if it had left, where without undoing it does not.
+/// One of six learners trains well until it is trusted, and then against the others, beyond what the bounds stop. With
+/// rollback the loss ends as if it had left; without rollback it does not.
 #[test]
 fn harm_is_found_and_undone_in_real_training() {
     let corpus = corpus();
@@ -220,7 +219,7 @@ fn harm_is_found_and_undone_in_real_training() {
     assert!(undone.loss < 1.02 * clean.loss, "{} {} {}", clean.loss, undone.loss, harmed.loss);
 }
 
-/// The trainers of the CPU, from elsewhere.
+/// The trainers of the CPU, from a custom source.
 #[derive(Debug, Default)]
 struct Elsewhere {
     made: AtomicU32,
@@ -270,8 +269,8 @@ impl Trainer for Borrowed {
     }
 }
 
-/// Whoever trains, it is the same run: all ways of training take their trainers from where the recipe says, and measure
-/// with them.
+/// The source of the trainers does not affect the run: all ways of training take them from the recipe's source, and
+/// measure with them.
 #[test]
 fn trainers_may_come_from_elsewhere() {
     type Way = fn(&Recipe, &Corpus) -> Result<Outcome, LabError>;

@@ -13,13 +13,13 @@ use archipelago_core::diloco::syncer::Syncer;
 use archipelago_core::model::{check_inner, layout};
 use archipelago_core::wire::RunId;
 
-/// Virtual time without a step after which a run stands still, in milliseconds; constant of ours.
+/// Virtual time without a step after which a run counts as stalled, in milliseconds; our own constant.
 const STILL_MS_MAX: u64 = 600_000;
-/// Virtual time in which the last progress is collected, in milliseconds; constant of ours.
+/// Virtual time for the last collection, in milliseconds; our own constant.
 const FINISH_MS_MAX: u64 = 600_000;
 
 impl Recipe {
-    /// The world of this recipe, all its machines training for real.
+    /// Creates the world of this recipe, in which all machines really train.
     ///
     /// # Errors
     /// [`LabError::Nothing`], [`LabError::Model`], [`LabError::Engine`] and [`LabError::Syncer`] for a
@@ -28,7 +28,7 @@ impl Recipe {
         self.check()?;
         check_inner(&self.inner)?;
         let model = self.model;
-        // Trainers are made as machines start; whether they can be is found out here.
+        // Checked here, because trainers are made only as machines start.
         let newcomers = Newcomers::new(self)?;
         newcomers.check()?;
         let spec = WorldSpec {
@@ -43,8 +43,8 @@ impl Recipe {
         Ok(World::new(self.seed, spec, layout(&model)?, Box::new(move |machine| newcomers.trainer(machine)))?)
     }
 
-    /// Trains until the budget is spent, collects the learners' last progress, and measures Θ. Where hostile learners
-    /// keep the honest ones from that, the outcome says so.
+    /// Trains until the budget is spent, collects the learners' last progress, and measures Θ. If hostile learners
+    /// prevent that, the outcome reports it.
     ///
     /// # Errors
     /// Each variant of [`LabError`] but `Split` and `Lease`.
@@ -77,13 +77,13 @@ impl Recipe {
         (0..).zip(machines).filter(|(machine, _)| !self.is_hostile(*machine as u32))
     }
 
-    /// Tokens trained by honest machines.
+    /// Returns the tokens trained by honest machines.
     fn tokens(&self, machines: &[MachineStatus]) -> u64 {
         self.honest(machines).map(|(_, machine)| machine.tokens).sum()
     }
 
-    /// The first honest machine whose learner stays away for good or had to begin anew, with its reason: before the end
-    /// nobody honest is sent away, and no loss of a run that had to begin anew means anything.
+    /// Returns the first honest machine whose learner stopped for good or started from scratch, with its reason. Before
+    /// the end no honest learner is sent away, and the loss of a run with a fresh start is meaningless.
     fn stopped(&self, machines: &[MachineStatus]) -> Option<(usize, String)> {
         let reason = |machine: &MachineStatus| machine.stopped.clone().or(machine.afresh.clone());
         self.honest(machines).find_map(|(i, machine)| Some((i, reason(machine)?)))
@@ -124,7 +124,7 @@ impl<'a> Course<'a> {
         Ok(Self { recipe, corpus, world, sampler, average, meter, watcher, cosines, examiner })
     }
 
-    /// Until the budget is spent.
+    /// Trains until the budget is spent.
     fn train(&mut self) -> Result<(), LabError> {
         let (recipe, seed) = (self.recipe, self.recipe.seed);
         let step_ms = recipe.machines.iter().map(|machine| machine.step_ms).min().unwrap_or(1);
@@ -139,7 +139,7 @@ impl<'a> Course<'a> {
             }
             let spent = recipe.spent(tokens, now_ms);
             if spent >= 1.0 {
-                // The last parameters are looked at whatever is being merged.
+                // The last parameters are measured even if a merge is in progress.
                 self.settle();
             }
             if self.sampler.is_due(spent)
@@ -172,7 +172,7 @@ impl<'a> Course<'a> {
         }
     }
 
-    /// Looks at what happened.
+    /// Processes events and merges.
     fn look(&mut self) -> Result<(), LabError> {
         self.watcher.follow(&mut self.world);
         let jobs = match &mut self.examiner {
@@ -207,7 +207,7 @@ impl<'a> Course<'a> {
         Ok(Outcome { ends, grace_ms, spent, virtual_ms, ..self.outcome(loss) })
     }
 
-    /// What there is when honest learners cannot go on.
+    /// Returns the outcome at the moment when honest learners cannot continue.
     fn broken(mut self, error: &LabError) -> Result<Outcome, LabError> {
         self.settle();
         let theta = self.world.syncer().and_then(Syncer::theta);
@@ -215,7 +215,7 @@ impl<'a> Course<'a> {
         Ok(Outcome { broken: Some(error.to_string()), ..self.outcome(loss.unwrap_or(f32::INFINITY)) })
     }
 
-    /// Waits for merges that are at work, which takes some milliseconds; whether they ended.
+    /// Waits for merges in progress, which take some milliseconds. Returns false if they did not end.
     fn settle(&mut self) -> bool {
         let is_there = |world: &World| world.syncer().is_some_and(|syncer| syncer.thetas().is_some());
         self.world.run_until(FINISH_MS_MAX, 1, is_there)

@@ -1,4 +1,4 @@
-//! What a lab trains and measures with.
+//! Trainers and meters of a lab.
 
 use std::fmt::Debug;
 
@@ -9,28 +9,28 @@ use archipelago_core::wire::InnerSpec;
 use archipelago_runtime::engine::cpu::CpuTrainer;
 use archipelago_runtime::engine::{EngineError, StepStats, Trainer};
 
-/// Windows of a batch of those that measure.
+/// Windows in a batch of a measurement.
 const MEASURED_WINDOWS: u32 = 32;
 
-/// Where a lab's trainers come from in place of [`CpuTrainer::fixed`]: a GPU of the program's.
+/// A source of trainers that replaces [`CpuTrainer::fixed`], for example a GPU.
 pub trait Trainers: Debug + Send + Sync {
-    /// A trainer with parameters of any value and moments of 0, whose batch is that of `inner`. It takes tokens that
-    /// are given, and its [`Trainer::held_out_loss`] measures.
+    /// Creates a trainer with arbitrary parameters and zero moments, whose batch is that of `inner`. It accepts masked
+    /// tokens, and its [`Trainer::held_out_loss`] measures.
     ///
     /// # Errors
-    /// [`EngineError`]: the model is none, or there is no room for it.
+    /// [`EngineError`]: the model is invalid, or there is no memory for it.
     fn trainer(&self, model: &ModelSpec, inner: &InnerSpec) -> Result<Box<dyn Trainer>, EngineError>;
 
-    /// Whether what they run on is there and works: where it does not, what failed says nothing of the recipe.
+    /// Checks that the device is present and works. If it does not, a failure is not the recipe's fault.
     ///
     /// # Errors
-    /// [`EngineError::Lost`] and others: it is of no use any more.
+    /// [`EngineError::Lost`] and others: the device is unusable.
     fn check(&self) -> Result<(), EngineError>;
 }
 
-/// A trainer of a recipe's.
+/// A trainer of a recipe.
 pub(super) enum Base {
-    /// One whose moments can be replaced.
+    /// A trainer whose moments can be replaced.
     Fixed(Box<CpuTrainer>),
     Other(Box<dyn Trainer>),
 }
@@ -58,7 +58,7 @@ impl Base {
     }
 }
 
-/// The place of a trainer for which there is no room any more, or no device: each of its steps says so.
+/// A substitute for a trainer without memory or device; each of its steps fails with the reason.
 pub(super) struct Absent {
     layout: Layout,
     params: Vec<f32>,
@@ -97,7 +97,7 @@ impl Trainer for Absent {
     }
 }
 
-/// A trainer of `trainers`, or of the CPU where there are none.
+/// Creates a trainer from `trainers`, or on the CPU without them.
 ///
 /// # Errors
 /// [`EngineError`]
@@ -112,16 +112,16 @@ pub(super) fn base(
     }
 }
 
-/// Measures losses on text that is not trained on, with what a recipe trains with.
+/// A meter of held-out losses, with the recipe's kind of trainer.
 pub(super) struct Meter {
     model: ModelSpec,
     seed: u64,
-    /// `None` for [`Corpus::held_out_loss`].
+    /// `None` uses [`Corpus::held_out_loss`].
     trainer: Option<Box<dyn Trainer>>,
 }
 
 impl Meter {
-    /// Of the model of a run with this seed; `inner` is the run's.
+    /// Creates a meter for the model of a run with this seed; `inner` is the run's.
     ///
     /// # Errors
     /// [`LabError::Engine`]
@@ -136,7 +136,7 @@ impl Meter {
         Ok(Self { model: *model, seed, trainer })
     }
 
-    /// Held-out loss of `params`, `[len]`, in nats per token.
+    /// Returns the held-out loss of `params`, `[len]`, in nats per token.
     ///
     /// # Errors
     /// [`LabError::NotFinite`], and those of [`Corpus::held_out_loss`].
@@ -145,7 +145,7 @@ impl Meter {
         if loss.is_finite() { Ok(loss) } else { Err(LabError::NotFinite { seed: self.seed, loss }) }
     }
 
-    /// The same, whatever it is.
+    /// Returns the same loss, even if it is not finite.
     ///
     /// # Errors
     /// Those of [`Corpus::held_out_loss`].
@@ -156,7 +156,7 @@ impl Meter {
         }
     }
 
-    /// Loss of `params`, `[len]`, on [`Corpus::test`], in nats per token.
+    /// Returns the loss of `params`, `[len]`, on [`Corpus::test`], in nats per token.
     ///
     /// # Errors
     /// Those of [`Corpus::test_loss`].
