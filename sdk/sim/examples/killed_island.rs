@@ -1,7 +1,7 @@
 //! A simulated run with a fault: `cargo run -p archipelago-sim --example killed_island`.
 //!
-//! Four machines train in virtual time. One is killed and comes back, and one is cut off for a while. The others never
-//! notice: their steps are as many as without it. The same seed gives the same run to the bit.
+//! Four machines train in virtual time. One is killed and restarted, and one is cut off for a while. The other two are
+//! unaffected: they take as many steps as without the faults. The same seed gives the same run to the bit.
 
 #![expect(clippy::print_stdout, reason = "an example shows what it finds")]
 
@@ -14,7 +14,7 @@ fn main() -> Result<(), Violation> {
     Ok(())
 }
 
-/// Steps of each machine in a minute.
+/// Returns the steps of each machine in a minute.
 fn steps(trouble: bool) -> Result<Vec<u64>, Violation> {
     let mut world = World::of_toys(1, vec![MachineSpec::default(); 4]);
     if trouble {
@@ -24,7 +24,7 @@ fn steps(trouble: bool) -> Result<Vec<u64>, Violation> {
         world.plan(Millis(40_000), Fault::Heal(1));
     }
     world.run_for(60_000);
-    // No update was lost or counted twice, and every one met its fate.
+    // No update was lost or counted twice, and each one got its fate.
     world.check()?;
     Ok(world.machines().iter().map(|machine| machine.steps).collect())
 }

@@ -1,72 +1,72 @@
-//! How fast a link between data centres must be: the rules of the published bandwidth simulator.
+//! Required speed of a link between data centres, by the rules of the published bandwidth simulator.
 //!
-//! An inner step takes T: its forward pass T/3, its backward pass 2T/3. What is exchanged leaves piece by
-//! piece as the backward pass gives it free, over one first-in-first-out link. What has not come by its
-//! deadline stalls the learner, except in Decoupled DiLoCo, where nobody waits.
+//! An inner step takes T: T/3 for its forward pass, 2T/3 for its backward pass. The data leaves piece by piece as the
+//! backward pass releases it, over one first-in-first-out link. Data that misses its deadline stalls the learner,
+//! except in Decoupled DiLoCo, where no learner waits.
 
-/// Steps that a utilisation is measured over.
+/// Steps over which a utilisation is measured.
 const STEPS: u64 = 2_000;
 
-/// Part of a step by which two states of the link may differ and count as the same.
+/// Largest difference, as a part of a step, between two states of the link that count as the same.
 const SAME: f64 = 1e-9;
 
-/// Fragments, buckets and layers beyond this count as this.
+/// Limit of fragments, buckets and layers; larger numbers count as this.
 const PIECES_MAX: u32 = 4_096;
 
-/// Steps between two exchanges beyond this count as this.
+/// Limit of steps between two exchanges; larger numbers count as this.
 const SYNC_EVERY_MAX: u32 = 100_000;
 
-/// Share of a step that is its forward pass.
+/// Share of a step for its forward pass.
 const FORWARD: f64 = 1.0 / 3.0;
 
-/// Decades below the highest rate that a rate is sought in.
+/// Decades below the highest rate in which a rate is sought.
 const DECADES: f64 = 16.0;
 
-/// Halvings of them: to far below a millionth of the rate.
+/// Bisections of these decades: to far below a millionth of the rate.
 const HALVINGS: u32 = 36;
 
-/// What each data centre adds to the time of a fragment's exchange, in seconds. A constant of ours: with it the
-/// published rates of Decoupled DiLoCo over 2 and over 8 data centres are met.
+/// Contribution of each data centre to the time of a fragment's exchange, in seconds. Our own constant: with it, the
+/// published rates of Decoupled DiLoCo over 2 and over 8 data centres are reproduced.
 pub const LATENCY_S: f64 = 0.032;
 
-/// A training over several data centres.
+/// Training over several data centres.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Training {
     /// N, parameters of the model.
     pub params: f64,
-    /// Bits that carry one value.
+    /// Bits per value.
     pub value_bits: f64,
-    /// T, time that the computing of one inner step takes, in seconds, above 0.
+    /// T, compute time of one inner step, in seconds, above 0.
     pub step_s: f64,
     /// M, data centres, at least 1.
     pub data_centres: u32,
-    /// Time that an exchange takes on top of sending, in seconds.
+    /// Time of an exchange in addition to sending, in seconds.
     pub latency_s: f64,
-    /// When the backward pass gives what free.
+    /// Release of data by the backward pass.
     pub release: Release,
 }
 
-/// When the backward pass gives what free.
+/// Release of data by the backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Release {
-    /// Whatever is exchanged, in so many buckets, evenly over the whole pass.
+    /// All exchanged data in this many buckets, evenly over the whole pass.
     Even(u32),
-    /// Each of so many layers after its gradients, the last layer first. Fragments are strided: of P, fragment p has
-    /// the layers p, p + P, …
+    /// Each of this many layers after its gradients, the last layer first. Fragments are strided: with P fragments,
+    /// fragment p has the layers p, p + P, …
     Layers(u32),
 }
 
-/// Rates that the tables of Streaming DiLoCo were swept over: 10^(−1 + 4k/49) Gbit/s for k = 0…49. All
-/// its published figures lie on it.
+/// Rates over which the tables of Streaming DiLoCo were swept: 10^(−1 + 4k/49) Gbit/s for k = 0…49. All its published
+/// figures lie on it.
 pub const GRID: u32 = 50;
 
-/// Rate `k` of [`GRID`], in bit/s.
+/// Returns rate `k` of [`GRID`], in bit/s.
 #[must_use]
 pub fn grid_rate(k: u32) -> f64 {
     1e9 * libm::pow(10.0, 4.0 * f64::from(k) / f64::from(GRID - 1) - 1.0)
 }
 
-/// Who exchanges what, and when.
+/// A schedule of exchanges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     /// All gradients at each step, due at its end.
@@ -76,17 +76,17 @@ pub enum Method {
         /// H, steps between two exchanges.
         sync_every: u32,
     },
-    /// One of P fragments every H/P steps, due τ steps after the end of the step it leaves at.
+    /// One of P fragments every H/P steps, due τ steps after the end of the step in which it leaves.
     Streaming {
         /// H, steps between two exchanges of the same fragment.
         sync_every: u32,
         /// P, fragments.
         fragments: u32,
-        /// τ, steps that an exchange may take longer.
+        /// τ, additional steps that an exchange may take.
         overlap_steps: u32,
     },
-    /// One of P fragments at each step; each in flight has the link for itself, for τ steps. So the paper counts;
-    /// what a link needs that all in flight share says [`Training::shared_rate`].
+    /// One of P fragments at each step. Each fragment in flight has the link to itself, for τ steps, as the paper
+    /// assumes. [`Training::shared_rate`] gives the requirement if all in flight share the link.
     Decoupled {
         /// P, fragments.
         fragments: u32,
@@ -96,8 +96,8 @@ pub enum Method {
 }
 
 impl Method {
-    /// Time that an exchange among `data_centres` takes on top of sending, in seconds, if each of them adds `each_s`.
-    /// Only Decoupled DiLoCo's: the published rates of the others are met without.
+    /// Returns the time of an exchange among `data_centres` in addition to sending, in seconds, if each of them adds
+    /// `each_s`. It is nonzero only for Decoupled DiLoCo: the published rates of the others are reproduced without it.
     #[must_use]
     pub fn latency_s(self, data_centres: u32, each_s: f64) -> f64 {
         if let Self::Decoupled { .. } = self { each_s * f64::from(data_centres) } else { 0.0 }
@@ -105,17 +105,17 @@ impl Method {
 }
 
 impl Training {
-    /// Bits that all parameters put on the link of one data centre: N · bits · 2(1 − 1/M).
+    /// Returns the bits that an exchange of all parameters puts on the link of one data centre: N · bits · 2(1 − 1/M).
     #[must_use]
     pub fn exchange_bits(&self) -> f64 {
         let data_centres = f64::from(self.data_centres.max(1));
         self.params * self.value_bits * 2.0 * (1.0 - 1.0 / data_centres)
     }
 
-    /// Compute utilisation over a link of `rate` bit/s: computing over computing and stalls, 0 to 1.
+    /// Returns the compute utilisation over a link of `rate` bit/s: compute time over compute and stall time, 0 to 1.
     ///
-    /// Stall of a step = max over its buckets of max(0, arrival − deadline). For
-    /// [`Method::Decoupled`], where nobody waits, the share of a fragment that τ steps leave time for.
+    /// The stall of a step is the maximum over its buckets of max(0, arrival − deadline). For [`Method::Decoupled`],
+    /// where no learner waits, the utilisation is the share of a fragment that fits into τ steps.
     #[must_use]
     pub fn utilisation(&self, method: Method, rate: f64) -> f64 {
         match method {
@@ -132,8 +132,8 @@ impl Training {
         }
     }
 
-    /// Rate of a link, in bit/s, at which utilisation reaches `target`, by halving the
-    /// logarithm below `rate_max`; `None` if it does not even there. Decoupled's target is always 1, see above.
+    /// Returns the rate of a link, in bit/s, at which utilisation reaches `target`, by bisection of the logarithm below
+    /// `rate_max`; `None` if `rate_max` is too slow. For [`Method::Decoupled`] the target is always 1.
     #[must_use]
     pub fn rate_for(&self, method: Method, target: f64, rate_max: f64) -> Option<f64> {
         let target = if let Method::Decoupled { .. } = method { 1.0 } else { target };
@@ -149,12 +149,12 @@ impl Training {
         Some(high)
     }
 
-    /// Rate of a link, in bit/s, that carries all fragments of [`Method::Decoupled`] when those in flight share it,
-    /// first in, first out: each is gone before the next leaves, and there within τ steps. `None` if no link is so
-    /// fast.
+    /// Returns the rate of a link, in bit/s, that carries all fragments of [`Method::Decoupled`] when those in flight
+    /// share it, first in, first out. Each fragment has left before the next one, and arrives within τ steps. `None` if
+    /// no link is fast enough.
     ///
-    /// (exchange bits / P) / min(T, τT − latency). A slower link has a queue that grows without end: fragments
-    /// are then exchanged less often.
+    /// (exchange bits / P) / min(T, τT − latency). On a slower link the queue grows without bound, and fragments are
+    /// exchanged less often.
     #[must_use]
     pub fn shared_rate(&self, fragments: u32, overlap_steps: u32) -> Option<f64> {
         let sending_s = (f64::from(overlap_steps) * self.step_s - self.latency_s).min(self.step_s);
@@ -162,8 +162,8 @@ impl Training {
         (sending_s > 0.0).then(|| bits / sending_s)
     }
 
-    /// The slowest rate of [`GRID`] at which utilisation reaches `target`, in bit/s; `None` if it does not
-    /// even at the fastest.
+    /// Returns the slowest rate of [`GRID`] at which utilisation reaches `target`, in bit/s; `None` if even the fastest
+    /// is too slow.
     #[must_use]
     pub fn grid_rate_for(&self, method: Method, target: f64) -> Option<f64> {
         let (mut low, mut high) = (0, GRID);
@@ -175,7 +175,7 @@ impl Training {
         (low < GRID).then(|| grid_rate(low))
     }
 
-    /// Utilisation when one of `fragments` leaves every `sync_every / fragments` steps and is due
+    /// Returns the utilisation if one of `fragments` leaves every `sync_every / fragments` steps and is due
     /// `overlap_steps` after its step's end.
     fn stalling(&self, rate: f64, sync_every: u32, fragments: u32, overlap_steps: u32) -> f64 {
         let sync_every = u64::from(sync_every.clamp(1, SYNC_EVERY_MAX));
@@ -183,14 +183,14 @@ impl Training {
         let different = if let Release::Layers(_) = self.release { fragments } else { 1 };
         let plans: Vec<Vec<(f64, f64)>> = (0..different).map(|p| self.plan(p, fragments)).collect();
         let (mut clock_s, mut link_free_s) = (0.0, 0.0_f64);
-        // After H steps everything comes again, from the state that the link was left in.
+        // After H steps the schedule repeats, starting from the link's present state.
         let (mut step, mut lag_s) = (0, f64::NAN);
         while step < STEPS {
             let (began_s, before_s) = (clock_s, lag_s);
             for step in 0..sync_every {
                 let mut stall_s = 0.0_f64;
                 let deadline_s = clock_s + (f64::from(overlap_steps) + 1.0) * self.step_s;
-                // Evenly over the steps: P/H of a fragment at each, rounded down as it adds up.
+                // Evenly over the steps: P/H of a fragment at each, with the running sum rounded down.
                 for p in step * fragments / sync_every..(step + 1) * fragments / sync_every {
                     for &(after_s, bits) in &plans[(p % different) as usize] {
                         let sending_s = if bits > 0.0 { bits / rate } else { 0.0 };
@@ -210,10 +210,11 @@ impl Training {
         step as f64 * self.step_s / clock_s
     }
 
-    /// When after the beginning of its step, in seconds, how many bits of fragment `p` come free.
+    /// Returns the release times after the beginning of the step, in seconds, with the bits of fragment `p` released at
+    /// each.
     fn plan(&self, p: u64, fragments: u64) -> Vec<(f64, f64)> {
         let bits = self.exchange_bits();
-        // The share of the backward pass that is over.
+        // The argument is the completed share of the backward pass.
         let after_s = |share: f64| (FORWARD + share * (1.0 - FORWARD)) * self.step_s;
         match self.release {
             Release::Even(buckets) => {
@@ -267,8 +268,8 @@ mod tests {
         near(rate(decoupled, 8, 4.0), 0.84, 0.02);
     }
 
-    /// One link for all in flight has to carry a fragment a step: 3.33 Gbit/s, beside
-    /// 1.72 if each has a link for itself. Learners who waited, a tenth of the time, would need 2.98.
+    /// One link for all fragments in flight must carry one fragment per step: 3.33 Gbit/s, compared with 1.72 if each
+    /// has its own link. Learners that wait, for a tenth of the time, would need 2.98.
     #[test]
     fn fragments_that_share_a_link_need_a_faster_one() {
         let training = five_billion(2, 16.0, 0.064);
@@ -282,7 +283,7 @@ mod tests {
 
     #[test]
     fn a_saturated_link_sets_the_pace() {
-        // Where the link is always busy, a round of all parameters takes exchange_bits / rate.
+        // If the link is always busy, a round of all parameters takes exchange_bits / rate.
         let training = five_billion(2, 16.0, 0.0);
         for method in [
             Method::DataParallel,
@@ -322,7 +323,7 @@ mod tests {
         }
     }
 
-    /// Table 4 of Streaming DiLoCo, its 10-billion model: on the grid's own value or one beside it.
+    /// Table 4 of Streaming DiLoCo, its 10-billion model: on the grid's own value or a neighbouring one.
     #[test]
     fn the_streaming_table_is_met() {
         let method =
@@ -343,7 +344,7 @@ mod tests {
         for (method, bits, row) in rows {
             for (target, paper) in [0.5, 0.8, 0.9, 0.95, 0.99].into_iter().zip(row) {
                 let ours = layers(bits).grid_rate_for(method, target).expect("on the grid") / GBIT;
-                // Published figures have one digit after the point.
+                // Published figures have one digit after the decimal point.
                 let beside = (ours / paper) <= 1.21 && (ours + 0.05) / paper >= 1.0 / 1.21;
                 assert!(beside, "{method:?} at {target}: {ours} beside {paper}");
             }

@@ -1,9 +1,9 @@
-//! Many parameters that cost next to nothing: for worlds in which only bytes and time count.
+//! Many parameters with almost no cost, for worlds in which only bytes and time count.
 
 use archipelago_core::diloco::{Layout, MergeClass, Tensor};
 use archipelago_runtime::engine::{EngineError, StepStats, Trainer};
 
-/// Each step moves one in so many parameters.
+/// Each step moves one in this many parameters.
 const STRIDE: usize = 16;
 
 /// Equal tensors whose values drift upwards at the learning rate.
@@ -19,7 +19,7 @@ impl Drift {
         Self { params: vec![0.0; layout.len()], layout, steps: 0 }
     }
 
-    /// `tensors` tensors of one row of `values` values each.
+    /// Returns `tensors` tensors of one row of `values` values each.
     pub(super) fn layout(tensors: u16, values: u32) -> Layout {
         let tensor = |i| Tensor { name: format!("t{i}"), rows: 1, cols: values, merge: MergeClass::Radial };
         Layout::new((0..tensors).map(tensor).collect()).expect("tensors with names of their own")
@@ -43,7 +43,7 @@ impl Trainer for Drift {
         let first = self.steps % STRIDE;
         self.params.iter_mut().skip(first).step_by(STRIDE).for_each(|param| *param += lr);
         self.steps += 1;
-        // Windows of 8 tokens and a target each, as the data of toys has them.
+        // Windows of 8 tokens and a target each, as in the toys' data.
         Ok(StepStats { loss: 1.0, grad_norm: 1.0, tokens: 8 * (tokens.len() / 9) as u64 })
     }
 

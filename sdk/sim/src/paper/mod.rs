@@ -1,4 +1,4 @@
-//! The paper's tables, recomputed: closed-form models and measurements of simulated worlds.
+//! The paper's tables, recomputed with closed-form models and measurements of simulated worlds.
 
 pub mod bandwidth;
 mod drift;

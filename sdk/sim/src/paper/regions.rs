@@ -1,8 +1,7 @@
-//! Learners in regions of the world, over links that are slow and long.
+//! Learners in distant regions of the world, over slow links with high latency.
 //!
-//! Decoupled training is measured on the real cores in virtual time: with toy parameters that
-//! weigh on the links what a model's do. Lock-step training follows the rules of
-//! [`super::bandwidth`].
+//! Decoupled training is measured on the real cores in virtual time, with toy parameters that have the weight of a
+//! model's on the links. Lockstep training follows the rules of [`super::bandwidth`].
 
 use super::bandwidth::{Method, Release, Training};
 use super::drift::Drift;
@@ -12,25 +11,25 @@ use archipelago_core::diloco::Layout;
 use archipelago_core::diloco::syncer::SyncerConfig;
 use archipelago_core::wire::RunId;
 
-/// Values of one toy fragment: what is sent of it weighs what a fragment of the model does.
+/// Values of one toy fragment, which weighs as much on a link as a fragment of the model.
 const FRAGMENT_VALUES: u32 = 4_096;
 
-/// Shards of data, and windows in each.
+/// Number of data shards, and windows in each.
 const SHARDS: u32 = 256;
 const SHARD_WINDOWS: u32 = 60;
 
-/// Rounds of all fragments before anything is measured, and while it is.
+/// Rounds of all fragments before the measurement, and during it.
 const ROUNDS: (u64, u64) = (3, 6);
 
-/// Virtual time in which all learners must have come, in steps: a day, if one takes 6 s.
+/// Virtual time within which all learners must have joined, in steps: one day, with steps of 6 s.
 const JOIN_STEPS_MAX: u64 = 14_400;
 
-/// A place with a learner.
+/// A location with a learner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// Where.
+    /// Name of the location.
     pub name: &'static str,
-    /// One way to the syncer, in milliseconds.
+    /// One-way latency to the syncer, in milliseconds.
     pub latency_ms: u64,
 }
 
@@ -38,8 +37,8 @@ const fn region(name: &'static str, latency_ms: u64) -> Region {
     Region { name, latency_ms }
 }
 
-/// Eight regions of the world around a syncer in Iowa: halves of usual round trips between the regions of
-/// public clouds. Constants of ours.
+/// Eight regions of the world around a syncer in Iowa, with half the usual round trips between the regions of public
+/// clouds. Our own constants.
 pub const WORLD: [Region; 8] = [
     region("Iowa", 1),
     region("Oregon", 18),
@@ -55,14 +54,14 @@ pub const WORLD: [Region; 8] = [
 pub const UNITED_STATES: [Region; 4] =
     [region("Iowa", 1), region("South Carolina", 16), region("Texas", 12), region("Oregon", 18)];
 
-/// A training over regions.
+/// Training over several regions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Setting {
     /// Parameters of the model, 10⁶ to 10¹³.
     pub params: f64,
     /// Time of an inner step, in milliseconds, 10 to 600,000.
     pub step_ms: u64,
-    /// Rate of each learner's link, each way, in bit/s, 10⁶ to 10¹⁵.
+    /// Rate of each learner's link in each direction, in bit/s, 10⁶ to 10¹⁵.
     pub link_bits_per_s: f64,
     /// P, fragments, 1 to 256; H is the same.
     pub fragments: u16,
@@ -76,20 +75,21 @@ impl Default for Setting {
     }
 }
 
-/// What decoupled training came to.
+/// The result of decoupled training.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decoupled {
-    /// Tokens merged in a second without links, over those with them: 1 is not slowed down at all.
+    /// Merged tokens per second without links, over those with them: 1 means no slowdown.
     pub slowdown: f64,
-    /// Steps of all learners in a second without links, over those with them.
+    /// Steps of all learners per second without links, over those with them.
     pub step_slowdown: f64,
-    /// Rounds merged in a second without links, over those with them. Links that are too slow show here
-    /// first: fragments are exchanged less often.
+    /// Merged rounds per second without links, over those with them. Links that are too slow show here first: fragments
+    /// are exchanged less often.
     pub round_slowdown: f64,
 }
 
 impl Setting {
-    /// Time of a data-parallel step over these links, over that of a step without any: gradients of 16 bits.
+    /// Returns the time of a data-parallel step over these links, over that of a step without links, with 16-bit
+    /// gradients.
     ///
     /// # Errors
     /// [`TrialError::Range`].
@@ -101,24 +101,24 @@ impl Setting {
             value_bits: 16.0,
             step_s: self.step_ms as f64 / 1e3,
             data_centres: regions.len() as u32,
-            // There and back to whom all go through.
+            // There and back, through the central node.
             latency_s: 2.0 * one_way_ms as f64 / 1e3,
             release: Release::Even(128),
         };
         Ok(1.0 / training.utilisation(Method::DataParallel, self.link_bits_per_s))
     }
 
-    /// Decoupled training over these links beside the same without any, int4 both ways.
+    /// Compares decoupled training over these links with the same training without links, int4 both ways.
     ///
     /// # Errors
-    /// Every variant of [`TrialError`].
+    /// Each variant of [`TrialError`].
     pub fn decoupled(&self, regions: &[Region], seed: u64) -> Result<Decoupled, TrialError> {
         self.check(regions)?;
         let near = vec![LinkSpec { latency_ms: 0, jitter_ms: 0, ..LinkSpec::default() }; regions.len()];
         // Casting drops the fraction of a byte.
         let bytes_per_s = (self.link_bits_per_s / 8.0) as u64;
         let far = |region: &Region| {
-            // A tenth of the way more or less, as packets have it.
+            // Ten percent of the latency, a typical jitter of packets.
             let jitter_ms = region.latency_ms / 10;
             LinkSpec {
                 latency_ms: region.latency_ms,
@@ -145,9 +145,9 @@ impl Setting {
         range("the number of rounds in flight", self.rounds_in_flight.into(), 1.0, 64.0, "1 to 64")
     }
 
-    /// What a byte of a toy fragment stands for, so that it weighs what one of the model does.
+    /// Returns the number of model bytes that a byte of a toy fragment stands for.
     fn weight(&self) -> u32 {
-        // Casting saturates, and drops a fraction that is small beside the sizes of models.
+        // Casting saturates, and drops a fraction that is negligible for the sizes of models.
         (self.params / f64::from(self.fragments) / f64::from(FRAGMENT_VALUES)).max(1.0) as u32
     }
 
@@ -170,12 +170,12 @@ impl Setting {
             theta: vec![0.0; self.layout().len()],
             shards,
             machines: links.iter().map(machine).collect(),
-            // Text does not shrink with the fragments, and is not what this is about.
+            // Text does not shrink with the fragments, and is not the subject here.
             shell: ShellSpec {
                 encode: false,
                 shards_at_hand: true,
                 weight: self.weight(),
-                // The syncer's work is spread over many machines there.
+                // The modelled syncer spreads its work over many machines.
                 pace: SyncerPace::NONE,
                 queue_bytes_max: u64::MAX,
                 ..ShellSpec::default()
@@ -183,7 +183,7 @@ impl Setting {
         }
     }
 
-    /// Rates of merged tokens and of steps, once all take part.
+    /// Measures merged tokens, steps and rounds once all learners take part.
     fn measure(&self, links: &[LinkSpec], seed: u64) -> Result<Rates, TrialError> {
         let layout = self.layout();
         let trainer = Drift::new(layout.clone());
@@ -210,7 +210,7 @@ impl Setting {
     }
 }
 
-/// What was done, all told.
+/// Amounts of work, over all learners.
 struct Rates {
     merged: f64,
     steps: f64,
@@ -241,11 +241,11 @@ mod tests {
         assert!(states.lock_step_slowdown(&UNITED_STATES).unwrap() > 20.0);
     }
 
-    /// A fragment that takes longer than τ steps is exchanged less often. Who lags fetches whole fragments in place of
-    /// changes, which costs some steps.
+    /// A fragment that takes longer than τ steps is exchanged less often. A learner that lags fetches whole fragments
+    /// instead of changes, which costs some steps.
     #[test]
     fn links_that_are_too_slow_show() {
-        // 258 MB: 21 s up and 21 s down again, in place of 6 s between two rounds.
+        // 258 MB: 21 s up and 21 s down again, instead of 6 s between two rounds.
         let slow = Setting { link_bits_per_s: 0.1e9, ..Setting::default() }.decoupled(&WORLD, 1).unwrap();
         assert!(slow.round_slowdown > 1.5 && slow.step_slowdown < 1.5, "{slow:?}");
     }

@@ -1,26 +1,26 @@
-//! What temporary learners are worth: the paper's table of scavenged compute.
+//! Value of temporary learners: the paper's table of scavenged compute.
 //!
-//! Four learners train from the beginning; others join when half of the tokens are processed and stay.
-//! Figures are wall times to the same number of tokens, over that of the four alone.
+//! Four learners train from the beginning; others join when half of the tokens are processed, and stay. Figures are
+//! wall times to the same number of tokens, relative to the four alone.
 
 use super::trial::{TrialError, merged_at_ms, range};
 use crate::world::{MachineSpec, World};
 
-/// Steps of one learner that a trial may have.
+/// Largest number of steps of one learner in a trial.
 const STEPS_MAX: u32 = 100_000;
 
-/// Learners that a trial may have.
+/// Largest number of learners in a trial.
 const LEARNERS_MAX: u32 = 64;
 
-/// Tokens of a step of the toys that train here.
+/// Tokens of a step of the toys.
 const STEP_TOKENS: u64 = 32;
 
 /// Decoupled training, measured on the real cores in virtual time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scavenging {
-    /// Learners that are there from the beginning, 1 to 64.
+    /// Learners from the beginning, 1 to 64.
     pub learners: u32,
-    /// Steps that each of them takes if it stays alone, 20 to 100,000.
+    /// Steps of each of them without extra learners, 20 to 100,000.
     pub steps: u32,
     /// Time of a step, in milliseconds, 10 to 60,000.
     pub step_ms: u64,
@@ -33,14 +33,14 @@ impl Default for Scavenging {
 }
 
 impl Scavenging {
-    /// Wall times with each number of `extra` learners, over the time without any.
+    /// Returns the wall times with each number of `extra` learners, relative to the time without any.
     ///
     /// # Errors
-    /// Every variant of [`TrialError`] but `Syncer`.
+    /// Each variant of [`TrialError`] except `Syncer`.
     pub fn relative_wall(&self, seed: u64, extra: &[u32]) -> Result<Vec<f64>, TrialError> {
         range("the number of learners", self.learners.into(), 1.0, LEARNERS_MAX.into(), "1 to 64")?;
         range("the number of steps", self.steps.into(), 20.0, STEPS_MAX.into(), "20 to 100000")?;
-        // Casting is exact: what is out of range is refused either way.
+        // Casting is harmless: values out of range are refused either way.
         range("the step in milliseconds", self.step_ms as f64, 10.0, 60_000.0, "10 to 60000")?;
         for &extra in extra {
             range("the number of extra learners", extra.into(), 0.0, LEARNERS_MAX.into(), "0 to 64")?;
@@ -66,19 +66,19 @@ impl Scavenging {
     }
 }
 
-/// Data-parallel training that learners join and leave: a formula with constants of ours.
+/// Data-parallel training with temporary learners: a formula with our own constants.
 ///
-/// The state of the optimiser lies spread over all learners. Each change of who takes part stops everyone
-/// while 1/M of it goes over one link, as all links work at once. Temporary learners change often.
+/// The state of the optimiser is spread over all learners. Each change of membership stops all of them while 1/M of the
+/// state goes over one link, since all links work at once. Temporary learners change often.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LockStep {
-    /// Learners that are there from the beginning, above 0.
+    /// Learners from the beginning, above 0.
     pub learners: f64,
-    /// Bytes of parameters and moments, together. 60 GB, ours: 5 billion parameters of 12 bytes.
+    /// Bytes of parameters and moments together. 60 GB, our own choice: 5 billion parameters of 12 bytes.
     pub state_bytes: f64,
-    /// Rate of each learner's link, in bit/s. 10⁹, ours.
+    /// Rate of each learner's link, in bit/s. 10⁹, our own choice.
     pub link_bits_per_s: f64,
-    /// Mean time between two changes of one temporary learner, in seconds. 230, ours.
+    /// Mean time between two changes of one temporary learner, in seconds. 230, our own choice.
     pub change_every_s: f64,
 }
 
@@ -89,10 +89,10 @@ impl Default for LockStep {
 }
 
 impl LockStep {
-    /// Wall time with `extra` learners for half of the tokens, over the time without any.
+    /// Returns the wall time with `extra` learners for half of the tokens, relative to the time without any.
     ///
-    /// With x = extra/M and L the seconds that the whole state takes over one link:
-    /// ½ + ½/(1+x) · (1 + extra · L/((1+x)·M) / change_every).
+    /// With x = extra/M, and L the seconds that the whole state takes over one link: ½ + ½/(1+x) · (1 + extra ·
+    /// L/((1+x)·M) / change_every).
     #[must_use]
     pub fn relative_wall(&self, extra: f64) -> f64 {
         let all = self.learners + extra;

@@ -1,31 +1,31 @@
-//! Measuring a world: how long it takes, how fast it is.
+//! Measurements of a world: duration and rate.
 
 use crate::world::{Violation, World};
 use archipelago_core::diloco::syncer::SyncerError;
 
-/// Why a world could not be measured.
+/// The reason why a world could not be measured.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum TrialError {
-    /// A number is not of its range.
+    /// A number is out of its range.
     #[error("{what} is {value}: give {range}")]
     Range {
-        /// Which number.
+        /// Name of the number.
         what: &'static str,
-        /// The number.
+        /// The value.
         value: f64,
         /// The range.
         range: &'static str,
     },
-    /// There is no syncer for it.
+    /// The syncer rejects the run.
     #[error("the run cannot be: {0}")]
     Syncer(#[from] SyncerError),
-    /// What must never happen did: a bug.
+    /// A broken invariant, which is a bug.
     #[error("the simulated run broke a rule: {0}")]
     Broken(#[from] Violation),
-    /// It did not come to an end.
+    /// The trial did not finish.
     #[error("after {ms} ms of virtual time {what}: give shorter steps or faster links")]
     Unfinished {
-        /// How far it went.
+        /// Progress of the trial.
         what: &'static str,
         /// Virtual time that was allowed, in milliseconds.
         ms: u64,
@@ -49,16 +49,16 @@ pub(super) fn range(
     }
 }
 
-/// Tokens merged so far.
+/// Returns the tokens merged so far.
 pub(super) fn merged(world: &World) -> u64 {
     world.status().map_or(0, |status| status.tokens_merged)
 }
 
-/// When `tokens` tokens were merged, in milliseconds, looked at every `every_ms`.
+/// Returns the time at which `tokens` tokens were merged, in milliseconds, checked every `every_ms`.
 ///
 /// # Errors
-/// - [`TrialError::Unfinished`]: not within `ms_max`.
-/// - [`TrialError::Broken`]: see there.
+/// - [`TrialError::Unfinished`]: the time exceeds `ms_max`.
+/// - [`TrialError::Broken`]: an invariant was broken.
 pub(super) fn merged_at_ms(
     world: &mut World,
     tokens: u64,

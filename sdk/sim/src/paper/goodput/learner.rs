@@ -1,4 +1,4 @@
-//! One cluster of chips that train in lock-step.
+//! One cluster of chips that train in lockstep.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -6,24 +6,24 @@ use std::collections::BinaryHeap;
 use super::Constants;
 use crate::world::Rng;
 
-/// One learner, from stop to stop.
+/// One learner, simulated from stop to stop.
 pub(super) struct Learner<'a> {
-    /// Seconds of training, weighed with the share of chips that took part and their speed.
+    /// Seconds of training, weighted by the share of participating chips and their speed.
     pub(super) trained_s: f64,
-    /// Seconds weighed with the share of chips that were away.
+    /// Seconds weighted by the share of absent chips.
     pub(super) away_s: f64,
     pub(super) interruptions: u64,
-    /// Stops, (from, until) in seconds, one after the other.
+    /// Stops, (from, until) in seconds, in order.
     pub(super) stopped: Vec<(f64, f64)>,
     constants: &'a Constants,
     elastic: bool,
     chips: f64,
-    /// Chips that take part.
+    /// Participating chips.
     taking_part: f64,
-    /// Speed of the slowest slice, the mean is 1.
+    /// Speed of the slowest slice; the mean is 1.
     speed: f64,
-    /// When slices that are away come back, or came back if they wait to be taken in: bits of seconds,
-    /// which for numbers from 0 sort as the numbers do. The first is the earliest.
+    /// Return times of absent slices, past ones for slices that wait to be taken in. They are the bits of seconds,
+    /// which for non-negative numbers sort as the numbers do. The earliest comes first.
     back: BinaryHeap<Reverse<u64>>,
     rng: Rng,
 }
@@ -31,7 +31,7 @@ pub(super) struct Learner<'a> {
 impl<'a> Learner<'a> {
     pub(super) fn new(chips: u64, elastic: bool, constants: &'a Constants, mut rng: Rng) -> Self {
         let slices = chips.div_ceil(constants.slice_chips.into());
-        // A slice keeps its speed for good; that the slowest one may be away is neglected.
+        // A slice keeps its speed; a possible absence of the slowest one is neglected.
         let speeds = (0..slices).map(|_| 1.0 + constants.speed_spread * f64::from(rng.bell()));
         let speed = if constants.speed_spread > 0.0 { speeds.fold(f64::INFINITY, f64::min) } else { 1.0 };
         Self {
@@ -56,10 +56,10 @@ impl<'a> Learner<'a> {
         }
     }
 
-    /// Trains from `now_s` on until something stops it, stops, and says when training goes on.
+    /// Trains from `now_s` until the next stop, and returns the time at which training continues.
     fn train_and_stop(&mut self, now_s: f64, end_s: f64) -> f64 {
         let interrupted_s = now_s + self.until_interrupted_s();
-        // Waiting for their time does not make it run backwards.
+        // Returned slices that wait never move the time backwards.
         let due_s = self.next_back_s().map_or(f64::INFINITY, |s| s + self.constants.gather_s).max(now_s);
         let event_s = interrupted_s.min(due_s).min(end_s);
         let stop_s = self.end_of_step(now_s, event_s).min(end_s);
@@ -81,7 +81,7 @@ impl<'a> Learner<'a> {
             stop_for_s = stop_for_s.max(self.constants.up_scale_s);
         }
         let resumes_s = stop_s + stop_for_s;
-        // What is interrupted meanwhile shares the stop.
+        // Slices interrupted during the stop share it.
         let next_s = stop_s + self.until_interrupted_s();
         lost.extend(self.interrupt(next_s, resumes_s));
         self.away_s += (resumes_s.min(end_s) - stop_s) * (1.0 - self.taking_part / self.chips);
@@ -99,7 +99,7 @@ impl<'a> Learner<'a> {
         resumes_s
     }
 
-    /// Loses the slices interrupted from `first_s` to `until_s`: when each was lost, and its chips.
+    /// Removes the slices interrupted from `first_s` to `until_s`. Returns the time of each loss and its chips.
     fn interrupt(&mut self, first_s: f64, until_s: f64) -> Vec<(f64, f64)> {
         let (mut at_s, mut lost) = (first_s, Vec::new());
         while at_s <= until_s {
@@ -128,7 +128,7 @@ impl<'a> Learner<'a> {
         self.back.peek().map(|back| f64::from_bits(back.0))
     }
 
-    /// Chips of the slices that are back at `now_s`, and wait no longer.
+    /// Removes the slices that are back at `now_s` from the queue, and returns their chips.
     fn take_in(&mut self, now_s: f64) -> f64 {
         let mut slices = 0_u32;
         while self.next_back_s().is_some_and(|back_s| back_s <= now_s) {
@@ -139,7 +139,7 @@ impl<'a> Learner<'a> {
         (f64::from(slices) * f64::from(self.constants.slice_chips)).min(away)
     }
 
-    /// The end of the step that `event_s` falls into, for steps that began at `now_s`.
+    /// Returns the end of the step that contains `event_s`, for steps that began at `now_s`.
     fn end_of_step(&self, now_s: f64, event_s: f64) -> f64 {
         let step_s = self.constants.step_s;
         if step_s <= 0.0 || event_s == f64::INFINITY {

@@ -1,9 +1,9 @@
-//! Share of the time that a large machine trains while its chips come and go: Table 1 of the paper.
+//! Share of the time that a large machine trains while its chips fail and return: Table 1 of the paper.
 //!
-//! M learners on N chips are M clusters of N/M chips that know nothing of each other. Chips are
-//! interrupted by chance (Poisson, one in MTBI each). An elastic cluster stops for a moment, goes on
-//! without the slice concerned and takes it in again later; another restarts as a whole. The paper
-//! names these mechanisms; it does not give their seconds, so all of [`Constants`] but the MTBI is ours.
+//! M learners on N chips are M independent clusters of N/M chips. Interruptions of chips are random (Poisson, one per
+//! MTBI each). An elastic cluster stops briefly, continues without the affected slice, and takes it in again later; an
+//! inelastic one restarts as a whole. The paper names these mechanisms and not their durations, so that all
+//! [`Constants`] but the MTBI are our own.
 //!
 //! ```
 //! use archipelago_sim::paper::goodput::Cluster;
@@ -21,52 +21,51 @@ use serde::{Deserialize, Serialize};
 use crate::world::Rng;
 use learner::Learner;
 
-/// Interruptions that one simulation may be expected to have.
+/// Largest expected number of interruptions in one simulation.
 const INTERRUPTIONS_MAX: f64 = 2e7;
 
-/// Chips that one simulation may have: each slice of them has a speed of its own.
+/// Largest number of chips in one simulation: each slice of them has its own speed.
 const CHIPS_MAX: u64 = 100_000_000;
 
-/// Learners that one simulation may have.
+/// Largest number of learners in one simulation.
 const LEARNERS_MAX: u32 = 1 << 16;
 
 /// A machine of many chips.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cluster {
-    /// N, chips in all, at least one for each learner, up to 10⁸.
+    /// N, chips in total, at least one for each learner, up to 10⁸.
     pub chips: u64,
     /// M, learners that share them evenly, 1 to 65,536.
     pub learners: u32,
-    /// Whether a learner goes on without the chips that it lost.
+    /// Whether a learner continues without the chips that it lost.
     pub elastic: bool,
-    /// How long things take.
+    /// Failure rates and durations.
     pub constants: Constants,
 }
 
-/// How often chips fail, and how long things take.
+/// Failure rate of chips, and durations.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Constants {
     /// Mean time between interruptions of one chip, in seconds. One year, from the paper.
     pub mtbi_s: f64,
-    /// Chips that leave and return together. 64, ours.
+    /// Chips that leave and return together. 64, our own choice.
     pub slice_chips: u32,
-    /// Time of an inner step, in seconds. 4, ours. An interruption stops its learner at the end of the step it
-    /// falls into; several in one step share the stop.
+    /// Time of an inner step, in seconds. 4, our own choice. An interruption stops its learner at the end of the
+    /// current step; several in one step share the stop.
     pub step_s: f64,
-    /// Stop of an elastic learner that goes on with fewer chips, in seconds. 22, ours.
+    /// Stop of an elastic learner that continues with fewer chips, in seconds. 22, our own choice.
     pub down_scale_s: f64,
-    /// Stop of an elastic learner that takes in chips, in seconds. 20, ours.
+    /// Stop of an elastic learner that takes in chips, in seconds. 20, our own choice.
     pub up_scale_s: f64,
-    /// Time that returned chips wait for a stop that comes anyway before they cause one, in seconds.
-    /// 180, ours.
+    /// Time that returned chips wait for another stop before they cause one, in seconds. 180, our own choice.
     pub gather_s: f64,
-    /// Stop of a learner that is not elastic, in seconds. 80, ours.
+    /// Stop of an inelastic learner, in seconds. 80, our own choice.
     pub restart_s: f64,
-    /// When interrupted chips come back.
+    /// Time until interrupted chips return.
     pub away: Delay,
-    /// Standard deviation of the speed of slices over its mean. 0.001, ours. A learner is as fast as its
+    /// Standard deviation of the speed of slices over its mean. 0.001, our own choice. A learner is as fast as its
     /// slowest slice.
     pub speed_spread: f64,
 }
@@ -91,11 +90,11 @@ impl Default for Constants {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Delay {
-    /// In seconds. 300, ours.
+    /// Scale, in seconds. 300, our own choice.
     pub scale_s: f64,
-    /// Below 1 for a heavy tail. 0.8, ours.
+    /// Shape; below 1 for a heavy tail. 0.8, our own choice.
     pub shape: f64,
-    /// Above 1 for few short delays. 2, ours.
+    /// Exponent; above 1 for few short delays. 2, our own choice.
     pub exponent: f64,
 }
 
@@ -106,14 +105,14 @@ impl Default for Delay {
 }
 
 impl Delay {
-    /// A delay in seconds: F⁻¹ of an even number.
+    /// Draws a delay in seconds: F⁻¹ of a uniform number.
     pub fn draw_s(&self, rng: &mut Rng) -> f64 {
         let below = libm::pow(rng.unit(), 1.0 / self.exponent);
         self.scale_s * libm::pow(-libm::log1p(-below), 1.0 / self.shape)
     }
 }
 
-/// What came of it.
+/// The result of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Goodput {
     /// Share of the allocated chip time that trained, 0 to 1.
@@ -124,67 +123,67 @@ pub struct Goodput {
     pub interruptions: u64,
     /// Stops of learners.
     pub stops: u64,
-    /// Mean share of chips that were away, 0 to 1.
+    /// Mean share of absent chips, 0 to 1.
     pub away: f64,
 }
 
-/// How one learner fared.
+/// The result of one learner.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Stops {
-    /// Seconds of training, weighed with the share of its chips that took part and their speed.
+    /// Seconds of training, weighted by the share of its participating chips and their speed.
     pub trained_s: f64,
-    /// Stops, (from, until) in seconds, one after the other.
+    /// Stops, (from, until) in seconds, in order.
     pub stopped_s: Vec<(f64, f64)>,
 }
 
-/// Why a cluster cannot be simulated.
+/// The reason why a cluster cannot be simulated.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum ClusterError {
-    /// A number is not of its range.
+    /// A number is out of its range.
     #[error("{what} is {value}: give {range}")]
     Range {
-        /// Which number.
+        /// Name of the number.
         what: &'static str,
-        /// The number.
+        /// The value.
         value: f64,
         /// The range.
         range: &'static str,
     },
-    /// It would take too long.
+    /// The simulation would take too long.
     #[error(
         "{expected:.0} interruptions are more than {most:.0}: give fewer hours or chips, or a longer MTBI"
     )]
     TooMany {
-        /// Interruptions to be expected.
+        /// Expected number of interruptions.
         expected: f64,
-        /// Interruptions allowed.
+        /// Largest number allowed.
         most: f64,
     },
 }
 
 impl Cluster {
-    /// Elastic learners with the constants as they are by default.
+    /// Creates a machine of elastic learners with the default constants.
     #[must_use]
     pub fn new(chips: u64, learners: u32) -> Self {
         Self { chips, learners, elastic: true, constants: Constants::default() }
     }
 
-    /// One learner that restarts as a whole: lock-step training without elasticity.
+    /// Creates a machine with one learner that restarts as a whole: lockstep training without elasticity.
     #[must_use]
     pub fn rigid(chips: u64) -> Self {
         Self { elastic: false, ..Self::new(chips, 1) }
     }
 
-    /// Lets `hours` hours pass.
+    /// Simulates `hours` hours.
     ///
     /// # Errors
-    /// - [`ClusterError::Range`]: a number of the cluster, or `hours`, makes no sense.
-    /// - [`ClusterError::TooMany`]: more than 20 million interruptions are to be expected.
+    /// - [`ClusterError::Range`]: a number of the cluster, or `hours`, is out of range.
+    /// - [`ClusterError::TooMany`]: more than 20 million interruptions are expected.
     pub fn simulate(&self, seed: u64, hours: f64) -> Result<Goodput, ClusterError> {
         self.check(hours)?;
         let end_s = hours * 3_600.0;
         let mut all = Goodput { goodput: 0.0, uptime: 0.0, interruptions: 0, stops: 0, away: 0.0 };
-        // When nobody trained, so far as the learners looked at go.
+        // Spans in which no learner so far trained.
         let mut down = vec![(0.0, end_s)];
         for (chips, learner) in self.learners(seed, end_s) {
             let share = chips as f64 / self.chips as f64;
@@ -198,7 +197,7 @@ impl Cluster {
         Ok(all)
     }
 
-    /// The same of each learner by itself: when it stood still.
+    /// Simulates the same for each learner separately, with the spans of its stops.
     ///
     /// # Errors
     /// Those of [`Self::simulate`].
@@ -211,7 +210,7 @@ impl Cluster {
         Ok(self.learners(seed, hours * 3_600.0).map(stops).collect())
     }
 
-    /// The chips of each learner, and how it fared.
+    /// Returns the chips of each learner, with its simulation.
     fn learners(&self, seed: u64, end_s: f64) -> impl Iterator<Item = (u64, Learner<'_>)> {
         let (each, more) = (self.chips / u64::from(self.learners), self.chips % u64::from(self.learners));
         (0..u64::from(self.learners)).map(move |learner| {
@@ -269,7 +268,7 @@ fn range(what: &'static str, value: f64, holds: bool, range: &'static str) -> Re
     if holds { Ok(()) } else { Err(ClusterError::Range { what, value, range }) }
 }
 
-/// Where two lists of spans overlap; both are sorted and disjoint.
+/// Returns the overlaps of two lists of spans; both are sorted and disjoint.
 fn both(a: &[(f64, f64)], b: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let (mut i, mut j, mut overlaps) = (0, 0, Vec::new());
     while let (Some(x), Some(y)) = (a.get(i), b.get(j)) {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Without what the closed formula knows nothing of.
+/// Constants without the effects that the closed formula neglects.
 fn plain() -> Constants {
     Constants { step_s: 0.0, speed_spread: 0.0, slice_chips: 1, ..Constants::default() }
 }
@@ -44,7 +44,7 @@ fn restarts_follow_the_closed_formula() {
     }
 }
 
-/// Chips that come back at once and are never taken in cost one down-scale each.
+/// Chips that return at once and are never taken in cost one down-scale each.
 #[test]
 fn down_scales_follow_the_closed_formula() {
     let constants = Constants { gather_s: 1e12, up_scale_s: 0.0, ..plain() };
@@ -75,7 +75,7 @@ fn the_slowest_slice_sets_the_pace() {
         goodput(Cluster { constants, ..Cluster::new(150_000, 1) }, 10.0)
     };
     assert!((with(0.0) - 100.0).abs() < 1e-6, "{}", with(0.0));
-    // Of 2,344 slices the slowest is about three deviations behind.
+    // Among 2,344 slices, the slowest is about three deviations behind.
     assert!((96.5..97.5).contains(&with(0.01)), "{}", with(0.01));
 }
 
@@ -97,7 +97,7 @@ fn one_seed_one_result_and_shares_stay_shares() {
     let cluster = Cluster::new(2_400_000, 4);
     assert_eq!(cluster.simulate(7, 20.0), cluster.simulate(7, 20.0));
     assert_ne!(cluster.simulate(7, 20.0), cluster.simulate(8, 20.0));
-    // A cluster of a single slice that is away more often than not.
+    // A cluster of a single slice that is mostly absent.
     let constants = Constants { mtbi_s: 3_600.0, ..Constants::default() };
     let hopeless = Cluster { constants, ..Cluster::new(64, 1) }.simulate(1, 1_000.0).unwrap();
     for share in [hopeless.goodput, hopeless.uptime, hopeless.away] {
