@@ -1,4 +1,4 @@
-//! What the models of a table are trained with.
+//! The engine that trains the models of a table.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub enum Engine {
 pub struct EngineArgs {
     /// What trains and measures: cpu, or gpu if the program was built with it
     #[arg(long, value_name = "KIND", value_enum, default_value_t, help_heading = "Training")]
-    // What was kept before there was a choice has no word of it.
+    // Omitted for the CPU, so that keys of runs cached before this setting existed stay valid.
     #[serde(skip_serializing_if = "EngineArgs::is_cpu")]
     pub engine: Engine,
     /// Part of the name of the GPU [default: the best one]
@@ -39,10 +39,10 @@ impl EngineArgs {
         *engine == Engine::Cpu
     }
 
-    /// What the recipes of the table train with; `None` for what they train with by themselves.
+    /// Returns the source of trainers for the table's recipes; `None` for the default one.
     ///
     /// # Errors
-    /// `Refused`: there is no such GPU, or this program was built without.
+    /// `Refused`: there is no such GPU, or this program was built without the GPU engine.
     pub fn trainers(
         &self,
         progress: &mut dyn FnMut(&str),
@@ -66,7 +66,7 @@ mod gpu {
 
     use crate::experiments::SimulateError;
 
-    /// All trainers of all runs on one GPU.
+    /// A source of trainers on one GPU, for all runs.
     #[derive(Debug)]
     struct OnGpu(GpuTrainers);
 

@@ -1,4 +1,4 @@
-//! What can go wrong, each with its exit code.
+//! Errors of the program, each with its exit code.
 
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use archipelago_cli::{SettingError, exit_codes};
 
 exit_codes! {
-    /// How the program ends. The same causes have the same codes in `syncer-server`.
+    /// Exit codes. The same causes have the same codes in `syncer-server`.
     pub enum Exit {
         Done = 0, "the table was computed";
         Failed = 1, "the program failed";
@@ -17,7 +17,7 @@ exit_codes! {
     }
 }
 
-/// Why nothing could be simulated.
+/// The reason why a simulation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SimulateError {
     /// A setting is out of range.
@@ -26,40 +26,40 @@ pub enum SimulateError {
     /// The settings do not go together: a model refused them.
     #[error("{why}")]
     Refused {
-        /// What the model says.
+        /// The model's explanation.
         why: String,
     },
     /// There is no such preset.
     #[error("{why}")]
     Preset {
-        /// Which one was asked for, and which there are.
+        /// The requested preset, and the known ones.
         why: String,
     },
     /// A file cannot be read or written.
     #[error("cannot {what} {}: {source}; check space and permissions, or give another place", .path.display())]
     Disk {
-        /// The verb.
+        /// The failed operation, as a verb.
         what: &'static str,
         /// File or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The simulated run broke a rule of ours: a bug.
+    /// The simulated run broke an invariant, which is a bug.
     #[error("{what}")]
     Broken {
-        /// Which rule.
+        /// The broken invariant.
         what: String,
     },
 }
 
 impl SimulateError {
-    /// A model's refusal of the settings.
+    /// Creates the error for settings that a model refuses.
     pub fn refused(why: impl Display) -> Self {
         Self::Refused { why: why.to_string() }
     }
 
-    /// How the program ends.
+    /// Returns the exit code.
     pub fn exit(&self) -> Exit {
         match self {
             Self::Broken { .. } => Exit::Failed,

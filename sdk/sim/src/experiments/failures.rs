@@ -1,4 +1,4 @@
-//! `simulate failures`: loss after equal time while chips come and go, by the number of learners.
+//! `simulate failures`: loss after equal time while chips fail and return, by the number of learners.
 
 use archipelago_cli::{range, within};
 use archipelago_sim::lab::{Budget, Recipe};
@@ -12,9 +12,9 @@ use super::training::{Experiment, LEARNERS_MAX, STEPS_MAX, TrainingArgs, seeds_f
 use super::{Axis, Case, CommonArgs, Mark, Plot, Report, Scale, Series};
 use crate::experiments::SimulateError;
 
-/// What the paper says of 1.2 million chips: goodput by M, in percent.
+/// The paper's figures for 1.2 million chips: goodput by M, in percent.
 const PAPER: [(u32, f64); 5] = [(1, 58.0), (2, 70.0), (4, 82.0), (8, 88.0), (16, 93.0)];
-/// Chips of that.
+/// Chips of these figures.
 const PAPER_CHIPS: u64 = 1_200_000;
 
 const CALM: &str = "data-parallel, nothing fails";
@@ -50,13 +50,13 @@ pub struct FailuresArgs {
 ///
 /// # Errors
 /// - `Setting`, `Preset`: a setting is out of range.
-/// - `Refused`: the cluster makes no sense, or training failed.
+/// - `Refused`: the cluster is invalid, or training failed.
 /// - `Disk`: the text cannot be read.
 pub fn run(args: &FailuresArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, SimulateError> {
     check(args)?;
     let mut found = Found::new();
     let mut shares: Vec<Vec<f64>> = Vec::new();
-    // What fails is drawn anew for each seed.
+    // Failures are drawn separately for each seed.
     for seed in seeds_from(args.common.seed, args.training.seeds) {
         let (experiments, trained) = experiments(args, seed)?;
         shares.push(trained);
@@ -127,7 +127,7 @@ fn above(case: &str, ours: &Findings, base: &Findings) -> Case {
     Case::new(case, above, None).noted(format!("± {error:.2}; {}", ours.words()))
 }
 
-/// All runs of one seed, and the share of the time that is trained: of one learner that is not elastic, of one that is,
+/// Returns all runs of one seed, and the trained shares of the time: of one inelastic learner, of one elastic learner,
 /// and of each number of learners.
 fn experiments(args: &FailuresArgs, seed: u64) -> Result<(Vec<Experiment>, Vec<f64>), SimulateError> {
     let constants = Constants { step_s: args.training.step_ms as f64 / 1e3, ..Constants::default() };
@@ -163,12 +163,12 @@ fn experiments(args: &FailuresArgs, seed: u64) -> Result<(Vec<Experiment>, Vec<f
     Ok((all, shares))
 }
 
-/// The settings of one of so many learners, which share the batch.
+/// Returns the settings of one of `learners` learners, which share the batch.
 fn training(args: &FailuresArgs, learners: u32) -> TrainingArgs {
     TrainingArgs { batch: args.training.batch / learners, ..args.training.clone() }
 }
 
-/// Training for the whole time, with a schedule for so many tokens.
+/// Returns a recipe for the whole time, with a schedule for `tokens` tokens.
 fn recipe(args: &FailuresArgs, learners: u32, tokens: u64) -> Result<Recipe, SimulateError> {
     let mut recipe = training(args, learners).recipe(learners, tokens)?;
     if let Some(width) = args.width {
@@ -179,7 +179,7 @@ fn recipe(args: &FailuresArgs, learners: u32, tokens: u64) -> Result<Recipe, Sim
     Ok(recipe)
 }
 
-/// Each machine stands still when its chips do.
+/// Returns the faults that stop each machine while its chips are stopped.
 fn faults(stops: &[Stops]) -> Vec<(u64, Fault)> {
     let ms = |seconds: f64| (seconds * 1e3) as u64;
     let mut faults: Vec<(u64, Fault)> = Vec::new();
@@ -226,7 +226,7 @@ mod tests {
         defaults(&flags)
     }
 
-    /// Goal: more learners lose less time, and those that stand still train less, and no other than their machines do.
+    /// Goal: more learners lose less time. Learners that stop train less, and stop exactly when their machines do.
     #[test]
     fn learners_stand_still_when_their_chips_do() {
         let args = args("");

@@ -1,38 +1,38 @@
-//! What the runs of one experiment, each with a seed of its own, led to.
+//! Outcomes of one experiment over several seeds.
 
 use archipelago_sim::lab::Outcome;
 
-/// The outcome of an experiment for each of its seeds, in their order.
+/// The outcome of an experiment for each of its seeds, in order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Findings(pub Vec<Outcome>);
 
 impl Findings {
-    /// Mean loss, in nats per token.
+    /// Returns the mean loss, in nats per token.
     #[must_use]
     pub fn loss(&self) -> f64 {
         mean(self.losses())
     }
 
-    /// Standard deviation of the losses between seeds; 0 for one seed.
+    /// Returns the standard deviation of the losses over seeds; 0 for one seed.
     #[must_use]
     pub fn spread(&self) -> f64 {
         deviation(&self.losses().collect::<Vec<_>>())
     }
 
-    /// By how many percent the loss is above that of `base`, by seed.
+    /// Returns the excess of the loss over that of `base` for each seed, in percent.
     #[must_use]
     pub fn gaps(&self, base: &Self) -> Vec<f64> {
         self.losses().zip(base.losses()).map(|(ours, base)| percent_above(ours, base)).collect()
     }
 
-    /// By how many percent the loss is above that of `base`: mean over seeds, and standard deviation.
+    /// Returns the excess of the loss over that of `base`, in percent: mean and standard deviation over seeds.
     #[must_use]
     pub fn above(&self, base: &Self) -> (f64, f64) {
         let ratios = self.gaps(base);
         (mean(ratios.iter().copied()), deviation(&ratios))
     }
 
-    /// The share of the learner on `machine` in all tokens that were merged, 0 to 1, mean over seeds.
+    /// Returns the share of the learner on `machine` in all merged tokens, 0 to 1, as a mean over seeds.
     #[must_use]
     pub fn share(&self, machine: usize) -> f64 {
         let share = |outcome: &Outcome| {
@@ -42,7 +42,8 @@ impl Findings {
         mean(self.0.iter().map(share))
     }
 
-    /// "1.7360 ± 0.0040 after 1465 steps"; for decoupled training also how much was merged, and by how many learners.
+    /// Returns a summary such as "1.7360 ± 0.0040 after 1465 steps"; for decoupled training also the merged share and
+    /// the learners per round.
     #[must_use]
     pub fn words(&self) -> String {
         let over = |of: fn(&Outcome) -> f64| mean(self.0.iter().map(of));
@@ -61,7 +62,7 @@ impl Findings {
         )
     }
 
-    /// The course of the loss: for each sample that all seeds have, the mean of the tokens by then and of the loss.
+    /// Returns the loss curve: mean tokens and mean loss at each sample that all seeds have.
     #[must_use]
     pub fn course(&self) -> Vec<(f64, f64)> {
         let at = |k: usize| {
@@ -71,7 +72,7 @@ impl Findings {
         (0..self.samples()).map(at).collect()
     }
 
-    /// By how many percent the loss is above that of `base` at each sample, mean over seeds.
+    /// Returns the excess of the loss over that of `base` at each sample, in percent, as a mean over seeds.
     #[must_use]
     pub fn course_above(&self, base: &Self) -> Vec<f64> {
         let at = |k: usize| {
@@ -91,32 +92,32 @@ impl Findings {
     }
 }
 
-/// By how many percent a loss is above another one.
+/// Returns the excess of a loss over another one, in percent.
 pub fn percent_above(ours: f64, base: f64) -> f64 {
     100.0 * (ours / base - 1.0)
 }
 
-/// Whether `value` is the least or the greatest of the different `values` that it was chosen from.
+/// Returns true if `value` is the smallest or the largest of the distinct `values` that it was chosen from.
 pub fn is_edge(values: &[f64], value: f64) -> bool {
     let least = values.iter().all(|other| value <= *other);
     let greatest = values.iter().all(|other| value >= *other);
     least != greatest
 }
 
-/// The mean of `values`.
+/// Returns the mean of `values`.
 pub fn mean(values: impl Iterator<Item = f64>) -> f64 {
     let (sum, count) = values.fold((0.0, 0_u32), |(sum, count), value| (sum + value, count + 1));
     sum / f64::from(count.max(1))
 }
 
-/// The standard deviation of `values`; 0 for one.
+/// Returns the standard deviation of `values`; 0 for one value.
 pub fn deviation(values: &[f64]) -> f64 {
     let (middle, free) = (mean(values.iter().copied()), values.len().saturating_sub(1));
     let squares: f64 = values.iter().map(|value| (value - middle).powi(2)).sum();
     if free == 0 { 0.0 } else { (squares / free as f64).sqrt() }
 }
 
-/// What stands in `all` more than once, if anything does.
+/// Returns an element that occurs in `all` more than once, if any.
 pub fn twice<T: PartialEq + ToString>(all: &[T]) -> Option<String> {
     let again = all.iter().enumerate().find(|(at, one)| all[..*at].contains(one));
     again.map(|(_, one)| one.to_string())

@@ -1,4 +1,4 @@
-//! `simulate fleet`: a run of real processes, and what the simulator says of the same run.
+//! `simulate fleet`: a run of real processes, compared with a simulation of the same run.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -17,13 +17,13 @@ use super::training::{TrainingArgs, failed, seeds_from};
 use super::{Axis, Case, Mark, OutputArgs, Plot, Report, Scale, Series, pool};
 use crate::experiments::SimulateError;
 
-/// How much longer or shorter than usual a step takes. Constant of ours.
+/// Random variation of a step's duration, as a share of it. Our own constant.
 const STEP_JITTER: f64 = 0.1;
-/// Longest run that is simulated, in milliseconds.
+/// Longest simulated run, in milliseconds.
 const LENGTH_MS_MAX: f64 = 3_600_000.0;
 /// Longest text, in bytes.
 const CORPUS_BYTES_MAX: f64 = 1e9;
-/// Time between two measurements of the loss, in milliseconds, as the real syncer has it.
+/// Time between two loss measurements, in milliseconds, as in the real syncer.
 const SAMPLE_MS: u64 = 5_000;
 
 /// Settings of `simulate fleet`.
@@ -41,7 +41,7 @@ pub struct FleetArgs {
     pub output: OutputArgs,
 }
 
-/// A run of real processes: how it was made, and what became of it from when all took part.
+/// A run of real processes: its settings, and its results from the time when all learners took part.
 #[derive(Clone, Debug, Deserialize)]
 struct Observed {
     preset: String,
@@ -59,7 +59,7 @@ struct Observed {
     losses: Vec<(u64, f64)>,
 }
 
-/// When a learner was killed, and started again.
+/// Times of the kill and of the restart of a learner.
 #[derive(Clone, Copy, Debug, Deserialize)]
 struct Kill {
     machine: u32,
@@ -72,24 +72,24 @@ struct Machine {
     place: String,
     round_trip_ms: u64,
     mbit_per_s: Option<f64>,
-    /// Before anybody was killed.
+    /// Rate before the first kill.
     tokens_per_s: f64,
     tokens_merged: f64,
 }
 
-/// Simulates the run that was observed, and compares.
+/// Simulates the observed run, and compares the two.
 ///
 /// # Errors
 /// - `Disk`: the file cannot be read.
-/// - `Refused`: it is none of `cargo xtask bench fleet`, or training failed.
-/// - `Setting`, `Preset`: what it says is out of range.
+/// - `Refused`: the file does not come from `cargo xtask bench fleet`, or training failed.
+/// - `Setting`, `Preset`: a number in the file is out of range.
 pub fn run(args: &FleetArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, SimulateError> {
     within("seeds", args.seeds.into(), 1.0..=1e3)?;
     let observed = Observed::read(&args.observed)?;
     let recipe = observed.recipe()?;
     let text = grammar::generate(observed.seed, observed.corpus_bytes as usize);
     let corpus = Corpus::new(text.as_bytes()).map_err(|error| failed(&error))?;
-    // What is drawn of text and parameters is the real run's with the first seed.
+    // With the first seed, the text and the parameters are those of the real run.
     let seeds: Vec<u64> = seeds_from(observed.seed, args.seeds).collect();
     let jobs = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let mut outcomes: Vec<Option<Outcome>> = vec![None; seeds.len()];
@@ -136,7 +136,8 @@ impl Observed {
         Ok(self)
     }
 
-    /// The same run in virtual time: nothing of it follows from what became of the real one but how fast machines are.
+    /// Returns the recipe of the same run in virtual time. Of the real run's results, it uses only the speed of the
+    /// machines.
     fn recipe(&self) -> Result<Recipe, SimulateError> {
         let preset: Result<Preset, _> = self.preset.parse();
         let preset = preset.map_err(|error| SimulateError::Preset { why: error.to_string() })?;
@@ -176,7 +177,7 @@ impl Observed {
         })
     }
 
-    /// The last loss that was measured.
+    /// Returns the last measured loss.
     fn loss(&self) -> f64 {
         self.losses.last().map_or(f64::NAN, |(_, loss)| *loss)
     }
@@ -263,7 +264,7 @@ mod tests {
     use super::*;
     use crate::experiments::Exit;
 
-    /// Two machines for 30 s with steps of 100 ms, of which the second is dead for a third of the time.
+    /// Two machines for 30 s with steps of 100 ms; the second one is dead for a third of the time.
     fn observed(name: &str, change: impl FnOnce(&mut serde_json::Value)) -> Result<Report, SimulateError> {
         let step_tokens = Preset::Tiny.inner().batch * Preset::Tiny.model(BYTE_VOCAB).context;
         let machine = |place: &str, seconds: f64| {
@@ -292,7 +293,7 @@ mod tests {
         run(&defaults(flags), &mut |_| {})
     }
 
-    /// What is reckoned by hand: machines are as fast as they were, and dead when they were.
+    /// The expected values are computed by hand: machines keep their speed, and are dead for the same time.
     #[test]
     fn a_run_is_made_again_from_what_was_seen_of_it() {
         let report = observed("again", |_| {}).unwrap();

@@ -7,13 +7,13 @@ use serde::Serialize;
 use super::{Axis, Case, CommonArgs, Mark, Plot, Report, Scale, Series};
 use crate::experiments::SimulateError;
 
-/// Seconds in a year as the paper's MTBI counts it.
+/// Seconds in a year, for the paper's MTBI.
 const YEAR_S: f64 = 365.0 * 24.0 * 3_600.0;
 
-/// Chips of the paper's columns.
+/// Chips in the paper's columns.
 const CHIPS: [u64; 5] = [150_000, 300_000, 600_000, 1_200_000, 2_400_000];
 
-/// The paper's rows by M, in percent; 0 is one learner without elasticity.
+/// The paper's rows by M, in percent; 0 stands for one inelastic learner.
 const PAPER: [(u32, [f64; 5]); 6] = [
     (0, [72.0, 57.0, 38.0, 27.0, 18.0]),
     (1, [88.0, 80.0, 69.0, 58.0, 40.0]),
@@ -92,7 +92,7 @@ pub fn run(args: &GoodputArgs, progress: &mut dyn FnMut(&str)) -> Result<Report,
             let cluster = cluster(args, chips, learners);
             let found = cluster.simulate(args.common.seed, args.hours).map_err(SimulateError::refused)?;
             let goodput = 100.0 * found.goodput;
-            // The paper's clusters fail once a year for each chip.
+            // The paper's figures assume one failure per chip and year.
             let paper = paper(chips, learners).filter(|_| args.mtbi_years == 1.0);
             let case = Case::new(format!("{name}, {} chips", chips_name(chips)), goodput, paper);
             cases.push(case.noted(format!("uptime {:.2} %", 100.0 * found.uptime)));

@@ -15,7 +15,7 @@ use crate::experiments::SimulateError;
 /// The paper's table 5, by setting.
 const PAPER_GOODPUT: [f64; 3] = [84.0, 100.0, 100.0];
 
-/// 1/√3: beyond it the shortest of evenly drawn steps would take less than no time.
+/// 1/√3: beyond it, the shortest of uniformly drawn steps would have a negative duration.
 const VARIATION_MAX: f64 = 0.577;
 
 /// Settings of `simulate heterogeneity`.
@@ -42,7 +42,7 @@ pub struct HeterogeneityArgs {
     pub common: CommonArgs,
 }
 
-/// Trains, and measures how much of the learners' time went into training.
+/// Trains, and measures the share of the learners' time spent on training.
 ///
 /// # Errors
 /// - `Setting`, `Preset`: a setting is out of range.
@@ -102,7 +102,7 @@ pub fn run(args: &HeterogeneityArgs, progress: &mut dyn FnMut(&str)) -> Result<R
     })
 }
 
-/// The machines. The time of a step is drawn evenly, so that its standard deviation is `--variation`.
+/// Returns the machines. The step time is uniformly distributed, with the standard deviation of `--variation`.
 fn machines(args: &HeterogeneityArgs) -> Result<Vec<MachineSpec>, SimulateError> {
     let machine = args.training.recipe(1, 1)?.machines[0];
     let slow_ms = (machine.step_ms as f64 * (1.0 + args.speed_gap)).round() as u64;
@@ -113,16 +113,16 @@ fn machines(args: &HeterogeneityArgs) -> Result<Vec<MachineSpec>, SimulateError>
     Ok((0..args.learners).map(machine).collect())
 }
 
-/// Training in lock-step on the same machines.
+/// Lockstep training on the same machines.
 struct Barrier {
-    /// Share of the learners' time that is not waiting.
+    /// Share of the learners' time without waiting.
     goodput: f64,
     /// Mean time of a step, in milliseconds.
     step_ms: u64,
 }
 
 impl Barrier {
-    /// Drawn for as many steps as a run has, as the simulator draws them.
+    /// Draws as many steps as a run has, in the simulator's way.
     fn new(args: &HeterogeneityArgs, machines: &[MachineSpec]) -> Self {
         let mut rngs: Vec<Rng> =
             (0..).map(|i| Rng::stream(args.common.seed, i)).take(machines.len()).collect();
@@ -141,11 +141,11 @@ impl Barrier {
     }
 }
 
-/// What an experiment may spend.
+/// The budget of an experiment.
 struct Purse {
     /// Time, in milliseconds.
     ms: u64,
-    /// What the learners train in that time if they never wait.
+    /// Tokens that the learners train in that time without any waiting.
     tokens: u64,
     step_tokens: u64,
 }
@@ -159,14 +159,15 @@ impl Purse {
         Ok(Self { ms, tokens, step_tokens })
     }
 
-    /// Share of the learners' time that went into steps.
+    /// Returns the share of the learners' time spent on steps.
     fn busy(&self, found: &Findings, machines: &[MachineSpec]) -> f64 {
         let possible: f64 = machines.iter().map(|machine| self.ms as f64 / machine.step_ms as f64).sum();
         mean(found.0.iter().map(|outcome| outcome.spent.tokens as f64 / self.step_tokens as f64 / possible))
     }
 }
 
-/// Each setting, as its name, K and γ, with equal time and with equal tokens; and data-parallel training.
+/// Returns the experiments of each setting (name, K and γ), with equal time and with equal tokens; and data-parallel
+/// training.
 fn experiments(
     args: &HeterogeneityArgs,
     settings: &[(&str, u32, f64)],
@@ -238,7 +239,7 @@ mod tests {
         assert_eq!(Barrier::new(&even, &machines(&even).unwrap()).goodput, 1.0);
     }
 
-    /// A run small enough for a test: learners never wait, and how many runs go on at once changes nothing.
+    /// A run small enough for a test: learners never wait, and the number of parallel runs does not matter.
     #[test]
     fn nobody_waits_without_a_barrier() {
         let report = |jobs: &str| {

@@ -1,4 +1,4 @@
-//! Runs that were made, a line of JSON each.
+//! A cache of completed runs, with one line of JSON for each.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -10,28 +10,28 @@ use serde::de::DeserializeOwned;
 
 use super::SimulateError;
 
-/// What a run led to, which says what run that was.
+/// A result of a run that contains the run's key.
 pub trait Keyed: Serialize + DeserializeOwned {
-    /// What tells one run from another.
+    /// The key of a run.
     type Key: Ord + Clone;
 
-    /// That of this run.
+    /// Returns the key of this run.
     fn key(&self) -> &Self::Key;
 }
 
-/// All that were made, in a file if there is one.
+/// All completed runs, optionally in a file.
 pub struct Kept<M: Keyed> {
     made: BTreeMap<M::Key, M>,
     file: Option<(PathBuf, File)>,
 }
 
 impl<M: Keyed> Kept<M> {
-    /// Those of `path`, which is made if it is not there and is nobody else's until this is dropped. After whole runs a
-    /// last line that was cut off counts as not written; nothing is written to a file that holds anything else.
+    /// Opens the file at `path`, creating it if necessary, and locks it until this is dropped. After complete runs, a
+    /// truncated last line counts as not written. A file with any other content is never modified.
     ///
     /// # Errors
-    /// - `Disk`: it cannot be read or written.
-    /// - `Refused`: it is no file, or none of text, a line is no run, or another program keeps its runs there.
+    /// - `Disk`: the file cannot be read or written.
+    /// - `Refused`: it is not a regular text file, a line is not a run, or another program has locked it.
     pub fn open(path: Option<&Path>) -> Result<Self, SimulateError> {
         let Some(path) = path else { return Ok(Self { made: BTreeMap::new(), file: None }) };
         let disk = |what| move |source| SimulateError::Disk { what, path: path.to_owned(), source };
@@ -47,7 +47,7 @@ impl<M: Keyed> Kept<M> {
             }
             Err(TryLockError::Error(error)) => return Err(disk("lock")(error)),
         }
-        // What is no file may have no end.
+        // Other kinds of files may be endless.
         let is_file = file.metadata().map_err(disk("read"))?.is_file();
         let mut bytes = Vec::new();
         if is_file {
@@ -64,7 +64,7 @@ impl<M: Keyed> Kept<M> {
                 runs.push(run);
                 file.write_all(b"\n").map_err(disk("mend"))?;
             }
-            // A file without a whole run may be anybody's.
+            // A file without any complete run may belong to another program.
             Err(error) if error.is_eof() && !runs.is_empty() => {
                 file.set_len(lines.len() as u64).map_err(disk("mend"))?;
             }
@@ -74,12 +74,12 @@ impl<M: Keyed> Kept<M> {
         Ok(Self { made, file: Some((path.to_owned(), file)) })
     }
 
-    /// What the run of that key led to, if it was made.
+    /// Returns the result of the run with this key, if it is cached.
     pub fn get(&self, key: &M::Key) -> Option<&M> {
         self.made.get(key)
     }
 
-    /// Keeps one more.
+    /// Adds a run.
     ///
     /// # Errors
     /// `Disk`
@@ -94,10 +94,10 @@ impl<M: Keyed> Kept<M> {
     }
 }
 
-/// The runs of `text`, a line each, which stands in the file at `path`.
+/// Parses the runs in `text`, one per line; `path` is the file's path for error messages.
 ///
 /// # Errors
-/// `Refused`: a line is no run.
+/// `Refused`: a line is not a run.
 pub fn parse<M: DeserializeOwned>(text: &str, path: &Path) -> Result<Vec<M>, SimulateError> {
     let run = |(line, number): (&str, usize)| {
         serde_json::from_str(line).map_err(|error| no_run(number, path, &error))
@@ -154,14 +154,14 @@ mod tests {
         drop(kept);
         let after = std::fs::read_to_string(&path).unwrap();
         assert!(after.starts_with(&whole) && after.lines().count() == 3, "{after}");
-        // An editor may have taken the end of the last line.
+        // An editor may have removed the final newline.
         std::fs::write(&path, after.trim_end()).unwrap();
         assert!(open(&path).unwrap().get(&2).is_some());
         assert_eq!(std::fs::read_to_string(&path).unwrap(), after);
         assert_eq!(open(folder.path()).err().unwrap().exit(), Exit::Disk);
     }
 
-    /// Goal: whoever names a wrong file loses nothing of it.
+    /// Goal: naming a wrong file does no harm to it.
     #[test]
     fn what_holds_no_runs_is_left_as_it_is() {
         let folder = tempfile::tempdir().unwrap();

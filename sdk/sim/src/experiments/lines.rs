@@ -1,28 +1,28 @@
-//! A line of a table that sets one experiment beside another.
+//! A line of a table that compares two experiments.
 
 use std::collections::BTreeMap;
 
 use super::Case;
 use super::findings::Findings;
 
-/// What each experiment led to, by its name.
+/// Findings of each experiment, by its name.
 pub type Found = BTreeMap<String, Findings>;
 
-/// One line of the table: an experiment beside the one that it is measured by.
+/// One line of the table: an experiment and its baseline.
 #[derive(Clone, Debug)]
 pub struct Line {
-    /// What it is a figure of.
+    /// Description of the figure.
     pub case: String,
     /// Name of the experiment.
     pub ours: String,
-    /// Name of the one beside it.
+    /// Name of the baseline.
     pub base: String,
-    /// What the paper says, in percent.
+    /// The paper's figure, in percent.
     pub paper: Option<f64>,
 }
 
 impl Line {
-    /// By how many percent the loss is above that of the one beside it.
+    /// Returns the excess of the loss over the baseline's, in percent.
     #[must_use]
     pub fn case(&self, found: &Found) -> Case {
         Case::new(&self.case, found[&self.ours].above(&found[&self.base]).0, self.paper)

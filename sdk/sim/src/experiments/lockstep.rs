@@ -1,4 +1,4 @@
-//! `simulate lockstep`: what it costs to average parameters every H steps, and nothing else of the method.
+//! `simulate lockstep`: the isolated cost of averaging parameters every H steps.
 
 use std::collections::BTreeMap;
 
@@ -43,10 +43,10 @@ pub struct LockstepArgs {
     pub common: CommonArgs,
 }
 
-/// Steps between merges, and how they merge; `None` is data-parallel training.
+/// Steps between merges, and the merge rule; `None` is data-parallel training.
 type Row = Option<(u32, MergeRule)>;
 
-/// Trains all rows with each seed, and sets their losses beside that of data-parallel training.
+/// Trains all rows with each seed, and compares their losses with that of data-parallel training.
 ///
 /// # Errors
 /// - `Setting`, `Preset`: a setting is out of range.
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
     use archipelago_cli::defaults;
 
-    /// Goal: learners that average all that they do in every step, as one does, are one.
+    /// Goal: learners that average everything in every step with a neutral outer step equal one learner.
     #[test]
     fn one_learner_that_merges_at_once_is_training_alone() {
         let few = "--learners 1 --tokens 4096 --batch 2 --every 1,4 --rules mean,radial-all --seeds 2";
@@ -142,7 +142,7 @@ mod tests {
         }
     }
 
-    /// Goal: it makes a difference how long learners go apart.
+    /// Goal: the number of steps between merges affects the result.
     #[test]
     fn learners_that_go_apart_end_elsewhere() {
         let few = "--learners 2 --tokens 8192 --batch 2 --every 1,16 --rules mean --seeds 1";

@@ -1,8 +1,8 @@
-//! The paper's tables, recomputed beside its figures.
+//! The paper's tables, recomputed and compared with its figures.
 //!
-//! Each table has a file named like its subcommand: its settings as flags, and `run`, which leads from settings to a
-//! [`Report`]. The models themselves are pure and stand in `archipelago_sim`; here are only flags, threads, files and
-//! words.
+//! Each table has a file named like its subcommand: its settings as flags, and `run`, which turns settings into a
+//! [`Report`]. The models themselves are pure and belong to `archipelago_sim`; this module has only flags, threads,
+//! files and texts.
 
 mod bandwidth;
 mod engine;
@@ -118,13 +118,12 @@ pub struct OutputArgs {
     pub config: Option<PathBuf>,
 }
 
-/// Simulates, writes the plots that were asked for, and gives what belongs on standard output.
-/// `progress` takes a line now and then.
+/// Simulates, writes the requested plots, and returns the text for standard output. `progress` gets an occasional line.
 ///
 /// # Errors
 /// - `Setting`, `Preset`: a setting is out of range.
 /// - `Disk`: a plot cannot be written.
-/// - those of the subject.
+/// - Those of the subject.
 pub fn run(cli: &Cli, progress: &mut dyn FnMut(&str)) -> Result<String, SimulateError> {
     match &cli.subject {
         Subject::Goodput(args) => answer(&goodput::run(args, progress)?, args, &args.common.output),
@@ -174,11 +173,11 @@ fn write(folder: &Path, plot: &Plot) -> Result<PathBuf, SimulateError> {
     Ok(path)
 }
 
-/// The settings as they are in force, by the names of their flags; those that were given nothing are left out.
+/// Returns the effective settings, by the names of their flags, without those that have no value.
 fn constants(args: &impl Serialize) -> Vec<(String, String)> {
     let settings = serde_json::to_value(args).expect("plain data");
     let settings = settings.as_object().expect("settings have names");
-    // Lists are written as their flags take them.
+    // Lists have the form that their flags accept.
     let written = |value: &Value| value.to_string().replace(['"', '[', ']'], "");
     let given = settings.iter().filter(|(_, value)| !value.is_null() && **value != "");
     given.map(|(flag, value)| (flag.clone(), written(value))).collect()

@@ -1,11 +1,11 @@
-//! Many runs at a time.
+//! Parallel runs.
 
 use std::num::NonZeroUsize;
 use std::sync::{Mutex, mpsc};
 use std::thread;
 
-/// Does `work` on each of `items` in their order, `jobs` at a time, and hands what came of it to `done` as it comes,
-/// with the index of its item. Where `work` gives nothing, and once `done` fails, no more are begun.
+/// Applies `work` to each of `items` in order, `jobs` at a time, and passes each result to `done` as it arrives, with
+/// the index of its item. No further item begins once `work` returns `None` or `done` fails.
 ///
 /// # Errors
 /// That of `done`.
@@ -31,7 +31,7 @@ pub fn each<T: Sync, R: Send, E>(
             });
         }
         drop(tell);
-        // Whoever has no ear to tell ends after the run that it is at.
+        // Without a receiver, each thread ends after its current item.
         let told = told;
         told.iter().try_for_each(|(index, result)| done(index, result))
     })

@@ -35,11 +35,11 @@ pub struct RegionsArgs {
     pub common: CommonArgs,
 }
 
-/// Measures decoupled training on the real cores, and computes the other.
+/// Measures decoupled training on the real cores, and computes lockstep training.
 ///
 /// # Errors
 /// - `Setting`: a setting is out of range.
-/// - `Broken`: the simulated run broke a rule of ours.
+/// - `Broken`: the simulated run broke an invariant.
 pub fn run(args: &RegionsArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, SimulateError> {
     within("params-billions", args.params_billions, 1e-3..=1e4)?;
     within("step-ms", args.step_ms as f64, 10.0..=600_000.0)?;
@@ -91,7 +91,7 @@ fn setting(args: &RegionsArgs, gbit_s: f64) -> Setting {
     }
 }
 
-/// Slowdown of eight learners over the rate of their links.
+/// Plots the slowdown of eight learners over the rate of their links.
 fn plot(args: &RegionsArgs) -> Result<Plot, SimulateError> {
     let axis = |label: &str, scale| Axis { label: label.into(), scale };
     let rates = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 50.0, 200.0];

@@ -1,35 +1,35 @@
-//! What a simulation found, beside what the paper says.
+//! Results of a simulation, compared with the paper's.
 
 use archipelago_cli::plot::{Plot, figure};
 use serde::Serialize;
 
 use super::table;
 
-/// What a simulation found.
+/// The results of a simulation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
-    /// What was simulated, in one line.
+    /// The subject, in one line.
     pub title: String,
-    /// Unit of all cases. With `%` differences are given in points, with every other unit in percent.
+    /// Unit of all cases. With `%`, differences are in points; with any other unit, in percent.
     pub unit: &'static str,
-    /// One row of the table each.
+    /// Rows of the table.
     pub cases: Vec<Case>,
-    /// Points of the curves that notes and plots show. They are rows of the JSON only.
+    /// Points of the curves in notes and plots. They are rows of the JSON only.
     pub points: Vec<Case>,
-    /// Sentences that belong below the table.
+    /// Sentences below the table.
     pub notes: Vec<String>,
-    /// Pictures of the same.
+    /// Plots of the results.
     pub plots: Vec<Plot>,
 }
 
 /// One figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Case {
-    /// What it is a figure of, unique in its report.
+    /// Description of the figure, unique in its report.
     pub case: String,
-    /// What we found.
+    /// Our result.
     pub ours: f64,
-    /// What the paper says, if it says anything.
+    /// The paper's figure, if it has one.
     pub paper: Option<f64>,
     /// A remark on this row.
     #[serde(skip)]
@@ -37,13 +37,13 @@ pub struct Case {
 }
 
 impl Case {
-    /// A figure without a remark.
+    /// Creates a figure without a remark.
     #[must_use]
     pub fn new(case: impl Into<String>, ours: f64, paper: Option<f64>) -> Self {
         Self { case: case.into(), ours, paper, note: None }
     }
 
-    /// The same with a remark.
+    /// Returns the figure with a remark.
     #[must_use]
     pub fn noted(self, note: impl Into<String>) -> Self {
         Self { note: Some(note.into()), ..self }
@@ -51,14 +51,14 @@ impl Case {
 }
 
 impl Report {
-    /// The cases, and after them the points, as one line of JSON: `[{"case":…, "ours":…, "paper":…}, …]`.
+    /// Returns the cases, followed by the points, as one line of JSON: `[{"case":…, "ours":…, "paper":…}, …]`.
     #[must_use]
     pub fn json(&self) -> String {
         let rows: Vec<&Case> = self.cases.iter().chain(&self.points).collect();
         serde_json::to_string(&rows).expect("plain data")
     }
 
-    /// For people: a table, notes, and the `constants` behind it.
+    /// Returns the report as text: a table, notes, and the `constants` behind it.
     #[must_use]
     pub fn text(&self, constants: &[(String, String)]) -> String {
         let points = self.unit == "%";

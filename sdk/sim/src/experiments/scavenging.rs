@@ -1,4 +1,4 @@
-//! `simulate scavenging`: what temporary learners are worth.
+//! `simulate scavenging`: the value of temporary learners.
 
 use archipelago_cli::within;
 use archipelago_sim::paper::TrialError;
@@ -8,8 +8,8 @@ use serde::Serialize;
 use super::{Axis, Case, CommonArgs, Mark, Plot, Report, Scale, Series};
 use crate::experiments::SimulateError;
 
-/// Extra learners of the paper's columns, beside its four; wall times of lock-step and of decoupled
-/// training over those without any.
+/// Extra learners of the paper's columns, in addition to its four; wall times of lockstep and of decoupled training,
+/// relative to those without extra learners.
 const PAPER: [(u32, f64, f64); 5] =
     [(0, 1.0, 1.0), (1, 1.07, 0.90), (2, 1.09, 0.83), (4, 1.02, 0.75), (12, 0.80, 0.62)];
 
@@ -43,11 +43,11 @@ pub struct ScavengingArgs {
     pub common: CommonArgs,
 }
 
-/// Measures decoupled training on the real cores, and computes the other.
+/// Measures decoupled training on the real cores, and computes lockstep training.
 ///
 /// # Errors
 /// - `Setting`: a setting is out of range.
-/// - `Broken`: the simulated run broke a rule of ours.
+/// - `Broken`: the simulated run broke an invariant.
 pub fn run(args: &ScavengingArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, SimulateError> {
     within("learners", args.learners.into(), 1.0..=64.0)?;
     for &extra in &args.extra {
@@ -92,7 +92,7 @@ pub fn run(args: &ScavengingArgs, progress: &mut dyn FnMut(&str)) -> Result<Repo
     })
 }
 
-/// Why a trial could not be measured: the settings are at fault, or the program is.
+/// Converts the error of a trial: either the settings are at fault, or the program.
 pub(super) fn trial(error: TrialError) -> SimulateError {
     match error {
         TrialError::Range { .. } | TrialError::Unfinished { .. } | TrialError::Syncer(_) => {

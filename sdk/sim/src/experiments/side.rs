@@ -1,10 +1,10 @@
-//! Who trains: learners together, or one trainer alone beside them.
+//! The two sides of a comparison: learners together, or a single trainer.
 
 use archipelago_sim::lab::{Corpus, LabError, Lookahead, Outcome, Recipe};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// Lookahead as its authors use it beside AdamW.
+/// Lookahead with its authors' settings for AdamW.
 const LOOKAHEAD: Lookahead = Lookahead { steps: 6, share: 0.5 };
 
 /// Who trains.
@@ -20,15 +20,15 @@ pub enum Side {
 }
 
 impl Side {
-    /// All of them.
+    /// All variants.
     pub const ALL: [Self; 3] = [Self::Decoupled, Self::DataParallel, Self::Lookahead];
 
-    /// What a recipe of this side has of Lookahead.
+    /// Returns the Lookahead settings of this side, if any.
     pub fn lookahead(self) -> Option<Lookahead> {
         (self == Self::Lookahead).then_some(LOOKAHEAD)
     }
 
-    /// Trains as `recipe` says, alone on `tokens` where it has no learners.
+    /// Trains by `recipe`; a side without learners trains alone on `tokens` tokens.
     ///
     /// # Errors
     /// Those of [`Recipe::train`], [`Recipe::train_alone`] and [`Trainers::check`].

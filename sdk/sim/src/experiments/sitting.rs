@@ -1,4 +1,5 @@
-//! Runs that are made in several sittings: each is kept as it ends, and none is made twice.
+//! Sittings: a table's runs may be spread over several program starts. Each run is cached as it ends, and none is
+//! repeated.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
@@ -25,24 +26,24 @@ pub struct SittingArgs {
     pub minutes: Option<u32>,
 }
 
-/// A run that may be made.
+/// A run of a table.
 pub trait Run: Sync {
-    /// What is kept of it.
+    /// Its cached result.
     type Made: Keyed;
 
-    /// What tells it from others.
+    /// Returns its key.
     fn key(&self) -> &<Self::Made as Keyed>::Key;
 
-    /// What it is, in a few words.
+    /// Returns a short description.
     fn words(&self) -> String;
 
-    /// Makes it.
+    /// Executes the run.
     ///
     /// # Errors
     /// Those of training together or alone.
     fn make(&self, corpus: &Corpus) -> Result<Outcome, LabError>;
 
-    /// What is kept of it: what it led to, or why it led to nothing.
+    /// Returns the result to cache: the outcome, or the reason of the failure.
     fn made(&self, outcome: Result<&Outcome, String>) -> Self::Made;
 }
 
@@ -54,10 +55,10 @@ pub struct Sitting<'a> {
 }
 
 impl<'a> Sitting<'a> {
-    /// One that lasts as long as `args` say, and tells `progress` of each run that ended.
+    /// Creates a sitting that lasts as long as `args` say, and reports each completed run to `progress`.
     ///
     /// # Errors
-    /// `Setting`: there are too many runs at a time.
+    /// `Setting`: too many parallel runs.
     pub fn new(
         training: &TrainingArgs,
         engine: &EngineArgs,
@@ -65,7 +66,7 @@ impl<'a> Sitting<'a> {
         progress: &'a mut dyn FnMut(&str),
     ) -> Result<Self, SimulateError> {
         let until = args.minutes.map(|minutes| now() + Duration::from_secs(60 * u64::from(minutes)));
-        // A GPU is busy with one run, which keeps several learners on it.
+        // One run, with several learners, is enough to occupy a GPU.
         let jobs = match (engine.engine, training.jobs) {
             (Engine::Gpu, None) => NonZeroUsize::MIN,
             _ => training.jobs()?,
@@ -73,11 +74,12 @@ impl<'a> Sitting<'a> {
         Ok(Self { jobs, until, progress })
     }
 
-    /// Makes those of `runs` that are not kept, each once, and keeps them; how many are left because the time was over.
+    /// Executes each of `runs` that is not cached, once, and caches it. Returns the number of runs left when the time
+    /// was over.
     ///
     /// # Errors
     /// - `Refused`: a run is impossible.
-    /// - `Disk`: one cannot be kept.
+    /// - `Disk`: a run cannot be cached.
     pub fn make<R: Run>(
         &mut self,
         corpus: &Corpus,
@@ -95,14 +97,14 @@ impl<'a> Sitting<'a> {
             done += 1;
             let (words, made) = match result {
                 Ok(outcome) => (format!("{:.4}", outcome.loss), run.made(Ok(&outcome))),
-                // What blows up or comes to nothing is no choice, and no reason to stop.
+                // A run that diverges or stalls cannot be chosen, but does not stop the others.
                 Err(
                     error @ (LabError::Engine(EngineError::NotFinite { .. })
                     | LabError::NotFinite { .. }
                     | LabError::StandsStill { .. }
                     | LabError::Stopped { .. }),
                 ) => (error.to_string(), run.made(Err(error.to_string()))),
-                // Those that are being made besides are kept all the same.
+                // Runs in progress are still cached.
                 Err(error) => {
                     is_wrong.store(true, Ordering::Relaxed);
                     wrong.get_or_insert(failed(&error));
@@ -117,7 +119,7 @@ impl<'a> Sitting<'a> {
     }
 }
 
-/// What is said where `left` runs are to be made yet; nothing where none are.
+/// Returns a note about the runs left, or `None` if there are no more.
 pub fn left_words(left: usize) -> Option<String> {
     (left > 0).then(|| format!("Runs that are to be made yet: {left}. Call it again with the same --keep."))
 }

@@ -1,6 +1,6 @@
 //! Text in columns.
 
-/// Rows in aligned columns: the first to the left, figures to the right, the last as it is.
+/// Formats rows in aligned columns: the first to the left, figures to the right, the last unchanged.
 #[must_use]
 pub fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);

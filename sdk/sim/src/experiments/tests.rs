@@ -1,4 +1,4 @@
-//! Settings of every subject.
+//! Tests of the settings of every subject.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn simulate(flags: &str) -> Result<String, SimulateError> {
     run(&given.cli, &mut |_| {})
 }
 
-/// Each of `values` is refused by the flag's name, at once: nothing panics, and nothing is computed with it.
+/// Checks that each of `values` is refused at once with the flag's name: without a panic and without any computation.
 fn check(subject: &str, flag: &str, values: &[&str]) {
     for value in values {
         let error = simulate(&format!("{subject} --{flag}={value}")).unwrap_err();
@@ -56,7 +56,7 @@ fn bad_flags_are_named() {
     check("gap", "choosing-seeds", &["0", "4294967295"]);
     check("gap", "average", &["0", "1.1", "NaN"]);
     check("gap", "samples", &["1001"]);
-    // They could not share a batch of 32 windows.
+    // They do not divide a batch of 32 windows.
     check("failures", "learners", &["3", "20"]);
     check("goodput", "chips", &["0", &huge]);
     check("goodput", "learners", &["0", "65537"]);
@@ -119,7 +119,7 @@ fn bad_flags_of_staleness_and_poison_are_named() {
     }
 }
 
-/// One file may hold settings of several tables; flags beat it.
+/// One file may have the settings of several tables; flags override it.
 #[test]
 fn a_file_gives_settings() {
     let folder = tempfile::tempdir().unwrap();
@@ -133,7 +133,7 @@ fn a_file_gives_settings() {
     assert_eq!(names, ["not elastic, 3 k chips", "M = 2, 3 k chips"]);
 }
 
-/// Goal: pictures of the evidence that take seconds are those of the machines as they are now.
+/// Goal: quick plots of the evidence are those of the present state machines.
 #[test]
 fn quick_plots_of_the_evidence_are_drawn_anew() {
     let folder = tempfile::tempdir().unwrap();
@@ -152,7 +152,7 @@ fn quick_plots_of_the_evidence_are_drawn_anew() {
     }
 }
 
-/// Each setting has a flag, and `clap` finds nothing to complain about.
+/// Each setting has a flag, and `clap` finds no errors.
 #[test]
 fn the_command_line_holds_together() {
     let mut command = archipelago_cli::command::<Cli>();

@@ -1,4 +1,4 @@
-//! A text in three parts: what is trained on, chosen by and told of.
+//! A text in three parts: for training, for choosing settings, and for the final test.
 
 use std::path::Path;
 use std::{fs, io};
@@ -9,26 +9,27 @@ use sha2::{Digest, Sha256};
 use crate::experiments::SimulateError;
 use crate::experiments::training::TrainingArgs;
 
-/// Most bytes that are read.
+/// Largest number of bytes read.
 const BYTES_MAX: u64 = 256 << 20;
 
 /// A text in three parts.
 pub struct Text {
-    /// What to call it.
+    /// Display name.
     pub name: String,
-    /// Tells it from others.
+    /// Digest of the parts, which identifies the text.
     pub digest: String,
-    /// Documents, and bytes to train on, to choose by and to tell of.
+    /// Number of documents, and bytes of the training, validation and test parts.
     pub sizes: (usize, [usize; 3]),
     pub corpus: Corpus,
 }
 
 impl Text {
-    /// That of `args`: each file of a folder is a document, and a file or a built-in text is cut into some.
+    /// Reads the text of `args`. Each file of a folder is a document; a file or a built-in text is split into
+    /// documents.
     ///
     /// # Errors
-    /// - `Disk`: it cannot be read.
-    /// - `Refused`: it is too long, or too short.
+    /// - `Disk`: the text cannot be read.
+    /// - `Refused`: the text is too long or too short.
     pub fn read(args: &TrainingArgs) -> Result<Self, SimulateError> {
         let (name, documents) = match &args.data {
             None => (args.text.name(), pieces(args.text.generate().as_bytes())),
@@ -51,7 +52,7 @@ impl Text {
         Ok(Self { name, digest, sizes: (documents.len(), bytes), corpus })
     }
 
-    /// What there is of it, in a sentence or two.
+    /// Describes the parts in a sentence or two.
     pub fn words(&self) -> String {
         let (documents, [train, validation, test]) = self.sizes;
         format!(
@@ -62,8 +63,8 @@ impl Text {
     }
 }
 
-/// The documents at `path`: the files of a folder in the order of their names, then those of its folders, the last of
-/// these first. Digests of texts depend on it.
+/// Returns the documents at `path`: the files of a folder by name, then those of its subfolders, the last subfolder
+/// first. Digests of texts depend on this order.
 fn documents(path: &Path) -> io::Result<Vec<Vec<u8>>> {
     let mut left = BYTES_MAX;
     if path.is_file() {
@@ -82,7 +83,7 @@ fn documents(path: &Path) -> io::Result<Vec<Vec<u8>>> {
                 folders.push(entry.path());
             } else if kind.is_file() {
                 let bytes = file(&entry.path(), &mut left)?;
-                // What is no text is no document.
+                // Files that are not text are skipped.
                 documents
                     .extend(std::str::from_utf8(&bytes).is_ok_and(|text| !text.is_empty()).then_some(bytes));
             }
@@ -99,7 +100,7 @@ fn file(path: &Path, left: &mut u64) -> io::Result<Vec<u8>> {
     fs::read(path)
 }
 
-/// What a digest is written as.
+/// Returns lower-case hex digits.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

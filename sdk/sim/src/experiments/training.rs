@@ -1,5 +1,4 @@
-//! What `heterogeneity`, `learners`, `staleness` and `poison` share: settings of the trained model, and many runs at a
-//! time.
+//! Shared by `heterogeneity`, `learners`, `staleness` and `poison`: settings of the trained model, and parallel runs.
 
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroUsize};
@@ -20,17 +19,18 @@ use super::findings::Findings;
 use super::pool;
 use crate::experiments::SimulateError;
 
-/// Bytes of a built-in text that is trained on; its seed is 1, whatever the run's.
+/// Size of a built-in text in bytes; its seed is always 1.
 const BUILT_IN_BYTES: usize = 1_000_000;
-/// Most learners of a run; each holds a model of its own.
+/// Largest number of learners in a run; each has its own model.
 pub const LEARNERS_MAX: f64 = 256.0;
-/// Most steps of a learner.
+/// Largest number of steps of a learner.
 pub const STEPS_MAX: f64 = 1e6;
-/// Most windows in a step of data-parallel training. It has the batches of all learners at once, which takes gigabytes.
+/// Largest number of windows in a step of data-parallel training. It has the batches of all learners at once, which
+/// takes gigabytes.
 const WINDOWS_MAX: u32 = 4_096;
-/// Longest step, latency or jitter, in milliseconds. A run may stand still for far longer before it is given up.
+/// Longest step, latency or jitter, in milliseconds. A run may stall for far longer before it is abandoned.
 const MS_MAX: f64 = 60_000.0;
-/// Most runs at a time.
+/// Largest number of parallel runs.
 const JOBS_MAX: f64 = 256.0;
 
 /// Settings of the model that is trained, and of how it is.
@@ -122,12 +122,12 @@ pub enum BuiltIn {
 }
 
 impl BuiltIn {
-    /// What it is called in flags and files.
+    /// Returns the name in flags and files.
     pub fn name(self) -> String {
         self.to_possible_value().expect("none is hidden").get_name().to_owned()
     }
 
-    /// The text.
+    /// Generates the text.
     pub fn generate(self) -> String {
         match self {
             Self::Grammar => grammar::generate(1, BUILT_IN_BYTES),
@@ -136,23 +136,23 @@ impl BuiltIn {
     }
 }
 
-/// One case to train, to be run with several seeds.
+/// One case to train with several seeds.
 #[derive(Clone, Debug)]
 pub struct Experiment {
-    /// What it is. Of several experiments with one name only the first is run.
+    /// Name. If several experiments have the same name, only the first one is run.
     pub name: String,
-    /// The run; its seed is replaced.
+    /// The recipe; its seed is replaced.
     pub recipe: Recipe,
-    /// Trains data-parallel instead, on this many tokens in all.
+    /// Number of tokens in total for data-parallel training, which replaces decoupled training.
     pub alone_tokens: Option<u64>,
 }
 
 impl TrainingArgs {
-    /// The text, cut up.
+    /// Reads and splits the text.
     ///
     /// # Errors
-    /// - `Disk`: it cannot be read.
-    /// - `Refused`: it is too short.
+    /// - `Disk`: the text cannot be read.
+    /// - `Refused`: the text is too short.
     pub fn corpus(&self) -> Result<Corpus, SimulateError> {
         let text = match &self.data {
             None => self.text.generate().into_bytes(),
@@ -165,7 +165,7 @@ impl TrainingArgs {
         Corpus::new(&text).map_err(|error| failed(&error))
     }
 
-    /// Tokens of a step of one learner.
+    /// Returns the tokens in a step of one learner.
     ///
     /// # Errors
     /// Those of [`Self::recipe`].
@@ -174,7 +174,7 @@ impl TrainingArgs {
         Ok(u64::from(recipe.inner.batch) * u64::from(recipe.model.context))
     }
 
-    /// `learners` equal machines that train on `tokens` together, each step as long as the others.
+    /// Returns a recipe for `learners` equal machines that train on `tokens` tokens together, with equally long steps.
     ///
     /// # Errors
     /// `Setting`, `Preset`: a setting is out of range.
@@ -248,10 +248,10 @@ impl TrainingArgs {
         })
     }
 
-    /// Runs at a time.
+    /// Returns the number of parallel runs.
     ///
     /// # Errors
-    /// `Setting`: there are too many.
+    /// `Setting`: the number is too large.
     pub fn jobs(&self) -> Result<NonZeroUsize, SimulateError> {
         if let Some(jobs) = self.jobs {
             within("jobs", jobs.get() as f64, 1.0..=JOBS_MAX)?;
@@ -259,8 +259,8 @@ impl TrainingArgs {
         Ok(self.jobs.or_else(|| thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN))
     }
 
-    /// Runs each of `experiments` with each seed, several at a time. What is found does not depend on how many run at a
-    /// time. `progress` takes a line for each run.
+    /// Runs each of `experiments` with each seed, several in parallel. The results do not depend on the number of
+    /// parallel runs. `progress` gets a line for each run.
     ///
     /// # Errors
     /// `Refused`: a run is impossible, or its training failed.
@@ -300,10 +300,10 @@ impl TrainingArgs {
     }
 }
 
-/// Checks a width or a window of the model.
+/// Checks a width or a window length of the model.
 ///
 /// # Errors
-/// `Setting`: it is no multiple of 8 from 8 to 1024.
+/// `Setting`: it is not a multiple of 8 from 8 to 1024.
 pub fn size(flag: &'static str, count: u32) -> Result<(), SimulateError> {
     let holds = count.is_multiple_of(8) && (8..=1_024).contains(&count);
     Ok(range(flag, count.into(), holds, "a multiple of 8 from 8 to 1024")?)
@@ -317,17 +317,17 @@ fn train(experiment: &Experiment, seed: u64, corpus: &Corpus) -> Result<Outcome,
     }
 }
 
-/// What is said of training that failed.
+/// Returns the error for failed training.
 pub fn failed(error: &LabError) -> SimulateError {
     SimulateError::refused(format!("the simulation failed: {error}"))
 }
 
-/// `count` seeds from the first one on.
+/// Returns `count` consecutive seeds from `first` on.
 pub fn seeds_from(first: u64, count: u32) -> impl Iterator<Item = u64> {
     (0..count).map(move |i| first.wrapping_add(i.into()))
 }
 
-/// Gives the model of `recipe` another width; between its layers it is as wide as the reference is, for its width.
+/// Changes the width of the model of `recipe`; the feed-forward width keeps the reference model's ratio.
 pub fn set_width(recipe: &mut Recipe, width: u32) {
     (recipe.model.d_model, recipe.model.d_ff) = (width, width * 11 / 4);
 }

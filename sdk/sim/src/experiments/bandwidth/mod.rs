@@ -12,10 +12,10 @@ use crate::experiments::SimulateError;
 /// Bit/s in a Gbit/s.
 const GBIT: f64 = 1e9;
 
-/// The fastest link that is tried, in bit/s.
+/// The fastest link tried, in bit/s.
 const RATE_MAX: f64 = 1e15;
 
-/// The remark on links that all fragments in flight share.
+/// The note on links shared by all fragments in flight.
 const SHARED: &str = "first in, first out; not in the paper";
 
 /// Settings of `simulate bandwidth`.
@@ -49,7 +49,7 @@ pub struct BandwidthArgs {
     pub output: OutputArgs,
 }
 
-/// Finds the rates.
+/// Computes the rates.
 ///
 /// # Errors
 /// `Setting`: a setting is out of range. `Refused`: no link is fast enough.
@@ -87,7 +87,7 @@ pub fn run(args: &BandwidthArgs, progress: &mut dyn FnMut(&str)) -> Result<Repor
             let training = training(args, data_centres, decoupled, bits);
             let rate = training.shared_rate(args.fragments, args.rounds_in_flight);
             let case = format!("decoupled {name}, one shared link, {data_centres} data centres");
-            // The rows above found a link, for which the latency must fit into τ steps.
+            // The rows above found a link, which implies that the latency fits into τ steps.
             cases.push(Case::new(case, rate.map_or(f64::INFINITY, |rate| rate / GBIT), None).noted(SHARED));
         }
     }
@@ -132,10 +132,10 @@ fn decoupled(args: &BandwidthArgs) -> Method {
     Method::Decoupled { fragments: args.fragments, overlap_steps: args.rounds_in_flight }
 }
 
-/// Whether the paper's figures for `method` are for these settings.
+/// Returns true if the paper's figures for `method` are for these settings.
 fn is_published(args: &BandwidthArgs, method: Method) -> bool {
     let same = (args.params_billions, args.step_s, args.utilisation) == (5.0, 1.0, 0.9);
-    // Data-parallel training has neither fragments nor, here, latency.
+    // Data-parallel training has neither fragments nor, in this table, latency.
     let own = (args.fragments, args.rounds_in_flight, args.latency_ms) == (24, 2, 1e3 * LATENCY_S);
     same && (own || method == Method::DataParallel)
 }
@@ -182,7 +182,7 @@ mod tests {
         run(&defaults(flags), &mut |_| ()).unwrap().cases
     }
 
-    /// The paper's figures stand beside its own settings only.
+    /// The paper's figures appear only with its own settings.
     #[test]
     fn other_settings_have_no_figure_of_the_papers() {
         let papers = |flags: &[&str]| {
@@ -202,7 +202,7 @@ mod tests {
         }
     }
 
-    /// 3.33 Gbit/s where the paper's way of counting finds 1.72.
+    /// 3.33 Gbit/s, compared with 1.72 by the paper's assumption.
     #[test]
     fn a_shared_link_has_rows_of_its_own() {
         let shared: Vec<Case> = cases(&[]).into_iter().filter(|case| case.case.contains("shared")).collect();

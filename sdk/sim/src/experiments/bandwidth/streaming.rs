@@ -4,7 +4,7 @@ use archipelago_sim::paper::bandwidth::{GRID, Method, Release, Training, grid_ra
 
 use super::{Axis, Case, GBIT, Mark, Plot, Scale, Series};
 
-/// H of all methods but data-parallel.
+/// H of all methods except data-parallel training.
 const SYNC_EVERY: u32 = 100;
 
 /// Layers of a fragment.
@@ -13,10 +13,10 @@ const FRAGMENT_LAYERS: u32 = 3;
 /// Compute utilisations of the table's columns.
 const TARGETS: [f64; 5] = [0.5, 0.8, 0.9, 0.95, 0.99];
 
-/// The remark on a cell whose rate is the paper's.
+/// The note on a cell with the paper's rate.
 pub(super) const SAME: &str = "same rate of the grid";
 
-/// A model of the table with its published rates in Gbit/s, one row for each of the methods.
+/// A model of the table with its published rates in Gbit/s, one row for each method.
 struct Model {
     name: &'static str,
     params: f64,
@@ -67,7 +67,7 @@ const MODELS: [Model; 3] = [
     },
 ];
 
-/// The rows of a model: name, method, bits of a value.
+/// Returns the rows of a model: name, method, bits of a value.
 fn methods(model: &Model) -> [(&'static str, Method, f64); 5] {
     let fragments = model.layers / FRAGMENT_LAYERS;
     let streaming = |overlap_steps| Method::Streaming { sync_every: SYNC_EVERY, fragments, overlap_steps };
@@ -91,7 +91,7 @@ fn training(model: &Model, value_bits: f64, layer_share: f64) -> Training {
     }
 }
 
-/// All cells of the table.
+/// Returns all cells of the table.
 pub(super) fn cases(layer_share: f64) -> Vec<Case> {
     let mut cases = Vec::new();
     for model in &MODELS {
@@ -111,7 +111,7 @@ pub(super) fn cases(layer_share: f64) -> Vec<Case> {
     cases
 }
 
-/// Steps of the grid from the paper's rate, which has one digit after the point, to ours.
+/// Returns the number of grid steps from the paper's rate, which has one digit after the decimal point, to ours.
 fn steps_apart(ours: f64, paper: f64) -> i32 {
     let printed = |rate: f64| (10.0 * rate).round() / 10.0;
     if printed(ours) == paper {
@@ -123,7 +123,7 @@ fn steps_apart(ours: f64, paper: f64) -> i32 {
     found as i32 - published as i32
 }
 
-/// Utilisation over the rate of the link, one picture for each model.
+/// Plots utilisation over the rate of the link, in one picture for each model.
 pub(super) fn plots(layer_share: f64) -> Vec<Plot> {
     let axis = |label: &str, scale| Axis { label: label.into(), scale };
     let picture = |model: &Model| {
@@ -156,7 +156,7 @@ pub(super) fn plots(layer_share: f64) -> Vec<Plot> {
 mod tests {
     use super::*;
 
-    /// 75 cells: most on the paper's own rate, all within one step of the grid.
+    /// 75 cells: most have the paper's own rate, and all are within one step of the grid.
     #[test]
     fn every_cell_is_met() {
         let cases = cases(0.83);
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn steps_are_counted_as_printed() {
-        // 0.45 is printed as 0.4 or as 0.5; both are no step away.
+        // 0.45 is printed as 0.4 or as 0.5; both count as the same rate.
         assert_eq!(steps_apart(grid_rate(8) / GBIT, 0.4), 0);
         assert_eq!(steps_apart(grid_rate(7) / GBIT, 0.4), 0);
         assert_eq!(steps_apart(grid_rate(30) / GBIT, grid_rate(28) / GBIT), 2);

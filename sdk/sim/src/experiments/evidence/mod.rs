@@ -1,7 +1,7 @@
-//! `simulate evidence`: plots of what the evidence holds.
+//! `simulate evidence`: plots of the evidence.
 //!
-//! Whatever is drawn is a number that stands in the folder: in a table of one of its pages, or in the runs that
-//! `simulate gap` kept. So a plot cannot say anything else than the page beside it, and a test keeps it so.
+//! Every plotted number comes from the folder: from a table in one of its pages, or from runs cached by `simulate gap`.
+//! A plot can therefore not contradict its page, and a test checks that.
 
 mod page;
 mod picture;
@@ -14,8 +14,8 @@ use serde::Serialize;
 use super::gap::Course;
 use super::{Mark, OutputArgs, Report, Series, SimulateError};
 
-/// Files of runs that `simulate gap` kept, in the folder, and what they are called beside the tables, where those
-/// are of the same text. Neighbours of one name are one line there.
+/// Files of runs cached by `simulate gap`, in the folder, with the names of their lines in the plot of the tables, if
+/// both are of the same text. Adjacent entries with the same name share a line.
 const KEPT: [(&str, Option<&str>); 5] = [
     ("gap/tinyshakespeare.jsonl", Some("by document, at best")),
     ("gap/tinyshakespeare-1.5m.jsonl", Some("so too, 1,466 steps")),
@@ -36,18 +36,18 @@ pub struct EvidenceArgs {
     pub output: OutputArgs,
 }
 
-/// Reads what there is, and draws it.
+/// Reads the evidence and plots it.
 ///
 /// # Errors
 /// - `Disk`: a page or a file of runs cannot be read.
-/// - `Refused`: a page has not the table that is drawn, or a line is no run.
+/// - `Refused`: a page lacks a plotted table, or a line is not a run.
 pub fn run(args: &EvidenceArgs) -> Result<Report, SimulateError> {
     let folder: &Path = &args.from;
     let courses = KEPT.iter().map(|(file, _)| Course::read(&folder.join(file)));
     let courses = courses.collect::<Result<Vec<_>, _>>()?;
     let drawn = pictures::all().into_iter().map(|picture| picture.draw(folder));
     let mut plots = drawn.collect::<Result<Vec<_>, _>>()?;
-    // Beside what the tables say about the gap stands what the runs say that were kept.
+    // The plot of the gaps combines the tables with the cached runs.
     if let Some(plot) = plots.iter_mut().find(|plot| plot.name == pictures::GAPS) {
         let mut colour = 4;
         for ((_, name), course) in KEPT.iter().zip(&courses) {

@@ -1,6 +1,6 @@
-//! Tables of a page in Markdown, and the numbers in them.
+//! Tables of a Markdown page, and the numbers in them.
 
-/// A table of a page. Cells are without the marks of bold and of code.
+/// A table of a page. Cells are without the marks of bold and code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
     heads: Vec<String>,
@@ -8,7 +8,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// The first table with all of `columns` that stands under `heading` and before the next heading.
+    /// Returns the first table with all of `columns` under `heading` and before the next heading.
     #[must_use]
     pub fn find(page: &str, heading: &str, columns: &[&str]) -> Option<Self> {
         let is_heading = |line: &str| line.starts_with('#');
@@ -19,7 +19,7 @@ impl Table {
         while let Some(line) = lines.next() {
             let Some(heads) = cells(line) else { continue };
             let below = std::iter::from_fn(|| lines.next_if(|line| line.starts_with('|')));
-            // The first line below the heads is the rule.
+            // The first line below the heads is the separator.
             let rows = below.skip(1).filter_map(cells).collect();
             if columns.iter().all(|column| heads.iter().any(|head| head == column)) {
                 return Some(Self { heads, rows });
@@ -28,7 +28,7 @@ impl Table {
         None
     }
 
-    /// The cells of `column`, of the rows in which each named column says or begins with that word.
+    /// Returns the cells of `column` in the rows in which each named column equals or begins with its word.
     #[must_use]
     pub fn column(&self, column: &str, rows: &[(&str, &str)]) -> Vec<&str> {
         let cell = |row: &'_ [String], column: &str| {
@@ -52,14 +52,14 @@ fn cells(line: &str) -> Option<Vec<String>> {
     Some(inner.split('|').map(|cell| cell.replace("**", "").replace('`', "").trim().to_owned()).collect())
 }
 
-/// The numbers of a cell, in their order; a number inside a word, as in `int4`, is none.
+/// Returns the numbers of a cell, in order; a number inside a word, as in `int4`, does not count.
 #[must_use]
 pub fn numbers(cell: &str) -> Vec<f64> {
     let cell = cell.replace('−', "-");
     let words = cell.split(|c: char| !c.is_alphanumeric() && !".,+-".contains(c));
     let number = |word: &str| {
         let word = word.trim_end_matches(['.', ',']).replace(',', "");
-        // Rust takes "inf" and "nan" for numbers.
+        // Rust parses "inf" and "nan" as numbers.
         if word.contains(|c: char| c.is_alphabetic()) { None } else { word.parse().ok() }
     };
     words.filter_map(number).collect()
@@ -73,7 +73,7 @@ mod tests {
 # One\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n| | `c`, in **s** |\n|---|---|\n| `x` y | **3** |\n| `x` | 4 |\n| xy | 5 |\n
 ## Two\n\n| a | b |\n|---|---|\n| 6 | 7 |\n";
 
-    /// The column of the first table under `heading` that has it.
+    /// Checks a column of the first table under `heading` that has it.
     fn check(heading: &str, column: &str, rows: &[(&str, &str)], expected: &[&str]) {
         let table = Table::find(PAGE, heading, &[column]);
         assert_eq!(

@@ -1,4 +1,4 @@
-//! A picture of figures that stand in tables of pages.
+//! Plots of figures in tables of pages.
 
 use std::fs;
 use std::ops::Range;
@@ -15,11 +15,11 @@ pub struct Picture {
     pub title: &'static str,
     pub x: (&'static str, Scale),
     pub y: (&'static str, Scale),
-    /// If x has names, they are what the cells of the first line's `x` say, up to a comma.
+    /// Lines of the plot. A named x axis takes the first line's `x` cells, each up to a comma, as names.
     pub lines: Vec<Line>,
 }
 
-/// One series: which cells of which table.
+/// One series: a selection of cells from a table.
 #[derive(Clone, Debug)]
 pub struct Line {
     pub name: &'static str,
@@ -28,22 +28,22 @@ pub struct Line {
     /// Page of the evidence.
     pub page: &'static str,
     pub heading: &'static str,
-    /// Only rows in which each of these columns says, or begins with, that word.
+    /// A filter for rows: each of these columns equals or begins with that word.
     pub rows: Vec<(&'static str, &'static str)>,
-    /// Column of x, of which the first number counts.
+    /// Column of x; the first number counts.
     pub x: &'static str,
-    /// Column of y…
+    /// Column of y.
     pub y: &'static str,
-    /// …and which of the numbers in a cell.
+    /// Indices of the plotted numbers in a y cell.
     pub numbers: Range<usize>,
 }
 
 impl Picture {
-    /// Drawn from the pages in `folder`.
+    /// Plots the figures from the pages in `folder`.
     ///
     /// # Errors
     /// - `Disk`: a page cannot be read.
-    /// - `Refused`: a table is not there, or holds nothing that can be drawn.
+    /// - `Refused`: a table is missing, or has no numbers to plot.
     pub fn draw(&self, folder: &Path) -> Result<Plot, SimulateError> {
         let is_named = matches!(self.x.1, Scale::Names(_));
         let mut names: Vec<String> = Vec::new();
@@ -78,7 +78,7 @@ impl Picture {
 }
 
 impl Line {
-    /// The cells of x and y in its rows.
+    /// Returns the cells of x and y in its rows.
     fn cells(&self, folder: &Path) -> Result<Vec<(String, String)>, SimulateError> {
         let path = folder.join(self.page);
         let disk = |source| SimulateError::Disk { what: "read", path: path.clone(), source };

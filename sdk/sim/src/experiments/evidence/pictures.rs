@@ -1,12 +1,12 @@
-//! Which pictures are drawn of the tables of the evidence.
+//! The plots of the evidence's tables.
 
 use super::picture::{Line, Picture};
 use crate::experiments::{Mark, Scale};
 
-/// Percent of a loss above that of data-parallel training, over M.
+/// Plot of the excess of the loss over that of data-parallel training in percent, over M.
 pub const GAPS: &str = "learners-gap";
 
-/// All of them.
+/// All plots.
 #[must_use]
 pub fn all() -> Vec<Picture> {
     vec![
@@ -40,7 +40,7 @@ pub fn all() -> Vec<Picture> {
     ]
 }
 
-/// A line through the first number of each cell.
+/// Creates a line through the first number of each cell.
 fn line(name: &'static str, colour: u8, page: &'static str, heading: &'static str) -> Line {
     let (mark, rows, numbers) = (Mark::Line, Vec::new(), 0..1);
     Line { name, colour, mark, page, heading, rows, x: "", y: "", numbers }
@@ -68,7 +68,7 @@ fn gaps() -> Picture {
     }
 }
 
-/// Losses of learners and of data-parallel training over M.
+/// Creates a plot of the losses of learners and of data-parallel training over M.
 fn pair(name: &'static str, title: &'static str, page: &'static str, heading: &'static str) -> Picture {
     let of = |colour, column| Line { x: "learners", y: column, ..line(column, colour, page, heading) };
     Picture {
@@ -101,12 +101,12 @@ fn codes() -> Picture {
     }
 }
 
-/// A table of `SETTINGS.md`: percent above the first row.
+/// Creates a line for a table of `SETTINGS.md`: percent above the first row.
 fn setting(name: &'static str, colour: u8, heading: &'static str, x: &'static str, y: &'static str) -> Line {
     Line { x, y, ..line(name, colour, "SETTINGS.md", heading) }
 }
 
-/// The column `y` of such a table, and beside it each of three seeds.
+/// Creates a line for the column `y` of such a table, and marks for each of three seeds.
 fn with_seeds(heading: &'static str, x: &'static str, y: &'static str) -> Vec<Line> {
     let of = |name, y| setting(name, 0, heading, x, y);
     vec![of("mean", y), Line { mark: Mark::Hollow, numbers: 0..3, ..of("each seed", "by seed") }]
@@ -285,7 +285,7 @@ fn tuning(name: &'static str, title: &'static str, x: &'static str) -> Picture {
     }
 }
 
-/// What a run of hostile learners is named by, of ten of whom two are hostile.
+/// Creates a line over attacks, for runs with two hostile learners of ten.
 fn hostile(name: &'static str, mark: Mark, y: &'static str, count: usize) -> Line {
     let line = line(name, 0, "POISON.md", "All that a syncer does by default");
     Line { mark, x: "20 % hostile", y, numbers: 0..count, ..line }

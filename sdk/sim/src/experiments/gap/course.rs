@@ -1,5 +1,4 @@
-//! What kept runs say without the text that they were trained on: curves of the best of each side, and the rates that
-//! were tried.
+//! Results that follow from cached runs without their text: loss curves of the best of each side, and all rates tried.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,14 +11,14 @@ use crate::experiments::kept::parse;
 use crate::experiments::side::Side;
 use crate::experiments::{Axis, Case, Mark, Plot, Scale, Series, SimulateError};
 
-/// Runs to choose settings by, of one text and with the settings of the first of them.
+/// Runs for choosing settings, with the same text and settings as the first of them.
 pub struct Course {
-    /// What the text is called: the name of the file.
+    /// Name of the text, which is the file's name.
     name: String,
     made: Vec<Made>,
 }
 
-/// A rate and a warm-up that a side was tried with, over all its seeds.
+/// A rate and a warm-up tried for a side, over all seeds.
 struct Tried<'a> {
     lr: f64,
     warmup: &'a str,
@@ -27,12 +26,12 @@ struct Tried<'a> {
 }
 
 impl Tried<'_> {
-    /// Mean loss of the last parameters, nats per byte; infinite if a run blew up.
+    /// Returns the mean loss of the last parameters in nats per byte; infinite if a run diverged.
     fn loss(&self) -> f64 {
         self.mean(|made| made.validation[0].map_or(f64::INFINITY, f64::from))
     }
 
-    /// Mean loss after so many tokens.
+    /// Returns the mean loss over trained tokens.
     fn course(&self) -> Vec<(f64, f64)> {
         let first = self.runs.first().map_or(&[][..], |made| &made.course);
         let loss = |i: usize| self.mean(|made| made.course.get(i).map_or(f64::NAN, |&(_, loss)| loss.into()));
@@ -45,12 +44,11 @@ impl Tried<'_> {
 }
 
 impl Course {
-    /// Those of the file at `path`. Runs with other settings than the first one's, and those that are told of, are left
-    /// out.
+    /// Reads the runs from the file at `path`. It skips runs with settings other than the first one's, and test runs.
     ///
     /// # Errors
-    /// - `Disk`: it cannot be read.
-    /// - `Refused`: a line is no run.
+    /// - `Disk`: the file cannot be read.
+    /// - `Refused`: a line is not a run.
     pub fn read(path: &Path) -> Result<Self, SimulateError> {
         let disk = |source| SimulateError::Disk { what: "read", path: path.to_owned(), source };
         let mut made: Vec<Made> = parse(&fs::read_to_string(path).map_err(disk)?, path)?;
@@ -63,15 +61,14 @@ impl Course {
         if made.is_empty() {
             return Err(SimulateError::refused(format!("{} holds no run to choose by", path.display())));
         }
-        // A run that is there twice counts once.
+        // A duplicate run counts once.
         let made: BTreeMap<Key, Made> = made.into_iter().map(|made| (made.key.clone(), made)).collect();
         let made = made.into_values().collect();
         let name = path.file_stem().map_or("text".into(), |stem| stem.to_string_lossy().into_owned());
         Ok(Self { name, made })
     }
 
-    /// By how many percent learners together are above each other side, each at the best that it was tried with:
-    /// (M, percent).
+    /// Returns the excess of decoupled training over another side in percent, each at its best settings: (M, percent).
     pub fn gaps(&self, side: &str) -> Vec<(f64, f64)> {
         let side = Side::ALL.into_iter().find(|one| word(*one) == side);
         let gap = |learners: u32| {
@@ -82,7 +79,7 @@ impl Course {
         self.learners().into_iter().filter_map(gap).collect()
     }
 
-    /// The same as rows.
+    /// Returns the same as rows.
     pub fn cases(&self) -> Vec<Case> {
         let beside = [Side::DataParallel, Side::Lookahead].map(word).into_iter();
         let rows = beside.flat_map(|side| self.gaps(side).into_iter().map(move |(m, gap)| (side, m, gap)));
@@ -92,7 +89,7 @@ impl Course {
         .collect()
     }
 
-    /// For each M the curves of the best of each side, and the losses at all rates.
+    /// Returns, for each M, the loss curves of the best of each side, and the losses at all rates.
     pub fn plots(&self) -> Vec<Plot> {
         self.learners()
             .into_iter()
@@ -146,7 +143,7 @@ impl Course {
         learners
     }
 
-    /// What `side` was tried with by most seeds, by ascending rate.
+    /// Returns the settings of `side` tried with the most seeds, by ascending rate.
     fn tried(&self, side: Side, learners: u32) -> Vec<Tried<'_>> {
         let mut tried: BTreeMap<(&str, &str), Vec<&Made>> = BTreeMap::new();
         for made in self.made.iter().filter(|made| (made.key.side, made.key.learners) == (side, learners)) {
@@ -168,7 +165,7 @@ impl Course {
     }
 }
 
-/// A line for each side of which `of` has one: its name and its points.
+/// Returns a line for each side for which `of` has one: its name and its points.
 fn series(of: impl Fn(Side) -> Option<(String, Vec<(f64, f64)>)>) -> Vec<Series> {
     let lines = (0..).zip(Side::ALL).filter_map(|(colour, side)| {
         let (name, points) = of(side)?;
@@ -197,7 +194,7 @@ mod tests {
         format!(r#"{{{key},"seed":{seed},"is_told":{told},{losses},{course}}}"#)
     }
 
-    /// Goal: each side is judged at the rate that is best over its seeds, and by nothing that is told of.
+    /// Goal: each side counts with its best rate over seeds, and test runs do not count.
     #[test]
     fn the_best_of_each_side_are_beside_each_other() {
         let folder = tempfile::tempdir().unwrap();
@@ -207,11 +204,11 @@ mod tests {
             line("data-parallel", "0.001", 2, "2.0", false),
             line("data-parallel", "0.002", 1, "1.0", false),
             line("data-parallel", "0.002", 2, "4.0", false),
-            // A worse warm-up, and a run that is there twice.
+            // A worse warm-up, and a duplicate run.
             line("data-parallel", "0.002", 1, "3.0", false).replace("0.05", "0.1"),
             line("data-parallel", "0.002", 2, "4.0", false).replace("0.05", "0.1"),
             line("data-parallel", "0.001", 1, "2.0", false),
-            // By one seed alone, and of another question.
+            // One with a single seed, and some of other tables.
             line("data-parallel", "0.004", 1, "0.5", false),
             line("decoupled", "0.002", 7, "0.1", true),
             line("decoupled", "0.002", 1, "2.5", false).replace(r#""settings":"b""#, r#""settings":"c""#),

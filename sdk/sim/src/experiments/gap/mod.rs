@@ -1,8 +1,8 @@
-//! `simulate gap`: the loss of learners together beside that of data-parallel training, each at its best settings.
+//! `simulate gap`: the loss of learners together, compared with data-parallel training, each at its best settings.
 //!
-//! A text is parted by document. Rates and warm-ups are chosen by the loss on one part, with as many runs for either
-//! side; what was chosen is trained anew with other seeds, and told of by another part. Runs are kept as they end, so
-//! that a table may take several sittings.
+//! The documents of a text are divided into parts. Rates and warm-ups are chosen by the loss on one part, with as many
+//! runs for either side. The chosen settings are trained again with other seeds, and reported on another part. Runs are
+//! cached as they end, so that a table may take several sittings.
 
 mod course;
 mod keep;
@@ -24,10 +24,10 @@ use crate::experiments::SimulateError;
 pub use course::Course;
 use plan::Plan;
 
-/// The runs that were made.
+/// The cached runs.
 type Runs = Kept<keep::Made>;
 
-/// Most tokens of all learners together.
+/// Largest number of tokens of all learners together.
 const TOKENS_MAX: f64 = 1e12;
 
 /// Settings of `simulate gap`.
@@ -69,7 +69,7 @@ pub struct GapArgs {
     pub common: CommonArgs,
 }
 
-/// Trains what is not kept yet, and sets the losses beside each other.
+/// Executes all runs that are not cached yet, and compares the losses.
 ///
 /// # Errors
 /// - `Setting`, `Preset`: a setting is out of range.
@@ -97,7 +97,7 @@ fn check(args: &GapArgs) -> Result<(), SimulateError> {
     }
     for &learners in &args.learners {
         within("learners", learners.into(), 1.0..=LEARNERS_MAX)?;
-        // At least a step of each learner.
+        // At least one step of each learner.
         let least = args.training.step_tokens()? * u64::from(learners);
         within("tokens", args.tokens as f64, least as f64..=TOKENS_MAX)?;
     }
@@ -124,7 +124,7 @@ mod tests {
         defaults(&format!("{few} --seeds 2 --samples 2 {flags}").split_whitespace().collect::<Vec<_>>())
     }
 
-    /// Goal: what is kept is not made again, what blew up is not chosen, and each side is told of with fresh seeds.
+    /// Goal: cached runs are not repeated, diverged runs are not chosen, and each side is reported with fresh seeds.
     #[test]
     fn a_table_takes_several_sittings() {
         let folder = tempfile::tempdir().unwrap();
@@ -164,7 +164,7 @@ mod tests {
             other.notes.iter().any(|note| note.starts_with("Runs that are to be made yet: 9.")),
             "{other:#?}"
         );
-        // One that blew up is no reason to tell of the others alone.
+        // A diverged run must not be dropped from the mean of the others.
         let blown = |line: &str| {
             let mut run: serde_json::Value = serde_json::from_str(line).unwrap();
             if run["is_told"] == true && run["side"] == "decoupled" {

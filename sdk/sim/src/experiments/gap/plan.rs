@@ -1,4 +1,4 @@
-//! Which runs there are: those to choose settings by, and those of what was chosen.
+//! The runs of a table: those for choosing settings, and those with the chosen settings.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::experiments::text::{Text, hex};
 use crate::experiments::training::seeds_from;
 use crate::experiments::{SimulateError, sitting};
 
-/// Sets the seeds of runs that are told of apart from those to choose by.
+/// Random stream that separates the seeds of test runs from those for choosing.
 const TOLD: u64 = 0x701d;
 
 /// One run.
@@ -60,12 +60,12 @@ pub(super) struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// The table of `args` on `text`, whose runs train with `trainers`.
+    /// Creates the plan of `args` on `text`, whose runs train with `trainers`.
     pub(super) fn new(args: &'a GapArgs, text: &Text, trainers: Option<Arc<dyn Trainers>>) -> Self {
         Self { args, text: text.digest.clone(), settings: settings(args), trainers }
     }
 
-    /// The runs by which settings are chosen.
+    /// Returns the runs for choosing settings.
     ///
     /// # Errors
     /// `Setting`, `Preset`: a setting is out of range.
@@ -83,7 +83,7 @@ impl<'a> Plan<'a> {
         Ok(runs)
     }
 
-    /// The runs of what was chosen by the runs that are `kept`, once each.
+    /// Returns the test runs of the settings chosen by the `kept` runs, once each.
     ///
     /// # Errors
     /// `Setting`, `Preset`: a setting is out of range.
@@ -101,13 +101,13 @@ impl<'a> Plan<'a> {
         let mut keys: Vec<Key> = keys.into_iter().flatten().collect();
         keys.sort();
         keys.dedup();
-        // All of one seed, before the next one.
+        // Finish one seed before the next.
         keys.sort_by_key(|key| (key.learners, key.seed));
         keys.into_iter().map(|key| self.run(key)).collect()
     }
 
-    /// The settings with the least loss on what is chosen by; `None` before all runs are there that it takes, and where
-    /// none led to a loss with each seed.
+    /// Returns the settings with the smallest validation loss. `None` before all of its runs are cached, or if no
+    /// choice has a loss with each seed.
     pub(super) fn chosen(&self, kept: &Runs, side: Side, learners: u32, which: Which) -> Option<(f32, f64)> {
         let mut best: Option<(f64, (f32, f64))> = None;
         for at in self.grid() {
@@ -123,21 +123,21 @@ impl<'a> Plan<'a> {
         best.map(|(_, at)| at)
     }
 
-    /// Whether all runs are there by which settings are chosen, and each choice led to no loss with some seed.
+    /// Returns true if all runs for choosing settings are cached, and each choice failed with some seed.
     pub(super) fn is_hopeless(&self, kept: &Runs, side: Side, learners: u32) -> bool {
         let is_kept = |at, seed| kept.get(&self.key(side, learners, at, seed, false)).is_some();
         let all = self.grid().into_iter().all(|at| self.choosing_seeds().all(|seed| is_kept(at, seed)));
         all && self.chosen(kept, side, learners, Which::Last).is_none()
     }
 
-    /// The runs of `at` that are told of.
+    /// Returns the keys of the test runs with settings `at`.
     pub(super) fn told(&self, side: Side, learners: u32, at: (f32, f64)) -> Vec<Key> {
         let seeds =
             (0..self.args.training.seeds).map(|i| key(&[TOLD, self.args.common.seed, i.into()]) >> 32);
         seeds.map(|seed| self.key(side, learners, at, seed, true)).collect()
     }
 
-    /// Whether a rate is the lowest or the highest that there is to choose.
+    /// Returns true if a rate is the lowest or the highest of the choices.
     pub(super) fn is_at_an_edge(&self, lr: f32) -> bool {
         let rates: Vec<f64> = self.grid().into_iter().map(|(lr, _)| lr.into()).collect();
         is_edge(&rates, lr.into())
@@ -171,7 +171,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Digest of what makes a run another one, but for what its key names.
+/// Returns the digest of all settings that affect a run and have no field in its key.
 fn settings(args: &GapArgs) -> String {
     let mut settings = serde_json::to_value(args).expect("plain data");
     let named = settings.as_object_mut().expect("settings have names");
@@ -200,13 +200,13 @@ mod tests {
         settings(&defaults::<GapArgs>(&flags.split_whitespace().collect::<Vec<_>>()))
     }
 
-    /// Goal: runs that were kept before there was a choice of engine count as they did, and none is taken for one of
-    /// another engine or model.
+    /// Goal: runs cached before the engine could be chosen stay valid, and no run is taken for one of another engine or
+    /// model.
     #[test]
     fn runs_are_told_apart_by_engine_and_model() {
         let kept = "--learners 8 --lr-factors 0.5,1,2,4 --warmup-factors 1 --tokens 5996544 --seeds 5";
         let with = |flags: &str| settings_of(&format!("{kept} {flags}"));
-        // That of the lines in `tests/evidence/gap/tinyshakespeare-6m.jsonl`.
+        // The digest in the lines of `tests/evidence/gap/tinyshakespeare-6m.jsonl`.
         assert_eq!(with(""), "788f2996");
         assert_eq!(with("--engine cpu --adapter name --jobs 2 --learners 2"), "788f2996");
         let others = ["", "--engine gpu", "--preset medium", "--preset medium --engine gpu"];

@@ -1,4 +1,4 @@
-//! What the runs that were made say.
+//! Report on the cached runs.
 
 use std::collections::BTreeMap;
 
@@ -13,15 +13,15 @@ use crate::experiments::student;
 use crate::experiments::text::Text;
 use crate::experiments::{Axis, Case, Mark, Plot, Report, Scale, Series};
 
-/// Losses on what is told of, by seed, and the settings that led to them.
+/// Test losses by seed, and the settings that led to them.
 struct Told {
     at: (f32, f64),
     losses: BTreeMap<u64, f64>,
-    /// The seeds of runs that led to no loss.
+    /// Seeds of runs without a loss.
     blown: Vec<u64>,
 }
 
-/// A row: which parameters of learners together, beside which of whom.
+/// Rows: the learners' set of parameters, the baseline, and the baseline's set of parameters.
 const ROWS: [(&str, Which, Side, Which); 4] = [
     ("data-parallel", Which::Last, Side::DataParallel, Which::Last),
     ("data-parallel with Lookahead", Which::Last, Side::Lookahead, Which::Last),
@@ -29,7 +29,7 @@ const ROWS: [(&str, Which, Side, Which); 4] = [
     ("data-parallel with Lookahead, both averaged", Which::Averaged, Side::Lookahead, Which::Averaged),
 ];
 
-/// The table of what is there.
+/// Returns the report on the cached runs.
 pub(super) fn report(args: &GapArgs, text: &Text, plan: &Plan<'_>, kept: &Runs, left: usize) -> Report {
     let told = |side, learners, which| told(plan, kept, side, learners, which);
     let (mut cases, mut notes) = (Vec::new(), notes(args, text));
@@ -40,7 +40,7 @@ pub(super) fn report(args: &GapArgs, text: &Text, plan: &Plan<'_>, kept: &Runs, 
         for ((name, ours, side, theirs), gaps) in ROWS.iter().zip(&mut gaps) {
             let beside = told(Side::Decoupled, learners, *ours).zip(told(*side, learners, *theirs));
             let Some((ours, base)) = beside else { continue };
-            // The mean of those that are left would flatter who blew up.
+            // The mean of the remaining seeds would flatter a side with diverged runs.
             if let Some(seed) = ours.blown.iter().chain(&base.blown).next() {
                 notes.push(format!("M = {learners} above {name}: the run of seed {seed} led to no loss."));
                 continue;
@@ -90,7 +90,7 @@ fn told(plan: &Plan<'_>, kept: &Runs, side: Side, learners: u32, which: Which) -
     Some(Told { at, losses, blown })
 }
 
-/// By how many percent `ours` is above `base`, and the row that says so; `None` without a seed that both have.
+/// Returns the excess of `ours` over `base` in percent, and its row; `None` without a common seed.
 fn case(plan: &Plan<'_>, learners: u32, name: &str, ours: &Told, base: &Told) -> Option<(f64, Case)> {
     let both = ours.losses.iter().filter_map(|(seed, loss)| Some((*loss, *base.losses.get(seed)?)));
     let both: Vec<(f64, f64)> = both.collect();

@@ -1,10 +1,10 @@
-//! How the number of learners tells, in the end and on the way there.
+//! Effect of the number of learners, at the end and on the way.
 
 use crate::experiments::findings::Findings;
 use crate::experiments::lines::Found;
 use crate::experiments::{Axis, Case, Mark, Plot, Scale, Series};
 
-/// What is equal for all numbers of learners.
+/// The quantity that is equal for all numbers of learners.
 pub(super) struct Equal {
     /// "equal steps".
     pub(super) what: &'static str,
@@ -15,37 +15,37 @@ pub(super) struct Equal {
 /// The same steps for each learner.
 pub(super) const STEPS: Equal =
     Equal { what: "equal steps", name: "learners-steps", title: "The same steps for each learner" };
-/// The same tokens in all.
+/// The same tokens in total.
 pub(super) const TOKENS: Equal =
     Equal { what: "equal tokens", name: "learners-tokens", title: "The same tokens in all" };
 
-/// Training of M learners, beside data-parallel training.
+/// Training of M learners, compared with data-parallel training.
 pub(super) struct Course {
     pub(super) equal: &'static Equal,
     /// M.
     pub(super) learners: u32,
-    /// Tokens of a step of all of them.
+    /// Tokens in a step of all of them.
     pub(super) step_tokens: u64,
     /// Name of the experiment.
     pub(super) ours: String,
-    /// Name of the one beside it.
+    /// Name of the baseline.
     pub(super) base: String,
 }
 
 impl Course {
-    /// By how many percent the loss is above that of data-parallel training, after how many steps.
+    /// Returns the excess of the loss over that of data-parallel training in percent, by steps.
     fn gaps(&self, found: &Found) -> Vec<(f64, f64)> {
         let gaps = found[&self.ours].course_above(&found[&self.base]);
         self.losses(&found[&self.ours]).into_iter().zip(gaps).map(|((steps, _), gap)| (steps, gap)).collect()
     }
 
-    /// The loss, after how many steps.
+    /// Returns the loss by steps.
     fn losses(&self, findings: &Findings) -> Vec<(f64, f64)> {
         let steps = |tokens: f64| tokens / self.step_tokens as f64;
         findings.course().into_iter().map(|(tokens, loss)| (steps(tokens), loss)).collect()
     }
 
-    /// A row for each time that the loss was measured.
+    /// Returns a row for each loss measurement.
     pub(super) fn points(&self, found: &Found) -> Vec<Case> {
         let Self { learners, equal, .. } = self;
         let case =
@@ -53,7 +53,7 @@ impl Course {
         self.gaps(found).into_iter().map(|(steps, gap)| Case::new(case(steps), gap, None)).collect()
     }
 
-    /// The same in one line, if it was measured at all.
+    /// Returns the same in one line, if there are measurements.
     pub(super) fn words(&self, found: &Found) -> Option<String> {
         let gaps = self.gaps(found);
         let list = |of: fn(&(f64, f64)) -> String| gaps.iter().map(of).collect::<Vec<String>>().join(" · ");
@@ -65,7 +65,7 @@ impl Course {
     }
 }
 
-/// The loss over M, and, where it was measured, over steps.
+/// Plots the loss over M and, if measured on the way, over steps.
 pub(super) fn plots(courses: &[Course], found: &Found) -> Vec<Plot> {
     let mut plots = Vec::new();
     for equal in [&STEPS, &TOKENS] {

@@ -1,4 +1,4 @@
-//! `simulate learners`: what the number of learners, and each part of the method, does to the loss.
+//! `simulate learners`: effect of the number of learners, and of each part of the method, on the loss.
 
 mod course;
 mod plan;
@@ -100,7 +100,7 @@ pub fn run(args: &LearnersArgs, progress: &mut dyn FnMut(&str)) -> Result<Report
     })
 }
 
-/// What belongs below the table, with the courses that were looked at.
+/// Returns the notes below the table, including the measured courses.
 fn notes(args: &LearnersArgs, courses: Vec<String>) -> Vec<String> {
     let mut notes = vec![
         format!(
@@ -129,7 +129,7 @@ mod tests {
         defaults(flags)
     }
 
-    /// One learner is itself at full steps; every part finds its lines, and each run is made once.
+    /// One learner equals itself at full steps; each part finds its lines, and each run is executed once.
     #[test]
     fn every_part_has_its_lines() {
         let flags = "--learners 1,2 --steps 8 --tokens 2048 --batch 1 --seeds 1 --samples 2";

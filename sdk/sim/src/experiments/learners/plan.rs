@@ -1,4 +1,4 @@
-//! What is trained, and which line of the table tells of what.
+//! The experiments, and the lines of the table that compare them.
 
 use archipelago_cli::within;
 use archipelago_core::diloco::MergeRule;
@@ -12,17 +12,17 @@ use crate::experiments::SimulateError;
 use crate::experiments::lines::Line;
 use crate::experiments::training::Experiment;
 
-/// Codes beside 32 bits, with the paper's rise of the loss in percent, where it gives one.
+/// Codes compared with 32 bits, and the paper's increase of the loss in percent, if it has one.
 const CODES: [(Code, Option<f64>); 4] =
     [(Code::Int4, Some(0.09)), (Code::E3m0, None), (Code::Int2, Some(32.0)), (Code::Int1, Some(83.0))];
-/// M of the codes' comparison.
+/// M in the comparison of codes.
 const CODES_LEARNERS: u32 = 4;
-/// M of the comparison on thin links.
+/// M in the comparison on thin links.
 const LINK_LEARNERS: u32 = 4;
-/// Most tokens of all learners together.
+/// Largest number of tokens of all learners together.
 const TOKENS_MAX: f64 = 1e12;
 
-/// Experiments and what is said of them, as parts are added.
+/// Experiments and their lines, collected part by part.
 pub(super) struct Plan<'a> {
     args: &'a LearnersArgs,
     step_tokens: u64,
@@ -36,7 +36,7 @@ impl<'a> Plan<'a> {
     /// `Setting`, `Preset`: a setting is out of range.
     pub(super) fn new(args: &'a LearnersArgs) -> Result<Self, SimulateError> {
         let step_tokens = args.training.step_tokens()?;
-        // At least a step of each learner, on thin links too.
+        // At least one step of each learner, on thin links too.
         within("tokens", args.tokens as f64, (step_tokens * u64::from(LINK_LEARNERS)) as f64..=TOKENS_MAX)?;
         let mut plan = Self { args, step_tokens, experiments: vec![], lines: vec![], courses: vec![] };
         for part in Part::value_variants() {
@@ -55,7 +55,7 @@ impl<'a> Plan<'a> {
         Ok(plan)
     }
 
-    /// Adds training together, changed by `change`; gives its name.
+    /// Adds training together, changed by `change`. Returns its name.
     fn add(
         &mut self,
         learners: u32,
@@ -90,7 +90,7 @@ impl<'a> Plan<'a> {
     fn numbers(&mut self, tokens: impl Fn(u32) -> u64, equal: &'static Equal) -> Result<(), SimulateError> {
         for &learners in &self.args.learners {
             let tokens = tokens(learners);
-            // One sample a step at most.
+            // At most one sample per step.
             let steps = tokens / (self.step_tokens * u64::from(learners));
             let samples = self.args.samples.min(u32::try_from(steps).unwrap_or(u32::MAX));
             let ours = self.add(learners, tokens, "", |recipe| recipe.samples = samples)?;
@@ -149,7 +149,7 @@ impl<'a> Plan<'a> {
             self.add(LINK_LEARNERS, tokens, &format!(", P = {fragments}, thin links"), |recipe| {
                 recipe.exchange.fragments = fragments;
                 recipe.budget = Budget::Ms(ms);
-                // What is compared is how parameters travel.
+                // The comparison is about the exchange of parameters.
                 recipe.text_at_hand = true;
                 for machine in &mut recipe.machines {
                     machine.link.bytes_per_s = Some(bytes_per_s);
@@ -163,7 +163,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// What the name of an experiment says of a setting: nothing if it is the one chosen for all.
+/// Returns the part of an experiment's name for a setting; empty for the setting chosen for all.
 fn unless(is_chosen: bool, name: &str) -> String {
     if is_chosen { String::new() } else { format!(", {name}") }
 }

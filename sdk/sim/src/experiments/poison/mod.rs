@@ -1,4 +1,4 @@
-//! `simulate poison`: what hostile learners do to the loss of the others, and who notices.
+//! `simulate poison`: effect of hostile learners on the loss of the others, and their detection.
 
 mod plan;
 mod plots;
@@ -17,8 +17,8 @@ use crate::experiments::SimulateError;
 use plan::{Arm, Attack, Cell, Plan};
 
 /// Settings of `simulate poison`.
-// The rate stays where it is after its rise, since hostile tokens move the clock that it falls by; and runs are small
-// and of one seed, since there are many.
+// The rate stays constant after its rise, since hostile tokens move the clock of its decay. Runs are small and use one
+// seed, since there are many of them.
 #[derive(clap::Args, Clone, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[command(
@@ -118,7 +118,7 @@ fn check(args: &PoisonArgs) -> Result<(), SimulateError> {
 }
 
 impl Cell {
-    /// By how many percent the loss is above that of honest learners alone.
+    /// Returns the excess of the loss over that of honest learners alone, in percent.
     fn gap(&self, found: &Found) -> f64 {
         found[&self.ours].above(&found[&self.base]).0
     }
@@ -129,8 +129,8 @@ impl Cell {
     }
 }
 
-/// A row: the gap of each seed, both losses, when the syncer noticed, what the hostile had of the merges, and what it
-/// cost the honest.
+/// Returns a row: the gap of each seed, both losses, the time of detection, the hostile share of merges, and the cost
+/// for honest learners.
 fn case(cell: &Cell, found: &Found) -> Case {
     let (ours, base) = (&found[&cell.ours], &found[&cell.base]);
     let gaps: Vec<String> = ours.gaps(base).iter().map(|gap| format!("{gap:+.2}")).collect();
@@ -164,8 +164,8 @@ fn case(cell: &Cell, found: &Found) -> Case {
     Case::new(cell.case(), cell.gap(found), None).noted(note)
 }
 
-/// What else is known of a cell: rounds until somebody hostile was noticed, unless nobody was; what was refused of
-/// honest learners, and how much of the merges the hostile had, in percent.
+/// Returns further figures of a cell: rounds until the first detection, if all seeds have one; refused updates of
+/// honest learners; and the hostile share of merges, in percent.
 fn points(cell: &Cell, found: &Found) -> Vec<Case> {
     let ours = &found[&cell.ours];
     let of = |what: &str, figure: f64| Case::new(format!("{}, {what}", cell.case()), figure, None);
@@ -183,7 +183,7 @@ fn points(cell: &Cell, found: &Found) -> Vec<Case> {
     points
 }
 
-/// Updates of honest learners that were refused, of those that were refused or merged, in percent.
+/// Returns the refused share of honest learners' settled updates (refused or merged), in percent.
 fn refused_share(findings: &Findings) -> f64 {
     let refused = sum(findings, |outcome| outcome.noticed.honest.refused);
     let merged = sum(findings, |outcome| outcome.noticed.honest.merged);
@@ -198,7 +198,7 @@ fn sum(findings: &Findings, of: fn(&Outcome) -> u64) -> u64 {
     findings.0.iter().map(of).sum()
 }
 
-/// The spread of the cosines between honest updates, mean over seeds: 5, 50 and 95 percent.
+/// Returns the distribution of cosines between honest updates, as a mean over seeds: the 5th, 50th and 95th percentile.
 fn cosines(findings: &Findings) -> Vec<(Part, [f64; 3])> {
     let of = |part: Part| {
         let found = findings.0.iter().flat_map(|outcome| &outcome.cosines);

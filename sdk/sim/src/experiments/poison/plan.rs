@@ -1,4 +1,4 @@
-//! Which runs are compared: attacks, shares of hostile learners, and ways of merging.
+//! The compared runs: attacks, shares of hostile learners, and ways of merging.
 
 use archipelago_core::diloco::syncer::SyncerConfig;
 use archipelago_core::diloco::{Influence, MergeRule};
@@ -11,10 +11,10 @@ use super::PoisonArgs;
 use crate::experiments::SimulateError;
 use crate::experiments::training::{Experiment, set_width};
 
-/// Identities that one hostile machine throws away in a run, one after the other.
+/// Identities that one hostile machine uses in a run, one after the other.
 const IDENTITIES: u64 = 6;
 
-/// How often the loss is looked at in a run in which all are honest, to undo what did harm to it.
+/// Number of loss measurements for rollback in a run without hostile learners.
 const LOOKS: u64 = 25;
 
 /// What hostile learners do.
@@ -50,7 +50,7 @@ pub enum Attack {
 }
 
 impl Attack {
-    /// Its name in tables and flags.
+    /// Returns the name in tables and flags.
     pub(super) fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
@@ -91,7 +91,7 @@ pub enum Arm {
 }
 
 impl Arm {
-    /// Its name in tables and flags.
+    /// Returns the name in tables and flags.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Mean => "mean",
@@ -130,21 +130,21 @@ impl Arm {
 /// One cell of the table.
 #[derive(Clone, Debug)]
 pub(super) struct Cell {
-    /// `None` where nobody is hostile.
+    /// `None` without hostile learners.
     pub(super) attack: Option<Attack>,
     /// Hostile learners, in percent.
     pub(super) percent: u32,
     pub(super) arm: Arm,
     /// Name of the experiment.
     pub(super) ours: String,
-    /// Name of the one beside it.
+    /// Name of the baseline.
     pub(super) base: String,
 }
 
-/// Experiments and what is said of them.
+/// Experiments and their cells.
 pub(super) struct Plan<'a> {
     args: &'a PoisonArgs,
-    /// Tokens that honest learners train on in each run.
+    /// Tokens trained by honest learners in each run.
     tokens: u64,
     pub(super) experiments: Vec<Experiment>,
     pub(super) cells: Vec<Cell>,
@@ -160,7 +160,7 @@ impl<'a> Plan<'a> {
         let arms = &args.arms;
         for &arm in arms {
             let ours = plan.clean(arm, args.learners)?;
-            // What bounds cost where nobody is hostile.
+            // The cost of the bounds without hostile learners.
             let base = plan.clean(Arm::Ours, args.learners)?;
             plan.cells.push(Cell { attack: None, percent: 0, arm, ours, base });
         }
@@ -177,7 +177,7 @@ impl<'a> Plan<'a> {
         Ok(plan)
     }
 
-    /// Adds a run of so many honest learners and nobody else; gives its name.
+    /// Adds a run of `honest` honest learners alone. Returns its name.
     fn clean(&mut self, arm: Arm, honest: u32) -> Result<String, SimulateError> {
         let name = clean(arm, honest);
         let mut recipe = self.recipe(arm, honest)?;
@@ -200,7 +200,7 @@ impl<'a> Plan<'a> {
         Ok(name)
     }
 
-    /// How long honest learners take for their tokens.
+    /// Returns the time that honest learners need for their tokens.
     fn length_ms(&self, honest: u32) -> u64 {
         let steps = self.args.steps * u64::from(self.args.learners) / u64::from(honest);
         steps * self.args.training.step_ms
@@ -209,7 +209,7 @@ impl<'a> Plan<'a> {
     fn recipe(&self, arm: Arm, learners: u32) -> Result<Recipe, SimulateError> {
         let (args, mut recipe) = (self.args, self.args.training.recipe(learners, self.tokens)?);
         set_width(&mut recipe, args.width);
-        // What is compared is updates, not how the text travels.
+        // The comparison is about updates, not about the transfer of the text.
         recipe.text_at_hand = true;
         for machine in &mut recipe.machines {
             machine.jitter = args.step_jitter;
@@ -225,8 +225,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Has each machine from `honest` on leave after `span_ms`, and another one with a new identity start in its place, and
-/// so on.
+/// Makes each machine from `honest` on leave after `span_ms`, and be replaced by one with a new identity; repeatedly.
 fn succeed(recipe: &mut Recipe, honest: u32, span_ms: u64) {
     let span_ms = span_ms.max(1);
     let first = recipe.learners();
@@ -246,17 +245,17 @@ fn succeed(recipe: &mut Recipe, honest: u32, span_ms: u64) {
     }
 }
 
-/// Name of the run of so many honest learners and nobody else.
+/// Returns the name of the run of `honest` honest learners alone.
 pub(super) fn clean(arm: Arm, honest: u32) -> String {
     format!("{honest} honest alone, {}", arm.name())
 }
 
-/// How many of `learners` are hostile.
+/// Returns the number of hostile ones among `learners`.
 pub(super) fn hostile(learners: u32, percent: u32) -> u32 {
     (f64::from(learners) * f64::from(percent) / 100.0).round() as u32
 }
 
-/// `given`, or all that there are.
+/// Returns `given`, or all variants if it is empty.
 fn chosen<T: ValueEnum>(given: &[T]) -> Vec<T> {
     if given.is_empty() { T::value_variants().to_vec() } else { given.to_vec() }
 }

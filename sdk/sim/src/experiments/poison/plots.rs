@@ -1,4 +1,4 @@
-//! One picture for each way of merging: the loss over the share of hostile learners.
+//! Plots of the loss over the share of hostile learners, one for each way of merging.
 
 use clap::ValueEnum;
 
@@ -6,12 +6,12 @@ use super::plan::{Arm, Attack, Cell};
 use crate::experiments::lines::Found;
 use crate::experiments::{Axis, Mark, Plot, Scale, Series};
 
-/// Gaps below this many percent are drawn there: on an axis by logarithm there is no 0, and less is noise…
+/// Lower bound of plotted gaps, in percent: a logarithmic axis has no 0, and smaller gaps are noise.
 const GAP_MIN: f64 = 0.1;
-/// …and so are those above: a run that broke has none.
+/// Upper bound of plotted gaps, in percent: the gap of a ruined run is infinite.
 const GAP_MAX: f64 = 1_000.0;
 
-/// A picture for each way of merging that was looked at.
+/// Returns a plot for each way of merging with results.
 pub(super) fn plots(cells: &[Cell], found: &Found) -> Vec<Plot> {
     let plot = |arm: Arm| {
         let cells: Vec<&Cell> =
@@ -43,7 +43,7 @@ fn title(arm: Arm) -> &'static str {
     }
 }
 
-/// Colours are six, so that every second six has hollow marks.
+/// There are six colours; the following six series have hollow marks.
 fn series(index: u8, attack: Attack, cells: &[&Cell], found: &Found) -> Series {
     let its = cells.iter().filter(|cell| cell.attack == Some(attack));
     let points = its.map(|cell| (f64::from(cell.percent), cell.gap(found).clamp(GAP_MIN, GAP_MAX)));

@@ -1,4 +1,4 @@
-//! Small tables of poison: every attack has its cells, and bounds are worth what they cost.
+//! Small tables of poison: every attack has its cells, and the benefit of bounds exceeds their cost.
 
 use super::*;
 use archipelago_cli::defaults;
@@ -9,14 +9,14 @@ fn report(flags: &str) -> Report {
     run(&defaults(&flags), &mut |_| {}).unwrap()
 }
 
-/// The figures of one row, or of one point, by its name.
+/// Returns the figure of the row or point with this name.
 fn figure(report: &Report, name: &str) -> f64 {
     let mut all = report.cases.iter().chain(&report.points);
     let found = all.find(|case| case.case == name);
     found.unwrap_or_else(|| panic!("{name} in {report:#?}")).ours
 }
 
-/// Every attack is run against every way of merging, and no honest update is refused by any.
+/// Every attack is run against every way of merging, and none of them causes a refusal of an honest update.
 #[test]
 fn every_attack_has_its_cells() {
     let report = report("--hostile 20 --arms mean,rda,bounds,undo,checks,ours");
@@ -37,8 +37,8 @@ fn every_attack_has_its_cells() {
     assert_eq!(plots, ["mean", "rda", "bounds", "undo", "checks", "ours"].map(|arm| format!("poison-{arm}")));
 }
 
-/// What ruins a run that is merged without bounds does far less to one with them; figures are of one short run each, so
-/// the bars are wide.
+/// Attacks that ruin a run without bounds do far less damage to one with bounds. Each figure is from one short run, so
+/// that the thresholds are wide.
 #[test]
 fn bounds_hold_off_what_ruins_a_mean() {
     let report = report("--hostile 40 --attacks edge,identities");
@@ -48,7 +48,8 @@ fn bounds_hold_off_what_ruins_a_mean() {
     }
 }
 
-/// What is no number is seen at once, whoever merges; who only trains less is never seen.
+/// Values that are not finite are detected at once by any way of merging; a learner that only trains less is never
+/// detected.
 #[test]
 fn what_is_noticed_and_what_is_not() {
     let report = report("--hostile 20,40 --attacks not-finite,sandbag --arms bounds");

@@ -1,4 +1,4 @@
-//! `simulate staleness`: what old, long and differently sized updates do to the loss, and what joiners begin with.
+//! `simulate staleness`: effect of old, long and differently sized updates on the loss, and of joiners' initial state.
 
 mod plan;
 
@@ -141,8 +141,8 @@ fn check(args: &StalenessArgs) -> Result<(), SimulateError> {
     Ok(within("samples", args.samples.into(), 0.0..=1e3)?)
 }
 
-/// A row: the gap, its standard error, the gap of each seed, both losses, the odd learner's share of what was merged,
-/// and how many updates of all seeds were refused.
+/// Returns a row: the gap, its standard error, the gap of each seed, both losses, the odd learner's share of merged
+/// tokens, and the refused updates of all seeds.
 fn case(line: &Line, found: &Found) -> Case {
     let (ours, base) = (&found[&line.ours], &found[&line.base]);
     let error = ours.above(base).1 / (ours.0.len() as f64).sqrt();
@@ -157,7 +157,7 @@ fn case(line: &Line, found: &Found) -> Case {
     ))
 }
 
-/// The odd learner's share of what was merged, in percent, and the gap on the way, where that was measured.
+/// Returns the odd learner's share of merged tokens in percent, and the gaps on the way, if measured.
 fn points(line: &Line, found: &Found) -> Vec<Case> {
     let (ours, base) = (&found[&line.ours], &found[&line.base]);
     let mut points = vec![Case::new(format!("{}, share", line.case), 100.0 * ours.share(ODD), None)];
@@ -182,7 +182,7 @@ mod tests {
         run(&defaults(&flags), &mut |_| {}).unwrap()
     }
 
-    /// Every part finds its lines, and no rule is without an effect on the loss.
+    /// Each part finds its lines, and each rule affects the loss.
     #[test]
     fn every_part_has_its_lines() {
         let report = report("");
@@ -198,7 +198,7 @@ mod tests {
         assert_eq!((report.points.len(), on_the_way), (14 + 2 * 3, 2 * 3), "{:#?}", report.points);
     }
 
-    /// Who is away hands its progress in, and it is counted once.
+    /// A learner that was away delivers its progress, and the progress is counted once.
     #[test]
     fn who_is_away_keeps_its_share() {
         let report = report("--parts away");

@@ -1,4 +1,4 @@
-//! What is trained, and which line of the table tells of what.
+//! The experiments, and the lines of the table that compare them.
 
 use std::num::NonZeroU32;
 
@@ -17,15 +17,15 @@ use crate::experiments::training::{Experiment, set_width};
 pub(super) const LEARNERS: u32 = 8;
 /// The machine whose learner is far or away.
 pub(super) const ODD: usize = 7;
-/// Learners that join in the middle of the run.
+/// Learners that join halfway through the run.
 const JOINERS: u32 = 4;
-/// Learners of whom a round asks a sample.
+/// Learners in the comparison of sampled rounds.
 pub(super) const CROWD: u32 = 32;
 
-/// Experiments and what is said of them, as parts are added.
+/// Experiments and their lines, collected part by part.
 pub(super) struct Plan<'a> {
     args: &'a StalenessArgs,
-    /// Of a learner with the run's batch.
+    /// Tokens in a step of a learner with the run's batch.
     step_tokens: u64,
     /// γ · τ launches, in milliseconds.
     pub(super) grace_ms: u64,
@@ -59,7 +59,7 @@ impl<'a> Plan<'a> {
         Ok(plan)
     }
 
-    /// Adds training of eight on `tokens` in all, changed by `change`; gives its name.
+    /// Adds training of eight learners on `tokens` tokens in total, changed by `change`. Returns its name.
     fn add(
         &mut self,
         name: String,
@@ -69,7 +69,7 @@ impl<'a> Plan<'a> {
         self.add_of(LEARNERS, name, tokens, change)
     }
 
-    /// The same of so many `learners`.
+    /// Adds the same for `learners` learners.
     fn add_of(
         &mut self,
         learners: u32,
@@ -79,7 +79,7 @@ impl<'a> Plan<'a> {
     ) -> Result<String, SimulateError> {
         let (args, mut recipe) = (self.args, self.args.training.recipe(learners, tokens)?);
         set_width(&mut recipe, args.width);
-        // What is compared is updates, not how the text travels.
+        // The comparison is about updates, not about the transfer of the text.
         recipe.text_at_hand = true;
         for machine in &mut recipe.machines {
             machine.jitter = args.step_jitter;
@@ -93,9 +93,9 @@ impl<'a> Plan<'a> {
         self.lines.push(Line { case, ours: ours.to_owned(), base: base.to_owned(), paper: None });
     }
 
-    /// No rule, one for what is long, and one for what is old.
+    /// Returns the rules: none, one for long updates, and one for old updates.
     fn rules(&self) -> [(&'static str, Influence); 3] {
-        // Everybody is new in runs as short as these, and what is asked here is another question.
+        // In runs this short, all learners are newcomers; that bound is not the subject here.
         let none = Influence {
             turns_max: 0.0,
             half_life_turns: 0.0,
@@ -112,7 +112,7 @@ impl<'a> Plan<'a> {
 
     fn far(&mut self) -> Result<(), SimulateError> {
         let tokens = self.args.steps * self.step_tokens * u64::from(LEARNERS);
-        // Nobody waits for who is far to have joined: the others would train apart until then.
+        // The run does not wait for the far learner to join: the others would train separately until then.
         let start = |recipe: &mut Recipe| recipe.syncer.learners_start = LEARNERS - 1;
         let near = self.add("far, none of them".into(), tokens, start)?;
         for windows in &self.args.round_trips {
@@ -137,7 +137,8 @@ impl<'a> Plan<'a> {
         let free = Influence { share_ratio_max: 0.0, ..rules[0].1 };
         for &away in &self.args.away {
             let tokens = steps.max(away_from + away + rest) * self.step_tokens * u64::from(LEARNERS);
-            // Who is away trains on what it was leased; leases decide who trains on what, so they are the same for all.
+            // An absent learner trains on its leased windows. Leases determine the order of the text, so that they are
+            // the same for all.
             let leases = |recipe: &mut Recipe| {
                 let SyncerConfig { lease_ms, lease_idle_ms_max, .. } = &mut recipe.syncer;
                 for ms in [lease_ms, lease_idle_ms_max] {
@@ -202,7 +203,7 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    /// Samples of a crowd beside all of it.
+    /// Adds sampled rounds, compared with rounds of the whole crowd.
     fn sampled(&mut self) -> Result<(), SimulateError> {
         let args = self.args;
         let tokens = args.steps * self.step_tokens * u64::from(CROWD);
@@ -217,7 +218,7 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    /// Learners that have `batches` in turn, on equal devices.
+    /// Adds learners with `batches` in turn, on equal devices.
     fn of_batches(
         &mut self,
         name: String,

@@ -1,4 +1,4 @@
-//! All settings of one run but its seed.
+//! All settings of one run except its seed.
 
 use archipelago_cli::{from_toml, range, within};
 use archipelago_sim::lab::Recipe;
@@ -13,11 +13,11 @@ use crate::experiments::side::Side;
 use crate::experiments::text::hex;
 use crate::experiments::training::{LEARNERS_MAX, STEPS_MAX, TrainingArgs};
 
-/// Settings that are those of the whole table…
+/// Settings of the whole table.
 const OF_ALL: [&str; 6] = ["data", "text", "seeds", "jobs", "engine", "adapter"];
-/// …and of these the ones that its text and its seeds stand for.
+/// Settings of the whole table that the text and the seeds represent.
 const OF_TEXT: [&str; 3] = ["data", "text", "seeds"];
-/// Settings that say nothing of who trains alone.
+/// Settings that do not affect training alone.
 const OF_LEARNERS: [&str; 17] = [
     "extra",
     "sync-every",
@@ -37,9 +37,9 @@ const OF_LEARNERS: [&str; 17] = [
     "leave-every-ms",
     "away-ms",
 ];
-/// Longest time between two that leave, and until one is back, in milliseconds of virtual time.
+/// Longest time between two kills, and until a restart, in milliseconds of virtual time.
 const LEAVE_MS_MAX: f64 = 1e9;
-/// Most times that somebody leaves in a run.
+/// Largest number of kills in a run.
 const LEAVES_MAX: u64 = 50_000;
 
 /// Settings of a run.
@@ -57,7 +57,7 @@ pub struct CellArgs {
     pub steps: u64,
     /// Learners that join after half of the time that the first ones take alone, and stay
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
-    // Runs without any have the digest of before there could be some.
+    // Omitted if zero, so that digests from before this setting existed stay valid.
     #[serde(serialize_with = "none_if_zero")]
     pub extra: u32,
     /// Time from one kill to the next, of one learner after the other; 0 for none, and a run that takes over twice as
@@ -76,11 +76,11 @@ pub struct CellArgs {
 }
 
 impl CellArgs {
-    /// These, with others in the place of some.
+    /// Returns these settings with some of them replaced.
     ///
     /// # Errors
-    /// - `Refused`: there is no such setting, it is one of the whole table, or its value is malformed.
-    /// - `Setting`, `Preset`: one is out of range, or does not go with another.
+    /// - `Refused`: an unknown setting, one of the whole table, or a malformed value.
+    /// - `Setting`, `Preset`: a setting is out of range, or does not go with another.
     pub(super) fn with<'a>(
         &self,
         settings: impl IntoIterator<Item = &'a (String, String)>,
@@ -128,21 +128,22 @@ impl CellArgs {
         }
         let goes = self.side == Side::Decoupled && learners > 1;
         range("leave-every-ms", leave_every_ms as f64, goes, "0, or two learners that are decoupled")?;
-        // What happens to a world happens between its steps.
+        // Faults take effect between the steps of a world.
         let step_ms = self.training.step_ms;
         let least = step_ms.max(self.longest_ms() / LEAVES_MAX + 1);
         within("leave-every-ms", leave_every_ms as f64, least as f64..=LEAVE_MS_MAX)?;
-        // One is there at any time.
+        // At least one learner is present at any time.
         let most = leave_every_ms * u64::from(learners - 1);
         Ok(within("away-ms", away_ms as f64, step_ms as f64..=most as f64)?)
     }
 
-    /// How long learners are killed, in milliseconds of virtual time: twice as long as one of them takes alone.
+    /// Returns the time during which learners are killed, in milliseconds of virtual time: twice that of one learner
+    /// alone.
     fn longest_ms(&self) -> u64 {
         2 * u64::from(self.learners) * self.steps * self.training.step_ms
     }
 
-    /// Tokens of all learners together.
+    /// Returns the tokens of all learners together.
     ///
     /// # Errors
     /// `Setting`, `Preset`: a setting is out of range.
@@ -150,7 +151,7 @@ impl CellArgs {
         Ok(self.steps * u64::from(self.learners) * self.training.step_tokens()?)
     }
 
-    /// The run that these settings make, in which nobody leaves.
+    /// Returns the recipe of the run without kills.
     ///
     /// # Errors
     /// `Setting`, `Preset`: a setting is out of range.
@@ -165,8 +166,8 @@ impl CellArgs {
         Ok(recipe)
     }
 
-    /// Who leaves and comes back when: one learner after the other is killed and started again. A run that takes longer
-    /// comes to nothing.
+    /// Returns the kills and restarts: one learner after the other. A run that takes longer than these counts as
+    /// failed.
     pub(super) fn faults(&self) -> Vec<(u64, Fault)> {
         let last = self.longest_ms().checked_div(self.leave_every_ms).unwrap_or(0);
         let leave = |i: u64| {
@@ -174,12 +175,12 @@ impl CellArgs {
             [(at_ms, Fault::Kill(machine)), (at_ms + self.away_ms, Fault::Restart(machine))]
         };
         let mut faults: Vec<(u64, Fault)> = (1..=last).flat_map(leave).collect();
-        // Who comes back at the moment at which another one leaves does so first.
+        // At equal times, a restart precedes a kill.
         faults.sort_by_key(|(at_ms, fault)| (*at_ms, matches!(fault, Fault::Kill(_))));
         faults
     }
 
-    /// Digest of all that makes a run on the same text and with the same seed another one.
+    /// Returns the digest of all settings that distinguish runs with the same text and seed.
     pub(super) fn digest(&self) -> String {
         let mut named = self.named();
         let is_alone = self.side != Side::Decoupled;
@@ -211,10 +212,10 @@ mod tests {
         defaults(&flags.split_whitespace().collect::<Vec<_>>())
     }
 
-    /// Goal: runs that were kept count as they did, and none is taken for another one.
+    /// Goal: cached runs stay valid, and no run is taken for another one.
     #[test]
     fn runs_are_told_apart_by_all_that_matters_to_them() {
-        // That of lines in `tests/evidence/sweep`.
+        // Digests in the lines of `tests/evidence/sweep`.
         assert_eq!(cell("").digest(), "91f453144fed5fae");
         assert_eq!(cell("--steps 366 --side data-parallel").digest(), "6aa2243a60ddbbb9");
         let alone = "--side data-parallel";
@@ -242,10 +243,10 @@ mod tests {
         }
     }
 
-    /// Goal: a default that has no flag does not change under runs that were kept.
+    /// Goal: a default without a flag does not change for cached runs.
     #[test]
     fn what_has_no_flag_is_what_it_was() {
-        // Those of the lines in `tests/evidence/sweep`.
+        // Digests in the lines of `tests/evidence/sweep`.
         let pinned = ["25c801a50239fc91", "f5553b16e567392c", "dd7fe2337b0ea567"];
         let found = ["", "--preset small", "--side lookahead"].map(|flags| {
             let Recipe { model, inner, exchange, syncer, machines, lookahead, .. } =
@@ -256,7 +257,7 @@ mod tests {
         assert_eq!(found, pinned, "runs that were kept are of other settings");
     }
 
-    /// Goal: at any time in a run somebody is there, and learners leave as long as it may last.
+    /// Goal: at any time in a run at least one learner is present, and kills continue for as long as the run may last.
     #[test]
     fn somebody_is_there_until_the_end() {
         for (learners, away_ms) in [(2, 1_000), (4, 3_000), (4, 500), (3, 2_000)] {

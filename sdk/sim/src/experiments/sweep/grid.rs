@@ -1,4 +1,4 @@
-//! Settings and the values that they take.
+//! Settings and their values.
 
 use std::str::FromStr;
 
@@ -6,20 +6,20 @@ use serde::{Serialize, Serializer};
 
 use crate::experiments::findings::{is_edge, twice};
 
-/// Settings by name, each with one value, as they are written.
+/// Settings by name, each with one value, as written.
 pub(super) type Settings = Vec<(String, String)>;
 
-/// Settings by name, each with its values; every combination of them is meant.
+/// Settings by name, each with its values; it stands for every combination of them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Grid(Vec<(String, Vec<String>)>);
 
-/// What is no grid.
+/// An error in a grid.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum GridError {
-    /// It is not written like one.
+    /// Malformed text.
     #[error("give NAME=VALUE,VALUE, and more of them behind a slash; `{0}` is none")]
     Malformed(String),
-    /// A name, or a value of one, stands there twice.
+    /// A duplicate name, or a duplicate value of a setting.
     #[error("`{0}` is given twice: give it once")]
     Twice(String),
 }
@@ -38,7 +38,7 @@ impl FromStr for Grid {
         let parts = text.split('/').filter(|_| !text.is_empty());
         let grid: Vec<(String, Vec<String>)> = parts.map(setting).collect::<Result<_, _>>()?;
         let names: Vec<&String> = grid.iter().map(|(name, _)| name).collect();
-        // 0.10 is 0.1 written in another way.
+        // For example, 0.10 equals 0.1.
         let same = |values: &Vec<String>| {
             let numbers: Result<Vec<f64>, _> = values.iter().map(|value| value.parse()).collect();
             numbers.map_or_else(|_| twice(values), |numbers| twice(&numbers))
@@ -58,7 +58,7 @@ impl Serialize for Grid {
 }
 
 impl Grid {
-    /// Every combination, the last setting changing first; one of nothing where there are no settings.
+    /// Returns every combination, with the last setting changing first; a single empty one without settings.
     pub(super) fn all(&self) -> Vec<Settings> {
         self.0.iter().fold(vec![Vec::new()], |all, (name, values)| {
             let longer = |settings: &Settings, value: &String| {
@@ -68,17 +68,17 @@ impl Grid {
         })
     }
 
-    /// How many combinations there are.
+    /// Returns the number of combinations.
     pub(super) fn count(&self) -> f64 {
         self.0.iter().map(|(_, values)| values.len() as f64).product()
     }
 
-    /// The names of the settings, in their order.
+    /// Returns the names of the settings, in order.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|(name, _)| name.as_str())
     }
 
-    /// Whether `value` is the least or the greatest number that `name` may be, where it may be several.
+    /// Returns true if `name` has several values, and `value` is the smallest or the largest of them.
     pub(super) fn is_at_an_edge(&self, name: &str, value: &str) -> bool {
         let Some((_, values)) = self.0.iter().find(|(other, _)| other == name) else { return false };
         let numbers: Result<Vec<f64>, _> = values.iter().map(|value| value.parse()).collect();
@@ -87,7 +87,7 @@ impl Grid {
     }
 }
 
-/// "sync-every 4, lr 0.01"
+/// Formats settings like "sync-every 4, lr 0.01".
 pub(super) fn words(settings: &[(String, String)]) -> String {
     settings.iter().map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")
 }

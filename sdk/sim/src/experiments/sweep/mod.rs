@@ -1,7 +1,7 @@
-//! `simulate sweep`: the loss over any settings, with others chosen anew for each of them.
+//! `simulate sweep`: the loss over any settings, with other settings chosen separately for each row.
 //!
-//! A text is parted by document. What is chosen is chosen by the loss on one part, and told of by another. Runs are
-//! kept as they end, so that a table may take several sittings.
+//! The documents of a text are divided into parts: one for choosing settings, another for reporting. Runs are cached as
+//! they end, so that a table may take several sittings.
 
 mod cell;
 mod grid;
@@ -21,12 +21,12 @@ use cell::CellArgs;
 use grid::{Grid, Settings};
 use run::{Made, Run};
 
-/// Most runs of a table.
+/// Largest number of runs in a table.
 const RUNS_MAX: f64 = 1e5;
-/// Most percent that the place of is asked for, to both sides.
+/// Largest absolute percentage of `--trend`.
 const TREND_MAX: f64 = 1e3;
 
-/// The runs that were made.
+/// The cached runs.
 type Runs = Kept<Made>;
 
 /// Settings of `simulate sweep`.
@@ -57,11 +57,11 @@ pub struct SweepArgs {
     pub common: CommonArgs,
 }
 
-/// Trains what is not kept yet, and sets the losses beside each other.
+/// Executes all runs that are not cached yet, and compares the losses.
 ///
 /// # Errors
 /// - `Setting`, `Preset`: a setting is out of range.
-/// - `Refused`: a row is none, a run is impossible, or the text is too short.
+/// - `Refused`: a row is invalid, a run is impossible, or the text is too short.
 /// - `Disk`: a text or a file cannot be read or written.
 pub fn run(args: &SweepArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, SimulateError> {
     args.cell.check()?;
@@ -73,7 +73,7 @@ pub fn run(args: &SweepArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, S
     let trainers = args.cell.engine.trainers(progress)?;
     let trainers = trainers.as_ref();
     let mut runs = Vec::new();
-    // All of one seed, before the next one.
+    // Finish one seed before the next.
     for seed in args.seeds() {
         for row in &table.rows {
             for (choice, cell) in &row.cells {
@@ -88,16 +88,16 @@ pub fn run(args: &SweepArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, S
     Ok(tell::report(args, &text, &table, &kept, left))
 }
 
-/// A row: settings that are given, and what they may be completed to.
+/// A row: fixed settings, and the choices that complete them.
 struct Row {
     settings: Settings,
-    /// Of all learners together.
+    /// Tokens of all learners together.
     tokens: u64,
-    /// By what is chosen.
+    /// The cells, each with its choice.
     cells: Vec<(Settings, CellArgs)>,
 }
 
-/// All rows, and the index of the one that each is set beside.
+/// All rows, and the index of the baseline of each.
 struct Table {
     rows: Vec<Row>,
     beside: Vec<usize>,
@@ -141,7 +141,7 @@ impl SweepArgs {
         seeds_from(self.common.seed, self.cell.training.seeds)
     }
 
-    /// The index of the row that `row` is set beside.
+    /// Returns the index of the baseline of `row`.
     fn beside_of(&self, row: &Row, rows: &[Row]) -> Result<usize, SimulateError> {
         let changes = self.beside.all();
         let [change] = &changes[..] else {
@@ -184,7 +184,7 @@ mod tests {
         Ok((report, lines))
     }
 
-    /// Goal: each row is told of at what is best for it, beside the row that was asked for, and no run is made twice.
+    /// Goal: each row is reported at its best choice, compared with the requested row, and no run is repeated.
     #[test]
     fn rows_are_told_of_at_their_best_beside_another() {
         let folder = tempfile::tempdir().unwrap();
@@ -195,7 +195,7 @@ mod tests {
              --keep {keep}"
         );
         let (report, lines) = sit(&flags).unwrap();
-        // Who trains alone does so once for both turns.
+        // Training alone is executed only once for both values of sync-every.
         assert_eq!(lines.len(), 2 * 2 * 2 + 2 * 2, "{lines:#?}");
         let cases: Vec<&str> = report.cases.iter().map(|case| &case.case[..]).collect();
         assert_eq!(
@@ -216,17 +216,17 @@ mod tests {
         assert_eq!(report.plots[0].series.len(), 2, "{:#?}", report.plots);
         let (again, lines) = sit(&flags).unwrap();
         assert_eq!((again, lines), (report, Vec::new()));
-        // Training alone has no trend beside itself.
+        // Training alone has no trend compared with itself.
         let (report, _) = sit(&format!("{flags} --trend 1")).unwrap();
         let trends: Vec<&String> =
             report.notes.iter().filter(|note| note.contains("each doubling of sync-every")).collect();
         assert!(matches!(trends[..], [one] if one.starts_with("side decoupled: ")), "{report:#?}");
-        // Rows that were asked for before are there, whatever stands beside them.
+        // Cached runs serve any table, whatever its baselines are.
         let (_, lines) = sit(&format!("--vary sync-every=8,16 --choose lr=0.01 --keep {keep}")).unwrap();
         assert_eq!(lines.len(), 2, "{lines:#?}");
     }
 
-    /// Goal: learners that come and go train less in the same time, and are merged all the same.
+    /// Goal: learners that are killed and restarted train less in the same time, and are still merged.
     #[test]
     fn learners_come_and_go() {
         let (report, _) = sit("--vary leave-every-ms=0,600 --away-ms 400").unwrap();
@@ -241,7 +241,7 @@ mod tests {
         assert!((60.0..100.0).contains(&merged), "{report:#?}");
     }
 
-    /// Goal: a run that trains on when nobody is killed any more is not told of as one in which learners are.
+    /// Goal: a run that continues after its last kill is not reported as one with kills.
     #[test]
     fn a_run_that_outlasts_its_kills_comes_to_nothing() {
         let (report, _) = sit("--vary leave-every-ms=0,100 --away-ms 100").unwrap();
@@ -249,7 +249,7 @@ mod tests {
         assert!(report.cases.len() == 1 && report.notes.iter().any(is_said), "{report:#?}");
     }
 
-    /// Goal: who joins half-way trains along: the same tokens take three quarters of the time.
+    /// Goal: joiners contribute from halfway on: the same tokens take three quarters of the time.
     #[test]
     fn extra_learners_shorten_a_run() {
         let (report, _) = sit_for(64, "--vary extra=0,2 --latency-ms 0").unwrap();
@@ -262,7 +262,7 @@ mod tests {
         assert!((0.72..0.95).contains(&share), "{report:#?}");
     }
 
-    /// Goal: a row that blows up is told of and stops no other, and one sitting tells of the seeds that are whole.
+    /// Goal: a diverged row is reported and stops no other, and a sitting reports the seeds that are complete.
     #[test]
     fn what_is_there_is_told_of() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! One run of a sweep, and what it led to.
+//! One run of a sweep, and its result.
 
 use std::sync::Arc;
 
@@ -11,42 +11,42 @@ use crate::experiments::kept::Keyed;
 use crate::experiments::side::Side;
 use crate::experiments::{SimulateError, sitting};
 
-/// What tells one run from another.
+/// The key of a run.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct Key {
     /// Digest of the text.
     pub(super) text: String,
-    /// Digest of all settings but the name of the GPU.
+    /// Digest of all settings except the name of the GPU.
     pub(super) settings: String,
     pub(super) seed: u64,
 }
 
 impl Key {
-    /// That of the run of `cell` with this seed on the text of that digest.
+    /// Creates the key of the run of `cell` with this seed, on the text with digest `text`.
     pub(super) fn new(text: &str, cell: &CellArgs, seed: u64) -> Self {
         Self { text: text.to_owned(), settings: cell.digest(), seed }
     }
 }
 
-/// What one run led to.
+/// The result of one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Made {
     #[serde(flatten)]
     pub(super) key: Key,
-    /// What its table varied and chose, for who reads the file.
+    /// The varied and chosen settings, for human readers of the file.
     pub(super) cell: String,
-    /// Why it led to nothing.
+    /// The reason of its failure.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(super) failed: Option<String>,
-    /// Loss on what is chosen by…
+    /// Validation loss.
     pub(super) validation: Option<f32>,
-    /// …and on what is told of.
+    /// Test loss.
     pub(super) test: Option<f32>,
-    /// Mean steps of a learner, with those of the last rounds.
+    /// Mean steps of a learner, including those of the last rounds.
     pub(super) steps: f64,
     /// Virtual time until all tokens were trained, in milliseconds; 0 in training alone.
     pub(super) virtual_ms: u64,
-    /// Tokens trained, with those of the last rounds, and of these the ones that were merged.
+    /// Tokens trained, including those of the last rounds, and the merged ones among them.
     pub(super) tokens: u64,
     pub(super) tokens_merged: u64,
 }
@@ -69,7 +69,7 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// That of `cell`, of which its table says `settings`.
+    /// Creates the run of `cell`; its table describes it by `settings`.
     ///
     /// # Errors
     /// `Setting`, `Preset`: a setting is out of range.
@@ -123,7 +123,7 @@ impl sitting::Run for Run {
             }
             Ok(outcome) => Made {
                 validation: Some(outcome.loss),
-                // What is no number would come back as nothing from the file.
+                // JSON has no form for numbers that are not finite.
                 test: outcome.ends.test.filter(|loss| loss.is_finite()),
                 steps: outcome.steps_per_learner,
                 virtual_ms: outcome.virtual_ms,

@@ -1,4 +1,4 @@
-//! What the runs that were made say.
+//! Report on the cached runs.
 
 use super::cell::CellArgs;
 use super::grid::{self, Settings};
@@ -11,16 +11,16 @@ use crate::experiments::student;
 use crate::experiments::text::Text;
 use crate::experiments::{Axis, Case, Mark, Plot, Report, Scale, Series};
 
-/// The runs of a row at what is best for it.
+/// The runs of a row at its best choice.
 struct Best<'a> {
     choice: &'a Settings,
     cell: &'a CellArgs,
     made: Vec<&'a Made>,
-    /// On what is told of, in nats per byte, by seed.
+    /// Test losses by seed, in nats per byte.
     losses: Vec<f64>,
 }
 
-/// The table of what is there.
+/// Returns the report on the cached runs.
 pub(super) fn report(args: &SweepArgs, text: &Text, table: &Table, kept: &Runs, left: usize) -> Report {
     // Rows are compared by the seeds that all of them have.
     let all = |seed: &u64| cells(table).all(|cell| kept.get(&Key::new(&text.digest, cell, *seed)).is_some());
@@ -69,8 +69,8 @@ fn cells(table: &Table) -> impl Iterator<Item = &CellArgs> {
     table.rows.iter().flat_map(|row| row.cells.iter().map(|(_, cell)| cell))
 }
 
-/// The runs of `row` with the least loss on what is chosen by; `None` if none led to a loss with each seed, or that one
-/// to none on what is told of.
+/// Returns the runs of `row` with the smallest validation loss. `None` if no choice has a loss with each seed, or if
+/// the best one lacks a test loss.
 fn best<'a>(text: &str, row: &'a Row, seeds: &[u64], kept: &'a Runs) -> Option<Best<'a>> {
     let mut best: Option<(f64, Option<Best<'_>>)> = None;
     for (choice, cell) in &row.cells {
@@ -88,7 +88,7 @@ fn best<'a>(text: &str, row: &'a Row, seeds: &[u64], kept: &'a Runs) -> Option<B
     best?.1
 }
 
-/// Percent of the loss above that of `base`, by seed.
+/// Returns the excess of the loss over that of `base` in percent, by seed.
 fn gaps(ours: &Best<'_>, base: &Best<'_>) -> Vec<f64> {
     ours.losses.iter().zip(&base.losses).map(|(ours, base)| percent_above(*ours, *base)).collect()
 }
@@ -96,12 +96,12 @@ fn gaps(ours: &Best<'_>, base: &Best<'_>) -> Vec<f64> {
 fn case(args: &SweepArgs, name: &str, ours: &Best<'_>, gaps: &[f64]) -> Case {
     let loss = mean(ours.losses.iter().copied());
     let mut note = format!("{}; {loss:.4}; {}", student::half(gaps), student::by_seed(gaps));
-    // Who trains alone takes no virtual time.
+    // Training alone takes no virtual time.
     if ours.made.iter().all(|made| made.virtual_ms > 0) {
         let over = |of: &dyn Fn(&Made) -> f64| mean(ours.made.iter().map(|made| of(made)));
         note.push_str(&format!("; {:.1} s", over(&|made| made.virtual_ms as f64 / 1e3)));
         if ours.cell.extra == 0 {
-            // The time ends when as many steps are taken as were asked for; those of the last rounds come after it.
+            // The time ends with the requested number of steps; those of the last rounds come after it.
             let alone_ms = (ours.cell.steps * ours.cell.training.step_ms) as f64;
             let trained = over(&|made| alone_ms / made.virtual_ms as f64);
             note.push_str(&format!(", {:.1} % of the time trained", 100.0 * trained));
@@ -120,7 +120,7 @@ fn case(args: &SweepArgs, name: &str, ours: &Best<'_>, gaps: &[f64]) -> Case {
 struct Lines(Vec<(String, Points)>);
 
 impl Lines {
-    /// Takes in what a row came to, if its first setting is a number.
+    /// Adds the gaps of a row, if its first setting is a number.
     fn add(&mut self, settings: &Settings, gaps: Vec<f64>) {
         let Some((first, rest)) = settings.split_first() else { return };
         let Ok(x) = first.1.parse::<f64>() else { return };
@@ -131,7 +131,7 @@ impl Lines {
         }
     }
 
-    /// A sentence for each line that has a trend; one that others are set beside has none.
+    /// Returns a sentence for each line with a trend; a baseline has no trend.
     fn trends(&self, first: &str, percent: f64) -> Vec<String> {
         let is_beside = |points: &Points| points.iter().all(|(_, gaps)| gaps.iter().all(|gap| *gap == 0.0));
         let told = self.0.iter().filter(|(_, points)| !is_beside(points));

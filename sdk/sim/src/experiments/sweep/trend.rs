@@ -1,24 +1,24 @@
-//! How a gap changes with each doubling of a setting.
+//! Change of a gap with each doubling of a setting.
 
 use archipelago_cli::plot::figure;
 
 use crate::experiments::findings::mean;
 use crate::experiments::student;
 
-/// What a line over a setting is made of: a value of the setting, and the gap of each seed at it, in percent.
+/// Points of a line: a value of the setting, and the gap of each seed at it in percent.
 pub(super) type Points = Vec<(f64, Vec<f64>)>;
 
 /// A straight line over the logarithm of a setting.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Straight {
-    /// Percent for each doubling.
+    /// Slope, in percent per doubling.
     slope: f64,
-    /// The middle of the logarithms to the base of 2, and the percent there.
+    /// The mean of the base-2 logarithms, and the percentage there.
     middle: (f64, f64),
 }
 
 impl Straight {
-    /// Through `points` of a setting and percent, with the least sum of squares; `None` below two values of the
+    /// Fits a line through `points` (setting, percent) by least squares; `None` for fewer than two values of the
     /// setting.
     fn through(points: &[(f64, f64)]) -> Option<Self> {
         let points: Vec<(f64, f64)> = points.iter().map(|(x, y)| (x.log2(), *y)).collect();
@@ -28,17 +28,17 @@ impl Straight {
         (squares > 0.0).then(|| Self { slope: products / squares, middle })
     }
 
-    /// Where it comes to `percent`; `None` if nowhere that a setting could be.
+    /// Returns the setting at which the line reaches `percent`; `None` if no possible setting does.
     fn reaches(&self, percent: f64) -> Option<f64> {
         let x = (self.middle.0 + (percent - self.middle.1) / self.slope).exp2();
         (x.is_finite() && x > 0.0).then_some(x)
     }
 }
 
-/// The trend of one line in a sentence, with where it comes to `percent`; `None` where there are no two values of the
-/// setting, or one that has no logarithm.
+/// Returns a sentence on the trend of one line, and on the setting at which it reaches `percent`. `None` without two
+/// values of the setting, or with a value that has no logarithm.
 ///
-/// Each seed has a straight line of its own, so that the interval of the slope is one of a mean of independent values
+/// Each seed gets its own straight line, so that the interval of the slope is that of a mean of independent values
 /// (Student).
 pub(super) fn sentence(line: &str, setting: &str, points: &Points, percent: f64) -> Option<String> {
     let seeds = points.iter().map(|(_, gaps)| gaps.len()).min()?;
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn a_line_is_found_again() {
-        // 5 % at 100, less 2 % for each doubling; the second seed lies 1 % higher and falls by 3 %.
+        // 5 % at 100, and 2 % less for each doubling; the second seed is 1 % higher and falls by 3 %.
         let gaps = |doublings: f64| vec![5.0 - 2.0 * doublings, 6.0 - 3.0 * doublings];
         let points: Points =
             [0.0_f64, 1.0, 2.0].map(|doublings| (100.0 * doublings.exp2(), gaps(doublings))).into();
@@ -91,7 +91,7 @@ mod tests {
         assert_eq!(sentence("ours", "steps", &Vec::new(), 1.0), None);
         assert_eq!(sentence("ours", "steps", &vec![(100.0, vec![1.0])], 1.0), None);
         assert_eq!(sentence("ours", "extra", &vec![(0.0, vec![1.0]), (1.0, vec![2.0])], 1.0), None);
-        // A line that neither rises nor falls, and one of a setting below 1.
+        // A line with zero slope, and one of a setting below 1.
         let level: Points = vec![(0.004, vec![0.5, 0.5]), (0.008, vec![0.5, 0.75])];
         let said = sentence("ours", "lr", &level, 1.0).unwrap();
         assert!(said.ends_with("(by seed nowhere · at 0.016)."), "{said}");

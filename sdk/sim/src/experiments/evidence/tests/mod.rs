@@ -1,4 +1,4 @@
-//! The evidence and the report on it say the same.
+//! Consistency of the evidence and the report on it.
 
 mod settings;
 
@@ -17,7 +17,7 @@ fn drawn() -> Report {
     run(&args(Path::new(ROOT).join("tests/evidence"))).unwrap()
 }
 
-/// Goal: no plot is left behind by a table or by runs that changed, and none was drawn by hand.
+/// Goal: every plot follows from the present tables and runs, and none was drawn by hand.
 #[test]
 fn the_plots_are_what_the_evidence_says() {
     for plot in drawn().plots {
@@ -30,7 +30,7 @@ fn the_plots_are_what_the_evidence_says() {
     }
 }
 
-/// Goal: whoever reads the report sees each plot, finds what it does not show, and can make each figure again.
+/// Goal: a reader of the report sees each plot, finds its limits, and can reproduce each figure.
 #[test]
 fn the_report_shows_each_plot_and_its_commands_are_ours() {
     let page = fs::read_to_string(format!("{ROOT}/docs/evidence.md")).unwrap();
@@ -62,7 +62,7 @@ fn the_report_shows_each_plot_and_its_commands_are_ours() {
     }
 }
 
-/// Goal: what is drawn of a page follows it, and a page without the table is a sentence and no picture.
+/// Goal: a plot follows its page, and a page without the table causes an error instead of a plot.
 #[test]
 fn a_table_that_changes_changes_its_plot() {
     let folder = tempfile::tempdir().unwrap();

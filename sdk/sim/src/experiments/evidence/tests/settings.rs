@@ -1,4 +1,4 @@
-//! The tables of `SETTINGS.md` and the runs of `simulate sweep` that were kept say the same.
+//! Consistency of the tables of `SETTINGS.md` with the cached runs of `simulate sweep`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,7 @@ use super::ROOT;
 use crate::experiments::findings::{mean, percent_above};
 use crate::experiments::{kept, student};
 
-/// A run that was kept.
+/// A cached run.
 #[derive(Deserialize)]
 struct Made {
     cell: String,
@@ -20,7 +20,7 @@ struct Made {
     test: Option<f64>,
 }
 
-/// Loss on what is told of by seed, of the choice with the least on what is chosen by.
+/// Test losses by seed, for the choice with the smallest validation loss.
 type Losses = BTreeMap<u64, f64>;
 
 fn runs(file: &str) -> Vec<Made> {
@@ -28,7 +28,7 @@ fn runs(file: &str) -> Vec<Made> {
     kept::parse(&fs::read_to_string(&path).unwrap(), &path).unwrap()
 }
 
-/// Those of the run that is called `row` and one of `choices`.
+/// Returns the losses of the best run among `row` with each of `choices`.
 fn best(runs: &[Made], row: &str, choices: &[&str]) -> Losses {
     let made = |choice: &&str| {
         let name = format!("{row}{choice}");
@@ -40,7 +40,7 @@ fn best(runs: &[Made], row: &str, choices: &[&str]) -> Losses {
     made.into_iter().map(|made| (made.seed, made.test.unwrap())).collect()
 }
 
-/// Whether `value` is what is said, to so many decimals.
+/// Checks that `value` equals the stated number `said`, to this many decimals.
 fn check(what: &str, said: f64, value: f64, decimals: i32) {
     assert!(
         (said - value).abs() <= 0.501 * 10_f64.powi(-decimals),
@@ -48,16 +48,16 @@ fn check(what: &str, said: f64, value: f64, decimals: i32) {
     );
 }
 
-/// A table: where it stands, which runs it is of, by what its rows are found, and what it says of them.
+/// A table: its place, its runs, and the columns to check.
 struct Said {
     heading: &'static str,
     file: &'static str,
     choices: &'static [&'static str],
     /// The column that names a row, and the one with the gap.
     columns: [&'static str; 2],
-    /// What it calls a row, and the runs of that row and of the one beside it.
+    /// Name of a row, the runs of that row, and those of its baseline.
     rows: Vec<(String, String, String)>,
-    /// The columns with the loss, with the gap of each seed, and with the loss of the row beside.
+    /// The columns with the loss, with the gap of each seed, and with the loss of the baseline.
     others: [Option<&'static str>; 3],
 }
 
@@ -78,7 +78,7 @@ impl Said {
             let gaps: Vec<f64> = ours.iter().map(|(seed, loss)| percent_above(*loss, base[seed])).collect();
             let figures = said(gap);
             check(&what, figures[0], mean(gaps.iter().copied()), 2);
-            // A row beside itself has none.
+            // A row that is its own baseline has no gaps.
             if gaps.iter().any(|gap| *gap != 0.0) {
                 let half = student::half(&gaps);
                 assert_eq!(figures.get(1).copied(), numbers(&half).first().copied(), "{what}: {half}");
@@ -98,13 +98,13 @@ impl Said {
     }
 }
 
-/// Rows that are called what their setting is, beside the one of `base`.
+/// Returns rows named by the value of their setting, compared with the row of `base`.
 fn rows(setting: &str, words: &[&str], base: &str) -> Vec<(String, String, String)> {
     let row = |word: &&str| ((*word).to_owned(), format!("{setting} {word}"), format!("{setting} {base}"));
     words.iter().map(row).collect()
 }
 
-/// Rows of so many steps, of learners beside `side`.
+/// Returns rows of these numbers of steps, of learners compared with `side`.
 fn steps(words: &[&str], side: &str) -> Vec<(String, String, String)> {
     let row = |word: &&str| {
         let number = word.replace(',', "");
@@ -114,7 +114,7 @@ fn steps(words: &[&str], side: &str) -> Vec<(String, String, String)> {
     words.iter().map(row).collect()
 }
 
-/// Rows of both baselines, each with so many windows in a batch, of `ours` beside them.
+/// Returns a row for each of the two baselines with `windows` windows in a batch, compared with `ours`.
 fn beside(windows: u32, ours: &str) -> Vec<(String, String, String)> {
     let bare = format!("data-parallel, a batch of {windows} windows");
     let names = [(bare, "data-parallel"), ("the same with Lookahead".to_owned(), "lookahead")];
@@ -136,7 +136,7 @@ fn page() -> String {
     fs::read_to_string(format!("{ROOT}/tests/evidence/SETTINGS.md")).unwrap()
 }
 
-/// Goal: no figure of a table is another one than its runs say, nor of runs that are not kept.
+/// Goal: every figure of a table follows from its cached runs.
 #[test]
 fn the_tables_of_settings_are_what_their_runs_say() {
     let page = page();
@@ -159,7 +159,7 @@ fn the_tables_of_settings_are_what_their_runs_say() {
     said("Fragments", "fragments.jsonl", &[""], ["P", "above P = 8, %"], parts, [LOSS, BY_SEED]);
 }
 
-/// Goal: the same of learners beside both baselines, on each kind of text and of model.
+/// Goal: the same for learners compared with both baselines, on each kind of text and model.
 #[test]
 fn the_tables_of_texts_and_models_are_what_their_runs_say() {
     let page = page();
@@ -179,7 +179,7 @@ fn the_tables_of_texts_and_models_are_what_their_runs_say() {
     said("Eight learners on plays", "eight-end.jsonl", RATES, gap, plays);
 }
 
-/// Goal: the same of what grows with the length of runs.
+/// Goal: the same for the effects of longer runs.
 #[test]
 fn the_tables_of_steps_are_what_their_runs_say() {
     let page = page();
