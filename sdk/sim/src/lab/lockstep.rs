@@ -18,7 +18,8 @@ impl Recipe {
     /// remaining effect of the method is that learners diverge for H steps. With an H of 1, an outer rate of 1 and no
     /// momentum they never diverge.
     ///
-    /// Starts from the same parameters as [`Self::train_alone`], with the same schedule, over the same windows step by step.
+    /// Starts from the same parameters as [`Self::train_alone`], with the same schedule, over the same windows step by
+    /// step.
     ///
     /// # Errors
     /// Each variant of [`LabError`] except `Split`, `Stopped`, `StandsStill` and `Violation`.
