@@ -41,7 +41,7 @@ impl Cluster {
         }
     }
 
-    /// Ends all delays, losses and partitions from now on.
+    /// Ends all pauses, partitions, message losses and duplicates from now on.
     pub fn calm(&mut self) {
         (self.weather.loss, self.weather.twice) = (0.0, 0.0);
         let now = self.now;

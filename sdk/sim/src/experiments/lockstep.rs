@@ -128,7 +128,7 @@ mod tests {
     use super::*;
     use archipelago_cli::defaults;
 
-    /// Goal: learners that average everything in every step with a neutral outer step equal one learner.
+    /// Goal: a single learner with a neutral outer step equals training alone, however often it merges.
     #[test]
     fn one_learner_that_merges_at_once_is_training_alone() {
         let few = "--learners 1 --tokens 4096 --batch 2 --every 1,4 --rules mean,radial-all --seeds 2";

@@ -2,9 +2,10 @@
 
 use archipelago_core::rng::Rng;
 
-/// A piece of a text without files ends at the first paragraph end after this many bytes,
+/// Smallest size of a piece of a text without files, in bytes. A piece ends at the first paragraph end after this size,
+/// or else at the first line end.
 const PIECE_BYTES: usize = 16 << 10;
-/// or else at the first line end in the same range, or else after this many bytes.
+/// Largest size of such a piece, in bytes; without a suitable end, a piece is cut here.
 const PIECE_BYTES_MAX: usize = 32 << 10;
 /// One of this many parts of the bytes is for validation, and another for the test.
 const PARTS: usize = 10;

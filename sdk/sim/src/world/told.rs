@@ -49,7 +49,7 @@ impl Told {
         *newest = (*newest).max((version, learner));
     }
 
-    /// Forgets a learner that the syncer removed to free its number.
+    /// Forgets a learner that had come to nothing, which the syncer removed to make room.
     pub(super) fn forget(&mut self, learner: LearnerId) {
         self.welcomed.remove(&learner);
     }

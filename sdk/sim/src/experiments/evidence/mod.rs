@@ -14,8 +14,8 @@ use serde::Serialize;
 use super::gap::Course;
 use super::{Mark, OutputArgs, Report, Series, SimulateError};
 
-/// Files of runs cached by `simulate gap`, in the folder, with the names of their lines in the plot of the tables, if
-/// both are of the same text. Adjacent entries with the same name share a line.
+/// Files of runs cached by `simulate gap`, in the folder. A file of the tables' text also has the name of its line in
+/// their plot; adjacent entries with the same name share a line.
 const KEPT: [(&str, Option<&str>); 5] = [
     ("gap/tinyshakespeare.jsonl", Some("by document, at best")),
     ("gap/tinyshakespeare-1.5m.jsonl", Some("so too, 1,466 steps")),
