@@ -57,7 +57,7 @@ struct Process<T, I> {
     paused: Millis,
     /// End of a partition.
     apart: Millis,
-    /// Excess of the process's idea of its lease, in milliseconds.
+    /// Excess of the believed lease time over the real one, in milliseconds.
     late_ms: u64,
     /// Inputs that arrived during a pause.
     backlog: VecDeque<I>,

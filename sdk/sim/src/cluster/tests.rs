@@ -30,7 +30,7 @@ fn weather(seed: u64) -> Weather {
     }
 }
 
-/// Goal: under any faults there is one chain of versions, no acknowledged record is lost, no update is in two sums,
+/// Goal: under any faults there is one chain of versions, and no acknowledged record is lost. No update is in two sums,
 /// receipts agree with the tape, and each merge has the bits of the same merge in one process. Once the faults end,
 /// every learner is merged again.
 #[test]
@@ -212,7 +212,8 @@ fn what_is_gone_is_looked_up_anew() {
     assert_eq!(hear(900, OwnerInput::Tick), [Order::Read(0)]);
 }
 
-/// Goal: an owner that was paused beyond its lease, and still believes to hold it, cannot append to the tape.
+/// Goal: an owner that was paused beyond its lease, and still believes that it holds the lease, cannot append to the
+/// tape.
 #[test]
 fn a_stale_owner_is_refused() {
     let mut cluster = Cluster::new(5, 2, 4, MILD);

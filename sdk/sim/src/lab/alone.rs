@@ -10,7 +10,6 @@ impl Recipe {
     /// training from the same parameters, over the same text in the same order of windows, by the same schedule.
     ///
     /// Two more differences from [`Self::train`] remain. Here the inner learning rate follows the trained tokens; there
-    /// Two more differences from [`Self::train`] remain. Here the inner learning rate follows the trained tokens; there
     /// it follows the merged tokens, which lag by about half of H steps. There, a learner leases up to an eighth of the
     /// text at a time. With more than eight learners, some therefore begin on the second pass over a short text.
     ///

@@ -30,9 +30,9 @@ const FORGED: usize = 64;
 /// have restarted without it.
 ///
 /// One trainer takes the batches of all islands, which is what synchronous training computes. A step takes as long as
-/// the longest of the islands' steps, drawn as in [`crate::world`], plus the exchange `2 · latency + 2 (M − 1) / M ·
-/// bytes / bandwidth` with the largest latency. All islands begin by fetching the parameters. An island that starts
-/// later, or again, stops all others while it fetches parameters and moments.
+/// the longest of the islands' steps, drawn as in [`crate::world`], and then the exchange follows. The exchange takes
+/// `2 · latency + 2 (M − 1) / M · bytes / bandwidth`, with the largest latency. All islands begin by fetching the
+/// parameters. An island that starts later, or again, stops all others while it fetches parameters and moments.
 pub struct Twin {
     stage: Stage,
     trainer: CpuTrainer,

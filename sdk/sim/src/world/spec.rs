@@ -65,8 +65,8 @@ pub struct ShellSpec {
     pub weight: u32,
     /// Bytes for one connection that the syncer's system buffers before its outbox fills.
     pub socket_bytes: u64,
-    /// Smallest limit of queued messages with parameters for one connection; the other limit is two turns of all
-    /// fragments.
+    /// Lower bound of the limit on queued messages with parameters for one connection, which otherwise is two turns of
+    /// all fragments.
     pub bulk_messages_min: usize,
     /// Largest send queue of a learner, in bytes; with more it drops the connection.
     pub queue_bytes_max: u64,

@@ -164,7 +164,7 @@ mod tests {
             other.notes.iter().any(|note| note.starts_with("Runs that are to be made yet: 9.")),
             "{other:#?}"
         );
-        // A diverged run must not be dropped from the mean of the others.
+        // After a diverged run, the other seeds must not be reported alone.
         let blown = |line: &str| {
             let mut run: serde_json::Value = serde_json::from_str(line).unwrap();
             if run["is_told"] == true && run["side"] == "decoupled" {
