@@ -32,7 +32,7 @@ pub enum Lie {
     /// Scales its updates to the norm of an honest learner's, however little it trained. In the lab it takes one step
     /// in ten.
     Sandbags,
-    /// Keeps the norm of its updates, but turns them halfway towards a direction that all such liars share.
+    /// Keeps the norm of its updates, but turns them to a cosine of ½ with a direction that all such liars share.
     Drifts,
     /// Raises the scale of each segment's first block until the update has the longest accepted norm; all codes stay.
     /// Has no effect on uncoded values.
