@@ -1,8 +1,8 @@
-//! What the processes of a run on several machines say to each other, and what a tape keeps, as bytes.
+//! //! Byte encoding of tape records and of messages between the processes of a cluster.
 //!
-//! First come [`MAGIC`], the number of this layout and the kind of what follows, 6 bytes in all, and then the value as
-//! MessagePack. Bytes may come from anybody who reaches the bus: what is read is a value of its type whose numbers are
-//! numbers. Whether they fit a run, whoever takes them in finds out.
+//! Layout: [`MAGIC`], the layout number and the kind (6 bytes in all), then the value as MessagePack. Any process that
+//! reaches the bus may send bytes. Decoding checks the type and the range of each number. The receiver checks whether
+//! the value fits the run.
 
 pub(super) mod compact;
 
@@ -12,62 +12,62 @@ use serde::de::DeserializeOwned;
 use super::{Notice, Offer, Record, Reply, Weighing};
 use crate::diloco::Standing;
 
-/// The first bytes of everything that processes of a run send each other.
+/// Prefix of every encoded message and record.
 pub const MAGIC: [u8; 4] = *b"ARCL";
-/// The layout that is written and read here: another one gets another number.
+/// Number of the current layout. Each change of the layout gets a new number.
 pub const LAYOUT: u8 = 4;
 
-/// Why bytes are none of these values.
+/// Reason why bytes cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BytesError {
-    /// They do not begin as they should: somebody else uses the same bus or storage.
+    /// Wrong prefix: another program uses the same bus or storage.
     #[error("these bytes are not from a process of a run: give this run a prefix of its own on the bus")]
     Foreign,
-    /// Another program wrote them.
+    /// Layout of another version of this program.
     #[error("layout {found}, and layout {LAYOUT} is read here: run the same version on all machines")]
     Layout {
-        /// Theirs.
+        /// Layout found.
         found: u8,
     },
-    /// They are something else, say an answer where a record was looked for.
+    /// Kind other than the expected one, for example an answer in place of a record.
     #[error("kind {found} where kind {expected} was looked for")]
     Kind {
-        /// Theirs.
+        /// Kind found.
         found: u8,
-        /// What was looked for.
+        /// Kind expected.
         expected: u8,
     },
-    /// They are cut off or damaged.
+    /// Truncated or damaged bytes.
     #[error("damaged: {detail}")]
     Shape {
-        /// What does not fit.
+        /// Decoder message.
         detail: String,
     },
-    /// A number in them is none, or has a size that it cannot have.
+    /// Number that is not finite or out of range.
     #[error("{what} is no number that it can be")]
     Number {
-        /// Which.
+        /// Name of the field.
         what: &'static str,
     },
 }
 
-/// A value that processes of a run send each other, or keep.
+/// Value that the processes of a cluster exchange or store.
 pub trait AsBytes: Serialize + DeserializeOwned + sealed::Checked {
-    /// Its bytes.
+    /// Encodes the value.
     ///
     /// # Panics
-    /// Not for any value: memory takes every byte, and all lengths are known.
+    /// Never: a vector accepts every byte, and all lengths are known.
     #[must_use]
     fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend([LAYOUT, Self::KIND]);
-        // With names, for some values leave out what is as usual.
+        // Named fields are required because some values skip default fields.
         rmp_serde::encode::write_named(&mut bytes, self)
             .expect("memory takes every byte and our types have lengths");
         bytes
     }
 
-    /// What [`Self::to_bytes`] wrote.
+    /// Decodes bytes that [`Self::to_bytes`] wrote.
     ///
     /// # Errors
     /// All of [`BytesError`].
@@ -102,15 +102,15 @@ fn shape(detail: &str) -> BytesError {
     BytesError::Shape { detail: detail.to_owned() }
 }
 
-/// Whether `value` can be a weight, a length or a sum of squares.
+/// Checks that `value` can be a weight, a length or a sum of squares.
 fn size(what: &'static str, value: f64) -> Result<(), BytesError> {
     if value.is_finite() && value >= 0.0 { Ok(()) } else { Err(BytesError::Number { what }) }
 }
 
 mod sealed {
-    /// What is asked of a value beside its shape.
+    /// Checks on a value beyond its shape.
     pub trait Checked {
-        /// Its kind in bytes.
+        /// Kind of the value in its encoding.
         const KIND: u8;
 
         fn check(&self) -> Result<(), super::BytesError>;
@@ -121,7 +121,7 @@ impl sealed::Checked for Record {
     const KIND: u8 = 1;
 
     fn check(&self) -> Result<(), BytesError> {
-        // What a merge says of itself is compared with the state that it led to.
+        // The leader that loads a state checks the merge's own claims against it.
         Ok(())
     }
 }
@@ -164,7 +164,7 @@ fn check_offer(Offer { update, standing, .. }: &Offer) -> Result<(), BytesError>
     squares.iter().try_for_each(|&square| size("a sum of squares", square))
 }
 
-/// Values that are shared, as they are.
+/// Serde functions for shared values, encoded without the `Arc`.
 pub(super) mod shared {
     use std::sync::Arc;
 

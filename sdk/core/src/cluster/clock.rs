@@ -1,24 +1,24 @@
-//! The clock of one fragment, as its owner has it, who keeps no ledger.
+//! Schedule clock of one fragment, for an owner that keeps no ledger.
 
 use std::collections::BTreeMap;
 
 use crate::diloco::{MergeEntry, TURN_MS_MAX, Yardstick};
 use crate::wire::LearnerId;
 
-/// The clock of one fragment where there is no ledger: tokens that are merged on it, as far as they count for the
-/// schedule.
+/// Schedule clock of one fragment without a ledger. It counts the fragment's merged tokens, as far as the schedule
+/// credits them.
 #[derive(Debug, Default)]
 pub(super) struct FragmentClock {
-    /// Tokens that count.
+    /// Tokens credited to the schedule.
     tokens: u64,
-    /// Tokens that one learner usually has in a merge, 0 before that is known.
+    /// Usual tokens of one learner in a merge; 0 while unknown.
     usual_tokens: u64,
-    /// For how long each learner was merged, in milliseconds, and its early tokens.
+    /// Merged time of each learner, in milliseconds, and its early tokens.
     learners: BTreeMap<LearnerId, (u64, u64)>,
 }
 
 impl FragmentClock {
-    /// Takes in one more merge. Nobody is suspected in a cluster, where nobody looks at single updates.
+    /// Counts one more merge. A cluster has no suspected learners because it checks no single updates.
     pub(super) fn count(&mut self, merge: &MergeEntry) {
         let yardstick = Yardstick::of(self.usual_tokens, merge.parts.iter());
         self.usual_tokens = yardstick.usual_tokens;
@@ -31,12 +31,12 @@ impl FragmentClock {
         }
     }
 
-    /// Whether anything was merged.
+    /// Returns true if the clock has counted any merge.
     pub(super) fn has_begun(&self) -> bool {
         !self.learners.is_empty()
     }
 
-    /// Tokens that count.
+    /// Returns the tokens credited to the schedule.
     pub(super) fn schedule_tokens(&self) -> u64 {
         self.tokens
     }
@@ -50,15 +50,15 @@ mod tests {
     use crate::testing;
     use crate::wire::{FragmentId, Identity};
 
-    /// What the part of a learner in a merge may be.
+    /// Returns a random plausible part of a learner in a merge.
     fn part(rng: &mut Rng, learner: LearnerId, is_shown: bool) -> Part {
         let (usual, is_ahead) = (50 + u64::from(rng.below(20)), learner.0 > 3 && rng.below(2) > 0);
         let tokens = if is_ahead { 40 * usual } else { usual };
         Part { after_ms: Some(500), is_shown, ..testing::part(learner, tokens) }
     }
 
-    /// Goal: an owner moves the schedule of its fragment as the books of a gateway do, whatever is claimed. They know
-    /// of other fragments too, by which the time differs for which a learner was merged; here there are none.
+    /// Goal: an owner and the books of a gateway credit the same tokens to the schedule, whatever learners claim. The
+    /// books also count the merged time of other fragments; this test has only one fragment.
     #[test]
     fn an_owner_counts_as_the_books_do() {
         let (context, lease_ms, lease_idle_ms_max) = (4, 1_000, 500);

@@ -1,25 +1,25 @@
-//! Who is connected to which gateway, as far as gateways say.
+//! Connected learners by gateway, as reported by the gateways.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::GatewayId;
 use crate::wire::{LearnerId, Millis};
 
-/// Those who are there, by gateway.
+/// Connected learners by gateway.
 #[derive(Debug, Default)]
 pub(super) struct Crowds(BTreeMap<GatewayId, Crowd>);
 
 #[derive(Debug)]
 struct Crowd {
-    /// When its gateway last said so.
+    /// Time of the gateway's last report.
     said: Millis,
     learners: BTreeSet<LearnerId>,
-    /// Whether somebody waits for the end of a round.
+    /// True if a learner waits for the end of a round.
     waits: bool,
 }
 
 impl Crowds {
-    /// A gateway says who is there; gives those who were there before and are nowhere any more.
+    /// Records a gateway's report. Returns the learners that were connected before and no longer are at any gateway.
     pub(super) fn note(
         &mut self,
         now: Millis,
@@ -33,18 +33,18 @@ impl Crowds {
         before.into_iter().filter(|learner| !is_there(learner)).collect()
     }
 
-    /// Forgets gateways that said nothing for so long, in milliseconds, and gives them.
+    /// Removes and returns the gateways that have not reported for `patience_ms`.
     pub(super) fn forget_silent(&mut self, now: Millis, patience_ms: u64) -> Vec<GatewayId> {
         let silent = self.0.extract_if(.., |_, crowd| now.since(crowd.said) >= patience_ms);
         silent.map(|(gateway, _)| gateway).collect()
     }
 
-    /// Everybody who is there.
+    /// Returns all connected learners.
     pub(super) fn everybody(&self) -> BTreeSet<LearnerId> {
         self.0.values().flat_map(|crowd| &crowd.learners).copied().collect()
     }
 
-    /// Whether somebody waits for the end of a round.
+    /// Returns true if any learner waits for the end of a round.
     pub(super) fn waits(&self) -> bool {
         self.0.values().any(|crowd| crowd.waits)
     }

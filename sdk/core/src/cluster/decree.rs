@@ -1,52 +1,52 @@
-//! What the owner of a run orders, and what that means to those who lead rounds.
+//! Orders of the owner of the run, and their effect on rounds.
 
 use serde::{Deserialize, Serialize};
 
 use crate::diloco::{MergeRule, QuorumPolicy, RoundTerms};
 use crate::wire::{Fingerprint, FragmentId, LearnerId, Share};
 
-/// Decrees are on a tape of their own, beside those of all fragments: no fragment has this number, for there are at
-/// most 65,535 of them.
+/// Id of the tape of decrees, which is separate from the tapes of all fragments. No fragment has this id, since a run
+/// has at most 65,535 fragments.
 pub const OF_THE_RUN: FragmentId = FragmentId(u16::MAX);
 
-/// What the owner of the run ordered at some gateway. It holds at every process, from when that reads it.
+/// Order of the owner of the run, given at any gateway. Each process applies it as soon as it reads it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Decree {
-    /// The first one of a run: the settings, by their keys, on which all processes agree.
+    /// First decree of a run: the settings, by key, that all processes share.
     Agreed(Vec<(String, String)>),
-    /// These settings are so from now on.
+    /// New values of these settings.
     Settings(Vec<(String, String)>),
-    /// Whether the run is held: then nothing but a last round is launched.
+    /// Pauses (true) or resumes (false) the run. While paused, owners launch only a last round.
     Hold(bool),
-    /// Each fragment has one more round, which waits for everyone, and then the run is over.
+    /// Ends the run after one more round of each fragment, which waits for all learners.
     Finish,
-    /// A learner trains for this part of its time.
+    /// Limits the part of the time in which a learner trains.
     Pace(LearnerId, Share),
-    /// A learner stays away until that moment, in milliseconds since 1970; 0 lets it come back.
+    /// Excludes a learner until this time, in milliseconds since 1970; 0 lifts the exclusion.
     Drop(LearnerId, u64),
-    /// Whoever has this key stays away for good; with what the owner notes of it.
+    /// Bans a key permanently; with the owner's note.
     Ban(Fingerprint, String),
-    /// Whoever has this key may come back.
+    /// Lifts the ban of a key.
     Lift(Fingerprint),
 }
 
-/// What is ordered by now, for those who lead rounds.
+/// Orders in force, as the owners of fragments need them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Orders {
-    /// Nothing but a last round is launched.
+    /// Paused: only a last round is launched.
     pub is_held: bool,
-    /// Each fragment has one more round, which waits for everyone, and then none.
+    /// Ending: each fragment has one last round, which waits for all learners.
     pub is_ending: bool,
-    /// When rounds end.
+    /// Policy that decides when rounds end.
     pub quorum: QuorumPolicy,
-    /// How updates are merged.
+    /// Merge rule.
     pub merge: MergeRule,
-    /// Learners that are asked in one round; of more, a sample that moves on.
+    /// Maximum number of learners invited to one round. Beyond it, a rotating sample is invited.
     pub cohort_max: u32,
 }
 
 impl Orders {
-    /// Nothing was ordered: rounds go by their terms, and ask so many.
+    /// Returns the initial orders: the round terms of the run and this cohort limit.
     #[must_use]
     pub fn none(terms: &RoundTerms, cohort_max: u32) -> Self {
         Self { is_held: false, is_ending: false, quorum: terms.quorum, merge: terms.merge, cohort_max }

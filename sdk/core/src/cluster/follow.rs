@@ -1,4 +1,4 @@
-//! What a merge that others made leads to, to the bit, from the state that is in the blobs.
+//! Following a merge from stored states, bit for bit.
 
 use std::sync::Arc;
 
@@ -6,43 +6,45 @@ use super::state_of;
 use crate::diloco::{Codec, Correction, FragmentState, MergeEntry, Segment, checksum};
 use crate::wire::Version;
 
-/// Why a state is not the one that a record speaks of.
+/// Reason why a state does not match its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FollowError {
-    /// The blob is damaged, or of another fragment.
+    /// Damaged blob, or a blob of another fragment.
     #[error("the state of version {version} has checksum {actual:016x} and not {expected:016x}")]
     Damaged {
-        /// Which.
+        /// Version of the state.
         version: Version,
-        /// By the record.
+        /// Checksum in the record.
         expected: u64,
-        /// Of the bytes.
+        /// Checksum of the bytes.
         actual: u64,
     },
-    /// It is not as long as the fragment.
+    /// Length that does not match the fragment.
     #[error("the state of version {version} has {bytes} bytes, which are not those of {values} values")]
     Length {
-        /// Which.
+        /// Version of the state.
         version: Version,
-        /// Its bytes.
+        /// Length of the blob in bytes.
         bytes: usize,
-        /// Values of the fragment.
+        /// Number of values of the fragment.
         values: usize,
     },
-    /// The change that leads there from the version before is not the one that was made.
+    /// Change from the previous version that differs from the merged one.
     #[error(
         "version {version} does not follow on the version before it: run the same version on all machines"
     )]
     Diverged {
-        /// Which.
+        /// Version of the state.
         version: Version,
     },
 }
 
-/// The Θ̂ that `merge` led to, of whose state the blob has these `bytes` with checksum `sum`, and its coded change on
-/// the way there from `before`: the same as where it was merged. The change is empty if `before` is not the version
-/// before it; then nobody can be sent it, and learners are to fetch the fragment. Of both states there is Θ̂ alone,
-/// which stands for Θ too: the change is what Θ̂ lacked of Θ, whatever Θ was before.
+/// Returns the Θ̂ that `merge` produced and the coded change from `before`, both equal to the originals. The blob of
+/// the new state has these `bytes` with checksum `sum`.
+///
+/// If `before` is not the preceding version, the change is empty. Then no learner can be sent the change, and learners
+/// fetch the fragment. Both states hold Θ̂ alone, which also stands for Θ: the change is the difference between Θ and
+/// the previous Θ̂, and does not depend on the previous Θ.
 ///
 /// # Errors
 /// All of [`FollowError`].
@@ -86,8 +88,8 @@ mod tests {
 
     const P: FragmentId = FragmentId(1);
 
-    /// Goal: a gateway that has only states makes the change that learners are sent where it was merged, to the bit;
-    /// a state that is another one, or a gap, is found.
+    /// Goal: a gateway that has only states reproduces the change that learners at the merging process receive, bit for
+    /// bit. It detects a wrong state and a gap.
     #[test]
     fn the_change_between_two_states_is_the_one_that_was_made() {
         let (layout, run) = (layout(), spec());

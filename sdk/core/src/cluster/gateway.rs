@@ -1,4 +1,4 @@
-//! The updates of the learners of one gateway, of one fragment.
+//! Updates from the learners of one gateway, for one fragment.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -8,72 +8,72 @@ use crate::diloco::syncer::Paces;
 use crate::diloco::{Codec, PartialSum, Segment, Standing, SumError, SumPlan, Verified, Weighted};
 use crate::wire::{ConnId, LearnerId, Refusal, Round, Serial, Version};
 
-/// What a gateway knows of the fragment.
+/// Static parameters of a gateway for one fragment.
 #[derive(Clone, Debug)]
 pub struct GatewayTerms {
-    /// Its number.
+    /// Id of the gateway.
     pub gateway: GatewayId,
-    /// The fragment's segments.
+    /// Segments of the fragment.
     pub segments: Arc<Vec<Segment>>,
-    /// How bodies are coded.
+    /// Codec of update bodies.
     pub codec: Codec,
 }
 
-/// An update of which its sender does not know yet what became of it.
+/// Update whose fate its sender does not know yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unsettled {
-    /// The round that it was sent for.
+    /// Round of the update.
     pub round: Round,
-    /// As its sender numbered it.
+    /// Serial number from the sender.
     pub serial: Serial,
 }
 
-/// What a gateway is told; what came by one connection, in its order.
+/// Input of a gateway. Inputs from one connection arrive in order.
 #[derive(Clone, Debug)]
 pub enum GatewayInput {
-    /// A learner came by this connection, later ones having larger numbers, with what it does not know of an update
-    /// that it sent before, here or elsewhere.
+    /// A learner joined on this connection (later connections have larger numbers), with an update of unknown fate that
+    /// it sent earlier to this or another gateway.
     Came(LearnerId, ConnId, Option<Unsettled>),
-    /// A connection of a learner is gone. What it sent is held until its round has ended.
+    /// A connection of a learner closed. The gateway holds the learner's update until its round ends.
     Left(LearnerId, ConnId),
-    /// An update of a learner by this connection, looked into, for this round, and what is known of the learner.
+    /// A verified update of a learner on this connection for this round, with the sender's standing.
     Update(LearnerId, ConnId, Round, Verified, Standing),
-    /// A learner has by this connection nothing to report in this round.
+    /// A learner has nothing to report in this round.
     Pass(LearnerId, ConnId, Round),
-    /// A learner came that has yet to hear what became of its updates elsewhere. Rounds go on as if it were there, so
-    /// that each of them ends, and it has nothing to report in any.
+    /// A learner waits to join until it knows the fates of updates that it sent elsewhere. Rounds treat it as
+    /// connected, so that each of them ends, and it has nothing to report in any.
     Waits(LearnerId),
-    /// It waits no more, and is gone if it did not come.
+    /// A learner no longer waits. Unless it has joined, it is gone.
     WaitsNoMore(LearnerId),
-    /// How fast its learners are.
+    /// Speed of the gateway's learners.
     Pace(Paces),
-    /// What an owner tells all gateways.
+    /// Notice of an owner to all gateways.
     Notice(Notice),
-    /// The records of the tape after this number, in order.
+    /// Tape records after this number, in order.
     Records(u64, Vec<Record>),
-    /// Time has passed: what was lost on the way is sent again.
+    /// Time has passed: the gateway resends lost messages.
     Tick,
 }
 
-/// What a gateway asks for.
+/// Output of a gateway.
 #[derive(Clone, Debug)]
 pub enum GatewayOrder {
-    /// Ask this learner for its progress, for this round, by this connection and no other.
+    /// Ask this learner for its progress for this round, on this connection only.
     Ask(LearnerId, ConnId, Round),
-    /// Tell this learner by this connection what became of its update: the version that it was merged to, or `None` if
-    /// it was not merged and its progress stays its own.
+    /// Send a receipt on this connection: the version that the update was merged into, or `None` if it was not merged
+    /// and the learner keeps its progress.
     Receipt(LearnerId, ConnId, Serial, Option<Version>),
-    /// Tell this learner by this connection that its update was not merged, for what is wrong with it.
+    /// Tell this learner on this connection that its update was refused, with the reason.
     Refused(LearnerId, ConnId, Serial, Refusal),
-    /// Say this to the owner.
+    /// Send this reply to the owner.
     Reply(Reply),
-    /// Read the records after this number.
+    /// Read the tape records after this number.
     Read(u64),
-    /// This record of this number is the next one on the tape; each comes once, in order.
+    /// The tape's next record and its number. Each record comes once, in order.
     Seen(u64, Box<Record>),
 }
 
-/// What is to be said to the owner. However much happened since the last time, it is a few messages.
+/// Pending messages to the owner. Any number of events since the last reply becomes a few messages.
 #[derive(Debug, Default)]
 struct Unsaid {
     is_here: bool,
@@ -81,42 +81,42 @@ struct Unsaid {
     offers: BTreeSet<LearnerId>,
 }
 
-/// Holds the updates of its learners until the tape says what became of them.
+/// Gateway state of one fragment: holds updates until the tape has their fates.
 #[derive(Debug)]
 pub struct Gateway {
     terms: GatewayTerms,
-    /// Who is connected, and by which connection.
+    /// Connected learners and their connections.
     learners: BTreeMap<LearnerId, ConnId>,
-    /// Who waits to be.
+    /// Learners that wait to join.
     waiting: BTreeSet<LearnerId>,
-    /// How fast those are who are connected.
+    /// Speed of the connected learners.
     paces: Paces,
-    /// In which round each was asked last, and by which connection.
+    /// Last round in which each learner was asked, and the connection used.
     asked: BTreeMap<LearnerId, (ConnId, Round)>,
-    /// Who has nothing to report in the newest round.
+    /// Learners that have nothing to report in the newest round.
     passed: BTreeSet<LearnerId>,
-    /// Whose updates were offered in the newest round, and how many of them the last time that it was asked for.
+    /// Learners whose updates were offered in the newest round, and their number at the previous `Collect`.
     offered: BTreeSet<LearnerId>,
     offered_before: u32,
-    /// What is to be said, all at once, as soon as nothing else is to be done.
+    /// Pending messages, sent together once no other output is left.
     unsaid: Unsaid,
-    /// The newest record that was seen.
+    /// Number of the newest record seen.
     last: u64,
-    /// The newest round that collects.
+    /// Newest round that collects updates.
     round: Option<Round>,
-    /// Whom it asks, if not everybody.
+    /// Learners invited to that round; `None` means all.
     invited: Option<BTreeSet<LearnerId>>,
-    /// Of whose update it is not known what became of it; all of them are connected.
+    /// Updates of connected learners without a known fate.
     open: BTreeMap<LearnerId, Unsettled>,
-    /// The updates that are here.
+    /// Updates held by the gateway.
     held: BTreeMap<LearnerId, (Unsettled, Verified, Standing)>,
-    /// What the owner says is wrong with some of those that are open.
+    /// Refusals from the owner of updates without a known fate.
     refused: BTreeMap<LearnerId, (Unsettled, Refusal)>,
     orders: VecDeque<GatewayOrder>,
 }
 
 impl Gateway {
-    /// One with nobody there.
+    /// Creates a gateway without learners.
     #[must_use]
     pub fn new(terms: GatewayTerms) -> Self {
         Self {
@@ -139,11 +139,11 @@ impl Gateway {
         }
     }
 
-    /// Takes in what happened; then [`Self::poll`] until there is nothing more.
+    /// Handles one input. Call [`Self::poll`] afterwards until it returns `None`.
     pub fn handle(&mut self, input: GatewayInput) {
         match input {
             GatewayInput::Came(learner, conn, unsettled) => self.on_came(learner, conn, unsettled),
-            // Word of a connection that is gone may come after that of the next one.
+            // The close of a connection may arrive after the learner's next connection opened.
             GatewayInput::Left(learner, conn) if self.learners.get(&learner) == Some(&conn) => {
                 self.learners.remove(&learner);
                 self.open.remove(&learner);
@@ -152,7 +152,7 @@ impl Gateway {
             }
             GatewayInput::Left(..) => {}
             GatewayInput::Update(learner, conn, round, update, standing) => {
-                // What came by a connection that is gone is settled by what the next one says is open.
+                // The fate of an update from a closed connection is settled through the learner's next connection.
                 if self.learners.get(&learner) == Some(&conn) {
                     self.on_update(learner, round, update, standing);
                 }
@@ -178,7 +178,7 @@ impl Gateway {
             GatewayInput::Notice(Notice::Weigh { round, cancelled, plan, weights }) => {
                 let mine = weights.iter().filter(|(gateway, _)| *gateway == self.terms.gateway);
                 for (_, weights) in mine {
-                    // A sum that cannot be made is not sent: the owner's patience ends the round.
+                    // A sum that cannot be computed is not sent; the round then ends by the owner's timeout.
                     if let Ok(Some(sum)) = self.sum(round, &plan, weights) {
                         let (gateway, cancelled, bytes) =
                             (self.terms.gateway, cancelled.clone(), sum.to_bytes());
@@ -205,13 +205,13 @@ impl Gateway {
         }
     }
 
-    /// The next thing to do. What is said to the owner comes last, so that whoever takes in several things before
-    /// asking has all of it said at once.
+    /// Returns the next output. Replies to the owner come last, so that one reply covers all inputs handled before the
+    /// poll.
     pub fn poll(&mut self) -> Option<GatewayOrder> {
         self.orders.pop_front().or_else(|| self.say().map(GatewayOrder::Reply))
     }
 
-    /// The updates that it holds, of whoever is connected or not.
+    /// Returns the number of updates held, including those of disconnected learners.
     #[must_use]
     pub fn held(&self) -> usize {
         self.held.len()
@@ -229,7 +229,7 @@ impl Gateway {
             let before = unsettled.round.0.saturating_sub(1).min(self.last);
             self.orders.push_back(GatewayOrder::Read(before));
         } else {
-            // Of whatever was open here, another gateway has told it.
+            // Another gateway has settled any update that was open here.
             self.open.remove(&learner);
             if let Some(round) = self.round.filter(|_| self.is_invited(learner)) {
                 self.ask(learner, conn, round);
@@ -242,11 +242,11 @@ impl Gateway {
         let unsettled = Unsettled { round, serial: update.serial };
         self.open.insert(learner, unsettled);
         if self.round != Some(round) {
-            // Too late for its round, of which the tape will say that it was not merged.
+            // Too late for its round; the tape will show that it was not merged.
             self.orders.push_back(GatewayOrder::Read(round.0.saturating_sub(1).min(self.last)));
             return;
         }
-        // Of one round only the first counts, which may have been weighed.
+        // Only the first update of a round counts, because it may have been weighed already.
         if self.held.get(&learner).is_none_or(|(held, ..)| held.round != round) {
             self.held.insert(learner, (unsettled, update, standing));
         }
@@ -273,7 +273,7 @@ impl Gateway {
         let free = self.learners.iter().filter(|(learner, _)| is_free(**learner));
         let free: Vec<(LearnerId, ConnId)> = free.map(|(learner, conn)| (*learner, *conn)).collect();
         free.into_iter().for_each(|(learner, conn)| self.ask(learner, conn, round));
-        // What was offered before it was last asked for and is not heard by now was lost; what is heard is taken once.
+        // Offers sent before the latest `Collect` but missing from its count were lost. The owner ignores duplicates.
         let heard = heard.get(&self.terms.gateway).copied().unwrap_or(0);
         if heard < self.offered_before {
             self.unsaid.offers.extend(&self.offered);
@@ -286,14 +286,14 @@ impl Gateway {
         self.invited.as_ref().is_none_or(|invited| invited.contains(&learner))
     }
 
-    /// Asks a learner, once in a round: what is said on a connection is not lost as long as that lasts.
+    /// Asks a learner once in a round. Messages on a connection are not lost while the connection lasts.
     fn ask(&mut self, learner: LearnerId, conn: ConnId, round: Round) {
         if self.asked.insert(learner, (conn, round)) != Some((conn, round)) {
             self.orders.push_back(GatewayOrder::Ask(learner, conn, round));
         }
     }
 
-    /// Says of those who wait, and once more of those who said so, that they have nothing to report.
+    /// Sends or repeats "nothing to report" for waiting learners and for learners that passed.
     fn pass_for_waiting(&mut self) {
         let nothing = self.waiting.union(&self.passed);
         let nothing = nothing.filter(|learner| !self.held.contains_key(learner));
@@ -305,13 +305,13 @@ impl Gateway {
         for (record, seq) in records.iter().zip(after + 1..) {
             let ends = |unsettled: &Unsettled| unsettled.round.0 == seq;
             for (learner, unsettled) in self.open.extract_if(.., |_, unsettled| ends(unsettled)) {
-                // Whose update is open is connected.
+                // Learners with an open update are connected.
                 let Some(&conn) = self.learners.get(&learner) else { continue };
                 let serial = unsettled.serial;
                 let merged = record.has_merged(learner, serial).then_some(Version(seq));
                 let refused = self.refused.get(&learner).filter(|(refused, _)| *refused == unsettled);
                 self.orders.push_back(match refused {
-                    // Another owner may have taken over meanwhile, and have seen nothing wrong.
+                    // A new owner may have taken over and accepted the update.
                     Some((_, why)) if merged.is_none() => GatewayOrder::Refused(learner, conn, serial, *why),
                     _ => GatewayOrder::Receipt(learner, conn, serial, merged),
                 });
@@ -326,7 +326,7 @@ impl Gateway {
         }
     }
 
-    /// The sum of these updates for `round`; `None` if one of them is not here.
+    /// Returns the sum of these updates for `round`, or `None` if one of them is missing here.
     fn sum(
         &self,
         round: Round,
@@ -351,7 +351,7 @@ impl Gateway {
         self.unsaid.offers.insert(learner);
     }
 
-    /// The next thing that the owner is to hear.
+    /// Returns the next reply to the owner.
     fn say(&mut self) -> Option<Reply> {
         let gateway = self.terms.gateway;
         if std::mem::take(&mut self.unsaid.is_here) {
@@ -361,7 +361,7 @@ impl Gateway {
         }
         let (passes, offers) =
             (std::mem::take(&mut self.unsaid.passes), std::mem::take(&mut self.unsaid.offers));
-        // Of a round that is over nobody waits for anything.
+        // Replies about a finished round are useless.
         let round = self.round?;
         if !passes.is_empty() {
             self.unsaid.offers = offers;
@@ -377,7 +377,7 @@ impl Gateway {
         (!offers.is_empty()).then_some(Reply::Offers { gateway, round, offers })
     }
 
-    /// Reads on from the oldest record that somebody waits for.
+    /// Requests records from the oldest round with an open update.
     fn read(&mut self) {
         let oldest = self.open.values().map(|unsettled| unsettled.round.0.saturating_sub(1)).min();
         let after = oldest.map_or(self.last, |oldest| oldest.min(self.last));

@@ -1,27 +1,27 @@
-//! Which states of a fragment stay in the storage.
+//! Retention of a fragment's states in storage.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// So many keys are cleared at once under which something may have been left.
+/// Maximum number of keys cleared at once that may hold leftovers.
 const CLEARED_MAX: u64 = 64;
 
-/// The keys of the newest states, the oldest first.
+/// Keys of the newest states, oldest first.
 #[derive(Debug)]
 pub(super) struct Kept {
     keys: VecDeque<u64>,
-    /// So many stay, at least 1.
+    /// Maximum number of retained states, at least 1.
     max: usize,
 }
 
 impl Kept {
-    /// None yet, of `max`.
+    /// Creates an empty list that retains `max` states.
     pub(super) fn new(max: usize) -> Self {
         Self { keys: VecDeque::new(), max: max.max(1) }
     }
 
-    /// All states that there ever were have these `keys`, in order. Gives the keys under which may be what those
-    /// before left, and what nobody needs any more.
+    /// Restores the list from the `keys` of all states so far, in order. Returns older keys that may still hold states,
+    /// to be deleted.
     pub(super) fn recall(&mut self, keys: &[u64]) -> Option<Range<u64>> {
         let first = keys.len().saturating_sub(self.max);
         self.keys = keys[first..].iter().copied().collect();
@@ -29,8 +29,8 @@ impl Kept {
         Some(oldest.saturating_sub(CLEARED_MAX).max(1)..oldest)
     }
 
-    /// There is one more. Gives the keys of what may go: one that is too many, and whatever was stored after it and
-    /// never got onto the tape.
+    /// Adds a state. Returns the keys to delete: the oldest state beyond the maximum, and states stored after it that
+    /// never reached the tape.
     pub(super) fn add(&mut self, key: u64) -> Vec<Range<u64>> {
         self.keys.push_back(key);
         if self.keys.len() <= self.max {
@@ -39,7 +39,7 @@ impl Kept {
         let (Some(gone), Some(&oldest)) = (self.keys.pop_front(), self.keys.front()) else {
             return Vec::new();
         };
-        // Rounds that came to nothing, however many, have stored nothing.
+        // Any number of abandoned rounds may lie between; they stored nothing.
         let left = (gone + 1).max(oldest.saturating_sub(CLEARED_MAX));
         vec![gone..gone + 1, left..oldest]
     }

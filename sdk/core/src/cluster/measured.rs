@@ -1,4 +1,4 @@
-//! What an owner measures of its rounds, by which they begin and end.
+//! Measurements of an owner's rounds, which decide when rounds begin and end.
 
 use std::collections::BTreeMap;
 
@@ -8,26 +8,26 @@ use crate::diloco::syncer::Paces;
 use crate::diloco::{OuterSpec, Timing, average};
 use crate::wire::Millis;
 
-/// A round that is launched so large a part of a turn after its time was held up. Constant of ours.
+/// Fraction of a turn (as its inverse) after which a late launch counts as held up. Constant of ours.
 const HELD_UP_TURNS: u64 = 4;
 
-/// Times, and how much of the fragment is merged.
+/// Measured times, and the fragment's merged tokens.
 #[derive(Debug)]
 pub(super) struct Measured {
     timing: Timing,
-    /// How fast the learners of each gateway are, and how many.
+    /// Speed and number of the learners of each gateway.
     paces: BTreeMap<GatewayId, (Paces, usize)>,
-    /// Whether rounds are spread over a turn, which they are once the pace is known.
+    /// True once the pace is known and rounds are spread over a turn.
     is_spread: bool,
-    /// When the last round was launched, in milliseconds, or a moment from which the next one counts. That may lie
-    /// before the clock began.
+    /// Launch time of the last round, in milliseconds, or the time from which the next launch is counted. It may
+    /// precede the start of the clock.
     launched: Option<i64>,
-    /// By which the outer step goes.
+    /// Schedule clock, which sets the outer step.
     clock: FragmentClock,
 }
 
 impl Measured {
-    /// Nothing is, but what `terms` begin with.
+    /// Creates measurements with the initial timing of `terms`.
     pub(super) fn new(terms: &OwnerTerms) -> Self {
         Self {
             timing: terms.timing,
@@ -38,30 +38,30 @@ impl Measured {
         }
     }
 
-    /// Whether anything was merged.
+    /// Returns true if anything was merged.
     pub(super) fn has_begun(&self) -> bool {
         self.clock.has_begun()
     }
 
-    /// By which rounds end.
+    /// Returns the timing that decides when rounds end.
     pub(super) fn timing(&self) -> &Timing {
         &self.timing
     }
 
-    /// Takes in all records that there are.
+    /// Recounts the clock from all records.
     pub(super) fn recount(&mut self, records: &[Record]) {
         self.clock = FragmentClock::default();
         records.iter().for_each(|record| self.count(record));
     }
 
-    /// Takes in one more record.
+    /// Counts one more record.
     pub(super) fn count(&mut self, record: &Record) {
         if let Record::Merged { merge, .. } = record {
             self.clock.count(merge);
         }
     }
 
-    /// The outer step at this point of the run.
+    /// Returns the outer step at the current point of the schedule.
     pub(super) fn outer(&self, terms: &OwnerTerms) -> OuterSpec {
         match terms.momentum_warmup_tokens > 0.0 {
             true => terms
@@ -71,8 +71,8 @@ impl Measured {
         }
     }
 
-    /// A gateway says how fast its learners are, and how many: the median learner counts, as far as that can be told of
-    /// medians.
+    /// Records the speed and the number of a gateway's learners. The median learner sets the pace, estimated from the
+    /// gateways' medians.
     pub(super) fn note_paces(
         &mut self,
         now: Millis,
@@ -90,19 +90,20 @@ impl Measured {
         self.timing.step_ms = step_ms;
         self.timing.launch_ms = step_ms * steps.max(1.0);
         if !self.is_spread {
-            // Owners know nothing of each other: each begins at its place in the turn, as rounds of one process do.
+            // Owners do not coordinate. Each starts at its fragment's place in the turn, as the rounds of a single
+            // process do.
             let turn_ms = f64::from(terms.rounds.sync_every) * step_ms;
             let before_ms = (turn_ms * (1.0 - place(terms))) as i64;
             (self.is_spread, self.launched) = (true, Some(now.0 as i64 - before_ms));
         }
     }
 
-    /// A gateway is gone.
+    /// Removes a gateway.
     pub(super) fn forget(&mut self, gateway: GatewayId) {
         self.paces.remove(&gateway);
     }
 
-    /// The time of the median learner; `None` while nobody's is known.
+    /// Returns the time of the median learner, or `None` while no time is known.
     fn median(&self, time: impl Fn(&Paces) -> f64) -> Option<f64> {
         let known = self.paces.values().map(|(paces, learners)| (time(paces), *learners));
         let mut known: Vec<(f64, usize)> =
@@ -117,26 +118,26 @@ impl Measured {
         median.map(|(time_ms, _)| time_ms)
     }
 
-    /// When the next round may be launched: H steps after the last one; or while nobody says what a step takes, as when
-    /// nobody trains, after `idle_ms`.
+    /// Returns the earliest time of the next launch: H steps after the last one, or `idle_ms` after it while no step
+    /// time is known (for example, while no learner trains).
     pub(super) fn may_launch_at(&self, terms: &OwnerTerms) -> Millis {
         let turn_ms = self.turn_ms(terms);
         let at = |launched: i64| launched.saturating_add_unsigned(turn_ms);
         Millis(self.launched.map_or(0, |launched| u64::try_from(at(launched)).unwrap_or(0)))
     }
 
-    /// A round was launched. If it was held up, then perhaps those of other fragments were too, and all of them are
-    /// launched together now: the next ones are spread over a turn again.
+    /// Records a launch. A delayed launch may coincide with delayed launches of other fragments; the next ones are
+    /// spread over a turn again.
     pub(super) fn note_launch(&mut self, now: Millis, terms: &OwnerTerms) {
         let turn_ms = self.turn_ms(terms);
         let held_up_ms = self.launched.map_or(0, |_| now.since(self.may_launch_at(terms)));
         let is_held_up = self.is_spread && held_up_ms > turn_ms / HELD_UP_TURNS;
-        // In half a turn at least, and in one and a half at most, by the fragment's place among the others.
+        // The shift is between minus half a turn and half a turn, by the fragment's place among the others.
         let moved_ms = place(terms) * turn_ms as f64 - turn_ms as f64 / 2.0;
         self.launched = Some(now.0 as i64 + if is_held_up { moved_ms as i64 } else { 0 });
     }
 
-    /// The time between two rounds, in milliseconds.
+    /// Returns the time between two rounds, in milliseconds.
     fn turn_ms(&self, terms: &OwnerTerms) -> u64 {
         match self.median(|paces| paces.step_ms) {
             Some(step_ms) => (f64::from(terms.rounds.sync_every) * step_ms).ceil() as u64,
@@ -144,18 +145,18 @@ impl Measured {
         }
     }
 
-    /// A round reached its quorum so long after its launch, in milliseconds.
+    /// Records that a round reached its quorum `after_ms` milliseconds after its launch.
     pub(super) fn note_quorum(&mut self, after_ms: u64) {
         self.timing.quorum_ms = average(self.timing.quorum_ms, after_ms as f64);
     }
 
-    /// A round led to a version, so long after it ended collecting, in milliseconds.
+    /// Records that a round produced a version `sync_ms` milliseconds after it ended collecting.
     pub(super) fn note_merged(&mut self, sync_ms: u64) {
         self.timing.sync_ms = average(self.timing.sync_ms, sync_ms as f64);
     }
 }
 
-/// Where in a turn the fragment's rounds are, from 0 to 1.
+/// Returns the place of the fragment's rounds in a turn, from 0 to 1.
 fn place(terms: &OwnerTerms) -> f64 {
     f64::from(terms.rounds.fragment.0) / f64::from(terms.fragments.max(1))
 }
@@ -176,8 +177,8 @@ mod tests {
         terms.unwrap().swap_remove(0)
     }
 
-    /// Goal: rounds of a fragment are as far apart as H steps of the median learner take, whoever it is connected to,
-    /// and those of other fragments lie between them.
+    /// Goal: rounds of a fragment are H steps of the median learner apart, whichever gateway it uses. Rounds of other
+    /// fragments lie between them.
     #[test]
     fn the_median_learner_sets_the_pace() {
         let mut terms = terms();
@@ -207,8 +208,8 @@ mod tests {
         assert_eq!(says(&mut measured, 3, 0.0, 0), Millis(6_000 + 50 * h));
     }
 
-    /// Goal: when rounds of all fragments were held up together, as while the storage was away, they are launched
-    /// together once, and spread over a turn from then on; one that is a little late keeps its place.
+    /// Goal: rounds of all fragments that were held up together, as during a storage outage, are launched together once
+    /// and then spread over a turn again. A slightly late round keeps its place.
     #[test]
     fn rounds_that_were_held_up_are_spread_again() {
         let places = |late_ms: u64| -> Vec<u64> {

@@ -1,12 +1,14 @@
-//! A run on several machines: gateways, which hold the sockets of learners, and owners of fragments, as pure machines.
+//! A run on several machines as pure state machines: gateways, which hold the sockets of learners, and owners of
+//! fragments.
 //!
-//! An [`Owner`] leads the rounds of one fragment, with the same `Rounds` as a syncer in one process. Bodies stay where
-//! learners brought them: a [`Gateway`] offers the owner all but the body of an update, learns what each weighs, and
-//! sends the sum of those it holds. So an owner gets one sum from each gateway, however many learners there are.
-//! Sums are exact ([`PartialSum`](crate::diloco::PartialSum)), and a merge has the bits that it has in one process.
+//! An [`Owner`] leads the rounds of one fragment with the same `Rounds` as a syncer in a single process. Bodies stay at
+//! the gateways that received them. A [`Gateway`] offers the owner each update without its body, learns the update's
+//! weight, and sends the sum of its updates. So an owner receives one sum from each gateway, however many learners
+//! there are. Sums are exact ([`PartialSum`](crate::diloco::PartialSum)), and a merge has the same bits as in a single
+//! process.
 //!
-//! Four services stand between them. Each is a few messages, so that a process, a simulated one with faults and a real
-//! one can serve:
+//! Four services connect them. Each has only a few messages, so implementations may live in one process, in a simulator
+//! with faults, or on real servers:
 //!
 //! | service | what it does | what is asked of it |
 //! |---|---|---|
@@ -15,20 +17,20 @@
 //! | roster | a lease for each fragment, which runs out | liveness only: it may be wrong |
 //! | bus | [`Notice`]s to all gateways, [`Reply`]s to an owner | nothing: it may lose, repeat and reorder |
 //!
-//! Records, notices and replies are [`AsBytes`] on all of them.
+//! Records, notices and replies are encoded with [`AsBytes`] on all services.
 //!
-//! What the owner of the run orders is on a tape of its own, [`OF_THE_RUN`], which every process reads: see [`Decree`].
+//! Orders of the owner of the run are on a separate tape, [`OF_THE_RUN`], which every process reads: see [`Decree`].
 //!
-//! # Why nothing is merged twice, and nothing that was told is lost
-//! - **A fence, and no clock.** An owner stores the state that a merge led to, appends the record with the last number
-//!   that it knows, and only then tells anybody. Whoever takes over appends [`Record::Took`] first, so whatever a
-//!   former owner appends after that is refused, whatever it believes about its lease.
+//! # Why nothing is merged twice and nothing announced is lost
+//! - **A fence, and no clock.** An owner stores the merged state, appends the record with the last number that it
+//!   knows, and only then tells learners. A new owner first appends [`Record::Took`]. The tape then refuses every later
+//!   record of the former owner, whatever that owner believes about its lease.
 //! - **A round is the number of the record that ends it**, and so is the version. Each round ends in exactly one
-//!   record of this number: it was merged, or it came to nothing. The first record of another owner ends the round of
-//!   the one before.
-//! - **An update is of one round.** Whether it was merged says the record of that round, so any gateway can tell, and
-//!   a learner that comes back elsewhere sends nothing of that fragment until it knows. What was not merged stays with
-//!   it.
+//!   record of this number: it was merged, or it was abandoned. The first record of a new owner ends the round of the
+//!   former one.
+//! - **An update belongs to one round.** The record of that round shows whether the update was merged, so any gateway
+//!   can tell. A learner that reconnects elsewhere sends nothing of that fragment until it knows. It keeps any progress
+//!   that was not merged.
 
 mod bytes;
 mod clock;
@@ -61,36 +63,36 @@ use crate::diloco::syncer::Paces;
 use crate::diloco::{MergeEntry, Standing, SumPlan, Verified};
 use crate::wire::{LearnerId, Refusal, Round, Serial};
 
-/// A gateway of a run.
+/// Id of a gateway in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct GatewayId(pub u32);
 
-/// One process of an owner; another one of the same program has another number.
+/// Id of an owner process. Each start of the program has a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ProcessId(pub u64);
 
-/// What the tape of a fragment has under one number.
+/// Record on the tape of a fragment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Record {
-    /// This process owns the fragment from here on.
+    /// This process owns the fragment from this record on.
     Took(ProcessId),
-    /// The round of this number led to the version of this number.
+    /// The round of this number produced the version of this number.
     Merged {
-        /// All of the merge but the bodies of its updates.
+        /// The merge without the bodies of its updates.
         merge: Box<MergeEntry>,
-        /// Checksum of the state that it led to, which is in the blob of this number: see [`state_bytes`].
+        /// Checksum of the resulting state, which is in the blob of this number: see [`state_bytes`].
         state: u64,
     },
-    /// The round of this number came to nothing.
+    /// The round of this number ended without a merge.
     Abandoned,
     /// The last round is over: no record follows this one.
     Finished,
-    /// What the owner of the run ordered: on the tape [`OF_THE_RUN`] alone, which has nothing else.
+    /// Order of the owner of the run. It is only on the tape [`OF_THE_RUN`], which holds nothing else.
     Decreed(Decree),
 }
 
 impl Record {
-    /// Whether the update `serial` of `learner` was merged by this record.
+    /// Returns true if this record merged the update `serial` of `learner`.
     #[must_use]
     pub fn has_merged(&self, learner: LearnerId, serial: Serial) -> bool {
         let Self::Merged { merge, .. } = self else { return false };
@@ -98,139 +100,139 @@ impl Record {
     }
 }
 
-/// What an owner tells all gateways over the bus.
+/// Message of an owner to all gateways over the bus.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Notice {
-    /// Learners are to hand in their progress.
+    /// Learners are to send their progress.
     Collect {
-        /// For this round.
+        /// Round that collects.
         round: Round,
-        /// Those of them who are to; all if that is not said.
+        /// Invited learners; `None` means all.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         invited: Option<BTreeSet<LearnerId>>,
-        /// Of how many learners an update was offered so far, by the gateways that offered them.
+        /// Number of learners whose updates were offered so far, by gateway.
         heard: BTreeMap<GatewayId, u32>,
     },
-    /// The gateways named are to add up the updates that they hold of those named.
+    /// The listed gateways are to sum the listed updates.
     Weigh {
-        /// The round.
+        /// Round of the merge.
         round: Round,
-        /// On these segments directions cancelled out, and all is added up once more.
+        /// Segments on which directions cancelled out. If there are any, the sum is repeated.
         cancelled: Vec<u32>,
-        /// By which they are added up.
+        /// Plan of the sum.
         #[serde(with = "bytes::shared")]
         plan: Arc<SumPlan>,
-        /// What each weighs, by the gateway that holds it.
+        /// Weights of the updates, by the gateway that holds them.
         #[serde(with = "bytes::shared")]
         weights: Arc<Vec<(GatewayId, Vec<Weighing>)>>,
     },
-    /// The round has ended: the tape says how.
+    /// The round has ended; its outcome is on the tape.
     Ended(Round),
-    /// In this round these updates are not merged, for what is wrong with them.
+    /// These updates of the round were refused.
     Refused {
-        /// The round.
+        /// Round of the updates.
         round: Round,
-        /// Whose, as its sender numbered it, and what is wrong.
+        /// Sender, the sender's serial number, and the reason.
         refused: Vec<(LearnerId, Serial, Refusal)>,
     },
 }
 
-/// What one update weighs.
+/// Weight of one update.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Weighing {
-    /// Whose it is.
+    /// Sender.
     pub learner: LearnerId,
-    /// As its sender numbered it.
+    /// Serial number from the sender.
     pub serial: Serial,
-    /// Its weight against the others'.
+    /// Weight relative to the other updates.
     pub weight: f64,
-    /// Its weight for each expert of the fragment.
+    /// Weight for each expert of the fragment.
     pub experts: Vec<f64>,
-    /// Steps that it may be as long as.
+    /// Number of steps that bounds the update's length.
     pub steps: u32,
 }
 
-/// What a gateway says to an owner over the bus.
+/// Message of a gateway to an owner over the bus.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Reply {
-    /// These learners are connected to it, or wait to be.
+    /// Learners that are connected to the gateway or wait to join.
     Here {
-        /// Which gateway.
+        /// Gateway that replies.
         gateway: GatewayId,
-        /// Those who are there.
+        /// Connected and waiting learners.
         #[serde(with = "bytes::compact::learners")]
         learners: BTreeSet<LearnerId>,
-        /// Whether one of them waits for the end of a round of each fragment before it takes part.
+        /// True if a learner waits for the end of a round of each fragment before it takes part.
         waits: bool,
-        /// How fast they are.
+        /// Speed of the learners.
         paces: Paces,
     },
-    /// Learners of its have nothing to report in this round.
+    /// Learners with nothing to report in this round.
     Pass {
-        /// The round.
+        /// Round without their updates.
         round: Round,
-        /// Whose answers are no longer waited for.
+        /// Learners that the round no longer waits for.
         #[serde(with = "bytes::compact::learners")]
         learners: BTreeSet<LearnerId>,
     },
-    /// It holds updates for this round.
+    /// Updates for this round that the gateway holds.
     Offers {
-        /// Which gateway.
+        /// Gateway that holds them.
         gateway: GatewayId,
-        /// The round.
+        /// Round of the updates.
         round: Round,
-        /// All that were not offered yet, or of which nobody knows whether that was heard.
+        /// Updates not offered yet, and those whose offers may have been lost.
         #[serde(with = "bytes::compact::values")]
         offers: Vec<Offer>,
     },
-    /// The sum of the updates that it was to add up.
+    /// Sum of the updates listed in [`Notice::Weigh`].
     Sum {
-        /// Which gateway.
+        /// Gateway that computed it.
         gateway: GatewayId,
-        /// The round.
+        /// Round of the merge.
         round: Round,
-        /// As the notice that asked for it.
+        /// Cancelled segments, copied from the notice.
         cancelled: Vec<u32>,
-        /// As [`PartialSum::to_bytes`](crate::diloco::PartialSum::to_bytes) gives it.
+        /// Encoding from [`PartialSum::to_bytes`](crate::diloco::PartialSum::to_bytes).
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
 }
 
-/// An update that a gateway holds.
+/// Update that a gateway holds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Offer {
-    /// Whose it is.
+    /// Sender.
     pub learner: LearnerId,
-    /// All of it but the bytes of its body.
+    /// The update without the bytes of its body.
     pub update: Verified,
-    /// What is known of its sender.
+    /// Standing of the sender.
     pub standing: Standing,
 }
 
-/// What an owner asks of the tape, the blobs, the bus, and of who drives it.
+/// Output of an owner: requests to the tape, the blobs, the bus and the driver.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Order {
-    /// Append a record, if the last one has this number.
+    /// Append a record if the last one has the expected number.
     Append {
-        /// Which of its records it is, by the owner's count: what is said of an earlier one says nothing of this one.
+        /// Turn of the record, which tells its answer from answers about earlier records.
         turn: u64,
-        /// The last number that the owner knows.
+        /// Last number that the owner knows.
         expect: u64,
-        /// The record.
+        /// Record to append.
         record: Record,
     },
     /// Read all records after this number.
     Read(u64),
-    /// Store bytes under this key, if there are none.
+    /// Store bytes under this key unless the key exists.
     Store(u64, Arc<Vec<u8>>),
-    /// Load what is stored under this key.
+    /// Load the bytes under this key.
     Load(u64),
-    /// Make the state that the fragment begins in, for [`OwnerInput::Begun`]. That may take its time; it is asked for
-    /// again meanwhile.
+    /// Create the initial state of the fragment, for [`OwnerInput::Begun`]. That may take long; the owner repeats the
+    /// order meanwhile.
     Begin,
-    /// Nobody will load what is stored under these keys: it may go. Nothing is said of it.
+    /// Delete the bytes under these keys, which no process will load. There is no answer.
     Forget(Range<u64>),
-    /// Tell all gateways.
+    /// Send a notice to all gateways.
     Tell(Notice),
 }

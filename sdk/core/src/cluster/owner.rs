@@ -1,4 +1,4 @@
-//! Who leads a fragment: takes it over, and puts each round on the tape before anybody is told.
+//! Owner of a fragment. It takes the fragment over, and puts each round on the tape before any learner sees its effect.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -13,56 +13,56 @@ use super::{Notice, Order, Orders, Record, Reply, state_bytes, state_of};
 use crate::diloco::{FragmentState, Launch, Rounds, checksum, cohort};
 use crate::wire::{LearnerId, Millis, Round, Version};
 
-/// A gateway that said nothing while an owner would have asked so often is gone.
+/// Silence after which a gateway counts as gone, in multiples of `again_ms`.
 const SILENT_TIMES: u64 = 10;
 
-/// What an owner is told.
+/// Input of an owner.
 #[derive(Clone, Debug)]
 pub enum OwnerInput {
-    /// The roster grants it the fragment until then.
+    /// The roster leases the fragment to this owner until this time.
     Leased(Millis),
-    /// The roster does not.
+    /// The roster does not lease it the fragment.
     NotLeased,
-    /// The records of the tape after this number, in order.
+    /// Tape records after this number, in order.
     Records(u64, Vec<Record>),
-    /// The record of this turn is on the tape, under this number.
+    /// The record of this turn is on the tape.
     Appended {
-        /// As [`Order::Append`] had it.
+        /// Turn of the [`Order::Append`].
         turn: u64,
-        /// Its number.
+        /// Number of the record.
         seq: u64,
     },
-    /// It is not, for the last record has another number than expected.
+    /// The append was refused because the last record has another number.
     Refused,
-    /// What was to be stored under this key is there, or other bytes were before.
+    /// Bytes exist under this key: ours (true), or others stored earlier (false).
     Stored(u64, bool),
-    /// What is stored under this key.
+    /// Bytes under this key.
     Loaded(u64, Option<Vec<u8>>),
-    /// The state that the fragment begins in, version 0.
+    /// Initial state of the fragment, version 0.
     Begun(FragmentState),
-    /// What a gateway says.
+    /// Reply of a gateway.
     Reply(Reply),
-    /// What the owner of the run has ordered by now.
+    /// Orders of the owner of the run now in force.
     Ordered(Orders),
-    /// Time has passed: to be told at least every `again_ms`.
+    /// Time has passed. Drivers send this at least every `again_ms`.
     Tick,
 }
 
-/// Leads the rounds of one fragment as long as the tape takes its records.
+/// Leader of the rounds of one fragment, as long as the tape accepts its records.
 #[derive(Debug)]
 pub struct Owner {
     terms: OwnerTerms,
-    /// The newest record that it knows.
+    /// Number of the newest known record.
     last: u64,
-    /// Its lease ends then.
+    /// End of the lease.
     until: Millis,
     stage: Stage,
-    /// Counts the records that it made.
+    /// Counter of this owner's records.
     turn: u64,
     measured: Measured,
-    /// When something was last asked for that is not there yet.
+    /// Time of the last request that is still unanswered.
     asked: Millis,
-    /// Who is connected to which gateway.
+    /// Connected learners by gateway.
     here: Crowds,
     ordered: Orders,
     kept: Kept,
@@ -70,7 +70,7 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// One that leads nothing yet.
+    /// Creates an owner that leads nothing yet.
     #[must_use]
     pub fn new(terms: OwnerTerms) -> Self {
         Self {
@@ -88,13 +88,14 @@ impl Owner {
         }
     }
 
-    /// Takes in what happened; then [`Self::poll`] until there is nothing more.
+    /// Handles one input. Call [`Self::poll`] afterwards until it returns `None`.
     pub fn handle(&mut self, now: Millis, input: OwnerInput) {
         match input {
             OwnerInput::Leased(until) => self.on_leased(now, until),
             OwnerInput::NotLeased => self.stage = Stage::Away,
             OwnerInput::Records(after, records) => self.on_records(now, after, &records),
-            // Word of a record from before it last took over comes late, and another one may have its number.
+            // An answer about a record from an earlier lead may come late, and a record of another owner may have its
+            // number.
             OwnerInput::Appended { turn, seq } if turn == self.turn => self.on_appended(now, seq),
             OwnerInput::Appended { .. } => {}
             OwnerInput::Refused => self.ask(now, Order::Read(self.last)),
@@ -107,12 +108,12 @@ impl Owner {
         }
     }
 
-    /// The next thing to do.
+    /// Returns the next output.
     pub fn poll(&mut self) -> Option<Order> {
         self.orders.pop_front()
     }
 
-    /// The state that it leads learners to; `None` while it does not lead, or is at work on it.
+    /// Returns the newest state, or `None` while the owner does not lead or a merge is using the state.
     #[must_use]
     pub fn state(&self) -> Option<&FragmentState> {
         let Stage::Leading(leading) = &self.stage else { return None };
@@ -157,7 +158,7 @@ impl Owner {
                 let Step::Appending(ours) = &leading.step else { return };
                 match records.first() {
                     Some(record) if record == ours => self.on_appended(now, self.last + 1),
-                    // Somebody else took over: what was under way is nobody's any more.
+                    // Another owner took over, and this owner's unfinished work is void.
                     Some(_) => self.stage = Stage::Away,
                     None => {
                         let record = ours.clone();
@@ -172,11 +173,11 @@ impl Owner {
     fn on_loaded(&mut self, now: Millis, key: u64, bytes: Option<Vec<u8>>) {
         let Stage::Loading(seq, sum) = self.stage else { return };
         let Some(bytes) = bytes else {
-            // Somebody led on meanwhile, and it is gone: the tape says which one is the newest, after a while.
+            // Another owner led meanwhile and is gone. A later read of the tape gives the newest state.
             (self.stage, self.asked) = (Stage::Reading, now);
             return;
         };
-        // What is damaged is asked for again.
+        // A damaged state is requested again.
         if key != seq || checksum(&bytes) != sum {
             return;
         }
@@ -186,14 +187,14 @@ impl Owner {
     }
 
     fn on_begun(&mut self, now: Millis, state: FragmentState) {
-        // It may have taken so long that somebody else has merged: then the tape refuses what is appended next.
+        // Another owner may have merged meanwhile; the tape then refuses the next append.
         let is_ours = state.version == Version(0) && state.theta.len() == self.terms.len();
         if is_ours && matches!(self.stage, Stage::Beginning) {
             self.take(now, state);
         }
     }
 
-    /// Goes on from `state`, once the tape says so.
+    /// Continues from `state` once the tape has the takeover.
     fn take(&mut self, now: Millis, state: FragmentState) {
         let rounds = Rounds::new(self.terms.rounds.clone(), state);
         let record = Record::Took(self.terms.process);
@@ -240,7 +241,7 @@ impl Owner {
             return;
         }
         if !is_ours {
-            // No other process stores under this key as long as this one leads.
+            // No other process stores under this key while this one leads.
             self.stage = Stage::Away;
             return;
         }
@@ -289,19 +290,19 @@ impl Owner {
                     let (key, bytes) = (self.last + 1, Arc::clone(bytes));
                     self.ask(now, Order::Store(key, bytes));
                 }
-                // Nobody knows whether it is there.
+                // It is unknown whether the record is on the tape.
                 Step::Appending(_) if is_due => self.ask(now, Order::Read(self.last)),
                 Step::Storing(..) | Step::Appending(_) => {}
             },
         }
     }
 
-    /// Nothing has been under way for so long, in milliseconds: begins what is due.
+    /// Starts the next due action after `rested_ms` milliseconds without work.
     fn rest(&mut self, now: Millis, rested_ms: u64) {
         let is_idle = rested_ms >= self.terms.idle_ms;
         if self.ordered.is_ending {
             let invited = self.who_is_here(now);
-            // By then all gateways that are there have said so, also to one that has just taken over.
+            // After `idle_ms` all live gateways have reported, even to a new owner.
             let Stage::Leading(leading) = &self.stage else { return };
             let has_heard = now.since(leading.since) >= self.terms.idle_ms;
             if !invited.is_empty() && has_heard {
@@ -311,7 +312,7 @@ impl Owner {
             }
         } else if self.ordered.is_held {
             if is_idle && self.here.waits() {
-                // Whoever waited at a gateway that is gone does so no more.
+                // A learner that waited at a lost gateway no longer waits.
                 self.who_is_here(now);
                 if self.here.waits() {
                     self.put(now, Record::Abandoned);
@@ -328,14 +329,14 @@ impl Owner {
         }
     }
 
-    /// Who is connected to a gateway that is there: whoever is at another one does not answer any more.
+    /// Returns the learners at live gateways. Learners at other gateways can no longer answer.
     fn who_is_here(&mut self, now: Millis) -> BTreeSet<LearnerId> {
         let silent = self.here.forget_silent(now, SILENT_TIMES * self.terms.again_ms);
         silent.into_iter().for_each(|gateway| self.measured.forget(gateway));
         self.here.everybody()
     }
 
-    /// Launches a round, the last one with everybody who is `here`.
+    /// Launches a round. The last round invites all learners in `here`.
     fn launch(&mut self, now: Millis, here: BTreeSet<LearnerId>, is_last: bool) {
         let Stage::Leading(leading) = &mut self.stage else { return };
         leading.rounds.unask_all_but(&here);
@@ -344,7 +345,7 @@ impl Owner {
         let (everybody, rounds) = (here.len(), &leading.rounds);
         let invited = cohort(&here, cohort_max, self.last, |learner| !rounds.is_asked(learner));
         let is_sample = invited.len() < everybody;
-        // The last rounds of all fragments are under way together.
+        // The last rounds of all fragments overlap.
         let last_of = is_last.then(|| self.terms.fragments.into());
         let work =
             Work::launch(now, &mut leading.rounds, Launch { round, fragment, invited, last_of }, is_sample);
@@ -353,7 +354,7 @@ impl Owner {
         self.go_on(now);
     }
 
-    /// Goes on with the round under way, as far as that goes.
+    /// Advances the current round as far as possible.
     fn go_on(&mut self, now: Millis) {
         let Stage::Leading(leading) = &mut self.stage else { return };
         let Step::Working(work) = &mut leading.step else { return };
@@ -362,7 +363,7 @@ impl Owner {
         match ended {
             None => {}
             Some(Ended::Merged(merge)) => {
-                // The state is at rest once its merge is taken in.
+                // The state is available again once the merge is complete.
                 let Some(state) = leading.rounds.state() else { return };
                 let bytes = Arc::new(state_bytes(state));
                 let record = Record::Merged { merge, state: checksum(&bytes) };
@@ -380,7 +381,7 @@ impl Owner {
         self.ask(now, Order::Read(0));
     }
 
-    /// Appends the record of this turn, perhaps once more.
+    /// Appends the record of the current turn, possibly repeatedly.
     fn append(&mut self, now: Millis, record: Record) {
         self.ask(now, Order::Append { turn: self.turn, expect: self.last, record });
     }
@@ -391,7 +392,7 @@ impl Owner {
     }
 }
 
-/// The number of a record, and the checksum of the state that it led to, if it led to one.
+/// Returns the number of a record and the checksum of its state, or `None` if the record is not a merge.
 fn merged((seq, record): (u64, &Record)) -> Option<(u64, u64)> {
     let Record::Merged { state, .. } = record else { return None };
     Some((seq, *state))

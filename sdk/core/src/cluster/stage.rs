@@ -1,4 +1,4 @@
-//! What an owner is at.
+//! Phases of an owner.
 
 use std::sync::Arc;
 
@@ -7,43 +7,43 @@ use super::work::Work;
 use crate::diloco::Rounds;
 use crate::wire::Millis;
 
-/// Whether a fragment is led by this owner.
+/// Phase of this owner for its fragment.
 #[derive(Debug)]
 pub(super) enum Stage {
-    /// Somebody else leads, or nobody.
+    /// Not leading; another owner may lead.
     Away,
-    /// Reads the tape.
+    /// Reading the tape.
     Reading,
-    /// Loads the state after the record of this number, whose checksum is known.
+    /// Loading the state after the record of this number, with the known checksum.
     Loading(u64, u64),
-    /// Waits for the state that the fragment begins in: nothing is merged of it yet.
+    /// Waiting for the initial state of a fragment without a merge.
     Beginning,
-    /// Leads.
+    /// Leading.
     Leading(Box<Leading>),
     /// The last round is over.
     Over,
 }
 
-/// A fragment that is led.
+/// Data of a fragment while this owner leads it.
 #[derive(Debug)]
 pub(super) struct Leading {
     pub(super) rounds: Rounds,
     pub(super) step: Step,
-    /// Since when.
+    /// Start of the lead.
     pub(super) since: Millis,
-    /// The round under way is the last one.
+    /// True if the current round is the last one.
     pub(super) is_last: bool,
 }
 
-/// What is under way.
+/// Current step of a leading owner.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// Nothing is under way since then.
+    /// Idle since this time.
     Resting(Millis),
-    /// A round is.
+    /// In a round.
     Working(Box<Work>),
-    /// The state that a round led to is being stored, and then its record appended.
+    /// Storing the merged state, before its record is appended.
     Storing(Arc<Vec<u8>>, Record),
-    /// A record is being appended.
+    /// Appending a record.
     Appending(Record),
 }

@@ -1,10 +1,10 @@
-//! The state of a fragment as the bytes of a blob.
+//! Byte encoding of a fragment's state in a blob.
 
 use std::sync::Arc;
 
 use crate::diloco::{FragmentState, KEPT_BYTES, Version, halves, kept, unkept};
 
-/// Θ and momentum as `f32`, then Θ̂ in 16 bits: 10 bytes a value. Whoever takes a fragment over goes on from them.
+/// Encodes Θ and momentum as `f32`, then Θ̂ in 16 bits: 10 bytes a value. A new owner continues from these bytes.
 #[must_use]
 pub fn state_bytes(state: &FragmentState) -> Vec<u8> {
     let mut bytes = kept(state);
@@ -12,7 +12,7 @@ pub fn state_bytes(state: &FragmentState) -> Vec<u8> {
     bytes
 }
 
-/// What [`state_bytes`] wrote of a fragment of `len` values at `version`; `None` if it is not as long.
+/// Decodes a fragment of `len` values at `version` that [`state_bytes`] wrote. Returns `None` if the length differs.
 #[must_use]
 pub fn state_of(version: Version, len: usize, bytes: &[u8]) -> Option<FragmentState> {
     let (masters, hat) = bytes.split_at_checked(KEPT_BYTES.checked_mul(len)?)?;

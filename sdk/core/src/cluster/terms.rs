@@ -1,4 +1,4 @@
-//! What owners and gateways know of a run.
+//! Static parameters of owners and gateways.
 
 use std::sync::Arc;
 
@@ -7,53 +7,54 @@ use crate::diloco::syncer::{Syncer, SyncerConfig};
 use crate::diloco::{Codec, Fragments, OuterSpec, RoundTerms, Timing, fragment_len};
 use crate::wire::{FragmentId, RunSpec};
 
-/// What an owner knows of its fragment.
+/// Static parameters of an owner for its fragment.
 #[derive(Clone, Debug)]
 pub struct OwnerTerms {
-    /// This process.
+    /// Id of this process.
     pub process: ProcessId,
-    /// What decides its rounds.
+    /// Terms of the fragment's rounds.
     pub rounds: RoundTerms,
-    /// The outer step, once its momentum is in full.
+    /// Outer step at full momentum.
     pub outer: OuterSpec,
-    /// Merged tokens over which its momentum rises in a line from 0; 0 has it in full from the first round.
+    /// Merged tokens over which the momentum rises linearly from 0; 0 gives full momentum from the first round.
     pub momentum_warmup_tokens: f64,
-    /// P: a learner is asked for another fragment every H/P steps.
+    /// P: each learner is asked for a fragment every H/P steps.
     pub fragments: u16,
-    /// Times by which rounds end until they are measured.
+    /// Initial estimates of the timing, until rounds are measured.
     pub timing: Timing,
-    /// Time from the end of a round to the next one, in milliseconds, at least. Rounds are also H steps of the median
-    /// learner apart, as far as gateways say what a step takes.
+    /// Minimum time from the end of a round to the next one, in milliseconds. Rounds are also H steps of the median
+    /// learner apart, once gateways report the time of a step.
     pub rest_ms: u64,
-    /// Time from one round to the next while nobody says what a step takes, in milliseconds: they end with nothing, and
-    /// are there for learners who wait for the end of one.
+    /// Time between rounds while no gateway reports a step time, in milliseconds. Such rounds end without a merge; they
+    /// serve learners that wait for the end of a round.
     pub idle_ms: u64,
-    /// What is not answered is said or asked again after so many milliseconds.
+    /// Time after which unanswered messages are repeated, in milliseconds.
     pub again_ms: u64,
-    /// A round whose sums do not come is given up after so many milliseconds.
+    /// Time after which a round without all sums is abandoned, in milliseconds.
     pub sums_ms: u64,
-    /// Learners that are there before the first round.
+    /// Minimum number of connected learners for the first round.
     pub learners_start: usize,
-    /// Learners that are asked in one round, until something else is ordered; of more, a sample that moves on.
+    /// Maximum number of learners invited to one round, until a decree changes it. Beyond it, a rotating sample is
+    /// invited.
     pub cohort_max: u32,
-    /// So many of the newest states stay in the storage, at least 1: whoever is behind goes on from the newest one.
+    /// Number of newest states retained in storage, at least 1. A process that is behind continues from the newest one.
     pub states_kept: usize,
 }
 
-/// Time between two rounds while nobody is known to train, in milliseconds. Constant of ours.
+/// Time between two rounds while no learner is known to train, in milliseconds. Constant of ours.
 const IDLE_MS: u64 = 2_000;
-/// An owner looks again for what it was not answered after so many milliseconds. Constant of ours.
+/// Time after which an owner repeats an unanswered request, in milliseconds. Constant of ours.
 const AGAIN_MS: u64 = 300;
-/// A round whose sums do not come is given up after so many milliseconds. Constant of ours.
+/// Time after which a round without all sums is abandoned, in milliseconds. Constant of ours.
 const SUMS_MS: u64 = 10_000;
-/// The newest states of a fragment that stay in the storage: a gateway on a slow link to it has so many rounds to load
+/// Number of newest states of a fragment retained in storage. A gateway on a slow link has this many rounds to load
 /// one. Constant of ours.
 const STATES_KEPT: usize = 8;
 
 impl OwnerTerms {
-    /// What an owner knows of each of `fragments`, which are those of the run `spec`, for `process`.
+    /// Returns the parameters of process `process` for each of `fragments`, the fragments of the run `spec`.
     ///
-    /// `None` if the code of the run cannot be used.
+    /// Returns `None` if the codec of the run is unusable.
     #[must_use]
     pub fn of(
         spec: &RunSpec,
@@ -80,15 +81,15 @@ impl OwnerTerms {
         Some(fragments.ids().map(terms).collect())
     }
 
-    /// Values of its fragment.
+    /// Returns the number of values of the fragment.
     pub(super) fn len(&self) -> usize {
         fragment_len(&self.rounds.segments)
     }
 }
 
 impl GatewayTerms {
-    /// What the gateway of this number knows of each fragment of the run of `syncer`; `None` if the code of the run
-    /// cannot be used.
+    /// Returns the parameters of gateway `gateway` for each fragment of the run of `syncer`, or `None` if the codec of
+    /// the run is unusable.
     #[must_use]
     pub fn of(syncer: &Syncer, gateway: GatewayId) -> Option<Vec<(FragmentId, Self)>> {
         let codec = Codec::new(&syncer.spec().exchange).ok()?;

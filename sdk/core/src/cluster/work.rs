@@ -1,4 +1,4 @@
-//! One round of an owner: collect what gateways offer, weigh it, and add up their sums.
+//! One round of an owner: collecting offers, weighting updates and adding up the gateways' sums.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,51 +9,51 @@ use super::{GatewayId, Notice, Offer, Reply, Weighing};
 use crate::diloco::{Decision, Launch, MergeEntry, MergeError, MergeFailure, MergeJob, PartialSum, Rounds};
 use crate::wire::{Fate, LearnerId, Millis, Refusal, Round, Serial};
 
-/// A round under way.
+/// Current round.
 #[derive(Debug)]
 pub(super) struct Work {
     round: Round,
-    /// Those who are asked, if they are not all.
+    /// Invited learners; `None` means all.
     invited: Option<BTreeSet<LearnerId>>,
-    /// Which gateway holds whose update, and how its sender numbered it.
+    /// Gateway and serial number of each accepted offer, by learner.
     offered: BTreeMap<LearnerId, (GatewayId, Serial)>,
-    /// Whose updates were offered, by the gateway, whatever became of that.
+    /// Learners whose offers were heard, accepted or not, by gateway.
     heard: BTreeMap<GatewayId, BTreeSet<LearnerId>>,
-    /// Whose update is not merged for what is wrong with it, and whether gateways were told of all.
+    /// Refused updates with their reasons, and true if gateways know all of them.
     refused: BTreeMap<LearnerId, (Serial, Refusal)>,
     is_refusal_told: bool,
-    /// What is added up; `None` while it collects.
+    /// Pending merge; `None` while the round collects.
     summing: Option<Summing>,
-    /// When gateways were last told.
+    /// Time of the last notice to gateways.
     told: Option<Millis>,
     notice: Option<Notice>,
 }
 
-/// A merge whose sums are awaited.
+/// Merge that waits for sums.
 #[derive(Debug)]
 struct Summing {
     job: MergeJob,
-    /// On these segments directions cancelled out.
+    /// Segments on which directions cancelled out.
     cancelled: Vec<u32>,
     empty: PartialSum,
     sum: PartialSum,
-    /// Whose sums are not in it.
+    /// Gateways whose sums are missing.
     missing: BTreeSet<GatewayId>,
     weights: Arc<Vec<(GatewayId, Vec<Weighing>)>>,
     since: Millis,
 }
 
-/// How a round ended.
+/// Outcome of a round.
 #[derive(Debug)]
 pub(super) enum Ended {
     /// The fragment has a new version.
     Merged(Box<MergeEntry>),
-    /// It came to nothing.
+    /// The round ended without a merge.
     Abandoned,
 }
 
 impl Work {
-    /// Launches a round, which asks a sample or everybody.
+    /// Launches a round that invites a sample or all learners.
     pub(super) fn launch(now: Millis, rounds: &mut Rounds, launch: Launch, is_sample: bool) -> Self {
         let round = launch.round;
         let invited = is_sample.then(|| launch.invited.clone());
@@ -71,7 +71,7 @@ impl Work {
         }
     }
 
-    /// What gateways are to be told now.
+    /// Returns the next notice to gateways.
     pub(super) fn poll(&mut self) -> Option<Notice> {
         if !std::mem::replace(&mut self.is_refusal_told, true) {
             let refused = self.refused.iter().map(|(learner, (serial, why))| (*learner, *serial, *why));
@@ -80,7 +80,7 @@ impl Work {
         self.notice.take()
     }
 
-    /// Takes in what a gateway says.
+    /// Handles a gateway's reply.
     pub(super) fn take(&mut self, now: Millis, rounds: &mut Rounds, reply: Reply) {
         match reply {
             Reply::Here { .. } => {}
@@ -99,7 +99,7 @@ impl Work {
             }
             Reply::Sum { gateway, round, cancelled, bytes } => {
                 let Some(summing) = self.summing.as_mut().filter(|_| round == self.round) else { return };
-                // A sum that is none is as one that does not come.
+                // An invalid sum counts as a missing one.
                 if cancelled == summing.cancelled && summing.missing.contains(&gateway) {
                     summing.add(gateway, &bytes);
                 }
@@ -115,7 +115,7 @@ impl Work {
         }
         match rounds.answer(now, learner, update, &standing) {
             Ok(_) => drop(self.offered.insert(learner, (gateway, serial))),
-            // That it is not merged the record of the round says; why, only its owner knows.
+            // The record of the round shows that the update was not merged; only the owner knows the reason.
             Err(Fate::Refused(why)) if why.is_of_content() => {
                 self.is_refusal_told = false;
                 self.refused.insert(learner, (serial, why));
@@ -124,7 +124,7 @@ impl Work {
         }
     }
 
-    /// Goes on as far as that goes; how the round ended, if it did.
+    /// Advances the round as far as possible. Returns its outcome once it has ended.
     pub(super) fn go_on(
         &mut self,
         now: Millis,
@@ -138,7 +138,7 @@ impl Work {
             }
             match rounds.decide(now, measured.timing())?.decision {
                 Decision::AwaitQuorum { .. } | Decision::AwaitGrace { .. } => {
-                    // No run has that many learners at one gateway.
+                    // No gateway has more than `u32::MAX` learners.
                     let count = |heard: &BTreeSet<_>| u32::try_from(heard.len()).unwrap_or(u32::MAX);
                     let heard = self.heard.iter().map(|(gateway, heard)| (*gateway, count(heard))).collect();
                     let (round, invited) = (self.round, self.invited.clone());
@@ -213,7 +213,7 @@ impl Summing {
         };
         let mut weights: BTreeMap<GatewayId, Vec<Weighing>> = BTreeMap::new();
         for update in &job.updates {
-            // All that is merged was offered.
+            // Every merged update was offered.
             let Some(&(gateway, serial)) = offered.get(&update.learner) else { continue };
             let (learner, weight, experts, steps) =
                 (update.learner, update.weight, update.experts.clone(), update.steps);
@@ -242,7 +242,7 @@ fn failure(job: MergeJob, error: MergeError) -> Box<MergeFailure> {
     Box::new(MergeFailure { round, fragment, state, error })
 }
 
-/// The state goes back to its rounds, and the updates stay with their senders.
+/// Returns the state to its rounds. The updates stay with their senders.
 fn give_up(rounds: &mut Rounds, failure: MergeFailure) -> Option<Ended> {
     rounds.failed(failure).map(|_| Ended::Abandoned)
 }

@@ -1,4 +1,4 @@
-//! Long lists in few bytes: of thousands of learners each has its own in a message.
+//! Compact encodings of long lists. A message may carry an entry for each of thousands of learners.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use serde_bytes::{ByteBuf, Bytes};
 
 use crate::wire::LearnerId;
 
-/// Values whose fields have no names, for which none of them may be left out.
+/// Encodes values without field names. Such values cannot skip fields.
 pub(in crate::cluster) mod values {
     use super::*;
 
@@ -29,8 +29,8 @@ pub(in crate::cluster) mod values {
     }
 }
 
-/// Learners by the distance of each to the one before, seven bits a byte, the lowest first, with the eighth set where
-/// more follow.
+/// Encodes learner ids as differences between neighbours. Each byte holds seven bits, lowest first; a set eighth bit
+/// means that more bytes follow.
 pub(in crate::cluster) mod learners {
     use super::*;
 
@@ -59,7 +59,7 @@ pub(in crate::cluster) mod learners {
             let last = rest.iter().position(|byte| byte & 0x80 == 0)?;
             let (number, after) = rest.split_at(last + 1);
             let shifts = (0..).step_by(7);
-            // Of 35 bits and more nothing is a number of 32.
+            // A longer number has at least 35 bits and cannot be a 32-bit id.
             if number.len() > 5 {
                 return None;
             }

@@ -1,4 +1,4 @@
-//! Every kind of value comes back as it was, and nothing else is taken for one.
+//! Every kind of value survives a round trip, and foreign bytes are rejected.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -111,7 +111,7 @@ fn replies() -> Vec<Reply> {
     ]
 }
 
-/// Goal: what one process writes, another one reads, to the bit.
+/// Goal: each process decodes what another one encoded, bit for bit.
 #[test]
 fn all_come_back() {
     for record in records() {
@@ -128,7 +128,7 @@ fn all_come_back() {
     }
 }
 
-/// Goal: another program of the same layout reads what this one writes.
+/// Goal: the encoding stays compatible with other programs of the same layout.
 #[test]
 fn bytes_stay_as_they_are() {
     let found: Vec<String> = [
@@ -158,7 +158,7 @@ fn bytes_stay_as_they_are() {
     assert_eq!(found, expected);
 }
 
-/// Goal: bytes that are cut off, longer, or changed in any one bit are an error or another value, and nothing panics.
+/// Goal: truncated, extended or bit-flipped bytes give an error or another value, and never a panic.
 #[test]
 fn damage_is_noticed_or_harmless() {
     fn try_all<T: AsBytes>(bytes: &[u8]) {
@@ -180,7 +180,7 @@ fn damage_is_noticed_or_harmless() {
     replies().iter().for_each(|reply| try_all::<Reply>(&reply.to_bytes()));
 }
 
-/// Goal: what was meant for something else is told apart, and says what to do.
+/// Goal: foreign bytes give a distinct error that names the remedy.
 #[test]
 fn others_are_told_apart() {
     let check = |bytes: &[u8], expected: BytesError| assert_eq!(Record::of_bytes(bytes), Err(expected));
@@ -191,7 +191,7 @@ fn others_are_told_apart() {
     assert!(matches!(Record::of_bytes(b"ARCL\x04\x01\xc0"), Err(BytesError::Shape { .. })));
 }
 
-/// Goal: no number that is none, or has a size that it cannot have, comes in.
+/// Goal: decoding rejects numbers that are not finite or out of range.
 #[test]
 fn numbers_are_numbers() {
     let nothing = || json!({ "Ok": { "squares": [] } });
@@ -218,7 +218,7 @@ fn numbers_are_numbers() {
     assert!(Reply::of_bytes(&square).is_ok());
 }
 
-/// `bytes` with another number in the place of the only one of this value.
+/// Replaces the only occurrence of the number `before` in `bytes`.
 fn with(bytes: &[u8], before: f64, after: f64) -> Vec<u8> {
     let at = bytes.windows(8).position(|window| window == before.to_be_bytes()).unwrap();
     [&bytes[..at], &after.to_be_bytes(), &bytes[at + 8..]].concat()
