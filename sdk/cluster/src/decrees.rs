@@ -1,4 +1,4 @@
-//! What the owner of a run orders, at whichever gateway: a tape of its own, which every process reads.
+//! Orders of the owner of the run, given at any gateway, on a separate tape that every process reads.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,32 +12,32 @@ use crate::error::ServiceError;
 use crate::persist::{persist, wait_for};
 use crate::service::{Services, Tape};
 
-/// The tape is looked at after so long: what the owner orders holds everywhere within a little more.
+/// Poll interval of the tape. An order takes effect everywhere within little more than this.
 const LOOK_EVERY: Duration = Duration::from_millis(300);
-/// A process that starts waits so long for a tape that does not answer.
+/// Time limit for a starting process to wait for a tape that does not answer.
 const BEGIN_WITHIN: Duration = Duration::from_secs(30);
-/// So many others may give something just before us, one after the other.
+/// Maximum number of other decrees that may overtake ours, one after the other.
 const TRIES: u32 = 32;
 
-/// The way to what the owner of the run ordered.
+/// Handle for the decrees of a run.
 #[derive(Clone)]
 pub struct Decrees {
     tape: Arc<dyn Tape>,
-    /// The newest one that was seen by anybody who shares this.
+    /// Number of the newest decree seen through any clone of this handle.
     known: Arc<AtomicU64>,
 }
 
 impl Decrees {
-    /// That of these services.
+    /// Creates a handle over these services.
     #[must_use]
     pub fn of(services: &Services) -> Self {
         Self { tape: Arc::clone(&services.tape), known: Arc::default() }
     }
 
-    /// All that were given after the one of this number, in order.
+    /// Reads all decrees after number `after`, in order.
     ///
     /// # Errors
-    /// Those of [`Tape::read`]; [`ServiceError::Damaged`] if there is something else between them.
+    /// Those of [`Tape::read`]; [`ServiceError::Damaged`] if the tape holds other records.
     pub async fn read(&self, after: u64) -> Result<Vec<Decree>, ServiceError> {
         let records = self.tape.read(OF_THE_RUN, after).await?;
         self.known.fetch_max(after + records.len() as u64, Ordering::Relaxed);
@@ -51,10 +51,10 @@ impl Decrees {
         records.into_iter().map(decree).collect()
     }
 
-    /// Gives one, after all that there are; its number.
+    /// Appends a decree after all existing ones. Returns its number.
     ///
     /// # Errors
-    /// Those of [`Tape::append`] and [`Self::read`]; after [`ServiceError::Silent`] it may have been given.
+    /// Those of [`Tape::append`] and [`Self::read`]; after [`ServiceError::Silent`] the decree may be on the tape.
     pub async fn give(&self, decree: Decree) -> Result<u64, ServiceError> {
         let record = Record::Decreed(decree);
         for _ in 0..TRIES {
@@ -62,9 +62,9 @@ impl Decrees {
             let last = known + self.read(known).await?.len() as u64;
             match self.tape.append(OF_THE_RUN, last, &record).await {
                 Ok(Some(seq)) => return Ok(seq),
-                // Somebody gave one just before.
+                // Another decree came just before.
                 Ok(None) => {}
-                // It may be there; if not, nobody says so again and again.
+                // The decree may be on the tape. If it is not, one report of the error is enough.
                 Err(silent @ ServiceError::Silent { .. }) => {
                     return match self.tape.read(OF_THE_RUN, last).await?.first() {
                         Some(first) if *first == record => Ok(last + 1),
@@ -79,8 +79,8 @@ impl Decrees {
         Err(ServiceError::Silent { place, detail })
     }
 
-    /// The settings on which the processes of the run agree: those that the first one of them gave, or else `ours`.
-    /// Waits for a tape that does not answer yet.
+    /// Returns the settings that the processes of the run share: those of the first process, or else `ours`. Waits for
+    /// a tape that does not answer yet.
     ///
     /// # Errors
     /// Those of [`Self::read`] and [`Tape::append`].
@@ -88,7 +88,7 @@ impl Decrees {
         wait_for(Instant::now() + BEGIN_WITHIN, || self.agree_at_once(ours)).await
     }
 
-    /// All that were given so far, in order. Waits for a tape that does not answer yet.
+    /// Reads all decrees so far, in order. Waits for a tape that does not answer yet.
     ///
     /// # Errors
     /// Those of [`Self::read`].
@@ -102,16 +102,16 @@ impl Decrees {
             if let Some(first) = self.read(0).await?.into_iter().next() {
                 return match first {
                     Decree::Agreed(settings) => Ok(settings),
-                    // Nobody gives anything before.
+                    // No decree may precede the settings.
                     _ => Ok(Vec::new()),
                 };
             }
-            // Whoever else began just now may have been faster, and then that is read.
+            // Another starting process may have been faster; the next iteration then reads its settings.
             self.tape.append(OF_THE_RUN, 0, &record).await?;
         }
     }
 
-    /// Orders that each fragment has its last round, unless that was ordered before. Goes on until it is.
+    /// Orders the last round of each fragment, unless that was ordered before. Retries until it succeeds.
     pub async fn finish(&self) {
         let finish = || async {
             if !self.read(0).await?.contains(&Decree::Finish) {
@@ -122,23 +122,23 @@ impl Decrees {
         persist(finish).await;
     }
 
-    /// Reads what is given after the one of this number.
+    /// Returns a reader of the decrees after number `last`.
     #[must_use]
     pub fn after(&self, last: u64) -> Reader {
         Reader { decrees: self.clone(), last, waiting: VecDeque::new() }
     }
 }
 
-/// Reads what is given, as it comes.
+/// Reader of decrees as they arrive.
 pub struct Reader {
     decrees: Decrees,
-    /// The newest one that was read.
+    /// Number of the newest decree read.
     last: u64,
     waiting: VecDeque<Decree>,
 }
 
 impl Reader {
-    /// The next one, and its number. May be dropped and called again.
+    /// Returns the next decree and its number. Cancel safe.
     pub async fn next(&mut self) -> (u64, Decree) {
         loop {
             if let Some(decree) = self.waiting.pop_front() {
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
     use crate::local::Local;
 
-    /// Goal: whoever orders, all read the same in the same order, and nothing twice.
+    /// Goal: all processes read the same decrees in the same order and each one once, whatever process gave them.
     #[tokio::test]
     async fn all_read_the_same() {
         let services = Local::services();
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(after.len(), 12);
     }
 
-    /// Ten orders of each, all at once; their numbers.
+    /// Gives ten decrees through each handle, all at once. Returns their numbers.
     async fn futures_of(all: &[&Decrees]) -> Vec<u64> {
         let mut giving = tokio::task::JoinSet::new();
         for held in [true, false].repeat(5) {

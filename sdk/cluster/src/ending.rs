@@ -1,4 +1,4 @@
-//! When a run is over.
+//! Detection of the end of a run.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use tokio::time::sleep;
 use crate::persist::persist;
 use crate::service::Services;
 
-/// The tape is looked at after so long.
+/// Poll interval of the tape.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Resolves once the last round of each of these fragments is over, whoever led it.
+/// Resolves once the last round of each of these fragments is over, whichever process led it.
 pub async fn finished(services: Services, fragments: Vec<FragmentId>) {
     for fragment in fragments {
         let mut last = 0;

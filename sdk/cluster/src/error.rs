@@ -1,46 +1,46 @@
-//! What a service says when it cannot do what it was asked, and what whoever runs it should do then.
+//! Errors of services, with their remedies for the operator.
 
-/// Why a service did not do what it was asked. Each says where, what was found, and what to do.
+/// Reason why a service failed. Each message has the place, the finding and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ServiceError {
-    /// Nobody answered in time, so it may have been done or not. Drivers ask again.
+    /// No answer in time, so the operation may or may not have been done. Drivers retry.
     #[error("{place} does not answer ({detail}): see that it runs and can be reached; it is asked again")]
     Silent {
-        /// Which service, and where.
+        /// Service and its address.
         place: String,
-        /// What was seen of it.
+        /// Finding.
         detail: String,
     },
-    /// The server is there, and what it should hold is not.
+    /// The server is running, but lacks the required object.
     #[error("{place} is not there ({detail}): make it, or correct its name")]
     Missing {
-        /// What was looked for.
+        /// Missing object.
         place: String,
-        /// What was seen instead.
+        /// Finding.
         detail: String,
     },
-    /// The credentials are wrong, or do not allow this.
+    /// The credentials are wrong or insufficient.
     #[error("{place} refuses us ({detail}): give this process credentials that may read and write there")]
     Denied {
-        /// Which service, and where.
+        /// Service and its address.
         place: String,
-        /// What it said.
+        /// Answer of the service.
         detail: String,
     },
-    /// It has no room left.
+    /// The service has no room left.
     #[error("{place} is full ({detail}): give it more room, and the run goes on")]
     Full {
-        /// Which service, and where.
+        /// Service and its address.
         place: String,
-        /// What it said.
+        /// Answer of the service.
         detail: String,
     },
-    /// It can be read and not written.
+    /// The service is read-only.
     #[error("{place} can only be read ({detail}): let it be written, or name another place")]
     ReadOnly {
-        /// Which service, and where.
+        /// Service and its address.
         place: String,
-        /// What it said.
+        /// Answer of the service.
         detail: String,
     },
     /// Another cluster uses the same prefix.
@@ -49,33 +49,34 @@ pub enum ServiceError {
          of that one, the same data, model and settings of the method, and the same version of the program"
     )]
     Foreign {
-        /// Which service, and where.
+        /// Service and its address.
         place: String,
-        /// Whose it is, and whose it should be.
+        /// Actual and expected run.
         detail: String,
     },
-    /// What it holds was not written by a process of a run, or is not whole.
+    /// The content was not written by a process of a run, or is incomplete.
     #[error(
         "{place} holds what cannot be read ({detail}): restore it from a copy, or begin a run on a new prefix"
     )]
     Damaged {
-        /// What was read.
+        /// Place that was read.
         place: String,
-        /// What is wrong with it.
+        /// Defect.
         detail: String,
     },
-    /// An address or a name that it cannot have.
+    /// Invalid address or name.
     #[error("{place} is no address that can be used: {detail}")]
     Setting {
-        /// What was given.
+        /// Given value.
         place: String,
-        /// What it should be.
+        /// Expected value.
         detail: String,
     },
 }
 
 impl ServiceError {
-    /// Whether it passes by itself, or once somebody has made room: then a process that starts may wait for it.
+    /// Returns true if the error can pass by itself or once the service has more room. A starting process may wait for
+    /// it.
     #[must_use]
     pub fn is_passing(&self) -> bool {
         matches!(self, Self::Silent { .. } | Self::Full { .. })

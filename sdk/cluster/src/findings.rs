@@ -1,4 +1,4 @@
-//! What a look at the servers of a cluster finds, and what that means for a run.
+//! Findings of an inspection of a cluster's servers, and their meaning for a run.
 
 use std::collections::BTreeSet;
 
@@ -7,93 +7,93 @@ use archipelago_core::wire::RunId;
 use crate::error::ServiceError;
 use crate::mark::Mark;
 
-/// What was found on the servers of a cluster and in its storage.
+/// Findings on the servers of a cluster and in its storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Findings {
-    /// Each server of NATS that was named, as `host:port`, in the order in which they were.
+    /// Each given NATS server as `host:port`, in the given order.
     pub nodes: Vec<(String, Result<Node, ServiceError>)>,
-    /// What is there of the run's streams, by the first server that let us in; `None` if none did.
+    /// The run's streams, as seen through the first accessible server; `None` if no server was accessible.
     pub streams: Option<Result<Streams, ServiceError>>,
-    /// Where states are kept.
+    /// Storage for states.
     pub storage: Storage,
 }
 
-/// A server of NATS that lets us in.
+/// Accessible NATS server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// What it calls itself, unlike all others of its cluster.
+    /// Name of the server, unique in its cluster.
     pub name: String,
-    /// Its version.
+    /// Version of the server.
     pub version: String,
-    /// The cluster that it is set up for, if it is.
+    /// Configured cluster name, if any.
     pub cluster: Option<String>,
-    /// Addresses that it knows of servers of its cluster, itself among them; 0 if it keeps them to itself.
+    /// Number of cluster addresses that the server announces, its own included; 0 if it announces none.
     pub known: usize,
-    /// Whether JetStream is on there.
+    /// True if JetStream is enabled.
     pub jetstream: bool,
-    /// How far its clock is ahead of ours, in milliseconds, negative if it is behind; `None` if it does not say.
+    /// Offset of its clock from ours in milliseconds, positive if ahead; `None` if unknown.
     pub ahead_ms: Option<i64>,
 }
 
-/// What there is of a run's streams.
+/// Streams of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Streams {
-    /// Whose they are; `None` if there are none under the prefix.
+    /// Mark of their cluster; `None` if there are no streams under the prefix.
     pub mark: Option<Mark>,
-    /// Records in all of them.
+    /// Number of records in all streams.
     pub records: u64,
-    /// On how many servers each record is at least; 0 if there are no streams.
+    /// Minimum number of servers that hold each record; 0 if there are no streams.
     pub replicas: usize,
-    /// Bytes of all streams that these credentials see.
+    /// Bytes of all streams visible with these credentials.
     pub bytes: u64,
-    /// Bytes that they may have, if there is a limit.
+    /// Limit of these bytes, if there is one.
     pub bytes_max: Option<u64>,
 }
 
-/// Where states are kept.
+/// Storage for states.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Storage {
-    /// As people know it.
+    /// Place as shown to people.
     pub place: String,
-    /// What was found, once an object was written, read and removed.
+    /// Result of writing, reading and removing an object.
     pub found: Result<Stored, ServiceError>,
-    /// How far its clock is ahead of ours, in milliseconds, negative if it is behind; `None` if it does not say.
+    /// Offset of its clock from ours in milliseconds, positive if ahead; `None` if unknown.
     pub ahead_ms: Option<i64>,
 }
 
-/// What was found in storage that can be used.
+/// Findings in usable storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
-    /// Whose states lie there; `None` if there are none under the prefix.
+    /// Mark of the states' cluster; `None` if there are no states under the prefix.
     pub mark: Option<Mark>,
-    /// The object that was written to try it, where it could not be removed.
+    /// Test object that could not be removed.
     pub left: Option<String>,
 }
 
-/// Whether there are servers enough for each record.
+/// Number of usable servers compared with the required replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spread {
-    /// So many different servers answer, and that is enough.
+    /// Number of different servers that answer; it is enough.
     Enough(usize),
-    /// So many different servers answer, fewer than a record is to be on.
+    /// Number of different servers that answer; it is below the number of replicas.
     TooFew(usize),
-    /// So many answer, but they are not set up as one cluster, or do not reach each other.
+    /// Number of servers that answer. They are not set up as one cluster, or do not reach each other.
     Apart(usize),
 }
 
-/// Whose is what lies under the prefix.
+/// Ownership of the data under the prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kept {
-    /// There is nothing: the first process makes it.
+    /// No data. The first process creates them.
     Nothing,
-    /// The run's own, with so many records.
+    /// Data of this run, with the number of records.
     Ours(u64),
-    /// A run's, and which one it should be is not known.
+    /// Data of a run, where the expected run is unknown.
     Somebodys(Mark),
 }
 
 impl Findings {
-    /// Whether the servers that answer can hold each record on so many of them.
+    /// Compares the servers that answer with the required number of replicas.
     #[must_use]
     pub fn spread(&self, replicas: usize) -> Spread {
         let nodes = || self.nodes.iter().filter_map(|(_, node)| node.as_ref().ok()).filter(|it| it.jetstream);
@@ -109,11 +109,11 @@ impl Findings {
         }
     }
 
-    /// Whose is what lies under the prefix, for a process of `run`, if that is known; `None` if streams or storage
-    /// could not be looked at.
+    /// Returns the ownership of the data under the prefix. `run` is the run of this process, if known. Returns `None`
+    /// if streams or storage could not be inspected.
     ///
     /// # Errors
-    /// - [`ServiceError::Foreign`]: another run's, or the streams of one cluster and the states of another.
+    /// - [`ServiceError::Foreign`]: data of another run, or the streams of one cluster and the states of another.
     /// - [`ServiceError::Damaged`]: streams without their states, or states without their streams.
     #[must_use]
     pub fn kept(&self, run: Option<RunId>) -> Option<Result<Kept, ServiceError>> {
@@ -147,8 +147,8 @@ impl Findings {
         })
     }
 
-    /// How far each clock is ahead of ours that could be read, in milliseconds: those of the servers, then that of the
-    /// storage.
+    /// Returns the offset of each readable clock from ours in milliseconds, positive if ahead: first the servers, then
+    /// the storage.
     pub fn clocks(&self) -> impl Iterator<Item = (&str, i64)> {
         let nodes =
             self.nodes.iter().filter_map(|(place, node)| Some((&**place, node.as_ref().ok()?.ahead_ms?)));

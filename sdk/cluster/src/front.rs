@@ -1,5 +1,5 @@
-//! A gateway before a syncer that faces real learners: what the syncer passes on goes to owners, and what becomes of it
-//! comes back.
+//! Bridge between a gateway and a syncer with real learners. It forwards the syncer's messages to owners and their
+//! outcomes to the syncer.
 
 mod following;
 mod reception;
@@ -17,10 +17,10 @@ use crate::service::Services;
 use following::{Following, Said};
 use reception::{Called, Reception};
 
-/// What the syncer has not taken yet waits here; the gateway waits for it then.
+/// Maximum number of inputs that wait for the syncer. When the queue is full, the gateway waits.
 const WAITING_MAX: usize = 256;
 
-/// A gateway that is about to run before a syncer; see [`front`].
+/// Bridge that is ready to run; see [`front`].
 pub struct Front {
     gateway: Running,
     said: mpsc::UnboundedReceiver<Upward>,
@@ -33,18 +33,18 @@ pub struct Front {
     decrees: Decrees,
 }
 
-/// The end of it that faces the syncer.
+/// Syncer's end of the bridge.
 #[derive(Debug)]
 pub struct Facing {
-    /// Takes what the syncer passes on, in its order. Each learner has at most one update of a fragment under way, so
-    /// that this is bounded by who is connected.
+    /// Sender for the syncer's messages, in order. Each learner has at most one update of a fragment in flight, so the
+    /// number of connected learners bounds the queue.
     pub said: mpsc::UnboundedSender<Upward>,
-    /// Gives what the syncer is to handle, in this order.
+    /// Receiver of inputs for the syncer, in order.
     pub inputs: mpsc::Receiver<Input>,
 }
 
-/// A gateway before a syncer of a run with these fragments, each of which begins with the Θ̂ of this state and is known
-/// by these terms, and the end of it that faces the syncer. The tape is looked at every `tick_ms`, at least 1.
+/// Creates a bridge and the syncer's end of it. Each fragment of the run starts with the Θ̂ of its state and has these
+/// terms. The gateway polls the tape every `tick_ms`, at least 1.
 #[must_use]
 pub fn front(
     services: Services,
@@ -72,18 +72,18 @@ pub fn front(
     (front, Facing { said, inputs: to_syncer })
 }
 
-/// The syncer is gone.
+/// Error: the syncer is gone.
 struct Alone;
 
 impl Front {
-    /// Runs until `stop` is ready, or the syncer is gone.
+    /// Runs until `stop` resolves or the syncer is gone.
     pub async fn run(self, stop: impl Future<Output = ()> + Send) {
         let Self { gateway, mut said, inputs, mut orders, to_gateway, fragments, decrees, .. } = self;
         let (mut reception, mut following) = (self.reception, self.following);
         let (ups, mut queued) = mpsc::unbounded_channel();
         let mut tasks = JoinSet::new();
         tasks.spawn(gateway.run(std::future::pending()));
-        // In a task of its own: while the gateway takes nothing, what it says is taken.
+        // A separate task drains the gateway's output while the gateway accepts no input.
         tasks.spawn(async move {
             while let Some(up) = queued.recv().await {
                 if to_gateway.send(up).await.is_err() {
@@ -131,10 +131,10 @@ impl Desk {
         self.inputs.send(input).await.map_err(|_| Alone)
     }
 
-    /// Tells the gateway of each fragment.
+    /// Sends an input to the gateway of each fragment.
     fn up(&self, input: &GatewayInput) {
         for &fragment in &self.fragments {
-            // Nobody takes it if the gateway has ended, and then neither does the front go on.
+            // The send fails only if the gateway has ended, and then the bridge ends too.
             let _ = self.ups.send((fragment, input.clone()));
         }
     }
@@ -148,7 +148,7 @@ impl Desk {
             Upward::Pace(step_ms) => self.up(&GatewayInput::Pace(step_ms)),
             Upward::Enough => {
                 let decrees = self.decrees.clone();
-                // It ends by itself, or with the runtime.
+                // The task ends by itself or with the runtime.
                 tokio::spawn(async move { decrees.finish().await });
             }
             Upward::Answer(fragment, learner, conn, round, answer) => {
@@ -172,7 +172,7 @@ impl Desk {
     async fn called(&self, called: Called) -> Result<(), Alone> {
         match called {
             Called::In(learner, input) => {
-                // It may have waited on another connection.
+                // The learner may have waited on another connection.
                 self.up(&GatewayInput::WaitsNoMore(learner));
                 self.tell(*input).await
             }
@@ -199,7 +199,7 @@ impl Desk {
             GatewayOrder::Refused(learner, conn, serial, why) => {
                 self.tell(Input::Unmerged { fragment, learner, conn, serial, refusal: Some(why) }).await
             }
-            // What was merged the record says, to everybody at once.
+            // Merges reach all learners at once through the tape's records.
             GatewayOrder::Receipt(_, _, _, Some(_)) => Ok(()),
             GatewayOrder::Seen(seq, record) => {
                 following.add(fragment, seq, *record);
@@ -222,7 +222,7 @@ impl Desk {
             Said::Finished => self.tell(Input::Closed(fragment)).await?,
             Said::Nothing => self.tell(Input::Over(fragment, Round(seq))).await?,
         }
-        // Nobody waits for a record that never comes.
+        // After the last record, waiting learners must not wait for another one.
         let reached = if is_last { u64::MAX } else { seq };
         for (learner, input) in reception.reached(fragment, reached) {
             self.up(&GatewayInput::WaitsNoMore(learner));

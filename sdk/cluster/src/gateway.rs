@@ -1,6 +1,7 @@
-//! A process that stands between learners and owners: one machine for each fragment, over the tape and the bus.
+//! Gateway process between learners and owners: one state machine for each fragment, over the tape and the bus.
 //!
-//! Learners are somebody else's: whoever holds their sockets hands in what they say, and takes what they are told.
+//! The gateway has no sockets of its own. A caller that holds the learners' sockets forwards their messages in both
+//! directions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,34 +17,32 @@ use crate::error::ServiceError;
 use crate::patience::Patience;
 use crate::service::{Inbox, Services};
 
-/// What learners say, or are to be told, of one fragment, waiting at most.
+/// Maximum number of waiting inputs or outputs of one fragment.
 const WAITING_MAX: usize = 1_024;
-/// What one fragment has on its way to the bus at most; the machine says it again.
+/// Maximum number of messages of one fragment in flight to the bus. The state machine repeats lost ones.
 const SAID_MAX: usize = 64;
 
-/// What a gateway's process knows.
+/// Settings of a gateway process.
 #[derive(Clone, Debug)]
 pub struct GatewaySettings {
-    /// The fragments, and what is to be known of each.
+    /// Fragments and their terms.
     pub fragments: Vec<(FragmentId, GatewayTerms)>,
-    /// The tape is looked at, and what was lost said again, after so many milliseconds, at least 1.
+    /// Interval of polling the tape and repeating lost messages, in milliseconds, at least 1.
     pub tick_ms: u64,
 }
 
-/// The end of a gateway that faces learners.
+/// Learners' end of a gateway.
 #[derive(Debug)]
 pub struct Learners {
-    /// Takes what learners say: that they came, that they left, and their updates. What one says on one connection is
-    /// to be handed in in its order.
+    /// Sender for learners' inputs: joins, leaves and updates. Inputs of one connection must keep their order.
     pub inputs: mpsc::Sender<(FragmentId, GatewayInput)>,
-    /// Gives what they are to be told, [`GatewayOrder::Ask`], [`GatewayOrder::Receipt`] and
-    /// [`GatewayOrder::Refused`], and each record of the
-    /// tape, [`GatewayOrder::Seen`]; no other order. The gateway waits for whoever does not take them, for none may be
-    /// lost.
+    /// Receiver of outputs to learners ([`GatewayOrder::Ask`], [`GatewayOrder::Receipt`] and [`GatewayOrder::Refused`])
+    /// and of each record of the tape ([`GatewayOrder::Seen`]). No other output appears here. Outputs must not be lost,
+    /// so the gateway waits for a slow receiver.
     pub orders: mpsc::Receiver<(FragmentId, GatewayOrder)>,
 }
 
-/// A gateway that is about to run; see [`gateway`].
+/// Gateway that is ready to run; see [`gateway`].
 pub struct Running {
     services: Services,
     settings: GatewaySettings,
@@ -51,7 +50,7 @@ pub struct Running {
     orders: mpsc::Sender<(FragmentId, GatewayOrder)>,
 }
 
-/// A gateway, and the end of it that faces learners.
+/// Creates a gateway and the learners' end of it.
 #[must_use]
 pub fn gateway(services: Services, settings: GatewaySettings) -> (Running, Learners) {
     let (to_gateway, inputs) = mpsc::channel(WAITING_MAX);
@@ -60,8 +59,8 @@ pub fn gateway(services: Services, settings: GatewaySettings) -> (Running, Learn
 }
 
 impl Running {
-    /// Runs until `stop` is ready, or nobody faces learners any more. What it holds is gone then; its learners learn
-    /// from another gateway what became of it.
+    /// Runs until `stop` resolves or the learners' end is dropped. Held updates are then lost; their learners get the
+    /// fates from another gateway.
     pub async fn run(mut self, stop: impl Future<Output = ()> + Send) {
         let clock = Clock::start();
         let mut tasks = JoinSet::new();
@@ -99,37 +98,37 @@ impl Running {
     }
 }
 
-/// How a question ended.
+/// Result of a request.
 enum Done {
-    /// What the tape has after a number.
+    /// Tape records after a number.
     Read(Option<(u64, Vec<Record>)>),
-    /// What owners tell from now on.
+    /// Subscription to owners' notices.
     Notices(Option<Inbox<Notice>>),
-    /// Something was said, or not.
+    /// End of a send, successful or not.
     Said,
 }
 
-/// Which service something is asked of.
+/// Service that a request goes to.
 #[derive(Clone, Copy)]
 enum Whom {
     Tape,
     Bus,
 }
 
-/// What one fragment has asked.
+/// Requests of one fragment.
 struct Desk {
     fragment: FragmentId,
     services: Services,
     clock: Clock,
     orders: mpsc::Sender<(FragmentId, GatewayOrder)>,
     asked: JoinSet<Done>,
-    /// The oldest number after which the tape is to be read; one reading answers for all later ones.
+    /// Oldest number after which the tape must be read. One read serves all later numbers.
     wanted: Option<u64>,
     is_reading: bool,
     patience: Arc<[Patience; 2]>,
 }
 
-/// Drives the gateway of one fragment until nobody hands in anything any more, or takes anything.
+/// Drives the gateway of one fragment until the channel of inputs or of outputs is closed.
 async fn serve(mut gateway: Gateway, mut desk: Desk, mut inputs: mpsc::Receiver<GatewayInput>, tick_ms: u64) {
     let mut notices: Option<Inbox<Notice>> = None;
     let mut is_listening = false;
@@ -163,7 +162,8 @@ async fn serve(mut gateway: Gateway, mut desk: Desk, mut inputs: mpsc::Receiver<
             is_listening = desk.listen();
         }
         gateway.handle(input);
-        // Of what has come by now as well, all is said at once: thousands may answer in the same moment.
+        // Drains the waiting inputs so that one reply covers all of them: thousands of learners may answer at the same
+        // moment.
         for _ in 0..WAITING_MAX {
             let Ok(input) = inputs.try_recv() else { break };
             gateway.handle(input);
@@ -177,7 +177,7 @@ async fn serve(mut gateway: Gateway, mut desk: Desk, mut inputs: mpsc::Receiver<
     }
 }
 
-/// The next notice, if anybody listens. An inbox that has ended is listened to no more.
+/// Returns the next notice if there is a subscription. An inbox that has ended is dropped.
 async fn next(notices: &mut Option<Inbox<Notice>>) -> Option<Notice> {
     let Some(inbox) = notices else { return std::future::pending().await };
     let notice = inbox.recv().await;
@@ -187,7 +187,7 @@ async fn next(notices: &mut Option<Inbox<Notice>>) -> Option<Notice> {
     notice
 }
 
-/// Nobody takes what learners are to be told.
+/// Error: the receiver of outputs is gone.
 struct Alone;
 
 impl Desk {
@@ -213,7 +213,7 @@ impl Desk {
         Ok(())
     }
 
-    /// Reads the tape, if that is wanted and not under way.
+    /// Starts a read of the tape if one is needed and none is in flight.
     fn read(&mut self) {
         if self.is_reading || !self.may_ask(Whom::Tape) {
             return;
@@ -226,7 +226,7 @@ impl Desk {
         self.spawn(Whom::Tape, question, Done::Read);
     }
 
-    /// Asks for what owners tell; whether it did.
+    /// Subscribes to owners' notices. Returns true if the request was sent.
     fn listen(&mut self) -> bool {
         let may = self.may_ask(Whom::Bus);
         if may {

@@ -1,13 +1,14 @@
-//! A run on several machines, for real: the four services that its processes share, and who drives the machines.
+//! A run on several machines: the four services that its processes share, and the drivers of the state machines.
 //!
-//! [`archipelago_core::cluster`] decides everything; its owners and gateways see no clock and no socket. Here are
-//! - the four services between them, as traits with their promises: [`Tape`], [`Blobs`], [`Roster`] and [`Bus`];
-//! - the four within one process, with nothing to install: [`Local`];
-//! - the four on servers that others run, with the feature `nats-s3`: `Servers`;
-//! - the two drivers: [`own`] leads fragments, and [`gateway`] stands before learners;
-//! - [`watched`], which sees whether the services answer;
-//! - [`Decrees`], what the owner of the run orders at any gateway;
-//! - [`front`], which puts a gateway before a syncer with real learners, whose rounds are led elsewhere.
+//! [`archipelago_core::cluster`] makes all decisions; its owners and gateways see no clock and no socket. This crate
+//! has
+//! - the four services as traits with their guarantees: [`Tape`], [`Blobs`], [`Roster`] and [`Bus`];
+//! - the four within one process, without installation: [`Local`];
+//! - the four on external servers, with the feature `nats-s3`: `Servers`;
+//! - the two drivers: [`own`] leads fragments, and [`gateway`] serves learners;
+//! - [`watched`], which monitors the services;
+//! - [`Decrees`], the orders of the owner of the run at any gateway;
+//! - [`front`], which connects a gateway with a syncer for real learners, so that owners lead its rounds.
 
 mod clock;
 mod decrees;
@@ -60,10 +61,10 @@ pub use service::{Answer, Blobs, Bus, Cell, Entry, INBOX_MAX, Inbox, Roster, Ser
 pub use store::{Store, StoreSettings};
 pub use watched::{Health, Trouble, watched};
 
-/// A number for a process that no other one has, as far as chance allows.
+/// Returns a random process number, unique with overwhelming probability.
 ///
 /// # Panics
-/// The system has no random numbers.
+/// Panics if the system has no random numbers.
 #[must_use]
 pub fn new_process() -> ProcessId {
     ProcessId(random())

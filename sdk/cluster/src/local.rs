@@ -1,5 +1,5 @@
-//! The four services within one process, with nothing to install: for a whole cluster in one program, and for tests.
-//! What they hold ends with the process.
+//! The four services within one process, without installation: for a whole cluster in one program, and for tests. Their
+//! contents end with the process.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use crate::error::ServiceError;
 use crate::service::{Answer, Blobs, Bus, Cell, Entry, INBOX_MAX, Inbox, Roster, Services, Tape};
 
-/// All four at once.
+/// All four services at once.
 #[derive(Debug, Default)]
 pub struct Local {
     held: Mutex<Held>,
@@ -23,14 +23,14 @@ struct Held {
     tape: BTreeMap<FragmentId, Vec<Record>>,
     blobs: BTreeMap<(FragmentId, u64), Arc<Vec<u8>>>,
     roster: BTreeMap<Cell, Entry>,
-    /// The newest revision of any cell.
+    /// Newest revision of any cell.
     revision: u64,
     notices: BTreeMap<FragmentId, Vec<mpsc::Sender<Notice>>>,
     replies: BTreeMap<FragmentId, Vec<mpsc::Sender<Reply>>>,
 }
 
 impl Local {
-    /// The services of one cluster.
+    /// Creates the services of one cluster.
     #[must_use]
     pub fn services() -> Services {
         let local = Arc::new(Self::default());
@@ -43,22 +43,22 @@ impl Local {
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
-        // Nothing here panics half way through a change.
+        // No code here panics in the middle of a change.
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// An answer that is there at once.
+/// Wraps a value as an immediate answer.
 fn at_once<'a, T: Send + 'a>(value: T) -> Answer<'a, T> {
     Box::pin(std::future::ready(Ok::<T, ServiceError>(value)))
 }
 
-/// Gives `value` to all who listen and have room, and forgets those who do not listen any more.
+/// Sends `value` to all listeners with room, and removes closed listeners.
 fn spread<T: Clone>(listeners: &mut BTreeMap<FragmentId, Vec<mpsc::Sender<T>>>, to: FragmentId, value: &T) {
     if let Some(listeners) = listeners.get_mut(&to) {
         listeners.retain(|listener| !listener.is_closed());
         for listener in listeners {
-            // What does not fit is lost, as on any bus.
+            // A full inbox loses the message, as on any bus.
             let _ = listener.try_send(value.clone());
         }
     }

@@ -1,4 +1,4 @@
-//! A look at the servers of a cluster, for whoever sets one up.
+//! Inspection of a cluster's servers, for operators.
 
 use archipelago_core::wire::FragmentId;
 
@@ -6,15 +6,15 @@ use crate::findings::{Findings, Storage};
 use crate::servers::{Servers, tapes};
 use crate::{nats, store};
 
-/// Looks at all of `servers`, and at what there is of a run with these `fragments`. It makes neither streams nor marks,
-/// and changes nothing but an object of its own in storage, which it removes, if it may.
+/// Inspects all of `servers` and the data of a run with these `fragments`. It creates no streams and no marks. The only
+/// change is a test object in storage, which it removes if it has the permission.
 ///
-/// Every error is part of what is found: those of [`crate::Nats::open`] and [`crate::Store::open`], and
-/// [`crate::ServiceError::Setting`] of a store that writes over what is there although it is asked not to.
+/// Every error becomes part of the findings: those of [`crate::Nats::open`] and [`crate::Store::open`], and
+/// [`crate::ServiceError::Setting`] for a store that ignores the condition against overwriting.
 pub async fn look(servers: &Servers, fragments: &[FragmentId]) -> Findings {
     let Servers { nats, blobs, prefix, .. } = servers;
     let storage = async {
-        // Nothing is written under a name that no run may have.
+        // An invalid prefix is never written to.
         match nats::check_prefix(prefix) {
             Ok(()) => store::look(blobs, prefix).await,
             Err(error) => Storage { place: blobs.place.clone(), found: Err(error), ahead_ms: None },

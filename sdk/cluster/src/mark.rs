@@ -1,16 +1,16 @@
-//! The mark of a cluster: whose streams and states are.
+//! Mark of a cluster, which identifies its streams and states.
 
 use std::fmt;
 
 use archipelago_core::wire::RunId;
 
-/// What belongs to one cluster has one mark: streams and blobs say whose they are, so that two clusters do not use one
-/// prefix, nor one cluster the tape of one run and the states of another.
+/// Identity of a cluster. Streams and blobs carry it, so that two clusters cannot share a prefix, and a cluster cannot
+/// combine the tape of one run with the states of another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// The run.
+    /// Run of the cluster.
     pub run: RunId,
-    /// A random number of whoever began the cluster.
+    /// Random number from the process that created the cluster.
     pub nonce: u64,
 }
 
@@ -21,7 +21,7 @@ impl fmt::Display for Mark {
 }
 
 impl Mark {
-    /// What `to_string` wrote.
+    /// Parses the output of `to_string`.
     #[must_use]
     pub fn read(text: &str) -> Option<Self> {
         let (run, nonce) = text.trim().split_once('-')?;
@@ -29,7 +29,7 @@ impl Mark {
         Some(Self { run: RunId(number(run)?), nonce: number(nonce)? })
     }
 
-    /// Whose it is beside whose it should be, in words.
+    /// Describes a mismatch with the expected mark.
     pub(crate) fn beside(&self, ours: &Self) -> String {
         format!("of run {self}, and this is {ours}")
     }

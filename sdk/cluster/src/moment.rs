@@ -1,22 +1,22 @@
-//! Moments as servers write them, in milliseconds since 1970.
+//! Timestamps from servers, in milliseconds since 1970.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use chrono::DateTime;
 
-/// What this machine's clock says.
+/// Returns the time of this machine's clock.
 #[expect(clippy::disallowed_methods, reason = "it is this clock that is compared with others")]
 pub(crate) fn now_ms() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// The header `Date` of HTTP, as `Sun, 06 Nov 1994 08:49:37 GMT`.
+/// Parses the HTTP header `Date`, such as `Sun, 06 Nov 1994 08:49:37 GMT`.
 pub(crate) fn of_header(text: &str) -> Option<i64> {
     DateTime::parse_from_rfc2822(text).ok().map(|at| at.timestamp_millis())
 }
 
-/// A moment in the form of JSON's users, as `1994-11-06T08:49:37.25Z`.
+/// Parses a timestamp of RFC 3339, such as `1994-11-06T08:49:37.25Z`.
 pub(crate) fn of_stamp(text: &str) -> Option<i64> {
     DateTime::parse_from_rfc3339(text).ok().map(|at| at.timestamp_millis())
 }

@@ -1,4 +1,4 @@
-//! Which number a learner has, the same at whatever gateway it comes.
+//! Assignment of learner numbers, the same at every gateway.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use archipelago_core::wire::{Fingerprint, FragmentId, LearnerId};
 use crate::error::ServiceError;
 use crate::service::Blobs;
 
-/// Where it is kept who has which number: beside all fragments.
+/// Fragment id under which the blobs hold the assigned numbers, apart from all fragments.
 const NUMBERS: FragmentId = FragmentId(u16::MAX);
-/// A number that somebody else has is tried no more than so often: with a million learners each try but the first fails
-/// once in four thousand times.
+/// Maximum number of candidate numbers tried. With a million learners, each try after the first collides once in about
+/// four thousand times.
 const TRIES: u64 = 16;
 
-/// The number of whoever has this identity, which is written down where nobody has it yet; `None` if all that may be
-/// tried are others'.
+/// Returns the number of the learner with this identity, and records it if it is new. Returns `None` if other learners
+/// hold all candidate numbers.
 ///
 /// # Errors
 /// Those of [`Blobs::store`].
@@ -32,7 +32,7 @@ pub(crate) async fn number(
     Ok(None)
 }
 
-/// The numbers that one with this identity tries, in order.
+/// Returns the candidate numbers for this identity, in order.
 fn candidates(identity: Fingerprint) -> impl Iterator<Item = LearnerId> {
     (0..TRIES).map(move |turn| {
         let mut bytes = identity.0.to_vec();
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
     use crate::local::Local;
 
-    /// Goal: everybody has one number, wherever it is asked for, and nobody has that of another.
+    /// Goal: each learner has one number at every gateway, and no two learners share one.
     #[tokio::test]
     async fn nobody_has_the_number_of_another() {
         let blobs = Local::services().blobs;
@@ -55,7 +55,7 @@ mod tests {
         assert_eq!(number(&*blobs, anne).await, Ok(Some(first)));
         assert_eq!(number(&*blobs, anne).await, Ok(Some(first)), "once more");
 
-        // Somebody else had what Bert tries first.
+        // Another learner holds Bert's first candidate.
         let mut tries = candidates(bert);
         let taken = tries.next().unwrap();
         let others = Arc::new(vec![9; 16]);

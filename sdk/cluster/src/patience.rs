@@ -1,4 +1,4 @@
-//! How often a service that does not answer is asked.
+//! Backoff for a service that does not answer.
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -7,32 +7,32 @@ use archipelago_core::wire::Millis;
 
 use crate::error::ServiceError;
 
-/// The first pause after a question without an answer, in milliseconds; each later one is twice as long.
+/// First pause after a failed request, in milliseconds. Each later pause is twice as long.
 const FIRST_MS: u64 = 50;
-/// The longest pause, in milliseconds.
+/// Longest pause, in milliseconds.
 const LONGEST_MS: u64 = 2_000;
 
-/// What one driver remembers of one service: whether it may be asked, and what was last said of its trouble.
+/// Backoff state of one driver for one service, with the last logged error.
 #[derive(Debug, Default)]
 pub(crate) struct Patience(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// It is not asked before then.
+    /// Time before which no request is sent.
     not_before: Millis,
-    /// The last pause; 0 while it answers.
+    /// Last pause; 0 while the service answers.
     pause_ms: u64,
-    /// What it said last, so that the same is not logged again and again.
+    /// Last error. The same error is not logged twice in a row.
     said: Option<ServiceError>,
 }
 
 impl Patience {
-    /// Whether it is to be asked now; the machines ask again by themselves.
+    /// Returns true if a request may be sent now. The state machines repeat their requests by themselves.
     pub(crate) fn may_ask(&self, now: Millis) -> bool {
         self.state(|state| now >= state.not_before)
     }
 
-    /// Notes how a question ended, and passes on the answer if there is one.
+    /// Records the result of a request. Returns the answer, if there is one.
     pub(crate) fn note<T>(&self, now: Millis, result: Result<T, ServiceError>) -> Option<T> {
         match result {
             Ok(value) => {

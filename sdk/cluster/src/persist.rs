@@ -1,4 +1,4 @@
-//! Asking a service until it answers.
+//! Retries until a service answers.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use tokio::time::{Instant, sleep};
 
 use crate::error::ServiceError;
 
-/// The first pause before something is asked again; each later one is twice as long…
+/// First pause before a retry; each later pause is twice as long…
 const AGAIN_FIRST: Duration = Duration::from_millis(100);
-/// …up to this.
+/// …up to this one.
 const AGAIN_LONGEST: Duration = Duration::from_secs(3);
 
-/// Asks until there is an answer; to be aborted when nobody wants it any more.
+/// Retries until there is an answer. The caller aborts it when the answer is no longer needed.
 pub(crate) async fn persist<T, F: Future<Output = Result<T, ServiceError>>>(ask: impl Fn() -> F) -> T {
     let mut pause = AGAIN_FIRST;
     loop {
@@ -25,10 +25,10 @@ pub(crate) async fn persist<T, F: Future<Output = Result<T, ServiceError>>>(ask:
     }
 }
 
-/// Asks again until `until` as long as nobody answers: servers that have just begun elect somebody first.
+/// Retries until `until` while the error can pass: fresh servers must elect a leader first.
 ///
 /// # Errors
-/// The last one.
+/// The last error.
 pub(crate) async fn wait_for<T, F: Future<Output = Result<T, ServiceError>>>(
     until: Instant,
     ask: impl Fn() -> F,
@@ -60,8 +60,8 @@ mod tests {
         ServiceError::Denied { place: "NATS".into(), detail: "no rights".into() }
     }
 
-    /// Goal: a process that starts together with its servers waits for them, and not for ever, and not for what stays
-    /// wrong.
+    /// Goal: a process that starts together with its servers waits for them, but not forever, and not on a permanent
+    /// error.
     #[tokio::test]
     async fn what_passes_is_waited_for() {
         let limit = Duration::from_secs(1);

@@ -1,24 +1,24 @@
-//! Messages of any size in numbered pieces, and put together again within bounded memory.
+//! Splitting messages of any size into numbered pieces, and their reassembly within bounded memory.
 //!
-//! A piece is 24 bytes of header, in little-endian order (`ARCP`, the message's number in 8 bytes, the piece's in 4,
-//! how many there are in 4, and the bytes of the whole in 4), and then its part. The pieces of one message come in
-//! order or not at all: whichever is missed loses the whole, for the machines say it again.
+//! A piece has a header of 24 bytes, in little-endian order: `ARCP`, the message's number (8 bytes), the piece's index
+//! (4), the number of pieces (4), and the length of the message (4). Then comes its part of the message. The pieces of
+//! a message must arrive in order. A missing piece loses the message; the state machines send it again.
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// Bytes of a piece at most, with its header.
+/// Maximum length of a piece in bytes, with its header.
 pub(crate) const PIECE_BYTES_MAX: usize = 512_000;
-/// Bytes of a message at most.
+/// Maximum length of a message in bytes.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 128 << 20;
-/// Messages that are put together at once at most.
+/// Maximum number of incomplete messages.
 const OPEN_MAX: usize = 64;
-/// Bytes of all of them at most.
+/// Maximum number of bytes of all incomplete messages.
 const OPEN_BYTES_MAX: usize = 256 << 20;
 
 const MAGIC: [u8; 4] = *b"ARCP";
 const HEADER_BYTES: usize = 24;
 
-/// The pieces of a message, which has a number of its own; `None` if it is too large.
+/// Splits a message with a unique number into pieces. Returns `None` if it is too large.
 pub(crate) fn split(message: u64, bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
     if bytes.len() > MESSAGE_BYTES_MAX {
         return None;
@@ -38,11 +38,11 @@ pub(crate) fn split(message: u64, bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
     Some((0..count).map(piece).collect())
 }
 
-/// Messages of which some pieces are there.
+/// Incomplete messages.
 #[derive(Debug, Default)]
 pub(crate) struct Pieces {
     open: BTreeMap<u64, Open>,
-    /// In which they began, oldest first.
+    /// Order of arrival, oldest first.
     order: VecDeque<u64>,
     bytes: usize,
 }
@@ -51,14 +51,14 @@ pub(crate) struct Pieces {
 struct Open {
     count: u32,
     whole: usize,
-    /// The number of the next piece.
+    /// Index of the next piece.
     next: u32,
     bytes: Vec<u8>,
 }
 
 impl Pieces {
-    /// Takes in a piece; the message that it was the last one of. Nothing that comes is a reason to keep more than the
-    /// bounds allow: then those that began first are given up.
+    /// Adds a piece. Returns the message if this piece completes it. Memory never exceeds the bounds: the oldest
+    /// incomplete messages are dropped first.
     pub(crate) fn take(&mut self, piece: &[u8]) -> Option<Vec<u8>> {
         let (header, part) = piece.split_first_chunk::<HEADER_BYTES>()?;
         let number =
@@ -140,12 +140,12 @@ mod tests {
             let mut whole = Vec::new();
             for (index, (one, two)) in one.iter().zip(&two).enumerate() {
                 whole.extend((index != lost).then(|| pieces.take(one)).flatten());
-                // What comes twice counts once.
+                // A repeated piece counts once.
                 whole.extend(pieces.take(two));
                 whole.extend(pieces.take(two).filter(|_| index + 1 < one.len().min(5)));
             }
             assert!(whole.len() == 1 && whole[0] == bytes, "{lost}");
-            // Only the end of a message is not known to be missing.
+            // Only the loss of a message's last piece goes unnoticed.
             assert_eq!(pieces.open.len(), usize::from(lost + 1 == one.len()), "{lost}");
         }
     }
@@ -170,7 +170,7 @@ mod tests {
             pieces.take(&piece);
         }
         assert_eq!((pieces.open.len(), pieces.order.len()), (OPEN_MAX, OPEN_MAX));
-        // A header that promises much reserves nothing, and one that lies is none.
+        // A header that announces a large message reserves no memory, and an invalid header is rejected.
         let mut piece = small[0].clone();
         piece[20..24].copy_from_slice(&u32::MAX.to_le_bytes());
         assert_eq!(Pieces::default().take(&piece), None);

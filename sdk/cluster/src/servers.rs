@@ -1,4 +1,4 @@
-//! The four services on servers that others run: NATS, and storage for states.
+//! The four services on external servers: NATS, and storage for states.
 
 use std::sync::Arc;
 
@@ -11,20 +11,20 @@ use crate::nats::{Nats, NatsSettings};
 use crate::service::Services;
 use crate::store::{Store, StoreSettings};
 
-/// Where the servers of a cluster are.
+/// Addresses of a cluster's servers.
 #[derive(Clone, Debug)]
 pub struct Servers {
-    /// Those of NATS: see [`NatsSettings::servers`].
+    /// NATS servers: see [`NatsSettings::servers`].
     pub nats: Vec<String>,
-    /// On how many of them each record is: 1 or 3.
+    /// Number of NATS servers that hold each record: 1 or 3.
     pub replicas: usize,
-    /// Where states are kept.
+    /// Storage for states.
     pub blobs: StoreSettings,
-    /// What all names of this cluster begin with: see [`NatsSettings::prefix`].
+    /// Prefix of all names of this cluster: see [`NatsSettings::prefix`].
     pub prefix: String,
 }
 
-/// Connects to all of them, as a process of `run` with these `fragments`; the first process makes what is missing.
+/// Connects to all servers as a process of `run` with these `fragments`. The first process creates missing objects.
 ///
 /// # Errors
 /// Those of [`Nats::open`] and [`Store::open`].
@@ -38,12 +38,12 @@ pub async fn open(
     let settings =
         NatsSettings { servers: nats, prefix: prefix.clone(), replicas, fragments: tapes(&fragments) };
     let nats = Arc::new(Nats::open(settings, mark).await?);
-    // The states are those of this tape and no other.
+    // The states must belong to this tape.
     let blobs = Arc::new(Store::open(&blobs, &prefix, nats.mark()).await?);
     Ok(Services { tape: Arc::<Nats>::clone(&nats), blobs, roster: Arc::<Nats>::clone(&nats), bus: nats })
 }
 
-/// What has a tape of its own: each of these fragments, and what the owner of the run orders.
+/// Returns the ids of all tapes: these fragments, and the orders of the owner of the run.
 pub(crate) fn tapes(fragments: &[FragmentId]) -> Vec<FragmentId> {
     fragments.iter().copied().chain([OF_THE_RUN]).collect()
 }

@@ -1,7 +1,7 @@
-//! The four services that stand between the processes of a cluster, and what each of them promises.
+//! The four services that connect the processes of a cluster, and their guarantees.
 //!
-//! All of them are shared by every process of a run, and asked again by whoever got no answer. Each question has a
-//! deadline of the service's own; [`ServiceError::Silent`] says that it passed, and nothing about what was done.
+//! All processes of a run share them. A process without an answer repeats its request. Each request has a deadline set
+//! by the service. [`ServiceError::Silent`] means that the deadline passed; the request may or may not have been done.
 
 use std::ops::Range;
 use std::pin::Pin;
@@ -13,38 +13,38 @@ use tokio::sync::mpsc;
 
 use crate::error::ServiceError;
 
-/// What a service answers some time.
+/// Future answer of a service.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, ServiceError>> + Send + 'a>>;
 
-/// What comes over the bus, in the order of arrival. What does not fit is lost, as on the way.
+/// Receiver of bus messages, in the order of arrival. A full inbox loses messages, as the network may.
 pub type Inbox<T> = mpsc::Receiver<T>;
 
-/// Messages that wait in an [`Inbox`] at most.
+/// Maximum number of messages waiting in an [`Inbox`].
 pub const INBOX_MAX: usize = 4_096;
 
-/// The records of each fragment, numbered 1, 2, 3 ….
+/// Records of each fragment, numbered 1, 2, 3 ….
 ///
-/// Promises:
-/// - What [`Tape::append`] answered with a number stays on the tape under that number, whoever dies.
-/// - A record is appended if the last one has the number that was expected, and otherwise not. Of those who expect the
-///   same, at most one gets a number.
-/// - [`Tape::read`] gives what is there for good, in order and without a gap. It may not have the newest yet.
+/// Guarantees:
+/// - A record that [`Tape::append`] confirmed stays on the tape under its number, whichever process dies.
+/// - A record is appended only if the last one has the expected number. Of several appends that expect the same
+///   number, at most one succeeds.
+/// - [`Tape::read`] returns permanent records, in order and without a gap. The newest may be missing.
 pub trait Tape: Send + Sync {
-    /// Appends `record` if the last one has the number `expect`, 0 for none; its number, or `None` if the last one has
-    /// another.
+    /// Appends `record` if the last one has the number `expect`, 0 for an empty tape. Returns its number, or `None` if
+    /// the last one has another number.
     ///
     /// # Errors
     /// All of [`ServiceError`]; after [`ServiceError::Silent`] the record may be on the tape.
     fn append<'a>(&'a self, fragment: FragmentId, expect: u64, record: &'a Record)
     -> Answer<'a, Option<u64>>;
 
-    /// The records after number `after`, in order.
+    /// Returns the records after number `after`, in order.
     ///
     /// # Errors
     /// All of [`ServiceError`].
     fn read(&self, fragment: FragmentId, after: u64) -> Answer<'_, Vec<Record>>;
 
-    /// The number of the newest record, 0 if there is none; as with [`Tape::read`], there may be newer ones.
+    /// Returns the number of the newest record, 0 for an empty tape. As with [`Tape::read`], newer ones may exist.
     ///
     /// # Errors
     /// All of [`ServiceError`].
@@ -53,107 +53,107 @@ pub trait Tape: Send + Sync {
 
 /// Bytes under a key, written once: the states of fragments.
 ///
-/// Promises: what was stored stays as it is until it is forgotten, whoever dies; of those who store under one key, the
-/// first counts; nobody sees a part of it.
+/// Guarantees: stored bytes stay unchanged until they are deleted, whichever process dies. Of several writes to one
+/// key, the first one counts. No reader sees a part of a write.
 pub trait Blobs: Send + Sync {
-    /// Stores `bytes` under `key` of `fragment`, if there is nothing. Whether these bytes are there now.
+    /// Stores `bytes` under `key` of `fragment` unless the key exists. Returns true if the key now holds these bytes.
     ///
     /// # Errors
     /// All of [`ServiceError`]; after [`ServiceError::Silent`] they may be there.
     fn store(&self, fragment: FragmentId, key: u64, bytes: Arc<Vec<u8>>) -> Answer<'_, bool>;
 
-    /// What is stored under `key` of `fragment`.
+    /// Loads the bytes under `key` of `fragment`.
     ///
     /// # Errors
     /// All of [`ServiceError`].
     fn load(&self, fragment: FragmentId, key: u64) -> Answer<'_, Option<Vec<u8>>>;
 
-    /// Nobody will load what is stored under these keys of `fragment`: removes it, if there is anything. Whoever asks
-    /// stores nothing under them any more.
+    /// Deletes the bytes under these keys of `fragment`, if there are any. The caller must be sure that no process
+    /// loads them, and must not store under these keys again.
     ///
     /// # Errors
-    /// All of [`ServiceError`]; some of it may be left then, which does no harm but to the room that it takes.
+    /// All of [`ServiceError`]. Some bytes may then be left, which only take up room.
     fn forget(&self, fragment: FragmentId, keys: Range<u64>) -> Answer<'_, ()>;
 }
 
-/// What a place on the roster is about.
+/// Subject of a roster entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cell {
-    /// Who leads this fragment.
+    /// Leadership of this fragment.
     Lease(FragmentId),
-    /// Whether this process is there.
+    /// Presence of this process.
     Present(ProcessId),
 }
 
-/// A place on the roster.
+/// Entry of the roster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// What it is about.
+    /// Subject of the entry.
     pub cell: Cell,
-    /// Who holds it; `None` if it was given back.
+    /// Process that holds it; `None` if it was released.
     pub holder: Option<ProcessId>,
-    /// Another one after each write, never 0. Not in any order across cells.
+    /// Number that changes with each write, never 0. Revisions of different cells have no order.
     pub revision: u64,
 }
 
-/// Who leads what, and who is there.
+/// Record of leaders and present processes.
 ///
-/// Promises little, for it decides only who tries: a write counts if nobody wrote between, as far as it knows.
-/// It has no notion of time. Whoever holds a place writes it again and again, and who sees it unchanged for long takes
-/// it: see [`crate::shares::Shares`].
+/// Its guarantees are weak, because it only decides which processes try to lead. A write succeeds if no other write
+/// came between, as far as the roster knows. The roster has no notion of time: a holder rewrites its entry again and
+/// again, and another process takes an entry that it has seen unchanged for long. See [`crate::shares::Shares`].
 pub trait Roster: Send + Sync {
-    /// All places that were ever written and not forgotten, in any order, perhaps not the newest.
+    /// Returns all entries that were written and not deleted, in any order. They may be out of date.
     ///
     /// # Errors
     /// All of [`ServiceError`].
     fn look(&self) -> Answer<'_, Vec<Entry>>;
 
-    /// Writes a place if its revision is `expect`, 0 for one that is not there; its new revision, or `None` if it has
-    /// another.
+    /// Writes an entry if its revision is `expect`, 0 for a missing entry. Returns its new revision, or `None` if it
+    /// has another one.
     ///
     /// # Errors
-    /// All of [`ServiceError`]; after [`ServiceError::Silent`] it may be written.
+    /// All of [`ServiceError`]; after [`ServiceError::Silent`] the entry may be written.
     fn write(&self, cell: Cell, holder: Option<ProcessId>, expect: u64) -> Answer<'_, Option<u64>>;
 }
 
-/// What owners and gateways tell each other.
+/// Messages between owners and gateways.
 ///
-/// Promises nothing: it may lose, repeat and reorder. What arrives is whole.
+/// There are no guarantees: the bus may lose, repeat and reorder messages. Messages that arrive are complete.
 pub trait Bus: Send + Sync {
-    /// Tells all gateways of `fragment`.
+    /// Sends a notice to all gateways of `fragment`.
     ///
     /// # Errors
     /// All of [`ServiceError`].
     fn tell<'a>(&'a self, fragment: FragmentId, notice: &'a Notice) -> Answer<'a, ()>;
 
-    /// Tells whoever leads `fragment`.
+    /// Sends a reply to the leader of `fragment`.
     ///
     /// # Errors
     /// All of [`ServiceError`].
     fn reply<'a>(&'a self, fragment: FragmentId, reply: &'a Reply) -> Answer<'a, ()>;
 
-    /// What gateways of `fragment` are told from now on, until the inbox is dropped.
+    /// Subscribes to notices for gateways of `fragment`, until the inbox is dropped.
     ///
     /// # Errors
     /// All of [`ServiceError`].
     fn notices(&self, fragment: FragmentId) -> Answer<'_, Inbox<Notice>>;
 
-    /// What the owner of `fragment` is told from now on, until the inbox is dropped.
+    /// Subscribes to replies for the owner of `fragment`, until the inbox is dropped.
     ///
     /// # Errors
     /// All of [`ServiceError`].
     fn replies(&self, fragment: FragmentId) -> Answer<'_, Inbox<Reply>>;
 }
 
-/// The four, as a process has them.
+/// The four services of a process.
 #[derive(Clone)]
 pub struct Services {
-    /// Records.
+    /// Tape of records.
     pub tape: Arc<dyn Tape>,
-    /// States.
+    /// Store of states.
     pub blobs: Arc<dyn Blobs>,
-    /// Leases.
+    /// Roster of leases.
     pub roster: Arc<dyn Roster>,
-    /// Messages.
+    /// Bus for messages.
     pub bus: Arc<dyn Bus>,
 }

@@ -1,4 +1,4 @@
-//! Whether the services answer, as those see it who ask them in this process.
+//! Health of the services, as seen from the requests of this process.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,16 +13,16 @@ use crate::clock::Clock;
 use crate::error::ServiceError;
 use crate::service::{Answer, Blobs, Bus, Cell, Entry, Inbox, Roster, Services, Tape};
 
-/// A question that nobody answered is asked again; who answers none for so long is in trouble, in milliseconds…
+/// Time without an answer after which a service counts as failing, in milliseconds. Requests are retried meanwhile…
 const LASTING_MS: u64 = 3_000;
-/// …until nobody has asked for so long, in milliseconds. Drivers ask again far sooner.
+/// …and time without requests after which the failure is forgotten, in milliseconds. Drivers retry far sooner.
 const FORGOTTEN_MS: u64 = 60_000;
-/// A process that asks the storage for nothing looks after so long whether it is there.
+/// Interval of checks of the storage in a process that does not use it.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// Under this key there is never anything: records are numbered from 1.
+/// Key without a blob, since records are numbered from 1.
 const NO_KEY: u64 = u64::MAX;
 
-/// What is asked of the services.
+/// Request to a service.
 #[derive(Clone, Copy)]
 enum Question {
     Append,
@@ -40,10 +40,10 @@ impl Question {
         [Self::Append, Self::Read, Self::Store, Self::Load, Self::Look, Self::Write, Self::Say, Self::Listen];
 }
 
-/// How a question of one kind was answered last.
+/// Results of one kind of request.
 #[derive(Clone, Copy, Default)]
 struct Seen {
-    /// The first and the newest of the answers that were errors, since there was another one.
+    /// Times of the first and the last error since the last success.
     errors: Option<(Millis, Millis)>,
     what: Option<Fault>,
 }
@@ -57,8 +57,7 @@ enum Fault {
     Other,
 }
 
-/// Which service does not do its part, and how that shows. It names no place: it is for everyone to read, and the log
-/// has the rest.
+/// Failing service and its symptom. It contains no address, because everyone may read it; the log has the details.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trouble {
     is_storage: bool,
@@ -79,7 +78,7 @@ impl fmt::Display for Trouble {
     }
 }
 
-/// How the services of a process do.
+/// Health of a process's services.
 #[derive(Clone)]
 pub struct Health {
     clock: Clock,
@@ -91,7 +90,7 @@ impl Health {
         Self { clock: Clock::start(), seen: Arc::default() }
     }
 
-    /// What has lasted for some seconds by now, the oldest first.
+    /// Returns the oldest failure that has lasted for some seconds.
     #[must_use]
     pub fn trouble(&self) -> Option<Trouble> {
         self.trouble_at(self.clock.now())
@@ -108,13 +107,13 @@ impl Health {
         lasting.min_by_key(|(since, _)| *since).map(|(_, trouble)| trouble)
     }
 
-    /// Asks the storage from time to time, without an end: a process that only faces learners asks it for nothing while
-    /// nothing is merged.
+    /// Checks the storage periodically, without end. A process that only serves learners does not use the storage while
+    /// no merges happen.
     pub async fn attend(self, services: Services, fragment: FragmentId) {
         loop {
             sleep(LOOK_EVERY).await;
             let found = services.blobs.load(fragment, NO_KEY).await;
-            // Some say no of what is not there to who may not list.
+            // Some stores refuse a missing object to users who may not list.
             let found = found.err().filter(ServiceError::is_passing);
             self.note(Question::Load, self.clock.now(), found.as_ref());
         }
@@ -146,7 +145,7 @@ fn fault(error: &ServiceError) -> Fault {
     }
 }
 
-/// The same services, and what all who ask them by these see of them.
+/// Wraps services so that the results of all requests through them are recorded.
 #[must_use]
 pub fn watched(services: Services) -> (Services, Health) {
     let health = Health::new();
@@ -204,7 +203,7 @@ impl Blobs for Watched {
     }
 
     fn forget(&self, fragment: FragmentId, keys: Range<u64>) -> Answer<'_, ()> {
-        // Who may not remove anything can do all else.
+        // A process without permission to delete still works.
         self.services.blobs.forget(fragment, keys)
     }
 }
@@ -246,7 +245,7 @@ mod tests {
         ServiceError::Silent { place: "nats://secret".into(), detail: "timed out".into() }
     }
 
-    /// Goal: trouble is what lasts, is over with the first answer, and is told without names of places.
+    /// Goal: a failure is reported once it lasts, ends with the first answer, and contains no address.
     #[test]
     fn what_lasts_is_told_until_there_is_an_answer() {
         let health = Health::new();
@@ -265,7 +264,7 @@ mod tests {
         assert_eq!(health.trouble_at(at(61)), None, "nobody asks any more");
     }
 
-    /// Goal: each question of each service is seen.
+    /// Goal: requests of every kind to every service are recorded.
     #[tokio::test]
     async fn whoever_asks_is_seen() {
         let (services, health) = watched(Local::services());

@@ -1,4 +1,4 @@
-//! From records of the tape to versions that learners are led to: each state is loaded once, in order.
+//! Follower of the tape: turns records into versions for learners. Each state is loaded once, in order.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -15,36 +15,36 @@ use tokio::time::sleep;
 use crate::persist::persist;
 use crate::service::Services;
 
-/// A state that is not there, or not whole, is looked for again after this.
+/// Time after which a missing or damaged state is loaded again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// States that are loaded at once: each takes some fifty bytes a parameter until nothing but Θ̂ is kept of it, and
-/// whoever joins late loads those of all fragments.
+/// Maximum number of states loaded at once. Each takes about fifty bytes a parameter until only Θ̂ is left. A late
+/// joiner loads the states of all fragments.
 const LOADED_MAX: usize = 2;
 
-/// What is to be told next: a record's fragment and number, and what it says.
+/// Next notification: fragment, number and content of a record.
 type Told = (FragmentId, u64, Said);
 
-/// What a record says to those who face learners.
+/// Content of a record for processes that serve learners.
 pub(super) enum Said {
-    /// The fragment has another version.
+    /// The fragment has a new version.
     Merged(Followed),
     /// No record follows this one.
     Finished,
-    /// Nothing else happened but that a round ended.
+    /// A round ended, and nothing else happened.
     Nothing,
 }
 
-/// Θ̂ as a state, and the change that leads there.
+/// Θ̂ as a state, and the change that leads to it.
 type Led = (FragmentState, Vec<u8>);
 
-/// A merge whose state was looked for, and what was found.
+/// Merge and the result of loading its state.
 struct Sought {
     merge: Box<MergeEntry>,
     sum: u64,
     led: Option<Led>,
 }
 
-/// The tapes of all fragments, as far as the syncer was told of them.
+/// Tapes of all fragments, up to the records that the syncer knows.
 pub(super) struct Following {
     services: Services,
     lanes: BTreeMap<FragmentId, Lane>,
@@ -56,14 +56,14 @@ pub(super) struct Following {
 struct Lane {
     segments: Arc<Vec<Segment>>,
     codec: Codec,
-    /// The newest one that was loaded.
+    /// Newest state that was loaded.
     state: FragmentState,
     queue: VecDeque<(u64, Record)>,
     is_busy: bool,
 }
 
 impl Following {
-    /// Nothing was told yet: fragments are in their `initial` states, of which Θ̂ matters alone.
+    /// Creates a follower before any record. Fragments are in their `initial` states, of which only Θ̂ matters.
     pub(super) fn new(
         services: Services,
         fragments: &[(FragmentId, GatewayTerms)],
@@ -78,7 +78,7 @@ impl Following {
         Self { services, lanes, jobs: JoinSet::new(), turns, ready: VecDeque::new() }
     }
 
-    /// The record of this number is the next one of `fragment`.
+    /// Adds the next record of `fragment`.
     pub(super) fn add(&mut self, fragment: FragmentId, seq: u64, record: Record) {
         if let Some(lane) = self.lanes.get_mut(&fragment) {
             lane.queue.push_back((seq, record));
@@ -86,7 +86,7 @@ impl Following {
         }
     }
 
-    /// What is to be told next. May be dropped and called again.
+    /// Returns the next notification. Cancel safe.
     pub(super) async fn next(&mut self) -> Told {
         loop {
             if let Some(told) = self.ready.pop_front() {
@@ -103,7 +103,8 @@ impl Following {
                     let said = Said::Merged(Followed { merge: *merge, led: Some(led) });
                     self.ready.push_back((fragment, seq, said));
                 }
-                // It is looked for once more, unless there is a newer one by now, and it may be gone for that.
+                // A missing state is loaded again unless a newer one exists; the old one may have been removed for that
+                // reason.
                 None => {
                     if !lane.has_newer() {
                         tracing::warn!(%fragment, seq, "the newest state is not in the storage, or not whole");
@@ -115,7 +116,7 @@ impl Following {
         }
     }
 
-    /// Goes on with a fragment, as far as nothing has to be loaded.
+    /// Processes the records of a fragment until a state must be loaded.
     fn step(&mut self, fragment: FragmentId) {
         let Some(lane) = self.lanes.get_mut(&fragment).filter(|lane| !lane.is_busy) else { return };
         while let Some((seq, record)) = lane.queue.pop_front() {
@@ -125,7 +126,7 @@ impl Following {
                 continue;
             };
             if lane.has_newer() {
-                // Learners are led to the newest version at once.
+                // Learners skip to the newest version.
                 let said = Said::Merged(Followed { merge: *merge, led: None });
                 self.ready.push_back((fragment, seq, said));
                 continue;
@@ -135,7 +136,7 @@ impl Following {
             let (segments, codec) = (Arc::clone(&lane.segments), lane.codec);
             let turns = Arc::clone(&self.turns);
             self.jobs.spawn(async move {
-                // Nobody closes it.
+                // The semaphore is never closed.
                 let turn = turns.acquire_owned().await;
                 let led = load(&services, (fragment, seq), state, &merge, sum, segments, codec).await;
                 drop(turn);
@@ -150,13 +151,13 @@ impl Following {
 }
 
 impl Lane {
-    /// Whether a later merge is known than the one at hand.
+    /// Returns true if the queue holds a later merge.
     fn has_newer(&self) -> bool {
         self.queue.iter().any(|(_, later)| matches!(later, Record::Merged { .. }))
     }
 }
 
-/// The Θ̂ of this record, and the change that leads there; `None` if its state is not there or not whole.
+/// Returns the Θ̂ of this record and the change that leads to it, or `None` if the state is missing or damaged.
 async fn load(
     services: &Services,
     (fragment, seq): (FragmentId, u64),
@@ -168,12 +169,12 @@ async fn load(
 ) -> Option<Led> {
     let bytes = persist(|| services.blobs.load(fragment, seq)).await?;
     let merge = merge.clone();
-    // It may be large.
+    // Decoding a large state blocks.
     let work = spawn_blocking(move || {
         let followed = follow(&before, &merge, (&bytes, sum), &segments, codec);
         if let Err(error @ FollowError::Diverged { .. }) = &followed {
             tracing::error!("{error}");
-            // The state is right whatever led to it: learners fetch it as a whole.
+            // The state is right in any case; learners fetch it as a whole.
             let elsewhere = FragmentState { version: Version(u64::MAX), ..before };
             return follow(&elsewhere, &merge, (&bytes, sum), &segments, codec);
         }
@@ -186,7 +187,7 @@ async fn load(
             None
         }
         Err(failed) if failed.is_panic() => std::panic::resume_unwind(failed.into_panic()),
-        // The runtime is ending, and this with it.
+        // The runtime is shutting down, and this task with it.
         Err(_) => std::future::pending().await,
     }
 }
@@ -203,7 +204,7 @@ mod tests {
     use crate::local::Local;
     use crate::service::{Answer, Blobs};
 
-    /// Blobs that are slow and have nothing, and how many were asked for at once.
+    /// Slow, empty blob store that counts simultaneous requests.
     #[derive(Default)]
     struct Empty {
         now: AtomicUsize,
@@ -252,7 +253,7 @@ mod tests {
         Record::Merged { merge: Box::new(merge), state: 0 }
     }
 
-    /// Goal: whoever joins late loads the states of all fragments, and not all at once.
+    /// Goal: a late joiner loads the states of all fragments, but not all at once.
     #[tokio::test]
     async fn few_states_are_loaded_at_once() {
         let apply = ApplyPolicy::Keep { residue: true };
@@ -268,7 +269,7 @@ mod tests {
         let initial = fragments.iter().map(|_| FragmentState::new(Vec::new())).collect();
         let mut following = Following::new(services, &terms, initial);
         fragments.iter().for_each(|&fragment| following.add(fragment, 1, merged(fragment)));
-        // Nothing is ever there to be told.
+        // The store is empty, so the follower never has a notification.
         let looked = async {
             while blobs.all.load(Ordering::SeqCst) < 6 {
                 sleep(Duration::from_millis(5)).await;

@@ -1,10 +1,11 @@
-//! Who introduced itself and is not taken in yet.
+//! Pending joins: learners that have introduced themselves but are not admitted yet.
 //!
-//! Each gets its number first. One that comes back may have left an update with another gateway, and nobody knows yet
-//! whether it is merged; that was for the round of its fragment that is under way now, or for an older one. So it waits
-//! until the tape of each fragment has one record more than when it came: then whatever it left is settled, and its
-//! account says how. It trains on meanwhile. That holds as long as no replica of a tape is a whole round behind the one
-//! that a question before it saw.
+//! Each learner first gets its number. A returning learner may have left an update with another gateway, and the fate
+//! of that update may still be open. The update belonged to the current round of its fragment, or to an older one. So
+//! the learner waits until the tape of each fragment has one more record than on its return. Then each left update is
+//! settled, and the learner's account has the fates. It trains meanwhile.
+//!
+//! This requires that no replica of a tape lags a whole round behind the replica of an earlier read.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,13 +19,13 @@ use crate::numbers::number;
 use crate::persist::persist;
 use crate::service::Services;
 
-/// The number of a record of each fragment.
+/// Record number of each fragment.
 type Numbers = BTreeMap<FragmentId, u64>;
 
-/// Those who wait.
+/// Learners that wait for admission.
 pub(super) struct Reception {
     services: Services,
-    /// The newest record of each fragment that the syncer was told.
+    /// Newest record of each fragment that the syncer knows.
     told: Numbers,
     guests: BTreeMap<ConnId, Guest>,
     asked: JoinSet<(ConnId, Found)>,
@@ -32,36 +33,36 @@ pub(super) struct Reception {
 
 struct Guest {
     hello: Box<Hello>,
-    /// Ends what is asked for it.
+    /// Handle that cancels the request for this learner.
     asking: AbortHandle,
-    /// Its number, and the records that it waits for, once they are known.
+    /// Learner's number and the records that it waits for, once known.
     waits: Option<(LearnerId, Numbers)>,
 }
 
-/// What was found out about a guest.
+/// Result of the request for a joining learner.
 enum Found {
-    /// Its number, and if it comes back the newest record of each fragment.
+    /// Number of the learner; for a returning learner, also the newest record of each fragment.
     Number(LearnerId, Option<Numbers>),
-    /// There is no number for it.
+    /// No number is available.
     Nothing,
 }
 
-/// What follows.
+/// Outcome of a join request.
 pub(super) enum Called {
-    /// It is taken in.
+    /// The learner is admitted.
     In(LearnerId, Box<Input>),
-    /// It waits for the rounds under way.
+    /// The learner waits for the current rounds.
     Waits(LearnerId),
 }
 
 impl Reception {
-    /// One where nobody is.
+    /// Creates an empty list of pending joins.
     pub(super) fn new(services: Services, fragments: Vec<FragmentId>) -> Self {
         let told = fragments.into_iter().map(|fragment| (fragment, 0)).collect();
         Self { services, told, guests: BTreeMap::new(), asked: JoinSet::new() }
     }
 
-    /// Somebody introduces itself by this connection.
+    /// Starts the join of a learner on this connection.
     pub(super) fn introduce(&mut self, conn: ConnId, hello: Box<Hello>) {
         let services = self.services.clone();
         let fragments: Vec<FragmentId> = self.told.keys().copied().collect();
@@ -78,7 +79,7 @@ impl Reception {
         self.guests.insert(conn, Guest { hello, asking, waits: None });
     }
 
-    /// What is found out next of anybody who still waits. May be dropped and called again.
+    /// Returns the next outcome of a pending join. Cancel safe.
     pub(super) async fn next(&mut self) -> Called {
         loop {
             let Some(done) = self.asked.join_next().await else { return std::future::pending().await };
@@ -89,14 +90,14 @@ impl Reception {
                 self.guests.remove(&conn);
                 continue;
             };
-            // Whoever answered may be behind what the syncer was told.
+            // The replica that answered may lag behind the syncer.
             let told = |fragment: &FragmentId| self.told.get(fragment).copied().unwrap_or(0);
             let next = |(fragment, newest): (FragmentId, u64)| {
                 (fragment, newest.max(told(&fragment)).saturating_add(1))
             };
             let needed: Numbers = newest.into_iter().flatten().map(next).collect();
             guest.waits = Some((learner, needed));
-            // Whoever comes once more has left its older connections.
+            // A learner that joins again has abandoned its older connections.
             self.guests.retain(|&older, guest| older >= conn || !guest.is(learner));
             return match self.take(conn) {
                 Some((learner, input)) => Called::In(learner, Box::new(input)),
@@ -105,14 +106,15 @@ impl Reception {
         }
     }
 
-    /// The syncer was told of this record: those who need not wait any more. Of one number nobody else waits.
+    /// Records that the syncer knows record `seq`. Returns the learners that no longer wait. Each learner waits on at
+    /// most one connection.
     pub(super) fn reached(&mut self, fragment: FragmentId, seq: u64) -> Vec<(LearnerId, Input)> {
         self.told.insert(fragment, seq);
         let conns: Vec<ConnId> = self.guests.keys().copied().collect();
         conns.into_iter().filter_map(|conn| self.take(conn)).collect()
     }
 
-    /// A connection is gone; the learner that waited on it, if it does on no other.
+    /// Removes a closed connection. Returns the learner that waited on it, unless it waits on another connection.
     pub(super) fn forget(&mut self, conn: ConnId) -> Option<LearnerId> {
         let guest = self.guests.remove(&conn)?;
         guest.asking.abort();
@@ -120,7 +122,7 @@ impl Reception {
         self.guests.values().all(|guest| !guest.is(learner)).then_some(learner)
     }
 
-    /// Takes the guest in, if it has nothing to wait for.
+    /// Admits the learner on this connection if it has nothing to wait for.
     fn take(&mut self, conn: ConnId) -> Option<(LearnerId, Input)> {
         let (learner, needed) = self.guests.get(&conn)?.waits.as_ref()?;
         let is_told = |(fragment, needed): (&FragmentId, &u64)| {
@@ -141,7 +143,7 @@ impl Guest {
     }
 }
 
-/// The newest record of each of these fragments.
+/// Returns the number of the newest record of each of these fragments.
 async fn newest(services: &Services, fragments: &[FragmentId]) -> Result<Numbers, ServiceError> {
     let mut asked = JoinSet::new();
     for &fragment in fragments {

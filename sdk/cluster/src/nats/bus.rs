@@ -1,4 +1,4 @@
-//! The bus: messages of core NATS, large ones in pieces.
+//! Bus over core NATS messages. Large messages are split.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,7 +13,7 @@ use crate::error::ServiceError;
 use crate::pieces::{MESSAGE_BYTES_MAX, Pieces, split};
 use crate::service::{Answer, Bus, INBOX_MAX, Inbox};
 
-/// The numbers of a process's messages: no other process has the same, as far as chance allows.
+/// Counter of a process's messages. Its random start makes the numbers unique across processes with high probability.
 pub(super) struct Numbers(AtomicU64);
 
 impl Numbers {
@@ -48,7 +48,7 @@ impl Nats {
     }
 }
 
-/// Puts together what comes, until nobody takes it any more.
+/// Reassembles incoming messages until the receiver is dropped.
 async fn hear<T: AsBytes>(mut subscriber: Subscriber, subject: String, to: mpsc::Sender<T>) {
     let mut pieces = Pieces::default();
     let mut is_strange = false;
@@ -60,7 +60,7 @@ async fn hear<T: AsBytes>(mut subscriber: Subscriber, subject: String, to: mpsc:
         let Some(message) = message else { return };
         let Some(bytes) = pieces.take(&message.payload) else { continue };
         match T::of_bytes(&bytes) {
-            // What does not fit is lost, as on the way.
+            // A full inbox loses the message, as the network may.
             Ok(value) => drop(to.try_send(value)),
             Err(error) if !is_strange => {
                 is_strange = true;

@@ -1,23 +1,23 @@
-//! Messages of a stream for one question, from whichever server is nearest: perhaps not the newest.
+//! Direct reads of a stream from the nearest server, which may lag behind.
 
 use async_nats::{Client, HeaderMap, Message, StatusCode};
 use bytes::Bytes;
 use futures::StreamExt;
 
-/// A message of a stream.
+/// Message of a stream.
 pub(super) struct Got {
-    /// Its number in the stream.
+    /// Sequence number in the stream.
     pub(super) seq: u64,
-    /// Its subject.
+    /// Subject of the message.
     pub(super) subject: String,
-    /// What it says.
+    /// Content of the message.
     pub(super) payload: Bytes,
 }
 
-/// Asks `stream` for what `question` says, in the terms of NATS's direct access; what there is, and how much more.
+/// Sends a request of NATS's direct access to `stream`. Returns the messages and the number of further ones.
 ///
 /// # Errors
-/// A word on why there is no answer.
+/// A description of the missing or failed answer.
 pub(super) async fn get(client: &Client, stream: &str, question: String) -> Result<(Vec<Got>, u64), String> {
     let inbox = client.new_inbox();
     let mut answers = client.subscribe(inbox.clone()).await.map_err(|error| error.to_string())?;
@@ -27,7 +27,7 @@ pub(super) async fn get(client: &Client, stream: &str, question: String) -> Resu
     while let Some(answer) = answers.next().await {
         match answer.status {
             None | Some(StatusCode::OK) => got.push(read(answer)?),
-            // The end of what there is.
+            // End of the batch.
             Some(status) if status.as_u16() == 204 => {
                 let headers = answer.headers.unwrap_or_default();
                 return Ok((got, number(&headers, "Nats-Num-Pending").unwrap_or_default()));
@@ -39,10 +39,10 @@ pub(super) async fn get(client: &Client, stream: &str, question: String) -> Resu
     Err("the connection ended".to_owned())
 }
 
-/// Asks `stream` for one message that `question` names; `None` if there is none.
+/// Reads a single message of `stream`, or `None` if it does not exist.
 ///
 /// # Errors
-/// A word on why there is no answer.
+/// A description of the missing or failed answer.
 pub(super) async fn one(client: &Client, stream: &str, question: String) -> Result<Option<Got>, String> {
     let subject = format!("$JS.API.DIRECT.GET.{stream}");
     let answer = client.request(subject, question.into()).await.map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! A look at servers of NATS that changes nothing there.
+//! Read-only inspection of NATS servers.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -24,30 +24,30 @@ use crate::findings::{Node, Streams};
 use crate::mark::Mark;
 use crate::moment;
 
-/// Whom a server takes us for, and what time it is there; every user may ask that.
+/// Request for our user and the server's time, which every user may send.
 const WHO_AM_I: &str = "$SYS.REQ.USER.INFO";
 
-/// Servers of which one is gone have another leader within that time…
+/// Time limit for servers to elect another leader after the loss of one…
 const LOOK_WITHIN: Duration = Duration::from_secs(15);
-/// …and are asked so often.
+/// …and the retry interval meanwhile.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// What was found on servers of NATS.
+/// Findings on NATS servers.
 pub(crate) struct Looked {
-    /// Each server by itself.
+    /// Findings on each server.
     pub(crate) nodes: Vec<(String, Result<Node, ServiceError>)>,
-    /// The streams under a prefix.
+    /// Streams under a prefix.
     pub(crate) streams: Option<Result<Streams, ServiceError>>,
 }
 
-/// A server that let us in.
+/// Connection to an accessible server.
 struct Open {
     node: Node,
     client: Client,
     said: Said,
 }
 
-/// Looks at each of `servers`, and at the streams of `fragments` under `prefix` by the first of them that lets us in.
+/// Inspects each of `servers`, and the streams of `fragments` under `prefix` through the first accessible server.
 pub(crate) async fn look(servers: &[String], prefix: &str, fragments: &[FragmentId]) -> Looked {
     let known = match addresses(servers) {
         Ok(known) => known,
@@ -58,7 +58,7 @@ pub(crate) async fn look(servers: &[String], prefix: &str, fragments: &[Fragment
     let (mut nodes, mut first) = (Vec::new(), None);
     for (address, entered) in known.iter().zip(looks) {
         let node = entered.map(|Open { node, client, said }| {
-            // One without JetStream has the same streams, if it is of the cluster.
+            // A server without JetStream sees the same streams if it belongs to the cluster.
             if first.is_none() {
                 first = Some((client, said));
             }
@@ -80,7 +80,7 @@ pub(crate) async fn look(servers: &[String], prefix: &str, fragments: &[Fragment
     let until = Instant::now() + LOOK_WITHIN;
     let streams = loop {
         match looker.streams(fragments).await {
-            // They elect another leader, perhaps.
+            // The servers may be electing another leader.
             Err(ServiceError::Silent { .. }) if Instant::now() < until => sleep(PAUSE).await,
             done => break done,
         }
@@ -97,7 +97,7 @@ async fn enter(address: &ServerAddr, by: Option<Credentials>) -> Result<Open, Se
         Err(ServiceError::Silent { place, detail })
     })?;
     let ahead_ms = ahead_ms(&client).await;
-    // That its clock must not be asked for is no trouble.
+    // A refused request for the time is not an error.
     said.lock().unwrap_or_else(PoisonError::into_inner).take();
     let info = client.server_info();
     let node = Node {
@@ -111,7 +111,7 @@ async fn enter(address: &ServerAddr, by: Option<Credentials>) -> Result<Open, Se
     Ok(Open { node, client, said })
 }
 
-/// How far the clock of the server is ahead of ours, if it says.
+/// Returns the offset of the server's clock from ours, positive if ahead; `None` if unknown.
 async fn ahead_ms(client: &Client) -> Option<i64> {
     let asked = moment::now_ms();
     let answer = timeout(ANSWER_WITHIN, client.request(WHO_AM_I, Bytes::new())).await.ok()?.ok()?;
@@ -120,8 +120,8 @@ async fn ahead_ms(client: &Client) -> Option<i64> {
     Some(there - asked.midpoint(answered))
 }
 
-/// What an answer calls `time`: the first, for the server speaks of itself before it speaks of us, and quotes in names
-/// are escaped.
+/// Returns the first `time` in an answer. The server's own data come before the user's data, and quotes in names are
+/// escaped.
 fn time_of(answer: &str) -> Option<&str> {
     answer.split_once("\"time\":\"")?.1.split_once('"').map(|(time, _)| time)
 }
@@ -155,7 +155,7 @@ impl Nats {
         Ok(found)
     }
 
-    /// Bytes of all streams of this account, and how many it may have if there is a limit.
+    /// Returns the bytes of all streams of this account, and their limit if there is one.
     async fn room(&self) -> Result<(u64, Option<u64>), ServiceError> {
         let account = self.jetstream.query_account().await.map_err(|error| match error.kind() {
             AccountErrorKind::JetStream(error) => self.trouble(&error),
@@ -166,8 +166,8 @@ impl Nats {
         Ok((account.storage, most))
     }
 
-    /// Asks for a stream that no server makes, since it has another name than the one that it is asked for by: who may
-    /// not make the stream `name` is told so before.
+    /// Checks the permission to create the stream `name`. The request has a different stream name in its body, so no
+    /// server creates a stream; missing permissions are reported first.
     async fn may_make(&self, name: &str) -> Result<(), ServiceError> {
         let nothing = Config { name: format!("{}_look", self.prefix), ..Config::default() };
         let subject = format!("STREAM.CREATE.{name}");
@@ -184,7 +184,7 @@ impl Nats {
         }
     }
 
-    /// What there is of a stream, if it is there.
+    /// Returns the description of a stream, if it exists.
     async fn info(&self, name: &str) -> Result<Option<Info>, ServiceError> {
         match self.jetstream.get_stream(name).await {
             Ok(stream) => Ok(Some(stream.cached_info().clone())),

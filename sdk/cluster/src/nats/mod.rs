@@ -1,8 +1,8 @@
-//! Tape, roster and bus on NATS 2.11 or newer, on one server or on three of a cluster.
+//! Tape, roster and bus on NATS 2.11 or newer, on one server or on a cluster of three.
 //!
-//! The tape of a fragment is a JetStream stream of its own, whose sequence numbers are the records' numbers; an append
-//! names the last one, which is the fence. The roster is a bucket of keys and values. The bus is messages of core NATS.
-//! All names begin with a prefix. The servers are to write each record to the disk before they acknowledge it:
+//! The tape of each fragment is a JetStream stream, with sequence numbers as record numbers. An append names the last
+//! number, which is the fence. The roster is a key-value bucket. The bus is core NATS messages. All names begin with a
+//! prefix. The servers must write each record to the disk before they acknowledge it:
 //! `jetstream { sync_interval: always }`.
 
 mod bus;
@@ -26,31 +26,31 @@ use crate::mark::Mark;
 use crate::persist::wait_for;
 use crate::service::Answer;
 
-/// A question has an answer after so long, or none.
+/// Time limit for an answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
-/// A connection on which nothing is heard is tried after so long; after the second time another server is.
+/// Interval of pings on a silent connection. After the second unanswered ping the client switches to another server.
 const PING_EVERY: Duration = Duration::from_secs(1);
-/// A connection to one server is made within that time.
+/// Time limit for a connection to one server.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
-/// Streams are made within that time: servers that have just begun elect somebody first.
+/// Time limit for the creation of streams; fresh servers must elect a leader first.
 const MAKE_WITHIN: Duration = Duration::from_secs(30);
-/// Bytes of a prefix at most.
+/// Maximum length of a prefix in bytes.
 const PREFIX_BYTES_MAX: usize = 32;
 
-/// Where the servers are, and how much of them this cluster has.
+/// Addresses of the servers, and this cluster's part of them.
 #[derive(Clone, Debug)]
 pub struct NatsSettings {
-    /// Their addresses, `nats://[user:password@]host:port`, or `tls://…`; the credentials of the first count.
+    /// Addresses of the servers: `nats://[user:password@]host:port`, or `tls://…`; the first credentials are used.
     pub servers: Vec<String>,
-    /// What all names begin with: small letters, digits and `-`, 1 to 32 bytes.
+    /// Prefix of all names: small letters, digits and `-`, 1 to 32 bytes.
     pub prefix: String,
-    /// On how many servers each record is: 1, or 3 of a cluster of three, which outlives the loss of one.
+    /// Number of servers that hold each record: 1, or 3 on a cluster of three, which survives the loss of one.
     pub replicas: usize,
-    /// The fragments of the run.
+    /// Fragments of the run.
     pub fragments: Vec<FragmentId>,
 }
 
-/// What a server last said unasked, such as that something is not allowed.
+/// Last unsolicited message of a server, such as a missing permission.
 type Said = Arc<Mutex<Option<String>>>;
 /// User and password.
 type Credentials = (String, String);
@@ -60,25 +60,25 @@ pub struct Nats {
     client: Client,
     jetstream: jetstream::Context,
     prefix: String,
-    /// Of the servers, as people know them, without credentials.
+    /// Addresses of the servers as shown to people, without credentials.
     place: String,
-    /// What the server last said unasked, such as that something is not allowed.
+    /// Last unsolicited message of the server, such as a missing permission.
     said: Said,
     mark: Mark,
     numbers: bus::Numbers,
 }
 
 impl Nats {
-    /// Connects, and makes streams and bucket, unless they are there. `mark` is of the cluster; what is there has
-    /// another one, if it belongs to another cluster, or was made by another process of this one: see [`Self::mark`].
+    /// Connects, and creates missing streams and the bucket. `mark` is the mark of the cluster. Existing streams have a
+    /// different mark if another cluster, or another process of this cluster, created them: see [`Self::mark`].
     ///
     /// # Errors
     /// - [`ServiceError::Setting`]: an address, the prefix or the replicas.
-    /// - [`ServiceError::Denied`]: user or password, or what they allow.
-    /// - [`ServiceError::Silent`]: nobody is there, or fewer servers than replicas.
+    /// - [`ServiceError::Denied`]: user or password, or their permissions.
+    /// - [`ServiceError::Silent`]: no answer, or fewer servers than replicas.
     /// - [`ServiceError::Missing`]: the servers have no JetStream.
     /// - [`ServiceError::Full`]: there is no room for a stream.
-    /// - [`ServiceError::Foreign`]: the prefix is that of another run.
+    /// - [`ServiceError::Foreign`]: the prefix belongs to another run.
     pub async fn open(settings: NatsSettings, mark: Mark) -> Result<Self, ServiceError> {
         let NatsSettings { servers, prefix, replicas, fragments } = settings;
         let addresses = addresses(&servers)?;
@@ -103,13 +103,13 @@ impl Nats {
         Ok(nats)
     }
 
-    /// The mark of the cluster: the one that was given, or that of the process that made the streams.
+    /// Returns the mark of the cluster: the given one, or that of the process that created the streams.
     #[must_use]
     pub fn mark(&self) -> &Mark {
         &self.mark
     }
 
-    /// Takes over the mark of what is there, if it is of the same run.
+    /// Adopts the mark of existing streams if they belong to the same run.
     fn adopt(&mut self, found: Mark) -> Result<(), ServiceError> {
         if found.run != self.mark.run {
             let (place, detail) =
@@ -120,7 +120,7 @@ impl Nats {
         Ok(())
     }
 
-    /// Does `what` again until it is done, cannot be done, or it is `until`.
+    /// Retries `what` until it succeeds, fails for good, or `until` has passed.
     async fn insist<'a, T>(
         &'a self,
         until: Instant,
@@ -134,7 +134,7 @@ impl Nats {
         .await
     }
 
-    /// Why there was no answer: what the server said unasked, if it was about something that is not allowed.
+    /// Returns the error for a missing answer: the server's unsolicited message if it is about a permission.
     fn silent(&self, detail: &str) -> ServiceError {
         let place = self.place.clone();
         match self.said.lock().unwrap_or_else(PoisonError::into_inner).take() {
@@ -143,7 +143,7 @@ impl Nats {
         }
     }
 
-    /// `what`, within the time that an answer takes.
+    /// Runs `what` with the time limit of an answer.
     async fn in_time<T>(
         &self,
         what: impl Future<Output = Result<T, ServiceError>> + Send,
@@ -209,12 +209,12 @@ fn addresses(servers: &[String]) -> Result<Vec<ServerAddr>, ServiceError> {
     servers.iter().map(address).collect()
 }
 
-/// Those of the first server that has some.
+/// Returns the first credentials among the addresses.
 fn credentials(addresses: &[ServerAddr]) -> Option<Credentials> {
     addresses.iter().find_map(|at| Some((at.username()?.to_owned(), at.password()?.to_owned())))
 }
 
-/// The addresses as people may see them: without credentials.
+/// Returns the addresses as shown to people, without credentials.
 fn hosts(addresses: &[ServerAddr]) -> String {
     let host = |at: &ServerAddr| format!("{}:{}", at.host(), at.port());
     addresses.iter().map(host).collect::<Vec<_>>().join(", ")

@@ -1,4 +1,4 @@
-//! Messages that are stored if the last one has the number that is expected, and what JetStream says if not.
+//! Conditional writes: messages stored only if the last number is the expected one, and JetStream's errors.
 
 use async_nats::HeaderMap;
 use async_nats::header::IntoHeaderName;
@@ -9,8 +9,8 @@ use super::Nats;
 use crate::error::ServiceError;
 
 impl Nats {
-    /// Stores `bytes` under `subject`, if the number that `fence` names is the one beside it; the message's number, or
-    /// `None` if it is not.
+    /// Stores `bytes` under `subject` if the number that the header `fence` names equals `expect`. Returns the
+    /// message's number, or `None` if the numbers differ.
     pub(super) async fn put(
         &self,
         subject: String,
@@ -44,7 +44,7 @@ impl Nats {
         ServiceError::Missing { place: format!("JetStream on {}", self.place), detail: detail.to_owned() }
     }
 
-    /// What JetStream says, in our terms.
+    /// Converts an error of JetStream.
     pub(super) fn trouble(&self, error: &jetstream::Error) -> ServiceError {
         let (place, detail) = (self.place.clone(), error.to_string());
         match error.error_code() {

@@ -1,4 +1,4 @@
-//! The roster: a bucket of keys and values, written by compare-and-set.
+//! Roster in a key-value bucket, written by compare-and-set.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::{Nats, direct};
 use crate::error::ServiceError;
 use crate::service::{Answer, Cell, Entry, Roster};
 
-/// What nobody has written for so long is forgotten; leases last much less.
+/// Time without a write after which an entry is deleted; leases are much shorter.
 const FORGET_AFTER: Duration = Duration::from_hours(1);
 
 impl Nats {
@@ -19,7 +19,7 @@ impl Nats {
         format!("{}_roster", self.prefix)
     }
 
-    /// Makes the bucket, unless it is there.
+    /// Creates the bucket unless it exists.
     pub(super) async fn make_roster(&self, replicas: usize) -> Result<(), ServiceError> {
         if self.jetstream.get_key_value(self.bucket()).await.is_ok() {
             return Ok(());
@@ -44,12 +44,12 @@ impl Nats {
             let holder = std::str::from_utf8(&message.payload).ok().and_then(number).map(ProcessId);
             Some(Entry { cell, holder, revision: message.seq })
         };
-        // A key of somebody else's is none of ours.
+        // Foreign keys are ignored.
         Ok(got.into_iter().filter_map(entry).collect())
     }
 }
 
-/// The key of a place.
+/// Returns the key of a cell.
 fn key(cell: Cell) -> String {
     match cell {
         Cell::Lease(fragment) => format!("lease.{fragment}"),
@@ -57,7 +57,7 @@ fn key(cell: Cell) -> String {
     }
 }
 
-/// The place of a key.
+/// Returns the cell of a key.
 fn cell(key: &str) -> Option<Cell> {
     match key.split_once('.')? {
         ("lease", fragment) => fragment.parse().ok().map(FragmentId).map(Cell::Lease),

@@ -1,4 +1,4 @@
-//! The tape: one stream for each fragment.
+//! Tape: one stream for each fragment.
 
 use archipelago_core::cluster::{AsBytes, Record};
 use archipelago_core::wire::FragmentId;
@@ -12,9 +12,9 @@ use crate::error::ServiceError;
 use crate::mark::Mark;
 use crate::service::{Answer, Tape};
 
-/// Records that are asked for at once.
+/// Number of records per request.
 const BATCH: u64 = 256;
-/// Where a stream has the mark of its cluster.
+/// Metadata key of the cluster's mark in a stream.
 pub(super) const MARK: &str = "archipelago-cluster";
 
 impl Nats {
@@ -26,7 +26,7 @@ impl Nats {
         format!("{}.tape.{fragment}", self.prefix)
     }
 
-    /// Makes the stream of a fragment, unless it is there; its mark.
+    /// Creates the stream of a fragment unless it exists. Returns its mark.
     pub(super) async fn make_tape(
         &self,
         fragment: FragmentId,
@@ -65,10 +65,10 @@ impl Nats {
         self.mark_of(&name, made.as_deref())
     }
 
-    /// The mark `found` of the stream `name`.
+    /// Parses the mark `found` of the stream `name`.
     ///
     /// # Errors
-    /// [`ServiceError::Foreign`]: it has none.
+    /// [`ServiceError::Foreign`]: the stream has no mark.
     pub(super) fn mark_of(&self, name: &str, found: Option<&str>) -> Result<Mark, ServiceError> {
         found.and_then(Mark::read).ok_or_else(|| ServiceError::Foreign {
             place: format!("{}, stream {name}", self.place),
@@ -76,7 +76,7 @@ impl Nats {
         })
     }
 
-    /// The name of the server that leads the tape of a fragment, if it is one of several and they have elected one.
+    /// Returns the name of the server that leads a fragment's tape, if the servers form a cluster and have elected one.
     ///
     /// # Errors
     /// [`ServiceError::Silent`], [`ServiceError::Denied`].
@@ -90,7 +90,7 @@ impl Nats {
         self.in_time(look).await
     }
 
-    /// The next records after number `after`; whether there are more.
+    /// Returns the next records after number `after`, and whether there are more.
     async fn next(&self, fragment: FragmentId, after: u64) -> Result<(Vec<Record>, bool), ServiceError> {
         let question = format!("{{\"seq\":{},\"batch\":{BATCH}}}", after + 1);
         let got = direct::get(&self.client, &self.stream(fragment), question).await;

@@ -1,4 +1,4 @@
-//! What fragments begin in, made when somebody needs it.
+//! Initial states of fragments, made on demand.
 
 use std::error::Error;
 use std::fmt;
@@ -7,25 +7,25 @@ use std::sync::Arc;
 use archipelago_core::diloco::FragmentState;
 use archipelago_core::wire::FragmentId;
 
-/// What a fragment begins in, or why that cannot be made.
+/// Initial state of a fragment, or the reason why it cannot be made.
 type Begun = Result<FragmentState, Box<dyn Error + Send + Sync>>;
 
-/// Makes the states that fragments begin in, each time anew: whoever leads a few fragments of a large run holds no more
-/// than those.
+/// Source of initial states, which makes a state again for each request. A process that leads a few fragments of a
+/// large run thus holds only theirs.
 #[derive(Clone)]
 pub struct Beginnings(Arc<dyn Fn(FragmentId) -> Begun + Send + Sync>);
 
 impl Beginnings {
-    /// Those that `make` makes: version 0 of the fragment, the same in each process of the run. It may take its time,
-    /// and is called where that disturbs nobody. What it fails with is logged, and it is called again after a while.
+    /// Creates a source from `make`, which returns version 0 of a fragment, the same in each process of the run. It may
+    /// take long and runs on a blocking thread. Its errors are logged, and it is called again later.
     pub fn new(make: impl Fn(FragmentId) -> Begun + Send + Sync + 'static) -> Self {
         Self(Arc::new(make))
     }
 
-    /// What `fragment` begins in.
+    /// Makes the initial state of `fragment`.
     ///
     /// # Errors
-    /// Those of what makes it.
+    /// Those of the function that makes it.
     pub(super) fn make(&self, fragment: FragmentId) -> Begun {
         (self.0)(fragment)
     }

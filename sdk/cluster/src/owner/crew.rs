@@ -1,4 +1,4 @@
-//! The tasks that lead fragments, one for each, and what they are told of their leases.
+//! Tasks that lead fragments, one for each, and the leases that they observe.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +6,11 @@ use archipelago_core::wire::{FragmentId, Millis};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// One task for each fragment, which ends when its lease has no sender any more.
+/// Set of one task for each fragment. A task ends when the sender of its lease is dropped.
 pub(super) struct Crew<L> {
     lead: L,
     tasks: JoinSet<()>,
-    /// Until when each fragment is led here, as its task is told.
+    /// End of each fragment's lease, as its task sees it.
     leases: BTreeMap<FragmentId, watch::Sender<Option<Millis>>>,
 }
 
@@ -19,7 +19,7 @@ where
     L: Fn(FragmentId, watch::Receiver<Option<Millis>>) -> F,
     F: Future<Output = ()> + Send + 'static,
 {
-    /// Begins to `lead` each of `fragments`, none of which it has a lease for.
+    /// Starts a task for each of `fragments`, without a lease.
     pub(super) fn new(fragments: impl IntoIterator<Item = FragmentId>, lead: L) -> Self {
         let mut crew = Self { lead, tasks: JoinSet::new(), leases: BTreeMap::new() };
         fragments.into_iter().for_each(|fragment| crew.begin(fragment));
@@ -32,8 +32,8 @@ where
         self.tasks.spawn((self.lead)(fragment, lease));
     }
 
-    /// Begins anew with those whose task ended, which only a panic brings about: a lease that nobody works under would
-    /// be renewed for as long as the process lives.
+    /// Restarts the tasks that have ended, which only a panic causes. Without a restart, the process would renew the
+    /// lease of an idle fragment for its whole life.
     pub(super) fn renew(&mut self) -> Vec<FragmentId> {
         while self.tasks.try_join_next().is_some() {}
         let ended = self.leases.iter().filter(|(_, lease)| lease.is_closed());
@@ -42,7 +42,7 @@ where
         ended
     }
 
-    /// Tells each task until when its fragment is led here.
+    /// Updates the lease end of each task.
     pub(super) fn tell(&self, until: impl Fn(FragmentId) -> Option<Millis>) {
         for (fragment, lease) in &self.leases {
             lease.send_replace(until(*fragment));
@@ -63,7 +63,7 @@ mod tests {
 
     use super::*;
 
-    /// Goal: a panic in one fragment does not leave a lease under which nobody works.
+    /// Goal: a panic in one fragment does not leave a lease without a working task.
     #[tokio::test]
     async fn a_task_that_panicked_begins_anew() {
         let begun = Arc::new([AtomicU32::new(0), AtomicU32::new(0)]);

@@ -1,4 +1,4 @@
-//! One fragment of an owner's process: the machine, and what it asks of the services.
+//! Driver of one fragment in an owner's process: the state machine and its requests to the services.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,46 +16,46 @@ use crate::error::ServiceError;
 use crate::patience::Patience;
 use crate::service::{Inbox, Services};
 
-/// Questions of one fragment under way at most; the machine asks again for what was not asked.
+/// Maximum number of requests of one fragment in flight. The state machine repeats dropped ones.
 const ASKED_MAX: usize = 16;
-/// What a fragment begins in is made again so long after that could not be done.
+/// Delay before a failed initial state is made again.
 const BEGIN_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
-/// How a question ended.
+/// Result of a request.
 enum Done {
-    /// With something for the machine, if there was an answer.
+    /// Input for the state machine, if there was an answer.
     Input(Option<OwnerInput>),
-    /// With what the fragment begins in, if that could be made.
+    /// Initial state of the fragment, if it could be made.
     Begun(Option<FragmentState>),
-    /// With what gateways say from now on.
+    /// Subscription to gateways' replies.
     Replies(Option<Inbox<Reply>>),
-    /// Something was said, or not.
+    /// End of a send, successful or not.
     Said,
 }
 
-/// What has been asked.
+/// Requests of one fragment.
 struct Desk {
     fragment: FragmentId,
     services: Services,
     clock: Clock,
     beginnings: Beginnings,
-    /// What the fragment begins in is being made.
+    /// True while the initial state is being made.
     is_beginning: bool,
     asked: JoinSet<Done>,
     patience: Arc<[Patience; 4]>,
 }
 
-/// Which service something is asked of.
+/// Service that a request goes to.
 #[derive(Clone, Copy)]
 enum Whom {
     Tape,
     Blobs,
     Bus,
-    /// The blobs, of whom only what may be removed is asked: who may not do that can store all the same.
+    /// Deletions from the blobs. Backoff is separate, because a process without permission to delete can still store.
     Bin,
 }
 
-/// Drives the owner of a fragment, by its lease and what is ordered, until the lease has no sender any more.
+/// Drives the owner of a fragment by its lease and the orders in force, until the sender of the lease is dropped.
 pub(super) async fn lead(
     services: Services,
     (terms, beginnings): (OwnerTerms, Beginnings),
@@ -113,7 +113,7 @@ pub(super) async fn lead(
     }
 }
 
-/// The next reply, if anybody listens. An inbox that has ended is listened to no more.
+/// Returns the next reply if there is a subscription. An inbox that has ended is dropped.
 async fn next(replies: &mut Option<Inbox<Reply>>) -> Option<Reply> {
     let Some(inbox) = replies else { return std::future::pending().await };
     let reply = inbox.recv().await;
@@ -124,14 +124,15 @@ async fn next(replies: &mut Option<Inbox<Reply>>) -> Option<Reply> {
 }
 
 impl Desk {
-    /// Asks for what gateways say; whether it did.
+    /// Subscribes to gateways' replies. Returns true if the request was sent.
     fn listen(&mut self) -> bool {
         let (services, fragment) = (self.services.clone(), self.fragment);
         let question = async move { services.bus.replies(fragment).await };
         self.spawn(Whom::Bus, question, Done::Replies)
     }
 
-    /// Asks for what the machine wants. What comes of it is told to the machine; if nothing does, it asks again.
+    /// Sends a request of the state machine. The result becomes its input. Without a result, the state machine repeats
+    /// the request.
     fn ask(&mut self, order: Order) {
         let (services, fragment) = (self.services.clone(), self.fragment);
         match order {
@@ -175,7 +176,7 @@ impl Desk {
         }
     }
 
-    /// Makes what the fragment begins in, unless that is under way: there is room for it once.
+    /// Makes the initial state unless that is in progress; memory holds only one.
     fn begin(&mut self) {
         if std::mem::replace(&mut self.is_beginning, true) {
             return;
@@ -194,7 +195,7 @@ impl Desk {
         });
     }
 
-    /// Asks a service, unless it has not answered for a while or too much is under way; whether it did.
+    /// Sends a request unless the service is in backoff or too many are in flight. Returns true if it was sent.
     fn spawn<T: Send + 'static>(
         &mut self,
         whom: Whom,

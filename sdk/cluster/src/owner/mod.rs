@@ -1,4 +1,4 @@
-//! A process that leads fragments: it claims those that nobody leads, up to its share, and gives them back on a stop.
+//! Process that leads fragments. It claims free fragments up to its share, and releases them on a stop.
 
 mod beginnings;
 mod crew;
@@ -20,35 +20,36 @@ use crate::shares::{Shares, Write};
 pub use beginnings::Beginnings;
 use crew::Crew;
 
-/// Looks at the roster during one lease.
+/// Roster polls during one lease.
 const LOOKS_A_LEASE: u64 = 5;
-/// Time in which everything is given back on a stop.
+/// Time limit for the release of all fragments on a stop.
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 
-/// What an owner's process knows.
+/// Settings of an owner process.
 #[derive(Clone, Debug)]
 pub struct OwnerSettings {
-    /// This process; another number than any other of the run has or had: a random one.
+    /// Random id of this process, unique over the whole run.
     pub process: ProcessId,
-    /// Each fragment that it may lead; its process is replaced by the one above.
+    /// Terms of each fragment that the process may lead. Their process is replaced by the one above.
     pub fragments: Vec<OwnerTerms>,
-    /// What they begin in, made once a fragment is led of which nothing is merged yet.
+    /// Source of initial states, used when the process leads a fragment without merges.
     pub beginnings: Beginnings,
-    /// Most fragments that it leads at once, as its machine has room for; `usize::MAX` for all that nobody else leads.
+    /// Maximum number of fragments led at once, by the machine's capacity; `usize::MAX` for no limit.
     pub lead_max: usize,
-    /// How long a lease lasts without being renewed, in milliseconds, the same for all; at least 5. A dead owner is
-    /// followed after a little more than that.
+    /// Duration of a lease without renewal, in milliseconds, the same for all processes; at least 5. A dead owner is
+    /// replaced after a little more than that.
     pub lease_ms: u64,
-    /// Owners look at their watch after so many milliseconds, at least 1.
+    /// Interval of the owners' ticks in milliseconds, at least 1.
     pub tick_ms: u64,
-    /// What the owner of the run has ordered; whoever drops the sender orders nothing more.
+    /// Orders in force. After the sender is dropped, they no longer change.
     pub orders: watch::Receiver<Orders>,
 }
 
-/// Leads fragments until `stop` is ready, and then gives them back, so that others need not wait for a lease to end.
+/// Leads fragments until `stop` resolves, and then releases them, so that other processes need not wait for the end of
+/// a lease.
 ///
-/// One task for each fragment takes in what comes for it; merging is done there, so let the runtime have several
-/// threads. No trouble with a service ends it: it is logged, and the service asked again, ever more seldom.
+/// Each fragment has one task, which also computes the merges; use a runtime with several threads. No error of a
+/// service ends it: errors are logged, and the service is asked again with growing pauses.
 pub async fn own(services: Services, settings: OwnerSettings, stop: impl Future<Output = ()> + Send) {
     let OwnerSettings { process, fragments, beginnings, lead_max, lease_ms, tick_ms, orders } = settings;
     let clock = Clock::start();
@@ -76,7 +77,7 @@ pub async fn own(services: Services, settings: OwnerSettings, stop: impl Future<
             () = desk.beat(ms(lease_ms)) => {}
         }
     }
-    // First nobody leads here any more, and then others may.
+    // All tasks here end before other processes may lead.
     let writes = desk.shares.leave();
     desk.crew.end().await;
     let services = desk.services;
@@ -106,7 +107,7 @@ where
     L: Fn(FragmentId, watch::Receiver<Option<Millis>>) -> F,
     F: Future<Output = ()> + Send + 'static,
 {
-    /// Looks at the roster, and writes what is to be written, within `limit`.
+    /// Reads the roster and writes the changes, each within `limit`.
     async fn beat(&mut self, limit: Duration) {
         for fragment in self.crew.renew() {
             tracing::error!("fragment {fragment}: leading it ended unexpectedly, and begins anew");
@@ -133,7 +134,7 @@ where
                  or raise --lead-max"
             );
         }
-        // What is given back is led no more before anybody can see that.
+        // A released fragment stops here before other processes can see the release.
         self.tell();
         self.put(writes, limit).await;
     }
@@ -155,7 +156,7 @@ where
         }
     }
 
-    /// Tells each fragment until when it is led here.
+    /// Publishes the lease end of each fragment.
     fn tell(&self) {
         let now = self.clock.now();
         self.crew.tell(|fragment| self.shares.until(now, fragment));

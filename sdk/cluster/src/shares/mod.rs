@@ -1,12 +1,13 @@
-//! Who leads which fragments, decided by each process for itself from what it sees on the roster.
+//! Assignment of fragments to processes. Each process decides for itself from its view of the roster.
 //!
-//! Pure: time is an argument, and it is the time of this process alone. A lease that is not renewed is seen unchanged;
-//! whoever sees that for as long as a lease lasts takes it. So clocks of machines are never compared. That two lead the
-//! same fragment for a while does no harm, for the tape takes the records of one: leases are there so that somebody
-//! tries, and not everybody.
+//! Pure: time is an argument, the time of this process alone. A process takes a lease that it has seen unchanged for
+//! the duration of a lease, so clocks of different machines are never compared. Two leaders of one fragment do no harm
+//! for a while, because the tape accepts the records of only one. Leases exist so that some process tries, but not all
+//! of them.
 //!
-//! Each process wants its share, the fragments over the processes that are there, and gives back what it has beyond
-//! that. What nobody takes for long is taken by whoever sees it, above its share, and kept for a while.
+//! Each process aims at its share, the number of fragments divided by the number of present processes, and releases
+//! fragments beyond it. If a fragment stays free for long, a process adopts it above its share and keeps it for a
+//! while.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,39 +16,39 @@ use archipelago_core::wire::{FragmentId, Millis};
 
 use crate::service::{Cell, Entry};
 
-/// Leases that a process which has come or gone is given before others give fragments back for it.
+/// Time, in leases, that a new set of processes must last before fragments are released for it.
 const SETTLED_LEASES: u64 = 2;
-/// Leases that a fragment lies idle before it is taken above a share.
+/// Time, in leases, that a fragment stays free before it is adopted above a share.
 const IDLE_LEASES: u64 = 2;
-/// Leases that a fragment which was taken above a share is kept.
+/// Time, in leases, that an adopted fragment is kept.
 const ADOPTED_LEASES: u64 = 20;
 
-/// Something to be written on the roster.
+/// Write to the roster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Write {
-    /// The place.
+    /// Cell to write.
     pub cell: Cell,
-    /// Who holds it from then on.
+    /// New holder.
     pub holder: Option<ProcessId>,
-    /// The revision that it has now.
+    /// Current revision.
     pub expect: u64,
 }
 
-/// What one process knows of the roster, and holds of it.
+/// Roster view and leases of one process.
 #[derive(Debug)]
 pub struct Shares {
     process: ProcessId,
     fragments: Vec<FragmentId>,
     lease_ms: u64,
-    /// It leads no more than so many.
+    /// Maximum number of fragments led.
     most: usize,
-    /// What each place looks like, and since when, as this process saw it.
+    /// Last seen entry of each cell, and the time since it is unchanged.
     seen: BTreeMap<Cell, (Entry, Millis)>,
-    /// What it leads.
+    /// Held leases.
     held: BTreeMap<FragmentId, Held>,
-    /// Since when nobody has held a fragment.
+    /// Time since which a fragment is free.
     idle: BTreeMap<FragmentId, Millis>,
-    /// The revision of its own presence, 0 before the first.
+    /// Revision of the own presence, 0 before the first write.
     present: u64,
     /// Who is there, and since when it is these.
     crew: (BTreeSet<ProcessId>, Millis),
@@ -60,21 +61,21 @@ pub struct Shares {
 #[derive(Clone, Copy, Debug)]
 struct Held {
     revision: u64,
-    /// Others may take it from then on.
+    /// Time from which other processes may take the lease.
     until: Millis,
-    /// It was taken above the share, then.
+    /// Time of the adoption, if it was taken above the share.
     adopted: Option<Millis>,
 }
 
-/// Doublings of [`ADOPTED_LEASES`] for a fragment that nobody takes over.
+/// Maximum number of doublings of [`ADOPTED_LEASES`] for a fragment that no other process takes over.
 const DOUBLINGS_MAX: u32 = 10;
 
 impl Shares {
-    /// Those of a `process` that holds nothing yet, of `fragments`, with leases of `lease_ms` milliseconds.
+    /// Creates the state of a `process` without leases, for `fragments`, with leases of `lease_ms` milliseconds.
     #[must_use]
     pub fn new(process: ProcessId, fragments: impl IntoIterator<Item = FragmentId>, lease_ms: u64) -> Self {
         let mut fragments: Vec<FragmentId> = fragments.into_iter().collect();
-        // Each begins elsewhere, so that not all try the same one.
+        // Each process starts at a different fragment, so that not all try the same one.
         let begin = usize::try_from(process.0).unwrap_or_default() % fragments.len().max(1);
         fragments.rotate_left(begin);
         Self {
@@ -92,14 +93,15 @@ impl Shares {
         }
     }
 
-    /// The same, which never lead more than `most` fragments: what no process has room for is led by nobody until
-    /// somebody comes who has.
+    /// Limits the number of led fragments to `most`. Fragments beyond the capacity of all processes stay free until a
+    /// process with room joins.
     #[must_use]
     pub fn at_most(self, most: usize) -> Self {
         Self { most, ..self }
     }
 
-    /// Takes in what is on the roster at `now`, and says what to write. What is given back is led no more from now on.
+    /// Updates the view of the roster at `now` and returns the writes. Released fragments are no longer led from now
+    /// on.
     pub fn look(&mut self, now: Millis, entries: &[Entry]) -> Vec<Write> {
         self.see(now, entries);
         let mut writes = vec![Write {
@@ -136,18 +138,18 @@ impl Shares {
         writes
     }
 
-    /// Fragments that nobody has led for long, and that it has no room for.
+    /// Returns the number of fragments that are free for long and exceed this process's capacity.
     #[must_use]
     pub fn left(&self) -> usize {
         self.left
     }
 
-    /// Takes in what became of a write that was asked for at `asked`: the new revision, or `None` if it was refused.
-    /// Nothing is said of one without an answer.
+    /// Records the result of a write that was sent at `asked`: the new revision, or `None` if it was refused. The
+    /// caller does not report writes without an answer.
     pub fn wrote(&mut self, asked: Millis, write: Write, revision: Option<u64>) {
         match (write.cell, revision) {
             (Cell::Present(process), Some(revision)) if process == self.process => self.present = revision,
-            // Its own earlier write, of which no answer came.
+            // Own earlier write, whose answer was lost.
             (Cell::Present(_), _) => {}
             (Cell::Lease(fragment), None) => {
                 self.held.remove(&fragment);
@@ -167,19 +169,19 @@ impl Shares {
         }
     }
 
-    /// Until when it holds this fragment, if it does at `now`.
+    /// Returns the end of this process's lease for the fragment, if it holds one at `now`.
     #[must_use]
     pub fn until(&self, now: Millis, fragment: FragmentId) -> Option<Millis> {
         self.held.get(&fragment).map(|held| held.until).filter(|until| *until > now)
     }
 
-    /// Gives one back, if it holds it; what to write for that.
+    /// Releases a fragment if it is held. Returns the write for that.
     pub fn give_back(&mut self, fragment: FragmentId) -> Option<Write> {
         let held = self.held.remove(&fragment)?;
         Some(self.lease(fragment, None, held.revision))
     }
 
-    /// Gives all back; what to write for that.
+    /// Releases all fragments. Returns the writes for that.
     pub fn leave(&mut self) -> Vec<Write> {
         let held = std::mem::take(&mut self.held);
         let leases = held.iter().map(|(&fragment, held)| self.lease(fragment, None, held.revision));
@@ -218,8 +220,8 @@ impl Shares {
         }
     }
 
-    /// The fragments that are its own to lead: those over the processes that are there, the rest going to the first,
-    /// and no more than it has room for.
+    /// Returns the share of this process: the fragments divided among the present processes, with the remainder going
+    /// to the first ones, limited by its capacity.
     fn share(&self) -> usize {
         let (crew, count) = (&self.crew.0, self.fragments.len());
         let processes = crew.len().max(1);
@@ -227,19 +229,19 @@ impl Shares {
         (count / processes + usize::from(place < count % processes)).min(self.most)
     }
 
-    /// The revision of a lease that may be taken.
+    /// Returns the revision of a lease that may be taken.
     fn free(&self, now: Millis, fragment: FragmentId) -> Option<u64> {
         let Some((entry, since)) = self.seen.get(&Cell::Lease(fragment)) else { return Some(0) };
         let is_free = match entry.holder {
             None => true,
-            // It holds what it does not know of: no answer came to its write.
+            // Own lease that it does not know: the answer to its write was lost.
             Some(holder) if holder == self.process => true,
             Some(_) => now.since(*since) >= self.lease_ms,
         };
         is_free.then_some(entry.revision)
     }
 
-    /// One fragment beyond its share, given back.
+    /// Releases one fragment beyond the share.
     fn excess(&mut self, now: Millis, share: usize) -> Option<Write> {
         let is_settled = now.since(self.crew.1) >= SETTLED_LEASES * self.lease_ms;
         let kept = self.held.iter().filter(|(fragment, held)| self.is_kept(now, **fragment, **held)).count();
@@ -253,7 +255,8 @@ impl Shares {
         self.give_back(fragment)
     }
 
-    /// Whether a fragment was taken above the share, and not long ago: the longer the more often nobody took it over.
+    /// Returns true if a fragment was adopted recently. The time grows with each adoption that no other process took
+    /// over.
     fn is_kept(&self, now: Millis, fragment: FragmentId, held: Held) -> bool {
         let again = self.adoptions.get(&fragment).map_or(0, |count| count.saturating_sub(1));
         let kept_ms = (ADOPTED_LEASES * self.lease_ms) << again.min(DOUBLINGS_MAX);

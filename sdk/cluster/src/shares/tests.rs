@@ -5,7 +5,7 @@ use super::*;
 const LEASE_MS: u64 = 3_000;
 const BEAT_MS: u64 = 600;
 
-/// A roster, and processes that look at it in turn.
+/// Roster and processes that read it in turn.
 struct World {
     now: u64,
     entries: BTreeMap<Cell, Entry>,
@@ -37,11 +37,11 @@ impl World {
         Some(self.revision)
     }
 
-    /// Lets `beats` pass; whoever is in `away` does nothing.
+    /// Advances by `beats` beats. Processes in `away` do nothing.
     fn run(&mut self, beats: u64, away: &[u64]) {
         for _ in 0..beats {
             self.now += BEAT_MS;
-            // Each has a clock of its own.
+            // Each process has its own clock.
             for process in self.crew.keys().copied().collect::<Vec<_>>() {
                 if away.contains(&process) {
                     continue;
@@ -57,7 +57,7 @@ impl World {
         }
     }
 
-    /// How many fragments each leads; nobody leads one that another one leads.
+    /// Returns the number of fragments that each process leads. Asserts that no fragment has two leaders.
     fn held(&self, away: &[u64]) -> Vec<usize> {
         let mut all = BTreeSet::new();
         let mut counts = Vec::new();
@@ -72,7 +72,7 @@ impl World {
     }
 }
 
-/// Goal: all fragments are led, each by one, as evenly as can be.
+/// Goal: each fragment has exactly one leader, and the shares are as even as possible.
 #[test]
 fn fragments_are_shared_fairly() {
     let mut world = World::new(7, &[1, 2, 3]);
@@ -80,7 +80,7 @@ fn fragments_are_shared_fairly() {
     assert_eq!(world.held(&[]), [3, 2, 2]);
 }
 
-/// Goal: whoever comes gets a share of what is led, and what a process that went led is led by others a lease later.
+/// Goal: a new process gets a share of the fragments, and those of a lost process have new leaders one lease later.
 #[test]
 fn who_comes_gets_its_share_and_who_goes_is_followed() {
     let mut world = World::new(6, &[1, 2]);
@@ -95,7 +95,7 @@ fn who_comes_gets_its_share_and_who_goes_is_followed() {
     assert_eq!(world.held(&[2]), [3, 3]);
 }
 
-/// Goal: what is given back is taken at the next look, without waiting for a lease to end.
+/// Goal: a released fragment is taken at the next poll, without waiting for the end of a lease.
 #[test]
 fn what_is_given_back_is_taken_at_once() {
     let mut world = World::new(4, &[1, 2]);
@@ -109,13 +109,13 @@ fn what_is_given_back_is_taken_at_once() {
     assert_eq!(world.held(&[]), [4]);
 }
 
-/// Goal: a process that is there and takes nothing keeps nobody from leading, and what is led for it is not passed
-/// to and fro.
+/// Goal: a process that is present and takes nothing does not keep others from leading. Fragments led in its place do
+/// not move back and forth.
 #[test]
 fn an_idle_process_keeps_no_fragment_from_being_led() {
     let mut world = World::new(2, &[1]);
     world.run(10, &[]);
-    // One that only says that it is there.
+    // This process only announces its presence.
     let mut changes = 0;
     let mut before = world.held(&[]);
     for _ in 0..60 {
@@ -131,8 +131,8 @@ fn an_idle_process_keeps_no_fragment_from_being_led() {
     assert!(changes <= 4, "{changes}");
 }
 
-/// Goal: a process leads no more than it has room for, however long nobody leads the rest, and whoever comes with room
-/// leads that.
+/// Goal: a process never leads more fragments than its capacity, however long the rest stay free. A new process with
+/// room leads them.
 #[test]
 fn nobody_leads_more_than_it_has_room_for() {
     let mut world = World::new(6, &[]);
@@ -156,7 +156,7 @@ fn nobody_leads_more_than_it_has_room_for() {
     assert!(world.crew.values().all(|shares| shares.left() == 0));
 }
 
-/// Goal: where rooms differ all fragments are led, and are not passed to and fro for ever.
+/// Goal: with uneven capacities, all fragments are led and do not move back and forth forever.
 #[test]
 fn uneven_rooms_come_to_rest() {
     let mut world = World::new(8, &[]);
@@ -179,13 +179,13 @@ fn uneven_rooms_come_to_rest() {
     assert!(changes <= 6 && unled <= 30, "{changes} changes, {unled}");
 }
 
-/// Goal: an answer that does not come neither loses a lease for ever nor keeps one that is over.
+/// Goal: a lost answer neither loses a lease forever nor keeps an expired one.
 #[test]
 fn an_answer_that_does_not_come_is_survived() {
     let mut shares = Shares::new(ProcessId(7), [FragmentId(0)], LEASE_MS);
     let writes = shares.look(Millis(0), &[]);
     assert_eq!(writes.len(), 2);
-    // Both were done, and nobody said so.
+    // Both writes succeeded, and the answers were lost.
     let entries: Vec<Entry> =
         (1..).zip(writes).map(|(revision, w)| Entry { cell: w.cell, holder: w.holder, revision }).collect();
     assert_eq!(shares.until(Millis(1), FragmentId(0)), None);
@@ -194,7 +194,7 @@ fn an_answer_that_does_not_come_is_survived() {
     shares.wrote(Millis(600), writes[1], Some(3));
     assert_eq!(shares.until(Millis(601), FragmentId(0)), Some(Millis(3_600)));
     assert_eq!(shares.until(Millis(3_600), FragmentId(0)), None);
-    // Somebody else has it.
+    // Another process holds the lease.
     let taken = Entry { cell: Cell::Lease(FragmentId(0)), holder: Some(ProcessId(9)), revision: 9 };
     shares.wrote(Millis(1_200), Write { expect: 3, ..writes[1] }, None);
     assert_eq!(shares.until(Millis(1_201), FragmentId(0)), None);

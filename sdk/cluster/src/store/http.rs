@@ -1,4 +1,4 @@
-//! HTTP for the store by the client that this repository has already, on threads that may wait.
+//! HTTP connector of the store with this repository's existing client, on blocking threads.
 
 use std::io;
 use std::pin::Pin;
@@ -15,19 +15,20 @@ use ureq::Agent;
 
 use crate::moment;
 
-/// A connection is made within that time.
+/// Time limit for a connection.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
-/// A server that says nothing for so long is given up.
+/// Time without data after which a request fails.
 const SILENCE: Duration = Duration::from_secs(5);
-/// Bytes of an answer at most: a state of 400 million values.
+/// Maximum length of an answer in bytes: a state of 400 million values.
 const ANSWER_BYTES_MAX: u64 = 4 << 30;
 
-/// How far the clock of a server is ahead of ours by its last answer, in milliseconds, to the second.
+/// Offset of a server's clock from ours by its last answer, in milliseconds with a precision of a second; positive if
+/// ahead.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ahead(Arc<Mutex<Option<i64>>>);
 
 impl Ahead {
-    /// That, if it said what time it is.
+    /// Returns the offset, if the server gave a date.
     pub(super) fn ms(&self) -> Option<i64> {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -35,14 +36,14 @@ impl Ahead {
     /// Notes that a server which was asked at `asked_ms` said `date` in its answer.
     fn note(&self, asked_ms: i64, date: &str) {
         if let Some(date_ms) = moment::of_header(date) {
-            // It says the second, somewhere in which it is.
+            // The date has whole seconds; half a second is the best estimate.
             let ahead_ms = date_ms + 500 - asked_ms.midpoint(moment::now_ms());
             *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(ahead_ms);
         }
     }
 }
 
-/// Makes clients, which note what the server's clock says.
+/// Factory of clients that record the server's clock.
 #[derive(Debug)]
 pub(super) struct Connector(pub(super) Ahead);
 
@@ -92,7 +93,7 @@ impl HttpService for Service {
     }
 }
 
-/// All of a body.
+/// Reads a whole body.
 async fn whole(mut body: HttpRequestBody) -> Result<Vec<u8>, HttpError> {
     let mut bytes = Vec::with_capacity(body.content_length());
     while let Some(frame) = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {

@@ -1,4 +1,4 @@
-//! A look at storage: an object is written, read and removed, and what the run keeps there is left as it is.
+//! Inspection of storage: writes, reads and removes a test object, and leaves the run's data unchanged.
 
 use std::path::{Path as Folder, PathBuf};
 
@@ -10,7 +10,7 @@ use crate::error::ServiceError;
 use crate::findings::{Storage, Stored};
 use crate::moment;
 
-/// Looks at storage under `prefix`.
+/// Inspects storage under `prefix`.
 pub(crate) async fn look(settings: &StoreSettings, prefix: &str) -> Storage {
     let ahead = Ahead::default();
     let place = format!("{}, prefix {prefix}", settings.place);
@@ -30,12 +30,12 @@ pub(crate) async fn look(settings: &StoreSettings, prefix: &str) -> Storage {
     Storage { place, found, ahead_ms: ahead.ms().or(written_ahead_ms) }
 }
 
-/// Folders that were made for the look. They go with this, unless somebody has put something there.
+/// Folders created for the inspection. Dropping this removes those that are still empty.
 #[derive(Default)]
 struct Made(Vec<PathBuf>);
 
 impl Made {
-    /// Makes what is missing of `folder`, where something is to be written under `prefix`.
+    /// Creates the missing parts of `folder`, for writing under `prefix`.
     fn below(folder: &Folder, prefix: &str, place: &str) -> Result<Self, ServiceError> {
         let inner = folder.join(prefix);
         let missing = inner.ancestors().take_while(|part| !part.exists()).map(Folder::to_owned).collect();
@@ -49,15 +49,15 @@ impl Made {
 impl Drop for Made {
     fn drop(&mut self) {
         for folder in &self.0 {
-            // What is not empty is in use, and stays.
+            // A folder that is not empty is in use, and stays.
             let _ = std::fs::remove_dir(folder);
         }
     }
 }
 
 impl Store {
-    /// Writes an object that nobody else has, once and not twice, reads it, and removes it. A folder's clock is that of
-    /// the object, and goes to `ahead_ms`.
+    /// Writes an object with a unique name, checks that a second write fails, reads it, and removes it. For a folder,
+    /// the object's time sets `ahead_ms`.
     async fn probe(&self, ahead_ms: &mut Option<i64>) -> Result<Stored, ServiceError> {
         let at = self.root.clone().join(format!("look-{:016x}", crate::random()));
         let (first, second) = (Bytes::from_static(b"first"), Bytes::from_static(b"second"));

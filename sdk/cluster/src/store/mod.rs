@@ -1,8 +1,8 @@
-//! Blobs in storage that speaks S3, or in a folder that all machines of the cluster see.
+//! Blobs in S3 storage, or in a folder that all machines of the cluster share.
 //!
-//! Each state is one object, written once (`If-None-Match: *`, or a link that must not exist) and removed once newer
-//! ones have been there for a while, so that every store will do. It lies at
-//! `<place>/<prefix>/state/<fragment>/<number>`, and `<place>/<prefix>/cluster` has the cluster's mark.
+//! Each state is one object, written once (`If-None-Match: *`, or a link that must not exist) and removed some time
+//! after newer ones exist, so that any store works. Its key is `<place>/<prefix>/state/<fragment>/<number>`. The object
+//! `<place>/<prefix>/cluster` has the cluster's mark.
 
 mod http;
 mod look;
@@ -27,40 +27,40 @@ use crate::error::ServiceError;
 use crate::mark::Mark;
 use crate::service::{Answer, Blobs};
 
-/// A question has an answer after so long, and as long again for each [`SLOW_BYTES`] of a state.
+/// Time limit for an answer. Each [`SLOW_BYTES`] of a state add the same time.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 const SLOW_BYTES: usize = 8 << 20;
-/// How often one question is sent: the machines ask again too.
+/// Number of retries of one request; the state machines retry too.
 const RETRIES: usize = 1;
 
-/// Where states are kept.
+/// Location of states.
 #[derive(Clone, Debug, Default)]
 pub struct StoreSettings {
     /// `s3://bucket[/folder]`, or `file:///folder`.
     pub place: String,
-    /// What is to be known of S3, before the environment is asked for it: `AWS_ENDPOINT_URL`, `AWS_REGION`,
-    /// `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and the like, with their values.
+    /// S3 variables with their values, which override the environment: `AWS_ENDPOINT_URL`, `AWS_REGION`,
+    /// `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and others.
     pub variables: Vec<(String, String)>,
 }
 
-/// States in storage.
+/// Storage for states.
 pub struct Store {
     store: Arc<dyn ObjectStore>,
-    /// Under which all keys lie.
+    /// Prefix of all keys.
     root: Path,
-    /// As people know it.
+    /// Place as shown to people.
     place: String,
 }
 
 impl Store {
-    /// What lies at a place under `prefix`. It gets the mark of the cluster, if it has none.
+    /// Opens the storage at a place under `prefix`. Writes the mark of the cluster unless a mark exists.
     ///
     /// # Errors
     /// - [`ServiceError::Setting`]: the place, or one of its variables.
-    /// - [`ServiceError::Missing`]: there is no such bucket.
-    /// - [`ServiceError::Denied`]: the keys, or what they allow; the owner of the folder.
+    /// - [`ServiceError::Missing`]: the bucket does not exist.
+    /// - [`ServiceError::Denied`]: the keys or their permissions; the owner of the folder.
     /// - [`ServiceError::ReadOnly`], [`ServiceError::Full`]: the folder's disk.
-    /// - [`ServiceError::Silent`]: nobody answers.
+    /// - [`ServiceError::Silent`]: no answer.
     /// - [`ServiceError::Foreign`]: another cluster uses the prefix.
     pub async fn open(settings: &StoreSettings, prefix: &str, mark: &Mark) -> Result<Self, ServiceError> {
         let StoreSettings { place, variables } = settings;
@@ -84,7 +84,7 @@ impl Store {
         }
     }
 
-    /// What lies at a place under `prefix`, as it is.
+    /// Opens the storage at a place under `prefix` without changes.
     fn at_place(
         place: &str,
         variables: &[(String, String)],
@@ -96,7 +96,7 @@ impl Store {
         Ok(Self { store, root, place: format!("{place}, prefix {prefix}") })
     }
 
-    /// The mark that lies there, if there is one.
+    /// Reads the mark, if there is one.
     async fn mark(&self) -> Result<Option<Mark>, ServiceError> {
         let Some(found) = self.get(&self.mark_at()).await? else { return Ok(None) };
         let found = String::from_utf8_lossy(&found).into_owned();
@@ -114,7 +114,7 @@ impl Store {
         self.root.clone().join("state").join(fragment.to_string()).join(format!("{key:020}"))
     }
 
-    /// Stores `bytes`, if nothing is there; whether nothing was.
+    /// Stores `bytes` unless the key exists. Returns true if it did not exist.
     async fn create(&self, at: &Path, bytes: Bytes) -> Result<bool, ServiceError> {
         let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
         match self.store.put_opts(at, PutPayload::from(bytes), options).await {
@@ -126,7 +126,7 @@ impl Store {
         }
     }
 
-    /// What is there, whose bytes are still to come.
+    /// Returns the object, with its bytes still to be read, if it exists.
     async fn find(&self, at: &Path) -> Result<Option<GetResult>, ServiceError> {
         match self.store.get(at).await {
             Ok(found) => Ok(Some(found)),
@@ -159,7 +159,7 @@ impl Store {
         Ok(self.get(&at).await?.is_some_and(|there| there == bytes))
     }
 
-    /// `what`, within the time that an answer of so many bytes takes.
+    /// Runs `what` with the time limit of an answer of `bytes` bytes.
     async fn in_time<T>(
         &self,
         bytes: usize,
@@ -173,7 +173,7 @@ impl Store {
         })
     }
 
-    /// What the store says, in our terms.
+    /// Converts an error of the store.
     fn trouble(&self, error: &object_store::Error, what: &str) -> ServiceError {
         let (place, detail) = (self.place.clone(), error.to_string());
         match error {
@@ -188,7 +188,7 @@ impl Store {
     }
 }
 
-/// Trouble of a disk, if that is what is at the bottom of it.
+/// Returns the error for a full or read-only disk, if that is the root cause.
 fn by_disk(error: &(dyn std::error::Error + 'static), place: String, detail: String) -> ServiceError {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -209,7 +209,7 @@ fn by_disk(error: &(dyn std::error::Error + 'static), place: String, detail: Str
     ServiceError::Silent { place, detail }
 }
 
-/// The folder that is meant, if `place` is one.
+/// Parses `place` as a folder, if it is one.
 fn folder(place: &str) -> Result<Option<PathBuf>, ServiceError> {
     let Some(folder) = place.strip_prefix("file://").map(PathBuf::from) else { return Ok(None) };
     if !folder.is_absolute() {
@@ -219,7 +219,8 @@ fn folder(place: &str) -> Result<Option<PathBuf>, ServiceError> {
     Ok(Some(folder))
 }
 
-/// The store at `place`, and the folder of it that is meant. Its clock, if it says what it shows, is noted in `ahead`.
+/// Opens the store at `place`. Returns it with the folder inside it. Its clock goes to `ahead`, if the answers have a
+/// date.
 fn store<'a>(
     place: &'a str,
     variables: &[(String, String)],
@@ -244,7 +245,7 @@ fn store<'a>(
             .map_err(|error: object_store::Error| setting(error.to_string()))?;
         builder = builder.with_config(key, value);
     }
-    // Who gives an address without TLS means it.
+    // An address without TLS is a deliberate choice.
     let at = builder.get_config_value(&AmazonS3ConfigKey::Endpoint);
     let store = builder
         .with_allow_http(at.is_some_and(|at| at.starts_with("http://")))
@@ -254,7 +255,7 @@ fn store<'a>(
     Ok((Arc::new(store), folder.filter(|folder| !folder.is_empty())))
 }
 
-/// Bytes that are shared, as the store takes them.
+/// Shared bytes in the form that the store accepts.
 struct Shared(Arc<Vec<u8>>);
 
 impl AsRef<[u8]> for Shared {

@@ -13,7 +13,7 @@
 //! | service | what it does | what is asked of it |
 //! |---|---|---|
 //! | tape | [`Record`]s of a fragment, numbered 1, 2, 3 …; append after the last one known | what it took stays |
-//! | blobs | bytes under a key, written once, until nobody needs them | the same |
+//! | blobs | bytes under a key, written once and removed after their last use | the same |
 //! | roster | a lease for each fragment, which runs out | liveness only: it may be wrong |
 //! | bus | [`Notice`]s to all gateways, [`Reply`]s to an owner | nothing: it may lose, repeat and reorder |
 //!
