@@ -93,7 +93,7 @@ pub async fn own(services: Services, settings: OwnerSettings, stop: impl Future<
     }
 }
 
-/// Where leases are claimed.
+/// State of the process that claims leases.
 struct Desk<L> {
     services: Services,
     clock: Clock,
@@ -107,7 +107,7 @@ where
     L: Fn(FragmentId, watch::Receiver<Option<Millis>>) -> F,
     F: Future<Output = ()> + Send + 'static,
 {
-    /// Reads the roster and writes the changes, each within `limit`.
+    /// Reads the roster and writes the changes, within `limit`.
     async fn beat(&mut self, limit: Duration) {
         for fragment in self.crew.renew() {
             tracing::error!("fragment {fragment}: leading it ended unexpectedly, and begins anew");

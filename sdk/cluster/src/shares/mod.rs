@@ -50,11 +50,11 @@ pub struct Shares {
     idle: BTreeMap<FragmentId, Millis>,
     /// Revision of the own presence, 0 before the first write.
     present: u64,
-    /// Who is there, and since when it is these.
+    /// Present processes, and the time of their last change.
     crew: (BTreeSet<ProcessId>, Millis),
-    /// How often a fragment had to be taken above the share since then.
+    /// Number of adoptions of each fragment since that change.
     adoptions: BTreeMap<FragmentId, u32>,
-    /// Fragments that nobody leads for long, and that it has no room for.
+    /// Number of fragments that are free for long and exceed this process's capacity.
     left: usize,
 }
 

@@ -33,7 +33,7 @@ impl Ahead {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that a server which was asked at `asked_ms` said `date` in its answer.
+    /// Records the `date` in the answer to a request that was sent at `asked_ms`.
     fn note(&self, asked_ms: i64, date: &str) {
         if let Some(date_ms) = moment::of_header(date) {
             // The date has whole seconds; half a second is the best estimate.

@@ -188,7 +188,7 @@ impl Store {
     }
 }
 
-/// Returns the error for a full or read-only disk, if that is the root cause.
+/// Converts a disk error at the root of `error`, if there is one.
 fn by_disk(error: &(dyn std::error::Error + 'static), place: String, detail: String) -> ServiceError {
     let mut cause = Some(error);
     while let Some(error) = cause {
