@@ -1,6 +1,6 @@
-//! What a part of the syncer costs: the same run with it and without, in turns, so that whatever else the machine does
-//! is done to both. Beside merges and tokens, which a busy machine shakes, stand the syncer's own time for a merge and
-//! the share of their time that learners do not train.
+//! Cost of a part of the syncer. The benchmark alternates runs with and without the part, so that other load on the
+//! machine affects both. A busy machine disturbs merges and tokens; so the figures also have the syncer's processor
+//! time per merge, and the share of time in which learners do not train.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -12,30 +12,30 @@ use serde_json::{Value, json};
 
 use super::processes::{Programs, all_live, empty_folder, number, status};
 
-/// Learners under the syncer, one thread each.
+/// Number of learners under the syncer, one thread each.
 const LEARNERS: usize = 2;
-/// Pairs of runs.
+/// Number of pairs of runs.
 const PAIRS: usize = 24;
-/// From then on, after all have joined, is measured.
+/// Warm-up after all learners have joined.
 const WARM: Duration = Duration::from_secs(3);
-/// So long is measured.
+/// Length of the measurement.
 const SPAN: Duration = Duration::from_secs(8);
 
-/// A part, and how it is left out.
+/// Part of the syncer, and the flags that disable it.
 pub struct Part {
     name: &'static str,
     /// Flags of the syncer in both runs.
     always: &'static [&'static str],
-    /// Flags of the syncer that leave the part out.
+    /// Flags of the syncer that disable the part.
     without: &'static [&'static str],
     /// Flags of the learners.
     learners: &'static [&'static str],
-    /// Bars: so much of the merges and of the tokens it may cost.
+    /// Limits: the largest share of merges and of tokens that the part may cost.
     merges_max: f64,
     tokens_max: f64,
 }
 
-/// The tape, beside many merges, each with a few bodies: what it has most to do with.
+/// The tape with many merges of a few bodies each, its heaviest load.
 pub const TAPE: Part = Part {
     name: "tape",
     always: &["--sync-every", "8", "--fragments", "4", "--no-eval"],
@@ -45,8 +45,8 @@ pub const TAPE: Part = Part {
     tokens_max: 0.03,
 };
 
-/// Looking for harm and for free riders, and undoing. It has a share of a core of its own, as on a machine of its own:
-/// learners leave one of two free.
+/// Loss checks, free-rider detection and rollback. Learners leave one of two cores free, as if the syncer had its own
+/// machine.
 pub const TRUST: Part = Part {
     name: "trust",
     always: &["--sync-every", "8", "--fragments", "4"],
@@ -56,14 +56,14 @@ pub const TRUST: Part = Part {
     tokens_max: 0.02,
 };
 
-/// What one run did in a second.
+/// Results of one run, per second.
 #[derive(Clone, Copy)]
 struct Pace {
     merges: f64,
     tokens: f64,
-    /// Processor time of the syncer for a merge, in milliseconds.
+    /// Processor time of the syncer per merge, in milliseconds.
     cpu_ms: f64,
-    /// Share of the learners' time that is not training.
+    /// Share of the learners' time without training.
     idle: f64,
 }
 
@@ -73,10 +73,10 @@ impl fmt::Display for Pace {
     }
 }
 
-/// Runs [`PAIRS`] pairs, the one with the part first in every other.
+/// Runs [`PAIRS`] pairs. The run with the part comes first in every other pair.
 ///
 /// # Errors
-/// A sentence: a program could not be started, or ended.
+/// A message if a program could not be started, or ended.
 pub fn run(programs: &Programs, part: &Part) -> Result<Value, String> {
     let mut pairs = Vec::new();
     for pair in 0..PAIRS {
@@ -89,7 +89,7 @@ pub fn run(programs: &Programs, part: &Part) -> Result<Value, String> {
     Ok(figures(part, &pairs))
 }
 
-/// A run of its own, on files of its own.
+/// Measures one run, with its own files.
 fn measure(programs: &Programs, part: &Part, is_with: bool) -> Result<Pace, String> {
     let folder = empty_folder(part.name)?;
     let without: &[&str] = if is_with { &[] } else { part.without };
@@ -110,13 +110,13 @@ fn measure(programs: &Programs, part: &Part, is_with: bool) -> Result<Pace, Stri
     Ok(Pace { merges, tokens: a_second("/tokensTrained"), cpu_ms, idle })
 }
 
-/// Why a learner is not there, if one has ended.
+/// Returns the last output of a learner that has ended, if any has.
 fn last_words(learners: &mut [Process]) -> Option<String> {
     let ended = learners.iter_mut().find_map(|learner| Some((learner.exit_code()?, learner.last_words())));
     ended.map(|(code, words)| format!("a learner ended with {code}: {words}"))
 }
 
-/// What a learner said last of the share of its time that it did not train.
+/// Returns the share of time without training that a learner last reported.
 fn idle_share(learner: &Process) -> f64 {
     let lines = learner.stdout();
     let events = lines.iter().rev().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -124,8 +124,8 @@ fn idle_share(learner: &Process) -> f64 {
     shares.next().unwrap_or(0.0)
 }
 
-/// The figures of pairs with and without `part`, against its bars. Each ratio is the median over the pairs, and beside
-/// it are the quartiles.
+/// Returns the figures of pairs with and without `part`, compared with its limits. Each ratio is the median over the
+/// pairs, with its quartiles.
 fn figures(part: &Part, pairs: &[(Pace, Pace)]) -> Value {
     let of = |figure: fn(&Pace) -> f64| {
         let [with, without] = [0, 1].map(|i| {
@@ -148,11 +148,11 @@ fn figures(part: &Part, pairs: &[(Pace, Pace)]) -> Value {
     })
 }
 
-/// The value below which this share of `values` lies, between neighbours in proportion; 0 of nothing.
+/// Returns the quantile `share` of `values`, with linear interpolation; 0 if there are no values.
 fn quantile(mut values: Vec<f64>, share: f64) -> f64 {
     values.sort_by(f64::total_cmp);
     let at = share * values.len().saturating_sub(1) as f64;
-    // Casting drops the fraction.
+    // The cast drops the fraction.
     let below = at as usize;
     let value = |i: usize| values.get(i).or(values.last()).copied().unwrap_or(0.0);
     value(below) + (at - below as f64) * (value(below + 1) - value(below))

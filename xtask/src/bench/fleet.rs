@@ -1,8 +1,8 @@
-//! A run of real processes to be set beside the simulator's word on it: learners near, far, behind thin links and slow,
-//! of which one is killed each minute.
+//! A run of real processes for comparison with the simulator: near, far, thinly linked and slow learners. One of them
+//! is killed each minute.
 //!
-//! How fast each one trains is measured before the first is killed. All else that `simulate fleet` is told
-//! is how the run was made.
+//! The speed of each learner is measured before the first kill. All other input of `simulate fleet` is the
+//! configuration of the run.
 
 use std::ffi::OsString;
 use std::thread;
@@ -13,24 +13,25 @@ use serde_json::{Value, json};
 use super::processes::{Programs, number};
 use super::sea::{Berth, LOOK, Learner, PRESET, Sea};
 
-/// Minutes of the run, unless it is said how many: each learner is killed once.
+/// Default length of the run in minutes: each learner is killed once.
 const MINUTES: u32 = 9;
-/// Each minute one is killed…
+/// Time between kills…
 const MINUTE: Duration = Duration::from_secs(60);
-/// …and started again after so long.
+/// …and time until the restart.
 const DEAD: Duration = Duration::from_secs(10);
-/// Speed is measured from so long after all take part, when all have fetched the text, until the first is killed.
+/// Time after all learners take part at which the speed measurement starts; by then all have fetched the text. It ends
+/// at the first kill.
 const CALM: Duration = Duration::from_secs(25);
-/// Cores that the native learners compute with together; browsers take about half of one beside that.
+/// Cores used by all native learners together. Browsers take about half of one more.
 const NATIVE_COMPUTES: f64 = 0.8;
-/// Text that is trained on, in bytes, and the share of it that the loss is measured by.
+/// Length of the training text in bytes, and the share held out for the loss.
 const CORPUS_BYTES: u32 = 4 << 20;
 const HELD_OUT: f64 = 0.1;
-/// Merged tokens at which the learning rate has come down, for each minute: about as many as are merged.
+/// Merged tokens per minute of the run, for the learning-rate schedule; about as many as the run merges.
 const TOKENS_PER_MINUTE: u64 = 7_000_000;
 
-/// Where learners are, in milliseconds there and back and megabits a second, and for how many parts of the time that
-/// all native ones compute this one does; none is a browser.
+/// Name, round trip in milliseconds, link rate in megabits a second, and relative computing time among native learners.
+/// `None` in the last field means a browser.
 type Place = (&'static str, u64, Option<f64>, Option<f64>);
 const PLACES: [Place; 8] = [
     ("near", 20, None, Some(1.0)),
@@ -43,10 +44,10 @@ const PLACES: [Place; 8] = [
     ("browser, far", 300, None, None),
 ];
 
-/// The run of `minutes` with this seed: how it was made, and what became of it.
+/// Runs for `minutes` with this seed. Returns the configuration and the results.
 ///
 /// # Errors
-/// A sentence: a program could not be started, or one ended by itself.
+/// A message if a program could not be started, or ended by itself.
 pub fn run(minutes: Option<u32>, seed: u64, programs: &Programs) -> Result<Value, String> {
     let minutes = minutes.unwrap_or(MINUTES);
     let total_tokens = TOKENS_PER_MINUTE * u64::from(minutes);
@@ -93,19 +94,19 @@ fn berth((_, round_trip_ms, mbit_per_s, part): &Place) -> Berth {
     }
 }
 
-/// What was seen of a run since all took part.
+/// Observations since all learners took part.
 struct Seen {
     length: Duration,
     first: Look,
     last: Look,
-    /// Two moments between which nothing is done to anybody.
+    /// Start and end of the time before the first kill.
     calm: [(Duration, Look); 2],
-    /// Machine, and when it was killed and started again.
+    /// Machine and the times of its kill and restart.
     kills: Vec<Value>,
 }
 
 impl Seen {
-    /// Kills and starts learners again for so long, each in turn.
+    /// Kills and restarts learners in turn for `length`.
     fn watch(sea: &mut Sea<'_>, length: Duration) -> Result<Self, String> {
         let (start, first) = (Instant::now(), Look::take(sea)?);
         let (mut calm, mut kills) = (Vec::new(), Vec::new());
@@ -125,7 +126,7 @@ impl Seen {
                         .push(json!({ "machine": machine, "at_ms": ms(at), "back_ms": ms(start.elapsed()) }));
                     dead = None;
                 }
-                // Nobody is dead at the end.
+                // No learner is dead at the end.
                 None if passed >= MINUTE * (kills.len() as u32 + 1) && passed + MINUTE / 2 < length => {
                     let machine = kills.len() % PLACES.len();
                     sea.kill(machine);
@@ -155,7 +156,7 @@ impl Seen {
     }
 }
 
-/// What the syncer says at one moment.
+/// Syncer's view at one time.
 struct Look {
     status: Value,
     rows: Vec<Value>,
@@ -166,20 +167,20 @@ impl Look {
         Ok(Self { status: sea.get("/v1/status")?, rows: sea.learners()? })
     }
 
-    /// Of the learner on machine `index`; a browser that is started again is another one of the same name.
+    /// Returns a count of the learner on machine `index`. A restarted browser is a new learner of the same name.
     fn tokens(&self, index: usize, path: &str) -> f64 {
         let name = format!("island-{}", index + 1);
         let of_it = self.rows.iter().filter(|row| row["name"] == name.as_str());
         of_it.map(|row| number(row, path) as f64).sum()
     }
 
-    /// Seconds since the syncer began.
+    /// Returns the seconds since the start of the syncer.
     fn at_s(&self) -> f64 {
         self.status["uptimeS"].as_f64().unwrap_or(0.0)
     }
 }
 
-/// Milliseconds since all took part, and held-out loss, of each measurement of that time.
+/// Returns the milliseconds since all learners took part and the held-out loss of each measurement.
 fn losses(series: &Value, first_s: f64, length: Duration) -> Vec<(u64, f64)> {
     let point = |evaluation: &Value| {
         let after_s = evaluation["timeS"].as_f64()? - first_s;

@@ -94,7 +94,7 @@ enum Name {
     Poison,
 }
 
-/// What takes so long that it is measured only by its name.
+/// Benchmarks that run only by name because they take long.
 const LONG: [Name; 9] = [
     Name::Links,
     Name::Crash,
@@ -108,7 +108,7 @@ const LONG: [Name; 9] = [
 ];
 
 impl Args {
-    /// What is wrong with a flag that was given for something else than it is for.
+    /// Returns an error for a flag that does not belong to the selected benchmark.
     fn misplaced(&self) -> Option<&'static str> {
         use Name::{Crash, Fleet, Links, Load, Poison, Scale, Soak, Storm};
         let rules: [(bool, &[Name], &str); 8] = [
@@ -144,7 +144,7 @@ impl Args {
     }
 }
 
-/// Measures; exit code 1 if something could not be measured.
+/// Runs the benchmarks. The exit code is 1 if one of them failed.
 pub fn run(args: &Args) -> ExitCode {
     if let Some(why) = args.misplaced() {
         eprintln!("error: {why}");
@@ -204,8 +204,7 @@ fn measure(name: Name, args: &Args) -> Result<Value, String> {
     }
 }
 
-/// What the program `bench` says of `name`. It is a program of its own, so that `cargo xtask` stays
-/// quick to build.
+/// Runs the program `bench` for `name`. It is a separate program so that `cargo xtask` builds quickly.
 fn bench(name: &str) -> Result<Value, String> {
     let mut command =
         cargo(&["run", "--release", "--quiet", "-p", "xtask", "--features", "bench", "--bin", "bench"]);
@@ -213,7 +212,7 @@ fn bench(name: &str) -> Result<Value, String> {
     last_line(command)
 }
 
-/// Builds pages and programs as they are delivered, and drives Chromium.
+/// Builds pages and programs for delivery, and drives Chromium.
 fn browser() -> Result<Value, String> {
     crate::web::site()?;
     let syncer = program(&build(RELEASE_PROGRAMS)?, "syncer-server")?;
@@ -224,7 +223,7 @@ fn browser() -> Result<Value, String> {
     last_line(command)
 }
 
-/// The JSON in the last line that `command` prints.
+/// Parses the JSON in the last line that `command` prints.
 fn last_line(mut command: std::process::Command) -> Result<Value, String> {
     let output = command.output().map_err(|error| error.to_string())?;
     let stdout = String::from_utf8_lossy(&output.stdout);

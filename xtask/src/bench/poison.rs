@@ -1,4 +1,4 @@
-//! What hostile learners do to a run: the table of `simulate poison`, in virtual time.
+//! Effect of hostile learners on a run: the table of `simulate poison`, in virtual time.
 
 use std::process::Stdio;
 
@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 
 use crate::cargo::cargo;
 
-/// All cells of the table, with everything drawn from `seed`.
+/// Returns all cells of the table, with all randomness drawn from `seed`.
 ///
 /// # Errors
-/// A sentence: the program could not be built or run.
+/// A message if the program could not be built or run.
 pub fn run(seed: u64) -> Result<Value, String> {
     let mut command = cargo(&["run", "--release", "--quiet", "-p", "archipelago-sim", "--bin", "simulate"]);
     command.args(["--", "poison", "--json", "--seed", &seed.to_string()]).stderr(Stdio::inherit());

@@ -1,4 +1,4 @@
-//! The real programs that `links`, `crash`, `storm`, `soak`, `load` and `tape` start, and how they are started.
+//! Programs that `links`, `crash`, `storm`, `soak`, `load` and `tape` measure, and functions to start them.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -12,34 +12,34 @@ use serde_json::Value;
 
 use crate::cargo::{RELEASE_PROGRAMS, build, program, target_folder};
 
-/// Longest wait until the syncer answers.
+/// Maximum wait for the syncer's first answer.
 const START_WAIT: Duration = Duration::from_secs(120);
-/// Longest wait for learners to take part.
+/// Maximum wait for learners to take part.
 const LIVE_WAIT: Duration = Duration::from_secs(120);
-/// Time between two looks.
+/// Polling interval.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The programs that are measured.
+/// Programs to measure.
 pub struct Programs {
     syncer: PathBuf,
     learner: PathBuf,
-    /// What syncers have of the environment beside what there is.
+    /// Additional environment variables of syncers.
     variables: Vec<(String, String)>,
 }
 
 impl Programs {
-    /// Builds them as they are delivered.
+    /// Builds the programs for delivery.
     ///
     /// # Errors
-    /// A sentence: the build failed.
+    /// A message if the build failed.
     pub fn build() -> Result<Self, String> {
         Self::of(&build(RELEASE_PROGRAMS)?)
     }
 
-    /// The same for a run on several machines.
+    /// Builds the programs with support for several machines.
     ///
     /// # Errors
-    /// A sentence: the build failed.
+    /// A message if the build failed.
     pub fn build_for_machines() -> Result<Self, String> {
         Self::of(&build(&[RELEASE_PROGRAMS, &["--features", "syncer-server/cluster"]].concat())?)
     }
@@ -49,10 +49,10 @@ impl Programs {
         Ok(Self { syncer, learner, variables: Vec::new() })
     }
 
-    /// Those in `folder`.
+    /// Finds the programs in `folder`.
     ///
     /// # Errors
-    /// A sentence: one is not there.
+    /// A message if one is missing.
     pub fn in_folder(folder: &Path) -> Result<Self, String> {
         let find = |name: &str| {
             let file = folder.join(format!("{name}{}", env::consts::EXE_SUFFIX));
@@ -62,17 +62,17 @@ impl Programs {
         Ok(Self { syncer, learner, variables: Vec::new() })
     }
 
-    /// The same with these variables of the environment for syncers.
+    /// Returns the programs with these environment variables for syncers.
     #[must_use]
     pub fn with_variables(&self, variables: Vec<(String, String)>) -> Self {
         Self { syncer: self.syncer.clone(), learner: self.learner.clone(), variables }
     }
 
-    /// A syncer of `preset` that answers at `listen`, and where that is. Its files are in `folder`, the names of its
-    /// logs begin with `log`.
+    /// Starts a syncer of `preset` that listens on `listen`. Returns it with its address. Its files are in `folder`,
+    /// and the names of its logs begin with `log`.
     ///
     /// # Errors
-    /// A sentence: it could not be started, ended, or does not answer.
+    /// A message if it could not be started, ended, or does not answer.
     pub fn serve(
         &self,
         preset: &str,
@@ -96,10 +96,10 @@ impl Programs {
         Err(format!("the syncer does not answer after {} s", START_WAIT.as_secs()))
     }
 
-    /// The same without waiting for an answer: one that leads rounds and faces nobody gives none.
+    /// Starts a syncer without waiting for an answer: a process that leads rounds and serves no learners gives none.
     ///
     /// # Errors
-    /// A sentence: it could not be started.
+    /// A message if it could not be started.
     pub fn lead(
         &self,
         preset: &str,
@@ -114,10 +114,11 @@ impl Programs {
         Process::spawn_with(&self.syncer, &line, &folder.join(log), &self.variables)
     }
 
-    /// The JSON lines that `syncer-server replay` prints of the run in `folder`: a merge each, and last the whole.
+    /// Returns the JSON lines of `syncer-server replay` for the run in `folder`: one for each merge, and the summary
+    /// last.
     ///
     /// # Errors
-    /// A sentence: the tape is damaged, or leads elsewhere than it did.
+    /// A message if the tape is damaged or the replay differs.
     pub fn replay(&self, folder: &Path) -> Result<Vec<Value>, String> {
         let mut command = Command::new(&self.syncer);
         command.args(["replay", "--merges", "--json", "--dir"]).arg(folder.join("store"));
@@ -133,10 +134,10 @@ impl Programs {
             .collect()
     }
 
-    /// A learner on one thread, so that several leave each other a core. Its files in `folder` are called `name`.
+    /// Starts a learner with one thread, so that learners can share a core. Its files in `folder` are named `name`.
     ///
     /// # Errors
-    /// A sentence: it could not be started.
+    /// A message if it could not be started.
     pub fn join(
         &self,
         address: SocketAddr,
@@ -153,7 +154,7 @@ impl Programs {
 }
 
 /// # Errors
-/// A sentence: it has ended.
+/// A message if the syncer has ended.
 pub fn still_runs(syncer: &mut Process) -> Result<(), String> {
     match syncer.exit_code() {
         Some(code) => Err(format!("the syncer ended with {code}: {}", syncer.last_words())),
@@ -161,10 +162,10 @@ pub fn still_runs(syncer: &mut Process) -> Result<(), String> {
     }
 }
 
-/// Waits until so many learners take part in rounds.
+/// Waits until `learners` learners take part in rounds.
 ///
 /// # Errors
-/// A sentence: they do not, or the syncer has ended.
+/// A message if they do not, or the syncer has ended.
 pub fn all_live(address: SocketAddr, syncer: &mut Process, learners: usize) -> Result<(), String> {
     let start = Instant::now();
     while start.elapsed() < LIVE_WAIT {
@@ -177,23 +178,23 @@ pub fn all_live(address: SocketAddr, syncer: &mut Process, learners: usize) -> R
     Err(format!("not all learners are live after {} s", LIVE_WAIT.as_secs()))
 }
 
-/// What the syncer says of the run.
+/// Returns the status of the run.
 ///
 /// # Errors
-/// A sentence: it does not answer.
+/// A message if the syncer does not answer.
 pub fn status(address: SocketAddr) -> Result<Value, String> {
     http::get(address, "/v1/status")
 }
 
-/// A whole number in it; 0 if there is none.
+/// Returns a whole number in the status; 0 if it is missing.
 pub fn number(status: &Value, path: &str) -> u64 {
     status.pointer(path).and_then(Value::as_u64).unwrap_or(0)
 }
 
-/// An empty folder `name` for the files of a run; those of the last stay until the next, to be looked into.
+/// Returns an empty folder `name` for the files of a run. The files stay until the next run, for inspection.
 ///
 /// # Errors
-/// A sentence: it cannot be emptied or made.
+/// A message if it cannot be emptied or created.
 pub fn empty_folder(name: &str) -> Result<PathBuf, String> {
     let folder = target_folder()?.join(name);
     let failed = |error: std::io::Error| format!("{}: {error}", folder.display());

@@ -1,35 +1,35 @@
-//! Whether what learners were told is what the syncer has.
+//! Comparison of learners' receipts with the syncer's records.
 //!
-//! Each learner prints every receipt that it gets, and lives through all kills. After the last kill the tape that the
-//! killed syncer left is followed by `syncer-server replay`, which computes every merge again, to the bit, and lists
-//! the updates in it; and a syncer is started once more and asked for its ledger.
+//! Each learner prints its receipts and survives all kills. After the last kill, `syncer-server replay` replays the
+//! tape of the killed syncer. It recomputes every merge bit for bit and lists its updates. Then a syncer is started
+//! once more, and its ledger is compared.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-/// A learner's receipt: its number, the fragment and the version that its update is part of, which is a text in JSON.
+/// Receipt of a learner: its number, the fragment, and the version that contains its update (a string in JSON).
 pub type Receipt = (u64, u64, String);
 
-/// What was found.
+/// Result of the comparison.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Proof {
-    /// Receipts of merged updates that learners have.
+    /// Number of receipts for merged updates.
     pub told: u64,
-    /// Those of which the tape knows nothing.
+    /// Receipts without a merge on the tape.
     pub acked_lost: u64,
-    /// Merges on the tape.
+    /// Number of merges on the tape.
     pub merges: u64,
-    /// Updates in them.
+    /// Number of updates in these merges.
     pub updates: u64,
-    /// Updates that are in two merges, and receipts that were given twice.
+    /// Number of updates in two merges, plus repeated receipts.
     pub merged_twice: u64,
-    /// Whether the ledger of the syncer that went on is that of the tape: updates of each learner, merges and tokens of
-    /// the run.
+    /// True if the ledger of the restarted syncer equals the tape's: updates of each learner, merges and tokens of the
+    /// run.
     pub ledger_exact: bool,
 }
 
-/// The receipts among the lines that a learner printed.
+/// Returns the receipts among the lines that a learner printed.
 pub fn receipts(lines: &[String]) -> Vec<Receipt> {
     let mut learner = None;
     let mut receipts = Vec::new();
@@ -51,8 +51,8 @@ pub fn receipts(lines: &[String]) -> Vec<Receipt> {
     receipts
 }
 
-/// Compares what learners were `told` with the lines that `replay` printed of the tape, each a merge but the last, and
-/// with the status and the learners of the syncer that went on from it.
+/// Compares the receipts `told` with the output of `replay` (one line for each merge, and a summary), and with the
+/// status and the learners of the restarted syncer.
 pub fn prove(told: &[Receipt], replay: &[Value], status: &Value, learners: &[Value]) -> Proof {
     let mut parts: BTreeSet<Receipt> = BTreeSet::new();
     let mut sent: BTreeSet<(u64, u64, u64)> = BTreeSet::new();

@@ -4,14 +4,14 @@ use std::{env, process::Command};
 
 use serde_json::{Value, json};
 
-/// Most bits on the socket per parameter and round, each way (design, section 10).
+/// Limit: bits on the socket per parameter and round, each way (design, section 10).
 const BITS_MAX: f64 = 4.25;
 
-/// Bytes per parameter that the bars give: f32 times the copies that each side needs.
+/// Limits: bytes per parameter, as `f32` times the number of copies that each side needs.
 const SYNCER_BYTES: u64 = 5 * 4;
 const LEARNER_BYTES: u64 = 6 * 4;
 
-/// Bits per parameter each way, in a run of two learners.
+/// Measures bits per parameter each way in a run of two learners.
 pub fn wire() -> Result<Value, String> {
     let run = demo(&["--preset", "small", "--learners", "2", "--for", "20s"])?;
     let within =
@@ -28,8 +28,8 @@ pub fn wire() -> Result<Value, String> {
     }))
 }
 
-/// Memory of both programs for two sizes. What a bar leaves open (fragments in flight, activations,
-/// the program itself and its data) is the difference to it, given as `beyond`.
+/// Measures the memory of both programs for two sizes. The limit does not cover fragments in flight, activations, the
+/// program itself and its data; `beyond` is the difference.
 pub fn memory() -> Result<Value, String> {
     let mut rows = Vec::new();
     for preset in ["small", "medium"] {
@@ -50,7 +50,7 @@ pub fn memory() -> Result<Value, String> {
     Ok(json!({ "memory": rows }))
 }
 
-/// The figures of a demo with these flags, whether or not its loss fell.
+/// Returns the figures of a demo with these flags, whether or not its loss fell.
 fn demo(flags: &[&str]) -> Result<Value, String> {
     let mut command = Command::new(env::current_exe().map_err(|error| error.to_string())?);
     command.args(["demo", "--release", "--headless", "--json"]).args(flags);

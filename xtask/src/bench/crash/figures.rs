@@ -1,51 +1,51 @@
-//! What many kills come to.
+//! Figures of repeated kills.
 
 use serde_json::{Value, json};
 
 use crate::bench::proof::Proof;
 
-/// Bar: all learners take part again within so many seconds, in half of the cases.
+/// Limit: median time until all learners take part again, in seconds.
 const LIVE_S_MAX: f64 = 5.0;
-/// Bar: nobody stands still for longer at a time, in seconds.
+/// Limit: longest time that a learner waits for data, in seconds.
 const STARVED_S_MAX: f64 = 2.0;
-/// Bar: a syncer answers again within so many seconds, always.
+/// Limit: longest time until a syncer answers again, in seconds.
 const RECOVERY_S_MAX: f64 = 5.0;
-/// Bar: so far apart may a learner's shares of all tokens be, before the first kill and after it. Learners that share
-/// two cores with other programs differ by a few hundredths anyway.
+/// Limit: change of a learner's share of all tokens from before the first kill to after it. Learners that share two
+/// cores with other programs differ by a few hundredths anyway.
 const SHARE_APART_MAX: f64 = 0.05;
 
 /// One kill of the syncer.
 pub struct Kill {
-    /// How long the syncer had lived, in seconds.
+    /// Age of the syncer, in seconds.
     pub lived_s: f64,
-    /// From the kill until all learners took part in rounds again, in seconds.
+    /// Time from the kill until all learners took part in rounds again, in seconds.
     pub live_s: f64,
-    /// From its end until the next one answered, in seconds.
+    /// Time from the end of the syncer until the next one answered, in seconds.
     pub recovery_s: f64,
-    /// Time that the learner worst off stood still for want of data until the next kill, in seconds.
+    /// Time until the next kill in which the worst-off learner waited for data, in seconds.
     pub starved_s: f64,
 }
 
-/// What one learner said about once a second.
+/// One report of a learner; there is about one a second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Said {
-    /// Tokens that it trained on so far.
+    /// Tokens trained so far.
     pub tokens: f64,
-    /// Time that it stood still for want of data so far, in milliseconds.
+    /// Time spent waiting for data so far, in milliseconds.
     pub starved_ms: f64,
 }
 
-/// All that was seen.
+/// Complete record of the benchmark.
 pub struct History {
-    /// Each kill, in order.
+    /// Kills in order.
     pub kills: Vec<Kill>,
-    /// What each learner said, in order.
+    /// Reports of each learner, in order.
     pub said: Vec<Vec<Said>>,
-    /// Tokens that each had trained on when it was warm, and at the first kill.
+    /// Tokens of each learner after the warm-up and at the first kill.
     pub before: Vec<[f64; 2]>,
 }
 
-/// The figures, against the bars.
+/// Returns the figures, compared with the limits.
 pub fn figures(history: &History, proof: &Proof) -> Value {
     let History { kills, said, before } = history;
     let recovery: Vec<f64> = kills.iter().map(|kill| kill.recovery_s).collect();
@@ -98,8 +98,7 @@ pub fn figures(history: &History, proof: &Proof) -> Value {
     })
 }
 
-/// The longest time without data at a stretch, in seconds: what it grew by in words that follow each other and in each
-/// of which it grew.
+/// Returns the longest time without data in a row, in seconds: the growth over consecutive reports that all grew.
 fn longest_starved_s(said: &[Said]) -> f64 {
     let (mut longest_ms, mut stretch_ms) = (0.0_f64, 0.0);
     for pair in said.windows(2) {
@@ -110,14 +109,14 @@ fn longest_starved_s(said: &[Said]) -> f64 {
     longest_ms / 1e3
 }
 
-/// The lower median; 0 of nothing.
+/// Returns the lower median; 0 if there are no values.
 fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len().saturating_sub(1) / 2).copied().unwrap_or(0.0)
 }
 
-/// Each part of the whole.
+/// Returns each value as a share of the sum.
 fn shares(parts: Vec<f64>) -> Vec<f64> {
     let whole: f64 = parts.iter().sum();
     parts.into_iter().map(|part| if whole > 0.0 { part / whole } else { 0.0 }).collect()

@@ -1,6 +1,6 @@
-//! A syncer that is killed again and again, under learners that train on: whether it knows afterwards what it told
-//! them, how soon all take part again, whether one stands still for want of data, and whether one comes to train more
-//! than the others.
+//! Repeated kills of a syncer under learners that keep training. The benchmark checks that the syncer still knows what
+//! it told them, how soon all take part again, whether a learner waits for data, and whether a learner gets a larger
+//! share of tokens.
 
 mod figures;
 mod run;
@@ -9,9 +9,9 @@ use serde_json::Value;
 
 use super::processes::Programs;
 
-/// Learners under the syncer.
+/// Number of learners under the syncer.
 const LEARNERS: usize = 4;
-/// Kills, one after the other, unless it is said how many.
+/// Default number of consecutive kills.
 const POINTS: u32 = 20;
 
 /// How often.
@@ -24,16 +24,16 @@ pub struct Args {
 }
 
 impl Args {
-    /// Whether any of these was given.
+    /// Returns true if any of these flags was given.
     pub fn any(&self) -> bool {
         self.points.is_some()
     }
 }
 
-/// Kills the syncer under [`LEARNERS`] learners of the preset `tiny`, when `seed` says.
+/// Kills the syncer under [`LEARNERS`] learners of the preset `tiny`, at times drawn from `seed`.
 ///
 /// # Errors
-/// A sentence: a program could not be started, a syncer did not come back, or a learner ended.
+/// A message if a program could not be started, a syncer did not come back, or a learner ended.
 pub fn run(args: &Args, seed: u64, programs: &Programs) -> Result<Value, String> {
     let points = args.points.unwrap_or(POINTS);
     let (history, proof) = run::run(programs, points, seed)?;

@@ -1,4 +1,4 @@
-//! The run itself: processes, kills, and what is seen of them.
+//! The run itself: processes, kills, and observations.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,26 +14,26 @@ use crate::bench::chance::Chance;
 use crate::bench::processes::{Programs, all_live, empty_folder, status};
 use crate::bench::proof::{Proof, prove, receipts};
 
-/// From then on, after all have joined, tokens count: what happens first is not typical.
+/// Warm-up after all learners have joined, before tokens count. The first steps are not typical.
 const WARM: Duration = Duration::from_secs(10);
-/// Then the syncer is first killed: it has saved a snapshot that knows of leases under way.
+/// Time until the first kill. By then the syncer has saved a snapshot with current leases.
 const STEADY: Duration = Duration::from_secs(35);
-/// The time between the return of all learners and the next kill is up to so many milliseconds. It is less than the
-/// time between two snapshots, so that more and more of the tape is followed, until one falls into it.
+/// Maximum additional delay from the return of all learners to the next kill, in milliseconds. It is less than the time
+/// between two snapshots, so the replayed part of the tape grows until a snapshot falls into the delay.
 const GAP_MS: u64 = 3_000;
-/// And so many more: learners that are merged in between come back at once, others later and later.
+/// Minimum delay. Learners that are merged in it reconnect at once; others back off.
 const GAP_MS_MIN: u64 = 1_000;
 
-/// Files of the run, and what is needed to start the syncer again.
+/// Files of the run, and the data to restart the syncer.
 struct Stage<'a> {
     programs: &'a Programs,
     folder: PathBuf,
 }
 
-/// Kills the syncer `points` times, when `seed` says; what was seen, and what the last of them left.
+/// Kills the syncer `points` times, at times drawn from `seed`. Returns the observations and the final state.
 ///
 /// # Errors
-/// A sentence: a program could not be started, a syncer did not come back, or a learner ended.
+/// A message if a program could not be started, a syncer did not come back, or a learner ended.
 pub fn run(programs: &Programs, points: u32, seed: u64) -> Result<(History, Proof), String> {
     let stage = Stage { programs, folder: empty_folder("crash")? };
     let (mut syncer, address) = stage.start_syncer("127.0.0.1:0")?;
@@ -72,12 +72,12 @@ pub fn run(programs: &Programs, points: u32, seed: u64) -> Result<(History, Proo
             return Err(format!("a learner ended: {ended}"));
         }
     }
-    // What was seen of the last kill ends a little later.
+    // The last kill is observed a little longer.
     thread::sleep(Duration::from_millis(GAP_MS));
     if let Some(last) = kills.last_mut() {
         last.starved_s = (longest_starved(&learners) - last.starved_s).max(0.0);
     }
-    // The last kill, under load as all others; then nobody changes anything any more.
+    // The final kill happens under load like all others. Afterwards no process changes the files.
     syncer.kill();
     let history = History { kills, said: learners.iter().map(said).collect(), before };
     learners.iter_mut().for_each(Process::kill);
@@ -89,16 +89,16 @@ pub fn run(programs: &Programs, points: u32, seed: u64) -> Result<(History, Proo
     Ok((history, prove(&told, &replay, &status(address)?, &rows)))
 }
 
-/// The longest time that any learner stood still for want of data so far, in seconds.
+/// Returns the longest time that any learner has waited for data so far, in seconds.
 fn longest_starved(learners: &[Process]) -> f64 {
     let starved = learners.iter().filter_map(|learner| said(learner).last().map(|said| said.starved_ms));
     starved.fold(0.0, f64::max) / 1e3
 }
 
 impl Stage<'_> {
-    /// A syncer that answers at `listen`, and where that is.
+    /// Starts a syncer that listens on `listen`. Returns it with its address.
     fn start_syncer(&self, listen: &str) -> Result<(Process, SocketAddr), String> {
-        // Each life writes files of its own: the first line says where it listens.
+        // Each start has its own log, whose first line has the address.
         let mut logs = (1_u32..).map(|life| format!("syncer-{life}"));
         let is_free = |log: &String| !self.folder.join(log).with_extension("jsonl").exists();
         let log = logs.find(is_free).expect("one is free");
@@ -110,7 +110,7 @@ impl Stage<'_> {
     }
 }
 
-/// What `learner` has said so far.
+/// Returns the reports of `learner` so far.
 fn said(learner: &Process) -> Vec<Said> {
     let lines = learner.stdout();
     let events = lines.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -124,7 +124,7 @@ fn said(learner: &Process) -> Vec<Said> {
         .collect()
 }
 
-/// Tokens that it has trained on so far.
+/// Returns the tokens that a learner has trained on so far.
 fn trained(learner: &Process) -> f64 {
     said(learner).last().map_or(0.0, |said| said.tokens)
 }

@@ -1,4 +1,4 @@
-//! One cell: a syncer and two learners as processes, one of them behind a link.
+//! One cell of the grid: a syncer and two learners as processes, one of them behind a link.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,15 +12,15 @@ use super::figures::{Said, row};
 use super::grid::Cell;
 use crate::bench::processes::{Programs, empty_folder, still_runs};
 
-/// Longest wait for a learner to end after its time.
+/// Maximum wait for a learner to end after its time.
 const END_WAIT: Duration = Duration::from_secs(60);
-/// Where the system says how many programs want to compute.
+/// File with the number of programs that want to compute.
 const LOAD: &str = "/proc/loadavg";
 
-/// Has both learners live for `seconds`; the row of the table.
+/// Runs both learners for `seconds`. Returns the row of the table.
 ///
 /// # Errors
-/// A sentence: a program could not be started, the syncer ended, or the near learner never trained.
+/// A message if a program could not be started, the syncer ended, or the near learner never trained.
 pub fn measure(cell: &Cell, seconds: u32, data: Option<&Path>, programs: &Programs) -> Result<Value, String> {
     let folder = empty_folder("links")?;
     let data: Vec<OsString> = data.into_iter().flat_map(|data| ["--data".into(), data.into()]).collect();
@@ -31,7 +31,7 @@ pub fn measure(cell: &Cell, seconds: u32, data: Option<&Path>, programs: &Progra
     let learner = |name, address| programs.join(address, &folder, name, &["--for", &span]);
     let (mut near, mut far) = (learner("near", address)?, learner("far", link.address())?);
     for process in [&mut near, &mut far] {
-        // Whoever has not ended by then is judged by the last that it said.
+        // A learner that has not ended by then is measured by its last report.
         process.wait(Duration::from_secs(seconds.into()) + END_WAIT);
     }
     still_runs(&mut syncer)?;
@@ -43,7 +43,7 @@ pub fn measure(cell: &Cell, seconds: u32, data: Option<&Path>, programs: &Progra
     Ok(row(cell, far_said, near_said, link.carried(), load()))
 }
 
-/// How many programs wanted to compute, on average over the last minute; the learners and the syncer are among them.
+/// Returns the number of runnable programs, averaged over the last minute, the learners and the syncer included.
 fn load() -> Option<f64> {
     fs::read_to_string(LOAD).ok()?.split(' ').next()?.parse().ok()
 }

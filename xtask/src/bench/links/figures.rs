@@ -1,20 +1,20 @@
-//! What the lines that two learners print come to.
+//! Figures from the output of two learners.
 
 use archipelago_shaper::Carried;
 use serde_json::{Value, json};
 
 use super::grid::Cell;
 
-/// What one learner has said, line by line, as `native-learner join --json` prints it.
+/// Parsed output of one learner, as `native-learner join --json` prints it.
 pub struct Said {
-    /// The last report: of its end, or of its progress if it was stopped before that.
+    /// Last report: at its end, or its last progress if it was stopped before that.
     report: Value,
-    /// Time to its first step, in milliseconds from its start.
+    /// Time to the first step, in milliseconds since the start.
     first_step_ms: Option<f64>,
 }
 
 impl Said {
-    /// What `lines` say; lines that are no JSON count for nothing.
+    /// Parses `lines`. Lines that are not JSON are ignored.
     pub fn read(lines: &[String]) -> Self {
         let events: Vec<Value> = lines.iter().filter_map(|line| serde_json::from_str(line).ok()).collect();
         let report = events.iter().rfind(|event| event["event"] == "end" || event["event"] == "progress");
@@ -25,7 +25,7 @@ impl Said {
         }
     }
 
-    /// Whether it did any step.
+    /// Returns true if the learner made any step.
     pub fn has_trained(&self) -> bool {
         self.count("steps") > 0.0
     }
@@ -34,23 +34,23 @@ impl Said {
         self.report[key].as_f64().unwrap_or(0.0)
     }
 
-    /// Time in steps over all time since the first step; 0 if there was none.
+    /// Returns the share of time spent in steps since the first step; 0 if there was none.
     fn training(&self) -> f64 {
         let Some(first_ms) = self.first_step_ms else { return 0.0 };
         ratio(self.count("trainMs"), self.count("elapsedMs") - first_ms).unwrap_or(0.0).min(1.0)
     }
 
-    /// What it put on its socket or took from it, in Mbit for each of its steps; `key` says which.
+    /// Returns the traffic on the socket in Mbit per step, sent or received according to `key`.
     fn mbit_per_step(&self, key: &str) -> Option<f64> {
         ratio(self.count(key) * 8e-6, self.count("steps"))
     }
 
-    /// Merged over trained tokens, if any were trained.
+    /// Returns merged over trained tokens, if any were trained.
     fn participation(&self) -> Option<f64> {
         ratio(self.count("tokensMerged"), self.count("tokensTrained"))
     }
 
-    /// Late over all updates whose fate is known, if there are any.
+    /// Returns the share of late updates among those with a known fate, if there are any.
     fn late(&self) -> Option<f64> {
         let late = self.count("updatesLate");
         ratio(late, late + self.count("updatesMerged") + self.count("updatesRefused"))
@@ -61,8 +61,8 @@ fn ratio(part: f64, whole: f64) -> Option<f64> {
     (whole > 0.0).then(|| part / whole)
 }
 
-/// One row: how the far learner of `cell` fared beside the near one, and what its link carried. `load` is how many
-/// programs wanted to compute on this machine on average, where the system tells.
+/// Returns one row: the far learner of `cell` compared with the near one, and the traffic of its link. `load` is the
+/// average number of runnable programs on this machine, where the system reports it.
 pub fn row(cell: &Cell, far: &Said, near: &Said, carried: Carried, load: Option<f64>) -> Value {
     json!({
         "cell": cell.to_string(),
@@ -80,7 +80,7 @@ pub fn row(cell: &Cell, far: &Said, near: &Said, carried: Carried, load: Option<
         "up_bytes": carried.up_bytes,
         "down_bytes": carried.down_bytes,
         "join_s": far.first_step_ms.map(|ms| ms / 1e3),
-        // What the link would have to carry for a learner that is asked as often as the near one.
+        // Rate that the link would need for a learner that is asked as often as the near one.
         "near_mbit_per_step_up": near.mbit_per_step("sentBytes"),
         "near_mbit_per_step_down": near.mbit_per_step("receivedBytes"),
         "near_step_ms": ratio(near.count("trainMs"), near.count("steps")),

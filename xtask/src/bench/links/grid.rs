@@ -1,4 +1,4 @@
-//! Which links are measured, with which models.
+//! Measured links and models.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -8,21 +8,21 @@ const RATES: [f64; 5] = [0.5, 1.0, 5.0, 50.0, 1_000.0];
 const ROUND_TRIPS_MS: [u64; 4] = [0, 80, 300, 1_000];
 const PRESETS: [&str; 2] = ["tiny", "small"];
 
-/// What a rate without limit is called.
+/// Name of a rate without limit.
 const UNLIMITED: &str = "unlimited";
 
-/// A model, and the link of its far learner.
+/// Model, and the link of its far learner.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cell {
-    /// The name of the model's size, which the syncer knows.
+    /// Preset of the model, known to the syncer.
     pub preset: String,
-    /// Rate each way, in Mbit/s; `None` is without limit.
+    /// Rate each way, in Mbit/s; `None` means no limit.
     pub mbit_per_s: Option<f64>,
-    /// Time to the syncer and back.
+    /// Round-trip time to the syncer.
     pub round_trip: Duration,
 }
 
-/// All cells, smallest model and thinnest link first.
+/// Returns all cells, starting with the smallest model and the thinnest link.
 pub fn grid() -> Vec<Cell> {
     let of = |preset: &str| Only { preset: preset.to_owned(), mbit_per_s: None, round_trip_ms: None }.cells();
     PRESETS.into_iter().flat_map(of).collect()
@@ -32,13 +32,13 @@ pub fn grid() -> Vec<Cell> {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Only {
     preset: String,
-    /// The rate, if one was named; that may be one without limit.
+    /// The given rate, if any; the inner `None` means no limit.
     mbit_per_s: Option<Option<f64>>,
     round_trip_ms: Option<u64>,
 }
 
 impl Only {
-    /// The cells that it stands for.
+    /// Returns the selected cells.
     pub fn cells(&self) -> Vec<Cell> {
         let rates = self.mbit_per_s.map_or_else(|| RATES.map(Some).to_vec(), |rate| vec![rate]);
         let round_trips = self.round_trip_ms.map_or_else(|| ROUND_TRIPS_MS.to_vec(), |ms| vec![ms]);

@@ -1,6 +1,6 @@
-//! Learners over far and thin links: real processes, joined through a link of a given rate and delay.
+//! Learners over far and thin links: real processes, connected through a link of a given rate and delay.
 //!
-//! Each cell of the grid is a run of its own: a syncer, a learner beside it, and the same learner behind the link.
+//! Each cell of the grid is a separate run with a syncer, a near learner, and the same learner behind the link.
 
 mod cell;
 mod figures;
@@ -35,34 +35,34 @@ pub struct Args {
     prebuilt: Option<PathBuf>,
 }
 
-/// Seconds of a cell: enough for some hundred rounds beside a near learner.
+/// Seconds of a cell: enough for some hundred rounds with a near learner.
 const SECONDS: u32 = 45;
 
 impl Args {
-    /// Whether any of these was given that is for links alone.
+    /// Returns true if any flag specific to `links` was given.
     pub fn any(&self) -> bool {
         !self.only.is_empty() || self.seconds.is_some() || self.data.is_some()
     }
 
-    /// Whether programs are given.
+    /// Returns true if a folder of programs was given.
     pub fn is_prebuilt(&self) -> bool {
         self.prebuilt.is_some()
     }
 
-    /// Where programs are given.
+    /// Returns the folder of programs, if one was given.
     pub fn prebuilt(&self) -> Option<&Path> {
         self.prebuilt.as_deref()
     }
 
-    /// The programs to measure.
+    /// Returns the programs to measure.
     ///
     /// # Errors
-    /// A sentence: they could not be built, or are not there.
+    /// A message if they could not be built, or are missing.
     pub fn programs(&self) -> Result<Programs, String> {
         self.prebuilt.as_deref().map_or_else(Programs::build, Programs::in_folder)
     }
 
-    /// The cells that are asked for: those of the grid, or those that `--only` names.
+    /// Returns the selected cells: the whole grid, or those of `--only`.
     fn cells(&self) -> Vec<Cell> {
         match self.only.is_empty() {
             true => grid(),
@@ -71,10 +71,10 @@ impl Args {
     }
 }
 
-/// Measures one cell after the other, and says each as soon as it is known.
+/// Measures the cells one by one, and prints each result at once.
 ///
 /// # Errors
-/// A sentence: the programs could not be built, or no cell could be measured.
+/// A message if the programs could not be built, or no cell could be measured.
 pub fn run(args: &Args) -> Result<Value, String> {
     let seconds = args.seconds.unwrap_or(SECONDS);
     let programs = args.programs()?;
@@ -86,7 +86,7 @@ pub fn run(args: &Args) -> Result<Value, String> {
                 println!("   {row}");
                 rows.push(row);
             }
-            // The others are worth having.
+            // The other cells are still useful.
             Err(reason) => failed.push(format!("{cell}: {reason}")),
         }
     }

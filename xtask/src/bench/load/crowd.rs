@@ -1,5 +1,5 @@
-//! Those who take something of a syncer and give nothing: sockets that say nothing, come and go, read a byte a second,
-//! send one, or watch.
+//! Clients that use a syncer without contributing: silent sockets, reconnecting sockets, slow readers, slow senders and
+//! watchers.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -7,18 +7,18 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
-/// Longest wait for one of them to be answered.
+/// Maximum wait for an answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(20);
-/// Time between two bytes of those who are slow.
+/// Time between two bytes of a slow client.
 pub const BYTE_EVERY: Duration = Duration::from_millis(500);
-/// Threads that open sockets.
+/// Number of threads that open sockets.
 const OPENERS: usize = 4;
 
-/// Open sockets of learners that say nothing.
+/// Open sockets of silent learners.
 pub struct Crowd(Vec<TcpStream>);
 
 impl Crowd {
-    /// Opens so many, or as many as the system and the syncer let one open.
+    /// Opens up to `count` sockets, as many as the system and the syncer allow.
     pub fn open(address: SocketAddr, count: usize) -> Self {
         let open = |count: usize| -> Vec<TcpStream> { (0..count).map_while(|_| socket(address)).collect() };
         let parts = thread::scope(|scope| {
@@ -28,25 +28,25 @@ impl Crowd {
         Self(parts.into_iter().flatten().collect())
     }
 
-    /// How many there are.
+    /// Returns the number of open sockets.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 }
 
-/// Has so many sockets come and go, one after the other.
+/// Opens and closes `count` sockets, one after the other.
 pub fn churn(address: SocketAddr, count: usize) {
     (0..count).for_each(|_| drop(socket(address)));
 }
 
-/// A learner's socket that is open; `None` if it is not taken.
+/// Opens a learner's socket; `None` if it is refused.
 fn socket(address: SocketAddr) -> Option<TcpStream> {
     let head = "GET /v1/ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
                 Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
     asked(address, head, "HTTP/1.1 101")
 }
 
-/// A connection on which this was sent and the answer begins like that.
+/// Sends `head` on a new connection. Returns the connection if the answer begins with `answer`.
 pub fn asked(address: SocketAddr, head: &str, answer: &str) -> Option<TcpStream> {
     let mut stream = TcpStream::connect_timeout(&address, ANSWER_WAIT).ok()?;
     stream.set_read_timeout(Some(ANSWER_WAIT)).ok()?;
@@ -56,7 +56,7 @@ pub fn asked(address: SocketAddr, head: &str, answer: &str) -> Option<TcpStream>
     (begin == answer.as_bytes()).then_some(stream)
 }
 
-/// Asks for the model and takes a byte of it now and then.
+/// Requests the model and reads it slowly, byte by byte.
 pub fn nibble(address: SocketAddr, over: &AtomicBool) {
     while !over.load(Relaxed) {
         let head = "GET /v1/export.zip HTTP/1.1\r\nHost: localhost\r\n\r\n";
@@ -71,7 +71,7 @@ pub fn nibble(address: SocketAddr, over: &AtomicBool) {
     }
 }
 
-/// Begins a request and sends a byte of it now and then.
+/// Starts a request and sends it slowly, byte by byte.
 pub fn drip(address: SocketAddr, over: &AtomicBool) {
     while !over.load(Relaxed) {
         let Ok(mut stream) = TcpStream::connect_timeout(&address, ANSWER_WAIT) else { continue };
@@ -84,7 +84,7 @@ pub fn drip(address: SocketAddr, over: &AtomicBool) {
     }
 }
 
-/// Asks for so many streams of events, and reads none of them until it is `over`; how many it got.
+/// Requests `count` event streams, and reads none of them until it is `over`. Returns the number of accepted streams.
 pub fn listen(address: SocketAddr, count: usize, over: &AtomicBool) -> usize {
     let head = "GET /v1/events HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-For: 192.0.2.1\r\n\r\n";
     let streams: Vec<TcpStream> = (0..count).filter_map(|_| asked(address, head, "HTTP/1.1 200")).collect();

@@ -22,24 +22,24 @@ use super::soak::held;
 use crowd::{Crowd, drip, listen, nibble};
 use flood::flood;
 
-/// Learners that train, unless it is said how many.
+/// Default number of learners that train.
 const LEARNERS: usize = 64;
-/// Share of a core that all of them compute with: the figures are about the syncer, which needs what is left.
+/// Share of a core for all learners together. The figures are about the syncer, which needs the rest.
 const CORES: f64 = 0.8;
-/// Sockets that say nothing.
+/// Number of silent sockets.
 const IDLE: usize = 5_000;
-/// Sockets that come and go, and how often it is looked at memory meanwhile.
+/// Number of sockets that come and go, and number of memory samples meanwhile.
 const RECONNECTS: usize = 10_000;
 const LOOKS: usize = 10;
-/// What the actor is asked: the first learner.
+/// Request that the actor answers: the first learner.
 const QUESTION: &str = "/v1/learners?limit=1";
-/// How long answers are timed, each time.
+/// Length of each latency measurement.
 const PROBED: Duration = Duration::from_secs(15);
-/// Streams of events that are asked for.
+/// Number of requested event streams.
 const WATCHERS: usize = 1_000;
-/// Who reads, sends and downloads, of each kind.
+/// Number of slow readers, slow senders and downloaders, each.
 const RUDE: usize = 8;
-/// Bars: longest wait of one in a hundred, memory of a silent socket, and what ten thousand reconnects may leave.
+/// Limits: 99th percentile of the latency, memory per silent socket, and memory growth over ten thousand reconnects.
 const CONTROL_MS_MAX: f64 = 1_000.0;
 const IDLE_KIB_MAX: f64 = 16.0;
 const CHURN_KIB_MAX: f64 = 4_096.0;
@@ -57,16 +57,16 @@ pub struct Args {
 }
 
 impl Args {
-    /// Whether anything was given.
+    /// Returns true if any of these flags was given.
     pub fn any(&self) -> bool {
         self.trained.is_some() || self.flood
     }
 }
 
-/// Loads a syncer, and times what it answers.
+/// Loads a syncer and measures its latency.
 ///
 /// # Errors
-/// A sentence: a program could not be started, or ended.
+/// A message if a program could not be started, or ended.
 pub fn run(args: &Args, programs: &Programs) -> Result<Value, String> {
     let learners = args.trained.map_or(LEARNERS, |trained| trained as usize);
     let folder = empty_folder("load")?;
@@ -135,8 +135,8 @@ pub fn run(args: &Args, programs: &Programs) -> Result<Value, String> {
     }))
 }
 
-/// Answers while some read a byte at a time, send one or download without end, and as many watch as may; and how many
-/// watched.
+/// Measures the latency under slow readers, slow senders, endless downloads and as many watchers as allowed. Returns it
+/// with the number of watchers.
 fn under_rude_ones(address: SocketAddr, syncer: &mut Process) -> Result<(Answers, usize), String> {
     let over = AtomicBool::new(false);
     let watching = AtomicUsize::new(0);
@@ -158,7 +158,7 @@ fn under_rude_ones(address: SocketAddr, syncer: &mut Process) -> Result<(Answers
     Ok((rude, watching.load(Relaxed)))
 }
 
-/// How much memory the syncer has gained, in KiB, once many have come and gone.
+/// Returns the syncer's memory growth over many reconnects, in KiB.
 fn churned_kib(address: SocketAddr, syncer: &mut Process) -> Result<f64, String> {
     let mut memory = Vec::new();
     for _ in 0..LOOKS {
@@ -166,12 +166,12 @@ fn churned_kib(address: SocketAddr, syncer: &mut Process) -> Result<f64, String>
         memory.push(held(syncer).rss_bytes);
         still_runs(syncer)?;
     }
-    // The first tenth still fills what later ones use again.
+    // Later connections reuse the memory of the first tenth.
     let grown = memory.last().zip(memory.get(1)).map_or(0, |(last, first)| last.saturating_sub(*first));
     Ok(grown as f64 / 1024.0)
 }
 
-/// Times answers, and counts merges meanwhile.
+/// Measures the latency, and counts merges meanwhile.
 fn timed(what: &str, address: SocketAddr, syncer: &mut Process) -> Result<Answers, String> {
     let before = status(address).map_or(0, |status| number(&status, "/rounds"));
     let mut answers = probe(address, QUESTION, PROBED);
@@ -189,10 +189,10 @@ fn timed(what: &str, address: SocketAddr, syncer: &mut Process) -> Result<Answer
     Ok(answers)
 }
 
-/// Downloads the model again and again.
+/// Downloads the model repeatedly.
 fn download(address: SocketAddr, over: &AtomicBool) {
     while !over.load(Relaxed) {
-        // Most are told that somebody else downloads it.
+        // Most requests are refused because another download is in progress.
         let _ = archipelago_demo::http::fetch(address, "/v1/export.zip");
         thread::sleep(Duration::from_millis(10));
     }

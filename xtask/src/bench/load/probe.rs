@@ -1,4 +1,4 @@
-//! How long the syncer takes to answer a question that its actor has to be asked.
+//! Latency of a request that the syncer's actor must answer.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -8,20 +8,20 @@ use archipelago_demo::http;
 
 use crate::bench::storm::quantile;
 
-/// Time between two questions.
+/// Time between two requests.
 const EVERY: Duration = Duration::from_millis(25);
 
-/// Answers that were timed.
+/// Latency of a series of requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Answers {
     pub p50_ms: f64,
     pub p99_ms: f64,
-    /// Questions without an answer.
+    /// Number of requests without an answer.
     pub failed: usize,
     pub merges_per_s: f64,
 }
 
-/// Asks for `path` again and again, for `time`.
+/// Requests `path` repeatedly for `time`.
 pub fn probe(address: SocketAddr, path: &str, time: Duration) -> Answers {
     let (began, mut took_ms, mut failed) = (Instant::now(), Vec::new(), 0);
     while began.elapsed() < time {
