@@ -1,4 +1,4 @@
-//! A syncer, and learners that each have a link of their own to it, as processes.
+//! A syncer and learners with a link each, as processes.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -12,45 +12,45 @@ use serde_json::Value;
 
 use super::processes::{Programs, empty_folder, number};
 
-/// Longest wait for all learners to take part.
+/// Maximum wait for all learners to take part.
 const LIVE_WAIT: Duration = Duration::from_secs(180);
-/// Time between two looks.
+/// Polling interval.
 pub const LOOK: Duration = Duration::from_millis(100);
 
-/// The model that is trained.
+/// Preset of the trained model.
 pub const PRESET: &str = "tiny";
-/// Cores that all learners together compute with: so little that they leave two cores some time, or a learner that is
-/// gone would make the others faster, and would be missed by nobody.
+/// Cores used by all learners together. On two cores this leaves some time free. Otherwise the other learners would
+/// speed up after a loss, which would then not show.
 pub const COMPUTES: f64 = 1.2;
 
-/// Where a learner is, and how much of its time it computes.
+/// Link and computing time of a learner.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Berth {
-    /// Time to the syncer and back.
+    /// Round-trip time to the syncer.
     pub round_trip: Duration,
-    /// Megabits a second each way; `None` for no limit.
+    /// Megabits a second each way; `None` means no limit.
     pub mbit_per_s: Option<f64>,
-    /// What it is.
+    /// Kind of learner.
     pub learner: Learner,
 }
 
-/// A learner by what it runs in.
+/// Kind of learner, by its platform.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Learner {
-    /// The native program, on one thread…
+    /// The native program with one thread…
     Native {
-        /// …for this share of the time, above 0 and at most 1.
+        /// …and this duty cycle, above 0 and at most 1.
         duty_cycle: f64,
     },
-    /// A page in Chromium, on the processor for a quarter of the time.
+    /// A page in Chromium, which uses the processor for a quarter of the time.
     Browser,
 }
 
-/// What takes part in a run.
+/// Processes of a run.
 pub struct Sea<'a> {
     programs: &'a Programs,
     folder: PathBuf,
-    /// What syncers are told beside the model.
+    /// Additional flags of the syncers.
     flags: Vec<OsString>,
     syncer: Process,
     address: SocketAddr,
@@ -62,7 +62,7 @@ struct Island {
     name: String,
     link: Link,
     learner: Learner,
-    /// `None` while it is dead.
+    /// `None` while the learner is dead.
     process: Option<Process>,
 }
 
@@ -70,7 +70,7 @@ impl<'a> Sea<'a> {
     /// Starts a syncer with `flags` and a learner at each of `berths`, with their files in the folder `name`.
     ///
     /// # Errors
-    /// A sentence: a program could not be started, or the system has no port for a link.
+    /// A message if a program could not be started, or the system has no port for a link.
     pub fn new(
         programs: &'a Programs,
         name: &str,
@@ -90,10 +90,10 @@ impl<'a> Sea<'a> {
         Ok(sea)
     }
 
-    /// Starts learner `index`, anew or for the first time.
+    /// Starts or restarts learner `index`.
     ///
     /// # Errors
-    /// A sentence: it could not be started.
+    /// A message if it could not be started.
     pub fn start(&mut self, index: usize) -> Result<(), String> {
         let Island { name, link, learner, process } = &mut self.islands[index];
         *process = Some(match learner {
@@ -111,34 +111,34 @@ impl<'a> Sea<'a> {
         self.islands[index].process = None;
     }
 
-    /// Holds learner `index` still, or lets it go on.
+    /// Stops or continues learner `index`.
     ///
     /// # Errors
-    /// A sentence: the system knows no such thing.
+    /// A message if the system does not support it.
     pub fn freeze(&self, index: usize, is_frozen: bool) -> Result<(), String> {
         let Some(process) = &self.islands[index].process else { return Ok(()) };
         let is_done = if is_frozen { process.freeze() } else { process.thaw() };
         if is_done { Ok(()) } else { Err("this system cannot hold a program still".to_owned()) }
     }
 
-    /// The weather of learner `index` from now on.
+    /// Sets the link conditions of learner `index`.
     pub fn weather(&self, index: usize, weather: Weather) {
         self.islands[index].link.set(weather);
     }
 
-    /// Kills the syncer and starts it again at the same place.
+    /// Kills the syncer and restarts it at the same address.
     ///
     /// # Errors
-    /// A sentence: it does not come back.
+    /// A message if it does not come back.
     pub fn restart_syncer(&mut self) -> Result<(), String> {
         self.syncer.kill();
         self.begin_syncer(&self.address.to_string())
     }
 
-    /// Kills everything, and starts a syncer alone to be asked for its books; the lines that the learners printed.
+    /// Kills all processes and starts only a syncer, for its ledger. Returns the output of the learners.
     ///
     /// # Errors
-    /// A sentence: the syncer does not come back.
+    /// A message if the syncer does not come back.
     pub fn end(&mut self) -> Result<Vec<Vec<String>>, String> {
         self.syncer.kill();
         let file = |island: &Island| self.folder.join(&island.name).with_extension("jsonl");
@@ -149,29 +149,29 @@ impl<'a> Sea<'a> {
         Ok(texts.iter().map(|text| text.lines().map(str::to_owned).collect()).collect())
     }
 
-    /// What replay prints of the run, and then status and learners of a syncer that went on from it.
+    /// Returns the replay output of the run, and the status and the learners of a syncer that continues the run.
     ///
     /// # Errors
-    /// A sentence: the tape cannot be followed, or the syncer does not come back.
+    /// A message if the tape cannot be replayed, or the syncer does not come back.
     pub fn books(&mut self) -> Result<(Vec<Value>, Value, Vec<Value>), String> {
         let replay = self.programs.replay(&self.folder)?;
         self.begin_syncer("127.0.0.1:0")?;
         Ok((replay, self.get("/v1/status")?, self.learners()?))
     }
 
-    /// The rows of all learners.
+    /// Returns the rows of all learners.
     ///
     /// # Errors
-    /// A sentence: the syncer does not answer.
+    /// A message if the syncer does not answer.
     pub fn learners(&self) -> Result<Vec<Value>, String> {
         let all = self.get("/v1/learners?limit=256")?;
         Ok(all["learners"].as_array().cloned().unwrap_or_default())
     }
 
-    /// What the syncer answers to `path`.
+    /// Returns the syncer's answer to `path`.
     ///
     /// # Errors
-    /// A sentence: it does not.
+    /// A message if it does not answer.
     pub fn get(&self, path: &str) -> Result<Value, String> {
         http::get(self.address, path)
     }
@@ -179,7 +179,7 @@ impl<'a> Sea<'a> {
     /// Waits until all learners take part.
     ///
     /// # Errors
-    /// A sentence: they do not, or one of them or the syncer has ended by itself.
+    /// A message if they do not, or a learner or the syncer has ended by itself.
     pub fn wait_for_all(&mut self) -> Result<(), String> {
         let start = Instant::now();
         while start.elapsed() < LIVE_WAIT {
@@ -193,7 +193,7 @@ impl<'a> Sea<'a> {
     }
 
     /// # Errors
-    /// A sentence: a learner or the syncer has ended by itself.
+    /// A message if a learner or the syncer has ended by itself.
     pub fn all_run(&mut self) -> Result<(), String> {
         super::processes::still_runs(&mut self.syncer)?;
         for island in &mut self.islands {
@@ -213,7 +213,7 @@ impl<'a> Sea<'a> {
     }
 }
 
-/// A page in Chromium that takes part.
+/// Starts a page in Chromium that takes part.
 fn lend(address: SocketAddr, folder: &Path, name: &str) -> Result<Process, String> {
     let script = crate::cargo::root().join("web-demo/tests/lend.mjs");
     let mut line = vec![script.into_os_string()];

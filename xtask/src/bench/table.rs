@@ -1,8 +1,8 @@
-//! Figures for people.
+//! Figures in a human-readable form.
 
 use serde_json::Value;
 
-/// `value` as lines: one for each scalar, a table for each list of objects.
+/// Formats `value`: one line for each scalar, and a table for each list of objects.
 pub fn render(value: &Value) -> String {
     let Value::Object(fields) = value else { return format!("{}\n", cell(value)) };
     let mut text = String::new();
@@ -29,7 +29,7 @@ fn table(rows: &[Value]) -> String {
     lines.iter().map(line).collect()
 }
 
-/// Three significant digits are what a noisy machine can tell.
+/// Formats a value with three significant digits, the precision of a noisy machine.
 fn cell(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),

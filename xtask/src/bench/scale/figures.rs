@@ -1,4 +1,4 @@
-//! What a crowd comes to: the difference between two moments.
+//! Figures of a crowd of learners: the difference between two samples.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -13,39 +13,39 @@ use crate::bench::processes::number;
 use crate::bench::soak::Held;
 use crate::bench::storm::quantile;
 
-/// One moment of a run.
+/// Sample of a run at one time.
 pub struct Moment {
     at: Instant,
-    /// What the gateways say, in their order.
+    /// Status of each gateway, in order.
     statuses: Vec<Value>,
     held: Held,
-    /// By [`PARTS`].
+    /// Processor time by [`PARTS`].
     cpu_ms: [u64; PARTS.len()],
     crowd_cpu_ms: u64,
-    /// What the learners have said by then, a line a second, by their processes.
+    /// Reports of each learner process so far, one a second.
     said: Vec<Vec<Value>>,
-    /// What went over the bus by then.
+    /// Bus traffic so far.
     bus: Counts,
 }
 
-/// How many there were, and how they began and ended.
+/// Size of a run, and facts from its start and end.
 pub struct Ends {
     pub learners: u32,
-    /// 0 is one process.
+    /// Number of gateways; 0 means a single process.
     pub gateways: u32,
     pub held: u64,
     pub join_s: f64,
-    /// Whether all gateways had the same parameters in the end.
+    /// True if all gateways had the same parameters in the end.
     pub same: Option<bool>,
-    /// What came of making the merges again in one place.
+    /// Result of recomputing the merges in a single process.
     pub again: Option<Value>,
 }
 
 impl Moment {
-    /// Now.
+    /// Takes a sample.
     ///
     /// # Errors
-    /// A sentence: a gateway does not answer.
+    /// A message if a gateway does not answer.
     pub fn of(site: &Site, crowd: &[Process]) -> Result<Self, String> {
         let lines = |process: &Process| {
             process.stdout().iter().filter_map(|line| serde_json::from_str(line).ok()).collect()
@@ -61,23 +61,23 @@ impl Moment {
         })
     }
 
-    /// What the learners have counted by then.
+    /// Returns the sum of a learner counter over all learner processes so far.
     fn said(&self, name: &str) -> u64 {
         let last = self.said.iter().filter_map(|lines| lines.last());
         last.map(|line| number(line, &format!("/{name}"))).sum()
     }
 
-    /// What each gateway counts for itself, all together.
+    /// Returns the sum of a counter over all gateways.
     fn of_all(&self, path: &str) -> u64 {
         self.statuses.iter().map(|status| number(status, path)).sum()
     }
 
-    /// What every gateway knows of the whole run.
+    /// Returns a value of the whole run, which every gateway knows.
     fn of_one(&self, path: &str) -> u64 {
         self.statuses.first().map_or(0, |status| number(status, path))
     }
 
-    /// Times that learners told after the lines of `from`, in order.
+    /// Returns the times in learners' reports after those of `from`, in order.
     fn times(&self, name: &str, from: Option<&Self>) -> Vec<f64> {
         let known = |at: usize| from.and_then(|from| from.said.get(at)).map_or(0, Vec::len);
         let lines = self.said.iter().enumerate().flat_map(|(at, lines)| lines.iter().skip(known(at)));
@@ -88,7 +88,7 @@ impl Moment {
     }
 }
 
-/// The figures between the second of three moments and the third; at the first nobody was there.
+/// Returns the figures between the second and the third sample; the first one is before the learners joined.
 pub fn row([before, from, to]: &[Moment; 3], answers: &Answers, ends: &Ends) -> Value {
     let span_s = (to.at - from.at).as_secs_f64();
     let all = |path: &str| to.of_all(path).saturating_sub(from.of_all(path)) as f64;
@@ -144,7 +144,7 @@ pub fn row([before, from, to]: &[Moment; 3], answers: &Answers, ends: &Ends) -> 
     row
 }
 
-/// Bytes over the bus for each round, by what was said; and those that owners got of gateways.
+/// Returns the bus traffic per round in bytes, by kind of message, and the part that owners received from gateways.
 fn bus(from: &Counts, to: &Counts, rounds: f64) -> Value {
     let since = |name: &str, count: &Count| {
         let before = from.get(name).copied().unwrap_or_default();

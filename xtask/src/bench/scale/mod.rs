@@ -1,8 +1,8 @@
-//! A crowd: as many light learners as one process of a syncer holds on this machine, or as owners and gateways do over
-//! servers, and what each of them costs.
+//! Capacity: the number of light learners that a single process, or a cluster over servers, holds on this machine, and
+//! the cost of each learner.
 //!
-//! The learners are those of the program `islets`: real members on sockets of their own, all of a gateway in one
-//! process, which wait in place of computing. Each size is a run of its own.
+//! The learners are those of the program `islets`: real members, each with a socket, all of a gateway in one process.
+//! They wait instead of computing. Each size is a separate run.
 
 mod figures;
 mod site;
@@ -23,29 +23,29 @@ use super::processes::{Programs, empty_folder};
 use crate::cargo::{build, program};
 use crate::test::servers;
 
-/// Learners of each run, unless it is said how many.
+/// Default numbers of learners.
 const SIZES: [u32; 4] = [100, 1_000, 5_000, 10_000];
-/// Gateways of each run, unless it is said how many; 0 is one process that does it all.
+/// Default numbers of gateways; 0 means a single process.
 const GATEWAYS: [u32; 3] = [0, 2, 4];
-/// Milliseconds of a step, unless it is said how many.
+/// Default length of a step, in milliseconds.
 const STEP_MS: u32 = 1_000;
-/// What the actor is asked: one line of the log, which costs it next to nothing.
+/// Request that the actor answers: one line of the log, which is almost free.
 const QUESTION: &str = "/v1/log?limit=1";
-/// How long all have taken part before anything is counted.
+/// Warm-up after all learners take part.
 const WARM: Duration = Duration::from_secs(20);
-/// Seconds that are counted then, unless it is said how many: two turns of all fragments, since rounds of several
-/// machines do not lie evenly in a turn.
+/// Default length of the measurement in seconds. It covers two turns of all fragments, since rounds of a cluster are
+/// not spread evenly over a turn.
 const SPAN_S: u32 = 48;
-/// Longest wait until gateways agree once nobody trains any more.
+/// Maximum wait until gateways agree after the end of training.
 const AGREE_WITHIN: Duration = Duration::from_secs(60);
-/// Longest wait for a crowd to take part: so much, and so much more for each of it.
+/// Maximum wait for the learners to take part: a base, and a part for each learner.
 const LIVE_WAIT: Duration = Duration::from_secs(60);
 const LIVE_WAIT_EACH: Duration = Duration::from_millis(40);
-/// Time between two looks.
+/// Polling interval.
 const LOOK: Duration = Duration::from_millis(200);
-/// Files that both programs have open beside sockets, at most.
+/// Maximum number of open files of both programs, sockets aside.
 const FILES: u64 = 128;
-/// Sentences of the text, which is short: each learner holds a shard of it.
+/// Number of sentences in the text. The text is short because each learner holds a shard of it.
 const SENTENCES: u32 = 1_500;
 
 /// What crowds.
@@ -71,7 +71,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Whether any of these was given.
+    /// Returns true if any of these flags was given.
     pub fn any(&self) -> bool {
         let lists = [&self.crowd, &self.gateways];
         lists.iter().any(|list| !list.is_empty())
@@ -83,11 +83,11 @@ impl Args {
     }
 }
 
-/// A run to be measured.
+/// Size of a measured run.
 #[derive(Clone, Copy)]
 struct Size {
     learners: u32,
-    /// 0 is one process.
+    /// Number of gateways; 0 means a single process.
     gateways: u32,
 }
 
@@ -100,26 +100,26 @@ impl std::fmt::Display for Size {
     }
 }
 
-/// What runs are started with.
+/// Programs and settings of all runs.
 struct Kit<'a> {
     args: &'a Args,
     programs: &'a Programs,
     islets: PathBuf,
-    /// Where the servers' programs are, if there is a run on several machines.
+    /// Folder of the servers' programs, if there is a run on several machines.
     bin: Option<PathBuf>,
 }
 
-/// Measures one crowd after the other, and says each as soon as it is known.
+/// Measures the sizes one by one, and prints each result at once.
 ///
 /// # Errors
-/// A sentence: the programs could not be built, or no crowd could be measured.
+/// A message if the programs could not be built, or no size could be measured.
 pub fn run(args: &Args, prebuilt: Option<&Path>, programs: &Programs) -> Result<Value, String> {
     let islets = islets(prebuilt)?;
     let sizes = if args.crowd.is_empty() { SIZES.to_vec() } else { args.crowd.clone() };
     let gateways = if args.gateways.is_empty() { GATEWAYS.to_vec() } else { args.gateways.clone() };
     let mut alone = Kit { args, programs, islets, bin: None };
     let (mut rows, mut failed) = (Vec::new(), Vec::new());
-    // One process first: what several machines need is built over it.
+    // The single process comes first, because the cluster build replaces its programs.
     for learners in sizes.iter().copied().filter(|_| gateways.contains(&0)) {
         alone.add(Size { learners, gateways: 0 }, &mut rows, &mut failed);
     }
@@ -148,7 +148,7 @@ pub fn run(args: &Args, prebuilt: Option<&Path>, programs: &Programs) -> Result<
     }
 }
 
-/// The programs for several machines, unless they are in the folder `prebuilt`, and the folder of the servers'
+/// Returns the programs for several machines, unless they are in the folder `prebuilt`, and the folder of the servers'
 /// programs.
 fn of_machines(prebuilt: Option<&Path>) -> Result<(Option<Programs>, PathBuf), String> {
     let bin = servers()?;
@@ -156,7 +156,7 @@ fn of_machines(prebuilt: Option<&Path>) -> Result<(Option<Programs>, PathBuf), S
     Ok((built, bin))
 }
 
-/// The program that crowds: the one in the folder `prebuilt`, if it is there.
+/// Returns the program of the learners: the one in the folder `prebuilt`, if it exists there, or a new build.
 fn islets(prebuilt: Option<&Path>) -> Result<PathBuf, String> {
     let name = format!("islets{}", env::consts::EXE_SUFFIX);
     if let Some(given) = prebuilt.map(|folder| folder.join(name)).filter(|file| file.is_file()) {
@@ -169,7 +169,7 @@ fn islets(prebuilt: Option<&Path>) -> Result<PathBuf, String> {
 }
 
 impl Kit<'_> {
-    /// Measures a run of this size, and says how it was.
+    /// Measures a run of this size and prints the result.
     fn add(&self, size: Size, rows: &mut Vec<Value>, failed: &mut Vec<String>) {
         match self.measure(size) {
             Ok(row) => {
@@ -214,11 +214,11 @@ impl Kit<'_> {
         Ok(row(&[before, from, to], &answers, &ends))
     }
 
-    /// What a syncer is started with that has room for so many, and neither measures the loss nor tries updates: they
-    /// are noise.
+    /// Returns the flags of a syncer for a run of this size. Loss measurements and loss checks are off, because they
+    /// add noise.
     fn flags(&self, size: Size, folder: &Path) -> Result<Vec<OsString>, String> {
         let text = text(folder)?;
-        // Half of the seats are for those of whom something was merged: of a crowd that begins, nothing was.
+        // Half of the seats are for learners with merged updates, and new learners have no merged updates.
         let seats = 2 * size.learners;
         let (learners, connections) = ((seats + 64).to_string(), seats.max(1_024).to_string());
         let mut flags: Vec<OsString> =
@@ -235,7 +235,7 @@ impl Kit<'_> {
         Ok(flags)
     }
 
-    /// The learners, spread evenly over the gateways.
+    /// Starts the learners, spread evenly over the gateways.
     fn crowd(&self, size: Size, site: &Site, folder: &Path) -> Result<Vec<Process>, String> {
         let (count, mut first) = (site.doors.len() as u32, 0);
         let mut crowd = Vec::new();
@@ -257,12 +257,12 @@ impl Kit<'_> {
     }
 }
 
-/// Waits until all take part, or no more do; how many.
+/// Waits until all learners take part, or their number no longer grows. Returns the number.
 fn gather(size: u32, site: &mut Site, crowd: &mut [Process]) -> Result<u64, String> {
     let (start, wait) = (Instant::now(), LIVE_WAIT + LIVE_WAIT_EACH * size);
     let mut live = 0;
     while start.elapsed() < wait {
-        // One that has much to do may answer late.
+        // A busy gateway may answer late.
         live = site.live().unwrap_or(live);
         if live >= u64::from(size) {
             return Ok(live);
@@ -283,7 +283,7 @@ fn gather(size: u32, site: &mut Site, crowd: &mut [Process]) -> Result<u64, Stri
     }
 }
 
-/// Whether all gateways have the same parameters, once nobody trains any more and each has heard of the last merge.
+/// Returns true if all gateways reach the same parameters after the end of training.
 fn agrees(site: &mut Site) -> Result<bool, String> {
     let start = Instant::now();
     let mut same = false;
@@ -295,7 +295,7 @@ fn agrees(site: &mut Site) -> Result<bool, String> {
     Ok(same)
 }
 
-/// A text that is short, in a file.
+/// Writes a short text to a file.
 fn text(folder: &Path) -> Result<PathBuf, String> {
     let words = ["an island", "the sea", "one learner", "a lamp", "the harbour", "some rain", "a letter"];
     let verbs = ["sees", "keeps", "loses", "finds", "carries", "waits for"];
@@ -310,11 +310,11 @@ fn text(folder: &Path) -> Result<PathBuf, String> {
     Ok(path)
 }
 
-/// Files and sockets that a process may have open here; many where the system does not tell.
+/// Returns the limit of open files and sockets of a process here; the maximum where the system does not report one.
 fn open_files_max() -> u64 {
     let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
-    // Soft, then hard: the syncer raises its own, and who starts a bench its shell's.
+    // The soft limit comes first. The syncer raises its own limit, and the user of the benchmark that of the shell.
     let soft = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
     soft.unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! What serves a crowd: one process, or owners and gateways over three servers of NATS and one of S3.
+//! Servers of a measured run: a single process, or owners and gateways with three NATS servers and one S3 server.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -14,56 +14,56 @@ use super::tap::{Counts, Tap};
 use crate::bench::processes::{Programs, number, status, still_runs};
 use crate::bench::soak::{Held, held};
 
-/// Owners of a run on several machines.
+/// Number of owners of a run on several machines.
 pub const OWNERS: u32 = 2;
-/// Nodes of NATS: each record is on all of them.
+/// Number of NATS nodes; each record is on all of them.
 const NODES: usize = 3;
-/// Bytes of all streams at each of them.
+/// Maximum bytes of all streams on each node.
 const STORE_BYTES: u64 = 1 << 30;
-/// What all names of the cluster begin with.
+/// Prefix of all names of the cluster.
 const PREFIX: &str = "scale";
 /// Any free port.
 const ANYWHERE: &str = "127.0.0.1:0";
-/// The preset.
+/// Preset of the model.
 const PRESET: &str = "tiny";
 
-/// What a process is of a run. The order is that of [`Site::cpu_ms`].
+/// Role of a process in the run. [`Site::cpu_ms`] uses this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
-    /// It faces learners, alone or as one of several.
+    /// Gateway or single process that serves learners.
     Gateway,
     Owner,
     Nats,
     Storage,
 }
 
-/// All parts, and what they are called in figures.
+/// All roles and their names in the figures.
 pub const PARTS: [(Part, &str); 4] =
     [(Part::Gateway, "gateways"), (Part::Owner, "owners"), (Part::Nats, "nats"), (Part::Storage, "storage")];
 
-/// All processes of a run but its learners. They end when it is dropped.
+/// All processes of a run except the learners. They end when this is dropped.
 pub struct Site {
     processes: Vec<(Part, Process)>,
-    /// Where learners find the gateways, in their order.
+    /// Addresses of the gateways for learners, in order.
     pub doors: Vec<SocketAddr>,
-    /// What stands between them, if they are several.
+    /// Servers of the cluster, if there are several processes.
     between: Option<(Crew, Tap)>,
 }
 
 impl Site {
-    /// One process, started with `flags`.
+    /// Starts a single process with `flags`.
     ///
     /// # Errors
-    /// A sentence: it does not begin.
+    /// A message if it does not start.
     pub fn alone(programs: &Programs, folder: &Path, flags: &[OsString]) -> Result<Self, String> {
         let (syncer, address) = programs.serve(PRESET, ANYWHERE, folder, "syncer", flags)?;
         Ok(Self { processes: vec![(Part::Gateway, syncer)], doors: vec![address], between: None })
     }
 
-    /// [`OWNERS`] and so many gateways, each started with `flags`, and the servers, whose programs are in `bin`.
+    /// Starts [`OWNERS`] owners and the gateways, each with `flags`, and the servers, whose programs are in `bin`.
     ///
     /// # Errors
-    /// A sentence: one of them does not begin.
+    /// A message if one of them does not start.
     pub fn machines(
         programs: &Programs,
         folder: &Path,
@@ -103,28 +103,28 @@ impl Site {
         Ok(Self { processes, doors, between: Some((crew, tap)) })
     }
 
-    /// What the gateways say of the run, in their order.
+    /// Returns the status of the run from each gateway, in order.
     ///
     /// # Errors
-    /// A sentence: one does not answer.
+    /// A message if one does not answer.
     pub fn statuses(&self) -> Result<Vec<Value>, String> {
         self.doors.iter().map(|door| status(*door)).collect()
     }
 
-    /// Learners that take part, by what each gateway says of its own.
+    /// Returns the number of learners in rounds, summed over the gateways.
     ///
     /// # Errors
-    /// A sentence: one does not answer.
+    /// A message if one does not answer.
     pub fn live(&self) -> Result<u64, String> {
         Ok(self.statuses()?.iter().map(|status| number(status, "/live")).sum())
     }
 
-    /// What processors spent so far, in milliseconds, by [`PARTS`].
+    /// Returns the processor time so far in milliseconds, by [`PARTS`].
     pub fn cpu_ms(&self) -> [u64; PARTS.len()] {
         PARTS.map(|(part, _)| self.of(part).map(Process::cpu_ms).sum())
     }
 
-    /// What those hold that face learners, all together.
+    /// Returns the memory, files and threads of all gateways together.
     pub fn held(&self) -> Held {
         self.of(Part::Gateway).map(held).fold(Held::default(), |sum, it| Held {
             rss_bytes: sum.rss_bytes + it.rss_bytes,
@@ -133,23 +133,23 @@ impl Site {
         })
     }
 
-    /// What went over the bus so far; nothing where there is none.
+    /// Returns the bus traffic so far; empty without a bus.
     pub fn said(&self) -> Counts {
         self.between.as_ref().map(|(_, tap)| tap.counts()).unwrap_or_default()
     }
 
     /// # Errors
-    /// A sentence: a process has ended.
+    /// A message if a process has ended.
     pub fn still_runs(&mut self) -> Result<(), String> {
         self.processes
             .iter_mut()
             .try_for_each(|(part, process)| still_runs(process).map_err(|why| format!("{part:?}: {why}")))
     }
 
-    /// Whether all gateways give the same parameters, to the bit.
+    /// Returns true if all gateways serve the same parameters, bit for bit.
     ///
     /// # Errors
-    /// A sentence: one does not give them.
+    /// A message if one does not serve them.
     pub fn is_same_everywhere(&self) -> Result<bool, String> {
         let statuses = self.statuses()?;
         let first = statuses.first().ok_or("there is no gateway")?;
@@ -172,10 +172,10 @@ impl Site {
         Ok(fragments > 0)
     }
 
-    /// What came of making all merges again in one place, by the program `islets`; `None` where one process made them.
+    /// Recomputes all merges in a single process with the program `islets`; `None` if a single process made them.
     ///
     /// # Errors
-    /// A sentence, inside: it could not be done.
+    /// The inner error is a message if the program failed.
     pub fn again(&self, islets: &Path, folder: &Path) -> Option<Result<Value, String>> {
         let (crew, _) = self.between.as_ref()?;
         let failed = |why: String| format!("the merges could not be made again: {why}");
@@ -197,13 +197,13 @@ impl Site {
     }
 }
 
-/// How the servers are found.
+/// Returns the flags for the addresses of the servers.
 fn place(crew: &Crew) -> [OsString; 6] {
     let (bus, blobs) = (crew.nats().join(","), crew.place(PREFIX));
     ["--bus", &bus, "--blobs", &blobs, "--cluster", PREFIX].map(OsString::from)
 }
 
-/// What a gateway keeps of the run, in the folder that it works in.
+/// Returns the path of the manifest that a gateway keeps in its folder.
 fn manifest(gateway: &Path) -> Result<PathBuf, String> {
     let folder = gateway.join("store/processes");
     let entries = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;

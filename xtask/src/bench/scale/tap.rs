@@ -1,4 +1,4 @@
-//! What goes over the bus between owners and gateways, counted by somebody who only listens.
+//! Traffic between owners and gateways on the bus, counted by a passive listener.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -6,36 +6,36 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-/// Of a message that is cut into pieces, each piece begins with a head of so many bytes…
+/// Length of the header of each piece of a split message, in bytes…
 const PIECE_HEAD_BYTES: usize = 24;
-/// …and has its number there, in four bytes.
+/// …and the offset of the piece's four-byte index in it.
 const PIECE_NUMBER_AT: usize = 12;
-/// What a message begins with before its value: see `sdk/core/src/cluster/bytes.rs`.
+/// Length of a message's header, before its value: see `sdk/core/src/cluster/bytes.rs`.
 const MESSAGE_HEAD_BYTES: usize = 6;
-/// Bytes of a message that are taken in at most: the servers let no larger one pass.
+/// Maximum length of a received message in bytes; the servers reject larger ones.
 const MESSAGE_BYTES_MAX: usize = 8 << 20;
-/// What the later pieces of a message count as: only sums are as long.
+/// Kind under which the later pieces of a message count; only sums are as long.
 const LONG: &str = "Sum";
 
-/// Messages and their bytes.
+/// Number of messages and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     pub messages: u64,
     pub bytes: u64,
 }
 
-/// What was counted so far, by the kind of what was said.
+/// Counts so far, by kind of message.
 pub type Counts = BTreeMap<String, Count>;
 
-/// Listens to a bus, until it is gone.
+/// Listener on a bus, until the bus is gone.
 pub struct Tap(Arc<Mutex<Counts>>);
 
 impl Tap {
-    /// Listens at `url`, `nats://USER:PASSWORD@HOST:PORT`, to what owners and gateways of the cluster with this prefix
-    /// say from now on.
+    /// Listens at `url`, `nats://USER:PASSWORD@HOST:PORT`, to all further messages between owners and gateways of the
+    /// cluster with this prefix.
     ///
     /// # Errors
-    /// A sentence: nobody answers there.
+    /// A message if the server does not answer.
     pub fn open(url: &str, prefix: &str) -> Result<Self, String> {
         let failed = |error: std::io::Error| format!("nothing is heard of the bus: {error}");
         let (user, password, address) = parts(url).ok_or_else(|| format!("{url} is no address of a bus"))?;
@@ -46,25 +46,25 @@ impl Tap {
         stream.write_all((hello + &wishes).as_bytes()).map_err(failed)?;
         let counts = Arc::new(Mutex::new(Counts::new()));
         let tap = Self(Arc::clone(&counts));
-        // It ends with the server, whose process ends with this one.
+        // The thread ends with the server, whose process ends with this one.
         thread::spawn(move || listen(reader, stream, &counts));
         Ok(tap)
     }
 
-    /// What was counted so far.
+    /// Returns the counts so far.
     pub fn counts(&self) -> Counts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// User, password and address in an address of a bus.
+/// Splits the address of a bus into user, password and address.
 fn parts(url: &str) -> Option<(&str, &str, SocketAddr)> {
     let (who, address) = url.strip_prefix("nats://")?.split_once('@')?;
     let (user, password) = who.split_once(':')?;
     Some((user, password, address.parse().ok()?))
 }
 
-/// Counts what comes, and answers when it is asked whether it is still there.
+/// Counts messages and answers the server's pings.
 fn listen(mut reader: impl BufRead, mut answers: impl Write, counts: &Mutex<Counts>) -> Option<()> {
     let mut line = String::new();
     loop {
@@ -89,14 +89,14 @@ fn listen(mut reader: impl BufRead, mut answers: impl Write, counts: &Mutex<Coun
     }
 }
 
-/// What is said by a message: the name of the value, which stands before it.
+/// Returns the kind of a message: the name before its value.
 fn kind(message: &[u8]) -> &str {
     let number = message.get(PIECE_NUMBER_AT..PIECE_NUMBER_AT + 4);
     if number.is_some_and(|number| number != [0; 4]) {
         return LONG;
     }
     let value = message.get(PIECE_HEAD_BYTES + MESSAGE_HEAD_BYTES..).unwrap_or_default();
-    // A map of one name, a short text whose length is in the lower five bits.
+    // A map with one key, a short string whose length is in the lower five bits.
     let name = match value {
         [0x81, short, rest @ ..] if short & 0xe0 == 0xa0 => rest.get(..usize::from(short & 0x1f)),
         _ => None,

@@ -1,28 +1,29 @@
-//! What a soak came to, against the bars.
+//! Figures of a soak, compared with the limits.
 
 use serde_json::{Value, json};
 
 use super::gauge::{Look, larger};
 use super::run::Seen;
 
-/// In the first so many merges of its life a program still fills its buffers and its histories.
+/// Number of merges after a start during which a program still fills its buffers and histories.
 const WARM_MERGES: u64 = 2_500;
-/// Bar: memory grows by so much at most, in KiB a minute: 30 MiB a day, which is less than looks differ by.
+/// Limit: memory growth in KiB a minute: 30 MiB a day, which is less than the noise of the samples.
 const SLOPE_KIB_MAX: f64 = 21.0;
-/// Time between two snapshots, in seconds, and bytes of a segment, as the syncer has them.
+/// Seconds between two snapshots, and bytes of a segment, as in the syncer.
 const SNAPSHOT_S: f64 = 30.0;
 const SEGMENT_BYTES: u64 = 64 << 20;
-/// Bytes of a row, as `TAPE.md` has them, with those of the index and of pages that are not full.
+/// Bytes of a row (see `TAPE.md`), with the index and partly filled pages.
 const ROW_BYTES: u64 = 800;
 
-/// The figures.
+/// Returns the figures.
 pub fn figures(seen: &Seen) -> Value {
     let Seen { looks, .. } = seen;
     let end_s = looks.last().map_or(0.0, |look| look.at_s);
     let warm: Vec<&Look> = looks.iter().filter(|look| look.merges >= WARM_MERGES).collect();
     let syncer = |look: &Look| look.syncer.rss_bytes;
     let learner = |look: &Look| look.learner.rss_bytes;
-    // A syncer that was started anew begins anew; each life by itself tells whether it grows. Learners live on.
+    // A restarted syncer starts with fresh memory, so the growth is measured within each life. Learners are not
+    // restarted.
     let all: Vec<&Look> = looks.iter().collect();
     let of_syncer = within_lives(&all, |look| look.life, syncer);
     let of_learner = within_lives(&all, |_| 1, learner);
@@ -33,7 +34,7 @@ pub fn figures(seen: &Seen) -> Value {
         looks.iter().fold(Default::default(), |held, look| larger(held, larger(look.syncer, look.learner)));
     let first = |part: fn(&Look) -> u64| warm.first().map_or(0, |look| part(look));
     let last = |part: fn(&Look) -> u64| warm.last().map_or(0, |look| part(look));
-    // Nothing is known of what was not looked at after it was warm.
+    // Without samples after the warm-up the result is unknown.
     let is_flat = slope_syncer <= SLOPE_KIB_MAX && slope_learner <= SLOPE_KIB_MAX && !of_syncer.is_empty();
     let is_kept = seen.acked_lost == 0 && seen.told > 0;
     json!({
@@ -58,7 +59,7 @@ pub fn figures(seen: &Seen) -> Value {
     })
 }
 
-/// Most bytes that the folder may hold, by the formula of `TAPE.md`.
+/// Returns the maximum size of the folder in bytes, by the formula of `TAPE.md`.
 fn formula_bytes(seen: &Seen) -> u64 {
     let rate = |pair: &[Look]| {
         let same = pair[0].life == pair[1].life;
@@ -70,7 +71,7 @@ fn formula_bytes(seen: &Seen) -> u64 {
     seen.keep_bytes + 2 * between + SEGMENT_BYTES + 24 * seen.params + ROW_BYTES * seen.updates_kept
 }
 
-/// Time in minutes and memory in KiB, each counted from the middle of its life.
+/// Returns the time in minutes and the memory in KiB, each relative to the mean of its life.
 fn within_lives(
     looks: &[&Look],
     life: impl Fn(&Look) -> u32,
@@ -88,7 +89,7 @@ fn within_lives(
     points
 }
 
-/// The slope of the line of least squares through points around 0; 0 of nothing.
+/// Returns the least-squares slope through points centred on 0; 0 if there are no points.
 fn slope_kib_per_min(points: &[(f64, f64)]) -> f64 {
     let (products, squares) =
         points.iter().fold((0.0, 0.0), |sum, (min, kib)| (sum.0 + min * kib, sum.1 + min * min));
@@ -100,7 +101,7 @@ mod tests {
     use super::*;
     use crate::bench::soak::gauge::Held;
 
-    /// An hour in which the syncer is killed in the middle, and its memory grows by so much a minute in each life.
+    /// Returns an hour in which the syncer is killed in the middle, and its memory grows by `kib_per_min` in each life.
     fn seen(kib_per_min: f64) -> Seen {
         let look = |n: u32| {
             let (at_s, life) = (10.0 * f64::from(n), 1 + n / 180);
@@ -148,7 +149,7 @@ mod tests {
         };
         assert!(!within(|seen| seen.acked_lost = 1));
         assert!(!within(|seen| seen.told = 0));
-        // Too few merges for anybody to be warm.
+        // Too few merges for any program to be warm.
         assert!(!within(|seen| seen.looks.iter_mut().for_each(|look| look.merges /= 10)));
         // 16 MiB, twice 3 MB, 64 MiB, 2.4 MB and 0.8 MB: about 94 MB.
         assert!(within(|seen| seen.looks[9].disk_bytes = 92_000_000));

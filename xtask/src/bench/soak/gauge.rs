@@ -1,11 +1,11 @@
-//! What one look at the processes and the folder of a run shows.
+//! Samples of a run's processes and folder.
 
 use std::fs;
 use std::path::Path;
 
 use archipelago_demo::Process;
 
-/// What one process holds; 0 where the system does not tell.
+/// Resources of one process; 0 where the system does not report them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Held {
     /// Resident memory, in bytes.
@@ -15,25 +15,25 @@ pub struct Held {
     pub threads: u64,
 }
 
-/// One look.
+/// Sample at one time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Look {
-    /// Since the beginning, in seconds.
+    /// Time since the start, in seconds.
     pub at_s: f64,
     pub syncer: Held,
-    /// Of all learners the one that holds most, each figure by itself.
+    /// Maximum over all learners, for each figure separately.
     pub learner: Held,
-    /// All files of the run, in bytes.
+    /// Size of all files of the run, in bytes.
     pub disk_bytes: u64,
-    /// Bytes of updates that came in since this syncer began.
+    /// Bytes of updates received since the start of this syncer.
     pub bytes_up: u64,
     /// Merges of the run so far.
     pub merges: u64,
-    /// Which life of the syncer it was, from 1.
+    /// Number of the syncer's life, from 1.
     pub life: u32,
 }
 
-/// What `process` holds.
+/// Returns the resources of `process`.
 pub fn held(process: &Process) -> Held {
     let folder = Path::new("/proc").join(process.pid().to_string());
     let status = fs::read_to_string(folder.join("status")).unwrap_or_default();
@@ -41,7 +41,7 @@ pub fn held(process: &Process) -> Held {
     Held { rss_bytes: 1_024 * field(&status, "VmRSS:"), files, threads: field(&status, "Threads:") }
 }
 
-/// The larger of both, figure by figure.
+/// Returns the maximum of each figure.
 pub fn larger(a: Held, b: Held) -> Held {
     Held {
         rss_bytes: a.rss_bytes.max(b.rss_bytes),
@@ -50,7 +50,7 @@ pub fn larger(a: Held, b: Held) -> Held {
     }
 }
 
-/// Bytes of all files below `folder`; what goes away meanwhile counts as nothing.
+/// Returns the size of all files below `folder`. Files that disappear meanwhile count as 0.
 pub fn disk_bytes(folder: &Path) -> u64 {
     let Ok(entries) = fs::read_dir(folder) else { return 0 };
     let size = |entry: fs::DirEntry| match entry.metadata() {
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn a_folder_is_as_large_as_its_files() {
-        // Two files of this crate, one of them in a folder below.
+        // Two files of this crate, one of them in a subfolder.
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/bench/soak");
         let gauge = fs::metadata(folder.join("gauge.rs")).unwrap().len();
         assert!(disk_bytes(&folder) > gauge && disk_bytes(folder.parent().unwrap()) > disk_bytes(&folder));

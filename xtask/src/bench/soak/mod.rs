@@ -1,5 +1,5 @@
-//! A soak: a run of light learners for an hour or more, whose syncer is killed now and then. What grows with time is
-//! seen here: memory, files, threads, and what the tape takes of the disk.
+//! Soak: a run of light learners for an hour or more, whose syncer is killed now and then. It shows growth over time of
+//! memory, files, threads, and the tape on disk.
 
 mod figures;
 mod gauge;
@@ -12,13 +12,13 @@ use serde_json::Value;
 use super::processes::Programs;
 pub use gauge::{Held, held};
 
-/// Minutes, unless it is said how many.
+/// Default length in minutes.
 const MINUTES: u32 = 60;
 
-/// Has learners of the preset `tiny` train for so many minutes.
+/// Runs learners of the preset `tiny` for `minutes`.
 ///
 /// # Errors
-/// A sentence: a program could not be started, the syncer did not come back, or a learner ended.
+/// A message if a program could not be started, the syncer did not come back, or a learner ended.
 pub fn run(minutes: Option<u32>, programs: &Programs) -> Result<Value, String> {
     let length = Duration::from_secs(60 * u64::from(minutes.unwrap_or(MINUTES)));
     let seen = run::run(programs, length)?;

@@ -1,4 +1,4 @@
-//! The run itself: processes, kills, and a look at them every few seconds.
+//! The run itself: processes, kills, and periodic samples.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -13,34 +13,35 @@ use crate::bench::processes::{Programs, all_live, empty_folder, number, status};
 use crate::bench::proof::{Receipt, receipts};
 
 const LEARNERS: usize = 3;
-/// Share of its time in which each learner computes: enough for thousands of merges between two kills.
+/// Duty cycle of each learner: enough for thousands of merges between two kills.
 const DUTY_CYCLE: &str = "0.15";
-/// Updates that are kept for replay, in bytes: little, so that much is removed within the hour.
+/// Maximum bytes of updates kept for replay. The value is small, so that much is removed within the hour.
 const KEEP_BYTES: u64 = 16 << 20;
-/// Time between two kills of the syncer, and between two looks.
+/// Interval of kills of the syncer, and of samples.
 const KILL_EVERY: Duration = Duration::from_secs(1_200);
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// Nothing is killed in the last minutes, so that the end is like the beginning.
+/// Time without kills at the end, so that the end is like the beginning.
 const CALM: Duration = Duration::from_secs(120);
 
-/// All that was seen.
+/// Complete record of the benchmark.
 pub struct Seen {
     pub looks: Vec<Look>,
     pub restarts: u32,
     pub params: u64,
     pub keep_bytes: u64,
     pub merges: u64,
-    /// Decisions that the tape still holds.
+    /// Number of decisions still on the tape.
     pub updates_kept: u64,
-    /// Receipts of merged updates that are young enough to be on the tape still, and those of them that are not.
+    /// Number of receipts for merged updates that are recent enough to be on the tape, and the number of those missing
+    /// there.
     pub told: u64,
     pub acked_lost: u64,
 }
 
-/// Has learners train for `length`.
+/// Runs learners for `length`.
 ///
 /// # Errors
-/// A sentence: a program could not be started, the syncer did not come back, or a learner ended.
+/// A message if a program could not be started, the syncer did not come back, or a learner ended.
 pub fn run(programs: &Programs, length: Duration) -> Result<Seen, String> {
     let folder = empty_folder("soak")?;
     let flags = ["--keep", &KEEP_BYTES.to_string(), "--total-tokens", "400000000"].map(OsString::from);
@@ -73,7 +74,7 @@ pub fn run(programs: &Programs, length: Duration) -> Result<Seen, String> {
             merges: number(&now, "/rounds"),
             life,
         };
-        // One by one, for whoever wants to know when something grew.
+        // Every sample is printed, so that the time of a growth is visible.
         println!(
             "   {:>5.0} s: syncer {} KiB, learner {} KiB, disk {} KiB",
             look.at_s,
@@ -113,7 +114,7 @@ pub fn run(programs: &Programs, length: Duration) -> Result<Seen, String> {
     })
 }
 
-/// Learner, fragment and version of each update in the merges that `replay` tells of, and how often it is there.
+/// Counts each update in the merges of `replay`, by learner, fragment and version.
 fn kept(replay: &[Value]) -> BTreeMap<(u64, u64, u64), u64> {
     let mut kept = BTreeMap::new();
     for merge in replay {

@@ -1,4 +1,4 @@
-//! What a storm came to, against the bars.
+//! Figures of a storm, compared with the limits.
 
 use std::time::Duration;
 
@@ -7,18 +7,18 @@ use serde_json::{Value, json};
 use super::plan::Fault;
 use super::run::Outcome;
 
-/// Bar: so many faults an hour at least.
+/// Limit: minimum number of faults an hour.
 const FAULTS_PER_HOUR_MIN: f64 = 125.0;
-/// Bar: tokens merged, of those merged in fair weather.
+/// Limit: minimum ratio of merged tokens to those of the fault-free run.
 const MERGED_RATIO_MIN: f64 = 0.977;
-/// Bar: tokens merged, of those trained.
+/// Limit: minimum ratio of merged to trained tokens.
 const PARTICIPATION_MIN: f64 = 0.95;
-/// Bar: half of those who come back are merged again within so many seconds.
+/// Limit: median time from the end of a fault to the next merged update, in seconds.
 const REJOIN_S_MAX: f64 = 5.0;
-/// Bar: held-out loss, of that in fair weather at as many merged tokens.
+/// Limit: maximum ratio of the held-out loss to that of the fault-free run at equal merged tokens.
 const LOSS_RATIO_MAX: f64 = 1.01;
 
-/// The figures of both runs.
+/// Returns the figures of both runs.
 pub fn figures(faults: &[Fault], length: Duration, fair: &Outcome, storm: &Outcome) -> Value {
     let hours = length.as_secs_f64() / 3_600.0;
     let faults_per_hour = faults.len() as f64 / hours;
@@ -63,17 +63,17 @@ pub fn figures(faults: &[Fault], length: Duration, fair: &Outcome, storm: &Outco
     })
 }
 
-/// The lower quantile of sorted values; `None` of nothing.
+/// Returns the lower quantile of sorted values, or `None` if there are no values.
 pub fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
     sorted.get(((sorted.len().saturating_sub(1)) as f64 * share).ceil() as usize).copied()
 }
 
-/// The loss of the run under faults, of the other's at as many merged tokens, at the last measurement that both reach.
+/// Returns the ratio of the losses with and without faults at equal merged tokens, at the last common measurement.
 fn loss_ratio(fair: &[(f64, f64)], storm: &[(f64, f64)]) -> Option<f64> {
     storm.iter().rev().find_map(|(tokens, loss)| at(fair, *tokens).map(|beside| loss / beside))
 }
 
-/// The loss after `tokens`, on a straight line between the measurements beside it; `None` outside of them.
+/// Returns the loss after `tokens`, linearly interpolated between two measurements; `None` outside of them.
 fn at(losses: &[(f64, f64)], tokens: f64) -> Option<f64> {
     let [(before, high), (after, low)] =
         *losses.windows(2).find(|pair| pair[0].0 <= tokens && tokens <= pair[1].0)?

@@ -1,5 +1,5 @@
-//! A storm: learners that are killed, frozen, cut off, moved far away, put behind thin and lossy lines, and a syncer
-//! that is killed too, beside the same run in fair weather.
+//! Storm: a run under faults, compared with the same run without faults. Learners are killed, frozen, cut off, moved
+//! far away, or put behind thin and lossy links, and the syncer is killed too.
 
 mod figures;
 mod plan;
@@ -13,9 +13,9 @@ use self::plan::plan;
 use super::processes::Programs;
 pub use figures::quantile;
 
-/// Learners of each run, unless it is said how many.
+/// Default number of learners of each run.
 const LEARNERS: usize = 32;
-/// Minutes of each of the two runs, unless it is said how many.
+/// Default length of each of the two runs in minutes.
 const MINUTES: u32 = 8;
 
 /// How large.
@@ -28,16 +28,16 @@ pub struct Args {
 }
 
 impl Args {
-    /// Whether any of these was given.
+    /// Returns true if any of these flags was given.
     pub fn any(&self) -> bool {
         self.islands.is_some()
     }
 }
 
-/// Two runs of the preset `tiny`, one after the other: in fair weather, and under the faults that `seed` decides.
+/// Runs the preset `tiny` twice: without faults, and under faults drawn from `seed`.
 ///
 /// # Errors
-/// A sentence: a program could not be started, a syncer did not come back, or a learner ended by itself.
+/// A message if a program could not be started, a syncer did not come back, or a learner ended by itself.
 pub fn run(args: &Args, minutes: Option<u32>, seed: u64, programs: &Programs) -> Result<Value, String> {
     let learners = args.islands.map_or(LEARNERS, usize::from);
     let length = Duration::from_secs(60 * u64::from(minutes.unwrap_or(MINUTES)));

@@ -1,4 +1,4 @@
-//! What happens to whom, and when: a function of a seed.
+//! Schedule of faults, as a function of a seed.
 
 use std::time::Duration;
 
@@ -8,28 +8,28 @@ use crate::bench::chance::Chance;
 
 /// Mean time between two faults: 180 an hour.
 const GAP_MS: u64 = 20_000;
-/// So long before the end nothing begins any more, so that it is seen how each fault ends.
+/// Time before the end in which no fault starts, so that the recovery from each fault is observed.
 const CALM_MS: u64 = 40_000;
-/// A fault lasts so long at least, and so much longer at most.
+/// Minimum duration of a fault, and maximum addition to it.
 const LASTS_MS: [u64; 2] = [2_000, 18_000];
-/// A learner is left alone for so long after a fault has ended.
+/// Time without faults for a learner after a fault.
 const REST_MS: u64 = 20_000;
 
-/// What can happen.
+/// Kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
-    /// A learner is killed (SIGKILL), and started again at the end.
+    /// A learner is killed (SIGKILL), and restarted at the end.
     Killed,
-    /// A learner is held still (SIGSTOP), and goes on at the end.
+    /// A learner is stopped (SIGSTOP), and continues at the end.
     Frozen,
-    /// A learner's link has this weather until the end.
+    /// A learner's link has these conditions until the end.
     Link(&'static str, Weather),
-    /// The syncer is killed (SIGKILL), and started again at once.
+    /// The syncer is killed (SIGKILL), and restarted at once.
     Syncer,
 }
 
 impl Kind {
-    /// Its name in tables.
+    /// Returns the name of the fault in tables.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Killed => "killed",
@@ -40,25 +40,25 @@ impl Kind {
     }
 }
 
-/// One fault. Times are counted from when all learners took part.
+/// Fault. Times are relative to the time when all learners took part.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fault {
     pub kind: Kind,
-    /// Index of the learner that it befalls; nobody's for [`Kind::Syncer`].
+    /// Index of the affected learner; unused for [`Kind::Syncer`].
     pub learner: usize,
     pub from: Duration,
-    /// When its cause ends.
+    /// End of the cause.
     pub until: Duration,
 }
 
 impl Fault {
-    /// The number of the learner that it befalls, from 1; `None` if that is nobody.
+    /// Returns the number of the affected learner, from 1; `None` for a fault of the syncer.
     pub fn island(&self) -> Option<usize> {
         (self.kind != Kind::Syncer).then_some(self.learner + 1)
     }
 }
 
-/// Every kind once, in the order in which one storm has them before any comes again.
+/// Returns every kind once, in the order of a storm, which repeats after the last one.
 fn kinds() -> Vec<Kind> {
     let fair = Weather::FAIR;
     let far = Weather { delay: Duration::from_millis(150), ..fair };
@@ -74,7 +74,7 @@ fn kinds() -> Vec<Kind> {
     ]
 }
 
-/// The faults of a run of `length` with so many learners.
+/// Returns the faults of a run of `length` with `learners` learners.
 pub fn plan(seed: u64, learners: usize, length: Duration) -> Vec<Fault> {
     let (mut chance, mut faults) = (Chance::new(seed), Vec::<Fault>::new());
     let mut kinds = kinds().into_iter().cycle();
@@ -94,7 +94,7 @@ pub fn plan(seed: u64, learners: usize, length: Duration) -> Vec<Fault> {
         };
         let first = chance.below(learners as u64) as usize;
         let learner = (0..learners).map(|more| (first + more) % learners).find(|&learner| rests(learner));
-        // With few learners all of them may be at rest; then this fault is left out.
+        // With few learners all of them may be at rest; then this fault is skipped.
         if let Some(learner) = learner {
             faults.push(Fault { kind, learner, from, until: from + Duration::from_millis(lasts_ms) });
         }
@@ -119,7 +119,7 @@ mod tests {
     fn every_kind_comes_often_and_nobody_has_two_at_once() {
         for seed in 0..20 {
             let faults = plan(seed, 32, LENGTH);
-            // 125 an hour is the bar.
+            // The limit is 125 an hour.
             assert!(faults.len() >= 17, "{}", faults.len());
             for kind in kinds() {
                 assert!(faults.iter().any(|fault| fault.kind == kind), "{}", kind.name());

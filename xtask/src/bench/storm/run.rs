@@ -1,4 +1,4 @@
-//! One run: who is faulty when, and what is seen of it.
+//! One run under a schedule of faults, and its observations.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -13,30 +13,30 @@ use crate::bench::processes::{Programs, number};
 use crate::bench::proof::{Proof, prove, receipts};
 use crate::bench::sea::{Berth, COMPUTES, LOOK, Learner, Sea};
 
-/// Merged tokens at which the learning rate has come down: more than any of these runs merges.
+/// Tokens of the learning-rate schedule: more than any of these runs merges.
 const TOTAL_TOKENS: &str = "400000000";
-/// Time to the syncer and back for everybody: two places of one country.
+/// Round trip of all learners to the syncer: two places in one country.
 const ROUND_TRIP: Duration = Duration::from_millis(20);
-/// After all learners take part, before anything counts: the first merges are not typical.
+/// Warm-up after all learners take part. The first merges are not typical.
 const WARM: Duration = Duration::from_secs(20);
 
-/// What one run came to.
+/// Results of one run.
 pub struct Outcome {
-    /// Tokens merged and trained while it counted.
+    /// Tokens merged and trained after the warm-up.
     pub merged: f64,
     pub trained: f64,
     /// Merged tokens and held-out loss, in order.
     pub losses: Vec<(f64, f64)>,
-    /// For each fault in order: from the end of its cause until who suffered from it is merged again, in seconds;
+    /// For each fault in order, the seconds from the end of its cause until the affected learners are merged again;
     /// `None` if that was never seen.
     pub rejoins_s: Vec<Option<f64>>,
     pub proof: Proof,
 }
 
-/// Has so many learners train for `length` under `faults`.
+/// Runs `learners` learners for `length` under `faults`.
 ///
 /// # Errors
-/// A sentence: a program could not be started, a syncer did not come back, or a learner ended by itself.
+/// A message if a program could not be started, a syncer did not come back, or a learner ended by itself.
 pub fn run(
     programs: &Programs,
     learners: usize,
@@ -72,14 +72,14 @@ pub fn run(
     })
 }
 
-/// Where a fault is.
+/// Progress of a fault.
 #[derive(Clone)]
 enum State {
     Ahead,
     Under,
-    /// Its cause ended then; so often each who suffered was merged until then.
+    /// End of the cause, and the number of merged updates of each affected learner at that time.
     Over(Duration, BTreeMap<String, u64>),
-    /// All who suffered were merged again, after so long.
+    /// Time after which all affected learners were merged again.
     Healed(Duration),
 }
 
@@ -98,7 +98,7 @@ struct Watch {
 }
 
 impl Watch {
-    /// Begins and ends what is due.
+    /// Starts and ends due faults.
     fn act(&mut self, sea: &mut Sea<'_>, faults: &[Fault]) -> Result<(), String> {
         for (at, fault) in faults.iter().enumerate() {
             if matches!(self.states[at], State::Ahead) && self.start.elapsed() >= fault.from {
@@ -123,7 +123,7 @@ impl Watch {
                 let mut merged = merged(&sea.learners()?);
                 let name = format!("island-{}", fault.learner + 1);
                 merged.retain(|who, _| match fault.kind {
-                    // Those who have troubles of their own are not waited for.
+                    // Learners under a fault of their own are not waited for.
                     Kind::Syncer => !self.is_under(who, faults),
                     _ => *who == name,
                 });
@@ -133,7 +133,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Sees who is merged again.
+    /// Updates the faults whose learners are merged again.
     fn look(&mut self, sea: &Sea<'_>, faults: &[Fault]) -> Result<(), String> {
         if !self.states.iter().any(|state| matches!(state, State::Over(..))) {
             return Ok(());
@@ -150,7 +150,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Whether learner `name` suffers from a fault of its own, or has just done so.
+    /// Returns true if learner `name` suffers from its own fault, or still recovers from it.
     fn is_under(&self, name: &str, faults: &[Fault]) -> bool {
         faults.iter().zip(&self.states).any(|(fault, state)| {
             let suffers = matches!(state, State::Under | State::Over(..));
@@ -159,13 +159,13 @@ impl Watch {
     }
 }
 
-/// How often each learner was merged.
+/// Returns the number of merged updates of each learner.
 fn merged(rows: &[Value]) -> BTreeMap<String, u64> {
     let row = |row: &Value| Some((row["name"].as_str()?.to_owned(), number(row, "/fates/merged")));
     rows.iter().filter_map(row).collect()
 }
 
-/// Merged tokens and held-out loss of each measurement.
+/// Returns the merged tokens and the held-out loss of each measurement.
 fn losses(series: &Value) -> Vec<(f64, f64)> {
     let point =
         |evaluation: &Value| Some((evaluation["tokensMerged"].as_f64()?, evaluation["loss"].as_f64()?));
