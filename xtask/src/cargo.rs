@@ -1,4 +1,4 @@
-//! Finding the workspace and calling `cargo` in it.
+//! Workspace root and calls of `cargo` in it.
 
 use std::{
     env,
@@ -8,11 +8,11 @@ use std::{
 
 use serde_json::Value;
 
-/// The target that browsers run.
+/// Target for browsers.
 pub const WASM: &str = "wasm32-unknown-unknown";
 
-/// What `cargo build` is told to build the programs that tests start: with the features that `cargo test` gives the
-/// SDK for the whole workspace, so that tests and programs share one build of it.
+/// Arguments of `cargo build` for the programs that tests start. The SDK has the same features as in `cargo test` for
+/// the whole workspace, so that tests and programs share one build of it.
 pub const TEST_PROGRAMS: &[&str] = &[
     "--locked",
     "-p",
@@ -25,7 +25,7 @@ pub const TEST_PROGRAMS: &[&str] = &[
     "archipelago/default,archipelago/ts",
 ];
 
-/// And to build them as they are delivered.
+/// Arguments of `cargo build` for the delivered programs.
 pub const RELEASE_PROGRAMS: &[&str] = &[
     "--locked",
     "--release",
@@ -38,7 +38,8 @@ pub const RELEASE_PROGRAMS: &[&str] = &[
     "--bins",
 ];
 
-/// And to build them for a demo: as for tests, and without pages inside, which are served from their folder.
+/// Arguments of `cargo build` for a demo: as for tests, but the pages are not embedded; they are served from their
+/// folder.
 pub const DEMO_PROGRAMS: &[&str] = &[
     "--locked",
     "-p",
@@ -53,18 +54,18 @@ pub const DEMO_PROGRAMS: &[&str] = &[
     "archipelago/default,archipelago/ts",
 ];
 
-/// The root of the workspace.
+/// Returns the root of the workspace.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace")
 }
 
-/// `cargo` with the same toolchain that runs this, in the root of the workspace.
+/// Returns a `cargo` command in the root of the workspace, with the toolchain that runs this program.
 pub fn cargo(args: &[&str]) -> Command {
     let program = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(program);
     command.args(args).current_dir(root());
-    // `cargo run` describes xtask in the environment. Build scripts that look there would run again, and
-    // all that depends on them be built again, each time somebody calls cargo without xtask.
+    // `cargo run` describes xtask in the environment. Build scripts that read these variables would run again on each
+    // switch between cargo with and without xtask, and their dependents would be rebuilt.
     for (name, _) in env::vars_os() {
         if ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_"]
             .iter()
@@ -76,15 +77,15 @@ pub fn cargo(args: &[&str]) -> Command {
     command
 }
 
-/// Builds with `cargo build` and `args`; the files that came out, libraries and executables alike.
+/// Runs `cargo build` with `args`. Returns the built files, libraries and executables alike.
 ///
 /// # Errors
-/// A sentence: cargo did not start, or the build failed (cargo has then said why).
+/// A message if cargo did not start, or the build failed (cargo has then printed the reason).
 pub fn build(args: &[&str]) -> Result<Vec<PathBuf>, String> {
     build_with(args, &[])
 }
 
-/// The same with variables of the environment.
+/// Runs [`build`] with additional environment variables.
 ///
 /// # Errors
 /// As [`build`].
@@ -106,10 +107,10 @@ pub fn build_with(args: &[&str], variables: &[(&str, &str)]) -> Result<Vec<PathB
     Ok(files)
 }
 
-/// Where cargo builds.
+/// Returns cargo's target folder.
 ///
 /// # Errors
-/// A sentence: cargo does not say so.
+/// A message if cargo does not report it.
 pub fn target_folder() -> Result<PathBuf, String> {
     let output = cargo(&["metadata", "--no-deps", "--format-version", "1"]).output();
     let output = output.map_err(|error| format!("cargo did not start: {error}"))?;
@@ -119,16 +120,16 @@ pub fn target_folder() -> Result<PathBuf, String> {
     Ok(PathBuf::from(folder))
 }
 
-/// The executable called `name` among `files` that a build left.
+/// Returns the executable `name` among the `files` of a build.
 ///
 /// # Errors
-/// A sentence: it is not among them.
+/// A message if it is not among them.
 pub fn program(files: &[PathBuf], name: &str) -> Result<PathBuf, String> {
     let found = files.iter().rfind(|file| file.file_stem().is_some_and(|stem| stem == name));
     found.cloned().ok_or_else(|| format!("the build left no {name}"))
 }
 
-/// A command as one would type it.
+/// Formats a command as typed in a shell.
 pub fn shown(command: &Command) -> String {
     let program = Path::new(command.get_program()).file_stem().unwrap_or_default().to_string_lossy();
     let args = command.get_args().map(|arg| arg.to_string_lossy().into_owned());

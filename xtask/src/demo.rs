@@ -1,4 +1,4 @@
-//! `cargo xtask demo`: builds what a demo needs and starts it. What a demo is stands in `syncer-server/demo`.
+//! `cargo xtask demo`: builds the programs of a demo and starts it. The demo itself is in `syncer-server/demo`.
 
 use std::env;
 use std::process::{Command, ExitCode};
@@ -25,10 +25,10 @@ pub struct Args {
     release: bool,
 }
 
-/// Flags that the program itself does not know.
+/// Flags that the demo program does not have.
 const OWN: [&str; 2] = ["--dev", "--release"];
 
-/// Builds, then becomes the demo; exit code 1 if that could not be.
+/// Builds the demo and replaces this process with it. The exit code is 1 if that fails.
 pub fn run(args: &Args) -> ExitCode {
     match prepare(args, Instant::now()).and_then(become_it) {
         Ok(code) => code,
@@ -42,7 +42,7 @@ pub fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// Builds what `args` need; the command that is the demo.
+/// Builds the programs for `args`. Returns the command of the demo.
 fn prepare(args: &Args, start: Instant) -> Result<Command, String> {
     tools::for_programs()?;
     if !args.demo.headless {
@@ -53,9 +53,9 @@ fn prepare(args: &Args, start: Instant) -> Result<Command, String> {
         Args { release: true, .. } => RELEASE_PROGRAMS,
         _ => DEMO_PROGRAMS,
     })?;
-    // A run with a length is planned by the speed of this machine, so nothing is built beside it.
+    // A run with a length is planned by the speed of this machine, so no build may run in parallel.
     let pages_first = args.demo.span.is_some() && !args.demo.headless;
-    // Phones of a class are slow enough: they get the faster build of the engine, where they know its instructions.
+    // The simulated phones of a classroom are slow, so they get the faster build of the engine.
     let delivered = args.release || args.demo.classroom;
     let pages = if delivered { root().join(web::SITE) } else { web::demo_folder()? };
     if pages_first {
@@ -82,13 +82,13 @@ fn prepare(args: &Args, start: Instant) -> Result<Command, String> {
     Ok(demo)
 }
 
-/// Lets the demo take this process's place, so that signals and its exit code are its own.
+/// Replaces this process with the demo, so that signals and the exit code are the demo's own.
 #[cfg(unix)]
 fn become_it(mut demo: Command) -> Result<ExitCode, String> {
     Err(format!("the demo did not start: {}", std::os::unix::process::CommandExt::exec(&mut demo)))
 }
 
-/// Waits for the demo; its exit code.
+/// Waits for the demo. Returns its exit code.
 #[cfg(not(unix))]
 fn become_it(mut demo: Command) -> Result<ExitCode, String> {
     let status = demo.status().map_err(|error| format!("the demo did not start: {error}"))?;

@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz`: searches for input that makes a program do what it must not, and keeps what taught it something.
+//! `cargo xtask fuzz`: searches for failing inputs, and keeps inputs that reach new code.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode};
@@ -7,21 +7,21 @@ use std::{fs, thread};
 
 use crate::cargo::{build, build_with, program, root, shown, target_folder};
 
-/// The system that libFuzzer is built for here; a target that is named keeps build scripts as they are.
+/// Platform of libFuzzer. An explicit target keeps the flags away from build scripts.
 const SYSTEM: &str = "x86_64-unknown-linux-gnu";
 
-/// What has the compiler count which code each input reaches.
+/// Compiler flags for coverage counters.
 const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
      -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
      -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing";
 
-/// The targets, as `tests/fuzz` names them.
+/// Fuzz targets, as in `tests/fuzz`.
 const TARGETS: [&str; 10] =
     ["wire", "codec", "shard", "settings", "model", "import", "tape", "learner", "peer", "world"];
 
-/// How long each was searched for since it is there, in seconds of processor time: a name, a tab and a number a line.
+/// Processor time spent on each target so far, in seconds: a name, a tab and a number a line.
 const SEARCHED: &str = "tests/fuzz/searched.tsv";
-/// Linux counts processor time in so many parts of a second for programs, on every machine.
+/// Unit of processor time that Linux reports to programs on every machine, in ticks per second.
 const TICKS: f64 = 100.0;
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -37,7 +37,7 @@ pub struct Args {
     seconds: u32,
 }
 
-/// Searches; exit code 1 if something was found, or if this machine cannot search.
+/// Runs the search. The exit code is 1 if it found something, or if this machine cannot search.
 pub fn run(args: &Args) -> ExitCode {
     match search(args) {
         Ok(()) => ExitCode::SUCCESS,
@@ -54,7 +54,7 @@ fn search(args: &Args) -> Result<(), String> {
     }
     let folder = target_folder()?.join("fuzz");
     let fuzz = with_flags(&folder)?;
-    // Without the flags: libFuzzer is not there to count.
+    // Without the flags, because this program does not link libFuzzer's counters.
     let kept = ["--locked", "-p", "archipelago-fuzz", "--features", "kept", "--bin", "kept"];
     let kept = program(&build(&kept)?, "kept")?;
     let names: Vec<&str> = args.target.as_deref().map_or_else(|| TARGETS.to_vec(), |name| vec![name]);
@@ -73,8 +73,8 @@ fn search(args: &Args) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs `command` until it has had that much of a processor, then has it end; gives what it had, in seconds. Time that
-/// passes says little of a search that lets all else go first.
+/// Runs `command` for `seconds` of processor time, then asks it to end. Returns its processor time in seconds. The
+/// search runs at low priority, so elapsed time would be no measure.
 fn search_for(command: &mut Command, seconds: f64) -> Result<f64, String> {
     let mut child = command.spawn().map_err(|error| format!("`{}`: {error}", shown(command)))?;
     let (mut had_s, mut is_asked) = (0.0, false);
@@ -87,23 +87,23 @@ fn search_for(command: &mut Command, seconds: f64) -> Result<f64, String> {
         had_s = processor_s(&child).unwrap_or(had_s);
         if had_s >= seconds && !is_asked {
             is_asked = true;
-            // libFuzzer's signal to end after the input that it is at.
+            // Signal that makes libFuzzer end after the current input.
             succeed(Command::new("kill").args(["-USR1", &child.id().to_string()]))?;
         }
         thread::sleep(LOOK);
     }
 }
 
-/// What `child` has had of processors, in seconds; `None` once it has ended.
+/// Returns the processor time of `child` in seconds, or `None` once it has ended.
 fn processor_s(child: &Child) -> Option<f64> {
     let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).ok()?;
-    // The second field is a name, which may hold anything; the third is the first after the last bracket.
+    // The second field is a name with any characters; the third field follows the last bracket.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks = |at: usize| fields.get(at)?.parse::<u64>().ok();
     Some((ticks(11)? + ticks(12)?) as f64 / TICKS)
 }
 
-/// Adds to what `name` has been searched for in all, in whole seconds.
+/// Adds whole seconds to the total of `name`.
 fn add_up(name: &str, seconds: f64) -> Result<(), String> {
     let path = root().join(SEARCHED);
     let failed = |error: std::io::Error| format!("{}: {error}", path.display());
@@ -111,7 +111,7 @@ fn add_up(name: &str, seconds: f64) -> Result<(), String> {
     fs::write(&path, added(&before, name, seconds as u64)).map_err(failed)
 }
 
-/// The list with more seconds for one of its targets, which are those of [`TARGETS`] in their order.
+/// Returns the list of [`TARGETS`], in order, with more seconds for one target.
 fn added(list: &str, name: &str, seconds: u64) -> String {
     let had = |target: &str| {
         let line = list.lines().find_map(|line| line.strip_prefix(target)?.strip_prefix('\t')?.parse().ok());
@@ -122,7 +122,7 @@ fn added(list: &str, name: &str, seconds: u64) -> String {
     TARGETS.iter().map(line).collect()
 }
 
-/// Keeps the fewest inputs that reach all that is reached by those in `known`.
+/// Keeps the smallest set of inputs with the same coverage as those in `known`.
 fn keep(fuzz: &Path, kept: &Path, name: &str, known: &Path, small: &Path) -> Result<(), String> {
     if small.exists() {
         fs::remove_dir_all(small).map_err(|error| format!("{}: {error}", small.display()))?;
@@ -142,7 +142,7 @@ fn with_flags(folder: &Path) -> Result<PathBuf, String> {
 }
 
 /// # Errors
-/// A sentence: `command` did not start, or said that something is wrong.
+/// A message if `command` did not start, or failed.
 fn succeed(command: &mut Command) -> Result<(), String> {
     match command.status() {
         Ok(status) if status.success() => Ok(()),

@@ -16,7 +16,7 @@ use self::programs::Programs;
 
 /// The same model in PyTorch.
 const TORCH: &str = include_str!("torch.py");
-/// Seconds that one more measurement is worth beginning for.
+/// Minimum time left, in seconds, for which another measurement is started.
 const WORTH_S: u64 = 30;
 
 /// What to check and measure.
@@ -48,7 +48,8 @@ pub struct Args {
     json: bool,
 }
 
-/// Exit code 1 if something could not be built, is wrong, or could not be measured at all.
+/// Runs the checks and measurements. The exit code is 1 if a build or a check failed, or if a measurement was
+/// impossible.
 pub fn run(args: &Args) -> ExitCode {
     match report(args) {
         Ok(figures) => {
@@ -95,10 +96,10 @@ fn report(args: &Args) -> Result<Value, String> {
     Ok(Value::Object(figures))
 }
 
-/// The tests of the GPU engine, on this machine's adapter.
+/// Runs the tests of the GPU engine on this machine's adapter.
 fn parity(programs: &Programs) -> Result<Value, String> {
     let mut command = Command::new(&programs.tests);
-    // That one looks at the sources, which may not be here.
+    // The skipped test reads the sources, which may be missing here.
     command.args(["engine::gpu", "--skip", "files_are_kernels"]).env_remove("GPU_TESTS");
     let output = command.stderr(Stdio::inherit()).output().map_err(|error| error.to_string())?;
     let text = String::from_utf8_lossy(&output.stdout);
@@ -107,7 +108,7 @@ fn parity(programs: &Programs) -> Result<Value, String> {
     if output.status.success() { Ok(Value::String(last)) } else { Err(format!("the tests failed:\n{text}")) }
 }
 
-/// Ours, and PyTorch's if it is there.
+/// Measures our engine, and PyTorch if it is installed.
 fn measure(args: &Args, programs: &Programs, preset: &str, until: Instant) -> Result<Value, String> {
     let seconds = args.seconds.to_string();
     let mut command = Command::new(&programs.learner);
@@ -140,7 +141,7 @@ fn measure(args: &Args, programs: &Programs, preset: &str, until: Instant) -> Re
     Ok(ours)
 }
 
-/// PyTorch's figures for the shape of `ours`, on a GPU only: there is nothing to compare elsewhere.
+/// Measures PyTorch on the shape of `ours`, only on a GPU; other devices have no basis for comparison.
 fn torch(args: &Args, ours: &Value, left_s: u64) -> Result<Value, String> {
     if ours["software"].as_bool() == Some(true) {
         return Err("the adapter is a program on the CPU".to_owned());
@@ -163,7 +164,7 @@ fn torch(args: &Args, ours: &Value, left_s: u64) -> Result<Value, String> {
     serde_json::from_str(last).map_err(|_| format!("{} ended with {}", args.python.display(), output.status))
 }
 
-/// One line for each preset.
+/// Returns one line for each preset.
 fn summary(rows: &[Value]) -> Vec<Value> {
     let ratios = ["ratio_to_eager", "ratio_to_compiled", "ratio_to_tf32", "ratio_to_bf16"];
     let fields = [&["preset", "tokens_per_s", "step_ms_p50", "share_of_peak"][..], &ratios].concat();
@@ -175,7 +176,7 @@ fn with_adapter<'a>(args: &Args, command: &'a mut Command) -> &'a mut Command {
     command.args(args.adapter.iter().flat_map(|adapter| ["--adapter", adapter]))
 }
 
-/// Runs `command`; what it printed, and the JSON in its last line.
+/// Runs `command`. Returns its output and the JSON in its last line.
 fn last_json(command: &mut Command) -> Result<(String, Value), String> {
     let output = command.stderr(Stdio::inherit()).output().map_err(|error| error.to_string())?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

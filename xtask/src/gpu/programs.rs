@@ -1,4 +1,4 @@
-//! The programs that are measured: built here, or brought along.
+//! Measured programs, built here or brought along.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,21 +8,21 @@ use serde_json::Value;
 
 use crate::cargo::{build, cargo};
 
-/// Their names in a folder.
+/// File names of the programs.
 const LEARNER: &str = "native-learner";
 const TESTS: &str = "gpu-tests";
 const XTASK: &str = "xtask";
 
-/// Where they are.
+/// Paths of the programs.
 pub struct Programs {
     /// `native-learner`.
     pub learner: PathBuf,
-    /// The tests of the SDK.
+    /// Tests of the SDK.
     pub tests: PathBuf,
 }
 
 impl Programs {
-    /// Builds them, optimised.
+    /// Builds the programs with optimisation.
     pub fn build() -> Result<Self, String> {
         let files = build(&["--release", "--locked", "-p", LEARNER])?;
         let learner = files.into_iter().find(|file| file.file_stem().is_some_and(|name| name == LEARNER));
@@ -30,7 +30,7 @@ impl Programs {
         Ok(Self { learner, tests: tests()? })
     }
 
-    /// Those that [`Self::pack`] left in `folder`.
+    /// Finds the programs that [`Self::pack`] left in `folder`.
     pub fn in_folder(folder: &Path) -> Result<Self, String> {
         let find = |name: &str| {
             let file = folder.join(name);
@@ -39,7 +39,7 @@ impl Programs {
         Ok(Self { learner: find(LEARNER)?, tests: find(TESTS)? })
     }
 
-    /// Copies them and this program into `folder`.
+    /// Copies the programs and this one into `folder`.
     pub fn pack(&self, folder: &Path) -> Result<(), String> {
         let failed = |error: std::io::Error| format!("cannot write {}: {error}", folder.display());
         let own = env::current_exe().map_err(|error| error.to_string())?;
@@ -47,7 +47,7 @@ impl Programs {
         for (file, name) in [(&self.learner, LEARNER), (&self.tests, TESTS), (&own, XTASK)] {
             let copy = folder.join(name);
             fs::copy(file, &copy).map_err(failed)?;
-            // To travel light; where there is no `strip` they are only larger.
+            // Stripped files are smaller; a system without `strip` keeps the larger ones.
             Command::new("strip").arg(&copy).status().ok();
         }
         println!(
@@ -58,7 +58,7 @@ impl Programs {
     }
 }
 
-/// Builds the unit tests of the SDK with the GPU engine; their program.
+/// Builds the SDK's unit tests with the GPU engine. Returns the program.
 fn tests() -> Result<PathBuf, String> {
     let args = [
         "test",

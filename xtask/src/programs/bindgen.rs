@@ -1,7 +1,7 @@
-//! Makes the JavaScript side of a WebAssembly module: `bindgen MODULE.wasm NAME FOLDER`.
+//! Generates the JavaScript side of a WebAssembly module: `bindgen MODULE.wasm NAME FOLDER`.
 //!
-//! A program of its own, so that `cargo xtask` does not wait for the library; the library rather than its
-//! command, so that its version is the one that the module was built with.
+//! This is a separate program, so that `cargo xtask` builds without the library. It uses the library instead of the
+//! command-line tool, so that its version matches the module.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

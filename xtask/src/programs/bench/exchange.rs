@@ -1,7 +1,7 @@
-//! Speed of the exchange: coding fragments and merging them, beside a plain copy of memory.
+//! Speed of the exchange: coding and merging fragments, compared with a plain copy of memory.
 //!
-//! One thread. Each figure is the median of [`RUNS`] runs; the cases take turns, so that a noisy
-//! moment of a shared machine hits all of them.
+//! One thread. Each figure is the median of [`RUNS`] runs. The cases alternate, so that noise of a shared machine
+//! affects all of them.
 
 use std::time::Duration;
 
@@ -13,17 +13,17 @@ use archipelago_core::wire::{ApplyPolicy, Code, ExchangeSpec};
 use serde_json::{Value, json};
 
 const RUNS: usize = 7;
-/// Shortest time that a figure is taken from; shorter work is repeated.
+/// Minimum length of a timed measurement; shorter work is repeated.
 const TIMED_MIN: Duration = Duration::from_millis(20);
 const COPY_BYTES: usize = 256 << 20;
-/// A large tensor's piece; a fragment has several.
+/// Piece of a large tensor; a fragment has several.
 const SEGMENT_VALUES: usize = 1 << 20;
 const BLOCK: u32 = 256;
 const FRAGMENT_VALUES: [usize; 3] = [100_000, 1_000_000, 15_000_000];
 
-/// Merging M updates of one fragment (int4, radial), in GB/s of the inputs and the state touched:
-/// M bodies in, Θ, Θ̂ and momentum in and out, one body out. `ratio` is against copying 256 MB, read
-/// and written bytes counted.
+/// Measures merges of M updates of one fragment (int4, radial), in GB/s of the inputs and the touched state: M bodies
+/// in, Θ, Θ̂ and momentum in and out, one body out. `ratio` is relative to a copy of 256 MB, counting read and written
+/// bytes.
 pub fn merge() -> Value {
     let mut copy = Copy::new();
     let mut cases: Vec<Merge> = FRAGMENT_VALUES
@@ -49,7 +49,7 @@ pub fn merge() -> Value {
     json!({ "copy_gb_per_s": copy_rate, "merge": rows.collect::<Vec<_>>() })
 }
 
-/// Coding and decoding one fragment, in GB/s of values and body together, beside a copy of 256 MB.
+/// Measures coding and decoding of one fragment, in GB/s of values and body together, compared with a copy of 256 MB.
 pub fn codec() -> Value {
     let mut copy = Copy::new();
     let mut cases: Vec<Coding> = [Code::Int4, Code::E3m0, Code::F32]
@@ -82,7 +82,7 @@ pub fn codec() -> Value {
     json!({ "copy_gb_per_s": copy_rate, "block": BLOCK, "codec": rows.collect::<Vec<_>>() })
 }
 
-/// Copying from one buffer to another.
+/// Copy between two buffers.
 struct Copy {
     from: Vec<u8>,
     to: Vec<u8>,
@@ -103,7 +103,7 @@ impl Copy {
     }
 }
 
-/// Merging the same updates into one state, again and again.
+/// Repeated merge of the same updates into one state.
 struct Merge {
     segments: Vec<Segment>,
     updates: Vec<Weighted>,
@@ -143,7 +143,7 @@ impl Merge {
         self.gb_per_s.push(bytes as f64 * f64::from(merges) / 1e9 / seconds);
     }
 
-    /// A job with the state; what it needs beyond that is copied here, outside the timing.
+    /// Returns a job with the state. The rest of its data are copied here, outside the timing.
     fn job(&mut self) -> MergeJob {
         let empty = FragmentState::new(Vec::new());
         MergeJob {
@@ -163,13 +163,13 @@ impl Merge {
     }
 }
 
-/// `values` as the body of an update, looked into.
+/// Encodes `values` as the body of an update, and verifies it.
 fn checked(segments: &[Segment], values: &[f32]) -> CheckedBody {
     let codec = codec_of(Code::Int4);
     codec.check(segments, codec.encode(segments, values)).expect("the codec reads what it wrote")
 }
 
-/// Coding one fragment and back.
+/// Coding and decoding of one fragment.
 struct Coding {
     code: Code,
     segments: Vec<Segment>,
@@ -212,7 +212,7 @@ fn segments(values: usize) -> Vec<Segment> {
     (0..values).step_by(SEGMENT_VALUES).map(segment).collect()
 }
 
-/// Sums of four uniform numbers, about normal, of size 1e-3.
+/// Returns sums of four uniform numbers, roughly normal, of size 1e-3.
 fn noise(seed: u32, len: usize) -> Vec<f32> {
     let mut state = u64::from(seed) + 1;
     let mut uniform = || {
@@ -222,7 +222,7 @@ fn noise(seed: u32, len: usize) -> Vec<f32> {
     (0..len).map(|_| (uniform() + uniform() + uniform() + uniform()) * 1e-3).collect()
 }
 
-/// Seconds that `work` takes, repeated for at least [`TIMED_MIN`].
+/// Returns the seconds per call of `work`, repeated for at least [`TIMED_MIN`].
 fn seconds_each(mut work: impl FnMut()) -> f64 {
     let (mut seconds, mut times) = (0.0, 0);
     while seconds < TIMED_MIN.as_secs_f64() {

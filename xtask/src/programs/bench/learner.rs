@@ -1,4 +1,4 @@
-//! Speed of one learner's steps, without network: tokens a second by preset and threads.
+//! Speed of one learner's steps without a network: tokens a second by preset and threads.
 
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
@@ -8,14 +8,14 @@ use archipelago_runtime::engine::Trainer;
 use archipelago_runtime::engine::cpu::CpuTrainer;
 use serde_json::{Value, json};
 
-/// Bytes.
+/// Number of byte tokens.
 const VOCAB: u32 = 256;
-/// Shortest window; shorter steps are repeated.
+/// Minimum length of a measurement; shorter steps are repeated.
 const WINDOW_MIN: Duration = Duration::from_millis(300);
 
-/// Tokens a second. `tokens_per_s`, `threads` and `params` are of the preset `small` on all cores, the
-/// shape that is compared with other trainers; `presets` has the rest. Each rate is the median of some
-/// windows, `best` the fastest of them.
+/// Measures tokens a second. `tokens_per_s`, `threads` and `params` belong to the preset `small` on all cores, the
+/// shape for comparison with other trainers; `presets` has the rest. Each rate is the median of several measurements,
+/// and `best` is the fastest.
 pub fn learner() -> Value {
     let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let mut rows = Vec::new();
@@ -31,7 +31,7 @@ pub fn learner() -> Value {
     figures
 }
 
-/// 1, 2, 4 and so on, and `most`.
+/// Returns 1, 2, 4 and so on, and `most`.
 fn doubling(most: NonZeroUsize) -> Vec<NonZeroUsize> {
     let mut counts: Vec<NonZeroUsize> =
         (0..usize::BITS).map_while(|i| NonZeroUsize::new(1 << i)).take_while(|&count| count < most).collect();
@@ -43,7 +43,7 @@ fn doubling(most: NonZeroUsize) -> Vec<NonZeroUsize> {
 fn measure(preset: Preset, threads: NonZeroUsize, windows: usize) -> Value {
     let (model, inner) = (preset.model(VOCAB), preset.inner());
     let mut trainer = CpuTrainer::new(&model, &inner, threads).expect("presets are valid");
-    // What the tokens are does not change the time of a step.
+    // Step time does not depend on the tokens.
     let tokens: Vec<u32> =
         (0..inner.batch * (model.context + 1)).map(|i| i.wrapping_mul(40_503) % VOCAB).collect();
     let mut tokens_per_step = 0;

@@ -1,4 +1,4 @@
-//! The figures that need the SDK itself: `cargo xtask bench` runs this and shows what it prints.
+//! Benchmarks that need the SDK: `cargo xtask bench` runs this program and shows its output.
 
 #![expect(clippy::print_stdout, reason = "a command line tool answers on standard output")]
 
@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 
-/// Prints the figures of the one that the first argument names, as one line of JSON.
+/// Runs the benchmark named by the first argument, and prints its figures as one line of JSON.
 fn main() -> ExitCode {
     let name = std::env::args().nth(1).unwrap_or_default();
     let measure: fn() -> Value = match name.as_str() {

@@ -1,5 +1,5 @@
-//! Whether a cluster merged as one process does: each merge whose state is still there is made again in one place, from
-//! the answers of light learners, which are known here, and has the bits of that state.
+//! Comparison of a cluster's merges with those of a single process. The answers of light learners are known here, so
+//! each merge with a stored state is recomputed and compared with that state bit for bit.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -31,21 +31,20 @@ pub struct Args {
     cluster: String,
 }
 
-/// What was counted.
+/// Results of the comparison.
 #[derive(Default)]
 struct Counts {
     records: usize,
     merges: usize,
     updates: usize,
-    /// Merges that give something else in one place.
+    /// Number of merges with a different result.
     other: usize,
 }
 
-/// Makes the merges again that led to states which are there, but for the first of each fragment, from whose state it
-/// goes on.
+/// Recomputes the merges whose states are still stored. The first such state of each fragment is the starting point.
 ///
 /// # Errors
-/// What is missing or damaged, in words; or there is nothing to compare.
+/// A message about missing or damaged data, or if there is nothing to compare.
 pub async fn run(args: Args) -> Result<Value, String> {
     let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", args.manifest.display());
     let text = fs::read_to_string(&args.manifest).map_err(|error| failed(&error))?;
@@ -87,7 +86,7 @@ async fn follow(
             Some(bytes) => {
                 Some(state_of(Version(seq), model.fragments.len(fragment), &bytes).ok_or_else(damaged)?)
             }
-            // Owners keep the newest ones alone.
+            // Owners keep only the newest states.
             None => None,
         };
         let Some(alone) = &mut alone else {
@@ -97,7 +96,7 @@ async fn follow(
         let mut bodies = merge.parts.iter().map(|part| model.body(fragment, part.serial.0).to_vec());
         let next = |_| bodies.next().ok_or_else(|| "more updates than the merge has".to_owned());
         let entry = Entry::Merged((*merge).clone());
-        // What cannot be followed gives no bits either: later merges are compared with what was stored.
+        // A merge that cannot be followed has no result; later merges are compared with the stored states.
         let followed = alone.follow(&entry, next);
         let Some(theirs) = theirs else { continue };
         counts.merges += 1;
@@ -109,10 +108,10 @@ async fn follow(
     Ok(())
 }
 
-/// One that goes on from `state` of `fragment` to whatever follows.
+/// Creates a recomputation that continues from `state` of `fragment`.
 fn from(model: &Model, fragment: FragmentId, state: FragmentState) -> Option<Remake> {
     let count = model.fragments.ids().count();
-    // All of them are asked for, and one is kept: that the others' states are not theirs changes nothing.
+    // The library only creates recomputations of all fragments; the states of the others are unused.
     let (states, until) = (vec![state; count], vec![Version(u64::MAX); count]);
     let codec = model.codec;
     let all = Remake::all(&model.fragments, codec, &states, &BTreeSet::new(), &until);

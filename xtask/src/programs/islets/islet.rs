@@ -1,4 +1,4 @@
-//! One light learner: the machine that ships, on a socket of its own, with waits in place of steps.
+//! Light learner: the delivered state machine on a separate socket, with waits in place of steps.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -17,15 +17,15 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use crate::sea::Sea;
 use crate::socket::Socket;
 
-/// One in so many takes in what comes while a step lasts, as where a device works by itself; the others do between two
-/// steps. Those few tell how long answers take.
+/// One in this many learners handles messages during a step, as a learner with an asynchronous device does. The others
+/// handle them between steps. These few measure the latency of answers.
 const PROMPT_EACH: u32 = 8;
-/// Longest sleep of one that does not train.
+/// Maximum sleep of a learner that does not train.
 const SLEEP: Duration = Duration::from_secs(1);
-/// What it says of its loss, in nats per token.
+/// Reported loss, in nats per token.
 const LOSS: f32 = 4.0;
 
-/// One learner.
+/// Light learner.
 pub struct Islet {
     sea: Rc<Sea>,
     number: u32,
@@ -35,13 +35,13 @@ pub struct Islet {
     context: usize,
     is_ready: bool,
     has_ended: bool,
-    /// When it greeted, and when it sent what the syncer has not confirmed.
+    /// Time of the hello, and send times of unconfirmed updates.
     greeted: Option<Instant>,
     sent: BTreeMap<Serial, Instant>,
 }
 
 impl Islet {
-    /// The learner of this number, which has not joined.
+    /// Creates the learner of this number, not yet joined.
     pub fn new(sea: Rc<Sea>, number: u32) -> Self {
         let mut secret = [7; 32];
         secret[..4].copy_from_slice(&number.to_le_bytes());
@@ -74,7 +74,7 @@ impl Islet {
         }
     }
 
-    /// Takes part until it is sent home.
+    /// Takes part until the syncer ends the session for good.
     pub async fn live(mut self) {
         while !self.has_ended {
             self.take_in().await;
@@ -89,14 +89,14 @@ impl Islet {
         self.sea.tally.borrow_mut().end(self.is_ready);
     }
 
-    /// Takes in everything that has come.
+    /// Handles all waiting messages.
     async fn take_in(&mut self) {
         while let Some(input) = self.socket.as_mut().and_then(Socket::try_next) {
             self.handle(input).await;
         }
     }
 
-    /// One step: it lasts as long as steps do.
+    /// Performs one step by waiting for its duration.
     async fn step(&mut self, batch: &Batch) {
         let (began, from_us) = (Instant::now(), self.sea.now_us());
         let until = began + self.sea.step;
@@ -113,7 +113,7 @@ impl Islet {
         self.handle(Input::Stepped(Step { tokens, loss: LOSS, busy_us, earlier_us: 0 })).await;
     }
 
-    /// Waits for something to happen.
+    /// Waits for the next event.
     async fn wait(&mut self) {
         let now_us = self.sea.now_us();
         let wait_us = self.member.deadline(now_us).map_or(u64::MAX, |at| at.saturating_sub(now_us));
@@ -126,7 +126,7 @@ impl Islet {
         }
     }
 
-    /// What comes over the socket before `until`.
+    /// Returns the next message before `until`.
     async fn comes(&mut self, until: Instant) -> Option<Input> {
         match &mut self.socket {
             Some(socket) => timeout_at(until, socket.next()).await.ok(),
@@ -137,7 +137,7 @@ impl Islet {
         }
     }
 
-    /// Tells the member what happened, and does what it wants.
+    /// Passes an input to the member, and executes its outputs.
     async fn handle(&mut self, input: Input) {
         match &input {
             Input::Message(message) => self.note(message),
@@ -172,7 +172,7 @@ impl Islet {
         }
     }
 
-    /// Does what the member wants, until it wants nothing more.
+    /// Executes the member's outputs until there are none.
     async fn drain(&mut self) {
         while let Some(output) = self.member.poll() {
             if let Some(input) = self.act(output).await {
@@ -192,7 +192,7 @@ impl Islet {
         }
     }
 
-    /// Does one thing; what comes of it, if that is known at once.
+    /// Executes one output. Returns its result if it is immediate.
     async fn act(&mut self, output: Output) -> Option<Input> {
         match output {
             Output::Connect => {
@@ -242,7 +242,7 @@ impl Islet {
                 self.sea.tally.borrow_mut().note(format!("{end:?}"));
                 self.has_ended = true;
             }
-            // There are no parameters to change, and nobody asks it to measure.
+            // There are no parameters to change, and the syncer never asks for a measurement.
             Output::Apply { .. }
             | Output::Include { .. }
             | Output::FetchHeldOut { .. }
@@ -251,13 +251,13 @@ impl Islet {
         None
     }
 
-    /// Says who it is, as the syncer asked.
+    /// Answers the syncer's challenge with a hello.
     async fn greet(&mut self, hello: Hello, challenge: &Challenge) -> Option<Input> {
         let signature = Signature(self.key.sign(&challenge.text()).to_bytes());
         self.greeted = Some(Instant::now());
         let said = self.send(Message::Hello(Hello { signature, ..hello })).await;
         if let Some(socket) = &mut self.socket {
-            // A lost connection is noticed when it is read.
+            // A lost connection is detected by the next read.
             drop(socket.flush().await);
         }
         said

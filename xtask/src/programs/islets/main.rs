@@ -1,6 +1,6 @@
-//! Thousands of light learners in one process, for `cargo xtask bench scale`: each is a real member of a run on a
-//! socket of its own, and all that it does not do is compute. A step is a wait; an update is noise as long as an honest
-//! one, coded by the codec of the run.
+//! Thousands of light learners in one process, for `cargo xtask bench scale`. Each is a real member of a run with its
+//! own socket, and does everything except computing. A step is a wait. An update is noise of an honest length, coded by
+//! the run's codec.
 
 #![expect(clippy::print_stdout, reason = "a command line tool answers on standard output")]
 
@@ -22,11 +22,11 @@ use tokio::time::{Instant, interval, sleep};
 use islet::Islet;
 use sea::Sea;
 
-/// Time between two lines of figures.
+/// Interval of the lines of figures.
 const SAY_EVERY: Duration = Duration::from_secs(1);
-/// Learners on their way into the run at once, at most.
+/// Maximum number of learners that join at the same time.
 const JOINING_MAX: usize = 128;
-/// Time between two looks whether another one may set out.
+/// Polling interval for the next learner to join.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// Light learners, and what became of their answers.
@@ -76,7 +76,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Brings them in, a few at a time, and tells of them each second.
+/// Starts the learners, a few at a time, and prints figures each second.
 async fn crowd(args: Args) {
     let sea = Rc::new(Sea::new(args.address, Duration::from_millis(args.step_ms)));
     let bring = Rc::clone(&sea);

@@ -1,4 +1,4 @@
-//! What all learners of this process share: what they have fetched, as behind a cache, and what they answer with.
+//! Data shared by all learners of this process: a cache of downloads, and prepared updates.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -17,17 +17,17 @@ use tokio::time::Instant;
 use crate::socket::get;
 use crate::tally::Tally;
 
-/// Different updates of each fragment.
+/// Number of different updates of each fragment.
 const BODIES: usize = 8;
-/// Versions of a fragment whose digests are remembered.
+/// Number of versions of a fragment whose digests are remembered.
 const DIGESTS_MAX: usize = 256;
-/// Root of the mean square of an update's values: what a few steps of the preset come to.
+/// Root mean square of an update's values: typical of a few steps of the preset.
 const VALUE: f32 = 1e-3;
 
 /// Θ̂ of one fragment.
 type Hat = (Version, Vec<f32>);
 
-/// What is shared.
+/// Shared data.
 pub struct Sea {
     pub address: SocketAddr,
     pub step: Duration,
@@ -39,11 +39,11 @@ pub struct Sea {
     digests: RefCell<BTreeMap<FragmentId, BTreeMap<Version, u64>>>,
 }
 
-/// The run's parameters as its learners see them.
+/// Parameters of the run, as its learners see them.
 pub struct Model {
     pub fragments: Arc<Fragments>,
     pub codec: Codec,
-    /// By fragment, `[P]`, [`BODIES`] each.
+    /// Updates by fragment, `[P]`, with [`BODIES`] for each.
     bodies: Vec<Vec<Vec<u8>>>,
 }
 
@@ -61,15 +61,15 @@ impl Sea {
         }
     }
 
-    /// Microseconds since the start.
+    /// Returns the microseconds since the start.
     pub fn now_us(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// The fragments of the run that `spec` describes.
+    /// Returns the fragments of the run that `spec` describes.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A message if the description is invalid.
     pub fn fragments(&self, spec: &RunSpec) -> Result<Arc<Fragments>, String> {
         let mut run = self.run.borrow_mut();
         if run.is_none() {
@@ -78,15 +78,15 @@ impl Sea {
         Ok(run.as_ref().map(|run| Arc::clone(&run.fragments)).expect("just made"))
     }
 
-    /// An update of `fragment`, one of a few.
+    /// Returns one of the prepared updates of `fragment`.
     pub fn body(&self, fragment: FragmentId, number: u64) -> Vec<u8> {
         self.run.borrow().as_ref().map(|run| run.body(fragment, number).to_vec()).unwrap_or_default()
     }
 
-    /// Θ̂ of `fragment`, at `version` or later; whoever comes first fetches it for all.
+    /// Returns Θ̂ of `fragment` at `version` or later. The first caller downloads it for all.
     ///
     /// # Errors
-    /// What failed.
+    /// A message if the download failed.
     pub async fn hat(&self, run: RunId, fragment: FragmentId, version: Version) -> Result<Hat, String> {
         let mut hats = self.hats.lock().await;
         if let Some(hat) = hats.get(&fragment).filter(|(held, _)| *held >= version) {
@@ -100,10 +100,10 @@ impl Sea {
         Ok((held, values))
     }
 
-    /// The bytes of `shard`, fetched once.
+    /// Returns the bytes of `shard`, downloaded once.
     ///
     /// # Errors
-    /// What failed.
+    /// A message if the download failed.
     pub async fn shard(&self, run: RunId, shard: u32) -> Result<Vec<u8>, String> {
         let mut shards = self.shards.lock().await;
         if let Some(bytes) = shards.get(&shard) {
@@ -114,7 +114,7 @@ impl Sea {
         Ok(bytes)
     }
 
-    /// Notes the digest of Θ̂ that came with `version` of `fragment`.
+    /// Records the digest of Θ̂ that came with `version` of `fragment`.
     pub fn note_digest(&self, fragment: FragmentId, version: Version, digest: u64) {
         let mut digests = self.digests.borrow_mut();
         let of = digests.entry(fragment).or_default();
@@ -124,7 +124,7 @@ impl Sea {
         }
     }
 
-    /// The digest of Θ̂ at `version` of `fragment`; 0 if it is not known.
+    /// Returns the digest of Θ̂ at `version` of `fragment`; 0 if it is unknown.
     pub fn digest(&self, fragment: FragmentId, version: Option<Version>) -> u64 {
         let digests = self.digests.borrow();
         version.and_then(|version| digests.get(&fragment)?.get(&version).copied()).unwrap_or(0)
@@ -132,10 +132,10 @@ impl Sea {
 }
 
 impl Model {
-    /// The one that `spec` describes.
+    /// Creates the model that `spec` describes.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A message if the description is invalid.
     pub fn new(spec: &RunSpec) -> Result<Self, String> {
         let layout = Layout::of(&spec.model).map_err(|error| error.to_string())?;
         let count = NonZeroU16::new(spec.exchange.fragments).ok_or("a run without fragments")?;
@@ -154,14 +154,14 @@ impl Model {
         Ok(Self { fragments: Arc::new(fragments), codec, bodies })
     }
 
-    /// The update of `fragment` that has this number; nothing where there is no such fragment.
+    /// Returns update `number` of `fragment`; empty if the fragment does not exist.
     pub fn body(&self, fragment: FragmentId, number: u64) -> &[u8] {
         let bodies = self.bodies.get(usize::from(fragment.0));
         bodies.and_then(|bodies| bodies.get(number as usize % BODIES)).map(Vec::as_slice).unwrap_or_default()
     }
 }
 
-/// About normal, with a mean square of 1: the sum of three uniform numbers.
+/// Returns a roughly normal number with a mean square of 1: the sum of three uniform numbers.
 fn noise(rng: &mut Rng) -> f32 {
     (0..3).map(|_| 2.0 * rng.unit() - 1.0).sum::<f64>() as f32
 }

@@ -1,4 +1,4 @@
-//! A WebSocket that takes little memory, and a request over HTTP.
+//! WebSocket with low memory use, and an HTTP request.
 
 use std::net::SocketAddr;
 
@@ -15,10 +15,10 @@ use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{self, Message as Frame};
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 
-/// Buffer that each socket reads into: there are thousands.
+/// Size of each socket's read buffer; there are thousands of sockets.
 const READ_BUFFER_BYTES: usize = 4 << 10;
 
-/// One connection.
+/// WebSocket connection.
 pub struct Socket {
     stream: WebSocketStream<TcpStream>,
     assembler: Assembler,
@@ -30,7 +30,7 @@ impl Socket {
     /// Connects to the syncer at `address`.
     ///
     /// # Errors
-    /// What failed.
+    /// A message if the connection failed.
     pub async fn open(address: SocketAddr) -> Result<Self, String> {
         let stream = TcpStream::connect(address).await.map_err(|error| error.to_string())?;
         stream.set_nodelay(true).map_err(|error| error.to_string())?;
@@ -46,10 +46,10 @@ impl Socket {
         Ok(Self { stream, assembler: Assembler::new(BODY_BYTES_MAX), number: 0, is_dirty: false })
     }
 
-    /// Has `message` sent with the next [`Self::flush`].
+    /// Queues `message` for the next [`Self::flush`].
     ///
     /// # Errors
-    /// The connection is gone.
+    /// The connection is closed.
     pub async fn send(&mut self, message: &Message) -> Result<(), tungstenite::Error> {
         self.number = self.number.wrapping_add(1);
         for frame in frames(encode(message), self.number) {
@@ -59,10 +59,10 @@ impl Socket {
         Ok(())
     }
 
-    /// Sends what is there to be sent.
+    /// Sends the queued messages.
     ///
     /// # Errors
-    /// The connection is gone.
+    /// The connection is closed.
     pub async fn flush(&mut self) -> Result<(), tungstenite::Error> {
         if std::mem::take(&mut self.is_dirty) {
             self.stream.flush().await?;
@@ -70,7 +70,7 @@ impl Socket {
         Ok(())
     }
 
-    /// What comes next.
+    /// Returns the next input.
     pub async fn next(&mut self) -> Input {
         match self.stream.next().await {
             Some(Ok(Frame::Binary(frame))) => match self.assembler.push(&frame) {
@@ -85,7 +85,7 @@ impl Socket {
                 Input::Closed { code, reason }
             }
             Some(Ok(_)) => {
-                // The answer to a ping goes out with what is sent next.
+                // The pong goes out with the next message.
                 self.is_dirty = true;
                 Input::Heard
             }
@@ -94,23 +94,23 @@ impl Socket {
         }
     }
 
-    /// What has come, if anything has.
+    /// Returns the next input if one is waiting.
     pub fn try_next(&mut self) -> Option<Input> {
         self.next().now_or_never()
     }
 
-    /// Says goodbye.
+    /// Closes the connection with a goodbye.
     pub async fn close(&mut self, bye: &Bye) {
-        // Whoever is gone cannot be told.
+        // The peer may be gone already.
         drop(self.send(&Message::Bye(bye.clone())).await);
         drop(self.stream.close(None).await);
     }
 }
 
-/// `GET path` at `address`: the body, and the version of the fragment in it, if it is one.
+/// Sends `GET path` to `address`. Returns the body, and its fragment's version if it is a fragment.
 ///
 /// # Errors
-/// What failed.
+/// A message if the request failed.
 pub async fn get(address: SocketAddr, path: &str) -> Result<(Vec<u8>, Option<u64>), String> {
     let failed = |error: std::io::Error| format!("{path}: {error}");
     let mut stream = TcpStream::connect(address).await.map_err(failed)?;

@@ -1,4 +1,4 @@
-//! What all learners together have done and seen.
+//! Statistics over all learners of this process.
 
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -14,14 +14,14 @@ pub struct Tally {
     pub merged: u64,
     pub late: u64,
     pub refused: u64,
-    /// Changes of fragments that came.
+    /// Number of received changes.
     pub changes: u64,
-    /// Fragments that had to be fetched whole.
+    /// Number of fragments that were downloaded whole.
     pub loads: u64,
-    /// What went wrong, and the last of it.
+    /// Number of errors, and the last one.
     pub troubles: u64,
     pub trouble: String,
-    /// Milliseconds from an update to the word that it arrived, and from a greeting to the welcome.
+    /// Milliseconds from an update to its confirmation, and from a hello to the welcome.
     pub arrived_ms: Vec<f64>,
     pub welcomed_ms: Vec<f64>,
 }
@@ -47,34 +47,34 @@ impl Tally {
         }
     }
 
-    /// Another one sets out.
+    /// Counts a learner that starts to join.
     pub fn set_out(&mut self) {
         self.set_out += 1;
     }
 
-    /// One takes part for the first time.
+    /// Counts a learner that takes part for the first time.
     pub fn is_ready(&mut self) {
         self.ready += 1;
     }
 
-    /// One is gone for good; `was_ready`: it had taken part.
+    /// Counts a learner that is gone for good; `was_ready` is true if it had taken part.
     pub fn end(&mut self, was_ready: bool) {
         self.ended += 1;
         self.ready += usize::from(!was_ready);
     }
 
-    /// Those who have set out and do not take part yet.
+    /// Returns the number of learners that have started to join and do not take part yet.
     pub fn joining(&self) -> usize {
         self.set_out.saturating_sub(self.ready)
     }
 
-    /// Something went wrong for one of them.
+    /// Records an error of a learner.
     pub fn note(&mut self, trouble: String) {
         self.troubles += 1;
         self.trouble = trouble;
     }
 
-    /// All of it, as one line.
+    /// Returns all statistics as one JSON line.
     pub fn line(&mut self, now: Instant) -> Value {
         json!({
             "at_s": (now - self.began).as_secs_f64(),
