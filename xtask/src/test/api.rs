@@ -1,33 +1,33 @@
-//! What the crates of the SDK show, as lists that a change of them has to change too.
+//! Public items of the SDK's crates, compared with lists that must change with them.
 //!
-//! The lists are read off the documentation: each public item by its kind and path, its methods, fields and variants,
-//! and what stands at the root. Nobody removes or renames one unawares. `RENEW_API=1` writes the lists anew.
+//! The lists come from the documentation: each public item by kind and path, its methods, fields and variants, and the
+//! reexports at the root. No item disappears or changes its name unnoticed. `RENEW_API=1` rewrites the lists.
 
 use std::fs;
 use std::path::Path;
 
 use crate::cargo::{root, target_folder};
 
-/// What is listed in one file.
+/// Contents of one list.
 struct List {
-    /// The crate.
+    /// Name of the crate.
     name: &'static str,
-    /// Those of its modules that the file is about; all of the crate if there are none.
+    /// Modules of the crate in the list; empty means all.
     modules: &'static [&'static str],
 }
 
-/// What others build on, and what a version promises.
+/// Lists of the stable API, on which other projects build.
 const PROMISED: [List; 2] =
     [List { name: "archipelago", modules: &[] }, List { name: "archipelago_sim", modules: &["world"] }];
 
-/// What an item has that is called from outside.
+/// Kinds of an item's members that callers use.
 const KINDS: [&str; 6] =
     ["associatedconstant", "associatedtype", "method", "structfield", "tymethod", "variant"];
 
-/// Compares the lists in `tests/golden/api` with what the documentation of the crates holds.
+/// Compares the lists in `tests/golden/api` with the documentation of the crates.
 ///
 /// # Errors
-/// A sentence for the first difference of each crate.
+/// A message with the first difference of each crate.
 pub fn check() -> Result<String, String> {
     let folder = root().join("tests/golden/api");
     let (mut told, mut wrong) = (Vec::new(), Vec::new());
@@ -46,7 +46,7 @@ pub fn check() -> Result<String, String> {
 }
 
 impl List {
-    /// What messages call it.
+    /// Returns the name of the list in messages.
     fn title(&self) -> String {
         match self.modules {
             [] => self.name.to_owned(),
@@ -54,14 +54,14 @@ impl List {
         }
     }
 
-    /// Whether `item`, a kind and a path, is in it.
+    /// Returns true if the list covers `item`, a kind and a path.
     fn holds(&self, item: &str) -> bool {
         let first = item.split([' ', ':']).nth(1);
         self.modules.is_empty() || first.is_some_and(|first| self.modules.contains(&first))
     }
 }
 
-/// How many items are in `list`, and in what they differ from its file in `folder`.
+/// Returns the number of items in `list`, and its differences from its file in `folder`.
 fn compare(list: &List, folder: &Path) -> Result<(usize, Vec<String>), String> {
     let mut found = shown(&target_folder()?.join("doc").join(list.name))?;
     found.retain(|item| list.holds(item));
@@ -81,7 +81,7 @@ fn write(list: &Path, items: &[String]) -> Result<(), String> {
         .map_err(|error| format!("{}: {error}", list.display()))
 }
 
-/// `kind path` of all that the documentation in the folder `pages` shows, sorted.
+/// Returns the sorted lines `kind path` of all items in the documentation folder `pages`.
 fn shown(pages: &Path) -> Result<Vec<String>, String> {
     let read = |name: &str| {
         let page = pages.join(name);
@@ -102,7 +102,7 @@ fn shown(pages: &Path) -> Result<Vec<String>, String> {
     Ok(found)
 }
 
-/// Page, kind and path of each item that a crate's page `all.html` links to.
+/// Returns page, kind and path of each item that a crate's `all.html` links to.
 fn items(html: &str) -> Vec<(&str, &str, &str)> {
     let parts = html.split("<a href=\"").skip(1).filter_map(|link| {
         let (target, rest) = link.split_once("\">")?;
@@ -113,12 +113,12 @@ fn items(html: &str) -> Vec<(&str, &str, &str)> {
     parts.collect()
 }
 
-/// What a crate's first page says that it passes on.
+/// Returns the reexports on a crate's first page.
 fn exports(html: &str) -> impl Iterator<Item = &str> {
     html.split("id=\"reexport.").skip(1).filter_map(|rest| rest.split('"').next())
 }
 
-/// Kind and name of what an item's page shows of it; what traits that it implements bring is theirs.
+/// Returns kind and name of an item's own members on its page, without members of traits that it implements.
 fn members(html: &str) -> impl Iterator<Item = (&str, &str)> {
     html.split("id=\"").skip(1).filter_map(|rest| {
         let (id, rest) = rest.split_once('"')?;
@@ -128,7 +128,7 @@ fn members(html: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// A line for what is gone and one for what is new.
+/// Returns a line for removed items and a line for new ones.
 fn difference(name: &str, known: &[String], found: &[String]) -> Vec<String> {
     let missing = |from: &[String], other: &[String]| {
         from.iter().filter(|item| !other.contains(item)).cloned().collect::<Vec<_>>().join(", ")

@@ -1,15 +1,15 @@
-//! Debian's packages, where this may install them.
+//! Installation of Debian packages, where permitted.
 
 use std::{path::Path, process::Command};
 
-/// Installs `packages` as root on Debian and its kin; false where that cannot be done or fails.
+/// Installs `packages` as root on Debian and its derivatives. Returns false if that is impossible or fails.
 pub fn install(packages: &[&str]) -> bool {
     if !(is_root() && Path::new("/usr/bin/apt-get").exists()) {
         return false;
     }
     let apt = |args: &[&str]| {
         let mut command = Command::new("apt-get");
-        // A new machine may be busy with updates of its own, and mirrors fail now and then.
+        // A new machine may run its own updates, and mirrors fail now and then.
         command.args(["-o", "DPkg::Lock::Timeout=120", "-o", "Acquire::Retries=3"]);
         command.args(args).args(["-y", "-q"]).env("DEBIAN_FRONTEND", "noninteractive");
         command.status().is_ok_and(|status| status.success())

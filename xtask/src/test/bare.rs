@@ -1,7 +1,7 @@
-//! A toolchain as a newcomer's: this one without the standard library for browsers.
+//! Newcomer's toolchain: a copy of this one without the standard library for browsers.
 //!
-//! Beside it lies a folder from which rustup can add that library, as it would from the network, so that the test
-//! needs none. Only toolchains that rustup has installed can be taken apart in this way.
+//! A local folder serves that library to rustup in place of the network, so that the test works offline. This only
+//! works with toolchains that rustup has installed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,26 +9,27 @@ use std::{env, fs};
 
 use crate::cargo::{WASM, root};
 
-/// What rustup calls the standard library for browsers.
+/// Rustup's name of the standard library for browsers.
 const COMPONENT: &str = "rust-std-wasm32-unknown-unknown";
 /// Parts of a toolchain that no build reads.
 const UNREAD: [&str; 1] = ["share"];
 
-/// The toolchain.
+/// Toolchain without the standard library for browsers.
 pub struct Bare {
     /// Rustup's folder.
     home: PathBuf,
-    /// Where rustup gets what it adds.
+    /// Folder that rustup downloads from.
     server: PathBuf,
-    /// The toolchain's own folder.
+    /// Folder of the toolchain.
     toolchain: PathBuf,
 }
 
 impl Bare {
-    /// Makes it in `folder`; nothing where this toolchain is not rustup's, or lacks the library itself.
+    /// Creates the toolchain in `folder`. Returns `None` if rustup did not install this toolchain, or it lacks the
+    /// library.
     ///
     /// # Errors
-    /// A sentence: a file could not be read or written.
+    /// A message if a file could not be read or written.
     pub fn make(folder: &Path) -> Result<Option<Self>, String> {
         let Some((name, own)) = installed() else { return Ok(None) };
         let bare = Self {
@@ -45,7 +46,7 @@ impl Bare {
         })?;
         let version = name.split('-').next().unwrap_or_default();
         let channel = bare.offer(&own, version)?;
-        // In place of a link, so that the toolchain it came from stays as it is.
+        // These files replace links, so that the original toolchain stays unchanged.
         let rustlib = bare.toolchain.join("lib/rustlib");
         replace(&rustlib.join("multirust-channel-manifest.toml"), |_| channel.clone())?;
         replace(&rustlib.join("components"), |text| without(text, |line| line == COMPONENT))?;
@@ -57,7 +58,7 @@ impl Bare {
         Ok(Some(bare))
     }
 
-    /// Has `command` use this toolchain, and nothing of the one that runs this.
+    /// Makes `command` use this toolchain instead of the one that runs this program.
     pub fn apply(&self, command: &mut Command) {
         command
             .env("RUSTUP_HOME", &self.home)
@@ -66,12 +67,12 @@ impl Bare {
         command.env("RUSTUP_DIST_SERVER", format!("file://{}", self.server.display()));
     }
 
-    /// Whether the library for browsers is there.
+    /// Returns true if the library for browsers is installed.
     pub fn has_target(&self) -> bool {
         self.toolchain.join("lib/rustlib").join(WASM).is_dir()
     }
 
-    /// Packs the library as rustup expects it on a server; the list of what the server has.
+    /// Packs the library in the form that rustup expects on a server. Returns the server's list of packages.
     fn offer(&self, own: &Path, version: &str) -> Result<String, String> {
         let name = format!("rust-std-{version}-{WASM}");
         let pack = self.server.join("pack").join(&name);
@@ -103,7 +104,7 @@ impl Bare {
     }
 }
 
-/// The name and the folder of the toolchain that runs this, if rustup has installed it.
+/// Returns the name and the folder of the toolchain that runs this program, if rustup has installed it.
 fn installed() -> Option<(String, PathBuf)> {
     let name = env::var("RUSTUP_TOOLCHAIN").ok()?;
     let output = Command::new("rustc").args(["--print", "sysroot"]).current_dir(root()).output().ok()?;
@@ -111,12 +112,12 @@ fn installed() -> Option<(String, PathBuf)> {
     folder.join("lib/rustlib/multirust-channel-manifest.toml").is_file().then_some((name, folder))
 }
 
-/// What rustup calls the list of files of [`COMPONENT`].
+/// Returns rustup's name of the file list of [`COMPONENT`].
 fn manifest() -> String {
     format!("manifest-{COMPONENT}")
 }
 
-/// The value of `key` in the `stanza` of rustup's list.
+/// Returns the value of `key` in the `stanza` of rustup's list.
 fn value<'a>(list: &'a str, stanza: &str, key: &str) -> Option<&'a str> {
     let lines =
         list.lines().skip_while(|line| *line != stanza).skip(1).take_while(|line| !line.starts_with('['));
@@ -124,7 +125,7 @@ fn value<'a>(list: &'a str, stanza: &str, key: &str) -> Option<&'a str> {
     line.split('"').nth(1)
 }
 
-/// Rustup's list where the archive of `stanza` has the checksum `hash`, and no other form.
+/// Returns rustup's list with the checksum `hash` for the archive of `stanza`, and without other formats.
 fn changed(list: &str, stanza: &str, hash: &str) -> String {
     let mut inside = false;
     let mut text = String::with_capacity(list.len());
@@ -146,8 +147,8 @@ fn without(text: &str, out: impl Fn(&str) -> bool) -> String {
     text.lines().filter(|line| !out(line)).map(|line| format!("{line}\n")).collect()
 }
 
-/// Has all of `from` below `to` too, without a second copy where the file system can do that. `keep` is asked about
-/// paths below `from`.
+/// Links all files below `from` into `to`, without copying where the file system permits it. `keep` decides on paths
+/// relative to `from`.
 fn link(from: &Path, to: &Path, keep: &dyn Fn(&Path) -> bool) -> Result<(), String> {
     link_below(from, Path::new(""), to, keep)
 }
@@ -186,7 +187,7 @@ fn write(file: &Path, text: &str) -> Result<(), String> {
     fs::write(file, text).map_err(|error| format!("{}: {error}", file.display()))
 }
 
-/// Puts another file in the place of `file`.
+/// Replaces `file` by a changed copy.
 fn replace(file: &Path, change: impl Fn(&str) -> String) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("{}: {error}", file.display());
     let text = fs::read_to_string(file).map_err(failed)?;
@@ -201,7 +202,7 @@ fn run(command: &mut Command) -> Result<String, String> {
     if output.status.success() { Ok(said.into_owned()) } else { Err(format!("`{name}`: {}", said.trim())) }
 }
 
-/// The checksum of `file`, by the program that the system has for it.
+/// Returns the checksum of `file`, computed by the system's program.
 fn sha256(file: &Path) -> Result<String, String> {
     let with = |program: &str, args: &[&str]| run(Command::new(program).args(args).arg(file));
     let said = with("sha256sum", &[]).or_else(|_| with("shasum", &["-a", "256"]))?;

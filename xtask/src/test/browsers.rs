@@ -8,7 +8,7 @@ use crate::cargo::root;
 use crate::tools::program;
 use crate::web::{self, call};
 
-/// A browser, where Debian has it, the variable that names another, and the one that goes without.
+/// Browser: its Debian package and path, the variable with another path, and the variable that disables it.
 struct Browser {
     package: &'static str,
     path: &'static str,
@@ -16,14 +16,14 @@ struct Browser {
     switch: &'static str,
 }
 
-/// A test that takes longer hangs; far more than a busy machine needs.
+/// Time limit for a test, far more than a busy machine needs.
 const TEST_TIMEOUT: &str = "--test-timeout=900000";
 
-/// The longest two: one computes and the other waits, so they run side by side. Of others, two at once would fight for
-/// the processor.
+/// The two longest tests. One computes and the other waits, so they run in parallel. Other pairs would compete for the
+/// processor.
 const SIDE_BY_SIDE: [&str; 2] = ["parity.test.mjs", "patience.test.mjs"];
 
-/// The folder of the linter.
+/// Folder of the linter.
 const LINT: &str = "web-demo/lint";
 
 const CHROMIUM: Browser =
@@ -35,10 +35,10 @@ const FIREFOX: Browser = Browser {
     switch: "FIREFOX_TESTS",
 };
 
-/// Sees to it that both are there; what it installed, if anything.
+/// Installs missing browsers. Returns the installed packages.
 ///
 /// # Errors
-/// A sentence: one is missing, and how to get it or to do without.
+/// A message if one is missing, with ways to install it or to go without.
 pub fn setup() -> Result<Vec<&'static str>, String> {
     if is_off() {
         return Ok(Vec::new());
@@ -62,10 +62,10 @@ pub fn setup() -> Result<Vec<&'static str>, String> {
     Ok(added)
 }
 
-/// Has the linter look at all TypeScript and JavaScript; it stands apart from what builds the pages.
+/// Lints all TypeScript and JavaScript. The linter is separate from the build of the pages.
 ///
 /// # Errors
-/// A sentence: it could not be installed, or found something.
+/// A message if it could not be installed, or found something.
 pub fn lint() -> Result<String, String> {
     if is_off() {
         return Ok("left out: BROWSER_TESTS=no".to_owned());
@@ -75,15 +75,15 @@ pub fn lint() -> Result<String, String> {
     Ok(String::new())
 }
 
-/// Builds the pages and the parity tests, unless the tests of browsers are switched off.
+/// Builds the pages and the parity tests, unless browser tests are disabled.
 ///
 /// # Errors
-/// A sentence: what failed.
+/// A message about the failure.
 pub fn build() -> Result<String, String> {
     if is_off() {
         return Ok("left out: BROWSER_TESTS=no".to_owned());
     }
-    // At once: much of either is one thread that optimises one crate.
+    // The builds run in parallel, since both spend long in a single-threaded optimisation of one crate.
     thread::scope(|scope| {
         let parity = scope.spawn(web::parity);
         let site = web::site();
@@ -92,10 +92,10 @@ pub fn build() -> Result<String, String> {
     })
 }
 
-/// Runs them.
+/// Runs the browser tests.
 ///
 /// # Errors
-/// A sentence: what failed.
+/// A message about the failure.
 pub fn test(programs: &Path) -> Result<String, String> {
     if is_off() {
         return Ok("left out: BROWSER_TESTS=no".to_owned());
@@ -121,7 +121,7 @@ pub fn test(programs: &Path) -> Result<String, String> {
     Ok(String::new())
 }
 
-/// Whether tests of pages are switched off.
+/// Returns true if tests of pages are disabled.
 pub fn is_off() -> bool {
     env::var("BROWSER_TESTS").is_ok_and(|value| value == "no")
 }

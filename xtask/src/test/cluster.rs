@@ -1,4 +1,4 @@
-//! A cluster on real servers: three of NATS and one that speaks S3, in an environment of Python's below `target`.
+//! Tests of a cluster on real servers: three of NATS and one of S3, in a Python environment below `target`.
 
 use std::env;
 use std::path::PathBuf;
@@ -8,20 +8,20 @@ use super::python::Environment;
 use crate::cargo::{TEST_PROGRAMS, cargo, root};
 use crate::web::call;
 
-/// The crate, with what it has of servers.
+/// Cluster crate with its server features.
 const CRATE: [&str; 5] = ["--locked", "-p", "archipelago-cluster", "--features", "nats-s3"];
-/// The programs, and what starts them together.
+/// Tests that start whole clusters of programs.
 const MACHINES: [&str; 5] = ["--locked", "-p", "archipelago-tests", "--features", "cluster"];
-/// The servers.
+/// Requirements file of the servers.
 const SERVERS: &str = "sdk/cluster/tests/requirements.txt";
-/// The settings of one, as people are given them.
+/// Example configuration of a NATS server for operators.
 const SETTINGS: &str = "syncer-server/deploy/cluster/nats.conf";
 
-/// Lints and tests what is behind the feature, if `CLUSTER_TESTS=yes` asks for it. `CLUSTER_FAULTS` and `CLUSTER_SEED`
-/// say how many faults the storm has, a dozen if nothing is said, and which.
+/// Lints and tests the feature if `CLUSTER_TESTS=yes`. `CLUSTER_FAULTS` is the number of faults in the storm, 12 by
+/// default, and `CLUSTER_SEED` selects them.
 ///
 /// # Errors
-/// A sentence: what failed.
+/// A message about the failure.
 pub fn test() -> Result<String, String> {
     if env::var("CLUSTER_TESTS").map_or(true, |value| value != "yes") {
         return Ok("left out: CLUSTER_TESTS=yes adds it".to_owned());
@@ -35,7 +35,7 @@ pub fn test() -> Result<String, String> {
     call(&mut settings)?;
     let mut test = cargo(&["test"]);
     test.args(CRATE).env("CLUSTER_BIN", &bin);
-    // Each test starts servers of its own.
+    // Each test starts its own servers.
     test.env("RUST_TEST_THREADS", "2");
     call(&mut test)?;
     let mut build = cargo(&["build"]);
@@ -47,10 +47,10 @@ pub fn test() -> Result<String, String> {
     Ok(String::new())
 }
 
-/// The folder of the servers' programs: `nats-server` and `moto_server`, which pip fetches once.
+/// Returns the folder of the server programs `nats-server` and `moto_server`, which pip installs once.
 ///
 /// # Errors
-/// A sentence: there is no Python, or nothing could be fetched.
+/// A message if there is no Python, or the download failed.
 pub fn servers() -> Result<PathBuf, String> {
     super::python::setup()?;
     let environment = Environment::make("cluster", false)?;

@@ -1,6 +1,6 @@
-//! What pages say about the command line: the flags that they name are there, and the exit codes are the programs' own.
+//! Check of pages against the command line: the flags in pages exist, and the exit codes are those of the programs.
 
-/// A program, as pages call it, and the files that declare its flags: all that begin with one of these.
+/// Program as pages call it, and the path prefixes of the files that declare its flags.
 struct Program {
     call: &'static str,
     sources: &'static [&'static str],
@@ -26,7 +26,7 @@ const PROGRAMS: &[Program] = &[
 /// Flags that `clap` adds to each program.
 const GIVEN: &[&str] = &["help", "version"];
 
-/// The page that lists exit codes, and the files that declare them.
+/// Page with the exit codes, and the files that declare them.
 const REFERENCE: &str = "docs/commands.md";
 const CODES: &[&str] = &[
     "syncer-server/src/errors.rs",
@@ -35,19 +35,19 @@ const CODES: &[&str] = &[
     "syncer-server/demo/src/error.rs",
 ];
 
-/// Files, and beginnings of their paths, that these rules read.
+/// Returns the files and path prefixes that these rules read.
 pub fn watched() -> impl Iterator<Item = &'static str> {
     let sources = PROGRAMS.iter().flat_map(|program| program.sources);
     sources.chain(CODES).copied().chain([REFERENCE])
 }
 
-/// The sentences about the pages among `names`, whose texts `load` gives.
+/// Returns the violations in the pages among `names`; `load` returns the text of a file.
 pub fn judge(names: &[String], load: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
     let flags: Vec<Vec<String>> = PROGRAMS.iter().map(|program| declared(names, load, program)).collect();
     let mut broken = Vec::new();
     for page in names.iter().filter(|name| name.ends_with(".md")) {
         for (number, piece) in code(&load(page).unwrap_or_default()) {
-            // A flag alone may be any program's.
+            // A flag alone may belong to any program.
             if piece.starts_with("--")
                 && !flags.iter().flatten().any(|flag| asked(piece, "").any(|one| one == flag))
             {
@@ -70,12 +70,12 @@ pub fn judge(names: &[String], load: &dyn Fn(&str) -> Option<String>) -> Vec<Str
     broken
 }
 
-/// The flags of `program`, without the dashes.
+/// Returns the flags of `program`, without the dashes.
 fn declared(names: &[String], load: &dyn Fn(&str) -> Option<String>, program: &Program) -> Vec<String> {
     let ours = |name: &&String| program.sources.iter().any(|source| name.starts_with(source));
     let mut flags: Vec<String> = GIVEN.iter().map(ToString::to_string).collect();
     for text in names.iter().filter(ours).filter_map(|name| load(name)) {
-        // From the first `#[arg(` to the field that it is about.
+        // Text from the first `#[arg(` to its field.
         let mut attribute: Option<String> = None;
         for line in text.lines().map(str::trim) {
             if line.starts_with("#[arg(") {
@@ -96,7 +96,7 @@ fn declared(names: &[String], load: &dyn Fn(&str) -> Option<String>, program: &P
     flags
 }
 
-/// The pieces of code in a page, each with the number of its line: what stands in backticks, and lines of blocks.
+/// Returns the pieces of code in a page with their line numbers: code spans, and lines of code blocks.
 fn code(page: &str) -> Vec<(usize, &str)> {
     let mut fenced = false;
     let mut pieces = Vec::new();
@@ -112,12 +112,12 @@ fn code(page: &str) -> Vec<(usize, &str)> {
     pieces
 }
 
-/// The flags that `piece` gives to the program called `call`, without the dashes.
+/// Returns the flags that `piece` passes to the program `call`, without the dashes.
 fn asked<'a>(piece: &'a str, call: &str) -> impl Iterator<Item = &'a str> {
     let given = piece.find(call).map_or("", |at| &piece[at + call.len()..]);
-    // Another program that begins alike, or a file.
+    // Otherwise the match is a prefix of another program's name, or a file.
     let whole = call.is_empty() || given.is_empty() || given.starts_with(' ');
-    // What stands before a lone `--` is cargo's.
+    // Flags before a lone `--` are cargo's.
     let by_cargo = piece.contains("cargo ") && !call.starts_with("cargo ");
     let own = if by_cargo { given.split_once(" -- ").map_or("", |(_, own)| own) } else { given };
     let words = own.split(['#', ';', '|', '&', ')']).next().unwrap_or_default().split_whitespace();
@@ -128,7 +128,7 @@ fn asked<'a>(piece: &'a str, call: &str) -> impl Iterator<Item = &'a str> {
         .filter(|flag| !flag.is_empty())
 }
 
-/// The exit codes that a file of Rust declares, as rows of the reference.
+/// Returns the exit codes that a Rust file declares, as rows of the reference.
 fn codes(text: &str) -> Vec<String> {
     let mut rows = Vec::new();
     let mut listed = false;
@@ -140,7 +140,7 @@ fn codes(text: &str) -> Vec<String> {
         {
             rows.push(format!("| {code} | {meaning} |"));
         }
-        // Or a text that the help shows as it is.
+        // Or a row of a help text.
         let row = line.trim().trim_end_matches("\";").split_once("  ");
         if let Some((code, meaning)) = row.filter(|_| listed) {
             rows.push(format!("| {code} | {meaning} |"));
@@ -160,7 +160,7 @@ mod tests {
     const EXIT: &str = "        Done = 0, \"all is well\";\n        Lost = 12, \"no way was found\";\n";
     const DEMO: &str = "Exit codes:\n    0  done\n 3-18  others'\n  130  stopped\";\nno  code\n";
 
-    /// A page with `text` in it breaks `count` rules.
+    /// Asserts that a page with `text` breaks `count` rules.
     fn check(text: &str, count: usize) {
         let names = ["A.md", "native-learner/src/cli.rs"].map(str::to_owned);
         let load = |name: &str| match name {

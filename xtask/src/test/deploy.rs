@@ -1,4 +1,4 @@
-//! The files that are for whoever runs a syncer in containers, looked at by linters that carry their schemas with them.
+//! Checks of the container files for operators, with linters that include their schemas.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,17 +8,17 @@ use super::python::{self, Environment};
 use crate::cargo::root;
 use crate::web::call;
 
-/// The folder of the files.
+/// Folder of the files.
 const FOLDER: &str = "syncer-server/deploy";
-/// The files for compose.
+/// Compose files.
 const COMPOSE: [&str; 2] = ["compose.yaml", "cluster/compose.yaml"];
-/// The folder of those for Kubernetes.
+/// Folder of the Kubernetes files.
 const KUBERNETES: &str = "cluster/kubernetes";
 
-/// Checks them, unless `PYTHON_TESTS=no`.
+/// Checks the files, unless `PYTHON_TESTS=no`.
 ///
 /// # Errors
-/// A sentence: what failed.
+/// A message about the failure.
 pub fn check() -> Result<String, String> {
     if python::is_off() {
         return Ok("left out: PYTHON_TESTS=no".to_owned());
@@ -37,7 +37,7 @@ pub fn check() -> Result<String, String> {
     Ok(format!("{} files", COMPOSE.len() + files.len()))
 }
 
-/// The files of Kubernetes, in order.
+/// Returns the Kubernetes files, in order.
 fn manifests(folder: PathBuf) -> Result<Vec<PathBuf>, String> {
     let entries = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();

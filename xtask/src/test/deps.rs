@@ -17,18 +17,18 @@ use crate::web::call;
 /// The file with the rules.
 const RULES: &str = "deny.toml";
 
-/// The rules, as far as they are checked here.
+/// Parsed rules, as far as this module checks them.
 #[derive(Debug, Default)]
 struct Rules {
     licences: Vec<String>,
     registries: Vec<String>,
-    /// Names.
+    /// Names of denied crates.
     denied: Vec<String>,
-    /// Each as `name@version`.
+    /// Skipped crates as `name@version`.
     skipped: Vec<String>,
 }
 
-/// A crate of others.
+/// Third-party crate.
 #[derive(Clone, Debug, Default)]
 struct Package {
     name: String,
@@ -37,7 +37,7 @@ struct Package {
     licence: String,
 }
 
-/// Compares the crates of the lock file with the rules; a remark, or what breaks them, one a line.
+/// Checks the crates of the lock file against the rules. Returns a remark, or the violations, one a line.
 pub fn check() -> Result<String, String> {
     let text = fs::read_to_string(root().join(RULES)).map_err(|error| format!("{RULES}: {error}"))?;
     let output = cargo(&[
@@ -62,7 +62,7 @@ pub fn check() -> Result<String, String> {
     if broken.is_empty() { Ok(format!("{} crates", packages.len())) } else { Err(broken.join("\n  ")) }
 }
 
-/// Asks those who know of known faults, as far as their tools are here.
+/// Checks for known vulnerabilities, with the tools that are installed.
 pub fn advisories() -> Result<String, String> {
     let mut skipped = Vec::new();
     if answers(cargo(&["deny", "--version"])) {
@@ -83,12 +83,12 @@ pub fn advisories() -> Result<String, String> {
     Ok(skipped.join("; "))
 }
 
-/// Whether a tool is there.
+/// Returns true if a tool is installed.
 fn answers(mut tool: Command) -> bool {
     tool.output().is_ok_and(|output| output.status.success())
 }
 
-/// What `told` says, if it is no crate of ours.
+/// Parses a package of cargo's metadata, unless it is one of ours.
 fn package(told: &Value) -> Option<Package> {
     let text = |field: &str| told[field].as_str().unwrap_or_default().to_owned();
     let source = told["source"].as_str()?.to_owned();
@@ -97,7 +97,7 @@ fn package(told: &Value) -> Option<Package> {
 
 impl Rules {
     /// # Errors
-    /// A sentence: the text is no TOML, or a rule is not written as they are here.
+    /// A message if the text is not TOML, or a rule has an unsupported form.
     fn read(text: &str) -> Result<Self, String> {
         let table: Table = text.parse().map_err(|error: toml::de::Error| error.message().to_owned())?;
         let list = |section: &str, name: &str| -> Result<Vec<String>, String> {
@@ -117,7 +117,7 @@ impl Rules {
     }
 }
 
-/// What breaks the rules.
+/// Returns the violations.
 fn judge(rules: &Rules, packages: &[Package]) -> Vec<String> {
     let mut broken = Vec::new();
     let mut versions: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -150,8 +150,8 @@ fn judge(rules: &Rules, packages: &[Package]) -> Vec<String> {
     broken
 }
 
-/// Whether a licence in the terms of SPDX leaves a way that takes `allowed` ones alone. A slash is an old way to say
-/// OR. A crate that knows all of SPDX would be built before anybody's first `cargo xtask`, for these few lines.
+/// Returns true if an SPDX licence expression can be satisfied with `allowed` licences only. A slash is an old form of
+/// OR. A crate for all of SPDX would slow down each first `cargo xtask` for these few lines.
 fn is_allowed(licence: &str, allowed: &[String]) -> bool {
     let spaced = licence.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
     let mut words: Vec<&str> = spaced.split_whitespace().rev().collect();
@@ -159,7 +159,7 @@ fn is_allowed(licence: &str, allowed: &[String]) -> bool {
     holds && words.is_empty()
 }
 
-/// What stands before the end or a closing bracket; `words` are in reverse.
+/// Parses up to the end or a closing bracket; `words` are in reverse.
 fn any(words: &mut Vec<&str>, allowed: &[String]) -> bool {
     let mut holds = all(words, allowed);
     while words.pop_if(|word| *word == "OR").is_some() {
@@ -233,7 +233,7 @@ allow-registry = ["https://ours"]
         assert_eq!((&*rules.registries[0], rules.registries.len()), ("https://ours", 1));
         assert_eq!((&*rules.denied[0], rules.denied.len()), ("bad", 1));
         assert_eq!(rules.skipped, ["two@1.0.0"]);
-        // Nothing is passed over because it is written in another way.
+        // Rules in another notation are not skipped silently.
         let one_line =
             TEXT.replace("    { crate = \"bad\", reason = \"so\" },\n", "    \"bad\", { crate = \"worse\" }");
         assert_eq!(Rules::read(&one_line).unwrap().denied, ["bad", "worse"]);

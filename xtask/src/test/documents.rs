@@ -1,6 +1,6 @@
-//! What pages say about the code: the files that they name are there, and so are the items in them.
+//! Check of pages against the code: named files exist, and so do the named items in them.
 
-/// The folders that hold what a page can name.
+/// Folders with files that a page can name.
 const FOLDERS: &[&str] = &[
     "docs/",
     "sdk/",
@@ -13,17 +13,17 @@ const FOLDERS: &[&str] = &[
     ".github/",
 ];
 
-/// What comes out of a build, and what a run leaves.
+/// Outputs of builds and runs.
 const BUILT: &[&str] = &["web-demo/dist"];
 
-/// The sentences about the pages among `names`, whose texts `load` gives.
+/// Returns the violations in the pages among `names`; `load` returns the text of a file.
 pub fn judge(names: &[String], load: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
     let mut broken = Vec::new();
     for page in names.iter().filter(|name| name.ends_with(".md")) {
         let text = load(page).unwrap_or_default();
         for (number, line) in text.lines().enumerate() {
             let place = format!("{page}:{}", number + 1);
-            // Between backticks: every second piece.
+            // Code spans are every second piece.
             for quoted in line.split('`').skip(1).step_by(2) {
                 broken.extend(wrong(names, load, quoted).map(|what| format!("{place}: {what}")));
             }
@@ -35,7 +35,7 @@ pub fn judge(names: &[String], load: &dyn Fn(&str) -> Option<String>) -> Vec<Str
     broken
 }
 
-/// What is wrong with a page's `quoted`, if it is a path of this repository: `path` or `path::item`.
+/// Returns the error in `quoted` of a page if it is a path in this repository: `path` or `path::item`.
 fn wrong(names: &[String], load: &dyn Fn(&str) -> Option<String>, quoted: &str) -> Option<String> {
     let path_like = FOLDERS.iter().any(|folder| quoted.starts_with(folder))
         && !BUILT.iter().any(|built| quoted.starts_with(built))
@@ -59,7 +59,7 @@ fn wrong(names: &[String], load: &dyn Fn(&str) -> Option<String>, quoted: &str) 
     (!found).then(|| format!("`{path}` holds no `{item}`; name what it holds"))
 }
 
-/// What is wrong with a link of `page` to `target`, if it leads to a page or a folder of this repository.
+/// Returns the error in a link of `page` to `target` if it leads to a page or a folder of this repository.
 fn dangling(
     names: &[String],
     load: &dyn Fn(&str) -> Option<String>,
@@ -71,7 +71,7 @@ fn dangling(
     }
     let (file, anchor) = target.split_once('#').map_or((target, None), |(file, anchor)| (file, Some(anchor)));
     let path = if file.is_empty() { page.to_owned() } else { seen_from(page, file)? };
-    // A picture is there without being text.
+    // A picture exists without a text.
     let is_it = |name: &String| *name == path || name.starts_with(&format!("{path}/"));
     let there = load(&path).is_some() || names.iter().any(is_it);
     if !there {
@@ -84,7 +84,7 @@ fn dangling(
     (!found).then(|| format!("`{path}` has no heading `{}`", anchor.unwrap_or_default()))
 }
 
-/// The path that `file` means in a link of `page`; `None` if it leads out of the repository.
+/// Resolves `file` in a link of `page`; `None` if it leads out of the repository.
 fn seen_from(page: &str, file: &str) -> Option<String> {
     let mut folders: Vec<&str> = page.split('/').collect();
     folders.pop();
@@ -100,7 +100,7 @@ fn seen_from(page: &str, file: &str) -> Option<String> {
     Some(folders.join("/"))
 }
 
-/// The anchor that a page gives to a heading.
+/// Returns the anchor of a heading.
 fn slug(heading: &str) -> String {
     let kept = |c: &char| c.is_alphanumeric() || [' ', '-', '_'].contains(c);
     heading
@@ -117,7 +117,7 @@ fn slug(heading: &str) -> String {
 mod tests {
     use super::*;
 
-    /// A page with `line` in it breaks `count` rules.
+    /// Asserts that a page with `line` breaks `count` rules.
     fn check(line: &str, count: usize) {
         let names = ["A.md", "docs/e.md", "sdk/src/b.rs", "d.gif"].map(str::to_owned);
         let load = |name: &str| match name {

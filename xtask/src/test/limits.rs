@@ -1,13 +1,13 @@
-//! What the page of limits says about the code: each value is the constant's, each quoted word is said, and none of the
-//! constants is missing.
+//! Check of the page of limits against the code: values equal the constants, quoted texts exist, and no constant is
+//! missing.
 
-/// The page.
+/// Path of the page.
 const PAGE: &str = "docs/limits.md";
 
-/// Where the defaults of flags stand.
+/// File with the defaults of flags.
 const FLAGS: &str = "syncer-server/src/config/mod.rs";
 
-/// Files, and folders of them, whose bounds the page must list.
+/// Files and folders whose bounds the page must list.
 pub const WATCHED: &[&str] = &[
     "syncer-server/src/door/",
     "syncer-server/src/connection/",
@@ -22,17 +22,17 @@ pub const WATCHED: &[&str] = &[
     "sdk/core/src/diloco/roster/allowance.rs",
 ];
 
-/// How the names of bounds end.
+/// Suffixes of the names of bounds.
 const ENDINGS: &[&str] = &["_MAX", "_WITHIN", "_WAIT"];
 
-/// Where what is said may stand.
+/// Folders with the quoted messages.
 const SAYING: &[&str] = &["syncer-server/src/", "sdk/core/src/"];
 
-/// What a value of the page is counted in, and how much that is in seconds, bytes or pieces.
+/// Units of the page, in seconds, bytes or items.
 const UNITS: &[(&str, f64)] =
     &[("", 1.0), ("B", 1.0), ("KiB", 1024.0), ("MiB", 1024.0 * 1024.0), ("ms", 1e-3), ("s", 1.0)];
 
-/// The sentences about the page, and about the files among `names` whose bounds it lists; `load` gives texts.
+/// Returns the violations in the page, and in the files among `names` whose bounds it lists; `load` returns texts.
 pub fn judge(names: &[String], load: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
     let Some(page) = load(PAGE) else { return vec![format!("{PAGE} is not there")] };
     let mut broken = Vec::new();
@@ -72,14 +72,14 @@ pub fn judge(names: &[String], load: &dyn Fn(&str) -> Option<String>) -> Vec<Str
     broken
 }
 
-/// The number of a cell, in seconds, bytes or pieces.
+/// Parses the number of a cell, in seconds, bytes or items.
 fn amount(cell: &str) -> Option<f64> {
     let (number, unit) = cell.split_once(' ').unwrap_or((cell, ""));
     let (_, factor) = UNITS.iter().find(|(name, _)| *name == unit)?;
     Some(number.parse::<f64>().ok()? * factor)
 }
 
-/// The value of `path::CONSTANT`, or the default of a flag.
+/// Returns the value of `path::CONSTANT`, or the default of a flag.
 fn meant(place: &str, load: &dyn Fn(&str) -> Option<String>) -> Option<f64> {
     if let Some(flag) = place.strip_prefix("--") {
         let text = load(FLAGS)?;
@@ -93,7 +93,7 @@ fn meant(place: &str, load: &dyn Fn(&str) -> Option<String>) -> Option<f64> {
     product(&found.1)
 }
 
-/// The constants of a file, each with its value as it is written. Those of its tests are further in.
+/// Returns the constants of a file with their values as written. Constants of tests are indented and thus skipped.
 fn constants(text: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     for statement in text.split(";\n") {
@@ -106,15 +106,15 @@ fn constants(text: &str) -> Vec<(String, String)> {
     found
 }
 
-/// Whether a line begins to declare a constant of a module.
+/// Returns true if a line begins the declaration of a module's constant.
 fn declares(line: &str) -> bool {
     let visible = ["const ", "pub const ", "pub(crate) const ", "pub(super) const "];
     let name = visible.iter().find_map(|begin| line.strip_prefix(begin));
     name.is_some_and(|name| name.starts_with(|c: char| c.is_ascii_uppercase()))
 }
 
-/// The value of numbers that are multiplied or shifted, of a `Duration` in seconds, of a number as text, or of the last
-/// of a list.
+/// Returns the value of a product or shift of numbers, a `Duration` in seconds, a number in a string, or the last
+/// element of a list.
 fn product(written: &str) -> Option<f64> {
     let written = written.trim().trim_matches('"');
     if let Some(list) = written.strip_prefix('[') {
@@ -131,7 +131,7 @@ fn product(written: &str) -> Option<f64> {
     written.split(" * ").map(|factor| factor.replace('_', "").parse::<f64>().ok()).product()
 }
 
-/// `text` with the strings that stand on several lines on one.
+/// Returns `text` with each continued string on one line.
 fn joined(text: &str) -> String {
     let mut lines = text.split("\\\n");
     let first = lines.next().unwrap_or_default();
@@ -164,7 +164,7 @@ mod tests {
     pub crowd_max: u32,
 "#;
 
-    /// What is said of a page with these rows.
+    /// Returns the violations of a page with these rows.
     fn check(rows: &[&str], parts: &[&str]) {
         let page = format!("| what | limit | over it | where |\n|---|---|---|---|\n{}\n", rows.join("\n"));
         let load = |name: &str| match name {

@@ -39,15 +39,15 @@ pub struct Args {
     keep_going: bool,
 }
 
-/// How one stage ended.
+/// Result of one stage.
 struct Ran {
     stage: &'static Stage,
     seconds: f64,
-    /// A remark, or what went wrong.
+    /// Remark or error message.
     outcome: Result<String, String>,
 }
 
-/// Runs the stages; exit code 0 only if all that ran passed, 2 for a stage that does not exist.
+/// Runs the stages. The exit code is 0 only if all of them passed, and 2 for an unknown stage.
 pub fn run(args: &Args) -> ExitCode {
     if args.list {
         for stage in STAGES {
@@ -78,7 +78,7 @@ pub fn run(args: &Args) -> ExitCode {
     report(&ran)
 }
 
-/// The table at the end.
+/// Prints the final table.
 fn report(ran: &[Ran]) -> ExitCode {
     println!("\n{:<12} {:>8}  result", "stage", "seconds");
     for Ran { stage, seconds, outcome } in ran {

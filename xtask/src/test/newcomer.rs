@@ -1,6 +1,6 @@
-//! The README's first command, as a newcomer gives it: from a clean clone, with nothing built, on a toolchain that
-//! lacks the library for browsers. Where this checkout is as clean as a clone it is the clone, and the stages after
-//! this one need not build again what the demo was built of.
+//! Stage that runs the README's first command as a newcomer does: from a clean clone without builds, on a toolchain
+//! without the library for browsers. A checkout as clean as a clone serves as the clone, so that later stages reuse the
+//! demo's build.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -17,27 +17,28 @@ use super::browsers;
 use super::tidy::SKIPPED;
 use crate::cargo::{WASM, root, target_folder};
 
-/// Longest wait for anything: far more than a busy machine needs.
+/// Maximum wait for any event: far more than a busy machine needs.
 const WAIT: Duration = Duration::from_secs(1_800);
 const LOOK: Duration = Duration::from_millis(500);
-/// The first bytes of WebAssembly.
+/// Magic bytes of WebAssembly.
 const WASM_MAGIC: &[u8] = b"\0asm";
-/// What the file of the engine is called, beside a hash.
+/// Base name of the engine's file, without the hash.
 const ENGINE: &str = "archipelago_bg";
-/// Files that a page may load before it is taken for endless.
+/// Maximum number of files of a page; more indicate an endless search.
 const FILES_MAX: usize = 200;
-/// What is in a checkout only after somebody has built or run something, and in cargo's folder after more than xtask.
+/// Paths that exist only after a build or a run, and paths in cargo's folder that exist only after a build beyond
+/// xtask.
 const TRACES: [&str; 3] = ["web-demo/node_modules", "web-demo/dist", RUNS];
 const TRACES_OF_CARGO: [&str; 2] = ["debug/syncer-server", "web"];
-/// What people set for all that they call; other variables of cargo's are those of the call that runs this.
+/// Variables of users that stay set; cargo's other variables belong to the call that runs this program.
 const KEPT: [&str; 3] = ["CARGO_HOME", "CARGO_INCREMENTAL", "CARGO_PROFILE_DEV_DEBUG"];
-/// Where a demo keeps its runs.
+/// Folder of a demo's runs.
 const RUNS: &str = "runs";
 
-/// Starts the demo, waits until it has trained and shows a page whose engine is there, and stops it by hand.
+/// Starts the demo, waits until it has trained and serves a page with its engine, and interrupts it.
 ///
 /// # Errors
-/// A sentence: what a newcomer would have met.
+/// A message with the problem that a newcomer would have met.
 pub fn check() -> Result<String, String> {
     if browsers::is_off() || env::consts::OS == "windows" {
         return Ok("left out: no pages are tested here".to_owned());
@@ -72,8 +73,8 @@ pub fn check() -> Result<String, String> {
     Ok(format!("{seen}{on}"))
 }
 
-/// Rustup reads the toolchain's file before anything runs and adds what is missing. Takes it away again, so that the
-/// demo has to look after itself: not every rustup may add things unasked.
+/// Lets rustup install the missing library from the toolchain file, then removes it, so that the demo must install it.
+/// Not every rustup installs missing parts unasked.
 fn looks_after_itself(bare: &Bare, clone: &Path) -> Result<(), String> {
     if bare.has_target() {
         return Err("the bare toolchain is not bare".to_owned());
@@ -91,7 +92,7 @@ fn looks_after_itself(bare: &Bare, clone: &Path) -> Result<(), String> {
     call("rustup", &["target", "remove", WASM])
 }
 
-/// Removes `folder` and all below it.
+/// Removes `folder` and its contents.
 fn clear(folder: &Path) -> Result<(), String> {
     match fs::remove_dir_all(folder) {
         Err(error) if folder.exists() => Err(format!("{}: {error}", folder.display())),
@@ -99,7 +100,7 @@ fn clear(folder: &Path) -> Result<(), String> {
     }
 }
 
-/// What a clone of the working tree would have.
+/// Copies the files that a clone of the working tree would have.
 fn copy_sources(from: &Path, to: &Path) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("{}: {error}", from.display());
     fs::create_dir_all(to).map_err(failed)?;
@@ -115,7 +116,7 @@ fn copy_sources(from: &Path, to: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// The command and all that it starts; dropping it ends them.
+/// Process group of the command; dropping it ends the processes.
 struct Demo {
     child: Child,
     said: PathBuf,
@@ -142,7 +143,7 @@ impl Demo {
         Ok(Self { child, said: said.to_owned() })
     }
 
-    /// Waits for the link, the falling loss and the page; when each was there.
+    /// Waits for the link, the falling loss and the page. Returns their times.
     fn watch(&mut self, start: Instant) -> Result<String, String> {
         let address = self.wait_for("the link", address)?;
         let link_s = start.elapsed().as_secs();
@@ -156,7 +157,7 @@ impl Demo {
         Ok(format!("link after {link_s} s, first falling loss {loss_s} s, page {page_s} s"))
     }
 
-    /// Looks until `look` finds something in what the demo has said.
+    /// Polls the output of the demo until `look` returns a value.
     fn wait_for<T>(&mut self, what: &str, look: impl Fn(&str) -> Option<T>) -> Result<T, String> {
         let end = Instant::now() + WAIT;
         while Instant::now() < end {
@@ -175,7 +176,7 @@ impl Demo {
         Err(format!("{what} was not there after {} s", WAIT.as_secs()))
     }
 
-    /// Ctrl+C, and how the demo ended.
+    /// Sends Ctrl+C. Returns the demo's exit status.
     fn stop(&mut self) -> Result<ExitStatus, String> {
         signal("-INT", &self.child.id().to_string())?;
         let end = Instant::now() + WAIT;
@@ -202,7 +203,7 @@ fn signal(which: &str, to: &str) -> Result<(), String> {
     crate::web::call(Command::new("kill").args([which, "--", to]))
 }
 
-/// A group of processes of its own, so that one signal reaches all of it.
+/// Puts the command into a new process group, so that one signal reaches all of its processes.
 #[cfg(unix)]
 fn own_group(command: &mut Command) {
     std::os::unix::process::CommandExt::process_group(command, 0);
@@ -211,18 +212,18 @@ fn own_group(command: &mut Command) {
 #[cfg(not(unix))]
 fn own_group(_command: &mut Command) {}
 
-/// Where the demo's link leads.
+/// Returns the address in the demo's link.
 fn address(said: &str) -> Option<SocketAddr> {
     said.split("http://").nth(1)?.split('/').next()?.parse().ok()
 }
 
-/// Whether the page at `/` leads, through its scripts, to the engine, and that is WebAssembly.
+/// Returns true if the scripts of the page at `/` lead to the engine, and that is WebAssembly.
 fn has_engine(address: SocketAddr) -> Result<bool, String> {
     let mut open = vec!["/".to_owned()];
     let mut seen = BTreeSet::from(["/".to_owned()]);
     while let Some(path) = open.pop() {
         let answer = fetch(address, &path)?;
-        // Scripts also name files of the packages that they were made of, which are not there.
+        // Scripts also contain names of source files of their packages, which are not served.
         if answer.code == 404 {
             continue;
         }
@@ -245,7 +246,7 @@ fn has_engine(address: SocketAddr) -> Result<bool, String> {
     Ok(false)
 }
 
-/// Names of scripts and modules in the text of a page or script.
+/// Returns the names of scripts and modules in a page or script.
 fn names(text: &str) -> BTreeSet<&str> {
     let part = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '.' | '-' | '_');
     let names = text.split(|letter| !part(letter));

@@ -1,10 +1,10 @@
-//! The crates and the npm package as others would get them: whole, with their licences, and not too large.
+//! Checks of the crates and the npm package as published: complete, licensed, and small enough.
 
 use std::process::Command;
 
 use crate::cargo::{cargo, root};
 
-/// The crates that are packages, each after those that it needs.
+/// Published crates, in order of dependency.
 const CRATES: [&str; 6] = [
     "archipelago-core",
     "archipelago-runtime",
@@ -13,9 +13,9 @@ const CRATES: [&str; 6] = [
     "archipelago-sim",
     "archipelago-cluster",
 ];
-/// What each of them holds beside its sources.
+/// Required files of each crate besides its sources.
 const CRATE_FILES: [&str; 4] = ["Cargo.toml", "LICENSE-APACHE", "LICENSE-MIT", "README.md"];
-/// What the npm package holds at least.
+/// Required files of the npm package.
 const NPM_FILES: [&str; 9] = [
     "README.md",
     "dist/LICENSE-APACHE",
@@ -27,13 +27,13 @@ const NPM_FILES: [&str; 9] = [
     "dist/worker.js",
     "package.json",
 ];
-/// Bytes of the npm package at most, unpacked: two builds of the engine and the code around them.
+/// Maximum size of the unpacked npm package in bytes: two builds of the engine and the code around them.
 const NPM_BYTES_MAX: u64 = 6 << 20;
 
-/// Puts the crates' packages together, and looks into each.
+/// Packs the crates, and checks each package.
 ///
 /// # Errors
-/// What cannot be packed, or is missing.
+/// A message if a crate cannot be packed, or a file is missing.
 pub fn crates() -> Result<String, String> {
     let mut pack = cargo(&["package", "--locked", "--no-verify", "--allow-dirty", "--quiet"]);
     pack.args(CRATES.iter().flat_map(|name| ["--package", *name]));
@@ -50,16 +50,16 @@ pub fn crates() -> Result<String, String> {
     Ok(format!("{} crates", CRATES.len()))
 }
 
-/// Looks into the npm package that `cargo xtask web` built.
+/// Checks the npm package that `cargo xtask web` built.
 ///
 /// # Errors
-/// npm is not there, or the package lacks something or is too large.
+/// A message if npm is missing, or the package is incomplete or too large.
 pub fn npm() -> Result<String, String> {
     let mut pack = crate::tools::program("npm");
     pack.args(["pack", "--dry-run", "--json"]).current_dir(root().join("web-demo/package"));
     let told: serde_json::Value =
         serde_json::from_str(&text(pack)?).map_err(|error| format!("npm pack said no JSON: {error}"))?;
-    // Some versions of npm tell a list, others an object by the package's name.
+    // Some versions of npm print a list, others an object by package name.
     let packed = told.get(0).or_else(|| told.as_object()?.values().next());
     let packed = packed.ok_or("npm packed nothing")?;
     let files = packed["files"].as_array().ok_or("npm names no files")?;
@@ -71,7 +71,7 @@ pub fn npm() -> Result<String, String> {
     }
 }
 
-/// Whether all that `file` includes is in the package. What only tests include need not be.
+/// Checks that the package has all files that `file` includes. Includes of tests are exempt.
 fn included(name: &str, file: &str, files: &[&str]) -> Result<(), String> {
     let folder = root().join(match name {
         "archipelago" => "sdk".to_owned(),
@@ -83,7 +83,7 @@ fn included(name: &str, file: &str, files: &[&str]) -> Result<(), String> {
         .map_or(Ok(()), |path| Err(format!("{name}: {file} includes {path}, which is not in the package")))
 }
 
-/// What `source`, of `file`, includes and `files` have not.
+/// Returns a path that `source`, the text of `file`, includes and `files` lacks.
 fn lacks<'a>(file: &str, source: &'a str, files: &[&str]) -> Option<&'a str> {
     let shipped = source.split("#[cfg(test)]").next().unwrap_or_default();
     for call in ["include_str!(\"", "include_bytes!(\""] {
@@ -98,7 +98,7 @@ fn lacks<'a>(file: &str, source: &'a str, files: &[&str]) -> Option<&'a str> {
     None
 }
 
-/// `path` as seen from the folder of `file`.
+/// Resolves `path` relative to the folder of `file`.
 fn resolve(file: &str, path: &str) -> String {
     let mut parts: Vec<&str> = file.split('/').collect();
     parts.pop();

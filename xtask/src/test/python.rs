@@ -1,4 +1,4 @@
-//! The Python package: checked, built as a wheel, installed in a fresh environment, and tested there with real runs.
+//! Python package: linted, built as a wheel, installed in a fresh environment, and tested there with real runs.
 
 use std::env;
 use std::fs;
@@ -9,24 +9,24 @@ use super::{apt, browsers};
 use crate::cargo::{TEST_PROGRAMS, build, cargo, program, root, target_folder};
 use crate::web::{self, call};
 
-/// The package's folder.
+/// Folder of the package.
 const PACKAGE: &str = "sdk/python";
-/// What of it the linters look at.
+/// Linted folders of the package.
 const SOURCES: [&str; 3] = ["python/archipelago", "tests", "examples"];
-/// A native program with the model of one of the package's examples, built as the stage `test` builds it.
+/// Native program with the model of one of the package's examples, built as in the stage `test`.
 const EXAMPLE: &[&str] = &["--locked", "--workspace", "--example", "custom_model"];
-/// What the wheel is built with: its own, and those that tests have of the SDK, so that they share one build of it.
+/// Features of the wheel: its own, and the SDK features of the tests, so that both share one build.
 const FEATURES: &str = "extension,archipelago/default,archipelago/ts";
-/// What Debian calls what is needed.
+/// Required Debian packages.
 const DEBIAN: [&str; 2] = ["python3", "python3-venv"];
-/// Asks whether Python is new enough and can make environments. The version is that of the wheel's stable ABI.
+/// Check that Python is new enough and can create environments. The version is that of the wheel's stable ABI.
 const ASK: &str = "import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))";
 
-/// An environment of Python's: a folder with an interpreter and packages of its own.
+/// Python environment: a folder with an interpreter and separate packages.
 pub(super) struct Environment(PathBuf);
 
 impl Environment {
-    /// The one called `name`, made if it is not there; `anew` in any case.
+    /// Returns the environment `name`. Creates it if it is missing, or in any case if `anew` is true.
     pub(super) fn make(name: &str, anew: bool) -> Result<Self, String> {
         let folder = target_folder()?.join("python").join(name);
         let environment = Self(folder);
@@ -38,7 +38,7 @@ impl Environment {
         Ok(environment)
     }
 
-    /// A program of it.
+    /// Returns the path of a program in the environment.
     pub(super) fn program(&self, name: &str) -> PathBuf {
         let windows = env::consts::OS == "windows";
         self.0
@@ -46,24 +46,24 @@ impl Environment {
             .join(format!("{name}{}", env::consts::EXE_SUFFIX))
     }
 
-    /// A call of its interpreter in the package's folder.
+    /// Returns a call of the interpreter in the package's folder.
     fn python(&self, words: &[&str]) -> Command {
         let mut command = Command::new(self.program("python"));
         command.args(words).current_dir(root().join(PACKAGE));
         command
     }
 
-    /// Installs with pip.
+    /// Installs packages with pip.
     pub(super) fn install(&self, words: &[&str]) -> Result<(), String> {
         let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
         call(&mut self.python(&[&pip[..], words].concat()))
     }
 }
 
-/// Sees to it that there is a Python that can make environments; what it installed, if anything.
+/// Installs a missing Python that can create environments. Returns the installed packages.
 ///
 /// # Errors
-/// A sentence: there is none, and how to get one or to do without.
+/// A message if Python is missing, with ways to install it or to go without.
 pub fn setup() -> Result<Vec<&'static str>, String> {
     if is_off() || answers() {
         return Ok(Vec::new());
@@ -79,10 +79,10 @@ pub fn setup() -> Result<Vec<&'static str>, String> {
     ))
 }
 
-/// Checks, builds, installs and tests it. `PYTORCH_TESTS=yes` adds tests that install PyTorch.
+/// Lints, builds, installs and tests the package. `PYTORCH_TESTS=yes` adds tests that install PyTorch.
 ///
 /// # Errors
-/// A sentence: what failed.
+/// A message about the failure.
 pub fn test() -> Result<String, String> {
     if is_off() {
         return Ok("left out: PYTHON_TESTS=no".to_owned());
@@ -112,7 +112,7 @@ pub fn test() -> Result<String, String> {
     Ok("without PyTorch: PYTORCH_TESTS=yes adds it".to_owned())
 }
 
-/// Builds the wheel as people do, in the profile of the tests; its path.
+/// Builds the wheel as users do, in the profile of the tests. Returns its path.
 fn wheel(tools: &Environment) -> Result<String, String> {
     let folder = target_folder()?.join("python/wheels");
     if folder.exists() {
@@ -122,7 +122,7 @@ fn wheel(tools: &Environment) -> Result<String, String> {
     pip.arg(&folder)
         .arg(".")
         .env("MATURIN_PEP517_ARGS", format!("--locked --profile dev --features {FEATURES}"));
-    // The build calls maturin by its name, and maturin cargo.
+    // The build calls maturin by name, and maturin calls cargo.
     let scripts = tools.program("maturin");
     let path = env::var_os("PATH").unwrap_or_default();
     let folders = scripts.parent().map(Path::to_owned).into_iter().chain(env::split_paths(&path));
@@ -134,8 +134,7 @@ fn wheel(tools: &Environment) -> Result<String, String> {
     Ok(wheel.ok_or("pip built no wheel")?.to_string_lossy().into_owned())
 }
 
-/// `command` without the variables that `cargo run` set, as [`cargo`] has none of them either: each would be a reason
-/// to build anew.
+/// Removes the variables that `cargo run` set from `command`, as [`cargo`] does. Each of them would cause a rebuild.
 fn in_the_environment_of_cargo(mut command: Command) -> Command {
     for (name, value) in cargo(&[]).get_envs() {
         if value.is_none() {
@@ -145,8 +144,8 @@ fn in_the_environment_of_cargo(mut command: Command) -> Command {
     command
 }
 
-/// Runs the tests in the files that `pattern` matches, with the programs in the folder `programs` and a browser on
-/// `pages` where there are any.
+/// Runs the tests in the files that match `pattern`, with the programs in the folder `programs` and a browser on
+/// `pages`, if given.
 fn run(
     environment: &Environment,
     programs: &Path,
@@ -174,20 +173,20 @@ fn run(
     call(&mut tests)
 }
 
-/// Whether the interpreter will do.
+/// Returns true if the interpreter is usable.
 fn answers() -> bool {
     let mut ask = Command::new(interpreter());
     ask.args(["-c", ASK]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     ask.status().is_ok_and(|status| status.success())
 }
 
-/// The interpreter that makes environments.
+/// Returns the interpreter that creates environments.
 fn interpreter() -> String {
     env::var("PYTHON")
         .unwrap_or_else(|_| if env::consts::OS == "windows" { "python" } else { "python3" }.to_owned())
 }
 
-/// Whether tests that need Python are switched off.
+/// Returns true if tests that need Python are disabled.
 pub(super) fn is_off() -> bool {
     env::var("PYTHON_TESTS").is_ok_and(|value| value == "no")
 }

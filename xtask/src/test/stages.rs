@@ -1,4 +1,4 @@
-//! The stages. All that compile for this machine share one profile, so that dependencies build once.
+//! Test stages. All stages that compile for this machine share one profile, so that dependencies build once.
 
 use std::num::NonZero;
 use std::process::Command;
@@ -11,31 +11,31 @@ use super::{
     api, browsers, cluster, deploy, deps, docs, newcomer, package, python, tidy, transformers, vulkan,
 };
 
-/// What `--only` calls the stages for every day.
+/// Name of the daily stages in `--only`.
 pub const QUICK: &str = "quick";
 
-/// The variable that says how many tests of a program run at once, and what it is for each processor.
+/// Variable with the number of parallel tests of a program, and the default per processor.
 const TEST_THREADS: &str = "RUST_TEST_THREADS";
 const TESTS_PER_PROCESSOR: usize = 4;
 
-/// One check.
+/// Test stage.
 pub struct Stage {
-    /// What `--only` calls it.
+    /// Name in `--only`.
     pub name: &'static str,
-    /// What it does, for people.
+    /// Description for users.
     pub what: &'static str,
-    /// When it runs without being named.
+    /// Condition to run without being named.
     pub when: When,
-    /// A remark for the table, or what went wrong, in one sentence.
+    /// Runs the stage. Returns a remark for the table, or an error message of one sentence.
     pub run: fn() -> Result<String, String>,
 }
 
-/// When a stage runs without being named.
+/// Condition for a stage to run without being named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// With all, and as one of [`QUICK`].
+    /// With all stages, and as one of [`QUICK`].
     Both,
-    /// With all.
+    /// With all stages.
     All,
     /// As one of [`QUICK`]; with all, another stage checks the same.
     Quick,
@@ -44,7 +44,7 @@ pub enum When {
 }
 
 impl Stage {
-    /// Whether it runs if these were asked for, all if there are none.
+    /// Returns true if the stage runs for these names; without names, all stages run.
     pub fn is_in(&self, asked: &[String]) -> bool {
         let named = asked.iter().any(|name| name == self.name);
         let quick = asked.iter().any(|name| name == QUICK) && matches!(self.when, When::Both | When::Quick);
@@ -52,8 +52,8 @@ impl Stage {
     }
 }
 
-/// Every stage: the one that takes seconds and installs nothing, the newcomer's, whose machine nothing may have
-/// prepared, then the cheapest first.
+/// All stages. First comes the stage that takes seconds and installs nothing, then the newcomer's, which needs an
+/// unprepared machine, then the others in order of cost.
 pub const STAGES: &[Stage] = &[
     Stage {
         name: "tidy",
@@ -186,7 +186,7 @@ fn floor(target: Option<&str>) -> Command {
     command
 }
 
-/// The learner as a browser gets it.
+/// Lints the learner with the features for browsers.
 fn learner_wasm() -> Result<String, String> {
     let mut command = cargo(&["clippy", "--locked", "-p", "archipelago", "--no-default-features"]);
     command.args(["--features", "cpu-portable,gpu,learner", "--target", WASM, "--", "-D", "warnings"]);
@@ -217,7 +217,7 @@ fn programs() -> Result<String, String> {
     call(command)
 }
 
-/// Most tests wait for a clock or a peer, so more of them run at once than there are processors.
+/// Runs all tests. Most of them wait for a clock or a peer, so more of them run in parallel than there are processors.
 fn test() -> Result<String, String> {
     let mut command = cargo(&["test", "--locked", "--workspace", "--quiet"]);
     if env::var_os(TEST_THREADS).is_none() {
@@ -227,7 +227,7 @@ fn test() -> Result<String, String> {
     call(command)
 }
 
-/// The tests that need neither a browser nor a run.
+/// Runs the tests that need neither a browser nor a run.
 fn units() -> Result<String, String> {
     call(cargo(&[
         "test",
@@ -242,20 +242,20 @@ fn units() -> Result<String, String> {
     ]))
 }
 
-/// Tests in browsers, with the programs that the stage `build` left.
+/// Runs the browser tests with the programs of the stage `build`.
 fn browser() -> Result<String, String> {
     let syncer = program(&build(TEST_PROGRAMS)?, "syncer-server")?;
     browsers::test(syncer.parent().ok_or("the build left no folder of programs")?)
 }
 
-/// The README's first command, with the programs that the stage `build` left.
+/// Runs the README's first command with the programs of the stage `build`.
 fn demo() -> Result<String, String> {
     let folder = root().join("runs").join("test-export");
-    // That of the last time is another run's, which no export writes over.
+    // An export does not overwrite the folder of another run.
     if folder.exists() {
         fs::remove_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     }
-    // Through cargo: the stage `test` may have built xtask anew, in the place of the file that runs this.
+    // Cargo runs it, because the stage `test` may have replaced the running executable of xtask.
     let mut command = cargo(&["run", "--locked", "--quiet", "--package", "xtask", "--"]);
     command.args(["demo", "--dev", "--headless", "--preset", "tiny", "--learners", "2", "--kill-one"]);
     command.args(["--for", "30s", "--export"]).arg(folder);
@@ -268,7 +268,7 @@ fn doc() -> Result<String, String> {
     call(command)
 }
 
-/// Of what is there now: the documentation may be an older one.
+/// Checks the API lists against fresh documentation.
 fn api() -> Result<String, String> {
     doc()?;
     api::check()
@@ -289,7 +289,7 @@ fn tree() -> Result<String, String> {
     }
 }
 
-/// Adds what is missing of the toolchain.
+/// Installs missing parts of the toolchain.
 fn setup() -> Result<String, String> {
     let mut added = Vec::new();
     for component in ["fmt", "clippy"] {
@@ -312,7 +312,7 @@ fn setup() -> Result<String, String> {
 
 fn rustup(args: &[&str]) -> Result<(), String> {
     let mut command = Command::new("rustup");
-    // In the root, where `rust-toolchain.toml` names the toolchain.
+    // In the root, where `rust-toolchain.toml` selects the toolchain.
     command.args(args).current_dir(root());
     call(command).map(drop).map_err(|reason| {
         format!("{reason}; install it by hand: `rustup {}`, or your system's package of it", args.join(" "))

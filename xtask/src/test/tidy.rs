@@ -1,4 +1,4 @@
-//! House rules that no compiler checks.
+//! Style rules that no compiler checks.
 
 use std::{
     fs,
@@ -7,33 +7,33 @@ use std::{
 
 use super::{commands, documents, limits};
 
-/// Lines a Rust file may have.
+/// Maximum number of lines of a Rust file.
 const LINES_MAX: usize = 800;
 
-/// Columns a line of code may have.
+/// Maximum number of columns of a line of code.
 const COLUMNS_MAX: usize = 120;
 
-/// Kinds of file whose lines are counted.
+/// File types with a column limit.
 const NARROW: &[&str] = &["rs", "wgsl", "css"];
 
-/// Kinds of file that begin with a heading, and how it begins.
+/// File types that begin with a heading, and the forms of the heading.
 const HEADED: &[(&str, &[&str])] = &[("rs", &["//! ", "#![doc = include_str!("]), ("wgsl", &["// "])];
 
-/// Folders that hold no code of ours.
+/// Folders without our code.
 pub const SKIPPED: &[&str] = &["target", "node_modules", "dist", "runs", ".git"];
 
-/// Kinds of file that are read.
+/// File types that are read.
 const READ: &[&str] = &["rs", "md", "toml", "wgsl", "ts", "js", "mjs", "html", "css", "py", "sh", "yml"];
 
 /// Modules that take time, bytes and seeds as arguments.
 const PURE: &[&str] =
     &["sdk/core/src/", "sdk/sim/src/lab/", "sdk/sim/src/lesson/", "sdk/sim/src/paper/", "sdk/sim/src/world/"];
 
-/// What a pure module never names.
+/// Names that pure modules must not use.
 const IMPURE: &[&str] =
     &["HashMap", "HashSet", "std::time", "std::net", "std::fs", "std::thread", "std::env", "std::process"];
 
-/// The only place that may know the target.
+/// The only place that may depend on the target.
 const PLATFORM: &str = "sdk/runtime/src/platform/";
 
 // Split, so that this file passes its own rules.
@@ -42,7 +42,7 @@ const DEBTS: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX
 const MACHINE_PATHS: [&str; 4] =
     [concat!("/wo", "rk/"), concat!("/ho", "me/"), concat!("/ro", "ot/"), concat!("/Us", "ers/")];
 
-/// Looks at every file under `root`; a remark, or the broken rules, one a line.
+/// Checks every file under `root`. Returns a remark, or the violations, one a line.
 pub fn check(root: &Path) -> Result<String, String> {
     let mut files = Vec::new();
     walk(root, &mut files)?;
@@ -66,8 +66,8 @@ pub fn check(root: &Path) -> Result<String, String> {
     if broken.is_empty() { Ok(format!("{} files", files.len())) } else { Err(broken.join("\n  ")) }
 }
 
-/// Returns a sentence for each of the `watched` beginnings of paths that no file has. A rule would otherwise go dead
-/// in silence when its file moves.
+/// Returns a sentence for each of the `watched` path prefixes without a file. Otherwise a rule would silently stop
+/// working when its file moves.
 fn gone<'a>(names: &[String], watched: impl Iterator<Item = &'a str>) -> Vec<String> {
     let gone = watched.filter(|path| !names.iter().any(|name| name.starts_with(path)));
     gone.map(|path| format!("xtask/src/test has a rule for `{path}`, which is not there; change the rule"))
@@ -90,7 +90,7 @@ fn walk(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), String> {
     Ok(())
 }
 
-/// The rules that `text` breaks, each with the file's `name`, the line and what to do.
+/// Returns the violations in `text`, each with the file's `name`, the line and the remedy.
 fn judge(name: &str, text: &str) -> Vec<String> {
     let mut broken = Vec::new();
     let kind = name.rsplit_once('.').map_or("", |(_, kind)| kind);
@@ -115,7 +115,7 @@ fn judge(name: &str, text: &str) -> Vec<String> {
     broken
 }
 
-/// The rules for a line of any file.
+/// Checks a line of any file.
 fn judge_line(kind: &str, line: &str, say: &mut impl FnMut(&str)) {
     let columns = line.chars().count();
     if NARROW.contains(&kind) && columns > COLUMNS_MAX {
@@ -131,7 +131,7 @@ fn judge_line(kind: &str, line: &str, say: &mut impl FnMut(&str)) {
     }
 }
 
-/// The rules for a line of Rust that is no comment.
+/// Checks a line of Rust that is not a comment.
 fn judge_rust(name: &str, line: &str, tests: bool, say: &mut impl FnMut(&str)) {
     if !name.starts_with(PLATFORM) && TARGET_CFG.iter().any(|cfg| line.contains(cfg)) {
         say("a condition on the target; only sdk/runtime/src/platform/ may have one");
@@ -149,7 +149,7 @@ fn judge_rust(name: &str, line: &str, tests: bool, say: &mut impl FnMut(&str)) {
 mod tests {
     use super::*;
 
-    /// `text` in the file `name` breaks `count` rules, and that it may lack a heading is none of them.
+    /// Asserts that `text` in the file `name` breaks `count` rules, a missing heading aside.
     fn check_file(name: &str, text: &str, count: usize) {
         let text = &if name.ends_with(".rs") { format!("//! Heading.\n{text}") } else { text.to_owned() };
         assert_eq!(judge(name, text).len(), count, "{name}: {text:?}: {:?}", judge(name, text));
