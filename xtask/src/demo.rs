@@ -12,7 +12,7 @@ use crate::{tools, web};
 
 /// The flags of the demo, and how its programs are built.
 #[derive(clap::Args)]
-// The demo's own flags are a group of this name.
+// The demo's own flags already have a group of this name.
 #[group(skip)]
 pub struct Args {
     #[command(flatten)]

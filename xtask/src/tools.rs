@@ -1,5 +1,5 @@
-//! What a machine must have before anything is compiled, looked for at once: a build that fails after minutes, in
-//! the words of another program, helps nobody.
+//! Required tools, checked before any compilation. A build that fails after minutes with another program's message
+//! helps no user.
 
 use std::env;
 use std::path::Path;
@@ -7,20 +7,20 @@ use std::process::{Command, Stdio};
 
 use crate::cargo::{WASM, root};
 
-/// Oldest Node that will do.
+/// Oldest supported version of Node.
 const NODE_MAJOR: u32 = 20;
 
-/// What the two programs need: a C compiler, for the libraries that are not all Rust.
+/// Checks the requirements of the two programs: a C compiler, for libraries that are not all Rust.
 ///
 /// # Errors
-/// A sentence: there is none, and how to get one.
+/// A message if the compiler is missing, with ways to install one.
 pub fn for_programs() -> Result<(), String> {
-    // Microsoft's compiler is no program on the path; the build finds it, or says what to install.
+    // Microsoft's compiler is not on the path; the build finds it or prints the remedy.
     if env::consts::OS == "windows" {
         return Ok(());
     }
     let compiler = env::var("CC").unwrap_or_else(|_| "cc".to_owned());
-    // The variable may hold arguments too.
+    // The variable may also hold arguments.
     let program = compiler.split_whitespace().next().unwrap_or("cc");
     if starts(Command::new(program).arg("--version")) {
         return Ok(());
@@ -31,27 +31,27 @@ pub fn for_programs() -> Result<(), String> {
     ))
 }
 
-/// What the pages need: Node with npm, and the standard library for WebAssembly.
+/// Checks the requirements of the pages: Node with npm, and the standard library for WebAssembly.
 ///
 /// # Errors
-/// A sentence: what is missing, and how to get it.
+/// A message about a missing tool, with ways to install it.
 pub fn for_pages() -> Result<(), String> {
     check_node()?;
     add_target().map(drop)
 }
 
-/// Sees to it that the standard library for [`WASM`] is there; whether it was added.
+/// Installs the standard library for [`WASM`] if it is missing. Returns true if it was installed.
 ///
 /// # Errors
-/// A sentence: it is missing and rustup cannot add it, and how to get it.
+/// A message if it is missing and rustup cannot add it, with the remedy.
 pub fn add_target() -> Result<bool, String> {
     if target_installed() {
         return Ok(false);
     }
     let mut rustup = Command::new("rustup");
-    // In the root, where `rust-toolchain.toml` names the toolchain.
+    // In the root, where `rust-toolchain.toml` selects the toolchain.
     rustup.args(["target", "add", WASM]).current_dir(root());
-    // Rustup tells more than one sentence; it is shown as it is.
+    // Rustup's message is longer than a sentence, so it goes to the terminal.
     let _ = rustup.status();
     if target_installed() {
         return Ok(true);
@@ -63,32 +63,32 @@ pub fn add_target() -> Result<bool, String> {
     ))
 }
 
-/// Whether the standard library for [`WASM`] is there, however it was installed.
+/// Returns true if the standard library for [`WASM`] is installed, from any source.
 fn target_installed() -> bool {
     let mut rustc = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
     let folder = rustc.args(["--print", "target-libdir", "--target", WASM]).current_dir(root()).output();
     folder.is_ok_and(|output| Path::new(String::from_utf8_lossy(&output.stdout).trim()).is_dir())
 }
 
-/// Whether `command` starts and ends well; what it prints is not shown.
+/// Returns true if `command` succeeds. Its output is hidden.
 fn starts(command: &mut Command) -> bool {
     command.stdin(Stdio::null()).output().is_ok_and(|output| output.status.success())
 }
 
-/// A program of Node itself: `node` or `npm`.
+/// Returns a command for `node` or `npm`.
 pub fn program(name: &str) -> Command {
     Command::new(if name == "npm" { script(name) } else { name.to_owned() })
 }
 
-/// What npm's programs are called here.
+/// Returns the platform's file name of an npm program.
 pub fn script(name: &str) -> String {
     if env::consts::OS == "windows" { format!("{name}.cmd") } else { name.to_owned() }
 }
 
-/// Looks whether Node and npm are there.
+/// Checks that Node and npm are installed.
 ///
 /// # Errors
-/// A sentence: one of them is missing, or Node is older than [`NODE_MAJOR`].
+/// A message if one of them is missing, or Node is older than [`NODE_MAJOR`].
 pub fn check_node() -> Result<(), String> {
     let wanted = format!("pages need Node {NODE_MAJOR} or newer, with npm: install it");
     let output = program("node").arg("--version").stderr(Stdio::inherit()).output();
@@ -103,7 +103,7 @@ pub fn check_node() -> Result<(), String> {
     Err(format!("npm did not start; {wanted}"))
 }
 
-/// The first number of a version as Node prints it: `v20.20.2`.
+/// Parses the major version from Node's output, such as `v20.20.2`.
 fn major(version: &str) -> Option<u32> {
     version.strip_prefix('v')?.split('.').next()?.parse().ok()
 }

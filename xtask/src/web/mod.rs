@@ -1,4 +1,4 @@
-//! `cargo xtask web`: what browsers get. The engine as WebAssembly, the npm package, the pages.
+//! `cargo xtask web`: builds the files for browsers: the engine as WebAssembly, the npm package, and the pages.
 
 mod node;
 
@@ -11,24 +11,24 @@ pub use node::{install, node};
 use crate::cargo::{WASM, build, cargo, program as built, root, shown, target_folder};
 use crate::tools;
 
-/// The builds of the engine, and the features of WebAssembly that each asks of a browser.
+/// Builds of the engine, and the WebAssembly features that each requires.
 const BUILDS: [(&str, &str); 2] = [("plain", "+simd128"), ("relaxed", "+simd128,+relaxed-simd")];
 
-/// Inlines less than usual for code that is to be fast: 7 % fewer bytes, and no slower, for what must be
-/// inlined says so.
+/// Lower inlining threshold for optimised code: 7 % fewer bytes at the same speed, because critical functions are
+/// marked for inlining.
 const SMALL: &str = "-C llvm-args=-inline-threshold=60";
 
-/// Where the pages are put, and the build of the syncer finds them.
+/// Output folder of the pages, where the build of the syncer finds them.
 pub const SITE: &str = "web-demo/dist";
 
-/// Profiles of cargo: what is delivered, and what a demo can have sooner.
+/// Cargo profiles: for delivery, and for faster builds of a demo.
 const DELIVERED: &str = "web";
 const DEMO: &str = "web-demo";
 
-/// The builds of the engine, in the npm package.
+/// Folder of the engine's builds in the npm package.
 const ENGINE: &str = "web-demo/package/dist/wasm";
 
-/// The folder of lessons, whose module has the same bits in each browser: no `relaxed-simd`.
+/// Folder of lessons. Their module computes the same bits in each browser, so it does without `relaxed-simd`.
 const LESSON: &str = "web-demo/lesson/dist";
 
 /// What to build.
@@ -48,7 +48,7 @@ pub struct Args {
     parity: bool,
 }
 
-/// Builds; exit code 1 if something failed.
+/// Runs the builds. The exit code is 1 if one of them failed.
 pub fn run(args: &Args) -> ExitCode {
     let built = tools::for_pages().and_then(|()| match args {
         Args { parity: true, .. } => parity(),
@@ -69,10 +69,10 @@ pub fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// Builds package and pages, and gives the folder that the syncer embeds.
+/// Builds package and pages. Returns the folder that the syncer embeds.
 ///
 /// # Errors
-/// A sentence: what is missing or failed.
+/// A message about the missing tool or the failure.
 pub fn site() -> Result<PathBuf, String> {
     install("web-demo")?;
     let [plain, relaxed] = engines();
@@ -84,19 +84,19 @@ pub fn site() -> Result<PathBuf, String> {
     Ok(root().join(SITE))
 }
 
-/// Where the pages of a demo are put: never into a syncer that is delivered.
+/// Returns the output folder of a demo's pages, which no delivered syncer embeds.
 ///
 /// # Errors
-/// A sentence: cargo does not say where it builds.
+/// A message if cargo does not report its target folder.
 pub fn demo_folder() -> Result<PathBuf, String> {
     Ok(target_folder()?.join("demo-pages"))
 }
 
-/// Builds package and pages for a demo, and gives their folder: one build of the engine serves all browsers, it is
-/// optimised for less long, and types are left to the tests.
+/// Builds package and pages for a demo. Returns their folder. One build of the engine serves all browsers, with less
+/// optimisation, and the types are left to the tests.
 ///
 /// # Errors
-/// A sentence: what is missing or failed.
+/// A message about the missing tool or the failure.
 pub fn demo_site() -> Result<PathBuf, String> {
     install("web-demo")?;
     modules(vec![vec![engine(BUILDS[0], DEMO), lessons(DEMO)]])?;
@@ -107,26 +107,26 @@ pub fn demo_site() -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-/// Builds the npm package, and gives its folder.
+/// Builds the npm package. Returns its folder.
 ///
 /// # Errors
-/// A sentence: what is missing or failed.
+/// A message about the missing tool or the failure.
 pub fn package() -> Result<PathBuf, String> {
     install("web-demo")?;
     modules(engines().map(|engine| vec![engine]).into())?;
     pack()
 }
 
-/// Builds the module of lessons, and gives its folder.
+/// Builds the module of lessons. Returns its folder.
 ///
 /// # Errors
-/// A sentence: what is missing or failed.
+/// A message about the missing tool or the failure.
 pub fn lesson() -> Result<PathBuf, String> {
     modules(vec![vec![lessons(DELIVERED)]])?;
     Ok(root().join(LESSON))
 }
 
-/// The rest of the npm package, around the builds of the engine; its folder.
+/// Builds the rest of the npm package, around the builds of the engine. Returns its folder.
 fn pack() -> Result<PathBuf, String> {
     let folder = root().join("web-demo/package");
     call(node("tsc").args(["-p", "package"]))?;
@@ -134,11 +134,11 @@ fn pack() -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-/// Builds the parity tests of the GPU engine for browsers, and gives their folder. As for a demo, and in its folder of
-/// cargo's: whoever has built that compiles little more.
+/// Builds the parity tests of the GPU engine for browsers. Returns their folder. It uses the profile and cargo folder
+/// of a demo, so little is compiled after a demo's build.
 ///
 /// # Errors
-/// A sentence: what is missing or failed.
+/// A message about the missing tool or the failure.
 pub fn parity() -> Result<PathBuf, String> {
     let (build, features) = BUILDS[0];
     let out = root().join("web-demo/tests/dist");
@@ -155,27 +155,27 @@ pub fn parity() -> Result<PathBuf, String> {
     Ok(module.out)
 }
 
-/// Builds the program that makes the JavaScript side of a module.
+/// Builds the program that generates the JavaScript side of a module.
 fn bindgen() -> Result<PathBuf, String> {
     built(&build(&["--locked", "-p", "xtask", "--bin", "bindgen", "--features", "bindgen"])?, "bindgen")
 }
 
-/// One build of a crate for browsers.
+/// Build of a crate for browsers.
 struct Module {
     package: &'static str,
-    /// What the files are called.
+    /// Base name of the output files.
     name: &'static str,
     build: &'static str,
     features: &'static str,
-    /// Cargo's profile.
+    /// Cargo profile.
     profile: &'static str,
-    /// A feature of the crate.
+    /// Enabled feature of the crate.
     with: Option<&'static str>,
-    /// Where its JavaScript side is put.
+    /// Output folder of the JavaScript side.
     out: PathBuf,
 }
 
-/// The engine as each browser gets it that has the features of a build.
+/// Returns the build of the engine for browsers with the features of `build`.
 fn engine((build, features): (&'static str, &'static str), profile: &'static str) -> Module {
     let out = root().join(ENGINE).join(build);
     Module { package: "web-demo", name: "archipelago", build, features, profile, with: None, out }
@@ -198,9 +198,9 @@ fn lessons(profile: &'static str) -> Module {
     }
 }
 
-/// Builds modules. What stands in one list shares a folder of cargo's, and is compiled one after the other. Lists are
-/// compiled at once, for much of a build is one thread that optimises one crate; and beside them the program that makes
-/// the bindings.
+/// Builds modules. The modules of one list share a cargo folder, and are compiled one after the other. The lists are
+/// compiled in parallel, because much of a build is a single-threaded optimisation of one crate. The program for the
+/// bindings is built at the same time.
 fn modules(lists: Vec<Vec<Module>>) -> Result<(), String> {
     thread::scope(|scope| {
         let bindgen = scope.spawn(bindgen);
@@ -219,13 +219,13 @@ fn modules(lists: Vec<Vec<Module>>) -> Result<(), String> {
     })
 }
 
-/// Compiles one module; the file that cargo leaves.
+/// Compiles a module. Returns cargo's output file.
 fn compile(module: &Module) -> Result<PathBuf, String> {
     let Module { package, name, build, features, profile, with, .. } = module;
     let target = target_folder()?.join("web").join(build);
     println!("   {name}, {build}: {features}");
     let mut command = cargo(&["build", "--locked", "--quiet", "--profile", profile, "-p", package, "--lib"]);
-    // A folder of its own: other flags would build everything anew.
+    // A separate folder: different flags would rebuild everything.
     command.args(["--target", WASM, "--target-dir"]).arg(&target);
     command.args(with.iter().flat_map(|feature| ["--features", feature]));
     command.env("RUSTFLAGS", format!("-C target-feature={features} {SMALL}"));
@@ -233,14 +233,14 @@ fn compile(module: &Module) -> Result<PathBuf, String> {
     Ok(target.join(WASM).join(profile).join(format!("{}.wasm", package.replace('-', "_"))))
 }
 
-/// Makes the JavaScript side of `module`, which was compiled to `file`.
+/// Generates the JavaScript side of `module` from the compiled `file`.
 fn bind(bindgen: &Path, module: &Module, file: &Path) -> Result<(), String> {
     let Module { name, out, .. } = module;
     fs::create_dir_all(out).map_err(|error| format!("{}: {error}", out.display()))?;
     call(Command::new(bindgen).arg(file).arg(name).arg(out))
 }
 
-/// Copies the licences into the package: npm takes no links.
+/// Copies the licences into the package, because npm ignores links.
 fn licences(dist: &Path) -> Result<(), String> {
     ["LICENSE-MIT", "LICENSE-APACHE"].into_iter().try_for_each(|name| {
         let copied = fs::copy(root().join(name), dist.join(name));
@@ -248,7 +248,7 @@ fn licences(dist: &Path) -> Result<(), String> {
     })
 }
 
-/// Copies the plain build of the engine to where browsers with more features look for theirs.
+/// Copies the plain build of the engine to the folder for browsers with more features.
 fn stand_in(wasm: &Path) -> Result<(), String> {
     let (from, to) = (wasm.join(BUILDS[0].0), wasm.join(BUILDS[1].0));
     let copy = || -> io::Result<()> {
@@ -265,7 +265,7 @@ fn stand_in(wasm: &Path) -> Result<(), String> {
 /// Runs `command` with its output on this terminal.
 ///
 /// # Errors
-/// A sentence: it did not start, or failed.
+/// A message if it did not start, or failed.
 pub fn call(command: &mut Command) -> Result<(), String> {
     match command.status() {
         Ok(status) if status.success() => Ok(()),

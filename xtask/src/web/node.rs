@@ -1,4 +1,4 @@
-//! Node and what web-demo takes from npm.
+//! Node, and web-demo's npm dependencies.
 
 use std::fs;
 use std::process::Command;
@@ -7,7 +7,7 @@ use super::call;
 use crate::cargo::root;
 use crate::tools::{check_node, program, script};
 
-/// A program that npm installed for web-demo, to run there.
+/// Returns a command for a program that npm installed for web-demo, to run there.
 pub fn node(name: &str) -> Command {
     let folder = root().join("web-demo");
     let mut command = Command::new(folder.join("node_modules/.bin").join(script(name)));
@@ -15,11 +15,11 @@ pub fn node(name: &str) -> Command {
     command
 }
 
-/// Installs what the lock file in `folder`, from the workspace's root, names, unless it is there. A folder without one
-/// names exact versions in its `package.json`.
+/// Installs the packages of the lock file in `folder`, relative to the workspace's root, unless they are installed. A
+/// folder without a lock file has exact versions in its `package.json`.
 ///
 /// # Errors
-/// A sentence: Node is missing or old, or npm failed.
+/// A message if Node is missing or old, or npm failed.
 pub fn install(folder: &str) -> Result<(), String> {
     check_node()?;
     let name = folder;
@@ -32,7 +32,7 @@ pub fn install(folder: &str) -> Result<(), String> {
             (read("package.json").ok_or_else(missing)?, &["install", "--no-package-lock"])
         }
     };
-    // npm keeps a copy of what it has installed.
+    // npm keeps a copy of the file that it has installed.
     let stamp = "node_modules/.installed.json";
     if read(stamp).as_deref() == Some(&wanted) {
         return Ok(());

@@ -34,7 +34,7 @@ impl Said {
         self.report[key].as_f64().unwrap_or(0.0)
     }
 
-    /// Returns the share of time spent in steps since the first step; 0 if there was none.
+    /// Returns the share of time spent in steps since the first step; 0 without any step.
     fn training(&self) -> f64 {
         let Some(first_ms) = self.first_step_ms else { return 0.0 };
         ratio(self.count("trainMs"), self.count("elapsedMs") - first_ms).unwrap_or(0.0).min(1.0)

@@ -16,7 +16,7 @@ use super::processes::Programs;
 
 /// What to measure, and with what.
 #[derive(clap::Args)]
-// The flags of `bench` are a group of the usual name.
+// The flags of `bench` already have a group of the default name.
 #[group(skip)]
 pub struct Args {
     /// Links: these cells alone, as PRESET, PRESET,MBIT/S or PRESET,MBIT/S,ROUND-TRIP-MS; `unlimited` is a rate too;

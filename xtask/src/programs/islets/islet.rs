@@ -172,7 +172,7 @@ impl Islet {
         }
     }
 
-    /// Executes the member's outputs until there are none.
+    /// Executes the member's outputs until the queue is empty.
     async fn drain(&mut self) {
         while let Some(output) = self.member.poll() {
             if let Some(input) = self.act(output).await {
