@@ -1,4 +1,4 @@
-//! Syncers that face learners over the real protocol, whose rounds owners lead: over the services of one process.
+//! Syncers that serve learners over the real protocol, while owners lead their rounds, over services in one process.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -15,14 +15,14 @@ use faced::{Coast, FRAGMENTS, Visitor};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-/// Far longer than anything takes.
+/// Time limit far above any expected time.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("{what}: not in {PATIENCE:?}"))
 }
 
-/// Every update that a tape says was merged, by fragment; nobody's twice.
+/// Returns each merged update on the tapes, by fragment. Asserts that no update was merged twice.
 async fn merged(services: &Services) -> BTreeSet<(FragmentId, LearnerId, Serial)> {
     let mut all = BTreeSet::new();
     for fragment in (0..FRAGMENTS).map(FragmentId) {
@@ -36,8 +36,8 @@ async fn merged(services: &Services) -> BTreeSet<(FragmentId, LearnerId, Serial)
     all
 }
 
-/// Goal: learners at two gateways train one model: each change that reaches them leads to the parameters that were
-/// merged, also after one of them was too far behind and fetched them, and both gateways count the same tokens.
+/// Goal: learners at two gateways train one model. Each received change leads to the merged parameters, also after a
+/// lagging learner fetched them. Both gateways count the same tokens.
 #[tokio::test(flavor = "multi_thread")]
 async fn learners_of_two_gateways_train_one_model() {
     let services = Local::services();
@@ -54,7 +54,7 @@ async fn learners_of_two_gateways_train_one_model() {
         tokio::spawn(async move {
             visitor.join().await;
             let (mut changes, mut fetches, mut receipts) = (0, 0, 0);
-            // It goes on for the others, who would wait for it.
+            // It continues for the other learners, whose rounds would wait for it.
             loop {
                 if changes >= 5 && changes + fetches >= 40 && receipts >= 20 {
                     let _ = trained.try_send(visitor.learner());
@@ -88,7 +88,7 @@ async fn learners_of_two_gateways_train_one_model() {
     let parts = merged(&services).await;
     let of_each = |learner| parts.iter().filter(|(_, who, _)| *who == learner).count();
     assert!(learners.iter().all(|&learner| of_each(learner) >= 20), "{learners:?}");
-    // Rounds go on until each gateway knows all of them.
+    // Rounds continue until each gateway knows all of them.
     let agree = async {
         loop {
             let [one, other] = [coast.clock_tokens(0).await, coast.clock_tokens(1).await];
@@ -105,7 +105,7 @@ async fn learners_of_two_gateways_train_one_model() {
     }
 }
 
-/// How many states of a fragment are in the storage, and how many there were.
+/// Returns the number of a fragment's states in storage, and the number of all states so far.
 async fn kept(services: &Services, fragment: FragmentId) -> (usize, usize) {
     let (mut kept, mut all) = (0, 0);
     for (record, seq) in services.tape.read(fragment, 0).await.unwrap().iter().zip(1..) {
@@ -117,8 +117,8 @@ async fn kept(services: &Services, fragment: FragmentId) -> (usize, usize) {
     (kept, all)
 }
 
-/// Goal: once the owner of the run ends it, each fragment has one more round that everybody is in, and then everybody
-/// is sent home, whichever gateway it is at.
+/// Goal: once the owner of the run ends it, each fragment has one more round with all learners. Then the gateways
+/// dismiss all learners.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_last_round_has_everybody_in_it() {
     let services = Local::services();
@@ -130,7 +130,7 @@ async fn the_last_round_has_everybody_in_it() {
             visitor.join().await;
             loop {
                 match visitor.heard().await {
-                    // What is far slower than a round makes others go on without it, but for the last one.
+                    // Rounds do not wait for a learner this slow, except the last round.
                     Message::Collect { fragment, base, .. } => {
                         sleep(Duration::from_millis(if peer == 3 { 80 } else { 1 })).await;
                         visitor.answer(fragment, base, 0.01);
@@ -156,13 +156,13 @@ async fn the_last_round_has_everybody_in_it() {
     }
 }
 
-/// Goal: whoever comes back elsewhere with an update open is told there what became of it, and that is true: it loses
-/// nothing and counts nothing twice, though the update may still lie unread at the gateway that it left.
+/// Goal: a learner that returns to another gateway with an open update learns its true fate there. It loses nothing and
+/// counts nothing twice, even if the update is still unread at the old gateway.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_comes_back_elsewhere_is_told_what_was_merged() {
     let services = Local::services();
     let coast = Coast::open(&services, 2, 1);
-    // Somebody else trains on all the while.
+    // Another learner trains meanwhile.
     let mut other = coast.visit(9, 1, None);
     let others = tokio::spawn(async move {
         other.join().await;
@@ -182,14 +182,14 @@ async fn who_comes_back_elsewhere_is_told_what_was_merged() {
         let serial = update.serial;
         let run = visitor.run();
         match turn % 5 {
-            // It arrived, and the connection breaks.
+            // The update arrives, and the connection breaks.
             0 => visitor.say(Message::Update(update)),
-            // It arrives long after its sender left, whose gateway does not know yet that it did.
+            // The update arrives long after its sender left, and its gateway does not know yet that the sender left.
             1 => late.push((visitor.line(), update)),
-            // It arrives, and its sender is back before its gateway knows that it left.
+            // The update arrives, and its sender returns before its gateway knows that it left.
             2 => visitor.say(Message::Update(update)),
-            // It arrives when its round is over, and may be of a later one as long as its sender is there; with or
-            // without its gateway knowing that it left.
+            // The update arrives after the end of its round, and may count for a later one while its sender is
+            // connected. Its gateway may or may not know that the sender left.
             _ => {
                 sleep(Duration::from_millis(60)).await;
                 visitor.say(Message::Update(update));
@@ -214,7 +214,7 @@ async fn who_comes_back_elsewhere_is_told_what_was_merged() {
     }
     let told: u32 = said.values().map(|&is_merged| u32::from(is_merged)).sum();
     assert!(told > 0, "some of them were merged");
-    // Whatever lies anywhere has time to be merged.
+    // Pending updates have time to be merged.
     for _ in 0..4 {
         let (fragment, base) = within("a question", visitor.question()).await;
         visitor.answer(fragment, base, 0.01);
@@ -226,8 +226,8 @@ async fn who_comes_back_elsewhere_is_told_what_was_merged() {
     others.abort();
 }
 
-/// Goal: a learner whose answers take longer than a round lasts, as over a thin link, is merged all the same, in a
-/// later round, and is told so.
+/// Goal: a learner whose answers take longer than a round, as over a thin link, is merged in a later round and gets the
+/// receipt.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_is_always_late_is_merged_too() {
     let services = Local::services();
@@ -252,7 +252,7 @@ async fn who_is_always_late_is_merged_too() {
                     let update = slow.update(fragment, base, 0.01);
                     let line = slow.line();
                     tokio::spawn(async move {
-                        // Some ten rounds.
+                        // About ten rounds.
                         sleep(Duration::from_millis(250)).await;
                         line.say(Message::Update(update));
                     });
@@ -274,7 +274,7 @@ async fn who_is_always_late_is_merged_too() {
     assert!(asked <= 12, "it is not asked again while an answer waits: {asked} questions for six merges");
 }
 
-/// Goal: one that is alone and comes back is taken in though no round has anybody to wait for.
+/// Goal: the only learner can return, although no round has a learner to wait for.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_only_learner_comes_back() {
     let services = Local::services();
@@ -292,7 +292,7 @@ async fn the_only_learner_comes_back() {
     back.answer(fragment, base, 0.01);
 }
 
-/// Answers until something of it is merged.
+/// Answers until one of its updates is merged.
 async fn merge(visitor: &mut Visitor) {
     loop {
         match visitor.next().await {
@@ -303,8 +303,8 @@ async fn merge(visitor: &mut Visitor) {
     }
 }
 
-/// Goal: a new process of a learner of which much is merged is merged at another gateway too, which leased it nothing
-/// of that.
+/// Goal: a new process of a learner with many merged tokens is also merged at another gateway, which has not leased it
+/// the text of those tokens.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_begins_anew_elsewhere_is_merged() {
     let services = Local::services();
@@ -326,7 +326,7 @@ async fn who_begins_anew_elsewhere_is_merged() {
     visitor.leave();
     let mut fresh = coast.visit(1, 1, None);
     fresh.number_from(1 << 50);
-    // It is leased less than what was merged of it.
+    // The new lease is smaller than the learner's merged tokens.
     fresh.step_ms = 20_000.0;
     let welcome = within("a welcome", fresh.join()).await;
     assert_eq!(welcome.learner, first.learner);

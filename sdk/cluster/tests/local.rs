@@ -1,4 +1,4 @@
-//! A whole cluster in one process: owners, gateways with doors, and learners, over the services of one process.
+//! A whole cluster in one process: owners, gateways with TCP doors, and learners, over services in one process.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -26,10 +26,10 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-/// How long a lease lasts, in milliseconds: a short one, for the test waits for its end.
+/// Duration of a lease in milliseconds, short because the test waits for its end.
 const LEASE_MS: u64 = 600;
 
-/// An owner's process as a task; what ends it is to be dropped or sent to.
+/// Starts an owner as a task. It ends when the returned sender sends or is dropped.
 fn owner(
     run: &Arc<Run>,
     services: &Services,
@@ -45,7 +45,7 @@ fn owner(
     (stop, tokio::spawn(own(services, settings, async move { drop(stopped.await) })))
 }
 
-/// A gateway with its door.
+/// Starts a gateway with its door.
 async fn open(run: &Arc<Run>, services: &Services, id: u32) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
@@ -56,7 +56,7 @@ async fn open(run: &Arc<Run>, services: &Services, id: u32) -> SocketAddr {
     at
 }
 
-/// Learners that train until they are told to leave.
+/// Learners that train until they are stopped.
 struct Crowd {
     books: Vec<(LearnerId, Arc<Mutex<Book>>)>,
     tasks: Vec<JoinHandle<()>>,
@@ -105,7 +105,7 @@ async fn await_merges(run: &Run, services: &Services, before: &[usize], more: us
     panic!("{:?} merges after 30 s, {before:?} before", merges(run, services).await);
 }
 
-/// Goal: what a fragment begins in is made once, however long that takes, by who leads it, and again if that failed.
+/// Goal: the leader of a fragment makes the initial state once, however long that takes, and again after a failure.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_fragments_begin_in_is_made_once() {
     let run = Arc::new(Run::new(9, 3, 50));
@@ -120,7 +120,7 @@ async fn what_fragments_begin_in_is_made_once() {
         if fragment == FragmentId(1) && is_first {
             return Err("it is not there yet".into());
         }
-        // Far longer than after which an owner asks again.
+        // Far longer than the time after which an owner repeats its request.
         std::thread::sleep(Duration::from_secs(1));
         Ok(begun.initial(fragment))
     });
@@ -154,8 +154,8 @@ async fn what_fragments_begin_in_is_made_once() {
     assert_eq!(made, [0, 1, 1, 2].map(FragmentId));
 }
 
-/// Goal: all fragments are merged, whatever owner leads them; one that ends without a word is followed, one that is
-/// stopped at once; and all that was told is so.
+/// Goal: all fragments are merged, whichever owner leads them. A crashed owner is replaced after its lease, a stopped
+/// one at once. All receipts are true.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_in_one_process_outlives_its_owners() {
     let run = Arc::new(Run::new(7, 3, 50));
@@ -165,12 +165,12 @@ async fn a_cluster_in_one_process_outlives_its_owners() {
     let at = vec![open(&run, &services, 1).await, open(&run, &services, 2).await];
     let crowd = Crowd::gather(&run, at, 6);
     await_merges(&run, &services, &[0; 3], 3).await;
-    // It is stopped, and the other one leads all.
+    // The first owner is stopped, and the other one leads all fragments.
     stop.send(()).unwrap();
     first.await.unwrap();
     let before = merges(&run, &services).await;
     await_merges(&run, &services, &before, 3).await;
-    // It ends without a word, and a third one follows it.
+    // The second owner crashes, and a third one replaces it.
     second.1.abort();
     let _ = second.1.await;
     let before = merges(&run, &services).await;
@@ -182,7 +182,7 @@ async fn a_cluster_in_one_process_outlives_its_owners() {
     assert!(counts.takeovers >= 5 && counts.receipts > 20, "{counts:?}");
 }
 
-/// Goal: what a process leads is led by another one long before its lease would have ended, if it is stopped.
+/// Goal: another process takes over the fragments of a stopped process long before its lease would have ended.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_owner_that_is_stopped_gives_back_what_it_leads() {
     let (run, services, lease_ms) = (Arc::new(Run::new(8, 2, 50)), Local::services(), 20_000);
@@ -201,7 +201,7 @@ async fn an_owner_that_is_stopped_gives_back_what_it_leads() {
     drop(crowd.leave().await);
 }
 
-/// A service of which a share of the answers does not come, and some of the questions neither.
+/// Service that loses a share of the answers and some of the requests.
 struct Lame<T: ?Sized>(Arc<T>, Mutex<Rng>);
 
 impl<T: ?Sized> Lame<T> {
@@ -209,7 +209,7 @@ impl<T: ?Sized> Lame<T> {
         Arc::new(Self(service, Mutex::new(Rng::new(seed))))
     }
 
-    /// Passes on an answer, or not.
+    /// Answers a request, or loses the answer or the request.
     fn lose<'a, A: Send + 'a>(&self, question: impl FnOnce() -> Answer<'a, A>) -> Answer<'a, A> {
         let silent =
             || ServiceError::Silent { place: "a lame service".to_owned(), detail: "by chance".to_owned() };
@@ -253,7 +253,7 @@ impl Blobs for Lame<dyn Blobs> {
     }
 }
 
-/// Goal: what was done and not answered is done once, what was not done is asked for again, and a run goes on.
+/// Goal: requests with lost answers take effect once, lost requests are repeated, and the run continues.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn services_that_do_not_answer_are_asked_again() {
     let (run, services) = (Arc::new(Run::new(9, 2, 50)), Local::services());

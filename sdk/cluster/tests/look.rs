@@ -1,4 +1,4 @@
-//! What a look at the servers of a cluster finds, and that it changes nothing there.
+//! Inspection of a cluster's servers: its findings, and that it changes nothing.
 #![cfg(feature = "nats-s3")]
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -20,7 +20,7 @@ fn at(crew: &Crew, prefix: &str, replicas: usize, blobs: &str) -> Servers {
     Servers { nats: crew.nats(), replicas, blobs: crew.blobs(blobs), prefix: prefix.to_owned() }
 }
 
-/// Servers of which the storage alone is there.
+/// Returns servers of which only the storage exists.
 fn storage(blobs: StoreSettings) -> Servers {
     Servers { nats: vec!["nats://127.0.0.1:1".to_owned()], replicas: 1, blobs, prefix: "p".to_owned() }
 }
@@ -29,7 +29,7 @@ fn folder(place: &Path) -> StoreSettings {
     StoreSettings { place: format!("file://{}", place.display()), variables: Vec::new() }
 }
 
-/// All keys that storage has.
+/// Returns all keys in storage.
 fn keys(crew: &Crew) -> Vec<String> {
     let key = "AWS4-HMAC-SHA256 Credential=key/x/eu-north-1/s3/x";
     let list = ureq::get(format!("{}/states?list-type=2", crew.s3())).header("Authorization", key).call();
@@ -42,13 +42,13 @@ fn is_near(findings: &Findings) {
     assert!(far.is_empty(), "{far:?}");
 }
 
-/// Goal: three servers and S3 are found, before and after a run has begun there, and a look leaves nothing behind.
+/// Goal: an inspection finds three servers and S3, before and after the start of a run, and leaves nothing behind.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_there_is_found_and_left_as_it_is() {
     let Some(bin) = servers::wanted() else { return };
     let crew = Crew::start(&bin, 3);
     let ours = at(&crew, "p", 3, "s3://states/folder");
-    // Servers that have just begun elect somebody first.
+    // Fresh servers must elect a leader first.
     open(at(&crew, "other", 3, "s3://states"), RUN, FRAGMENTS.to_vec()).await.unwrap();
     let before = keys(&crew);
     for _ in 0..2 {
@@ -68,14 +68,14 @@ async fn what_is_there_is_found_and_left_as_it_is() {
     assert_eq!(findings.streams.as_ref().unwrap().as_ref().unwrap().replicas, 3);
     let other = findings.kept(Some(RunId(2))).unwrap().unwrap_err();
     assert!(matches!(other, ServiceError::Foreign { .. }), "{other}");
-    // The streams of one cluster, and the storage of another one.
+    // The streams of one cluster, and the storage of another.
     let elsewhere = Servers { blobs: folder(&crew.folder().join("new")), ..ours.clone() };
     let mixed = look(&elsewhere, &FRAGMENTS).await;
     assert_eq!(mixed.kept(Some(RUN)), Some(Ok(Kept::Ours(0))), "nothing was recorded yet: {mixed:#?}");
     assert!(!crew.folder().join("new").exists(), "what the look made is gone");
 }
 
-/// Goal: whatever is wrong between the processes is found where it is.
+/// Goal: an inspection locates each kind of error between the processes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_wrong_is_found() {
     let Some(bin) = servers::wanted() else { return };
@@ -109,7 +109,7 @@ async fn what_is_wrong_is_found() {
     assert_eq!(findings.kept(Some(RUN)), Some(Ok(Kept::Nothing)), "two of three go on: {findings:#?}");
 }
 
-/// Goal: one server that is named three times is one server.
+/// Goal: a server that is named three times counts as one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_server_is_one_however_often_it_is_named() {
     let Some(bin) = servers::wanted() else { return };
@@ -121,7 +121,7 @@ async fn one_server_is_one_however_often_it_is_named() {
     assert_eq!(findings.kept(None), Some(Ok(Kept::Nothing)), "{findings:#?}");
 }
 
-/// Goal: a folder is tried, and what is missing of it is made and removed again.
+/// Goal: an inspection of a folder creates its missing parts and removes them again.
 #[tokio::test]
 async fn a_folder_is_left_as_it_was() {
     let place = tempfile::tempdir().unwrap();
@@ -151,7 +151,7 @@ async fn a_folder_is_left_as_it_was() {
     }
 }
 
-/// Reads a request to its end: who closes before that may take the answer along.
+/// Reads a request to its end; closing earlier could discard the answer.
 fn read_request(stream: &TcpStream) {
     let mut lines = BufReader::new(stream);
     let (mut line, mut body) = (String::new(), 0);
@@ -164,7 +164,7 @@ fn read_request(stream: &TcpStream) {
     let _ = lines.read_exact(&mut vec![0; body]);
 }
 
-/// Answers so many requests with these lines and this body, and ends.
+/// Answers `requests` requests with these lines and this body, and ends.
 fn answer(status: &'static str, date: &'static str, body: &'static str, requests: usize) -> StoreSettings {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
@@ -189,7 +189,7 @@ fn answer(status: &'static str, date: &'static str, body: &'static str, requests
     StoreSettings { place: "s3://states".to_owned(), variables: variables.to_vec() }
 }
 
-/// Goal: a store that refuses what a clock far off has signed still says what time it is.
+/// Goal: a store that rejects a signature because of a wrong clock still reports its time.
 #[tokio::test]
 async fn a_store_that_refuses_us_says_what_time_it_is() {
     let blobs = answer("403 Forbidden", "Sun, 06 Nov 1994 08:49:37 GMT", "", 8);
@@ -199,10 +199,10 @@ async fn a_store_that_refuses_us_says_what_time_it_is() {
     assert!(ahead_ms < -365 * 86_400_000, "{ahead_ms}");
 }
 
-/// Goal: a store that writes over what is there is found out before a run trusts it.
+/// Goal: an inspection detects a store that overwrites objects, before a run uses it.
 #[tokio::test]
 async fn a_store_that_writes_over_what_is_there_is_refused() {
-    // What was written first is there, but nobody was told that the second came too late.
+    // The first object survives, but the second write gets no error.
     let status = "200 OK\r\nETag: \"x\"\r\nLast-Modified: Sun, 06 Nov 1994 08:49:37 GMT";
     let blobs = answer(status, "", "first", 8);
     let findings = look(&storage(blobs), &FRAGMENTS).await;

@@ -1,32 +1,32 @@
-//! What goes wrong, by a seed.
+//! Random faults from a seed.
 
 use std::time::Duration;
 
 use archipelago_core::rng::Rng;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Something that goes wrong.
+/// Fault of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// An owner's process ends, and another one begins after a while.
+    /// An owner's process is killed, and another one starts after a while.
     KillOwner(usize),
-    /// An owner's process does nothing for a while.
+    /// An owner's process is stopped for a while.
     PauseOwner(usize),
     KillGateway(usize),
     PauseGateway(usize),
-    /// A server of NATS ends, and begins again with what is on its disk.
+    /// A NATS server is killed, and restarts with the data on its disk.
     KillNode(usize),
     PauseNode(usize),
-    /// The server that leads the tape of this fragment ends.
+    /// The server that leads the tape of this fragment is killed.
     KillLeader(usize),
-    /// The server that leads the tape of this fragment does nothing for a while.
+    /// The server that leads the tape of this fragment is stopped for a while.
     PauseLeader(usize),
-    /// The server that speaks S3 does nothing for a while.
+    /// The S3 server is stopped for a while.
     PauseStore,
 }
 
 impl Fault {
-    /// The next one: how long nothing happens before it, what it is, and how long it lasts.
+    /// Returns the quiet time before the next fault, the fault, and its duration.
     pub fn next(rng: &mut Rng, of: usize) -> (Duration, Self, Duration) {
         let at = rng.below(of as u32) as usize;
         let fault = match rng.below(13) {
@@ -51,18 +51,18 @@ impl Fault {
     }
 }
 
-/// Has a process do nothing from now on.
+/// Stops a process.
 pub fn pause(process: u32) {
     signal(process, Signal::STOP);
 }
 
-/// Has a process go on as if nothing had been.
+/// Continues a stopped process.
 pub fn resume(process: u32) {
     signal(process, Signal::CONT);
 }
 
 fn signal(process: u32, signal: Signal) {
     let process = i32::try_from(process).ok().and_then(Pid::from_raw).expect("a process has a number");
-    // One that has ended hears nothing.
+    // The process may have ended already.
     let _ = kill_process(process, signal);
 }

@@ -1,7 +1,7 @@
-//! A cluster of real processes and servers that are killed and paused, and then all that was told is compared with the
-//! tape. `CLUSTER_TESTS=yes` asks for it; `CLUSTER_FAULTS` says how many faults, `CLUSTER_SEED` which ones.
+//! A cluster of real processes and servers that are killed and stopped. Then all receipts and notices are compared with
+//! the tape. `CLUSTER_TESTS=yes` enables it. `CLUSTER_FAULTS` is the number of faults, and `CLUSTER_SEED` selects them.
 //!
-//! Owners and gateways are this program, started again with a role; learners are here, and reach gateways over TCP.
+//! Owners and gateways are this program, started again with a role. Learners run here, and reach gateways over TCP.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test that is a program of its own")]
 
@@ -18,7 +18,7 @@ use std::process::ExitCode;
 
 use tokio::runtime::Runtime;
 
-/// Faults of the short run.
+/// Number of faults of the short run.
 const FAULTS: u64 = 12;
 
 fn number(name: &str, default: u64) -> u64 {

@@ -1,4 +1,4 @@
-//! When each fragment was merged, as somebody sees who reads the tape ten times a second.
+//! Times of merges, as seen by a reader that polls the tape ten times a second.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -9,12 +9,12 @@ use archipelago_core::cluster::Record;
 use archipelago_core::wire::FragmentId;
 use tokio::time::{Instant, sleep};
 
-/// When merges of each fragment were seen.
+/// Times at which merges of each fragment were seen.
 #[derive(Clone, Debug, Default)]
 pub struct Meter(Arc<Mutex<BTreeMap<FragmentId, Vec<Instant>>>>);
 
 impl Meter {
-    /// Reads on for ever.
+    /// Reads the tape forever.
     pub async fn read(self, services: Services, fragment: FragmentId) {
         let mut last = 0;
         loop {
@@ -28,21 +28,22 @@ impl Meter {
         }
     }
 
-    /// Merges of the fragment that was merged least often since `from`.
+    /// Returns the smallest number of merges of any fragment since `from`.
     pub fn least(&self, fragments: &[FragmentId], from: Instant) -> usize {
         let seen = self.0.lock().unwrap();
         let count = |p| seen.get(p).map_or(0, |seen| seen.iter().filter(|at| **at > from).count());
         fragments.iter().map(count).min().unwrap_or_default()
     }
 
-    /// For each fragment, the time from `fault` to the second merge after it: the first may have been on its way.
+    /// Returns the time from `fault` to the second following merge of each fragment. The first one may have been in
+    /// flight.
     pub fn again(&self, fault: Instant) -> Vec<Duration> {
         let seen = self.0.lock().unwrap();
         let again = |seen: &Vec<Instant>| Some(*seen.iter().filter(|at| **at > fault).nth(1)? - fault);
         seen.values().filter_map(again).collect()
     }
 
-    /// Times between one merge and the next of the same fragment that are longer than `limit`.
+    /// Returns the times between two merges of the same fragment that are longer than `limit`.
     pub fn gaps(&self, limit: Duration) -> Vec<Duration> {
         let seen = self.0.lock().unwrap();
         let gaps = seen.values().flat_map(|seen| seen.windows(2).map(|pair| pair[1] - pair[0]));
@@ -50,7 +51,7 @@ impl Meter {
     }
 }
 
-/// The middle and the largest of `times`, in milliseconds.
+/// Returns the median and the maximum of `times`, in milliseconds.
 pub fn middle_and_worst(mut times: Vec<Duration>) -> (u128, u128) {
     times.sort_unstable();
     let at = |index: usize| times.get(index).map_or(0, Duration::as_millis);

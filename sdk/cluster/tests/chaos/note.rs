@@ -1,4 +1,4 @@
-//! Notes of what an owner is told and tells, in a file that outlives it: written before anybody acts on them.
+//! Log of an owner's inputs and outputs in a file that survives it. Each note is written before it takes effect.
 
 use std::fs::File;
 use std::io::Write;
@@ -12,7 +12,7 @@ use archipelago_core::wire::FragmentId;
 use crate::support::check::Told;
 use crate::support::door::frame;
 
-/// A service, and the file that notes what it says.
+/// Service with a log file of its answers.
 struct Noting<T: ?Sized> {
     service: Arc<T>,
     file: Arc<Mutex<File>>,
@@ -24,7 +24,7 @@ impl<T: ?Sized> Noting<T> {
     }
 }
 
-/// The services of an owner, with notes.
+/// Returns the services of an owner with a log.
 pub fn noting(services: Services, notes: &Path) -> Services {
     let file = Arc::new(Mutex::new(File::create(notes).expect("a file for notes")));
     let Services { tape, bus, .. } = services.clone();
@@ -32,7 +32,7 @@ pub fn noting(services: Services, notes: &Path) -> Services {
     Services { tape, bus: Arc::new(Noting { service: bus, file }), ..services }
 }
 
-/// What was noted; the last note may be cut off.
+/// Reads the notes. The last note may be incomplete.
 pub fn read(notes: &Path) -> Vec<Told> {
     let bytes = std::fs::read(notes).unwrap_or_default();
     let mut rest = &bytes[..];

@@ -1,4 +1,4 @@
-//! What this program is when it is started as a part of the cluster. It ends when its input does.
+//! Roles of this program as a part of the cluster. The program ends when its standard input ends.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use crate::note;
 use crate::support::door;
 use crate::support::run::Run;
 
-/// Before the orders.
+/// Flag before the orders.
 pub const FLAG: &str = "--play";
-/// How long a lease lasts, in milliseconds.
+/// Duration of a lease, in milliseconds.
 pub const LEASE_MS: u64 = 3_000;
 
-/// What a part plays, and where.
+/// Role and environment of a process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Orders {
     pub part: Part,
@@ -31,21 +31,21 @@ pub struct Orders {
     pub variables: Vec<(String, String)>,
 }
 
-/// A part.
+/// Role of a process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Part {
-    /// Leads fragments, and notes what it is told in this file.
+    /// Owner, with its log file.
     Owner(PathBuf),
-    /// Stands before learners, on this port.
+    /// Gateway, with its number and port.
     Gateway(u32, u16),
 }
 
-/// The run of a storm.
+/// Returns the run of a storm.
 pub fn run(seed: u64) -> Run {
     Run::new(seed, 3, 200)
 }
 
-/// The services of a storm.
+/// Connects to the services of a storm.
 pub async fn services(orders: &Orders) -> Services {
     let Orders { nats, place, variables, seed, .. } = orders;
     loop {
@@ -59,7 +59,7 @@ pub async fn services(orders: &Orders) -> Services {
     }
 }
 
-/// Plays a part until its input ends.
+/// Runs a role until the standard input ends.
 pub async fn play(orders: Orders) {
     let (services, run) = (services(&orders).await, Arc::new(run(orders.seed)));
     let stop = input_ends();
@@ -91,7 +91,7 @@ pub async fn play(orders: Orders) {
     }
 }
 
-/// Whoever started this program has ended, or wants it to end.
+/// Resolves when the parent process has ended or closes the input.
 async fn input_ends() {
     let (ended, end) = oneshot::channel::<()>();
     std::thread::spawn(move || {

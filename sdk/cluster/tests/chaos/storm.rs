@@ -1,4 +1,4 @@
-//! The storm: it starts everything, breaks it by a seed, calms down, and compares all that was told with the tape.
+//! Storm: starts the cluster, applies random faults, waits for recovery, and compares receipts with the tape.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -23,15 +23,15 @@ use crate::support::check::check;
 use crate::support::learner::{Book, Learner};
 use crate::support::servers::Crew;
 
-/// Owners, gateways and nodes, each.
+/// Number of owners, gateways and nodes, each.
 const OF_EACH: usize = 3;
 const LEARNERS: u32 = 9;
-/// Time in which all fragments have rounds again once nothing is wrong.
+/// Time limit for all fragments to have rounds again after the last fault.
 const CALM_WITHIN: Duration = Duration::from_secs(90);
-/// A fragment without a merge for so long is said to have had a gap.
+/// Time without a merge of a fragment that counts as a gap.
 const GAP: Duration = Duration::from_secs(2);
 
-/// A part of the cluster, and how often it was started.
+/// Process of the cluster, and the number of its starts.
 struct Player {
     child: Child,
     lives: u32,
@@ -44,7 +44,7 @@ impl Drop for Player {
     }
 }
 
-/// All that runs.
+/// All running parts.
 struct Storm {
     crew: Crew,
     orders: Orders,
@@ -54,9 +54,9 @@ struct Storm {
     notes: Vec<PathBuf>,
     nats: Nats,
     fragments: Vec<FragmentId>,
-    /// What comes back when.
+    /// Recovery times, with indices into `ill`.
     healing: BinaryHeap<Reverse<(Instant, usize)>>,
-    /// What that is.
+    /// Parts that must recover.
     ill: Vec<Ill>,
 }
 
@@ -68,10 +68,10 @@ enum Ill {
     Paused(u32),
 }
 
-/// Runs a storm; its figures as one line of JSON.
+/// Runs a storm. Returns its figures as one line of JSON.
 ///
 /// # Errors
-/// What is broken, in words.
+/// A description of the violation.
 pub async fn run(bin: &Path, seed: u64, faults: u64) -> Result<String, String> {
     let begun = Instant::now();
     let mut storm = Storm::begin(bin, seed).await?;
@@ -169,7 +169,7 @@ impl Storm {
         Player { child: command.spawn().expect("this program starts"), lives }
     }
 
-    /// Waits until each fragment has so many merges more.
+    /// Waits for `count` further merges of each fragment.
     async fn await_rounds(&self, meter: &Meter, count: usize) -> Result<(), String> {
         let from = Instant::now();
         while meter.least(&self.fragments, from) < count {
@@ -208,7 +208,7 @@ impl Storm {
         }
     }
 
-    /// The node that leads the tape of a fragment; any other one while nobody does.
+    /// Returns the node that leads the tape of a fragment, or any node if there is no leader.
     async fn leader(&self, p: usize) -> usize {
         let leader = self.nats.leader(self.fragments[p]).await.ok().flatten();
         leader.and_then(|name| name.strip_prefix('n')?.parse().ok()).unwrap_or(p)
@@ -235,7 +235,7 @@ impl Storm {
         self.ill.push(ill);
     }
 
-    /// Lets time pass until `until`; whatever comes back by then does.
+    /// Waits until `until`. Parts that are due by then recover.
     async fn heal_until(&mut self, until: Instant) {
         while let Some(Reverse((at, ill))) =
             self.healing.peek().copied().filter(|Reverse((at, _))| *at <= until)
@@ -250,7 +250,7 @@ impl Storm {
                     self.owners[at] = self.owner(at, lives);
                 }
                 Ill::Gateway(at) => {
-                    // The port is free again once the former one is gone.
+                    // The port becomes free once the old process is gone.
                     let former = &mut self.gateways[at];
                     let (_, _, lives) = (former.child.kill(), former.child.wait(), former.lives + 1);
                     self.gateways[at] = self.gateway(at, lives);

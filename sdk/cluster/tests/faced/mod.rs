@@ -1,5 +1,4 @@
-//! Two coasts of one run: owners as tasks, gateways with a syncer each that faces learners, and learners that say what
-//! a test has them say.
+//! Two sites of one run: owners as tasks, gateways with a syncer each for learners, and scripted learners.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU16;
@@ -18,7 +17,7 @@ use archipelago_core::wire::{
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, interval};
 
-/// P.
+/// P: number of fragments.
 pub const FRAGMENTS: u16 = 2;
 const RUN: RunId = RunId(7);
 /// Tokens of a step: 2 windows of 4.
@@ -59,7 +58,7 @@ fn syncer(process: u64) -> Syncer {
     syncer.unwrap().led_elsewhere(process)
 }
 
-/// What a gateway's syncer hears from a test.
+/// Event for a gateway's syncer, sent by a test.
 enum Heard {
     Open(ConnId, mpsc::UnboundedSender<Told>),
     Said(ConnId, Message),
@@ -69,10 +68,10 @@ enum Heard {
     Hat(FragmentId, oneshot::Sender<(Version, Arc<Vec<f32>>)>),
 }
 
-/// What comes by a connection.
+/// Event on a connection.
 enum Told {
     Message(Message),
-    /// A number that is sent back as long as somebody reads.
+    /// Number that is echoed while the connection is read.
     Probe(u64),
 }
 
@@ -81,12 +80,12 @@ pub struct Coast {
     gateways: Vec<mpsc::UnboundedSender<Heard>>,
     conns: AtomicU64,
     fragments: Arc<Fragments>,
-    /// What the owner of the run orders.
+    /// Orders of the owner of the run.
     pub ordering: watch::Sender<Orders>,
 }
 
 impl Coast {
-    /// So many of both, over these services.
+    /// Starts `gateways` gateways and `owners` owners over these services.
     pub fn open(services: &Services, gateways: u32, owners: u64) -> Self {
         let fragments = Arc::new(Fragments::plan(&layout(), NonZeroU16::new(FRAGMENTS).unwrap()));
         let terms =
@@ -130,14 +129,14 @@ impl Coast {
         layout().len()
     }
 
-    /// What the gateway of this number says is merged.
+    /// Returns the schedule tokens according to gateway `at`.
     pub async fn clock_tokens(&self, at: usize) -> u64 {
         let (reply, answer) = oneshot::channel();
         assert!(self.gateways[at].send(Heard::Tokens(reply)).is_ok());
         answer.await.unwrap()
     }
 
-    /// The peer of this number comes to this gateway, and says of which run it comes back, if it does.
+    /// Connects this peer to a gateway. `run` is the run that the peer returns to, if any.
     pub fn visit(&self, peer: u8, at: usize, run: Option<RunId>) -> Visitor {
         let conn = ConnId(self.conns.fetch_add(1, Ordering::Relaxed));
         let (hears, from) = mpsc::unbounded_channel();
@@ -152,7 +151,7 @@ impl Coast {
     }
 }
 
-/// A connection, as far as it goes to a gateway.
+/// Sending half of a connection to a gateway.
 #[derive(Clone)]
 pub struct Line {
     conn: ConnId,
@@ -165,7 +164,7 @@ impl Line {
     }
 }
 
-/// A learner on a connection.
+/// Learner on a connection.
 pub struct Visitor {
     line: Line,
     from: mpsc::UnboundedReceiver<Told>,
@@ -173,12 +172,12 @@ pub struct Visitor {
     fragments: Arc<Fragments>,
     welcome: Option<Welcome>,
     serial: u64,
-    /// What it says that a step takes it, in milliseconds.
+    /// Reported time of a step, in milliseconds.
     pub step_ms: f32,
 }
 
 impl Visitor {
-    /// Waits to be welcomed, and says that it is ready and how fast it is.
+    /// Waits for the welcome, and reports that it is ready and its speed.
     pub async fn join(&mut self) -> Welcome {
         let welcome = loop {
             match self.heard().await {
@@ -203,7 +202,7 @@ impl Visitor {
         self.line.say(message);
     }
 
-    /// The next thing that it is told, a goodbye too.
+    /// Returns the next message, goodbyes included.
     pub async fn heard(&mut self) -> Message {
         loop {
             match self.from.recv().await.unwrap() {
@@ -215,7 +214,7 @@ impl Visitor {
         }
     }
 
-    /// The next thing that it is told, which is no goodbye.
+    /// Returns the next message, and panics on a goodbye.
     pub async fn next(&mut self) -> Message {
         let message = self.heard().await;
         if let Message::Bye(bye) = &message {
@@ -224,7 +223,7 @@ impl Visitor {
         message
     }
 
-    /// The next question.
+    /// Returns the next `Collect`.
     pub async fn question(&mut self) -> (FragmentId, Version) {
         loop {
             if let Message::Collect { fragment, base, .. } = self.next().await {
@@ -233,7 +232,7 @@ impl Visitor {
         }
     }
 
-    /// Θ̂ of a fragment, as its gateway serves it.
+    /// Returns Θ̂ of a fragment, as its gateway serves it.
     pub async fn fetch(&self, fragment: FragmentId) -> (Version, Arc<Vec<f32>>) {
         let (reply, answer) = oneshot::channel();
         assert!(self.line.to.send(Heard::Hat(fragment, reply)).is_ok());
@@ -244,7 +243,7 @@ impl Visitor {
         self.say(Message::Holds { run: RUN, fragment, version });
     }
 
-    /// An update with every value at `value`.
+    /// Returns an update with every value at `value`.
     pub fn update(&mut self, fragment: FragmentId, base: Version, value: f32) -> Update {
         self.serial += 1;
         let values = vec![value; self.fragments.len(fragment)];
@@ -267,7 +266,7 @@ impl Visitor {
         self.welcome.as_ref().unwrap().run
     }
 
-    /// Its way to the gateway, which outlives it.
+    /// Returns the sending half of its connection, which outlives the learner.
     pub fn line(&self) -> Line {
         self.line.clone()
     }
@@ -280,13 +279,13 @@ impl Visitor {
         self.serial = serial;
     }
 
-    /// Its gateway finds that the connection is gone.
+    /// Reports to the gateway that the connection is closed.
     pub fn leave(&self) {
         assert!(self.line.to.send(Heard::Gone(self.line.conn)).is_ok());
     }
 }
 
-/// A syncer with its gateway, as tasks.
+/// Starts a syncer with its gateway, as tasks.
 fn gateway(services: &Services, at: u32) -> mpsc::UnboundedSender<Heard> {
     let syncer = syncer(u64::from(at + 1) << 48 | u64::from(at + 1));
     let terms = GatewayTerms::of(&syncer, GatewayId(at)).unwrap();
@@ -297,7 +296,7 @@ fn gateway(services: &Services, at: u32) -> mpsc::UnboundedSender<Heard> {
     to
 }
 
-/// What drives a syncer: a server in small.
+/// Driver of a syncer: a minimal server.
 async fn face(mut syncer: Syncer, facing: Facing, mut heard: mpsc::UnboundedReceiver<Heard>) {
     let Facing { said, mut inputs } = facing;
     let mut host = Desk { lines: BTreeMap::new(), said };

@@ -1,5 +1,5 @@
-//! What each service promises, asked of each that there is: always of those within one process, and with the feature
-//! `nats-s3` and `CLUSTER_TESTS=yes` of NATS, of storage that speaks S3, and of a folder.
+//! Tests of each service's guarantees for all implementations: always within one process, and with the feature
+//! `nats-s3` and `CLUSTER_TESTS=yes` also on NATS, S3 storage and a folder.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -41,7 +41,7 @@ mod real {
         open(servers, RunId(run), FRAGMENTS.to_vec()).await
     }
 
-    /// All promises of one server, of three, of S3 and of a folder.
+    /// All guarantees of one server, of three, of S3 and of a folder.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn those_on_servers_keep_them() {
         let Some(bin) = servers::wanted() else { return };
@@ -58,7 +58,7 @@ mod real {
         }
     }
 
-    /// Goal: what is on the tape stays there when all servers end and begin again, and so does its fence.
+    /// Goal: the tape and its fence survive a restart of all servers.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_tape_outlives_all_of_its_servers() {
         let Some(bin) = servers::wanted() else { return };
@@ -83,7 +83,7 @@ mod real {
         assert!(read.iter().all(|record| *record == Record::Abandoned));
     }
 
-    /// Goal: whatever is wrong, whoever runs the cluster is told what it is.
+    /// Goal: every kind of error gives the operator a clear message.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn what_is_wrong_is_said() {
         let Some(bin) = servers::wanted() else { return };
@@ -96,7 +96,7 @@ mod real {
             assert!(expected(&error), "{error}");
         };
         check(at(&crew, "p", 1, s3), 2, |error| matches!(error, ServiceError::Foreign { .. })).await;
-        // The states of one cluster, and the tape of another one of the same run.
+        // The states of one cluster, and the tape of another cluster of the same run.
         let mixed = at(&crew, "q", 1, s3);
         join(mixed.clone(), 1).await.unwrap();
         let folder = format!("file://{}", crew.folder().join("other").display());
@@ -121,7 +121,7 @@ mod real {
         check(reader, 1, |error| matches!(error, ServiceError::Denied { .. })).await;
     }
 
-    /// Goal: a tape that has no room says so, and takes nothing.
+    /// Goal: a full tape reports an error and accepts nothing.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_full_tape_says_so() {
         let Some(bin) = servers::wanted() else { return };

@@ -1,4 +1,4 @@
-//! The promises: each is asked of services that nobody else uses.
+//! Guarantees of the services. Each test needs services without other users.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use tokio::time::{sleep, timeout};
 
 const P: FragmentId = FragmentId(0);
 const Q: FragmentId = FragmentId(1);
-/// Long enough for anything that arrives.
+/// Time limit far above any expected delivery.
 const LONG: Duration = Duration::from_secs(10);
 
-/// Asks until there is an answer.
+/// Repeats a request until there is an answer.
 pub async fn insist<T>(mut what: impl AsyncFnMut() -> Option<T>) -> T {
     for _ in 0..600 {
         if let Some(answer) = what().await {
@@ -28,7 +28,7 @@ fn took(process: u64) -> Record {
     Record::Took(ProcessId(process))
 }
 
-/// What was appended stays, in order, under its number; of those who expect the same, one gets it.
+/// Appended records stay, in order, under their numbers. Of several appends that expect the same number, one succeeds.
 pub async fn tape(services: &Services) {
     let tape = &services.tape;
     assert_eq!(tape.read(P, 0).await.unwrap(), []);
@@ -57,7 +57,7 @@ pub async fn tape(services: &Services) {
         let read = insist(async || tape.read(P, expect).await.ok().filter(|read| !read.is_empty())).await;
         assert_eq!(read, [took(process)]);
     }
-    // More than fit into one answer of any server.
+    // More records than fit into one answer of any server.
     for seq in 22..600 {
         assert_eq!(tape.append(P, seq, &took(seq)).await, Ok(Some(seq + 1)));
     }
@@ -67,7 +67,7 @@ pub async fn tape(services: &Services) {
     assert_eq!(tape.newest(Q).await, Ok(1));
 }
 
-/// The first counts, and stays.
+/// The first write counts, and stays.
 pub async fn blobs(services: &Services) {
     let blobs = &services.blobs;
     let bytes =
@@ -89,7 +89,7 @@ pub async fn blobs(services: &Services) {
     assert_eq!(won.len(), 1);
     assert_eq!(blobs.load(P, 9).await, Ok(Some(bytes(won[0], 100_000).to_vec())));
     assert_eq!(blobs.store(Q, 2, bytes(3, 10)).await, Ok(true));
-    // Some of these are there and some are not.
+    // Some of these keys exist, and some do not.
     assert_eq!(blobs.forget(P, 2..9).await, Ok(()));
     assert_eq!((blobs.load(P, 2).await, blobs.load(P, 3).await), (Ok(None), Ok(None)));
     for (fragment, key) in [(P, 1), (P, 9), (Q, 2)] {
@@ -97,7 +97,7 @@ pub async fn blobs(services: &Services) {
     }
 }
 
-/// A write counts if nobody wrote between, and everybody sees it some time.
+/// A write succeeds if no other write came between, and all readers see it eventually.
 pub async fn roster(services: &Services) {
     let roster = &services.roster;
     let (me, you) = (ProcessId(u64::MAX), ProcessId(2));
@@ -123,13 +123,13 @@ pub async fn roster(services: &Services) {
     assert!(roster.write(Cell::Lease(P), Some(you), third).await.unwrap().is_some());
 }
 
-/// What arrives is whole, whatever its size; what nobody listens to is lost, and nobody minds.
+/// Messages of any size arrive complete. Messages without a listener are lost without an error.
 pub async fn bus(services: &Services) {
     let bus = &services.bus;
     bus.tell(P, &Notice::Ended(Round(1))).await.unwrap();
     let (mut one, mut two) = (bus.notices(P).await.unwrap(), bus.notices(P).await.unwrap());
     let (mut other, mut replies) = (bus.notices(Q).await.unwrap(), bus.replies(P).await.unwrap());
-    // Whoever has begun to listen hears some time: what was said before may have been lost.
+    // A new listener receives messages eventually; earlier messages may be lost.
     let notice = |round| Notice::Ended(Round(round));
     insist(async || {
         bus.tell(P, &notice(2)).await.ok()?;
@@ -145,7 +145,7 @@ pub async fn bus(services: &Services) {
         let is_it = |said: &Reply| matches!(said, Reply::Sum { bytes, .. } if *bytes == noise(1, len));
         assert!(until(&mut replies, is_it).await, "{len}");
     }
-    // Many at once do not become one.
+    // Simultaneous messages are not mixed up.
     let mut speakers = tokio::task::JoinSet::new();
     for speaker in 0..5 {
         let bus = Arc::clone(bus);
@@ -163,7 +163,7 @@ pub async fn bus(services: &Services) {
     bus.tell(P, &notice(4)).await.unwrap();
 }
 
-/// What one cluster writes and says, another one does not see.
+/// A cluster does not see the data and messages of another one.
 pub async fn apart(services: &Services, others: &Services) {
     assert_eq!(others.tape.read(P, 0).await.unwrap(), []);
     assert_eq!(others.blobs.load(P, 2).await, Ok(None));
@@ -174,7 +174,7 @@ pub async fn apart(services: &Services, others: &Services) {
     assert!(heard.try_recv().is_err());
 }
 
-/// A record of about so many bytes.
+/// Returns a record of about `bytes` bytes.
 #[cfg(feature = "nats-s3")]
 pub fn large(bytes: usize) -> Record {
     use archipelago_core::diloco::{MergeEntry, MergeRule, OuterSpec};
@@ -197,7 +197,7 @@ pub fn large(bytes: usize) -> Record {
     Record::Merged { merge: Box::new(merge), state: 1 }
 }
 
-/// Whether something like this comes.
+/// Returns true if a matching message arrives.
 async fn until<T>(inbox: &mut Inbox<T>, mut is_it: impl FnMut(&T) -> bool) -> bool {
     let search = async {
         while let Some(said) = inbox.recv().await {

@@ -1,4 +1,4 @@
-//! What must hold of a cluster, whatever happened: the tape, what owners and learners were told, and each merge.
+//! Invariants of a cluster under all faults: the tape, the inputs of owners and learners, and each merge.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,16 +13,16 @@ use serde::{Deserialize, Serialize};
 use super::learner::Book;
 use super::run::Run;
 
-/// Something that an owner was told, or told others.
+/// Confirmation that an owner received, or notice that it sent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Told {
-    /// This record is on the tape under this number.
+    /// The record is on the tape under this number.
     Appended(FragmentId, u64, Record),
-    /// Others were told that the round has ended.
+    /// The end of the round was announced.
     Ended(FragmentId, Round),
 }
 
-/// What was counted on the way.
+/// Counts of the check.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     pub records: usize,
@@ -32,10 +32,10 @@ pub struct Counts {
     pub receipts: usize,
 }
 
-/// Compares all that was told with the tape, and each merge with the one of a syncer in one process.
+/// Compares all confirmations and receipts with the tape, and each merge with that of a syncer in one process.
 ///
 /// # Errors
-/// The first thing that is broken, in words.
+/// A description of the first violation.
 pub async fn check(
     run: &Run,
     services: &Services,

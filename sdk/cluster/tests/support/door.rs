@@ -1,4 +1,4 @@
-//! The door of a gateway in tests: learners come over TCP, with frames of their own.
+//! Door of a gateway in tests: learners connect over TCP with a test protocol.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,39 +18,39 @@ use tokio::time::interval;
 
 use super::run::{Run, STANDING};
 
-/// A learner hears something at least this often.
+/// Maximum interval between two messages to a learner.
 pub const ALIVE_EVERY: Duration = Duration::from_millis(300);
 
-/// What a learner says.
+/// Message from a learner.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Says {
-    /// First of all: who it is, which connection of its own this is, and what it does not know the fate of.
+    /// First message: the learner, the number of its connection, and its updates without a known fate.
     Hello(LearnerId, ConnId, Vec<(FragmentId, Round, Serial)>),
-    /// Its progress, for this round.
+    /// Progress for this round.
     Update(FragmentId, Round, Serial, Vec<u8>),
 }
 
-/// What a learner is told.
+/// Message to a learner.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Hears {
-    /// The gateway is there.
+    /// Sign of life of the gateway.
     Alive,
-    /// Its progress is asked for.
+    /// Request for progress.
     Ask(FragmentId, Round),
-    /// What became of an update.
+    /// Fate of an update.
     Receipt(FragmentId, Serial, Option<Version>),
 }
 
-/// A frame: its length, and a value as MessagePack.
+/// Encodes a frame: its length, and a value as MessagePack.
 pub fn frame<T: Serialize>(value: &T) -> Vec<u8> {
-    // With names, for some values leave out what is as usual.
+    // Named fields are required because some values skip default fields.
     let body = rmp_serde::to_vec_named(value).expect("memory takes every byte");
     let mut bytes = (body.len() as u32).to_le_bytes().to_vec();
     bytes.extend(body);
     bytes
 }
 
-/// The next frame.
+/// Reads the next frame.
 pub async fn read<T: DeserializeOwned>(from: &mut OwnedReadHalf) -> io::Result<T> {
     let mut body = vec![0; from.read_u32_le().await? as usize];
     from.read_exact(&mut body).await?;
@@ -59,7 +59,7 @@ pub async fn read<T: DeserializeOwned>(from: &mut OwnedReadHalf) -> io::Result<T
 
 type Lines = Arc<Mutex<BTreeMap<(LearnerId, ConnId), mpsc::UnboundedSender<Hears>>>>;
 
-/// Lets learners in, until the gateway behind `learners` is gone.
+/// Serves learners until the gateway behind `learners` is gone.
 pub async fn keep(run: Arc<Run>, listener: TcpListener, learners: Learners) {
     let Learners { inputs, mut orders } = learners;
     let lines = Lines::default();

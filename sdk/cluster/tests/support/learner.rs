@@ -1,4 +1,4 @@
-//! Learners that make up their progress, hold a connection to one gateway or another, and know what they told whom.
+//! Learners with random progress that move between gateways and record their updates and receipts.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,29 +16,29 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::door::{Hears, Says, frame, read};
 use super::run::Run;
 
-/// A gateway that says nothing for so long is given up.
+/// Silence after which a learner abandons its gateway.
 const SILENCE: Duration = Duration::from_millis(1_500);
-/// A connection is given up for another one after so long, for learners move.
+/// Time after which a learner moves to another gateway.
 const STAYS: Duration = Duration::from_secs(20);
 
-/// What a learner sent and was told.
+/// Record of a learner's updates and receipts.
 #[derive(Clone, Debug, Default)]
 pub struct Book {
-    /// What it sent: of which fragment, for which round, and the body.
+    /// Sent updates: fragment, round and body.
     pub sent: BTreeMap<Serial, (FragmentId, Round, Vec<u8>)>,
-    /// What it was told: the version that it was merged to, or `None`.
+    /// Receipts: the version that the update was merged into, or `None`.
     pub told: BTreeMap<Serial, Option<Version>>,
-    /// It was told two things of one update.
+    /// True if an update got two different receipts.
     pub is_confused: bool,
 }
 
-/// A learner.
+/// Simulated learner.
 pub struct Learner {
     id: LearnerId,
     run: Arc<Run>,
     rng: Rng,
     book: Arc<Mutex<Book>>,
-    /// What it does not know the fate of.
+    /// Updates without a known fate.
     open: BTreeMap<FragmentId, (Round, Serial)>,
     serial: u64,
     conn: u64,
@@ -50,12 +50,12 @@ impl Learner {
         Self { id, run, rng, book: Arc::default(), open: BTreeMap::new(), serial: 0, conn: 0 }
     }
 
-    /// What it sent and was told.
+    /// Returns the record of its updates and receipts.
     pub fn book(&self) -> Arc<Mutex<Book>> {
         Arc::clone(&self.book)
     }
 
-    /// Trains with one gateway after the other, until nobody says any more where they are.
+    /// Trains at one gateway after the other, until the sender of the addresses is dropped.
     pub async fn train(mut self, gateways: watch::Receiver<Vec<SocketAddr>>) {
         while gateways.has_changed().is_ok() {
             let there = gateways.borrow().clone();
@@ -113,7 +113,7 @@ impl Learner {
         self.serial += 1;
         let serial = Serial(self.serial);
         let body = self.run.noise(p, &mut self.rng);
-        // From here on it may have arrived, whatever becomes of the connection.
+        // From here on the update may have arrived, even if the connection fails.
         self.open.insert(p, (round, serial));
         self.book.lock().unwrap().sent.insert(serial, (p, round, body.clone()));
         to.write_all(&frame(&Says::Update(p, round, serial, body))).await

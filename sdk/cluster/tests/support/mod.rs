@@ -1,4 +1,4 @@
-//! A small run for tests: what it trains, learners that make up their progress, doors for them, and what must hold.
+//! Small run for tests: its model, learners with random progress, doors for them, and invariants.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "it is part of tests alone")]

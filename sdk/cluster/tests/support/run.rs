@@ -1,4 +1,4 @@
-//! The run that a cluster trains in tests: a few small fragments, and learners of whom anything is believed.
+//! Run of the cluster tests: a few small fragments, and fully trusted learners.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use archipelago_core::wire::{
 };
 use tokio::sync::watch;
 
-/// Every learner is one of whom anything is believed.
+/// Standing of every learner: fully trusted.
 pub const STANDING: Standing = Standing {
     step_ms_least: 1.0,
     steps_max: None,
@@ -27,7 +27,7 @@ pub const STANDING: Standing = Standing {
     clock_tokens: 0,
 };
 
-/// What never changes in a run.
+/// Constant data of a run.
 pub struct Run {
     pub fragments: Arc<Fragments>,
     pub codec: Codec,
@@ -37,8 +37,8 @@ pub struct Run {
 }
 
 impl Run {
-    /// One of `fragments` fragments, each with a tensor whose directions cancel out whenever learners disagree, and
-    /// rounds that begin `rest_ms` after one another.
+    /// Creates a run of `fragments` fragments, whose rounds begin `rest_ms` apart. Each fragment has a tensor whose
+    /// directions cancel out whenever learners disagree.
     pub fn new(seed: u64, fragments: u16, rest_ms: u64) -> Self {
         let tensor = |name: String, rows, cols, merge| Tensor { name, rows, cols, merge };
         let tensors = (0..fragments)
@@ -56,24 +56,24 @@ impl Run {
         Self { fragments, codec, verifier, rest_ms, seed }
     }
 
-    /// Its fragments.
+    /// Returns the ids of its fragments.
     pub fn ids(&self) -> Vec<FragmentId> {
         self.fragments.ids().collect()
     }
 
-    /// The state of a fragment with which the run begins.
+    /// Returns the initial state of a fragment.
     pub fn initial(&self, fragment: FragmentId) -> FragmentState {
         let mut rng = Rng::new(self.seed ^ u64::from(fragment.0) << 32);
         FragmentState::new((0..self.fragments.len(fragment)).map(|_| bell(&mut rng)).collect())
     }
 
-    /// What its fragments begin in.
+    /// Returns the source of initial states.
     pub fn beginnings(self: &Arc<Self>) -> Beginnings {
         let run = Arc::clone(self);
         Beginnings::new(move |fragment| Ok(run.initial(fragment)))
     }
 
-    /// What an owner knows of each fragment.
+    /// Returns the owner's terms of each fragment.
     pub fn owner(&self) -> Vec<OwnerTerms> {
         let terms = |fragment| OwnerTerms {
             process: ProcessId(0),
@@ -88,18 +88,18 @@ impl Run {
             sums_ms: 2_000,
             learners_start: 1,
             cohort_max: u32::MAX,
-            // The checks read all of them.
+            // The checks read all states.
             states_kept: usize::MAX,
         };
         self.ids().into_iter().map(terms).collect()
     }
 
-    /// Nothing is ordered.
+    /// Returns the default orders.
     pub fn orders(&self) -> watch::Receiver<Orders> {
         watch::channel(Orders::none(&self.rounds(FragmentId(0)), u32::MAX)).1
     }
 
-    /// What a gateway knows of each fragment.
+    /// Returns the gateway's terms of each fragment.
     pub fn gateway(&self, gateway: GatewayId) -> Vec<(FragmentId, GatewayTerms)> {
         let terms = |fragment| {
             let segments = Arc::new(self.segments(fragment));
@@ -108,13 +108,13 @@ impl Run {
         self.ids().into_iter().map(terms).collect()
     }
 
-    /// What a learner made of nothing: noise, as long as any other's, coded.
+    /// Returns a coded update of noise with the usual length.
     pub fn noise(&self, fragment: FragmentId, rng: &mut Rng) -> Vec<u8> {
         let values: Vec<f32> = (0..self.fragments.len(fragment)).map(|_| 1e-3 * bell(rng)).collect();
         self.codec.encode(&self.segments(fragment), &values)
     }
 
-    /// An update with this body, looked into.
+    /// Returns a verified update with this body.
     pub fn update(&self, fragment: FragmentId, serial: Serial, body: Vec<u8>) -> Verified {
         let (run, base, seen, checksum) = (RunId(1), Version(0), Vec::new(), checksum(&body));
         self.verifier.verify(Update {
@@ -158,7 +158,7 @@ fn exchange(fragments: u16) -> ExchangeSpec {
     ExchangeSpec { fragments, sync_every: 10, block: 16, code: Code::Int4, apply }
 }
 
-/// About normal, as the sum of twelve even numbers is.
+/// Returns a roughly normal number: the sum of twelve uniform numbers.
 fn bell(rng: &mut Rng) -> f32 {
     ((0..12).map(|_| rng.unit()).sum::<f64>() - 6.0) as f32
 }

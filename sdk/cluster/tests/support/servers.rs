@@ -1,11 +1,11 @@
-//! Real servers on loopback for tests: one or three of NATS, and one that speaks S3. They end with the test.
+//! Real servers on loopback for tests: one or three of NATS, and one of S3. They end with the test.
 
 use std::path::{Path, PathBuf};
 
 use archipelago_cluster::StoreSettings;
 use archipelago_crew::Running;
 
-/// The folder of the servers' programs, if these tests are asked for.
+/// Returns the folder of the server programs, if these tests are enabled.
 pub fn wanted() -> Option<PathBuf> {
     if std::env::var("CLUSTER_TESTS").is_ok_and(|value| value == "yes") {
         let bin =
@@ -16,7 +16,7 @@ pub fn wanted() -> Option<PathBuf> {
     None
 }
 
-/// The servers of a cluster.
+/// Servers of a cluster.
 pub struct Crew {
     plan: archipelago_crew::Crew,
     folder: tempfile::TempDir,
@@ -25,12 +25,12 @@ pub struct Crew {
 }
 
 impl Crew {
-    /// So many nodes of NATS, and one server that speaks S3, which has a bucket.
+    /// Starts `nodes` NATS nodes and an S3 server with a bucket.
     pub fn start(bin: &Path, nodes: usize) -> Self {
         Self::start_with(bin, nodes, 1 << 30)
     }
 
-    /// The same, with so many bytes for all streams of a node.
+    /// Starts servers with a limit of `bytes` for all streams of a node.
     pub fn start_with(bin: &Path, nodes: usize, bytes: u64) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let plan = archipelago_crew::Crew::lay(bin, folder.path(), nodes, bytes).expect("a place for each");
@@ -41,44 +41,44 @@ impl Crew {
         crew
     }
 
-    /// Where its nodes are, with the credentials of somebody who may do all.
+    /// Returns the addresses of the nodes, with credentials for all operations.
     pub fn nats(&self) -> Vec<String> {
         self.plan.nats()
     }
 
-    /// Where S3 is.
+    /// Returns the address of S3.
     pub fn s3(&self) -> String {
         self.plan.s3_url()
     }
 
-    /// States at this place, with what is to be known of S3.
+    /// Returns the settings for states at this place, with the variables of S3.
     pub fn blobs(&self, place: &str) -> StoreSettings {
         StoreSettings { place: place.to_owned(), variables: self.plan.variables() }
     }
 
-    /// A folder of the test's own.
+    /// Returns the folder of the test.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Ends a node at once.
+    /// Kills a node.
     pub fn kill(&mut self, node: usize) {
         self.nodes[node] = None;
     }
 
-    /// Begins a node that has ended, with what it had on the disk.
+    /// Restarts a killed node with the data on its disk.
     pub fn revive(&mut self, node: usize) {
         if self.nodes[node].is_none() {
             self.nodes[node] = Some(Running::start(&self.plan.node(node)).expect("a server of NATS"));
         }
     }
 
-    /// The process of a node, if it runs.
+    /// Returns the process id of a node, if it runs.
     pub fn pid(&self, node: usize) -> Option<u32> {
         self.nodes[node].as_ref().map(Running::pid)
     }
 
-    /// The process of the server that speaks S3.
+    /// Returns the process id of the S3 server.
     pub fn s3_pid(&self) -> u32 {
         self.s3.pid()
     }
