@@ -55,7 +55,7 @@ fn prepare(args: &Args, start: Instant) -> Result<Command, String> {
     })?;
     // A run with a length is planned by the speed of this machine, so no build may run in parallel.
     let pages_first = args.demo.span.is_some() && !args.demo.headless;
-    // The simulated phones of a classroom are slow, so they get the faster build of the engine.
+    // Phones of a class are slow, so they get the faster build of the engine, if they support its instructions.
     let delivered = args.release || args.demo.classroom;
     let pages = if delivered { root().join(web::SITE) } else { web::demo_folder()? };
     if pages_first {

@@ -21,7 +21,7 @@ const TARGETS: [&str; 10] =
 
 /// Processor time spent on each target so far, in seconds: a name, a tab and a number a line.
 const SEARCHED: &str = "tests/fuzz/searched.tsv";
-/// Unit of processor time that Linux reports to programs on every machine, in ticks per second.
+/// Ticks per second in which Linux reports processor time to programs, the same on every machine.
 const TICKS: f64 = 100.0;
 const LOOK: Duration = Duration::from_millis(500);
 

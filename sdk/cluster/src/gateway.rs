@@ -1,6 +1,6 @@
 //! Gateway process between learners and owners: one state machine for each fragment, over the tape and the bus.
 //!
-//! The gateway has no sockets of its own. A caller that holds the learners' sockets forwards their messages in both
+//! The gateway has no sockets. A caller that holds the learners' sockets forwards their messages in both
 //! directions.
 
 use std::collections::BTreeMap;

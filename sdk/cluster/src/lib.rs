@@ -1,7 +1,6 @@
 //! A run on several machines: the four services that its processes share, and the drivers of the state machines.
 //!
-//! [`archipelago_core::cluster`] makes all decisions; its owners and gateways see no clock and no socket. This crate
-//! has
+//! [`archipelago_core::cluster`] makes all decisions; its owners and gateways see no clock and no socket. Contents:
 //! - the four services as traits with their guarantees: [`Tape`], [`Blobs`], [`Roster`] and [`Bus`];
 //! - the four within one process, without installation: [`Local`];
 //! - the four on external servers, with the feature `nats-s3`: `Servers`;

@@ -1,4 +1,4 @@
-//! //! Byte encoding of tape records and of messages between the processes of a cluster.
+//! Byte encoding of tape records and of messages between the processes of a cluster.
 //!
 //! Layout: [`MAGIC`], the layout number and the kind (6 bytes in all), then the value as MessagePack. Any process that
 //! reaches the bus may send bytes. Decoding checks the type and the range of each number. The receiver checks whether
@@ -40,7 +40,7 @@ pub enum BytesError {
     /// Truncated or damaged bytes.
     #[error("damaged: {detail}")]
     Shape {
-        /// Decoder message.
+        /// Description of the defect.
         detail: String,
     },
     /// Number that is not finite or out of range.
@@ -121,7 +121,7 @@ impl sealed::Checked for Record {
     const KIND: u8 = 1;
 
     fn check(&self) -> Result<(), BytesError> {
-        // The leader that loads a state checks the merge's own claims against it.
+        // A reader checks the claims of a merge against the resulting state.
         Ok(())
     }
 }

@@ -8,7 +8,7 @@ use crate::diloco::syncer::Paces;
 use crate::diloco::{OuterSpec, Timing, average};
 use crate::wire::Millis;
 
-/// Fraction of a turn (as its inverse) after which a late launch counts as held up. Constant of ours.
+/// A launch counts as held up if it is late by more than one turn divided by this number. Constant of ours.
 const HELD_UP_TURNS: u64 = 4;
 
 /// Measured times, and the fragment's merged tokens.
