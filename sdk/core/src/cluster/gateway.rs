@@ -273,7 +273,8 @@ impl Gateway {
         let free = self.learners.iter().filter(|(learner, _)| is_free(**learner));
         let free: Vec<(LearnerId, ConnId)> = free.map(|(learner, conn)| (*learner, *conn)).collect();
         free.into_iter().for_each(|(learner, conn)| self.ask(learner, conn, round));
-        // Offers from before the previous `Collect` that this one does not count were lost. The owner ignores duplicates.
+        // Offers from before the previous `Collect` that this one does not count were lost. The owner ignores
+        // duplicates.
         let heard = heard.get(&self.terms.gateway).copied().unwrap_or(0);
         if heard < self.offered_before {
             self.unsaid.offers.extend(&self.offered);

@@ -1,5 +1,5 @@
-//! Repeated kills of a syncer under learners that keep training. The benchmark checks the syncer's memory of its
-//! receipts, the time until all take part again, learners' waits for data, and an equal share of tokens.
+//! Repeated kills of a syncer under learners that keep training. The benchmark checks that no receipt is lost,
+//! how soon all take part again, whether a learner waits for data, and that learners keep their shares of tokens.
 
 mod figures;
 mod run;
