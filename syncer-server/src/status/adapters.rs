@@ -1,4 +1,4 @@
-//! A run of adapters, as it is shown.
+//! JSON view of a run of adapters.
 
 use archipelago_core::model::{LoraSpec, LoraTargets, ModelSpec, layout};
 use archipelago_core::wire::FrozenForm;
@@ -25,7 +25,7 @@ pub struct AdapterFacts {
 }
 
 impl AdapterFacts {
-    /// Of the model `decoder`, if it is adapters, on weights that travel as `form` in `bytes`.
+    /// Returns the facts for the model `decoder` if it has adapters, on weights sent as `form` in `bytes`.
     #[must_use]
     pub fn of(decoder: &ModelSpec, form: FrozenForm, bytes: u64) -> Option<Self> {
         let LoraSpec { rank, alpha, targets } = decoder.lora?;
@@ -33,7 +33,7 @@ impl AdapterFacts {
         Some(Self { rank, alpha, targets, frozen_params, frozen_bytes: bytes, frozen_form: form })
     }
 
-    /// In words, of a run that trains `params` parameters.
+    /// Describes the adapters of a run that trains `params` parameters.
     #[must_use]
     pub fn describe(&self, params: u64) -> String {
         let Self { rank, targets, frozen_params, frozen_bytes, frozen_form, .. } = self;

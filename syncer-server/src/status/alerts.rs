@@ -1,4 +1,4 @@
-//! What the owner should look after: no learner, a loss that rises, an old snapshot, a disk that takes nothing.
+//! Alerts for the owner: no learner, a rising loss, an old snapshot, a failing disk.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -6,18 +6,18 @@ use std::collections::btree_map::Entry;
 use archipelago_core::diloco::{LearnerId, Millis};
 use serde::{Deserialize, Serialize};
 
-/// When there is an alert. 0 is never.
+/// Thresholds of alerts; 0 turns an alert off.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct AlertTerms {
     /// Time without a learner in rounds, in milliseconds.
     pub no_learner_ms: u64,
-    /// The held-out loss over its best, above 1.
+    /// Ratio of the held-out loss to its best, above 1.
     pub loss_ratio: f64,
     /// Age of the newest snapshot, in milliseconds.
     pub snapshot_age_ms: u64,
 }
 
-/// A run, as far as alerts depend on it.
+/// The state of a run that alerts depend on.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sight {
     /// Learners in rounds.
@@ -26,11 +26,11 @@ pub struct Sight {
     pub losses: Option<(f32, f32)>,
     /// Age of the newest snapshot, or time since the start if there is none yet, in milliseconds.
     pub snapshot_age_ms: u64,
-    /// What is wrong with the disk, as a sentence.
+    /// The disk fault, as a sentence.
     pub disk_fault: Option<String>,
-    /// Learners who are suspected of not training, by number.
+    /// Learners that are suspected of not training.
     pub suspects: Vec<LearnerId>,
-    /// Whether the owner holds the run.
+    /// Whether the owner paused the run.
     pub is_held: bool,
     /// Whether the run is complete.
     pub is_over: bool,
@@ -54,7 +54,7 @@ pub enum AlertKind {
 }
 
 impl AlertKind {
-    /// What is said when it is over.
+    /// Returns the sentence for the end of this alert.
     fn relief(self) -> &'static str {
         match self {
             Self::NoLearner => "A learner takes part again.",
@@ -79,35 +79,35 @@ pub struct AlertView {
     pub for_s: f64,
 }
 
-/// An alert that came on or went off.
+/// An alert that was raised or cleared.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AlertChange {
-    /// What for.
+    /// Kind of the alert.
     pub kind: AlertKind,
-    /// Whether it came on.
+    /// Whether it was raised; otherwise it was cleared.
     pub is_raised: bool,
-    /// What is wrong, or that it is not any more, as a sentence for people.
+    /// The problem, or its end, as a sentence for people.
     pub text: String,
 }
 
-/// The alerts of a run.
+/// The active alerts of a run.
 #[derive(Clone, Debug)]
 pub struct Alerts {
     terms: AlertTerms,
-    /// Since when, and what is wrong.
+    /// Start and text of each active alert.
     raised: BTreeMap<AlertKind, (Millis, String)>,
-    /// When a learner was seen last, or could not be expected.
+    /// Last time that a learner was live or that none could be expected.
     accompanied: Millis,
 }
 
 impl Alerts {
-    /// No alert yet, at the time 0.
+    /// Creates a set without active alerts, at time 0.
     #[must_use]
     pub fn new(terms: AlertTerms) -> Self {
         Self { terms, raised: BTreeMap::new(), accompanied: Millis(0) }
     }
 
-    /// Looks at the run at `now`; gives what changed.
+    /// Checks the run at `now` and returns the changes.
     pub fn look(&mut self, now: Millis, sight: &Sight) -> Vec<AlertChange> {
         if sight.live > 0 || sight.is_held || sight.is_over {
             self.accompanied = now;
@@ -124,7 +124,7 @@ impl Alerts {
         });
         for (kind, text) in wrong {
             match self.raised.entry(kind) {
-                // It is told once, and its words follow what it is about.
+                // An alert is announced once; its text stays current.
                 Entry::Occupied(mut raised) => raised.get_mut().1 = text,
                 Entry::Vacant(free) => {
                     changes.push(AlertChange { kind, is_raised: true, text: text.clone() });
@@ -135,7 +135,7 @@ impl Alerts {
         changes
     }
 
-    /// Those that are on.
+    /// Returns the active alerts.
     #[must_use]
     pub fn view(&self, now: Millis) -> Vec<AlertView> {
         let shown = |(kind, (since, text)): (&AlertKind, &(Millis, String))| AlertView {
@@ -147,8 +147,8 @@ impl Alerts {
     }
 }
 
-/// What is wrong with a run that has been without learners for `alone_ms`. A loss that `was_high` has to come halfway
-/// back: else an alert would come and go with each measurement.
+/// Returns the problems of a run that has been without learners for `alone_ms`. If the loss `was_high`, it must come
+/// halfway back to clear the alert; otherwise an alert would flap with each measurement.
 fn judge(terms: &AlertTerms, alone_ms: u64, was_high: bool, sight: &Sight) -> BTreeMap<AlertKind, String> {
     let mut wrong = BTreeMap::new();
     if let Some(why) = &sight.disk_fault {
@@ -176,7 +176,7 @@ fn judge(terms: &AlertTerms, alone_ms: u64, was_high: bool, sight: &Sight) -> BT
     }
     if let Some((last, best)) = sight.losses.filter(|_| loss_ratio > 0.0) {
         let bearable = f64::from(best) * if was_high { f64::midpoint(1.0, loss_ratio) } else { loss_ratio };
-        // A loss that is no number is not bearable either.
+        // NaN counts as too high.
         if last.is_nan() || f64::from(last) > bearable {
             let text = format!(
                 "The model got worse: its held-out loss is {last:.3}, more than {loss_ratio} times its best, {best:.3}."
@@ -187,13 +187,13 @@ fn judge(terms: &AlertTerms, alone_ms: u64, was_high: bool, sight: &Sight) -> BT
     wrong
 }
 
-/// Whole seconds, and from a minute on whole minutes: what is shown need not change each second.
+/// Rounds down to whole seconds, and from a minute on to whole minutes, so that the text does not change every second.
 fn whole(ms: u64) -> u64 {
     let step_ms = if ms < 60_000 { 1_000 } else { 60_000 };
     if ms < 1_000 { ms } else { ms / step_ms * step_ms }
 }
 
-/// A time in words, to the next unit that it fills.
+/// Formats a duration in the largest unit that it fills.
 fn words(ms: u64) -> String {
     match ms {
         0..60_000 => format!("{} s", ms as f64 / 1e3),
@@ -213,7 +213,7 @@ mod tests {
         Sight { live: 1, losses: Some((2.0, 2.0)), ..Sight::default() }
     }
 
-    /// What is raised (true) and cleared (false) by these sights, each a minute after the one before.
+    /// Checks the alerts raised (true) and cleared (false) by these states, one minute apart.
     fn check(terms: AlertTerms, sights: &[Sight], expected: &[(u64, AlertKind, bool)]) {
         let mut alerts = Alerts::new(terms);
         let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! Everything that is shown of a run, brought up to date as it goes.
+//! The published state of a run, updated as the run goes on.
 
 use std::sync::Arc;
 
@@ -15,20 +15,20 @@ use super::{
 use crate::clock::unix_ms;
 use crate::meters::Traffic;
 
-/// Shortest time between two writes of the figures, in milliseconds. A crash loses no more of the run's history than
-/// that.
+/// Shortest time between two writes of the figures, in milliseconds. A crash loses at most this much of the run's
+/// history.
 const FIGURES_EVERY_MS: u64 = 10_000;
 
-/// What is shown, beside what the core knows.
+/// Published figures that the core does not have.
 pub struct Board {
     facts: Facts,
-    /// Time that earlier starts were up, in seconds.
+    /// Uptime of earlier starts, in seconds.
     run_s_before: f64,
-    /// What the clock of a complete run shows for good, in seconds.
+    /// Final value of the run's clock, in seconds, once the run is complete.
     ended_s: Option<f64>,
     history: History,
     series: Series,
-    /// The series as JSON, as long as it is current.
+    /// The series as JSON, while it is current.
     series_json: Option<Arc<str>>,
     rounds: Rounds,
     rate: Rate,
@@ -36,14 +36,14 @@ pub struct Board {
     disk: Disk,
     log: EventLog,
     alerts: Alerts,
-    /// When the newest merge was.
+    /// Time of the newest merge.
     merged_at: Option<Millis>,
     /// Time of the last write of the figures, with their tokens merged and the time of their newest measurement.
     figures_kept: Option<(Millis, u64, Option<f64>)>,
 }
 
 impl Board {
-    /// A board that goes on from `carried` and from the lines of the log that were kept, oldest first.
+    /// Creates a board that continues from `carried` and from the stored lines of the log, oldest first.
     #[must_use]
     pub fn new(facts: Facts, carried: Carried, log: Vec<LogEntry>, terms: AlertTerms) -> Self {
         Self {
@@ -64,12 +64,12 @@ impl Board {
         }
     }
 
-    /// What is kept on the disk.
+    /// Returns the state of the disk.
     pub fn disk(&mut self) -> &mut Disk {
         &mut self.disk
     }
 
-    /// Looks whether something needs looking after; gives the alerts that came on or went off.
+    /// Checks for alerts and returns those that were raised or cleared.
     pub fn look(&mut self, now: Millis, syncer: &Syncer) -> Vec<AlertChange> {
         let core = syncer.status();
         let sight = Sight {
@@ -84,18 +84,18 @@ impl Board {
         self.alerts.look(now, &sight)
     }
 
-    /// The run's log.
+    /// Returns the run's log.
     pub fn log(&mut self) -> &mut EventLog {
         &mut self.log
     }
 
-    /// The lines of the run's log that `query` asks for at `now_ms`, in milliseconds since 1970.
+    /// Returns the lines of the run's log that `query` asks for at `now_ms`, in milliseconds since 1970.
     #[must_use]
     pub fn log_view(&self, now_ms: u64, query: &LogQuery) -> LogView {
         self.log.view(now_ms, query, self.facts.names_hidden)
     }
 
-    /// What of this a snapshot keeps.
+    /// Returns the part of the board that a snapshot stores.
     #[must_use]
     pub fn carried(&self, now: Millis, traffic: Traffic) -> Carried {
         let (history, series) = (self.history.clone(), self.series.clone());
@@ -120,18 +120,18 @@ impl Board {
         })
     }
 
-    /// Whether nobody is to see the learners' names and devices.
+    /// Returns true if the learners' names and devices are hidden.
     #[must_use]
     pub fn names_hidden(&self) -> bool {
         self.facts.names_hidden
     }
 
-    /// The run is complete: its clock stands still, and its course gets no more points.
+    /// Marks the run as complete: its clock stops, and its series gets no more points.
     pub fn end(&mut self, now: Millis) {
         self.ended_s = Some(self.run_s(now));
     }
 
-    /// Takes in an event of the core.
+    /// Records an event of the core.
     pub fn note(&mut self, now: Millis, event: &Event) {
         if matches!(event, Event::Merged { .. }) {
             self.merged_at = Some(now);
@@ -139,7 +139,7 @@ impl Board {
         self.rounds.note(now, event);
     }
 
-    /// Takes in a measurement of the held-out loss, and the text that came with it, if one did.
+    /// Records a measurement of the held-out loss, and the text that came with it, if any.
     pub fn evaluated(
         &mut self,
         now: Millis,
@@ -152,19 +152,19 @@ impl Board {
         evaluation.into()
     }
 
-    /// The first held-out loss and the newest, in nats per token.
+    /// Returns the first held-out loss and the newest, in nats per token.
     #[must_use]
     pub fn losses(&self) -> [Option<f32>; 2] {
         [self.history.first(), self.history.last()]
     }
 
-    /// The newest text.
+    /// Returns the newest text.
     #[must_use]
     pub fn newest_sample(&self) -> Option<view::TextSample> {
         self.history.samples.kept().last().map(Into::into)
     }
 
-    /// Once a second: measures rates and adds to the series. Gives the point that is complete now, if any.
+    /// Measures rates and extends the series; called once a second. Returns the point that is now complete, if any.
     pub fn tick(&mut self, now: Millis, syncer: &Syncer, traffic: Traffic) -> Option<PointEvent> {
         let core = syncer.status();
         self.rate.sample(now, core.tokens_trained);
@@ -188,7 +188,7 @@ impl Board {
         Some(PointEvent { span_s: self.series.span(), point: point.into() })
     }
 
-    /// How the run stands.
+    /// Returns the status of the run.
     #[must_use]
     pub fn status(&self, now: Millis, syncer: &Syncer, traffic: Traffic, sockets: u32) -> ServerStatus {
         let (mut learners, learners_by_state) = foremost(syncer, &self.speeds, now);
@@ -215,10 +215,10 @@ impl Board {
         }
     }
 
-    /// Some learners of all.
+    /// Returns one page of learners.
     #[must_use]
     pub fn learners(&self, now: Millis, syncer: &Syncer, query: LearnersQuery) -> LearnersPage {
-        // An order by names would tell of them.
+        // Sorting by name would reveal hidden names.
         let by_name = query.sort == Sort::Name && self.facts.names_hidden;
         let sort = if by_name { Sort::Merged } else { query.sort };
         let mut page = page_of(syncer, &self.speeds, now, LearnersQuery { sort, ..query });
@@ -226,7 +226,7 @@ impl Board {
         page
     }
 
-    /// `event` as others may hear it: without name and device, if the owner wants that.
+    /// Returns `event` for watchers: without name and device if those are hidden.
     #[must_use]
     pub fn told(&self, event: Event) -> Event {
         match event {
@@ -237,25 +237,25 @@ impl Board {
         }
     }
 
-    /// Takes names and devices away, if the owner wants that.
+    /// Removes names and devices if those are hidden.
     fn hide(&self, learners: &mut [LearnerView]) {
         if self.facts.names_hidden {
             learners.iter_mut().for_each(LearnerView::hide);
         }
     }
 
-    /// The last rounds.
+    /// Returns the last rounds.
     #[must_use]
     pub fn rounds(&self, now: Millis) -> RoundsView {
         self.rounds.all(now)
     }
 
-    /// The rounds that changed since the last call; `None` if none did.
+    /// Returns the rounds that changed since the last call; `None` if none did.
     pub fn take_changed_rounds(&mut self, now: Millis) -> Option<RoundsView> {
         self.rounds.take_changed(now)
     }
 
-    /// The course of the run as JSON.
+    /// Returns the course of the run as JSON.
     pub fn series_json(&mut self) -> Arc<str> {
         let (series, history) = (&self.series, &self.history);
         let json = self.series_json.get_or_insert_with(|| {
@@ -287,7 +287,7 @@ mod tests {
 
     const RUN: RunId = RunId(7);
 
-    /// A run of `count` learners that have trained, the later the more.
+    /// Creates a run of `count` learners; a learner with a higher number trained more.
     fn crowd(count: u32) -> Syncer {
         let shards = vec![ShardSpec { tokens: 1 << 24, sha256: [0; 32] }];
         let config = ServeConfig { preset: "tiny".into(), ..ServeConfig::default() };
@@ -309,13 +309,13 @@ mod tests {
                 layout: None,
                 identity: Identity(identity),
                 signature: Signature::NONE,
-                // As long as names can be.
+                // The longest permitted name.
                 name: format!("{number:064}"),
                 device: format!("gpu, {}", "x".repeat(59)),
                 invite: None,
             };
             syncer.handle(Millis(0), Input::Message(conn, Message::Hello(hello)));
-            // What is not leased is not trained on.
+            // Tokens count as trained only under a lease.
             let ready = Message::Ready { run: RUN, layout: syncer.fragments().hash(), batch: 1 };
             syncer.handle(Millis(0), Input::Message(conn, ready));
             report(&mut syncer, number, 1, 0);
@@ -373,7 +373,7 @@ mod tests {
         let (mut syncer, mut board) = (crowd(450), board());
         syncer.handle(Millis(0), Input::Disconnected(ConnId(3)));
         board.tick(Millis(0), &syncer, Traffic::default());
-        // As fast as its steps allow: more would not be believed.
+        // The fastest speed that its step time allows; the core would not believe more.
         report(&mut syncer, 5, 4_001, 1_000);
         board.tick(Millis(1_000), &syncer, Traffic::default());
         let page = |offset, limit, sort| {

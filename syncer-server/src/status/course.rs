@@ -1,4 +1,4 @@
-//! The course of a run as pages get it: columns, and the rows that are added to them.
+//! The course of a run for pages: columns, and events that append rows.
 
 use serde::Serialize;
 
@@ -38,7 +38,7 @@ pub struct SeriesView {
 }
 
 impl SeriesView {
-    /// The columns of `series`.
+    /// Returns the columns of `series`.
     #[must_use]
     pub fn new(series: &Series) -> Self {
         let mut view = Self { span_s: series.span(), ..Self::default() };
@@ -57,7 +57,7 @@ impl SeriesView {
     }
 }
 
-/// The columns of `series`, and what `history` has beside them.
+/// Returns the columns of `series` with the measurements and texts of `history`.
 #[must_use]
 pub fn series_of(series: &Series, history: &History) -> SeriesView {
     let evaluations = history.evaluations.iter().map(|&evaluation| evaluation.into()).collect();

@@ -1,4 +1,4 @@
-//! How what is kept of the run stands.
+//! State of the run's tape and snapshots on disk.
 
 use std::sync::Arc;
 
@@ -8,35 +8,34 @@ use serde::Serialize;
 use super::Happening;
 use super::log::sentence;
 
-/// What the board knows of tape and snapshots.
+/// State of tape and snapshots for the board.
 #[derive(Debug, Default)]
 pub struct Disk {
     tape: Taped,
-    /// When the newest snapshot of this process was written.
+    /// Time of the newest snapshot that this process wrote.
     saved: Option<Millis>,
     snapshot_fault: Option<Arc<str>>,
     services_fault: Option<Arc<str>>,
 }
 
-/// How the tape stands.
+/// State of the tape.
 #[derive(Clone, Debug, Default)]
 pub struct Taped {
-    /// Decisions on the disk.
+    /// Decisions on disk.
     pub decisions: u64,
-    /// Bodies on the disk, in bytes.
+    /// Bodies of updates on disk, in bytes.
     pub update_bytes: u64,
-    /// Why nothing can be written, while that is so.
+    /// Reason why writes fail, while they do.
     pub fault: Option<Arc<str>>,
-    /// How long the oldest decision has waited for the disk, in milliseconds, if one does.
+    /// Time that the oldest decision has waited for the disk, in milliseconds, if one waits.
     pub waits_ms: Option<u64>,
 }
 
-/// A decision that has waited for longer than this, in milliseconds, waits for a disk that hangs: far more
-/// than a disk takes that is busy.
+/// Wait of a decision, in milliseconds, above which the disk counts as hanging. A busy disk needs far less.
 pub const UNSAVED_MS_MAX: u64 = 3_000;
 
 impl Taped {
-    /// The same; a disk that has not answered for too long takes nothing, as far as anybody can tell.
+    /// Returns the state with a fault if the disk has not answered for too long.
     fn judged(mut self) -> Self {
         let hangs = self.waits_ms.is_some_and(|ms| ms > UNSAVED_MS_MAX);
         let no_answer = || format!("it has not answered for more than {} s", UNSAVED_MS_MAX / 1_000).into();
@@ -71,7 +70,7 @@ pub struct DiskView {
 }
 
 impl Disk {
-    /// Takes in how the tape stands; gives that it cannot be written any more, or can again, as far as that is news.
+    /// Records the state of the tape. Returns a log event if the tape began to fail or works again.
     pub fn taped(&mut self, tape: Taped) -> Option<Happening> {
         let tape = tape.judged();
         let news = news(self.tape.fault.as_ref(), tape.fault.as_ref(), true);
@@ -79,7 +78,7 @@ impl Disk {
         news
     }
 
-    /// Takes in that a snapshot was written, or why not; gives that as far as it is news.
+    /// Records that a snapshot was written, or why not. Returns a log event if that changed.
     pub fn saved(&mut self, now: Millis, fault: Option<Arc<str>>) -> Option<Happening> {
         if fault.is_none() {
             self.saved = Some(now);
@@ -89,7 +88,7 @@ impl Disk {
         news
     }
 
-    /// Takes in how what the run's processes share does; gives that as far as it is news.
+    /// Records the state of the services that the run's processes share. Returns a log event if it changed.
     pub fn served(&mut self, fault: Option<Arc<str>>) -> Option<Happening> {
         match (std::mem::replace(&mut self.services_fault, fault), &self.services_fault) {
             (None, Some(why)) => Some(Happening::ServicesFault { why: why.to_string() }),
@@ -98,7 +97,7 @@ impl Disk {
         }
     }
 
-    /// What is wrong, as a sentence.
+    /// Returns the fault as a sentence.
     #[must_use]
     pub fn fault(&self) -> Option<String> {
         let of = |fault: &Option<Arc<str>>, is_tape| news(None, fault.as_ref(), is_tape);
@@ -106,19 +105,19 @@ impl Disk {
         fault.map(|fault| sentence(&fault, "", false))
     }
 
-    /// Age of the newest snapshot, or time since the start if there is none yet, in milliseconds.
+    /// Returns the age of the newest snapshot, or the time since the start if there is none yet, in milliseconds.
     #[must_use]
     pub fn snapshot_age_ms(&self, now: Millis) -> u64 {
         now.since(self.saved.unwrap_or(Millis(0)))
     }
 
-    /// Whether the tape cannot be written.
+    /// Returns true if the tape cannot be written.
     #[must_use]
     pub fn is_faulty(&self) -> bool {
         self.tape.fault.is_some()
     }
 
-    /// As it is shown.
+    /// Returns the JSON view.
     #[must_use]
     pub fn view(&self, now: Millis) -> DiskView {
         let text = |fault: &Option<Arc<str>>| fault.as_deref().map(str::to_owned);
@@ -127,7 +126,7 @@ impl Disk {
             snapshot_fault: text(&self.snapshot_fault),
             services_fault: text(&self.services_fault),
             decisions: self.tape.decisions,
-            // Who asks the actor knows.
+            // The actor fills these two in.
             unsaved: 0,
             unsaved_age_s: None,
             update_bytes: self.tape.update_bytes,
@@ -136,7 +135,7 @@ impl Disk {
     }
 }
 
-/// What there is to tell if the fault was `before` and is `now`.
+/// Returns the log event for a change of the fault from `before` to `now`, if any.
 fn news(before: Option<&Arc<str>>, now: Option<&Arc<str>>, is_tape: bool) -> Option<Happening> {
     match (before, now) {
         (None, Some(why)) => Some(Happening::DiskFault { why: why.to_string(), is_tape }),
@@ -149,7 +148,7 @@ fn news(before: Option<&Arc<str>>, now: Option<&Arc<str>>, is_tape: bool) -> Opt
 mod tests {
     use super::*;
 
-    /// Goal: a disk that says nothing is told of as one that says no, once each time, and a slow one is not.
+    /// Goal: a disk that hangs is reported like one that fails, once each time; a slow disk is not reported.
     #[test]
     fn a_disk_that_hangs_takes_nothing() {
         let mut disk = Disk::default();

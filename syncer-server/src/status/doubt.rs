@@ -1,6 +1,6 @@
-//! Why a learner is suspected of not training, in words.
+//! Reasons for suspicion, in plain words.
 
-/// Why a learner is suspected, after so many looks.
+/// Returns the reason why a learner is suspected after `looks` loss checks.
 #[must_use]
 pub fn doubted(looks: u32) -> String {
     format!(

@@ -13,7 +13,7 @@ pub struct Evaluation {
     pub tokens_merged: u64,
     /// Rounds merged into them.
     pub rounds: u64,
-    /// Mean loss in nats per token; not finite where the model diverged.
+    /// Mean loss in nats per token; not finite if the model diverged.
     #[serde(deserialize_with = "loss")]
     pub loss: f32,
     /// Time that the run's syncers had been up, in seconds.
@@ -23,7 +23,7 @@ pub struct Evaluation {
     pub measured_by: Option<LearnerId>,
 }
 
-/// The measurements of a run: the first, the newest, and of those between as many as fit.
+/// The measurements of a run: the first, the newest, and as many between them as fit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct History {
@@ -33,21 +33,21 @@ pub struct History {
     pub sample: String,
     /// The lowest finite loss so far, in nats per token.
     best: Option<f32>,
-    /// Texts written on the way.
+    /// Texts of the whole run.
     pub samples: Samples,
 }
 
-/// Reads a loss. JSON has no numbers that are not finite, and writes null for them. A run that diverged can still be
-/// resumed.
+/// Reads a loss. JSON cannot represent numbers that are not finite and writes null for them, so that a diverged run can
+/// still be resumed.
 pub(super) fn loss<'de, D: Deserializer<'de>>(from: D) -> Result<f32, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or(f32::NAN))
 }
 
-/// Measurements kept.
+/// Maximum number of measurements kept.
 const HISTORY_MAX: usize = 512;
 
 impl History {
-    /// Adds a measurement. When full, every second one is dropped, so that all of the run stays in view.
+    /// Adds a measurement. A full list drops every second one, so that the whole run stays covered.
     pub fn push(&mut self, evaluation: Evaluation, sample: Option<String>) {
         if self.evaluations.len() >= HISTORY_MAX {
             let mut index = 0;
@@ -66,31 +66,31 @@ impl History {
         self.samples.push(TextSample { time_s, tokens_merged, loss, text });
     }
 
-    /// The first loss, in nats per token.
+    /// Returns the first loss, in nats per token.
     #[must_use]
     pub fn first(&self) -> Option<f32> {
         self.evaluations.first().map(|evaluation| evaluation.loss)
     }
 
-    /// The lowest finite loss so far, in nats per token.
+    /// Returns the lowest finite loss so far, in nats per token.
     #[must_use]
     pub fn best(&self) -> Option<f32> {
         self.best
     }
 
-    /// Tokens merged into the parameters that wrote the newest text.
+    /// Returns the tokens merged into the parameters that wrote the newest text.
     #[must_use]
     pub fn written(&self) -> Option<u64> {
         self.samples.kept().last().map(|sample| sample.tokens_merged)
     }
 
-    /// The learner that measured the newest loss, if this program did not.
+    /// Returns the learner that measured the newest loss, if this program did not.
     #[must_use]
     pub fn measured_by(&self) -> Option<LearnerId> {
         self.evaluations.last().and_then(|evaluation| evaluation.measured_by)
     }
 
-    /// The newest loss, in nats per token.
+    /// Returns the newest loss, in nats per token.
     #[must_use]
     pub fn last(&self) -> Option<f32> {
         self.evaluations.last().map(|evaluation| evaluation.loss)

@@ -1,4 +1,4 @@
-//! Learners as they are shown: the foremost few, or all of them page by page.
+//! JSON views of learners: the foremost few, or all of them page by page.
 
 use std::cmp::Reverse;
 
@@ -11,10 +11,10 @@ use super::doubt::doubted;
 use super::rate::Speeds;
 use super::view;
 
-/// Learners in `/v1/status`.
+/// Maximum number of learners in `/v1/status`.
 pub const FOREMOST_MAX: usize = 64;
 
-/// Learners in one page.
+/// Maximum number of learners in one page.
 pub const PAGE_MAX: usize = 200;
 
 /// One learner.
@@ -71,7 +71,7 @@ pub struct LearnerView {
 }
 
 impl LearnerView {
-    /// Says nothing of whose it is: its number in place of its name, and the kind of its device only.
+    /// Hides the learner's identity: its number replaces its name, and only the kind of its device remains.
     pub(super) fn hide(&mut self) {
         self.name = hidden_name(self.learner);
         self.device = match self.kind {
@@ -84,7 +84,7 @@ impl LearnerView {
     }
 }
 
-/// What a learner is called where names are hidden.
+/// Returns the name of a learner in a run with hidden names.
 #[must_use]
 pub fn hidden_name(learner: LearnerId) -> String {
     format!("islet {learner}")
@@ -163,7 +163,7 @@ pub struct LearnersByState {
     pub away: u32,
 }
 
-/// The foremost learners, and how many there are of each state.
+/// Returns the foremost learners, and the number of learners in each state.
 #[must_use]
 pub fn foremost(syncer: &Syncer, speeds: &Speeds, now: Millis) -> (Vec<LearnerView>, LearnersByState) {
     let mut counts = LearnersByState::default();
@@ -177,7 +177,7 @@ pub fn foremost(syncer: &Syncer, speeds: &Speeds, now: Millis) -> (Vec<LearnerVi
             Some(LearnerState::Hidden) => &mut counts.hidden,
             Some(LearnerState::Starved) => &mut counts.starved,
             Some(LearnerState::Held) => &mut counts.held,
-            // All of them are counted above.
+            // These are counted above.
             None => continue,
         } += 1;
     }
@@ -190,22 +190,22 @@ pub fn foremost(syncer: &Syncer, speeds: &Speeds, now: Millis) -> (Vec<LearnerVi
         });
         learners.truncate(FOREMOST_MAX);
     }
-    // Rows that stay where they are can be read.
+    // A stable row order keeps the table readable.
     learners.sort_by_key(|learner| learner.learner);
     (learners.iter().map(|learner| shown(learner, syncer, speeds, now)).collect(), counts)
 }
 
-/// What `/v1/learners` is asked for.
+/// Query parameters of `/v1/learners`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LearnersQuery {
-    /// Learners to leave out, from the first.
+    /// Learners to skip, from the first.
     #[serde(default)]
     pub offset: usize,
-    /// Learners wanted, at least 1; no more than [`PAGE_MAX`] are given.
+    /// Learners wanted, at least 1; a page holds at most [`PAGE_MAX`].
     #[serde(default = "page")]
     pub limit: usize,
-    /// The order.
+    /// Sort order.
     #[serde(default)]
     pub sort: Sort,
 }
@@ -245,13 +245,13 @@ pub struct LearnersPage {
     pub learners: Vec<LearnerView>,
 }
 
-/// The learners of a run that nobody measures, as `query` asks for them.
+/// Returns the learners that `query` asks for, in a run without measured speeds.
 #[must_use]
 pub fn learners_of(syncer: &Syncer, now: Millis, query: LearnersQuery) -> LearnersPage {
     page_of(syncer, &Speeds::default(), now, query)
 }
 
-/// The learners that `query` asks for.
+/// Returns the learners that `query` asks for.
 #[must_use]
 pub fn page_of(syncer: &Syncer, speeds: &Speeds, now: Millis, query: LearnersQuery) -> LearnersPage {
     let mut learners: Vec<LearnerStatus<'_>> = syncer.learners().collect();

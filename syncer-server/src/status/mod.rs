@@ -1,4 +1,4 @@
-//! What the server shows of a run: the core's status and what only the shell knows.
+//! Run status as JSON: the core's status and the figures that only the server knows.
 
 mod adapters;
 mod alerts;
@@ -38,12 +38,12 @@ pub use rounds::{Answer, AnswerFate, MergedReport, RoundReport, Rounds, RoundsVi
 pub use samples::{SAMPLES_MAX, Samples, TextSample};
 pub use series::{POINTS_MAX, Point, Series};
 
-/// Figures that the server adds up over all its starts. Snapshots keep them; the tape's file keeps them too, and is
-/// updated more often.
+/// Figures that the server accumulates over all its starts. Snapshots and the tape's file both keep them; the tape's
+/// file is updated more often.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Carried {
-    /// What crossed the sockets.
+    /// Traffic on the sockets.
     pub traffic: Traffic,
     /// Measurements of the held-out loss.
     pub history: History,
@@ -51,7 +51,7 @@ pub struct Carried {
     pub series: Series,
     /// Time that the run's syncers were up, in seconds.
     pub run_s: f64,
-    /// Where the text is from, as the status says it; empty if no snapshot has said so yet.
+    /// Source of the text, as in the status; empty if no snapshot has recorded it yet.
     pub corpus: String,
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use archipelago_core::diloco::syncer::Syncer;
 use archipelago_core::diloco::{LearnerId, Millis};
 
-/// The time that a rate is measured over, in milliseconds.
+/// Length of the window, in milliseconds.
 pub const RATE_WINDOW_MS: u64 = 10_000;
 
 /// Tokens per second over a sliding window.
@@ -15,16 +15,16 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// Takes in the count at `now`.
+    /// Records the count at `now`.
     pub fn sample(&mut self, now: Millis, count: u64) {
         self.samples.push_back((now, count));
-        // One sample at or before the window's start stays, to measure from.
+        // One sample at or before the window's start stays as the baseline.
         while self.samples.get(1).is_some_and(|(at, _)| now.since(*at) >= RATE_WINDOW_MS) {
             self.samples.pop_front();
         }
     }
 
-    /// Growth per second; 0 before two samples.
+    /// Returns the growth per second; 0 before two samples.
     #[must_use]
     pub fn per_s(&self) -> f64 {
         match (self.samples.front(), self.samples.back()) {
@@ -36,14 +36,14 @@ impl Rate {
     }
 }
 
-/// What each connected learner trains in a second; nothing is kept of those that are away.
+/// Tokens per second of each connected learner; departed learners are forgotten.
 #[derive(Debug, Default)]
 pub struct Speeds {
     rates: BTreeMap<LearnerId, Rate>,
 }
 
 impl Speeds {
-    /// Takes in what everyone trained up to `now`.
+    /// Records the tokens of all learners up to `now`.
     pub fn sample(&mut self, now: Millis, syncer: &Syncer) {
         let mut before = std::mem::take(&mut self.rates);
         for learner in syncer.present() {
@@ -53,7 +53,7 @@ impl Speeds {
         }
     }
 
-    /// Tokens per second of `learner`, 0 if it is away.
+    /// Returns the tokens per second of `learner`, 0 if it is away.
     #[must_use]
     pub fn of(&self, learner: LearnerId) -> f64 {
         self.rates.get(&learner).map_or(0.0, Rate::per_s)
@@ -69,7 +69,7 @@ mod tests {
         let mut rate = Rate::default();
         assert_eq!(rate.per_s(), 0.0);
         for second in 0..=20 {
-            // 100 a second, then 300 a second from second 10 on.
+            // 100 tokens a second, then 300 a second from second 10 on.
             let count = if second <= 10 { second * 100 } else { 1_000 + (second - 10) * 300 };
             rate.sample(Millis(second * 1_000), count);
         }

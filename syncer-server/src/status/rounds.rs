@@ -1,4 +1,4 @@
-//! The last rounds as the core's events told them.
+//! The last rounds, assembled from the core's events.
 
 use std::collections::VecDeque;
 
@@ -9,10 +9,10 @@ use serde::Serialize;
 
 use super::view;
 
-/// Rounds remembered.
+/// Maximum number of rounds kept.
 pub const ROUNDS_KEPT: usize = 48;
 
-/// Answers of a round that are shown; others are only counted.
+/// Answers of a round that are listed; others are only counted.
 pub const ANSWERS_MAX: usize = 32;
 
 /// One round. `launched_ms` is on the server's clock; the other times are counted from it.
@@ -119,14 +119,14 @@ pub struct RoundsView {
 /// The last rounds.
 #[derive(Debug, Default)]
 pub struct Rounds {
-    /// And whether it changed since it was last asked for.
+    /// Each report, and whether it changed since the last call of [`Self::take_changed`].
     reports: VecDeque<(RoundReport, bool)>,
     /// Answers that wait for the next round on their fragment.
     early: Vec<(FragmentId, Answer)>,
 }
 
 impl Rounds {
-    /// Takes in an event of `now`.
+    /// Records an event at `now`.
     pub fn note(&mut self, now: Millis, event: &Event) {
         match event {
             Event::Launched { round, fragment, invited, .. } => {
@@ -138,7 +138,7 @@ impl Rounds {
             _ => {}
         }
         let of = |report: &RoundReport| match event {
-            // It was part of no round: it is told with the last one.
+            // An update that belonged to no round is reported with the last round of its fragment.
             Event::Settled { round: None, fragment, .. } => report.fragment == *fragment,
             _ => round_of(event) == Some(report.round),
         };
@@ -149,13 +149,13 @@ impl Rounds {
         *changed = true;
     }
 
-    /// All of them.
+    /// Returns all rounds.
     #[must_use]
     pub fn all(&self, now: Millis) -> RoundsView {
         RoundsView { now_ms: now.0, rounds: self.reports.iter().map(|(report, _)| report.clone()).collect() }
     }
 
-    /// Those that changed since the last call; `None` if none did.
+    /// Returns the rounds that changed since the last call; `None` if none did.
     pub fn take_changed(&mut self, now: Millis) -> Option<RoundsView> {
         let changed = self
             .reports
@@ -243,7 +243,7 @@ impl RoundReport {
         }
     }
 
-    /// An update that was taken in is settled with its round; any other comes with its fate.
+    /// Settles an answer. An accepted update is settled with its round; any other answer is added with its fate.
     fn settle(&mut self, learner: LearnerId, after_ms: u64, tokens: u64, fate: &Fate) {
         let pending = |answer: &&mut Answer| answer.learner == learner && answer.fate == AnswerFate::Pending;
         let taken = self.answers.iter_mut().find(pending);
@@ -254,9 +254,9 @@ impl RoundReport {
             (Fate::Merged { tokens, .. }, Some(answer)) => {
                 (answer.fate, answer.tokens) = (AnswerFate::Merged, *tokens);
             }
-            // It is among those that are only counted.
+            // The answer is one of those that are only counted.
             (Fate::Merged { .. }, None) => {}
-            // Its merge failed.
+            // The merge of the update failed.
             (Fate::Late(reason @ LateReason::RoundOver), Some(answer)) => {
                 (answer.fate, answer.late) = (AnswerFate::Late, Some(*reason));
             }
@@ -269,7 +269,7 @@ impl RoundReport {
 }
 
 impl Answer {
-    /// One that was there before its round.
+    /// Creates an answer that arrived before its round.
     fn early(learner: LearnerId, tokens: u64) -> Self {
         let fate = AnswerFate::Pending;
         Self { learner, after_ms: 0, tokens, fate, early: true, late: None, refused: None }

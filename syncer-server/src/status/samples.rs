@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Texts kept.
+/// Maximum number of texts kept.
 pub const SAMPLES_MAX: usize = 32;
 
-/// A text, and where the run stood.
+/// A text, with the state of the run that wrote it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TextSample {
@@ -13,14 +13,14 @@ pub struct TextSample {
     pub time_s: f64,
     /// Tokens merged into the parameters that wrote it.
     pub tokens_merged: u64,
-    /// Their held-out loss, in nats per token.
+    /// Held-out loss of those parameters, in nats per token.
     #[serde(deserialize_with = "super::history::loss")]
     pub loss: f32,
     /// The text, prompt included.
     pub text: String,
 }
 
-/// The first text, the newest, and between them every so-and-so-many-th, so that all of the run is in view.
+/// The first text, the newest, and evenly spaced ones between them, so that they cover the whole run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Samples {
@@ -38,7 +38,7 @@ impl Default for Samples {
 impl Samples {
     /// Adds the newest text.
     pub fn push(&mut self, sample: TextSample) {
-        // The one before may have been there only because it was the newest.
+        // The previous text may have stayed only because it was the newest.
         if self.seen > 0 && !(self.seen - 1).is_multiple_of(self.every) {
             self.kept.pop();
         }
@@ -54,7 +54,7 @@ impl Samples {
         self.seen += 1;
     }
 
-    /// Those kept, oldest first.
+    /// Returns the kept texts, oldest first.
     #[must_use]
     pub fn kept(&self) -> &[TextSample] {
         &self.kept

@@ -1,37 +1,37 @@
-//! The course of a run in at most [`POINTS_MAX`] points, however long it is.
+//! The course of a run in at most [`POINTS_MAX`] points, for runs of any length.
 
 use serde::{Deserialize, Serialize};
 
-/// Points at most, the first and the newest among them.
+/// Maximum number of points, the first and the newest included.
 pub const POINTS_MAX: usize = 600;
 
-/// A run at one moment, or over a short while of it.
+/// A run at one moment, or averaged over a short interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Point {
-    /// Time that the run's syncers were up until then, in seconds.
+    /// Uptime of the run's syncers at the end of the interval, in seconds.
     pub time_s: f64,
-    /// Mean training loss of the while, in nats per token.
+    /// Mean training loss in the interval, in nats per token.
     pub train_loss: Option<f32>,
-    /// Mean of the tokens trained on in a second.
+    /// Mean tokens trained per second.
     pub tokens_per_s: f32,
-    /// Merged of trained tokens at its end, 0 to 1.
+    /// Merged over trained tokens at the end of the interval, 0 to 1.
     pub participation: f32,
-    /// Mean of the learners that took part in rounds.
+    /// Mean number of learners in rounds.
     pub live: f32,
-    /// WebSocket bytes from learners until its end.
+    /// WebSocket bytes from learners up to the end of the interval.
     pub bytes_up: u64,
-    /// The same to learners.
+    /// WebSocket bytes to learners up to the end of the interval.
     pub bytes_down: u64,
-    /// Tokens merged until its end.
+    /// Tokens merged up to the end of the interval.
     pub tokens_merged: u64,
-    /// Rounds merged until its end.
+    /// Rounds merged up to the end of the interval.
     pub rounds: u64,
-    /// The time then in milliseconds since 1970, by the syncer's machine.
+    /// End of the interval in milliseconds since 1970, by the syncer machine's clock.
     pub at_ms: u64,
 }
 
-/// Samples on their way to being one point.
+/// Accumulated samples of an incomplete point.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Bucket {
@@ -43,15 +43,15 @@ struct Bucket {
     last: Point,
 }
 
-/// The course of a run: its first sample, then points of `span` samples each. Once they are as many as
-/// fit, two neighbours become one, and `span` doubles.
+/// The course of a run: its first sample, then points of `span` samples each. When the points reach the maximum,
+/// neighbours are merged in pairs and `span` doubles.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Series {
     span: u32,
     points: Vec<Point>,
     open: Option<Bucket>,
-    /// The newest sample, as it was.
+    /// The newest sample, unaveraged.
     newest: Option<Point>,
 }
 
@@ -62,7 +62,7 @@ impl Default for Series {
 }
 
 impl Series {
-    /// Takes in one sample; gives the point that it completes, if it does.
+    /// Adds a sample and returns the point that it completes, if any.
     pub fn push(&mut self, sample: Point) -> Option<Point> {
         self.newest = Some(sample);
         let point = if self.points.is_empty() {
@@ -82,13 +82,13 @@ impl Series {
         Some(point)
     }
 
-    /// Samples in a point.
+    /// Returns the number of samples in a point.
     #[must_use]
     pub fn span(&self) -> u32 {
         self.span
     }
 
-    /// The points, oldest first, and last of all the newest sample.
+    /// Returns the points, oldest first, followed by the newest sample.
     pub fn points(&self) -> impl Iterator<Item = &Point> {
         let shown = self.points.last().map(|point| point.time_s);
         let newest = self.newest.iter().filter(move |newest| Some(newest.time_s) != shown);
@@ -145,7 +145,7 @@ impl Bucket {
 mod tests {
     use super::*;
 
-    /// Grows by 1 each second, with a loss in every second sample.
+    /// Creates a sample that grows by 1 each second, with a loss in every second sample.
     fn sample(second: u64) -> Point {
         Point {
             time_s: second as f64,
@@ -181,7 +181,7 @@ mod tests {
             assert_eq!(series.push(sample(second)), Some(sample(second)));
         }
         assert_eq!((series.span(), series.points.len()), (2, 1 + (POINTS_MAX - 2) / 2));
-        // Samples 1 and 2: means of what was measured, sums as they stood at the end.
+        // Samples 1 and 2: means of rates and losses, totals as of the end.
         let merged = Point { train_loss: Some(2.0), tokens_per_s: 1.5, ..sample(2) };
         assert_eq!((series.points[0], series.points[1]), (sample(0), merged));
         assert_eq!(series.push(sample(599)), None);

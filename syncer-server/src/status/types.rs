@@ -44,7 +44,7 @@ export type ServerEvents = {
 
 #[test]
 fn types_of_the_routes_are_current() {
-    // The names of the protocol are declared where learners tell of them too.
+    // The learner's types declare the names of the protocol.
     let module = Module::new("web-demo/pages/shared/api.ts", "syncer-server", HEADING)
         .import::<LearnerId>("@archipelago-train/learner")
         .import::<FragmentId>("@archipelago-train/learner")
@@ -52,7 +52,7 @@ fn types_of_the_routes_are_current() {
         .import::<Version>("@archipelago-train/learner")
         .import::<LateReason>("@archipelago-train/learner")
         .import::<Refusal>("@archipelago-train/learner");
-    // Types that are flattened into others are not named.
+    // Flattened types are not named.
     let module = module
         .declare::<ServerStatus>()
         .declare::<AdapterFacts>()

@@ -1,5 +1,7 @@
-//! What the routes show of the core and of snapshots, as JSON. The types here are for people and pages only: what is
-//! kept, and what decides anything, has types of its own that are converted into these.
+//! JSON views of the core and of snapshots.
+//!
+//! These types are for people and pages only. Stored values, and values that decisions depend on, have types of their
+//! own that convert into these.
 
 use std::collections::BTreeMap;
 

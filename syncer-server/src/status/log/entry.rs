@@ -1,4 +1,4 @@
-//! What the log of a run tells of, as the tape's file keeps it.
+//! Events in the log of a run, as the tape's file stores them.
 
 use archipelago_core::diloco::LearnerId;
 use archipelago_core::diloco::syncer::{Event, LeaveCause, Syncer};
@@ -12,21 +12,21 @@ use super::super::AlertKind;
 pub struct LogEntry {
     /// 1, 2, 3 …, over all starts of the syncer.
     pub seq: u64,
-    /// When it was, in milliseconds since 1970, by the syncer's machine.
+    /// Time of the event, in milliseconds since 1970, by the syncer machine's clock.
     pub at_ms: u64,
-    /// What it was.
+    /// The event.
     pub what: Happening,
 }
 
-/// Something that the owner of a run may ask for later.
+/// An event that the owner of a run may want to see later.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[allow(missing_docs, reason = "each variant names its fields; lines of their own would say it twice")]
 pub enum Happening {
-    /// A syncer began to lead the run; it `resumed` one that was there.
+    /// A syncer began to lead the run; `resumed` is true if the run already existed.
     Started {
         resumed: bool,
-        /// The run that this one was forked from, and after which of its decisions; told once.
+        /// The run that this one was forked from, and the decision after which it was forked; reported once.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         forked: Option<(String, u64)>,
     },
@@ -43,42 +43,43 @@ pub enum Happening {
         name: String,
         why: LeaveCause,
     },
-    /// The owner sent a learner away for so long, or with 0 lets it come back.
+    /// The owner dropped a learner for `wait_ms`; 0 lets it come back.
     Dropped {
         learner: LearnerId,
         name: String,
         wait_ms: u32,
     },
-    /// The owner has a learner train for this part of its time.
+    /// The owner set the share of its pace that a learner trains.
     Paced {
         learner: LearnerId,
         name: String,
         share: Share,
     },
-    /// An update was refused, and so many of the same kind since the last time that this was told.
+    /// An update was refused. `times` counts the same refusals since the last such line.
     Refused {
         learner: LearnerId,
         name: String,
         why: Refusal,
         times: u32,
     },
-    /// Somebody could not join: what they were told, and how many heard the same since this was told last.
+    /// A peer could not join. `reason` is the message that it got; `times` counts the same message since the last such
+    /// line.
     TurnedAway {
         reason: String,
         times: u32,
     },
-    /// The owner holds the run, or lets it go on.
+    /// The owner paused or resumed the run.
     Held {
         held: bool,
     },
-    /// The owner changed a setting while the run went on.
+    /// The owner changed a setting during the run.
     Retuned {
         setting: String,
         from: String,
         to: String,
     },
-    /// The held-out loss rose from the first of `losses` to the second by what a learner sent, and is undone to what it
-    /// is `without` that. It may come back after a while, unless it is out `for_good`.
+    /// A learner's updates raised the held-out loss from the first of `losses` to the second, and they are rolled back:
+    /// `without` them, the loss is that value. The learner may come back after a while, unless it is out `for_good`.
     Undone {
         learner: LearnerId,
         name: String,
@@ -86,19 +87,19 @@ pub enum Happening {
         without: f32,
         for_good: bool,
     },
-    /// So many looks at updates of a learner did not show that it trains; with 0 they show it again.
+    /// That many loss checks of a learner's updates did not show that it trains; 0 means that they show it again.
     Doubted {
         learner: LearnerId,
         name: String,
         looks: u32,
     },
-    /// The held-out loss rose from the first to the second, and by no single learner's doing.
+    /// The held-out loss rose from the first to the second, and attribution found no single learner.
     LossUnexplained {
         losses: (f32, f32),
     },
     Finishing,
     Finished,
-    /// The disk takes no decisions any more, or a snapshot could not be written.
+    /// The disk does not accept decisions, or a snapshot could not be written.
     DiskFault {
         why: String,
         is_tape: bool,
@@ -106,16 +107,16 @@ pub enum Happening {
     DiskMended {
         is_tape: bool,
     },
-    /// What stands between the processes of a run does not do its part, or does again.
+    /// A service between the processes of a run failed.
     ServicesFault {
         why: String,
     },
     ServicesMended,
-    /// Another certificate came: it is shown from now on, or cannot be used.
+    /// A new certificate is in use, or cannot be used.
     Certificate {
         shown: bool,
     },
-    /// Another alert came on or went off.
+    /// An alert was raised or cleared.
     Alert {
         alert: AlertKind,
         raised: bool,
@@ -124,8 +125,8 @@ pub enum Happening {
 }
 
 impl Happening {
-    /// What of `event` is kept; `syncer` is as it is after it. `None` for what comes with each round or step, and for
-    /// what the end of a run tells once for all.
+    /// Returns the log event for `event`; `syncer` is the state after it. Returns `None` for events of each round or
+    /// step, and for departures that the log covers with another line.
     #[must_use]
     pub fn of(syncer: &Syncer, event: &Event) -> Option<Self> {
         let name_of = |learner: LearnerId| {
@@ -164,7 +165,7 @@ impl Happening {
         })
     }
 
-    /// The learner that it is about.
+    /// Returns the learner that the event is about.
     #[must_use]
     pub fn learner(&self) -> Option<LearnerId> {
         match self {
@@ -179,7 +180,7 @@ impl Happening {
         }
     }
 
-    /// What that learner was called.
+    /// Returns the name that the learner had.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         match self {
@@ -195,8 +196,8 @@ impl Happening {
     }
 }
 
-/// Whether the log has a line that says the same to whoever closed with `code`: that the run is complete, or that the
-/// owner sent them away.
+/// Returns true if the log already has a line with this information for a connection closed with `code`: the run is
+/// complete, or the owner dropped the learner.
 fn tells_nothing(code: u16) -> bool {
     [CloseCode::Done, CloseCode::Dropped].map(u16::from).contains(&code)
 }

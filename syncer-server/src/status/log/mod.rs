@@ -1,7 +1,7 @@
-//! The log of a run: who came and went, what was refused, what the owner did, and what went wrong.
+//! The log of a run: joins and departures, refusals, the owner's orders, and faults.
 //!
-//! A line is told once it is on the disk, so that a syncer that starts anew still has all that was told. While the disk
-//! takes nothing, lines are told at once, and written when it takes them again.
+//! A line is published once it is on disk, so a restarted syncer still has every published line. While the disk fails,
+//! lines are published at once and written when the disk works again.
 
 mod entry;
 mod repeats;
@@ -16,15 +16,15 @@ pub use words::{LogEntryView, LogKind, LogQuery, LogView, sentence, view as log_
 
 use repeats::Repeats;
 
-/// Lines kept: the newest.
+/// Maximum number of lines kept; the newest stay.
 pub const LOG_MAX: usize = 1_000;
 
 /// The log of a run.
 #[derive(Debug, Default)]
 pub struct EventLog {
-    /// Oldest first.
+    /// Published lines, oldest first.
     told: VecDeque<LogEntry>,
-    /// Those on their way to the disk.
+    /// Lines that are not on disk yet.
     pending: VecDeque<LogEntry>,
     /// The number of the newest line.
     last: u64,
@@ -32,7 +32,7 @@ pub struct EventLog {
 }
 
 impl EventLog {
-    /// A log that goes on from `kept`, oldest first.
+    /// Creates a log that continues from `kept`, oldest first.
     #[must_use]
     pub fn new(kept: Vec<LogEntry>) -> Self {
         let last = kept.last().map_or(0, |entry| entry.seq);
@@ -41,8 +41,8 @@ impl EventLog {
         log
     }
 
-    /// Adds a line, and gives it to be written; `None` if it is only counted, to be told later. `at_ms` is in
-    /// milliseconds since 1970.
+    /// Adds a line and returns it to be written, or `None` if a repeat is only counted and reported later. `at_ms` is
+    /// in milliseconds since 1970.
     pub fn add(&mut self, now: Millis, at_ms: u64, what: Happening) -> Option<LogEntry> {
         let what = self.repeats.pass(now, what)?;
         self.last += 1;
@@ -51,8 +51,8 @@ impl EventLog {
         Some(entry)
     }
 
-    /// Lines up to `seq` are on the disk; if it `is_faulty`, none is waited for. How many are told now that were not
-    /// before.
+    /// Publishes the lines up to `seq`, which are on disk; if the disk `is_faulty`, publishes all lines. Returns the
+    /// number of newly published lines.
     pub fn reach(&mut self, seq: u64, is_faulty: bool) -> usize {
         let mut count = 0;
         while let Some(entry) = self.pending.pop_front_if(|entry| is_faulty || entry.seq <= seq) {
@@ -63,7 +63,7 @@ impl EventLog {
         count.min(LOG_MAX)
     }
 
-    /// What is told, the newest first.
+    /// Returns the published lines, newest first.
     pub fn told(&self) -> impl Iterator<Item = &LogEntry> {
         self.told.iter().rev()
     }

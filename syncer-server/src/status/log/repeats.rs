@@ -1,4 +1,4 @@
-//! What happens again and again, told now and then.
+//! Rate limit for repeated log lines.
 
 use std::collections::BTreeMap;
 
@@ -6,21 +6,21 @@ use archipelago_core::diloco::Millis;
 
 use super::Happening;
 
-/// Time before the same is told again, in milliseconds.
+/// Time before the same event is logged again, in milliseconds.
 const QUIET_MS: u64 = 600_000;
 
-/// Kinds of things that are counted at once, at most.
+/// Maximum number of event kinds that are counted at once.
 const KINDS_MAX: usize = 1_024;
 
-/// Refusals by learner and reason, and how often they came since they were told last. A broken learner, or a stranger
-/// who tries each second, must not push everything else out of the log.
+/// Refusals by learner and reason, with their counts since the last log line. A broken learner, or a stranger that
+/// tries every second, must not push everything else out of the log.
 #[derive(Debug, Default)]
 pub struct Repeats {
     told: BTreeMap<String, (Millis, u32)>,
 }
 
 impl Repeats {
-    /// Gives `what` back if it is to be told now, with how often it came; `None` if it is only counted.
+    /// Returns `what` with its count if it is due for the log; `None` if it is only counted.
     pub fn pass(&mut self, now: Millis, what: Happening) -> Option<Happening> {
         let key = match &what {
             Happening::Refused { learner, why, .. } => format!("{learner} {why:?}"),

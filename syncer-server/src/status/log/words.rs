@@ -62,11 +62,11 @@ pub enum LogKind {
     Mended,
 }
 
-/// What `/v1/log` is asked for.
+/// Query parameters of `/v1/log`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LogQuery {
-    /// Lines about learners whose name has this in it, whatever its case; without it all lines.
+    /// Text that the learner's name must contain, ignoring case; empty for all lines.
     #[serde(default)]
     pub name: String,
     /// Lines wanted, from the newest back, 1 to [`LOG_MAX`].
@@ -79,14 +79,15 @@ fn all() -> usize {
 }
 
 impl EventLog {
-    /// The lines that `query` asks for at `now_ms`, in milliseconds since 1970; without names if `names_hidden`.
+    /// Returns the lines that `query` asks for at `now_ms`, in milliseconds since 1970; without names if
+    /// `names_hidden`.
     #[must_use]
     pub fn view(&self, now_ms: u64, query: &LogQuery, names_hidden: bool) -> LogView {
         view(self.told(), now_ms, query, names_hidden)
     }
 }
 
-/// The `entries`, newest first, that `query` asks for.
+/// Returns those of `entries`, newest first, that `query` asks for.
 #[must_use]
 pub fn view<'a>(
     entries: impl Iterator<Item = &'a LogEntry>,
@@ -142,7 +143,7 @@ fn kind(what: &Happening) -> LogKind {
     }
 }
 
-/// `what` in plain words, about the learner called `name`.
+/// Describes `what` in plain words, for the learner called `name`.
 pub fn sentence(what: &Happening, name: &str, names_hidden: bool) -> String {
     match what {
         Happening::Started { forked: Some((run, at)), .. } => {
@@ -196,7 +197,7 @@ pub fn sentence(what: &Happening, name: &str, names_hidden: bool) -> String {
             "The syncer's disk takes writes again, and the run goes on.".into()
         }
         Happening::Certificate { shown: true } => "A new certificate is shown from now on.".into(),
-        // Names of files are for the owner alone.
+        // File names are for the owner alone.
         Happening::Certificate { shown: false } => {
             "A new certificate cannot be used, and the one before stays: the syncer's own log says why."
                 .into()
@@ -215,7 +216,7 @@ pub fn sentence(what: &Happening, name: &str, names_hidden: bool) -> String {
     }
 }
 
-/// What was found out about learners, in plain words.
+/// Describes findings about learners in plain words.
 fn harm(what: &Happening, name: &str) -> String {
     match what {
         Happening::Undone { losses: (good, bad), without, for_good, .. } => {
@@ -244,7 +245,7 @@ fn often(times: u32) -> String {
     if times > 1 { format!(" ({times} times since this was told last)") } else { String::new() }
 }
 
-/// Why an update was refused.
+/// Describes the reason why an update was refused.
 fn because(why: Refusal) -> &'static str {
     match why {
         Refusal::NotInvited => "nobody had asked for it",
