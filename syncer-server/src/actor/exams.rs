@@ -1,4 +1,4 @@
-//! Merges that are kept for a moment, so that single updates in them can be looked at.
+//! Merges that are kept for loss checks of their updates.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use archipelago_core::diloco::syncer::{Exam, Fruit, Sampling, Syncer, Trained, W
 use archipelago_core::diloco::{Entry, MergeJob};
 use tokio::sync::oneshot;
 
-/// What learners train on is followed from the start, since it cannot be told of who began before.
+/// Merges for loss checks. The learners' windows are tracked from the start, because they cannot be reconstructed later.
 #[derive(Debug)]
 pub(super) struct Exams {
     trained: Option<Trained>,
@@ -16,19 +16,19 @@ pub(super) struct Exams {
 }
 
 impl Exams {
-    /// Nothing is wanted yet, nor ever if nothing `is_tried`.
+    /// Creates an empty state; it stays empty unless loss checks are on (`is_tried`).
     pub(super) fn new(syncer: &Syncer, is_tried: bool) -> Self {
         let trained = || Trained::new(syncer.spec().model.context, syncer.fragments().count());
         Self { trained: is_tried.then(trained), wanted: None, kept: None, ready: None }
     }
 
-    /// The next merge that `sampling` picks is wanted.
+    /// Requests the next merge that matches `sampling`.
     pub(super) fn want(&mut self, sampling: Sampling, reply: oneshot::Sender<Exam>) {
         self.wanted = Some((sampling, reply));
         (self.kept, self.ready) = (None, None);
     }
 
-    /// Takes in a decision.
+    /// Records a decision.
     pub(super) fn note(&mut self, entry: &Entry) {
         let Some(fruit) = self.trained.as_mut().and_then(|trained| trained.follow(entry, WINDOWS_MAX)) else {
             return;
@@ -39,7 +39,7 @@ impl Exams {
         }
     }
 
-    /// Keeps what is about to be merged, if it is wanted.
+    /// Keeps a merge job if it is requested.
     pub(super) fn keep(&mut self, job: &MergeJob) {
         let Some((sampling, _)) = self.wanted.as_ref().filter(|_| self.ready.is_none()) else { return };
         if sampling.wants(job) {
@@ -47,7 +47,7 @@ impl Exams {
         }
     }
 
-    /// Hands out what is wanted, once it is there and no fragment is being merged.
+    /// Sends the requested merge once it is recorded and no fragment is being merged.
     pub(super) fn answer(&mut self, syncer: &Syncer) {
         if self.ready.is_none() {
             return;
@@ -55,7 +55,7 @@ impl Exams {
         let hats = syncer.rests().map(|state| Some(Arc::clone(&state?.hat))).collect();
         let Some(hats) = hats else { return };
         if let (Some((job, fruit)), Some((_, reply))) = (self.ready.take(), self.wanted.take()) {
-            // Nobody waits any more if this fails.
+            // Fails only if the requester has hung up.
             let _ = reply.send(Exam { hats, job, fruit });
         }
     }

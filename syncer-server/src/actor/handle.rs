@@ -1,4 +1,4 @@
-//! Talking to the actor.
+//! Messages to the actor.
 
 use std::sync::Arc;
 
@@ -12,74 +12,74 @@ use crate::outbox::Outbox;
 use crate::report::Story;
 use crate::status::{Evaluation, Happening, LearnersQuery, LogQuery, ServerStatus};
 
-/// Commands waiting for the actor, at most; a reader that finds it full stops reading its socket.
+/// Maximum number of queued commands; a reader that finds the queue full stops reading its socket.
 const COMMANDS_MAX: usize = 1_024;
 
-/// Raw events of the core that a subscriber may lag behind.
+/// Maximum number of raw core events that a subscriber may lag behind.
 const EVENTS_MAX: usize = 1_024;
 
-/// News that a subscriber may lag behind.
+/// Maximum number of news that a subscriber may lag behind.
 const NEWS_MAX: usize = 64;
 
-/// Something new to show: the name of an event of `/v1/events`, and its JSON.
+/// A published event: its name in `/v1/events`, and its JSON.
 pub type News = (&'static str, Arc<str>);
 
-/// What the actor can be told and asked.
+/// Commands and questions for the actor.
 #[derive(Debug)]
 pub enum Command {
-    /// A connection stands; its messages follow.
+    /// A connection is open; its messages follow.
     Open(ConnId, Outbox),
-    /// Something for the core.
+    /// An input for the core.
     Input(Input),
-    /// A socket was closed with this before the core heard of it, or in spite of what it knew.
+    /// A connection was refused with this goodbye without the core's decision.
     TurnedAway(Bye),
-    /// Something that the core has no part in happened.
+    /// An event outside the core, for the log.
     Happened(Happening),
-    /// What stands between the processes of the run does its part, or this is what is wrong with it.
+    /// The services between the processes of the run work, or fail for this reason.
     Served(Option<Arc<str>>),
-    /// An order of the owner, about this learner if it is about one.
+    /// An order of the owner, and the learner that it concerns, if any.
     Order(Option<LearnerId>, Input, oneshot::Sender<Obeyed>),
-    /// Could an order be given now, about this learner if it is about one?
+    /// Asks whether an order would now be accepted, for this learner if given.
     MayOrder(Option<LearnerId>, oneshot::Sender<Obeyed>),
     /// Asks for the outcome of an order to stop at this many merged tokens (0 is never), without giving the order.
     MayStopAt(u64, oneshot::Sender<Obeyed>),
-    /// These settings hold from now on, and this is what changed.
+    /// New settings that apply from now on, with the changes for the log.
     Retune(Box<SyncerConfig>, Vec<Happening>, oneshot::Sender<Obeyed>),
-    /// What is Θ̂ of this fragment?
+    /// Asks for Θ̂ of this fragment.
     Hat(FragmentId, oneshot::Sender<(Version, Arc<Vec<f32>>)>),
-    /// What is Θ?
+    /// Asks for Θ.
     Subject(oneshot::Sender<Subject>),
-    /// How does the run stand?
+    /// Asks for the status.
     Status(oneshot::Sender<Box<ServerStatus>>),
-    /// What is there to report?
+    /// Asks for the data of a report.
     Story(oneshot::Sender<Box<Story>>),
-    /// What does this view show now, as JSON?
+    /// Asks for this view as JSON.
     View(View, oneshot::Sender<Arc<str>>),
-    /// The next merge that this picks is to be looked at.
+    /// Asks for the next merge that matches this sampling, for loss checks.
     Exam(Box<Sampling>, oneshot::Sender<Exam>),
-    /// This was found out about a held-out loss.
+    /// The findings about a held-out loss.
     Judged(Box<Judgement>),
-    /// The held-out loss was measured, and maybe a text written; answered when that is taken in.
+    /// A measurement of the held-out loss, with a text if one was written; answered when it is recorded.
     Evaluated(Evaluation, Option<String>, oneshot::Sender<()>),
 }
 
-/// What became of an order.
+/// The outcome of an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Obeyed {
-    /// It is carried out.
+    /// The order is carried out.
     Taken,
-    /// There has been no such learner.
+    /// The run has no such learner.
     NoSuchLearner,
-    /// The run is complete: nothing is left to steer.
+    /// The run is complete; there is nothing to steer.
     RunOver,
-    /// The run would end at once: its schedule has counted this many tokens already.
+    /// The run would end at once, because its schedule has already counted this many tokens.
     PastStop(u64),
 }
 
-/// A part of what is shown.
+/// A part of the published state.
 #[derive(Clone, Debug)]
 pub enum View {
-    /// Some learners.
+    /// One page of learners.
     Learners(LearnersQuery),
     /// The course of the run.
     Series,
@@ -89,7 +89,7 @@ pub enum View {
     Log(LogQuery),
 }
 
-/// The way to the actor, for everyone.
+/// A cloneable handle to the actor.
 #[derive(Clone, Debug)]
 pub struct ActorHandle {
     commands: mpsc::Sender<Command>,
@@ -110,7 +110,7 @@ pub struct Mailbox {
 }
 
 impl ActorHandle {
-    /// A handle and the mailbox that it leads to.
+    /// Creates a handle and its mailbox.
     #[must_use]
     pub fn new() -> (Self, Mailbox) {
         let (commands, commands_queue) = mpsc::channel(COMMANDS_MAX);
@@ -123,7 +123,7 @@ impl ActorHandle {
         (Self { commands, events, news, status: status_watch, over: over_watch }, mailbox)
     }
 
-    /// Tells the actor; false if it has ended.
+    /// Sends a command; returns false if the actor has ended.
     pub async fn tell(&self, command: Command) -> bool {
         self.commands.send(command).await.is_ok()
     }
@@ -133,17 +133,17 @@ impl ActorHandle {
         self.commands.closed().await;
     }
 
-    /// Θ̂ of `fragment` and its version; `None` if the actor has ended or there is no such fragment.
+    /// Returns Θ̂ of `fragment` and its version; `None` if the actor has ended or there is no such fragment.
     pub async fn hat(&self, fragment: FragmentId) -> Option<(Version, Arc<Vec<f32>>)> {
         self.ask(|reply| Command::Hat(fragment, reply)).await
     }
 
-    /// Gives an order, about `learner` if it is about one; `None` if the actor has ended.
+    /// Gives an order, for `learner` if it concerns one; returns `None` if the actor has ended.
     pub async fn order(&self, learner: Option<LearnerId>, order: Input) -> Option<Obeyed> {
         self.ask(|reply| Command::Order(learner, order, reply)).await
     }
 
-    /// What would become of an order, about `learner` if it is about one; `None` if the actor has ended.
+    /// Returns the outcome that an order would have, for `learner` if it concerns one; `None` if the actor has ended.
     pub async fn may_order(&self, learner: Option<LearnerId>) -> Option<Obeyed> {
         self.ask(|reply| Command::MayOrder(learner, reply)).await
     }
@@ -154,70 +154,70 @@ impl ActorHandle {
         self.ask(|reply| Command::MayStopAt(tokens, reply)).await
     }
 
-    /// Has the owner's settings hold from now on; `changes` are told in the log. `None` if the actor has ended.
+    /// Applies the owner's settings from now on and logs `changes`; returns `None` if the actor has ended.
     pub async fn retune(&self, config: SyncerConfig, changes: Vec<Happening>) -> Option<Obeyed> {
         self.ask(|reply| Command::Retune(Box::new(config), changes, reply)).await
     }
 
-    /// Θ and where the run stands; `None` if the actor has ended.
+    /// Returns Θ with the progress of the run; `None` if the actor has ended.
     pub async fn subject(&self) -> Option<Subject> {
         self.ask(Command::Subject).await
     }
 
-    /// How the run stands; `None` if the actor has ended.
+    /// Returns the status of the run; `None` if the actor has ended.
     pub async fn status(&self) -> Option<Box<ServerStatus>> {
         self.ask(Command::Status).await
     }
 
-    /// What there is to report now; `None` if the actor has ended.
+    /// Returns the data of a report; `None` if the actor has ended.
     pub async fn story(&self) -> Option<Box<Story>> {
         self.ask(Command::Story).await
     }
 
-    /// What `view` shows now, as JSON; `None` if the actor has ended.
+    /// Returns `view` as JSON; `None` if the actor has ended.
     pub async fn view(&self, view: View) -> Option<Arc<str>> {
         self.ask(|reply| Command::View(view, reply)).await
     }
 
-    /// Hands in a measurement, and waits until it is taken in.
+    /// Hands in a measurement, and waits until it is recorded.
     pub async fn evaluated(&self, evaluation: Evaluation, sample: Option<String>) {
         self.ask(|reply| Command::Evaluated(evaluation, sample, reply)).await;
     }
 
-    /// The next merge that `sampling` picks, to look at single updates in it; `None` if the actor has ended.
+    /// Returns the next merge that matches `sampling`, to check single updates in it; `None` if the actor has ended.
     pub async fn exam(&self, sampling: Sampling) -> Option<Exam> {
         self.ask(|reply| Command::Exam(Box::new(sampling), reply)).await
     }
 
-    /// Says what updates of `learner` show of whether it trains.
+    /// Reports the evidence from loss checks on whether `learner` trains.
     pub async fn regard(&self, learner: LearnerId, regard: Regard) {
         self.tell(Command::Input(Input::Regard { learner, regard })).await;
     }
 
-    /// Hands in what was found out about a loss.
+    /// Reports the findings about a held-out loss.
     pub async fn judged(&self, judgement: Judgement) {
         self.tell(Command::Judged(Box::new(judgement))).await;
     }
 
-    /// News from now on.
+    /// Subscribes to news.
     #[must_use]
     pub fn news(&self) -> broadcast::Receiver<News> {
         self.news.subscribe()
     }
 
-    /// The core's own events as JSON, from now on.
+    /// Subscribes to the core's own events as JSON.
     #[must_use]
     pub fn events(&self) -> broadcast::Receiver<Arc<str>> {
         self.events.subscribe()
     }
 
-    /// The status as JSON, renewed every second or so.
+    /// Returns a watch on the status as JSON, renewed about once a second.
     #[must_use]
     pub fn status_watch(&self) -> watch::Receiver<Arc<str>> {
         self.status.clone()
     }
 
-    /// Whether the run is complete, as it turns true.
+    /// Returns a watch that turns true once the run is complete.
     #[must_use]
     pub fn over_watch(&self) -> watch::Receiver<bool> {
         self.over.clone()

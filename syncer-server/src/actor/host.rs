@@ -1,4 +1,4 @@
-//! What the server does for the core: queues, merge jobs, the board and the logs.
+//! The server's host for the core: queues, merge jobs, the board and the logs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use super::record::{Record, Said};
 use crate::outbox::{Encoder, Outbox};
 use crate::status::{Board, Happening};
 
-/// How a job of the core ended.
+/// The result of a merge job.
 pub(super) struct Done {
     pub(super) result: Result<MergeOutcome, Box<MergeFailure>>,
-    /// What the tape is to have before what follows: what a fragment was undone to.
+    /// The rolled-back state of the fragment, to be written to the tape before the row that refers to it.
     pub(super) kept: Option<Vec<u8>>,
 }
 
-/// The parts of the actor that the core's wishes concern.
+/// The parts of the actor that the core's outputs need.
 pub(super) struct Desk<'a> {
     pub(super) now: Millis,
     pub(super) board: &'a mut Board,
@@ -32,7 +32,7 @@ pub(super) struct Desk<'a> {
     pub(super) outboxes: &'a mut BTreeMap<ConnId, Outbox>,
     pub(super) merges: &'a mut JoinSet<Done>,
     pub(super) remakes: &'a mut Vec<RemakeJob>,
-    /// The way to those who lead the rounds, if that is elsewhere.
+    /// The channel to the leaders of the rounds, if other processes lead them.
     pub(super) upward: Option<&'a mpsc::UnboundedSender<Upward>>,
     pub(super) record: &'a mut Record,
     pub(super) exams: &'a mut Exams,
@@ -81,7 +81,7 @@ impl Host for Desk<'_> {
 
     fn upward(&mut self, said: Upward) {
         if let Some(upward) = self.upward {
-            // Nobody listens any more if this fails, and then the actor is about to end.
+            // Fails only if the receiver is gone, and then the actor is about to end.
             let _ = upward.send(said);
         }
     }
@@ -109,7 +109,7 @@ impl Host for Desk<'_> {
             }
             _ => tracing::debug!(?event),
         }
-        // Whoever watches hears of nothing that a crash could undo.
+        // Watchers must not see an event that a crash could undo.
         if let Some(said) = self.record.gate.pass(Said::Event(self.now, Box::new(event))) {
             self.say(said);
         }
@@ -121,7 +121,7 @@ impl Host for Desk<'_> {
 }
 
 impl Desk<'_> {
-    /// Says what waited long enough.
+    /// Sends the messages whose decisions are now on disk.
     pub(super) fn release(&mut self) {
         while let Some(said) = self.record.gate.release() {
             self.say(said);
@@ -146,7 +146,7 @@ impl Desk<'_> {
             Said::Event(at, event) => {
                 self.board.note(at, &event);
                 if self.mailbox.events.receiver_count() > 0 {
-                    // Nobody listens any more if this fails.
+                    // Fails only if the last subscriber has left.
                     let _ = self.mailbox.events.send(json(&self.board.told(*event)));
                 }
             }

@@ -1,5 +1,4 @@
-//! The learner that the owner trusts to measure the held-out loss: it is asked from time to time, and believed within
-//! bounds.
+//! Requests to the learner that the owner trusts to measure the held-out loss. Its answers are accepted within bounds.
 
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use archipelago_core::wire::{Fingerprint, Message};
 
 use crate::status::Evaluation;
 
-/// A loss above this is none, in nats per token: that of guessing among all tokens that there can be is below 23.
+/// Highest plausible loss, in nats per token. Guessing uniformly among all possible tokens gives less than 23.
 const LOSS_MAX: f32 = 1_000.0;
 
 /// The learner that the owner trusts to measure, and the shortest time between two requests to it.
@@ -17,7 +16,7 @@ const LOSS_MAX: f32 = 1_000.0;
 pub struct Trusted {
     /// The name of the learner, or the fingerprint of its key.
     pub who: String,
-    /// Shortest time between two questions.
+    /// Shortest time between two requests.
     pub every: Duration,
     /// The key that the name is bound to, once it is known. A name alone is no proof: any learner can take it.
     pub key: Option<Fingerprint>,
@@ -58,22 +57,22 @@ impl Trusted {
     }
 }
 
-/// What was asked of whom.
+/// State of the requests to the trusted learner.
 #[derive(Debug, Default)]
 pub(super) struct Measuring {
     trusted: Option<Trusted>,
     asked: Option<Asked>,
-    /// The number of the last question.
+    /// The number of the last request.
     number: u32,
-    /// When the next one may be asked.
+    /// Earliest time of the next request.
     next_at: Millis,
-    /// The versions that were asked for last.
+    /// The versions in the last request.
     versions: Vec<Version>,
-    /// The connection of one who said that it cannot measure.
+    /// The connection of a learner that reported that it cannot measure.
     unable: Option<ConnId>,
 }
 
-/// A question that is open.
+/// A request without an answer.
 #[derive(Debug)]
 struct Asked {
     conn: ConnId,
@@ -88,7 +87,7 @@ impl Measuring {
         Self { trusted, ..Self::default() }
     }
 
-    /// The question that is asked now, if it is time for one and there is whom to ask.
+    /// Returns the next request, if one is due and the trusted learner is connected.
     pub(super) fn question(
         &mut self,
         now: Millis,
@@ -97,7 +96,7 @@ impl Measuring {
     ) -> Option<(ConnId, Message)> {
         let trusted = self.trusted.as_mut()?;
         if self.asked.take_if(|asked| !is_open(asked.conn)).is_some() {
-            // Whoever is there next is asked about the same.
+            // The next connection gets a request for the same versions.
             self.versions.clear();
         }
         if self.asked.is_some() || now < self.next_at || syncer.is_over() {
@@ -117,8 +116,8 @@ impl Measuring {
         Some((conn, Message::Measure { run: syncer.run(), number, versions }))
     }
 
-    /// What the answer of `conn` to the question `number` says of the run, if it was asked that. The outer `None` is
-    /// that nobody asked; the inner, that the answer is worth nothing.
+    /// Returns the measurement in the answer of `conn` to the request `number`. The outer `None` means that there was
+    /// no such request; the inner one, that the answer is unusable.
     pub(super) fn answer(
         &mut self,
         now: Millis,

@@ -1,4 +1,4 @@
-//! The one task that owns the `Syncer`; everybody else talks to it through a bounded channel.
+//! The task that owns the `Syncer`; all other tasks talk to it through a bounded channel.
 
 mod exams;
 mod handle;

@@ -1,4 +1,4 @@
-//! What the actor keeps on the tape, and what waits until it is there.
+//! The actor's side of the tape: decisions to write, and messages that wait until those are on disk.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use crate::outbox::Outgoing;
 use crate::status::{Board, Carried, Happening, Taped};
 use crate::tape::{State, Writer};
 
-/// Something to be told once what was decided before it is safe.
+/// A message or event that may leave once the decisions before it are on disk.
 #[derive(Debug)]
 pub(super) enum Said {
     /// A message.
     Send(Vec<ConnId>, Outgoing),
     /// A goodbye.
     Close(ConnId, Bye),
-    /// What happened then, to whoever watches.
+    /// An event at this time, for watchers.
     Event(Millis, Box<Event>),
 }
 
@@ -29,20 +29,20 @@ pub(super) enum Said {
 #[derive(Debug)]
 pub(super) struct Record {
     writer: Writer,
-    /// How the tape stands.
+    /// The state of the tape.
     pub(super) state: watch::Receiver<State>,
     pub(super) gate: Gate<Said>,
-    /// When the decisions were made that are not on the disk yet: of each moment the first one.
+    /// Times of decisions that are not on disk yet; of decisions close together only the first.
     waiting: VecDeque<(u64, Millis)>,
-    /// The rows after this one are needed to undo what did harm.
+    /// The rows after this one are needed for a rollback.
     needed: Option<u64>,
 }
 
-/// Decisions that lie closer together than this count as made at one moment, in milliseconds.
+/// Decisions that are closer together than this share one time, in milliseconds.
 const MOMENT_MS: u64 = 100;
 
 impl Record {
-    /// For a run of so many fragments, on a tape to which nobody writes yet.
+    /// Creates the record of a run with this many fragments, on a tape that has no writer yet.
     pub(super) fn new(writer: Writer, fragments: u16) -> Self {
         let state = writer.state();
         let safe = state.borrow().safe;
@@ -53,7 +53,7 @@ impl Record {
         Self { writer, state, gate, waiting: VecDeque::new(), needed: None }
     }
 
-    /// Keeps a decision, made at `now`.
+    /// Writes a decision, made at `now`.
     pub(super) fn keep(&mut self, now: Millis, entry: Entry) {
         let seq = self.gate.decide(&entry);
         if self.waiting.back().is_none_or(|(_, at)| now.since(*at) >= MOMENT_MS) && self.writer.keeps() {
@@ -62,44 +62,44 @@ impl Record {
         self.writer.row(seq, unix_ms(), entry);
     }
 
-    /// Keeps what is about to be merged. Whatever comes of it, it is not needed if no row speaks of it.
+    /// Writes the updates that are about to be merged. If no row refers to them, they are not needed.
     pub(super) fn keep_bodies(&self, job: &MergeJob) {
         let bodies: Vec<Arc<Vec<u8>>> = job.updates.iter().map(|update| update.body.shared()).collect();
         self.writer.bodies(job.round, bodies);
     }
 
-    /// Keeps what a fragment was undone to, before the row that says so.
+    /// Writes the rolled-back state of a fragment, before the row that refers to it.
     pub(super) fn keep_remade(&self, round: Round, kept: Vec<u8>) {
         self.writer.bodies(round, vec![Arc::new(kept)]);
     }
 
-    /// From now on the rows after `seq` are needed to undo what did harm.
+    /// Marks the rows after `seq` as needed for a rollback.
     pub(super) fn need(&mut self, seq: u64) {
         self.needed = Some(seq);
     }
 
-    /// Adds a line to the run's log on `board`, and keeps it.
+    /// Adds a line to the run's log on `board`, and writes it.
     pub(super) fn log(&self, board: &mut Board, now: Millis, what: Happening) {
         if let Some(entry) = board.log().add(now, unix_ms(), what) {
             self.writer.log(entry);
         }
     }
 
-    /// Keeps the server's figures.
+    /// Writes the server's figures.
     pub(super) fn keep_figures(&self, figures: &Carried) {
         self.writer.figures(figures);
     }
 
-    /// The newest line of the run's log that is on the disk.
+    /// Returns the number of the newest log line on disk.
     pub(super) fn logged(&self) -> u64 {
         self.state.borrow().logged
     }
 
-    /// Takes in how the tape stands.
+    /// Reads the current state of the tape.
     pub(super) fn look(&mut self) -> State {
         let state = self.state.borrow_and_update().clone();
         self.gate.reach(state.safe);
-        // The first of a moment may be on the disk, and the last of it not.
+        // The first decision of an entry may be on disk while its last one is not.
         while self.waiting.get(1).is_some_and(|(seq, _)| self.gate.is_safe(*seq)) {
             self.waiting.pop_front();
         }
@@ -109,26 +109,26 @@ impl Record {
         state
     }
 
-    /// How the tape stands, for the status; `None` if another program leads the run by now.
+    /// Returns the state of the tape for the status; `None` if another program now leads the run.
     pub(super) fn taped(&mut self, now: Millis) -> Option<Taped> {
         let State { is_fenced, safe, body_bytes, fault, .. } = self.look();
         let taped = Taped { decisions: safe, update_bytes: body_bytes, fault, waits_ms: self.waits_ms(now) };
         (!is_fenced).then_some(taped)
     }
 
-    /// How many decisions are not on the disk yet, and for how many seconds the oldest of them has waited.
+    /// Returns the number of decisions that are not on disk yet, and the wait of the oldest one in seconds.
     pub(super) fn unsaved(&self, now: Millis) -> (u64, Option<f64>) {
         let waits_ms = self.waits_ms(now).filter(|_| !self.gate.is_all_safe());
         (self.gate.unsaved(), waits_ms.map(|ms| ms as f64 / 1e3))
     }
 
-    /// How long the oldest decision has waited for the disk that is not there yet, in milliseconds; that of a decision
-    /// of the same moment, where this one is newer than that.
+    /// Returns the wait of the oldest decision that is not on disk yet, in milliseconds. It may be the wait of a
+    /// slightly older decision that shares its time.
     fn waits_ms(&self, now: Millis) -> Option<u64> {
         self.waiting.front().map(|(_, at)| now.since(*at))
     }
 
-    /// Nothing before row `seq` is needed to go on.
+    /// Releases the rows before `seq`, except those that a rollback needs.
     pub(super) fn forget(&self, seq: u64) {
         self.writer.forget(self.needed.map_or(seq, |needed| seq.min(needed)));
     }

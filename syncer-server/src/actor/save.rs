@@ -1,4 +1,4 @@
-//! Snapshots, taken while merging goes on.
+//! Snapshots, taken while merges continue.
 
 use std::sync::Arc;
 
@@ -14,22 +14,22 @@ use crate::store::{Snapshot, Store};
 
 /// A snapshot on its way to the disk.
 pub(super) struct Saves {
-    /// One is to be taken.
+    /// Whether a snapshot is due.
     pub(super) is_due: bool,
     taking: Option<(Taking, Carried)>,
     writing: JoinSet<Result<u64, ServerError>>,
     cancellation: Cancellation,
-    /// The last row in the one that was written last.
+    /// The last tape row in the newest written snapshot.
     last: Option<u64>,
 }
 
-/// How a write ended: with the last row that is in the snapshot.
+/// The result of a write, with the last tape row in the snapshot.
 pub(super) type Written = Result<Result<u64, ServerError>, JoinError>;
 
 impl Saves {
-    /// At the start of a run that went on from a snapshot with the rows up to `snapshot_seq`, and knows those up to
-    /// `decided` by now. What had to be followed goes into a snapshot at once: a program that is killed again and
-    /// again before the next one is due would follow more and more of it.
+    /// Creates the state for a run that resumed from a snapshot with the rows up to `snapshot_seq` and has replayed
+    /// those up to `decided`. Replayed rows go into a new snapshot at once. Otherwise a program that is killed
+    /// repeatedly before the next snapshot would replay more and more rows.
     pub(super) fn after(snapshot_seq: Option<u64>, decided: u64) -> Self {
         let is_due = decided > snapshot_seq.unwrap_or(0);
         let cancellation = Cancellation::default();
@@ -41,7 +41,7 @@ impl Saves {
         self.cancellation.cancel();
     }
 
-    /// Goes on with what there is to do. `carried` gives what the server adds up.
+    /// Advances the current snapshot. `carried` returns the server's figures.
     pub(super) fn step(
         &mut self,
         syncer: &Syncer,
@@ -50,7 +50,7 @@ impl Saves {
         carried: impl FnOnce() -> Carried,
     ) {
         if syncer.is_led() {
-            // What others lead is in the storage that all of them share.
+            // Runs led by other processes are stored in their shared storage.
             return;
         }
         let decided = record.gate.decided();
@@ -70,13 +70,13 @@ impl Saves {
         }
     }
 
-    /// Waits until one is written; never, if none is.
+    /// Waits until a snapshot is written; never resolves if none is being written.
     pub(super) async fn next(&mut self) -> Option<Written> {
         self.writing.join_next().await
     }
 
-    /// Takes in how a write ended, and gives what went wrong. What the tape has before the last but one is not needed
-    /// any more.
+    /// Records the result of a write and returns its fault, if any. Tape rows before the previous snapshot are no
+    /// longer needed.
     pub(super) fn note(&mut self, written: Written, record: &Record) -> Option<Arc<str>> {
         let fault = match written {
             Ok(Ok(seq)) => {

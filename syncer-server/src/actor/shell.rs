@@ -1,4 +1,4 @@
-//! The actor's loop: wait, hand to the core, do what it says.
+//! The actor's event loop: waits for input, hands it to the core, and carries out the core's outputs.
 
 mod alerts;
 mod ending;
@@ -39,56 +39,56 @@ use crate::store::Store;
 use crate::tape::Writer;
 use crate::webhook::Webhook;
 
-/// Time between two publications of the status.
+/// Interval between publications of the status.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
 
-/// Time between two looks at which rounds changed.
+/// Interval between publications of changed rounds.
 const ROUNDS_EVERY: Duration = Duration::from_millis(250);
 
-/// Commands that are taken together, at most: more would have to wait for what the first of them leads to.
+/// Maximum number of commands handled as one batch. A larger batch would delay the outputs of its first command.
 const TOGETHER: usize = 32;
 
-/// Owns the syncer.
+/// The owner of the syncer.
 pub struct Actor {
     /// The core.
     pub syncer: Syncer,
     /// The server's clock.
     pub clock: Clock,
-    /// What crosses the sockets.
+    /// Traffic counters of the sockets.
     pub meters: Arc<Meters>,
-    /// What is shown.
+    /// The published state of the run.
     pub board: Board,
-    /// Where snapshots go.
+    /// Storage for snapshots.
     pub store: Arc<Store>,
-    /// Time between two of them.
+    /// Interval between snapshots.
     pub snapshot_every: Duration,
-    /// The other ends of the handle.
+    /// The actor's ends of the handle.
     pub mailbox: Mailbox,
-    /// Where decisions go.
+    /// The writer of the tape.
     pub tape: Writer,
-    /// The last row in the snapshot that the syncer went on from.
+    /// The last tape row in the snapshot that the syncer resumed from.
     pub snapshot_seq: Option<u64>,
-    /// How this start of the run is told in its log.
+    /// The log event for this start of the run.
     pub started: Happening,
-    /// Where alerts are told, beside the log.
+    /// The webhook for alerts, in addition to the log.
     pub webhook: Option<Webhook>,
-    /// The way to those who lead the rounds, if that is elsewhere.
+    /// The channel to the leaders of the rounds, if other processes lead them.
     pub upward: Option<mpsc::UnboundedSender<Upward>>,
-    /// Whether single updates are tried.
+    /// Whether updates are loss checked.
     pub checks: bool,
-    /// Who measures the held-out loss, where this program cannot.
+    /// The learner that measures the held-out loss, if this program cannot.
     pub trusted: Option<Trusted>,
 }
 
 impl Actor {
-    /// Runs until `shutdown` says what to tell everyone; then they have been told, and what is returned is the last
-    /// state, to be saved. Once the run is complete it goes on answering: nothing is launched or merged any more,
-    /// newcomers are told that all is done, and orders are refused.
+    /// Runs until `shutdown` resolves with the goodbye for all peers. Sends it to them, then returns the last state, to
+    /// be saved. After the run is complete, the actor still answers: it launches and merges nothing, turns newcomers
+    /// away, and refuses orders.
     ///
     /// # Errors
     /// - `Internal`: a merge panicked.
-    /// - `DirInUse`: another program leads the run by now.
-    /// - `Disk`: what was decided last cannot be kept.
+    /// - `DirInUse`: another program now leads the run.
+    /// - `Disk`: the last decisions cannot be stored.
     pub async fn run(self, shutdown: impl Future<Output = Bye>) -> Result<Final, ServerError> {
         let Self { syncer, clock, meters, board, store, mailbox, webhook, started, upward, .. } = self;
         let measuring = Measuring::new(self.trusted);
@@ -99,7 +99,7 @@ impl Actor {
     }
 }
 
-/// An actor at work.
+/// The state of a running actor.
 struct Running {
     syncer: Syncer,
     clock: Clock,
@@ -127,7 +127,7 @@ impl Running {
         save_tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
         save_tick.tick().await;
         if self.syncer.is_over() {
-            // An earlier start came to the end, and the run's clock has stood still since.
+            // An earlier start completed the run, and the run's clock has stood still since.
             self.end(Millis(0));
         }
         let bye = loop {
@@ -158,11 +158,11 @@ impl Running {
             }
             self.drain(&mut state);
             if std::mem::take(&mut state.finished) {
-                // The last figures, before the clock of the run stands still.
+                // Publish the last figures before the run's clock stops.
                 self.publish(&state);
                 self.publish_rounds();
                 self.end(self.clock.now());
-                // A crash must not begin the run again.
+                // A crash must not restart a complete run.
                 state.saves.is_due = true;
                 tracing::info!("the run is complete; it goes on being shown until the server is stopped");
             }
@@ -172,7 +172,7 @@ impl Running {
         self.wind_up(state, &bye).await
     }
 
-    /// The run is complete, since now or since an earlier start.
+    /// Marks the run as complete, at this start or at an earlier one.
     fn end(&mut self, now: Millis) {
         self.board.end(now);
         self.mailbox.over.send_replace(true);
@@ -182,8 +182,8 @@ impl Running {
         self.syncer.handle(self.clock.now(), input);
     }
 
-    /// Takes `command` and those that wait behind it: what follows from them is said together, and the loop's own
-    /// work is done once for all.
+    /// Handles `command` and the commands queued behind it as one batch. Their outputs are sent together, and the loop
+    /// does its own work once for all.
     fn commands(&mut self, state: &mut State, command: Command) {
         self.command(state, command);
         for _ in 1..TOGETHER {
@@ -202,7 +202,7 @@ impl Running {
             {
                 self.handle(Input::Heard(conn));
             }
-            // Its connection may be gone by now.
+            // The connection may already be closed.
             Command::Input(Input::Introduced { conn, .. }) if !state.outboxes.contains_key(&conn) => {}
             Command::Input(input) => {
                 if let Input::Disconnected(conn) = &input {
@@ -229,7 +229,7 @@ impl Running {
             Command::Story(reply) if reply.is_closed() => {}
             Command::View(_, reply) if reply.is_closed() => {}
             Command::Status(reply) => {
-                // Nobody waits any more if this fails.
+                // Fails only if the requester has hung up.
                 let _ = reply.send(Box::new(self.status(state)));
             }
             Command::Story(reply) => {
@@ -275,7 +275,7 @@ impl Running {
         state: &State,
         done: Result<Done, tokio::task::JoinError>,
     ) -> Result<(), ServerError> {
-        // The fragment's state went down with the task: only the last snapshot has it now.
+        // The fragment's state was lost with the task; only the last snapshot still has it.
         let Done { result, kept } = done.map_err(|error| ServerError::Internal {
             what: format!(
                 "a merge panicked ({error}); start the server again to go on from its last snapshot"
@@ -288,7 +288,7 @@ impl Running {
         Ok(())
     }
 
-    /// Does what the core says, until it has nothing more to say.
+    /// Carries out the core's outputs until there are no more.
     fn drain(&mut self, state: &mut State) {
         let State { encoder, outboxes, merges, remakes, record, exams, .. } = state;
         let (board, mailbox) = (&mut self.board, &self.mailbox);
@@ -319,7 +319,7 @@ impl Running {
         self.remake(state);
     }
 
-    /// Answers and saves what had to wait for a merge to end.
+    /// Sends the answers and starts the snapshots that waited for a merge or for the disk.
     fn answer(&mut self, state: &mut State) {
         let syncer = &self.syncer;
         for (fragment, reply) in std::mem::take(&mut state.hats) {
@@ -329,7 +329,7 @@ impl Running {
             }
         }
         for (_, obeyed, reply) in state.orders.extract_if(.., |(seq, ..)| state.record.gate.is_safe(*seq)) {
-            // Nobody waits any more if this fails.
+            // Fails only if the requester has hung up.
             let _ = reply.send(obeyed);
         }
         state.exams.answer(&self.syncer);
@@ -352,7 +352,7 @@ impl Running {
         }
     }
 
-    /// The tape moved on, or cannot be written any more, or can again. A disk that hangs does not say so: ask often.
+    /// Handles progress or faults of the tape. A hanging disk sends no notice, so this must be called regularly.
     fn taped(&mut self, state: &mut State) -> Result<(), ServerError> {
         let Some(tape) = state.record.taped(self.clock.now()) else {
             return Err(ServerError::DirInUse { dir: self.store.dir().to_owned() });
@@ -361,13 +361,13 @@ impl Running {
             let is_faulty = self.board.disk().is_faulty();
             self.handle(Input::Stall(is_faulty));
             self.log(&state.record, news);
-            // Whoever watches sees it at once.
+            // Watchers see the change at once.
             self.mailbox.status.send_replace(json(&self.status(state)));
         }
         Ok(())
     }
 
-    /// Once a second: measures, and publishes the status.
+    /// Measures and publishes the status; called once a second.
     fn publish(&mut self, state: &State) {
         self.look(state);
         let (now, traffic) = (self.clock.now(), self.meters.read());
@@ -388,10 +388,10 @@ impl Running {
         }
     }
 
-    /// Tells all who watch, if anyone does.
+    /// Sends `news` to the watchers, if there are any.
     fn tell(&self, name: &'static str, news: &impl Serialize) {
         if self.mailbox.news.receiver_count() > 0 {
-            // Nobody listens any more if this fails.
+            // Fails only if the last watcher has left.
             let _ = self.mailbox.news.send((name, json(news)));
         }
     }

@@ -1,4 +1,4 @@
-//! The parameters as others get them, to measure or to take home.
+//! Copies of the parameters, for measurement and export.
 
 use std::sync::Arc;
 
@@ -8,59 +8,59 @@ use archipelago_core::diloco::{Codec, FragmentState, Fragments, LearnerId};
 use crate::llama::Course;
 use crate::status::Board;
 
-/// Parameters to measure, and where the run stood.
+/// Parameters to measure, with the progress of the run.
 #[derive(Clone, Debug)]
 pub struct Subject {
     /// The fragments without Θ̂, `[P]`, shared with the syncer.
     pub states: Vec<FragmentState>,
-    /// The newest decision by then.
+    /// The newest decision at that moment.
     pub seq: u64,
-    /// How bodies are coded.
+    /// Codec of update bodies.
     pub codec: Codec,
-    /// How they lie in the flat vector.
+    /// Position of the fragments in the flat vector.
     pub fragments: Arc<Fragments>,
-    /// How far the run had come, for people.
+    /// Progress of the run, for people.
     pub course: Course,
     /// Tokens merged into it.
     pub tokens_merged: u64,
     /// Rounds merged into it.
     pub rounds: u64,
-    /// Whether the run is complete, so that nothing will ever be merged into it again.
+    /// Whether the run is complete, so that no further merge follows.
     pub is_final: bool,
 }
 
-/// What was found out about a held-out loss.
+/// Findings about a held-out loss.
 #[derive(Debug)]
 pub enum Judgement {
-    /// It is usual, or nothing can be said of it; what was decided after `seq` may have to be undone later.
+    /// The loss is normal or cannot be judged; decisions after `seq` may still be rolled back later.
     Well {
         /// The newest decision at the last good moment.
         seq: u64,
     },
-    /// It rose, by what these sent since all was well.
+    /// The loss rose because of updates that the culprits sent since the last good moment.
     Harm {
-        /// The fragments when all was well, `[P]`.
+        /// The fragments at the last good moment, `[P]`.
         from: Vec<FragmentState>,
-        /// The newest decision by then.
+        /// The newest decision at that moment.
         after: u64,
-        /// Who that is.
+        /// The learners whose updates raised the loss.
         culprits: Vec<LearnerId>,
-        /// The loss when all was well, and what it is, in nats per token.
+        /// The loss at the last good moment and now, in nats per token.
         losses: (f32, f32),
-        /// What it would be without them.
+        /// The loss without their updates.
         without: f32,
     },
-    /// It rose, and by no single learner's doing; what is decided after `seq` may have to be undone later.
+    /// The loss rose, and attribution found no single learner; decisions after `seq` may still be rolled back later.
     Unexplained {
         /// As above.
         losses: (f32, f32),
-        /// The newest decision by now.
+        /// The newest decision now.
         seq: u64,
     },
 }
 
 impl Subject {
-    /// The run as it is, after the decision `seq`; `None` while anything is being merged, or is to be undone.
+    /// Returns the run after the decision `seq`; `None` while a merge or a rollback is pending.
     pub(super) fn of(syncer: &Syncer, board: &Board, seq: u64) -> Option<Self> {
         syncer.thetas().filter(|_| !syncer.is_undoing())?;
         Some(Self {
@@ -75,7 +75,7 @@ impl Subject {
         })
     }
 
-    /// Θ, flat, `[layout.len()]`.
+    /// Returns Θ, flat, `[layout.len()]`.
     #[must_use]
     pub fn theta(&self) -> Vec<f32> {
         let mut flat = vec![0.0; self.params()];
@@ -85,7 +85,7 @@ impl Subject {
         flat
     }
 
-    /// Values of Θ.
+    /// Returns the number of values of Θ.
     #[must_use]
     pub fn params(&self) -> usize {
         self.states.iter().map(|state| state.theta.len()).sum()

@@ -1,4 +1,4 @@
-//! Alerts: raised and cleared, told in the log and at the owner's address.
+//! Alerts: raised, cleared, logged, and posted to the owner's webhook.
 
 use super::{Running, State};
 use crate::clock::unix_ms;
@@ -6,7 +6,7 @@ use crate::status::{AlertChange, AlertKind, Happening};
 use crate::webhook::Notice;
 
 impl Running {
-    /// Looks whether something needs looking after, and tells of what changed.
+    /// Checks for alerts and reports the changes.
     pub(super) fn look(&mut self, state: &State) {
         for AlertChange { kind, is_raised, text } in self.board.look(self.clock.now(), &self.syncer) {
             if is_raised {
@@ -18,7 +18,7 @@ impl Running {
                 let (run, at_ms) = (self.syncer.run().to_string(), unix_ms());
                 webhook.tell(Notice { text: text.clone(), run, alert: kind, raised: is_raised, at_ms });
             }
-            // The log has lines of its own for what befalls the disk.
+            // Disk faults have log lines of their own.
             if kind != AlertKind::DiskFault {
                 self.log(&state.record, Happening::Alert { alert: kind, raised: is_raised, text });
             }

@@ -1,4 +1,4 @@
-//! How the actor ends: whoever is owed an answer gets it, and nothing that was decided is lost.
+//! Shutdown of the actor: pending requests are answered, and no decision is lost.
 
 use std::time::Duration;
 
@@ -9,28 +9,28 @@ use crate::errors::ServerError;
 use crate::status::{Happening, ServerStatus};
 use crate::store::Snapshot;
 
-/// Time for the tape to take in what was decided last.
+/// Time for the tape to write the last decisions.
 const SETTLE_WITHIN: Duration = Duration::from_secs(5);
 
-/// The actor's last words.
+/// The final state of the actor.
 pub struct Final {
-    /// To be saved.
+    /// The snapshot to save.
     pub snapshot: Snapshot,
-    /// To be shown.
+    /// The status to show.
     pub status: ServerStatus,
 }
 
 impl Running {
-    /// Tells everyone `bye`, waits for merges and saves in flight, and gives the last state.
+    /// Sends `bye` to all peers, waits for merges and saves in flight, and returns the last state.
     pub(super) async fn wind_up(mut self, mut state: State, bye: &Bye) -> Result<Final, ServerError> {
         self.log(&state.record, Happening::Stopped);
-        // Those who are told that the run is complete, or what was merged of theirs, hear that first.
+        // Notices of completion and receipts go out before the goodbye.
         self.settle(&mut state).await?;
         self.answer(&mut state);
         for (_, outbox) in std::mem::take(&mut state.outboxes) {
             outbox.close(bye.clone());
         }
-        // What is to be undone waits for the tape, and what comes of it has to be on it.
+        // Rollbacks wait for the tape, and their results must be on it.
         loop {
             self.settle(&mut state).await?;
             let Some(merged) = state.merges.join_next().await else { break };
@@ -47,7 +47,7 @@ impl Running {
         Ok(Final { snapshot, status: self.status(&state) })
     }
 
-    /// Waits until all that was decided is on the tape, and says what waited for that.
+    /// Waits until all decisions are on the tape, and sends the messages that waited for them.
     async fn settle(&mut self, state: &mut State) -> Result<(), ServerError> {
         let deadline = tokio::time::Instant::now() + SETTLE_WITHIN;
         loop {

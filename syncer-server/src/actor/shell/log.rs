@@ -1,4 +1,4 @@
-//! The run's log: what goes into it, and who is told.
+//! The run's log: lines to add and to publish.
 
 use std::sync::Arc;
 
@@ -13,21 +13,21 @@ impl Running {
         record.log(&mut self.board, self.clock.now(), what);
     }
 
-    /// What the run's processes share does its part again, or this is why it does not.
+    /// Records a fault of the services that the run's processes share, or its end.
     pub(super) fn served(&mut self, state: &State, fault: Option<Arc<str>>) {
         if let Some(news) = self.board.disk().served(fault) {
             self.log(&state.record, news);
-            // Whoever watches sees it at once.
+            // Watchers see the change at once.
             self.mailbox.status.send_replace(json(&self.status(state)));
         }
     }
 
-    /// The lines that `query` asks for, as JSON.
+    /// Returns the lines that `query` asks for, as JSON.
     pub(super) fn log_json(&self, query: &LogQuery) -> Arc<str> {
         json(&self.board.log_view(unix_ms(), query))
     }
 
-    /// Tells all who watch of the lines that may be told now.
+    /// Sends watchers the log lines that may now be published.
     pub(super) fn publish_log(&mut self, state: &State) {
         let is_faulty = self.board.disk().is_faulty();
         let count = self.board.log().reach(state.record.logged(), is_faulty);

@@ -1,4 +1,4 @@
-//! Asking the learner that the owner trusts for the held-out loss, and hearing its answer.
+//! Requests for the held-out loss to the trusted learner, and its answers.
 
 use archipelago_core::diloco::ConnId;
 use archipelago_core::wire::RunId;
@@ -7,19 +7,19 @@ use super::Running;
 use super::state::State;
 
 impl Running {
-    /// Asks whom the owner trusts for the held-out loss, if it is time to.
+    /// Asks the trusted learner for the held-out loss, if a request is due.
     pub(super) fn ask(&self, state: &mut State) {
         let State { measuring, outboxes, encoder, .. } = state;
         let question =
             measuring.question(self.clock.now(), &self.syncer, |conn| outboxes.contains_key(&conn));
         let Some((conn, message)) = question else { return };
-        // One whose queue is full is sent away with the next message of the core's.
+        // If its queue is full, the core's next message closes the connection.
         if let Some(outbox) = outboxes.get(&conn) {
             let _ = outbox.send(encoder.encode(&message));
         }
     }
 
-    /// Takes in the answer of `conn`; false if nobody asked.
+    /// Handles the answer of `conn`; returns false if there was no such request.
     pub(super) fn answered(
         &mut self,
         state: &mut State,

@@ -9,7 +9,7 @@ use super::super::host::json;
 use super::{Running, State};
 
 impl Running {
-    /// What becomes of an order, about `learner` if it is about one.
+    /// Returns the outcome that an order would have, for `learner` if it concerns one.
     pub(super) fn may_order(&self, learner: Option<LearnerId>) -> Obeyed {
         match learner {
             _ if self.syncer.is_over() => Obeyed::RunOver,
@@ -18,7 +18,7 @@ impl Running {
         }
     }
 
-    /// Carries out an order, about `learner` if it is about one; `reply` hears of it once it is on the disk.
+    /// Carries out an order, for `learner` if it concerns one; `reply` gets the outcome once the order is on disk.
     pub(super) fn order(
         &mut self,
         state: &mut State,
@@ -29,11 +29,11 @@ impl Running {
         let obeyed = self.may_order(learner);
         if obeyed == Obeyed::Taken {
             self.handle(input);
-            // Whoever watches sees it at once.
+            // Watchers see the change at once.
             self.drain(state);
             self.mailbox.status.send_replace(json(&self.status(state)));
         }
-        // A crash must not undo the owner's word, so it is on the tape before it is confirmed.
+        // A crash must not undo a confirmed order, so it is on the tape before it is confirmed.
         state.orders.push((state.record.gate.decided(), obeyed, reply));
     }
 }

@@ -1,4 +1,4 @@
-//! The owner's settings, changed while the run goes on.
+//! Changes of the owner's settings during the run.
 
 use archipelago_core::diloco::syncer::{Input, SyncerConfig};
 use tokio::sync::oneshot;
@@ -17,9 +17,8 @@ impl Running {
         }
     }
 
-    /// Has what `config` says of rounds and limits hold from now on, and tells of the `changes`. A merge is recorded
-    /// with its rule and its parts, so that what was merged before and after can be computed again without knowing of
-    /// this.
+    /// Applies the rounds and limits of `config` from now on, and logs the `changes`. Each merge is recorded with its
+    /// rule and its parts, so a replay does not need to know of the change.
     pub(super) fn retune(
         &mut self,
         state: &mut State,

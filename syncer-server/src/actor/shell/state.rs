@@ -1,4 +1,4 @@
-//! What the actor's loop works with.
+//! The state of the actor's loop.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,17 +20,17 @@ use crate::tape::Writer;
 
 type HatReply = oneshot::Sender<(Version, Arc<Vec<f32>>)>;
 
-/// What the loop needs beside what the actor came with.
+/// State of the loop in addition to the parts of [`Actor`](super::Actor).
 pub(super) struct State {
     pub(super) encoder: Encoder,
     pub(super) outboxes: BTreeMap<ConnId, Outbox>,
     pub(super) merges: JoinSet<Done>,
-    /// Fragments to be undone, whose newest version is not on the disk yet.
+    /// Fragments to roll back whose newest version is not on disk yet.
     pub(super) remakes: Vec<RemakeJob>,
     pub(super) saves: Saves,
     pub(super) record: Record,
     pub(super) hats: Vec<(FragmentId, HatReply)>,
-    /// What became of the owner's orders, and the row that has to be on the disk before that is said.
+    /// Outcomes of orders, each with the tape row that must be on disk before the reply.
     pub(super) orders: Vec<(u64, Obeyed, oneshot::Sender<Obeyed>)>,
     pub(super) subjects: Vec<oneshot::Sender<Subject>>,
     pub(super) exams: Exams,

@@ -1,10 +1,10 @@
-//! The run as a report tells of it.
+//! The data of a report.
 
 use super::Running;
 use crate::report::Story;
 
 impl Running {
-    /// What there is to tell of the run as it is now.
+    /// Returns the data of a report on the run as it is now.
     pub(super) fn story(&self) -> Story {
         let carried = self.board.carried(self.clock.now(), self.meters.read());
         let fragments = self.syncer.fragments();

@@ -1,4 +1,4 @@
-//! Undoing what did harm to the held-out loss.
+//! Rollback of updates that raised the held-out loss.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::status::Happening;
 use crate::tape;
 
 impl Running {
-    /// Takes in what was found out about a loss.
+    /// Handles the findings about a held-out loss.
     pub(super) fn judged(&mut self, state: &mut State, judgement: Judgement) {
         match judgement {
             Judgement::Well { seq } => state.record.need(seq),
@@ -31,7 +31,7 @@ impl Running {
         }
     }
 
-    /// Has fragments made again whose newest version is on the disk.
+    /// Starts the rollback of fragments whose newest version is on disk.
     pub(super) fn remake(&self, state: &mut State) {
         let State { remakes, merges, record, .. } = state;
         for mut job in remakes.extract_if(.., |job| record.gate.is_version_safe(job.fragment())) {
