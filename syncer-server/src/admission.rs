@@ -1,4 +1,4 @@
-//! Who is taken in: by key, ban and invite, before the core hears of anybody. None of it is the actor's work.
+//! Admission of learners by key, ban and invite, before the core sees them. The actor does none of this work.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,21 +18,21 @@ use crate::guests::{Guests, InviteFault};
 use crate::identity::verify;
 use crate::secret::is_same;
 
-/// Time between two looks at who is banned by now: verbs may say so in the run's folder.
+/// Interval between checks of the ban list; other programs may change it in the run's folder.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// How a run takes people in.
+/// Terms of admission to a run.
 #[derive(Clone, Debug)]
 pub struct Terms {
     /// The run.
     pub run: RunId,
-    /// Whether an invite is asked for.
+    /// Whether learners must show an invite.
     pub by_invite: bool,
-    /// The invite for everybody, if there is one.
+    /// The common invite, if there is one.
     pub invite: Option<Invite>,
 }
 
-/// Decides who is taken in. Copies share what they know.
+/// Decides on the admission of learners. Clones share their state.
 #[derive(Clone, Debug)]
 pub struct Admission(Arc<Shared>);
 
@@ -46,7 +46,7 @@ struct Shared {
     passes: Mutex<BTreeMap<[u8; 32], Fingerprint>>,
 }
 
-/// One connection that was taken in; the pass goes with it.
+/// The pass of one admitted connection; dropping it ends the pass.
 #[derive(Debug)]
 pub struct Pass {
     shared: Arc<Shared>,
@@ -54,38 +54,38 @@ pub struct Pass {
 }
 
 impl Admission {
-    /// By `terms`, with these guests.
+    /// Creates an admission by `terms`, with the invites and bans in `guests`.
     ///
     /// # Errors
-    /// `Disk`: the banned cannot be read.
+    /// `Disk`: the bans cannot be read.
     pub fn new(terms: Terms, guests: Arc<Guests>) -> Result<Self, ServerError> {
         let banned = guests.banned()?.into_keys().collect();
         let passes = Mutex::default();
         Ok(Self(Arc::new(Shared { terms, guests, banned: Mutex::new(banned), passes })))
     }
 
-    /// The guests.
+    /// Returns the invites and bans.
     #[must_use]
     pub fn guests(&self) -> &Arc<Guests> {
         &self.0.guests
     }
 
-    /// Whether an invite is asked for.
+    /// Returns true if learners must show an invite.
     #[must_use]
     pub fn is_by_invite(&self) -> bool {
         self.0.terms.by_invite
     }
 
-    /// The invite for everybody, if there is one.
+    /// Returns the common invite, if there is one.
     #[must_use]
     pub fn invite(&self) -> Option<&Invite> {
         self.0.terms.invite.as_ref()
     }
 
-    /// What a new connection is asked.
+    /// Returns a challenge for a new connection.
     ///
     /// # Errors
-    /// [`getrandom::Error`]: the system gives no random numbers, so nobody can be known.
+    /// [`getrandom::Error`]: the system gives no random numbers, so that no identity can be verified.
     pub fn challenge(&self) -> Result<Challenge, getrandom::Error> {
         let mut nonce = [0; 32];
         getrandom::fill(&mut nonce)?;
@@ -107,7 +107,7 @@ impl Admission {
         verify(challenge, hello).map_err(|fault| Bye::new(CloseCode::Identity, fault.to_string()))?;
         let fingerprint = hello.identity.fingerprint();
         if lock(&self.0.banned).contains(&fingerprint) {
-            // A ban that was lifted a moment ago holds no more.
+            // The ban may have been lifted since the last check.
             let guests = Arc::clone(&self.0.guests);
             let asked = tokio::task::spawn_blocking(move || guests.is_banned(fingerprint)).await;
             if !matches!(asked, Ok(Ok(false))) {
@@ -146,7 +146,7 @@ impl Admission {
         }
     }
 
-    /// Whether a request that shows this invite, or this pass, may have parameters and data.
+    /// Returns true if a request with this invite or this pass may fetch parameters and data.
     #[must_use]
     pub fn lets_fetch(&self, invite: Option<&[u8]>, pass: Option<&[u8]>) -> bool {
         !self.is_by_invite() || self.shows_common(invite) || pass.is_some_and(|pass| self.holds_pass(pass))
@@ -163,7 +163,7 @@ impl Admission {
         common.zip(shown).is_some_and(|(common, shown)| is_same(shown, common))
     }
 
-    /// Sees to it that the banned go, whoever banned them, until the actor ends.
+    /// Disconnects banned learners until the actor ends. Any program may have banned them.
     pub async fn watch(self, actor: ActorHandle) {
         let mut tick = interval(LOOK_EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -188,7 +188,7 @@ impl Admission {
             lock(&self.0.passes).retain(|_, fingerprint| !banned.contains_key(fingerprint));
             told.retain(|fingerprint, _| banned.contains_key(fingerprint));
             for fingerprint in banned.into_keys() {
-                // Twice: one that was let in a moment before may not have been with the actor the first time.
+                // Sent twice: a learner admitted a moment before may not have reached the actor the first time.
                 let times = told.entry(fingerprint).or_default();
                 if *times < 2 {
                     *times += 1;
@@ -244,6 +244,6 @@ fn too_many(TooMany(wait): TooMany) -> Bye {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is behind it is whole after each statement.
+    // Each statement leaves the value consistent, so a poisoned lock is safe to use.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

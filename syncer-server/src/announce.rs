@@ -1,4 +1,4 @@
-//! What the server says first: where it listens, and for a class how to join.
+//! The server's first output: its address, and for a class how to join.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -10,27 +10,27 @@ use serde::Serialize;
 use crate::config::ServeConfig;
 use crate::links::{Links, code, fragment, socket};
 
-/// The first line of `--json`, and as text the first lines without it.
+/// The announcement: the first line with `--json`, and the first lines of text without it.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Announcement {
     /// Always "listening".
     event: &'static str,
-    /// What it listens on.
+    /// The listening address.
     pub address: SocketAddr,
     /// Page to lend a machine, invite included.
     pub url: String,
-    /// What native learners join, invite included.
+    /// Address for native learners, invite included.
     pub join: String,
-    /// The server as this machine reaches it, ending with `/`.
+    /// URL of the server on this machine, ending with `/`.
     #[serde(skip)]
     here: String,
-    /// For a class.
+    /// Links for a class.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub classroom: Option<Classroom>,
 }
 
-/// How a class joins.
+/// Links for a class.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Classroom {
@@ -38,9 +38,9 @@ pub struct Classroom {
     pub links: Vec<String>,
     /// Whether only this machine can open them.
     pub local_only: bool,
-    /// Where the owner watches and steers, from this machine.
+    /// URL of the dashboard for the owner, on this machine.
     pub dashboard: String,
-    /// The above in words, line by line, for whoever shows them beside the code.
+    /// The instructions in words, line by line, to show next to the QR code.
     pub words: Vec<String>,
     /// File with the token that the dashboard asks for.
     pub token_file: PathBuf,
@@ -52,7 +52,7 @@ pub struct Classroom {
 }
 
 impl Announcement {
-    /// For a server that listens on `address` and asks for `invite`.
+    /// Creates the announcement of a server that listens on `address` and asks for `invite`.
     #[must_use]
     pub fn new(config: &ServeConfig, address: SocketAddr, invite: Option<&Invite>, coloured: bool) -> Self {
         let links = Links::of(address, config);
@@ -76,8 +76,8 @@ impl Announcement {
         Self { event: "listening", address, url, join, here, classroom }
     }
 
-    /// The dashboard from this machine, with what makes it the owner's. It is for the owner's eyes alone, and the part
-    /// behind `#` goes to no server.
+    /// Returns the link to the dashboard on this machine, with the owner's token. It is for the owner only. Browsers do
+    /// not send the part after `#` to any server.
     #[must_use]
     pub fn owner_link(&self, token: &str) -> String {
         let invite = self.url.split_once('#').map_or_else(String::new, |(_, invite)| format!("{invite}&"));
@@ -85,7 +85,7 @@ impl Announcement {
     }
 }
 
-/// How a class joins, in words.
+/// Describes how a class joins.
 fn words(links: &[String], local_only: bool, dashboard: &str) -> Vec<String> {
     let mut words = Vec::new();
     for (number, link) in links.iter().enumerate() {
@@ -111,7 +111,7 @@ impl fmt::Display for Announcement {
 
 impl fmt::Display for Classroom {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // White on black, whatever the terminal's own colours are.
+        // White on black, regardless of the terminal's colours.
         let (before, after) = if self.coloured { ("\x1b[38;5;231;48;5;16m", "\x1b[0m") } else { ("", "") };
         for line in &self.code {
             writeln!(f, "{before}{line}{after}")?;

@@ -1,4 +1,4 @@
-//! The verb `backup`: a copy of a run's folder that the run could go on from, made while it goes on.
+//! The verb `backup`: a copy of a run's folder that the run could resume from, made while the run goes on.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,31 +10,31 @@ use crate::guests::Guests;
 use crate::store::{Manifest, Store, disk, is_within, vacant, whole_folder};
 use crate::tape::{Copied, copy};
 
-/// Copies tried. One fails only where the syncer writes two snapshots within the blink in which files are opened.
+/// Number of attempts. An attempt fails only if the syncer writes two snapshots while the files are being opened.
 const TRIES: u32 = 5;
 
 /// A copy of a run's folder.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BackedUp {
-    /// Where it is.
+    /// Folder of the copy.
     pub to: PathBuf,
     /// The run, as 16 hex digits.
     pub run: String,
     /// The last decision in it.
     pub decision: u64,
-    /// Its files, in bytes.
+    /// Size of its files, in bytes.
     pub bytes: u64,
 }
 
-/// Copies the run in `dir`, which a syncer may be working in, to `to`. The copy is made beside its place and then
-/// renamed, so it is whole or not there; every file of it is on the disk by then.
+/// Copies the run in `dir` to `to`, while a syncer may work in `dir`. The copy is made next to its destination, flushed
+/// to disk, and then renamed, so it exists completely or not at all.
 ///
 /// # Errors
 /// - `NoRun`: there is no run.
 /// - `Config`: `to` is inside `dir`.
-/// - `DirTaken`: `to` is there already, and is not an empty folder.
-/// - `Disk`: something cannot be read or written.
+/// - `DirTaken`: `to` exists and is not an empty folder.
+/// - `Disk`: a file cannot be read or written.
 /// - `DirCorrupt`: a file of the run is damaged or missing.
 pub fn backup(dir: &Path, to: &Path) -> Result<BackedUp, ServerError> {
     let store = Store::look(dir);
@@ -57,7 +57,7 @@ pub fn backup(dir: &Path, to: &Path) -> Result<BackedUp, ServerError> {
                 let run = manifest.run.to_string();
                 return Ok(BackedUp { to: to.to_owned(), run, decision: copied.last, bytes: copied.bytes });
             }
-            // The syncer has moved on meanwhile, so that may be why.
+            // The syncer has written a snapshot meanwhile, which may be the cause.
             Err(error) if tries_left > 0 && store.snapshots()? != before => {
                 tracing::debug!(%error, "the copy is not whole, taking another");
             }
@@ -66,7 +66,7 @@ pub fn backup(dir: &Path, to: &Path) -> Result<BackedUp, ServerError> {
     }
 }
 
-/// Copies the run in the folder of `store` to `folder`, with the same rights.
+/// Copies the run in the folder of `store` to `folder`, with the same permissions.
 fn copy_to(store: &Store, manifest: &Manifest, folder: &Path) -> Result<Copied, ServerError> {
     let dir = store.dir();
     Guests::copy(dir, folder)?;

@@ -11,35 +11,35 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock that starts now.
+    /// Starts a clock.
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "a shell reads the clock and hands time to the core")]
     pub fn start() -> Self {
         Self { origin: Instant::now() }
     }
 
-    /// Milliseconds since the start.
+    /// Returns the milliseconds since the start.
     #[must_use]
     pub fn now(&self) -> Millis {
         Millis(u64::try_from(self.elapsed().as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// Time since the start.
+    /// Returns the time since the start.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         self.origin.elapsed()
     }
 
-    /// The moment `at` for a timer.
+    /// Converts `at` for a timer.
     #[must_use]
     pub fn instant(&self, at: Millis) -> tokio::time::Instant {
-        // Far enough for any timer, near enough not to overflow.
+        // Beyond any timer, but without overflow.
         let ms = at.0.min(1 << 40);
         tokio::time::Instant::from_std(self.origin + Duration::from_millis(ms))
     }
 }
 
-/// Milliseconds since 1970, as far as this machine knows: 0 if it thinks that it is before.
+/// Returns the milliseconds since 1970 by this machine's clock; 0 if it is set to an earlier time.
 #[must_use]
 #[expect(clippy::disallowed_methods, reason = "people read in the tape when something was decided")]
 pub fn unix_ms() -> u64 {
@@ -47,15 +47,15 @@ pub fn unix_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Today by UTC, as 2026-11-29.
+/// Returns today's date in UTC, as 2026-11-29.
 #[must_use]
 pub fn date() -> String {
     let today = chrono::DateTime::from_timestamp(unix_s().into(), 0).unwrap_or_default();
     today.format("%Y-%m-%d").to_string()
 }
 
-/// Seconds since 1970, as far as this machine knows: 0 if it thinks that it is before, and the most there are from
-/// 2106 on.
+/// Returns the seconds since 1970 by this machine's clock; 0 if it is set to an earlier time, and the maximum from 2106
+/// on.
 #[must_use]
 #[expect(
     clippy::disallowed_methods,

@@ -1,4 +1,4 @@
-//! What works on this machine, and between the machines of a run on several, one line each.
+//! Checks of this machine, and of the services between the machines of a run, one line each.
 
 mod cluster;
 
@@ -11,25 +11,25 @@ use crate::door::{self, descriptors};
 use crate::errors::ServerError;
 use crate::{bind, corpus, prepare};
 
-/// Less memory than this is not enough for any run, in bytes.
+/// Memory below which no run works, in bytes.
 const MEMORY_MIN: u64 = 64 << 20;
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Clone, Debug, serde::Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Finding {
-    /// What was looked at.
+    /// Name of the check.
     pub what: &'static str,
-    /// Whether a run can do with it.
+    /// Whether a run can work with it.
     pub works: bool,
-    /// What was found.
+    /// The finding.
     pub found: String,
 }
 
-/// Looks at everything that `serve` with these settings needs.
+/// Checks everything that `serve` with these settings needs.
 pub async fn examine(config: &ServeConfig) -> Vec<Finding> {
     let mut findings = vec![cores(), memory()];
-    // Nobody comes to an owner.
+    // Learners do not connect to an owner process.
     if config.cluster.role.is_none_or(Role::faces) {
         findings.extend([sockets(config), address(config).await]);
     }
@@ -44,7 +44,7 @@ pub async fn examine(config: &ServeConfig) -> Vec<Finding> {
     findings
 }
 
-/// An error if one of `findings` does not work.
+/// Returns an error if one of `findings` failed.
 ///
 /// # Errors
 /// `Unhealthy`.
@@ -72,7 +72,7 @@ fn memory() -> Finding {
     }
 }
 
-/// Too few sockets for the learners that may come is no reason not to start: who cannot come is told to come later.
+/// Checks the limit on sockets. Too few are no reason not to start: excess learners are asked to come later.
 fn sockets(config: &ServeConfig) -> Finding {
     let limit = descriptors::limit();
     let allowed = descriptors::connections(limit, config.connections_max);
@@ -96,7 +96,7 @@ fn data(config: &ServeConfig) -> Finding {
     finding("data", found)
 }
 
-/// What is trained, if it is adapters.
+/// Describes the trained adapters, if any.
 fn adapters(config: &ServeConfig) -> Option<Finding> {
     prepare::adapters(config).transpose().map(|found| finding("model", found))
 }
@@ -104,7 +104,7 @@ fn adapters(config: &ServeConfig) -> Option<Finding> {
 fn disk(config: &ServeConfig) -> Finding {
     let dir = &config.dir;
     let probe = || {
-        // The folder itself may not be there yet; its nearest ancestor that is decides.
+        // The folder may not exist yet; then its nearest existing ancestor is checked.
         let parent = dir.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("."));
         crate::store::temporary().tempfile_in(parent).map_err(crate::store::disk("write", parent))?;
         Ok(format!("{} can be written", dir.display()))

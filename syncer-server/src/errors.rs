@@ -1,4 +1,4 @@
-//! What can go wrong from the outside, each with its exit code.
+//! Errors of the program, each with its exit code.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use archipelago_cli::{Bytes, FileError, SettingError, exit_codes};
 use crate::llama::LlamaError;
 
 exit_codes! {
-    /// How the program ends.
+    /// Exit codes of the program.
     pub enum Exit {
         Done = 0, "the verb did what it was asked";
         Failed = 1, "the system or the program failed";
@@ -33,22 +33,22 @@ exit_codes! {
         Certificate = 21, "the certificate or its key cannot be used";
         DataLine = 22, "a line of the data is no document";
         Cluster = 23, "the bus or the storage of a run on several machines cannot be used";
-        // As shells count it: 128 + SIGINT.
+        // By shell convention: 128 + SIGINT.
         Stopped = 130, "stopped at once by a second signal";
     }
 }
 
-/// Why a certificate and its key cannot be used. One sentence each.
+/// Reasons why a certificate and its key cannot be used. One sentence each.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
-    /// A file is not there or may not be read.
+    /// A file is missing or may not be read.
     #[error("cannot read {}: {source}; give --{flag} a file in PEM form", .path.display())]
     Unreadable {
         /// The setting that names it.
         flag: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// A file is larger than any certificate.
@@ -58,10 +58,10 @@ pub enum CertificateError {
         flag: &'static str,
         /// The file.
         path: PathBuf,
-        /// What it may have.
+        /// The size limit.
         most: Bytes,
     },
-    /// There is no certificate in the file.
+    /// The file contains no certificate.
     #[error(
         "{} holds no certificate: give --tls-cert the chain in PEM form, the server's own first",
         .path.display()
@@ -70,13 +70,13 @@ pub enum CertificateError {
         /// The file.
         path: PathBuf,
     },
-    /// There is no private key in the file.
+    /// The file contains no private key.
     #[error("{} holds no private key: give --tls-key one in PEM form, without a passphrase", .path.display())]
     NoKey {
         /// The file.
         path: PathBuf,
     },
-    /// The key is of another certificate.
+    /// The key belongs to another certificate.
     #[error(
         "the key in {} is not that of the certificate in {}: give the two that belong together",
         .key.display(),
@@ -88,7 +88,7 @@ pub enum CertificateError {
         /// The file with the certificate.
         cert: PathBuf,
     },
-    /// The two cannot be used.
+    /// The certificate and its key cannot be used.
     #[error(
         "the certificate in {} cannot be used ({why}): give one of an RSA, ECDSA or Ed25519 key",
         .cert.display()
@@ -96,55 +96,55 @@ pub enum CertificateError {
     Unusable {
         /// The file with the certificate.
         cert: PathBuf,
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
 }
 
-/// Why a verb failed. One sentence each: what is wrong, and what to do.
+/// Reasons why a verb failed. Each message is one sentence: the cause and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// The operating system failed us in a way that has no variant of its own.
+    /// The operating system failed in a way that has no variant of its own.
     #[error("{what}: {source}")]
     System {
-        /// What was being done.
+        /// The attempted action.
         what: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// A part of the program failed that should not: a bug, or a machine in trouble.
+    /// An internal failure: a bug, or a machine in trouble.
     #[error("{what}")]
     Internal {
-        /// What happened.
+        /// A description of the failure.
         what: String,
     },
-    /// The configuration file cannot be read or holds something it should not.
+    /// The configuration file cannot be read, or contains an invalid entry.
     #[error(transparent)]
     ConfigFile(#[from] FileError),
     /// A setting is out of range.
     #[error(transparent)]
     Setting(#[from] SettingError),
-    /// Settings that exclude each other, or mean nothing.
+    /// Settings exclude each other or make no sense.
     #[error("{why}")]
     Config {
-        /// What is wrong and what to do.
+        /// The cause and the remedy.
         why: String,
     },
-    /// What stands between the processes of a run on several machines cannot be used.
+    /// A service between the processes of a run on several machines cannot be used.
     #[error("{why}")]
     Cluster {
-        /// What is wrong and what to do.
+        /// The cause and the remedy.
         why: String,
     },
     /// The certificate or its key cannot be used.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
-    /// The data is not there or may not be read.
+    /// The data is missing or may not be read.
     #[error("cannot read data {}: {source}; give --data a UTF-8 text file or a folder of them", .path.display())]
     DataUnreadable {
         /// File or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The data has no text.
@@ -158,9 +158,9 @@ pub enum ServerError {
     DataBinary {
         /// The file.
         path: PathBuf,
-        /// First byte that is not text.
+        /// Offset of the first byte that is not text.
         offset: u64,
-        /// What is wrong with it.
+        /// The defect.
         why: &'static str,
     },
     /// The data has a format that is not supported.
@@ -173,27 +173,27 @@ pub enum ServerError {
         /// Remedy, with a command that converts the data.
         remedy: String,
     },
-    /// A line of a file of documents is none.
+    /// A line in a file of documents is not a valid document.
     #[error("line {line} of {}: {why}", .path.display())]
     DataLine {
         /// The file.
         path: PathBuf,
-        /// Its number, from 1.
+        /// Line number, from 1.
         line: u64,
-        /// What is wrong, and what to do.
+        /// The cause and the remedy.
         why: String,
     },
-    /// Documents that cannot be told into those to train on and those to measure on.
+    /// There are too few documents to split them into training and held-out ones.
     #[error(
         "the data has {documents} document{}, and training needs at least 2, one of which is held out: give one in \
          each line",
         if *.documents == 1 { "" } else { "s" }
     )]
     DataTooFew {
-        /// Documents there.
+        /// Number of documents.
         documents: usize,
     },
-    /// Some files have documents in their lines, and others do not.
+    /// Some files contain a document per line, and others do not.
     #[error(
         "{} has documents in it, and {} is plain text: give --data the one or the other",
         .lines.display(),
@@ -205,56 +205,56 @@ pub enum ServerError {
         /// A file of text.
         other: PathBuf,
     },
-    /// Too little text to train on.
+    /// There is too little text to train on.
     #[error(
         "the data has {tokens} tokens, read as {read_as}, and training needs at least {tokens_min}: give more text, \
          shorter windows with --context, or a smaller --batch"
     )]
     DataTooSmall {
-        /// Description of how it was read.
+        /// Description of the tokenisation.
         read_as: String,
-        /// Tokens there.
+        /// Tokens available.
         tokens: u64,
         /// Tokens needed.
         tokens_min: u64,
     },
-    /// No such preset.
+    /// There is no such preset.
     #[error("{why}")]
     Preset {
-        /// Which one was asked for and which there are.
+        /// The requested name and the existing ones.
         why: String,
     },
-    /// A run cannot begin with the model of a folder.
+    /// The model of a folder cannot start a run.
     #[error("cannot begin with {}: {why}", .dir.display())]
     Init {
         /// The folder.
         dir: PathBuf,
-        /// What is wrong and what to do.
+        /// The cause and the remedy.
         why: LlamaError,
     },
     /// The tokenizer cannot be used.
     #[error("tokenizer: {why}")]
     Tokenizer {
-        /// What is wrong and what to do.
+        /// The cause and the remedy.
         why: String,
     },
-    /// Somebody else listens there.
+    /// Another program listens on the address.
     #[error(
         "{address} is in use: stop what listens there, or give --listen another port (port 0 takes a free one)"
     )]
     AddressInUse {
-        /// The address asked for.
+        /// The requested address.
         address: String,
     },
-    /// The address cannot be listened on.
+    /// The program cannot listen on the address.
     #[error(
         "cannot listen on {address}: {source}; give --listen an address of this machine and a port, as \
          127.0.0.1:7700 or localhost:7700"
     )]
     Address {
-        /// The address asked for.
+        /// The requested address.
         address: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The run directory belongs to another run.
@@ -265,7 +265,7 @@ pub enum ServerError {
     OtherRun {
         /// The run directory.
         dir: PathBuf,
-        /// What differs.
+        /// The difference.
         difference: String,
     },
     /// Another process works in the run directory.
@@ -274,13 +274,13 @@ pub enum ServerError {
         /// The run directory.
         dir: PathBuf,
     },
-    /// A folder that is to be new holds something.
+    /// A folder that must be empty contains files.
     #[error("{} is not empty: give a folder that is, or that is not there yet", .dir.display())]
     DirTaken {
         /// The folder.
         dir: PathBuf,
     },
-    /// A folder that a run is to be begun in holds what is no run's.
+    /// A folder for a new run contains a file that belongs to no run.
     #[error(
         "{} holds {found}, and no run: give --dir the folder of a run, an empty one, or one that is not there yet",
         .dir.display()
@@ -288,10 +288,10 @@ pub enum ServerError {
     DirForeign {
         /// The folder.
         dir: PathBuf,
-        /// The first thing there that is no run's.
+        /// The first such file.
         found: String,
     },
-    /// A folder that a model is to be written to holds what no export of the run wrote.
+    /// The folder for a model contains a file that no export of the run wrote.
     #[error(
         "{} holds {found}, which no export of this run wrote: give --out an empty folder, or --overwrite to have \
          files with the names of an export's replaced",
@@ -300,28 +300,28 @@ pub enum ServerError {
     OutTaken {
         /// The folder.
         out: PathBuf,
-        /// The first thing there that is in the way.
+        /// The first such file.
         found: String,
     },
-    /// The run directory cannot be made sense of.
+    /// A file in the run directory is damaged or invalid.
     #[error("{}: {why}", .path.display())]
     DirCorrupt {
         /// File or folder.
         path: PathBuf,
-        /// What is wrong and what to do.
+        /// The cause and the remedy.
         why: String,
     },
     /// The run directory cannot be written or read.
     #[error("cannot {what} {}: {source}; check space and permissions, or give another folder", .path.display())]
     Disk {
-        /// The verb.
+        /// The attempted action.
         what: &'static str,
         /// File or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// There is no run to look at.
+    /// The folder has no run.
     #[error(
         "no run is in {}: give --dir the folder of one, or begin one there with `syncer-server serve --dir {}`",
         .dir.display(),
@@ -331,21 +331,21 @@ pub enum ServerError {
         /// The folder.
         dir: PathBuf,
     },
-    /// There is nothing to export.
+    /// The run has no snapshot to export.
     #[error("{} has no snapshot yet: run `syncer-server serve --dir {}` first", .dir.display(), .dir.display())]
     NoSnapshot {
         /// The run directory.
         dir: PathBuf,
     },
-    /// `doctor` found something that will not work.
+    /// `doctor` found a problem.
     #[error("{failed} of {checks} checks failed: see above")]
     Unhealthy {
-        /// Checks that failed.
+        /// Failed checks.
         failed: u32,
-        /// Checks made.
+        /// All checks.
         checks: u32,
     },
-    /// The model or data is beyond what the machine has.
+    /// The machine has too little memory for the model or the data.
     #[error(
         "the run needs about {needed} of memory, this machine has {available} free: take a smaller preset or less data"
     )]
@@ -355,23 +355,23 @@ pub enum ServerError {
         /// Bytes free.
         available: Bytes,
     },
-    /// The work was stopped before its end, on demand.
+    /// The work was cancelled before its end.
     #[error("stopped before the run was open; nothing is left half-written")]
     Cancelled,
-    /// Nobody to ask about a run.
+    /// No syncer answers questions about a run.
     #[error(
         "no syncer answers at {url} ({why}): start one, give --url its address, or --dir the run's folder"
     )]
     NoSyncer {
-        /// Where it was asked.
+        /// The address.
         url: String,
-        /// What went wrong.
+        /// The failure.
         why: String,
     },
 }
 
 impl ServerError {
-    /// The process's exit code, one of [`Exit`].
+    /// Returns the process's exit code, one of [`Exit`].
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         let exit = match self {

@@ -1,5 +1,5 @@
-//! The model as a folder that Hugging Face's `transformers` loads unchanged as a Llama, or its adapters as one that
-//! PEFT loads.
+//! Export of the model as a folder that Hugging Face's `transformers` loads unchanged as a Llama, or of its adapters as
+//! a folder that PEFT loads.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Seek};
@@ -25,7 +25,7 @@ use crate::llama::{
 use crate::store::{Manifest, Snapshot, Store, disk, free_bytes, names, temporary, write_file};
 use crate::tape::later_figures;
 
-/// What was exported.
+/// The result of an export.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Exported {
@@ -42,17 +42,18 @@ pub struct Exported {
 }
 
 /// Writes the newest snapshot of the run in `dir` to `out`: `config.json`, `model.safetensors`, `tokenizer.json`,
-/// `tokenizer_config.json`, `generation_config.json` and `README.md`; of adapters that are not to be merged,
-/// `adapter_config.json` and `adapter_model.safetensors` in the place of the model and `config.json`. An earlier
-/// export of the run there is replaced; with `overwrite` all files of these names are.
+/// `tokenizer_config.json`, `generation_config.json` and `README.md`. For adapters that are not merged,
+/// `adapter_config.json` and `adapter_model.safetensors` replace the model and `config.json`. An earlier export of the
+/// run in `out` is replaced; with `overwrite`, all files with these names are.
 ///
 /// # Errors
-/// - `OutTaken`: `out` holds something else, and `overwrite` is not set.
-/// - `Config`: the licence or the base is no name of one, or adapters are to be merged and the run trains all weights.
+/// - `OutTaken`: `out` holds other files, and `overwrite` is not set.
+/// - `Config`: the licence or the base has no valid name, or the merge of adapters is asked for a run that trains all
+///   weights.
 /// - `NoRun`, `NoSnapshot`: there is no run, or no snapshot of it.
-/// - `DirCorrupt`: there is no whole one.
-/// - `Tokenizer`: the tokenizer that the run keeps cannot be read.
-/// - `Disk`: something cannot be read or written.
+/// - `DirCorrupt`: no snapshot is intact.
+/// - `Tokenizer`: the run's tokenizer cannot be read.
+/// - `Disk`: a file cannot be read or written.
 pub fn export(dir: &Path, out: &Path, form: Form<'_>, overwrite: bool) -> Result<Exported, ServerError> {
     config::licence(form.licence)?;
     config::base(form.base)?;
@@ -77,7 +78,7 @@ pub fn export(dir: &Path, out: &Path, form: Form<'_>, overwrite: bool) -> Result
     write(&record, &states, losses, &store, out, form)
 }
 
-/// What an export writes into its folder.
+/// Files of an export.
 const FILES: [&str; 10] = [
     "README.md",
     "adapter_config.json",
@@ -91,15 +92,15 @@ const FILES: [&str; 10] = [
     "tokenizer_config.json",
 ];
 
-/// Those of a whole model, and those of adapters: of two exports into one folder the former may not be taken for a part
-/// of the latter.
+/// Files that only a whole model has, or only adapters have. An export removes those of the other kind, so that files
+/// of an earlier export are not taken for part of the new one.
 const OF_THE_MODEL: [&str; 2] = ["config.json", "model.safetensors"];
 const OF_ADAPTERS: [&str; 2] = ["adapter_config.json", "adapter_model.safetensors"];
 
-/// Sees to it that `out` holds nothing but an earlier export of `run`, which its card names.
+/// Checks that `out` holds nothing but an earlier export of `run`, which its card names.
 ///
 /// # Errors
-/// - `OutTaken`: it holds something else.
+/// - `OutTaken`: it holds other files.
 /// - `Disk`: it cannot be read.
 pub(crate) fn free(out: &Path, run: RunId) -> Result<(), ServerError> {
     let taken = |found: &str| ServerError::OutTaken { out: out.to_owned(), found: found.to_owned() };
@@ -112,23 +113,23 @@ pub(crate) fn free(out: &Path, run: RunId) -> Result<(), ServerError> {
         return Err(taken(foreign));
     }
     let Some(first) = names.first() else { return Ok(()) };
-    // Any Hugging Face folder has files of these names, the one that a run began with, too.
+    // Any Hugging Face folder has files with these names, including the source folder of the run.
     let is_ours = fs::read_to_string(out.join("README.md")).is_ok_and(|card| card.contains(&run.to_string()));
     if is_ours { Ok(()) } else { Err(taken(first)) }
 }
 
-/// How a model is written.
+/// Options of an export.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Form<'a> {
-    /// What the parameters are written as.
+    /// Number format of the parameters.
     pub precision: Precision,
     /// The licence that the owner chose, named in the model's card.
     pub licence: Option<&'a str>,
-    /// Whether adapters are added to the weights that they were trained on, to be a model by themselves.
+    /// Whether adapters are merged into their base weights, to form a complete model.
     pub merged: bool,
-    /// The model that the run began with, as libraries are to load it: a name on the hub or a folder.
+    /// The base model as libraries load it: a name on the hub or a folder.
     pub base: Option<&'a str>,
-    /// True if strangers get the export, which then names no folder of this machine.
+    /// True if strangers get the export; it then names no folder of this machine.
     pub is_public: bool,
 }
 
@@ -138,7 +139,7 @@ pub struct Form<'a> {
 /// # Errors
 /// - `NoRun`: there is no run.
 /// - `Internal`: the states do not fit the run's model.
-/// - `Disk`: something cannot be read or written.
+/// - `Disk`: a file cannot be read or written.
 pub(crate) fn write(
     record: &SyncerRecord,
     states: &[FragmentState],
@@ -168,22 +169,22 @@ pub(crate) fn write(
     })
 }
 
-/// A model and what is told of it.
+/// A model with its metadata.
 pub(crate) struct Model<'a> {
-    /// The parameters, flat: those that the run trains or, of adapters that are merged, all weights.
+    /// The parameters, flat: the trained ones or, for merged adapters, all weights.
     pub(crate) theta: &'a [f32],
-    /// What the run is.
+    /// The run's manifest.
     pub(crate) manifest: &'a Manifest,
     /// Its `tokenizer.json`.
     pub(crate) tokenizer: &'a str,
-    /// How far it has come.
+    /// Progress of the run.
     pub(crate) course: Course,
-    /// How it is written.
+    /// Options of the export.
     pub(crate) form: Form<'a>,
 }
 
 impl Model<'_> {
-    /// Writes the folder `out`, and makes it if it is missing. `name` is its name for people.
+    /// Writes the folder `out`, and creates it if it is missing. `name` is its name for people.
     fn write(&self, out: &Path, name: &str) -> Result<(), ServerError> {
         let layout = self.layout()?;
         fs::create_dir_all(out).map_err(disk("make", out))?;
@@ -200,7 +201,7 @@ impl Model<'_> {
         let path = out.join(file);
         write_tensors(&path, &layout, self.theta, self.form.precision).map_err(disk("write", &path))?;
 
-        // safetensors makes files for their owner only; a model is for whom the folder is for.
+        // safetensors creates files that only their owner can read; the model gets the permissions of the other files.
         let permissions = fs::metadata(&card).map_err(disk("read", &card))?.permissions();
         fs::set_permissions(&path, permissions).map_err(disk("write", &path))?;
         write_file(&out.join("tokenizer.json"), self.tokenizer.as_bytes())?;
@@ -214,22 +215,22 @@ impl Model<'_> {
             Some(lora) => json("adapter_config.json", adapter_config(&lora, self.base()))?,
             None => json("config.json", model_config(spec, &special, self.form.precision, source))?,
         }
-        // Adapters need this file too: their base model may not know where their turns end.
+        // Adapters need this file too, because the base model may not define where turns end.
         let stops = self.stops(&special)?;
         json("generation_config.json", generation_config(spec, &special, &stops, source))?;
         let chat = &self.manifest.chat;
         json("tokenizer_config.json", tokenizer_config(spec, &special, chat, self.tokenizer, source))
     }
 
-    /// The adapters that are written, if they are not merged.
+    /// Returns the adapters to write, unless they are merged.
     fn adapters(&self) -> Result<Option<LoraSpec>, ServerError> {
         Ok(self.manifest.decoder()?.filter(|_| !self.form.merged).and_then(|decoder| decoder.lora))
     }
 
-    /// The tensors that are written, under the names that they get.
+    /// Returns the tensors to write, under their exported names.
     ///
     /// # Errors
-    /// `Internal`: the parameters are not those of such a model.
+    /// `Internal`: the parameters do not fit such a model.
     fn layout(&self) -> Result<Layout, ServerError> {
         let no_model =
             |error: String| ServerError::Internal { what: format!("the run has no model: {error}") };
@@ -247,13 +248,12 @@ impl Model<'_> {
         }
     }
 
-    /// The name of the folder that the run began with.
+    /// Returns the name of the folder that the run started from.
     fn folder(&self) -> Option<&str> {
         self.manifest.init.as_ref().map(|initial| &*initial.folder)
     }
 
-    /// Returns the model that the run began with, as libraries load it: the given one, its name on the hub, or its
-    /// folder.
+    /// Returns the base model as libraries load it: the given one, its name on the hub, or its folder.
     fn base(&self) -> Option<&str> {
         let id = self.source().and_then(|source| source.id.as_deref());
         let path = self.source().filter(|_| !self.form.is_public).map(|source| &*source.path);
@@ -264,7 +264,7 @@ impl Model<'_> {
         self.manifest.init.as_ref().map(|initial| initial.special.clone()).unwrap_or_default()
     }
 
-    /// Returns the settings of the folder that the run began with.
+    /// Returns the settings of the folder that the run started from.
     fn source(&self) -> Option<&SourceSettings> {
         self.manifest.init.as_ref().and_then(|initial| initial.source.as_deref())
     }
@@ -272,7 +272,7 @@ impl Model<'_> {
     /// Returns all tokens at which the model stops writing.
     ///
     /// # Errors
-    /// `Tokenizer`: the tokenizer that the run keeps cannot be read.
+    /// `Tokenizer`: the run's tokenizer cannot be read.
     fn stops(&self, special: &SpecialTokens) -> Result<Vec<u32>, ServerError> {
         let chat = &self.manifest.chat;
         match chat.has_template() {
@@ -306,13 +306,13 @@ impl Model<'_> {
         Ok(card.to_markdown())
     }
 
-    /// The same folder as one file, `name/…` in a ZIP archive that nothing is compressed in: parameters hardly
-    /// get smaller. Made in `dir`, gone when it is closed; only the parameters are held in memory. `None` if
-    /// `is_cancelled` becomes true meanwhile.
+    /// Returns the same folder as one file: an uncompressed ZIP archive with `name/…`, since parameters hardly
+    /// compress. The archive is a temporary file in `dir`, deleted when it is closed; only the parameters are held in
+    /// memory. Returns `None` if `is_cancelled` becomes true meanwhile.
     ///
     /// # Errors
-    /// - `Internal`: the parameters are not those of such a model.
-    /// - `Disk`: something cannot be written, or the disk would have no room left for the run itself.
+    /// - `Internal`: the parameters do not fit such a model.
+    /// - `Disk`: a file cannot be written, or the disk would have no room left for the run itself.
     pub(crate) fn archive(
         &self,
         dir: &Path,
@@ -332,7 +332,7 @@ impl Model<'_> {
 }
 
 /// Free bytes that an archive needs for each byte of parameters: one for its folder, one for itself, and three for the
-/// next snapshot of the run.
+/// run's next snapshot.
 const ARCHIVE_ROOM: u64 = 5;
 
 /// Bytes copied into an archive between two checks for cancellation.
@@ -359,7 +359,7 @@ fn zip(
                 return Ok(None);
             }
         }
-        // The disk need not hold all of it twice.
+        // Deleted at once, so that the disk does not hold the data twice.
         fs::remove_file(&path)?;
     }
     let mut archive = zip.finish()?;
@@ -367,10 +367,10 @@ fn zip(
     Ok(Some(archive))
 }
 
-/// The parameters of `states`, `[layout.len()]`.
+/// Returns the parameters of `states`, `[layout.len()]`.
 ///
 /// # Errors
-/// `Internal`: they are of another model than `layout`.
+/// `Internal`: they belong to another model than `layout`.
 pub(crate) fn flat(
     states: &[FragmentState],
     spec: &RunSpec,

@@ -1,4 +1,4 @@
-//! The verb `fork`: a new run that begins where another one was after some decision.
+//! The verb `fork`: a new run that starts from a decision of another run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::store::{
 };
 use crate::tape::{Recording, Replayed};
 
-/// What was forked.
+/// The result of a fork.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Forked {
@@ -23,24 +23,24 @@ pub struct Forked {
     pub to: PathBuf,
     /// The new run, as 16 hex digits.
     pub run: String,
-    /// The run that it was, as 16 hex digits.
+    /// The original run, as 16 hex digits.
     pub of: String,
-    /// The last decision of that run that is in it.
+    /// The last decision of the original run that the new run includes.
     pub at: u64,
     /// Tokens merged into its model.
     pub tokens_merged: u64,
-    /// Stop of that run, in tokens, if the run had passed it by then. The new run drops this stop.
+    /// Stop of the original run, in tokens, if the run had already passed it. The new run drops this stop.
     pub dropped_stop: Option<u64>,
 }
 
-/// Begins a new run in `args.to` with the model, the outer optimiser's momentum and the books that the run in
-/// `args.folder` had after decision `args.at`. It is neither paused nor complete, its curves begin again, and a stop
-/// that has passed by then is dropped. The folder is whole or not there.
+/// Creates a new run in `args.to` with the model, the outer optimiser's momentum and the books that the run in
+/// `args.folder` had after decision `args.at`. The new run is neither paused nor complete, and its curves start again.
+/// A stop that the run had already passed is dropped. The folder is created completely or not at all.
 ///
 /// # Errors
-/// - `NoRun`, `NoSnapshot`: there is no run, or none of its snapshots is whole.
-/// - `DirTaken`: `args.to` is there already, and is not an empty folder.
-/// - `Disk`: something cannot be read or written.
+/// - `NoRun`, `NoSnapshot`: there is no run, or no snapshot is intact.
+/// - `DirTaken`: `args.to` exists and is not an empty folder.
+/// - `Disk`: a file cannot be read or written.
 /// - `DirCorrupt`: the run's tape is missing or damaged.
 /// - `Config`: there is no such decision.
 /// - `System`: the system gives no random numbers.
@@ -68,7 +68,7 @@ pub fn fork(args: &ForkArgs) -> Result<Forked, ServerError> {
     Ok(Forked { to: args.to.clone(), run, of: of.to_string(), at: last, tokens_merged, dropped_stop })
 }
 
-/// Fills `folder` with the run of `manifest`, which begins with `snapshot` and copies the permanent files of the run
+/// Fills `folder` with the run of `manifest`, which starts from `snapshot` and copies the permanent files of the run
 /// `there`. Returns the dropped stop, in tokens, if the run had passed its stop.
 fn begin(
     folder: &Path,
@@ -81,13 +81,13 @@ fn begin(
     if let Some(held_out) = there.held_out(&spec.model)? {
         here.keep_held_out(&held_out)?;
     }
-    // A run from a folder keeps what it began with, and so does a fork of it.
+    // A run that started from a folder keeps its initial parameters, and so does its fork.
     let theta = manifest.init.as_ref().map(|_| there.initial(manifest)).transpose()?;
-    // So does one of adapters with the weights that they are for.
+    // A run of adapters keeps its frozen weights, and so does its fork.
     if let Some(frozen) = there.frozen(spec)? {
         here.keep_frozen(spec, &frozen)?;
     }
-    // It goes on with the same settings, if the run kept any.
+    // The fork keeps the stored settings, if there are any.
     let kept = there.dir().join(SETTINGS_FILE);
     let mut dropped_stop = None;
     if is_there(&kept)? {

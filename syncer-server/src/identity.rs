@@ -1,27 +1,27 @@
-//! Whether who introduces itself is who it says.
+//! Verification of the identity in a `Hello`.
 
 use archipelago_core::wire::{Challenge, Hello};
 use ed25519_dalek::{Signature, VerifyingKey};
 
-/// Why a `Hello` is not believed.
+/// Reasons to reject the identity in a `Hello`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityFault {
-    /// The identity is no point of the curve, or one that anybody could sign for.
+    /// The identity is not a point of the curve, or is a weak key for which anyone could sign.
     #[error("the identity is no Ed25519 key: begin with a new one")]
     Key,
-    /// It is a key, and what is shown is no signature by it of this connection's challenge.
+    /// The key did not sign this connection's challenge.
     #[error("Hello is not signed with its key for this connection: sign the challenge that came with it")]
     Signature,
 }
 
-/// Verifies the signature of `hello` strictly: keys and points of small order, and encodings that
-/// are not the shortest, are refused, so that one key is one text and one signature.
+/// Verifies the signature of `hello` strictly. Keys and points of small order and non-canonical encodings are refused,
+/// so that each key has one encoding and one signature.
 ///
 /// # Errors
 /// Each of [`IdentityFault`].
 pub fn verify(challenge: &Challenge, hello: &Hello) -> Result<(), IdentityFault> {
     let key = VerifyingKey::from_bytes(&hello.identity.0).map_err(|_| IdentityFault::Key)?;
-    // An encoding that is not the shortest decodes to a point whose encoding is another.
+    // A non-canonical encoding decodes to a point with another encoding.
     if key.is_weak() || key.to_edwards().compress().to_bytes() != hello.identity.0 {
         return Err(IdentityFault::Key);
     }
@@ -66,7 +66,7 @@ mod tests {
             forged.0[place] ^= 1;
             check(CHALLENGE, identity, forged, wrong);
         }
-        // The same number, not reduced: s + L, as RFC 8032 forbids.
+        // The same number, not reduced: s + L, which RFC 8032 forbids.
         let order =
             [0xed, 0xd3, 0xf5, 0x5c, 0x1a, 0x63, 0x12, 0x58, 0xd6, 0x9c, 0xf7, 0xa2, 0xde, 0xf9, 0xde, 0x14];
         let mut malleable = signed;
@@ -79,10 +79,10 @@ mod tests {
         check(CHALLENGE, identity, malleable, wrong);
     }
 
-    /// Goal: keys for which anybody can sign, and texts that are no key, are told apart from wrong signatures.
+    /// Goal: keys for which anyone can sign, and malformed keys, are distinguished from wrong signatures.
     #[test]
     fn weak_and_malformed_keys_are_none() {
-        // The points of order 1, 2, 4 and 8, and what else decodes to them (Cofactor explained, section 4).
+        // The points of order 1, 2, 4 and 8, and other encodings that decode to them (Cofactor explained, section 4).
         let small = [
             "0100000000000000000000000000000000000000000000000000000000000000",
             "ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
@@ -96,14 +96,14 @@ mod tests {
         let bytes = |hex: &str| -> [u8; 32] {
             std::array::from_fn(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap())
         };
-        // Beyond the prime: encodings of 0 to 18 that are not the shortest.
+        // Values from the prime on: non-canonical encodings of 0 to 18.
         let long =
             (0xed..=0xff_u8).flat_map(|low| [0x7f, 0xff].map(|high| (low, high))).map(|(low, high)| {
                 let mut bytes = [0xff; 32];
                 (bytes[0], bytes[31]) = (low, high);
                 bytes
             });
-        // With the neutral element as key, this is a valid signature of every text where nobody looks.
+        // With the neutral element as key, lax verifiers accept this signature for any text.
         let mut nobodys = [0; 64];
         nobodys[0] = 1;
         let mut points = 0;

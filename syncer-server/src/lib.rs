@@ -1,6 +1,6 @@
-//! The syncer as a server: WebSockets and HTTP around the pure core, one actor in the middle.
+//! The syncer as a server: WebSockets and HTTP around the pure core, with one actor that owns it.
 //!
-//! Whoever embeds it fills in a [`ServeConfig`], binds it with [`bind`] and gives the listener to [`serve`]:
+//! To embed it, fill in a [`ServeConfig`], bind it with [`bind`], and pass the listener to [`serve`]:
 //!
 //! ```no_run
 //! use syncer_server::{ServeConfig, ServerError, bind, serve};
@@ -15,34 +15,34 @@
 //! # }
 //! ```
 //!
-//! The verbs of the program `syncer-server` stand beside them: [`validate`], [`backup`], [`export`], [`report`],
-//! [`sample`], [`replayed`], [`fork`], [`examine`], [`glance`]. What the server tells as JSON is in [`status`]. The
+//! The other verbs of the program `syncer-server` are public too: [`validate`], [`backup`], [`export`], [`report`],
+//! [`sample`], [`replayed`], [`fork`], [`examine`], [`glance`]. The types of the server's JSON are in [`status`]. The
 //! rest is private:
 //!
 //! | file | concept |
 //! |---|---|
 //! | `config/` | settings: flag over environment over file over default |
 //! | `corpus/` | the text: read, tokenised, cut into shards |
-//! | `prepare`, `origin` | a run begun or gone on with, from a preset or the model of a folder |
-//! | `llama/` | a Hugging Face folder of a Llama, read with care and written |
+//! | `prepare`, `origin` | start or resumption of a run, from a preset or the model of a folder |
+//! | `llama/` | Hugging Face folders of Llama models: validating reader, and writer |
 //! | `progress` | progress and cancellation of long work |
-//! | `running` | one run that is served: its routes, and the work behind them |
-//! | `part` | a part in a run on several machines |
-//! | `hosting/` | several runs on one server, each in a folder of its own |
-//! | `actor/` | the one task that owns the core |
+//! | `running` | one served run: its routes, and the work behind them |
+//! | `part` | one process of a run on several machines |
+//! | `hosting/` | several runs on one server, each in its own folder |
+//! | `actor/` | the task that owns the core |
 //! | `connection`, `outbox` | one WebSocket ⇄ messages, bounded both ways |
 //! | `http/` | parameters, shards, status, events, the page |
-//! | `links`, `announce` | where people reach the server, and how they are told |
+//! | `links`, `announce` | addresses of the server, and their announcement |
 //! | `evaluate/` | held-out loss and a text sample in the background |
-//! | `webhook` | alerts told to an address of the owner's |
+//! | `webhook` | alerts posted to an address of the owner |
 //! | `status/` | the run as JSON: now, over time, round by round |
-//! | `tape/` | every decision of the core, on the disk before anybody is told |
-//! | `glance/` | a run looked at from a terminal |
+//! | `tape/` | every decision of the core, on disk before it is published |
+//! | `glance/` | status of a run for the terminal |
 //! | `steer` | the owner's orders about one run from a terminal |
 //! | `store/`, `export`, `sample` | snapshots; the model as a folder, its texts |
-//! | `replay/`, `fork` | a run's merges once more; a new run from the middle of another |
-//! | `backup` | the run's folder once more, while the run goes on |
-//! | `report/` | what a run was, to be kept: curves and a page |
+//! | `replay/`, `fork` | replay of a run's merges; a new run from a decision of another |
+//! | `backup` | copy of the run's folder while the run goes on |
+//! | `report/` | report files of a run: curves and a page |
 
 #![forbid(unsafe_code)]
 
@@ -120,8 +120,8 @@ use running::Running;
 /// Listens on the address that `config` names.
 ///
 /// # Errors
-/// - `AddressInUse`: somebody listens there.
-/// - `Address`: it is no address of this machine, or may not be listened on.
+/// - `AddressInUse`: another program listens there.
+/// - `Address`: it is not an address of this machine, or the system does not permit listening there.
 pub async fn bind(config: &ServeConfig) -> Result<TcpListener, ServerError> {
     TcpListener::bind(&config.listen).await.map_err(|source| match source.kind() {
         std::io::ErrorKind::AddrInUse => ServerError::AddressInUse { address: config.listen.clone() },
@@ -129,9 +129,9 @@ pub async fn bind(config: &ServeConfig) -> Result<TcpListener, ServerError> {
     })
 }
 
-/// Serves the run of `config` on `listener` until `shutdown` resolves, and gives its last status. A run that is
-/// complete goes on being served to be looked at, unless `config` has the server exit then. Learners are told, and the
-/// run is saved, before this returns.
+/// Serves the run of `config` on `listener` until `shutdown` resolves, and returns its last status. A complete run
+/// stays visible, unless `config` makes the server exit then. Before this function returns, it says goodbye to the
+/// learners and saves the run.
 ///
 /// # Errors
 /// Those of [`validate`]; `Disk` if the folder or the last snapshot cannot be written; `Internal` or `System` if the
@@ -144,8 +144,8 @@ pub async fn serve(
     serve_and_tell(listener, config, || {}, shutdown).await
 }
 
-/// Leads rounds of a run on several machines until `shutdown` resolves, and serves nothing: the part of an owner. Calls
-/// `tell` once it has joined the others.
+/// Leads rounds of a run on several machines until `shutdown` resolves, without serving learners: the role of an owner
+/// process. Calls `tell` once it has joined the other processes.
 ///
 /// # Errors
 /// Those of [`validate`]; `Cluster` if a service between the processes cannot be used; `Internal` or `System` if the
@@ -158,7 +158,8 @@ pub async fn lead(
     running::lead(config, tell, shutdown).await
 }
 
-/// As [`serve`]; calls `tell` once the run is open, so that whoever is told of the address is answered there.
+/// Serves like [`serve`], and calls `tell` once the run is open, so that requests to the announced address are
+/// answered.
 ///
 /// # Errors
 /// Those of [`serve`].

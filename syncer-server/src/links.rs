@@ -1,4 +1,4 @@
-//! Links under which people reach this server, and the picture of one to point a phone at.
+//! Links to this server, and the QR code of a link.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 
@@ -10,9 +10,9 @@ use serde::Serialize;
 use crate::config::ServeConfig;
 use crate::errors::ServerError;
 
-/// Places that the system is asked for its way to: none of them is sent anything. The first is the way to everywhere
-/// (RFC 5737 reserves it for documentation), the others are where home routers, phones and laptops that share their
-/// connection put a network that leads nowhere else.
+/// Addresses for which the system is asked for its route; nothing is sent to them. The first stands for the whole
+/// internet (RFC 5737 reserves it for documentation). The others are typical networks of home routers, and of phones
+/// and laptops that share their connection.
 const PLACES: [Ipv4Addr; 7] = [
     Ipv4Addr::new(203, 0, 113, 1),
     Ipv4Addr::new(192, 168, 0, 1),
@@ -23,27 +23,27 @@ const PLACES: [Ipv4Addr; 7] = [
     Ipv4Addr::new(10, 0, 0, 1),
 ];
 
-/// Light around the code, in modules, as readers want it (ISO/IEC 18004 asks for 4).
+/// Light border around the code, in modules (ISO/IEC 18004 asks for 4).
 const QUIET: i32 = 4;
 
-/// The links to a server.
+/// Links to a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Links {
-    /// Page to lend a machine, best first; each ends with `/`.
+    /// Pages to lend a machine, best first; each ends with `/`.
     pub pages: Vec<String>,
     /// Whether only this machine can open them.
     pub local_only: bool,
 }
 
 impl Links {
-    /// The links to a server with the settings `config` that listens on `address`.
+    /// Returns the links to a server with the settings `config` that listens on `address`.
     #[must_use]
     pub fn of(address: SocketAddr, config: &ServeConfig) -> Self {
         Self::among(address, config, &own_addresses())
     }
 
     fn among(address: SocketAddr, config: &ServeConfig, own: &[IpAddr]) -> Self {
-        // Its owner may know better.
+        // A link given by the owner takes precedence.
         if let Some(public) = &config.public_url {
             return Self { pages: vec![format!("{}/", public.trim_end_matches('/'))], local_only: false };
         }
@@ -73,17 +73,17 @@ impl Links {
         format!("{}://{}/", config.scheme(), SocketAddr::new(ip, address.port()))
     }
 
-    /// The best link to lend a machine.
+    /// Returns the best link to lend a machine.
     #[must_use]
     pub fn best(&self) -> &str {
         self.pages.first().map_or("", String::as_str)
     }
 }
 
-/// Checks a link that the owner gave: its origin, as browsers name it.
+/// Checks a link given by the owner, and returns its origin as browsers name it.
 ///
 /// # Errors
-/// `Config`: it is no `http://` or `https://` link to a host.
+/// `Config`: it is not an `http://` or `https://` link to a host.
 pub fn origin(public: &str) -> Result<String, ServerError> {
     let rest = public.strip_prefix("https://").or(public.strip_prefix("http://"));
     let host = rest.map(|rest| rest.split('/').next().unwrap_or_default()).unwrap_or_default();
@@ -97,10 +97,11 @@ pub fn origin(public: &str) -> Result<String, ServerError> {
     Ok(format!("{scheme}://{}", host.to_ascii_lowercase()))
 }
 
-/// Origins beside the server's own: a proxy before it may tell it another host than browsers see.
+/// Returns the allowed origins other than the server's own. Behind a proxy, the server may see another host name than
+/// browsers do.
 ///
 /// # Errors
-/// `Config`: one is no scheme with a host, or the public link is none.
+/// `Config`: one of them is not a scheme with a host, or the public link is invalid.
 pub fn allowed_origins(config: &ServeConfig) -> Result<Vec<String>, ServerError> {
     let public = config.public_url.as_deref().map(origin).transpose()?;
     let listed = config.allow_origin.iter().map(|listed| {
@@ -115,7 +116,7 @@ pub fn allowed_origins(config: &ServeConfig) -> Result<Vec<String>, ServerError>
     listed.chain(public.map(Ok)).collect()
 }
 
-/// `#invite=…`, or nothing: what follows # stays with whoever opens a link, no request carries it.
+/// Returns `#invite=…`, or an empty string without an invite. Browsers do not send the part after `#`.
 #[must_use]
 pub fn fragment(invite: Option<&Invite>) -> String {
     invite.map_or_else(String::new, |invite| format!("#{INVITE_KEY}{}", invite.expose()))
@@ -129,11 +130,11 @@ pub fn socket(link: &str) -> String {
     format!("{}{SOCKET}{invite}", page.trim_end_matches('/').replacen("http", "ws", 1))
 }
 
-/// Addresses of this machine from which it would send to [`PLACES`], best first.
+/// Returns the addresses of this machine from which it would send to [`PLACES`], best first.
 fn own_addresses() -> Vec<IpAddr> {
     let way = |to: &Ipv4Addr| {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
-        // Only chooses the way: nothing is sent.
+        // A UDP connect only selects a route and sends nothing.
         socket.connect((*to, 9)).ok()?;
         let ip = socket.local_addr().ok()?.ip();
         (!ip.is_unspecified() && !ip.is_loopback()).then_some(ip)
@@ -147,13 +148,13 @@ fn own_addresses() -> Vec<IpAddr> {
     found
 }
 
-/// The code of `link` as lines of half blocks, two modules to a character; light is what is printed, so that it reads
-/// on a dark terminal. Empty for a link that is too long for any code.
+/// Returns the QR code of `link` as lines of half blocks, two modules to a character. The printed ink is light, for
+/// dark terminals. Empty if the link is too long for a code.
 #[must_use]
 pub fn code(link: &str) -> Vec<String> {
     let Ok(code) = QrCode::encode_text(link, QrCodeEcc::Low) else { return Vec::new() };
     let end = code.size() + QUIET;
-    // Beyond its edge everything is light.
+    // The area outside the code is light.
     let light = |x, y| y < end && !code.get_module(x, y);
     let line = |y| {
         (-QUIET..end)
@@ -220,7 +221,7 @@ mod tests {
         }
     }
 
-    /// Read back module by module: what is printed is the code, with light around it.
+    /// Reads the code back module by module, with the light border around it.
     #[test]
     fn half_blocks_show_the_code() {
         let link = "http://192.168.7.5:7700/#invite=0123456789abcdef0123456789abcdef";
@@ -242,7 +243,7 @@ mod tests {
                 assert_eq!(printed(x, y), !expected.get_module(x, y), "{x}, {y}");
             }
         }
-        // The corners that readers look for.
+        // Finder patterns at the corners.
         assert!(!printed(0, 0) && printed(1, 1) && !printed(3, 3) && printed(-1, 0));
         assert_eq!(code(&"x".repeat(5_000)), Vec::<String>::new());
     }

@@ -1,4 +1,4 @@
-//! The syncer-server binary: reads settings, runs a verb, gives its exit code.
+//! The syncer-server binary: reads settings, runs a verb, returns its exit code.
 
 #![forbid(unsafe_code)]
 
@@ -24,7 +24,7 @@ mod signals;
 
 use signals::signalled;
 
-/// Time for background work to end after everything else. Reads and computations that still run then have no use.
+/// Time for background work to end after everything else. Reads and computations that still run have no further use.
 const IDLE_WITHIN: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
@@ -105,9 +105,9 @@ async fn start(mut config: ServeConfig) -> Result<(), ServerError> {
     let invite = invite(&config)?;
     let coloured = shows_colours(&std::io::stdout());
     let said = Announcement::new(&config, address, invite.as_ref(), coloured);
-    // Personal invites have no text for everybody: then the setting stays as it is.
+    // Personal invites have no common text; then the setting stays as it is.
     config.invite = invite.map(|invite| invite.expose().to_owned()).or(config.invite);
-    // A terminal is the owner's; what is kept of a pipe is read by others.
+    // A terminal belongs to the owner; piped output may be read by others.
     let is_owner = !json && std::io::stdout().is_terminal();
     let token = is_owner.then(|| owner_token(&config)).transpose()?;
     let tell = move || {
@@ -162,7 +162,7 @@ fn take_home(args: &ExportArgs) -> Result<(), ServerError> {
     };
     let exported = export(dir, &args.out, form, args.overwrite)?;
     let (out, tensorboard) = (&*args.out, args.tensorboard.as_deref());
-    // Learners were promised that nobody is told their names.
+    // Learners were promised that their names stay hidden.
     let hides_names = args.hide_names || hides_names(dir);
     report(dir, Reports { out, tensorboard, hides_names })?;
     match args.json {
@@ -194,8 +194,8 @@ fn write(args: &SampleArgs) -> Result<(), ServerError> {
         say(&serde_json::to_string(&written).expect("plain data"));
         return Ok(());
     }
-    // A reader that closes the pipe has read enough: this is no error, and writing stops. An answer to a question is
-    // written without the prompt.
+    // A reader that closes the pipe has read enough: writing stops without an error. An answer to a question is written
+    // without the prompt.
     if args.chat.is_some() || show(&args.prompt).is_ok() {
         sample(args, show)?;
         show("\n").ok();
@@ -239,7 +239,7 @@ fn begin_again(args: &ForkArgs) -> Result<(), ServerError> {
 
 fn validate(config: &ServeConfig) -> Result<(), ServerError> {
     let checked = syncer_server::validate(config)?;
-    // If standard error is closed, nobody can be told.
+    // If standard error is closed, warnings are lost.
     checked.warnings.iter().for_each(|warning| drop(writeln!(std::io::stderr(), "warning: {warning}")));
     let (params, text, room) = (checked.params, checked.text, checked.room);
     let (tokens, held_out) = (text.tokens, text.held_out);
@@ -287,13 +287,13 @@ fn log(config: &ServeConfig) {
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(colour)
-        // A line that cannot be written is lost. Without this setting, the library would report it on standard error,
+        // A line that cannot be written is lost. Without this setting, the library would report it on standard error
         // and panic there.
         .log_internal_errors(false)
         .init();
 }
 
-/// Whether colours are seen, and wanted, on `stream`.
+/// Returns true if colours are supported and wanted on `stream`.
 fn shows_colours(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("NO_COLOR").is_none()
 }

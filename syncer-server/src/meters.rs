@@ -1,21 +1,21 @@
-//! What crosses the sockets, counted.
+//! Traffic counters of the sockets.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use archipelago_core::wire::{Class, Message};
 use serde::{Deserialize, Serialize};
 
-/// Which account the bytes of a message go to.
+/// The account that the bytes of a message are counted on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Greeting and fetching: paid once by each joiner.
+    /// Greeting and fetching; each joining learner pays this once.
     Join,
     /// Everything else.
     Run,
 }
 
 impl Phase {
-    /// The account of `message`.
+    /// Returns the account of `message`.
     #[must_use]
     pub fn of(message: &Message) -> Self {
         match message.tag().class() {
@@ -36,13 +36,13 @@ pub struct Meters {
     data_bytes: AtomicU64,
 }
 
-/// The counters at one moment.
+/// Values of the counters at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Traffic {
-    /// WebSocket bytes from learners while training, headers of frames and pings included.
+    /// WebSocket bytes from learners while training, including frame headers and pings.
     pub bytes_up: u64,
-    /// The same to learners.
+    /// WebSocket bytes to learners while training, including frame headers and pings.
     pub bytes_down: u64,
     /// Parameters in all updates received.
     pub values_up: u64,
@@ -55,7 +55,7 @@ pub struct Traffic {
 }
 
 impl Meters {
-    /// Counters that go on from `traffic`.
+    /// Creates counters that continue from `traffic`.
     #[must_use]
     pub fn from(traffic: Traffic) -> Self {
         Self {
@@ -71,7 +71,7 @@ impl Meters {
     /// Counts a frame from a learner.
     pub fn up(&self, phase: Phase, payload_bytes: usize) {
         let counter = if phase == Phase::Join { &self.join_bytes } else { &self.bytes_up };
-        // Browsers and learners mask what they send: 4 bytes more.
+        // Clients mask their frames, which takes 4 more bytes.
         add(counter, payload_bytes as u64 + frame_head_bytes(payload_bytes) + 4);
     }
 
@@ -101,7 +101,7 @@ impl Meters {
         add(&self.data_bytes, bytes);
     }
 
-    /// The counters.
+    /// Returns the current values.
     #[must_use]
     pub fn read(&self) -> Traffic {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -117,13 +117,13 @@ impl Meters {
 }
 
 impl Traffic {
-    /// Bits on the socket per parameter that went up; `None` before any did.
+    /// Returns the socket bits per uploaded parameter; `None` before the first upload.
     #[must_use]
     pub fn bits_per_param_up(&self) -> Option<f64> {
         bits(self.bytes_up, self.values_up)
     }
 
-    /// Bits on the socket per parameter that went down; `None` before any did.
+    /// Returns the socket bits per downloaded parameter; `None` before the first download.
     #[must_use]
     pub fn bits_per_param_down(&self) -> Option<f64> {
         bits(self.bytes_down, self.values_down)
@@ -138,7 +138,7 @@ fn add(counter: &AtomicU64, count: u64) {
     counter.fetch_add(count, Ordering::Relaxed);
 }
 
-/// Bytes in front of an unmasked WebSocket frame's payload (RFC 6455, section 5.2).
+/// Returns the header size of an unmasked WebSocket frame (RFC 6455, section 5.2).
 fn frame_head_bytes(payload_bytes: usize) -> u64 {
     match payload_bytes {
         0..126 => 2,

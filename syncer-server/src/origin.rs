@@ -1,4 +1,4 @@
-//! What a run begins with: the shape and the seed of a preset, the model of a folder, or tensors of a file.
+//! Initial parameters of a run: the shape and seed of a preset, the model of a folder, or the tensors of a file.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -17,39 +17,39 @@ use crate::llama::{Chat, Folder, LlamaError, SpecialTokens, TEMPLATE_BYTES_MAX, 
 use crate::progress::{Cancellation, Progress, Unit};
 use crate::store::{Initial, Manifest, Store, decoder};
 
-/// Parameters that are made or read at once: some hundredths of a second.
+/// Parameters computed or read between two checks for cancellation: some tens of milliseconds.
 const PIECE: usize = 1 << 20;
 
 /// The first parameters of a run.
 pub(crate) struct Beginning {
     /// Flat, `[len]`.
     pub(crate) theta: Vec<f32>,
-    /// What the run remembers of the folder that they are from, if they are from one.
+    /// The record of the source folder, if the parameters came from one.
     pub(crate) initial: Option<Initial>,
 }
 
-/// What a run of adapters builds on.
+/// The frozen weights below the adapters of a run.
 #[derive(Default)]
 pub(crate) struct Basis {
-    /// What learners are told of it; `None` where all weights are trained.
+    /// Their description for learners; `None` if all weights are trained.
     pub(crate) said: Option<Frozen>,
-    /// The weights, where they had to be read.
+    /// The weights, if they had to be read.
     pub(crate) weights: Option<Arc<FrozenWeights>>,
 }
 
-/// Where the parameters of a run come from.
+/// The source of a run's parameters.
 pub(crate) enum Origin {
-    /// From a preset and a seed.
+    /// A preset and a seed.
     Seed,
-    /// From a folder that the settings name.
+    /// A folder named by the settings.
     Folder(Folder),
-    /// From a file that the settings name: tensors of which learners alone know what they mean.
+    /// A file named by the settings. Only learners know the meaning of its tensors.
     Own(Own),
-    /// From a folder or a file that the settings do not name any more: the run's own folder keeps what it needs of it.
+    /// A folder or file that the settings no longer name. The run's own folder keeps the required parts.
     Kept(Box<Manifest>),
 }
 
-/// A model that is not the built-in decoder, as its file has it.
+/// A model from a file that is not the built-in decoder.
 pub(crate) struct Own {
     path: PathBuf,
     tensors: Tensors,
@@ -67,10 +67,10 @@ impl Own {
 }
 
 impl Origin {
-    /// The origin that `config` asks for, in a folder that holds the run `there`, if any.
+    /// Returns the origin that `config` asks for. `there` is the existing run in the folder, if any.
     ///
     /// # Errors
-    /// `Init`: the folder holds no model that a run can begin from.
+    /// `Init`: the folder holds no model that a run can start from.
     pub(crate) fn of(config: &ServeConfig, there: Option<&Manifest>) -> Result<Self, ServerError> {
         if let Some(path) = &config.params {
             return Own::open(path).map(Self::Own).map_err(unusable(path));
@@ -84,7 +84,7 @@ impl Origin {
         }
     }
 
-    /// The tokenizer that belongs to the model, if one does.
+    /// Returns the tokenizer that belongs to the model, if there is one.
     pub(crate) fn tokenizer(&self, store: &Store) -> Option<PathBuf> {
         match self {
             Self::Seed | Self::Own(_) => None,
@@ -94,12 +94,12 @@ impl Origin {
         }
     }
 
-    /// How the model writes conversations: as `config` says, or as the folder does. Where no conversation is trained
-    /// on, what is wrong with that matters to nobody.
+    /// Returns the model's chat format, from `config` or else from its folder. Errors in the folder's format are
+    /// ignored if the data has no conversations.
     ///
     /// # Errors
-    /// - `Init`: what the folder says of it cannot be used.
-    /// - `Config`: the template that is asked for cannot be read.
+    /// - `Init`: the chat format of the folder cannot be used.
+    /// - `Config`: the requested template cannot be read.
     pub(crate) fn chat(&self, config: &ServeConfig, has_lines: bool) -> Result<Chat, ServerError> {
         let mut chat = match self {
             Self::Seed | Self::Own(_) => Chat::default(),
@@ -115,7 +115,7 @@ impl Origin {
         Ok(chat)
     }
 
-    /// The model's tokens with a meaning of their own, if it is from a folder.
+    /// Returns the special tokens of the model, if it came from a folder.
     fn special(&self) -> Option<&SpecialTokens> {
         match self {
             Self::Seed | Self::Own(_) => None,
@@ -134,7 +134,7 @@ impl Origin {
         self.special().map(SpecialTokens::stops).unwrap_or_default()
     }
 
-    /// Refuses a vocabulary and a text with tokens for which the model of a folder has no row.
+    /// Rejects a vocabulary or text with tokens for which the folder's model has no row.
     ///
     /// # Errors
     /// `Init`: names the token.
@@ -146,14 +146,14 @@ impl Origin {
         checked.map_err(unusable(folder.path()))
     }
 
-    /// The model, for a tokenizer with `tokens` tokens.
+    /// Returns the model for a tokenizer with `tokens` tokens.
     ///
     /// # Errors
-    /// - `Preset`: there is none of that name.
-    /// - `Setting`: its experts, its adapters or its windows are out of range.
-    /// - `Config`: the name or the settings of an architecture are none for this model, experts are asked for where
-    ///   the model has its own, or adapters where there is no dense Llama to train them on.
-    /// - `Internal`: what is kept is no model.
+    /// - `Preset`: there is no preset of that name.
+    /// - `Setting`: its experts, adapters or windows are out of range.
+    /// - `Config`: the name or settings of the architecture do not fit this model; experts are asked for where the
+    ///   model has its own; or adapters are asked for without a dense Llama to train them on.
+    /// - `Internal`: the stored model is invalid.
     pub(crate) fn model(&self, config: &ServeConfig, tokens: u32) -> Result<Model, ServerError> {
         let experts = config.experts.spec()?;
         if experts.is_some() && matches!(self, Self::Own(_) | Self::Folder(_)) {
@@ -170,7 +170,7 @@ impl Origin {
         };
         let model = match self {
             Self::Seed => of(ModelSpec { experts, ..preset(config)?.model(tokens) }),
-            // Of a model of one's own that is not the decoder, window and vocabulary are taken.
+            // From a custom model, only window and vocabulary are taken.
             Self::Own(own) => Model {
                 context: context(preset(config)?.model(tokens).context),
                 vocab: tokens,
@@ -199,10 +199,10 @@ impl Origin {
         Err(ServerError::Config { why: why.into() })
     }
 
-    /// Sees to it that there are weights that adapters can be trained on.
+    /// Checks that there are weights to train adapters on.
     ///
     /// # Errors
-    /// `Config`: there are none.
+    /// `Config`: there are no such weights.
     fn takes_adapters(&self) -> Result<(), ServerError> {
         let why = match self {
             Self::Seed => {
@@ -222,12 +222,12 @@ impl Origin {
         Err(ServerError::Config { why: why.to_owned() })
     }
 
-    /// The decoder whose adapters are trained, with a window of its own; `None` if all weights are trained.
+    /// Returns the decoder whose adapters are trained, with its own window; `None` if all weights are trained.
     ///
     /// # Errors
     /// - `Setting`: the adapters are out of range.
-    /// - `Config`: there are no weights that adapters could be trained on.
-    /// - `Internal`: what is kept is no model.
+    /// - `Config`: there are no weights to train adapters on.
+    /// - `Internal`: the stored model is invalid.
     pub(crate) fn adapters(&self, config: &ServeConfig) -> Result<Option<ModelSpec>, ServerError> {
         let lora = config.lora.spec()?;
         if lora.is_some() {
@@ -242,11 +242,11 @@ impl Origin {
         Ok(decoder.map(with).filter(|decoder| decoder.lora.is_some()))
     }
 
-    /// What `model` builds on and does not train, if it is adapters: of a folder the weights themselves, of a run that
-    /// goes on what it says of them.
+    /// Returns the frozen weights below `model`, if it is adapters. A folder provides the weights themselves; a resumed
+    /// run provides only their description.
     ///
     /// # Errors
-    /// `Init`: the folder's parameters cannot be read or held.
+    /// `Init`: the folder's parameters cannot be read or held in memory.
     pub(crate) fn basis(&self, config: &ServeConfig, model: &Model) -> Result<Basis, ServerError> {
         let Some(decoder) = decoder(model)?.filter(|decoder| decoder.lora.is_some()) else {
             return Ok(Basis::default());
@@ -265,7 +265,7 @@ impl Origin {
         }
     }
 
-    /// The name of the folder or the file, if it is one.
+    /// Returns the name of the source folder or file, if there is one.
     pub(crate) fn folder(&self) -> Option<String> {
         match self {
             Self::Seed => None,
@@ -275,12 +275,12 @@ impl Origin {
         }
     }
 
-    /// The parameters that the run begins with.
+    /// Returns the initial parameters of the run.
     ///
     /// # Errors
-    /// - `Init`: the folder's parameters cannot be read or held.
-    /// - `DirCorrupt`: those that are kept are damaged.
-    /// - `Internal`: `spec` is no model.
+    /// - `Init`: the folder's parameters cannot be read or held in memory.
+    /// - `DirCorrupt`: the stored parameters are damaged.
+    /// - `Internal`: `spec` is not a valid model.
     /// - `Cancelled`.
     pub(crate) fn beginning(
         &self,
@@ -297,7 +297,7 @@ impl Origin {
         Ok(Beginning { theta, initial })
     }
 
-    /// Returns all parameters, flat. They are made or read in pieces.
+    /// Returns all parameters, flat. They are computed or read in pieces.
     fn all(
         &self,
         spec: &RunSpec,
@@ -318,11 +318,11 @@ impl Origin {
         Ok(theta)
     }
 
-    /// Those in these ranges of the flat vector, one after another, and nothing else of them is held.
+    /// Returns the parameters in these ranges of the flat vector, concatenated, without loading others.
     ///
     /// # Errors
-    /// - `Init`: the folder's parameters cannot be read or held.
-    /// - `Internal`: `spec` is no model, or the run goes on in a folder of its own.
+    /// - `Init`: the folder's parameters cannot be read or held in memory.
+    /// - `Internal`: `spec` is not a valid model, or the run resumes from its own folder.
     pub(crate) fn within(
         &self,
         spec: &RunSpec,
@@ -345,7 +345,7 @@ impl Origin {
         }
     }
 
-    /// What a run remembers of the folder or the file that it begins with, if there is one, by the checksum of its
+    /// Returns the run's record of its source folder or file, if there is one. `sha256` returns the checksum of its
     /// parameters.
     pub(crate) fn named(&self, sha256: impl FnOnce() -> String) -> Option<Initial> {
         match self {
@@ -364,10 +364,10 @@ impl Origin {
     }
 }
 
-/// What `config` calls the architecture of a model of one's own.
+/// Returns the architecture of a custom model as `config` names it.
 ///
 /// # Errors
-/// `Config`: it is called as the built-in decoder is, or too long.
+/// `Config`: the name is that of the built-in decoder, or too long.
 fn architecture(config: &ServeConfig) -> Result<Architecture, ServerError> {
     let name = config.architecture.clone().unwrap_or_default();
     let settings = config.architecture_settings.clone().unwrap_or_default().into_bytes();

@@ -1,4 +1,4 @@
-//! What waits to be sent on one connection: bounded, short messages ahead of parameters.
+//! Bounded send queues of one connection, with short messages ahead of parameters.
 
 use std::sync::Arc;
 
@@ -9,26 +9,26 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use crate::meters::Phase;
 
-/// Short messages waiting for one connection, at most.
+/// Maximum number of short messages queued for one connection.
 const CONTROL_MAX: usize = 1_024;
 
-/// Parameters waiting for one connection, in full turns of all fragments. Who lags further had better
-/// fetch them anew.
+/// Parameters queued for one connection, in full turns of all fragments. A learner that lags further should fetch them
+/// again.
 const BULK_TURNS_MAX: usize = 2;
 
-/// Messages with parameters that may wait in any case. The core bounds what it has on its way to a learner in bytes,
-/// and of small fragments that is many messages: a learner far away gets what it missed of a fragment all at once.
+/// Messages with parameters that may always wait. The core limits the bytes in flight to a learner, and small fragments
+/// fit many messages into that limit: a distant learner gets all changes that it missed at once.
 const BULK_MIN: usize = 2_048;
 
-/// Bytes of such messages that may wait in any case.
+/// Bytes of such messages that may always wait.
 const BULK_BYTES_MIN: usize = 32 << 20;
 
-/// An encoded message, shared by all connections that it goes to.
+/// An encoded message, shared by all its connections.
 #[derive(Clone, Debug)]
 pub struct Outgoing {
     /// Its frames, in order.
     pub frames: Arc<[Bytes]>,
-    /// The account that its bytes go to.
+    /// The account that its bytes are counted on.
     pub phase: Phase,
     /// Parameters in it.
     pub values: u64,
@@ -37,16 +37,16 @@ pub struct Outgoing {
     bulk: bool,
 }
 
-/// Encodes messages, once for all connections that they go to.
+/// Encodes each message once for all its connections.
 #[derive(Debug)]
 pub struct Encoder {
     fragments: Arc<Fragments>,
-    /// Tells chunked messages of one connection apart: the writer sends one at a time.
+    /// Distinguishes the chunked messages of one connection; the writer sends one at a time.
     number: u32,
 }
 
 impl Encoder {
-    /// For the messages of a run with these fragments.
+    /// Creates an encoder for a run with these fragments.
     #[must_use]
     pub fn new(fragments: Arc<Fragments>) -> Self {
         Self { fragments, number: 0 }
@@ -70,13 +70,13 @@ impl Encoder {
     }
 }
 
-/// The sending end: the actor's.
+/// The sending end, held by the actor.
 #[derive(Debug)]
 pub struct Outbox {
     control: mpsc::Sender<Outgoing>,
     bulk: mpsc::Sender<Bulk>,
-    /// For the bytes of messages with parameters: the core believes a peer that says what it holds, and one that lies
-    /// must not have all that it does not read kept for it.
+    /// Byte limit of queued messages with parameters. The core trusts a peer's report of what it holds, so a lying peer
+    /// that reads nothing must not fill the memory.
     room: Arc<Semaphore>,
     probes: mpsc::Sender<u64>,
     bye: mpsc::Sender<Bye>,
@@ -90,26 +90,26 @@ pub struct Bulk {
     _room: OwnedSemaphorePermit,
 }
 
-/// The receiving end: the connection's writer.
+/// The receiving end, held by the connection's writer.
 #[derive(Debug)]
 pub struct Queues {
     /// Short messages.
     pub control: mpsc::Receiver<Outgoing>,
     /// Messages with parameters.
     pub bulk: mpsc::Receiver<Bulk>,
-    /// Numbers that the peer is to send back.
+    /// Numbers that the peer should send back.
     pub probes: mpsc::Receiver<u64>,
-    /// The goodbye; it overtakes parameters, and what waits for room on the socket.
+    /// The goodbye. It overtakes parameters and messages that wait for room on the socket.
     pub bye: mpsc::Receiver<Bye>,
 }
 
-/// The queue is full: the peer reads too slowly.
+/// Error for a full queue: the peer reads too slowly.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Full;
 
 impl Outbox {
-    /// An empty outbox for a run of so many fragments, with bodies of at most `body_bytes_max`, and a second way to say
-    /// goodbye.
+    /// Creates an empty outbox for a run with this many fragments and bodies of at most `body_bytes_max`. The third
+    /// value is a second sender of the goodbye.
     #[must_use]
     pub fn new(fragments: u16, body_bytes_max: u32) -> (Self, Queues, mpsc::Sender<Bye>) {
         let turns_bytes = BULK_TURNS_MAX * usize::from(fragments) * body_bytes_max as usize;
@@ -123,7 +123,7 @@ impl Outbox {
         (Self { control, bulk, room, probes, bye: bye.clone() }, queues, bye)
     }
 
-    /// Queues `outgoing`; a connection that has gone takes it silently.
+    /// Queues `outgoing`; a closed connection drops it silently.
     ///
     /// # Errors
     /// [`Full`].
@@ -138,14 +138,15 @@ impl Outbox {
         queue(&self.bulk, Bulk { outgoing, _room: room.ok_or(Full)? })
     }
 
-    /// Has the peer send this number back. One that finds no room is lost, as if the peer had not answered.
+    /// Asks the peer to send this number back. If the queue is full, the probe is lost, as if the peer had not
+    /// answered.
     pub fn probe(&self, number: u64) {
         let _ = self.probes.try_send(number);
     }
 
-    /// Says goodbye; the connection ends.
+    /// Sends the goodbye and ends the connection.
     pub fn close(self, bye: Bye) {
-        // Full means that somebody said goodbye before.
+        // A full queue means that a goodbye was already sent.
         let _ = self.bye.try_send(bye);
     }
 }
@@ -184,7 +185,7 @@ mod tests {
         assert_eq!((merged.frames.len(), merged.values), (2, 32));
 
         let (outbox, mut queues, _bye) = Outbox::new(count, 100_000);
-        // What a learner a second away missed of a small model.
+        // The changes that a learner with a latency of one second missed of a small model.
         let bytes = merged.frames.iter().map(Bytes::len).sum::<usize>();
         for _ in 0..BULK_BYTES_MIN / bytes {
             assert_eq!(outbox.send(merged.clone()), Ok(()));

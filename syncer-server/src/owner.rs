@@ -1,4 +1,4 @@
-//! What the owner of a run shows with an order.
+//! Authentication of the owner of a run.
 
 use std::path::PathBuf;
 
@@ -6,8 +6,8 @@ use crate::errors::ServerError;
 use crate::secret::is_same;
 use crate::store::{Store, read_token};
 
-/// The owner's token: one that was given, or the one in the run's folder as it is at each request, so that one that was
-/// rotated holds at once.
+/// The owner's token: either a given one, or the one in the run's folder. The latter is read at each request, so that a
+/// rotated token takes effect at once.
 #[derive(Clone)]
 pub struct Owner(Token);
 
@@ -18,7 +18,7 @@ enum Token {
 }
 
 impl Owner {
-    /// The token that was `given`, or else the one kept in the folder, which is made if there is none.
+    /// Opens the `given` token, or else the one in the folder, which is created if it is missing.
     ///
     /// # Errors
     /// - `Disk`: the file cannot be read or written.
@@ -31,7 +31,7 @@ impl Owner {
         }))
     }
 
-    /// Whether `shown` is the token. A file that cannot be read or is empty lets nobody in.
+    /// Returns true if `shown` is the token. An unreadable or empty file matches no token.
     #[must_use]
     pub fn is(&self, shown: &[u8]) -> bool {
         match &self.0 {

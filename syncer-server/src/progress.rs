@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::clock::unix_ms;
 use crate::errors::ServerError;
 
-/// Time between two lines about the same work, in milliseconds.
+/// Shortest time between two log lines about the same work, in milliseconds.
 const TOLD_EVERY_MS: u64 = 2_000;
 
 /// Cancellation of long work. Clones cancel the same work.
@@ -31,7 +31,7 @@ impl Cancellation {
         if self.is_cancelled() { Err(ServerError::Cancelled) } else { Ok(()) }
     }
 
-    /// Returns true if the work is not wanted any more.
+    /// Returns true if the work is no longer wanted.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.is_cancelled.load(Ordering::SeqCst)

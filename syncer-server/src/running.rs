@@ -1,4 +1,4 @@
-//! One run that is served: its routes, and the work behind them.
+//! One served run: its routes, and the work behind them.
 
 use std::future::Future;
 use std::path::Path;
@@ -28,42 +28,42 @@ use crate::store::{Store, temporary};
 use crate::webhook::Webhook;
 use crate::{http, links};
 
-/// Time for connections to say goodbye at the end.
+/// Time for connections to close at the end.
 const GOODBYE_WITHIN: Duration = Duration::from_secs(5);
 
 /// Time for the preparation of a run to notice a cancellation.
 const CANCELLED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Size in bytes from which on a snapshot is not written again if nothing was merged.
+/// Size in bytes from which on a snapshot without merges is not written again.
 const IDLE_BYTES_SAVED: u64 = 100_000_000;
 
-/// A run that is open. Nothing happens in it until [`Self::work`] is awaited.
+/// An open run. It does nothing until [`Self::work`] is awaited.
 pub(crate) struct Running {
-    /// What its routes need.
+    /// State for its routes.
     pub(crate) app: Arc<http::App>,
     /// Turns true once the run has ended.
     pub(crate) stopping: watch::Receiver<bool>,
-    /// Leads the run until it is told to stop, and saves it; its last status. It fails with `Disk`, `DirInUse`,
+    /// Leads the run until it is stopped, saves it, and returns its last status. Fails with `Disk`, `DirInUse`,
     /// `Internal` or `System`.
     pub(crate) work: Pin<Box<dyn Future<Output = Result<ServerStatus, ServerError>> + Send>>,
 }
 
-/// What a server of several runs gives to each of them.
+/// Resources that a server of several runs gives to each run.
 pub(crate) struct House {
-    /// What the owner of the server may show in place of the run's own token.
+    /// Token of the server's owner, accepted like the run's own token.
     pub(crate) token: String,
-    /// Connections that the run may hold for long.
+    /// The run's share of long-lived connections.
     pub(crate) share: Share,
 }
 
-/// What learners are told when the program ends.
+/// Returns the goodbye for learners when the program ends.
 pub(crate) fn restart() -> Bye {
     Bye::new(CloseCode::Restart, "the syncer stops for now: come back later")
 }
 
 impl Running {
-    /// Begins the run of `config`, or goes on with it, to be led until `shutdown` says what to tell the learners.
-    /// `links` are the pages under which people reach it; `house` is the server's part, if that has several runs.
+    /// Starts or resumes the run of `config`, until `shutdown` resolves with the goodbye for its learners. `links` are
+    /// the pages of the run; `house` is set on a server of several runs.
     ///
     /// # Errors
     /// Those of [`crate::validate`]; `Disk`, `Internal` or `System`.
@@ -178,12 +178,12 @@ impl Running {
                 }
                 None => None,
             };
-            // It ends with the actor.
+            // The task ends with the actor.
             drop(prover.map(|prover| tokio::spawn(evaluate::prove(prover, handle.clone(), clock))));
             let measure = |evaluator: Evaluator| {
                 let (actor, written) = (handle.clone(), carried.history.written());
                 let losses = carried.history.evaluations.iter().map(|evaluation| evaluation.loss);
-                // Without a tape nothing can be made again.
+                // Rollback needs a tape.
                 let evaluator = match tape.keeps() && !config.no_undo {
                     true => evaluator.judged_by(Judge::new(Arc::clone(&store), run, losses)),
                     false => evaluator,
@@ -230,7 +230,7 @@ impl Running {
             if let Some(hearing) = hearing {
                 hearing.abort();
             }
-            // Every connection holds a sender; once none is left, all have said goodbye.
+            // Every connection holds a sender; when all are dropped, all connections are closed.
             drop(tokio::time::timeout(GOODBYE_WITHIN, all_closed.recv()).await);
             // A measurement that still runs is no longer needed. Wait for it briefly, since it reads the folder.
             if let Some(measuring) = measuring.filter(|measuring| !measuring.is_finished()) {
@@ -241,9 +241,8 @@ impl Running {
                 drop(leading.await);
             }
             let Final { snapshot, status } = ended?;
-            // What others lead is in the storage that all of them share.
-            // Before the first merge a snapshot adds the curves of an idle run: too little to write a large model
-            // again.
+            // Runs led by other processes are stored in their shared storage. Before the first merge, a snapshot only
+            // adds the curves of an idle run, which does not justify writing a large model again.
             let is_worth = status.core.tokens_merged > 0 || snapshot.tensor_bytes() < IDLE_BYTES_SAVED;
             if !is_part && is_worth {
                 blocking(move || {
@@ -267,7 +266,7 @@ impl Running {
     }
 }
 
-/// Leads rounds of the run of `config` until `shutdown`, and faces nobody.
+/// Leads rounds of the run of `config` until `shutdown`, without serving learners.
 ///
 /// # Errors
 /// As [`Running::open`].
@@ -300,7 +299,7 @@ pub(crate) async fn lead(
     Ok(())
 }
 
-/// The settings of one process of several, and the folder that it works in: nothing in there outlives it.
+/// Returns the settings of one process of several, and its working folder, which is deleted at the end.
 fn of_a_part(config: &ServeConfig) -> Result<(ServeConfig, Option<TempDir>), ServerError> {
     let folder = config.dir.join("processes");
     clear(&folder);
@@ -308,15 +307,15 @@ fn of_a_part(config: &ServeConfig) -> Result<(ServeConfig, Option<TempDir>), Ser
     let failed = |source| ServerError::Disk { what: "write", path: folder.clone(), source };
     let scratch = made.map_err(failed)?;
     let dir = scratch.path().to_owned();
-    // The owner's token is that of the folder, whichever process asks for it.
+    // The owner's token is that of the run's folder, for all processes.
     let admin_token = Some(owner_token(config)?);
-    // Single updates are known to owners by their norms alone, and merges are undone by a tape of one process.
+    // Owner processes know only the norms of single updates, and a rollback needs the tape of one process.
     let mut config = ServeConfig { dir, admin_token, checks: 0.0, no_undo: true, ..config.clone() };
     config.alerts.expect_no_snapshots();
     Ok((config, Some(scratch)))
 }
 
-/// Removes what killed processes left in `folder`: of those that run, each has its own locked.
+/// Removes the folders that killed processes left in `folder`. Running processes hold a lock on theirs.
 fn clear(folder: &Path) {
     for left in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let is_left = left.path().join("lock").exists() && Store::open(&left.path()).is_ok();
@@ -326,10 +325,10 @@ fn clear(folder: &Path) {
     }
 }
 
-/// Prepares the run of `config`, unless it is stopped before it is open.
+/// Prepares the run of `config`, unless `shutdown` resolves first.
 ///
 /// # Errors
-/// Those of [`Plan::of`] and [`Plan::open`]; `Cancelled` if `shutdown` resolves meanwhile. Files written by then are
+/// Those of [`Plan::of`] and [`Plan::open`]; `Cancelled` if `shutdown` resolves meanwhile. Files written until then are
 /// removed. Work that only reads is abandoned if it does not end soon.
 async fn prepare(
     config: &ServeConfig,
@@ -352,16 +351,17 @@ async fn prepare(
     }
 }
 
-/// Tells the logs of runs of a certificate that came, and whether it is `shown` from now on.
+/// Logs a new certificate in all runs, and whether it is now in use (`shown`).
 pub(crate) async fn certificate(apps: Vec<Arc<http::App>>, shown: bool) {
     for app in apps {
-        // A run that has ended has no log to write.
+        // A run that has ended has no log.
         app.context.actor.tell(Command::Happened(Happening::Certificate { shown })).await;
     }
 }
 
-/// Resolves when the run is to stop, with what its learners are told: at `shutdown`, or once the run is `over` if that
-/// is a reason. The last measurement of a complete run is waited for either way: it is part of what is kept.
+/// Resolves with the goodbye for the learners when the run should stop: at `shutdown`, or once the run is `over` if
+/// that is a reason to stop. Either way it waits for the last measurement of a complete run, which is part of the
+/// stored run.
 async fn until(
     shutdown: impl Future<Output = Bye>,
     over: watch::Receiver<bool>,
@@ -369,7 +369,7 @@ async fn until(
     is_over_enough: bool,
 ) -> Bye {
     let measured = async {
-        // It never ends with an error: the actor, which tells of it, waits for this.
+        // This never fails: the actor, which sends the value, waits for this task.
         drop(over.clone().wait_for(|over| *over).await);
         if let Some(measuring) = measuring {
             drop(measuring.await);
@@ -398,7 +398,7 @@ fn context(prepared: &Prepared, actor: ActorHandle, meters: &Arc<Meters>) -> Con
     }
 }
 
-/// Runs `work` where it may take its time.
+/// Runs blocking `work` on a thread for such work.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, ServerError> {

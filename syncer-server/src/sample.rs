@@ -18,25 +18,25 @@ use crate::export::flat;
 use crate::llama::Chat;
 use crate::store::{Store, disk};
 
-/// What was written, and how fast.
+/// The written text and its speed.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Written {
     /// The prompt, or the conversation as the chat template writes it.
     pub prompt: String,
-    /// What follows it.
+    /// The continuation.
     pub text: String,
     /// Tokens of the text.
     pub tokens: u32,
     /// Whether the model ended the text itself.
     pub stopped: bool,
-    /// Tokens written in a second, the reading of the prompt included.
+    /// Tokens written per second, including the time to read the prompt.
     pub tokens_per_s: f64,
     /// Tokens merged into the model.
     pub tokens_merged: u64,
 }
 
-/// Tokens after which those before them are not made text once more.
+/// Number of pending tokens after which their text is settled and not decoded again.
 const SPELT_MAX: usize = 256;
 
 /// Continues `args.prompt`, or answers `args.chat`, with the model of the newest snapshot in `args.folder`. The model
@@ -45,11 +45,11 @@ const SPELT_MAX: usize = 256;
 ///
 /// # Errors
 /// - `NoRun`, `NoSnapshot`: there is no run, or no snapshot of it.
-/// - `DirCorrupt`: there is no whole one.
-/// - `Disk`, `Tokenizer`: something of it cannot be read, or the picture cannot be written.
-/// - `Config`: the prompt is empty, or holds what the model's vocabulary does not, or the model is no decoder; the run
-///   has no chat template for a question, or one that does not take it; there is no picture, or a file in its place.
-/// - `Internal`: what was read is no model.
+/// - `DirCorrupt`: no snapshot is intact.
+/// - `Disk`, `Tokenizer`: a file of the run cannot be read, or the picture cannot be written.
+/// - `Config`: the prompt is empty or contains text outside the model's vocabulary; the model is not a decoder; the run
+///   has no chat template that takes the question; or the text has no picture, or its file exists.
+/// - `Internal`: the stored model is invalid.
 pub fn sample(
     args: &SampleArgs,
     mut show: impl FnMut(&str) -> std::io::Result<()>,
@@ -135,7 +135,7 @@ fn prompt(args: &SampleArgs, chat: &Chat) -> Result<String, ServerError> {
     text.map_err(|why| ServerError::Config { why: format!("--chat: {why}") })
 }
 
-/// Text of tokens that come one after another.
+/// Incremental decoder of tokens to text.
 struct Speller<'a> {
     vocabulary: &'a Vocabulary,
     /// Whether special tokens are left out.
@@ -182,7 +182,7 @@ impl<'a> Speller<'a> {
     }
 }
 
-/// A picture as an SVG, a square for each pixel.
+/// Renders a picture as SVG, with a square for each pixel.
 fn svg(picture: &Picture) -> String {
     let squares: String = (0..SIDE)
         .flat_map(|y| (0..SIDE).map(move |x| (x, y)))

@@ -1,6 +1,6 @@
-//! Comparing secrets.
+//! Comparison of secrets.
 
-/// Compares without telling by its time how much was right; only the length shows.
+/// Compares in constant time for inputs of equal length, so that the time does not reveal the number of correct bytes.
 #[must_use]
 pub fn is_same(a: &[u8], b: &[u8]) -> bool {
     let differ = a.iter().zip(b).fold(0, |differ, (x, y)| differ | (x ^ y));

@@ -1,4 +1,4 @@
-//! Signals that stop the program: the first one politely, the second one at once.
+//! Signals that stop the program: gracefully at the first, at once at the second.
 
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -8,8 +8,8 @@ use syncer_server::{Exit, ServerError};
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 
-/// Period after the first signal in which another one is the same wish said twice. A terminal signals the whole group
-/// of processes, and the process that started this one passes the signal on.
+/// Period after the first signal in which further signals count as the same request. A terminal signals the whole
+/// process group, and the parent process may pass the signal on.
 const SAME_WITHIN: Duration = Duration::from_millis(500);
 
 /// Resolves at the first signal to stop, or when the terminal closes. A second signal stops the process at once,
@@ -55,7 +55,7 @@ struct Signals(Vec<tokio::signal::unix::Signal>);
 
 #[cfg(unix)]
 impl Signals {
-    /// Listens from here on. None of the signals ends the process by itself any more.
+    /// Starts listening. From now on, none of the signals ends the process by itself.
     fn listen() -> io::Result<Self> {
         use archipelago_runtime::platform::hears_hangup;
         use tokio::signal::unix::{SignalKind, signal};
@@ -65,7 +65,7 @@ impl Signals {
         kinds.into_iter().chain(hangup).map(signal).collect::<io::Result<_>>().map(Self)
     }
 
-    /// Waits for the next one.
+    /// Waits for the next signal.
     async fn next(&mut self) {
         futures::future::select_all(self.0.iter_mut().map(|signal| Box::pin(signal.recv()))).await;
     }
@@ -77,24 +77,24 @@ struct Signals(tokio::signal::windows::CtrlC);
 
 #[cfg(not(unix))]
 impl Signals {
-    /// Listens from here on. Ctrl+C does not end the process by itself any more.
+    /// Starts listening. From now on, Ctrl+C does not end the process by itself.
     fn listen() -> io::Result<Self> {
         tokio::signal::windows::ctrl_c().map(Self)
     }
 
-    /// Waits for the next one.
+    /// Waits for the next signal.
     async fn next(&mut self) {
         self.0.recv().await;
     }
 }
 
-/// The signals that came.
+/// The received signals.
 #[derive(Default)]
 struct Wishes {
     first: Option<Instant>,
 }
 
-/// What a signal means.
+/// The meaning of a signal.
 #[derive(Debug, PartialEq, Eq)]
 enum Wish {
     Stop,

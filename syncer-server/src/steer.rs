@@ -1,4 +1,4 @@
-//! The verbs that steer one run from a terminal: they give its server the owner's orders.
+//! The verbs that steer one run from a terminal by sending the owner's orders to its server.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::store::{Store, read_token};
 /// Address of a server that was started without `--listen`.
 const DEFAULT_URL: &str = "http://127.0.0.1:7700";
 
-/// Holds the run: no round begins and no learner takes a step. Returns the server's answer.
+/// Pauses the run: no round starts and no learner takes a step. Returns the server's answer.
 ///
 /// # Errors
 /// - `Config`: there is no token, or the server refuses the order.
@@ -23,7 +23,7 @@ pub fn pause(run: &SteerArgs) -> Result<String, ServerError> {
     give(run, "pause", String::new())
 }
 
-/// Goes on with a run that is held.
+/// Resumes a paused run.
 ///
 /// # Errors
 /// As [`pause`].
@@ -49,7 +49,7 @@ pub fn set(args: &SetArgs) -> Result<String, ServerError> {
     give(&args.run, "settings", json!(settings).to_string())
 }
 
-/// Has one learner train for a share of its time.
+/// Sets the share of its pace that one learner trains.
 ///
 /// # Errors
 /// As [`pause`].
@@ -58,7 +58,7 @@ pub fn pace(args: &PaceArgs) -> Result<String, ServerError> {
     give(&args.run, &format!("learners/{}/pace", args.learner), body)
 }
 
-/// Sends one learner away for a while.
+/// Drops one learner for a while.
 ///
 /// # Errors
 /// As [`pause`].
@@ -67,7 +67,7 @@ pub fn send_away(args: &DropArgs) -> Result<String, ServerError> {
     give(&args.run, &format!("learners/{}/drop", args.learner), body)
 }
 
-/// Gives the server of `run` an order of its owner; its answer.
+/// Sends an order of the owner to the server of `run`, and returns the answer.
 fn give(run: &SteerArgs, order: &str, body: String) -> Result<String, ServerError> {
     let store = Store::look(&run.dir);
     let url = match &run.url {

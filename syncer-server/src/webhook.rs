@@ -1,7 +1,7 @@
-//! Alerts told to an address of the owner's: `--webhook`.
+//! Alerts posted to an address of the owner: `--webhook`.
 //!
-//! A thread of its own posts them, so that nobody waits for it. What cannot be told for a while is tried again, and
-//! then given up; the log says once that it fails.
+//! A separate thread posts them, so that no caller waits. Failed posts are retried and finally dropped; the log reports
+//! a failure once.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
@@ -15,13 +15,13 @@ use ureq::Agent;
 use crate::errors::ServerError;
 use crate::status::AlertKind;
 
-/// Notices that wait to be posted, at most.
+/// Maximum number of notices that wait to be posted.
 const NOTICES_MAX: usize = 64;
 
-/// Longest time of one try.
+/// Time limit of one attempt.
 const TRY_WITHIN: Duration = Duration::from_secs(10);
 
-/// Waits before the second try and those after it.
+/// Delays before the second attempt and the following ones.
 const WAITS: [Duration; 5] = [
     Duration::from_secs(1),
     Duration::from_secs(4),
@@ -30,34 +30,34 @@ const WAITS: [Duration; 5] = [
     Duration::from_secs(240),
 ];
 
-/// What is posted, as JSON.
+/// The posted JSON.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Notice {
-    /// All of it, as a sentence: chat rooms show this field.
+    /// The whole alert as a sentence; chat rooms show this field.
     pub text: String,
     /// The run, as 16 hex digits.
     pub run: String,
-    /// What it is about.
+    /// The kind of alert.
     pub alert: AlertKind,
-    /// Whether the alert came on; else it went off.
+    /// Whether the alert was raised; otherwise it was cleared.
     pub raised: bool,
-    /// When, in milliseconds since 1970.
+    /// Time in milliseconds since 1970.
     pub at_ms: u64,
 }
 
-/// The way to the thread that posts.
+/// Handle to the posting thread.
 #[derive(Debug)]
 pub struct Webhook {
     queue: SyncSender<Notice>,
 }
 
 impl Webhook {
-    /// Begins to post to `url`.
+    /// Starts posting to `url`.
     ///
     /// # Errors
-    /// - `Config`: `url` is no address that can be posted to, or the proxy for it is unusable.
-    /// - `System`: there is no thread.
+    /// - `Config`: `url` is not an address to post to, or the proxy for it is unusable.
+    /// - `System`: the thread cannot be started.
     pub fn start(url: &str) -> Result<Self, ServerError> {
         Self::with(url, &WAITS)
     }
@@ -79,7 +79,7 @@ impl Webhook {
         Ok(Self { queue })
     }
 
-    /// Has `notice` posted. Nobody waits: if too many are on their way, this one is not posted.
+    /// Queues `notice` without waiting. If the queue is full, the notice is dropped.
     pub fn tell(&self, notice: Notice) {
         if let Err(TrySendError::Full(notice)) = self.queue.try_send(notice) {
             tracing::warn!(
@@ -98,7 +98,7 @@ pub fn check(url: &str) -> Result<(), ServerError> {
     let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
     match rest.is_some_and(|rest| !rest.is_empty() && !rest.contains(char::is_whitespace)) {
         true => Ok(()),
-        // What was given is not repeated: it may hold a secret.
+        // The message does not repeat the address, which may contain a secret.
         false => Err(ServerError::Config {
             why: "--webhook is no address: give one that begins with http:// or https://".into(),
         }),
@@ -110,8 +110,8 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// The place of the notice that is to be tried next: the one that is due first, of those that none about the same alert
-/// comes before.
+/// Returns the index of the next notice to try: the earliest due among those without an earlier notice of the same
+/// alert.
 fn next(waiting: &VecDeque<Waiting>) -> Option<usize> {
     let is_free = |at: usize| waiting.iter().take(at).all(|one| one.notice.alert != waiting[at].notice.alert);
     (0..waiting.len()).filter(|&at| is_free(at)).min_by_key(|&at| waiting[at].due)
@@ -122,37 +122,37 @@ struct Poster {
     proxy: Option<Proxy>,
     url: String,
     waits: &'static [Duration],
-    /// Whether the log says already that it fails.
+    /// Whether the log already reports the failure.
     is_failing: bool,
 }
 
-/// What became of a try.
+/// The outcome of an attempt.
 enum Tried {
     Told,
-    /// It may be told later.
+    /// A temporary failure.
     Later(String),
-    /// It never will be.
+    /// A permanent failure.
     Never(String),
 }
 
-/// A notice that is on its way.
+/// A queued notice.
 struct Waiting {
     notice: Notice,
-    /// Tries that failed.
+    /// Failed attempts.
     failed: usize,
-    /// When it may be tried next.
+    /// Earliest time of the next attempt.
     due: Instant,
 }
 
 impl Poster {
-    /// Posts what comes until nobody is left who tells. A notice that cannot be told for now keeps no other waiting but
-    /// those about the same alert, which would be misunderstood in another order.
+    /// Posts notices until all senders are gone. A failing notice delays only later notices of the same alert, since
+    /// their order matters.
     fn work(mut self, notices: &Receiver<Notice>) {
         let mut waiting: VecDeque<Waiting> = VecDeque::new();
         loop {
             let came = match next(&waiting) {
                 None => notices.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                // That the syncer ends is noticed at once.
+                // A shutdown of the syncer is noticed at once.
                 Some(at) => notices.recv_timeout(waiting[at].due.saturating_duration_since(now())),
             };
             match came {
@@ -201,7 +201,7 @@ impl Poster {
         }
     }
 
-    /// The address is not told: it may hold a secret.
+    /// The log does not contain the address, which may hold a secret.
     fn fails(&mut self, why: &str) {
         if !std::mem::replace(&mut self.is_failing, true) {
             tracing::warn!(
@@ -226,7 +226,7 @@ mod tests {
         Notice { text, run: "ab".into(), alert: AlertKind::NoLearner, raised: true, at_ms: number }
     }
 
-    /// The next connection, which comes within a minute or never.
+    /// Returns the next connection; fails after a minute without one.
     fn accepted(listener: &TcpListener) -> TcpStream {
         listener.set_nonblocking(true).unwrap();
         for _ in 0..6_000 {
@@ -240,7 +240,7 @@ mod tests {
         panic!("nothing more was posted");
     }
 
-    /// What comes in, `atMs` by `atMs`, if the posts are answered like that.
+    /// Returns the `atMs` values that arrive in order, if the posts are answered like that.
     fn check_posts(answers: &'static [&'static str], told: u64) -> Vec<u64> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/hook?secret", listener.local_addr().unwrap());

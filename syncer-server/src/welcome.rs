@@ -1,4 +1,5 @@
-//! The verbs `invite`, `ban` and `token`: who may come, and who may say so. Each gives what is to be printed.
+//! The verbs `invite`, `ban` and `token`: management of invites, bans and the owner's token. Each returns the text to
+//! print.
 
 use archipelago_core::wire::Fingerprint;
 use archipelago_core::wire::http::INVITE_KEY;
@@ -11,12 +12,12 @@ use crate::glance::plain;
 use crate::guests::{Guests, InviteTerms, InviteView};
 use crate::store::Store;
 
-/// Makes, lists or revokes personal invites.
+/// Creates, lists or revokes personal invites.
 ///
 /// # Errors
-/// - `Config`: what is to be done needs something that is not given, or makes no sense.
+/// - `Config`: a required argument is missing, or the arguments make no sense.
 /// - `NoSnapshot`: there is no run in the folder.
-/// - `Disk`, `DirCorrupt`, `System`: it cannot be kept or read.
+/// - `Disk`, `DirCorrupt`, `System`: the invites cannot be read, created or stored.
 pub fn invite(args: &InviteArgs) -> Result<String, ServerError> {
     let guests = guests(&args.dir)?;
     match args.order {
@@ -58,7 +59,7 @@ pub fn invite(args: &InviteArgs) -> Result<String, ServerError> {
     }
 }
 
-/// Bans a key, lifts a ban or lists the banned.
+/// Bans a key, lifts a ban or lists the bans.
 ///
 /// # Errors
 /// As [`invite`].
@@ -92,11 +93,11 @@ pub fn ban(args: &BanArgs) -> Result<String, ServerError> {
     }
 }
 
-/// Rotates the owner's token; where the new one is. The token itself is not printed.
+/// Rotates the owner's token and returns the location of the new one. The token itself is not printed.
 ///
 /// # Errors
 /// - `NoSnapshot`: there is no run in the folder.
-/// - `Disk`, `System`: it cannot be kept or made.
+/// - `Disk`, `System`: the token cannot be created or stored.
 pub fn token(args: &TokenArgs) -> Result<String, ServerError> {
     let TokenOrder::Rotate = args.order;
     let store = Store::look(&args.dir);
@@ -111,7 +112,7 @@ fn guests(dir: &std::path::Path) -> Result<Guests, ServerError> {
     Guests::open(dir)
 }
 
-/// Sees to it that no folder is made by a slip of the pen.
+/// Checks that the folder has a run, so that a mistyped name does not create a folder.
 fn is_run(store: &Store) -> Result<(), ServerError> {
     match store.manifest()? {
         Some(_) => Ok(()),

@@ -6,7 +6,9 @@ use archipelago_core::diloco::syncer::{Exam, Fruit, Sampling, Syncer, Trained, W
 use archipelago_core::diloco::{Entry, MergeJob};
 use tokio::sync::oneshot;
 
-/// Merges for loss checks. The learners' windows are tracked from the start, because they cannot be reconstructed later.
+/// Merges for loss checks.
+///
+/// The learners' windows are tracked from the start, because they cannot be reconstructed later.
 #[derive(Debug)]
 pub(super) struct Exams {
     trained: Option<Trained>,
