@@ -1,4 +1,4 @@
-//! What the owner may tell the run, and single learners.
+//! Orders of the owner about the run and about single learners.
 
 use std::sync::Arc;
 
@@ -19,38 +19,38 @@ use crate::clock::unix_ms;
 use crate::part::{Herald, Order};
 use crate::secret::is_same;
 
-/// `/v1/admin/finish`: collect everyone's last progress, then end the run.
+/// `/v1/admin/finish`: collects the last progress of all learners, then ends the run.
 pub async fn finish(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
     tell(&app, &headers, Order::Finish, "the run finishes\n").await
 }
 
-/// `/v1/admin/pause`: begin no round and grant no lease until resumed; learners wait.
+/// `/v1/admin/pause`: starts no round and grants no lease until resumed; learners wait.
 pub async fn pause(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
     tell(&app, &headers, Order::Hold(true), "the run is paused\n").await
 }
 
-/// `/v1/admin/resume`: go on.
+/// `/v1/admin/resume`: resumes the run.
 pub async fn resume(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
     tell(&app, &headers, Order::Hold(false), "the run goes on\n").await
 }
 
-/// What `/v1/admin/learners/{id}/pace` is told.
+/// Body of `/v1/admin/learners/{id}/pace`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Pace {
-    /// The part of the time it would train that it is to train, 0.001 to 1.
+    /// The share of its pace that the learner trains, 0.001 to 1.
     share: f64,
 }
 
-/// What `/v1/admin/learners/{id}/drop` is told.
+/// Body of `/v1/admin/learners/{id}/drop`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Drop {
-    /// How long it must stay away, in seconds; 0 lets it come back.
+    /// Time that the learner must stay away, in seconds; 0 lets it come back.
     seconds: f64,
 }
 
-/// `/v1/admin/learners/{id}/pace`: have one learner train for a part of its time only.
+/// `/v1/admin/learners/{id}/pace`: sets the share of its pace that one learner trains.
 pub async fn pace(
     State(app): State<Arc<App>>,
     Path(learner): Path<String>,
@@ -65,7 +65,7 @@ pub async fn pace(
     .await
 }
 
-/// `/v1/admin/learners/{id}/drop`: send one learner away for a while.
+/// `/v1/admin/learners/{id}/drop`: drops one learner for a while.
 pub async fn send_away(
     State(app): State<Arc<App>>,
     Path(learner): Path<String>,
@@ -84,13 +84,13 @@ pub async fn send_away(
     .await
 }
 
-/// The order in `body`, which looks like `example`.
+/// Reads the order in `body`; `example` shows the expected form.
 pub(super) fn read<T: DeserializeOwned>(body: &Bytes, example: &str) -> Result<T, String> {
     serde_json::from_slice(body)
         .map_err(|error| format!("the body is no such order ({error}): send JSON as {example}"))
 }
 
-/// Gives the order that `make` reads to the learner that `id` names.
+/// Gives the order that `make` returns to the learner with this `id`.
 async fn rein<F: FnOnce(LearnerId) -> Order>(
     app: &App,
     headers: &HeaderMap,
@@ -111,7 +111,7 @@ async fn rein<F: FnOnce(LearnerId) -> Order>(
     give(app, order, "the learner is told\n").await
 }
 
-/// Has an order carried out; the answer to it, which is `done` if it is.
+/// Carries out an order, and returns the answer, which is `done` on success.
 async fn give(app: &App, order: Order, done: &'static str) -> Response {
     let learner = order.learner();
     match &app.herald {
@@ -120,8 +120,8 @@ async fn give(app: &App, order: Order, done: &'static str) -> Response {
     }
 }
 
-/// Has all processes of the run hear of an order, about `learner` if it is about one; the answer to it, which is `done`
-/// if they will.
+/// Sends an order to all processes of the run, for `learner` if it concerns one, and returns the answer, which is
+/// `done` on success.
 pub(super) async fn proclaim(
     app: &App,
     herald: &Herald,
@@ -139,13 +139,13 @@ pub(super) async fn proclaim(
     }
 }
 
-/// The answer to an order of which it is not known whether all processes of the run will hear it.
+/// Returns the answer to an order that may not have reached all processes of the run.
 pub(super) fn not_sent(error: &ServiceError) -> Response {
     let why = format!("perhaps nothing was ordered: look whether it holds, and order it again. {error}\n");
     (StatusCode::SERVICE_UNAVAILABLE, why).into_response()
 }
 
-/// The answer to an order about `learner`, if it is about one; `done` if it was carried out.
+/// Returns the answer to an order, for `learner` if it concerns one; `done` if it was carried out.
 pub(super) fn said(obeyed: Option<Obeyed>, learner: Option<LearnerId>, done: &'static str) -> Response {
     match obeyed {
         Some(Obeyed::Taken) => (StatusCode::ACCEPTED, done).into_response(),
@@ -176,7 +176,7 @@ async fn tell(app: &App, headers: &HeaderMap, order: Order, done: &'static str) 
     give(app, order, done).await
 }
 
-/// Whether the request shows the owner's token; if not, the answer to it.
+/// Checks that the request shows the owner's token; the error is the answer.
 #[expect(clippy::result_large_err, reason = "it is the answer, and made at once")]
 pub(super) fn check_owner(app: &App, headers: &HeaderMap) -> Result<(), Response> {
     let is_host = shows_token(headers, app.host_token.as_deref());
@@ -187,12 +187,12 @@ pub(super) fn check_owner(app: &App, headers: &HeaderMap) -> Result<(), Response
     Err((StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, "Bearer")], why).into_response())
 }
 
-/// Whether a request shows one of `tokens`.
+/// Returns true if a request shows one of `tokens`.
 pub fn shows_token<'a>(headers: &HeaderMap, tokens: impl IntoIterator<Item = &'a str>) -> bool {
     bearer(headers).is_some_and(|shown| tokens.into_iter().any(|token| is_same(shown, token.as_bytes())))
 }
 
-/// The token that a request shows.
+/// Returns the bearer token of a request.
 fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     headers.get(header::AUTHORIZATION)?.as_bytes().strip_prefix(b"Bearer ")
 }

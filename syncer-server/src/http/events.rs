@@ -1,4 +1,4 @@
-//! `/v1/events`: the run as it goes, for pages.
+//! `/v1/events`: live events of the run, for pages.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -21,17 +21,17 @@ use super::admin::check_owner;
 use crate::actor::News;
 use crate::door::{Place, Taken, WrongSecret};
 
-/// Streams at once.
+/// Maximum number of streams.
 pub const WATCHERS_MAX: u32 = 256;
 /// Part of these streams that is reserved for the owner, identified by the token…
 const OWNER_WATCHERS: u32 = 8;
 /// …and for requests from the syncer's machine, which may come through a proxy that adds no header.
 const NEAR_WATCHERS: u32 = 8;
 
-/// What a proxy says of whom it asks for.
+/// Headers in which a proxy names its client.
 const FORWARDED: [&str; 2] = ["x-forwarded-for", "forwarded"];
 
-/// Events that wait for one reader, at most.
+/// Maximum number of events that wait for one reader.
 const EVENTS_AHEAD: usize = 4;
 
 /// Time that a reader may take for one event.
@@ -42,17 +42,17 @@ const EVENT_WITHIN: Duration = Duration::from_secs(30);
 const AT_ONCE: [(HeaderName, &str); 2] =
     [(header::CACHE_CONTROL, "no-cache, no-transform"), (HeaderName::from_static("x-accel-buffering"), "no")];
 
-/// What `/v1/events` is asked for.
+/// Query parameters of `/v1/events`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EventsQuery {
-    /// 1 to have every event of the core too, as `run`.
+    /// 1 adds every event of the core, as `run`.
     raw: Option<u8>,
 }
 
-/// `/v1/events`: `status` each second; `rounds` that changed, at most four times a second; `point`, `evaluation`
-/// and `sample` when there is one; `log` with lines of the run's log; with `?raw=1` every event of the core as
-/// `run`. Who reads too slowly is told `lagged` and the number of events it missed; a status follows.
+/// `/v1/events`: `status` each second; changed `rounds`, at most four times a second; `point`, `evaluation` and
+/// `sample` when there is one; `log` with lines of the run's log; with `?raw=1` every event of the core as `run`. A
+/// slow reader gets `lagged` with the number of missed events, and then a status.
 pub async fn events(
     State(app): State<Arc<App>>,
     place: Option<Extension<Arc<Place>>>,
@@ -62,7 +62,7 @@ pub async fn events(
     let Ok(Query(query)) = query else {
         return (StatusCode::BAD_REQUEST, "ask for raw=1 or nothing\n").into_response();
     };
-    // A proxy on this machine brings strangers too, and says so.
+    // A proxy on this machine also forwards strangers, and marks their requests with a header.
     let is_near = place.is_some_and(|place| place.is_local())
         && !FORWARDED.iter().any(|name| headers.contains_key(*name));
     let is_owner = check_owner(&app, &headers).is_ok();
@@ -95,8 +95,7 @@ pub async fn events(
     (wrong, AT_ONCE, stream).into_response()
 }
 
-/// Hands events on until there are no more or the reader takes none: one that stands still must not keep
-/// its seat.
+/// Sends events until there are no more or the reader stalls. A stalled reader must not keep its seat.
 async fn pump(mut sources: Sources, reader: mpsc::Sender<Event>) {
     loop {
         let event = tokio::select! {
@@ -120,7 +119,7 @@ struct Sources {
 }
 
 impl Sources {
-    /// The next event. Nothing is made ready for a reader that does not read: what it misses is dropped.
+    /// Returns the next event. Nothing is prepared for a stalled reader; the events that it misses are dropped.
     async fn next(&mut self) -> Option<Event> {
         if std::mem::take(&mut self.first) {
             let status = Arc::clone(&self.status.borrow_and_update());
@@ -133,7 +132,7 @@ impl Sources {
             }
         };
         let news = tokio::select! {
-            // The last status comes before the end: it tells whether the run is complete.
+            // The last status comes before the end, because it shows whether the run is complete.
             biased;
             changed = self.status.changed() => {
                 changed.ok()?;
@@ -151,14 +150,14 @@ impl Sources {
     }
 }
 
-/// One of the streams at once.
+/// A place among the permitted streams.
 struct Seat {
     app: Arc<App>,
     _taken: Option<Taken>,
 }
 
 impl Seat {
-    /// Returns one more seat, if fewer than `most` are taken.
+    /// Takes a seat if fewer than `most` are taken.
     fn take(app: &Arc<App>, most: u32) -> Option<Self> {
         let taken = app.take_share()?;
         let more = |watchers: u32| (watchers < most).then_some(watchers + 1);

@@ -1,4 +1,4 @@
-//! `/v1/export.zip`: the model to take home, as it is now.
+//! `/v1/export.zip`: the current model as an archive.
 //!
 //! One archive is made at a time. It serves all requests that arrive while it is made or within a minute, and all of
 //! them read the same file. If the last of them hangs up, the work is cancelled.
@@ -26,7 +26,7 @@ use crate::export::{Form, Model};
 use crate::progress::Cancellation;
 use crate::store::{Store, disk};
 
-/// Bytes sent at once.
+/// Size of one piece, in bytes.
 const PIECE_BYTES: usize = 64 << 10;
 
 /// Pieces read ahead.
@@ -35,16 +35,16 @@ const PIECES_AHEAD: usize = 2;
 /// Time that a peer may take for one piece.
 const PIECE_WITHIN: Duration = Duration::from_secs(8);
 
-/// Downloads at once.
+/// Maximum number of simultaneous downloads.
 const DOWNLOADS_MAX: usize = 64;
 
-/// Archives on the disk at once: the newest one, and one that slow peers still download.
+/// Maximum number of archives on disk: the newest one, and one that slow peers still download.
 const ARCHIVES_MAX: usize = 2;
 
 /// Time for which an archive is shared.
 const SHARED_FOR: Duration = Duration::from_secs(60);
 
-/// Seconds after which a request that was turned away may come again.
+/// Retry delay of a refused request, in seconds.
 const RETRY_S: &str = "30";
 
 /// Sources of archives, and the newest archive.
@@ -99,8 +99,8 @@ impl Archive {
 }
 
 impl Exports {
-    /// Archives of a run like `spec`, whose model is this `decoder` or no built-in one, in the folder of `store`, under
-    /// the licence that its owner chose.
+    /// Creates the source of archives for a run like `spec`, in the folder of `store`, under the licence that its owner
+    /// chose. `decoder` is the built-in decoder, if the model is one.
     #[must_use]
     pub fn new(
         spec: RunSpec,
@@ -121,13 +121,13 @@ impl Exports {
         }
     }
 
-    /// What the run is.
+    /// Returns the run's description.
     #[must_use]
     pub fn spec(&self) -> &RunSpec {
         &self.spec
     }
 
-    /// The built-in decoder that the model is, if it is one.
+    /// Returns the built-in decoder, if the model is one.
     #[must_use]
     pub fn decoder(&self) -> Option<ModelSpec> {
         self.decoder
@@ -199,7 +199,7 @@ pub async fn export(State(app): State<Arc<App>>) -> Response {
     (headers, Body::from_stream(pieces(archive, download))).into_response()
 }
 
-/// Makes an archive of the model as it is now, or finds the newest one of the same model.
+/// Makes an archive of the current model, or returns the newest one of the same model.
 async fn archive(app: &Arc<App>) -> Result<Arc<Archive>, ExportError> {
     let permit = app.exports.work.permit().await?;
     let subject = app.context.actor.subject().await.ok_or(ExportError::Stops)?;

@@ -1,4 +1,4 @@
-//! Parameters and training data: immutable bytes, cacheable, in whole or in part.
+//! Parameters and training data: immutable, cacheable bytes, with range requests.
 
 use std::sync::Arc;
 
@@ -16,24 +16,24 @@ use super::turns::Peer;
 use super::{App, hats};
 use crate::door::Place;
 
-/// Names the version in an answer's body.
+/// Header with the version of the body.
 const VERSION_HEADER: HeaderName = HeaderName::from_static(http::VERSION_HEADER);
 
-/// How long whoever finds no turn had better wait, in seconds.
+/// Retry delay for a peer that gets no turn, in seconds.
 const RETRY_S: u16 = 2;
 
-/// A version, a shard, never changes under its name.
+/// Cache policy: versions and shards never change under their names.
 const IMMUTABLE: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
 
-/// The same of a run for the invited: a cache that many share would hand it to others.
+/// Cache policy of a run that asks for invites: a shared cache would serve strangers.
 const IMMUTABLE_PRIVATE: HeaderValue = HeaderValue::from_static("private, max-age=31536000, immutable");
 
-/// Neither text nor anything else that a browser would show.
+/// Content type that browsers do not display.
 const BINARY: HeaderValue = HeaderValue::from_static("application/octet-stream");
 
-/// The current Θ̂ of one fragment, two bytes a value, whatever version was asked for. A redirect to the current one
-/// would lose the race against merges for ever, if the way to the peer takes longer than the time between two of them.
-/// A range is of the version that was asked for, while that is there.
+/// Answers with the current Θ̂ of one fragment, two bytes per value, regardless of the requested version. A redirect to
+/// the current version would never succeed for a peer whose latency exceeds the time between two merges. A range request
+/// gets the requested version while the server still keeps it.
 pub async fn fragment(
     State(app): State<Arc<App>>,
     place: Option<Extension<Arc<Place>>>,
@@ -63,7 +63,7 @@ pub async fn fragment(
     let (response, sent) = if current == version {
         file(bytes, send, &http::fragment_tag(&run, fragment, version), lasting(&app), &headers)
     } else {
-        // Not what this name means: whole, since a part goes with parts of the same version only, and kept by nobody.
+        // Another version than requested: sent whole, since ranges must be of one version, and not cacheable.
         let len = bytes.len() as u64;
         let common = [
             (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
@@ -76,7 +76,7 @@ pub async fn fragment(
     (version_header, response).into_response()
 }
 
-/// One shard of training tokens.
+/// Answers with one shard of training tokens.
 pub async fn shard(
     State(app): State<Arc<App>>,
     Path((run, index)): Path<(String, usize)>,
@@ -129,13 +129,13 @@ pub async fn frozen(
     response
 }
 
-/// What is said to who finds no turn.
+/// Returns the answer for a peer that gets no turn.
 fn busy() -> Response {
     let retry = [(header::RETRY_AFTER, HeaderValue::from(RETRY_S))];
     (StatusCode::SERVICE_UNAVAILABLE, retry, "many others fetch parameters: come again\n").into_response()
 }
 
-/// The windows that nobody trains on.
+/// Answers with the held-out windows.
 pub async fn held_out(State(app): State<Arc<App>>, Path(run): Path<String>, headers: HeaderMap) -> Response {
     if let Some(refused) = refused(&app, &run, &headers) {
         return refused;
@@ -158,7 +158,7 @@ fn peer(app: &App, place: Option<Extension<Arc<Place>>>, headers: &HeaderMap) ->
     }
 }
 
-/// The refusal of a request that shows no invite to this run, or that is for another run.
+/// Returns the refusal of a request that shows no valid invite or pass, or is for another run.
 pub(super) fn refused(app: &App, run: &str, headers: &HeaderMap) -> Option<Response> {
     let shown = |name| headers.get(name).map(HeaderValue::as_bytes);
     if !app.context.admission.lets_fetch(shown(INVITE_HEADER), shown(PASS_HEADER)) {
@@ -172,13 +172,13 @@ pub(super) fn refused(app: &App, run: &str, headers: &HeaderMap) -> Option<Respo
     None
 }
 
-/// How long a version or a shard may be kept, and by which caches.
+/// Returns the cache policy of versions and shards.
 fn lasting(app: &App) -> HeaderValue {
     if app.context.admission.is_by_invite() { IMMUTABLE_PRIVATE } else { IMMUTABLE }
 }
 
 /// Answers with `bytes`, or with the range that `request` asks for (RFC 9110), and returns the number of bytes sent. A
-/// peer that already has them gets none.
+/// peer that already has them gets an empty answer.
 fn file(
     bytes: Bytes,
     send: impl FnOnce(Bytes) -> Body,
@@ -197,7 +197,7 @@ fn file(
     if text(header::IF_NONE_MATCH).is_some_and(|tags| tags.split(',').any(|tag| tag.trim() == etag)) {
         return ((StatusCode::NOT_MODIFIED, common).into_response(), 0);
     }
-    // A range of something that has changed since would be of no use to the peer.
+    // If the content has changed, a range of it is useless to the peer.
     let range = text(header::RANGE).filter(|_| text(header::IF_RANGE).is_none_or(|tag| tag == etag));
     let len = bytes.len() as u64;
     match range.map_or(Range::Whole, |range| parse_range(range, len)) {
@@ -222,13 +222,14 @@ fn file(
 enum Range {
     /// No range, or one that may be ignored.
     Whole,
-    /// From the first to before the second.
+    /// A half-open range from the first to the second.
     Part(u64, u64),
-    /// Nothing of it exists.
+    /// A range entirely outside the content.
     Outside,
 }
 
-/// The one range in `text` of something `len` bytes long. Several, or another unit, may be ignored.
+/// Parses a single range in `text`, of content that is `len` bytes long. Several ranges, or other units, may be
+/// ignored.
 fn parse_range(text: &str, len: u64) -> Range {
     let Some((first, last)) = text.strip_prefix("bytes=").and_then(|range| range.split_once('-')) else {
         return Range::Whole;

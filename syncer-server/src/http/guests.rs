@@ -18,19 +18,19 @@ use crate::errors::ServerError;
 use crate::guests::{Guests, InviteTerms, check_note};
 use crate::part::Herald;
 
-/// Longest life of an invite that is asked for in seconds, a hundred years.
+/// Longest lifetime of an invite, in seconds: a hundred years.
 const SECONDS_MAX: f64 = 100.0 * 365.25 * 86_400.0;
 
-/// What `POST /v1/invites` is told.
+/// Body of `POST /v1/invites`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct NewInvite {
-    /// New keys that it takes in.
+    /// Number of new keys that the invite admits.
     #[serde(default = "once")]
     uses: u32,
-    /// How long it is good, in seconds; without it for ever.
+    /// Lifetime in seconds; unlimited if absent.
     expires_s: Option<f64>,
-    /// What the owner notes.
+    /// The owner's note.
     #[serde(default)]
     note: String,
 }
@@ -39,23 +39,23 @@ fn once() -> u32 {
     1
 }
 
-/// What `POST /v1/bans` is told.
+/// Body of `POST /v1/bans`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NewBan {
-    /// The key's fingerprint, as /v1/learners has it.
+    /// The key's fingerprint, as in `/v1/learners`.
     fingerprint: String,
-    /// What the owner notes.
+    /// The owner's note.
     #[serde(default)]
     note: String,
 }
 
-/// `GET /v1/invites`: all of them, without their secrets.
+/// `GET /v1/invites`: lists all invites, without their secrets.
 pub async fn invites(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
     owned(&app, &headers, |guests| guests.invites().map(json)).await
 }
 
-/// `POST /v1/invites`: makes one, and tells its text this once.
+/// `POST /v1/invites`: creates an invite, and shows its text only in this answer.
 pub async fn invite(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes) -> Response {
     owned(&app, &headers, move |guests| {
         let NewInvite { uses, expires_s, note } = match read(&body, "{\"uses\": 1, \"expiresS\": 604800}") {
@@ -74,7 +74,7 @@ pub async fn invite(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes
     .await
 }
 
-/// `POST /v1/invites/{id}/revoke`: takes one back.
+/// `POST /v1/invites/{id}/revoke`: revokes an invite.
 pub async fn revoke(State(app): State<Arc<App>>, headers: HeaderMap, Path(id): Path<String>) -> Response {
     owned(&app, &headers, move |guests| {
         Ok(match guests.revoke(&id, unix_ms())? {
@@ -88,12 +88,12 @@ pub async fn revoke(State(app): State<Arc<App>>, headers: HeaderMap, Path(id): P
     .await
 }
 
-/// `GET /v1/bans`: the banned.
+/// `GET /v1/bans`: lists the bans.
 pub async fn bans(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
     owned(&app, &headers, |guests| guests.bans().map(json)).await
 }
 
-/// `POST /v1/bans`: bans a key. Its learner goes within a second.
+/// `POST /v1/bans`: bans a key. Its learner is disconnected within a second.
 pub async fn ban(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes) -> Response {
     let asked = move |_: &Guests| {
         let asked = read(&body, "{\"fingerprint\": \"32 hex digits\", \"note\": \"why\"}");
@@ -116,7 +116,7 @@ pub async fn ban(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes) -
     }
 }
 
-/// `POST /v1/bans/{fingerprint}/lift`: lets one come back.
+/// `POST /v1/bans/{fingerprint}/lift`: lifts a ban.
 pub async fn lift(State(app): State<Arc<App>>, headers: HeaderMap, Path(name): Path<String>) -> Response {
     let lift = if app.herald.is_some() { Guests::is_banned } else { Guests::lift };
     let lifted = move |guests: &Guests| {
@@ -132,7 +132,7 @@ pub async fn lift(State(app): State<Arc<App>>, headers: HeaderMap, Path(name): P
     }
 }
 
-/// Has all processes of the run hear of an order about a key; the answer to it, which is `done` if they will.
+/// Sends an order about a key to all processes of the run, and returns the answer, which is `done` on success.
 async fn sent(herald: &Herald, decree: Decree, done: &'static str) -> Response {
     match herald.proclaim(decree).await {
         Ok(()) => (StatusCode::OK, done).into_response(),
@@ -149,7 +149,7 @@ fn json<T: Serialize>(value: T) -> Response {
     Json(value).into_response()
 }
 
-/// Does what only the owner may, where it may wait for the disk; the answer to it.
+/// Does work for the owner only, on a blocking thread, and returns the answer.
 async fn owned(
     app: &App,
     headers: &HeaderMap,
@@ -158,10 +158,10 @@ async fn owned(
     owners(app, headers, work).await.unwrap_or_else(|refused| refused)
 }
 
-/// Does what only the owner may, where it may wait for the disk.
+/// Does work for the owner only, on a blocking thread.
 ///
 /// # Errors
-/// The answer: somebody else asks, or it cannot be done.
+/// The answer: the request lacks the owner's token, or the work failed.
 async fn owners<T: Send + 'static>(
     app: &App,
     headers: &HeaderMap,

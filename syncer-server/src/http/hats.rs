@@ -1,4 +1,4 @@
-//! The bytes of Θ̂: made once for everyone who fetches the same version, and a few versions of each fragment at most.
+//! Encoded Θ̂: each version is encoded once for all peers, and a few versions of each fragment are kept.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use archipelago_core::diloco::{FragmentId, Version, halves};
 use axum::body::Bytes;
 
-/// Versions of one fragment at once: the newest for who comes now, the others for transfers under way and for who
-/// resumes one. With 2 bytes a parameter all of them together take no more than Θ and Θ̂ do.
+/// Maximum number of versions of one fragment: the newest for new requests, the others for transfers under way and for
+/// resumed ones. With 2 bytes a parameter, all of them together take no more memory than Θ and Θ̂.
 const VERSIONS_MAX: usize = 4;
 
-/// Each fragment's bytes.
+/// Encoded versions of all fragments.
 pub struct Hats {
     slots: Vec<Mutex<VecDeque<Hat>>>,
 }
@@ -31,23 +31,23 @@ impl AsRef<[u8]> for Sent {
 }
 
 impl Hats {
-    /// Nothing of `fragments` fragments.
+    /// Creates an empty cache for `fragments` fragments.
     pub fn new(fragments: usize) -> Self {
         Self { slots: (0..fragments).map(|_| Mutex::default()).collect() }
     }
 
-    /// `version` of `fragment`, if it is still there.
+    /// Returns `version` of `fragment`, if it is still kept.
     pub fn kept(&self, fragment: FragmentId, version: Version) -> Option<Arc<Vec<u8>>> {
         let slot = self.slots.get(usize::from(fragment.0))?.lock().unwrap_or_else(PoisonError::into_inner);
         slot.iter().find(|hat| hat.version == version).map(|hat| Arc::clone(&hat.bytes))
     }
 
-    /// `hat`, which is `version` of `fragment`, two bytes a value. If all versions that may be there are under way,
-    /// the newest of them, for which the changes since follow.
+    /// Returns `hat`, which is `version` of `fragment`, two bytes per value. If all permitted versions are under way,
+    /// returns the newest of them; the changes since then follow.
     pub fn newest(&self, fragment: FragmentId, version: Version, hat: &[f32]) -> (Version, Arc<Vec<u8>>) {
         let make = || Arc::new(halves::to_bytes(hat));
         let Some(slot) = self.slots.get(usize::from(fragment.0)) else { return (version, make()) };
-        // Under the lock, so that others wait for these bytes and do not make them again.
+        // Encoded under the lock, so that other requests wait for these bytes instead of encoding them again.
         let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = slot.iter().find(|hat| hat.version == version) {
             return (version, Arc::clone(&known.bytes));
@@ -67,7 +67,7 @@ impl Hats {
     }
 }
 
-/// The bytes of a version, which stay as long as any answer sends them.
+/// Returns the bytes of a version, which stay in memory while any answer sends them.
 pub fn sent(version: Arc<Vec<u8>>) -> Bytes {
     Bytes::from_owner(Sent(version))
 }
@@ -103,7 +103,7 @@ mod tests {
     fn few_versions_are_there_at_once() {
         let hats = Hats::new(1);
         let newest = |version: u64| hats.newest(P0, Version(version), &[version as f32]);
-        // Nobody holds any: the oldest makes room.
+        // No answer holds a version, so the oldest makes room.
         (1..=9).for_each(|version| assert_eq!(newest(version).0, Version(version)));
         assert!(hats.kept(P0, Version(5)).is_none() && hats.kept(P0, Version(6)).is_some());
         let held: Vec<_> = (10..14).map(newest).collect();

@@ -1,5 +1,5 @@
-//! `/metrics` for Prometheus, by its conventions: base units, totals that only grow, and times as seconds since 1970
-//! instead of ages. No label names a learner: they come and go without end.
+//! `/metrics` for Prometheus, by its conventions: base units, monotonic totals, and times as seconds since 1970 instead
+//! of ages. No label names a learner, because the number of learners is unbounded.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::App;
 use crate::clock::unix_ms;
 use crate::status::ServerStatus;
 
-/// The text format of Prometheus.
+/// Content type of Prometheus's text format.
 const KIND: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// `/metrics`.
@@ -23,17 +23,17 @@ pub async fn metrics(State(app): State<Arc<App>>) -> Response {
     }
 }
 
-/// The metrics of runs by their names, which are a label where there are several, that stand like this now.
+/// Returns the metrics of `runs`. If there are several runs, their names become a label.
 pub fn answer(runs: &[(Option<String>, ServerStatus)]) -> Response {
     ([(header::CONTENT_TYPE, KIND)], render(runs, unix_ms())).into_response()
 }
 
-/// Metrics as text: all values of one metric stand together, below what it is.
+/// Metrics as text, grouped by metric, each below its description.
 #[derive(Default)]
 struct Text {
-    /// Name, what is told of it, and its lines.
+    /// Name, description and lines of each metric.
     metrics: Vec<(String, String, String)>,
-    /// The label of the run that is told of, if there are several.
+    /// The label of the current run, if there are several.
     run: Option<String>,
 }
 
@@ -63,7 +63,7 @@ impl Text {
     }
 }
 
-/// All metrics of `runs` that stand like this `now_ms` milliseconds after 1970.
+/// Renders all metrics of `runs` at `now_ms`, in milliseconds since 1970.
 fn render(runs: &[(Option<String>, ServerStatus)], now_ms: u64) -> String {
     let mut text = Text::default();
     let version = format!("version=\"{}\"", env!("CARGO_PKG_VERSION"));
@@ -76,7 +76,7 @@ fn render(runs: &[(Option<String>, ServerStatus)], now_ms: u64) -> String {
     text.metrics.into_iter().map(|(_, about, lines)| about + &lines).collect()
 }
 
-/// How the run goes.
+/// Adds the metrics of training.
 fn training(text: &mut Text, status: &ServerStatus) {
     let core = &status.core;
     text.counter("trained_tokens_total", "Tokens trained on by all learners.", core.tokens_trained);
@@ -87,7 +87,7 @@ fn training(text: &mut Text, status: &ServerStatus) {
     text.counter("updates_merged_total", "Updates merged.", core.fates.merged);
     text.counter("updates_late_total", "Updates that came late.", core.fates.late.values().sum());
     text.counter("updates_refused_total", "Updates refused.", core.fates.refused.values().sum());
-    // Those that came to nothing are forgotten to make room, so this is no total.
+    // Learners without merged updates are forgotten to make room, so this is not a total.
     text.gauge("learners_known", "Learners that the run remembers.", core.learners_total.into());
     text.gauge("learners_connected", "Connections with a learner behind them.", core.connected.into());
     text.gauge("learners_live", "Learners that take part in rounds.", core.live.into());
@@ -105,7 +105,7 @@ fn training(text: &mut Text, status: &ServerStatus) {
     }
 }
 
-/// How the program stands.
+/// Adds the metrics of the program.
 fn server(text: &mut Text, status: &ServerStatus, now_ms: u64) {
     let (traffic, disk) = (&status.traffic, &status.disk);
     let ago = |seconds: f64| (now_ms as f64 / 1e3 - seconds).round();

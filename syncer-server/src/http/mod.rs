@@ -1,4 +1,4 @@
-//! The routes.
+//! The HTTP routes of a run.
 
 mod admin;
 mod coalesce;
@@ -53,56 +53,56 @@ pub use stats::Unread;
 pub use turns::{Terms, Turns};
 pub use work::WorkLimit;
 
-/// Largest body of a request, in bytes: the owner's orders, and texts to be made tokens.
+/// Largest body of a request, in bytes: orders of the owner, and texts to tokenise.
 const BODY_BYTES_MAX: usize = 4 << 10;
 
-/// Pieces of work that requests ask for: those that run at once, and requests that wait for theirs.
+/// Limits on the work for requests: running at once, and waiting.
 const WORK_MAX: usize = 2;
 const WORK_WAITING_MAX: usize = 64;
 
-/// What the routes need.
+/// State of the routes.
 pub struct App {
-    /// What connections need.
+    /// State of connections.
     pub context: Context,
     /// The shards.
     pub corpus: Arc<Corpus>,
-    /// The windows that the held-out loss is measured on, if anything is held out.
+    /// The windows of held-out text, if any text is held out.
     pub held_out: Option<Bytes>,
     /// The run, as 16 hex digits.
     pub run: String,
-    /// Folder of pages that are served instead of those inside the program.
+    /// Folder of pages to serve in place of the built-in ones.
     pub pages: Option<PathBuf>,
-    /// Origins allowed beside our own.
+    /// Allowed origins other than the server's own.
     pub allow_origin: Vec<String>,
-    /// What admin requests must show.
+    /// Authentication of admin requests.
     pub owner: Owner,
-    /// What the owner of a server with several runs may show instead.
+    /// Token of the owner of a server with several runs, accepted like the run's own.
     pub host_token: Option<String>,
-    /// The run's settings, as they are now.
+    /// The current settings of the run.
     pub settings: Settings,
-    /// The way to the other processes that serve the run, if it has several.
+    /// Handle for orders to the other processes that serve the run, if there are several.
     pub herald: Option<Herald>,
-    /// What the run may hold of the connections of a server of several runs.
+    /// The run's share of the connections of a server with several runs.
     pub share: Option<Share>,
-    /// What archives of the model are made of.
+    /// Sources of model archives.
     pub exports: Exports,
-    /// Parameters on their way to learners.
+    /// Parameters in the form that learners fetch.
     pub hats: Hats,
     /// Turns for transfers of these parameters.
     pub turns: Turns,
-    /// Streams of events open.
+    /// Number of open event streams.
     pub watchers: AtomicU32,
     /// Report files about the run.
     pub reports: Reports,
-    /// Answers about the run that readers have yet to take.
+    /// Limit on answers about the run that readers have not yet taken.
     pub unread: Unread,
-    /// Work that any peer may ask for: report files about the run, and tokens of texts.
+    /// Limit on work that any peer may request: report files, and tokenisation of texts.
     pub work: WorkLimit,
-    /// Work that the owner orders.
+    /// Limit on work that the owner orders.
     pub orders: WorkLimit,
-    /// The weights that the run does not train, if it trains adapters on some.
+    /// The frozen weights, if the run trains adapters.
     pub frozen: Option<Bytes>,
-    /// Pages of other origins that were refused.
+    /// Number of refused pages from other origins.
     pub foreign: AtomicU32,
     /// The number of the next connection.
     pub next_conn: AtomicU64,
@@ -113,7 +113,7 @@ pub struct App {
 }
 
 impl WorkLimit {
-    /// Limit on work of one kind for the routes of a run.
+    /// Returns the limit on one kind of work for a run's routes.
     #[must_use]
     pub fn of_a_run() -> Self {
         Self::new(WORK_MAX, WORK_WAITING_MAX)
@@ -121,14 +121,15 @@ impl WorkLimit {
 }
 
 impl App {
-    /// A connection for long; `None` inside if the server has no other run, and outside if another run needs it.
+    /// Takes a long-lived connection. The result is `None` if another run needs it, and `Some(None)` if the server has
+    /// only one run.
     #[expect(clippy::option_option, reason = "whether there is one to be had, and whether one is needed")]
     fn take_share(&self) -> Option<Option<Taken>> {
         self.share.as_ref().map_or(Some(None), |share| share.take().map(Some))
     }
 }
 
-/// All routes.
+/// Returns all routes.
 pub fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/", get(page::index))
@@ -187,11 +188,11 @@ async fn nothing(State(app): State<Arc<App>>, request: Request) -> Response {
     missing.answer(app.pages.as_deref(), &asked).await
 }
 
-/// Headers for every answer, and those that let pages of allowed origins read it.
+/// Adds the headers of every answer, and those that let pages of allowed origins read it.
 async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let origin = request.headers().get(header::ORIGIN).cloned();
     let allowed = origin.filter(|origin| socket::is_listed(&app, origin));
-    // Browsers ask before they show an invite to another origin than the page's.
+    // Browsers send a preflight request before they show an invite to another origin.
     let asks = request.method() == Method::OPTIONS && allowed.is_some();
     let mut response = if asks { StatusCode::NO_CONTENT.into_response() } else { next.run(request).await };
     let headers = response.headers_mut();

@@ -1,4 +1,4 @@
-//! What the owner ordered at any process of a run, carried out for those of this one.
+//! Orders that the owner gave to any process of a run, carried out at this one.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::clock::unix_ms;
 use crate::errors::ServerError;
 use crate::part::Order;
 
-/// Carries out what the owner ordered, at this process or another one, for the learners of this one.
+/// Carries out an order of the owner, given to this process or another one, for the learners of this one.
 pub async fn obey(app: Arc<App>, decree: Decree) {
     let actor = &app.context.actor;
     let guests = Arc::clone(app.context.admission.guests());
@@ -21,7 +21,7 @@ pub async fn obey(app: Arc<App>, decree: Decree) {
         Decree::Lift(fingerprint) => blocking(move || guests.lift(fingerprint)).await.map(drop),
         decree => {
             if let Some(order) = Order::of(&decree, unix_ms()) {
-                // Whoever it is about may come here later.
+                // The learner concerned may join this process later.
                 actor.order(None, order.input()).await;
             }
             Ok(())

@@ -1,4 +1,4 @@
-//! The pages: files of `web-demo`, from inside the program or from a folder; nothing comes from elsewhere.
+//! The pages: files of `web-demo`, from inside the program or from a folder.
 
 use std::path::Path as FilePath;
 use std::sync::Arc;
@@ -12,29 +12,29 @@ use super::App;
 use super::packed::{PageFile, page_file};
 use super::work::WorkError;
 
-/// Everything comes from this server, WebAssembly too; nothing is inline; nobody frames it.
+/// Content security policy: all content, WebAssembly included, comes from this server; no inline code and no framing.
 const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; style-src 'self'; \
      connect-src 'self'; img-src 'self' data:; manifest-src 'self'; base-uri 'none'; form-action 'none'; \
      frame-ancestors 'none'",
 );
 
-/// A name with a hash in it never changes its content.
+/// Cache policy of files whose name contains a hash of their content.
 const IMMUTABLE: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
 
-/// What a program without pages says, at its start and to those who ask for one.
+/// Message of a program without pages, at its start and in answers.
 const WITHOUT: &str = "this syncer was built without its pages: run `cargo xtask web`, then either build it again or \
                        start it with `--pages web-demo/dist`";
 
-/// What a browser shows until the folder holds pages; it asks again by itself.
+/// Page shown until the folder contains pages; it reloads by itself.
 const WAITING: &str = "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
      <meta name=\"viewport\" content=\"width=device-width\">\n<meta http-equiv=\"refresh\" content=\"2\">\n\
      <title>Archipelago: one moment</title>\n<p>The pages are still being built, which takes a minute or two. The run \
      trains meanwhile, and this page looks again by itself.</p>\n</html>\n";
 
-/// A file inside the program, in two forms.
+/// A built-in file, plain and compressed.
 struct Asset {
-    /// Its path below the pages' folder.
+    /// Path within the pages' folder.
     name: &'static str,
     etag: &'static str,
     bytes: &'static [u8],
@@ -44,14 +44,14 @@ struct Asset {
 /// Sorted by name.
 static ASSETS: &[Asset] = include!(concat!(env!("OUT_DIR"), "/assets.rs"));
 
-/// A file to answer with.
+/// A file to send.
 struct File {
     etag: HeaderValue,
     bytes: Bytes,
     gzip: Option<Bytes>,
 }
 
-/// What the owner should know about the pages of a syncer with this setting of `--pages`.
+/// Returns the warning for the owner about pages, given the setting of `--pages`.
 pub fn remark(folder: Option<&FilePath>) -> Option<&'static str> {
     (folder.is_none() && ASSETS.is_empty()).then_some(WITHOUT)
 }
@@ -66,7 +66,7 @@ pub async fn dashboard(State(app): State<Arc<App>>, headers: HeaderMap) -> Respo
     page(&app, "dashboard.html", &headers).await
 }
 
-/// `/teach`, and `/teach.html`, as files on a static host are called and those pages call each other.
+/// `/teach`, and `/teach.html`, the name on a static host, which the pages use in their links.
 pub async fn teach(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
     page(&app, "teach.html", &headers).await
 }
@@ -76,12 +76,12 @@ pub async fn scale(State(app): State<Arc<App>>, headers: HeaderMap) -> Response 
     page(&app, "scale.html", &headers).await
 }
 
-/// `/assets/…`: what pages load.
+/// `/assets/…`: files that pages load.
 pub async fn asset(State(app): State<Arc<App>>, Path(name): Path<String>, headers: HeaderMap) -> Response {
     asset_of(app.pages.as_deref(), &name, &headers).await
 }
 
-/// What pages load, from `folder` if there is one.
+/// Returns a file that pages load, from `folder` if there is one.
 pub async fn asset_of(folder: Option<&FilePath>, name: &str, headers: &HeaderMap) -> Response {
     let file = if is_plain(name) { find(folder, &format!("assets/{name}")).await } else { Ok(None) };
     match file {
@@ -95,7 +95,7 @@ async fn page(app: &App, name: &str, headers: &HeaderMap) -> Response {
     file(app.pages.as_deref(), name, headers).await
 }
 
-/// The page `name`, from `folder` if there is one.
+/// Returns the page `name`, from `folder` if there is one.
 pub async fn file(folder: Option<&FilePath>, name: &str, headers: &HeaderMap) -> Response {
     match find(folder, name).await {
         Ok(Some(file)) => answer(file, name, HeaderValue::from_static("no-cache"), headers),

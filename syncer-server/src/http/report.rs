@@ -1,4 +1,4 @@
-//! `/v1/runs/{run}/history.jsonl` and `/v1/runs/{run}/report.html`: the run to keep, as it is now.
+//! `/v1/runs/{run}/history.jsonl` and `/v1/runs/{run}/report.html`: report files of the run as it is now.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,8 +42,8 @@ pub async fn report(State(app): State<Arc<App>>, Path(run): Path<String>) -> Res
     tell(&app, &run, &app.reports.page, ("report.html", "text/html; charset=utf-8"), page).await
 }
 
-/// What `tell` makes of the run, as a file to keep. Names and texts in it are strangers'; whatever a browser makes of
-/// them, it is to load and run nothing.
+/// Answers with the report that `tell` makes of the run, as a download. Names and texts in it come from strangers, so a
+/// browser must not load or run anything in it.
 async fn tell(
     app: &Arc<App>,
     run: &str,

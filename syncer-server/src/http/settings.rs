@@ -1,4 +1,4 @@
-//! The run's settings: shown to all, changed by the owner.
+//! The run's settings: visible to all, changed by the owner.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -56,12 +56,12 @@ pub struct SettingView {
     pub choices: Vec<String>,
 }
 
-/// The settings of a run that is served.
+/// The settings of a served run.
 #[derive(Debug)]
 pub struct Settings(Mutex<ServeConfig>);
 
 impl Settings {
-    /// For a run that was started with `config`.
+    /// Creates the settings of a run that was started with `config`.
     #[must_use]
     pub fn new(config: &ServeConfig) -> Self {
         Self(Mutex::new(config.clone()))
@@ -74,7 +74,7 @@ pub async fn settings(State(app): State<Arc<App>>) -> Response {
     ([(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")], body).into_response()
 }
 
-/// `/v1/admin/settings`: these hold from now on, and after the next start.
+/// `/v1/admin/settings`: changes settings from now on, also for later starts.
 pub async fn change(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes) -> Response {
     if let Err(refused) = check_owner(&app, &headers) {
         return refused;
@@ -93,9 +93,9 @@ pub async fn change(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes
     changed.await.unwrap_or_else(|_| WorkError::Failed.into_response())
 }
 
-/// Carries out the order `wanted` in the only process that serves the run, and returns the answer.
+/// Carries out the order `wanted` on a run that one process serves, and returns the answer.
 async fn change_all(app: &App, wanted: &BTreeMap<String, Value>) -> Response {
-    // One change after the other.
+    // Changes are made one at a time.
     let mut held = app.settings.0.lock().await;
     let Change { config, core, words, changes } = match weigh(&held, wanted) {
         Ok(change) => change,
@@ -107,7 +107,7 @@ async fn change_all(app: &App, wanted: &BTreeMap<String, Value>) -> Response {
     if let Some(refused) = check_stop(app, &held, &config).await {
         return refused;
     }
-    // A crash must not undo the owner's word.
+    // A crash must not undo a confirmed order.
     let file = config.dir.join(SETTINGS_FILE);
     match app.orders.carry_out(move || keep(&file, &words)).await {
         Ok(Ok(())) => {}
@@ -121,7 +121,7 @@ async fn change_all(app: &App, wanted: &BTreeMap<String, Value>) -> Response {
     said(obeyed, None, "the settings hold from now on\n")
 }
 
-/// The same where several processes serve the run: all of them hear of it.
+/// Sends the order `wanted` to all processes of a run that several serve, and returns the answer.
 async fn order(app: &App, herald: &Herald, wanted: &BTreeMap<String, Value>) -> Response {
     let weighed = weigh(&*app.settings.0.lock().await, wanted);
     match weighed {
@@ -137,8 +137,8 @@ async fn order(app: &App, herald: &Herald, wanted: &BTreeMap<String, Value>) -> 
     }
 }
 
-/// Returns the refusal of an order that changes the settings from `held` to `wanted`, if a stop that is already passed
-/// would end the run at once. Such an end cannot be undone, and the order `finish` exists for it.
+/// Returns the refusal of an order that changes the settings from `held` to `wanted`, if the new stop has already been
+/// passed and would end the run at once. Such an end cannot be undone, and the order `finish` exists for it.
 async fn check_stop(app: &App, held: &ServeConfig, wanted: &ServeConfig) -> Option<Response> {
     if held.stop_at_tokens == wanted.stop_at_tokens {
         return None;
@@ -147,23 +147,23 @@ async fn check_stop(app: &App, held: &ServeConfig, wanted: &ServeConfig) -> Opti
     (obeyed != Some(Obeyed::Taken)).then(|| said(obeyed, None, ""))
 }
 
-/// What an order to change nothing is told.
+/// Answer to an order that changes nothing.
 const NOTHING: &str = "nothing changed: it is so already\n";
 
-/// A change that can be made.
+/// A valid change of the settings.
 struct Change {
     config: ServeConfig,
     core: SyncerConfig,
-    /// Keys and values, as they would be given.
+    /// Keys and values, as the owner would write them.
     words: Vec<(String, String)>,
-    /// What the log will say of it.
+    /// Log events of the change.
     changes: Vec<Happening>,
 }
 
-/// What `wanted` changes of `held`.
+/// Returns the change from `held` to `wanted`.
 ///
 /// # Errors
-/// A sentence: a setting is unknown or fixed, or cannot be so.
+/// A sentence: a setting is unknown or fixed, or has an invalid value.
 fn weigh(held: &ServeConfig, wanted: &BTreeMap<String, Value>) -> Result<Change, String> {
     let Changed { config, words } = changed(held, wanted)?;
     let core = syncer_config(&config).map_err(|error| error.to_string())?;
@@ -180,10 +180,10 @@ fn weigh(held: &ServeConfig, wanted: &BTreeMap<String, Value>) -> Result<Change,
 }
 
 impl Settings {
-    /// Has the settings be so that somebody ordered at this process or another one.
+    /// Applies settings that the owner ordered at this process or at another one.
     ///
     /// # Errors
-    /// A sentence: this program knows other settings than the one where that was ordered.
+    /// A sentence: this program knows other settings than the process that got the order.
     pub(crate) async fn obey(&self, actor: &ActorHandle, words: &[(String, String)]) -> Result<(), String> {
         let mut held = self.0.lock().await;
         let Change { config, core, changes, .. } = weigh(&held, &given(words))?;
@@ -193,7 +193,7 @@ impl Settings {
     }
 }
 
-/// Has `file` say `words`.
+/// Writes `words` into `file`.
 fn keep(file: &Path, words: &[(String, String)]) -> Result<(), ServerError> {
     let before = match is_there(file)? {
         true => std::fs::read_to_string(file).map_err(crate::store::disk("read", file))?,
@@ -203,20 +203,20 @@ fn keep(file: &Path, words: &[(String, String)]) -> Result<(), ServerError> {
     write_private(file, &text)
 }
 
-/// What is shown of `config`.
+/// Returns the visible settings in `config`.
 fn view(config: &ServeConfig) -> SettingsView {
     let values = serde_json::to_value(config).expect("plain data");
     let command = ServeConfig::augment_args(clap::Command::new("serve"));
     let shown = command.get_arguments().filter_map(|arg| {
         let key = arg.get_long()?;
-        // Of secrets there is no value at all.
+        // Secrets have no value here.
         let value = values.get(key)?;
         (is_kept(key) && !PATHS.contains(&key)).then(|| SettingView {
             key: key.to_owned(),
             value: match value {
                 Value::Null => None,
                 Value::String(text) => Some(text.clone()),
-                // The only numbers that are easier to read with a unit.
+                // Only byte counts are easier to read with a unit.
                 Value::Number(bytes) if is_size(arg) => bytes.as_u64().map(|bytes| Size(bytes).to_string()),
                 value => Some(value.to_string()),
             },
@@ -229,12 +229,12 @@ fn view(config: &ServeConfig) -> SettingsView {
     SettingsView { settings: shown.collect() }
 }
 
-/// Whether `arg` is a number of bytes.
+/// Returns true if `arg` is a number of bytes.
 fn is_size(arg: &clap::Arg) -> bool {
     arg.get_value_names().into_iter().flatten().any(|name| ["BYTES", "SIZE"].contains(&name.as_str()))
 }
 
-/// What `arg` may be, where that is one of a few; a switch is on or off, which nobody need be told.
+/// Returns the possible values of `arg`, if there are few. A switch returns none, since on and off are obvious.
 fn choices(arg: &clap::Arg) -> Vec<String> {
     let all = arg.get_possible_values();
     all.iter().filter(|_| arg.get_action().takes_values()).map(|one| one.get_name().to_owned()).collect()

@@ -1,4 +1,4 @@
-//! `/v1/ws`: who may open a socket.
+//! `/v1/ws`: checks before a socket opens.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -40,7 +40,7 @@ pub async fn upgrade(
     let peer = Peer::new(place.map(|Extension(place)| place), app.share.clone());
     let open = app.open.clone();
     if let Some(other) = other.filter(|_| !asked) {
-        // Learners of other versions understand a goodbye, and a refused request only as a syncer that is not there.
+        // Learners of other versions understand a goodbye, but take a refused request for an absent syncer.
         return connection::limit(upgrade).protocols([other.clone()]).on_upgrade(move |socket| async move {
             connection::turn_away(socket, &other, &peer).await;
             drop(open);
@@ -55,21 +55,22 @@ pub async fn upgrade(
     })
 }
 
-/// Pages of other origins that are told of in the log.
+/// Maximum number of pages from other origins that are logged.
 const FOREIGN_TOLD_MAX: u32 = 10;
 
-/// Programs send no origin; browsers do, and only our own page or a listed one may join.
+/// Returns true if the request's origin is allowed. Programs send no origin; browsers do, and only our own page or a
+/// listed one may join.
 fn is_allowed(app: &App, headers: &HeaderMap) -> bool {
     let Some(origin) = headers.get(header::ORIGIN) else { return true };
     let allowed = is_listed(app, origin) || is_own(origin, headers.get(header::HOST));
-    // Browsers do not tell the page why; whoever reads the log is told, and nobody can fill it.
+    // Browsers hide the reason from the page. The log reports it, a limited number of times.
     if !allowed && app.foreign.fetch_add(1, Ordering::Relaxed) < FOREIGN_TOLD_MAX {
         tracing::warn!(?origin, "refused a page of another origin: give --allow-origin if that is meant");
     }
     allowed
 }
 
-/// Whether `origin` was given with `--allow-origin`.
+/// Returns true if `origin` was given with `--allow-origin`.
 pub(super) fn is_listed(app: &App, origin: &HeaderValue) -> bool {
     app.allow_origin.iter().any(|listed| listed.trim_end_matches('/').as_bytes() == origin.as_bytes())
 }

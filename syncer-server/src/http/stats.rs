@@ -1,4 +1,4 @@
-//! What the run is doing, for people and machines that ask.
+//! State of the run, for people and programs.
 
 use std::sync::Arc;
 
@@ -13,7 +13,8 @@ use super::App;
 use crate::actor::View;
 use crate::status::{LOG_MAX, LearnersQuery, LogQuery, PAGE_MAX};
 
-/// `/readyz`: whether people and learners may be sent here. A complete run is there to be looked at.
+/// `/readyz`: reports whether people and learners may be sent here. A complete run stays ready, because it can still be
+/// viewed.
 pub async fn ready(State(app): State<Arc<App>>) -> Response {
     match app.context.actor.status().await {
         Some(status) if status.core.finishing == status.core.finished && !*app.stopping.borrow() => {
@@ -26,10 +27,10 @@ pub async fn ready(State(app): State<Arc<App>>) -> Response {
     }
 }
 
-/// Answers that readers have yet to take, each with a body of its own.
+/// Maximum number of answers with bodies of their own that readers have not yet taken.
 const UNREAD_MAX: usize = 256;
 
-/// Limit on the memory of answers that readers have yet to take.
+/// Memory limit for answers that readers have not yet taken.
 pub struct Unread(Arc<Semaphore>);
 
 impl Default for Unread {
@@ -110,7 +111,7 @@ pub async fn log(State(app): State<Arc<App>>, query: Result<Query<LogQuery>, Que
 }
 
 async fn view(app: &App, view: View) -> Response {
-    // The course of the run is one text for all.
+    // All readers share one text of the series.
     let unread = match view {
         View::Series => None,
         _ => match Arc::clone(&app.unread.0).try_acquire_owned() {

@@ -1,7 +1,7 @@
 //! Turns of transfers: how many answers with parameters are under way at once, in all and for one peer.
 //!
-//! Half of the turns, and of the places to wait for one, are kept for members: connections that the run took in, which
-//! show their pass. Strangers share the other half.
+//! Half of the turns, and of the places to wait for one, are reserved for members: admitted connections that show their
+//! pass. Strangers share the other half.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,14 +15,15 @@ use futures::stream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, mpsc};
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// Answers under way at once. More would not arrive sooner, since they share one network link.
+/// Maximum number of answers under way. More would not arrive sooner, since they share one network link.
 const ANSWERS_MAX: usize = 64;
 
-/// Requests that wait for a turn at once, and the longest wait of each.
+/// Maximum number of requests that wait for a turn, and the longest wait of each.
 const WAITING_MAX: usize = 512;
 const WAIT: Duration = Duration::from_secs(4);
 
-/// Answers under way at once for one peer, and requests of it that wait: a learner fetches four fragments at once.
+/// Maximum number of answers under way for one peer, and of its waiting requests. A learner fetches four fragments at
+/// once.
 const PEER_MAX: usize = 4;
 
 /// Longest time for which an answer holds a turn.
@@ -41,9 +42,9 @@ const PEERS_MAX: usize = 1_024;
 /// Limits on turns.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
-    /// Answers under way at once.
+    /// Maximum number of answers under way.
     pub answers_max: usize,
-    /// Requests that wait for their turn at once.
+    /// Maximum number of waiting requests.
     pub waiting_max: usize,
     /// Longest wait of a request for a turn before it is refused.
     pub wait: Duration,
@@ -72,7 +73,7 @@ impl Default for Terms {
 /// A peer that fetches.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Peer {
-    /// A connection that the run took in, by the pass that it shows.
+    /// An admitted connection, identified by its pass.
     Member(Box<[u8]>),
     /// An address without a pass.
     Address(IpAddr),
@@ -80,7 +81,7 @@ pub enum Peer {
     Unknown,
 }
 
-/// Budget of turns, of places to wait for them, and of each peer.
+/// Budget of turns and of places to wait for them, in all and for each peer.
 pub struct Turns {
     terms: Terms,
     members: Pool,

@@ -1,6 +1,6 @@
-//! What it takes to write with the run's model elsewhere: its shape, and its vocabulary to and fro.
+//! Routes for writing text with the run's model elsewhere: its shape, and translation between text and tokens.
 //!
-//! Texts come in bodies: addresses stand in the logs of whatever is between.
+//! Texts are in bodies, because proxies log addresses.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::files::refused;
 use super::work::WorkError;
 use crate::corpus::Vocabulary;
 
-/// The model's shape.
+/// Answers with the model's shape.
 pub async fn model(State(app): State<Arc<App>>, Path(run): Path<String>, headers: HeaderMap) -> Response {
     if let Some(refused) = refused(&app, &run, &headers) {
         return refused;
@@ -36,7 +36,7 @@ pub async fn model(State(app): State<Arc<App>>, Path(run): Path<String>, headers
     Json(ModelView { model, fragments: spec.exchange.fragments, token_is_byte, stops }).into_response()
 }
 
-/// The tokens of the text in the body.
+/// Answers with the tokens of the text in the body.
 pub async fn tokens(
     State(app): State<Arc<App>>,
     Path(run): Path<String>,
@@ -54,7 +54,7 @@ pub async fn tokens(
     }
 }
 
-/// The text of the tokens in the body, a list of numbers. One that is outside the vocabulary is none.
+/// Answers with the text of the tokens in the body, a list of numbers. Tokens outside the vocabulary have no text.
 pub async fn text(
     State(app): State<Arc<App>>,
     Path(run): Path<String>,
