@@ -1,4 +1,4 @@
-//! Connections at once, in all and from one address.
+//! Limits on simultaneous connections, in all and from one address.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,16 +8,16 @@ use super::guess::{Check, Guesses, TooMany};
 use super::origin::Origin;
 use super::pending::{Pending, Socket};
 
-/// Why a connection is not taken.
+/// Reasons to refuse a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Full {
-    /// As many as there may be in all.
+    /// The total limit is reached.
     All,
-    /// As many as one address may have.
+    /// The limit of the address is reached.
     Address,
 }
 
-/// Counts connections. Cheap to clone; all clones count together.
+/// Counter of connections. Cheap to clone; all clones share the count.
 #[derive(Clone)]
 pub struct Crowd {
     open: Arc<Mutex<Open>>,
@@ -30,22 +30,22 @@ pub struct Crowd {
 #[derive(Default)]
 struct Open {
     all: u32,
-    /// Only those who have one; never more than `all`.
+    /// Addresses with a count of at least 1, so that there are never more entries than `all`.
     by_address: BTreeMap<IpAddr, u32>,
 }
 
 impl Crowd {
-    /// At most `all_max` connections, and at most `address_max` from one address.
+    /// Creates a counter for at most `all_max` connections, and at most `address_max` from one address.
     pub fn new(all_max: u32, address_max: u32) -> Self {
         let pending = Arc::new(Pending::new(all_max));
         Self { open: Arc::default(), guesses: Arc::default(), pending, all_max, address_max }
     }
 
-    /// A place for a connection from `address`, until it is dropped. This machine itself, and a proxy that
-    /// `is_believed`, are counted in all alone: they bring everybody from one address.
+    /// Takes a place for a connection from `address`; dropping the place frees it. Connections from this machine, and
+    /// from a trusted proxy (`is_believed`), count only towards the total, because many peers share their address.
     ///
     /// # Errors
-    /// [`Full`]: there is none.
+    /// [`Full`]: a limit is reached.
     pub fn enter(&self, address: IpAddr, is_believed: bool) -> Result<Place, Full> {
         let who = match Origin::at(address) {
             Origin::Address(_) if is_believed => Origin::Proxy,
@@ -60,13 +60,14 @@ impl Crowd {
         Ok(Place { crowd: self.clone(), who, is_brought: false })
     }
 
-    /// A place for one request of somebody at `address`, whom a believed proxy brings: the connection is the proxy's.
+    /// Takes a place for one request of a client at `address` behind a trusted proxy. The connection itself is the
+    /// proxy's.
     ///
     /// # Errors
-    /// [`Full::Address`]: there is none.
+    /// [`Full::Address`]: the limit of the address is reached.
     pub fn bring(&self, address: IpAddr) -> Result<Place, Full> {
         let who = match Origin::at(address) {
-            // The proxy's own machine is not ours.
+            // Loopback addresses named by a proxy are on its machine, not on this one.
             Origin::Here => Origin::Proxy,
             who => who,
         };
@@ -84,23 +85,23 @@ impl Crowd {
         Ok(())
     }
 
-    /// Connections at once, at most.
+    /// Returns the maximum number of connections.
     pub fn most(&self) -> u32 {
         self.all_max
     }
 
-    /// Connections that are open.
+    /// Returns the number of open connections.
     pub fn count(&self) -> u32 {
         self.open().all
     }
 
-    /// Whoever panicked with the lock has left whole numbers.
+    /// A panic cannot leave the numbers inconsistent, so a poisoned lock is safe to use.
     fn open(&self) -> MutexGuard<'_, Open> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// One connection that is counted, or one request that a proxy brings.
+/// A counted connection, or a counted request through a proxy.
 pub struct Place {
     crowd: Crowd,
     who: Origin,
@@ -108,7 +109,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Whether it is from this machine itself.
+    /// Returns true if the connection comes from this machine.
     pub fn is_local(&self) -> bool {
         self.who == Origin::Here
     }
@@ -194,7 +195,7 @@ mod tests {
         assert_eq!(crowd.count(), 2, "its connection is the proxy's");
         drop((brought, proxies));
         assert_eq!((crowd.count(), crowd.open().by_address.len()), (0, 0));
-        // Nobody becomes one of this machine by what a proxy says.
+        // A proxy cannot make a client count as local.
         let [own, brought] =
             [crowd.enter(ip("127.0.0.1"), true), crowd.bring(ip("127.0.0.1"))].map(Result::unwrap);
         assert_eq!((own.is_local(), brought.is_local(), brought.who), (true, false, Origin::Proxy));

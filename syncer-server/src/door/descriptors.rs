@@ -1,23 +1,22 @@
-//! How many files and sockets the system allows this program.
+//! The system's limit on open files and sockets.
 
-/// Kept for the run itself: its store, its pages, and whoever looks after it.
+/// Descriptors reserved for the run itself: its store, its pages, and the owner's access.
 const KEPT: u64 = 64;
 
-/// Raises the limit to the highest that the system allows without asking anybody. How many may be open at once
-/// thereafter; `None` where the system has no such limit, or does not tell.
+/// Raises the limit to the highest value that needs no privileges. Returns the new limit, or `None` if the system has
+/// no such limit or does not report it.
 #[must_use]
 pub fn raise() -> Option<u64> {
     platform::raise()
 }
 
-/// How many could be open at once; `None` where the system has no such limit, or does not tell.
-/// After [`raise`].
+/// Returns the limit that [`raise`] would set; `None` if the system has no such limit or does not report it.
 #[must_use]
 pub fn limit() -> Option<u64> {
     platform::limit()
 }
 
-/// Connections at once under a limit of `descriptors`: what it leaves beside the files of the run, and at most
+/// Returns the number of connections that fit under a limit of `descriptors` after the run's own files, at most
 /// `connections_max`.
 #[must_use]
 pub fn connections(descriptors: Option<u64>, connections_max: u32) -> u32 {
@@ -68,7 +67,7 @@ mod tests {
         assert_eq!(connections(Some(1_024), 8_192), 960);
         assert_eq!(connections(Some(1 << 20), 8_192), 8_192);
         assert_eq!(connections(None, 8_192), 8_192);
-        // Too little for anything is told by `doctor`; the program still answers somebody.
+        // `doctor` warns about such a low limit; the program still serves one connection.
         assert_eq!(connections(Some(10), 8_192), 1);
     }
 }

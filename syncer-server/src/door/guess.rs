@@ -114,7 +114,7 @@ impl Guesses {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // What is behind it is whole after each statement.
+        // Each statement leaves the value consistent, so a poisoned lock is safe to use.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

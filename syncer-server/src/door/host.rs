@@ -1,8 +1,8 @@
-//! The names that this server answers to.
+//! Host names of this server.
 //!
-//! A page of somebody else can have its name lead to this machine once it is open in a browser here (DNS rebinding).
-//! Then the browser takes this server for a part of that page. What it cannot do is lie about the name: it stands in
-//! `Host`.
+//! After a page has been opened in a browser here, its owner can point its host name at this machine (DNS rebinding).
+//! The browser then treats this server as a part of that page. The browser still sends the true name in `Host`, so a
+//! check of the name prevents this.
 //!
 //! Any device of a local network can call itself `name.local` or `name`. Such a name is enough for a program, and for a
 //! browser elsewhere in the network, which reaches this server anyway. A browser on this machine has to name it.
@@ -15,7 +15,7 @@ use axum::http::{HeaderMap, StatusCode, header, uri::Authority};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-/// Endings that nobody can have for a public page: this machine, the local network (RFC 6762, RFC 8375), and what is
+/// Suffixes that cannot belong to a public page: this machine, the local network (RFC 6762, RFC 8375), and names
 /// reserved for private use.
 const PRIVATE: [&str; 5] = [".localhost", ".local", ".home.arpa", ".internal", ".lan"];
 
@@ -31,10 +31,10 @@ pub struct Names {
 }
 
 impl Names {
-    /// The hosts of `allowed`, and that of the `public` link.
+    /// Returns the hosts of `allowed`, and that of the `public` link.
     ///
     /// # Errors
-    /// A sentence: one of them is no name of a host.
+    /// A sentence: one of them is not a host name.
     pub fn new(allowed: &[String], public: Option<&str>) -> Result<Self, String> {
         let public = public.and_then(|link| link.split_once("://")).map(|(_, rest)| rest);
         let public = public.and_then(|rest| rest.split('/').next()).filter(|host| !host.is_empty());
@@ -80,7 +80,7 @@ fn is_near(headers: &HeaderMap, place: Option<&Arc<Place>>) -> bool {
     is_browser && place.is_some_and(|place| place.is_local())
 }
 
-/// The host in `authority`, in small letters, without its port; `None` if it is no authority.
+/// Returns the host in `authority`, in lower case and without its port; `None` if it is malformed.
 fn host_of(authority: &str) -> Option<String> {
     let authority: Authority = authority.parse().ok()?;
     let host = authority.host().trim_end_matches('.').to_ascii_lowercase();
@@ -91,7 +91,8 @@ fn is_plain(host: &str) -> bool {
     host.chars().all(|letter| letter.is_ascii_alphanumeric() || "-.[]:".contains(letter))
 }
 
-/// Refuses whoever asks for another server. Programs that name none are answered: browsers always do.
+/// Refuses requests for other hosts. Requests without `Host` come from programs and are answered; browsers always send
+/// it.
 pub async fn check(State(names): State<Names>, request: Request, next: Next) -> Response {
     let host = request.headers().get(header::HOST).map(|host| host.to_str().unwrap_or_default());
     let is_near = is_near(request.headers(), request.extensions().get());

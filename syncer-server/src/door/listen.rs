@@ -1,4 +1,4 @@
-//! Accepting connections, and answering them.
+//! Accepting and serving connections.
 
 use std::convert::Infallible;
 use std::io;
@@ -31,31 +31,32 @@ use super::shares::Shares;
 use super::slow::slow;
 use super::tls::Tls;
 
-/// Longest time from the beginning of a request's header to its end, and that a connection waits for its next request.
-/// A browser sends a header in one packet.
+/// Longest time for a request's header, and longest wait of an idle connection for its next request. A browser sends a
+/// header in one packet.
 const HEADER_WAIT: Duration = Duration::from_secs(10);
 /// Largest header of a request, in bytes.
 const HEADER_BYTES_MAX: usize = 32 << 10;
-/// When whoever finds no room is told to come back, in seconds.
+/// Retry delay for a peer that finds no capacity, in seconds.
 const RETRY_S: &str = "10";
-/// What is said where two headers name different people.
+/// Answer to a request whose two headers name different clients.
 const CONTRADICTION: &str =
     "Forwarded and X-Forwarded-For name different addresses: have the proxy pass on one of them\n";
-/// Wait after the system had no connection to give: files that others close are what it then lacks.
+/// Delay after the system could not accept a connection, usually for lack of file descriptors that other connections
+/// free.
 const ACCEPT_WAIT: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)];
 
-/// What is checked of everybody.
+/// Checks for all connections.
 #[derive(Clone)]
 pub struct Door {
     pub(super) crowd: Crowd,
     pub(super) names: Names,
     pub(super) proxies: Proxies,
-    /// With this alone, if it is there.
+    /// TLS acceptor; if present, plain connections are refused.
     pub(super) tls: Option<Tls>,
 }
 
 impl Door {
-    /// Looks for new certificates until told to stop, and tells of each whether it is shown from now on.
+    /// Checks for new certificates until told to stop, and reports for each whether it is now in use.
     pub async fn renew<F: Future<Output = ()>>(
         self,
         stopping: watch::Receiver<bool>,
@@ -66,13 +67,13 @@ impl Door {
         }
     }
 
-    /// What several runs behind it may hold for long.
+    /// Returns the shares of long-lived connections for several runs.
     pub fn shares(&self) -> Shares {
         Shares::new(self.crowd.most())
     }
 }
 
-/// Answers requests until told to stop.
+/// Serves requests until told to stop.
 pub async fn answer(listener: TcpListener, door: Door, router: Router, mut stopping: watch::Receiver<bool>) {
     let router = router.layer(middleware::from_fn(slow));
     let router = router.layer(middleware::from_fn_with_state(door.names.clone(), check));
@@ -88,7 +89,7 @@ pub async fn answer(listener: TcpListener, door: Door, router: Router, mut stopp
                 wait = ACCEPT_WAIT[0];
                 admit(stream, address.ip(), &door, &router, &ended);
             }
-            // Somebody who went away again is nothing to wait for.
+            // The peer has already left; accept the next connection at once.
             Err(error) if is_of_the_peer(&error) => {}
             Err(error) => {
                 if wait == ACCEPT_WAIT[0] {
@@ -101,21 +102,21 @@ pub async fn answer(listener: TcpListener, door: Door, router: Router, mut stopp
     }
 }
 
-/// Answers `stream` in a task of its own, if there is room.
+/// Serves `stream` in a task of its own, if there is capacity.
 fn admit(stream: TcpStream, address: IpAddr, door: &Door, router: &Router, ended: &watch::Receiver<bool>) {
     let is_believed = door.proxies.has(address);
     let place = match door.crowd.enter(address, is_believed) {
         Ok(place) => place,
         Err(full) => {
             tracing::debug!(%address, ?full, "a connection too many");
-            // Whoever wants TLS would not understand it.
+            // A TLS client would not understand the refusal.
             if door.tls.is_none() {
                 refuse(&stream, full);
             }
             return;
         }
     };
-    // Short messages must not wait for the acknowledgement of those before (Nagle, delayed ACK).
+    // Short messages must not wait for acknowledgements of earlier ones (Nagle, delayed ACK).
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "a connection stays slow");
     }
@@ -132,11 +133,11 @@ fn admit(stream: TcpStream, address: IpAddr, door: &Door, router: &Router, ended
     });
 }
 
-/// Whoever is at the other end of a connection.
+/// The peer of a connection.
 struct Caller {
-    /// Whoever takes the connection over, as a learner's socket does, takes its place along.
+    /// The place of the connection. A learner's socket keeps it when it takes over the connection.
     place: Arc<Place>,
-    /// A proxy that says whom it brings.
+    /// Whether the peer is a trusted proxy that names its client.
     is_believed: bool,
     door: Door,
     router: Router,
@@ -167,7 +168,7 @@ impl Caller {
     }
 }
 
-/// Answers what comes over `stream`.
+/// Serves requests on `stream`.
 async fn serve<S>(stream: S, caller: Caller, mut ended: watch::Receiver<bool>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -193,7 +194,7 @@ where
     }
 }
 
-/// A router has an answer to everything.
+/// Unwraps the result of an infallible router.
 fn into_ok<T>(result: Result<T, Infallible>) -> T {
     match result {
         Ok(value) => value,
@@ -201,7 +202,7 @@ fn into_ok<T>(result: Result<T, Infallible>) -> T {
     }
 }
 
-/// What whoever is over a limit is told.
+/// Returns the answer for a connection over a limit.
 fn reason(full: Full) -> &'static str {
     match full {
         Full::All => "too many are connected: come back later\n",
@@ -209,7 +210,7 @@ fn reason(full: Full) -> &'static str {
     }
 }
 
-/// Says why, as far as that costs nothing, and hangs up.
+/// Sends the reason without waiting, and closes the connection.
 fn refuse(stream: &TcpStream, full: Full) {
     let why = reason(full);
     let answer = format!(
@@ -217,7 +218,7 @@ fn refuse(stream: &TcpStream, full: Full) {
          content-type: text/plain; charset=utf-8\r\ncontent-length: {}\r\n\r\n{why}",
         why.len()
     );
-    // Nothing has been sent on this connection, so it has room for a few bytes.
+    // Nothing has been sent on this connection, so a few bytes fit into its buffer.
     let _ = stream.try_write(answer.as_bytes());
 }
 

@@ -1,19 +1,18 @@
-//! The front door: who may connect, how many at once, how long they may take to say what they want, by which name they
-//! must call this server, and with which certificate it answers.
+//! The listener: limits on connections and timeouts, permitted host names, and TLS.
 //!
 //! | file | concept |
 //! |---|---|
-//! | `crowd` | connections at once, in all and from one address |
-//! | `descriptors` | how many files and sockets the system allows |
-//! | `guess` | checks of tokens and invites, paced where wrong ones come from |
-//! | `host` | the names that this server answers to |
-//! | `listen` | accepting connections, and answering them |
-//! | `patience` | peers that stop in the middle |
+//! | `crowd` | limits on connections, in all and from one address |
+//! | `descriptors` | the system's limit on files and sockets |
+//! | `guess` | rate limit for checks of tokens and invites |
+//! | `host` | host names of this server |
+//! | `listen` | accepting and serving connections |
+//! | `patience` | timeouts for stalled peers |
 //! | `pending` | sockets that belong to no learner |
-//! | `proxy` | proxies that say whom they bring |
-//! | `shares` | how many of them the runs of one server may hold for long |
+//! | `proxy` | trusted proxies that name their clients |
+//! | `shares` | long-lived connections of each run of one server |
 //! | `slow` | requests that show secrets |
-//! | `tls` | the certificate, and the next one |
+//! | `tls` | the certificate and its renewal |
 
 mod crowd;
 pub mod descriptors;
@@ -38,10 +37,10 @@ pub use slow::WrongSecret;
 use crate::config::ServeConfig;
 use crate::errors::ServerError;
 
-/// The door that `config` asks for. The system is asked for as many sockets as it allows.
+/// Creates the checks that `config` asks for, and raises the system's limit on sockets.
 ///
 /// # Errors
-/// - `Config`: a name is no name of a host, a proxy no address, or of certificate and key one is missing.
+/// - `Config`: a host name or a proxy address is invalid, or only one of certificate and key is given.
 /// - `Certificate`: they cannot be used.
 pub fn open(config: &ServeConfig) -> Result<Door, ServerError> {
     let names = host::Names::new(&config.allow_host, config.public_url.as_deref());

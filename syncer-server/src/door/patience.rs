@@ -1,4 +1,4 @@
-//! Peers that stop in the middle: of what they send, and of what they are sent.
+//! Timeouts for peers that stall while sending or receiving.
 
 use std::io;
 use std::pin::Pin;
@@ -9,10 +9,10 @@ use hyper::body::{Body, Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
-/// Time after which a peer is given up that takes nothing of what it is sent, or has not sent all of its request.
+/// Time without progress after which a peer is disconnected, and time limit for a whole request body.
 pub(super) const STALL_MAX: Duration = Duration::from_secs(30);
 
-/// A timer that begins with the first wait and ends with any progress.
+/// A timer that starts with the first wait and is reset by any progress.
 #[derive(Debug)]
 struct Stall {
     max: Duration,
@@ -24,7 +24,7 @@ impl Stall {
         Self { max, sleep: None }
     }
 
-    /// Gives `polled` on, or that it has waited for too long.
+    /// Returns `polled`, or an error if it has waited too long.
     fn watch<T>(&mut self, context: &mut Context<'_>, polled: Poll<T>) -> Poll<Result<T, io::Error>> {
         match polled {
             Poll::Ready(done) => {
@@ -44,12 +44,12 @@ impl Stall {
     }
 }
 
-/// The body of a request that is given up if it is not there in time, also where it comes a byte now and then.
+/// The body of a request with a time limit, which also covers peers that send a byte now and then.
 #[derive(Debug)]
 pub(super) struct Coming<B> {
     body: B,
     max: Duration,
-    /// From the first wait on.
+    /// Timer, started at the first wait.
     end: Option<Pin<Box<Sleep>>>,
 }
 
@@ -91,7 +91,7 @@ where
     }
 }
 
-/// A connection that is given up once its peer takes nothing for too long of what is sent.
+/// A connection with a stall timeout for writes.
 #[derive(Debug)]
 pub(super) struct Going<S> {
     stream: S,
@@ -156,7 +156,7 @@ mod tests {
 
     const MAX: Duration = Duration::from_secs(1);
 
-    /// A byte comes of it now and then, for ever, or nothing at all.
+    /// A body that arrives one byte at a time forever, or not at all.
     struct Dripping(Option<tokio::time::Interval>);
 
     impl Body for Dripping {

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use super::origin::Origin;
 
-/// Pending sockets of a server, at most.
+/// Maximum number of pending sockets of a server.
 const PENDING_MAX: u32 = 256;
 /// Share of all connections that pending sockets may take, on a server with few connections.
 const CONNECTIONS_PART: u32 = 4;

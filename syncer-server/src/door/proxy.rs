@@ -1,4 +1,4 @@
-//! Proxies that are believed when they say whom they bring.
+//! Proxies that are trusted to name their clients.
 
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
@@ -10,29 +10,29 @@ use hyper::body::{Body, Frame, SizeHint};
 
 use super::crowd::Place;
 
-/// What Caddy and nginx say, and most others.
+/// Header of Caddy, nginx and most other proxies.
 const FORWARDED_FOR: &str = "x-forwarded-for";
 
-/// The addresses of proxies that are believed.
+/// The addresses of trusted proxies.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Proxies(Arc<[Network]>);
 
-/// An address, or a network of them: what its first `bits` say.
+/// An address, or a network that its first `bits` define.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Network {
     address: IpAddr,
     bits: u8,
 }
 
-/// Two headers of a request name different people: somebody wrote one of them who is not the proxy.
+/// Error: two headers of a request name different clients, so one was not written by the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Contradiction;
 
 impl Proxies {
-    /// Those in `listed`, each an address or a network.
+    /// Parses `listed`, in which each entry is an address or a network.
     ///
     /// # Errors
-    /// A sentence: one of them is neither.
+    /// A sentence: an entry is neither.
     pub(super) fn new(listed: &[String]) -> Result<Self, String> {
         let network = |text: &String| {
             Network::parse(text.trim()).ok_or_else(|| {
@@ -42,20 +42,20 @@ impl Proxies {
         Ok(Self(listed.iter().map(network).collect::<Result<_, _>>()?))
     }
 
-    /// Whether what comes from `address` is believed.
+    /// Returns true if the proxy at `address` is trusted.
     pub(super) fn has(&self, address: IpAddr) -> bool {
         self.0.iter().any(|network| network.has(address))
     }
 
-    /// Whom a believed proxy brings with a request of these headers: the last one named that is no such proxy. `None`
-    /// if it names nobody. What stands further ahead was written by whoever was last, and may be a lie.
+    /// Returns the client that a trusted proxy names in these headers: the last address that is not a trusted proxy.
+    /// Returns `None` if there is no such address. Earlier entries were written by that client and may be false.
     ///
     /// # Errors
     /// [`Contradiction`].
     pub(super) fn brought(&self, headers: &HeaderMap) -> Result<Option<IpAddr>, Contradiction> {
         let named = |name: &str, of: fn(&str) -> Option<IpAddr>| {
             let lines: Vec<_> = headers.get_all(name).iter().collect();
-            // Ahead of a proxy's word any bytes may stand.
+            // Clients may put any bytes before the proxy's entry.
             let elements = lines.iter().rev().flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','));
             let mut addresses = elements.map(|element| of(std::str::from_utf8(element).ok()?));
             let last = addresses.find(|address| address.is_none_or(|address| !self.has(address)));
@@ -89,7 +89,7 @@ impl Network {
     }
 }
 
-/// The address in an element of `X-Forwarded-For`, with or without a port.
+/// Parses the address in an element of `X-Forwarded-For`, with or without a port.
 fn node(text: &str) -> Option<IpAddr> {
     let text = text.trim();
     let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
@@ -97,7 +97,7 @@ fn node(text: &str) -> Option<IpAddr> {
     Some(IpAddr::to_canonical(&address))
 }
 
-/// The address in an element of `Forwarded` (RFC 7239).
+/// Parses the address in an element of `Forwarded` (RFC 7239).
 fn forwarded(element: &str) -> Option<IpAddr> {
     let value = element.split(';').find_map(|pair| {
         let (name, value) = pair.split_once('=')?;
@@ -106,7 +106,7 @@ fn forwarded(element: &str) -> Option<IpAddr> {
     node(value?)
 }
 
-/// The body of an answer, which keeps a place for as long as it is sent.
+/// The body of an answer, which holds a place while it is sent.
 pub(super) struct Held<B> {
     pub(super) body: B,
     pub(super) _place: Arc<Place>,
@@ -185,7 +185,7 @@ mod tests {
         is(&[(xff, "192.0.2.7:4711")], Some("192.0.2.7"));
         is(&[(xff, "[2001:db9::1]:80")], Some("2001:db9::1"));
         is(&[(xff, "::ffff:192.0.2.7")], Some("192.0.2.7"));
-        // What a stranger wrote stands ahead of what the proxy saw.
+        // A stranger's entries stand before the proxy's own entry.
         is(&[(xff, "127.0.0.1, 198.51.100.1,192.0.2.7")], Some("192.0.2.7"));
         is(&[(xff, "\u{e9}\", 192.0.2.7")], Some("192.0.2.7"));
         is(&[(xff, "198.51.100.1"), (xff, "192.0.2.7, 10.1.2.3")], Some("192.0.2.7"));
@@ -194,7 +194,7 @@ mod tests {
         is(&[(xff, "10.1.2.3, 127.0.0.1")], None);
         is(&[("forwarded", "for=192.0.2.7;proto=https;by=10.1.2.3")], Some("192.0.2.7"));
         is(&[("forwarded", "for=198.51.100.1, Proto=https; For=\"[2001:db9::1]:80\"")], Some("2001:db9::1"));
-        // A quote that a stranger leaves open swallows nothing of what the proxy added.
+        // A quote that a stranger leaves open does not swallow the proxy's entry.
         is(&[("forwarded", "for=\"198.51.100.1, for=192.0.2.7")], Some("192.0.2.7"));
         is(&[("forwarded", "for=_hidden")], None);
         is(&[("forwarded", "for=192.0.2.7"), (xff, "192.0.2.7")], Some("192.0.2.7"));

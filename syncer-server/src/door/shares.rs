@@ -1,15 +1,15 @@
-//! How many connections the runs of one server may hold for long: sockets of learners, and streams of events.
+//! Limits on the long-lived connections of each run on one server: sockets of learners, and event streams.
 //!
-//! Half of them are kept in equal parts, one for each run that is served, so that none can be kept out by another. The
-//! other half is for whoever comes first, so that one run may have many learners while others have few.
+//! Half of the connections are reserved in equal parts, one for each served run, so that no run can lock out another.
+//! The other half is first come, first served, so that one run may have many learners while others have few.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Of the connections at once, the part that nobody may hold for long: pages and downloads come and go.
+/// Divisor for the part of all connections that is reserved for short requests, such as pages and downloads.
 const PASSING_PART: u32 = 8;
 
-/// What all runs of a server hold. Cheap to clone; all clones count together.
+/// Connections held by all runs of a server. Cheap to clone; all clones share the count.
 #[derive(Clone)]
 pub struct Shares {
     held: Arc<Mutex<Held>>,
@@ -18,7 +18,7 @@ pub struct Shares {
 
 #[derive(Default)]
 struct Held {
-    /// By run.
+    /// Connections by run.
     counts: BTreeMap<u64, u32>,
     next: u64,
 }
@@ -28,7 +28,7 @@ impl Held {
         self.counts.values().sum()
     }
 
-    /// Whether `run` may hold one more of `all_max`.
+    /// Returns true if `run` may hold one more of `all_max`.
     fn has_room(&self, run: u64, all_max: u32) -> bool {
         let runs = u32::try_from(self.counts.len()).unwrap_or(u32::MAX);
         let kept = all_max / 2 / runs.max(1);
@@ -41,12 +41,12 @@ impl Held {
 }
 
 impl Shares {
-    /// Of `connections_max` connections at once.
+    /// Creates the shares for a server with at most `connections_max` connections.
     pub fn new(connections_max: u32) -> Self {
         Self { held: Arc::default(), all_max: (connections_max - connections_max / PASSING_PART).max(1) }
     }
 
-    /// That of a run that is served from now on, until it is dropped.
+    /// Adds a run, and returns its share; dropping the share removes the run.
     pub fn join(&self) -> Share {
         let mut held = self.held();
         let run = held.next;
@@ -56,13 +56,13 @@ impl Shares {
         Share(Arc::new(Member { shares: self.clone(), run }))
     }
 
-    /// Whoever panicked with the lock has left whole numbers.
+    /// A panic cannot leave the numbers inconsistent, so a poisoned lock is safe to use.
     fn held(&self) -> MutexGuard<'_, Held> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// That of one run.
+/// The share of one run.
 #[derive(Clone)]
 pub struct Share(Arc<Member>);
 
@@ -78,7 +78,7 @@ impl Drop for Member {
 }
 
 impl Share {
-    /// One connection more, until it is dropped; `None` if that would be at the cost of another run.
+    /// Takes one connection, released when dropped; `None` if other runs need it.
     pub fn take(&self) -> Option<Taken> {
         let Member { shares, run } = &*self.0;
         let mut held = shares.held();

@@ -1,4 +1,4 @@
-//! TLS: the certificate that is shown, and the files in which the next one comes.
+//! TLS: the current certificate, and the files that are checked for a new one.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -23,30 +23,30 @@ use tokio_rustls::server::TlsStream;
 use super::patience::{Going, STALL_MAX};
 use crate::errors::{CertificateError, ServerError};
 
-/// Longest time from a connection's begin to the end of its handshake.
+/// Longest time from the start of a connection to the end of its handshake.
 pub(crate) const HANDSHAKE_WAIT: Duration = Duration::from_secs(10);
-/// Time between two looks at the files. What changed is used once two looks saw the same, since a renewal writes one
-/// file after the other.
+/// Interval between checks of the files. A change is used once two checks saw the same content, since a renewal writes
+/// one file after the other.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// Largest file, in bytes: a chain has a few kilobytes.
+/// Largest file, in bytes; a chain has a few kilobytes.
 pub(crate) const FILE_BYTES_MAX: u64 = 256 << 10;
-/// What a connection begins with that wants TLS (RFC 8446, 5.1).
+/// First byte of a TLS connection (RFC 8446, 5.1).
 const HANDSHAKE: u8 = 22;
-/// What whoever speaks without TLS is told.
+/// Answer to a connection without TLS.
 const PLAIN: &str = "this server speaks https alone: begin the address with https:// or wss://\n";
 
-/// What speaks TLS with everybody. Cheap to clone; all clones show the same certificate.
+/// TLS acceptor. Cheap to clone; all clones use the same certificate.
 #[derive(Clone)]
 pub(super) struct Tls {
     acceptor: TlsAcceptor,
     shown: Arc<Shown>,
     files: Arc<Files>,
-    /// What the files held at the start.
+    /// State of the files at the start.
     first: Seen,
 }
 
 impl Tls {
-    /// For the certificate in `cert` and its `key`.
+    /// Creates an acceptor for the certificate in `cert` and its `key`.
     ///
     /// # Errors
     /// Those of [`CertificateError`].
@@ -63,7 +63,7 @@ impl Tls {
         Ok(Self { acceptor: TlsAcceptor::from(Arc::new(config)), shown, files: Arc::new(files), first })
     }
 
-    /// `stream` once it speaks TLS.
+    /// Performs the handshake on `stream`.
     pub(super) async fn shake_hands(&self, stream: TcpStream) -> io::Result<TlsStream<Going<TcpStream>>> {
         let shaken = timeout(HANDSHAKE_WAIT, async {
             let mut first = [HANDSHAKE];
@@ -72,13 +72,13 @@ impl Tls {
                 turn_away(&stream);
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "somebody speaks without TLS"));
             }
-            // Below TLS, so that whatever it has to say is watched too.
+            // The stall timer is below TLS, so that it also covers the handshake.
             self.acceptor.accept(Going::new(stream, STALL_MAX)).await
         });
         shaken.await.unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "no handshake in time")))
     }
 
-    /// Looks at the files until told to stop. Of each new pair it tells whether it is shown from now on.
+    /// Checks the files until told to stop. For each new pair, reports whether it is now in use.
     pub(super) async fn renew<F: Future<Output = ()>>(
         self,
         mut stopping: watch::Receiver<bool>,
@@ -110,20 +110,20 @@ impl Tls {
     }
 }
 
-/// Tells who speaks without TLS what to do, as far as that costs nothing.
+/// Sends the remedy to a client without TLS, without waiting.
 fn turn_away(stream: &TcpStream) {
-    // What was sent and is not read would make a reset of the end, which overtakes what we say.
+    // Unread input would turn the close into a reset, which could overtake the answer.
     let _ = stream.try_read(&mut [0; 4_096]);
     let answer = format!(
         "HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-type: text/plain; charset=utf-8\r\n\
          content-length: {}\r\n\r\n{PLAIN}",
         PLAIN.len()
     );
-    // Nothing has been sent on this connection, so it has room for a few bytes.
+    // Nothing has been sent on this connection, so a few bytes fit into its buffer.
     let _ = stream.try_write(answer.as_bytes());
 }
 
-/// The certificate that is shown to whoever comes now.
+/// The certificate for new connections.
 #[derive(Debug)]
 struct Shown(RwLock<Arc<CertifiedKey>>);
 
@@ -133,14 +133,14 @@ impl ResolvesServerCert for Shown {
     }
 }
 
-/// Where the certificate and its key come from.
+/// Paths of the certificate and its key.
 #[derive(Debug)]
 struct Files {
     cert: PathBuf,
     key: PathBuf,
 }
 
-/// The bytes of both files.
+/// Contents of both files.
 #[derive(Clone)]
 struct Pair {
     cert: Vec<u8>,
@@ -178,7 +178,7 @@ fn bytes_of(flag: &'static str, path: &Path) -> Result<Vec<u8>, CertificateError
     Ok(bytes)
 }
 
-/// What a look at the files saw, so that the next one can be compared without a copy of the key.
+/// Hash of both files, for comparison with the next check without a copy of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seen([u8; 32]);
 
@@ -197,7 +197,7 @@ impl Seen {
     }
 }
 
-/// Which looks at the files saw something that is to be used.
+/// Decides which contents of the files are new and stable.
 #[derive(Debug)]
 struct Judge {
     judged: Seen,
@@ -209,7 +209,7 @@ impl Judge {
         Self { judged: first, last: first }
     }
 
-    /// Whether `seen` is something else than what was judged last, and no change since the look before.
+    /// Returns true if `seen` differs from the last judged contents and equals the previous check.
     fn is_new(&mut self, seen: Seen) -> bool {
         let is_still = std::mem::replace(&mut self.last, seen) == seen;
         let is_new = is_still && self.judged != seen;
