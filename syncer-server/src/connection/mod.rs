@@ -1,4 +1,4 @@
-//! One WebSocket ⇄ messages: caps, timeouts, order of sending, typed goodbyes.
+//! One WebSocket ⇄ messages: limits, timeouts, send order, typed goodbyes.
 
 mod peer;
 mod writer;
@@ -28,30 +28,30 @@ pub use peer::Peer;
 
 /// Time for a peer to introduce itself.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
-/// Time between two reports to the core that a peer is alive, at least.
+/// Shortest time between two reports to the core that a peer is alive.
 const HEARD_EVERY: Duration = Duration::from_secs(1);
 /// Time for a goodbye to get through, and then for the peer to close its side.
 const BYE_WITHIN: Duration = Duration::from_secs(2);
-/// Largest body of an update that is looked into on a thread that serves sockets, in bytes: a fraction of a
+/// Largest update body that is verified on a thread that serves sockets, in bytes; this takes a fraction of a
 /// millisecond.
 const INLINE_BYTES_MAX: usize = 64 << 10;
-/// Buffer that each socket reads into; thousands of idle ones must not cost much.
+/// Read buffer of each socket; small, because thousands of sockets may be idle.
 const READ_BUFFER_BYTES: usize = 4 << 10;
 
-/// What every connection needs.
+/// State shared by all connections.
 #[derive(Clone, Debug)]
 pub struct Context {
-    /// The way to the actor.
+    /// Handle to the actor.
     pub actor: ActorHandle,
-    /// What crosses the sockets.
+    /// Traffic counters of the sockets.
     pub meters: Arc<Meters>,
-    /// Looks into updates before the actor hears of them.
+    /// Verifies updates before the actor gets them.
     pub verifier: Verifier,
-    /// Values in each fragment.
+    /// Number of values in each fragment.
     pub fragment_lens: Arc<[u64]>,
-    /// Who is taken in.
+    /// Admission of learners.
     pub admission: Admission,
-    /// Largest body that a learner of this run has reason to send.
+    /// Largest body that a learner of this run may send.
     pub body_bytes_max: u32,
 }
 
@@ -65,7 +65,7 @@ pub fn limit(upgrade: WebSocketUpgrade) -> WebSocketUpgrade {
         .max_write_buffer_size(4 * CHUNK_BYTES as usize)
 }
 
-/// Tells a peer of another version so in a message that it can read as far as the version, and closes.
+/// Sends a peer of another version a goodbye that it can read as far as the version, and closes.
 pub async fn turn_away(mut socket: WebSocket, asked: &str, peer: &Peer) {
     let reason = format!("this server speaks {SUBPROTOCOL}, not {asked}: update the older side");
     let code = CloseCode::Version;
@@ -107,7 +107,7 @@ pub async fn serve(socket: WebSocket, conn: ConnId, context: Context, peer: Peer
         Reader { conn, context: context.clone(), peer: Arc::clone(&peer), challenge, probes, pass, ready };
     let ended = tokio::select! {
         ended = reader.run(&mut stream) => ended,
-        // The actor, or the socket, ended it.
+        // The actor or the socket ended the connection.
         _ = &mut writing => Ended::Elsewhere,
         () = peer.displaced() => Ended::Displaced,
     };
@@ -117,8 +117,8 @@ pub async fn serve(socket: WebSocket, conn: ConnId, context: Context, peer: Peer
     let readable = !matches!(ended, Ended::Broken(_));
     if let Ended::Refused(fault) | Ended::Broken(fault) = ended {
         tracing::debug!(%conn, code = u16::from(fault.code), reason = fault.reason, "refused");
-        // Before the actor hears of it: it drops its end of the queues then, and a writer whose queues have
-        // ended leaves without a word. Full means that the actor said goodbye first.
+        // The goodbye is queued before the actor is informed. The actor then drops its end of the queues, and a writer
+        // whose queues have ended leaves without a goodbye. A full queue means that the actor's goodbye came first.
         let _ = bye.try_send(fault.clone());
         context.actor.tell(Command::TurnedAway(fault)).await;
     }
@@ -130,7 +130,7 @@ pub async fn serve(socket: WebSocket, conn: ConnId, context: Context, peer: Peer
     peer.dismiss();
     let parting = async {
         if !writing.is_finished() {
-            // Ends soon: it has a goodbye to send, or its queue's other end is gone.
+            // The writer ends soon: it has a goodbye to send, or the other end of its queues is gone.
             let _ = timeout(2 * BYE_WITHIN, &mut writing).await;
         }
         // If the socket closed with unread bytes from the peer, the system would reset the connection, and the goodbye
@@ -148,35 +148,35 @@ pub async fn serve(socket: WebSocket, conn: ConnId, context: Context, peer: Peer
     writing.abort();
 }
 
-/// How reading ended.
+/// Reasons why reading ended.
 enum Ended {
-    /// The peer is gone, or somebody else ended it.
+    /// The peer has left, or another task ended the connection.
     Elsewhere,
-    /// A newer socket needs its place.
+    /// A newer socket displaces this one.
     Displaced,
-    /// The peer must be told and go; what it still sends can be read.
+    /// The peer is refused; further input can still be read.
     Refused(Bye),
-    /// The peer must be told and go; nothing can be read any more.
+    /// The peer is refused; no further input can be read.
     Broken(Bye),
 }
 
-/// The half that reads.
+/// The reading half of a connection.
 struct Reader {
     conn: ConnId,
     context: Context,
     peer: Arc<Peer>,
-    /// What the learner is asked and has not answered yet.
+    /// The challenge that the learner has not answered yet.
     challenge: Option<Challenge>,
-    /// Numbers that it was sent and has not sent back.
+    /// Number of probes that were sent and not returned.
     probes: Arc<AtomicU32>,
-    /// That it was taken in, while the connection stands.
+    /// The pass of the admitted learner, while the connection is open.
     pass: Option<Pass>,
-    /// Whether the learner trains: its bytes then belong to the run.
+    /// Whether the learner trains; its bytes then count towards the run.
     ready: bool,
 }
 
 impl Reader {
-    /// Reads until the peer is gone or must be refused.
+    /// Reads until the peer leaves or must be refused.
     async fn run(&mut self, stream: &mut SplitStream<WebSocket>) -> Ended {
         let mut assembler = Assembler::new(GREETING_BYTES_MAX);
         let hello_until = Instant::now() + HELLO_WITHIN;
@@ -236,20 +236,21 @@ impl Reader {
         }
     }
 
-    /// Says goodbye for a learner whose page was closed: browsers close its socket so, and leave it no time for more.
+    /// Says goodbye for a learner whose page was closed. Browsers close the socket without leaving the learner time for
+    /// it.
     async fn goodbye(&self) {
         let bye = Message::Bye(Bye::new(CloseCode::Done, "its page was closed"));
         self.context.actor.tell(Command::Input(Input::Message(self.conn, bye))).await;
     }
 
-    /// The number that a pong brings back, if one is awaited: whoever sends what it was not asked for moves nobody.
+    /// Returns the number in a pong if one is awaited. Unsolicited pongs are ignored.
     fn came_back(&self, payload: &[u8]) -> Option<u64> {
         let number = u64::from_be_bytes(payload.try_into().ok()?);
         let less = |awaited: u32| awaited.checked_sub(1);
         self.probes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).ok().map(|_| number)
     }
 
-    /// Whether who says `hello` is taken in, before the core hears of it. A challenge is answered once.
+    /// Decides whether the sender of `hello` is admitted, before the core sees it. A challenge can be answered once.
     async fn admit(&mut self, hello: &Hello) -> Result<Pass, Bye> {
         let challenge = self.challenge.take();
         let challenge =
@@ -259,7 +260,7 @@ impl Reader {
         Ok(pass)
     }
 
-    /// An update, looked into here: while a large one is hashed, the actor serves others.
+    /// Verifies an update. Large ones are hashed on another thread while the actor serves other peers.
     async fn verified(&self, update: Update) -> Input {
         let verifier = self.context.verifier.clone();
         let verified = if update.body.len() <= INLINE_BYTES_MAX {
@@ -274,7 +275,7 @@ impl Reader {
         Input::Update(self.conn, Box::new(verified))
     }
 
-    /// Counts a frame and gives the message that it completes, if any.
+    /// Counts a frame and returns the message that it completes, if any.
     fn take(&mut self, assembler: &mut Assembler, payload: &[u8]) -> Result<Option<Message>, DecodeError> {
         self.count(payload.len());
         let message = assembler.push(payload)?;
@@ -296,7 +297,7 @@ impl Reader {
     }
 }
 
-/// What to tell a peer whose bytes are no WebSocket of ours; nothing if it is simply gone.
+/// Returns the refusal for invalid WebSocket bytes, or a plain end if the peer has left.
 fn broken(error: axum::Error) -> Ended {
     use tungstenite::error::{Error, ProtocolError};
 

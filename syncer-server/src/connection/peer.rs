@@ -1,4 +1,4 @@
-//! The other end of a socket, as the door knows it.
+//! The peer of a socket, with the budgets of the listener.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,7 +9,7 @@ use crate::door::{Place, Share, Socket, Taken};
 /// Time after which a learner that found no free connection may come again, in milliseconds.
 const FULL_WAIT_MS: u32 = 10_000;
 
-/// The other end of a socket: its place, and the budgets that its connection counts against.
+/// The peer of a socket: its place, and the budgets that its connection counts against.
 pub struct Peer {
     place: Option<Arc<Place>>,
     socket: Option<Socket>,

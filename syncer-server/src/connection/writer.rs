@@ -1,4 +1,4 @@
-//! The half of a connection that writes: short messages ahead of parameters, and a goodbye ahead of both.
+//! The writing half of a connection: short messages before parameters, and a goodbye before both.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,25 +19,25 @@ use crate::outbox::{Bulk, Outgoing, Queues};
 /// Time between our pings.
 const PING_EVERY: Duration = Duration::from_secs(10);
 
-/// The half that writes.
+/// The writing half of a connection.
 pub(super) struct Writer {
     sink: SplitSink<WebSocket, ws::Message>,
     meters: Arc<Meters>,
-    /// Numbers that were sent and have not come back.
+    /// Number of probes that were sent and not returned.
     probes: Arc<AtomicU32>,
     peer: Arc<Peer>,
 }
 
-/// Why nothing more is sent.
+/// Reasons to stop sending.
 enum Stop {
-    /// Say this first.
+    /// A goodbye, to be sent first.
     Bye(Bye),
-    /// The socket takes nothing more.
+    /// The socket is broken.
     Broken,
 }
 
 impl Writer {
-    /// Writes to `sink`, and counts in `probes` what is to come back.
+    /// Creates a writer to `sink` that counts open probes in `probes`.
     pub(super) fn new(
         sink: SplitSink<WebSocket, ws::Message>,
         meters: Arc<Meters>,
@@ -47,7 +47,7 @@ impl Writer {
         Self { sink, meters, probes, peer }
     }
 
-    /// Asks who comes, then sends what is queued.
+    /// Sends the challenge, then the queued messages.
     pub(super) async fn open(mut self, challenge: Challenge, queues: Queues) {
         let bytes = encode(&Message::Challenge(challenge));
         self.meters.down(Phase::Join, bytes.len());
@@ -58,12 +58,12 @@ impl Writer {
 
     async fn run(mut self, mut queues: Queues) {
         if let Stop::Bye(bye) = self.pump(&mut queues).await {
-            // A peer that takes nothing cannot be told; the time limit ends it.
+            // A peer that does not read cannot get the goodbye; the time limit ends this.
             let _ = timeout(BYE_WITHIN, self.part(bye, queues.control)).await;
         }
     }
 
-    /// Sends what is queued, until there is a goodbye: short messages, then parameters, frame by frame.
+    /// Sends queued messages frame by frame until there is a goodbye: short messages first, then parameters.
     async fn pump(&mut self, queues: &mut Queues) -> Stop {
         let mut ping = interval(PING_EVERY);
         ping.reset();
@@ -132,7 +132,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Sends one frame; a goodbye does not wait for it.
+    /// Sends one frame, unless a goodbye comes first.
     async fn send(&mut self, frame: ws::Message, queues: &mut Queues) -> Result<(), Stop> {
         tokio::select! {
             biased;
@@ -141,8 +141,8 @@ impl Writer {
         }
     }
 
-    /// Sends the short messages that were there before the goodbye, such as the receipts of the last round, and
-    /// then the goodbye.
+    /// Sends the short messages queued before the goodbye, such as the receipts of the last round, and then the
+    /// goodbye.
     async fn part(&mut self, bye: Bye, mut control: mpsc::Receiver<Outgoing>) -> Result<(), axum::Error> {
         while let Ok(outgoing) = control.try_recv() {
             for frame in outgoing.frames.iter() {
@@ -164,7 +164,7 @@ impl Writer {
     }
 }
 
-/// A goodbye that is already queued, or the end.
+/// Returns a goodbye that is already queued, or the end.
 fn goodbye_or(queues: &mut Queues) -> Stop {
     match queues.bye.try_recv() {
         Ok(bye) => Stop::Bye(bye),
