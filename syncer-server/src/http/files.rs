@@ -32,8 +32,8 @@ const IMMUTABLE_PRIVATE: HeaderValue = HeaderValue::from_static("private, max-ag
 const BINARY: HeaderValue = HeaderValue::from_static("application/octet-stream");
 
 /// Answers with the current Θ̂ of one fragment, two bytes per value, regardless of the requested version. A redirect to
-/// the current version would never succeed for a peer whose latency exceeds the time between two merges. A range request
-/// gets the requested version while the server still keeps it.
+/// the current version would never succeed for a peer whose latency exceeds the time between two merges. A range
+/// request gets the requested version while the server still keeps it.
 pub async fn fragment(
     State(app): State<Arc<App>>,
     place: Option<Extension<Arc<Place>>>,
