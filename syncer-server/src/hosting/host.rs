@@ -1,4 +1,4 @@
-//! The server of several runs: what listens, and the house behind it.
+//! The server of several runs: the listener, and the registry of runs behind it.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use crate::links::Links;
 use crate::running::{self, blocking};
 use crate::{door, http};
 
-/// Serves every run in the folder of `config` on `listener` until `shutdown` resolves. Once the runs are listed there,
-/// `tell` is called; each of them is opened after that, and `/readyz` says when all are. A run that fails is told of,
-/// and keeps none of the others from going on.
+/// Serves every run in the folder of `config` on `listener` until `shutdown` resolves. Calls `tell` once the runs are
+/// listed, and then opens each of them; `/readyz` reports when all are open. A run that fails is reported and does not
+/// stop the others.
 ///
 /// # Errors
 /// - `Config`: the folder is not given.
@@ -51,7 +51,7 @@ pub async fn host(
     let starting = names.into_iter().map(|name| {
         let house = Arc::clone(&house);
         async move {
-            // What is wrong is in the log and in the list.
+            // Errors are in the log and in the list of runs.
             drop(house.start(&name).await);
         }
     });

@@ -1,4 +1,4 @@
-//! The runs that are there, started and stopped one by one.
+//! Registry of the server's runs, which are started and stopped one by one.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,37 +26,37 @@ use crate::running::{self, Running, blocking, restart};
 use crate::status::ServerStatus;
 use crate::store::Store;
 
-/// Most runs in a folder: each holds its model in memory.
+/// Maximum number of runs in a folder; each holds its model in memory.
 const RUNS_MAX: usize = 64;
 
-/// The file that says that a run is kept and not served.
+/// File that marks a run as archived: stored and not served.
 const ARCHIVED: &str = "archived";
 
-/// What the names of folders begin with that are being removed.
+/// Prefix of folders that are being removed.
 const REMOVED: &str = ".removed-";
 
 /// Longest wait for the figures of one run.
 const FIGURES_WITHIN: Duration = Duration::from_secs(2);
 
-/// A run of the house.
+/// State of a registered run.
 enum Hosted {
-    /// It is being opened, or waits to be opened. Sending a goodbye for its learners stops it.
+    /// The run is being opened, or waits for that. Sending a goodbye for its learners stops it.
     Starting(Option<oneshot::Sender<Bye>>),
-    /// It is served.
+    /// The run is served.
     Served(Served),
-    /// It is kept.
+    /// The run is archived.
     Archived,
-    /// It ended, and why.
+    /// The run ended, for this reason.
     Failed(String),
 }
 
-/// A run that is served.
+/// A served run.
 struct Served {
     app: Arc<App>,
     router: Router,
-    /// What its learners are told at its end.
+    /// Sender of the goodbye for its learners, which stops the run.
     stop: oneshot::Sender<Bye>,
-    /// Ends once the run is saved.
+    /// Task that ends once the run is saved.
     task: JoinHandle<()>,
 }
 
@@ -69,27 +69,27 @@ pub(super) struct House {
     links: Vec<String>,
     /// URL at which this machine reaches the server; ends with `/`.
     here: Option<String>,
-    /// What the owner shows.
+    /// Token of the server's owner.
     pub(super) token: String,
-    /// Connections that the runs may hold for long.
+    /// Long-lived connections of the runs.
     shares: Shares,
     runs: RwLock<BTreeMap<RunName, Hosted>>,
-    /// Orders about one run are carried out one at a time; those about other runs need not wait for them.
+    /// Orders about the same run are carried out one at a time, independently of other runs.
     turns: std::sync::Mutex<BTreeMap<RunName, Arc<Mutex<()>>>>,
     /// True once the server stops. No run is started from then on.
     is_closing: AtomicBool,
 }
 
-/// Why an order was not carried out.
+/// Reasons why an order was not carried out.
 #[derive(Debug)]
 pub(super) enum Refused {
     /// There is no such run.
     NoSuchRun,
-    /// The run is not in a state for that.
+    /// The state of the run does not permit the order.
     State(String),
-    /// What was sent makes no sense.
+    /// The order is invalid.
     Order(String),
-    /// It failed.
+    /// The order failed.
     Failed(ServerError),
 }
 
@@ -100,7 +100,7 @@ impl From<ServerError> for Refused {
 }
 
 impl House {
-    /// Looks at the folder; the house, and the runs that are to be started.
+    /// Reads the folder, and returns the registry and the names of the runs to start.
     pub(super) fn open(
         folder: PathBuf,
         server: ServeConfig,
@@ -116,7 +116,7 @@ impl House {
             let entry = entry.map_err(failed)?;
             let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
             if name.starts_with(REMOVED) {
-                // A crash came between two steps of its removal.
+                // A crash interrupted the removal.
                 fs::remove_dir_all(&path).map_err(failed)?;
                 continue;
             }
@@ -139,7 +139,7 @@ impl House {
         Ok((Self { folder, server, links, here, token, shares, runs, turns, is_closing }, names))
     }
 
-    /// Settings of the server.
+    /// Returns the settings of the server.
     pub(super) fn server(&self) -> &ServeConfig {
         &self.server
     }
@@ -180,12 +180,12 @@ impl House {
         }
     }
 
-    /// The names of the runs.
+    /// Returns the names of the runs.
     pub(super) fn names(&self) -> Vec<String> {
         self.read().keys().map(ToString::to_string).collect()
     }
 
-    /// The runs that are served.
+    /// Returns the served runs.
     pub(super) fn served(&self) -> Vec<Arc<App>> {
         let runs = self.read();
         let app = |hosted: &Hosted| match hosted {
@@ -195,7 +195,7 @@ impl House {
         runs.values().filter_map(app).collect()
     }
 
-    /// The routes of a run; else why it has none.
+    /// Returns the routes of a run, or the state in which it has none.
     pub(super) fn router(&self, name: &str) -> Result<Router, Option<RunState>> {
         let runs = self.read();
         let found = name.parse::<RunName>().ok().and_then(|name| runs.get(&name));
@@ -208,7 +208,7 @@ impl House {
         }
     }
 
-    /// All runs, by name; with the links to lend a machine if `with_links`, which bring the invites.
+    /// Returns all runs by name; if `with_links`, also their links to lend a machine, which include the invites.
     pub(super) async fn views(&self, with_links: bool) -> Vec<RunView> {
         let asked: Vec<_> = {
             let runs = self.read();
@@ -231,7 +231,7 @@ impl House {
             let link =
                 invite.zip(best).filter(|_| with_links).map(|(invite, best)| format!("{best}{path}{invite}"));
             let status = match app {
-                // One that is slow to answer is listed without its figures.
+                // A run that answers slowly is listed without its figures.
                 Some(app) => {
                     let asked = tokio::time::timeout(FIGURES_WITHIN, app.context.actor.status());
                     asked.await.ok().flatten()
@@ -246,7 +246,7 @@ impl House {
         .await
     }
 
-    /// How the runs stand that are served, by name. One that is slow to answer is left out.
+    /// Returns the statuses of the served runs by name, without those that answer slowly.
     pub(super) async fn statuses(&self) -> Vec<(Option<String>, ServerStatus)> {
         let apps: Vec<_> = {
             let runs = self.read();
@@ -264,7 +264,7 @@ impl House {
         asked.await.into_iter().flatten().collect()
     }
 
-    /// Makes a run with the settings in the TOML `text`, and starts it.
+    /// Creates a run with the settings in the TOML `text`, and starts it.
     pub(super) async fn create(self: &Arc<Self>, name: &RunName, text: &str) -> Result<(), Refused> {
         {
             let _turn = self.turn(name).await;
@@ -276,7 +276,7 @@ impl House {
             }
         }
         if let Err(refused) = self.start(name).await {
-            // Nothing was trained, and nobody has to clear it away by hand.
+            // The run has trained nothing, so its folder is removed.
             self.delete(name).await?;
             return Err(refused);
         }
@@ -298,7 +298,7 @@ impl House {
         Ok(())
     }
 
-    /// Starts a run that is not served: from its folder, archived or failed.
+    /// Starts a run that is not served: a new, archived or failed one.
     pub(super) async fn start(self: &Arc<Self>, name: &RunName) -> Result<(), Refused> {
         let _turn = self.turn(name).await;
         if self.is_closing.load(Ordering::SeqCst) {
@@ -311,7 +311,7 @@ impl House {
             Some(_) => true,
             None => false,
         };
-        // One may also have been put there by hand.
+        // The owner may also have created the folder by hand.
         if !is_there && !self.dir(name).join(settings::FILE).is_file() {
             return Err(Refused::NoSuchRun);
         }
@@ -363,7 +363,7 @@ impl House {
             Store::look(&config.dir).note_address(&format!("{here}runs/{name}/"));
         }
         let router = http::router(Arc::clone(&app));
-        // A panic ends this task and no other.
+        // A panic ends only this task.
         let work = tokio::spawn(work.instrument(tracing::info_span!("run", %name)));
         let stop = match self.write().get_mut(name) {
             Some(Hosted::Starting(stop)) => stop.take(),
@@ -389,8 +389,8 @@ impl House {
         Ok(Served { app, router, stop, task })
     }
 
-    /// Stops a run if it is served, and tells its learners `bye`. Nobody reaches it from then on; if it cannot be
-    /// saved, it has failed.
+    /// Stops a run if it is served, and sends `bye` to its learners. Its routes are gone from then on; if it cannot be
+    /// saved, its state becomes failed.
     async fn stop(&self, name: &RunName, bye: Bye) -> Result<(), Refused> {
         let stopped = match self.write().get_mut(name) {
             None => return Err(Refused::NoSuchRun),
@@ -398,7 +398,7 @@ impl House {
             Some(_) => return Ok(()),
         };
         if let Hosted::Served(Served { app, router, stop, task }) = stopped {
-            // What they hold would be waited for as if it were a learner's connection.
+            // These hold senders that would count as open connections of learners.
             drop((app, router));
             drop(stop.send(bye));
             drop(task.await);
@@ -407,7 +407,7 @@ impl House {
         Ok(())
     }
 
-    /// Stops serving a run, and keeps its folder.
+    /// Archives a run: stops serving it, and keeps its folder.
     pub(super) async fn archive(&self, name: &RunName) -> Result<(), Refused> {
         let bye = Bye::new(CloseCode::Done, "the owner has put this run away");
         self.cancel(name, bye.clone());

@@ -1,17 +1,17 @@
-//! Several runs on one server, each in a folder of its own below one folder: its settings, its tape, its tokens.
+//! Several runs on one server. Each has its own folder, with its settings, its tape and its tokens.
 //!
 //! | file | concept |
 //! |---|---|
-//! | `settings` | the file that makes a folder a run |
-//! | `host` | what listens, and the end of it all |
-//! | `house` | the runs that are there, started and stopped one by one |
-//! | `routes` | the way from a request to its run, and the owner's orders |
-//! | `view` | what `/v1/runs` tells |
+//! | `settings` | the settings file in the folder of a run |
+//! | `host` | the listener, and shutdown |
+//! | `house` | the registry of runs, started and stopped one by one |
+//! | `routes` | routing of requests to runs, and the owner's orders |
+//! | `view` | the JSON of `/v1/runs` |
 //! | `orders` | the same orders from a terminal |
 //!
-//! Runs share the listener, the pages and the threads of the program, and nothing else: each has its actor, core, tape
-//! and folder, its sockets and their limits, its invite and its token. Merges, measurements and the disk are worked on
-//! by threads that the system shares out, so that a run that merges much does not keep another from merging.
+//! Runs share only the listener, the pages and the threads of the program. Each has its own actor, core, tape, folder,
+//! sockets with their limits, invite and token. Merges, measurements and disk writes run on threads that the system
+//! schedules, so that a run with many merges does not block the merges of another.
 
 mod host;
 mod house;

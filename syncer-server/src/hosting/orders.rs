@@ -1,4 +1,4 @@
-//! The runs of a server from a terminal: listed, and ordered about.
+//! Listing and control of a server's runs from a terminal.
 
 use std::fs;
 use std::io::{BufRead, IsTerminal, Write};
@@ -18,10 +18,10 @@ use crate::glance::{
 use crate::links::socket;
 use crate::store::{is_there, read_token};
 
-/// The runs of a server, as `args` ask for them.
+/// Returns the runs of a server in the form that `args` ask for.
 ///
 /// # Errors
-/// `NoSyncer`: nobody answers there.
+/// `NoSyncer`: no server answers there.
 pub fn runs(args: &RunsArgs) -> Result<String, ServerError> {
     let view: RunsView = get(Site { url: &args.url, ca: args.ca.as_deref() }, path::RUNS)?;
     if args.json {
@@ -37,7 +37,7 @@ pub fn runs(args: &RunsArgs) -> Result<String, ServerError> {
     Ok(table(&HEADS, &rows) + &reasons)
 }
 
-/// The columns of the list.
+/// Columns of the list.
 const HEADS: [(&str, Side); 7] = [
     ("name", Side::Left),
     ("state", Side::Left),
@@ -64,7 +64,7 @@ fn row(run: &RunView) -> Vec<String> {
     row
 }
 
-/// The heads of the list for programs.
+/// Columns of the list as CSV.
 const CSV_HEADS: [&str; 8] = [
     "name",
     "state",
@@ -76,7 +76,7 @@ const CSV_HEADS: [&str; 8] = [
     "why it failed",
 ];
 
-/// A run for programs; what nobody knows is empty.
+/// Returns the CSV cells of a run; unknown values are empty.
 fn cells(run: &RunView) -> Vec<String> {
     let figures = run.figures.as_ref();
     let figure = |of: &dyn Fn(&RunFigures) -> String| figures.map(of).unwrap_or_default();
@@ -97,8 +97,8 @@ fn cells(run: &RunView) -> Vec<String> {
 ///
 /// # Errors
 /// - `Disk`: the token or the settings cannot be read, or the run's folder cannot be made.
-/// - `Config`: the order makes no sense, was not meant, or the server refuses it.
-/// - `NoSyncer`: nobody answers there.
+/// - `Config`: the order makes no sense, was not confirmed, or the server refuses it.
+/// - `NoSyncer`: no server answers there.
 pub fn order(args: &OrderArgs) -> Result<String, ServerError> {
     let OrderArgs { order, name, settings, url, ca, runs, token, yes, flags } = args;
     let given = settings.as_ref().map(|_| "settings").or(flags.first());
@@ -123,7 +123,7 @@ pub fn order(args: &OrderArgs) -> Result<String, ServerError> {
     }
 }
 
-/// A server of several runs, and the token that its owner shows.
+/// A server of several runs, and its owner's token.
 struct Server<'a> {
     site: Site<'a>,
     token: &'a str,
@@ -191,7 +191,7 @@ impl Server<'_> {
     }
 }
 
-/// The token that the server keeps in the folder of its runs.
+/// Reads the token that the server keeps in the folder of its runs.
 fn kept_token(runs: &Path, args: &OrderArgs) -> Result<String, ServerError> {
     if let Some(token) = read_token(&runs.join("admin.token"))? {
         return Ok(token);
@@ -222,7 +222,7 @@ fn read(path: &Path) -> Result<String, ServerError> {
     })
 }
 
-/// Asks on the terminal whether the run is meant.
+/// Asks on the terminal for a confirmation of the run's name.
 fn ask(name: &RunName) -> Result<(), ServerError> {
     let not_meant = |why: &str| Err(ServerError::Config { why: why.to_owned() });
     if !std::io::stdin().is_terminal() {

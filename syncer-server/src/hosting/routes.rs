@@ -1,4 +1,4 @@
-//! The way from a request to its run, and the owner's orders about runs.
+//! Routing of requests to runs, and the owner's orders about runs.
 
 use std::sync::Arc;
 
@@ -19,10 +19,10 @@ use crate::config::RunName;
 use crate::door::WrongSecret;
 use crate::http::{self, App, page, shows_token};
 
-/// Largest order about runs, in bytes: settings are some lines.
+/// Largest order about runs, in bytes; settings take some lines.
 const ORDER_BYTES_MAX: usize = 16 << 10;
 
-/// The routes of a server of one run.
+/// Returns the routes of a server with one run.
 pub(crate) fn single(app: Arc<App>) -> Router {
     let list = |State(app): State<Arc<App>>| async move {
         match app.context.actor.status().await {
@@ -37,7 +37,7 @@ pub(crate) fn single(app: Arc<App>) -> Router {
     list.merge(http::router(app))
 }
 
-/// The routes of a server of several runs.
+/// Returns the routes of a server with several runs.
 pub(super) fn router(house: Arc<House>) -> Router {
     Router::new()
         .route("/", get(runs_page))
@@ -61,7 +61,7 @@ pub(super) fn router(house: Arc<House>) -> Router {
         .with_state(house)
 }
 
-/// Headers for the server's own answers; those of a run have theirs.
+/// Adds headers to the server's own answers; a run adds its own.
 async fn guard(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     let plain = [(header::X_CONTENT_TYPE_OPTIONS, "nosniff"), (header::REFERRER_POLICY, "no-referrer")];
@@ -87,7 +87,7 @@ async fn asset(State(house): State<Arc<House>>, Path(name): Path<String>, header
     page::asset_of(house.server().pages.as_deref(), &name, &headers).await
 }
 
-/// `/readyz`: every run that is to be served is.
+/// `/readyz`: succeeds once every unarchived run is served.
 async fn ready(State(house): State<Arc<House>>) -> Response {
     let runs = house.views(false).await;
     let missing = runs.iter().find(|run| matches!(run.state, RunState::Starting | RunState::Failed));
@@ -100,7 +100,7 @@ async fn ready(State(house): State<Arc<House>>) -> Response {
     }
 }
 
-/// `/metrics`: those of all runs that are served, with the name of the run as a label.
+/// `/metrics`: the metrics of all served runs, with the name of the run as a label.
 async fn metrics(State(house): State<Arc<House>>) -> Response {
     http::metrics_of(&house.statuses().await)
 }
@@ -114,7 +114,7 @@ async fn list(State(house): State<Arc<House>>, headers: HeaderMap) -> Response {
     (wrong, json(&RunsView { runs: house.views(is_owner).await, several: true })).into_response()
 }
 
-/// What a `POST` to `/v1/runs` is told.
+/// Body of `POST /v1/runs`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Creation {
@@ -136,7 +136,7 @@ async fn create(State(house): State<Arc<House>>, headers: HeaderMap, body: Bytes
             return (StatusCode::BAD_REQUEST, why).into_response();
         }
     };
-    // What the order began goes on if whoever gave it hangs up.
+    // The order is completed even if the client hangs up.
     let made = tokio::spawn(async move {
         let made = house.create(&order.name, &order.settings).await;
         made.map(|()| format!("the run {} is open\n", order.name))
@@ -158,7 +158,7 @@ async fn remove(State(house): State<Arc<House>>, Path(name): Path<String>, heade
     carry_out(house, &headers, name, "is deleted", remove).await
 }
 
-/// Carries out an order about the run `name`, if the owner gives it.
+/// Carries out an order about the run `name`, if the request shows the owner's token.
 async fn carry_out<F: Future<Output = Result<(), Refused>> + Send + 'static>(
     house: Arc<House>,
     headers: &HeaderMap,
@@ -171,7 +171,7 @@ async fn carry_out<F: Future<Output = Result<(), Refused>> + Send + 'static>(
     }
     let Ok(name) = name.parse::<RunName>() else { return done(Ok(Err(Refused::NoSuchRun))) };
     let carried_out = order(house, name.clone());
-    // It goes on if whoever gave it hangs up.
+    // The order is completed even if the client hangs up.
     done(tokio::spawn(async move { carried_out.await.map(|()| format!("the run {name} {words}\n")) }).await)
 }
 
@@ -203,7 +203,7 @@ fn check_owner(house: &House, headers: &HeaderMap) -> Result<(), Response> {
     Err((StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, "Bearer")], why).into_response())
 }
 
-/// `/runs/NAME`: pages name their neighbours from a folder.
+/// `/runs/NAME`: redirects to the folder, because pages use relative links.
 async fn to_run(State(house): State<Arc<House>>, Path(name): Path<String>, request: Request) -> Response {
     let asked = page::Asked::of(&request);
     match name.parse::<RunName>() {
@@ -214,7 +214,7 @@ async fn to_run(State(house): State<Arc<House>>, Path(name): Path<String>, reque
     }
 }
 
-/// Everything below a run: `/runs/NAME/…`, and `/v1/runs/NAME/…` for its `/v1/…`.
+/// Passes on requests to a run: `/runs/NAME/…`, and `/v1/runs/NAME/…` for its `/v1/…`.
 async fn pass_on(State(house): State<Arc<House>>, mut request: Request) -> Response {
     let asked = page::Asked::of(&request);
     let Some((name, rest)) = of_run(request.uri().path()) else {
@@ -238,7 +238,7 @@ async fn pass_on(State(house): State<Arc<House>>, mut request: Request) -> Respo
     let asked = request.uri().query().map_or_else(|| rest.clone(), |query| format!("{rest}?{query}"));
     let Ok(uri) = asked.parse::<Uri>() else { return no_such_run() };
     *request.uri_mut() = uri;
-    // It is ready at any time, and never fails.
+    // The router is always ready and never fails.
     router.call(request).await.unwrap_or_else(|never| match never {})
 }
 
@@ -260,7 +260,7 @@ async fn missing_run(house: &House, asked: &page::Asked) -> Response {
     missing(house, asked, StatusCode::NOT_FOUND, NO_SUCH_RUN, sentence).await
 }
 
-/// What whoever asks for a run at the address of the server itself is told.
+/// Returns the answer to a request for a run at the address of the server itself.
 fn which_run(names: &[String]) -> String {
     match names.first() {
         None => "this server has no run yet; / shows its runs\n".to_owned(),
@@ -273,7 +273,7 @@ fn which_run(names: &[String]) -> String {
     }
 }
 
-/// The run that `path` is about, and the path within the run.
+/// Returns the name of the run in `path`, and the path within the run.
 fn of_run(path: &str) -> Option<(&str, String)> {
     if let Some(rest) = path.strip_prefix("/runs/") {
         let (name, _) = rest.split_once('/')?;

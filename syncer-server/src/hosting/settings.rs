@@ -9,13 +9,13 @@ use crate::config::{OF_THE_SERVER, PATHS, SETTINGS_FILE, ServeConfig, settled};
 use crate::errors::ServerError;
 use crate::store::{make_private, write_private};
 
-/// The file's name.
+/// Name of the file.
 pub(super) const FILE: &str = SETTINGS_FILE;
 
 /// Largest file, in bytes.
 const BYTES_MAX: u64 = 64 << 10;
 
-/// The settings in `dir`, for a run under `server`.
+/// Reads the settings in `dir`, for a run under `server`.
 ///
 /// # Errors
 /// - `Disk`: the file cannot be read.
@@ -33,7 +33,7 @@ pub(super) fn read(dir: &Path, server: &ServeConfig) -> Result<ServeConfig, Serv
     config.map_err(|why| FileError { file: path.clone(), why }.into())
 }
 
-/// The settings that `text` gives to a run in `dir`, under `server`.
+/// Returns the settings that `text` gives to a run in `dir`, under `server`.
 fn of_run(text: &str, dir: &Path, server: &ServeConfig) -> Result<ServeConfig, String> {
     let config: ServeConfig = from_toml(text, &OF_THE_SERVER)?;
     Ok(ServeConfig {
@@ -45,7 +45,7 @@ fn of_run(text: &str, dir: &Path, server: &ServeConfig) -> Result<ServeConfig, S
     })
 }
 
-/// Checks settings that somebody sent, who may name no files of the server's machine.
+/// Checks settings from a client, which may not name files of the server's machine.
 ///
 /// # Errors
 /// A sentence: a key or a value is wrong, or names a file.
@@ -74,10 +74,10 @@ pub(super) fn with_absolute_paths(text: &str) -> Result<String, String> {
     Ok(paths.fold(text.to_owned(), |text, (key, path)| with_key(&text, key, &path)))
 }
 
-/// Writes `text` as the settings in `dir`, which must not be there yet.
+/// Writes `text` as the settings in `dir`, which must not exist yet.
 ///
 /// # Errors
-/// `Disk`: it cannot be written, or is there already.
+/// `Disk`: it cannot be written, or exists already.
 pub(super) fn write(dir: &Path, text: &str) -> Result<(), ServerError> {
     let failed = |path: &Path| {
         let path = path.to_owned();
@@ -133,7 +133,7 @@ mod tests {
         }
         assert_eq!(check_sent("data = \"builtin:austen\"", &server), Ok(()));
         assert_eq!(names_file("data = \"builtin:austen\"\nseed = 3"), None);
-        // The folder of pages is the server's.
+        // The folder of pages belongs to the server.
         assert!(check_sent("pages = \"/\"", &server).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! What `/v1/runs` tells.
+//! The JSON of `/v1/runs`.
 
 use serde::{Deserialize, Serialize};
 
@@ -54,7 +54,7 @@ pub enum RunState {
 }
 
 impl RunState {
-    /// For people.
+    /// Returns the state in plain words.
     pub fn words(self) -> &'static str {
         match self {
             Self::Starting => "starting",
@@ -99,7 +99,7 @@ pub struct RunFigures {
 }
 
 impl RunView {
-    /// Of a run that is served and stands so.
+    /// Creates the view of a served run with this status.
     pub fn served(name: String, path: String, status: ServerStatus) -> Self {
         let state = match (status.core.finished, status.core.paused) {
             (true, _) => RunState::Complete,
