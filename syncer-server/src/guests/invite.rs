@@ -1,4 +1,4 @@
-//! Personal invites: each takes in so many new keys, until it is over or revoked.
+//! Personal invites: each admits a limited number of new keys until it expires or is revoked.
 
 use archipelago_core::wire::{Fingerprint, Invite};
 use rusqlite::{OptionalExtension, TransactionBehavior, params};
@@ -9,17 +9,17 @@ use super::{Guests, broken, check_note};
 use crate::errors::ServerError;
 use crate::store::{long, short};
 
-/// Keys that one invite may take in, at most.
+/// Maximum number of keys that one invite may admit.
 pub const USES_MAX: u32 = 100_000;
 
-/// What an invite is good for.
+/// Terms of an invite.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InviteTerms {
-    /// New keys that it takes in, 1 to [`USES_MAX`].
+    /// Number of new keys that it admits, 1 to [`USES_MAX`].
     pub uses: u32,
-    /// How long, in milliseconds from now; `None` for ever.
+    /// Lifetime in milliseconds from now; `None` if unlimited.
     pub lasts_ms: Option<u64>,
-    /// What the owner notes, at most [`super::NOTE_BYTES_MAX`] bytes.
+    /// The owner's note, at most [`super::NOTE_BYTES_MAX`] bytes.
     pub note: String,
 }
 
@@ -58,7 +58,7 @@ pub struct InviteView {
     pub revoked_ms: Option<u64>,
 }
 
-/// Why an invite takes nobody in.
+/// Reasons why an invite admits no key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InviteFault {
     /// No invite was shown.
@@ -69,23 +69,23 @@ pub enum InviteFault {
         "this invite is wrong or was taken back: copy the whole link again, or ask the run's owner for another one"
     )]
     Unknown,
-    /// It took in as many as it may.
+    /// The invite has admitted its maximum number of keys.
     #[error("this invite is used up: ask the run's owner for another one")]
     UsedUp,
-    /// Its time is over.
+    /// The invite has expired.
     #[error("the time of this invite is over: ask the run's owner for another one")]
     Over,
-    /// The owner took it back.
+    /// The owner revoked the invite.
     #[error("the run's owner has revoked this invite: ask for another one")]
     Revoked,
 }
 
 impl Guests {
-    /// Makes an invite.
+    /// Creates an invite.
     ///
     /// # Errors
     /// - `Config`: the terms make no sense.
-    /// - `Disk`, `System`: it cannot be made or kept.
+    /// - `Disk`, `System`: it cannot be created or stored.
     pub fn invite(&self, terms: &InviteTerms, now_ms: u64) -> Result<MadeInvite, ServerError> {
         check_note(&terms.note)?;
         if !(1..=USES_MAX).contains(&terms.uses) {
@@ -108,7 +108,7 @@ impl Guests {
         Ok(MadeInvite { id, invite: text })
     }
 
-    /// All invites, the newest first.
+    /// Returns all invites, newest first.
     ///
     /// # Errors
     /// `Disk`.
@@ -134,8 +134,8 @@ impl Guests {
         )
     }
 
-    /// Revokes an invite: it takes in nobody any more, and those that it took in stay. Whether it was good until now;
-    /// `None` if there is no such invite.
+    /// Revokes an invite: it admits no more keys, and learners that it admitted stay. Returns whether it was valid
+    /// until now, or `None` if there is no such invite.
     ///
     /// # Errors
     /// `Disk`.
@@ -150,9 +150,9 @@ impl Guests {
         Ok(there.map_err(wrong)?.map(|()| false))
     }
 
-    /// Takes in the key with this fingerprint: one that an invite took in before needs none, any other spends one use
-    /// of `shown`. That is on the disk when this returns, and so before anybody is told; a crash in between costs
-    /// nothing, since the key is known when it comes again.
+    /// Admits the key with this fingerprint. A key that an invite admitted before needs no invite; any other spends one
+    /// use of `shown`. The use is on disk when this returns, and so before any peer sees the admission. A crash in
+    /// between costs nothing, since the key is known when it comes again.
     ///
     /// # Errors
     /// `Disk`; inside, each of [`InviteFault`].
@@ -195,7 +195,7 @@ impl Guests {
     }
 }
 
-/// What is kept of an invite. It has 128 random bits, so that its hash cannot be guessed back.
+/// Returns the stored hash of an invite. Its 128 random bits make guessing from the hash infeasible.
 fn hash(text: &str) -> [u8; 32] {
     Sha256::digest(text).into()
 }

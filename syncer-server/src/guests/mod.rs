@@ -1,7 +1,7 @@
-//! Who may come: personal invites, whom they took in, and the banned, in an SQLite file of the run's folder.
+//! Invites, the keys that they admitted, and bans, in an SQLite file of the run's folder.
 //!
-//! The file is beside the tape and not in it: it is about keys and not about the run, verbs write to it while a server
-//! runs, and a copy of the run may be given away without it. Of an invite only its hash is kept.
+//! The file is separate from the tape. It is about keys and not about the run, other programs write to it while a
+//! server runs, and the owner may give away a copy of the run without it. Only the hashes of invites are stored.
 
 mod invite;
 
@@ -21,19 +21,19 @@ use crate::store::{disk, is_of_the_disk, is_there};
 pub use invite::MadeInvite;
 pub use invite::{InviteFault, InviteTerms, InviteView};
 
-/// The file's name in the run's folder.
+/// Name of the file in the run's folder.
 pub const FILE: &str = "guests.sqlite";
 
-/// The layout that this program writes, and the newest that it reads.
+/// The file format that this program writes, and the newest that it reads.
 const FORMAT: i64 = 1;
 
-/// Time that somebody else who writes may take.
+/// Longest wait for another writer.
 const BUSY_FOR: Duration = Duration::from_secs(5);
 
 /// Longest note to an invite or a ban, in bytes.
 pub const NOTE_BYTES_MAX: usize = 200;
 
-/// The guests of one run.
+/// The invites and bans of one run.
 #[derive(Debug)]
 pub struct Guests {
     path: PathBuf,
@@ -55,7 +55,7 @@ pub struct BanView {
 }
 
 impl Guests {
-    /// The guests of the run in `dir`; the file is made if it is not there.
+    /// Opens the invites and bans of the run in `dir`; creates the file if it is missing.
     ///
     /// # Errors
     /// - `Disk`: it cannot be read or written.
@@ -68,11 +68,11 @@ impl Guests {
         Ok(guests)
     }
 
-    /// Writes the guests of the run in `dir`, if it has any, to the folder `to`, as they are at one moment. The copy
-    /// is on the disk then.
+    /// Writes a consistent copy of the invites and bans of the run in `dir`, if it has any, to the folder `to`. The
+    /// copy is on disk when this returns.
     ///
     /// # Errors
-    /// `Disk`: something cannot be read or written, or `to` is no UTF-8 text.
+    /// `Disk`: a file cannot be read or written, or `to` is not UTF-8 text.
     pub fn copy(dir: &Path, to: &Path) -> Result<(), ServerError> {
         let (path, copy) = (dir.join(FILE), to.join(FILE));
         if !is_there(&path)? {
@@ -92,9 +92,9 @@ impl Guests {
         let wrong = |error| broken(&self.path, error);
         db.busy_timeout(BUSY_FOR).map_err(wrong)?;
         db.pragma_update(None, "journal_mode", "WAL").map_err(wrong)?;
-        // A commit is on the disk when it returns: what an invite took in stays taken in.
+        // A commit is on disk when it returns, so that an admission survives a crash.
         db.pragma_update(None, "synchronous", "FULL").map_err(wrong)?;
-        // Each key and each invite stands in the file twice: SQLite compares the two.
+        // SQLite compares the two copies of each key and invite in the table and its index.
         let found: String = db.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0)).map_err(wrong)?;
         if found != "ok" {
             return Err(ServerError::DirCorrupt { path: self.path.clone(), why: damaged(&found) });
@@ -123,7 +123,7 @@ impl Guests {
         .map_err(wrong)
     }
 
-    /// Bans whoever has this key; whether it was not banned yet.
+    /// Bans a key; returns true if it was not banned yet.
     ///
     /// # Errors
     /// `Disk`; `Config`: the note is too long.
@@ -134,7 +134,7 @@ impl Guests {
         Ok(done.map_err(|error| broken(&self.path, error))? > 0)
     }
 
-    /// Lifts a ban; whether there was one.
+    /// Lifts a ban; returns true if there was one.
     ///
     /// # Errors
     /// `Disk`.
@@ -143,7 +143,7 @@ impl Guests {
         Ok(done.map_err(|error| broken(&self.path, error))? > 0)
     }
 
-    /// Whether whoever has this key is banned.
+    /// Returns true if the key is banned.
     ///
     /// # Errors
     /// `Disk`.
@@ -153,7 +153,7 @@ impl Guests {
         Ok(found.map_err(|error| broken(&self.path, error))?.is_some())
     }
 
-    /// All the banned, the newest first.
+    /// Returns all bans, newest first.
     ///
     /// # Errors
     /// `Disk`.
@@ -165,7 +165,7 @@ impl Guests {
         self.list("SELECT fingerprint, note, at_ms FROM bans ORDER BY at_ms DESC, fingerprint", read)
     }
 
-    /// Since when each one is banned, in milliseconds since 1970.
+    /// Returns the start of each ban, in milliseconds since 1970.
     ///
     /// # Errors
     /// `Disk`.
@@ -185,12 +185,12 @@ impl Guests {
     }
 
     fn lock(&self) -> MutexGuard<'_, Connection> {
-        // A panic in the middle of a transaction has undone it.
+        // A panic within a transaction rolls it back, so a poisoned lock is safe to use.
         self.db.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Whether a note may be kept.
+/// Checks the length of a note.
 ///
 /// # Errors
 /// `Config`: it is too long.

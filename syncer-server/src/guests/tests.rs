@@ -1,4 +1,4 @@
-//! Invites spent once, ended and revoked; bans kept and lifted.
+//! Tests of invites (used once, expired, revoked) and of bans (stored, lifted).
 
 use archipelago_core::wire::Invite;
 
@@ -27,7 +27,7 @@ fn an_invite_is_spent_once_and_stays_spent() {
     check(&guests, 1, Some(&Invite::new("no such invite")), Err(InviteFault::Unknown));
     check(&guests, 1, Some(&shown), Ok(()));
     check(&guests, 1, Some(&shown), Ok(()));
-    // As after a crash: nobody closed the file.
+    // As after a crash: the file is not closed.
     std::mem::forget(guests);
     let guests = Guests::open(dir.path()).unwrap();
     check(&guests, 1, None, Ok(()));
@@ -35,7 +35,7 @@ fn an_invite_is_spent_once_and_stays_spent() {
     check(&guests, 3, Some(&shown), Err(InviteFault::UsedUp));
     let listed = guests.invites().unwrap();
     assert_eq!((listed[0].used, listed[0].uses, listed[0].id.as_str()), (2, 2, made.id.as_str()));
-    // Nothing in the folder can be shown to join.
+    // No content of the folder is usable as an invite.
     drop(guests);
     for entry in std::fs::read_dir(dir.path()).unwrap() {
         let bytes = std::fs::read(entry.unwrap().path()).unwrap();
@@ -50,7 +50,7 @@ fn many_at_once_share_what_is_left() {
     let admitted: u32 = std::thread::scope(|scope| {
         let comers = (1..=8).map(|number| {
             let (dir, shown) = (dir.path(), Invite::new(shown.clone()));
-            // Each through a connection of its own, as a verb beside a server.
+            // Each uses its own connection, like another program next to a server.
             scope.spawn(move || {
                 let guests = Guests::open(dir).unwrap();
                 u32::from(guests.admit(key(number), Some(&shown), 1).unwrap().is_ok())
