@@ -1,11 +1,11 @@
-//! `history.jsonl`: the curves of a run, a line for each of their points.
+//! `history.jsonl`: the curves of a run, one line per point.
 
 use archipelago_core::wire::LearnerId;
 use serde::Serialize;
 
 use crate::status::{Carried, Evaluation, Point};
 
-/// A point of the course, or a measurement of the held-out loss. Names and units are those of `/v1/series`.
+/// A point of the series, or a measurement of the held-out loss. Names and units are those of `/v1/series`.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Line {
@@ -20,7 +20,7 @@ struct Line {
     course: Option<Course>,
 }
 
-/// What only a point of the course has.
+/// Fields that only points of the series have.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Course {
@@ -32,8 +32,8 @@ struct Course {
     bytes_down: u64,
 }
 
-/// One JSON object a line, by time. A measurement of the held-out loss has a line of its own with `valLoss`; the others
-/// have means and sums of the course.
+/// Renders one JSON object per line, by time. A measurement of the held-out loss has a line of its own with `valLoss`;
+/// the other lines have means and totals of the series.
 #[must_use]
 pub fn lines(carried: &Carried) -> String {
     let course = carried.series.points().map(of_point);

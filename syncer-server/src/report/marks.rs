@@ -1,27 +1,27 @@
-//! HTML in which nobody's text is more than text.
+//! HTML writer that escapes all foreign text.
 
 use std::fmt::Write;
 
 use archipelago_cli::plot::escape;
 
-/// HTML that grows. Texts are escaped as they come in; names of elements and classes are ours.
+/// HTML under construction. Texts are escaped when they are added; names of elements and classes are our own.
 #[derive(Default)]
 pub(crate) struct Html(String);
 
 impl Html {
-    /// Our own HTML, as it is.
+    /// Adds our own HTML unchanged.
     pub(crate) fn raw(&mut self, html: &str) -> &mut Self {
         self.0.push_str(html);
         self
     }
 
-    /// Somebody's text in an element.
+    /// Adds foreign text in an element.
     pub(crate) fn element(&mut self, name: &str, text: &str) -> &mut Self {
         let _ = writeln!(self.0, "<{name}>{}</{}>", escape(text), name.split(' ').next().unwrap_or(name));
         self
     }
 
-    /// A table: the names of its columns, and its rows. The columns from `numbers_from` on are numbers.
+    /// Adds a table with the names of its columns and its rows. The columns from `numbers_from` on are numbers.
     pub(crate) fn table(&mut self, columns: &[&str], numbers_from: usize, rows: &[Vec<String>]) -> &mut Self {
         self.raw("<div class=\"wide\"><table>\n");
         if !columns.is_empty() {
@@ -48,13 +48,13 @@ impl Html {
         self.raw("</tbody></table></div>\n")
     }
 
-    /// All of it.
+    /// Returns the HTML.
     pub(crate) fn into_text(self) -> String {
         self.0
     }
 }
 
-/// A count with a thin space between each three digits.
+/// Formats a count with thin spaces between groups of three digits.
 pub(crate) fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -67,9 +67,9 @@ pub(crate) fn count(number: u64) -> String {
     text
 }
 
-/// A length of time in its two largest units.
+/// Formats a duration in its two largest units.
 pub(crate) fn span(seconds: f64) -> String {
-    // Casting saturates, and a time below zero is none.
+    // Casting saturates, and a negative duration becomes 0.
     let seconds = seconds.round() as u64;
     let units = [(86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")];
     let first = units.iter().position(|(unit, _)| seconds >= *unit).unwrap_or(3);

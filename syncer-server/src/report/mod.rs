@@ -1,11 +1,10 @@
-//! What a run was, to be kept: its curves as lines of JSON and as event files of TensorBoard, and a page that needs
-//! nothing but itself.
+//! Report files of a run: its curves as lines of JSON and as TensorBoard event files, and a self-contained page.
 //!
 //! | file | concept |
 //! |---|---|
-//! | `story` | what there is to tell, from a snapshot or from a run that goes on |
+//! | `story` | the data of a report, from a snapshot or from a served run |
 //! | `lines` | `history.jsonl` |
-//! | `page`, `marks` | `report.html`, and HTML in which nobody's text is more than text |
+//! | `page`, `marks` | `report.html`, and HTML that escapes all foreign text |
 //! | `tensorboard` | event files of TensorBoard |
 
 mod lines;
@@ -27,23 +26,23 @@ pub(crate) use page::{HEAD, curve};
 pub use story::Story;
 pub use tensorboard::tensorboard;
 
-/// Where reports of a run go, and what is in them.
+/// Destinations and options of reports.
 #[derive(Clone, Copy, Debug)]
 pub struct Reports<'a> {
-    /// For `history.jsonl` and `report.html`, a folder that is there.
+    /// Existing folder for `history.jsonl` and `report.html`.
     pub out: &'a Path,
-    /// For an event file of TensorBoard, if one is asked for; the folder is made.
+    /// Folder for a TensorBoard event file, if one is asked for; created if missing.
     pub tensorboard: Option<&'a Path>,
-    /// Whether learners are numbers.
+    /// Whether numbers replace the names of learners.
     pub hides_names: bool,
 }
 
-/// Reports on the newest snapshot in `dir`.
+/// Writes reports on the newest snapshot in `dir`.
 ///
 /// # Errors
 /// - `NoRun`, `NoSnapshot`: there is no run, or no snapshot of it.
-/// - `DirCorrupt`: there is no whole one.
-/// - `Disk`: something cannot be read or written.
+/// - `DirCorrupt`: no snapshot is intact.
+/// - `Disk`: a file cannot be read or written.
 pub fn report(dir: &Path, reports: Reports<'_>) -> Result<(), ServerError> {
     let store = Store::look(dir);
     let none = || ServerError::NoSnapshot { dir: dir.to_owned() };

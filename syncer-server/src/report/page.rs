@@ -1,4 +1,4 @@
-//! `report.html`: a run on one page that needs nothing but itself, to keep, to print and to pass on.
+//! `report.html`: a run on one self-contained page.
 
 use archipelago_cli::plot::{Axis, Mark, Plot, Scale, Series, figure};
 use serde_json::Value;
@@ -7,12 +7,12 @@ use super::Story;
 use super::marks::{Html, count, span};
 use crate::store::readable;
 
-/// Learners in the table; the others are added up.
+/// Maximum number of learners in the table; the others are summed up.
 const PEOPLE_MAX: usize = 200;
-/// Texts of the model, spread over the run.
+/// Maximum number of texts of the model, spread over the run.
 const TEXTS_MAX: usize = 8;
 
-/// How such a page begins, up to its title. What a browser may load for it: nothing.
+/// Beginning of such a page up to its title. Its policy forbids the browser to load anything.
 pub(crate) const HEAD: &str = concat!(
     "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n",
     "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n",
@@ -21,7 +21,7 @@ pub(crate) const HEAD: &str = concat!(
     "</style>\n"
 );
 
-/// The page.
+/// Renders the page.
 #[must_use]
 pub fn page(story: &Story) -> String {
     let mut html = Html::default();
@@ -38,7 +38,7 @@ pub fn page(story: &Story) -> String {
     html.into_text()
 }
 
-/// What was trained, on what, by how many.
+/// Describes what was trained, on which data, by how many learners.
 fn sentence(story: &Story) -> String {
     let learners = match story.people.len() {
         1 => "one learner".to_owned(),
@@ -89,10 +89,10 @@ fn curves(html: &mut Html, story: &Story) {
     html.raw("</section>\n");
 }
 
-/// A curve: its name, its colour and its points.
+/// A curve: name, colour and points.
 type Curve<'a> = (&'a str, u8, Vec<(f64, f64)>);
 
-/// A picture of curves. `axes` names what lies along x, and along y.
+/// Draws curves. `axes` are the labels of x and y.
 pub(crate) fn curve<const N: usize>(html: &mut Html, title: &str, axes: [&str; 2], curves: [Curve<'_>; N]) {
     let [x, y] = axes.map(|label| Axis { label: label.into(), scale: Scale::Linear });
     let line =
@@ -134,7 +134,7 @@ fn texts(html: &mut Html, story: &Story) {
         return;
     }
     html.raw("<section>\n").element("h2", "What it wrote along the way");
-    // The first, the newest, and as many between them as fit, evenly.
+    // The first, the newest, and as many evenly spaced ones between them as fit.
     let last = kept.len() - 1;
     let shown = TEXTS_MAX.min(kept.len());
     let mut places: Vec<usize> = (0..shown).map(|i| i * last / (shown - 1).max(1)).collect();
@@ -172,10 +172,10 @@ fn model(html: &mut Html, story: &Story) {
     html.table(&[], usize::MAX, &sums).raw("</details>\n</section>\n");
 }
 
-/// All settings that learners were told, by their names in the run's description.
+/// Adds all settings that learners got, by their names in the run's description.
 fn settings(html: &mut Html, story: &Story) {
     html.raw("<section>\n").element("h2", "Settings");
-    // By way of the text, in which numbers of 32 bits are as short as people wrote them.
+    // Parsed from text, in which 32-bit numbers have their short form.
     let spec = serde_json::to_string(&story.spec).unwrap_or_default();
     let mut spec: Value = serde_json::from_str(&spec).unwrap_or_default();
     spec["model"] = readable(&story.spec.model);
@@ -187,7 +187,7 @@ fn settings(html: &mut Html, story: &Story) {
     html.table(&["Setting", "Value"], 1, &rows).raw("</section>\n");
 }
 
-/// What is in `value`, each with the path to it.
+/// Adds the leaves of `value`, each with its path.
 fn leaves(name: &str, value: &Value, rows: &mut Vec<Vec<String>>) {
     match value {
         Value::Object(fields) => {

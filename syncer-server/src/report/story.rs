@@ -1,4 +1,4 @@
-//! What there is to tell of a run.
+//! The data of a report.
 
 use std::cmp::Reverse;
 
@@ -8,47 +8,47 @@ use archipelago_core::wire::{LearnerId, RunId, RunSpec};
 use crate::status::{Carried, hidden_name};
 use crate::store::decoder;
 
-/// A run as a report tells of it.
+/// The data of a report on a run.
 #[derive(Clone, Debug)]
 pub struct Story {
     /// The run.
     pub run: RunId,
-    /// What it is.
+    /// Its description.
     pub spec: RunSpec,
     /// Parameters of its model.
     pub params: u64,
     /// Whether the model is the built-in decoder.
     pub is_decoder: bool,
-    /// Whether it is over for good.
+    /// Whether the run is complete.
     pub is_over: bool,
-    /// Rounds that led to a version.
+    /// Number of rounds that led to a version.
     pub rounds: u64,
     /// Tokens merged.
     pub tokens_merged: u64,
-    /// Merged of trained tokens, 0 to 1.
+    /// Merged over trained tokens, 0 to 1.
     pub participation: f64,
-    /// Who took part, those with the most merged tokens first.
+    /// The learners, those with the most merged tokens first.
     pub people: Vec<Person>,
-    /// Its course, its measurements and its texts.
+    /// Its series, measurements and texts.
     pub carried: Carried,
 }
 
-/// A learner, and what it gave.
+/// A learner and its contribution.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Person {
-    /// What it called itself.
+    /// Its name.
     pub name: String,
-    /// What it computed with, in its own words.
+    /// Its own description of its device.
     pub device: String,
-    /// Its tokens that are merged.
+    /// Its merged tokens.
     pub tokens_merged: u64,
-    /// Its updates.
+    /// Number of its updates.
     pub updates: u64,
 }
 
 impl Story {
-    /// What `record` and `carried` tell of a run whose model has `params` parameters. Where it `hides_names`, learners
-    /// are numbers, and their devices are nobody's business.
+    /// Creates the data of a run from `record` and `carried`; its model has `params` parameters. If it `hides_names`,
+    /// numbers replace the learners' names, and devices are left out.
     #[must_use]
     pub fn new(record: &SyncerRecord, params: u64, carried: Carried, hides_names: bool) -> Self {
         let ledger = &record.ledger;

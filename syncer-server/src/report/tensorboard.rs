@@ -1,5 +1,4 @@
-//! The curves and texts of a run as an event file of TensorBoard: records of `TFRecord`, each an `Event` of its
-//! protobuf.
+//! TensorBoard event file of a run's curves and texts: `TFRecord` records, each an `Event` of TensorBoard's protobuf.
 //!
 //! A record is its length (64 bits), the masked CRC-32C of that, the event, and the masked CRC-32C of the event; all
 //! numbers are little endian. Of `Event` and `Summary` only the few fields that curves and texts need are written.
@@ -12,9 +11,9 @@ use crate::errors::ServerError;
 use crate::status::Carried;
 use crate::store::{disk, write_file};
 
-/// Writes `events.out.tfevents.0.RUN` to `folder`, which is made if it is not there, over an older one; gives its path.
-/// Steps are merged tokens. `written_s` is the time of the snapshot, in seconds since 1970. It dates a run that has no
-/// points yet.
+/// Writes `events.out.tfevents.0.RUN` to `folder`, replacing an older one, and returns its path. Creates the folder if
+/// it is missing. Steps are merged tokens. `written_s` is the time of the snapshot, in seconds since 1970. It dates a
+/// run that has no points yet.
 ///
 /// # Errors
 /// `Disk`: it cannot be written.
@@ -25,7 +24,7 @@ pub fn tensorboard(story: &Story, folder: &Path, written_s: f64) -> Result<PathB
     Ok(path)
 }
 
-/// Moments of a run on two clocks, oldest first: seconds that its syncers were up, and seconds since 1970.
+/// Times of a run on two clocks, oldest first: uptime of its syncers, and time since 1970, in seconds.
 struct WallClock(Vec<(f64, f64)>);
 
 impl WallClock {
@@ -46,7 +45,7 @@ impl WallClock {
     }
 }
 
-/// The whole file.
+/// Encodes the whole file.
 fn events(story: &Story, written_s: f64) -> Vec<u8> {
     let carried = &story.carried;
     let clock = WallClock::new(carried, written_s);
@@ -91,15 +90,15 @@ fn event(file: &mut Vec<u8>, unix_s: f64, tokens: u64, values: Vec<Fields>) {
     record(file, &event.0);
 }
 
-/// A `Summary.Value` with a number.
+/// Encodes a `Summary.Value` with a number.
 fn scalar(tag: &str, value: f32) -> Fields {
     let mut fields = Fields::default();
     fields.bytes(1, tag.as_bytes()).float(2, value);
     fields
 }
 
-/// A `Summary.Value` with a text: a tensor with one string, for the plug-in that shows texts. It takes them as
-/// Markdown, where what is set in by four spaces stays as it is.
+/// Encodes a `Summary.Value` with a text: a tensor with one string, for the text plug-in. The plug-in renders Markdown,
+/// in which text indented by four spaces stays unchanged.
 fn text(tag: &str, text: &str) -> Fields {
     /// `DataType::DT_STRING`.
     const STRING: u64 = 7;
@@ -116,7 +115,7 @@ fn text(tag: &str, text: &str) -> Fields {
     fields
 }
 
-/// The fields of a protobuf message, each after its number and the kind of its value.
+/// The fields of a protobuf message, each preceded by its number and wire type.
 #[derive(Default)]
 struct Fields(Vec<u8>);
 
@@ -146,7 +145,7 @@ impl Fields {
         self
     }
 
-    /// Seven bits a byte, the lowest first; all bytes but the last have their highest bit set.
+    /// Appends a varint: seven bits per byte, lowest first; all bytes but the last have their highest bit set.
     fn raw_varint(&mut self, mut value: u64) {
         while value >= 0x80 {
             self.0.push(value as u8 | 0x80);
@@ -165,12 +164,12 @@ fn record(file: &mut Vec<u8>, data: &[u8]) {
     file.extend(masked_crc(data).to_le_bytes());
 }
 
-/// A CRC-32C that may itself be part of what a CRC is taken of.
+/// Returns a masked CRC-32C, which may itself be part of data with a CRC.
 fn masked_crc(data: &[u8]) -> u32 {
     crc32c(data).rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
-/// CRC-32C: Castagnoli's polynomial, bits reflected. Files have kilobytes, so a bit at a time is fast enough.
+/// Returns the CRC-32C: Castagnoli's polynomial, bits reflected. Files are small, so one bit at a time is fast enough.
 fn crc32c(data: &[u8]) -> u32 {
     !data.iter().fold(u32::MAX, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| crc >> 1 ^ (0x82f6_3b78 & (crc & 1).wrapping_neg()))
@@ -211,7 +210,7 @@ mod tests {
         );
     }
 
-    /// `tests/golden/tensorboard/read.py` has TensorBoard itself read the same bytes.
+    /// The script `tests/golden/tensorboard/read.py` makes TensorBoard itself read the same bytes.
     #[test]
     fn files_are_those_that_tensorboard_reads() {
         let mut carried = Carried::default();

@@ -1,4 +1,4 @@
-//! Tests of the report: whose texts it has, what it fetches, and what it adds up.
+//! Tests of the report: escaping of texts, absence of fetches, and sums.
 
 use archipelago_core::diloco::syncer::{Syncer, SyncerConfig};
 use archipelago_core::wire::{DataSpec, RunId, ShardSpec};
@@ -7,7 +7,7 @@ use super::story::Person;
 use super::*;
 use crate::status::{Carried, Evaluation, Point};
 
-/// A run that has begun and merged nothing, told with this course.
+/// Creates the data of a run that has started and merged nothing, with this course.
 pub(super) fn story(carried: Carried) -> Story {
     let config = crate::ServeConfig::default();
     let shards = vec![ShardSpec { tokens: 100_000, sha256: [7; 32] }];
