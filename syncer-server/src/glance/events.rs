@@ -1,11 +1,11 @@
-//! What the log of a run says, as a table.
+//! The log of a run as a table.
 
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::text::{Side, ago, plain, table};
 
-/// `/v1/log`.
+/// The JSON of `/v1/log`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Log {
@@ -20,7 +20,7 @@ struct Entry {
     text: String,
 }
 
-/// What happened, newest first.
+/// Renders the log as a table, newest first.
 pub fn table_of(json: &Value) -> Result<String, serde_json::Error> {
     let log = Log::deserialize(json)?;
     let age_s = |entry: &Entry| log.now_ms.saturating_sub(entry.at_ms) as f64 / 1e3;

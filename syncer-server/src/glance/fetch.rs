@@ -1,4 +1,4 @@
-//! Asking a running syncer.
+//! HTTP requests to a running syncer.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,34 +18,34 @@ use crate::errors::ServerError;
 /// Longest wait for a connection, and for a whole answer.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
-/// Longest wait for an order to be carried out: a run that is opened reads its text and its tape.
+/// Longest wait for an order to be carried out; opening a run reads its text and its tape.
 const DONE_WITHIN: Duration = Duration::from_secs(600);
 
-/// Largest answer that is read, in bytes; a syncer's are a few hundred kilobytes.
+/// Largest answer that is read, in bytes; a syncer's answers have a few hundred kilobytes.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 
-/// Longest sentence of a server that is repeated, in bytes.
+/// Longest message of a server that is shown, in bytes.
 const SENTENCE_BYTES_MAX: usize = 1_000;
 
-/// A syncer that is asked.
+/// The address of a syncer.
 #[derive(Clone, Copy, Debug)]
 pub struct Site<'a> {
-    /// Its address.
+    /// Its URL.
     pub url: &'a str,
-    /// File with the authorities whose certificates are believed, if those are not the public ones.
+    /// File with trusted certificate authorities, if not the public ones.
     pub ca: Option<&'a Path>,
 }
 
-/// `GET path` of the syncer at `site`, as JSON.
+/// Sends `GET path` to the syncer at `site`, and returns the answer as JSON.
 ///
 /// # Errors
-/// - `NoSyncer`: no server answers at the address, or one that is not a syncer.
-/// - `Config`: the address is that of several runs, and the question is about one.
+/// - `NoSyncer`: no server answers at the address, or it is not a syncer.
+/// - `Config`: the address serves several runs, and the question is about one.
 pub fn get<T: DeserializeOwned>(site: Site<'_>, path: &str) -> Result<T, ServerError> {
     get_as(site, path, None)
 }
 
-/// As [`get`], with the owner's `token` if there is one.
+/// Like [`get`], with the owner's `token` if there is one.
 ///
 /// # Errors
 /// Those of [`get`].
@@ -138,19 +138,19 @@ fn elsewhere(site: Site<'_>, path: &str, status: StatusCode) -> Option<ServerErr
     Some(ServerError::Config { why })
 }
 
-/// What an answer says, if that is a sentence for people.
+/// Returns the text of an answer if it is a sentence for people.
 fn sentence(body: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(body).ok()?.trim();
     let fits = (1..=SENTENCE_BYTES_MAX).contains(&text.len()) && !text.contains('<');
     fits.then(|| super::plain(text))
 }
 
-/// A link to a page is good enough: what follows # is the invite, and no request carries it.
+/// Returns the base URL. Links to pages are accepted too; the invite after # is never part of a request.
 fn base(url: &str) -> &str {
     link_of(url).split(['#', '?']).next().unwrap_or_default().trim_end_matches('/')
 }
 
-/// The certificates in the file of authorities, if one is given.
+/// Reads the certificates in the file of authorities, if one is given.
 fn authorities(ca: Option<&Path>) -> Result<RootCerts, String> {
     let Some(file) = ca else { return Ok(RootCerts::WebPki) };
     let wrong = |why: String| format!("--ca {}: {why}", file.display());
@@ -167,7 +167,7 @@ fn authorities(ca: Option<&Path>) -> Result<RootCerts, String> {
     Ok(RootCerts::Specific(Arc::new(certificates)))
 }
 
-/// One exchange with the syncer at `site`, with the request that `make` makes.
+/// Performs one exchange with the syncer at `site`, with the request that `make` returns.
 fn ask(
     site: Site<'_>,
     path: &str,

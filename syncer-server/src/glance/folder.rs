@@ -1,4 +1,4 @@
-//! Looking into the folder of a run, whether or not a syncer works there.
+//! Read access to the folder of a run, also while a syncer works there.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ pub struct Folder {
     snapshot: Option<Snapshot>,
 }
 
-/// As much of `/v1/status` as a folder tells, under the same names.
+/// The part of `/v1/status` that a folder provides, under the same names.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct FolderStatus {
@@ -35,10 +35,10 @@ struct FolderStatus {
 }
 
 impl Folder {
-    /// Opens the folder `dir` to look at it.
+    /// Opens the folder `dir` for reading.
     ///
     /// # Errors
-    /// - `NoRun`: no run is there.
+    /// - `NoRun`: there is no run.
     /// - `Disk`, `DirCorrupt`: it cannot be read.
     pub fn open(dir: &Path) -> Result<Self, ServerError> {
         let store = Store::look(dir);
@@ -47,11 +47,11 @@ impl Folder {
         Ok(Self { store, manifest, snapshot })
     }
 
-    /// How the run stands, by its newest snapshot and what its tape has after it, as in `/v1/status`.
+    /// Returns the state of the run, from its newest snapshot and the tape after it, as in `/v1/status`.
     ///
     /// # Errors
     /// - `Disk`, `DirCorrupt`: tape or snapshot cannot be read.
-    /// - `Internal`: they do not fit together.
+    /// - `Internal`: they do not match.
     pub fn status(&self) -> Result<Value, ServerError> {
         let carried = self.carried()?;
         let merged_ms = self.rows()?.map(|rows| rows.last_merge_ms()).transpose();
@@ -66,10 +66,10 @@ impl Folder {
         Ok(serde_json::to_value(status).expect("plain data"))
     }
 
-    /// How the run went, up to ten seconds before its syncer ended.
+    /// Returns the course of the run, up to ten seconds before its syncer ended.
     ///
     /// # Errors
-    /// - `NoSnapshot`: neither a snapshot nor the tape says so.
+    /// - `NoSnapshot`: neither a snapshot nor the tape has it.
     /// - `Disk`, `DirCorrupt`: the tape cannot be read.
     pub fn series(&self) -> Result<SeriesView, ServerError> {
         let carried = self.carried()?;
@@ -79,7 +79,7 @@ impl Folder {
         Ok(series_of(&carried.series, &carried.history))
     }
 
-    /// All learners ever seen, those with most merged tokens first.
+    /// Returns all learners ever seen, those with most merged tokens first.
     ///
     /// # Errors
     /// As [`Self::status`].
@@ -91,7 +91,7 @@ impl Folder {
         Ok(pages.collect())
     }
 
-    /// The run's log, oldest line first.
+    /// Returns the run's log, oldest line first.
     ///
     /// # Errors
     /// - `Disk`, `DirCorrupt`: the tape cannot be read.
@@ -114,7 +114,7 @@ impl Folder {
         Rows::look(&path, self.manifest.run).map(Some).map_err(|error| rows_error(&path, error))
     }
 
-    /// The core as it stands after the last decision.
+    /// Returns the core after the last decision.
     fn syncer(&self) -> Result<Syncer, ServerError> {
         let internal = |error: &dyn std::fmt::Display| ServerError::Internal {
             what: format!("the run in its folder cannot be put together: {error}"),

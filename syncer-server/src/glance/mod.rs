@@ -1,5 +1,5 @@
-//! The verbs `status`, `history`, `learners` and `events`: a run looked at from a terminal, by asking its syncer or in
-//! its folder. Each gives what is to be printed.
+//! The verbs `status`, `history`, `learners` and `events`: the state of a run for a terminal, from its syncer or from
+//! its folder. Each returns the text to print.
 
 mod events;
 mod fetch;
@@ -21,10 +21,10 @@ use folder::Folder;
 pub(crate) use fetch::{Site, get, get_as, order_to};
 pub(crate) use text::{Side, UNKNOWN, count, csv, nats, participation, plain, table};
 
-/// Pages of learners that are asked for, at most.
+/// Maximum number of pages of learners to request.
 const PAGES_MAX: usize = 1_000;
 
-/// How a run stands.
+/// Returns the status of a run.
 ///
 /// # Errors
 /// - `NoSyncer`: no syncer answers.
@@ -41,7 +41,7 @@ pub fn status(args: &TableArgs) -> Result<String, ServerError> {
     }
 }
 
-/// How a run went.
+/// Returns the history of a run.
 ///
 /// # Errors
 /// As [`status`].
@@ -57,7 +57,7 @@ pub fn history(args: &TableArgs) -> Result<String, ServerError> {
     }
 }
 
-/// Everybody who ever took part in a run, with what each one gave.
+/// Returns all learners that ever took part in a run, with their contributions.
 ///
 /// # Errors
 /// As [`status`].
@@ -77,7 +77,7 @@ pub fn learners(args: &TableArgs) -> Result<String, ServerError> {
     }
 }
 
-/// What happened in a run, newest first.
+/// Returns the log of a run, newest first.
 ///
 /// # Errors
 /// As [`status`].
@@ -101,12 +101,12 @@ pub fn events(args: &EventsArgs) -> Result<String, ServerError> {
     }
 }
 
-/// The syncer that is asked.
+/// Returns the address of the syncer to ask.
 fn site(place: &PlaceArgs) -> Site<'_> {
     Site { url: &place.url, ca: place.ca.as_deref() }
 }
 
-/// All pages of learners.
+/// Requests all pages of learners.
 fn asked(at: Site<'_>) -> Result<Vec<Value>, ServerError> {
     let mut pages = Vec::new();
     for number in 0..PAGES_MAX {
@@ -129,7 +129,7 @@ fn lines(values: &[Value]) -> String {
     values.iter().map(Value::to_string).collect::<Vec<_>>().join("\n")
 }
 
-/// What is to be printed, unless the answer lacks something that a syncer of this version says.
+/// Returns the text to print, or an error if the answer lacks a field that a syncer of this version sends.
 fn shown(place: &PlaceArgs, text: Result<String, serde_json::Error>) -> Result<String, ServerError> {
     text.map_err(|error| ServerError::NoSyncer {
         url: place.url.clone(),

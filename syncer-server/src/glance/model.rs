@@ -1,10 +1,10 @@
-//! What a run trains, in words.
+//! Description of a run's trained model.
 
 use serde::Deserialize;
 
 use super::text::{count, percent, plain};
 
-/// As much of the adapters in `/v1/status` as is shown.
+/// The part of the adapters in `/v1/status` that is shown.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Adapters {
@@ -13,7 +13,7 @@ pub(super) struct Adapters {
     frozen_params: u64,
 }
 
-/// What is trained, counted: `params` parameters, of `adapters` if it is those.
+/// Describes the number of trained parameters: `params`, which belong to `adapters` if the run has any.
 pub(super) fn parameters(params: u64, adapters: Option<&Adapters>) -> String {
     let trained = format!("{} parameters", count(params));
     let Some(Adapters { rank, targets, frozen_params }) = adapters else { return trained };

@@ -1,13 +1,13 @@
-//! What the routes answer, as comma-separated values for programs: heads, and a row for each thing.
+//! The answers of the routes as comma-separated values for programs: heads, and one row per item.
 
 use serde_json::Value;
 
 use super::text::{csv, plain};
 
-/// A column: its head, and where its value stands in the JSON.
+/// A column: its head, and the JSON pointer of its value.
 type Column = (&'static str, &'static str);
 
-/// One row, so that rows of different moments make a table.
+/// Columns of a status. It takes one row, so that statuses of different times form a table.
 const STATUS: [Column; 19] = [
     ("run", "/run"),
     ("time (s)", "/runS"),
@@ -38,12 +38,12 @@ const EVENTS: [Column; 5] = [
     ("what happened", "/text"),
 ];
 
-/// A run at one moment.
+/// Renders the status of a run.
 pub fn status(json: &Value) -> String {
     rows(&STATUS, std::slice::from_ref(json))
 }
 
-/// What happened, newest first.
+/// Renders log lines, newest first.
 pub fn events(entries: &[Value]) -> String {
     rows(&EVENTS, entries)
 }
@@ -54,7 +54,7 @@ fn rows(columns: &[Column], things: &[Value]) -> String {
     csv(&heads, &things.iter().map(row).collect::<Vec<_>>()).trim_end().to_owned()
 }
 
-/// A value as it stands in a cell, which is empty where nobody knows.
+/// Formats a value as a cell, which is empty if the value is unknown.
 fn cell(value: Option<&Value>) -> String {
     match value {
         None | Some(Value::Null) => String::new(),

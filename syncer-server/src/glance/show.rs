@@ -1,4 +1,4 @@
-//! What the routes answer, as tables.
+//! The answers of the routes as tables.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use serde_json::Value;
 use super::model::{Adapters, parameters};
 use super::text::{Side, UNKNOWN, ago, count, csv, duration, nats, participation, percent, plain, table};
 
-/// Rows of a history that is shown to people.
+/// Maximum number of rows in a history for people.
 const HISTORY_ROWS: usize = 20;
 
-/// As much of `/v1/status` as is shown. What a folder does not tell is optional.
+/// The part of `/v1/status` that is shown. Fields that a folder does not provide are optional.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Status {
@@ -56,7 +56,7 @@ struct Disk {
     snapshot_age_s: Option<f64>,
 }
 
-/// A run at one moment.
+/// Renders the status of a run.
 pub fn status(json: &Value) -> Result<String, serde_json::Error> {
     let status = Status::deserialize(json)?;
     let model = match (&status.preset, &status.corpus) {
@@ -145,7 +145,7 @@ fn disk_words(disk: &Disk) -> String {
     }
 }
 
-/// `/v1/series`.
+/// The JSON of `/v1/series`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Series {
@@ -170,7 +170,7 @@ struct Evaluation {
     loss: f64,
 }
 
-/// How a run went, in so many moments as one takes in; the first and the last are among them.
+/// Renders the history of a run in at most [`HISTORY_ROWS`] rows, including the first and the last point.
 pub fn history(json: &Value) -> Result<String, serde_json::Error> {
     let series = Series::deserialize(json)?;
     let points = series.time_s.len();
@@ -208,7 +208,7 @@ pub fn history(json: &Value) -> Result<String, serde_json::Error> {
     Ok(table(&heads, &rows))
 }
 
-/// The heads of the dashboard's file, so that what one saves the other reads.
+/// Heads of the dashboard's file, so that each program reads the files of the other.
 const HISTORY_HEADS: [&str; 10] = [
     "time (s)",
     "tokens merged",
@@ -222,7 +222,7 @@ const HISTORY_HEADS: [&str; 10] = [
     "held-out loss (nats per token)",
 ];
 
-/// All of a history: a row for each point and for each measurement, by time.
+/// Renders a whole history: a row for each point and for each measurement, by time.
 pub fn history_csv(json: &Value) -> Result<String, serde_json::Error> {
     let series = Series::deserialize(json)?;
     let mut rows: Vec<(f64, Vec<String>)> = series
@@ -260,7 +260,7 @@ pub fn history_csv(json: &Value) -> Result<String, serde_json::Error> {
     Ok(csv(&HISTORY_HEADS, &rows).trim_end().to_owned())
 }
 
-/// One of `/v1/learners`.
+/// A learner in `/v1/learners`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Learner {
@@ -283,7 +283,7 @@ struct Fates {
     refused: BTreeMap<String, u64>,
 }
 
-/// Who took part, and what each one gave over all its sessions.
+/// Renders the learners with their contributions over all sessions.
 pub fn learners(json: &[Value]) -> Result<String, serde_json::Error> {
     let heads = [
         ("no.", Side::Right),
@@ -316,7 +316,7 @@ pub fn learners(json: &[Value]) -> Result<String, serde_json::Error> {
     if rows.is_empty() { Ok("Nobody has taken part yet.".into()) } else { Ok(table(&heads, &rows)) }
 }
 
-/// The same as [`learners`] for programs.
+/// Renders the same as [`learners`] for programs.
 pub fn learners_csv(json: &[Value]) -> Result<String, serde_json::Error> {
     let heads = [
         "learner",

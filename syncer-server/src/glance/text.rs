@@ -1,11 +1,11 @@
-//! Figures for people, and tables that line up.
+//! Formats of figures, and aligned tables.
 
 pub use archipelago_core::text::plain;
 
-/// What stands where nothing is known.
+/// Placeholder for an unknown value.
 pub const UNKNOWN: &str = "–";
 
-/// 1234567 as "1,234,567".
+/// Formats 1234567 as "1,234,567".
 pub fn count(value: u64) -> String {
     let digits = value.to_string();
     let mut text = String::new();
@@ -18,7 +18,7 @@ pub fn count(value: u64) -> String {
     text
 }
 
-/// 0.9512 as "95.1 %".
+/// Formats 0.9512 as "95.1 %".
 pub fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
@@ -29,12 +29,12 @@ pub fn participation(share: f64, tokens_merged: u64) -> String {
     if tokens_merged == 0 && share >= 1.0 { UNKNOWN.into() } else { percent(share) }
 }
 
-/// A loss in nats per token.
+/// Formats a loss in nats per token.
 pub fn nats(loss: Option<f64>) -> String {
     loss.map_or_else(|| UNKNOWN.into(), |loss| format!("{loss:.3}"))
 }
 
-/// 45 s, 3 min 20 s, 2 h 5 min, 3 d 4 h.
+/// Formats a duration: 45 s, 3 min 20 s, 2 h 5 min, 3 d 4 h.
 pub fn duration(seconds: f64) -> String {
     // The cast saturates.
     let whole = seconds.max(0.0).round() as u64;
@@ -52,21 +52,21 @@ pub fn duration(seconds: f64) -> String {
     parts.join(" ")
 }
 
-/// How long ago something was.
+/// Formats an age.
 pub fn ago(seconds: f64) -> String {
     format!("{} ago", duration(seconds))
 }
 
-/// A column of a table.
+/// Alignment of a column.
 #[derive(Clone, Copy)]
 pub enum Side {
-    /// Texts begin below each other.
+    /// Left aligned, for texts.
     Left,
-    /// Numbers end below each other.
+    /// Right aligned, for numbers.
     Right,
 }
 
-/// Rows below their heads, in columns that line up.
+/// Formats rows below their heads, in aligned columns.
 pub fn table(heads: &[(&str, Side)], rows: &[Vec<String>]) -> String {
     let width = |at: usize, head: &str| {
         let cells = rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count());
@@ -85,7 +85,7 @@ pub fn table(heads: &[(&str, Side)], rows: &[Vec<String>]) -> String {
     std::iter::once(head).chain(rows).collect::<Vec<_>>().join("\n")
 }
 
-/// Lines of comma-separated values, as the dashboard saves them and reads them again.
+/// Formats comma-separated values, in the format that the dashboard saves and reads.
 pub fn csv(heads: &[&str], rows: &[Vec<String>]) -> String {
     let line =
         |cells: Vec<&str>| cells.iter().map(|cell| quoted(cell)).collect::<Vec<_>>().join(",") + "\r\n";
@@ -93,7 +93,7 @@ pub fn csv(heads: &[&str], rows: &[Vec<String>]) -> String {
     std::iter::once(line(heads.to_vec())).chain(rows).collect()
 }
 
-/// A cell; quotes are doubled, and what a spreadsheet would take for a formula is a text.
+/// Formats a cell: doubles quotes, and prefixes text that a spreadsheet would take for a formula.
 fn quoted(cell: &str) -> String {
     let is_formula =
         cell.starts_with(['=', '@', '+', '\t']) || (cell.starts_with('-') && cell.parse::<f64>().is_err());
