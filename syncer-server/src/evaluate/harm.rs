@@ -1,4 +1,4 @@
-//! Who did harm to the held-out loss: merges made again from the tape without somebody, and measured.
+//! Attribution of a raised held-out loss: merges are replayed from the tape without single learners, and measured.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use crate::errors::ServerError;
 use crate::store::Store;
 use crate::tape;
 
-/// Learners that are tried at most: to find out about more would take longer than the harm is worth.
+/// Maximum number of learners that are tried; more would take longer than the harm justifies.
 const SUSPECTS_MAX: usize = 256;
 
 /// Largest rise, as a part of the last normal loss, that is not logged if no learner explains it. Constant of ours.
 const TOLD_RISE_RATIO: f64 = 0.1;
 
-/// The fragments at a measurement, and the newest decision by then.
+/// The fragments at a measurement, and the newest decision at that time.
 #[derive(Clone, Debug)]
 struct Moment {
     seq: u64,
@@ -33,18 +33,18 @@ pub struct Judge {
 }
 
 impl Judge {
-    /// A judge of the run in the folder of `store`, which knows what was usual before it: `losses`, oldest first.
+    /// Creates a judge of the run in the folder of `store`; `losses` are the earlier ones, oldest first.
     #[must_use]
     pub fn new(store: Arc<Store>, run: RunId, losses: impl IntoIterator<Item = f32>) -> Self {
         let lookout = Lookout::after(losses.into_iter().map(f64::from));
         Self { store, run, lookout }
     }
 
-    /// Judges the `loss` of `subject`. If it is out of what is usual, `meter` measures what it would be without each of
-    /// those who sent something since all was well.
+    /// Judges the `loss` of `subject`. If it is above the normal range, `meter` measures the loss without the updates
+    /// of each learner that sent any since the last good moment.
     ///
     /// # Errors
-    /// `Disk`, `DirCorrupt`: the tape cannot be read; then nobody is blamed.
+    /// `Disk`, `DirCorrupt`: the tape cannot be read; then no learner is blamed.
     pub fn judge(
         &mut self,
         loss: f32,
@@ -96,7 +96,7 @@ impl Judge {
         Ok(blame.verdict())
     }
 
-    /// Θ of `subject`, flat, had these sent nothing since `from`.
+    /// Returns Θ of `subject`, flat, without the updates of these learners since `from`.
     fn without(
         &self,
         without: &BTreeSet<LearnerId>,

@@ -11,21 +11,21 @@ use super::engine;
 use crate::errors::ServerError;
 use crate::store::HeldOut;
 
-/// Windows measured at once; bounds the memory of activations.
+/// Windows measured at once; limits the memory of activations.
 const WINDOWS_AT_ONCE: usize = 8;
 
-/// Held-out windows by which somebody may be blamed; constant of ours.
+/// Minimum number of held-out windows for attribution; constant of ours.
 pub const JUDGED_WINDOWS_MIN: usize = 8;
 
-/// Measures the loss of parameters of one model.
+/// Measures the held-out loss of one model's parameters.
 pub struct LossMeter {
     model: CpuModel,
     held_out: HeldOut,
 }
 
 impl LossMeter {
-    /// A meter of models like `spec`, which [`HeldOut::fits`], that computes on `threads` threads; `frozen` are the
-    /// weights that it does not train, if it is adapters.
+    /// Creates a meter of models like `spec`, which [`HeldOut::fits`], that computes on `threads` threads. `frozen` are
+    /// the frozen weights, if the run trains adapters.
     ///
     /// # Errors
     /// `Internal`: the engine cannot be built.
@@ -38,13 +38,13 @@ impl LossMeter {
         Ok(Self { model: CpuModel::on(frozen, spec, threads).map_err(engine)?, held_out })
     }
 
-    /// Whether it measures on as many windows as tell harm from a text that is learnt by heart.
+    /// Returns true if there are enough windows to distinguish harm from memorised text.
     #[must_use]
     pub fn tells_harm(&self) -> bool {
         self.held_out.tokens.len() / self.held_out.window >= JUDGED_WINDOWS_MIN
     }
 
-    /// Mean loss of `theta` over what is learnt of the held-out text, in nats per token.
+    /// Returns the mean loss of `theta` over the unmasked held-out tokens, in nats per token.
     ///
     /// # Errors
     /// `Internal`: the parameters do not fit the model.

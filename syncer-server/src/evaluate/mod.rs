@@ -24,22 +24,22 @@ pub use harm::Judge;
 pub use loss::{JUDGED_WINDOWS_MIN, LossMeter};
 pub use prove::{Prover, prove};
 
-/// Bytes of parameters that a text sample may read, about: each token reads all of them.
+/// Approximate bytes of parameters that a text sample may read; each token reads all of them.
 const SAMPLE_BYTES: u64 = 8_000_000_000;
 
-/// Tokens of a sample at least and at most.
+/// Minimum and maximum number of tokens in a sample.
 const SAMPLE_TOKENS: (u64, u64) = (16, 160);
 
-/// Share of one core's time that measuring the loss may take; writing samples may take as much again.
+/// Share of one core's time for loss measurements; samples may take as much again.
 const DUTY: f64 = 0.1;
 
-/// Time between two text samples at least, in milliseconds: they cost more than the loss.
+/// Shortest time between two text samples, in milliseconds; they cost more than the loss.
 const SAMPLE_EVERY_MS: u64 = 30_000;
 
 /// Measures parameters on a fixed part of the held-out text.
 pub struct Evaluator {
     spec: ModelSpec,
-    /// What it builds on and does not train, if it is adapters.
+    /// The frozen weights, if the run trains adapters.
     frozen: Option<Arc<FrozenWeights>>,
     meter: LossMeter,
     prompt: Vec<u32>,
@@ -47,13 +47,13 @@ pub struct Evaluator {
     /// Stop tokens, which end a sample early.
     stops: Vec<u32>,
     seed: u64,
-    /// `None` where nothing is undone.
+    /// Judge of the losses; `None` if the run has no rollback.
     judge: Option<Judge>,
 }
 
 impl Evaluator {
-    /// An evaluator of models like `spec`, on the weights `frozen` if that is adapters, of `params` parameters in all,
-    /// on `held_out`, which fits them, of the text of `corpus`.
+    /// Creates an evaluator of models like `spec` with `params` parameters in all, and on the weights `frozen` if they
+    /// are adapters. It measures on `held_out` windows that fit the model, from the text of `corpus`.
     ///
     /// # Errors
     /// `Internal`: the engine cannot be built.
@@ -79,8 +79,8 @@ impl Evaluator {
         })
     }
 
-    /// Has `judge` look at each loss, so that what did harm is undone; or nobody, where the held-out windows are so few
-    /// that what is learnt by heart elsewhere raises their loss as harm does.
+    /// Attaches `judge`, which checks each loss for rollback. If there are too few held-out windows, no judge is
+    /// attached: text memorised elsewhere then raises their loss as harmful updates do.
     #[must_use]
     pub fn judged_by(self, judge: Judge) -> Self {
         if !self.meter.tells_harm() {
@@ -106,9 +106,9 @@ impl Evaluator {
     }
 }
 
-/// Measures whenever something new was merged, at most every `every` and at most a tenth of the time; the texts written
-/// meanwhile have a tenth of their own. `written` says how many tokens were merged into what wrote the newest text.
-/// Ends with the actor, or once a complete run is measured and has written its last text.
+/// Measures after each new merge, at most once in `every` and for at most a tenth of the time; text samples have
+/// another tenth. `written` is the number of tokens merged into the parameters that wrote the newest text. Ends with
+/// the actor, or once a complete run is measured and has written its last text.
 pub async fn run(
     mut evaluator: Evaluator,
     actor: ActorHandle,
@@ -124,7 +124,7 @@ pub async fn run(
         let Some(subject) = actor.subject().await else { return };
         let mut pause = every;
         let Subject { is_final, tokens_merged, .. } = subject;
-        // An undoing has versions of its own, and merges nothing.
+        // A rollback creates new versions without a merge.
         let versions: Vec<Version> = subject.states.iter().map(|state| state.version).collect();
         let is_new =
             if is_final { written != Some(tokens_merged) } else { before.as_ref() != Some(&versions) };
@@ -164,21 +164,21 @@ pub async fn run(
         }
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
-            // Its last parameters are worth a look at once.
+            // The last parameters are measured at once.
             _ = over.wait_for(|over| *over) => {}
             () = actor.closed() => return,
         }
     }
 }
 
-/// What one look at the parameters gave.
+/// The result of one measurement.
 struct Look {
     evaluation: Evaluation,
-    /// When the loss was there.
+    /// Time at which the loss was measured.
     measured: Millis,
-    /// The text that was written then, if one was asked for.
+    /// The text sample, if one was asked for.
     sample: Option<Vec<u32>>,
-    /// What is to be said of the loss, where anything is undone.
+    /// The judgement of the loss, if the run has rollback.
     judgement: Option<Judgement>,
 }
 
@@ -196,12 +196,12 @@ fn look(
     let loss = evaluator.meter.loss(&theta)?;
     let measured = clock.now();
     let Subject { tokens_merged, rounds, .. } = *subject;
-    // Whoever takes it in knows the time.
+    // The receiver sets the time.
     let evaluation = Evaluation { tokens_merged, rounds, loss, ..Evaluation::default() };
     let Evaluator { judge, meter, .. } = evaluator;
     let judge = judge.as_mut().filter(|_| !subject.is_final);
     let judgement = judge.map(|judge| judge.judge(loss, subject, meter)).transpose();
-    // Without the tape nobody can be blamed, and the run goes on.
+    // Without the tape, no learner can be blamed, and the run continues.
     let judgement = judgement.unwrap_or_else(|error| {
         tracing::error!(%error, "the held-out loss rose, and why cannot be found out");
         None
@@ -210,8 +210,8 @@ fn look(
     Ok(Look { evaluation, measured, sample, judgement })
 }
 
-/// When the next loss and the next sample are due. Each pays for its own time: however long a sample takes, the next
-/// loss is due when it would be without one.
+/// Due times of the next loss and the next sample. Each pays for its own time: a long sample does not delay the next
+/// loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Due {
     loss: Millis,
@@ -219,7 +219,8 @@ struct Due {
 }
 
 impl Due {
-    /// After a loss from `began` to `measured`, and a sample from then to `written` if there was one.
+    /// Returns the due times after a loss from `began` to `measured`, and a sample from then to `written` if there was
+    /// one.
     fn after(self, every: Duration, began: Millis, measured: Millis, written: Option<Millis>) -> Self {
         let every_ms = u64::try_from(every.as_millis()).unwrap_or(u64::MAX);
         let sample = |written: Millis| {
@@ -232,8 +233,8 @@ impl Due {
     }
 }
 
-/// How long to be idle after work from `began` to `ended` that may take the `share` of the time, above 0 and at most 1,
-/// in milliseconds.
+/// Returns the idle time after work from `began` to `ended` that may take the `share` of the time, above 0 and at most
+/// 1, in milliseconds.
 fn idle_ms(share: f64, began: Millis, ended: Millis) -> u64 {
     (ended.since(began) as f64 * (1.0 / share - 1.0)) as u64
 }
@@ -255,7 +256,7 @@ mod tests {
         assert_eq!(alone, Due { loss: Millis(1_500 + 4_500), sample: Millis(0) });
         let slow = Due::default().after(EVERY, began, measured, Some(Millis(21_500)));
         assert_eq!(slow, Due { loss: alone.loss, sample: Millis(21_500 + 180_000) });
-        // A loss in between puts off no sample either.
+        // A loss in between does not delay the sample either.
         assert_eq!(slow.after(EVERY, Millis(21_500), Millis(21_501), None).sample, slow.sample);
     }
 

@@ -1,23 +1,23 @@
-//! What the model is given to go on from: whole words, from the beginning of a line where there is one near.
+//! Prompts for text samples: whole words, from the beginning of a line if there is one nearby.
 
 use archipelago_core::token;
 
-/// Tokens of a prompt at most.
+/// Maximum number of tokens in a prompt.
 const TOKENS_MAX: usize = 16;
-/// Tokens of a question at most.
+/// Maximum number of tokens in a question.
 const GIVEN_MAX: usize = 256;
-/// So far into the text, in tokens, a beginning is looked for.
+/// Number of tokens in which a beginning is searched.
 const REACH: usize = 512;
 
-/// What is given at the beginning of `held_out`, a question that the model is to answer: all of it, or its last tokens.
-/// Of a text that is learnt whole, a [`place`].
+/// Returns the prompt from `held_out`. If it starts with a question, which is masked, this is the question or its last
+/// tokens. In other text, it is a [`place`].
 pub(super) fn of(held_out: &[u32], decode: impl Fn(&[u32]) -> String) -> Vec<u32> {
     let given: Vec<u32> = held_out
         .iter()
         .take_while(|&&token| !token::is_learnt(token))
         .map(|&token| token::id(token))
         .collect();
-    // A token that begins every text is no question.
+    // A single token that begins every text is not a question.
     if given.len() > 1 {
         return given[given.len().saturating_sub(GIVEN_MAX)..].to_vec();
     }
@@ -25,8 +25,9 @@ pub(super) fn of(held_out: &[u32], decode: impl Fn(&[u32]) -> String) -> Vec<u32
     place(&text, decode).to_vec()
 }
 
-/// A part of `held_out`, a text that may begin within a word: from the first line that begins in it, or from its first
-/// word, to the end of the last word that it holds whole. Where the text has no such places, its beginning as it is.
+/// Returns a part of `held_out`, a text that may start within a word. The part starts at the first line that begins in
+/// the text, or at its first word, and ends with its last complete word. If the text has no such places, returns its
+/// beginning unchanged.
 fn place(held_out: &[u32], decode: impl Fn(&[u32]) -> String) -> &[u32] {
     let near = &held_out[..held_out.len().min(REACH)];
     let texts: Vec<String> = near.iter().map(|&token| decode(&[token])).collect();
@@ -52,7 +53,7 @@ mod tests {
         tokens_to_text(&of(&bytes_to_tokens(text.as_bytes()), tokens_to_text))
     }
 
-    /// Tokens as byte-level BPE makes them: a word has its blank before it.
+    /// Byte-level BPE tokens: the blank precedes the word.
     fn of_words(words: &[&str]) -> String {
         let ids: Vec<u32> = (0..).take(words.len()).collect();
         let decode = |tokens: &[u32]| tokens.iter().map(|&token| words[token as usize]).collect::<String>();
@@ -87,7 +88,7 @@ mod tests {
 
     #[test]
     fn it_ends_with_a_word() {
-        // The sixteenth byte is within the third word, and would be again after the fourth.
+        // The sixteenth byte is within the third word, where the second text also ends.
         assert_eq!(of_bytes("\nfour five sixteen and more"), "four five");
         assert_eq!(of_bytes("\nfour five sixtee"), "four five");
     }

@@ -1,4 +1,4 @@
-//! Whether learners train what they say: single updates, tried on the text that they are said to be the fruit of.
+//! Loss checks: single updates are tried on the text that their learners were given.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -17,21 +17,21 @@ use crate::clock::Clock;
 use crate::corpus::Corpus;
 use crate::errors::ServerError;
 
-/// Tries single updates.
+/// Performs loss checks of single updates.
 pub struct Prover {
     run: RunSpec,
     fragments: Arc<Fragments>,
     corpus: Arc<Corpus>,
     model: CpuModel,
     proofs: Proofs,
-    /// Of the time, above 0 and at most 1.
+    /// Share of the time, above 0 and at most 1.
     share: f64,
 }
 
 impl Prover {
-    /// Of the run of `syncer`, whose model is this `decoder`, on the weights `frozen` if it is adapters, and on the
-    /// text of `corpus`, which computes on one thread for the `share` of the time, above 0 and at most 1. Who is
-    /// suspected goes on being so.
+    /// Creates a prover for the run of `syncer`, on the text of `corpus`. The model is this `decoder`, on the weights
+    /// `frozen` if the run trains adapters. It computes on one thread for the `share` of the time, which is above 0
+    /// and at most 1. Suspicions from earlier starts are kept.
     ///
     /// # Errors
     /// `Internal`: the engine cannot be built.
@@ -61,7 +61,7 @@ impl Prover {
     }
 }
 
-/// Looks at merges, at most for its share of the time, and says whom they speak against. Ends with the actor.
+/// Checks merges within its share of the time, and reports the evidence on learners. Ends with the actor.
 pub async fn prove(mut prover: Prover, actor: ActorHandle, clock: Clock) {
     loop {
         let Some(exam) = actor.exam(prover.proofs.sampling()).await else { return };
