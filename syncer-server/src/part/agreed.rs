@@ -1,15 +1,15 @@
-//! The settings on which all processes of a run must agree, beside what the run is.
+//! The settings on which all processes of a run must agree, in addition to the run's identity.
 
 use serde_json::Value;
 
 use crate::config::{CHANGEABLE, ServeConfig};
 use crate::errors::ServerError;
 
-/// What decides how updates are merged and who is taken in, and is no part of what the run is: that has a number, which
-/// bus and storage compare.
+/// Settings that affect merges and admission, and are not part of the run's identity. Bus and storage compare the
+/// identity by a number.
 const BESIDE: [&str; 5] = ["outer-lr", "outer-momentum", "momentum-warmup", "learners-start", "hide-names"];
 
-/// These settings of `config`, by their keys.
+/// Returns the settings of `config` on which the processes must agree, by key.
 pub(super) fn agreed(config: &ServeConfig) -> Vec<(String, String)> {
     let values = serde_json::to_value(config).expect("plain data");
     let text = |value: &Value| match value {
@@ -20,10 +20,10 @@ pub(super) fn agreed(config: &ServeConfig) -> Vec<(String, String)> {
     keys.filter_map(|key| Some(((*key).to_owned(), text(values.get(key)?)))).collect()
 }
 
-/// Whether `ours` are those of the others.
+/// Checks that `ours` equal the settings of the other processes.
 ///
 /// # Errors
-/// `Config`: they are not, with what differs.
+/// `Config`: they differ; names the difference.
 pub(super) fn compare(ours: &[(String, String)], theirs: &[(String, String)]) -> Result<(), ServerError> {
     let of = |all: &[(String, String)], key: &str| {
         all.iter().find(|(other, _)| other == key).map(|(_, value)| value.clone())

@@ -1,4 +1,4 @@
-//! What the owner of the run orders at any process, carried out at this one.
+//! Orders that the owner gives at any process of a run, carried out at this one.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -12,49 +12,49 @@ use tokio::time::timeout;
 use crate::config::{Changed, ServeConfig, changed, given, syncer_config};
 use crate::errors::ServerError;
 
-/// What is ordered here is seen here within that time, or the answer does not wait for it.
+/// Longest wait for an order given here to take effect here; the answer does not wait longer.
 const SEEN_WITHIN: Duration = Duration::from_secs(5);
 
-/// The way to all processes of a run.
+/// Handle for orders to all processes of a run.
 #[derive(Clone)]
 pub struct Herald {
     decrees: Decrees,
-    /// The newest decree that holds here.
+    /// Number of the newest decree that holds here.
     obeyed: watch::Receiver<u64>,
 }
 
 impl Herald {
-    /// Has all processes hear of `decree`, which is kept then; returns once this one has, as a rule.
+    /// Stores `decree` for all processes; usually returns once it holds at this one.
     ///
     /// # Errors
     /// Those of [`Decrees::give`].
     pub(crate) async fn proclaim(&self, decree: Decree) -> Result<(), ServiceError> {
         let seq = self.decrees.give(decree).await?;
         let mut obeyed = self.obeyed.clone();
-        // It holds in any case; whoever ordered it is shown so a little later.
+        // The decree holds in any case; the owner may only see it a little later.
         drop(timeout(SEEN_WITHIN, obeyed.wait_for(|newest| *newest >= seq)).await);
         Ok(())
     }
 }
 
-/// What was ordered so far, and is ordered from now on.
+/// Past and future decrees of a run.
 pub(crate) struct Hearing {
     decrees: Decrees,
-    /// What was there when this process began, which those who lead know by now.
+    /// Decrees from before this process started, which the leaders know already.
     past: VecDeque<Decree>,
     reader: Reader,
-    /// The settings as they are by now.
+    /// The current settings.
     config: ServeConfig,
     orders: watch::Sender<Orders>,
     obeyed: watch::Sender<u64>,
 }
 
 impl Hearing {
-    /// Hears what was ordered of a run that began with the settings of `config`, and by these `orders`.
+    /// Reads the decrees of a run that started with the settings of `config` and these `orders`.
     ///
     /// # Errors
-    /// - `Cluster`: it cannot be read.
-    /// - `Config`: what was ordered makes no sense to this program.
+    /// - `Cluster`: they cannot be read.
+    /// - `Config`: a decree makes no sense to this program.
     pub(crate) async fn begin(
         decrees: Decrees,
         config: &ServeConfig,
@@ -78,29 +78,29 @@ impl Hearing {
         Ok(hearing)
     }
 
-    /// The settings of the run as they were ordered so far. A process begins with them and not with older ones, by
-    /// which it might take the run for one that has had its tokens.
+    /// Returns the settings of the run after all past decrees. A process must start with them: with older ones, it
+    /// might take the run for complete.
     pub(crate) fn config(&self) -> &ServeConfig {
         &self.config
     }
 
-    /// What those who lead rounds here go by.
+    /// Returns the current orders for the leaders of rounds at this process.
     pub(crate) fn orders(&self) -> watch::Receiver<Orders> {
         self.orders.subscribe()
     }
 
-    /// The way to all processes.
+    /// Returns the handle to all processes.
     pub(crate) fn herald(&self) -> Herald {
         Herald { decrees: self.decrees.clone(), obeyed: self.obeyed.subscribe() }
     }
 
-    /// Has those who lead go by what is ordered, and then `obey` it for the learners of this process, if it faces any.
-    /// It never ends.
+    /// Applies each decree to the leaders, and then calls `obey` for the learners of this process, if it serves any.
+    /// Never ends.
     pub(crate) async fn run<F: Future<Output = ()>>(mut self, obey: impl Fn(Decree) -> F) {
         let mut seq = 0;
         while let Some(decree) = self.past.pop_front() {
             seq += 1;
-            // Settings hold already, in the end as they are by now: see [`Self::config`].
+            // The settings hold already, in their newest form: see [`Self::config`].
             if !matches!(decree, Decree::Settings(_)) {
                 obey(decree).await;
             }
@@ -116,7 +116,7 @@ impl Hearing {
         }
     }
 
-    /// Has those who lead go by `decree`.
+    /// Applies `decree` to the leaders.
     ///
     /// # Errors
     /// A sentence: this program knows no such setting.

@@ -1,4 +1,4 @@
-//! A part in a run on several machines: this process joins the others, leads rounds, and faces learners for them.
+//! One process of a run on several machines: joins the others, leads rounds, and serves learners.
 
 mod agreed;
 mod herald;
@@ -26,16 +26,16 @@ pub(crate) use herald::Hearing;
 pub use herald::Herald;
 pub(crate) use order::Order;
 
-/// A process that is silent for so long leads no more, in milliseconds.
+/// Time of silence after which a process loses its leadership, in milliseconds.
 const LEASE_MS: u64 = 3_000;
-/// Owners look at their watch after so many milliseconds…
+/// Interval at which owner processes check their timers, in milliseconds.
 const OWNER_TICK_MS: u64 = 20;
-/// …and gateways at the tape, if nobody told them of anything.
+/// Interval at which gateways read the tape without a notice, in milliseconds.
 const GATEWAY_TICK_MS: u64 = 500;
-/// How what stands between the processes does is looked at so often.
+/// Interval between health checks of the services between the processes.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// This process among the others.
+/// Membership of this process in the cluster.
 pub(crate) struct Membership {
     role: Role,
     lead_max: usize,
@@ -46,12 +46,12 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
-    /// Joins the others of the run that they have as `shared`, and all of them the settings of `config`, and hears what
-    /// its owner ordered.
+    /// Joins the other processes of the run, checks that they agree on `shared` and the settings of `config`, and reads
+    /// the owner's decrees.
     ///
     /// # Errors
     /// - `Cluster`: a service cannot be used.
-    /// - `Config`: the others began with other settings, or the code of the run cannot be used.
+    /// - `Config`: the others started with other settings, or the codec of the run cannot be used.
     pub(crate) async fn join(
         part: Part,
         config: &ServeConfig,
@@ -77,8 +77,8 @@ impl Membership {
         Ok((Self { role, lead_max, process, shared, services, health }, hearing))
     }
 
-    /// Leads rounds until `stop` is ready, if that is its part, by what `hearing` hears. Of the model it holds what it
-    /// leads.
+    /// Leads rounds until `stop` is ready, if that is this process's role, under the decrees in `hearing`. In
+    /// memory, it holds only the fragments that it leads.
     pub(crate) fn lead(
         &self,
         hearing: &Hearing,
@@ -98,24 +98,24 @@ impl Membership {
         }
     }
 
-    /// Resolves once the last round of each fragment is over, whoever led it.
+    /// Resolves once the last round of each fragment is over, whichever process led it.
     pub(crate) fn finished(&self) -> impl Future<Output = ()> + Send + 'static {
         finished(self.services.clone(), self.shared.fragments.ids().collect())
     }
 
-    /// Has `syncer` face learners for those who lead, and hands `actor` what they say; none of `guests` who is banned
-    /// stays in. Gives the way to them, and
-    /// ends with that; and what says so if nothing is heard of them any more.
+    /// Makes `syncer` serve learners for the leaders, and passes the leaders' messages to `actor`. Keys that are banned
+    /// in `guests` are removed. Returns the syncer, the channel to the leaders, and a receiver that resolves when
+    /// contact with the leaders is lost. Dropping the channel ends the exchange.
     ///
     /// # Errors
-    /// `Internal`: the code of the run cannot be used.
+    /// `Internal`: the codec of the run cannot be used.
     pub(crate) fn face(
         &self,
         syncer: Syncer,
         actor: ActorHandle,
         guests: Arc<Guests>,
     ) -> Result<(Syncer, mpsc::UnboundedSender<Upward>, oneshot::Receiver<()>), ServerError> {
-        // Gateways are told apart by a number of 32 bits, which two have by chance once in billions of pairs.
+        // Gateway numbers have 32 bits; two collide by chance once in billions of pairs.
         let gateway = GatewayId(self.process.0 as u32);
         let terms = GatewayTerms::of(&syncer, gateway);
         let terms = terms.ok_or_else(no_code)?;
@@ -123,10 +123,10 @@ impl Membership {
         let (front, Facing { said, mut inputs }) =
             front(self.services.clone(), terms, initial, GATEWAY_TICK_MS);
         tokio::spawn(front.run(std::future::pending()));
-        // There is a first one in every run.
+        // Every run has a fragment 0.
         let asks = self.health.clone().attend(self.services.clone(), FragmentId(0));
         let (tells, told) = (tell(self.health.clone(), actor.clone()), actor.clone());
-        // Others may use what this process shares when its part is over.
+        // The tasks end with the actor, since others may use the shared services afterwards.
         tokio::spawn(async move {
             tokio::select! {
                 () = asks => {}
@@ -145,14 +145,14 @@ impl Membership {
                     actor.tell(Command::Input(Input::Ban(fingerprint))).await;
                 }
             }
-            // Nobody waits for it if the actor has ended too.
+            // Fails only if the actor has ended too.
             let _ = lost.send(());
         });
         Ok((syncer.led_elsewhere(self.process.0), said, is_lost))
     }
 }
 
-/// Tells the actor how what stands between the processes does, whenever that changes.
+/// Reports the health of the services between the processes to the actor, whenever it changes.
 async fn tell(health: Health, actor: ActorHandle) {
     let mut told = None;
     loop {
@@ -168,8 +168,8 @@ async fn tell(health: Health, actor: ActorHandle) {
     }
 }
 
-/// The key of whoever is taken in by `input`, if it was banned while it waited for that: so long that who looks for the
-/// banned among those inside may have looked before.
+/// Returns the key that `input` admits, if it was banned while `input` waited. The check of connected learners may have
+/// run before.
 async fn banned(guests: &Arc<Guests>, input: &Input) -> Option<Fingerprint> {
     let Input::Introduced { hello, .. } = input else { return None };
     let (guests, fingerprint) = (Arc::clone(guests), hello.identity.fingerprint());
@@ -181,7 +181,8 @@ fn no_code() -> ServerError {
     ServerError::Internal { what: "no code for the run".to_owned() }
 }
 
-/// On how many of `bus` each record is to be: it outlives one of three servers, and of two it would outlive none.
+/// Returns the number of servers in `bus` that store each record. With three servers, records survive the loss of one;
+/// with two, they would survive no loss.
 pub(crate) fn replicas(bus: &[String]) -> usize {
     if bus.len() >= 3 { 3 } else { 1 }
 }
@@ -204,10 +205,10 @@ async fn connect(
     opened.map_err(|error| ServerError::Cluster { why: error.to_string() })
 }
 
-/// Looks at what stands between the processes of a run with these fragments, and leaves it as it is.
+/// Checks the services between the processes of a run with these fragments, without changing them.
 ///
 /// # Errors
-/// `Config`: this program cannot.
+/// `Config`: this program cannot be part of a cluster.
 #[cfg(feature = "cluster")]
 pub(crate) async fn look(
     bus: Vec<String>,

@@ -1,4 +1,4 @@
-//! What the owner may have a run, or one learner, do; in one process, and as a decree for several.
+//! Orders of the owner to a run or to one learner, for one process, and as a decree for several.
 
 use archipelago_core::cluster::Decree;
 use archipelago_core::diloco::LearnerId;
@@ -8,18 +8,18 @@ use archipelago_core::wire::Share;
 /// An order of the owner.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Order {
-    /// Collect everyone's last progress, then end the run.
+    /// Collect the last progress of all learners, then end the run.
     Finish,
-    /// Launch and lease nothing, or go on.
+    /// Pause the run, or resume it.
     Hold(bool),
-    /// A learner trains for this part of its time.
+    /// Set the share of its pace that a learner trains.
     Pace(LearnerId, Share),
-    /// A learner stays away for so long, in milliseconds; 0 lets it come back.
+    /// Drop a learner for this time, in milliseconds; 0 lets it come back.
     Drop(LearnerId, u32),
 }
 
 impl Order {
-    /// Whom it is about, if it is about one learner.
+    /// Returns the learner that the order concerns, if any.
     pub(crate) fn learner(self) -> Option<LearnerId> {
         match self {
             Self::Finish | Self::Hold(_) => None,
@@ -27,7 +27,7 @@ impl Order {
         }
     }
 
-    /// As the core is told it.
+    /// Returns the input for the core.
     pub(crate) fn input(self) -> Input {
         match self {
             Self::Finish => Input::Finish,
@@ -37,7 +37,7 @@ impl Order {
         }
     }
 
-    /// As all processes of a run are told it, at this moment, in milliseconds since 1970.
+    /// Returns the decree for all processes of a run, given at this time, in milliseconds since 1970.
     pub(crate) fn decree(self, now_ms: u64) -> Decree {
         match self {
             Self::Finish => Decree::Finish,
@@ -48,7 +48,8 @@ impl Order {
         }
     }
 
-    /// What a decree asks at this moment, in milliseconds since 1970; `None` if that is over, or no order of this kind.
+    /// Returns the order in a decree at this time, in milliseconds since 1970; `None` if it has expired or is of
+    /// another kind.
     pub(crate) fn of(decree: &Decree, now_ms: u64) -> Option<Self> {
         Some(match *decree {
             Decree::Finish => Self::Finish,
