@@ -195,7 +195,7 @@ impl House {
         runs.values().filter_map(app).collect()
     }
 
-    /// Returns the routes of a run, or the state in which it has none.
+    /// Returns the routes of a run, or its state if it has no routes.
     pub(super) fn router(&self, name: &str) -> Result<Router, Option<RunState>> {
         let runs = self.read();
         let found = name.parse::<RunName>().ok().and_then(|name| runs.get(&name));

@@ -39,17 +39,17 @@ pub struct RunView {
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub enum RunState {
-    /// It is being opened: its text and its tape are read.
+    /// The run is being opened: its text and its tape are read.
     Starting,
     /// Learners may join.
     Open,
-    /// The owner holds it.
+    /// The owner paused the run.
     Paused,
-    /// It is complete, and shown.
+    /// The run is complete, and still visible.
     Complete,
-    /// It is kept, and not served.
+    /// The run is archived: stored and not served.
     Archived,
-    /// It could not go on.
+    /// The run failed.
     Failed,
 }
 

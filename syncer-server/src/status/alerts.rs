@@ -24,7 +24,7 @@ pub struct Sight {
     pub live: u32,
     /// The newest held-out loss and the best so far, in nats per token.
     pub losses: Option<(f32, f32)>,
-    /// Age of the newest snapshot, or time since the start if there is none yet, in milliseconds.
+    /// Age of the newest snapshot, or time since the start without a snapshot, in milliseconds.
     pub snapshot_age_ms: u64,
     /// The disk fault, as a sentence.
     pub disk_fault: Option<String>,
@@ -41,15 +41,15 @@ pub struct Sight {
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub enum AlertKind {
-    /// Nobody has trained for a while.
+    /// No learner has trained for a while.
     NoLearner,
     /// The held-out loss is far above its best.
     LossRose,
     /// No snapshot was written for a while.
     SnapshotOld,
-    /// The disk takes nothing more.
+    /// The disk accepts no writes.
     DiskFault,
-    /// Somebody does not seem to train.
+    /// Some learners do not seem to train.
     Suspects,
 }
 

@@ -72,7 +72,7 @@ pub fn series_of(series: &Series, history: &History) -> SeriesView {
 pub struct PointEvent {
     /// Seconds that a point stands for from now on.
     pub span_s: u32,
-    /// The row.
+    /// The new row.
     #[serde(flatten)]
     pub point: view::Point,
 }

@@ -105,7 +105,7 @@ impl Disk {
         fault.map(|fault| sentence(&fault, "", false))
     }
 
-    /// Returns the age of the newest snapshot, or the time since the start if there is none yet, in milliseconds.
+    /// Returns the age of the newest snapshot, or the time since the start without a snapshot, in milliseconds.
     #[must_use]
     pub fn snapshot_age_ms(&self, now: Millis) -> u64 {
         now.since(self.saved.unwrap_or(Millis(0)))

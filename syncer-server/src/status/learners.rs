@@ -121,13 +121,13 @@ impl From<wire::DeviceKind> for DeviceKind {
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub enum Trust {
-    /// It has yet to prove itself: its updates count little.
+    /// A newcomer: its updates count little.
     Probation,
     /// Its updates count in full.
     Trusted,
-    /// Its updates made the model worse once, or do not show that it trains: it proves itself anew.
+    /// Its updates made the model worse once, or do not show that it trains. It must prove itself again.
     Suspect,
-    /// Its updates made the model worse, and none are taken for a while, or until the owner lets it back.
+    /// Its updates made the model worse. The run takes none for a while, or until the owner lets it back.
     Out,
 }
 

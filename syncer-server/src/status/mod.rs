@@ -63,7 +63,7 @@ impl Carried {
     }
 }
 
-/// What never changes while the server runs.
+/// Constant facts about the run and its server.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
@@ -103,13 +103,13 @@ pub struct Facts {
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct ServerStatus {
-    /// What the core says.
+    /// State of the core.
     #[serde(flatten)]
     pub core: view::Run,
-    /// What never changes.
+    /// Constant facts.
     #[serde(flatten)]
     pub facts: Facts,
-    /// What crossed the sockets.
+    /// Traffic on the sockets.
     #[serde(flatten)]
     pub traffic: view::Traffic,
     /// Bits on the socket per parameter that went up.

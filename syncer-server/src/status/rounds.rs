@@ -82,7 +82,7 @@ pub enum AnswerFate {
     Merged,
     /// It came late; its learner keeps it for the next round.
     Late,
-    /// It was not taken.
+    /// It was refused.
     Refused,
 }
 

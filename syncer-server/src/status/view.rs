@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::{meters, status};
 
-/// A run at one moment, as the core knows it.
+/// State of a run at one moment, from the core.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
@@ -146,7 +146,7 @@ impl From<diloco::Timing> for Timing {
 #[serde(tag = "decision", rename_all = "camelCase", rename_all_fields = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub enum Decision {
-    /// There are too few updates. An arrival changes that, or patience ends at `until`.
+    /// There are too few updates. A new one changes that, or patience ends at `until`.
     AwaitQuorum {
         /// Updates still needed.
         missing: u32,
@@ -160,12 +160,12 @@ pub enum Decision {
         /// When it closes.
         until: Millis,
     },
-    /// What is there is merged.
+    /// The present updates are merged.
     Merge {
         /// What ended the wait.
         why: MergeCause,
     },
-    /// Nobody has anything to merge.
+    /// There is no update to merge.
     Abandon {
         /// What ended the wait.
         why: AbandonCause,
@@ -226,7 +226,7 @@ impl From<diloco::AbandonCause> for AbandonCause {
     }
 }
 
-/// What crossed the sockets.
+/// Traffic on the sockets.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
@@ -301,7 +301,7 @@ impl From<&status::TextSample> for TextSample {
     }
 }
 
-/// A run at one moment, or over a short while of it.
+/// A run at one moment, or averaged over a short interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]

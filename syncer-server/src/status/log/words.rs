@@ -46,19 +46,19 @@ pub struct LogEntryView {
 pub enum LogKind {
     /// The syncer started or was stopped.
     Syncer,
-    /// A learner came.
+    /// A learner joined.
     Joined,
-    /// A learner went.
+    /// A learner left.
     Left,
-    /// Somebody could not join, or an update was not taken.
+    /// A peer could not join, or an update was refused.
     Refused,
-    /// The owner did something.
+    /// The owner gave an order.
     Owner,
-    /// The run came to its end.
+    /// The run ended.
     Finished,
-    /// Something is wrong.
+    /// A problem began.
     Trouble,
-    /// It is not any more.
+    /// A problem ended.
     Mended,
 }
 
