@@ -195,7 +195,7 @@ impl House {
         runs.values().filter_map(app).collect()
     }
 
-    /// Returns the routes of a run, or its state if it has no routes.
+    /// Returns the routes of a run; otherwise its state, or `None` if there is no such run.
     pub(super) fn router(&self, name: &str) -> Result<Router, Option<RunState>> {
         let runs = self.read();
         let found = name.parse::<RunName>().ok().and_then(|name| runs.get(&name));
