@@ -48,7 +48,7 @@ const SPELT_MAX: usize = 256;
 /// - `DirCorrupt`: no snapshot is intact.
 /// - `Disk`, `Tokenizer`: a file of the run cannot be read, or the picture cannot be written.
 /// - `Config`: the prompt is empty or contains text outside the model's vocabulary; the model is not a decoder; the run
-///   has no chat template that takes the question; or the text has no picture, or its file exists.
+///   has no chat template that takes the question; or the text has no picture, or the file for it already exists.
 /// - `Internal`: the stored model is invalid.
 pub fn sample(
     args: &SampleArgs,

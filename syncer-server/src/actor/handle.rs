@@ -18,7 +18,7 @@ const COMMANDS_MAX: usize = 1_024;
 /// Maximum number of raw core events that a subscriber may lag behind.
 const EVENTS_MAX: usize = 1_024;
 
-/// Maximum number of news that a subscriber may lag behind.
+/// Maximum number of news items that a subscriber may lag behind.
 const NEWS_MAX: usize = 64;
 
 /// A published event: its name in `/v1/events`, and its JSON.

@@ -42,7 +42,7 @@ pub(super) struct Record {
 const MOMENT_MS: u64 = 100;
 
 impl Record {
-    /// Creates the record of a run with this many fragments, on a tape that has no writer yet.
+    /// Creates the record of a run with this many fragments; `writer` has written nothing yet.
     pub(super) fn new(writer: Writer, fragments: u16) -> Self {
         let state = writer.state();
         let safe = state.borrow().safe;

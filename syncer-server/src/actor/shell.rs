@@ -74,7 +74,7 @@ pub struct Actor {
     pub webhook: Option<Webhook>,
     /// The channel to the leaders of the rounds, if other processes lead them.
     pub upward: Option<mpsc::UnboundedSender<Upward>>,
-    /// Whether updates are loss checked.
+    /// Whether single updates get loss checks.
     pub checks: bool,
     /// The learner that measures the held-out loss, if this program cannot.
     pub trusted: Option<Trusted>,

@@ -193,7 +193,7 @@ fn whole(ms: u64) -> u64 {
     if ms < 1_000 { ms } else { ms / step_ms * step_ms }
 }
 
-/// Formats a duration in the largest unit that it fills.
+/// Formats a duration in seconds, minutes or hours.
 fn words(ms: u64) -> String {
     match ms {
         0..60_000 => format!("{} s", ms as f64 / 1e3),

@@ -37,8 +37,8 @@ pub struct History {
     pub samples: Samples,
 }
 
-/// Reads a loss. JSON cannot represent numbers that are not finite and writes null for them, so that a diverged run can
-/// still be resumed.
+/// Reads a loss; null becomes NaN. JSON cannot represent numbers that are not finite and writes null for them. The
+/// snapshot of a diverged run thus stays readable.
 pub(super) fn loss<'de, D: Deserializer<'de>>(from: D) -> Result<f32, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or(f32::NAN))
 }

@@ -119,7 +119,7 @@ pub struct RoundsView {
 /// The last rounds.
 #[derive(Debug, Default)]
 pub struct Rounds {
-    /// Each report, and whether it changed since the last call of [`Self::take_changed`].
+    /// Each report, and whether it changed since the last call of [`Rounds::take_changed`].
     reports: VecDeque<(RoundReport, bool)>,
     /// Answers that wait for the next round on their fragment.
     early: Vec<(FragmentId, Answer)>,

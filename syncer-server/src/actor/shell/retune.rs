@@ -17,8 +17,8 @@ impl Running {
         }
     }
 
-    /// Applies the rounds and limits of `config` from now on, and logs the `changes`. Each merge is recorded with its
-    /// rule and its parts, so a replay does not need to know of the change.
+    /// Applies the round settings and limits of `config` from now on, and logs the `changes`. Each merge is recorded
+    /// with its rule and its parts, so a replay does not need to know of the change.
     pub(super) fn retune(
         &mut self,
         state: &mut State,

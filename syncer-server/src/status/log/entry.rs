@@ -55,15 +55,15 @@ pub enum Happening {
         name: String,
         share: Share,
     },
-    /// An update was refused. `times` counts the same refusals since the last such line.
+    /// An update was refused. `times` counts this refusal and the same ones since the last such line.
     Refused {
         learner: LearnerId,
         name: String,
         why: Refusal,
         times: u32,
     },
-    /// A peer could not join. `reason` is the message that it got; `times` counts the same message since the last such
-    /// line.
+    /// A peer could not join. `reason` is the message that it got. `times` counts this message and the same ones since
+    /// the last such line.
     TurnedAway {
         reason: String,
         times: u32,
@@ -87,7 +87,7 @@ pub enum Happening {
         without: f32,
         for_good: bool,
     },
-    /// That many loss checks of a learner's updates did not show that it trains; 0 means that they show it again.
+    /// A learner is suspected after `looks` loss checks that did not show training; 0 ends the suspicion.
     Doubted {
         learner: LearnerId,
         name: String,
@@ -116,7 +116,7 @@ pub enum Happening {
     Certificate {
         shown: bool,
     },
-    /// An alert was raised or cleared.
+    /// An alert other than a disk fault was raised or cleared.
     Alert {
         alert: AlertKind,
         raised: bool,
