@@ -23,37 +23,37 @@ pub struct InviteTerms {
     pub note: String,
 }
 
-/// An invite that was made: the only time that its text is there.
+/// A new invite, the only answer that contains its text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct MadeInvite {
     /// Its name in lists.
     pub id: String,
-    /// What its guest shows.
+    /// The text that a learner shows.
     pub invite: String,
 }
 
-/// An invite as its owner sees it later.
+/// An invite without its text, for its owner.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct InviteView {
     /// Its name.
     pub id: String,
-    /// What the owner noted.
+    /// The owner's note.
     pub note: String,
-    /// New keys that it takes in.
+    /// Number of new keys that it may admit.
     pub uses: u32,
-    /// Keys that it took in.
+    /// Number of keys that it admitted.
     pub used: u32,
-    /// When it was made, in milliseconds since 1970.
+    /// Time of creation, in milliseconds since 1970.
     #[cfg_attr(test, ts(type = "number"))]
     pub made_ms: u64,
-    /// Until when it is good; `null` for ever.
+    /// Time of expiry, in milliseconds since 1970; `null` if unlimited.
     #[cfg_attr(test, ts(type = "number | null"))]
     pub expires_ms: Option<u64>,
-    /// Since when it is revoked; `null` if it is not.
+    /// Time of revocation, in milliseconds since 1970; `null` if valid.
     #[cfg_attr(test, ts(type = "number | null"))]
     pub revoked_ms: Option<u64>,
 }

@@ -40,16 +40,16 @@ pub struct Guests {
     db: Mutex<Connection>,
 }
 
-/// One who was banned.
+/// A banned key.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct BanView {
     /// The key's fingerprint, 32 hex digits.
     pub fingerprint: String,
-    /// What the owner noted.
+    /// The owner's note.
     pub note: String,
-    /// When, in milliseconds since 1970.
+    /// Time of the ban, in milliseconds since 1970.
     #[cfg_attr(test, ts(type = "number"))]
     pub at_ms: u64,
 }

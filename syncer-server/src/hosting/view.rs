@@ -9,7 +9,7 @@ use crate::status::ServerStatus;
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct RunsView {
-    /// By name.
+    /// The runs, by name.
     pub runs: Vec<RunView>,
     /// Whether the server takes orders to create and delete runs; a server of one run does not.
     pub several: bool,
@@ -22,19 +22,19 @@ pub struct RunsView {
 pub struct RunView {
     /// Its name; empty on a server of one run.
     pub name: String,
-    /// Where its pages are, below those of the server.
+    /// Path of its pages, below those of the server.
     pub path: String,
-    /// The link to lend a machine, invite included: for whoever shows the owner's token.
+    /// The link to lend a machine, invite included; only for requests with the owner's token.
     pub link: Option<String>,
-    /// What it is doing.
+    /// State of the run.
     pub state: RunState,
-    /// Why it failed, if it did.
+    /// Reason of its failure, if it failed.
     pub why: Option<String>,
     /// Its figures, while it is served.
     pub figures: Option<RunFigures>,
 }
 
-/// What a run is doing.
+/// State of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(test, derive(ts_rs::TS))]
@@ -74,11 +74,11 @@ impl RunState {
 pub struct RunFigures {
     /// The run, as 16 hex digits.
     pub run: String,
-    /// The preset's name, or that of the folder whose model it began with.
+    /// Name of the preset, or of the folder whose model it started from.
     pub model: String,
     /// Parameters of the model.
     pub params: u64,
-    /// Where the text is from.
+    /// Source of the text.
     pub corpus: String,
     /// Learners that take part in rounds.
     pub live: u32,
@@ -86,15 +86,15 @@ pub struct RunFigures {
     pub learners_total: u32,
     /// Tokens merged.
     pub tokens_merged: u64,
-    /// Tokens at which the learning rate has come down.
+    /// Tokens at which the learning rate reaches its minimum.
     pub total_tokens: u64,
-    /// Merged of trained, 0 to 1.
+    /// Participation: merged over trained tokens, 0 to 1.
     pub participation: f64,
     /// Newest held-out loss, in nats per token.
     pub val_loss_last: Option<f32>,
     /// Whether learners must show an invite.
     pub invite_required: bool,
-    /// Alerts that stand.
+    /// Active alerts.
     pub alerts: u32,
 }
 

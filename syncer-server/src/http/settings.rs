@@ -33,7 +33,7 @@ use crate::store::{is_there, write_private};
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct SettingsView {
-    /// All but secrets and what names files.
+    /// All settings except secrets and file names.
     pub settings: Vec<SettingView>,
 }
 
@@ -44,15 +44,15 @@ pub struct SettingsView {
 pub struct SettingView {
     /// Its flag, without the hyphens before it.
     pub key: String,
-    /// What it is, as it would be given; `None` where that follows from another one.
+    /// Its value as text; `None` if it follows from another setting.
     pub value: Option<String>,
-    /// What it means, as a sentence.
+    /// Its meaning, as a sentence.
     pub about: String,
-    /// What it belongs to.
+    /// Its group in the help.
     pub group: String,
     /// Whether the owner may change it while the run goes on.
     pub changeable: bool,
-    /// What it may be, where that is one of a few.
+    /// Its possible values, if there are few.
     pub choices: Vec<String>,
 }
 

@@ -9,18 +9,18 @@ use serde::Serialize;
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct AdapterFacts {
-    /// The rank of each.
+    /// Rank of each adapter.
     pub rank: u32,
-    /// What they count: each adds this divided by the rank, times its product.
+    /// Scale: each adapter adds this divided by the rank, times its product.
     pub alpha: f32,
-    /// The matrices of a layer that have one, as "q,k,v,o,gate,up,down".
+    /// The matrices of a layer that have an adapter, as "q,k,v,o,gate,up,down".
     #[cfg_attr(test, ts(type = "string"))]
     pub targets: LoraTargets,
     /// Weights that are not trained.
     pub frozen_params: u64,
-    /// What a learner fetches of them once, in bytes.
+    /// Size of the frozen weights that a learner fetches once, in bytes.
     pub frozen_bytes: u64,
-    /// How they travel.
+    /// Format of the frozen weights on the wire.
     pub frozen_form: FrozenForm,
 }
 

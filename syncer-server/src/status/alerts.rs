@@ -36,7 +36,7 @@ pub struct Sight {
     pub is_over: bool,
 }
 
-/// What there is an alert for.
+/// Kinds of alerts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
@@ -66,16 +66,16 @@ impl AlertKind {
     }
 }
 
-/// An alert that is on.
+/// An active alert.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct AlertView {
-    /// What for.
+    /// Kind of the alert.
     pub kind: AlertKind,
-    /// What is wrong, as a sentence for people.
+    /// The problem, as a sentence for people.
     pub text: String,
-    /// How long it has been on, in seconds.
+    /// Time since it was raised, in seconds.
     pub for_s: f64,
 }
 

@@ -6,22 +6,22 @@ use super::history::History;
 use super::series::Series;
 use super::view;
 
-/// `/v1/series`: columns of equal length, oldest first, and what was measured beside them.
+/// `/v1/series`: columns of equal length, oldest first, with measurements and texts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct SeriesView {
-    /// Seconds that a point stands for. Once it doubles, points already shown are to be fetched anew.
+    /// Seconds per point. When it doubles, fetch all points again.
     pub span_s: u32,
-    /// Time that the run's syncers were up until then, in seconds.
+    /// Uptime of the run's syncers, in seconds.
     pub time_s: Vec<f64>,
     /// Mean training loss, in nats per token.
     pub train_loss: Vec<Option<f32>>,
-    /// Tokens trained on in a second.
+    /// Tokens trained per second.
     pub tokens_per_s: Vec<f32>,
-    /// Merged of trained tokens so far, 0 to 1.
+    /// Participation so far: merged over trained tokens, 0 to 1.
     pub participation: Vec<f32>,
-    /// Learners that took part in rounds.
+    /// Learners in rounds.
     pub live: Vec<f32>,
     /// WebSocket bytes from learners so far.
     pub bytes_up: Vec<u64>,
@@ -33,7 +33,7 @@ pub struct SeriesView {
     pub rounds: Vec<u64>,
     /// Measurements of the held-out loss.
     pub evaluations: Vec<view::Evaluation>,
-    /// Texts that the model wrote on the way.
+    /// Texts of the model over the run.
     pub samples: Vec<view::TextSample>,
 }
 
@@ -70,7 +70,7 @@ pub fn series_of(series: &Series, history: &History) -> SeriesView {
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct PointEvent {
-    /// Seconds that a point stands for from now on.
+    /// Seconds per point from now on.
     pub span_s: u32,
     /// The new row.
     #[serde(flatten)]

@@ -44,24 +44,24 @@ impl Taped {
     }
 }
 
-/// What is kept of the run on the disk, and what is wrong with that.
+/// State of the run's tape and snapshots on disk.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct DiskView {
-    /// Why the run stands still: its decisions cannot be kept. It goes on by itself once they can.
+    /// Reason why the tape cannot be written. The run stops until it can, and then resumes by itself.
     pub tape_fault: Option<String>,
-    /// Why the newest snapshot was not written; decisions are kept all the same.
+    /// Reason why the newest snapshot was not written; decisions are still recorded.
     pub snapshot_fault: Option<String>,
-    /// In a run on several machines, why nothing is merged: what its processes share does not do its part, as this one
-    /// sees it. It goes on by itself once it does.
+    /// In a run on several machines, the fault of a shared service that stops merges, as seen by this process. Merges
+    /// resume by themselves.
     pub services_fault: Option<String>,
-    /// Decisions kept since the run began.
+    /// Decisions on disk since the run began.
     pub decisions: u64,
-    /// Decisions that the figures know of and the disk does not yet: a crash at this moment would undo them. Learners
-    /// have not been told of them.
+    /// Decisions that are not on disk yet. The figures include them; a crash now would undo them. Learners do not know
+    /// them yet.
     pub unsaved: u64,
-    /// How long the oldest of them has waited for the disk, in seconds.
+    /// Time that the oldest of them has waited for the disk, in seconds.
     pub unsaved_age_s: Option<f64>,
     /// Updates on the disk, in bytes.
     pub update_bytes: u64,

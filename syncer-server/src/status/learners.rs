@@ -24,49 +24,50 @@ pub const PAGE_MAX: usize = 200;
 pub struct LearnerView {
     /// Its id in the run.
     pub learner: LearnerId,
-    /// The short name of its key, 32 hex digits: who bans it says this.
+    /// Fingerprint of its key, 32 hex digits, as used in bans.
     pub fingerprint: String,
     /// Its name for people.
     pub name: String,
-    /// What it computes with, in its own words.
+    /// Its own description of its device.
     pub device: String,
-    /// What kind of device that is.
+    /// Kind of its device.
     pub kind: DeviceKind,
-    /// What it is doing; `null` while it is away.
+    /// Its state; `null` while it is away.
     pub state: Option<LearnerState>,
     /// Whether it takes part in rounds.
     pub live: bool,
-    /// How long it has been connected, in seconds; `null` while it is away.
+    /// Time since it connected, in seconds; `null` while it is away.
     pub connected_s: Option<f64>,
-    /// Its time of a step, in milliseconds, 0 if unknown.
+    /// Duration of its steps, in milliseconds; 0 if unknown.
     pub step_ms: f64,
-    /// Windows that it trains on in one step, 0 until it trains.
+    /// Windows in its batch; 0 until it trains.
     pub batch: u32,
-    /// From a question to its answer, in milliseconds, 0 if unknown: how far away it is, with the rest of its step.
+    /// Time from a request to its answer, in milliseconds; 0 if unknown. It includes the latency and the rest of its
+    /// step.
     pub answer_ms: f64,
-    /// Whether its link cannot carry every change, so that it fetches whole fragments at its own pace.
+    /// Whether its link is too slow for every change, so that it fetches whole fragments at its own pace.
     pub thin: bool,
-    /// Tokens it trained on in a second, over the last 10 seconds.
+    /// Tokens it trained per second, over the last 10 seconds.
     pub tokens_per_s: f64,
     /// Its last training loss, in nats per token.
     pub loss: Option<f32>,
     /// Tokens it trained on.
     pub tokens_trained: u64,
-    /// Its tokens that are merged.
+    /// Its merged tokens.
     pub tokens_merged: u64,
     /// Its share of all merged tokens, 0 to 1.
     pub merged_share: f64,
-    /// Its updates.
+    /// Number of its updates.
     pub updates: u64,
-    /// What became of them.
+    /// Fates of its updates.
     pub fates: view::Fates,
-    /// The part of the time it would train that the owner has it train, 0.001 to 1.
+    /// The share of its pace that the owner allows it, 0.001 to 1.
     pub share: f64,
-    /// How far the run trusts it.
+    /// The run's trust in it.
     pub trust: Trust,
-    /// Why it is suspected of not training, as a sentence for people; `null` if it is not.
+    /// Reason for the suspicion that it does not train, as a sentence for people; `null` if there is none.
     pub doubt: Option<String>,
-    /// Time until it may come back, in seconds, if the owner sent it away; `null` otherwise.
+    /// Time until it may come back, in seconds, if the owner dropped it; `null` otherwise.
     pub returns_s: Option<f64>,
 }
 
@@ -90,7 +91,7 @@ pub fn hidden_name(learner: LearnerId) -> String {
     format!("islet {learner}")
 }
 
-/// What a learner computes with.
+/// Kind of a learner's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
@@ -116,7 +117,7 @@ impl From<wire::DeviceKind> for DeviceKind {
     }
 }
 
-/// How far a run trusts a learner.
+/// Trust of a run in a learner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
@@ -142,7 +143,7 @@ impl From<syncer::Trust> for Trust {
     }
 }
 
-/// How many learners are in which state.
+/// Number of learners in each state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
@@ -214,7 +215,7 @@ fn page() -> usize {
     50
 }
 
-/// Orders of learners; the id decides between equals.
+/// Sort orders of learners; ties are broken by id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
@@ -230,18 +231,18 @@ pub enum Sort {
     State,
 }
 
-/// `/v1/learners`: some learners of all.
+/// `/v1/learners`: one page of learners.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct LearnersPage {
     /// Learners ever seen.
     pub total: usize,
-    /// Learners left out before these.
+    /// Learners skipped before this page.
     pub offset: usize,
-    /// The order.
+    /// Sort order.
     pub sort: Sort,
-    /// These.
+    /// The learners of this page.
     pub learners: Vec<LearnerView>,
 }
 

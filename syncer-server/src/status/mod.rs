@@ -70,35 +70,35 @@ impl Carried {
 pub struct Facts {
     /// The preset's name.
     pub preset: String,
-    /// The name of the folder whose model the run began with, if it began with one: its size is that model's.
+    /// Name of the folder whose model the run started from, if any; the run has the size of that model.
     pub init: Option<String>,
-    /// What the parameters are adapters of, if all other weights stay as they are.
+    /// The adapters and their frozen weights, if the run trains adapters.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, ts(optional))]
     pub adapters: Option<AdapterFacts>,
-    /// Where the text is from.
+    /// Source of the text.
     pub corpus: String,
     /// Tokens to train on.
     pub corpus_tokens: u64,
-    /// Bytes of text behind one token, on average.
+    /// Bytes of text per token, on average.
     pub bytes_per_token: f64,
-    /// Whether a token is a byte, so that a page need ask nobody what it means.
+    /// Whether a token is a byte, so that a page can decode it without a request.
     pub token_is_byte: bool,
-    /// Loss in nats per token that no model can beat, where the text's source is known.
+    /// Lower bound of any model's loss in nats per token, if the text's distribution is known.
     pub entropy_floor: Option<f64>,
-    /// Tokens at which the learning rate has come down.
+    /// Tokens at which the learning rate reaches its minimum.
     pub total_tokens: u64,
     /// Whether learners must show an invite.
     pub invite_required: bool,
     /// Whether the run is for a class: pages show how to join, and the owner steers single learners.
     pub classroom: bool,
-    /// Whether the owner lets nobody see the learners' names and devices.
+    /// Whether the learners' names and devices are hidden.
     pub names_hidden: bool,
     /// Pages to lend a machine, best first, without the invite.
     pub links: Vec<String>,
 }
 
-/// A run at one moment, as `/v1/status`, the event `status` and the last line of `--json` give it.
+/// A run at one moment, as in `/v1/status`, the event `status` and the last line of `--json`.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
@@ -112,11 +112,11 @@ pub struct ServerStatus {
     /// Traffic on the sockets.
     #[serde(flatten)]
     pub traffic: view::Traffic,
-    /// Bits on the socket per parameter that went up.
+    /// Socket bits per uploaded parameter.
     pub bits_per_param_up: Option<f64>,
-    /// Bits on the socket per parameter that went down.
+    /// Socket bits per downloaded parameter.
     pub bits_per_param_down: Option<f64>,
-    /// Tokens that all learners trained on in a second, over the last 10 seconds.
+    /// Tokens that all learners trained per second, over the last 10 seconds.
     pub tokens_per_s: f64,
     /// Time since the newest merge of this process, in seconds.
     pub last_merge_age_s: Option<f64>,
@@ -124,21 +124,21 @@ pub struct ServerStatus {
     pub val_loss_first: Option<f32>,
     /// Newest held-out loss, in nats per token.
     pub val_loss_last: Option<f32>,
-    /// The learner that measured the newest one, where the syncer cannot and its owner trusts that one.
+    /// The trusted learner that measured the newest loss, if the syncer cannot measure it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, ts(optional))]
     pub val_measured_by: Option<LearnerId>,
     /// Text that the newest parameters wrote.
     pub sample: String,
-    /// The foremost learners, by id: the connected before the others, then those with the most merged tokens.
+    /// The foremost learners, sorted by id. Connected learners take precedence, then those with the most merged tokens.
     pub learners: Vec<LearnerView>,
-    /// All learners ever seen, counted.
+    /// Number of all learners ever seen, by state.
     pub learners_by_state: LearnersByState,
-    /// Open sockets, with a learner behind them or not.
+    /// Open sockets, with or without a learner.
     pub sockets: u32,
-    /// What is kept on the disk, and what is wrong with that.
+    /// State of tape and snapshots on disk.
     pub disk: DiskView,
-    /// What the owner should look after.
+    /// Active alerts for the owner.
     pub alerts: Vec<AlertView>,
     /// Time since the server started, in seconds.
     pub uptime_s: f64,

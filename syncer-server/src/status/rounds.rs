@@ -26,25 +26,25 @@ pub struct RoundReport {
     pub fragment: FragmentId,
     /// Learners invited.
     pub invited: u32,
-    /// When it was launched, since the server started.
+    /// Time of its launch, since the server started.
     pub launched_ms: u64,
-    /// Answers that came, in time or not.
+    /// Number of answers, in time or not.
     pub answered: u32,
-    /// The first of them, in the order in which they came.
+    /// The first answers, in order of arrival.
     pub answers: Vec<Answer>,
-    /// When the quorum was reached.
+    /// Time at which the quorum was reached.
     pub quorum_ms: Option<u64>,
     /// Length of the grace window, if one was opened.
     pub grace_ms: Option<u64>,
-    /// When that window ends, or would have.
+    /// Time at which the grace window ends, or would have ended.
     pub grace_end_ms: Option<u64>,
     /// The last decision about it; times in it are on the server's clock.
     pub decision: Option<view::Decision>,
-    /// When merging began.
+    /// Time at which the merge began.
     pub merge_start_ms: Option<u64>,
-    /// When merging ended, well or not.
+    /// Time at which the merge ended or failed.
     pub merge_end_ms: Option<u64>,
-    /// What it led to.
+    /// The resulting version, if the round was merged.
     pub merged: Option<MergedReport>,
 }
 
@@ -53,23 +53,23 @@ pub struct RoundReport {
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Answer {
-    /// Who.
+    /// The learner.
     pub learner: LearnerId,
-    /// When.
+    /// Time of the answer.
     pub after_ms: u64,
-    /// Tokens that count, 0 if it had nothing.
+    /// Tokens that count; 0 if it had nothing to merge.
     pub tokens: u64,
-    /// What became of it.
+    /// Its fate.
     pub fate: AnswerFate,
-    /// Whether it was there before the round.
+    /// Whether it arrived before the round.
     pub early: bool,
-    /// Why it came late.
+    /// Reason why it was late.
     pub late: Option<LateReason>,
-    /// Why it was refused.
+    /// Reason why it was refused.
     pub refused: Option<Refusal>,
 }
 
-/// What became of an answer.
+/// Fate of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
@@ -86,12 +86,12 @@ pub enum AnswerFate {
     Refused,
 }
 
-/// What a round led to.
+/// The result of a round.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct MergedReport {
-    /// The version that resulted.
+    /// The resulting version.
     pub version: Version,
     /// Updates in it.
     pub updates: u32,
@@ -101,7 +101,7 @@ pub struct MergedReport {
     pub norm: f64,
     /// From launch to the end of collecting, in milliseconds.
     pub collect_ms: u64,
-    /// From there to sending, in milliseconds.
+    /// From the end of collecting to sending, in milliseconds.
     pub sync_ms: u64,
 }
 

@@ -23,47 +23,47 @@ pub struct Run {
     pub layout: String,
     /// Parameters of the model.
     pub params: u64,
-    /// Connections with a learner behind them.
+    /// Connections with a learner.
     pub connected: u32,
-    /// Those that hold the parameters and take part in rounds.
+    /// Connected learners that hold the parameters and take part in rounds.
     pub live: u32,
     /// Learners ever seen.
     pub learners_total: u32,
-    /// Tokens trained on, by everyone.
+    /// Tokens trained by all learners.
     pub tokens_trained: u64,
     /// Tokens merged; also the clock of the inner schedule.
     pub tokens_merged: u64,
-    /// Merged of trained, 0 to 1.
+    /// Participation: merged over trained tokens, 0 to 1.
     pub participation: f64,
     /// Rounds that led to a version.
     pub rounds: u64,
-    /// Rounds that led to nothing.
+    /// Rounds without a merge.
     pub rounds_abandoned: u64,
     /// Rounds in flight.
     pub rounds_open: u32,
-    /// Updates taken in.
+    /// Updates received.
     pub updates: u64,
-    /// Updates in rounds that are still in flight, whose fate is yet to come.
+    /// Updates in open rounds, still without a fate.
     pub updates_pending: u64,
-    /// What became of all others.
+    /// Fates of all other updates.
     pub fates: Fates,
-    /// The pass over the data, from 0.
+    /// Pass over the data, from 0.
     pub epoch: u32,
-    /// Windows trained twice because their lease was lost, at most.
+    /// Upper bound of the windows trained twice because a lease was lost.
     pub regranted_windows: u64,
     /// Measured times.
     pub timing: Timing,
-    /// The longest wait after quorum at present, in milliseconds.
+    /// The current upper limit of the grace window, in milliseconds.
     pub grace_ms: u64,
     /// Mean of the connected learners' last training losses, in nats per token.
     pub train_loss: Option<f32>,
-    /// Each fragment's version and the size of it.
+    /// Id, version and size of each fragment.
     pub fragments: Vec<(FragmentId, Version, u64)>,
-    /// Whether the owner holds the run: nothing is launched or leased.
+    /// Whether the owner paused the run: nothing is launched or leased.
     pub paused: bool,
     /// Whether the last collection has begun.
     pub finishing: bool,
-    /// Whether the run is complete: nobody trains any more, and what is shown stays as it is.
+    /// Whether the run is complete: no learner trains any more, and the figures stay constant.
     pub finished: bool,
 }
 
@@ -98,7 +98,7 @@ impl From<Status> for Run {
     }
 }
 
-/// How many updates met which fate.
+/// Number of updates by fate.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
@@ -124,13 +124,13 @@ impl From<&FateCounts> for Fates {
 pub struct Timing {
     /// ξ_step: one inner step of the median live learner.
     pub step_ms: f64,
-    /// ξ_launch: from the launch of one round to that of the next, H/P steps, and 1 step at least.
+    /// ξ_launch: from the launch of one round to that of the next; H/P steps, at least 1 step.
     pub launch_ms: f64,
     /// ξ_quorum: from the start of a round to its K-th update.
     pub quorum_ms: f64,
     /// ξ_sync: from the end of collecting to the merged fragment being sent.
     pub sync_ms: f64,
-    /// From the start of a round to an update for it, also if that came too late.
+    /// From the start of a round to an update for it, late ones included.
     pub answer_ms: f64,
 }
 
@@ -141,7 +141,7 @@ impl From<diloco::Timing> for Timing {
     }
 }
 
-/// What was decided about one round, and why. Times are on the server's clock.
+/// A decision about one round, with its cause. Times are on the server's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(tag = "decision", rename_all = "camelCase", rename_all_fields = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
@@ -150,24 +150,24 @@ pub enum Decision {
     AwaitQuorum {
         /// Updates still needed.
         missing: u32,
-        /// When patience ends.
+        /// Time at which patience ends.
         until: Millis,
     },
     /// The quorum is reached; the window of `graceMs` closes at `until`.
     AwaitGrace {
         /// Length of the window.
         grace_ms: u64,
-        /// When it closes.
+        /// Time at which the window closes.
         until: Millis,
     },
     /// The present updates are merged.
     Merge {
-        /// What ended the wait.
+        /// Cause of the end of the wait.
         why: MergeCause,
     },
     /// There is no update to merge.
     Abandon {
-        /// What ended the wait.
+        /// Cause of the end of the wait.
         why: AbandonCause,
     },
 }
@@ -183,7 +183,7 @@ impl From<diloco::Decision> for Decision {
     }
 }
 
-/// Why collecting ended with a merge.
+/// Reasons why collecting ended with a merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
@@ -206,7 +206,7 @@ impl From<diloco::MergeCause> for MergeCause {
     }
 }
 
-/// Why collecting ended with nothing.
+/// Reasons why collecting ended without a merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
@@ -231,7 +231,7 @@ impl From<diloco::AbandonCause> for AbandonCause {
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Traffic {
-    /// WebSocket bytes from learners while training, headers of frames and pings included.
+    /// WebSocket bytes from learners while training, including frame headers and pings.
     pub bytes_up: u64,
     /// The same to learners.
     pub bytes_down: u64,
@@ -260,13 +260,13 @@ impl From<meters::Traffic> for Traffic {
 pub struct Evaluation {
     /// Tokens merged into the parameters measured.
     pub tokens_merged: u64,
-    /// Rounds merged into them.
+    /// Rounds merged into the parameters.
     pub rounds: u64,
     /// Mean loss in nats per token.
     pub loss: f32,
     /// Time that the run's syncers had been up, in seconds.
     pub time_s: f64,
-    /// The learner that measured it, where the syncer cannot and its owner trusts that one.
+    /// The trusted learner that measured it, if the syncer cannot.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, ts(optional))]
     pub measured_by: Option<LearnerId>,
@@ -279,7 +279,7 @@ impl From<status::Evaluation> for Evaluation {
     }
 }
 
-/// A text that the model wrote, and where the run stood.
+/// A text that the model wrote, with the state of the run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
@@ -288,7 +288,7 @@ pub struct TextSample {
     pub time_s: f64,
     /// Tokens merged into the parameters that wrote it.
     pub tokens_merged: u64,
-    /// Their held-out loss, in nats per token.
+    /// Held-out loss of those parameters, in nats per token.
     pub loss: f32,
     /// The text, prompt included.
     pub text: String,
@@ -306,23 +306,23 @@ impl From<&status::TextSample> for TextSample {
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Point {
-    /// Time that the run's syncers were up until then, in seconds.
+    /// Uptime of the run's syncers, in seconds.
     pub time_s: f64,
-    /// Mean training loss of the while, in nats per token.
+    /// Mean training loss in the interval, in nats per token.
     pub train_loss: Option<f32>,
-    /// Mean of the tokens trained on in a second.
+    /// Mean tokens trained per second.
     pub tokens_per_s: f32,
-    /// Merged of trained tokens at its end, 0 to 1.
+    /// Participation at the end of the interval: merged over trained tokens, 0 to 1.
     pub participation: f32,
-    /// Mean of the learners that took part in rounds.
+    /// Mean number of learners in rounds.
     pub live: f32,
-    /// WebSocket bytes from learners until its end.
+    /// WebSocket bytes from learners up to the end of the interval.
     pub bytes_up: u64,
     /// The same to learners.
     pub bytes_down: u64,
-    /// Tokens merged until its end.
+    /// Tokens merged up to the end of the interval.
     pub tokens_merged: u64,
-    /// Rounds merged until its end.
+    /// Rounds merged up to the end of the interval.
     pub rounds: u64,
 }
 

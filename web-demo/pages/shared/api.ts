@@ -15,13 +15,13 @@
 // RENEW_TYPES=1 cargo test -p syncer-server types
 import type { LearnerId, FragmentId, Round, Version, LateReason, Refusal } from "@archipelago-train/learner";
 
-/** A run at one moment, as `/v1/status`, the event `status` and the last line of `--json` give it. */
+/** A run at one moment, as in `/v1/status`, the event `status` and the last line of `--json`. */
 export type ServerStatus = {
-  /** Bits on the socket per parameter that went up. */
+  /** Socket bits per uploaded parameter. */
   bitsPerParamUp: number | null,
-  /** Bits on the socket per parameter that went down. */
+  /** Socket bits per downloaded parameter. */
   bitsPerParamDown: number | null,
-  /** Tokens that all learners trained on in a second, over the last 10 seconds. */
+  /** Tokens that all learners trained per second, over the last 10 seconds. */
   tokensPerS: number,
   /** Time since the newest merge of this process, in seconds. */
   lastMergeAgeS: number | null,
@@ -29,19 +29,19 @@ export type ServerStatus = {
   valLossFirst: number | null,
   /** Newest held-out loss, in nats per token. */
   valLossLast: number | null,
-  /** The learner that measured the newest one, where the syncer cannot and its owner trusts that one. */
+  /** The trusted learner that measured the newest loss, if the syncer cannot measure it. */
   valMeasuredBy?: LearnerId,
   /** Text that the newest parameters wrote. */
   sample: string,
-  /** The foremost learners, by id: the connected before the others, then those with the most merged tokens. */
+  /** The foremost learners, sorted by id. Connected learners take precedence, then those with the most merged tokens. */
   learners: Array<LearnerView>,
-  /** All learners ever seen, counted. */
+  /** Number of all learners ever seen, by state. */
   learnersByState: LearnersByState,
-  /** Open sockets, with a learner behind them or not. */
+  /** Open sockets, with or without a learner. */
   sockets: number,
-  /** What is kept on the disk, and what is wrong with that. */
+  /** State of tape and snapshots on disk. */
   disk: DiskView,
-  /** What the owner should look after. */
+  /** Active alerts for the owner. */
   alerts: Array<AlertView>,
   /** Time since the server started, in seconds. */
   uptimeS: number,
@@ -53,75 +53,75 @@ export type ServerStatus = {
   layout: string,
   /** Parameters of the model. */
   params: number,
-  /** Connections with a learner behind them. */
+  /** Connections with a learner. */
   connected: number,
-  /** Those that hold the parameters and take part in rounds. */
+  /** Connected learners that hold the parameters and take part in rounds. */
   live: number,
   /** Learners ever seen. */
   learnersTotal: number,
-  /** Tokens trained on, by everyone. */
+  /** Tokens trained by all learners. */
   tokensTrained: number,
   /** Tokens merged; also the clock of the inner schedule. */
   tokensMerged: number,
-  /** Merged of trained, 0 to 1. */
+  /** Participation: merged over trained tokens, 0 to 1. */
   participation: number,
   /** Rounds that led to a version. */
   rounds: number,
-  /** Rounds that led to nothing. */
+  /** Rounds without a merge. */
   roundsAbandoned: number,
   /** Rounds in flight. */
   roundsOpen: number,
-  /** Updates taken in. */
+  /** Updates received. */
   updates: number,
-  /** Updates in rounds that are still in flight, whose fate is yet to come. */
+  /** Updates in open rounds, still without a fate. */
   updatesPending: number,
-  /** What became of all others. */
+  /** Fates of all other updates. */
   fates: Fates,
-  /** The pass over the data, from 0. */
+  /** Pass over the data, from 0. */
   epoch: number,
-  /** Windows trained twice because their lease was lost, at most. */
+  /** Upper bound of the windows trained twice because a lease was lost. */
   regrantedWindows: number,
   /** Measured times. */
   timing: Timing,
-  /** The longest wait after quorum at present, in milliseconds. */
+  /** The current upper limit of the grace window, in milliseconds. */
   graceMs: number,
   /** Mean of the connected learners' last training losses, in nats per token. */
   trainLoss: number | null,
-  /** Each fragment's version and the size of it. */
+  /** Id, version and size of each fragment. */
   fragments: Array<[FragmentId, Version, number]>,
-  /** Whether the owner holds the run: nothing is launched or leased. */
+  /** Whether the owner paused the run: nothing is launched or leased. */
   paused: boolean,
   /** Whether the last collection has begun. */
   finishing: boolean,
-  /** Whether the run is complete: nobody trains any more, and what is shown stays as it is. */
+  /** Whether the run is complete: no learner trains any more, and the figures stay constant. */
   finished: boolean,
   /** The preset's name. */
   preset: string,
-  /** The name of the folder whose model the run began with, if it began with one: its size is that model's. */
+  /** Name of the folder whose model the run started from, if any; the run has the size of that model. */
   init: string | null,
-  /** What the parameters are adapters of, if all other weights stay as they are. */
+  /** The adapters and their frozen weights, if the run trains adapters. */
   adapters?: AdapterFacts,
-  /** Where the text is from. */
+  /** Source of the text. */
   corpus: string,
   /** Tokens to train on. */
   corpusTokens: number,
-  /** Bytes of text behind one token, on average. */
+  /** Bytes of text per token, on average. */
   bytesPerToken: number,
-  /** Whether a token is a byte, so that a page need ask nobody what it means. */
+  /** Whether a token is a byte, so that a page can decode it without a request. */
   tokenIsByte: boolean,
-  /** Loss in nats per token that no model can beat, where the text's source is known. */
+  /** Lower bound of any model's loss in nats per token, if the text's distribution is known. */
   entropyFloor: number | null,
-  /** Tokens at which the learning rate has come down. */
+  /** Tokens at which the learning rate reaches its minimum. */
   totalTokens: number,
   /** Whether learners must show an invite. */
   inviteRequired: boolean,
   /** Whether the run is for a class: pages show how to join, and the owner steers single learners. */
   classroom: boolean,
-  /** Whether the owner lets nobody see the learners' names and devices. */
+  /** Whether the learners' names and devices are hidden. */
   namesHidden: boolean,
   /** Pages to lend a machine, best first, without the invite. */
   links: Array<string>,
-  /** WebSocket bytes from learners while training, headers of frames and pings included. */
+  /** WebSocket bytes from learners while training, including frame headers and pings. */
   bytesUp: number,
   /** The same to learners. */
   bytesDown: number,
@@ -137,36 +137,36 @@ export type ServerStatus = {
 
 /** Adapters on weights that are not trained. */
 export type AdapterFacts = {
-  /** The rank of each. */
+  /** Rank of each adapter. */
   rank: number,
-  /** What they count: each adds this divided by the rank, times its product. */
+  /** Scale: each adapter adds this divided by the rank, times its product. */
   alpha: number,
-  /** The matrices of a layer that have one, as "q,k,v,o,gate,up,down". */
+  /** The matrices of a layer that have an adapter, as "q,k,v,o,gate,up,down". */
   targets: string,
   /** Weights that are not trained. */
   frozenParams: number,
-  /** What a learner fetches of them once, in bytes. */
+  /** Size of the frozen weights that a learner fetches once, in bytes. */
   frozenBytes: number,
-  /** How they travel. */
+  /** Format of the frozen weights on the wire. */
   frozenForm: FrozenForm,
 };
 
 /** The form in which weights that a run does not train are sent and held. */
 export type FrozenForm = "f16" | "int8";
 
-/** What is kept of the run on the disk, and what is wrong with that. */
+/** State of the run's tape and snapshots on disk. */
 export type DiskView = {
-  /** Why the run stands still: its decisions cannot be kept. It goes on by itself once they can. */
+  /** Reason why the tape cannot be written. The run stops until it can, and then resumes by itself. */
   tapeFault: string | null,
-  /** Why the newest snapshot was not written; decisions are kept all the same. */
+  /** Reason why the newest snapshot was not written; decisions are still recorded. */
   snapshotFault: string | null,
-  /** In a run on several machines, why nothing is merged: what its processes share does not do its part, as this one sees it. It goes on by itself once it does. */
+  /** In a run on several machines, the fault of a shared service that stops merges, as seen by this process. Merges resume by themselves. */
   servicesFault: string | null,
-  /** Decisions kept since the run began. */
+  /** Decisions on disk since the run began. */
   decisions: number,
-  /** Decisions that the figures know of and the disk does not yet: a crash at this moment would undo them. Learners have not been told of them. */
+  /** Decisions that are not on disk yet. The figures include them; a crash now would undo them. Learners do not know them yet. */
   unsaved: number,
-  /** How long the oldest of them has waited for the disk, in seconds. */
+  /** Time that the oldest of them has waited for the disk, in seconds. */
   unsavedAgeS: number | null,
   /** Updates on the disk, in bytes. */
   updateBytes: number,
@@ -178,98 +178,98 @@ export type DiskView = {
 export type LearnerView = {
   /** Its id in the run. */
   learner: LearnerId,
-  /** The short name of its key, 32 hex digits: who bans it says this. */
+  /** Fingerprint of its key, 32 hex digits, as used in bans. */
   fingerprint: string,
   /** Its name for people. */
   name: string,
-  /** What it computes with, in its own words. */
+  /** Its own description of its device. */
   device: string,
-  /** What kind of device that is. */
+  /** Kind of its device. */
   kind: DeviceKind,
-  /** What it is doing; `null` while it is away. */
+  /** Its state; `null` while it is away. */
   state: LearnerState | null,
   /** Whether it takes part in rounds. */
   live: boolean,
-  /** How long it has been connected, in seconds; `null` while it is away. */
+  /** Time since it connected, in seconds; `null` while it is away. */
   connectedS: number | null,
-  /** Its time of a step, in milliseconds, 0 if unknown. */
+  /** Duration of its steps, in milliseconds; 0 if unknown. */
   stepMs: number,
-  /** Windows that it trains on in one step, 0 until it trains. */
+  /** Windows in its batch; 0 until it trains. */
   batch: number,
-  /** From a question to its answer, in milliseconds, 0 if unknown: how far away it is, with the rest of its step. */
+  /** Time from a request to its answer, in milliseconds; 0 if unknown. It includes the latency and the rest of its step. */
   answerMs: number,
-  /** Whether its link cannot carry every change, so that it fetches whole fragments at its own pace. */
+  /** Whether its link is too slow for every change, so that it fetches whole fragments at its own pace. */
   thin: boolean,
-  /** Tokens it trained on in a second, over the last 10 seconds. */
+  /** Tokens it trained per second, over the last 10 seconds. */
   tokensPerS: number,
   /** Its last training loss, in nats per token. */
   loss: number | null,
   /** Tokens it trained on. */
   tokensTrained: number,
-  /** Its tokens that are merged. */
+  /** Its merged tokens. */
   tokensMerged: number,
   /** Its share of all merged tokens, 0 to 1. */
   mergedShare: number,
-  /** Its updates. */
+  /** Number of its updates. */
   updates: number,
-  /** What became of them. */
+  /** Fates of its updates. */
   fates: Fates,
-  /** The part of the time it would train that the owner has it train, 0.001 to 1. */
+  /** The share of its pace that the owner allows it, 0.001 to 1. */
   share: number,
-  /** How far the run trusts it. */
+  /** The run's trust in it. */
   trust: Trust,
-  /** Why it is suspected of not training, as a sentence for people; `null` if it is not. */
+  /** Reason for the suspicion that it does not train, as a sentence for people; `null` if there is none. */
   doubt: string | null,
-  /** Time until it may come back, in seconds, if the owner sent it away; `null` otherwise. */
+  /** Time until it may come back, in seconds, if the owner dropped it; `null` otherwise. */
   returnsS: number | null,
 };
 
-/** What a learner computes with. */
+/** Kind of a learner's device. */
 export type DeviceKind = "browser" | "gpu" | "cpu" | "other";
 
-/** How far a run trusts a learner. */
+/** Trust of a run in a learner. */
 export type Trust = "probation" | "trusted" | "suspect" | "out";
 
-/** An invite as its owner sees it later. */
+/** An invite without its text, for its owner. */
 export type InviteView = {
   /** Its name. */
   id: string,
-  /** What the owner noted. */
+  /** The owner's note. */
   note: string,
-  /** New keys that it takes in. */
+  /** Number of new keys that it may admit. */
   uses: number,
-  /** Keys that it took in. */
+  /** Number of keys that it admitted. */
   used: number,
-  /** When it was made, in milliseconds since 1970. */
+  /** Time of creation, in milliseconds since 1970. */
   madeMs: number,
-  /** Until when it is good; `null` for ever. */
+  /** Time of expiry, in milliseconds since 1970; `null` if unlimited. */
   expiresMs: number | null,
-  /** Since when it is revoked; `null` if it is not. */
+  /** Time of revocation, in milliseconds since 1970; `null` if valid. */
   revokedMs: number | null,
 };
 
-/** An invite that was made: the only time that its text is there. */
+/** A new invite, the only answer that contains its text. */
 export type MadeInvite = {
   /** Its name in lists. */
   id: string,
-  /** What its guest shows. */
+  /** The text that a learner shows. */
   invite: string,
 };
 
-/** One who was banned. */
+/** A banned key. */
 export type BanView = {
   /** The key's fingerprint, 32 hex digits. */
   fingerprint: string,
-  /** What the owner noted. */
+  /** The owner's note. */
   note: string,
-  /** When, in milliseconds since 1970. */
+  /** Time of the ban, in milliseconds since 1970. */
   atMs: number,
 };
 
 /** What a learner is doing. */
 export type LearnerState = "joining" | "training" | "paused" | "hidden" | "starved" | "held";
 
-/** How many learners are in which state. */
+/** Number of learners in each state. */
 export type LearnersByState = {
   /** Fetching parameters or data. */
   joining: number,
@@ -287,7 +287,7 @@ export type LearnersByState = {
   away: number,
 };
 
-/** How many updates met which fate. */
+/** Number of updates by fate. */
 export type Fates = {
   /** Merged. */
   merged: number,
@@ -301,44 +301,44 @@ export type Fates = {
 export type Timing = {
   /** ξ_step: one inner step of the median live learner. */
   stepMs: number,
-  /** ξ_launch: from the launch of one round to that of the next, H/P steps, and 1 step at least. */
+  /** ξ_launch: from the launch of one round to that of the next; H/P steps, at least 1 step. */
   launchMs: number,
   /** ξ_quorum: from the start of a round to its K-th update. */
   quorumMs: number,
   /** ξ_sync: from the end of collecting to the merged fragment being sent. */
   syncMs: number,
-  /** From the start of a round to an update for it, also if that came too late. */
+  /** From the start of a round to an update for it, late ones included. */
   answerMs: number,
 };
 
-/** `/v1/learners`: some learners of all. */
+/** `/v1/learners`: one page of learners. */
 export type LearnersPage = {
   /** Learners ever seen. */
   total: number,
-  /** Learners left out before these. */
+  /** Learners skipped before this page. */
   offset: number,
-  /** The order. */
+  /** Sort order. */
   sort: Sort,
-  /** These. */
+  /** The learners of this page. */
   learners: Array<LearnerView>,
 };
 
-/** Orders of learners; the id decides between equals. */
+/** Sort orders of learners; ties are broken by id. */
 export type Sort = "merged" | "speed" | "name" | "state";
 
-/** `/v1/series`: columns of equal length, oldest first, and what was measured beside them. */
+/** `/v1/series`: columns of equal length, oldest first, with measurements and texts. */
 export type SeriesView = {
-  /** Seconds that a point stands for. Once it doubles, points already shown are to be fetched anew. */
+  /** Seconds per point. When it doubles, fetch all points again. */
   spanS: number,
-  /** Time that the run's syncers were up until then, in seconds. */
+  /** Uptime of the run's syncers, in seconds. */
   timeS: Array<number>,
   /** Mean training loss, in nats per token. */
   trainLoss: Array<number | null>,
-  /** Tokens trained on in a second. */
+  /** Tokens trained per second. */
   tokensPerS: Array<number>,
-  /** Merged of trained tokens so far, 0 to 1. */
+  /** Participation so far: merged over trained tokens, 0 to 1. */
   participation: Array<number>,
-  /** Learners that took part in rounds. */
+  /** Learners in rounds. */
   live: Array<number>,
   /** WebSocket bytes from learners so far. */
   bytesUp: Array<number>,
@@ -350,7 +350,7 @@ export type SeriesView = {
   rounds: Array<number>,
   /** Measurements of the held-out loss. */
   evaluations: Array<Evaluation>,
-  /** Texts that the model wrote on the way. */
+  /** Texts of the model over the run. */
   samples: Array<TextSample>,
 };
 
@@ -358,23 +358,23 @@ export type SeriesView = {
 export type Evaluation = {
   /** Tokens merged into the parameters measured. */
   tokensMerged: number,
-  /** Rounds merged into them. */
+  /** Rounds merged into the parameters. */
   rounds: number,
   /** Mean loss in nats per token. */
   loss: number,
   /** Time that the run's syncers had been up, in seconds. */
   timeS: number,
-  /** The learner that measured it, where the syncer cannot and its owner trusts that one. */
+  /** The trusted learner that measured it, if the syncer cannot. */
   measuredBy?: LearnerId,
 };
 
-/** A text that the model wrote, and where the run stood. */
+/** A text that the model wrote, with the state of the run. */
 export type TextSample = {
   /** Time that the run's syncers had been up, in seconds. */
   timeS: number,
   /** Tokens merged into the parameters that wrote it. */
   tokensMerged: number,
-  /** Their held-out loss, in nats per token. */
+  /** Held-out loss of those parameters, in nats per token. */
   loss: number,
   /** The text, prompt included. */
   text: string,
@@ -382,25 +382,25 @@ export type TextSample = {
 
 /** The event `point`: one more row of [`SeriesView`]. */
 export type PointEvent = {
-  /** Seconds that a point stands for from now on. */
+  /** Seconds per point from now on. */
   spanS: number,
-  /** Time that the run's syncers were up until then, in seconds. */
+  /** Uptime of the run's syncers, in seconds. */
   timeS: number,
-  /** Mean training loss of the while, in nats per token. */
+  /** Mean training loss in the interval, in nats per token. */
   trainLoss: number | null,
-  /** Mean of the tokens trained on in a second. */
+  /** Mean tokens trained per second. */
   tokensPerS: number,
-  /** Merged of trained tokens at its end, 0 to 1. */
+  /** Participation at the end of the interval: merged over trained tokens, 0 to 1. */
   participation: number,
-  /** Mean of the learners that took part in rounds. */
+  /** Mean number of learners in rounds. */
   live: number,
-  /** WebSocket bytes from learners until its end. */
+  /** WebSocket bytes from learners up to the end of the interval. */
   bytesUp: number,
   /** The same to learners. */
   bytesDown: number,
-  /** Tokens merged until its end. */
+  /** Tokens merged up to the end of the interval. */
   tokensMerged: number,
-  /** Rounds merged until its end. */
+  /** Rounds merged up to the end of the interval. */
   rounds: number,
 };
 
@@ -420,77 +420,77 @@ export type RoundReport = {
   fragment: FragmentId,
   /** Learners invited. */
   invited: number,
-  /** When it was launched, since the server started. */
+  /** Time of its launch, since the server started. */
   launchedMs: number,
-  /** Answers that came, in time or not. */
+  /** Number of answers, in time or not. */
   answered: number,
-  /** The first of them, in the order in which they came. */
+  /** The first answers, in order of arrival. */
   answers: Array<Answer>,
-  /** When the quorum was reached. */
+  /** Time at which the quorum was reached. */
   quorumMs: number | null,
   /** Length of the grace window, if one was opened. */
   graceMs: number | null,
-  /** When that window ends, or would have. */
+  /** Time at which the grace window ends, or would have ended. */
   graceEndMs: number | null,
   /** The last decision about it; times in it are on the server's clock. */
   decision: Decision | null,
-  /** When merging began. */
+  /** Time at which the merge began. */
   mergeStartMs: number | null,
-  /** When merging ended, well or not. */
+  /** Time at which the merge ended or failed. */
   mergeEndMs: number | null,
-  /** What it led to. */
+  /** The resulting version, if the round was merged. */
   merged: MergedReport | null,
 };
 
 /** One learner's answer. */
 export type Answer = {
-  /** Who. */
+  /** The learner. */
   learner: LearnerId,
-  /** When. */
+  /** Time of the answer. */
   afterMs: number,
-  /** Tokens that count, 0 if it had nothing. */
+  /** Tokens that count; 0 if it had nothing to merge. */
   tokens: number,
-  /** What became of it. */
+  /** Its fate. */
   fate: AnswerFate,
-  /** Whether it was there before the round. */
+  /** Whether it arrived before the round. */
   early: boolean,
-  /** Why it came late. */
+  /** Reason why it was late. */
   late: LateReason | null,
-  /** Why it was refused. */
+  /** Reason why it was refused. */
   refused: Refusal | null,
 };
 
-/** What became of an answer. */
+/** Fate of an answer. */
 export type AnswerFate = "pending" | "passed" | "merged" | "late" | "refused";
 
-/** What was decided about one round, and why. Times are on the server's clock. */
+/** A decision about one round, with its cause. Times are on the server's clock. */
 export type Decision = { "decision": "awaitQuorum",
   /** Updates still needed. */
   missing: number,
-  /** When patience ends. */
+  /** Time at which patience ends. */
   until: Millis,
 } | { "decision": "awaitGrace",
   /** Length of the window. */
   graceMs: number,
-  /** When it closes. */
+  /** Time at which the window closes. */
   until: Millis,
 } | { "decision": "merge",
-  /** What ended the wait. */
+  /** Cause of the end of the wait. */
   why: MergeCause,
 } | { "decision": "abandon",
-  /** What ended the wait. */
+  /** Cause of the end of the wait. */
   why: AbandonCause,
 };
 
-/** Why collecting ended with a merge. */
+/** Reasons why collecting ended with a merge. */
 export type MergeCause = "allAnswered" | "graceOver" | "patienceOver";
 
-/** Why collecting ended with nothing. */
+/** Reasons why collecting ended without a merge. */
 export type AbandonCause = "nothingNew" | "patienceOver";
 
-/** What a round led to. */
+/** The result of a round. */
 export type MergedReport = {
-  /** The version that resulted. */
+  /** The resulting version. */
   version: Version,
   /** Updates in it. */
   updates: number,
@@ -500,7 +500,7 @@ export type MergedReport = {
   norm: number,
   /** From launch to the end of collecting, in milliseconds. */
   collectMs: number,
-  /** From there to sending, in milliseconds. */
+  /** From the end of collecting to sending, in milliseconds. */
   syncMs: number,
 };
 
@@ -509,7 +509,7 @@ export type Millis = number;
 
 /** `/v1/log` and the event `log`: lines of the run's log. */
 export type LogView = {
-  /** The syncer's clock, in milliseconds since 1970: ages are counted from it. */
+  /** The syncer's clock, in milliseconds since 1970; subtract times of lines from it to get their ages. */
   nowMs: number,
   /** Newest first. */
   entries: Array<LogEntryView>,
@@ -519,37 +519,37 @@ export type LogView = {
 export type LogEntryView = {
   /** 1, 2, 3 …, over all starts of the syncer. */
   seq: number,
-  /** When it was, in milliseconds since 1970, by the syncer's clock. */
+  /** Time of the event, in milliseconds since 1970, by the syncer's clock. */
   atMs: number,
-  /** What kind of thing it was. */
+  /** Kind of the event. */
   kind: LogKind,
   /** The learner that it is about. */
   learner: LearnerId | null,
-  /** What that learner was called. */
+  /** Name that the learner had. */
   name: string | null,
-  /** All of it, as a sentence for people. */
+  /** The event, as a sentence for people. */
   text: string,
 };
 
-/** What kind of thing a line of the log tells of. */
+/** Kinds of events in the log. */
 export type LogKind = "syncer" | "joined" | "left" | "refused" | "owner" | "finished" | "trouble" | "mended";
 
-/** An alert that is on. */
+/** An active alert. */
 export type AlertView = {
-  /** What for. */
+  /** Kind of the alert. */
   kind: AlertKind,
-  /** What is wrong, as a sentence for people. */
+  /** The problem, as a sentence for people. */
   text: string,
-  /** How long it has been on, in seconds. */
+  /** Time since it was raised, in seconds. */
   forS: number,
 };
 
-/** What there is an alert for. */
+/** Kinds of alerts. */
 export type AlertKind = "noLearner" | "lossRose" | "snapshotOld" | "diskFault" | "suspects";
 
 /** `/v1/settings`: the settings of the run, in the order of the help. */
 export type SettingsView = {
-  /** All but secrets and what names files. */
+  /** All settings except secrets and file names. */
   settings: Array<SettingView>,
 };
 
@@ -557,21 +557,21 @@ export type SettingsView = {
 export type SettingView = {
   /** Its flag, without the hyphens before it. */
   key: string,
-  /** What it is, as it would be given; `None` where that follows from another one. */
+  /** Its value as text; `None` if it follows from another setting. */
   value: string | null,
-  /** What it means, as a sentence. */
+  /** Its meaning, as a sentence. */
   about: string,
-  /** What it belongs to. */
+  /** Its group in the help. */
   group: string,
   /** Whether the owner may change it while the run goes on. */
   changeable: boolean,
-  /** What it may be, where that is one of a few. */
+  /** Its possible values, if there are few. */
   choices: Array<string>,
 };
 
 /** The runs of a server. */
 export type RunsView = {
-  /** By name. */
+  /** The runs, by name. */
   runs: Array<RunView>,
   /** Whether the server takes orders to create and delete runs; a server of one run does not. */
   several: boolean,
@@ -581,30 +581,30 @@ export type RunsView = {
 export type RunView = {
   /** Its name; empty on a server of one run. */
   name: string,
-  /** Where its pages are, below those of the server. */
+  /** Path of its pages, below those of the server. */
   path: string,
-  /** The link to lend a machine, invite included: for whoever shows the owner's token. */
+  /** The link to lend a machine, invite included; only for requests with the owner's token. */
   link: string | null,
-  /** What it is doing. */
+  /** State of the run. */
   state: RunState,
-  /** Why it failed, if it did. */
+  /** Reason of its failure, if it failed. */
   why: string | null,
   /** Its figures, while it is served. */
   figures: RunFigures | null,
 };
 
-/** What a run is doing. */
+/** State of a run. */
 export type RunState = "starting" | "open" | "paused" | "complete" | "archived" | "failed";
 
 /** The figures of a run. */
 export type RunFigures = {
   /** The run, as 16 hex digits. */
   run: string,
-  /** The preset's name, or that of the folder whose model it began with. */
+  /** Name of the preset, or of the folder whose model it started from. */
   model: string,
   /** Parameters of the model. */
   params: number,
-  /** Where the text is from. */
+  /** Source of the text. */
   corpus: string,
   /** Learners that take part in rounds. */
   live: number,
@@ -612,15 +612,15 @@ export type RunFigures = {
   learnersTotal: number,
   /** Tokens merged. */
   tokensMerged: number,
-  /** Tokens at which the learning rate has come down. */
+  /** Tokens at which the learning rate reaches its minimum. */
   totalTokens: number,
-  /** Merged of trained, 0 to 1. */
+  /** Participation: merged over trained tokens, 0 to 1. */
   participation: number,
   /** Newest held-out loss, in nats per token. */
   valLossLast: number | null,
   /** Whether learners must show an invite. */
   inviteRequired: boolean,
-  /** Alerts that stand. */
+  /** Active alerts. */
   alerts: number,
 };
 

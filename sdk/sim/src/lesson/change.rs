@@ -5,20 +5,19 @@ use serde::{Deserialize, Serialize};
 use super::{Action, LessonError, LessonSpec, Lockstep};
 use archipelago_core::diloco::MergeRule;
 
-/// A setting that changes while a lesson goes on.
+/// A change of a setting while a lesson runs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Change {
-    /// When, in milliseconds from the beginning; what has passed changes now.
+    /// Time of the change, in milliseconds from the beginning; a past time means now.
     pub at_ms: u32,
-    /// What, and to which value.
+    /// The setting and its new value.
     pub to: Setting,
 }
 
-/// One setting of a [`LessonSpec`] that a lesson can take while it goes on, under the name and in the range that it
-/// has there. What is not here, such as the fragments or the code, was agreed on when the run began, or is the run's
-/// history.
+/// A setting of a [`LessonSpec`] that may change while a lesson runs, with the same name and range. The other settings,
+/// such as the fragments or the code, are fixed when the run begins, or belong to its history.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase")]

@@ -9,13 +9,13 @@ use archipelago_core::wire::{LateReason, Refusal};
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase")]
 pub struct Frame {
-    /// Its time, in milliseconds.
+    /// Time, in milliseconds.
     pub now_ms: u64,
     /// The islands, in order.
     pub islands: Vec<Island>,
     /// The run as a whole.
     pub run: Totals,
-    /// What happened since the last frame.
+    /// Events since the last frame.
     pub marks: Vec<Mark>,
 }
 
@@ -24,40 +24,40 @@ pub struct Frame {
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase")]
 pub struct Island {
-    /// What it does.
+    /// Current activity.
     pub state: IslandState,
-    /// Cut off from the syncer.
+    /// Whether it is cut off from the syncer.
     pub partitioned: bool,
-    /// Its updates are forged.
+    /// Whether its updates are forged.
     pub poisoned: bool,
-    /// It sends the opposite of what it learnt.
+    /// Whether it sends the opposite of its progress.
     pub lies: bool,
-    /// Its steps take so many times as long as usual.
+    /// Factor on the duration of its steps.
     pub slow: f64,
-    /// One way of its link, in milliseconds.
+    /// One-way latency of its link, in milliseconds.
     pub latency_ms: u64,
-    /// Why it stays away for good, if it does.
+    /// Reason of its permanent stop, if any.
     pub stopped: Option<String>,
     /// Steps so far.
     pub steps: u64,
     /// Tokens of those steps.
     pub tokens: u64,
-    /// Its tokens that are merged.
+    /// Its merged tokens.
     pub merged: u64,
     /// Training loss of its last step, in nats per token.
     pub loss: Option<f32>,
-    /// Usual time of its steps, in milliseconds.
+    /// Mean time of its steps, in milliseconds.
     pub step_ms: u64,
-    /// Steps that it could have taken since it was to come, at full speed and without a pause.
+    /// Steps that it could have taken since its start time, at full speed and without a pause.
     pub possible_steps: f64,
 }
 
-/// What an island does.
+/// The activity of an island.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase")]
 pub enum IslandState {
-    /// It has not come yet.
+    /// It has not started yet.
     Expected,
     /// It computes a step.
     Training,
@@ -74,17 +74,17 @@ pub enum IslandState {
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase")]
 pub struct Totals {
-    /// Last measured loss of Θ on text that nobody trains on, in nats per token.
+    /// Last measured loss of Θ on held-out text, in nats per token.
     pub held_out: Option<f32>,
-    /// The entropy of the text: no model's loss goes below it.
+    /// The entropy of the text, a lower bound of any model's loss.
     pub floor: f64,
-    /// Tokens trained on.
+    /// Tokens trained.
     pub tokens_trained: u64,
     /// Tokens merged.
     pub tokens_merged: u64,
-    /// Merged of trained, 0 to 1.
+    /// Merged over trained tokens, 0 to 1.
     pub participation: f64,
-    /// Trained, of what the islands would have trained at full speed without a pause, 0 to 1.
+    /// Trained tokens over those that the islands could have trained at full speed without a pause, 0 to 1.
     pub goodput: f64,
     /// Rounds merged.
     pub rounds: u64,
@@ -94,9 +94,9 @@ pub struct Totals {
     pub bytes_up: u64,
     /// Bytes from the syncer to the islands.
     pub bytes_down: u64,
-    /// Longest wait after the quorum at present, in milliseconds.
+    /// Longest current wait after the quorum, in milliseconds.
     pub grace_ms: u64,
-    /// Usual time from the start of a round to its quorum, in milliseconds.
+    /// Typical time from the start of a round to its quorum, in milliseconds.
     pub quorum_ms: f64,
     /// Updates refused.
     pub refused: u64,
@@ -104,39 +104,39 @@ pub struct Totals {
     pub late: u64,
 }
 
-/// Something that happened. Islands count from 0, times are in milliseconds.
+/// An event. Islands count from 0, times are in milliseconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase", tag = "kind")]
 pub enum Mark {
     /// An island computes a step.
     Step {
-        /// Whose.
+        /// The island.
         island: u32,
-        /// From when.
+        /// Beginning.
         from_ms: u64,
-        /// Until when.
+        /// End.
         until_ms: u64,
     },
-    /// Something of a fragment travels.
+    /// A message about a fragment travels.
     Parcel {
         /// The island at one end; the syncer is at the other.
         island: u32,
-        /// To the syncer.
+        /// Whether it goes to the syncer.
         up: bool,
-        /// What it is.
+        /// The kind of message.
         what: ParcelKind,
-        /// The round that it belongs to.
+        /// The round of the message.
         round: Option<u64>,
         /// The fragment.
         fragment: u16,
-        /// Its bytes.
+        /// Size in bytes.
         bytes: u64,
-        /// From when.
+        /// Beginning.
         from_ms: u64,
-        /// Until when, unless the link is cut.
+        /// End, unless the link is cut.
         until_ms: u64,
-        /// Its first values as codes from −7 to 7, 32 at most; none for what carries no code.
+        /// Its first values as codes from −7 to 7, at most 32; empty if the message carries no code.
         glimpse: Vec<i8>,
     },
     /// The syncer began a round.
@@ -145,119 +145,119 @@ pub enum Mark {
         round: u64,
         /// The fragment.
         fragment: u16,
-        /// When.
+        /// Time.
         at_ms: u64,
     },
-    /// An island's update is in.
+    /// An island's update has arrived.
     Answered {
-        /// For which round; `null` if it came while none collected.
+        /// The round; `null` if none was collecting.
         round: Option<u64>,
-        /// Whose.
+        /// The island.
         island: u32,
-        /// When.
+        /// Time.
         at_ms: u64,
-        /// Tokens of progress; 0 if there was none.
+        /// Tokens of progress; 0 for no progress.
         tokens: u64,
     },
     /// A round has K updates.
     Quorum {
-        /// Which round.
+        /// The round.
         round: u64,
-        /// When.
+        /// Time.
         at_ms: u64,
     },
-    /// The syncer waits for others.
+    /// The syncer waits for more updates.
     Grace {
-        /// In which round.
+        /// The round.
         round: u64,
-        /// From when.
+        /// Beginning.
         at_ms: u64,
-        /// Until when at most.
+        /// Latest end.
         until_ms: u64,
     },
     /// A round led to a new version.
     Merged {
-        /// Which round.
+        /// The round.
         round: u64,
         /// The fragment.
         fragment: u16,
-        /// When.
+        /// Time.
         at_ms: u64,
-        /// Who is in it, and with which weight.
+        /// The islands in the merge, with their weights.
         shares: Vec<Share>,
-        /// L2 length of the merged change over the mean length of the updates in it, weighted as they are: 1 if it is
-        /// as long as they are, and 1/√M under a plain mean of M updates that have nothing in common.
+        /// L2 norm of the merged change over the weighted mean norm of its updates: 1 if they are equally long, and
+        /// 1/√M under a plain mean of M orthogonal updates.
         length: f64,
     },
-    /// A round led to nothing.
+    /// A round was abandoned.
     Abandoned {
-        /// Which round.
+        /// The round.
         round: u64,
-        /// When.
+        /// Time.
         at_ms: u64,
     },
     /// An update was refused.
     Refused {
-        /// For which round; `null` if it came while none collected.
+        /// The round; `null` if none was collecting.
         round: Option<u64>,
-        /// Whose.
+        /// The island.
         island: u32,
-        /// When.
+        /// Time.
         at_ms: u64,
-        /// Why.
+        /// The reason.
         why: Refusal,
     },
-    /// An update came late: its progress rides in the next one.
+    /// An update arrived late; its progress is part of the next one.
     Late {
-        /// For which round; `null` if it came while none collected.
+        /// The round; `null` if none was collecting.
         round: Option<u64>,
-        /// Whose.
+        /// The island.
         island: u32,
-        /// When.
+        /// Time.
         at_ms: u64,
-        /// Why.
+        /// The reason.
         why: LateReason,
     },
-    /// An island took a merged fragment in.
+    /// An island applied a merged fragment.
     Applied {
-        /// Which island.
+        /// The island.
         island: u32,
         /// The fragment.
         fragment: u16,
-        /// When.
+        /// Time.
         at_ms: u64,
     },
     /// An island takes part in rounds from now on.
     Live {
-        /// Which.
+        /// The island.
         island: u32,
-        /// When.
+        /// Time.
         at_ms: u64,
     },
     /// An island is gone, as far as the syncer knows.
     Left {
-        /// Which.
+        /// The island.
         island: u32,
-        /// When.
+        /// Time.
         at_ms: u64,
     },
     /// The loss of Θ was measured.
     HeldOut {
-        /// When.
+        /// Time.
         at_ms: u64,
         /// In nats per token.
         loss: f32,
-        /// Tokens merged then.
+        /// Tokens merged at that time.
         tokens: u64,
     },
 }
 
-/// What travels.
+/// The kind of a travelling message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase")]
 pub enum ParcelKind {
-    /// The syncer asks for progress.
+    /// The syncer's request for progress.
     Collect,
     /// An island's progress.
     Update,
@@ -271,9 +271,9 @@ pub enum ParcelKind {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 pub struct Share {
-    /// Which island.
+    /// The island.
     pub island: u32,
-    /// Its weight of all, 0 to 1.
+    /// Its share of the total weight, 0 to 1.
     pub share: f32,
 }
 
@@ -282,56 +282,56 @@ pub struct Share {
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase")]
 pub struct TwinFrame {
-    /// Its time, in milliseconds.
+    /// Time, in milliseconds.
     pub now_ms: u64,
-    /// Islands that everybody waits for.
+    /// Islands that all others wait for.
     pub stalled_by: Vec<u32>,
-    /// Steps that all took together.
+    /// Common steps of all islands.
     pub steps: u64,
     /// Tokens of those steps.
     pub tokens: u64,
-    /// Trained, of what the islands would have trained at full speed without a pause, 0 to 1.
+    /// Trained tokens over those that the islands could have trained at full speed without a pause, 0 to 1.
     pub goodput: f64,
     /// Bytes from and to the islands.
     pub bytes: u64,
     /// Training loss of the last step, in nats per token.
     pub loss: Option<f32>,
-    /// Last measured loss on text that nobody trains on, in nats per token.
+    /// Last measured loss on held-out text, in nats per token.
     pub held_out: Option<f32>,
-    /// What happened since the last frame.
+    /// Events since the last frame.
     pub marks: Vec<TwinMark>,
 }
 
-/// Something that happened to the twin. Times are in milliseconds.
+/// An event of the twin. Times are in milliseconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase", tag = "kind")]
 pub enum TwinMark {
-    /// A step of all.
+    /// A common step.
     Step {
-        /// From when.
+        /// Beginning.
         from_ms: u64,
-        /// When the slowest had its gradient.
+        /// Time at which the slowest island had its gradient.
         computed_ms: u64,
-        /// When all had the sum.
+        /// Time at which all had the sum.
         until_ms: u64,
     },
-    /// All wait for one.
+    /// All wait for one island.
     Stall {
-        /// The first one that they wait for.
+        /// The first island that they wait for.
         island: u32,
-        /// From when.
+        /// Beginning.
         from_ms: u64,
-        /// Until when, once that is known.
+        /// End, once it is known.
         until_ms: Option<u64>,
     },
     /// The loss was measured.
     HeldOut {
-        /// When.
+        /// Time.
         at_ms: u64,
         /// In nats per token.
         loss: f32,
-        /// Tokens trained on then.
+        /// Tokens trained at that time.
         tokens: u64,
     },
 }

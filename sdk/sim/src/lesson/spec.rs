@@ -10,21 +10,20 @@ pub const ISLANDS_MAX: u32 = 8;
 /// Longest duration of a lesson, in milliseconds of its own time.
 pub const LESSON_MS_MAX: u64 = 24 * 3_600_000;
 
-/// Everything that decides a lesson but what is done to its islands: see [`Action`].
+/// All inputs of a lesson except the actions on its islands: see [`Action`].
 ///
-/// The text lies on every island already: what a link carries is the model and its changes, decoupled and in lock-step
-/// alike.
+/// The text is already on every island: links carry only the model and its changes, decoupled and in lockstep alike.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LessonSpec {
-    /// Seed of the parameters, the text, the order of the data, and all chance.
+    /// Seed of the parameters, the text, the order of the data, and all random numbers.
     pub seed: u32,
     /// M, the islands: 1 to 8.
     pub islands: u32,
-    /// K, the updates without which nothing is merged: at least 1.
+    /// K, the updates that a merge needs: at least 1.
     pub quorum: u32,
-    /// γ, the share of the slack that the syncer waits after the quorum, 0 to 1; 0 is no grace.
+    /// γ, the share of the slack that the syncer waits after the quorum, 0 to 1; 0 means no grace window.
     pub grace: f64,
     /// H, steps between two rounds of the same fragment: 1 to 1,000.
     pub sync_every: u32,
@@ -32,32 +31,32 @@ pub struct LessonSpec {
     pub fragments: u16,
     /// τ, rounds in flight: 1 to 8.
     pub rounds_in_flight: u32,
-    /// How values travel, both ways.
+    /// The code of values in both directions.
     pub code: Code,
-    /// How updates are merged.
+    /// The merge rule.
     pub merge: MergeRule,
-    /// Whether what one island can do to a merge is bounded.
+    /// Whether one island's influence on a merge is bounded.
     pub bounds: Bounds,
-    /// What an island does with a merged fragment.
+    /// Treatment of an island's own progress when it applies a merged fragment.
     pub apply: Apply,
-    /// What the twin in lock-step does when an island is gone.
+    /// Reaction of the lockstep twin to a missing island.
     pub lockstep: Lockstep,
-    /// Time of a step of the fastest island, in milliseconds: 10 to 10,000.
+    /// Step time of the fastest island, in milliseconds: 10 to 10,000.
     pub step_ms: u32,
-    /// The slowest island's steps take `1 + spread` times as long, the others' evenly between: 0 to 10.
+    /// The slowest island's steps take `1 + spread` times as long, with the others spaced evenly between: 0 to 10.
     pub spread: f64,
-    /// Each step takes up to this share more or less: 0 to 1.
+    /// Random variation of a step's duration, as a share of it: 0 to 1.
     pub jitter: f64,
-    /// One way between an island and the syncer, in milliseconds: 0 to 10,000.
+    /// One-way latency between an island and the syncer, in milliseconds: 0 to 10,000.
     pub latency_ms: u32,
-    /// Each way of an island's link, in kB/s; 0 is without limit.
+    /// Rate of each direction of an island's link, in kB/s; 0 is unlimited.
     #[serde(rename = "kilobytesPerS")]
     pub kilobytes_per_s: u32,
-    /// Share of transmissions that are lost and sent anew: 0 to 0.5.
+    /// Share of transmissions that are lost and retransmitted: 0 to 0.5.
     pub loss: f64,
-    /// Islands that come later, the last ones: fewer than `islands`.
+    /// Number of islands, the last ones, that start later: fewer than `islands`.
     pub late: u32,
-    /// When they come, in milliseconds.
+    /// Their start time, in milliseconds.
     pub late_ms: u32,
 }
 
@@ -95,78 +94,78 @@ impl Default for LessonSpec {
 pub enum Apply {
     /// Unmerged progress stays.
     Keep,
-    /// So does what rounding took from merged progress.
+    /// Unmerged progress stays, and so does the residue of merged progress.
     KeepResidue,
     /// Unmerged progress on the fragment is dropped, as in the paper.
     Overwrite,
-    /// Half of it stays.
+    /// Half of the unmerged progress stays.
     Blend,
 }
 
-/// Whether what one island can do to a merge is bounded, as the syncer bounds it by itself.
+/// Whether one island's influence on a merge is bounded, as the syncer bounds it by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase")]
 pub enum Bounds {
-    /// An update counts up to 3 times the length that is usual for its steps, and an island has at most twice the mean
-    /// share of a merge.
+    /// An update counts up to 3 times the usual norm for its steps, and an island has at most twice the mean share of a
+    /// merge.
     On,
-    /// Every update counts for as long as it is and for all that it says it was trained on. What no training can come
-    /// to is refused all the same.
+    /// Every update counts with its full length and with all reported tokens. Updates beyond anything that training can
+    /// reach are still refused.
     Off,
 }
 
-/// The two kinds of training in lock-step.
+/// The two kinds of lockstep training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase")]
 pub enum Lockstep {
-    /// All stand still until it is back.
+    /// All stop until the island is back.
     Waits,
-    /// All stand still for 3 s, start again without it, and stand still once more while it fetches the state when it is
-    /// back. The time is ours: the paper's elastic runs stop for 22 s where others stop for 80 s.
+    /// All stop for 3 s, continue without the island, and stop once more while it fetches the state on its return. The
+    /// time is our choice: the paper's elastic runs stop for 22 s, others for 80 s.
     Elastic,
 }
 
-/// Something done to an island.
+/// An action on an island.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Action {
-    /// When, in milliseconds from the beginning; what has passed is done now.
+    /// Time, in milliseconds from the beginning; a past time means now.
     pub at_ms: u32,
-    /// To which island, from 0.
+    /// The island, from 0.
     pub island: u32,
-    /// What.
+    /// The kind of action.
     pub deed: Deed,
-    /// For [`Deed::Slow`]: steps take so many times as long, 1 to 100; 1 is full speed. For [`Deed::Far`]: one way
-    /// takes 10 ms longer for each unit above 1, up to 100; 1 is where the island was. Otherwise unused.
+    /// For [`Deed::Slow`]: factor on the duration of steps, 1 to 100; 1 is full speed. For [`Deed::Far`]: the one-way
+    /// latency grows by 10 ms for each unit above 1, up to 100; 1 is the original latency. Otherwise unused.
     pub factor: f64,
 }
 
-/// What can be done to an island.
+/// The kind of an action on an island.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase")]
 pub enum Deed {
-    /// Its process dies, and with it what was not merged. Nothing happens to an island that has not come yet.
+    /// Kills its process and loses its unmerged progress. No effect on an island that has not started.
     Kill,
-    /// A new process starts under the same identity. Nothing happens to an island that has not come yet.
+    /// Starts a new process with the same identity. No effect on an island that has not started.
     Restart,
-    /// It takes longer for each step.
+    /// Slows its steps down.
     Slow,
-    /// Its way to the syncer is longer.
+    /// Raises the latency to the syncer.
     Far,
-    /// Nothing reaches it, nothing comes from it; it trains on.
+    /// Cuts its link; it continues to train.
     Partition,
-    /// It is reached again.
+    /// Restores its link.
     Heal,
-    /// It sends progress that is larger than anything can be.
+    /// Makes it send updates of impossible size.
     Poison,
-    /// It sends the opposite of what it learnt, five times as large. Nothing about it is refused, for an honest update
-    /// can be as long.
+    /// Makes it send the opposite of its progress, five times as large. Its updates are not refused, since an honest
+    /// update can be as long.
     Lie,
-    /// It is honest again, as a new process if the old one was sent away.
+    /// Makes it honest again, as a new process if the old one was sent away.
     Cure,
 }
 

@@ -14,7 +14,7 @@ use super::{EventLog, Happening, LOG_MAX, LogEntry};
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct LogView {
-    /// The syncer's clock, in milliseconds since 1970: ages are counted from it.
+    /// The syncer's clock, in milliseconds since 1970; subtract times of lines from it to get their ages.
     pub now_ms: u64,
     /// Newest first.
     pub entries: Vec<LogEntryView>,
@@ -27,19 +27,19 @@ pub struct LogView {
 pub struct LogEntryView {
     /// 1, 2, 3 …, over all starts of the syncer.
     pub seq: u64,
-    /// When it was, in milliseconds since 1970, by the syncer's clock.
+    /// Time of the event, in milliseconds since 1970, by the syncer's clock.
     pub at_ms: u64,
-    /// What kind of thing it was.
+    /// Kind of the event.
     pub kind: LogKind,
     /// The learner that it is about.
     pub learner: Option<LearnerId>,
-    /// What that learner was called.
+    /// Name that the learner had.
     pub name: Option<String>,
-    /// All of it, as a sentence for people.
+    /// The event, as a sentence for people.
     pub text: String,
 }
 
-/// What kind of thing a line of the log tells of.
+/// Kinds of events in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
