@@ -1,4 +1,4 @@
-//! A part of the tape once more, while the run goes on: what would be without some learners.
+//! Replays part of the tape without some learners while the run goes on.
 
 use std::collections::BTreeSet;
 use std::thread;
@@ -13,15 +13,15 @@ use super::{Row, Rows};
 use crate::errors::ServerError;
 use crate::store::Store;
 
-/// Looks for a row that is on its way to the disk, and the time between two of them.
+/// Number of polls for a row that is not on disk yet, and the pause between two polls.
 const LOOKS_MAX: u32 = 200;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Has `remakes` follow the tape of `run` after row `after`.
+/// Replays the tape of `run` after row `after` into each of `remakes`.
 ///
 /// # Errors
-/// - `Disk`: it cannot be read.
-/// - `DirCorrupt`: it is damaged, or what is needed of it is forgotten.
+/// - `Disk`: the tape cannot be read.
+/// - `DirCorrupt`: the tape is damaged, or rows or bodies that are needed were deleted.
 pub fn remake(store: &Store, run: RunId, remakes: &mut [Remake], after: u64) -> Result<(), ServerError> {
     let mut bodies = Reader::new(&store.dir().join(BODIES));
     read(store, run, after, |row| {
@@ -32,8 +32,8 @@ pub fn remake(store: &Store, run: RunId, remakes: &mut [Remake], after: u64) -> 
     })
 }
 
-/// Who has an update in the merges after row `after` up to row `until`; waits until that row is on the disk, for ten
-/// seconds.
+/// Returns the learners with an update in the merges after row `after` and up to row `until`. Waits up to ten seconds
+/// until row `until` is on disk.
 ///
 /// # Errors
 /// As [`remake`].

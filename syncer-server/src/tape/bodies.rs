@@ -1,4 +1,4 @@
-//! What learners sent, in files that only grow.
+//! Update bodies, in append-only segment files.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -8,37 +8,37 @@ use std::sync::Arc;
 use super::Place;
 use crate::store::sync_folder;
 
-/// What a segment begins with: its kind and its layout.
+/// First bytes of a segment: file kind and layout.
 const MAGIC: &[u8; 8] = b"ARCHBOD1";
 
-/// A body comes after its length in so many bytes.
+/// Bytes of the length prefix of each body.
 pub(super) const LENGTH_BYTES: u64 = 4;
 
-/// A segment that is longer is not appended to any more, in bytes.
+/// Size in bytes from which a segment is closed and the next one begins.
 pub(super) const SEGMENT_BYTES: u64 = 64 << 20;
 
-/// The folder of the segments.
+/// Segment folder, open for appending.
 #[derive(Debug)]
 pub struct Bodies {
     dir: PathBuf,
-    /// The segment that grows, and how long it is.
+    /// Open segment: file, number and length in bytes.
     open: Option<(File, u32, u64)>,
-    /// Whether something is written and not on the disk yet.
+    /// True if appended bytes are not synced yet.
     dirty: bool,
-    /// Whether the folder does not list the open segment for certain yet.
+    /// True until the folder entry of the open segment is synced.
     is_new: bool,
     next: u32,
-    /// All segments together, in bytes.
+    /// Size of all segments in bytes.
     total: u64,
 }
 
 impl Bodies {
-    /// Opens the folder, and makes it if it is not there. What was begun by another process is not appended to: its
-    /// last bytes may be torn. The number of a segment that rows have `named` is not used again, since these rows would
-    /// find other bodies there.
+    /// Opens the folder and creates it if it is missing. Segments of earlier processes are never appended to, because
+    /// their last bytes may be torn. Segment numbers in `named`, which rows refer to, are not reused: those rows would
+    /// find other bodies.
     ///
     /// # Errors
-    /// What the system says.
+    /// The operating system's error.
     pub fn open(dir: &Path, named: &[u32]) -> io::Result<Self> {
         fs::create_dir_all(dir)?;
         let there = segments(dir)?;
@@ -55,11 +55,11 @@ impl Bodies {
         Ok(Self { dir: dir.to_owned(), open: None, dirty: false, is_new: false, next, total })
     }
 
-    /// Appends `bodies` one after another. They are on the disk after [`Self::sync`]. After an error nothing of them
-    /// counts, and they can be appended again.
+    /// Appends `bodies` in order. They are durable after [`Self::sync`]. After an error none of them counts, and the
+    /// call can be repeated.
     ///
     /// # Errors
-    /// What the system says.
+    /// The operating system's error.
     pub fn append(&mut self, bodies: &[Arc<Vec<u8>>]) -> io::Result<Place> {
         if self.open.as_ref().is_some_and(|(_, _, len)| *len >= SEGMENT_BYTES) {
             self.sync()?;
@@ -92,10 +92,10 @@ impl Bodies {
         Ok(place)
     }
 
-    /// Waits until all that was appended is on the disk.
+    /// Syncs all appended bytes to disk.
     ///
     /// # Errors
-    /// What the system says.
+    /// The operating system's error.
     pub fn sync(&mut self) -> io::Result<()> {
         if !std::mem::take(&mut self.dirty) {
             return Ok(());
@@ -105,17 +105,17 @@ impl Bodies {
         if std::mem::take(&mut self.is_new) { sync_folder(&self.dir) } else { Ok(()) }
     }
 
-    /// Begins another segment. After a sync that failed nobody knows what of this one is on the disk, and a second sync
-    /// would say that all of it is.
+    /// Closes the open segment; the next append starts a new one. After a failed sync, the state of the segment on disk
+    /// is unknown, and a second sync would wrongly report success.
     pub fn abandon(&mut self) {
         (self.open, self.dirty) = (None, false);
     }
 
-    /// Removes the oldest segments until all together have at most `bytes`, none of them numbered `until` or later. The
-    /// number of the oldest that is left.
+    /// Removes the oldest segments until the total is at most `bytes`, but none numbered `until` or higher. Returns the
+    /// number of the oldest remaining segment.
     ///
     /// # Errors
-    /// What the system says.
+    /// The operating system's error.
     pub fn forget(&mut self, until: u32, bytes: u64) -> io::Result<u32> {
         let mut all = segments(&self.dir)?;
         let mut total: u64 = all.iter().map(|(_, len)| len).sum();
@@ -132,14 +132,14 @@ impl Bodies {
         Ok(all.first().map_or(current, |(number, _)| *number))
     }
 
-    /// All segments together, in bytes.
+    /// Returns the size of all segments in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.total
     }
 }
 
-/// Reads bodies that another process wrote, segment by segment.
+/// Reader of bodies that another process wrote, one segment at a time.
 #[derive(Debug)]
 pub struct Reader {
     dir: PathBuf,
@@ -147,22 +147,22 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Reads from the folder.
+    /// Creates a reader of the folder `dir`.
     #[must_use]
     pub fn new(dir: &Path) -> Self {
         Self { dir: dir.to_owned(), open: None }
     }
 
-    /// Where a segment is.
+    /// Returns the path of a segment.
     #[must_use]
     pub fn path(&self, segment: u32) -> PathBuf {
         path(&self.dir, segment)
     }
 
-    /// The next body at `place`, which moves on behind it.
+    /// Returns the body at `place` and advances `place` to the next one.
     ///
     /// # Errors
-    /// What is wrong, and in which file.
+    /// A description of the fault, with the file name.
     pub fn next(&mut self, place: &mut Place, len: usize) -> Result<Vec<u8>, String> {
         let path = self.path(place.segment);
         let wrong = |error: io::Error| format!("{} at byte {}: {error}", path.display(), place.offset);
@@ -197,15 +197,15 @@ fn path(dir: &Path, number: u32) -> PathBuf {
     dir.join(format!("{number:08}.bodies"))
 }
 
-/// Returns the first of the segments `named` by rows that is not `there`. The oldest segments are removed before the
-/// rows that name them, so they do not count as missing.
+/// Returns the first segment in `named` that is not in `there`. The oldest segments are removed before the rows that
+/// name them, so they do not count as missing.
 fn first_missing(there: &[(u32, u64)], named: &[u32]) -> Option<u32> {
     let is_there = |number: u32| there.iter().any(|(found, _)| *found == number);
     let oldest = there.first().map_or(0, |(number, _)| *number);
     named.iter().copied().find(|number| *number > oldest && !is_there(*number))
 }
 
-/// The segments and their lengths, oldest first.
+/// Returns the segments and their lengths, oldest first.
 pub(super) fn segments(dir: &Path) -> io::Result<Vec<(u32, u64)>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir)? {
@@ -224,7 +224,7 @@ pub(super) fn segments(dir: &Path) -> io::Result<Vec<(u32, u64)>> {
 mod tests {
     use super::*;
 
-    /// Goal: a start notices missing bodies from which merges are replayed, and never puts other bodies in their place.
+    /// Goal: a start notices that bodies of recorded merges are missing, and never reuses their segment numbers.
     #[test]
     fn segments_that_are_gone_are_noticed_and_their_numbers_are_not_used_again() {
         let missing = |there: &[u32], named: &[u32]| {

@@ -1,11 +1,10 @@
-//! A run's folder once more, while the run goes on.
+//! Online copy of a run's folder.
 //!
-//! What is opened stays readable after the syncer has removed it, so the order is: open the snapshots, open
-//! the segments of bodies, copy the rows as they are at one moment, open the segments that are new since
-//! then, and only then copy what is open, as long as it is by then. Snapshots are older than the rows, and
-//! hold nothing that is not among them; what a row names was on the disk before the row was. Only if two
-//! snapshots are written between the first step and the third may rows be gone that the copied snapshots
-//! need, which the check at the end notices.
+//! An open file stays readable after the syncer has removed it. The copy therefore opens the snapshots, opens the
+//! segments of bodies, and copies the rows as of one moment. It then opens the segments that appeared since, and only
+//! then copies the open files up to their current length. Snapshots are older than the rows and contain no decision
+//! that the rows lack. A row's bodies are on disk before the row. Rows that the copied snapshots need can be missing
+//! only if two snapshots are written between the first step and the third. The final check detects that.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, Permissions};
@@ -21,24 +20,24 @@ use super::recover::{BODIES, Broken, broken, corrupt, damaged};
 use crate::errors::ServerError;
 use crate::store::{Manifest, Snapshot, Store, disk, is_temporary, sync_folder};
 
-/// The folder of the snapshots in it.
+/// Snapshot folder inside the run's folder.
 const SNAPSHOTS: &str = "snapshots";
 
-/// A copy that is whole.
+/// Summary of a complete copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Copied {
-    /// The last decision in it.
+    /// Number of the last decision in the copy.
     pub last: u64,
-    /// Its files, in bytes.
+    /// Size of the copied files in bytes.
     pub bytes: u64,
 }
 
-/// Copies the run in the folder of `store` to `to`, an empty folder, and checks the copy: every row that a
-/// start from either snapshot follows is there, and every update that these rows name.
+/// Copies the run in the folder of `store` to the empty folder `to` and checks the copy. The check covers every row
+/// that a start from either snapshot reads, and every update that these rows name.
 ///
 /// # Errors
-/// - `Disk`: something cannot be read or written.
-/// - `DirCorrupt`: something is damaged or missing, or was removed meanwhile.
+/// - `Disk`: a file cannot be read or written.
+/// - `DirCorrupt`: a file is damaged or missing, or was removed during the copy.
 pub fn copy(store: &Store, manifest: &Manifest, to: &Path) -> Result<Copied, ServerError> {
     let dir = store.dir();
     for sub in ["", SNAPSHOTS, BODIES] {
@@ -76,9 +75,9 @@ pub fn copy(store: &Store, manifest: &Manifest, to: &Path) -> Result<Copied, Ser
     Ok(Copied { last, bytes: bytes(to).map_err(disk("read", to))? })
 }
 
-/// A file of the run that is open, and so stays readable.
+/// Open file of the run; stays readable after its removal.
 struct Held {
-    /// From the run's folder on.
+    /// Path relative to the run's folder.
     name: PathBuf,
     file: File,
     len: u64,
@@ -93,13 +92,13 @@ impl Held {
         Ok(Self { name, file, len: metadata.len(), permissions: metadata.permissions() })
     }
 
-    /// Takes in what was appended since it was opened: the copied rows may name that.
+    /// Extends the copied length to the file's current length, because the copied rows may refer to the appended bytes.
     fn grow(&mut self) -> io::Result<()> {
         self.len = self.file.metadata()?.len();
         Ok(())
     }
 
-    /// Writes what was there when it was opened, or last grew, to `target`, a new file with the same mode.
+    /// Writes the file's bytes, up to the recorded length, to the new file `target` with the same mode.
     fn write(self, target: &Path) -> io::Result<()> {
         let mut file = File::options().write(true).create_new(true).open(target)?;
         let copied = io::copy(&mut self.file.take(self.len), &mut file)?;
@@ -111,7 +110,8 @@ impl Held {
     }
 }
 
-/// The files of the folder `sub` that end in `ending`, opened. The syncer may remove one between looking and opening.
+/// Opens the files of the folder `sub` with the extension `ending`. Skips files that the syncer removes in the
+/// meantime.
 fn hold_all(dir: &Path, sub: &str, ending: &str) -> Result<Vec<Held>, ServerError> {
     let folder = dir.join(sub);
     let mut held = Vec::new();
@@ -128,8 +128,8 @@ fn hold_all(dir: &Path, sub: &str, ending: &str) -> Result<Vec<Held>, ServerErro
     Ok(held)
 }
 
-/// The other files of a run's folder: what the run is, its tokenizer, its secrets, and what else lies there. The lock
-/// is nobody's, what is being written is not whole, and databases are copied by those who know them.
+/// Returns the other files of a run's folder, such as manifest, tokenizer and secrets. Leaves out the lock, unfinished
+/// files, and databases, which are copied separately.
 fn rest(dir: &Path) -> Result<Vec<PathBuf>, ServerError> {
     let is_ours = |name: &str| {
         let passing = is_temporary(name) || name.ends_with(".partial");
@@ -139,7 +139,7 @@ fn rest(dir: &Path) -> Result<Vec<PathBuf>, ServerError> {
     Ok(names.filter(|name| dir.join(name).is_file()).collect())
 }
 
-/// The names in a folder; none if it is not there.
+/// Returns the names in a folder, or an empty list if the folder does not exist.
 fn list(folder: &Path) -> Result<Vec<PathBuf>, ServerError> {
     if !folder.exists() {
         return Ok(Vec::new());
@@ -148,8 +148,7 @@ fn list(folder: &Path) -> Result<Vec<PathBuf>, ServerError> {
     entries.map(|entry| entry.map(|entry| entry.file_name().into()).map_err(disk("read", folder))).collect()
 }
 
-/// Looks at a copy as a start of the syncer from its oldest snapshot would, but merges nothing; gives the last
-/// decision.
+/// Reads a copy as a start from its oldest snapshot would, but without merging. Returns the last decision.
 fn check(store: &Store, manifest: &Manifest) -> Result<u64, ServerError> {
     let run = manifest.run;
     let (mut from, mut newest, mut fault) = (None, 0, "there is none".to_owned());
@@ -179,7 +178,7 @@ fn check(store: &Store, manifest: &Manifest) -> Result<u64, ServerError> {
     };
     let folder = store.dir().join(BODIES);
     let there = segments(&folder).map_err(disk("read", &folder))?;
-    // The syncer removes segments first and then the rows that name them; the copy may be of the moment between.
+    // The syncer removes segments before the rows that name them, and the copy may fall in between.
     if let Some((oldest, _)) = there.first() {
         let gone = rows.last_before(*oldest).map_err(|error| broken(&path, error))?;
         let forgotten = gone.map_or(Ok(()), |gone| rows.forget(from.min(gone + 1)));
@@ -216,7 +215,7 @@ fn check(store: &Store, manifest: &Manifest) -> Result<u64, ServerError> {
     Ok(rows.last())
 }
 
-/// The length of an update on each fragment, and of what one is undone to, in bytes, `[P]`.
+/// Returns the body sizes for each fragment, `[P]`: bytes of an update, and bytes of the state after a rollback.
 fn body_bytes(manifest: &Manifest) -> Result<Vec<(usize, usize)>, ServerError> {
     let impossible =
         |error: String| ServerError::Internal { what: format!("the run makes no sense: {error}") };
@@ -232,7 +231,7 @@ fn body_bytes(manifest: &Manifest) -> Result<Vec<(usize, usize)>, ServerError> {
     Ok(fragments.ids().map(lens).collect())
 }
 
-/// All files below a folder of a run, in bytes.
+/// Returns the size in bytes of all files of a run's folder.
 fn bytes(dir: &Path) -> io::Result<u64> {
     let mut total = 0;
     for sub in ["", SNAPSHOTS, BODIES] {

@@ -1,20 +1,20 @@
-//! The run's tape on the disk: every decision of the core, before anybody is told of it.
+//! The run's tape on disk: every decision of the core, recorded before any learner sees its effect.
 //!
-//! `TAPE.md` beside this file states the layout, byte by byte. What is the same wherever a tape is kept is in
+//! `TAPE.md` next to this file specifies the layout, byte by byte. The parts that do not depend on the storage are in
 //! [`archipelago_core::diloco::tape`].
 //!
 //! | file | concept |
 //! |---|---|
-//! | `rows` | the decisions, rows of an SQLite file, each with a checksum over all before it |
-//! | `wal` | what SQLite wrote last, looked at before SQLite does |
-//! | `log` | the lines of the run's log, in the same file |
-//! | `figures` | what the server adds up over all starts, in the same file |
-//! | `bodies` | what learners sent, in files that only grow |
-//! | `writer` | the thread that brings both to the disk, several decisions at once |
-//! | `recover` | from a snapshot to where the tape ends |
-//! | `copy` | a run's folder once more, while the run goes on |
-//! | `again` | a part of the tape once more, without some learners, while the run goes on |
-//! | `replay` | the whole tape once more, to see that it leads where it did |
+//! | `rows` | decisions, as rows of an SQLite file, each with a checksum over all rows before it |
+//! | `wal` | integrity check of SQLite's write-ahead log, before SQLite opens it |
+//! | `log` | lines of the run's log, in the same file |
+//! | `figures` | server figures accumulated over all starts, in the same file |
+//! | `bodies` | update bodies, in append-only files |
+//! | `writer` | the thread that writes rows and bodies in batches |
+//! | `recover` | recovery from a snapshot to the end of the tape |
+//! | `copy` | online copy of a run's folder |
+//! | `again` | replay of part of the tape without some learners, while the run goes on |
+//! | `replay` | verified replay of the whole tape |
 
 mod again;
 mod bodies;

@@ -1,4 +1,4 @@
-//! From a snapshot to where the tape ends.
+//! Recovery from a snapshot to the end of the tape.
 
 use std::path::Path;
 
@@ -12,19 +12,20 @@ use crate::errors::ServerError;
 use crate::status::Carried;
 use crate::store::{Manifest, Snapshot, Store, disk, is_of_the_disk};
 
-/// The folder of the bodies in it.
+/// Folder of the bodies inside the run's folder.
 pub(super) const BODIES: &str = "bodies";
 
-/// Whether there is anything in the folder that learners sent, which only a run with a tape has.
+/// Returns true if the folder contains bodies of learners' updates. Only a run with a tape has them.
 pub fn has_bodies(store: &Store) -> bool {
     segments(&store.dir().join(BODIES)).is_ok_and(|segments| !segments.is_empty())
 }
 
-/// Takes a run from `snapshot`, or from its beginning, to where its tape ends, and gives the number of the last row.
+/// Recovers a run from `snapshot`, or from its beginning, to the end of its tape. Returns the state and the number of
+/// the last row.
 ///
 /// # Errors
 /// - `Disk`: the tape cannot be read.
-/// - `DirCorrupt`: it is damaged, another run's, or does not follow on the snapshot.
+/// - `DirCorrupt`: the tape is damaged, belongs to another run, or does not continue the snapshot.
 /// - `Internal`: the snapshot does not fit the run.
 pub fn recover(
     store: &Store,
@@ -49,16 +50,16 @@ pub fn recover(
     Ok((recovery, rows.last()))
 }
 
-/// The run as `snapshot` has it.
+/// Returns the run's state in `snapshot`.
 pub(super) fn from_snapshot(manifest: &Manifest, snapshot: &Snapshot) -> Result<Recovery, ServerError> {
-    // What the run is, is for its folder to say.
+    // The manifest in the folder defines the run, not the snapshot.
     let record = SyncerRecord { spec: manifest.spec.clone(), ..snapshot.record.clone() };
     let states = snapshot.states.clone();
     let layout = manifest.layout()?;
     Recovery::new(record, &layout, states).map_err(impossible)
 }
 
-/// The run before its first decision.
+/// Returns the run's state before its first decision.
 pub(super) fn from_beginning(store: &Store, manifest: &Manifest) -> Result<Recovery, ServerError> {
     let Manifest { run, spec, .. } = manifest;
     let layout = manifest.layout()?;
@@ -72,7 +73,7 @@ fn impossible(error: impl std::fmt::Display) -> ServerError {
     ServerError::Internal { what: format!("the run cannot be set up: {error}") }
 }
 
-/// Follows one row.
+/// Applies one row.
 pub(super) fn follow(
     recovery: &mut Recovery,
     bodies: &mut Reader,
@@ -87,7 +88,8 @@ pub(super) fn follow(
     })
 }
 
-/// Gives what is kept at `place`, one after the other, and notes in `read` where the last was and how long it is.
+/// Returns a function that reads the bodies at `place` in order. It stores the place and length of the last body in
+/// `read`.
 pub(super) fn kept<'a>(
     bodies: &'a mut Reader,
     place: Option<Place>,
@@ -101,18 +103,18 @@ pub(super) fn kept<'a>(
     }
 }
 
-/// Whether the body that was read last is not what it was, of which [`Reader`] knows nothing.
+/// Returns true if the body that was read last does not match the row. [`Reader`] cannot detect that.
 fn is_of_a_body(error: &RecoveryError) -> bool {
     matches!(error, RecoveryError::Damaged(..) | RecoveryError::Body(..) | RecoveryError::Unkept(..))
 }
 
-/// What is wrong with the body of `len` bytes at `at`, and where it is.
+/// Describes damage to the body of `len` bytes at `at`, with its location.
 pub(super) fn damaged(bodies: &Reader, at: Place, len: usize, why: &impl std::fmt::Display) -> String {
     let begin = at.offset + LENGTH_BYTES;
     format!("{} from byte {begin} on, {len} bytes: {why}", bodies.path(at.segment).display())
 }
 
-/// Why a tape cannot be followed to its end.
+/// Reason why a tape cannot be read to its end.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Broken {
     #[error("{0}")]
@@ -122,7 +124,7 @@ pub(super) enum Broken {
 }
 
 impl Broken {
-    /// The same as an error of the server.
+    /// Converts the error to a server error.
     pub(super) fn at(self, path: &Path) -> ServerError {
         match self {
             Self::Rows(error) => broken(path, error),
@@ -131,7 +133,7 @@ impl Broken {
     }
 }
 
-/// What is wrong with the rows in `path`, as an error of the server.
+/// Converts an error about the rows in `path` to a server error.
 pub fn broken(path: &Path, error: RowsError) -> ServerError {
     match error {
         RowsError::Sqlite(error) if is_of_the_disk(&error) => {

@@ -1,4 +1,4 @@
-//! The whole tape once more, to see that it leads where it did.
+//! Verified replay of the whole tape.
 
 use std::path::Path;
 
@@ -12,79 +12,79 @@ use super::{Row, Rows};
 use crate::errors::ServerError;
 use crate::store::{Manifest, Store};
 
-/// A tape that was followed to its end.
+/// Result of a replay to the end of a tape.
 #[derive(Clone, Debug)]
 pub struct Replayed {
-    /// The first row that was followed.
+    /// First row of the replay.
     pub first: u64,
-    /// The last one.
+    /// Last row of the replay.
     pub last: u64,
-    /// Merges that were computed again, each to the same bits.
+    /// Recomputed merges, each equal to the recorded one bit for bit.
     pub merges: u64,
-    /// What was undone, in order.
+    /// Rollbacks, in order.
     pub undone: Vec<Undone>,
-    /// Where it leads.
+    /// Final state.
     pub recovery: Recovery,
 }
 
-/// A merge on the tape.
+/// Merge on the tape.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ReplayedMerge {
-    /// Its row.
+    /// Row number.
     pub seq: u64,
-    /// When it was decided, in milliseconds since 1970.
+    /// Time of the decision, in milliseconds since 1970.
     pub at_ms: u64,
-    /// The round.
+    /// Round number.
     pub round: Round,
-    /// The fragment.
+    /// Merged fragment.
     pub fragment: FragmentId,
-    /// The version that it led to.
+    /// Fragment version after the merge.
     pub version: Version,
-    /// Whose updates are in it.
+    /// Learners whose updates were merged.
     pub members: Vec<Member>,
-    /// Tokens in it, as counted.
+    /// Merged tokens, as counted.
     pub tokens: u64,
     /// L2 norm of the merged delta.
     pub norm: f64,
-    /// The run's merged tokens after it.
+    /// Merged tokens of the run after this merge.
     pub clock_tokens: u64,
-    /// Held-out loss after it, in nats per token, where it was measured.
+    /// Held-out loss after the merge, in nats per token, if it was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<f32>,
 }
 
-/// An undoing on the tape: a fragment that was merged again without somebody.
+/// Rollback of one fragment on the tape.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Undone {
-    /// Its row.
+    /// Row number.
     pub seq: u64,
-    /// The fragment.
+    /// Fragment that was rolled back.
     pub fragment: FragmentId,
-    /// The version that it led to.
+    /// Fragment version after the rollback.
     pub version: Version,
-    /// Whose updates are not in it any more.
+    /// Learners whose updates are left out.
     pub without: Vec<LearnerId>,
 }
 
-/// A learner with an update in a merge.
+/// Learner with an update in a merge.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Member {
-    /// The learner.
+    /// Learner number.
     pub learner: LearnerId,
-    /// What it calls itself.
+    /// Name that the learner gave itself.
     pub name: String,
-    /// Its update, as it numbered it.
+    /// Serial number that the learner gave its update.
     pub serial: Serial,
-    /// Tokens of its update, as counted.
+    /// Tokens of the update, as counted.
     pub tokens: u64,
-    /// Its weight over that of all, 0 to 1.
+    /// Fraction of the total weight, 0 to 1.
     pub share: f64,
 }
 
-/// The tape of a run's folder, to be followed as often as one likes.
+/// Tape of a run's folder, open for replays.
 pub struct Recording {
     manifest: Manifest,
     store: Store,
@@ -93,12 +93,12 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Opens the tape in `dir`; a syncer may work there meanwhile.
+    /// Opens the tape in `dir`. A syncer may run there at the same time.
     ///
     /// # Errors
-    /// - `NoRun`: there is no run.
-    /// - `Disk`: something cannot be read.
-    /// - `DirCorrupt`: the tape is missing or another run's, or a file that tells what the run is was damaged.
+    /// - `NoRun`: the folder contains no run.
+    /// - `Disk`: a file cannot be read.
+    /// - `DirCorrupt`: the tape is missing or belongs to another run, or a file that defines the run is damaged.
     pub fn open(dir: &Path) -> Result<Self, ServerError> {
         let store = Store::look(dir);
         let manifest = store.begun()?;
@@ -115,19 +115,19 @@ impl Recording {
         Ok(Self { manifest, store, rows, is_whole })
     }
 
-    /// What the run is.
+    /// Returns the run's manifest.
     #[must_use]
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// The run's folder.
+    /// Returns the run's folder.
     #[must_use]
     pub fn store(&self) -> &Store {
         &self.store
     }
 
-    /// Merges up to row `until`.
+    /// Returns the number of merges up to row `until`.
     ///
     /// # Errors
     /// `Disk`: the tape cannot be read.
@@ -135,11 +135,11 @@ impl Recording {
         self.rows.merges(until).map_err(|error| broken(&self.store.tape_path(), error))
     }
 
-    /// Where following it begins, the run's beginning or, if that is forgotten, the oldest snapshot; and the row before
-    /// the first one to follow.
+    /// Returns the state where a replay starts, and the last row before it. The replay starts at the run's beginning,
+    /// or at the oldest snapshot if the first rows were deleted.
     ///
     /// # Errors
-    /// - `NoSnapshot`: the beginning is forgotten, and no snapshot is whole.
+    /// - `NoSnapshot`: the first rows were deleted, and no snapshot is intact.
     /// - `Internal`: the snapshot does not fit the run.
     pub fn start(&self) -> Result<(Recovery, u64), ServerError> {
         if self.is_whole {
@@ -150,12 +150,13 @@ impl Recording {
         Ok((from_snapshot(&self.manifest, &snapshot)?, snapshot.seq))
     }
 
-    /// Follows it up to row `until`. `tell` gets each merge and the run after it.
+    /// Replays the tape up to row `until`. Calls `tell` with each merge and the state after it.
     ///
     /// # Errors
     /// - Those of [`Self::start`].
-    /// - `Disk`: something cannot be read.
-    /// - `DirCorrupt`: a row or a body is damaged or missing, or leads elsewhere than it did; it is named.
+    /// - `Disk`: a file cannot be read.
+    /// - `DirCorrupt`: a row or a body is damaged or missing, or a result differs from the recorded one; the error
+    ///   names it.
     /// - Those of `tell`.
     pub fn play(
         &self,

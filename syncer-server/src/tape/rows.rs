@@ -1,4 +1,4 @@
-//! The decisions, as rows of an SQLite file.
+//! Decisions, as rows of an SQLite file.
 
 use std::fs::{File, TryLockError};
 use std::path::Path;
@@ -11,68 +11,68 @@ use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, 
 use super::{Place, Row, figures, log, wal};
 use crate::status::{Carried, LogEntry};
 
-/// The layout that this program writes and reads.
+/// Layout that this program reads and writes.
 const FORMAT: i64 = 6;
 
-/// Where the tape of a run begins that was begun with one.
+/// Value of `from` in a tape that starts with its run.
 pub const BEGINNING: &str = "beginning";
 
-/// Where the tape of a fork begins.
+/// Value of `from` in the tape of a fork, which starts at a snapshot.
 pub const SNAPSHOT: &str = "snapshot";
 
-/// Time that somebody else who reads or writes may take.
+/// Longest wait for another connection that reads or writes.
 const BUSY_FOR: Duration = Duration::from_secs(5);
 
-/// The rows of one run.
+/// Rows of one run.
 #[derive(Debug)]
 pub struct Rows {
     db: Connection,
-    /// Who writes: another program that opens the file is another one, and then this one may write no more.
+    /// Identity of the writer. Once another process opens the file, this one may no longer write.
     owner: u64,
     last: u64,
     chain: Chain,
-    /// The newest line of the run's log.
+    /// Newest line of the run's log.
     logged: u64,
 }
 
-/// Why rows cannot be written or read.
+/// Reason why rows cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum RowsError {
-    /// SQLite says no.
+    /// SQLite reported an error.
     #[error("{0}")]
     Sqlite(#[from] rusqlite::Error),
-    /// Another program writes here by now.
+    /// Another process has taken over the file.
     #[error("another program has opened this run: two must not lead it")]
     Fenced,
     /// Another version of this program wrote the file.
     #[error("it is of layout {found}, and this program reads layout {FORMAT}: use the version that wrote it")]
     Format {
-        /// The layout of the file.
+        /// Layout of the file.
         found: i64,
     },
-    /// The file does not say what it is.
+    /// A metadata value is missing or invalid.
     #[error("it is damaged: its {0} is {1:?}")]
     Meta(&'static str, String),
-    /// What SQLite wrote last is damaged, and it would leave out what comes after that.
+    /// The write-ahead log is damaged, and SQLite would drop everything after the damage.
     #[error("its write-ahead log, {0}, is damaged from byte {1} on")]
     Log(String, u64),
-    /// That cannot be looked at.
+    /// The write-ahead log cannot be read.
     #[error("cannot read its write-ahead log: {0}")]
     LogUnread(#[source] std::io::Error),
-    /// SQLite finds something wrong with how the file is built.
+    /// SQLite's integrity check failed.
     #[error("it is damaged: {0}")]
     Pages(String),
-    /// The file is another run's.
+    /// The file belongs to another run.
     #[error("it is the tape of run {0}")]
     OtherRun(String),
-    /// A row is not what was written.
+    /// A row differs from its checksum.
     #[error(transparent)]
     Damaged(#[from] RowDamage),
 }
 
 impl Rows {
-    /// Opens the file to write to it as `owner`, and makes it if it is not there. `from` says of a new one where it
-    /// begins: [`BEGINNING`], or [`SNAPSHOT`].
+    /// Opens the file for writing as `owner` and creates it if it is missing. For a new file, `from` states where the
+    /// tape starts: [`BEGINNING`] or [`SNAPSHOT`].
     ///
     /// # Errors
     /// [`RowsError`] but `Fenced`.
@@ -80,7 +80,7 @@ impl Rows {
         let mut db = Connection::open(path)?;
         db.busy_timeout(BUSY_FOR)?;
         db.pragma_update(None, "journal_mode", "WAL")?;
-        // A commit is on the disk when it returns.
+        // A commit returns only once it is on disk.
         db.pragma_update(None, "synchronous", "FULL")?;
         let change = db.transaction()?;
         change.execute_batch(
@@ -96,15 +96,15 @@ impl Rows {
         set_if_absent(&change, "format", &FORMAT.to_string())?;
         set_if_absent(&change, "run", &run.to_string())?;
         set_if_absent(&change, "from", from)?;
-        // Before anything is changed: it may be another version's, or another run's.
+        // Check before any change: the file may belong to another version or another run.
         check(&change, run)?;
         change.execute("INSERT OR REPLACE INTO meta VALUES ('owner', ?1)", [owner.to_string()])?;
         change.commit()?;
         Self::opened(db, run, owner)
     }
 
-    /// Sees to it that the file at `path` is whole, before anything is written over what is not. Only who leads the run
-    /// may ask.
+    /// Checks that the file at `path` is intact before anything is written to it. Only the process that leads the run
+    /// may call this.
     ///
     /// # Errors
     /// [`RowsError`] but `Fenced`.
@@ -113,12 +113,12 @@ impl Rows {
         Self::look(path, run)?.check_pages()
     }
 
-    /// Opens the file to read it.
+    /// Opens the file for reading.
     ///
     /// # Errors
     /// [`RowsError`] but `Fenced`.
     pub fn look(path: &Path, run: RunId) -> Result<Self, RowsError> {
-        // While somebody writes, the end of the log is never still.
+        // While a writer is active, the end of the log keeps changing.
         let is_written = || {
             let lock = File::open(path.with_file_name("lock"));
             lock.is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))
@@ -139,8 +139,8 @@ impl Rows {
         Ok(Self { db, owner, last, chain, logged })
     }
 
-    /// Has SQLite look at each page of the file and compare its index with the rows: a row that a damaged page hides is
-    /// missed by nobody else if it is the last. All of it is read: 1.5 s of processor time for each gigabyte of rows.
+    /// Runs SQLite's integrity check on all pages and the index. No other check notices that a damaged page hides the
+    /// last row. The check reads the whole file: 1.5 s of processor time for each gigabyte of rows.
     ///
     /// # Errors
     /// `Sqlite`, `Pages`.
@@ -149,7 +149,7 @@ impl Rows {
         if found == "ok" { Ok(()) } else { Err(RowsError::Pages(found)) }
     }
 
-    /// When the newest merge was decided, in milliseconds since 1970, if one is left.
+    /// Returns the time of the newest merge that is left, in milliseconds since 1970.
     ///
     /// # Errors
     /// `Sqlite`.
@@ -159,7 +159,7 @@ impl Rows {
         Ok(at_ms.map(|at_ms| at_ms as u64))
     }
 
-    /// Whether the tape holds the whole run, from its first decision on.
+    /// Returns true if the tape holds the whole run, from its first decision on.
     ///
     /// # Errors
     /// `Sqlite`.
@@ -168,19 +168,19 @@ impl Rows {
             && meta(&self.db, "from")?.as_deref() == Some(BEGINNING))
     }
 
-    /// The number of the newest row, 0 if there is none.
+    /// Returns the number of the newest row, or 0 if there are no rows.
     #[must_use]
     pub fn last(&self) -> u64 {
         self.last
     }
 
-    /// The number of the newest line of the run's log, 0 if there is none.
+    /// Returns the number of the newest line of the run's log, or 0 if the log is empty.
     #[must_use]
     pub fn logged(&self) -> u64 {
         self.logged
     }
 
-    /// The run's log, oldest line first.
+    /// Returns the run's log, oldest line first.
     ///
     /// # Errors
     /// `Sqlite`.
@@ -196,8 +196,8 @@ impl Rows {
         Ok(figures::read(&self.db)?)
     }
 
-    /// Appends `rows`, and `entries` to the run's log, and replaces the figures by `figures`, if given. All of it is
-    /// written or nothing, and it is on the disk when this returns.
+    /// Appends `rows`, appends `entries` to the run's log, and replaces the figures with `figures`, if given. The write
+    /// is atomic, and durable when this returns.
     ///
     /// # Errors
     /// `Sqlite`, `Fenced`.
@@ -207,7 +207,7 @@ impl Rows {
         entries: &[LogEntry],
         figures: Option<&str>,
     ) -> Result<(), RowsError> {
-        // One that begins by reading would not wait for another program that writes.
+        // A transaction that begins with a read would not wait for another writer.
         let change = self.db.transaction_with_behavior(TransactionBehavior::Immediate)?;
         if meta(&change, "owner")? != Some(self.owner.to_string()) {
             return Err(RowsError::Fenced);
@@ -233,7 +233,7 @@ impl Rows {
         Ok(())
     }
 
-    /// The number of the oldest row, if there is one.
+    /// Returns the number of the oldest row, if any.
     ///
     /// # Errors
     /// `Sqlite`.
@@ -242,7 +242,7 @@ impl Rows {
         Ok(first.map(|seq| seq as u64))
     }
 
-    /// Hands the rows after `seq` to `take`, in order; each is compared with its checksum.
+    /// Passes the rows after `seq` to `take`, in order, after a check of each row's checksum.
     ///
     /// # Errors
     /// `Sqlite`, `Damaged`, and those of `take`.
@@ -271,18 +271,18 @@ impl Rows {
         Ok(links.end().map_err(RowsError::from)?)
     }
 
-    /// Writes a copy of the file as it is at this moment to `to`, which must not be there, while others write on. It is
-    /// not synced.
+    /// Writes a copy of the file as of this moment to `to`, which must not exist. Other processes may keep writing. The
+    /// copy is not synced.
     ///
     /// # Errors
-    /// `Sqlite`, also if `to` is no UTF-8 text.
+    /// `Sqlite`, also if `to` is not valid UTF-8.
     pub fn copy_to(&self, to: &Path) -> Result<(), RowsError> {
         let name = to.to_str().ok_or_else(|| rusqlite::Error::InvalidPath(to.to_owned()))?;
         self.db.execute("VACUUM INTO ?1", [name])?;
         Ok(())
     }
 
-    /// Forgets the rows before `seq`.
+    /// Deletes the rows before `seq`.
     ///
     /// # Errors
     /// `Sqlite`.
@@ -291,7 +291,7 @@ impl Rows {
         Ok(())
     }
 
-    /// Merges up to row `until`.
+    /// Returns the number of merges up to row `until`.
     ///
     /// # Errors
     /// `Sqlite`.
@@ -301,7 +301,7 @@ impl Rows {
         Ok(self.db.query_row(query, [until], |row| row.get::<_, i64>(0))? as u64)
     }
 
-    /// The segment that the first merge from row `seq` on is in.
+    /// Returns the segment of the first merge at or after row `seq`.
     ///
     /// # Errors
     /// `Sqlite`.
@@ -319,7 +319,7 @@ impl Rows {
         Ok(self.db.prepare(query)?.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?)
     }
 
-    /// The number of the last merge whose bodies are in a segment before `segment`.
+    /// Returns the number of the last merge whose bodies are in a segment before `segment`.
     ///
     /// # Errors
     /// `Sqlite`.
@@ -330,7 +330,7 @@ impl Rows {
     }
 }
 
-/// Looks at what SQLite wrote last to the file at `path`, before it does itself.
+/// Checks the write-ahead log of the file at `path` before SQLite opens it.
 fn check_log(path: &Path, is_written: impl Fn() -> bool) -> Result<(), RowsError> {
     match wal::damage(path).map_err(RowsError::LogUnread)?.filter(|_| !is_written()) {
         Some(at) => Err(RowsError::Log(wal::path(path).display().to_string(), at)),
@@ -338,7 +338,7 @@ fn check_log(path: &Path, is_written: impl Fn() -> bool) -> Result<(), RowsError
     }
 }
 
-/// Checks that the file is of the layout that this program reads, and of this run.
+/// Checks that the file has the supported layout and belongs to this run.
 fn check(db: &Connection, run: RunId) -> Result<(), RowsError> {
     let text = meta(db, "format")?.unwrap_or_default();
     match text.parse() {

@@ -1,45 +1,45 @@
-//! SQLite's write-ahead log, looked at before SQLite does.
+//! Integrity check of SQLite's write-ahead log, before SQLite opens it.
 //!
-//! What follows a damaged page of the log SQLite takes for what was never finished, and drops without a word. But each
-//! transaction is on the disk before the next one is begun. So where a later one is whole, what is damaged was on the
-//! disk, and decisions are missing that learners were told of.
+//! SQLite treats everything after a damaged page of the log as unfinished and drops it silently. But each transaction
+//! is on disk before the next one begins. An intact transaction after a damaged page therefore proves that the damaged
+//! page was on disk. Decisions that learners were told about are then missing.
 //!
-//! The log is a header of 32 bytes and frames: a header of 24 bytes and a page each. The checksum of a frame is over
-//! all before it, so frames that follow on each other are found behind a damaged one, too.
-//! [SQLite's page on the format](https://www.sqlite.org/fileformat2.html#walformat) has the rest.
+//! The log is a header of 32 bytes followed by frames. A frame is a header of 24 bytes and one page. A frame's checksum
+//! covers everything before it, so consecutive frames can also be recognised behind a damaged one. See [SQLite's page
+//! on the format](https://www.sqlite.org/fileformat2.html#walformat).
 
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-/// The first word, with the lowest bit for checksums of big-endian words.
+/// First word of the log. Its lowest bit is set if checksums use big-endian words.
 const MAGIC: u32 = 0x377f_0682;
 /// Bytes of the log's header.
 const HEADER_BYTES: usize = 32;
 /// Bytes of a frame's header.
 const FRAME_BYTES: usize = 24;
-/// SQLite's page where nobody asks for another one, in bytes.
+/// SQLite's default page size in bytes.
 const PAGE_BYTES: usize = 4_096;
 
-/// The log of the file `rows`.
+/// Returns the path of the log of the file `rows`.
 pub(super) fn path(rows: &Path) -> PathBuf {
     let mut name = rows.file_name().unwrap_or_default().to_owned();
     name.push("-wal");
     rows.with_file_name(name)
 }
 
-/// Where the log of the file `rows` is damaged, as far as what comes after shows that: the first byte of the header or
-/// of the frame.
+/// Returns the first damaged byte in the log of the file `rows`, at the start of the header or of a frame. Finds only
+/// damage that later frames prove.
 ///
 /// # Errors
-/// What the system says.
+/// The operating system's error.
 pub(super) fn damage(rows: &Path) -> io::Result<Option<u64>> {
     let look = || match fs::read(path(rows)) {
         Ok(log) => Ok(damaged_at(&log).map(|at| at as u64)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     };
-    // Whoever writes meanwhile may begin the log anew between two reads; it does not do so twice alike.
+    // A writer may restart the log between two reads, but two reads then do not find the same damage.
     let found = look()?;
     Ok(if found.is_some() { look()?.filter(|at| Some(*at) == found) } else { None })
 }
@@ -54,7 +54,7 @@ fn damaged_at(log: &[u8]) -> Option<usize> {
             salts,
             is_big: u16::from_ne_bytes([0, 1]) == 1,
         };
-        // One that was begun anew, and not finished, stands before frames of another one.
+        // If the log was being restarted, its header precedes frames of the previous log.
         return (belongs(header, salts) && log.goes_on(0)).then_some(0);
     }
     let page = word(&header[8..]) as usize;
@@ -65,16 +65,16 @@ fn damaged_at(log: &[u8]) -> Option<usize> {
     while let Some(frame) = log.frame(whole).filter(|frame| log.follows(sum, frame)) {
         (sum, whole) = (frame.sums(), whole + 1);
     }
-    // A page of the disk lies in two frames at most.
+    // A disk page overlaps at most two frames.
     (log.goes_on(whole + 1) || log.goes_on(whole + 2)).then(|| HEADER_BYTES + whole * log.frame_len())
 }
 
-/// The frames of a log.
+/// Frames of a log.
 struct Log<'a> {
     frames: &'a [u8],
     /// Bytes of a page.
     page: usize,
-    /// Those of another log are of an earlier time, and have been copied to the file.
+    /// Salts of the log. Frames with other salts are older and have been copied to the file.
     salts: [u8; 8],
     is_big: bool,
 }
@@ -86,7 +86,7 @@ struct Frame<'a> {
 }
 
 impl Frame<'_> {
-    /// Whether it ends a transaction.
+    /// Returns true if the frame ends a transaction.
     fn is_last(&self) -> bool {
         word(&self.header[4..]) != 0
     }
@@ -101,20 +101,20 @@ impl Log<'_> {
         FRAME_BYTES + self.page
     }
 
-    /// Frame `n`, if it is there and of this log.
+    /// Returns frame `n` if it exists and belongs to this log.
     fn frame(&self, n: usize) -> Option<Frame<'_>> {
         let bytes = self.frames.get(n.checked_mul(self.frame_len())?..)?.get(..self.frame_len())?;
         let (header, page) = bytes.split_first_chunk()?;
         (header[8..16] == self.salts).then_some(Frame { header, page })
     }
 
-    /// Whether `frame` was written after one with the checksum `sum`.
+    /// Returns true if `frame` directly follows a frame with the checksum `sum`.
     fn follows(&self, sum: [u32; 2], frame: &Frame<'_>) -> bool {
         let sum = add(self.is_big, add(self.is_big, sum, &frame.header[..8]), frame.page);
         sum == frame.sums()
     }
 
-    /// Whether frames follow on each other from `first` on until a transaction ended and another one was begun.
+    /// Returns true if valid consecutive frames from `first` on complete a transaction and begin another one.
     fn goes_on(&self, first: usize) -> bool {
         let Some(mut before) = self.frame(first) else { return false };
         let mut has_ended = before.is_last();
@@ -131,20 +131,20 @@ impl Log<'_> {
     }
 }
 
-/// Whether the header is what SQLite wrote.
+/// Returns true if SQLite wrote the header.
 fn is_header(header: &[u8; HEADER_BYTES]) -> bool {
     let magic = word(header);
     magic & !1 == MAGIC && add(magic & 1 == 1, [0; 2], &header[..24]) == sums(&header[24..])
 }
 
-/// Whether a header that is damaged was that of frames with these salts.
+/// Returns true if a damaged header belonged to frames with these salts.
 fn belongs(header: &[u8; HEADER_BYTES], salts: [u8; 8]) -> bool {
     let mut mended = *header;
     mended[16..24].copy_from_slice(&salts);
     header[16..24] == salts || is_header(&mended)
 }
 
-/// The checksum `sum` of what came before, and of `bytes` after it.
+/// Returns the checksum `sum` extended by `bytes`.
 fn add(is_big: bool, [mut a, mut b]: [u32; 2], bytes: &[u8]) -> [u32; 2] {
     let word = |bytes: [u8; 4]| if is_big { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) };
     for [p, q, r, s, t, u, v, w] in bytes.as_chunks().0 {
@@ -154,7 +154,7 @@ fn add(is_big: bool, [mut a, mut b]: [u32; 2], bytes: &[u8]) -> [u32; 2] {
     [a, b]
 }
 
-/// The big-endian word that `bytes` begin with; they are long enough.
+/// Returns the big-endian word at the start of `bytes`, which must be long enough.
 fn word(bytes: &[u8]) -> u32 {
     bytes.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes))
 }
@@ -171,7 +171,8 @@ mod tests {
 
     const FRAME: usize = FRAME_BYTES + PAGE_BYTES;
 
-    /// A file with rows whose log is `begun_anew` times begun anew, and then has so many transactions; the log.
+    /// Returns the log of a file with rows. The log was restarted `begun_anew` times and then got `transactions`
+    /// transactions.
     fn log(begun_anew: u32, transactions: u32) -> Vec<u8> {
         let dir = tempfile::tempdir().unwrap();
         let rows = dir.path().join("rows.sqlite");
@@ -191,7 +192,7 @@ mod tests {
         fs::read(path(&rows)).unwrap()
     }
 
-    /// Frames of the log that are of its own time, and how many of them are before the last two transactions.
+    /// Returns the number of frames that belong to the log, and the number before the last two transactions.
     fn frames(log: &[u8]) -> (usize, usize) {
         let all: Vec<&[u8]> = log[HEADER_BYTES..].chunks_exact(FRAME).collect();
         let count = all.iter().take_while(|frame| frame[8..16] == log[16..24]).count();
@@ -199,7 +200,7 @@ mod tests {
         (count, ends.into_iter().nth(2).unwrap() + 1)
     }
 
-    /// Goal: a changed byte is found wherever two whole transactions come after it, and named by its frame.
+    /// Goal: a changed byte is found, and located by its frame, if two whole transactions follow it.
     #[test]
     fn a_changed_byte_is_found() {
         for begun_anew in [0, 1, 2] {
@@ -224,7 +225,7 @@ mod tests {
         }
     }
 
-    /// Goal: what was never finished is no damage, and nor is what an earlier log left behind.
+    /// Goal: unfinished writes and remains of an earlier log do not count as damage.
     #[test]
     fn a_log_without_an_end_is_not_damaged() {
         for begun_anew in [0, 1] {

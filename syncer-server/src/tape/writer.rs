@@ -1,4 +1,4 @@
-//! The thread that brings decisions and bodies to the disk.
+//! The thread that writes decisions and bodies to disk.
 
 use std::io;
 use std::sync::Arc;
@@ -17,62 +17,62 @@ use crate::errors::ServerError;
 use crate::status::{Carried, LOG_MAX, LogEntry};
 use crate::store::{Store, disk};
 
-/// Jobs that are brought to the disk together, at most.
+/// Largest number of jobs in one batch.
 const BATCH_MAX: usize = 4_096;
-/// What a row takes on the disk with its share of pages that are not full, at most, unless many took part in a merge.
+/// Largest size of a row on disk, with its share of partly filled pages, except for merges of many updates.
 const ROW_BYTES: u64 = 1_024;
-/// Rest after each commit. Whatever comes meanwhile goes into the next one: a commit takes a tenth of a millisecond of
-/// processor time, however little is in it.
+/// Pause after each commit; jobs that arrive in the meantime share the next one. A commit takes a tenth of a
+/// millisecond of processor time, however small it is.
 const REST: Duration = Duration::from_millis(4);
-/// Time between two tries while the disk takes nothing.
+/// Pause between two tries while the disk fails.
 const RETRY: Duration = Duration::from_millis(500);
-/// Tries to write what is left when the program ends.
+/// Tries to write the rest when the program ends.
 const LAST_TRIES: u32 = 10;
 
-/// How the tape stands.
+/// State of the tape.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct State {
-    /// The newest row that is on the disk.
+    /// Newest row on disk.
     pub safe: u64,
-    /// The newest line of the run's log that is on the disk.
+    /// Newest line of the run's log on disk.
     pub logged: u64,
-    /// Why nothing can be written, while that is so.
+    /// Current reason why nothing can be written, if any.
     pub fault: Option<Arc<str>>,
-    /// Another program leads the run by now, so that this one must not.
+    /// True once another process leads the run; this one must stop.
     pub is_fenced: bool,
-    /// The bodies on the disk, in bytes.
+    /// Size of the bodies on disk, in bytes.
     pub body_bytes: u64,
 }
 
-/// What there is to do.
+/// Job of the writer's thread.
 enum Job {
-    /// Something of the tape.
+    /// Job of the tape.
     Tape(TapeJob),
-    /// A line of the run's log.
+    /// Line of the run's log.
     Log(LogEntry),
-    /// The server's figures, as JSON; they replace earlier ones.
+    /// Server figures as JSON; they replace earlier ones.
     Figures(Arc<str>),
 }
 
-/// The way to the thread.
+/// Handle of the writer's thread.
 #[derive(Debug)]
 pub struct Writer {
     jobs: Option<Sender<Job>>,
     state: watch::Receiver<State>,
     thread: Option<JoinHandle<()>>,
-    /// The run's log as it was found.
+    /// Run's log at the start.
     log: Vec<LogEntry>,
-    /// The server's figures as they were found.
+    /// Server figures at the start.
     figures: Option<Carried>,
 }
 
 impl Writer {
-    /// Opens the tape of `run` in the folder of `store` as `owner`, which is new if it `is_new`, and begins to write.
-    /// At most `keep_bytes` of bodies that are not needed to go on stay.
+    /// Opens the tape of `run` in the folder of `store` as `owner` and starts the thread. `is_new` marks a run that
+    /// starts here. At most `keep_bytes` of bodies that recovery does not need stay on disk.
     ///
     /// # Errors
-    /// - `Disk`: it cannot be opened.
-    /// - `DirCorrupt`: it is another run's, or of another version of this program.
+    /// - `Disk`: the tape cannot be opened.
+    /// - `DirCorrupt`: the tape belongs to another run or to another version of this program.
     pub fn start(
         store: &Store,
         run: RunId,
@@ -103,21 +103,21 @@ impl Writer {
         Ok(Self { jobs: Some(jobs), state, thread: Some(thread), log, figures })
     }
 
-    /// Keeps nothing, for benchmarks and for one process of several: see [`Self::keeps`]. No line of the log waits for
-    /// a disk then.
+    /// Creates a writer that keeps nothing, for benchmarks and for one process of a cluster; see [`Self::keeps`]. Lines
+    /// of the log then wait for no disk.
     #[must_use]
     pub fn none() -> Self {
         let state = State { logged: u64::MAX, ..State::default() };
         Self { jobs: None, state: watch::channel(state).1, thread: None, log: Vec::new(), figures: None }
     }
 
-    /// Whether anything is kept. Where nothing is, nothing has to wait.
+    /// Returns true if decisions are kept. Otherwise no message has to wait.
     #[must_use]
     pub fn keeps(&self) -> bool {
         self.jobs.is_some()
     }
 
-    /// Writes the bodies that are merged in `round`, by learner.
+    /// Writes the bodies that are merged in `round`, in order of learners.
     pub fn bodies(&self, round: Round, bodies: Vec<Arc<Vec<u8>>>) {
         self.tell(Job::Tape(TapeJob::Bodies(round, bodies)));
     }
@@ -139,29 +139,29 @@ impl Writer {
         }
     }
 
-    /// The server's figures as they were found, to be taken once.
+    /// Takes the server figures found at the start. Later calls return `None`.
     pub fn take_figures(&mut self) -> Option<Carried> {
         self.figures.take()
     }
 
-    /// The run's log as it was found, oldest line first, to be taken once.
+    /// Takes the run's log found at the start, oldest line first. Later calls return an empty list.
     pub fn take_log(&mut self) -> Vec<LogEntry> {
         std::mem::take(&mut self.log)
     }
 
-    /// Nothing before row `seq` is needed to go on.
+    /// Allows deletion of the rows before `seq`, which recovery no longer needs.
     pub fn forget(&self, seq: u64) {
         self.tell(Job::Tape(TapeJob::Forget(seq)));
     }
 
-    /// How the tape stands, and when that changes.
+    /// Returns a watch on the state of the tape.
     #[must_use]
     pub fn state(&self) -> watch::Receiver<State> {
         self.state.clone()
     }
 
     fn tell(&self, job: Job) {
-        // The thread ends before its queue only once another program leads the run, which its state says.
+        // The thread ends before its queue only if another process leads the run; the state then says so.
         if let Some(jobs) = &self.jobs {
             let _ = jobs.send(job);
         }
@@ -169,11 +169,11 @@ impl Writer {
 }
 
 impl Drop for Writer {
-    /// Waits until all is written, or it is clear that it cannot be.
+    /// Waits until everything is written, or until the last tries have failed.
     fn drop(&mut self) {
         self.jobs = None;
         if let Some(thread) = self.thread.take() {
-            // It has said what went wrong.
+            // The thread has logged the fault.
             let _ = thread.join();
         }
     }
@@ -186,13 +186,13 @@ struct Worker {
     tell: watch::Sender<State>,
 }
 
-/// The files of the tape.
+/// Files of the tape.
 struct Files {
     rows: Rows,
     bodies: Bodies,
-    /// Lines of the log that go with the next rows.
+    /// Log lines to write with the next rows.
     lines: Vec<LogEntry>,
-    /// Figures that go with the next rows.
+    /// Figures to write with the next rows.
     figures: Option<Arc<str>>,
 }
 
@@ -227,7 +227,7 @@ impl Blobs for Files {
     }
 }
 
-/// Why a batch is not on the disk.
+/// Reason why a batch is not on disk.
 #[derive(Debug, thiserror::Error)]
 enum Fault {
     #[error("cannot write the tape's rows: {0}")]
@@ -278,7 +278,7 @@ impl Worker {
         }
     }
 
-    /// Brings a batch to the disk. After an error the same batch can be tried again.
+    /// Writes a batch to disk. After an error, the same batch can be tried again.
     fn write(&mut self, batch: &[Job]) -> Result<(), Fault> {
         let of_tape = |job: &Job| if let Job::Tape(job) = job { Some(job.clone()) } else { None };
         let of_log = |job: &Job| if let Job::Log(entry) = job { Some(entry.clone()) } else { None };
@@ -288,7 +288,7 @@ impl Worker {
         self.files.lines = batch.iter().filter_map(of_log).filter(|entry| entry.seq > logged).collect();
         self.files.figures = batch.iter().filter_map(of_figures).next_back();
         self.held.write(&jobs, &mut self.files)?;
-        // If there is no decision to write, lines and figures are written by themselves.
+        // Without a decision to write, lines and figures are written alone.
         if !self.files.lines.is_empty() || self.files.figures.is_some() {
             self.files.append_rows(&[])?;
         }
@@ -309,12 +309,12 @@ impl Worker {
         Ok(())
     }
 
-    /// Makes room: bodies that are not needed go once there are too many of them, and the rows of those that are gone.
+    /// Deletes bodies that are not needed once they exceed their bound, then the rows of deleted bodies.
     fn forget(&mut self, seq: u64) -> Result<(), Fault> {
         let Files { rows, bodies, .. } = &mut self.files;
         let needed = rows.segment_of(seq)?.unwrap_or(u32::MAX);
         let oldest = bodies.forget(needed, self.keep_bytes)?;
-        // As long as no merge has lost its updates, the run can be followed from its beginning.
+        // Until a merge has lost its updates, the run can be replayed from its beginning.
         let gone = rows.last_before(oldest)?;
         let until = first_kept(seq, gone, rows.last(), self.keep_bytes);
         if rows.first()?.is_some_and(|first| first < until) {
@@ -324,17 +324,17 @@ impl Worker {
     }
 }
 
-/// The first row to keep of those up to `last`, if those from `needed` on are needed to go on, and the updates of the
-/// merges up to row `gone` are not there any more. Where few merges happen rows still come, of reports and leases, and
-/// what they take beyond `--keep`, or beyond a segment where that is more, is surplus: the newest segment stays
-/// whatever `--keep` says, and its merges with it.
+/// Returns the first row to keep among those up to `last`. Recovery needs the rows from `needed` on, and the updates of
+/// merges up to row `gone` are deleted. Reports and leases still add rows when merges are rare. Rows beyond `--keep`,
+/// or beyond the size of a segment if that is larger, are surplus. The newest segment stays whatever `--keep` is, and
+/// so do its merges.
 fn first_kept(needed: u64, gone: Option<u64>, last: u64, keep_bytes: u64) -> u64 {
     let lost = gone.map_or(0, |gone| gone + 1);
     let surplus = (last + 1).saturating_sub(keep_bytes.max(SEGMENT_BYTES) / ROW_BYTES);
     needed.min(lost.max(surplus))
 }
 
-/// While the disk takes nothing, no more lines of the log wait than are kept anyway.
+/// Drops the oldest waiting log lines while the disk fails, down to the number that is kept anyway.
 fn forget_oldest_lines(batch: &mut Vec<Job>) {
     let lines = batch.iter().filter(|job| matches!(job, Job::Log(_))).count();
     let mut surplus = lines.saturating_sub(LOG_MAX);

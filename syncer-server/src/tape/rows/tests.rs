@@ -1,4 +1,4 @@
-//! Rows that are written, read, damaged and taken over.
+//! Tests of writing, reading, damage and takeover of rows.
 
 use archipelago_core::diloco::{Entry, LearnerId};
 use tempfile::TempDir;
@@ -48,7 +48,7 @@ fn rows_come_back_and_go_on() {
     assert!(matches!(Rows::open(&path, RunId(8), 3, BEGINNING), Err(RowsError::OtherRun(_))));
 }
 
-/// Goal: whatever is changed, lost or put elsewhere in the rows is found, and named.
+/// Goal: every change, loss or move of a row is found and named.
 #[test]
 fn damage_is_found_and_named() {
     let damages = [
@@ -139,7 +139,7 @@ fn the_newest_lines_of_the_log_stay() {
     assert_eq!(rows.log().unwrap(), (7..=many + 1).map(line).collect::<Vec<_>>());
     let count = rows.db.query_row("SELECT count(*) FROM log", [], |row| row.get::<_, i64>(0));
     assert_eq!(count, Ok(LOG_MAX as i64), "older ones are gone");
-    // What a later version wrote, or what is damaged, is left out.
+    // Damaged lines and lines of a later version are skipped.
     change(&path, "UPDATE log SET data = '{\"kind\":\"unheard_of\"}' WHERE seq > 8");
     assert_eq!(rows.log().unwrap(), [line(7), line(8)]);
 }

@@ -1,4 +1,4 @@
-//! What a tape takes of the disk as time goes by.
+//! Tests of the disk space that a tape takes over time.
 
 use std::fs;
 use std::path::Path;
@@ -25,11 +25,11 @@ const RUN: RunId = RunId(7);
 /// Updates in a merge, and bytes of each.
 const UPDATES: usize = 3;
 const BODY_BYTES: usize = 2_000;
-/// Merges between two snapshots, and rows that come with each.
+/// Merges between two snapshots, and rows with each merge.
 const MERGES: u64 = 12;
 const ROWS: u64 = 4;
 const KEEP_BYTES: u64 = 256 << 10;
-/// Of SQLite's write-ahead log.
+/// Size limit of SQLite's write-ahead log.
 const LOG_BYTES: u64 = 4 << 20;
 
 fn merge(round: Round) -> Entry {
@@ -67,15 +67,15 @@ fn bytes_below(dir: &Path) -> u64 {
     files.map(|path| fs::metadata(path).unwrap().len()).sum()
 }
 
-/// Waits until row `seq` is on the disk.
+/// Waits until row `seq` is on disk.
 fn await_row(writer: &Writer, seq: u64) {
     while writer.state().borrow().safe < seq {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// Goal: a week of a run, with a start each day and a snapshot each hour, takes at no moment more of the disk than
-/// `TAPE.md` says. A start begins a segment, so a segment is here what is merged in a day.
+/// Goal: over a week with a start each day and a snapshot each hour, disk use never exceeds the bound in `TAPE.md`. A
+/// start begins a segment, so a segment here holds the merges of one day.
 #[test]
 fn a_week_stays_within_the_formula() {
     let dir = tempfile::tempdir().unwrap();
@@ -106,7 +106,7 @@ fn a_week_stays_within_the_formula() {
             }
             writer.forget(before);
             before = snapshot;
-            // The next batch is written after what was forgotten with this one.
+            // The next batch is written only after this batch's deletions.
             seq += 1;
             writer.row(seq, seq, Entry::Held { held: false });
             await_row(&writer, seq);
