@@ -1,8 +1,8 @@
-//! What this program can do with a run's model by itself: the one place that looks at an architecture.
+//! Built-in support for model architectures. No other module inspects an architecture.
 //!
-//! A run is a layout, and the syncer leads it whatever its tensors mean. Of the built-in decoder it also knows how to
-//! measure the held-out loss, how to let it write, and what the Transformers of Hugging Face want of an export. Of
-//! any other model it does none of that: a learner may measure it, and its tensors are exported by their names.
+//! A run is a layout of tensors, and the syncer leads it without knowing their meaning. For the built-in decoder it can
+//! also measure the held-out loss, generate text, and export in the form that Hugging Face Transformers reads. Other
+//! models get none of that: a learner may measure them, and their tensors are exported by name.
 
 use archipelago_core::model::{DECODER, ModelSpec};
 use archipelago_core::wire::{Architecture, Model};
@@ -10,10 +10,10 @@ use serde_json::Value;
 
 use crate::errors::ServerError;
 
-/// The built-in decoder that `model` is; `None` if it is of another architecture.
+/// Returns the built-in decoder that `model` describes, or `None` if it has another architecture.
 ///
 /// # Errors
-/// `Internal`: it is called the built-in decoder, and is none.
+/// `Internal`: `model` is named after the built-in decoder but does not match it.
 pub fn decoder(model: &Model) -> Result<Option<ModelSpec>, ServerError> {
     if model.architecture.name != DECODER {
         return Ok(None);
@@ -22,10 +22,10 @@ pub fn decoder(model: &Model) -> Result<Option<ModelSpec>, ServerError> {
     ModelSpec::of(model).map(Some).map_err(none)
 }
 
-/// The settings of `model` for people, tensors left out: a decoder's sizes by their names.
+/// Returns the settings of `model` in readable form, without tensors. A decoder's sizes have names.
 #[must_use]
 pub fn readable(model: &Model) -> Value {
-    // By way of the text, in which numbers of 32 bits are as short as people wrote them.
+    // JSON text prints `f32` numbers in their shortest form, as people wrote them.
     let value = match decoder(model) {
         Ok(Some(spec)) => serde_json::to_string(&spec),
         _ => {

@@ -1,4 +1,4 @@
-//! The weights that a run builds on and does not train.
+//! Frozen weights of a run.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,17 +10,17 @@ use archipelago_core::wire::RunSpec;
 use super::{Store, architecture, disk, is_there, write_file};
 use crate::errors::ServerError;
 
-/// The file of them. `run.json` has the checksum of each part.
+/// File of the frozen weights. `run.json` has the checksum of each part.
 const FILE: &str = "frozen.bin";
 
 impl Store {
-    /// Where the weights are kept that the run does not train.
+    /// Returns the path of the file with the frozen weights.
     #[must_use]
     pub fn frozen_path(&self) -> PathBuf {
         self.dir.join(FILE)
     }
 
-    /// Keeps `weights`, unless they are there.
+    /// Stores `weights` unless valid ones are stored already.
     ///
     /// # Errors
     /// `Disk`: the file cannot be written.
@@ -31,8 +31,8 @@ impl Store {
         write_file(&self.frozen_path(), weights.bytes())
     }
 
-    /// The same as [`Self::frozen`]; those that were `read` elsewhere are kept. That is done before anything says that
-    /// there is a run, for its adapters mean nothing without them.
+    /// Stores and returns the weights `read` elsewhere, or loads them as [`Self::frozen`] does. This happens before
+    /// `run.json` is written, because the run's adapters mean nothing without these weights.
     ///
     /// # Errors
     /// Those of [`Self::frozen`] and [`Self::keep_frozen`].
@@ -46,11 +46,11 @@ impl Store {
         Ok(Some(read))
     }
 
-    /// The weights that the run of `spec` builds on and does not train; `None` if it trains all.
+    /// Loads the frozen weights of the run of `spec`. Returns `None` if the run trains all weights.
     ///
     /// # Errors
-    /// - `Disk`: they cannot be read.
-    /// - `DirCorrupt`: they are missing, or not those that the run began with.
+    /// - `Disk`: the file cannot be read.
+    /// - `DirCorrupt`: the file is missing, or its weights are not those that the run began with.
     /// - `Internal`: the run has no model.
     pub fn frozen(&self, spec: &RunSpec) -> Result<Option<FrozenWeights>, ServerError> {
         let Some(said) = &spec.frozen else { return Ok(None) };
@@ -81,8 +81,9 @@ impl Store {
         FrozenWeights::from_bytes(&decoder, said.form, bytes).map(Some).map_err(|error| no_model(&error))
     }
 
-    /// All weights of the run of `spec`, flat in the layout of [`ModelSpec::base`], whose model is `decoder` and whose
-    /// trained parameters are `theta`: those themselves, or the frozen weights with what the adapters add to them.
+    /// Returns all weights of the run of `spec`, flat in the layout of [`ModelSpec::base`]. The model is `decoder`, and
+    /// its trained parameters are `theta`. For adapters the result is the frozen weights with the adapters merged in,
+    /// otherwise `theta`.
     ///
     /// # Errors
     /// - Those of [`Self::frozen`].
@@ -111,7 +112,7 @@ mod tests {
     use super::*;
     use crate::config::{ServeConfig, run_spec};
 
-    /// Adapters on a small model, in parts of 64 kB.
+    /// Returns a run with adapters on a small model, with frozen weights in parts of 64 kB.
     fn run(form: FrozenForm) -> (RunSpec, FrozenWeights) {
         let lora = Some(LoraSpec { rank: 2, alpha: 4.0, targets: LoraTargets::ALL });
         let model = ModelSpec { lora, ..Preset::Tiny.model(256) };
@@ -154,7 +155,7 @@ mod tests {
         check("part 1 does not match its checksum");
         fs::write(store.frozen_path(), &bytes[..500]).unwrap();
         check("500 bytes in place of");
-        // Who has the weights mends it.
+        // A start that has the weights repairs the file.
         store.keep_frozen(&spec, &weights).unwrap();
         assert_eq!(store.frozen(&spec).unwrap(), Some(weights));
     }

@@ -1,26 +1,26 @@
-//! What is measured on: a fixed part of the held-out text.
+//! Evaluation set: a fixed part of the held-out text.
 
 use archipelago_core::token;
 use archipelago_core::wire::Model;
 use serde::{Deserialize, Serialize};
 
-/// Tokens of held-out text that one measurement looks at, about.
+/// Approximate number of held-out tokens in one measurement.
 const EVAL_TOKENS: usize = 8_192;
 
-/// The part of the held-out text that is measured on, the same for a run's whole life. The run's folder keeps it, so
-/// that earlier states of the run can be measured without its text.
+/// Evaluation set of a run, fixed for its lifetime. The run's folder stores it, so that earlier states of the run can
+/// be measured without its text.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HeldOut {
-    /// Tokens of a window, the model's context and one more.
+    /// Tokens of a window: the model's context plus one.
     pub window: usize,
     /// The windows, `[n, window]`, `n` at least 1.
     pub tokens: Vec<u32>,
 }
 
 impl HeldOut {
-    /// Windows of `context + 1` tokens, spread over those of `held_out` in which anything is learnt; `None` if there is
-    /// none.
+    /// Selects windows of `context + 1` tokens, spread evenly over the windows of `held_out` with learnt tokens.
+    /// Returns `None` if no such window exists.
     #[must_use]
     pub fn of(held_out: &[u32], context: u32) -> Option<Self> {
         let window = context as usize + 1;
@@ -32,7 +32,7 @@ impl HeldOut {
         Some(Self { window, tokens })
     }
 
-    /// Whether a model like `model` can be measured on it.
+    /// Returns true if a model with the shape of `model` can be measured on these windows.
     #[must_use]
     pub fn fits(&self, model: &Model) -> bool {
         self.window == model.context as usize + 1

@@ -1,4 +1,4 @@
-//! The parameters that a run began with.
+//! Initial parameters of a run.
 
 use archipelago_core::bytes::{from_f32s, hex};
 use archipelago_core::model;
@@ -8,11 +8,11 @@ use super::{Initial, Manifest, Store, disk, or_remove, publish, temporary};
 use crate::errors::ServerError;
 use crate::llama::{Precision, Tensors, write_tensors};
 
-/// The file of those that do not follow from the seed.
+/// File of initial parameters that do not follow from the seed.
 const FILE: &str = "initial.safetensors";
 
 impl Initial {
-    /// SHA-256 of the parameters `theta`, `[len]`, as [`Self::sha256`] has it.
+    /// Returns the SHA-256 of the parameters `theta`, `[len]`, in the form of [`Self::sha256`].
     #[must_use]
     pub fn digest(theta: &[f32]) -> String {
         let mut sha = Sha256::new();
@@ -24,10 +24,11 @@ impl Initial {
 }
 
 impl Store {
-    /// The parameters that the run of `manifest` began with, flat: those kept here, or those of its seed.
+    /// Returns the initial parameters of the run of `manifest`, flat: the stored ones, or those that follow from its
+    /// seed.
     ///
     /// # Errors
-    /// - `DirCorrupt`: they are missing, or not those that the run began with.
+    /// - `DirCorrupt`: the stored parameters are missing, or are not those that the run began with.
     /// - `Internal`: the run has no model.
     pub fn initial(&self, manifest: &Manifest) -> Result<Vec<f32>, ServerError> {
         let Some(initial) = &manifest.init else {
@@ -49,7 +50,7 @@ impl Store {
         }
     }
 
-    /// Keeps `theta`, `[len]`, if it does not follow from the seed of `manifest`.
+    /// Stores `theta`, `[len]`, if it does not follow from the seed of `manifest`.
     pub(super) fn keep_initial(&self, manifest: &Manifest, theta: &[f32]) -> Result<(), ServerError> {
         if manifest.init.is_none() {
             return Ok(());

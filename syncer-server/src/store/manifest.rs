@@ -1,4 +1,4 @@
-//! What a run is, as its folder remembers it.
+//! Manifest of a run: its identity, stored in its folder.
 
 use archipelago_core::diloco::{Layout, Tensor};
 use archipelago_core::model::ModelSpec;
@@ -10,53 +10,53 @@ use super::architecture::{decoder, readable};
 use crate::errors::ServerError;
 use crate::llama::{Chat, SourceSettings, SpecialTokens};
 
-/// What a run is. It never changes; other settings may from one start to the next.
+/// Identity of a run, which never changes. Other settings may change from one start to the next.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
-    /// Form of the run's folder.
+    /// Format version of the run's folder.
     pub format: u32,
-    /// The run.
+    /// Number of the run.
     pub run: RunId,
-    /// SHA-256 of the text and of how it becomes tokens, in hexadecimal.
+    /// SHA-256 of the text and of its tokenisation, in hexadecimal.
     pub corpus: String,
-    /// What learners are told.
+    /// Run description that learners receive.
     pub spec: RunSpec,
-    /// The folder whose model the run began with; without one its first parameters follow from the seed.
+    /// Origin of initial parameters taken from a folder. Without it, they follow from the seed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub init: Option<Initial>,
-    /// The run that this one was forked from, and after which of its decisions.
+    /// Run that this one was forked from, and its last decision before the fork.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forked: Option<(RunId, u64)>,
-    /// How the model writes conversations, if anything is known of that.
+    /// Chat format of the model, if known.
     #[serde(default, skip_serializing_if = "Chat::is_empty")]
     pub chat: Chat,
-    /// The name of the text, for people.
+    /// Display name of the text.
     pub text: String,
     /// SHA-256 of `tokenizer.json`, in hexadecimal.
     pub tokenizer: String,
 }
 
-/// A folder whose model a run began from, as the run remembers it.
+/// Model folder that a run began with, as recorded in the manifest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Initial {
-    /// The folder's name, for people.
+    /// Display name of the folder.
     pub folder: String,
     /// SHA-256 of the parameters as little-endian f32 in the order of the layout, in hexadecimal.
     pub sha256: String,
-    /// Tokens with a meaning of their own.
+    /// Special tokens.
     pub special: SpecialTokens,
-    /// Further settings of the folder, for exports; missing in runs of tensors.
+    /// Further settings of the folder, for exports. Missing if the run has a model other than the decoder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Box<SourceSettings>>,
 }
 
-/// The form written here.
+/// Format version that this program writes.
 pub const FORMAT: u32 = 1;
 
 impl Manifest {
-    /// The built-in decoder that the model is, so that this program can compute with it; `None` if it is another.
+    /// Returns the built-in decoder that the model is, or `None` if the model has another architecture.
     ///
     /// # Errors
     /// As [`decoder`].
@@ -64,25 +64,26 @@ impl Manifest {
         decoder(&self.spec.model)
     }
 
-    /// Where each parameter of the model lies.
+    /// Returns the layout of the model's parameters.
     ///
     /// # Errors
-    /// `Internal`: what is kept is no model.
+    /// `Internal`: the manifest describes no valid model.
     pub fn layout(&self) -> Result<Layout, ServerError> {
         Layout::of(&self.spec.model)
             .map_err(|error| ServerError::Internal { what: format!("the run has no model: {error}") })
     }
 
-    /// What tells `other` from this, in words; `None` if they are the same run's.
+    /// Describes the first difference between this manifest and `other`, or returns `None` if both describe the same
+    /// run.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Option<String> {
         if self.format != other.format {
             return Some(format!("form {} there, {} here", self.format, other.format));
         }
-        // How its tokens are stored follows from the corpus, and naming that would help nobody.
+        // The storage of tokens follows from the corpus; naming it would not help the user.
         let comparable = |manifest: &Self| {
             let mut spec = manifest.spec.clone();
-            // So with the parts of frozen weights, whose bytes follow from their form.
+            // The same holds for the parts of frozen weights, whose bytes follow from their form.
             if let Some(frozen) = &mut spec.frozen {
                 (frozen.sha256, frozen.bytes) = (Vec::new(), 0);
             }
@@ -92,7 +93,7 @@ impl Manifest {
             value
         };
         let (there, here) = (comparable(self), comparable(other));
-        // The preset shows in the model and in much else: the model says it best.
+        // The preset shows in the model and in other settings; the model describes it best.
         let model = difference("model", &there["model"], &here["model"]);
         let corpus = || {
             (self.corpus != other.corpus).then(|| {
@@ -122,12 +123,12 @@ impl Manifest {
     }
 }
 
-/// What the first parameters of a run are told by, beside its seed.
+/// Returns the part of the initial parameters' identity that the seed does not determine.
 fn beginning(manifest: &Manifest) -> Option<(&str, &[Tensor])> {
     manifest.init.as_ref().map(|initial| (&*initial.sha256, &*manifest.spec.model.tensors))
 }
 
-/// What gives a leaf, for people. The shape of the model, its batch and its rates may follow from the preset, too.
+/// Settings of single manifest fields, by JSON path. The preset may also determine the model's shape, batch and rates.
 const FLAGS: [(&str, &str); 10] = [
     ("model.architecture.name", "architecture"),
     ("model.architecture.settings", "architecture-settings"),
@@ -141,7 +142,7 @@ const FLAGS: [(&str, &str); 10] = [
     ("exchange.block", "block"),
 ];
 
-/// The first leaf in which two values differ.
+/// Describes the first leaf in which two values differ.
 fn difference(name: &str, there: &Value, here: &Value) -> Option<String> {
     match (there, here) {
         (Value::Object(a), Value::Object(b)) if a.keys().eq(b.keys()) => a.iter().find_map(|(key, value)| {

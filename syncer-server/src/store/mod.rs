@@ -1,20 +1,20 @@
-//! The folder of a run: what it is, its newest snapshots, its tokenizer, its admin token.
+//! Folder of a run: its manifest, newest snapshots, tokenizer and admin token.
 //!
 //! ```text
-//! run.json                        what the run is (Manifest); written once
-//! initial.safetensors             the first parameters, if the run began with given ones
-//! frozen.bin                      the weights that adapters are trained on, if the run trains no others
-//! settings.toml                   what the next start goes on with, unless it is given something else
+//! run.json                        identity of the run (Manifest); written once
+//! initial.safetensors             initial parameters, if they do not follow from the seed
+//! frozen.bin                      frozen weights, if the run trains adapters
+//! settings.toml                   settings of the next start, unless it overrides them
 //! tokenizer.json                  text ⇄ tokens
-//! held-out.json                   the part of the held-out text that is measured on
-//! admin.token, invite.token       readable by their owner only
-//! address                         what the server that works here listens on
-//! guests.sqlite                   personal invites, whom they took in, and the banned: see `guests/`
+//! held-out.json                   evaluation set, from the held-out text
+//! admin.token, invite.token       readable only by their owner
+//! address                         address of the server that runs here
+//! guests.sqlite                   personal invites, their learners, and bans: see `guests/`
 //! snapshots/00000007.safetensors  the newest two
-//! tape.sqlite, bodies/            what was decided, and what learners sent: see `tape/`
-//! lock                            held while a server works here
+//! tape.sqlite, bodies/            decisions, and bodies of updates: see `tape/`
+//! lock                            held while a server runs here
 //! ```
-//! Files are written beside their place, synced and renamed, so each is whole or not there.
+//! Files are written under a temporary name in the same folder, synced and renamed, so that each is complete or absent.
 
 mod architecture;
 mod frozen;
@@ -50,27 +50,27 @@ pub use whole::whole_folder;
 
 use place::lacks_locks;
 
-/// The file with the owner's token.
+/// File with the owner's token.
 const ADMIN_TOKEN: &str = "admin.token";
 
-/// The file with the address of the server that works here.
+/// File with the address of the server that runs here.
 const ADDRESS: &str = "address";
 
-/// The folder of one run.
+/// Folder of one run.
 #[derive(Debug)]
 pub struct Store {
     dir: PathBuf,
-    /// Locked while this lives; `None` if the folder is only read.
+    /// Lock that is held for the lifetime of this value, or `None` if the folder is only read.
     _lock: Option<File>,
 }
 
 impl Store {
-    /// Opens the folder to work in it, and makes it if needed. Nobody else can until this is dropped.
+    /// Opens the folder for writing and creates it if needed. No other process can open it until this value is dropped.
     ///
     /// # Errors
-    /// - `Disk`: it cannot be made or written.
-    /// - `DirForeign`: it holds no run, but something else.
-    /// - `DirInUse`: another process works in it.
+    /// - `Disk`: the folder cannot be created or written.
+    /// - `DirForeign`: the folder holds other files and no run.
+    /// - `DirInUse`: another process has opened it.
     pub fn open(dir: &Path) -> Result<Self, ServerError> {
         fit(dir)?;
         make_private(dir)?;
@@ -81,29 +81,29 @@ impl Store {
         Ok(Self { dir: dir.to_owned(), _lock: Some(lock) })
     }
 
-    /// Looks at the folder without working in it; a server may do so meanwhile.
+    /// Opens the folder for reading. A server may run there at the same time.
     #[must_use]
     pub fn look(dir: &Path) -> Self {
         Self { dir: dir.to_owned(), _lock: None }
     }
 
-    /// The folder.
+    /// Returns the folder's path.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Where the tokenizer is kept.
+    /// Returns the path of the tokenizer.
     #[must_use]
     pub fn tokenizer_path(&self) -> PathBuf {
         self.dir.join("tokenizer.json")
     }
 
-    /// Sees to it that the tokenizer is the one that the run of `manifest` began with.
+    /// Checks that the tokenizer is the one that the run of `manifest` began with.
     ///
     /// # Errors
     /// - `Disk`: the file cannot be read.
-    /// - `DirCorrupt`: it is another one.
+    /// - `DirCorrupt`: the tokenizer is a different one.
     pub fn check_tokenizer(&self, manifest: &Manifest) -> Result<(), ServerError> {
         let path = self.tokenizer_path();
         let json = fs::read(&path).map_err(disk("read", &path))?;
@@ -121,11 +121,11 @@ impl Store {
         self.dir.join("held-out.json")
     }
 
-    /// What the run is; `None` if none was begun here.
+    /// Reads the manifest. Returns `None` if no run was begun here.
     ///
     /// # Errors
     /// - `Disk`: the file cannot be read.
-    /// - `DirCorrupt`: it is no manifest of ours.
+    /// - `DirCorrupt`: the file is not a valid manifest.
     pub fn manifest(&self) -> Result<Option<Manifest>, ServerError> {
         let path = self.dir.join("run.json");
         if !is_there(&path)? {
@@ -146,17 +146,17 @@ impl Store {
         })
     }
 
-    /// What the run is that was begun here.
+    /// Reads the manifest of an existing run.
     ///
     /// # Errors
-    /// - `NoRun`: none was.
+    /// - `NoRun`: no run was begun here.
     /// - Those of [`Self::manifest`].
     pub fn begun(&self) -> Result<Manifest, ServerError> {
         self.manifest()?.ok_or_else(|| ServerError::NoRun { dir: self.dir.clone() })
     }
 
-    /// Begins a run here, whose first parameters are `theta`, `[len]`, if that is said; they are kept if they do not
-    /// follow from its seed. What `run.json` speaks of is there before it is.
+    /// Begins a run here with the initial parameters `theta`, `[len]`, if given. They are stored if they do not follow
+    /// from the seed. The files that `run.json` refers to are written before it.
     ///
     /// # Errors
     /// - `Disk`: a file cannot be written.
@@ -184,7 +184,7 @@ impl Store {
         }
     }
 
-    /// Keeps what is measured on, unless it is there.
+    /// Stores the evaluation set unless one is stored already.
     ///
     /// # Errors
     /// `Disk`: the file cannot be written.
@@ -196,11 +196,11 @@ impl Store {
         write_private(&path, &serde_json::to_string(&seal::seal(held_out)).expect("plain data"))
     }
 
-    /// What is measured on; `None` if nothing was kept.
+    /// Reads the evaluation set. Returns `None` if none is stored.
     ///
     /// # Errors
     /// - `Disk`: the file cannot be read.
-    /// - `DirCorrupt`: it is not what was kept for a model like `model`.
+    /// - `DirCorrupt`: the file is damaged or does not fit a model like `model`.
     pub fn held_out(&self, model: &Model) -> Result<Option<HeldOut>, ServerError> {
         let path = self.held_out_path();
         if !is_there(&path)? {
@@ -216,23 +216,24 @@ impl Store {
         Err(ServerError::DirCorrupt { path, why })
     }
 
-    /// Where the rows of the run's tape are.
+    /// Returns the path of the tape's rows.
     #[must_use]
     pub fn tape_path(&self) -> PathBuf {
         self.dir.join("tape.sqlite")
     }
 
-    /// Whether the run's tape is there. One that cannot be looked at is: whoever reads it says why that fails.
+    /// Returns true if the run's tape exists. A tape whose existence cannot be determined counts as existing: reading
+    /// it then reports the error.
     #[must_use]
     pub fn has_tape(&self) -> bool {
         self.tape_path().try_exists().unwrap_or(true)
     }
 
-    /// The token that admin requests must show: `given`, or the one kept here, or a new one.
+    /// Returns the token for admin requests: `given`, or the stored token, or a new one.
     ///
     /// # Errors
     /// - `Disk`: the file cannot be read or written.
-    /// - `System`: the system gives no random numbers.
+    /// - `System`: the system provides no random numbers.
     pub fn admin_token(&self, given: Option<&str>) -> Result<String, ServerError> {
         if let Some(token) = given {
             return Ok(token.to_owned());
@@ -240,8 +241,8 @@ impl Store {
         self.token(ADMIN_TOKEN, long)
     }
 
-    /// What all learners may show: `given`, or if that is `auto` the one kept here, or a new one; nothing if it is
-    /// `personal`.
+    /// Returns the invite that all learners may use: `given`, or for `auto` the stored one or a new one. Returns `None`
+    /// for `personal`.
     ///
     /// # Errors
     /// As [`Self::admin_token`].
@@ -255,7 +256,7 @@ impl Store {
         }
     }
 
-    /// The secret in the file `name`; if it is not there, what `make` makes.
+    /// Returns the secret in the file `name`, or stores and returns a new one from `make`.
     fn token(&self, name: &str, make: fn() -> Result<String, ServerError>) -> Result<String, ServerError> {
         let path = self.dir.join(name);
         if let Some(token) = read_token(&path)? {
@@ -266,31 +267,31 @@ impl Store {
         Ok(token)
     }
 
-    /// Puts another owner's token in the place of the one that is kept here, which is worth nothing from then on.
+    /// Replaces the stored owner's token; the old one is no longer valid.
     ///
     /// # Errors
     /// - `Disk`: the file cannot be written.
-    /// - `System`: the system gives no random numbers.
+    /// - `System`: the system provides no random numbers.
     pub fn rotate_admin_token(&self) -> Result<String, ServerError> {
         let token = long()?;
         self.keep_token(&self.admin_token_path(), &token)?;
         Ok(token)
     }
 
-    /// Where the owner's token is kept.
+    /// Returns the path of the owner's token.
     #[must_use]
     pub fn admin_token_path(&self) -> PathBuf {
         self.dir.join(ADMIN_TOKEN)
     }
 
-    /// Notes the address of the server that works here, for verbs that give it orders. The run goes on if that fails.
+    /// Stores the address of the server that runs here, for admin commands. The run goes on if this fails.
     pub fn note_address(&self, url: &str) {
         if let Err(error) = write_private(&self.dir.join(ADDRESS), &format!("{url}\n")) {
             tracing::warn!("orders from a terminal need --url: {error}");
         }
     }
 
-    /// Returns the address of the server that works here; `None` if no server works here, or if it did not note its
+    /// Returns the address of the server that runs here, or `None` if no server runs here or it did not store its
     /// address.
     ///
     /// # Errors
@@ -299,9 +300,9 @@ impl Store {
         read_token(&self.dir.join(ADDRESS))
     }
 
-    /// Forgets the address, at the end of the server that kept it.
+    /// Removes the stored address when the server ends.
     pub fn forget_address(&self) {
-        // A remaining address leads to a server that does not answer, which the verbs report.
+        // A remaining address leads to a server that does not answer, which the commands report.
         let _ = fs::remove_file(self.dir.join(ADDRESS));
     }
 
@@ -311,11 +312,11 @@ impl Store {
     }
 }
 
-/// Makes the file `name` in `dir` unless it is there, and locks it until it is dropped.
+/// Creates the file `name` in `dir` if it is missing, and locks it until the returned file is dropped.
 ///
 /// # Errors
-/// - `Disk`: it cannot be made.
-/// - `DirInUse`: another process has it locked.
+/// - `Disk`: the file cannot be created.
+/// - `DirInUse`: another process holds the lock.
 fn locked(dir: &Path, name: &str) -> Result<File, ServerError> {
     let path = dir.join(name);
     let lock = File::options().create(true).truncate(false).write(true).open(&path);
@@ -332,7 +333,7 @@ fn locked(dir: &Path, name: &str) -> Result<File, ServerError> {
     }
 }
 
-/// The token in the file at `path`, if there is one.
+/// Returns the token in the file at `path`, if any.
 ///
 /// # Errors
 /// `Disk`: the file cannot be read.
@@ -344,7 +345,7 @@ pub(crate) fn read_token(path: &Path) -> Result<Option<String>, ServerError> {
     Ok(Some(token.trim().to_owned()).filter(|token| !token.is_empty()))
 }
 
-/// Sees to it that nothing is at `dir`, or an empty folder.
+/// Checks that `dir` does not exist or is an empty folder.
 ///
 /// # Errors
 /// `DirTaken`.
@@ -353,10 +354,10 @@ pub fn vacant(dir: &Path) -> Result<(), ServerError> {
     if !dir.exists() || is_empty() { Ok(()) } else { Err(ServerError::DirTaken { dir: dir.to_owned() }) }
 }
 
-/// A random number from the system.
+/// Returns a random number from the operating system.
 ///
 /// # Errors
-/// `System`: the system gives none.
+/// `System`: the system provides none.
 pub fn random_u64() -> Result<u64, ServerError> {
     getrandom::u64().map_err(|error| ServerError::System {
         what: "cannot get random numbers".into(),
@@ -364,7 +365,7 @@ pub fn random_u64() -> Result<u64, ServerError> {
     })
 }
 
-/// Writes a file as a whole or not at all.
+/// Writes a file atomically.
 ///
 /// # Errors
 /// `Disk`.
@@ -374,21 +375,21 @@ pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), ServerError> {
     or_remove(written.and_then(|()| publish(&partial, path)), &partial)
 }
 
-/// `written`; if that failed, `partial` is removed, for it may be what the disk has no room for.
+/// Returns `written`. On failure, first removes `partial`, which may be what fills the disk.
 fn or_remove<T>(written: Result<T, ServerError>, partial: &Path) -> Result<T, ServerError> {
     if written.is_err() {
-        // That it cannot be removed says no more than why it could not be written.
+        // The write error explains more than an error of the removal.
         let _ = fs::remove_file(partial);
     }
     written
 }
 
-/// SHA-256 of `bytes`, in hexadecimal.
+/// Returns the SHA-256 of `bytes` in hexadecimal.
 pub(crate) fn digest(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }
 
-/// Syncs `partial` and gives it its name.
+/// Syncs `partial` and renames it to `path`.
 fn publish(partial: &Path, path: &Path) -> Result<(), ServerError> {
     let file = File::options().write(true).open(partial).map_err(disk("write", partial))?;
     file.sync_all().map_err(disk("sync", partial))?;
@@ -396,7 +397,7 @@ fn publish(partial: &Path, path: &Path) -> Result<(), ServerError> {
     path.parent().map_or(Ok(()), sync_folder).map_err(disk("sync", path))
 }
 
-/// 128 random bits as hex digits.
+/// Returns 128 random bits as hex digits.
 pub(crate) fn long() -> Result<String, ServerError> {
     Ok(format!("{:016x}{:016x}", random_u64()?, random_u64()?))
 }
@@ -404,14 +405,15 @@ pub(crate) fn long() -> Result<String, ServerError> {
 /// Letters and digits that are not mistaken for each other.
 const PLAIN: &[u8; 31] = b"abcdefghjkmnpqrstuvwxyz23456789";
 
-/// Eight of [`PLAIN`], 39 random bits: enough for as long as whoever guesses must ask a server each time.
+/// Returns eight characters of [`PLAIN`], 39 random bits. That is enough because each guess needs a request to a
+/// server.
 pub(crate) fn short() -> Result<String, ServerError> {
     let random = random_u64()?;
     let plain = |place| char::from(PLAIN[(random / 31_u64.pow(place) % 31) as usize]);
     Ok((0..8).map(plain).collect())
 }
 
-/// Makes a `Disk` error of what the system says.
+/// Returns a function that converts an I/O error to a `Disk` error.
 pub(crate) fn disk<'a>(
     what: &'static str,
     path: &'a Path,
@@ -419,7 +421,7 @@ pub(crate) fn disk<'a>(
     move |source| ServerError::Disk { what, path: path.to_owned(), source }
 }
 
-/// Whether SQLite could not get at the file. Else it could, and what it found there makes no sense.
+/// Returns true if SQLite could not access the file. For other errors the file's content is invalid.
 pub(crate) fn is_of_the_disk(error: &rusqlite::Error) -> bool {
     use rusqlite::ErrorCode;
     let no_access = |code| {

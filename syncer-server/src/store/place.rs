@@ -1,4 +1,4 @@
-//! Whether a folder may become a run's: it is empty, or what a start left there that was cut off.
+//! Checks of a run's folder: it must be empty, hold a run, or hold remains of an interrupted first start.
 
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -7,12 +7,11 @@ use std::path::{Path, PathBuf};
 use super::{disk, is_temporary, temporary};
 use crate::errors::ServerError;
 
-/// What tells that a run is in a folder.
+/// Files that identify a folder with a run.
 const OF_A_RUN: [&str; 2] = ["run.json", "tape.sqlite"];
 
-/// What may be in a folder before a run is begun there: what a start writes first, what a server of several runs keeps
-/// beside each run, where the processes of a run on several machines work, and what a file system puts into its own
-/// root.
+/// Names that may exist in a folder before a run begins there. They come from the first steps of a start, a server of
+/// several runs, the processes of a cluster, or the root of a file system.
 const BEFORE_A_RUN: [&str; 8] = [
     "lock",
     "admin.token",
@@ -24,15 +23,15 @@ const BEFORE_A_RUN: [&str; 8] = [
     "lost+found",
 ];
 
-/// What the beginning of a run writes behind its lock, before `run.json`. Without the lock it is somebody else's.
+/// Files that a new run writes under its lock, before `run.json`. Without the lock file they belong to someone else.
 pub(super) const OF_A_BEGINNING: [&str; 4] =
     ["tokenizer.json", "held-out.json", "initial.safetensors", "frozen.bin"];
 
-/// Sees to it that a run is in `dir`, or could be begun there: nobody's files are written among, or over.
+/// Checks that `dir` holds a run, or that a run may begin there. Runs never write among or over foreign files.
 ///
 /// # Errors
-/// - `DirForeign`: no run is there, but something else is.
-/// - `Disk`: it is no folder, or cannot be read.
+/// - `DirForeign`: the folder holds other files and no run.
+/// - `Disk`: `dir` is not a folder or cannot be read.
 pub fn fit(dir: &Path) -> Result<(), ServerError> {
     let names = match names(dir) {
         Ok(names) => names,
@@ -44,7 +43,7 @@ pub fn fit(dir: &Path) -> Result<(), ServerError> {
         return Ok(());
     }
     let is_begun = has("lock");
-    // Temporary files are removed as soon as the folder is locked.
+    // Temporary files are removed once the folder is locked.
     let is_of_a_beginning = |name: &str| OF_A_BEGINNING.contains(&name) || is_temporary(name);
     let fits = |name: &str| BEFORE_A_RUN.contains(&name) || is_begun && is_of_a_beginning(name);
     match names.iter().find(|name| !fits(name)) {
@@ -53,8 +52,8 @@ pub fn fit(dir: &Path) -> Result<(), ServerError> {
     }
 }
 
-/// Sees to it that a run in `dir` does not write into the text that it trains on: the next start would find another
-/// text there.
+/// Checks that a run in `dir` does not write into its own training text, which would change the text for the next
+/// start.
 ///
 /// # Errors
 /// `Config`.
@@ -62,7 +61,7 @@ pub fn outside(dir: &Path, data: Option<&Path>) -> Result<(), ServerError> {
     let Some(data) = data.filter(|data| data.is_dir()) else { return Ok(()) };
     let Ok(text) = data.canonicalize() else { return Ok(()) };
     match real(dir).strip_prefix(&text) {
-        // What is in a hidden folder is no text.
+        // Hidden folders are not read as text.
         Ok(below) if !below.components().any(|part| part.as_os_str().to_string_lossy().starts_with('.')) => {
             let (dir, data) = (dir.display(), data.display());
             let why = format!(
@@ -75,15 +74,15 @@ pub fn outside(dir: &Path, data: Option<&Path>) -> Result<(), ServerError> {
     }
 }
 
-/// Whether `path`, which need not be there, is `folder` or something in it.
+/// Returns true if `path`, which need not exist, is `folder` or lies inside it.
 pub fn is_within(path: &Path, folder: &Path) -> bool {
     real(path).starts_with(real(folder))
 }
 
-/// `path` without links, as far as it is there.
+/// Resolves the links in the existing part of `path`.
 fn real(path: &Path) -> PathBuf {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    // `a/../b` need not be in the folder that `a` is in, but what is not there yet is no link.
+    // `a/../b` need not be in the folder that contains `a`; only the part that does not exist yet is free of links.
     let there = path.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
     match there {
         Some((above, real)) => path.strip_prefix(above).map_or_else(|_| real.clone(), |rest| real.join(rest)),
@@ -91,8 +90,8 @@ fn real(path: &Path) -> PathBuf {
     }
 }
 
-/// Makes the folder `dir` unless it is there, and then for its owner alone: a run's folder holds secrets, and text that
-/// others need not read. One that is there keeps the rights that its owner gave it.
+/// Creates the folder `dir`, readable only by its owner, because it holds secrets and private text. The permissions of
+/// an existing folder stay as they are.
 ///
 /// # Errors
 /// `Disk`.
@@ -109,24 +108,24 @@ pub fn make_private(dir: &Path) -> Result<(), ServerError> {
     }
 }
 
-/// Writes a file for the owner alone, as a whole or not at all.
+/// Writes a file atomically, readable only by its owner.
 ///
 /// # Errors
 /// `Disk`.
 pub fn write_private(path: &Path, text: &str) -> Result<(), ServerError> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // Temporary files are made readable by their owner only, on every system.
+    // Temporary files are readable only by their owner on every system.
     let mut file = temporary().tempfile_in(folder).map_err(disk("write", path))?;
     file.write_all(text.as_bytes()).and_then(|()| file.as_file().sync_all()).map_err(disk("write", path))?;
     file.persist(path).map_err(|error| disk("write", path)(error.error))?;
     sync_folder(folder).map_err(disk("sync", path))
 }
 
-/// Syncs the list of files in `dir` to the disk. Some systems cannot open a folder, and some network file systems
-/// cannot sync one. Such systems do not need the sync, or have no way to do it, so this is no error.
+/// Syncs the directory entries of `dir` to disk. Some systems cannot open a folder, and some network file systems
+/// cannot sync one. Such systems do not need the sync or have no way to do it, so this is no error.
 ///
 /// # Errors
-/// The error of the system.
+/// The operating system's error.
 pub fn sync_folder(dir: &Path) -> std::io::Result<()> {
     let lacks_sync =
         |error: &std::io::Error| matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported);
@@ -136,7 +135,7 @@ pub fn sync_folder(dir: &Path) -> std::io::Result<()> {
     }
 }
 
-/// ENOLCK of Linux and of macOS.
+/// ENOLCK on Linux and on macOS.
 const NO_LOCKS: [i32; 2] = [37, 77];
 
 /// Returns true if `error` means that the file system has no locks, as with some network file systems.
@@ -145,7 +144,7 @@ pub fn lacks_locks(error: &std::io::Error) -> bool {
     error.kind() == ErrorKind::Unsupported || is_known
 }
 
-/// The names of what is in `dir`, in order.
+/// Returns the names of the entries of `dir`, sorted.
 pub fn names(dir: &Path) -> std::io::Result<Vec<String>> {
     let entries = fs::read_dir(dir)?;
     let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
@@ -154,7 +153,7 @@ pub fn names(dir: &Path) -> std::io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Whether something is at `path`. That it cannot be looked at is no answer.
+/// Returns true if `path` exists. An error while checking is reported, not taken as an answer.
 ///
 /// # Errors
 /// `Disk`.

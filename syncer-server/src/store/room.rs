@@ -1,8 +1,9 @@
-//! How much room is left on the disk of a folder.
+//! Free disk space of a folder.
 
 use std::path::Path;
 
-/// Returns how many bytes this program may still write on the disk of `dir`; `None` if the system does not tell.
+/// Returns the number of bytes that this program may still write on the disk of `dir`, or `None` if the system does not
+/// report it.
 #[must_use]
 pub fn free_bytes(dir: &Path) -> Option<u64> {
     #[cfg(unix)]

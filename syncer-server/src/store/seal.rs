@@ -1,4 +1,4 @@
-//! Descriptions that say by themselves whether they are damaged: JSON with a checksum of the rest in it.
+//! JSON objects with an embedded checksum that reveals damage.
 
 use archipelago_core::bytes::hex;
 use serde::Serialize;
@@ -6,11 +6,10 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-/// The entry with the checksum: SHA-256, in hexadecimal, of the other entries as JSON without spaces, in the order of
-/// their names.
+/// Key of the checksum: hexadecimal SHA-256 of the other entries as compact JSON, sorted by key.
 const SEAL: &str = "sha256";
 
-/// `content`, an object without an entry of this name, with its checksum.
+/// Returns the object `content` with its checksum added. `content` must not have an entry of this name.
 pub(super) fn seal(content: &impl Serialize) -> Value {
     let text = serde_json::to_string(content).expect("plain data");
     let mut value: Value = serde_json::from_str(&text).expect("it was written here");
@@ -21,10 +20,10 @@ pub(super) fn seal(content: &impl Serialize) -> Value {
     value
 }
 
-/// What is in `json`.
+/// Checks and parses the content of `json`.
 ///
 /// # Errors
-/// A sentence: it is no JSON, has no checksum or another one, or does not describe a `T`.
+/// A sentence: `json` is invalid, has a missing or wrong checksum, or does not describe a `T`.
 pub(super) fn unseal<T: DeserializeOwned>(json: &[u8]) -> Result<T, String> {
     let mut value: Value = serde_json::from_slice(json).map_err(|error| error.to_string())?;
     let seal = value.as_object_mut().and_then(|entries| entries.remove(SEAL));
@@ -32,12 +31,12 @@ pub(super) fn unseal<T: DeserializeOwned>(json: &[u8]) -> Result<T, String> {
     if seal.as_str() != Some(&digest(&value)) {
         return Err("it is damaged: what is in it does not match its checksum".to_owned());
     }
-    // As text, because numbers are read from there to the bit that was written.
+    // Parsing from text restores numbers to the bit that was written.
     let text = serde_json::to_string(&value).expect("it was read from JSON");
     serde_json::from_str(&text).map_err(|error| error.to_string())
 }
 
-/// Of an object, whose entries are in the order of their names.
+/// Returns the checksum of an object with sorted keys.
 fn digest(value: &Value) -> String {
     let mut value = value.clone();
     value.sort_all_objects();
@@ -62,7 +61,7 @@ mod tests {
         Content { seed: u64::MAX, rate: 0.1, names: vec!["ä".into(), "b".into()] }
     }
 
-    /// Goal: whatever byte is changed in whatever way, what is read is what was written, or is refused.
+    /// Goal: for every change of one byte, the result is the original content or an error.
     #[test]
     fn no_changed_byte_is_believed() {
         let json = serde_json::to_vec_pretty(&seal(&content())).unwrap();

@@ -1,4 +1,4 @@
-//! A whole syncer in one safetensors file.
+//! Complete state of a syncer in one safetensors file.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -17,30 +17,30 @@ use sha2::{Digest, Sha256};
 use crate::progress::Progress;
 use crate::status::Carried;
 
-/// Everything that a restart needs.
+/// Complete state for a restart.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
-    /// The last row of the tape that is in it.
+    /// Last row of the tape included in the snapshot.
     pub seq: u64,
-    /// The syncer without its tensors.
+    /// State of the syncer without its tensors.
     pub record: SyncerRecord,
-    /// The fragments, in order; with a tape, each as it was then or later.
+    /// Fragments in order. With a tape, each is in its state at row `seq` or later.
     pub states: Vec<FragmentState>,
-    /// What the server adds up over all its starts.
+    /// Server totals over all starts.
     pub carried: Carried,
 }
 
-/// The tensor of bytes that holds all but the fragments, as JSON: a header of safetensors ends at 100 MB, and a run may
-/// have had more contributors.
+/// Byte tensor with all state except the fragments, as JSON. A safetensors header is limited to 100 MB, and a run may
+/// have too many contributors for that.
 const META: &str = "archipelago";
 
-/// The `__metadata__` entry with the checksum of that text: SHA-256, in hexadecimal.
+/// Key in `__metadata__` of the checksum of that JSON: SHA-256, in hexadecimal.
 const META_SHA256: &str = "archipelago-sha256";
 
-/// What is wrong where a byte of the fragments was changed.
+/// Error text for changed bytes in the fragments.
 const CHANGED: &str = "its tensors do not match their checksum";
 
-/// Bytes that are read at once where nothing is kept of them.
+/// Buffer size in bytes for reads that only compute checksums.
 const PIECE_BYTES: usize = 1 << 16;
 
 #[derive(Serialize, Deserialize)]
@@ -50,13 +50,13 @@ struct Meta {
     record: SyncerRecord,
     versions: Vec<Version>,
     carried: Carried,
-    /// SHA-256 of the tensors' bytes in the order of [`PARTS`] within fragments, in hexadecimal:
-    /// safetensors itself notices a short file, not a changed one.
+    /// SHA-256 of the tensors' bytes, ordered by fragment and then as in [`PARTS`], in hexadecimal. safetensors itself
+    /// detects a short file but no changed bytes.
     sha256: String,
 }
 
 impl Meta {
-    /// Reads it from the bytes of its tensor, `meta`, and checks it by the `entries` of the header.
+    /// Parses the bytes `meta` of its tensor, and checks them against the `entries` of the header.
     fn of<'a>(
         entries: impl IntoIterator<Item = (&'a String, &'a String)>,
         meta: &[u8],
@@ -73,7 +73,7 @@ impl Meta {
     }
 }
 
-/// What a file of safetensors begins with.
+/// Header of a safetensors file.
 #[derive(Deserialize)]
 struct Head {
     #[serde(rename = "__metadata__")]
@@ -82,17 +82,17 @@ struct Head {
     tensors: BTreeMap<String, Place>,
 }
 
-/// Where a tensor is, in bytes after the header.
+/// Byte range of a tensor after the header.
 #[derive(Clone, Copy, Deserialize)]
 struct Place {
     data_offsets: [u64; 2],
 }
 
-/// A file of which no more is read than is asked for.
+/// Open file whose tensors are read only on demand.
 struct Opened {
     file: File,
     head: Head,
-    /// Where the tensors begin, in bytes.
+    /// Offset of the tensors in bytes.
     start: u64,
 }
 
@@ -110,7 +110,7 @@ impl Opened {
         Ok(Self { file, head, start: size_of::<u64>() as u64 + length })
     }
 
-    /// The bytes of a tensor, to be read once.
+    /// Returns a reader of the bytes of a tensor.
     fn tensor(&self, name: &str) -> Result<impl Read + use<'_>, String> {
         let place = self.head.tensors.get(name).ok_or_else(|| format!("it has no tensor {name}"))?;
         let [from, to] = place.data_offsets;
@@ -130,7 +130,7 @@ fn text(error: std::io::Error) -> String {
     error.to_string()
 }
 
-/// The tensors of a fragment.
+/// Names of a fragment's tensors.
 const PARTS: [&str; 3] = ["theta", "hat", "momentum"];
 
 fn name(fragment: usize, part: &str) -> String {
@@ -138,14 +138,14 @@ fn name(fragment: usize, part: &str) -> String {
 }
 
 impl Snapshot {
-    /// Bytes of its tensors.
+    /// Returns the size of the tensors in bytes.
     pub(crate) fn tensor_bytes(&self) -> u64 {
         let values =
             self.states.iter().map(|state| state.theta.len() + state.hat.len() + state.momentum.len());
         values.map(|len| (len * size_of::<f32>()) as u64).sum()
     }
 
-    /// Writes the file, unsynced. A file whose `progress` was cancelled meanwhile is useless.
+    /// Writes the file without syncing it. If `progress` is cancelled in the meantime, the file is incomplete.
     pub(super) fn write(&self, path: &Path, progress: &Progress) -> std::io::Result<()> {
         let mut sha = Sha256::new();
         let mut tensors = Vec::new();
@@ -174,14 +174,14 @@ impl Snapshot {
         safetensors::serialize_to_file(tensors, Some(entries), path).map_err(std::io::Error::other)
     }
 
-    /// The run of the snapshot in a file and the last row of the tape that is in it, without its tensors; the error
-    /// says what is wrong.
+    /// Reads the run and the last row of the tape from a snapshot file, without its tensors. The error describes the
+    /// fault.
     pub(crate) fn peek(path: &Path) -> Result<(RunId, u64), String> {
         let meta = Opened::open(path)?.meta()?;
         Ok((meta.record.run, meta.seq))
     }
 
-    /// Compares all of a file with its checksums and keeps nothing of it: the run that it is of, or what is wrong.
+    /// Checks a whole file against its checksums without keeping it. Returns its run, or a description of the fault.
     pub(super) fn check(path: &Path) -> Result<RunId, String> {
         let opened = Opened::open(path)?;
         let meta = opened.meta()?;
@@ -201,7 +201,7 @@ impl Snapshot {
         if hex(&sha.finalize()) == meta.sha256 { Ok(meta.record.run) } else { Err(CHANGED.into()) }
     }
 
-    /// Reads and checks a file; the error says what is wrong with it.
+    /// Reads and checks a file. The error describes the fault.
     pub(super) fn read(path: &Path) -> Result<Self, String> {
         let bytes = fs::read(path).map_err(|error| error.to_string())?;
         let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|error| error.to_string())?;
@@ -231,7 +231,7 @@ impl Snapshot {
     }
 }
 
-/// What is kept in a file.
+/// Content of one tensor in the file.
 enum Kept<'a> {
     Values(Values<'a>),
     Bytes { shape: [usize; 1], bytes: &'a [u8] },

@@ -1,4 +1,4 @@
-//! The newest snapshots of a run, in its folder.
+//! Newest snapshots of a run, in its folder.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -10,16 +10,16 @@ use crate::errors::ServerError;
 use crate::progress::{Cancellation, Progress};
 
 impl Store {
-    /// The newest snapshot that is whole; damaged ones are passed over with a warning.
+    /// Returns the newest intact snapshot. Skips damaged ones with a warning.
     ///
     /// # Errors
     /// - `Disk`: the folder cannot be read.
-    /// - `DirCorrupt`: there are snapshots, and none is whole or of `run`.
+    /// - `DirCorrupt`: snapshots exist, but none of them is intact and belongs to `run`.
     pub fn latest(&self, run: RunId) -> Result<Option<Snapshot>, ServerError> {
         let paths = self.snapshots()?;
         let mut last_fault = None;
         for path in paths.iter().rev() {
-            // That it may not be read is no damage: the one before would be an older run.
+            // Missing read permission is no damage; falling back to an older snapshot would be wrong.
             File::open(path).map_err(disk("read", path))?;
             match Snapshot::read(path) {
                 Ok(snapshot) if snapshot.record.run == run => return Ok(Some(snapshot)),
@@ -41,7 +41,7 @@ impl Store {
         }
     }
 
-    /// The oldest snapshot that is whole.
+    /// Returns the oldest intact snapshot.
     ///
     /// # Errors
     /// `Disk`: the folder cannot be read.
@@ -50,8 +50,8 @@ impl Store {
         Ok(self.snapshots()?.iter().find_map(whole))
     }
 
-    /// What is wrong with the snapshots, each with its file. A start does without one that is damaged, and a syncer may
-    /// remove one meanwhile.
+    /// Describes the damaged snapshots, each with its file. A start skips damaged snapshots, and a syncer may remove
+    /// one in the meantime.
     ///
     /// # Errors
     /// `Disk`: the folder cannot be read.
@@ -68,19 +68,19 @@ impl Store {
         Ok(self.snapshots()?.iter().filter_map(wrong).collect())
     }
 
-    /// Writes `snapshot` as the newest and removes all but that and the newest before it that is whole.
+    /// Writes `snapshot` as the newest one. Removes all others except the newest intact one before it.
     ///
     /// # Errors
-    /// `Disk`: it cannot be written; what was there before still is.
+    /// `Disk`: the snapshot cannot be written; the earlier ones remain.
     pub fn save(&self, snapshot: &Snapshot) -> Result<PathBuf, ServerError> {
         self.save_with(snapshot, &Progress::silent(&Cancellation::default()))
     }
 
-    /// As [`Self::save`], with lines about its `progress`, which may be cancelled.
+    /// As [`Self::save`], with reports to `progress`, which may be cancelled.
     ///
     /// # Errors
-    /// - `Disk`: it cannot be written; what was there before still is.
-    /// - `Cancelled`: likewise.
+    /// - `Disk`: the snapshot cannot be written; the earlier ones remain.
+    /// - `Cancelled`: the earlier ones remain.
     pub(crate) fn save_with(&self, snapshot: &Snapshot, progress: &Progress) -> Result<PathBuf, ServerError> {
         let before = self.snapshots()?;
         let next = before.last().map_or(1, |path| number(path).unwrap_or(0) + 1);
@@ -98,7 +98,7 @@ impl Store {
         Ok(path)
     }
 
-    /// The snapshots, oldest first.
+    /// Returns the snapshots, oldest first.
     pub(crate) fn snapshots(&self) -> Result<Vec<PathBuf>, ServerError> {
         let folder = self.dir.join("snapshots");
         if !is_there(&folder)? {

@@ -1,4 +1,4 @@
-//! Temporary files and folders: one prefix for all of them, and the removal of those that killed programs left.
+//! Temporary files and folders, with a common prefix, and the removal of those that killed programs left.
 
 use std::ffi::OsString;
 use std::fs;
@@ -27,7 +27,7 @@ pub fn temporary<'a>() -> Builder<'a, 'static> {
     builder
 }
 
-/// Returns true if a program of ours chose the name for something temporary.
+/// Returns true if one of our programs chose the name for a temporary file.
 pub fn is_temporary(name: &str) -> bool {
     let is_unnamed = name.starts_with(UNNAMED)
         && name.len() == UNNAMED_LEN

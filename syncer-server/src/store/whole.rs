@@ -1,4 +1,4 @@
-//! Folders that are made completely or not at all.
+//! Atomic creation of folders.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -7,16 +7,16 @@ use super::temporary::{TEMPORARY, remove};
 use super::{disk, locked, make_private, sync_folder, temporary};
 use crate::errors::ServerError;
 
-/// Content of a temporary folder: a file that its program keeps locked, and the folder that is being made.
+/// Content of a temporary folder: a file that its program keeps locked, and the new folder.
 const IN_USE: &str = "in-use";
 const MADE: &str = "made";
 
-/// Makes the folder `to` completely or not at all. `make` fills a temporary folder under the same parent, which then
-/// gets the name `to`.
+/// Creates the folder `to` atomically. `make` fills a temporary folder under the same parent, which is then renamed to
+/// `to`.
 ///
 /// # Errors
-/// - `Disk`: a folder cannot be made, synced or named.
-/// - Those of `make`, after which nothing is left.
+/// - `Disk`: a folder cannot be created, synced or renamed.
+/// - Those of `make`; the temporary folder is then removed.
 pub fn whole_folder<T>(
     to: &Path,
     make: impl FnOnce(&Path) -> Result<T, ServerError>,
@@ -56,7 +56,7 @@ mod tests {
         let entries = || fs::read_dir(place.path()).unwrap().count();
         let failed = whole_folder(&to, |folder| {
             fs::write(folder.join("run.json"), "half").unwrap();
-            // Another program that makes a folder meanwhile leaves this one alone.
+            // A concurrent creation leaves this folder alone.
             whole_folder(&place.path().join("other"), |_| Ok(())).unwrap();
             assert!(folder.join("run.json").exists());
             Err::<(), _>(ServerError::NoRun { dir: folder.to_owned() })
