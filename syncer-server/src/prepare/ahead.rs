@@ -1,4 +1,4 @@
-//! What is told of a run before it begins: whether it could, and the secrets that it will ask for.
+//! Checks and facts of a run before it begins, and the secrets that it will require.
 
 use archipelago_cli::range as range_of;
 use archipelago_core::diloco::syncer::Syncer;
@@ -13,11 +13,11 @@ use crate::progress::Cancellation;
 use crate::status::AdapterFacts;
 use crate::store::{Store, fit};
 
-/// Checks settings, data and the run's folder, and changes nothing.
+/// Checks settings, data and the run's folder without changing anything.
 ///
 /// # Errors
 /// - `Preset`, `Setting`, `Config`: a setting is wrong.
-/// - `Init`: the run cannot begin with the folder that is asked for.
+/// - `Init`: the run cannot begin with the given folder.
 /// - `DataUnreadable`, `DataEmpty`, `DataBinary`, `DataMixed`, `DataLine`, `Tokenizer`: the data or the tokenizer
 ///   cannot be used.
 /// - `DataTooSmall`, `DataTooFew`, `Memory`: the data or this machine is too small for the run.
@@ -36,10 +36,10 @@ pub fn validate(config: &ServeConfig) -> Result<PlanFacts, ServerError> {
     Ok(plan.facts())
 }
 
-/// The number of the run that a process with these settings is part of, and its fragments; nothing is changed.
+/// Returns the number and the fragments of the run that a process with these settings belongs to. Changes nothing.
 ///
 /// # Errors
-/// Those of [`validate`]; `Config` if the process is a whole run.
+/// Those of [`validate`]; `Config` if the settings are of a whole run.
 pub(crate) fn membership(config: &ServeConfig) -> Result<(RunId, Vec<FragmentId>), ServerError> {
     let config = of_a_part(config);
     let plan = Plan::of(&config, |dir| Ok(Store::look(dir)), &Cancellation::default())?;
@@ -49,16 +49,17 @@ pub(crate) fn membership(config: &ServeConfig) -> Result<(RunId, Vec<FragmentId>
     Ok((shared.run, shared.fragments.ids().collect()))
 }
 
-/// The same settings for a part in a run, each start of which works in a folder that is new.
+/// Returns the same settings with a new folder, as each start of a cluster process uses.
 fn of_a_part(config: &ServeConfig) -> ServeConfig {
     ServeConfig { dir: config.dir.join("processes").join("none"), ..config.clone() }
 }
 
-/// What a process of several knows of its run before it hears of the others, where it leads rounds and faces nobody:
-/// nothing of the model is made.
+/// Prepares a cluster process that leads rounds and serves no learners, before it contacts the others. No parameters of
+/// the model are created.
 ///
 /// # Errors
-/// Those of [`validate`], but that parameters are read once they are needed; `Config` if the process is a whole run.
+/// Those of [`validate`], except that parameters are read only when needed; `Config` if the settings are of a whole
+/// run.
 pub(crate) fn to_lead(config: &ServeConfig) -> Result<Shared, ServerError> {
     let plan = Plan::of(config, Store::open, &Cancellation::default())?;
     config.log_effective();
@@ -66,11 +67,11 @@ pub(crate) fn to_lead(config: &ServeConfig) -> Result<Shared, ServerError> {
     Shared::of(&plan).ok_or_else(whole)
 }
 
-/// What adapters the run of `config` trains, in words, as far as settings, its folder and the headers of `--init` tell;
-/// `None` if it trains all weights.
+/// Describes the adapters that the run of `config` trains, as far as settings, its folder and the headers of `--init`
+/// determine them. Returns `None` if the run trains all weights.
 ///
 /// # Errors
-/// - `Setting`, `Config`, `Init`: there are no weights that such adapters could be trained on.
+/// - `Setting`, `Config`, `Init`: no weights exist that such adapters could be trained on.
 /// - `DirCorrupt`, `Disk`: the run's folder cannot be read.
 pub fn adapters(config: &ServeConfig) -> Result<Option<String>, ServerError> {
     let there = Store::look(&config.dir).manifest()?;
@@ -82,11 +83,11 @@ pub fn adapters(config: &ServeConfig) -> Result<Option<String>, ServerError> {
     Ok(AdapterFacts::of(&decoder, form, bytes).map(|facts| facts.describe(params)))
 }
 
-/// Refuses a stop that would end a resumed run at once, and warns of a stop that comes too late. A run that is
-/// collecting its last updates has reached its stop already.
+/// Refuses a stop that would end a resumed run at once, and warns about a stop on a complete run. A run that is
+/// collecting its last updates has already reached its stop.
 ///
 /// # Errors
-/// `Setting`: the stop is passed already.
+/// `Setting`: the stop has already passed.
 pub(super) fn check_stop(config: &ServeConfig, syncer: &Syncer) -> Result<(), ServerError> {
     let (stop, counted) = (config.stop_at_tokens, syncer.ledger().schedule_tokens());
     let status = syncer.status();
@@ -105,24 +106,24 @@ pub(super) fn check_stop(config: &ServeConfig, syncer: &Syncer) -> Result<(), Se
     Ok(range_of("stop-at-tokens", stop as f64, holds, &range)?)
 }
 
-/// What learners of the run must show, if anything; it is made now if `config` asks for that.
+/// Returns the invite that learners of the run must present, if any. Creates one if `config` asks for it.
 ///
 /// # Errors
-/// - `Config`: the invite asked for is none.
-/// - `DirForeign`: the run's folder holds no run, but something else.
-/// - `Disk`, `System`: it cannot be made or kept.
+/// - `Config`: the given invite is invalid.
+/// - `DirForeign`: the folder holds other files and no run.
+/// - `Disk`, `System`: the invite cannot be created or stored.
 pub fn invite(config: &ServeConfig) -> Result<Option<Invite>, ServerError> {
     config::invite(config)?;
     fit(&config.dir)?;
     Store::look(&config.dir).invite(config.invite.as_deref())
 }
 
-/// What the owner of the run shows; it is made now if there is none.
+/// Returns the owner's token of the run. Creates one if none exists.
 ///
 /// # Errors
-/// - `Config`: the token that is given is too short.
-/// - `DirForeign`: the run's folder holds no run, but something else.
-/// - `Disk`, `System`: it cannot be made or kept.
+/// - `Config`: the given token is too short.
+/// - `DirForeign`: the folder holds other files and no run.
+/// - `Disk`, `System`: the token cannot be created or stored.
 pub fn owner_token(config: &ServeConfig) -> Result<String, ServerError> {
     config::admin_token(config.admin_token.as_deref())?;
     fit(&config.dir)?;

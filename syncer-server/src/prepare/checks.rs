@@ -1,4 +1,4 @@
-//! What is wrong with a run's settings, or with this machine for them, before anything is made.
+//! Checks of a run's settings, and of this machine, before anything is created.
 
 use std::num::NonZeroU16;
 
@@ -14,26 +14,26 @@ use crate::status::AlertTerms;
 use crate::store::{fit, outside};
 use crate::webhook;
 
-/// Copies of the parameters in memory at most: Θ, Θ̂, momentum, two of them in a snapshot under way, and Θ
-/// once more to be measured.
+/// Largest number of copies of the parameters in memory: Θ, Θ̂ and momentum, two of them in a snapshot in progress, and
+/// Θ for a measurement.
 const COPIES: u64 = 6;
-/// The same where others lead the rounds: Θ̂, and once more to be measured.
+/// The same for a process without leadership of rounds: Θ̂, and a copy for a measurement.
 const COPIES_LED: u64 = 2;
-/// Bytes for each value of a fragment that is led, at rest: Θ, Θ̂ and momentum.
+/// Bytes for each value of an idle fragment that this process leads: Θ, Θ̂ and momentum.
 const LED_BYTES: u64 = 12;
-/// Bytes for each value of a fragment at most while it is merged, or loaded and followed: measured (docs/scale.md).
+/// Largest number of bytes for each value of a fragment during a merge or a replay (measured, docs/scale.md).
 const AT_WORK_BYTES: u64 = 64;
-/// Fragments that are loaded and followed at once.
+/// Fragments that are loaded and replayed at once.
 const FOLLOWED: u64 = 2;
 
-/// Bytes of an update beside its body, and of any short message, with room to spare.
+/// Largest size of an update without its body, and of any short message, in bytes, with a margin.
 const SHORT_BODY_BYTES_MAX: usize = 32 << 10;
 
-/// Checks what costs nothing.
+/// Runs the checks that cost nothing.
 ///
 /// # Errors
 /// - `Preset`, `Setting`, `Config`: a setting is wrong.
-/// - `DirForeign`, `Disk`: the folder holds no run, but something else, or cannot be read.
+/// - `DirForeign`, `Disk`: the folder holds other files and no run, or cannot be read.
 pub(super) fn settings(config: &ServeConfig) -> Result<(), ServerError> {
     preset(config)?;
     config::licence(config.licence.as_deref())?;
@@ -51,8 +51,8 @@ pub(super) fn settings(config: &ServeConfig) -> Result<(), ServerError> {
     Ok(())
 }
 
-/// Better to refuse than to be killed for memory in the middle of a run. A process that leads rounds without
-/// `--lead-max` may come to lead as few as one fragment, or all of them.
+/// Refuses a run that would exhaust memory later. A process that leads rounds without `--lead-max` may lead any number
+/// of fragments, so one is assumed.
 pub(super) fn memory(cluster: &ClusterArgs, spec: &RunSpec, layout: &Layout) -> Result<(), ServerError> {
     let needed = needed_bytes(cluster.role, cluster.lead_max, spec, layout);
     match available_bytes() {
@@ -76,7 +76,7 @@ fn needed_bytes(role: Option<Role>, lead_max: Option<u16>, spec: &RunSpec, layou
     led + faced
 }
 
-/// Largest body that a learner has reason to send, in bytes.
+/// Returns the largest body that a learner legitimately sends, in bytes.
 pub(super) fn body_bytes_max(spec: &RunSpec, layout: &Layout) -> Result<u32, ServerError> {
     let codec = Codec::new(&spec.exchange).map_err(internal)?;
     let count = NonZeroU16::new(spec.exchange.fragments).unwrap_or(NonZeroU16::MIN);
@@ -95,12 +95,12 @@ pub(super) fn body_bytes_max(spec: &RunSpec, layout: &Layout) -> Result<u32, Ser
     }
 }
 
-/// Checks the link that the owner gave, if one was given.
+/// Checks the public link that the owner gave, if any.
 fn public_origin(config: &ServeConfig) -> Result<(), ServerError> {
     config.public_url.as_deref().map_or(Ok(()), |link| origin(link).map(drop))
 }
 
-/// When there is an alert. A snapshot that is no older than snapshots are meant to get is none.
+/// Returns the alert conditions. A snapshot alert needs an age of at least two snapshot intervals.
 ///
 /// # Errors
 /// `Setting`: a setting is out of range.
@@ -123,7 +123,7 @@ mod tests {
     use archipelago_core::model::Preset;
     use archipelago_core::wire::DataSpec;
 
-    /// Goal: who leads rounds is asked for the memory of a fragment, and who faces learners for that of Θ̂.
+    /// Goal: a process that leads rounds needs memory for a fragment, and one that serves learners needs memory for Θ̂.
     #[test]
     fn each_role_takes_what_it_takes() {
         let config = ServeConfig { preset: "medium".into(), ..ServeConfig::default() };

@@ -18,11 +18,11 @@ use crate::store::{Store, free_bytes};
 
 /// Bytes of a snapshot for each parameter.
 const SNAPSHOT_BYTES: u64 = 12;
-/// Snapshots in the folder at most: two that are kept, and one that is being written.
+/// Largest number of snapshots in the folder: two that are kept, and one in progress.
 const SNAPSHOTS: u64 = 3;
 /// Bytes for each of the first parameters of a run that begins with a model.
 const INITIAL_BYTES: u64 = 4;
-/// Bytes of the tape in addition to the limit `--keep`, for its segments and its log.
+/// Bytes of the tape beyond the limit `--keep`, for its segments and its log.
 const TAPE_BYTES: u64 = 68 << 20;
 /// Bytes of decisions that are kept even if `--keep` is lower.
 const ROWS_BYTES_MIN: u64 = 64 << 20;
@@ -30,15 +30,15 @@ const ROWS_BYTES_MIN: u64 = 64 << 20;
 /// Facts about a run that `validate` reports.
 #[derive(Clone, Debug)]
 pub struct PlanFacts {
-    /// Parameters that are trained.
+    /// Number of trained parameters.
     pub params: u64,
     /// Facts about the adapters, if the run trains adapters and all other weights are frozen.
     pub adapters: Option<AdapterFacts>,
-    /// The text.
+    /// Facts about the text.
     pub text: TextFacts,
-    /// The disk.
+    /// Disk space.
     pub room: Room,
-    /// Whether the folder holds this run already.
+    /// True if the folder already holds this run.
     pub resumes: bool,
     /// Warnings for the owner, a sentence each.
     pub warnings: Vec<String>,
@@ -51,19 +51,19 @@ pub struct TextFacts {
     pub read_as: String,
     /// Number of documents; `None` for plain text.
     pub documents: Option<u64>,
-    /// Documents that are longer than a window.
+    /// Number of documents longer than a window.
     pub longer: u64,
-    /// Tokens to train on.
+    /// Number of training tokens.
     pub tokens: u64,
-    /// Training tokens that are learnt; the model is given the others.
+    /// Training tokens that count for the loss; the others are only read.
     pub learnt: u64,
-    /// Tokens held out.
+    /// Number of held-out tokens.
     pub held_out: u64,
-    /// Tokens of a window.
+    /// Tokens in a window.
     pub context: u32,
     /// Steps of one learner in a pass over the text.
     pub steps: u64,
-    /// Passes over the text until the run stops, if it does.
+    /// Passes over the text until the run stops, if a stop is set.
     pub passes: Option<f64>,
 }
 
@@ -106,11 +106,11 @@ impl TextFacts {
     }
 }
 
-/// Room for a run on its disk, in bytes.
+/// Disk space of a run, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Room {
     dir: PathBuf,
-    /// Bytes that the run may come to take, not counting updates merged between two snapshots.
+    /// Bytes that the run may eventually take, not counting updates merged between two snapshots.
     pub needed: u64,
     /// Bytes that the run takes in any case, for its snapshots and first parameters.
     pub least: u64,
@@ -132,7 +132,7 @@ impl Room {
         }
     }
 
-    /// Returns the room in a sentence.
+    /// Describes the disk space in a sentence.
     #[must_use]
     pub fn describe(&self) -> String {
         let free = self.free.map_or_else(|| "unknown".to_owned(), |free| Bytes(free).to_string());
@@ -149,7 +149,7 @@ impl Room {
         self.free.is_none_or(|free| free >= self.least)
     }
 
-    /// Returns a warning, if the disk may become full.
+    /// Returns a warning if the disk may become full.
     pub(super) fn warning(&self) -> Option<String> {
         let free = self.free.filter(|free| *free < self.needed)?;
         Some(format!(
@@ -162,10 +162,10 @@ impl Room {
     }
 }
 
-/// Returns the room for the run of `config`, as far as its settings and its folder tell.
+/// Returns the disk space for the run of `config`, as far as its settings and its folder determine it.
 ///
 /// # Errors
-/// - `Preset`, `Setting`, `Config`, `Init`, `Tokenizer`: there is no such run.
+/// - `Preset`, `Setting`, `Config`, `Init`, `Tokenizer`: the settings describe no valid run.
 /// - `DirCorrupt`, `Disk`: the run's folder cannot be read.
 pub fn room(config: &ServeConfig) -> Result<Room, ServerError> {
     let there = Store::look(&config.dir).manifest()?;

@@ -1,4 +1,4 @@
-//! The folder of a run: begun, or found to be this run's.
+//! Folder of a run: creation of a new run, and identification of an existing one.
 
 use archipelago_core::diloco::syncer::{Syncer, SyncerConfig};
 use archipelago_core::diloco::{Layout, RunId};
@@ -11,7 +11,7 @@ use crate::progress::{Cancellation, Progress, Unit};
 use crate::status::Carried;
 use crate::store::{FORMAT, Initial, Manifest, Snapshot, Store, digest};
 
-/// A new run in the folder of `store`. Nothing of it is left there if that fails or is cancelled.
+/// Begins a new run in the folder of `store`. Removes its files if that fails or is cancelled.
 pub(super) fn begin(
     store: &Store,
     corpus: &Corpus,
@@ -27,7 +27,7 @@ pub(super) fn begin(
     let snapshot = Snapshot { seq: 0, record, states, carried: Carried::default() };
     let total = snapshot.tensor_bytes();
     let progress = Progress::of(cancellation, "writing the first snapshot", total, Unit::Bytes);
-    // An earlier beginning that was cut off may have left the only copy of its first parameters here.
+    // An earlier interrupted start may have left the only copy of its initial parameters here.
     let is_first = store.manifest()?.is_none();
     cancellation.writing(|| {
         let written = store
@@ -41,7 +41,7 @@ pub(super) fn begin(
     Ok(syncer)
 }
 
-/// What the folder of a new run says of it.
+/// Returns the manifest of a new run.
 pub(super) fn manifest(
     corpus: &Corpus,
     spec: &RunSpec,
@@ -53,7 +53,7 @@ pub(super) fn manifest(
     Manifest { format: FORMAT, run, corpus, spec: spec.clone(), init, chat, text, tokenizer, forked: None }
 }
 
-/// The snapshot to go on from, if the run `there` in the folder is this.
+/// Returns the snapshot to resume from, if the existing run `there` is this run.
 pub(super) fn find(
     store: &Store,
     there: &Manifest,

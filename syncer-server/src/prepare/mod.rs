@@ -1,4 +1,4 @@
-//! From settings to a syncer that is ready to serve: begun anew, or gone on with.
+//! Setup of a run: from settings to a syncer that is ready to serve, new or resumed.
 
 mod ahead;
 mod checks;
@@ -37,51 +37,51 @@ pub use facts::{PlanFacts, Room, TextFacts, room};
 use folder::{begin, find, manifest};
 pub(crate) use shared::Shared;
 
-/// Everything that a server needs before it answers.
+/// Everything that a server needs before it serves requests.
 pub(crate) struct Prepared {
-    /// The core.
+    /// State machine of the run.
     pub(crate) syncer: Syncer,
-    /// What it shares with the other processes, if it is one of several.
+    /// State common to all processes of a cluster, if this is one of them.
     pub(crate) shared: Option<Shared>,
-    /// The text.
+    /// Tokenised text.
     pub(crate) corpus: Arc<Corpus>,
-    /// The run's folder.
+    /// Folder of the run.
     pub(crate) store: Arc<Store>,
     /// Totals of earlier starts of the same run.
     pub(crate) carried: Carried,
-    /// The built-in decoder that the model is, if it is one.
+    /// Built-in decoder that describes the model, if it is one.
     pub(crate) decoder: Option<ModelSpec>,
-    /// The weights that it builds on and does not train, if it is adapters.
+    /// Frozen weights, if the run trains adapters.
     pub(crate) frozen: Option<Arc<FrozenWeights>>,
-    /// What the held-out loss is measured on, as it is fetched, if anything is held out.
+    /// Encoded evaluation set for downloads, if any text is held out.
     pub(crate) held_out: Option<Vec<u8>>,
-    /// What measures the held-out loss, unless that is switched off.
+    /// Evaluator of the held-out loss, unless that is switched off.
     pub(crate) evaluator: Option<Evaluator>,
-    /// What the status tells and what never changes.
+    /// Constant facts for the status.
     pub(crate) facts: Facts,
-    /// What admin requests must show.
+    /// Check of the owner's token.
     pub(crate) owner: Owner,
-    /// Who is taken in.
+    /// Admission of learners.
     pub(crate) admission: Admission,
-    /// Largest body that a learner has reason to send.
+    /// Largest body that a learner legitimately sends, in bytes.
     pub(crate) body_bytes_max: u32,
-    /// Whether an earlier start is gone on with.
+    /// True if the run resumes an earlier start.
     pub(crate) resumed: bool,
-    /// At the first start of a fork: the run that it is from, and after which decision.
+    /// Origin of a fork at its first start: the original run and its last decision before the fork.
     pub(crate) forked: Option<(RunId, u64)>,
-    /// What the core decides goes there.
+    /// Writer of the core's decisions.
     pub(crate) tape: Writer,
-    /// The last row in the snapshot that is gone on from.
+    /// Last row of the tape in the snapshot that the run resumes from.
     pub(crate) snapshot_seq: Option<u64>,
 }
 
-/// What a run with some settings would be: the settings checked, the data read, and what its folder holds already.
+/// Planned run: checked settings, loaded data, and the content of its folder.
 pub(crate) struct Plan<'a> {
     config: &'a ServeConfig,
     origin: Arc<Origin>,
-    /// What is known of the first parameters by now; they may be many.
+    /// Initial parameters, if they had to be loaded already; they may be large.
     beginning: Option<Beginning>,
-    /// The weights that are not trained, where they had to be read by now.
+    /// Frozen weights, if they had to be read already.
     frozen: Option<Arc<FrozenWeights>>,
     syncer_config: SyncerConfig,
     store: Store,
@@ -94,23 +94,23 @@ pub(crate) struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// Checks the settings, reads the data, and looks into the folder, which `open` opens: [`Store::open`] to work in
-    /// it afterwards, [`Store::look`] to leave it to others.
+    /// Checks the settings, reads the data and inspects the folder. `open` opens the folder: [`Store::open`] to write
+    /// there afterwards, [`Store::look`] to only read it.
     ///
     /// # Errors
     /// - Those of `open`, [`corpus::read`], [`Corpus::load`], [`Store::latest`] and [`run_spec`].
-    /// - `Init`: the run cannot begin with the folder that is asked for.
+    /// - `Init`: the run cannot begin with the given folder.
     /// - `Preset`, `Setting`, `Config`: a setting is wrong.
     /// - `DataTooSmall`, `Memory`: the data or this machine is too small for the run.
     /// - `OtherRun`: the folder holds a run with other settings or another corpus.
-    /// - `DirForeign`: it holds no run, but something else.
+    /// - `DirForeign`: the folder holds other files and no run.
     /// - `Cancelled`.
     pub(crate) fn of(
         config: &'a ServeConfig,
         open: impl FnOnce(&Path) -> Result<Store, ServerError>,
         cancellation: &Cancellation,
     ) -> Result<Self, ServerError> {
-        // What costs nothing is checked first.
+        // Checks that cost nothing come first.
         checks::settings(config)?;
         let syncer_config = syncer_config(config)?;
         let store = open(&config.dir)?;
@@ -142,9 +142,9 @@ impl<'a> Plan<'a> {
         let layout = layout(&spec)?;
         let body_bytes_max = checks::body_bytes_max(&spec, &layout)?;
         checks::memory(&config.cluster, &spec, &layout)?;
-        // A folder's parameters tell whether it is the one that the run began with.
+        // The parameters of a folder tell whether the run began with it.
         let beginning = match *origin {
-            // A process of several has no folder to go on with, and perhaps no room for all of them.
+            // A cluster process does not resume from a folder, and may lack memory for all parameters.
             Origin::Folder(_) | Origin::Own(_) if config.cluster.role.is_none() => {
                 Some(origin.beginning(&store, &spec, &layout, cancellation)?)
             }
@@ -177,7 +177,7 @@ impl<'a> Plan<'a> {
         })
     }
 
-    /// What `validate` tells of it.
+    /// Returns the facts that `validate` reports.
     pub(crate) fn facts(&self) -> PlanFacts {
         PlanFacts {
             params: self.layout.len() as u64,
@@ -192,7 +192,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// What the owner had better know, in a sentence each.
+    /// Returns warnings for the owner, a sentence each.
     fn warnings(&self) -> Vec<String> {
         let of_text = self.corpus.warnings(self.spec.model.context, self.spec.inner.batch);
         // The needed bytes include the files of an existing run, so only a new run is warned.
@@ -209,7 +209,7 @@ impl<'a> Plan<'a> {
         Room::of(self.config, self.layout.len() as u64, frozen)
     }
 
-    /// Begins the run in its folder, or goes on with it.
+    /// Begins the run in its folder, or resumes it.
     ///
     /// # Errors
     /// - `Disk`: the folder cannot be written or read.
@@ -242,7 +242,7 @@ impl<'a> Plan<'a> {
                 return Err(ServerError::Config { why });
             }
             (Some(manifest), found) if has_tape => {
-                // From here on no other program writes there.
+                // From here on no other program writes to the tape.
                 let mut tape = Writer::start(&store, manifest.run, random_u64()?, false, config.keep.0)?;
                 let (recovered, _) = recover(&store, &manifest, found.as_ref())?;
                 let syncer = Syncer::go_on(recovered, &layout, syncer_config, unix_s()).map_err(internal)?;
@@ -255,7 +255,7 @@ impl<'a> Plan<'a> {
                 return Err(ServerError::DirCorrupt { path: store.tape_path(), why: why.into() });
             }
             (_, Some(Snapshot { record, states, carried, .. })) => {
-                // A fork begins with a snapshot alone.
+                // A fork begins with a snapshot and no tape.
                 let tape = Writer::start(&store, record.run, random_u64()?, false, config.keep.0)?;
                 let syncer = Syncer::restore(record, &layout, syncer_config, states, unix_s());
                 (syncer.map_err(internal)?, carried, tape)
@@ -265,11 +265,11 @@ impl<'a> Plan<'a> {
                 return Err(ServerError::DirCorrupt { path: store.tape_path(), why: why.into() });
             }
             (_, None) if let Some(shared) = &shared => {
-                // Nobody goes on from this folder, so that it keeps no parameters and no checksum of them.
+                // No start resumes from this folder, so it stores neither parameters nor their checksum.
                 let init = origin.named(String::new);
                 let manifest = manifest(&corpus, &spec, shared.run, init, (chat, text_name(config)));
                 store.begin(&manifest, &corpus.tokenizer, None)?;
-                // The tape is between the processes.
+                // In a cluster, the tape is outside this process.
                 (shared.syncer()?, Carried::default(), Writer::none())
             }
             (_, None) => {
@@ -319,15 +319,15 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// What the held-out loss is measured on, if anything is held out; the run's folder keeps it.
+/// Returns the evaluation set, if any text is held out, and stores it in the run's folder.
 fn held_out(store: &Store, corpus: &Corpus, spec: &RunSpec) -> Result<Option<HeldOut>, ServerError> {
     let held_out = HeldOut::of(&corpus.held_out, spec.model.context);
     held_out.as_ref().map_or(Ok(()), |held_out| store.keep_held_out(held_out))?;
     Ok(held_out)
 }
 
-/// What measures the held-out loss of the built-in decoder, if anything of the text is held out and it is to be
-/// measured. What is not the built-in decoder can be measured by nobody here.
+/// Returns the evaluator of the held-out loss, if it is enabled and text is held out. Only the built-in decoder can be
+/// measured.
 fn evaluator(
     config: &ServeConfig,
     decoder: Option<(ModelSpec, Option<Arc<FrozenWeights>>)>,
@@ -342,7 +342,7 @@ fn evaluator(
     Evaluator::new(&decoder, frozen, parameters, held_out, corpus, config.seed).map(Some)
 }
 
-/// Who is taken in to the run `run` in the folder of `store`.
+/// Returns the admission rules of the run `run` in the folder of `store`.
 fn admission(config: &ServeConfig, store: &Store, run: RunId) -> Result<Admission, ServerError> {
     let terms = admission::Terms {
         run,
@@ -352,7 +352,7 @@ fn admission(config: &ServeConfig, store: &Store, run: RunId) -> Result<Admissio
     Admission::new(terms, Arc::new(Guests::open(store.dir())?))
 }
 
-/// The name of the text, for people.
+/// Returns the display name of the text.
 fn text_name(config: &ServeConfig) -> String {
     config.data.as_ref().map_or_else(|| BuiltIn::Grammar.title().to_owned(), DataSource::title)
 }
@@ -381,7 +381,7 @@ fn facts(
     }
 }
 
-/// What is told of the adapters that the run of `spec` trains, if its model, this `decoder`, is some.
+/// Returns facts about the adapters that the run of `spec` trains, if its model is the adapters of `decoder`.
 fn adapter_facts(spec: &RunSpec, decoder: Option<&ModelSpec>) -> Option<AdapterFacts> {
     spec.frozen
         .as_ref()
@@ -389,10 +389,10 @@ fn adapter_facts(spec: &RunSpec, decoder: Option<&ModelSpec>) -> Option<AdapterF
         .and_then(|(said, decoder)| AdapterFacts::of(decoder, said.form, said.bytes))
 }
 
-/// The layout of a spec.
+/// Returns the layout of the model of `spec`.
 ///
 /// # Errors
-/// `Internal`: the spec is no model.
+/// `Internal`: the spec is no valid model.
 pub fn layout(spec: &RunSpec) -> Result<Layout, ServerError> {
     Layout::of(&spec.model).map_err(internal)
 }

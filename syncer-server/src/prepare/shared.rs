@@ -1,5 +1,5 @@
-//! What the processes of a run on several machines know of it before they hear of each other, and how one of them
-//! begins without the whole model.
+//! State common to the processes of a cluster before they contact each other. It lets a process start without the whole
+//! model.
 
 use std::error::Error;
 use std::num::NonZeroU16;
@@ -17,12 +17,12 @@ use crate::errors::ServerError;
 use crate::origin::Origin;
 use crate::store::Initial;
 
-/// What all processes of a run have in common, and no parameter.
+/// Description of a run that all of its processes agree on, without parameters.
 #[derive(Clone)]
 pub(crate) struct Shared {
-    /// The run.
+    /// Number of the run.
     pub(crate) run: RunId,
-    /// Its fragments.
+    /// Fragments of the run.
     pub(crate) fragments: Arc<Fragments>,
     spec: Arc<RunSpec>,
     config: SyncerConfig,
@@ -31,7 +31,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// What the process of `plan` shares with others; `None` if it is a whole run.
+    /// Returns the common description for a cluster process with `plan`, or `None` if the plan is for a whole run.
     pub(super) fn of(plan: &Plan<'_>) -> Option<Self> {
         let run = plan.config.cluster.run(&plan.spec)?;
         let count = NonZeroU16::new(plan.spec.exchange.fragments).unwrap_or(NonZeroU16::MIN);
@@ -45,12 +45,12 @@ impl Shared {
         })
     }
 
-    /// What an owner knows of each fragment; `None` if the code of the run cannot be used.
+    /// Returns the terms of each fragment for an owner process, or `None` if the run's code cannot be used.
     pub(crate) fn owner_terms(&self, process: ProcessId) -> Option<Vec<OwnerTerms>> {
         OwnerTerms::of(&self.spec, &self.config, &self.fragments, process)
     }
 
-    /// What fragments begin in, for those who lead them.
+    /// Returns the source of initial fragment states for the processes that lead fragments.
     pub(crate) fn beginnings(&self) -> Beginnings {
         let shared = self.clone();
         Beginnings::new(move |fragment| match shared.theta(fragment) {
@@ -59,7 +59,7 @@ impl Shared {
         })
     }
 
-    /// A syncer that holds of the model what learners do: its rounds are led elsewhere.
+    /// Creates a syncer that holds only Θ̂, because other processes lead its rounds.
     ///
     /// # Errors
     /// - `Init`: the folder's parameters cannot be read or held.
@@ -76,9 +76,9 @@ impl Shared {
         syncer.map_err(|error| ServerError::Config { why: error.to_string() })
     }
 
-    /// The setting that says where the first parameters are from, and a checksum of these, if they do not follow from
-    /// the seed: what the run is has their shapes alone. All are looked at, and those of one fragment at a time are
-    /// held.
+    /// Returns the setting that names the source of the initial parameters, and their checksum, if they do not follow
+    /// from the seed. The run description covers only their shapes. All parameters are read, but only one fragment at a
+    /// time is held in memory.
     ///
     /// # Errors
     /// `Init`: the parameters cannot be read or held.
@@ -96,7 +96,7 @@ impl Shared {
         Ok(Some((key, format!("{:016x}", checksum(&all)))))
     }
 
-    /// Θ that `fragment` begins with, `[fragment_len]`: nothing else of the model is made or held for it.
+    /// Returns the initial Θ of `fragment`, `[fragment_len]`. Creates no other part of the model.
     fn theta(&self, fragment: FragmentId) -> Result<Vec<f32>, ServerError> {
         let segments = self.fragments.segments(fragment).unwrap_or_default();
         let ranges: Vec<Range<usize>> = segments.iter().map(Segment::range).collect();
@@ -116,7 +116,8 @@ mod tests {
     use crate::progress::Cancellation;
     use crate::store::Store;
 
-    /// What a whole run begins with, and a part of the same.
+    /// Returns the initial parameters of a whole run, and the common description of a cluster process with the same
+    /// settings.
     fn both(config: &ServeConfig) -> (Vec<f32>, Shared) {
         let dir = tempfile::tempdir().unwrap();
         let config = ServeConfig { dir: dir.path().join("run"), ..config.clone() };
@@ -130,8 +131,8 @@ mod tests {
         (whole.theta, super::super::to_lead(&part).unwrap())
     }
 
-    /// Goal: who leads a fragment begins with the bits of a whole run, whatever the parameters are from, and who faces
-    /// learners with the Θ̂ of these.
+    /// Goal: a process that leads a fragment begins with the same bits as a whole run, for every source of parameters.
+    /// A process that serves learners begins with the matching Θ̂.
     #[test]
     fn fragments_begin_as_a_whole_run_does() {
         let plain = ServeConfig { preset: "tiny".into(), seed: 5, ..ServeConfig::default() };
