@@ -1,16 +1,16 @@
-//! A page with curves of what each merge did, thinned where there are many.
+//! HTML page with curves over merges, thinned for long runs.
 
 use super::Replay;
 use crate::report::{HEAD, Html, count, curve, span};
 use crate::tape::ReplayedMerge;
 
-/// Points of a curve, about.
+/// Approximate number of points in a curve.
 const POINTS_MAX: u64 = 1_000;
 
-/// Curves by merge. What does not fit is drawn together: of norms the largest, since one alone may do harm, of numbers
-/// of learners the mean.
+/// Curves over merges. Merges that share a point are combined: the largest norm, since a single one may do harm, and
+/// the mean number of learners.
 pub(super) struct Curves {
-    /// Merges that share a point.
+    /// Merges for each point.
     each: u64,
     merges: u64,
     learners: f64,
@@ -21,14 +21,14 @@ pub(super) struct Curves {
 }
 
 impl Curves {
-    /// None yet, of about so many merges to come.
+    /// Creates empty curves for about `merges` merges.
     pub(super) fn new(merges: u64) -> Self {
         let each = merges.div_ceil(POINTS_MAX).max(1);
         let (losses, cohorts, norms) = (Vec::new(), Vec::new(), Vec::new());
         Self { each, merges: 0, learners: 0.0, norm: 0.0, losses, cohorts, norms }
     }
 
-    /// Takes the next merge.
+    /// Adds the next merge.
     pub(super) fn add(&mut self, merge: &ReplayedMerge) {
         self.merges += 1;
         self.learners += merge.members.len() as f64;
@@ -42,7 +42,7 @@ impl Curves {
         }
     }
 
-    /// The page.
+    /// Returns the page.
     pub(super) fn page(self, replay: &Replay) -> String {
         let mut html = Html::default();
         let title = format!("The merges of run {}", replay.run);

@@ -1,4 +1,5 @@
-//! Which merge moved the loss: measured at some merges all along the tape, and then ever closer where it rose most.
+//! Search for the merge that raised the loss most: a coarse pass over the tape, then finer passes over the steepest
+//! rise.
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -13,73 +14,74 @@ use crate::evaluate::LossMeter;
 use crate::export::flat;
 use crate::tape::{Member, Recording, Replayed, ReplayedMerge};
 
-/// How the held-out loss went, in nats per token.
+/// Course of the held-out loss, in nats per token.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Losses {
-    /// Before the first merge that was computed again.
+    /// Loss before the first replayed merge.
     pub first: f32,
-    /// The lowest that was measured.
+    /// Lowest measured loss.
     pub least: f32,
-    /// At the end: after the last merge, and what was undone by then.
+    /// Final loss, after the last merge and all rollbacks.
     pub last: f32,
-    /// Merges between two measurements, about.
+    /// Approximate number of merges between two measurements.
     pub every: u64,
-    /// The merge that raised it most, where it rose most between two measurements; none if it never rose.
+    /// Merge that raised the loss most, within the steepest rise between two measurements. `None` if the loss never
+    /// rose.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rise: Option<Rise>,
 }
 
-/// A merge that raised the loss.
+/// Merge that raised the loss.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Rise {
-    /// Its decision.
+    /// Number of the decision.
     pub seq: u64,
-    /// Its round.
+    /// Round number.
     pub round: Round,
-    /// Its fragment.
+    /// Merged fragment.
     pub fragment: FragmentId,
-    /// The loss before it.
+    /// Loss before the merge.
     pub before: f32,
-    /// The loss after it.
+    /// Loss after the merge.
     pub after: f32,
-    /// Whose updates were in it.
+    /// Learners whose updates were merged.
     pub members: Vec<Member>,
 }
 
-/// A measurement.
+/// Measurement of the loss.
 #[derive(Clone, Debug)]
 struct Point {
-    /// Merges before it.
+    /// Number of merges before it.
     merges: u64,
     loss: f32,
-    /// The merge that it was made after; none before the first.
+    /// Merge just before the measurement, or `None` before the first one.
     merge: Option<ReplayedMerge>,
 }
 
-/// The search for the merge that raised the loss most.
+/// Search for the merge that raised the loss most.
 pub struct Search<'a> {
     recording: &'a Recording,
     until: u64,
     points: u64,
     meter: LossMeter,
     layout: Layout,
-    /// Those of the first pass.
+    /// Measurements of the first pass.
     overview: Vec<Point>,
-    /// The loss at the end of it.
+    /// Loss at the end of the first pass.
     last: f32,
     every: u64,
 }
 
 impl<'a> Search<'a> {
-    /// A search up to row `until` that measures about `points` times in each pass over the tape.
+    /// Creates a search up to row `until` with about `points` measurements in each pass over the tape.
     ///
     /// # Errors
-    /// - `DirCorrupt`: the folder holds nothing to measure on.
-    /// - `Disk`: it cannot be read.
+    /// - `DirCorrupt`: the folder has no evaluation set.
+    /// - `Disk`: the folder cannot be read.
     /// - `Config`: the model is not the built-in decoder.
-    /// - `Internal`: the run is no model.
+    /// - `Internal`: the run has no valid model.
     pub fn new(recording: &'a Recording, until: u64, points: u32) -> Result<Self, ServerError> {
         let spec = &recording.manifest().spec;
         let Some(decoder) = recording.manifest().decoder()? else {
@@ -106,14 +108,14 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// The first pass: all of the tape. `tell` gets each merge, with the loss after it where it was measured.
+    /// Runs the first pass, over the whole tape. `tell` gets each merge, with the loss after it if it was measured.
     ///
     /// # Errors
     /// Those of [`Recording::play`].
     pub fn overview(&mut self, tell: impl FnMut(&ReplayedMerge)) -> Result<Replayed, ServerError> {
         let all = 0..self.recording.merges(self.until)?;
         let (points, replayed) = self.pass(all, self.every, self.until, tell)?;
-        // What was undone after the last merge is no merge.
+        // A rollback after the last merge changes the loss without a merge.
         self.last = match points.last() {
             Some(point) if replayed.undone.is_empty() => point.loss,
             _ => self.loss(&replayed.recovery)?,
@@ -122,7 +124,7 @@ impl<'a> Search<'a> {
         Ok(replayed)
     }
 
-    /// The passes after it, each over less of the tape, until the merge is found.
+    /// Runs further passes, each over a smaller range, until the merge is found.
     ///
     /// # Errors
     /// Those of [`Recording::play`].
@@ -135,7 +137,7 @@ impl<'a> Search<'a> {
             && step > 1
         {
             let range = before.merges..after.merges;
-            // At least halved, so that it comes to an end.
+            // The range is at least halved, so that the search ends.
             step = (range.end - range.start).div_ceil(self.points.max(2)).max(1);
             let until = after.merge.as_ref().map_or(0, |merge| merge.seq);
             rise = steepest(&self.pass(range, step, until, |_| {})?.0);
@@ -181,7 +183,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// The neighbours between which the loss rose most, if it rose at all. A loss that is no number is the highest.
+/// Returns the neighbours between which the loss rose most, if it rose at all. NaN counts as the highest loss.
 fn steepest(points: &[Point]) -> Option<(Point, Point)> {
     let height = |point: &Point| if point.loss.is_nan() { f32::INFINITY } else { point.loss };
     let pairs = points.windows(2).filter_map(|pair| match pair {

@@ -1,4 +1,4 @@
-//! The verb `replay`: every merge of a run computed again and compared, bit by bit.
+//! The command `replay`: recomputes every merge of a run and compares it bit by bit.
 
 mod curves;
 mod losses;
@@ -19,48 +19,48 @@ use curves::Curves;
 
 pub use losses::{Losses, Rise};
 
-/// What a replay found.
+/// Result of a replay.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Replay {
-    /// The run, as 16 hex digits.
+    /// Run number as 16 hex digits.
     pub run: String,
-    /// The first decision that was followed.
+    /// First replayed decision.
     pub first: u64,
-    /// The last one.
+    /// Last replayed decision.
     pub last: u64,
-    /// Merges that were computed again, each to the same bits.
+    /// Recomputed merges, each equal to the recorded one bit for bit.
     pub merges: u64,
-    /// Fragments that were merged again without somebody whose updates did harm, each to the same bits.
+    /// Rollbacks of fragments, each recomputed to the same bits.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub undone: Vec<Undone>,
-    /// The run's merged tokens at the end.
+    /// Merged tokens of the run at the end.
     pub tokens_merged: u64,
-    /// Time from the first merge of the run to the last, in seconds. Gaps of more than a day do not count: the run
-    /// stood still, or the machine's clock was set.
+    /// Time from the first merge of the run to the last, in seconds. Gaps of more than a day do not count, because the
+    /// run was down or the machine's clock was set.
     pub run_s: f64,
-    /// Time that it took to compute them again once, in seconds, measurements of the loss included.
+    /// Duration of one replay in seconds, including loss measurements.
     pub took_s: f64,
-    /// Snapshots that are damaged, each with its file: the next start does without them.
+    /// Damaged snapshots, each with its file; the next start skips them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub damaged: Vec<String>,
-    /// How the loss went, if that was asked for.
+    /// Course of the loss, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub losses: Option<Losses>,
-    /// The model at the end, if it was written.
+    /// Exported final model, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exported: Option<Exported>,
 }
 
-/// Computes again what the tape of a run holds, measures the loss along the way and writes the model at the end, as
-/// `args` says, and tells of each merge.
+/// Replays the tape of a run, measures the loss along the way and exports the final model, as `args` requests. Calls
+/// `tell` with each merge.
 ///
 /// # Errors
-/// - `NoRun`, `NoSnapshot`: there is no run, or none of its snapshots is whole.
+/// - `NoRun`, `NoSnapshot`: the folder holds no run, or no intact snapshot.
 /// - `OutTaken`: the folder for the model holds something else.
-/// - `Disk`: something cannot be read or written.
-/// - `DirCorrupt`: a decision, an update or a snapshot is damaged or missing, or leads elsewhere than it did; it is
-///   named. Or the folder holds nothing to measure the loss on.
+/// - `Disk`: a file cannot be read or written.
+/// - `DirCorrupt`: a decision, an update or a snapshot is damaged or missing, or a result differs from the recorded
+///   one; the error names it. Also returned if the folder has no evaluation set.
 #[expect(clippy::disallowed_methods, reason = "people are told how long it took")]
 pub fn replayed(args: &ReplayArgs, mut tell: impl FnMut(&ReplayedMerge)) -> Result<Replay, ServerError> {
     let recording = Recording::open(args.folder.path())?;
@@ -114,7 +114,7 @@ pub fn replayed(args: &ReplayArgs, mut tell: impl FnMut(&ReplayedMerge)) -> Resu
     Ok(replay)
 }
 
-/// Longest gap between two merges that counts as time of the run, in milliseconds.
+/// Longest gap between two merges that counts as run time, in milliseconds.
 const GAP_MS: u64 = 24 * 3_600 * 1_000;
 
 /// Sum of the times from merge to merge.
@@ -125,7 +125,7 @@ struct Span {
 }
 
 impl Span {
-    /// Adds a merge that was made `at_ms` milliseconds after 1970. The clock may have been set since the last merge.
+    /// Adds a merge at `at_ms` milliseconds since 1970. The clock may have been set since the last merge.
     fn add(&mut self, at_ms: u64) {
         let gap_ms = self.last_ms.replace(at_ms).map_or(0, |last_ms| at_ms.saturating_sub(last_ms));
         self.total_ms += if gap_ms > GAP_MS { 0 } else { gap_ms };

@@ -1,4 +1,4 @@
-//! What a replay found, for people.
+//! Readable report of a replay.
 
 use std::fmt::{Display, Formatter, Result};
 
@@ -8,8 +8,8 @@ use chrono::DateTime;
 use super::{Losses, Replay, Rise};
 use crate::tape::{ReplayedMerge, Undone};
 
-/// A round's number for people, who count from each start of the syncer: the upper half of the number tells one start
-/// from the next, so that no two rounds of a run have the same.
+/// Display form of a round's number. It counts from each start of the syncer; the upper half of the number identifies
+/// the start, so that round numbers are unique in a run.
 struct Told(Round);
 
 impl Display for Told {
@@ -18,7 +18,7 @@ impl Display for Told {
     }
 }
 
-/// Returns the moment `at_ms` milliseconds after 1970, to the second.
+/// Returns the time `at_ms` milliseconds after 1970, to the second.
 fn date(at_ms: u64) -> String {
     let at = i64::try_from(at_ms).ok().and_then(DateTime::from_timestamp_millis);
     at.map_or_else(|| format!("{at_ms} ms"), |at| at.format("%Y-%m-%d %H:%M:%S UTC").to_string())
