@@ -1,4 +1,4 @@
-//! What stands between the processes of a run on several machines, one line each, with what to do.
+//! Checks of the services between the processes of a cluster: one line each, with a remedy.
 
 use archipelago_cli::Bytes;
 use archipelago_cluster::{Findings, Kept, Node, ServiceError, Spread, Storage, Streams};
@@ -10,12 +10,12 @@ use crate::part;
 use crate::prepare::membership;
 use crate::running::blocking;
 
-/// Clocks that differ by more are told of, in milliseconds.
+/// Clock difference in milliseconds above which a finding is reported.
 const CLOCK_MS_MAX: u64 = 5_000;
-/// S3 refuses what was signed by a clock that differs by more, in milliseconds.
+/// Clock difference in milliseconds above which S3 refuses signatures.
 const SIGNED_MS_MAX: u64 = 900_000;
 
-/// Looks at servers and storage, if the process of `config` is one of several.
+/// Checks servers and storage if the process of `config` is part of a cluster.
 pub(super) async fn examine(config: &ServeConfig) -> Vec<Finding> {
     let part = match config.cluster.part() {
         Ok(None) => return Vec::new(),
@@ -37,7 +37,8 @@ pub(super) async fn examine(config: &ServeConfig) -> Vec<Finding> {
     lines
 }
 
-/// What was found, for a process of `run`, if that is known, whose records are to be on `replicas` servers each.
+/// Describes the findings for a process of `run`, if known. Each record should have `replicas` copies on different
+/// servers.
 fn words(found: &Findings, run: Option<RunId>, replicas: usize) -> Vec<Finding> {
     let mut lines: Vec<_> = found.nodes.iter().map(|(place, node)| of_node(place, node.as_ref())).collect();
     lines.push(of_spread(found.spread(replicas), replicas));
@@ -53,7 +54,7 @@ fn works(what: &'static str, found: impl Into<String>) -> Finding {
 }
 
 fn fails(what: &'static str, found: impl ToString) -> Finding {
-    // What a store answers may have several lines.
+    // A storage error may span several lines.
     let found = found.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
     Finding { what, works: false, found }
 }
@@ -209,7 +210,7 @@ mod tests {
         ServiceError::Silent { place: place.to_owned(), detail: "refused".to_owned() }
     }
 
-    /// After `change`, `what` works or not, and says `part`; all else works.
+    /// Checks that after `change` exactly the line `what` changes: it works or not, and contains `part`.
     fn check(change: impl FnOnce(&mut Findings), what: &str, works: bool, part: &str) {
         let mut found = sound();
         change(&mut found);
