@@ -6,16 +6,16 @@
 
 use std::ops::Range;
 
-/// A token of a text.
+/// Token of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Its id.
+    /// Token id.
     pub token: u32,
     /// Byte range of the token in the text; it may leave out blanks at its ends.
     pub bytes: Range<usize>,
 }
 
-/// Bytes of a part.
+/// Size of a part in bytes.
 pub const PART_BYTES: usize = 128 << 10;
 
 /// Share of a part that overlaps with the next one.

@@ -22,7 +22,7 @@ const HEAD_BYTES: usize = 512;
 /// as a web page does.
 const DOWNLOADS: [&str; 8] = ["txt", "text", "json", "jsonl", "ndjson", "parquet", "gz", "zst"];
 
-/// Text of a file, and how it was packed.
+/// Text of a file, and its compression.
 #[derive(Debug)]
 pub struct Unpacked {
     /// The whole text, without a byte order mark.
@@ -34,9 +34,9 @@ pub struct Unpacked {
 /// Returns the text in `bytes`, the content of the file at `path`.
 ///
 /// # Errors
-/// - `DataForm`: it is of a format that is not read, or is damaged, or unpacks to more than [`UNPACK_RATIO_MAX`] times
-///   its size.
-/// - `DataBinary`: it is not UTF-8, or holds a zero byte.
+/// - `DataForm`: its format is not supported, it is damaged, or it unpacks to more than [`UNPACK_RATIO_MAX`] times its
+///   size.
+/// - `DataBinary`: it is not UTF-8, or contains a zero byte.
 pub fn text(path: &Path, bytes: Vec<u8>) -> Result<Unpacked, ServerError> {
     let (bytes, packed_by) = match compression(&bytes) {
         None => (bytes, None),
@@ -66,7 +66,7 @@ fn utf8(path: &Path, bytes: Vec<u8>) -> Result<String, ServerError> {
     })
 }
 
-/// Compressions that are read.
+/// Supported compressions.
 #[derive(Clone, Copy, Debug)]
 enum Compression {
     Gzip,

@@ -6,11 +6,11 @@ use serde_json::{Map, Value};
 use tokenizers::normalizers::NormalizerWrapper;
 use tokenizers::{NormalizedString, Normalizer, Tokenizer};
 
-/// Bytes of a `tokenizer.json`, at most. The largest in use have some 35 MB.
+/// Largest size of a `tokenizer.json` in bytes. The largest in use have some 35 MB.
 pub const FILE_BYTES_MAX: u64 = 128 << 20;
 
-/// Largest growth per byte of text in all steps before the model, computed from the file. Up to this limit, growth need
-/// not be measured.
+/// Largest growth per byte of text in all steps before the model, computed from the file. Up to this limit, the growth
+/// of texts is not measured.
 const GROWTH_UNMEASURED_MAX: u64 = 16;
 
 /// Largest growth per byte of text in one step, computed from the file. Unicode normalization forms reach 11, and
@@ -29,25 +29,26 @@ const SPLIT_GROWTH_MAX: u64 = 8;
 /// Largest growth per byte of a token in all decoders, computed from the file.
 const DECODE_GROWTH_MAX: u64 = 16;
 
-/// Steps of one kind in a file, at most.
+/// Largest number of steps of one kind in a file.
 const STEPS_MAX: usize = 64;
 
-/// Bytes of one pattern, at most.
+/// Largest size of one pattern in bytes.
 const PATTERN_BYTES_MAX: usize = 8 << 10;
 
-/// Product of all repetition counts in one pattern, at most.
+/// Largest product of all repetition counts in one pattern.
 const REPEATS_MAX: u64 = 10_000;
 
-/// Bytes of a token, at most.
+/// Largest size of a token in bytes.
 const TOKEN_BYTES_MAX: usize = 1 << 10;
 
-/// Tokens that a template puts around a text, at most.
+/// Largest number of tokens that a template puts around a text.
 const TEMPLATE_TOKENS_MAX: usize = 64;
 
-/// Bytes of the affixes of a model's tokens, at most.
+/// Largest size of the affixes of a model's tokens, in bytes.
 const AFFIX_BYTES_MAX: usize = 64;
 
-/// Characters of the longest word that WordPiece may split, at most; its time grows with the cube of this length.
+/// Largest limit on the length of words that WordPiece splits, in characters. Its time grows with the cube of this
+/// length.
 const WORD_CHARS_MAX: u64 = 256;
 
 /// Parts of a `tokenizer.json` that may make text grow or take long.
@@ -88,7 +89,7 @@ struct Model {
 pub struct Growth {
     /// True if the growth of each text has to be measured, because the file alone does not bound it.
     pub is_measured: bool,
-    /// Returns the number of bytes that one byte of a text may become, at most.
+    /// Largest number of bytes that one byte of a text may become.
     pub most: u64,
 }
 
@@ -123,7 +124,7 @@ pub fn check(json: &[u8]) -> Result<Growth, String> {
 /// Checks the tokens of `tokenizer`.
 ///
 /// # Errors
-/// A sentence: a token is too long, or the template puts too many around each text.
+/// A sentence: a token is too long.
 pub fn check_tokens(tokenizer: &Tokenizer) -> Result<(), String> {
     let longest = tokenizer.get_vocab(false).keys().map(String::len).max().unwrap_or(0);
     within("the length of a token in bytes", longest as u64, TOKEN_BYTES_MAX as u64)
@@ -149,7 +150,7 @@ fn grown(steps: &NormalizerWrapper, text: &str) -> Result<(), String> {
     })
 }
 
-/// Calls `visit` with each normalizer that is no sequence of others, in order.
+/// Calls `visit` with each normalizer that is not a sequence, in order.
 fn each_step(
     steps: &NormalizerWrapper,
     visit: &mut dyn FnMut(&NormalizerWrapper) -> Result<(), String>,
@@ -162,7 +163,8 @@ fn each_step(
     }
 }
 
-/// Returns the product of the growth of all steps in `part`, which is called `name`. Each step may grow by `most`.
+/// Returns the product of the growth of all steps in `part`, which is called `name`. Each step may grow by at most
+/// `most`.
 fn growth(name: &str, part: &Value, most: u64) -> Result<u64, String> {
     let mut steps = Vec::new();
     objects(part, &mut steps);
@@ -177,7 +179,7 @@ fn growth(name: &str, part: &Value, most: u64) -> Result<u64, String> {
     Ok(product)
 }
 
-/// Collects all JSON objects in `part`, except those under `pattern`, which only say what kind of pattern it is.
+/// Collects all JSON objects in `part`, except those under `pattern`, which only give the kind of a pattern.
 fn objects<'a>(part: &'a Value, found: &mut Vec<&'a Map<String, Value>>) {
     match part {
         Value::Object(object) => {
@@ -221,7 +223,7 @@ fn longest_replacement(map: &str) -> Result<u64, String> {
     let damaged = || "its precompiled_charsmap is damaged".to_owned();
     let bytes = base64(map).ok_or_else(damaged)?;
     let (length, rest) = bytes.split_first_chunk::<4>().ok_or_else(damaged)?;
-    // The library reserves as much memory as this number says.
+    // The library allocates as much memory as this number says.
     let trie = usize::try_from(u32::from_le_bytes(*length)).map_err(|_| damaged())?;
     let texts = rest.get(trie..).ok_or_else(damaged)?;
     Ok(texts.split(|&byte| byte == 0).map(<[u8]>::len).max().unwrap_or(0) as u64)
@@ -340,7 +342,7 @@ impl Shape {
                         last = false;
                     } else {
                         shape.is_nested |= last;
-                        // A sign for a lazy or possessive repetition is no repetition of its own.
+                        // A sign for a lazy or possessive repetition is not a repetition itself.
                         shape.is_backtracking |= rest.next_if(|c| "?+".contains(*c)) == Some('+');
                         if let Some(inside) = open.last_mut() {
                             *inside = true;
@@ -432,7 +434,7 @@ mod tests {
         json!({ "type": "Sequence", "normalizers": steps })
     }
 
-    /// Five steps that each replace a character by sixty would take gigabytes.
+    /// Goal: five steps that each replace a character with sixty are refused; they would take gigabytes.
     #[test]
     fn a_text_that_grows_in_each_step_is_refused() {
         let sixty = replace("\u{1234}", &"\u{1234}".repeat(60));
@@ -446,7 +448,7 @@ mod tests {
             let why = why.unwrap_err().to_string();
             assert!(why.contains("more than 16 times as long"), "{why}");
         }
-        // This token is normalized while the file is read.
+        // This token is normalised when the file is read.
         let added = json!([{ "id": 256, "content": "\u{1234}".repeat(9), "single_word": false, "lstrip": false,
             "rstrip": false, "normalized": true, "special": false }]);
         refused(json!({ "normalizer": normalizer, "added_tokens": added }), "more than 16 times as long");
@@ -491,7 +493,7 @@ mod tests {
         refused(json!({ "pre_tokenizer": split(&"a".repeat(9_000)) }), "the length of a pattern");
     }
 
-    /// The library would reserve memory for a table whose stated length exceeds its content.
+    /// Goal: a table whose stated length exceeds its content is refused. The library would allocate memory for it.
     #[test]
     fn tables_of_sentencepiece_are_looked_into() {
         let charsmap =

@@ -1,4 +1,4 @@
-//! The text of a run: read, turned to tokens, cut into shards, a part of it held out.
+//! Text of a run: reading, tokenisation, held-out part and shards.
 
 mod cutting;
 mod documents;
@@ -35,44 +35,45 @@ pub use vocabulary::Vocabulary;
 
 /// Steps of one learner in a pass over the text. Below this, `validate` and `serve` warn that passes are short.
 const STEPS_FEW: u64 = 100;
-/// Bytes of memory for each byte of a text, at most, while it becomes documents, tokens of four bytes and shards.
+/// Largest memory use for each byte of a text, in bytes, while it becomes documents, tokens of four bytes and shards.
 const MEMORY_BYTES: u64 = 10;
-/// Bytes of a shard, as long as these make few: at 1 Mbit/s a joiner has its first text after 2 seconds.
+/// Size of a shard in bytes, unless that gives too many shards. At 1 Mbit/s a joiner has its first text after 2
+/// seconds.
 const SHARD_BYTES: u32 = 256 << 10;
-/// How many shards are few. Each takes some 40 bytes of the greeting, which comes before any text.
+/// Number of shards from which shards become larger. Each takes some 40 bytes of the greeting, which precedes any text.
 const SHARDS_FEW: u64 = 256;
 
-/// Everything a run needs of its text.
+/// Tokenised text of a run.
 pub struct Corpus {
     /// Text ⇄ tokens.
     pub vocabulary: Vocabulary,
-    /// The same as a `tokenizer.json`; one that was given is kept as it is.
+    /// The vocabulary as a `tokenizer.json`. A given file is kept unchanged.
     pub tokenizer: String,
-    /// What learners are told of the shards.
+    /// Description of the shards for learners.
     pub spec: DataSpec,
-    /// The shards' bytes, in order; [`DataSpec`] describes them.
+    /// Bytes of the shards, in order; [`DataSpec`] describes them.
     pub shards: Vec<Bytes>,
-    /// Tokens of the held-out text; nobody trains on them.
+    /// Tokens of the held-out text, which are never trained on.
     pub held_out: Vec<u32>,
-    /// Bytes of text behind one held-out token, on average.
+    /// Average bytes of text for each held-out token.
     pub bytes_per_token: f64,
-    /// Loss in nats per byte that no model can beat, where the text's source is known.
+    /// Lower bound of the loss in nats per byte, if the text's source is known.
     pub entropy_floor: Option<f64>,
-    /// SHA-256 of the text and of how it becomes tokens, in hexadecimal.
+    /// SHA-256 of the text and of its tokenisation, in hexadecimal.
     pub hash: String,
     /// Number of training tokens that are learnt; the others are given.
     pub learnt: u64,
     /// Tokens of each document; empty for plain text.
     lengths: Vec<u32>,
-    /// Description of how the files were read, for people.
+    /// Readable description of how the files were read.
     pub read_as: String,
     /// Warnings for the owner about the files, one sentence each.
     file_warnings: Vec<String>,
-    /// The highest token of the whole text, the held-out part included.
+    /// Highest token of the whole text, including the held-out part.
     pub token_max: u32,
     /// Tokens at which the model stops writing.
     pub stops: Stops,
-    /// Warning that the conversations do not teach the model to stop, if that is so.
+    /// Warning that the conversations do not teach the model to stop, if they do not.
     never_stops: Option<String>,
 }
 
@@ -168,13 +169,13 @@ impl Corpus {
         })
     }
 
-    /// Tokens to train on.
+    /// Returns the number of training tokens.
     #[must_use]
     pub fn tokens(&self) -> u64 {
         self.spec.shards.iter().map(|shard| shard.tokens).sum()
     }
 
-    /// Number of documents; `None` for plain text.
+    /// Returns the number of documents, or `None` for plain text.
     #[must_use]
     pub fn documents(&self) -> Option<u64> {
         (!self.lengths.is_empty()).then_some(self.lengths.len() as u64)
@@ -192,14 +193,14 @@ impl Corpus {
         self.windows(context) / u64::from(batch).max(1)
     }
 
-    /// Windows of `context` tokens in one pass.
+    /// Returns the number of windows of `context` tokens in one pass.
     #[must_use]
     pub fn windows(&self, context: u32) -> u64 {
         self.spec.shards.iter().map(|shard| u64::from(data::windows(shard.tokens, context))).sum()
     }
 
-    /// What its owner had better know of it before a run with windows of `context` tokens and batches of `batch`
-    /// windows, in a sentence each.
+    /// Returns warnings for the owner, a sentence each, about a run with windows of `context` tokens and batches of
+    /// `batch` windows.
     #[must_use]
     pub fn warnings(&self, context: u32, batch: u32) -> Vec<String> {
         let steps = self.steps(context, batch);
@@ -215,8 +216,8 @@ impl Corpus {
         self.file_warnings.iter().chain(&self.never_stops).cloned().chain(few).collect()
     }
 
-    /// Checks that there is text enough for windows of `context` tokens and batches of `batch` windows,
-    /// and for one held-out window.
+    /// Checks that the text is long enough for windows of `context` tokens, batches of `batch` windows and one held-out
+    /// window.
     ///
     /// # Errors
     /// `DataTooSmall`.
@@ -224,7 +225,7 @@ impl Corpus {
         let windows = self.windows(context);
         let (tokens, held_out) = (self.tokens(), self.held_out.len() as u64);
         if windows < u64::from(batch) || held_out <= u64::from(context) {
-            // One window is lost to the epoch's offset, one makes up for rounding.
+            // One window is lost to the epoch's offset, and one makes up for rounding.
             let train_min = u64::from(context) * (u64::from(batch) + 2);
             let share = held_out as f64 / (tokens + held_out).max(1) as f64;
             let by_held_out = (f64::from(context + 2) / share.max(1e-3)) as u64;
@@ -251,27 +252,27 @@ fn described(forms: &BTreeMap<Form, usize>) -> String {
     format!("{documents} documents ({})", titles.join(", "))
 }
 
-/// How the model that a run begins with takes texts.
+/// Text conventions of the model that a run begins with.
 #[derive(Clone, Copy, Debug)]
 pub struct Habits<'a> {
-    /// The `tokenizer.json` to use, if there is one.
+    /// The `tokenizer.json` to use, if any.
     pub given: Option<&'a Path>,
-    /// The tokenizer of an earlier start of the same run, taken instead of training one again.
+    /// Tokenizer of an earlier start of the same run, used instead of training a new one.
     pub kept: Option<&'a Path>,
-    /// How it writes conversations.
+    /// Chat format of the model.
     pub chat: &'a Chat,
-    /// The token that ends a text, where no other is named in [`Self::chat`].
+    /// End-of-text token, used if [`Self::chat`] names none.
     pub end: Option<u32>,
-    /// Tokens at which the model stops writing, according to its folder.
+    /// Stop tokens of the model, according to its folder.
     pub stops: &'a [u32],
 }
 
-/// Returns the highest token in `train` and `held_out`, given tokens included.
+/// Returns the highest token in `train` and `held_out`, including given tokens.
 fn token_max(train: &[u32], held_out: &[u32]) -> u32 {
     train.iter().chain(held_out).map(|&token| token::id(token)).max().unwrap_or_default()
 }
 
-/// `tokens` of a vocabulary of so many, some of them given, in shards.
+/// Cuts `tokens`, of a vocabulary with `vocab` entries, into shards. Some tokens may be given.
 fn cut(tokens: &[u32], vocab: u32) -> Result<(DataSpec, Vec<Bytes>), ServerError> {
     let (token_bytes, masks) =
         (data::token_bytes(vocab), !tokens.iter().all(|&token| token::is_learnt(token)));
@@ -290,8 +291,8 @@ fn cut(tokens: &[u32], vocab: u32) -> Result<(DataSpec, Vec<Bytes>), ServerError
     Ok((spec, shards))
 }
 
-/// Tokens of a shard of a text of so many: small ones, or larger ones before there are too many, up to
-/// [`SHARD_TOKENS_MAX`].
+/// Returns the shard size for a text of `tokens` tokens. It is doubled up to [`SHARD_TOKENS_MAX`] while there would be
+/// too many shards.
 fn shard_tokens(tokens: u64, token_bytes: u8) -> NonZeroU32 {
     let mut each = SHARD_BYTES / u32::from(token_bytes).max(1);
     while tokens / u64::from(each) >= SHARDS_FEW && each < SHARD_TOKENS_MAX.get() {
@@ -300,8 +301,10 @@ fn shard_tokens(tokens: u64, token_bytes: u8) -> NonZeroU32 {
     NonZeroU32::new(each).unwrap_or(SHARD_TOKENS_MAX)
 }
 
+/// Checks the held-out share.
+///
 /// # Errors
-/// `Config`: no text is held out by this share, or all of it.
+/// `Config`: the share holds out nothing, or everything.
 fn check_share(held_out_ratio: f64) -> Result<(), ServerError> {
     if held_out_ratio > 0.0 && held_out_ratio < 1.0 {
         return Ok(());
@@ -316,7 +319,7 @@ fn check_share(held_out_ratio: f64) -> Result<(), ServerError> {
 /// Checks that `needed` bytes of memory are `available`. If the available memory is unknown, the check passes.
 ///
 /// # Errors
-/// `Memory`: there is less.
+/// `Memory`: less is available.
 fn check_memory(needed: u64, available: Option<u64>) -> Result<(), ServerError> {
     match available {
         Some(available) if needed > available => Err(ServerError::Memory {
@@ -327,7 +330,7 @@ fn check_memory(needed: u64, available: Option<u64>) -> Result<(), ServerError> 
     }
 }
 
-/// The text to train on and, after it, the text to hold out.
+/// Splits a text into its training part and its held-out part.
 fn split_text(text: &str, held_out_ratio: f64) -> (&str, &str) {
     let at = text.len() - (text.len() as f64 * held_out_ratio) as usize;
     text.split_at(text.floor_char_boundary(at))

@@ -1,4 +1,4 @@
-//! Text from a file, a folder, or one that the program brings along.
+//! Text from a file, a folder, or a built-in source.
 
 use std::fs;
 use std::io;
@@ -13,9 +13,9 @@ use super::records::{Look, look};
 use crate::config::{BuiltIn, DataSource, ServeConfig};
 use crate::errors::ServerError;
 
-/// Text of a run before it is cut into tokens.
+/// Text of a run before tokenisation.
 pub enum Source {
-    /// One text that is learnt whole.
+    /// Plain text, all of which is learnt.
     Text(Text),
     /// Files of documents.
     Lines(Vec<Lines>),
@@ -28,7 +28,7 @@ impl Source {
         matches!(self, Self::Lines(_))
     }
 
-    /// Size of the text in bytes, unpacked.
+    /// Returns the size of the unpacked text in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let bytes: usize = match self {
@@ -39,20 +39,20 @@ impl Source {
     }
 }
 
-/// A text and what is known of it.
+/// Plain text with its properties.
 #[derive(Default)]
 pub struct Text {
-    /// All of it.
+    /// The whole text.
     pub text: String,
-    /// Entropy of its source in nats per byte, where that is known.
+    /// Entropy of its source in nats per byte, if known.
     pub entropy_floor: Option<f64>,
-    /// Name of its compression, if a file had one.
+    /// Name of its compression, if any.
     pub packed_by: Option<&'static str>,
     /// Warnings for the owner, one sentence each.
     pub warnings: Vec<String>,
 }
 
-/// What it is and why anybody may have it stands beside it.
+/// Its origin and licence are documented next to the file.
 const AUSTEN: &str = include_str!("../../assets/austen.txt");
 
 /// Extensions of files whose lines are documents.
@@ -72,7 +72,7 @@ fn is_of_lines(file: &Path) -> bool {
     }
 }
 
-/// The files that `path` is, or that are below it, in order.
+/// Returns the file `path`, or the files below the folder `path`, in order.
 fn files(path: &Path) -> Result<Vec<PathBuf>, ServerError> {
     let unreadable =
         |source| ServerError::DataUnreadable { path: path.to_owned(), source: explained(path, source) };
@@ -86,7 +86,7 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, ServerError> {
     Ok(files)
 }
 
-/// Adds to `error` how to fetch a data set, if `path` looks like the name of one and no such file exists.
+/// Adds instructions for fetching a data set to `error`, if `path` looks like the name of one and no such file exists.
 fn explained(path: &Path, error: io::Error) -> io::Error {
     let Some(name) = path.to_str().filter(|_| error.kind() == io::ErrorKind::NotFound) else { return error };
     let part = |part: &str| {
@@ -111,13 +111,13 @@ fn explained(path: &Path, error: io::Error) -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, why)
 }
 
-/// Returns the text that `config` names. Files with JSON objects in their lines, or with a list of them, are documents,
-/// and so are all files called `….jsonl`.
+/// Returns the text that `config` names. Files whose lines are JSON objects, or with a list of them, are documents, and
+/// so are all files called `….jsonl`.
 ///
 /// # Errors
-/// - `DataUnreadable`: it is not there, or may not be read.
-/// - `DataEmpty`: there is no text in it.
-/// - `DataBinary`, `DataForm`: a file is not UTF-8 text, or of a format that is not read.
+/// - `DataUnreadable`: it is missing or cannot be read.
+/// - `DataEmpty`: it contains no text.
+/// - `DataBinary`, `DataForm`: a file is not UTF-8 text, or its format is not supported.
 /// - `DataMixed`: some files have documents, and others do not.
 /// - `Memory`: it is larger than the memory of this machine.
 pub fn read(config: &ServeConfig) -> Result<Source, ServerError> {
@@ -213,7 +213,7 @@ fn is_markup(file: &Path) -> bool {
         .is_some_and(|end| ["html", "htm", "xhtml"].iter().any(|known| end.eq_ignore_ascii_case(known)))
 }
 
-/// Adds the files below `folder`, hidden ones left out.
+/// Adds the files below `folder` except hidden ones.
 fn list(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), ServerError> {
     let unreadable = |source| ServerError::DataUnreadable { path: folder.to_owned(), source };
     for entry in fs::read_dir(folder).map_err(unreadable)? {
@@ -221,7 +221,7 @@ fn list(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), ServerError> {
         if entry.file_name().to_string_lossy().starts_with('.') {
             continue;
         }
-        // A link to a folder is not followed: it may lead back here.
+        // Links to folders are not followed, because they may form a cycle.
         let kind = entry.file_type().map_err(unreadable)?;
         if kind.is_dir() {
             list(&entry.path(), files)?;

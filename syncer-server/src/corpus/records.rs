@@ -1,9 +1,9 @@
-//! Records of a text: JSON values, either one after the other or in one list.
+//! Records of a text: JSON values, either in sequence or in one list.
 
 use serde::de::IgnoredAny;
 use serde_json::{Deserializer, Value};
 
-/// Number of values to read, at most, to tell records from other text.
+/// Largest number of values to read to tell records from other text.
 const LOOKED_AT: usize = 4;
 
 /// Keys of all forms of a document.
@@ -23,25 +23,25 @@ const KNOWN: [&str; 10] = [
 /// A JSON value of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// Number of the line on which it begins, from 1.
+    /// Number of the line where the value begins, from 1.
     pub line: u64,
-    /// Its JSON.
+    /// The value as JSON text.
     pub json: &'a str,
 }
 
 /// Kind of a text, according to its first values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// No JSON.
+    /// Not JSON.
     Text,
-    /// JSON objects one after the other, or one list of JSON values with text.
+    /// JSON objects in sequence, or one list of JSON values with text.
     Records {
-        /// True if the first one has a key of any form of a document.
+        /// True if the first value has a key of any form of a document.
         is_known: bool,
     },
-    /// One JSON object that is no document by itself.
+    /// One JSON object that is not a document itself.
     Object {
-        /// Python expression for the way from the object to a list or table of objects in it, such as `['data']`.
+        /// Python expression for the path from the object to a list or table of objects in it, such as `['data']`.
         holds: Option<String>,
     },
 }
@@ -58,12 +58,12 @@ pub fn look(text: &str) -> Look {
 fn look_at_list(text: &str) -> Look {
     let inside = &text[text.find('[').map_or(0, |at| at + 1)..];
     let Some(Ok(first)) = values(inside).next() else { return Look::Text };
-    // Numbers are no text.
+    // Numbers are not text.
     let has_text = |value: &Value| value.is_string() || value.is_object();
     let holds_text = has_text(&first) || first.as_array().is_some_and(|list| list.iter().any(has_text));
     let is_list = match rest_after_list(text) {
         Some(rest) => rest.is_empty() || is_lists(text),
-        // The value is damaged or cut off.
+        // The value is damaged or truncated.
         None => first.is_object(),
     };
     match holds_text && is_list {
@@ -101,7 +101,7 @@ fn has_known(value: &Value) -> bool {
     KNOWN.iter().any(|key| value.get(key).is_some())
 }
 
-/// Returns the Python expression for the way from `object` to a list or table of objects in it.
+/// Returns the Python expression for the path from `object` to a list or table of objects in it.
 fn holds(object: &Value) -> Option<String> {
     let is_list =
         |value: &Value| value.as_array().is_some_and(|list| list.first().is_some_and(Value::is_object));
@@ -126,8 +126,8 @@ fn values(text: &str) -> impl Iterator<Item = Result<Value, serde_json::Error>> 
 /// one line, or several if it is indented.
 ///
 /// # Errors
-/// The number of a line, what is wrong there and what to do. The iterator ends with the error. A line that is no JSON
-/// by itself is returned unchanged, so that its reader can report what is wrong with it.
+/// The number of a line, the fault there and a remedy. The iterator ends with the error. A line that is not JSON by
+/// itself is returned unchanged, so that its reader can report the fault.
 pub fn records(text: &str) -> Records<'_> {
     let is_one = || rest_after_list(text).is_none_or(|rest| !rest.starts_with('['));
     let is_list = text.trim_start().starts_with('[') && look(text) != Look::Text && is_one();
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(found(r#"["one", "two"]"#), [(1, "\"one\""), (1, "\"two\"")]);
         // Damaged lines are returned unchanged; their reader reports them.
         assert_eq!(found("{\"a\": 1}\n{\"a\n{}"), [(1, "{\"a\": 1}"), (2, "{\"a"), (3, "{}")]);
-        // Lists in lines are no documents; their reader reports them.
+        // Lists in lines are not documents; their reader reports them.
         assert_eq!(found("[{\"a\": 1}]\n[{}]\n"), [(1, "[{\"a\": 1}]"), (2, "[{}]")]);
         assert_eq!(found(""), []);
     }

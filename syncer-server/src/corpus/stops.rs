@@ -9,7 +9,7 @@ use super::documents::Template;
 use super::vocabulary::Vocabulary;
 use crate::llama::Chat;
 
-/// The assistant's answer in the conversation that shows how turns end. No template has this text itself.
+/// Assistant's answer in the conversation that shows how turns end. No template contains this text itself.
 const ANSWER: &str = "Yes, 4127.";
 
 /// Tokens at which a model stops writing.
@@ -24,8 +24,8 @@ pub struct Stops {
 }
 
 impl Stops {
-    /// Returns the stops of a model whose folder names these tokens, with the end of turns in the template of `chat`. A
-    /// template that cannot be used adds no stop.
+    /// Returns the stops of a model whose folder names the tokens `of_folder`, and the end of turns in the template of
+    /// `chat`. A template that cannot be used adds no stop.
     #[must_use]
     pub fn new(of_folder: Vec<u32>, chat: &Chat, vocabulary: &Vocabulary) -> Self {
         let turn_end = turn_end(chat, vocabulary);

@@ -20,9 +20,9 @@ use crate::config::ServeConfig;
 use crate::errors::ServerError;
 use crate::llama::check_json;
 
-/// How text becomes tokens and tokens text.
+/// Conversion between text and tokens.
 pub enum Vocabulary {
-    /// A token is a byte.
+    /// Each byte is a token.
     Bytes,
     /// A Hugging Face tokenizer.
     Tokenizer {
@@ -33,19 +33,19 @@ pub enum Vocabulary {
     },
 }
 
-/// Bytes of text that a tokenizer gets at once; they bound its memory.
+/// Largest input of a tokenizer in bytes; bounds its memory.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// Texts handed to a tokenizer at once.
+/// Largest number of texts in one call of a tokenizer.
 const BATCH_TEXTS: usize = 256;
 
 /// Largest growth of a text for which a batch has the full [`BATCH_BYTES`].
 const BATCH_GROWTH: u64 = 16;
 
-/// Byte tokens that are handed on at once.
+/// Largest number of byte tokens in one call of the consumer.
 const BYTES_AT_ONCE: usize = 64 << 10;
 
-/// Bytes of plain text that are tokenized as one text.
+/// Bytes of plain text that are tokenised as one text.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Time limit for a batch of texts, far more than the slowest machine needs.
@@ -89,15 +89,15 @@ fn contained<T: Send + 'static>(
     })
 }
 
-/// Tokens of a BPE vocabulary at least: every byte has one.
+/// Smallest size of a BPE vocabulary: every byte has a token.
 const VOCAB_MIN: u32 = BYTE_VOCAB;
 
 impl Vocabulary {
-    /// The vocabulary that `config` names, and its `tokenizer.json`: the `given` one, the `kept` one of an earlier
-    /// start, one trained on the text of `train`, or bytes.
+    /// Returns the vocabulary that `config` names, and its `tokenizer.json`. It is the `given` one, the `kept` one of
+    /// an earlier start, one trained on the text of `train`, or bytes.
     ///
     /// # Errors
-    /// `Tokenizer`: the file is no tokenizer, or `--vocab` is out of range.
+    /// `Tokenizer`: the file is not a tokenizer, or `--vocab` is out of range.
     pub fn load<'a>(
         config: &ServeConfig,
         train: impl FnOnce() -> Cow<'a, str>,
@@ -106,7 +106,8 @@ impl Vocabulary {
     ) -> Result<(Self, String), ServerError> {
         if let Some(path) = given.or(kept.filter(|_| config.vocab.is_some())) {
             let json = String::from_utf8(read_tokenizer(path)?).map_err(|error| unusable(error.into()))?;
-            // That of a run on bytes comes back as what it was: faster, and pages need ask nobody what a token means.
+            // The file of a byte vocabulary is recognised: bytes are faster, and pages can show tokens without a
+            // request.
             let vocabulary = match json == byte_tokenizer() {
                 true => Self::Bytes,
                 false => Self::from_json(json.as_bytes())?,
@@ -118,7 +119,7 @@ impl Vocabulary {
         Ok((vocabulary, json))
     }
 
-    /// The vocabulary that `config` asks for where no file has one.
+    /// Returns the vocabulary that `config` requests if no file is given.
     fn made<'a>(config: &ServeConfig, train: impl FnOnce() -> Cow<'a, str>) -> Result<Self, ServerError> {
         match config.vocab {
             None | Some(0) => Ok(Self::Bytes),
@@ -132,7 +133,7 @@ impl Vocabulary {
         }
     }
 
-    /// The vocabulary in the file at `path`.
+    /// Reads the vocabulary in the file at `path`.
     ///
     /// # Errors
     /// `Tokenizer`: the file cannot be read, or is not a tokenizer.
@@ -140,7 +141,7 @@ impl Vocabulary {
         Self::from_json(&read_tokenizer(path)?)
     }
 
-    /// The vocabulary of a `tokenizer.json`.
+    /// Parses the vocabulary of a `tokenizer.json`.
     ///
     /// # Errors
     /// `Tokenizer`: it is not a tokenizer, or exceeds a limit of [`limits`].
@@ -149,18 +150,18 @@ impl Vocabulary {
         let json = json.to_vec();
         let mut tokenizer = contained(LOAD_WITHIN, move || Tokenizer::from_bytes(json))?.map_err(unusable)?;
         limits::check_tokens(&tokenizer).map_err(beyond)?;
-        // A text is tokenised whole, whatever the file says of the texts that it was made for.
+        // Texts are tokenised whole, whatever truncation and padding the file sets.
         tokenizer.with_truncation(None).map_err(unusable)?;
         tokenizer.with_padding(None);
         Ok(Self::Tokenizer { tokenizer: Arc::new(tokenizer), growth })
     }
 
-    /// Number of tokens.
+    /// Returns the number of tokens.
     #[must_use]
     pub fn size(&self) -> u32 {
         match self {
             Self::Bytes => BYTE_VOCAB,
-            // Ids may have holes; the embedding has to reach the highest.
+            // Ids may have gaps; the embedding has to include the highest id.
             Self::Tokenizer { tokenizer, .. } => {
                 let highest =
                     tokenizer.get_vocab(true).into_values().max().map_or(0, |id| id.saturating_add(1));
@@ -169,10 +170,10 @@ impl Vocabulary {
         }
     }
 
-    /// The tokens of `text`, no special ones added.
+    /// Returns the tokens of `text` without added special tokens.
     ///
     /// # Errors
-    /// `Tokenizer`: the tokenizer does not take the text.
+    /// `Tokenizer`: the tokenizer rejects the text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, ServerError> {
         if matches!(self, Self::Bytes) {
             return Ok(bytes_to_tokens(text.as_bytes()));
@@ -183,11 +184,11 @@ impl Vocabulary {
         Ok(tokens)
     }
 
-    /// Tokenizes each of `texts` without adding special tokens, and finds the byte range of each token. `take` gets the
+    /// Tokenises each of `texts` without adding special tokens, and finds the byte range of each token. `take` gets the
     /// index of a text and some of its tokens, in order. It is called at least once for each text that has tokens.
     ///
     /// # Errors
-    /// `Tokenizer`: the tokenizer does not take a text.
+    /// `Tokenizer`: the tokenizer rejects a text.
     pub fn encode_each(
         &self,
         texts: &[&str],
@@ -230,10 +231,10 @@ impl Vocabulary {
         Ok(())
     }
 
-    /// The tokens that the tokenizer adds to every text.
+    /// Returns the tokens that the tokenizer adds to every text.
     ///
     /// # Errors
-    /// `Tokenizer`: the tokenizer does not take a text.
+    /// `Tokenizer`: the tokenizer rejects a text.
     pub fn added(&self) -> Result<Vec<u32>, ServerError> {
         let Self::Tokenizer { tokenizer, .. } = self else { return Ok(Vec::new()) };
         let tokenizer = Arc::clone(tokenizer);
@@ -241,7 +242,7 @@ impl Vocabulary {
         Ok(encoded.get_ids().to_vec())
     }
 
-    /// The token that is written so, if there is one.
+    /// Returns the token with the text `text` in `tokenizer.json`, if any.
     #[must_use]
     pub fn token(&self, text: &str) -> Option<u32> {
         match self {
@@ -282,11 +283,11 @@ impl Vocabulary {
         name.unwrap_or_else(|| token.to_string())
     }
 
-    /// As [`Self::encode`], for a short text of a stranger's. What the tokenizer remembers of it is forgotten with the
-    /// thread that this starts, so that nobody fills this program's memory with words.
+    /// As [`Self::encode`], for a short text from a stranger. The tokenizer's cache lives only as long as the thread
+    /// that this starts, so that strangers cannot fill this program's memory.
     ///
     /// # Errors
-    /// `Tokenizer`: the tokenizer does not take the text.
+    /// `Tokenizer`: the tokenizer rejects the text.
     pub fn encode_short(&self, text: &str) -> Result<Vec<u32>, ServerError> {
         let Self::Tokenizer { tokenizer, growth } = self else { return Ok(bytes_to_tokens(text.as_bytes())) };
         let (tokenizer, growth, text) = (Arc::clone(tokenizer), *growth, text.to_owned());
@@ -297,7 +298,7 @@ impl Vocabulary {
         encoded.map_err(beyond)?.map_err(unusable)
     }
 
-    /// The text of `tokens`; what is no text shows as U+FFFD.
+    /// Returns the text of `tokens`. Invalid text shows as U+FFFD.
     #[must_use]
     pub fn decode(&self, tokens: &[u32]) -> String {
         match self {
@@ -315,7 +316,7 @@ impl Vocabulary {
         }
     }
 
-    /// The vocabulary as a `tokenizer.json`. That of bytes gives every byte its value as its id.
+    /// Returns the vocabulary as a `tokenizer.json`. For a byte vocabulary, each id is the value of its byte.
     #[must_use]
     pub fn to_json(&self) -> String {
         match self {
@@ -331,7 +332,7 @@ impl Vocabulary {
 struct Part {
     /// Index of the text.
     text: usize,
-    /// Its bytes.
+    /// Byte range of the part.
     range: Range<usize>,
 }
 
@@ -340,7 +341,7 @@ struct Joiner<'a> {
     tokenizer: &'a Arc<Tokenizer>,
     growth: Growth,
     texts: &'a [&'a str],
-    /// The last part, whose tokens are not handed on yet.
+    /// Last part, whose tokens are not passed on yet.
     last: Option<(Part, Vec<Piece>)>,
     take: &'a mut dyn FnMut(usize, &[Piece]),
 }
@@ -368,7 +369,7 @@ impl Joiner<'_> {
         Ok(())
     }
 
-    /// Hands on the tokens of the last part.
+    /// Passes on the tokens of the last part.
     fn flush(&mut self) {
         if let Some((part, pieces)) = self.last.take() {
             (self.take)(part.text, &pieces);
@@ -394,10 +395,10 @@ impl Joiner<'_> {
     }
 }
 
-/// The bytes of a tokenizer file.
+/// Reads a tokenizer file.
 ///
 /// # Errors
-/// `Tokenizer`: it cannot be read, or is too large.
+/// `Tokenizer`: the file cannot be read, or is too large.
 pub(super) fn read_tokenizer(path: &Path) -> Result<Vec<u8>, ServerError> {
     let unreadable = |source| ServerError::Tokenizer {
         why: format!("cannot read {}: {source}; give --tokenizer a tokenizer.json", path.display()),
@@ -414,7 +415,7 @@ pub(super) fn read_tokenizer(path: &Path) -> Result<Vec<u8>, ServerError> {
     Ok(json)
 }
 
-/// Byte-level BPE of at most `size` tokens, trained on `text`.
+/// Trains a byte-level BPE of at most `size` tokens on `text`.
 fn train_bpe(text: &str, size: u32) -> Result<Vocabulary, ServerError> {
     let mut tokenizer = Tokenizer::new(BPE::default());
     let byte_level = ByteLevel::new(false, true, true);
@@ -426,14 +427,14 @@ fn train_bpe(text: &str, size: u32) -> Result<Vocabulary, ServerError> {
         .build();
     let mut trainer: TrainerWrapper = trainer.into();
     tokenizer.train(&mut trainer, pieces(text)).map_err(unusable)?;
-    // Trained on text with fewer distinct pairs, it may stay smaller; the run's vocabulary is what came out.
+    // The vocabulary may be smaller if the text has too few distinct pairs; the run then uses the smaller one.
     debug_assert!(tokenizer.get_model().get_vocab_size() >= BYTE_VOCAB as usize);
     // Each byte becomes one character, which takes up to two bytes.
     let growth = Growth { is_measured: false, most: 2 };
     Ok(Vocabulary::Tokenizer { tokenizer: Arc::new(tokenizer), growth })
 }
 
-/// `text` in pieces of about [`PIECE_BYTES`] that end at a line.
+/// Splits `text` into pieces of about [`PIECE_BYTES`] that end at a line end.
 fn pieces(text: &str) -> impl Iterator<Item = &str> + Send {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -451,7 +452,7 @@ fn pieces(text: &str) -> impl Iterator<Item = &str> + Send {
     })
 }
 
-/// A byte-level BPE without merges, whose ids are the bytes' values.
+/// Returns a byte-level BPE without merges, whose ids are the bytes' values.
 fn byte_tokenizer() -> String {
     let vocab: serde_json::Map<String, serde_json::Value> =
         (0..=u8::MAX).map(|byte| (byte_character(byte).to_string(), json!(byte))).collect();
@@ -470,8 +471,8 @@ fn byte_tokenizer() -> String {
     serde_json::to_string_pretty(&tokenizer).expect("plain JSON values")
 }
 
-/// The character that byte-level tokenizers write for a byte (GPT-2's table): printable ones stand for
-/// themselves, the rest are counted up from U+0100.
+/// Returns the character that byte-level tokenizers write for a byte (GPT-2's table). Printable characters stand for
+/// themselves, and the rest are counted up from U+0100.
 fn byte_character(byte: u8) -> char {
     let printable = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
     if printable(byte) {

@@ -18,7 +18,7 @@ const SPEAKERS: [(&str, &str); 11] = [
     ("observation", "tool"),
 ];
 
-/// A conversation.
+/// Messages of one record, with their training flags.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Conversation {
     /// Messages in order: objects with a "role", and mostly with a "content", which is a string or a list of parts.
@@ -29,16 +29,16 @@ pub struct Conversation {
     pub others: Map,
 }
 
-/// Returns the conversation in `object`, without nulls, and its form; `None` if `object` has no conversation.
+/// Returns the conversation in `object`, without nulls, and its form. Returns `None` if `object` has no conversation.
 ///
 /// # Errors
-/// A sentence: what is wrong with it.
+/// A sentence that describes the fault.
 pub fn of(object: &Map) -> Result<Option<(Form, Conversation)>, String> {
     let mut empty = None;
     for key in ["messages", "conversations", "conversation"] {
         let messages = match object.get(key) {
             None => continue,
-            // An empty column of a table whose other rows fill it.
+            // In a table, this column may be empty because other rows use it.
             Some(Value::Array(messages)) if messages.is_empty() => {
                 empty = Some(key);
                 continue;
@@ -205,9 +205,9 @@ fn with_system(system: Option<&Value>, mut messages: Vec<Value>) -> Result<Vec<V
     Ok(messages)
 }
 
-/// An instruction with its answer.
+/// Instruction with its answer.
 pub struct Alpaca<'a> {
-    /// As a conversation.
+    /// The same as a conversation.
     pub conversation: Conversation,
     instruction: &'a str,
     input: &'a str,
@@ -217,7 +217,7 @@ pub struct Alpaca<'a> {
 /// Returns the instruction in `object`.
 ///
 /// # Errors
-/// A sentence: what is wrong with it.
+/// A sentence that describes the fault.
 pub fn alpaca(object: &Map) -> Result<Alpaca<'_>, String> {
     let (instruction, output) = (text(object, "instruction")?, text(object, "output")?);
     let input = if object.contains_key("input") { text(object, "input")? } else { "" };

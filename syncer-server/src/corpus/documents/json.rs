@@ -14,14 +14,14 @@ pub type Map = IndexMap<String, Value>;
 /// A JSON value.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Value {
-    /// Nothing.
+    /// `null`.
     #[default]
     Null,
-    /// True or false.
+    /// `true` or `false`.
     Bool(bool),
-    /// An integer of 64 bits, or a float.
+    /// 64-bit integer, or float.
     Number(Number),
-    /// A text.
+    /// String.
     String(String),
     /// Values in order.
     Array(Vec<Value>),
@@ -59,7 +59,7 @@ impl Value {
         }
     }
 
-    /// Returns the values of an object, to be changed.
+    /// Returns the values of an object, for changes.
     pub fn as_object_mut(&mut self) -> Option<&mut Map> {
         match self {
             Self::Object(map) => Some(map),
@@ -67,18 +67,18 @@ impl Value {
         }
     }
 
-    /// Returns whether it is null.
+    /// Returns true if the value is null.
     pub fn is_null(&self) -> bool {
         *self == Self::Null
     }
 
-    /// Returns whether it is a string.
+    /// Returns true if the value is a string.
     pub fn is_string(&self) -> bool {
         self.as_str().is_some()
     }
 }
 
-/// A value that is not there is null.
+/// A missing value is null.
 impl Index<&str> for Value {
     type Output = Self;
 
@@ -87,7 +87,7 @@ impl Index<&str> for Value {
     }
 }
 
-/// An item that is not there is null.
+/// A missing item is null.
 impl Index<usize> for Value {
     type Output = Self;
 

@@ -1,4 +1,4 @@
-//! One JSON value as a document.
+//! Conversion of one JSON value to a document.
 
 use std::borrow::Cow;
 
@@ -13,7 +13,7 @@ pub type Writer<'a> = dyn FnMut(&Conversation) -> Result<Document, String> + 'a;
 /// Returns the document of a record. `write` renders conversations, if the model has a chat template.
 ///
 /// # Errors
-/// A sentence: what is wrong with the record, and what to do.
+/// A sentence with the fault of the record, and a remedy.
 pub fn document(json: &str, write: Option<&mut Writer<'_>>) -> Result<(Form, Document), String> {
     let mut object = match value(&mended(json))? {
         Value::Object(object) => object,
@@ -69,7 +69,7 @@ fn learnt(prompt: &str, completion: &str) -> Document {
     Document { text: format!("{prompt}{completion}"), learnt: vec![whole], end: End::Learnt }
 }
 
-/// Refuses preference data, which pairs liked with disliked answers: it is not meant to be learnt as text.
+/// Refuses preference data, which pairs chosen with rejected answers and is not meant to be learnt as text.
 fn refuse_preferences(object: &Map) -> Result<(), String> {
     if object.contains_key("chosen") || object.contains_key("rejected") {
         return Err(
@@ -148,7 +148,7 @@ fn paired(json: &str) -> Option<String> {
     (rest > 0).then(|| out + &json[rest..])
 }
 
-/// Where on its line `error` of JSON is.
+/// Returns the column in an error message of the JSON parser.
 fn column(error: &str) -> &str {
     error.rsplit("column ").next().unwrap_or_default()
 }

@@ -2,13 +2,13 @@
 //!
 //! A record is a document of one of these forms:
 //!
-//! - `{"messages": [{"role": "…", "content": "…"}, …]}`: a conversation, written as the model's chat template says;
-//!   what the assistant says is learnt. ShareGPT's `conversations` and lists of messages as `prompt` and `completion`
-//!   are conversations as well;
+//! - `{"messages": [{"role": "…", "content": "…"}, …]}`: a conversation, rendered with the model's chat template; the
+//!   assistant's words are learnt. ShareGPT's `conversations` and lists of messages as `prompt` and `completion` are
+//!   conversations as well;
 //! - `{"prompt": "…", "completion": "…"}`: the completion is learnt, and the prompt is given;
 //! - `{"instruction": "…", "input": "…", "output": "…"}`: a conversation if the model has a chat template, and a prompt
 //!   with a completion otherwise;
-//! - `{"text": "…"}`: all of it is learnt.
+//! - `{"text": "…"}`: the whole text is learnt.
 //!
 //! Other keys are ignored, and null is the same as no key. If a record has several forms, the first of this list
 //! counts.
@@ -39,45 +39,46 @@ pub use tokens::Ends;
 use renderer::Renderer;
 use template::Dialogue;
 
-/// A file of records.
+/// File of records.
 pub struct Lines {
-    /// Where it is from.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Its text, lines of JSON or one list of it.
+    /// Content: JSON values on lines, or one JSON list.
     pub text: String,
-    /// Name of its compression, if it had one.
+    /// Name of its compression, if any.
     pub packed_by: Option<&'static str>,
 }
 
-/// Documents as tokens, those that are given marked as in [`archipelago_core::token`].
+/// Tokenised documents, with given tokens marked as in [`archipelago_core::token`].
 pub struct Documents {
-    /// To train on, one after the other.
+    /// Training tokens, document by document.
     pub train: Vec<u32>,
-    /// Never trained on.
+    /// Held-out tokens, which are never trained on.
     pub held_out: Vec<u32>,
-    /// Bytes of text behind one learnt token that is held out, on average.
+    /// Average bytes of text for each learnt held-out token.
     pub bytes_per_token: f64,
-    /// Tokens of each document, in order.
+    /// Number of tokens of each document, in order.
     pub lengths: Vec<u32>,
 }
 
-/// A document before it is cut into tokens.
+/// Document before tokenisation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Document {
-    /// Its text.
+    /// Text of the document.
     pub text: String,
-    /// The parts of it that are learnt, in bytes, in order.
+    /// Learnt byte ranges of the text, in order.
     pub learnt: Vec<std::ops::Range<usize>>,
-    /// What ends it.
+    /// End of the document.
     pub end: End,
 }
 
-/// What ends a document.
+/// End of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The token that ends texts, and it is learnt.
+    /// The end-of-text token, which is learnt.
     Learnt,
-    /// The same, unless the text ends with it; not learnt, since the template says how turns end.
+    /// The end-of-text token unless the text already ends with it. It is not learnt, because the template defines how
+    /// turns end.
     Given,
 }
 
@@ -93,8 +94,8 @@ pub struct Read {
 /// Reads all records of `files`.
 ///
 /// # Errors
-/// - `DataLine`: a record is no document.
-/// - `DataTooFew`: there are not two documents, one of which could be held out.
+/// - `DataLine`: a record is not a document.
+/// - `DataTooFew`: there are fewer than two documents, so that none can be held out.
 pub fn read(files: Vec<Lines>, chat: &Chat) -> Result<Read, ServerError> {
     let (mut documents, mut forms) = (Vec::new(), BTreeMap::new());
     // The renderer starts at the first conversation: other lines do not need it.
@@ -123,12 +124,12 @@ pub fn read(files: Vec<Lines>, chat: &Chat) -> Result<Read, ServerError> {
     }
 }
 
-/// All that is said in `documents`, for a vocabulary to be made of.
+/// Returns the texts of all `documents`, as training text for a vocabulary.
 pub fn plain(documents: &[Document]) -> String {
     documents.iter().flat_map(|document| [document.text.as_str(), "\n"]).collect()
 }
 
-/// What tells these files and how conversations in them are written from others.
+/// Returns a hash of the files and of the rendering of their conversations.
 pub fn hash(files: &[Lines], chat: &Chat) -> Vec<u8> {
     let mut sha = Sha256::new();
     for Lines { text, .. } in files {
@@ -138,11 +139,11 @@ pub fn hash(files: &[Lines], chat: &Chat) -> Vec<u8> {
     sha.finalize().to_vec()
 }
 
-/// Cuts `documents` into tokens of `vocabulary` and holds a part of them out: as many as their share is, whole, at
-/// least one and not all, drawn by `seed`.
+/// Tokenises `documents` with `vocabulary` and holds out whole documents, drawn by `seed`. Their number follows the
+/// given share, but at least one document is held out and at least one is not.
 ///
 /// # Errors
-/// `Tokenizer`: the tokenizer does not take a text.
+/// `Tokenizer`: the tokenizer rejects a text.
 pub fn cut(
     documents: &[Document],
     vocabulary: &Vocabulary,
@@ -168,7 +169,7 @@ pub fn cut(
     Ok(Documents { train, held_out, bytes_per_token, lengths })
 }
 
-/// Which of `count` documents, two or more, are held out.
+/// Draws the held-out documents among `count`, which is at least two.
 fn drawn(count: usize, ratio: f64, seed: u64) -> Vec<bool> {
     let held_out = ((count as f64 * ratio).round() as usize).clamp(1, count - 1);
     let lot = |&index: &usize| mix(key(&[seed, index as u64, Purpose::HeldOut as u64]));
@@ -179,7 +180,7 @@ fn drawn(count: usize, ratio: f64, seed: u64) -> Vec<bool> {
     is_held_out
 }
 
-/// What a number is drawn for.
+/// Purpose of a random draw.
 enum Purpose {
     HeldOut = 0x68_6f,
 }

@@ -1,10 +1,10 @@
-//! Lines, templates and tokens.
+//! Tests of records, templates and tokens.
 
 use archipelago_core::token::{self, GIVEN};
 
 use super::*;
 
-/// As many models have it, with blocks that begin and end lines.
+/// Template of a common form, with blocks that begin and end lines.
 const CHATML: &str = "{%- for message in messages %}
     {{- '<|' + message['role'] + '|>' + message['content'] | trim + '<|end|>' }}
 {%- endfor %}
@@ -22,12 +22,12 @@ fn lines(text: &str) -> Vec<Lines> {
     vec![Lines { path: "chats.jsonl".into(), text: text.to_owned(), packed_by: None }]
 }
 
-/// The first of the documents on these lines.
+/// Returns the first of the documents on these lines.
 fn first(text: &str, template: &str) -> Document {
     read(lines(text), &chat(template)).unwrap().documents.remove(0)
 }
 
-/// What of a document is learnt.
+/// Returns the learnt parts of a document.
 fn learnt(document: &Document) -> Vec<&str> {
     document.learnt.iter().map(|span| &document.text[span.clone()]).collect()
 }
@@ -59,7 +59,8 @@ fn the_assistants_turns_are_learnt() {
     assert_eq!(learnt(&found), ["I.<|end|>", "So.<|end|>"]);
 }
 
-/// Marks say what counts, also where nothing else could tell, and leave no trace.
+/// Goal: marks of the template decide which parts are learnt, even where other methods fail, and do not appear in the
+/// text.
 #[test]
 fn marks_of_the_template_count() {
     let marked = "{% for m in messages %}\n{% if m.role == 'assistant' %}\n<{%- generation -%}\n {{ m.content }}!\n \
@@ -72,7 +73,7 @@ fn marks_of_the_template_count() {
     assert!(error.contains("inside of another"), "{error}");
 }
 
-/// One sentence each, which names the file and the line.
+/// Goal: each error is one sentence with the file and the line.
 #[test]
 fn what_is_no_document_is_told_by_its_line() {
     let check = |line: &str, template: Option<&str>, why: &str| {
@@ -124,7 +125,7 @@ fn what_is_no_document_is_told_by_its_line() {
     assert_eq!((one.exit_code(), one.to_string().contains("has 1 document, and")), (7, true), "{one}");
 }
 
-/// The one document on two equal lines.
+/// Returns the document that two equal lines share, and its form.
 fn twice(line: &str, template: Option<&str>) -> Result<(Form, Document), String> {
     let chat = template.map_or_else(Chat::default, chat);
     let read = read(lines(&[line, line].join("\n")), &chat).map_err(|error| error.to_string())?;
@@ -287,7 +288,7 @@ fn a_list_of_records_is_read_as_lines_are() {
     assert!(error.starts_with("line 3 of chats.jsonl: it has no \"text\""), "{error}");
 }
 
-/// A tokenizer with one merge across words, which blanks are cut off of, and a token that ends texts.
+/// Returns a tokenizer with one merge across words, trimmed offsets, and an end-of-text token.
 fn vocabulary() -> Vocabulary {
     let mut json: serde_json::Value = serde_json::from_str(&Vocabulary::Bytes.to_json()).unwrap();
     json["model"]["vocab"]["?A"] = 256.into();
@@ -309,7 +310,7 @@ fn shown(tokens: &[u32]) -> String {
     tokens.iter().map(shown).collect()
 }
 
-/// Tokens that are learnt in part are learnt; blanks belong where they stand; each document has its end.
+/// Goal: partly learnt tokens count as learnt, blanks belong to the text around them, and each document has its end.
 #[test]
 fn tokens_are_learnt_where_their_text_is() {
     let vocabulary = vocabulary();
@@ -326,7 +327,7 @@ fn tokens_are_learnt_where_their_text_is() {
     assert_eq!(tokens(r#"{"prompt": "Q ", "completion": "  A"}"#), "Q\u{332} \u{332}  A$");
     assert_eq!(tokens(r#"{"prompt": "Q?", "completion": "AB"}"#), "Q\u{332}?AB$");
     assert_eq!(tokens(r#"{"prompt": "Q", "completion": ""}"#), "Q\u{332}$");
-    // The template has written its own end, which is not there twice.
+    // The template writes the end itself, so it is not added again.
     let asked = "<|user|>Q".chars().map(|c| format!("{c}\u{332}")).collect::<String>();
     let answers = "<|assistant|>".chars().map(|c| format!("{c}\u{332}")).collect::<String>();
     assert_eq!(
@@ -366,10 +367,10 @@ fn whole_documents_are_held_out() {
     assert_eq!((train.len(), held_out.len()), (80, 20));
     assert!(train.is_disjoint(&held_out));
     assert!(found.held_out == cut(0.2, 1).held_out && found.held_out != cut(0.2, 2).held_out);
-    // A digit is a token, and so is the end, which has no text.
+    // Each digit is a token, and so is the end, which has no text.
     let learnt = found.held_out.iter().filter(|&&token| token & GIVEN == 0).count() as f64;
     assert!((found.bytes_per_token - (learnt - 20.0) / learnt).abs() < 1e-9);
-    // There is something on both sides, whatever the share.
+    // Both sides have a document, whatever the share.
     assert_eq!(texts(&cut(0.001, 1).held_out).len(), 1);
     assert_eq!(texts(&cut(0.999, 1).train).len(), 1);
 }

@@ -1,4 +1,4 @@
-//! Documents as tokens, and which of these are learnt.
+//! Tokenisation of documents, with marks on given tokens.
 
 use std::ops::Range;
 
@@ -9,37 +9,37 @@ use crate::corpus::cutting::Piece;
 use crate::corpus::vocabulary::Vocabulary;
 use crate::errors::ServerError;
 
-/// The tokens that documents begin and end with.
+/// Tokens at the beginning and the end of documents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ends {
-    /// What the tokenizer puts before a text, if anything.
+    /// Tokens that the tokenizer puts before a text.
     before: Vec<u32>,
-    /// What ends a text: one token, or those of a line's end where the model has none.
+    /// Tokens that end a text: the end-of-text token, or a line end if the model has none.
     after: Vec<u32>,
 }
 
 impl Ends {
-    /// Those of `vocabulary`, whose end of a text is `end` if it has one.
+    /// Returns the tokens of `vocabulary`. `end` is its end-of-text token, if any.
     ///
     /// # Errors
-    /// `Tokenizer`: the tokenizer does not take a text.
+    /// `Tokenizer`: the tokenizer rejects a text.
     pub fn new(vocabulary: &Vocabulary, end: Option<u32>) -> Result<Self, ServerError> {
         let after = match end {
             Some(end) => vec![end],
             None => vocabulary.encode("\n")?,
         };
         let mut before = vocabulary.added()?;
-        // What some tokenizers put after a text, too, is not twice there.
+        // End tokens that the tokenizer adds itself must not appear twice.
         before.truncate(before.iter().position(|token| after.contains(token)).unwrap_or(before.len()));
         Ok(Self { before, after })
     }
 }
 
-/// Tokenizes each of `documents` and marks the given tokens. `take` gets the tokens document by document, with the
+/// Tokenises each of `documents` and marks the given tokens. `take` gets the tokens document by document, with the
 /// index of the document.
 ///
 /// # Errors
-/// `Tokenizer`: the tokenizer does not take a text.
+/// `Tokenizer`: the tokenizer rejects a text.
 pub fn each(
     documents: &[Document],
     vocabulary: &Vocabulary,
@@ -57,15 +57,15 @@ pub fn each(
     Ok(())
 }
 
-/// Marks the tokens of one document after the other.
+/// Marks the tokens of documents, one document at a time.
 struct Marker<'a> {
     documents: &'a [Document],
     ends: &'a Ends,
     /// Index of the document.
     at: usize,
-    /// Its tokens so far.
+    /// Tokens of the document so far.
     tokens: Vec<u32>,
-    /// Index of its first learnt part that may touch the next token.
+    /// Index of the document's first learnt part that may touch the next token.
     span: usize,
     take: &'a mut dyn FnMut(usize, &[u32]),
 }
@@ -112,18 +112,18 @@ fn ends_with(tokens: &[u32], end: &[u32]) -> bool {
     last.iter().map(|&token| token::id(token)).eq(end.iter().copied())
 }
 
-/// The last byte of a token. Tokenizers may cut blanks off what they say of a token, even all of it: then the byte
-/// before counts.
+/// Returns the last byte of a token. Tokenizers may trim the blanks from a token's range until it is empty; then the
+/// byte before the range counts.
 fn last(bytes: &Range<usize>) -> usize {
     bytes.end.saturating_sub(1)
 }
 
-/// Its first byte.
+/// Returns the first byte of a token.
 fn first(bytes: &Range<usize>) -> usize {
     bytes.start.min(last(bytes))
 }
 
-/// Whether any byte of a token is in `span`: a token that is learnt in part is learnt.
+/// Returns true if any byte of a token is in `span`. Partly learnt tokens count as learnt.
 fn touches(span: &Range<usize>, bytes: &Range<usize>) -> bool {
     first(bytes) < span.end && last(bytes) >= span.start
 }

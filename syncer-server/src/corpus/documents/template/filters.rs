@@ -15,7 +15,7 @@ const INDENT_MAX: usize = 64;
 
 type Engine<'a, 'b> = State<'a, 'b>;
 
-/// Adds all of them to `environment`.
+/// Adds all of these to `environment`.
 pub fn add_to(environment: &mut Environment<'_>) {
     // The operator `%` formats too, and passes checked arguments.
     environment.add_filter("engine_format", filters::format);
@@ -173,7 +173,7 @@ fn join(
     Ok(out)
 }
 
-/// Returns the items of `value`, or of each the `attribute`, if there is one.
+/// Returns the items of `value`, or the `attribute` of each item, if given.
 fn mapped(state: &mut Engine<'_, '_>, value: Value, attribute: Option<Value>) -> Result<Value, Error> {
     operators::iterable(&value)?;
     let Some(attribute) = attribute else { return Ok(value) };

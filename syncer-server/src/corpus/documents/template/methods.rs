@@ -10,7 +10,7 @@ use super::text::{charge, failed, string};
 /// Calls a method that a value has in Python.
 ///
 /// # Errors
-/// The method does not exist, or does not take the arguments.
+/// The method does not exist, or rejects the arguments.
 pub fn call(
     state: &mut State<'_, '_>,
     value: &Value,
@@ -158,7 +158,7 @@ fn titled(text: &str) -> String {
     out
 }
 
-/// Whether Python counts `c` as a blank.
+/// Returns true if Python counts `c` as whitespace.
 fn is_blank(c: char) -> bool {
     c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
 }

@@ -1,6 +1,6 @@
 //! Conversations rendered by a model's chat template, with the byte ranges of the assistant's words.
 //!
-//! Templates are written in Jinja2 and come with model folders from strangers. They see nothing but the conversation,
+//! Templates are written in Jinja2 and come with model folders from strangers. They can access only the conversation,
 //! and limits bound their work. Their output is the same as in `transformers`.
 
 mod filters;
@@ -22,7 +22,7 @@ use super::conversation::Conversation;
 use super::{Document, End, json};
 use crate::llama::Chat;
 
-/// Steps that a template may take. A step is one instruction, or work on 64 bytes.
+/// Step limits of a template. A step is one instruction, or work on 64 bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Fuel {
     /// Steps for one rendering.
@@ -47,17 +47,17 @@ const BYTES_PER_FUEL: u64 = 2;
 /// Levels of nested macro calls and loops.
 const RECURSION_MAX: usize = 200;
 
-/// Bytes of one rendered conversation, at most.
+/// Largest size of a rendered conversation in bytes.
 const BYTES_MAX: usize = 16 << 20;
 
-/// Messages of a conversation at most.
+/// Largest number of messages in a conversation.
 const MESSAGES_MAX: usize = 1_000;
 
 /// Marks around the assistant's words while a template with `{% generation %}` renders. Unicode reserves these
 /// characters for use inside programs, so no text has them.
 const MARKS: [char; 2] = ['\u{fdd0}', '\u{fdd1}'];
 
-/// The filter that puts [`MARKS`] around what it is given.
+/// Filter that puts [`MARKS`] around its input.
 const FILTER: &str = "_archipelago_generation";
 
 const NAME: &str = "chat";
@@ -65,7 +65,7 @@ const NAME: &str = "chat";
 /// Keys of a message's reasoning, in the order in which templates look for them.
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
-/// A conversation as templates see it.
+/// Conversation in the form that templates receive.
 #[derive(Clone, Debug, Default)]
 pub struct Dialogue {
     messages: Vec<Value>,
@@ -75,11 +75,11 @@ pub struct Dialogue {
 }
 
 impl Dialogue {
-    /// Prepares `conversation` for templates. They see its messages and, of the other keys of its record, `tools`,
+    /// Prepares `conversation` for templates. They can access its messages and, of the record's other keys, `tools`,
     /// `documents` and those in `chat_template_kwargs`.
     ///
     /// # Errors
-    /// A sentence: a template cannot take it.
+    /// A sentence: a template cannot render it.
     pub fn new(conversation: &Conversation) -> Result<Self, String> {
         let Conversation { messages, is_learnt, others } = conversation;
         if messages.len() > MESSAGES_MAX {
@@ -212,7 +212,7 @@ fn message(message: &Value) -> Value {
     Value::from_pairs(pairs)
 }
 
-/// A chat template with the environment that it may use.
+/// Chat template with its environment.
 pub struct Template {
     environment: Environment<'static>,
     source: String,
@@ -245,10 +245,10 @@ impl Template {
         Self { environment, source, tokens: tokens.collect(), has_marks, fuel }
     }
 
-    /// Compiles it.
+    /// Compiles the template.
     ///
     /// # Errors
-    /// A sentence: what is wrong with it.
+    /// A sentence that describes the fault.
     pub fn compile(&self) -> Result<Compiled<'_>, String> {
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         let syntax_config = syntax.map_err(|error| error.to_string())?;
@@ -260,7 +260,7 @@ impl Template {
     }
 }
 
-/// A compiled template.
+/// Compiled template.
 pub struct Compiled<'a> {
     template: &'a Template,
     code: CompiledTemplate<'a>,
@@ -295,7 +295,7 @@ impl Compiled<'_> {
         }
     }
 
-    /// Returns `dialogue` as text of which nothing is learnt.
+    /// Returns `dialogue` as text without learnt parts.
     ///
     /// # Errors
     /// A sentence: why it cannot be rendered, and what to do.
@@ -480,7 +480,7 @@ fn told(error: &Error) -> String {
     }
 }
 
-/// A text without its marks, and what stood between them.
+/// Returns a text without its marks, and the ranges between them.
 fn unmarked(marked: &str) -> Result<(String, Vec<Range<usize>>), String> {
     let (mut text, mut learnt, mut begun) = (String::with_capacity(marked.len()), Vec::new(), None);
     for part in marked.split_inclusive(MARKS) {

@@ -11,10 +11,10 @@ use minijinja::{Environment, Error, State, Value};
 
 use super::text::{charge, failed, string, text};
 
-/// Bytes of a string at most: no conversation is longer.
+/// Largest size of a string in bytes; no conversation is longer.
 pub const STRING_BYTES_MAX: usize = 16 << 20;
 
-/// Bytes that an item of a list costs.
+/// Cost of a list item in bytes.
 const ITEM_BYTES: usize = 32;
 
 const ITER: &str = "iter()";
@@ -104,6 +104,8 @@ fn impossible(operator: &str, a: &Value, b: &Value) -> Error {
     failed(format!("{operator} of {} and {} is impossible", type_name(a), type_name(b)))
 }
 
+/// Checks that Python can iterate over `value`.
+///
 /// # Errors
 /// Python cannot iterate over it.
 pub fn iterable(value: &Value) -> Result<(), Error> {
@@ -139,7 +141,7 @@ impl Number {
     }
 }
 
-/// Computes with integers if both are, and with floats otherwise.
+/// Computes with integers if both operands are integers, and with floats otherwise.
 fn compute(
     operator: &str,
     (a, b): (&Value, &Value),
@@ -161,13 +163,15 @@ fn is_list(value: &Value) -> bool {
     matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable)
 }
 
-/// Returns two strings joined.
+/// Returns the concatenation of two strings.
 fn joined(state: &State<'_, '_>, a: &str, b: &str) -> Result<Value, Error> {
     check_length(a.len() + b.len())?;
     charge(state, a.len() + b.len())?;
     Ok(Value::from([a, b].concat()))
 }
 
+/// Checks the length of a string.
+///
 /// # Errors
 /// A string of `bytes` is too long.
 pub fn check_length(bytes: usize) -> Result<(), Error> {
@@ -300,6 +304,8 @@ pub fn is_in(state: &State<'_, '_>, item: &Value, container: &Value) -> Result<b
     }
 }
 
+/// Compares two values.
+///
 /// # Errors
 /// Values of these types have no order.
 fn order(a: &Value, b: &Value) -> Result<Ordering, Error> {

@@ -1,11 +1,12 @@
 //! Rewriting of a template's source before it is compiled.
 
-/// Returns `source` with line feeds as its only ends of lines, as Jinja2 reads it.
+/// Returns `source` with line feeds as its only line ends, as Jinja2 reads it.
 pub fn normalized(source: &str) -> String {
     source.replace("\r\n", "\n").replace('\r', "\n")
 }
 
-/// Returns `source` with its blocks `{% generation %}` as filters called `filter`, and whether there are any.
+/// Returns `source` with its `{% generation %}` blocks rewritten as filters named `filter`. Also returns whether it has
+/// such blocks.
 pub fn with_filters(source: &str, filter: &str) -> (String, bool) {
     let (mut out, mut rest, mut found) = (String::with_capacity(source.len()), source, false);
     while let Some(start) = rest.find("{") {

@@ -139,13 +139,13 @@ fn a_template_that_asks_for_too_much_is_refused() {
         grow("'a'", "ns.x | indent(i * i, true)", "ns.x | length"),
         grow("'\n'", "(ns.x ~ 'a\n') | indent(ns.x)", "ns.x | length"),
         grow("'<'", "(ns.x ~ ns.x) | e", "ns.x | length"),
-        // Values whose text is larger than they are.
+        // Values whose text is much larger than their memory.
         deep("[1]", "[ns.x, ns.x]", "ns.x"),
         deep("[1]", "[ns.x, ns.x]", "ns.x | tojson"),
         deep("{}", "{'a': ns.x, 'b': ns.x}", "ns.x | upper"),
         "{% set ns = namespace() %}{% set ns.x = ns %}{{ ns.x }}".into(),
         grow("[1]", "[ns.x]", "ns.x"),
-        // Widths.
+        // Large widths.
         "{{ '%999999999d' % 1 }}".into(),
         "{{ '%9999999999999999999999d' | format(1) }}".into(),
         "{{ '{:999999999}'.format(1) }}".into(),
@@ -158,7 +158,7 @@ fn a_template_that_asks_for_too_much_is_refused() {
         "{{ [1] * 10 ** 8 }}".into(),
         "{{ [messages] | tojson(indent=10 ** 9) }}".into(),
         "{{ range(10 ** 9) | list }}".into(),
-        // Steps.
+        // Many steps.
         "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}.{% endfor %}{% endfor %}\
          {% endfor %}"
             .into(),

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use minijinja::value::{ObjectRepr, ValueKind};
 use minijinja::{Error, ErrorKind, State, Value};
 
-/// Levels of nested lists and dictionaries, at most.
+/// Largest nesting depth of lists and dictionaries.
 const DEPTH_MAX: usize = 200;
 
 /// Bytes that one unit of fuel pays for, as for the engine's own work.
@@ -16,7 +16,7 @@ pub fn failed(why: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidOperation, why.into())
 }
 
-/// Pays for work on `bytes`.
+/// Charges fuel for work on `bytes`.
 ///
 /// # Errors
 /// `OutOfFuel`.
@@ -27,7 +27,7 @@ pub fn charge(state: &State<'_, '_>, bytes: usize) -> Result<(), Error> {
 /// Returns `value` as `str(value)` does.
 ///
 /// # Errors
-/// `OutOfFuel`, or the value has no text that is the same in each run.
+/// `OutOfFuel`, or the text of the value would differ between runs.
 pub fn text(state: &State<'_, '_>, value: &Value) -> Result<String, Error> {
     match value.kind() {
         ValueKind::Undefined => Ok(String::new()),
@@ -40,7 +40,7 @@ pub fn text(state: &State<'_, '_>, value: &Value) -> Result<String, Error> {
     }
 }
 
-/// The text of a string.
+/// Returns the text of a string.
 pub fn string(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
@@ -48,7 +48,7 @@ pub fn string(value: &Value) -> &str {
 /// Settings of `json.dumps`.
 #[derive(Clone, Debug)]
 pub struct Json {
-    /// Whether all characters outside ASCII are escaped.
+    /// True if all characters outside ASCII are escaped.
     pub is_ascii: bool,
     /// Indentation of a line for each level; `None` writes everything on one line.
     pub indent: Option<String>,
@@ -56,7 +56,7 @@ pub struct Json {
     pub between: String,
     /// Text between a key and its value.
     pub after_key: String,
-    /// Whether keys are sorted.
+    /// True if keys are sorted.
     pub is_sorted: bool,
 }
 
@@ -134,7 +134,7 @@ impl Writer<'_> {
         self.items(pairs.into_iter().map(|(key, value)| (Some(key), value)), depth, ['{', '}']).map(drop)
     }
 
-    /// Writes items between brackets, and returns how many there were.
+    /// Writes items between brackets, and returns their number.
     fn items(
         &mut self,
         items: impl Iterator<Item = (Option<Value>, Value)>,
@@ -193,7 +193,7 @@ fn is_parts(value: &Value) -> bool {
     first.kind() == ValueKind::Map && first.get_attr("type").is_ok_and(|kind| kind.as_str() == Some("text"))
 }
 
-/// A number as Python writes it.
+/// Returns a number as Python writes it.
 fn number(value: &Value, is_json: bool) -> String {
     if value.is_integer() {
         return value.to_string();
