@@ -1,4 +1,4 @@
-//! The model card, `README.md`: what whoever finds the model should know of it.
+//! Model card of an export, `README.md`.
 
 use std::fmt::Write;
 
@@ -9,24 +9,24 @@ use archipelago_core::wire::RunSpec;
 use super::card_keys::CardKeys;
 use super::{SourceSettings, is_id};
 
-/// Characters of a licence's name at most.
+/// Largest length of a licence's name in characters.
 const LICENCE_CHARS_MAX: usize = 64;
 
-/// How far a run has come.
+/// Progress of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Course {
-    /// Learners with a merged token.
+    /// Number of learners with merged tokens.
     pub learners: u64,
-    /// Tokens merged.
+    /// Number of merged tokens.
     pub tokens_merged: u64,
-    /// The first held-out loss, in nats per token, if it was measured.
+    /// First held-out loss, in nats per token, if it was measured.
     pub loss_first: Option<f32>,
-    /// The newest one.
+    /// Newest held-out loss, in nats per token.
     pub loss_last: Option<f32>,
 }
 
 impl Course {
-    /// Of a run with these books whose first and newest held-out loss are `losses`.
+    /// Returns the progress recorded in `ledger`. `losses` are the first and the newest held-out loss.
     #[must_use]
     pub fn of(ledger: &Ledger, losses: [Option<f32>; 2]) -> Self {
         let merged = ledger.accounts().filter(|(_, account)| ledger.tokens_merged(account) > 0);
@@ -35,39 +35,39 @@ impl Course {
     }
 }
 
-/// What a model card tells.
+/// Facts in a model card.
 #[derive(Clone, Copy, Debug)]
 pub struct Card<'a> {
-    /// The run, as 16 hex digits.
+    /// Run number as 16 hex digits.
     pub run: &'a str,
     /// Specification of the run, as learners get it.
     pub spec: &'a RunSpec,
-    /// The sizes, of the built-in decoder.
+    /// Sizes of the model, if it is the built-in decoder.
     pub model: Option<&'a ModelSpec>,
-    /// The parameters in the folder, counted.
+    /// Number of parameters in the folder.
     pub params: u64,
-    /// Whether its adapters, if it has some, are added to the weights that they were trained on.
+    /// True if the run's adapters, if any, are merged into the weights.
     pub merged: bool,
-    /// The name of the text.
+    /// Name of the text.
     pub text: &'a str,
-    /// The folder whose model the run began from, by its name.
+    /// Name of the folder that the run began with.
     pub init: Option<&'a str>,
     /// Further settings of that folder.
     pub source: Option<&'a SourceSettings>,
-    /// The model that the run began with, as libraries load it: a name on the hub or a folder.
+    /// Initial model of the run as libraries load it: a name on the hub or a folder.
     pub base: Option<&'a str>,
-    /// The name of the folder that the card is in.
+    /// Name of the folder that contains the card.
     pub folder: &'a str,
-    /// How far the run has come.
+    /// Progress of the run.
     pub course: Course,
-    /// The licence that the owner chose.
+    /// Licence that the owner chose.
     pub licence: Option<&'a str>,
-    /// The day of the export, as 2026-11-29.
+    /// Date of the export, as 2026-11-29.
     pub date: &'a str,
 }
 
 impl Card<'_> {
-    /// The card as Markdown, with the header that model hubs read.
+    /// Returns the card as Markdown, with the header that model hubs read.
     #[must_use]
     pub fn to_markdown(self) -> String {
         let keys = self.keys().to_yaml();
@@ -120,7 +120,7 @@ impl Card<'_> {
         keys
     }
 
-    /// The card of adapters alone.
+    /// Returns the card of adapters without their base model.
     fn of_adapters(self, keys: &str, lora: &LoraSpec) -> String {
         let (folder, base) = (literal(self.folder), self.base.unwrap_or("BASE"));
         let (named, base) = (quoted(base), literal(base));
@@ -143,7 +143,7 @@ impl Card<'_> {
         card
     }
 
-    /// The card of a model that only the program that trained it knows.
+    /// Returns the card of a model with an architecture of its own.
     fn of_tensors(self, keys: &str) -> String {
         let mut card = format!(
             "---\n{keys}tags:\n- archipelago\n---\n\n\
@@ -157,7 +157,7 @@ impl Card<'_> {
         card
     }
 
-    /// What is told of every model, and `more` of this one.
+    /// Adds the rows that all models share, and the rows `more`.
     fn add_rows(self, card: &mut String, more: &[(&str, String)]) {
         let course = self.course;
         let text = quoted(self.text);
@@ -217,7 +217,7 @@ impl Card<'_> {
     }
 }
 
-/// What of a model was trained, if it was adapters.
+/// Describes the adapters that were trained.
 fn trained(lora: &LoraSpec) -> String {
     let LoraSpec { rank, alpha, targets } = lora;
     format!("adapters (LoRA) of rank {rank} on {targets}, alpha {alpha}")
@@ -228,13 +228,14 @@ fn literal(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// A name between the marks of code, without what would end them or the table.
+/// Returns a name as inline code, without characters that would end the code or the table cell.
 fn quoted(name: &str) -> String {
     let plain = |c: char| if c.is_control() || "`|".contains(c) { ' ' } else { c };
     format!("`{}`", name.chars().map(plain).collect::<String>())
 }
 
-/// Whether `name` can stand as a licence in a model card: letters, digits, `.`, `+`, `-` and `_`, as in `apache-2.0`.
+/// Returns true if `name` is valid as a licence in a model card: letters, digits, `.`, `+`, `-` and `_`, as in
+/// `apache-2.0`.
 #[must_use]
 pub fn licence(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || ".+-_".contains(c);

@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use super::reader::open;
 
-/// Bytes of a card that are read, from its beginning.
+/// Bytes read from the beginning of a card.
 const CARD_BYTES_MAX: u64 = 64 << 10;
 
-/// Characters of a value, and values of a key, at most; others are left out.
+/// Largest length of a value in characters, and largest number of values of a key; others are left out.
 const VALUE_CHARS_MAX: usize = 256;
 const VALUES_MAX: usize = 64;
 
@@ -23,9 +23,9 @@ pub struct CardKeys {
     pub license: Option<String>,
     /// Name of a licence that the hub does not list.
     pub license_name: Option<String>,
-    /// Where its text is.
+    /// Location of the licence's text.
     pub license_link: Option<String>,
-    /// Models that the model was made of.
+    /// Models that the model is based on.
     pub base_model: Vec<String>,
     /// Languages.
     pub language: Vec<String>,

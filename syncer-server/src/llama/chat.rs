@@ -1,4 +1,4 @@
-//! How a folder writes conversations: its chat template, and the texts of its tokens with a meaning of their own.
+//! Chat format of a folder: its chat template, and the texts of its special tokens.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,10 +9,10 @@ use serde_json::{Map, Value};
 use super::LlamaError;
 use super::small::{bytes, object};
 
-/// Bytes of a chat template at most; those of large models have some tens of thousands.
+/// Largest size of a chat template in bytes. Those of large models have some tens of thousands.
 pub const TEMPLATE_BYTES_MAX: u64 = 1 << 20;
 
-/// Bytes of a token's text at most; longer ones are left out.
+/// Largest size of a token's text in bytes; longer ones are left out.
 const TEXT_BYTES_MAX: usize = 256;
 
 const CONFIG: &str = "tokenizer_config.json";
@@ -23,18 +23,18 @@ pub(super) const TEMPLATES: &str = "additional_chat_templates";
 /// Texts of special tokens, in older folders.
 pub(super) const SPECIAL: &str = "special_tokens_map.json";
 
-/// Keys of the tokens whose texts templates see.
+/// Keys of the tokens whose texts templates can use.
 const TOKENS: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
-/// How conversations are written, as a run remembers it.
+/// Chat format in a run's manifest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Chat {
-    /// The template, in Jinja's language, if there is one.
+    /// Jinja template, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
-    /// Template for conversations with tools, if there is one of its own.
+    /// Separate template for conversations with tools, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_use: Option<String>,
     /// Texts of special tokens by their keys, such as `bos_token`. Absent tokens have no entry.
@@ -48,16 +48,16 @@ impl Chat {
     /// Name of the template that is used for conversations with tools, if a folder has it.
     pub const TOOL_USE: &str = "tool_use";
 
-    /// Reads the settings of the folder at `path`. As in `transformers`, templates in files of their own replace those
-    /// in `tokenizer_config.json`. Without these files, the settings are empty.
+    /// Reads the settings of the folder at `path`. As in `transformers`, templates in separate files replace those in
+    /// `tokenizer_config.json`. Without these files, the settings are empty.
     ///
     /// # Errors
     /// - `Read`, `Long`: a file cannot be read, or is too long.
-    /// - `Form`: it is not what its name promises.
+    /// - `Form`: the content of a file is invalid.
     pub fn read(path: &Path) -> Result<Self, LlamaError> {
         let config = if path.join(CONFIG).exists() { object(path, CONFIG)? } else { Map::new() };
         let mut tokens = tokens(&config);
-        // Newer folders repeat the tokens in this file, and older ones have them there alone.
+        // Newer folders repeat the tokens in this file; older ones have them only there.
         if !config.contains_key("added_tokens_decoder") && path.join(SPECIAL).exists() {
             tokens.extend(self::tokens(&object(path, SPECIAL)?));
         }
@@ -76,14 +76,14 @@ impl Chat {
         self.template.is_some() || self.tool_use.is_some()
     }
 
-    /// Whether nothing is said.
+    /// Returns true if there are no templates and no tokens.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// A token's text is a string, or an object with it as its content.
+/// Returns the texts of tokens. A token's text is a string, or an object with it as its content.
 fn tokens(config: &Map<String, Value>) -> BTreeMap<String, String> {
     let text = |key: &str| {
         let value = config.get(key)?;
@@ -166,13 +166,13 @@ mod tests {
         let long = "x".repeat(TEMPLATE_BYTES_MAX as usize + 1);
         assert!(read(&format!(r#"{{"chat_template": "{long}"}}"#)).is_err());
 
-        // Older folders have tokens in a file of their own.
+        // Older folders have tokens in a separate file.
         fs::write(dir.path().join(SPECIAL), r#"{"sep_token": "<sep>", "eos_token": "<e>"}"#).unwrap();
         let texts = |config: &str| read(config).unwrap().tokens.into_values().collect::<Vec<_>>();
         assert_eq!(texts(r#"{"eos_token": "</s>"}"#), ["<e>", "<sep>"]);
         assert_eq!(texts(r#"{"eos_token": "</s>", "added_tokens_decoder": {}}"#), ["</s>"]);
 
-        // Newer folders have templates in files of their own, which replace those of the settings.
+        // Newer folders have templates in separate files, which replace those of the settings.
         fs::write(dir.path().join(TEMPLATE), "file").unwrap();
         let chat = read(tools).unwrap();
         assert_eq!((chat.template.as_deref(), chat.tool_use), (Some("file"), None));

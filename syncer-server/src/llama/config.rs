@@ -1,4 +1,4 @@
-//! `config.json` and its neighbours ⇄ the shape of a model.
+//! Conversion between the shape of a model and `config.json` with its companion files.
 
 use archipelago_core::model::{
     self, CONTEXT_MAX, EXPERTS_MAX, ExpertSpec, LAYERS_MAX, ModelSpec, VOCAB_MAX, WIDTH_MAX,
@@ -9,35 +9,35 @@ use super::special::id_value;
 use super::writer::Precision;
 use super::{Chat, LlamaError, SourceSettings, SpecialTokens};
 
-/// What `transformers` takes where a folder says nothing.
+/// Defaults of `transformers` for missing keys.
 struct Defaults {
     norm_eps: f64,
     rope_theta: f64,
-    /// `None` for as many as there are query heads.
+    /// Number of key and value heads; `None` means as many as query heads.
     kv_heads: Option<u32>,
 }
 
 const LLAMA: Defaults = Defaults { norm_eps: 1e-6, rope_theta: 1e4, kv_heads: None };
 const MIXTRAL: Defaults = Defaults { norm_eps: 1e-5, rope_theta: 1e6, kv_heads: Some(8) };
-/// Of MixtralConfig.
+/// Default of MixtralConfig.
 const AUX_LOSS: f64 = 0.001;
 
-/// What a `config.json` says of its model.
+/// Model description in a `config.json`.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Shape {
-    /// The sizes.
+    /// Sizes of the model.
     pub model: ModelSpec,
-    /// Tokens with a meaning of their own.
+    /// Special tokens.
     pub special: SpecialTokens,
 }
 
 impl Shape {
-    /// Reads a `config.json`. `context` is how many tokens a run's windows have; without it, as many as the model was
-    /// made for.
+    /// Reads a `config.json`. `context` is the number of tokens in the run's windows. Without it, windows are as long
+    /// as the model allows.
     ///
     /// # Errors
     /// - `Absent`, `Key`: a key is missing or has a value that runs cannot represent.
-    /// - `Model`: the sizes together are no model.
+    /// - `Model`: the sizes together describe no valid model.
     pub fn read(keys: &Map<String, Value>, context: Option<u32>) -> Result<Self, LlamaError> {
         let keys = Keys(keys);
         let is_mixtral = keys.get("model_type") == Some(&json!("mixtral"));
@@ -93,7 +93,7 @@ impl Shape {
     }
 }
 
-/// The keys of a configuration; those that are null count as missing, as they do in Python.
+/// Keys of a configuration. Null counts as missing, as in Python.
 struct Keys<'a>(&'a Map<String, Value>);
 
 impl Keys<'_> {
@@ -101,7 +101,7 @@ impl Keys<'_> {
         self.0.get(key).filter(|value| !value.is_null())
     }
 
-    /// `key` is `expected`, or missing.
+    /// Checks that `key` is `expected` or missing.
     fn may(&self, key: &'static str, expected: &Value, why: &str) -> Result<(), LlamaError> {
         match self.get(key) {
             Some(value) if value != expected => Err(LlamaError::key(key, value, why)),
@@ -109,7 +109,7 @@ impl Keys<'_> {
         }
     }
 
-    /// `key` is `expected`.
+    /// Checks that `key` is present and `expected`.
     fn must(&self, key: &'static str, expected: &Value, why: &str) -> Result<(), LlamaError> {
         self.get(key).ok_or(LlamaError::Absent { key })?;
         self.may(key, expected, why)
@@ -129,7 +129,7 @@ impl Keys<'_> {
         value.as_f64().map(Some).ok_or_else(|| LlamaError::key(key, value, "it is a number"))
     }
 
-    /// The mixture of experts of a Mixtral.
+    /// Returns the mixture of experts of a Mixtral.
     fn experts(&self) -> Result<ExpertSpec, LlamaError> {
         self.may("sliding_window", &Value::Null, "attention looks back over the whole window here")?;
         let noise = self.number("router_jitter_noise")?.filter(|noise| *noise != 0.0);
@@ -151,7 +151,7 @@ impl Keys<'_> {
         Ok(ExpertSpec { count, per_token, aux_loss })
     }
 
-    /// Tokens in a window: `asked`, or as many as the model was made for.
+    /// Returns the number of tokens in a window: `asked`, or as many as the model allows.
     fn context(&self, asked: Option<u32>) -> Result<u32, LlamaError> {
         let key = "max_position_embeddings";
         let made_for = self.integer(key, 1..=u32::MAX)?;
@@ -168,7 +168,7 @@ impl Keys<'_> {
         }
     }
 
-    /// That no part of a head is left as it is; `outer` is where these keys are.
+    /// Checks that rotary embeddings cover the whole head. `outer` is the key of the object that contains these keys.
     fn whole_heads(&self, outer: &str) -> Result<(), LlamaError> {
         let key = "partial_rotary_factor";
         match self.number(key)?.filter(|part| *part != 1.0) {
@@ -179,7 +179,7 @@ impl Keys<'_> {
         }
     }
 
-    /// The base of the rotary frequencies, where version 4 of transformers writes it or where version 5 does.
+    /// Returns the base of the rotary frequencies, at the place of version 4 of transformers or of version 5.
     fn rope_theta(&self, default: f64) -> Result<f32, LlamaError> {
         let mut theta = self.number("rope_theta")?;
         self.whole_heads("")?;
@@ -216,8 +216,8 @@ fn positive(key: &str, value: f64) -> Result<f32, LlamaError> {
     }
 }
 
-/// The `config.json` of a model like `spec` whose parameters are written in `precision`. Keys of `source` that do not
-/// describe the shape are kept, and so is the longest text that the model was made for.
+/// Returns the `config.json` of a model like `spec` with parameters in `precision`. Keys of `source` that do not
+/// describe the shape are kept, and so is the model's longest text.
 pub fn model_config(
     spec: &ModelSpec,
     special: &SpecialTokens,
@@ -262,13 +262,13 @@ pub fn model_config(
     config
 }
 
-/// Tokens of the longest text that the model was made for: a run may train on shorter windows.
+/// Returns the longest text of the model in tokens; a run may train on shorter windows.
 fn positions(spec: &ModelSpec, source: Option<&SourceSettings>) -> u64 {
     let made_for = source.and_then(|source| source.config.get("max_position_embeddings")?.as_u64());
     made_for.unwrap_or_default().max(spec.context.into())
 }
 
-/// Adds the keys of `settings` that `config`, an object, does not have.
+/// Adds the keys of `settings` that the object `config` lacks.
 fn add_absent(config: &mut Value, settings: Option<&Map<String, Value>>) {
     for (key, value) in settings.into_iter().flatten() {
         if config.get(key).is_none() {
@@ -277,8 +277,8 @@ fn add_absent(config: &mut Value, settings: Option<&Map<String, Value>>) {
     }
 }
 
-/// The `generation_config.json`: that of `source`, or sampling up to half a context in a run that began without a
-/// folder. `stops` are all tokens at which a text ends.
+/// Returns the `generation_config.json`: that of `source`, or sampling up to half a context for a run without a source
+/// folder. `stops` are all tokens that end a text.
 pub fn generation_config(
     spec: &ModelSpec,
     special: &SpecialTokens,
@@ -315,8 +315,7 @@ pub fn tokenizer_config(
     source: Option<&SourceSettings>,
 ) -> Value {
     let mut config = source.map_or_else(|| json!({}), |source| json!(source.tokenizer));
-    // Other classes override the settings of tokenizer.json for the beginning and end of a text, with which the model
-    // was trained.
+    // Other classes override tokenizer.json for the beginning and end of a text, with which the model was trained.
     config["tokenizer_class"] = json!("PreTrainedTokenizerFast");
     let length = config.get("model_max_length").and_then(Value::as_u64).filter(|&length| length < LENGTH_MAX);
     config["model_max_length"] = json!(length.unwrap_or_else(|| positions(spec, source)));
@@ -358,7 +357,7 @@ fn as_version_4(config: &mut Value) {
     config.as_object_mut().expect("it is made as an object").remove("extra_special_tokens");
 }
 
-/// The shortest decimal that is the same `f32`: 1e-5, not 9.999999747378752e-6.
+/// Returns the shortest decimal that is the same `f32`: 1e-5, not 9.999999747378752e-6.
 fn decimal(value: f32) -> Value {
     let shortest: f64 = value.to_string().parse().expect("a number prints as one");
     json!(shortest)

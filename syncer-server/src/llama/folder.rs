@@ -1,4 +1,4 @@
-//! The files of a folder that a run begins from.
+//! Folder of the model that a run begins with.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -15,20 +15,20 @@ use super::reader::open;
 use super::small::{check_json, check_len, object};
 use super::{Chat, LlamaError, SourceSettings, SpecialTokens, Tensors};
 
-/// Bytes of a `tokenizer.json` at most; those of the largest vocabularies have some tens of millions.
+/// Largest size of a `tokenizer.json` in bytes. Those of the largest vocabularies have some tens of millions.
 const TOKENIZER_BYTES_MAX: u64 = 128 << 20;
 
-/// Files that the parameters are in, at most.
+/// Largest number of files with parameters.
 const FILES_MAX: usize = 1_000;
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 const CONFIG: &str = "config.json";
-/// What a folder of adapters for PEFT has in its place.
+/// File that a folder of PEFT adapters has instead.
 const ADAPTERS: &str = "adapter_config.json";
 const TOKENIZER: &str = "tokenizer.json";
 
-/// A folder whose model a run can have, as far as that shows without reading the parameters.
+/// Folder with a model that a run can use, as far as its files tell without the parameters.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
@@ -38,15 +38,15 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Looks at the folder at `path`, for a run whose windows have `context` tokens, or as many as the model was made
-    /// for.
+    /// Opens the folder at `path` for a run with windows of `context` tokens. Without `context`, windows are as long as
+    /// the model allows.
     ///
     /// # Errors
     /// - `NoFolder`: there is no folder at `path`.
-    /// - `Read`, `Long`, `Form`, `NoTensors`: a file is missing, too long or not what it should be.
-    /// - `Adapters`: it holds adapters and no model.
-    /// - `Absent`, `Key`, `Model`: the model is none that can be trained here.
-    /// - `Tensor`, `Missing`: its tensors are not those of its `config.json`.
+    /// - `Read`, `Long`, `Form`, `NoTensors`: a file is missing, too long or invalid.
+    /// - `Adapters`: the folder holds adapters and no model.
+    /// - `Absent`, `Key`, `Model`: the model cannot be trained here.
+    /// - `Tensor`, `Missing`: the tensors do not match `config.json`.
     pub fn open(path: &Path, context: Option<u32>) -> Result<Self, LlamaError> {
         check_folder(path)?;
         if !path.join(CONFIG).exists() && path.join(ADAPTERS).exists() {
@@ -66,38 +66,38 @@ impl Folder {
         Ok(Self { path: path.to_owned(), shape, settings, tensors })
     }
 
-    /// Its name, for people.
+    /// Returns the display name of the folder.
     #[must_use]
     pub fn name(&self) -> String {
         let whole = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
         whole.file_name().map_or_else(|| "/".to_owned(), |name| name.to_string_lossy().into_owned())
     }
 
-    /// The sizes of its model.
+    /// Returns the sizes of the model.
     #[must_use]
     pub fn model(&self) -> &ModelSpec {
         &self.shape.model
     }
 
-    /// Its tokens with a meaning of their own.
+    /// Returns the special tokens.
     #[must_use]
     pub fn special(&self) -> &SpecialTokens {
         &self.shape.special
     }
 
-    /// Its settings for exports to repeat.
+    /// Returns the settings that exports repeat.
     #[must_use]
     pub fn settings(&self) -> &SourceSettings {
         &self.settings
     }
 
-    /// Its `tokenizer.json`.
+    /// Returns the path of the `tokenizer.json`.
     #[must_use]
     pub fn tokenizer(&self) -> PathBuf {
         self.path.join(TOKENIZER)
     }
 
-    /// How it writes conversations.
+    /// Reads the chat format.
     ///
     /// # Errors
     /// Those of [`Chat::read`].
@@ -105,19 +105,19 @@ impl Folder {
         Chat::read(&self.path)
     }
 
-    /// Where it is.
+    /// Returns the path of the folder.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its tensors.
+    /// Returns the tensors of the model.
     #[must_use]
     pub fn tensors(&self) -> &Tensors {
         &self.tensors
     }
 
-    /// Its parameters, flat.
+    /// Reads the parameters, flat.
     ///
     /// # Errors
     /// Those of [`Tensors::read`].
@@ -126,9 +126,9 @@ impl Folder {
     }
 
     /// Refuses a tokenizer with `tokens` tokens if the model has fewer. As in transformers, added tokens may lie beyond
-    /// the rows of the embedding as long as no text has them, as the `<pad>` of some folders does.
+    /// the rows of the embedding if no text contains them, as the `<pad>` of some folders does.
     ///
-    /// `without_row` is the first token of the vocabulary itself that has no row, and `in_text` the highest token of
+    /// `without_row` is the first token of the vocabulary itself that has no row, and `in_text` is the highest token of
     /// the text, each with its name.
     ///
     /// # Errors
@@ -156,10 +156,10 @@ impl Folder {
     }
 }
 
-/// Refuses `path` if it is no folder.
+/// Refuses `path` if it is not a folder.
 ///
 /// # Errors
-/// `NoFolder`: says what is there instead, and what to do.
+/// `NoFolder`, with a description of what is there instead, and a remedy.
 fn check_folder(path: &Path) -> Result<(), LlamaError> {
     if path.is_dir() {
         return Ok(());
@@ -180,7 +180,7 @@ fn check_folder(path: &Path) -> Result<(), LlamaError> {
     Err(LlamaError::NoFolder { why })
 }
 
-/// The names of the files that the parameters are in.
+/// Returns the names of the files with parameters.
 fn files(path: &Path) -> Result<Vec<String>, LlamaError> {
     if path.join(SINGLE).exists() {
         return Ok(vec![SINGLE.to_owned()]);
@@ -193,7 +193,7 @@ fn files(path: &Path) -> Result<Vec<String>, LlamaError> {
     let map = map.ok_or_else(|| LlamaError::form(INDEX, "it has no weight_map"))?;
     let mut names = BTreeSet::new();
     for name in map.values() {
-        // Nothing outside the folder is read.
+        // Only files inside the folder are read.
         let plain = |name: &&str| Path::new(name).file_name().is_some_and(|last| last == *name);
         let Some(name) = name.as_str().filter(plain) else {
             let why = format!("{} is no name of a file beside it", short(&name.to_string()));

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// Characters of a name at most, as on the hub.
+/// Largest length of a name in characters, as on the hub.
 const CHARS_MAX: usize = 96;
 
 /// Returns true if `text` has the form `user/model`.

@@ -1,8 +1,7 @@
-//! A Hugging Face folder of a Llama: what it says of its model, its parameters, and the same once more when it is
-//! written; and a file of parameters that are no Llama's.
+//! Hugging Face folders of Llama models: reading, parameters and export. Also reads parameter files of other models.
 //!
-//! Folders come from strangers. Whatever is in one, reading it ends with a model that this program can train or with
-//! one sentence; no more memory is taken than the model has parameters, and a few megabytes.
+//! Folders are untrusted. Reading one ends with a model that this program can train, or with an error of one sentence.
+//! Memory use is bounded by the size of the model's parameters plus a few megabytes.
 
 mod card;
 mod card_keys;

@@ -1,22 +1,22 @@
-//! Tensors that are no Llama's: the layout that follows from the files themselves.
+//! Layout of tensors of other models, derived from the files themselves.
 
 use archipelago_core::diloco::{Layout, MergeClass, Tensor};
 
 use super::{LlamaError, Tensors};
 
-/// What an entry of a file's metadata begins with that says how a tensor is merged; the tensor's name follows.
+/// Prefix of the metadata key for a tensor's merge class; the tensor's name follows.
 const MERGE: &str = "merge.";
 
-/// The values that such an entry may have.
+/// Values of such an entry.
 const CLASSES: [(&str, MergeClass); 2] = [("radial", MergeClass::Radial), ("mean", MergeClass::Mean)];
 
 impl Tensors {
-    /// The tensors in the order of their names, each merged as the file's metadata says, and radially where it says
-    /// nothing.
+    /// Returns the layout of the tensors, ordered by name. The file's metadata sets how each tensor is merged; the
+    /// default is radial.
     ///
     /// # Errors
-    /// - `Tensor`: one is neither a vector nor a matrix, or is to be merged in a way that there is none of.
-    /// - `Form`: there are none, or more than 2³² − 1 values.
+    /// - `Tensor`: a tensor is neither a vector nor a matrix, or its merge class is unknown.
+    /// - `Form`: there are no tensors, or more than 2³² − 1 values.
     pub fn layout(&self) -> Result<Layout, LlamaError> {
         let mut tensors = Vec::new();
         for (name, file, shape) in self.shapes() {
@@ -57,7 +57,7 @@ mod tests {
 
     use super::*;
 
-    /// A file with one tensor of each of these names and shapes, and these entries of metadata.
+    /// Returns the layout of a file with these tensors, by name and shape, and these metadata entries.
     fn layout(tensors: &[(&str, &[usize])], notes: &[(&str, &str)]) -> Result<Layout, LlamaError> {
         let dir = tempfile::tempdir().unwrap();
         let bytes = vec![0; 1 << 10];

@@ -1,16 +1,16 @@
-//! Adapters as PEFT, the library of Hugging Face, keeps them.
+//! Adapters in the format of Hugging Face's library PEFT.
 
 use archipelago_core::diloco::{Layout, LayoutError, Tensor};
 use archipelago_core::model::{LoraSpec, LoraTarget};
 use serde_json::{Value, json};
 
-/// What PEFT puts before the name of each tensor of a wrapped model.
+/// Prefix of PEFT for each tensor name of a wrapped model.
 const PREFIX: &str = "base_model.model.";
 
-/// The `adapter_config.json` of adapters like `lora` on the model `base`, a name on the hub or a folder.
+/// Returns the `adapter_config.json` of adapters like `lora` on the model `base`, a name on the hub or a folder.
 #[must_use]
 pub fn adapter_config(lora: &LoraSpec, base: Option<&str>) -> Value {
-    // By way of its shortest decimal, and whole where it is: PEFT calls it a whole number.
+    // Alpha is its shortest decimal, and an integer if possible, because PEFT declares it as an integer.
     let alpha = lora.alpha.to_string();
     let alpha = alpha.parse::<u64>().map(Value::from).or_else(|_| alpha.parse::<f64>().map(Value::from));
     json!({
@@ -36,12 +36,12 @@ pub fn adapter_config(lora: &LoraSpec, base: Option<&str>) -> Value {
     })
 }
 
-/// A matrix as PEFT looks for it: by the last part of its name.
+/// Returns the name by which PEFT finds a matrix: the last part of its full name.
 fn module(target: LoraTarget) -> &'static str {
     target.module().rsplit('.').next().unwrap_or_default()
 }
 
-/// The tensors of `layout` under the names that PEFT gives them.
+/// Returns the tensors of `layout` under their PEFT names.
 ///
 /// # Errors
 /// [`LayoutError`]: a name is too long.

@@ -1,4 +1,4 @@
-//! Files that stand in for the file that was meant: pointers of git-lfs, and pages of a server that refused a download.
+//! Detection of placeholder files: pointers of git-lfs, and web pages of a server that refused a download.
 
 /// First bytes of a git-lfs pointer.
 const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
@@ -6,8 +6,7 @@ const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
 /// First bytes of a web page, in lower case.
 const PAGE: [&[u8]; 2] = [b"<!doctype html", b"<html"];
 
-/// Returns the kind of a file that begins with `bytes` and what to do, if it only stands in for the file that was
-/// meant.
+/// Returns the kind of a placeholder file that begins with `bytes`, and a remedy. Returns `None` for other files.
 #[must_use]
 pub fn placeholder(bytes: &[u8]) -> Option<&'static str> {
     let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes).trim_ascii_start();

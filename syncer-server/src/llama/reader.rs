@@ -1,4 +1,4 @@
-//! Parameters from safetensors files that nobody vouches for.
+//! Parameters from untrusted safetensors files.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,41 +15,41 @@ use super::error::short;
 use super::placeholder::{self, placeholder};
 use super::writer::shape;
 
-/// Bytes of a file's header at most: some hundred for each tensor.
+/// Largest size of a file's header in bytes: some hundred for each tensor.
 const HEADER_BYTES_MAX: u64 = 8 << 20;
 
-/// Values that are read at once.
+/// Values in one read.
 const PIECE: usize = 1 << 18;
 
-/// The output matrix, which some folders hold although it is the embedding too.
+/// Output matrix, which some folders contain although it is tied to the embedding.
 const HEAD: &str = "lm_head.weight";
 
-/// Parts of names that wrappers of PyTorch modules add anywhere: torch.compile, FSDP, checkpoints of activations.
+/// Name parts that wrappers of PyTorch modules add anywhere: torch.compile, FSDP, activation checkpoints.
 const WRAPPERS: [&str; 3] = ["_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"];
 
 /// Prefix that DDP and DataParallel put before names.
 const DDP: &str = "module.";
 
-/// What old folders hold beside parameters, and what follows from their settings.
+/// Suffix of derived tensors in old folders, which follow from the settings.
 const DERIVED: &str = ".rotary_emb.inv_freq";
 
-/// The tensors of some files: where they are, and of what form.
+/// Tensors of several files: their places and types.
 #[derive(Debug)]
 pub struct Tensors {
     folder: PathBuf,
     files: Vec<String>,
     places: BTreeMap<String, Place>,
-    /// What the files say beside their tensors.
+    /// Metadata of the files.
     notes: BTreeMap<String, String>,
 }
 
-/// A tensor in a file.
+/// Tensor in a file.
 #[derive(Debug)]
 struct Place {
     file: usize,
     dtype: Dtype,
     shape: Vec<usize>,
-    /// Its first byte in the file.
+    /// Offset of the tensor's first byte in the file.
     start: u64,
 }
 
@@ -58,8 +58,8 @@ impl Tensors {
     ///
     /// # Errors
     /// - `Read`: a file cannot be read.
-    /// - `Form`: one is no safetensors file, or its tensors overlap, leave holes or reach beyond its end.
-    /// - `Tensor`: two of them have a tensor of the same name.
+    /// - `Form`: a file is not valid safetensors, or its tensors overlap, leave holes or reach beyond its end.
+    /// - `Tensor`: two files have a tensor of the same name.
     pub fn open(folder: &Path, files: Vec<String>) -> Result<Self, LlamaError> {
         let (mut places, mut notes) = (BTreeMap::new(), BTreeMap::new());
         for (index, name) in files.iter().enumerate() {
@@ -80,7 +80,7 @@ impl Tensors {
         Ok(Self { folder: folder.to_owned(), files, places, notes })
     }
 
-    /// Returns the same tensors, with names without the parts that wrappers of PyTorch modules add.
+    /// Returns the same tensors with the name parts of PyTorch wrappers removed.
     ///
     /// # Errors
     /// `Tensor`: two tensors get the same name.
@@ -97,22 +97,22 @@ impl Tensors {
         Ok(Self { places, ..self })
     }
 
-    /// The name, the file and the shape of each tensor, in the order of the names.
+    /// Returns the name, file and shape of each tensor, ordered by name.
     pub(super) fn shapes(&self) -> impl Iterator<Item = (&str, &str, &[usize])> {
         self.places.iter().map(|(name, place)| (&**name, &*self.files[place.file], &*place.shape))
     }
 
-    /// What the files say beside their tensors.
+    /// Returns the metadata of the files.
     pub(super) fn notes(&self) -> impl Iterator<Item = (&str, &str)> {
         self.notes.iter().map(|(key, value)| (&**key, &**value))
     }
 
-    /// Checks that these are the parameters of `layout` and nothing else, each of its shape and in f32, f16 or bf16.
-    /// An output matrix may be there although the layout has none, since it may be the embedding once more.
+    /// Checks that the tensors are exactly the parameters of `layout`, each with its shape and in f32, f16 or bf16. An
+    /// output matrix is allowed even if the layout has none, since it may be tied to the embedding.
     ///
     /// # Errors
     /// - `Missing`: a tensor is missing.
-    /// - `Tensor`: one is of another form, or none of such a model.
+    /// - `Tensor`: a tensor has a wrong form, or does not belong to the model.
     pub fn check(&self, layout: &Layout) -> Result<(), LlamaError> {
         let mut wanted: BTreeMap<&str, Vec<usize>> =
             layout.tensors().iter().map(|tensor| (&*tensor.name, shape(tensor))).collect();
@@ -139,21 +139,21 @@ impl Tensors {
         }
     }
 
-    /// The parameters, flat, `[layout.len()]`; beside them about a megabyte is held.
+    /// Reads the parameters, flat, `[layout.len()]`. Takes about a megabyte of memory in addition.
     ///
     /// # Errors
     /// - Those of [`Self::check`].
-    /// - `Read`: a file cannot be read any more.
+    /// - `Read`: a file can no longer be read.
     /// - `Value`: a value is not finite, or larger than learners can hold.
-    /// - `Key`: the layout has no output matrix, and the one that is there is not the embedding.
+    /// - `Key`: the layout has no output matrix, and the existing one differs from the embedding.
     pub fn read(&self, layout: &Layout) -> Result<Vec<f32>, LlamaError> {
         self.read_within(layout, std::slice::from_ref(&(0..layout.len())))
     }
 
-    /// Those in these ranges of the flat vector, one after another, of which no more is read.
+    /// Reads only these ranges of the flat vector, in order.
     ///
     /// # Errors
-    /// Those of [`Self::read`], as far as it was read.
+    /// Those of [`Self::read`], for the part that was read.
     pub fn read_within(&self, layout: &Layout, ranges: &[Range<usize>]) -> Result<Vec<f32>, LlamaError> {
         self.check(layout)?;
         let is_tied = layout.tensors().iter().all(|tensor| tensor.name != HEAD);
@@ -183,8 +183,7 @@ impl Tensors {
         Ok(read)
     }
 
-    /// Hands the values of the tensor `name` in this range of it to `take` piece by piece, each with the place of its
-    /// first value in the range.
+    /// Passes the values of a range of the tensor `name` to `take` in pieces, each with its offset in the range.
     fn pieces(
         &self,
         name: &str,
@@ -221,8 +220,7 @@ impl Tensors {
     }
 }
 
-/// Returns `name` without the parts that torch.compile, FSDP, checkpoints of activations and, at the beginning, DDP put
-/// into it.
+/// Returns `name` without the parts that torch.compile, FSDP, activation checkpoints and, at the beginning, DDP add.
 fn unwrapped(name: &str) -> String {
     let mut name = name;
     while let Some(inner) = name.strip_prefix(DDP) {
@@ -236,7 +234,7 @@ fn unwrapped(name: &str) -> String {
     }
 }
 
-/// `bytes` as numbers; a type that [`Tensors::check`] refuses gives what is no number.
+/// Converts `bytes` to numbers. Types that [`Tensors::check`] refuses become NaN.
 fn decode(dtype: Dtype, bytes: &[u8], values: &mut [f32]) {
     match dtype {
         Dtype::F32 => copy_f32s(bytes, values),
@@ -256,7 +254,7 @@ fn not_the_embedding() -> LlamaError {
     LlamaError::key("tie_word_embeddings", true, why)
 }
 
-/// A file of the folder, and not a pipe or a folder that goes by its name.
+/// Opens a regular file of the folder, but no pipe or folder of that name.
 pub(super) fn open(folder: &Path, name: &str) -> Result<File, LlamaError> {
     let failed = |source| LlamaError::Read { file: short(name), source };
     let path = folder.join(name);
@@ -266,7 +264,7 @@ pub(super) fn open(folder: &Path, name: &str) -> Result<File, LlamaError> {
     File::open(&path).map_err(failed)
 }
 
-/// The header of a safetensors file, and where in it the tensors' bytes begin.
+/// Reads the header of a safetensors file, and the offset of the tensors' bytes.
 fn header(mut file: &File, name: &str) -> Result<(u64, Metadata), LlamaError> {
     let failed = |source| LlamaError::Read { file: short(name), source };
     let bytes = file.metadata().map_err(failed)?.len();
@@ -290,7 +288,7 @@ fn header(mut file: &File, name: &str) -> Result<(u64, Metadata), LlamaError> {
     file.read_exact(&mut header).map_err(failed)?;
     let metadata: Metadata =
         serde_json::from_slice(&header).map_err(|error| LlamaError::form(name, short(&error.to_string())))?;
-    // That its tensors lie one behind another, as long as their shapes say, was checked while it was read.
+    // The parser has checked that the tensors follow each other without gaps, with the lengths of their shapes.
     let (end, there) = (metadata.data_len() as u64, rest - header_bytes);
     if end != there {
         let why = format!("its tensors are to have {end} bytes, and {there} are there: is it whole?");

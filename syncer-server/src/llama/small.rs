@@ -9,13 +9,13 @@ use super::LlamaError;
 use super::placeholder::placeholder;
 use super::reader::open;
 
-/// Bytes of a `config.json` or of an index of files at most.
+/// Largest size of a `config.json` or of a file index, in bytes.
 pub(super) const JSON_BYTES_MAX: u64 = 16 << 20;
 
 /// Byte order marks of UTF-8, and of UTF-16 in both orders.
 const BYTE_ORDER_MARKS: [&[u8]; 3] = [b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"];
 
-/// All of a small file.
+/// Reads a small file.
 pub(super) fn bytes(path: &Path, name: &str, bytes_max: u64) -> Result<Vec<u8>, LlamaError> {
     let file = open(path, name)?;
     let mut bytes = Vec::new();
@@ -29,7 +29,7 @@ pub(super) fn bytes(path: &Path, name: &str, bytes_max: u64) -> Result<Vec<u8>, 
 ///
 /// # Errors
 /// - `Read`, `Long`: it cannot be read, or is too long.
-/// - `Form`: it is no JSON object.
+/// - `Form`: it is not a JSON object.
 pub(super) fn object(path: &Path, name: &str) -> Result<Map<String, Value>, LlamaError> {
     let bytes = bytes(path, name, JSON_BYTES_MAX)?;
     check_json(name, &bytes)?;
@@ -43,7 +43,7 @@ pub(super) fn object(path: &Path, name: &str) -> Result<Map<String, Value>, Llam
 /// them.
 ///
 /// # Errors
-/// `Form`: what it is, and what to do.
+/// `Form`, with the actual kind and a remedy.
 pub fn check_json(name: &str, bytes: &[u8]) -> Result<(), LlamaError> {
     if let Some(why) = placeholder(bytes) {
         return Err(LlamaError::form(name, why));
@@ -54,7 +54,7 @@ pub fn check_json(name: &str, bytes: &[u8]) -> Result<(), LlamaError> {
     }
 }
 
-/// That a file has no more bytes than it has reason to.
+/// Checks that a file has at most `bytes_max` bytes.
 pub(super) fn check_len(name: &str, bytes: u64, bytes_max: u64) -> Result<(), LlamaError> {
     match bytes <= bytes_max {
         true => Ok(()),

@@ -15,13 +15,13 @@ const CONFIG: &str = "config.json";
 const GENERATION: &str = "generation_config.json";
 const TOKENIZER: &str = "tokenizer_config.json";
 
-/// Named chat templates at most; further ones are left out.
+/// Largest number of named chat templates; further ones are left out.
 const TEMPLATES_MAX: usize = 16;
 
-/// Keys of `config.json` that say where the model was saved.
+/// Key of `config.json` for the place where the model was saved.
 const NAME: &str = "_name_or_path";
 
-/// Keys that no export repeats: they name code and files that an export does not have, or say how a file was made.
+/// Keys that exports do not repeat. They name code and files that an export lacks, or describe how a file was made.
 const NOT_REPEATED: [&str; 9] = [
     "_from_model_config",
     "_commit_hash",
@@ -34,13 +34,13 @@ const NOT_REPEATED: [&str; 9] = [
     "vocab_file",
 ];
 
-/// Settings of a folder that do not change what is trained, as a run remembers them.
+/// Settings of a folder that do not affect training, as stored in a run's manifest.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SourceSettings {
-    /// The folder as an absolute path.
+    /// Absolute path of the folder.
     pub path: String,
-    /// The name of the model on the Hugging Face Hub, as `user/model`, if the folder shows it.
+    /// Name of the model on the Hugging Face Hub, as `user/model`, if the folder shows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     /// `config.json`.
@@ -48,13 +48,13 @@ pub struct SourceSettings {
     /// `generation_config.json`; empty if the folder has no such file.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub generation: Map<String, Value>,
-    /// `tokenizer_config.json` without chat templates, and what `special_tokens_map.json` adds to it.
+    /// `tokenizer_config.json` without chat templates, with the additions of `special_tokens_map.json`.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub tokenizer: Map<String, Value>,
     /// Chat templates by name, without the default one.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub templates: BTreeMap<String, String>,
-    /// Header keys of its model card.
+    /// Header keys of the model card.
     pub card: CardKeys,
 }
 
@@ -64,7 +64,7 @@ impl SourceSettings {
     ///
     /// # Errors
     /// - `Read`, `Long`: a file cannot be read, or is too long.
-    /// - `Form`: `config.json` or `generation_config.json` is no JSON object.
+    /// - `Form`: `config.json` or `generation_config.json` is not a JSON object.
     pub fn read(path: &Path) -> Result<Self, LlamaError> {
         let optional = |name: &str| match path.join(name).exists() {
             true => object(path, name).map(Some),
@@ -104,7 +104,7 @@ fn same_name(id: &str, path: &Path) -> Option<String> {
 }
 
 fn repeated(mut settings: Map<String, Value>) -> Map<String, Value> {
-    // A path of another machine is useless here, so only a name on the hub is kept.
+    // A path on another machine is useless here, so only a name on the hub is kept.
     let is_id = |value: &Value| value.as_str().is_some_and(hub::is_id);
     settings.retain(|key, value| !NOT_REPEATED.contains(&key.as_str()) && (key != NAME || is_id(value)));
     settings
@@ -117,7 +117,7 @@ fn named_templates(value: Option<Value>) -> BTreeMap<String, String> {
     several.iter().filter_map(named).filter(|(name, _)| name != Chat::DEFAULT).take(TEMPLATES_MAX).collect()
 }
 
-/// Returns the templates in files of their own, without the default one. Files that cannot be read are left out.
+/// Returns the templates in separate files, without the default one. Files that cannot be read are left out.
 fn template_files(path: &Path) -> BTreeMap<String, String> {
     let Ok(entries) = std::fs::read_dir(path.join(TEMPLATES)) else { return BTreeMap::new() };
     let read = |entry: std::io::Result<std::fs::DirEntry>| {

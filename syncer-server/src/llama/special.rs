@@ -1,24 +1,24 @@
-//! The tokens that begin, end and fill texts, where a folder names some.
+//! Tokens that begin, end and pad texts, if a folder names them.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-/// Tokens that end a text, at most so many are kept.
+/// Largest number of tokens that end a text; further ones are left out.
 const ENDS_MAX: usize = 16;
 
-/// Bytes of a token's text at most; longer ones are left out.
+/// Largest size of a token's text in bytes; longer ones are left out.
 const TEXT_BYTES_MAX: usize = 256;
 
-/// What `config.json` names: a run trains without knowing them, and its export names them again, so that texts end
-/// where they did.
+/// Special tokens in `config.json`. Training does not need them, but exports repeat them, so that texts end where they
+/// did before.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SpecialTokens {
-    /// Begins a text.
+    /// Token that begins a text.
     pub bos: Option<u32>,
-    /// End a text.
+    /// Tokens that end a text.
     pub eos: Vec<u32>,
-    /// Fills up batches.
+    /// Token that pads batches.
     pub pad: Option<u32>,
     /// Tokens that end a text, according to `generation_config.json`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -26,8 +26,8 @@ pub struct SpecialTokens {
 }
 
 impl SpecialTokens {
-    /// Those of `config`, for a vocabulary of `vocab` tokens. What is no token of it says nothing, as the -1 of old
-    /// folders.
+    /// Reads the special tokens of `config`, for a vocabulary of `vocab` tokens. Ignores values outside the vocabulary,
+    /// such as the -1 of old folders.
     pub(super) fn of(config: &Map<String, Value>, vocab: u32) -> Self {
         let one = |key: &str| config.get(key).and_then(|value| token(value, vocab));
         let (bos, pad) = (one("bos_token_id"), one("pad_token_id"));
@@ -48,7 +48,7 @@ impl SpecialTokens {
         stops
     }
 
-    /// The ids as Hugging Face's configurations have them, by key.
+    /// Returns the ids by their keys in Hugging Face configurations.
     pub(super) fn ids(&self) -> [(&'static str, Value); 3] {
         [
             ("bos_token_id", json!(self.bos)),
@@ -57,7 +57,7 @@ impl SpecialTokens {
         ]
     }
 
-    /// Their texts in `tokenizer`, a `tokenizer.json`, by the keys of a `tokenizer_config.json`.
+    /// Returns the texts of the tokens in `tokenizer`, a `tokenizer.json`, by the keys of a `tokenizer_config.json`.
     pub(super) fn texts(&self, tokenizer: &str) -> Vec<(&'static str, Value)> {
         if *self == Self::default() {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! Folders that fit, and folders that do not. `tests/golden/init/model` was made by transformers: see
+//! Tests of valid and invalid model folders. `tests/golden/init/model` was made by transformers: see
 //! `tests/golden/init_fixture.py`.
 
 mod home;
@@ -20,7 +20,7 @@ fn fixture() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/init/model")
 }
 
-/// A copy of the fixture to change.
+/// Returns a copy of the fixture for changes.
 fn copy() -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     for entry in fs::read_dir(fixture()).unwrap() {
@@ -30,7 +30,7 @@ fn copy() -> TempDir {
     dir
 }
 
-/// The error of a fixture that `change` was made to.
+/// Returns the error of a fixture after `change`.
 fn refused(change: impl Fn(&Path)) -> String {
     let dir = copy();
     change(dir.path());
@@ -72,7 +72,7 @@ fn the_fixture_is_read_as_it_is_meant() {
     assert_eq!(Folder::open(&fixture(), Some(7)).unwrap().model().context, 7);
     let theta = folder.params().unwrap();
     assert_eq!(theta.len(), model::layout(folder.model()).unwrap().len());
-    // They were bfloat16.
+    // The values were bfloat16.
     assert!(
         theta.iter().all(|value| value.to_bits() & 0xffff == 0) && theta.iter().any(|value| *value != 0.0)
     );
@@ -172,7 +172,7 @@ fn a_file_that_stands_in_for_another_is_named() {
     }
 }
 
-/// A model of one file whose tensors may be anything.
+/// Model in one file, with tensors of any form.
 struct Made {
     dir: TempDir,
     layout: Layout,
@@ -192,7 +192,7 @@ impl Made {
         self.dir.path().join("model.safetensors")
     }
 
-    /// Writes the header that `edit` leaves, and the parameters as f32 behind it.
+    /// Writes the header after `edit`, and the parameters as f32 after it.
     fn write(&self, edit: impl FnOnce(&mut Value, &mut Vec<u8>)) -> &Self {
         write_tensors(&self.file(), &self.layout, &self.theta, Precision::F32).unwrap();
         let bytes = fs::read(self.file()).unwrap();
@@ -206,7 +206,7 @@ impl Made {
         self
     }
 
-    /// Says of the embedding that it is tied, or that it is not.
+    /// Sets whether the embedding is tied.
     fn tied(&self, tied: bool) -> &Self {
         let path = self.dir.path().join("config.json");
         let mut config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
@@ -215,7 +215,7 @@ impl Made {
         self
     }
 
-    /// Adds the output matrix, whose first value is `first`.
+    /// Adds the output matrix, with `first` as its first value.
     fn with_head(&self, first: f32) -> &Self {
         self.write(|header, data| {
             let mut head = self.theta[..288 * 8].to_vec();
@@ -291,7 +291,7 @@ fn each_precision_is_read_to_the_bit() {
         assert!(String::from_utf8_lossy(&fs::read(made.file()).unwrap()).contains(&format!("\"{dtype}\"")));
         assert!(made.read().unwrap() == made.theta);
     }
-    // As f16: the same layout with other words.
+    // As f16: the same layout with half the bytes.
     made.write(|header, data| {
         for tensor in header.as_object_mut().unwrap().values_mut().filter(|tensor| tensor["dtype"] == "F32") {
             tensor["dtype"] = json!("F16");
@@ -303,7 +303,7 @@ fn each_precision_is_read_to_the_bit() {
     });
     let expected = halves::from_bytes(&halves::to_bytes(&made.theta));
     assert!(made.read().unwrap() == expected);
-    // bfloat16 rounds to the nearest, halves to even.
+    // bfloat16 rounds to nearest, ties to even.
     let mut theta = made.theta.clone();
     theta[..3].copy_from_slice(&[1.0 + 1.0 / 256.0, 1.0 + 3.0 / 256.0, -1e-30]);
     write_tensors(&made.file(), &made.layout, &theta, Precision::Bf16).unwrap();
@@ -332,7 +332,7 @@ fn damaged_and_foreign_tensors_are_refused() {
         header["model.layers.0.self_attn.q_proj.bias"] = moved;
     };
     edited(&|header, _| renamed(header), "q_proj.bias in model.safetensors is none that such a model has");
-    // What old folders hold beside the parameters is passed over.
+    // Derived tensors of old folders are ignored.
     let derived = |header: &mut Value, data: &mut Vec<u8>| {
         let place = json!({"dtype": "F32", "shape": [1], "data_offsets": [data.len(), data.len() + 4]});
         header["model.layers.0.self_attn.rotary_emb.inv_freq"] = place;
@@ -400,7 +400,7 @@ fn files_that_are_missing_or_lie_elsewhere_are_refused() {
     check(refused(a_folder), "tokenizer.json cannot be used: it is no file");
 }
 
-/// Whatever becomes of a byte of a header, there is a model or a sentence.
+/// Goal: any change of a header byte leads to a model or to an error, never to a panic.
 #[test]
 fn no_changed_byte_panics() {
     let made = Made::new();

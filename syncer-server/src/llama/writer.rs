@@ -1,4 +1,4 @@
-//! Parameters as a safetensors file.
+//! Export of parameters as a safetensors file.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -19,7 +19,7 @@ pub enum Precision {
 }
 
 impl Precision {
-    /// What PyTorch calls it.
+    /// Returns PyTorch's name of the type.
     pub(super) fn torch_name(self) -> &'static str {
         match self {
             Self::F32 => "float32",
@@ -28,10 +28,10 @@ impl Precision {
     }
 }
 
-/// Writes `theta`, `[layout.len()]`, to `path` under the names and shapes that `transformers` knows, unsynced.
+/// Writes `theta`, `[layout.len()]`, to `path` with the names and shapes of `transformers`, without syncing.
 ///
 /// # Errors
-/// What the system says.
+/// The operating system's error.
 pub fn write_tensors(
     path: &Path,
     layout: &Layout,
@@ -46,7 +46,7 @@ pub fn write_tensors(
     safetensors::serialize_to_file(tensors, Some(metadata), path).map_err(std::io::Error::other)
 }
 
-/// The shape of `tensor` in a file: vectors have one dimension.
+/// Returns the shape of `tensor` in a file: vectors have one dimension.
 pub(super) fn shape(tensor: &archipelago_core::diloco::Tensor) -> Vec<usize> {
     match tensor.rows {
         1 => vec![tensor.cols as usize],

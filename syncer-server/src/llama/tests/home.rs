@@ -1,4 +1,4 @@
-//! Settings of a folder in the exports of its run.
+//! Tests of folder settings in the exports of a run.
 
 use super::*;
 

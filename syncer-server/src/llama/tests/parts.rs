@@ -1,20 +1,20 @@
-//! Parameters of which a part is read.
+//! Tests of partial reads of parameters.
 
 use std::ops::Range;
 
 use super::*;
 
-/// These ranges of the folder's parameters.
+/// Reads these ranges of the folder's parameters.
 fn read(made: &Made, ranges: &[Range<usize>]) -> Result<Vec<f32>, LlamaError> {
     Folder::open(made.dir.path(), None)?.tensors().read_within(&made.layout, ranges)
 }
 
-/// Goal: a part of the parameters is read as in the whole, beside a head that is the embedding too.
+/// Goal: a partial read equals the same part of the whole, also with an output matrix tied to the embedding.
 #[test]
 fn a_part_is_read_as_in_the_whole() {
     let made = Made::new();
     let (whole, embedding) = (&made.theta, made.layout.tensors()[0].len() as usize);
-    // Within a tensor, over the border of two, nothing, and the end.
+    // Ranges within a tensor, over the border of two, empty, and at the end.
     let ranges = [5..11, embedding - 3..embedding + 4, 7..7, whole.len() - 1..whole.len()];
     let expected: Vec<f32> = ranges.iter().flat_map(|range| &whole[range.clone()]).copied().collect();
     for made in [made.write(|_, _| {}), made.with_head(whole[0])] {
@@ -23,7 +23,7 @@ fn a_part_is_read_as_in_the_whole() {
     }
 }
 
-/// Goal: what is wrong is found by who reads the part that has it, wherever that lies among its ranges.
+/// Goal: a fault is found by each read of the part that contains it, wherever that part is among the ranges.
 #[test]
 fn what_is_wrong_is_found_in_its_part() {
     let made = Made::new();
