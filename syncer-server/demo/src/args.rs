@@ -1,4 +1,4 @@
-//! The demo's flags.
+//! Flags of the demo.
 
 use std::{path::PathBuf, str::FromStr, time::Duration};
 
@@ -51,23 +51,23 @@ pub struct Args {
 }
 
 impl Args {
-    /// Learners on this machine.
+    /// Returns the number of learners on this machine.
     pub fn learners(&self) -> u32 {
         self.learners.unwrap_or(if self.classroom { 0 } else { 2 })
     }
 
-    /// Whether somebody looks at the pages for as long as they like, also after the end of the run.
+    /// Returns true if the pages stay up until the user stops the demo, even after the end of the run.
     pub fn stays(&self) -> bool {
         !self.headless && self.span.is_none() && self.until_loss.is_none()
     }
 
-    /// Size of the model: one that phones can train, for a class.
+    /// Returns the size of the model; for a class, one that phones can train.
     pub fn preset(&self) -> &str {
         self.preset.as_deref().unwrap_or(if self.classroom { "tiny" } else { "small" })
     }
 }
 
-/// A length of time as people write it: `90`, `90s`, `1.5m`, `2h`.
+/// Duration as people write it: `90`, `90s`, `1.5m`, `2h`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Span(pub Duration);
 

@@ -1,4 +1,4 @@
-//! How a class joins, as the syncer says it.
+//! Join instructions for a class, from the syncer's output.
 
 use std::{
     env,
@@ -8,22 +8,22 @@ use std::{
 
 use serde_json::Value;
 
-/// White on black, whatever the terminal's own colours are, and back.
+/// Escape codes for white on black, independent of the terminal's colours, and for a reset.
 const COLOURS: (&str, &str) = ("\x1b[38;5;231;48;5;16m", "\x1b[0m");
 
-/// How a class joins.
+/// Join instructions for a class.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Classroom {
-    /// Links and what to know of them, in lines.
+    /// Links and notes, in lines.
     words: Vec<String>,
-    /// Where the teacher watches and steers.
+    /// Link to the teacher's dashboard.
     pub dashboard: String,
-    /// The first link as a QR code, in lines of half blocks whose ink is light.
+    /// First link as a QR code, in lines of half blocks with light ink.
     code: Vec<String>,
 }
 
 impl Classroom {
-    /// Reads the syncer's first line; nothing if its run is for no class.
+    /// Reads the syncer's first line. Returns `None` if the run is not for a class.
     pub fn read(line: &Value) -> Option<Self> {
         let texts = |path| -> Option<Vec<String>> {
             line.pointer(path)?.as_array()?.iter().map(|text| text.as_str().map(str::to_owned)).collect()

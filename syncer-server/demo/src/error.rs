@@ -1,38 +1,38 @@
-//! Why a demo did not do what was asked.
+//! Errors of a demo.
 
 use std::{io, path::PathBuf};
 
-/// What went wrong. One sentence each: what it is, and what to do.
+/// Reason why a demo failed. Each message is one sentence with the cause and a remedy.
 #[derive(Debug)]
 pub enum DemoError {
-    /// The machine or a build failed us.
+    /// The machine or a build failed.
     System(String),
-    /// A program ended by itself; its own words and its own exit code.
+    /// A program ended on its own.
     Ended {
-        /// Which one.
+        /// Name of the program.
         name: String,
         /// Its exit code.
         code: i32,
-        /// What it said last.
+        /// Its last message.
         words: String,
     },
     /// A program does not answer.
     Silent(String),
-    /// Stopped by hand before what was asked for was there.
+    /// The user stopped the demo before it reached its goal.
     Interrupted,
-    /// The held-out loss is not below where it began.
+    /// The held-out loss did not fall below its first value.
     LossDidNotFall { first: Option<f64>, last: Option<f64> },
     /// The held-out loss stayed above `--until-loss`.
     LossNotReached { asked: f64, last: Option<f64> },
-    /// Updates whose fate the syncer does not know.
+    /// Number of updates without a fate.
     WithoutFate(u64),
-    /// The export is not there.
+    /// The export is missing.
     NoExport(PathBuf),
     /// The killed learner took part in no merge after its restart.
     NotMergedAgain(String),
 }
 
-/// The exit codes as `--help` shows them.
+/// Exit codes in the form of `--help`.
 pub const EXIT_CODES: &str = "\
 Exit codes:
     0  the run did what was asked
@@ -48,7 +48,7 @@ Exit codes:
   130  stopped by hand before the end";
 
 impl DemoError {
-    /// The process's exit code; [`EXIT_CODES`] lists them.
+    /// Returns the exit code of the process; [`EXIT_CODES`] lists the codes.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::System(_) => 1,

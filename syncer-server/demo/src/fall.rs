@@ -1,39 +1,39 @@
-//! The first falling loss: how long a newcomer waits until there is something to see.
+//! Time to the first fall of the held-out loss.
 
 use std::fmt::{self, Display, Formatter};
 use std::time::{Duration, Instant};
 
 use crate::status::Status;
 
-/// When the command was given.
+/// Start time of the command.
 #[derive(Clone, Copy, Debug)]
 pub struct Since {
-    /// When this program began.
+    /// Start time of this program.
     pub start: Instant,
-    /// What was spent on building before that.
+    /// Time spent on the build before that.
     pub build: Duration,
 }
 
 impl Since {
-    /// Seconds until now.
+    /// Returns the seconds since the command was given.
     pub fn seconds(self) -> f64 {
         (self.build + self.start.elapsed()).as_secs_f64()
     }
 }
 
-/// The first held-out loss that is below the one of the first parameters. Losses are in nats per token.
+/// First held-out loss below that of the initial parameters. Losses are in nats per token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fall {
-    /// Seconds since the command was given, builds included.
+    /// Seconds since the command was given, including builds.
     pub after_s: f64,
-    /// Of these, seconds since the first token was trained on.
+    /// Seconds since the first trained token.
     trained_s: f64,
     from: f64,
     to: f64,
 }
 
 impl Fall {
-    /// Whether the loss in `status` has fallen.
+    /// Returns the fall if the loss in `status` has fallen.
     pub fn see(status: &Status, after_s: f64, trained_s: f64) -> Option<Self> {
         let (from, to) = status.val_loss_first.zip(status.val_loss)?;
         (to < from).then_some(Self { after_s, trained_s, from, to })

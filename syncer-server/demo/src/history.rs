@@ -1,8 +1,8 @@
-//! Tokens over time, for speeds.
+//! Trained tokens over time, for speeds.
 
 use crate::status::Status;
 
-/// Each learner's trained tokens at many moments of a run.
+/// Samples of each learner's trained tokens during a run.
 #[derive(Default)]
 pub struct History {
     samples: Vec<Sample>,
@@ -15,14 +15,14 @@ struct Sample {
 }
 
 impl History {
-    /// Remembers `status` as that of `at` seconds.
+    /// Records `status` as of `at` seconds.
     pub fn push(&mut self, at: f64, status: &Status) {
         let tokens =
             status.learners.iter().map(|learner| (learner.name.clone(), learner.tokens_trained)).collect();
         self.samples.push(Sample { at, tokens });
     }
 
-    /// Tokens a second between two moments, of the learners whose name passes `counts`.
+    /// Returns the tokens per second between two times, over the learners whose name passes `counts`.
     pub fn tokens_per_s(&self, from: f64, to: f64, counts: impl Fn(&str) -> bool) -> f64 {
         let (Some(first), Some(last)) = (self.at(from), self.at(to)) else { return 0.0 };
         let seconds = last.at - first.at;
@@ -32,7 +32,7 @@ impl History {
         if seconds > 0.0 { sum(last).saturating_sub(sum(first)) as f64 / seconds } else { 0.0 }
     }
 
-    /// The last sample not after `seconds`, or the first of all.
+    /// Returns the last sample not after `seconds`, or the first of all.
     fn at(&self, seconds: f64) -> Option<&Sample> {
         let after = self.samples.partition_point(|sample| sample.at <= seconds);
         self.samples.get(after.saturating_sub(1))

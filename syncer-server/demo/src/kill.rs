@@ -1,4 +1,4 @@
-//! `--kill-one`: a learner dies mid-run, without a word, and comes back.
+//! `--kill-one`: a learner is killed mid-run and restarted later.
 
 use serde_json::{Value, json};
 
@@ -7,9 +7,9 @@ use crate::{error::DemoError, history::History, process::Process, programs::Prog
 /// Length that the plan assumes for a run without one, in seconds.
 const RUN_S: f64 = 60.0;
 
-/// The plan, and what came of it. Times are seconds since the run began.
+/// Plan and outcome of the kill. Times are seconds since the run began.
 pub struct Kill {
-    /// Whose turn it is.
+    /// Name of the learner to kill.
     pub name: String,
     killed: f64,
     restarted: f64,
@@ -39,10 +39,10 @@ impl Kill {
         }
     }
 
-    /// Does what is due at `now`; a sentence about it, for people.
+    /// Carries out the actions due at `now`, and returns a sentence about them.
     ///
     /// # Errors
-    /// [`DemoError::System`]: the learner could not be started again.
+    /// [`DemoError::System`]: the learner could not be restarted.
     pub fn step(
         &mut self,
         now: f64,
@@ -67,7 +67,7 @@ impl Kill {
         }
     }
 
-    /// Whether it has been merged again by `now`, once; a sentence about it, for people.
+    /// Returns a sentence, once, when the learner has been merged again by `now`.
     pub fn look(&mut self, now: f64, status: &Status) -> Option<String> {
         let back = self.stage == Stage::Back && self.tokens_merged(status) > self.tokens_merged_at_restart;
         if !back || self.survived() {
@@ -78,17 +78,17 @@ impl Kill {
         Some(format!("{} merged again {seconds:.1} s after its restart", self.name))
     }
 
-    /// Whether its process is meant to be gone.
+    /// Returns true if the learner's process should be dead.
     pub fn is_dead(&self) -> bool {
         self.stage == Stage::Dead
     }
 
-    /// Whether it was killed, came back and was merged.
+    /// Returns true if the learner was killed, came back and was merged.
     pub fn survived(&self) -> bool {
         self.merged_again.is_some()
     }
 
-    /// The figures. The others' speed is taken over the same length before the kill and after it.
+    /// Returns the figures. The other learners' speed is measured over equal times before and after the kill.
     pub fn report(&self, history: &History) -> Value {
         let others = |name: &str| name != self.name;
         let dead_s = self.restarted - self.killed;

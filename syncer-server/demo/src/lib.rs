@@ -1,17 +1,17 @@
-//! A whole run on one machine: a syncer and learners as processes of their own, over WebSockets.
+//! Demo of a whole run on one machine: a syncer and learners as separate processes, over WebSockets.
 //!
 //! | file | concept |
 //! |---|---|
-//! | `args`, `setup` | what people ask for; where the programs are |
-//! | `programs` | how syncer and learners are started |
+//! | `args`, `setup` | user settings; locations of the programs |
+//! | `programs` | start of syncer and learners |
 //! | `session` | one run from its start to its end |
-//! | `pages` | pages that are built beside it |
-//! | `kill` | the learner that dies on purpose |
-//! | `status`, `history`, `fall` | what the syncer says, and what follows from it |
-//! | `view`, `classroom`, `report` | what people are shown, and the verdict |
-//! | `process` | programs that never outlive this one |
+//! | `pages` | build of the pages during the run |
+//! | `kill` | deliberate kill of a learner |
+//! | `status`, `history`, `fall` | the syncer's status, and figures from it |
+//! | `view`, `classroom`, `report` | display, and the verdict |
+//! | `process` | child processes that never outlive this one |
 //!
-//! The binary `archipelago-demo` is [`run`] with its flags. It needs no source and no toolchain.
+//! The binary `archipelago-demo` is [`run`] with its flags. It needs neither source nor toolchain.
 
 #![forbid(unsafe_code)]
 #![warn(clippy::print_stderr)]
@@ -53,18 +53,18 @@ use report::{Report, Stop};
 use session::Session;
 use view::View;
 
-/// Share of the calibrated speed that training beside a syncer keeps.
+/// Fraction of the benchmarked speed that remains next to a syncer.
 const SPEED_KEPT: f64 = 0.9;
 
-/// Seconds that a headless run without another end lasts.
+/// Duration of a headless run without another end, in seconds.
 const HEADLESS_S: f64 = 60.0;
 
-/// Runs a demo; its exit code, one of [`EXIT_CODES`], says whether it did what was asked. `start` is when the program
-/// began.
+/// Runs a demo. The exit code, one of [`EXIT_CODES`], states whether it reached its goal. `start` is the start time of
+/// the program.
 pub fn run(args: &Args, setup: &Setup, start: Instant) -> ExitCode {
     let since = Since { start, build: Duration::try_from_secs_f64(setup.build_s).unwrap_or_default() };
     let done = Interrupt::catch().map_err(DemoError::from).and_then(|interrupt| {
-        // Ctrl+C also ends a build or a measurement, which then fails for no fault of its own.
+        // Ctrl+C also ends a build or a measurement, which then fails through no fault of its own.
         let failed = |error| if interrupt.asked() { DemoError::Interrupted } else { error };
         demo(args, setup, since, &interrupt).map_err(failed)
     });
@@ -81,7 +81,7 @@ pub fn run(args: &Args, setup: &Setup, start: Instant) -> ExitCode {
     }
 }
 
-/// The whole run: what was measured, and whether that is what was asked.
+/// Runs the demo, and returns its figures and verdict.
 fn demo(
     args: &Args,
     setup: &Setup,
@@ -127,7 +127,7 @@ fn demo(
     Ok((report, verdict.and(built)))
 }
 
-/// Says where the run is to be seen, and what it is.
+/// Prints the addresses and the description of the run.
 fn introduce(
     args: &Args,
     programs: &Programs,
@@ -170,13 +170,13 @@ fn introduce(
     Ok(())
 }
 
-/// The `dashboard` with the owner's token behind its `#`, which goes to no server.
+/// Returns the link to `dashboard` with the owner's token after `#`, which is sent to no server.
 fn owner_link(dashboard: &str, token: &str) -> String {
     let joint = if dashboard.contains('#') { '&' } else { '#' };
     format!("{dashboard}{joint}token={token}")
 }
 
-/// Asks the system to show `page`; false if it would not.
+/// Asks the system to open `page`. Returns false if that fails.
 fn open(page: &str) -> bool {
     let opener = match env::consts::OS {
         "macos" => "open",

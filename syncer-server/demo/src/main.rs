@@ -1,4 +1,4 @@
-//! The binary `archipelago-demo`: reads flags, runs a demo, gives its exit code.
+//! The binary `archipelago-demo`: parses flags, runs a demo and returns its exit code.
 
 #![forbid(unsafe_code)]
 

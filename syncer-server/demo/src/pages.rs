@@ -1,4 +1,4 @@
-//! Pages that are built while the run goes on.
+//! Build of the pages during a run.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use crate::error::DemoError;
 use crate::process::Process;
 use crate::setup::Setup;
 
-/// A build of the pages, if there is one; dropping it ends the build.
+/// Build of the pages, if any; dropping it ends the build.
 #[derive(Default)]
 pub struct Pages {
     builder: Option<Process>,
@@ -14,7 +14,7 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// Starts the build that `setup` names, if it names one; its words go to files in `dir`.
+    /// Starts the build that `setup` names, if any. Its output goes to files in `dir`.
     ///
     /// # Errors
     /// [`DemoError::System`]: it could not be started.
@@ -24,12 +24,12 @@ impl Pages {
         Ok(Self { builder: Some(builder), failed: None })
     }
 
-    /// Whether a build goes on.
+    /// Returns true while a build is running.
     pub fn are_built(&self) -> bool {
         self.builder.is_some()
     }
 
-    /// How the build ended, once; a sentence for people.
+    /// Returns a sentence, once, about the end of the build.
     pub fn news(&mut self) -> Option<String> {
         let code = self.builder.as_mut()?.exit_code()?;
         let words = self.builder.take()?.last_words();
@@ -41,10 +41,10 @@ impl Pages {
         Some(failed)
     }
 
-    /// Whether the build did not fail.
+    /// Checks that the build did not fail.
     ///
     /// # Errors
-    /// [`DemoError::System`]: it did.
+    /// [`DemoError::System`]: it failed.
     pub fn verdict(&self) -> Result<(), DemoError> {
         self.failed.clone().map_or(Ok(()), |failed| Err(DemoError::System(failed)))
     }

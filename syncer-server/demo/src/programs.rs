@@ -1,4 +1,4 @@
-//! The programs of a demo: how they are found, started and ended.
+//! Programs of a demo: discovery, start and end.
 
 use std::{
     ffi::OsString,
@@ -20,41 +20,41 @@ use crate::{
     setup::Setup,
 };
 
-/// Longest wait until the syncer listens: it reads, cuts and perhaps tokenises the corpus first.
+/// Longest wait until the syncer listens; it reads, tokenises and splits the corpus first.
 const START_WAIT: Duration = Duration::from_secs(120);
 
-/// How long one learner's speed is measured for, in seconds.
+/// Duration of the speed measurement of a learner, in seconds.
 const BENCH_S: u32 = 3;
 
-/// A syncer that answers.
+/// Running syncer.
 pub struct Started {
     pub syncer: Process,
-    /// Where this machine reaches it.
+    /// Address of the syncer on this machine.
     pub address: SocketAddr,
-    /// What learners of this machine join, invite included.
+    /// Link for learners on this machine, with the invite.
     pub join: String,
-    /// How a class joins, if this is for one.
+    /// Join instructions, if the run is for a class.
     pub classroom: Option<Classroom>,
 }
 
-/// The two programs and the folder of this run.
+/// The two programs, and the folder of this run.
 pub struct Programs {
     syncer: PathBuf,
     learner: PathBuf,
     /// Pages that are served instead of the syncer's own.
     pages: Option<PathBuf>,
-    /// Logs, snapshots and the admin's token.
+    /// Folder for logs, snapshots and the admin's token.
     pub dir: PathBuf,
-    /// Threads of each learner.
+    /// Number of threads of each learner.
     pub threads: usize,
 }
 
 impl Programs {
-    /// Finds both programs, has the syncer look at data and settings, and makes a folder for the run.
+    /// Finds both programs, lets the syncer check data and settings, and creates a folder for the run.
     ///
     /// # Errors
-    /// - [`DemoError::System`]: a program is missing, or the folder cannot be made.
-    /// - [`DemoError::Ended`]: data or settings are wrong; the syncer says how.
+    /// - [`DemoError::System`]: a program is missing, or the folder cannot be created.
+    /// - [`DemoError::Ended`]: data or settings are wrong; the syncer explains it.
     pub fn find(args: &Args, setup: &Setup) -> Result<Self, DemoError> {
         let cores = thread::available_parallelism()?.get();
         let mut programs = Self {
@@ -69,10 +69,10 @@ impl Programs {
         Ok(programs)
     }
 
-    /// Starts the syncer and waits until it answers; the address that it listens on.
+    /// Starts the syncer and waits until it answers.
     ///
     /// # Errors
-    /// - [`DemoError::Ended`]: it ended at once and says why.
+    /// - [`DemoError::Ended`]: it ended at once, with an explanation.
     /// - [`DemoError::Silent`]: it never answered.
     pub fn start_syncer(&self, args: &Args, total_tokens: Option<u64>) -> Result<Started, DemoError> {
         let line = self.syncer_line("serve", args, total_tokens);
@@ -97,7 +97,7 @@ impl Programs {
         )))
     }
 
-    /// Starts the learner `name` on the run at `join`; the same name is the same identity.
+    /// Starts the learner `name` for the run at `join`. The same name has the same identity.
     ///
     /// # Errors
     /// [`DemoError::System`]: it could not be started.
@@ -109,10 +109,10 @@ impl Programs {
         Ok(Process::spawn(&program, &line, &self.dir.join(name))?)
     }
 
-    /// Tokens a second of `learners` learners that train at the same time, without a syncer.
+    /// Measures the tokens per second of `learners` learners that train at the same time, without a syncer.
     ///
     /// # Errors
-    /// [`DemoError::Ended`]: one of them failed and says why.
+    /// [`DemoError::Ended`]: one of them failed, with an explanation.
     pub fn measure(&self, learners: u32, preset: &str) -> Result<f64, DemoError> {
         let mut line = words(["bench", "--json", "--preset", preset]);
         line.extend(words(["--threads", &self.threads.to_string(), "--seconds", &BENCH_S.to_string()]));
@@ -132,10 +132,10 @@ impl Programs {
         Ok(sum)
     }
 
-    /// Writes the newest snapshot as a Hugging Face folder.
+    /// Exports the newest snapshot as a Hugging Face folder.
     ///
     /// # Errors
-    /// [`DemoError::NoExport`]: nothing was written; the syncer has said why.
+    /// [`DemoError::NoExport`]: the export failed; the syncer has printed the reason.
     pub fn export(&self, folder: &Path) -> Result<(), DemoError> {
         let mut export = Command::new(&self.syncer);
         export.arg("export").arg("--dir").arg(self.store()).arg("--out").arg(folder).stdout(Stdio::null());
@@ -143,10 +143,10 @@ impl Programs {
         if written { Ok(()) } else { Err(DemoError::NoExport(folder.to_owned())) }
     }
 
-    /// The token that the syncer made for its admin.
+    /// Reads the admin token that the syncer created.
     ///
     /// # Errors
-    /// [`DemoError::System`]: it is not there.
+    /// [`DemoError::System`]: it is missing.
     pub fn admin_token(&self) -> Result<String, DemoError> {
         let file = self.store().join("admin.token");
         let token = fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
@@ -182,13 +182,13 @@ impl Programs {
         line
     }
 
-    /// The syncer's own folder.
+    /// Returns the syncer's folder.
     fn store(&self) -> PathBuf {
         self.dir.join("store")
     }
 }
 
-/// Where this machine reaches the syncer, by its first line.
+/// Returns the syncer's address on this machine, from its first line.
 fn address(line: &Value) -> Option<SocketAddr> {
     let mut address: SocketAddr = line["address"].as_str()?.parse().ok()?;
     if address.ip().is_unspecified() {
@@ -197,23 +197,23 @@ fn address(line: &Value) -> Option<SocketAddr> {
     Some(address)
 }
 
-/// What the syncer asks learners for, by its first line.
+/// Returns the invite in the syncer's first line.
 fn invite(line: &Value) -> String {
     let link = line["join"].as_str().unwrap_or_default();
     link.find('#').map_or_else(String::new, |at| link[at..].to_owned())
 }
 
-/// What a program that is over says of itself.
+/// Returns the error for a program that has ended, with its last message.
 fn ended(name: &str, output: &Output) -> DemoError {
     let said = String::from_utf8_lossy(&output.stderr);
     let words = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
-    // The demo's own name for that flag.
+    // The demo calls that flag by another name.
     let words = words.replace("--listen", "--port");
     DemoError::Ended { name: name.to_owned(), code: output.status.code().unwrap_or(1), words }
 }
 
-/// The same call at a lower priority, where systems know such a thing: learners take all that they get, and the pages
-/// that are built beside them, the syncer and a visitor's browser come first.
+/// Returns the same command at a lower priority, if the system supports that. Learners use all spare time, while page
+/// builds, the syncer and a visitor's browser come first.
 fn aside(program: &Path, line: Vec<OsString>) -> (PathBuf, Vec<OsString>) {
     if !cfg!(unix) {
         return (program.to_owned(), line);
@@ -228,7 +228,7 @@ fn words<const N: usize>(words: [&str; N]) -> Vec<OsString> {
     words.into_iter().map(OsString::from).collect()
 }
 
-/// Makes `parent/demo-N` with the lowest free N.
+/// Creates `parent/demo-N` with the lowest free N.
 fn new_folder(parent: &Path) -> Result<PathBuf, DemoError> {
     fs::create_dir_all(parent)?;
     for number in 1.. {

@@ -1,54 +1,54 @@
-//! What a run came to, and whether that is what was asked.
+//! Figures of a run, and the verdict.
 
 use serde_json::{Value, json};
 
 use crate::{args::Args, error::DemoError, fall::Fall, status::Status};
 
-/// Why training ended.
+/// Reason why training ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// Somebody asked for it here.
+    /// The user stopped it here.
     Asked,
-    /// The run is complete: its owner finished it on the page.
+    /// The owner finished the run on the page.
     Finished,
-    /// The time is over.
+    /// The time is up.
     Time,
     /// The held-out loss is low enough.
     Loss,
 }
 
-/// Largest resident memory seen, in bytes; 0 where the system does not tell.
+/// Peak resident memory in bytes; 0 if the system does not report it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Peak {
     pub syncer_bytes: u64,
-    /// Of the largest learner.
+    /// Peak of the largest learner.
     pub learner_bytes: u64,
 }
 
-/// The figures of a run.
+/// Figures of a run.
 pub struct Report {
     pub preset: String,
     pub learners: u32,
-    /// Of each learner.
+    /// Threads of each learner.
     pub threads: usize,
-    /// From the first trained token to the decision to stop.
+    /// Seconds from the first trained token to the decision to stop.
     pub seconds: f64,
-    /// Tokens that the learning rate was planned for, if the run had a length.
+    /// Planned tokens for the learning rate, if the run had a length.
     pub planned_tokens: Option<u64>,
-    /// Who was killed, whether it was merged again, and the figures.
+    /// Killed learner, true if it was merged again, and figures.
     pub kill: Option<(String, bool, Value)>,
     pub peak: Peak,
-    /// When the loss fell first.
+    /// First fall of the loss.
     pub fall: Option<Fall>,
-    /// The last word of the syncer.
+    /// Last status of the syncer.
     pub status: Status,
 }
 
 impl Report {
-    /// Whether the run did what `args` asked.
+    /// Checks that the run did what `args` requested.
     ///
     /// # Errors
-    /// The first thing that it did not do.
+    /// The first goal that it missed.
     pub fn verdict(&self, args: &Args, stop: Stop) -> Result<(), DemoError> {
         let (first, last) = (self.status.val_loss_first, self.status.val_loss);
         if self.status.updates_without_fate > 0 {
@@ -61,7 +61,7 @@ impl Report {
             return Err(DemoError::LossNotReached { asked, last });
         }
         if args.learners() == 0 && self.status.tokens_trained == 0 {
-            // Nobody came: that is no fault of the run's.
+            // No learner came; the run is not at fault.
             return Ok(());
         }
         if !matches!((first, last), (Some(first), Some(last)) if last < first) {
@@ -73,7 +73,7 @@ impl Report {
         }
     }
 
-    /// The figures as one object, with the verdict's sentence if there is one.
+    /// Returns the figures as one object, with the verdict's sentence, if any.
     pub fn json(&self, verdict: &Result<(), DemoError>) -> Value {
         let status = &self.status;
         json!({
@@ -106,7 +106,7 @@ impl Report {
         })
     }
 
-    /// The figures as a sentence or two.
+    /// Returns the figures in one or two sentences.
     pub fn summary(&self) -> String {
         let status = &self.status;
         let loss = |loss: Option<f64>| loss.map_or("-".to_owned(), |loss| format!("{loss:.3}"));
@@ -138,7 +138,7 @@ mod tests {
         args: Args,
     }
 
-    /// The exit code of a run with these flags and this end.
+    /// Checks the exit code of a run with these flags and this end.
     fn check(flags: &[&str], stop: Stop, change: impl Fn(&mut Report), code: u8) {
         let args = Cli::parse_from(["demo"].iter().chain(flags)).args;
         let status = Status { val_loss_first: Some(5.5), val_loss: Some(2.0), ..Status::default() };
@@ -171,7 +171,7 @@ mod tests {
         check(&[], Stop::Time, |report| report.status.val_loss_first = None, 21);
         check(&[], Stop::Time, |report| report.status.val_loss = Some(f64::NAN), 21);
         check(&[], Stop::Time, |report| report.status.updates_without_fate = 1, 23);
-        // A class that nobody came to, and one that came and learnt nothing.
+        // A class without learners, and one that learnt nothing.
         check(&["--classroom"], Stop::Asked, |report| report.status.val_loss = None, 0);
         let learnt_nothing = |report: &mut Report| {
             (report.status.tokens_trained, report.status.val_loss) = (1, Some(5.5));

@@ -1,4 +1,4 @@
-//! One run: its processes from their start to their end.
+//! Session of one run, from the start of its processes to their end.
 
 use std::{
     net::SocketAddr,
@@ -23,31 +23,31 @@ use crate::{
     view::{Speed, View},
 };
 
-/// Time between two looks at the run.
+/// Interval between two checks of the run.
 const TICK: Duration = Duration::from_millis(200);
 
-/// Longest silence of a syncer that still runs.
+/// Longest silence of a running syncer.
 const SILENT: Duration = Duration::from_secs(30);
 
 /// Longest wait for learners to join and train their first step.
 const JOIN_WAIT: Duration = Duration::from_secs(300);
 
-/// Longest wait for the syncer to collect, merge, measure and store the end of the run.
+/// Longest wait for the syncer to collect, merge, measure and save the end of the run.
 const FINISH_WAIT: Duration = Duration::from_secs(300);
 
 /// Longest wait for a learner to leave after its goodbye.
 const LEAVE_WAIT: Duration = Duration::from_secs(10);
 
-/// Window of the speeds that are shown, in seconds.
+/// Window of the displayed speeds, in seconds.
 const SPEED_S: f64 = 5.0;
 
-/// A syncer and its learners.
+/// Syncer with its learners.
 pub struct Session<'a> {
     programs: &'a Programs,
     interrupt: &'a Interrupt,
     syncer: Process,
     address: SocketAddr,
-    /// What learners of this machine join.
+    /// Link for learners on this machine.
     join: String,
     classroom: Option<Classroom>,
     learners: Vec<(String, Process)>,
@@ -57,11 +57,11 @@ pub struct Session<'a> {
     kill: Option<Kill>,
     history: History,
     status: Status,
-    /// When the first token had been trained.
+    /// Time of the first trained token.
     began: Option<Instant>,
     ended: Option<Instant>,
     peak: Peak,
-    /// When the loss fell first.
+    /// First fall of the loss.
     fall: Option<Fall>,
 }
 
@@ -69,8 +69,8 @@ impl<'a> Session<'a> {
     /// Starts the syncer, then the learners.
     ///
     /// # Errors
-    /// - [`DemoError::System`]: something could not be started.
-    /// - [`DemoError::Ended`]: the syncer refused, and says why.
+    /// - [`DemoError::System`]: a program could not be started.
+    /// - [`DemoError::Ended`]: the syncer refused, with an explanation.
     /// - [`DemoError::Silent`]: the syncer never listened.
     pub fn start(
         args: &Args,
@@ -105,22 +105,22 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Where the page is.
+    /// Returns the address of the page.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// How a class joins, if this is for one.
+    /// Returns the join instructions, if the run is for a class.
     pub fn classroom(&self) -> Option<&Classroom> {
         self.classroom.as_ref()
     }
 
-    /// Trains until there is a reason to stop; `since` is when the command was given.
+    /// Trains until there is a reason to stop. `since` is the start time of the command.
     ///
     /// # Errors
-    /// - [`DemoError::Ended`]: a program ended by itself.
+    /// - [`DemoError::Ended`]: a program ended on its own.
     /// - [`DemoError::Silent`]: the syncer stopped answering, or no learner ever trained.
-    /// - [`DemoError::System`]: the killed learner could not be started again.
+    /// - [`DemoError::System`]: the killed learner could not be restarted.
     pub fn train(&mut self, view: &mut View, pages: &mut Pages, since: Since) -> Result<Stop, DemoError> {
         let start = Instant::now();
         let mut heard = start;
@@ -134,7 +134,7 @@ impl<'a> Session<'a> {
                 Err(_) => {}
             }
             if let Err(ended) = self.look_after_processes() {
-                // Learners go home from a complete run.
+                // Learners leave a complete run.
                 self.status.finished = self.fetch().is_ok_and(|status| status.finished);
                 if !self.status.finished {
                     return Err(ended);
@@ -164,16 +164,16 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Has the syncer merge what is still out, waits for everybody's end and sums up.
+    /// Lets the syncer merge outstanding updates, waits for the end of all programs and returns the figures.
     ///
     /// # Errors
-    /// - [`DemoError::Silent`]: the syncer did not come to an end.
+    /// - [`DemoError::Silent`]: the syncer did not end.
     /// - [`DemoError::Ended`]: it ended with an error.
     pub fn finish(mut self, args: &Args) -> Result<Report, DemoError> {
         if !self.status.finished {
             self.ask_to_finish()?;
         }
-        // It measures and saves the complete run before it ends.
+        // The syncer measures and saves the complete run before it ends.
         self.syncer.ask_to_end();
         let Some(code) = self.syncer.wait(FINISH_WAIT) else {
             return Err(DemoError::Silent(format!(
@@ -190,11 +190,11 @@ impl<'a> Session<'a> {
         }
         let last = self.syncer.stdout().last().and_then(|line| serde_json::from_str::<Value>(line).ok());
         if let Some(last) = last {
-            // At the end nobody trains, so the loss of training is the one last heard of.
+            // No learner trains at the end, so the training loss is the last known one.
             let train_loss = self.status.train_loss;
             self.status = Status { train_loss, ..Status::read(&last)? };
         }
-        // Who came back late may have been merged by the last rounds only.
+        // A learner that came back late may have been merged only by the last rounds.
         let now = self.now();
         if let Some(kill) = &mut self.kill {
             kill.look(now, &self.status);
@@ -229,7 +229,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Asks again for as long as a syncer that still runs may be silent: a busy machine is no reason to lose a run.
+    /// Requests the end of the run, and retries while a running syncer may be silent. A busy machine is no reason to
+    /// lose a run.
     fn ask_to_finish(&mut self) -> Result<(), DemoError> {
         let (token, asked) = (self.programs.admin_token()?, Instant::now());
         while let Err(why) = http::post(self.address, "/v1/admin/finish", &token) {
@@ -255,12 +256,12 @@ impl<'a> Session<'a> {
         Status::read(&http::get(self.address, "/v1/status")?)
     }
 
-    /// Seconds since the first token, 0 before it.
+    /// Returns the seconds since the first token, or 0 before it.
     fn now(&self) -> f64 {
         self.began.map_or(0.0, |began| began.elapsed().as_secs_f64())
     }
 
-    /// Memory, and whether anybody ended who should not have.
+    /// Updates the memory peaks, and checks that no process ended unexpectedly.
     fn look_after_processes(&mut self) -> Result<(), DemoError> {
         let ended = |name: &str, process: &mut Process| match process.exit_code() {
             Some(code) => Err(DemoError::Ended { name: name.to_owned(), code, words: process.last_words() }),

@@ -1,4 +1,4 @@
-//! Where the demo finds what it starts. `cargo xtask demo` says it; an installed demo looks beside itself.
+//! Locations of the demo's programs. `cargo xtask demo` passes them; an installed demo looks in its own folder.
 
 use std::env;
 use std::ffi::OsString;
@@ -28,24 +28,24 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// The program of the syncer.
+    /// Returns the path of the syncer program.
     ///
     /// # Errors
-    /// A sentence: it is not there.
+    /// A sentence: it is missing.
     pub fn syncer(&self) -> Result<PathBuf, String> {
         find(self.syncer.as_deref(), "syncer-server", "--syncer")
     }
 
-    /// The program of a learner.
+    /// Returns the path of the learner program.
     ///
     /// # Errors
-    /// A sentence: it is not there.
+    /// A sentence: it is missing.
     pub fn learner(&self) -> Result<PathBuf, String> {
         find(self.learner.as_deref(), "native-learner", "--learner")
     }
 }
 
-/// The program that `flag` names, or the one called `name` beside this program.
+/// Returns the program that `flag` names, or the one called `name` in the folder of this program.
 fn find(given: Option<&Path>, name: &str, flag: &str) -> Result<PathBuf, String> {
     let file = match given {
         Some(file) => file.to_owned(),

@@ -1,38 +1,38 @@
-//! What the syncer says of the run, as far as the demo shows it.
+//! The part of the syncer's status that the demo uses.
 
 use serde_json::Value;
 
-/// A run at one moment. Losses are in nats per token.
+/// Status of a run. Losses are in nats per token.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Status {
     pub params: u64,
     pub rounds: u64,
-    /// Nobody trains any more.
+    /// True once the run is complete and training has ended.
     pub finished: bool,
     pub tokens_trained: u64,
     pub tokens_merged: u64,
     pub participation: f64,
-    /// Updates whose round is over and that still have no fate; 0 in a sound run.
+    /// Updates without a fate whose round is over; 0 in a sound run.
     pub updates_without_fate: u64,
     pub train_loss: Option<f64>,
     pub val_loss_first: Option<f64>,
     pub val_loss: Option<f64>,
-    /// The best that any model could do on the corpus, where that is known.
+    /// Lowest possible loss on the corpus, if known.
     pub entropy_floor: Option<f64>,
-    /// Counted at the sockets: learners to syncer, and back.
+    /// Bytes on the sockets: learners to syncer, and back.
     pub bytes_up: u64,
     pub bytes_down: u64,
     pub bits_per_param_up: Option<f64>,
     pub bits_per_param_down: Option<f64>,
-    /// In the order of their ids.
+    /// Learners, ordered by id.
     pub learners: Vec<Learner>,
 }
 
-/// One learner at one moment.
+/// Status of one learner.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Learner {
     pub name: String,
-    /// What it is doing; `None` while it is away.
+    /// Current activity; `None` while the learner is away.
     pub state: Option<String>,
     pub tokens_trained: u64,
     pub tokens_merged: u64,
@@ -40,10 +40,10 @@ pub struct Learner {
 }
 
 impl Status {
-    /// Reads the syncer's JSON.
+    /// Parses the syncer's JSON.
     ///
     /// # Errors
-    /// A sentence naming the field that is missing.
+    /// A sentence with the name of the missing field.
     pub fn read(json: &Value) -> Result<Self, String> {
         Ok(Self {
             params: count(json, "/params")?,
@@ -96,7 +96,7 @@ fn number(json: &Value, path: &str) -> Result<f64, String> {
     field(json, path)?.as_f64().ok_or_else(|| format!("the syncer's status: {path} is no number"))
 }
 
-/// A number that may not be known yet.
+/// Returns a number that may be unknown.
 fn known(json: &Value, path: &str) -> Result<Option<f64>, String> {
     field(json, path).map(Value::as_f64)
 }

@@ -1,4 +1,4 @@
-//! The run as people see it: a table in place on a terminal, plain lines elsewhere.
+//! Display of a run: a table in place on a terminal, plain lines elsewhere.
 
 use std::io::{self, IsTerminal};
 
@@ -9,43 +9,43 @@ use crate::status::{Learner, Status};
 /// Seconds between two plain lines.
 const LINE_S: f64 = 5.0;
 
-/// Columns of a line of the table; a longer one would wrap, and could not be taken off again.
+/// Columns of a line of the table; a longer one would wrap and could not be erased.
 const COLUMNS_MAX: usize = 79;
 
 /// Learners in the table; more would scroll it.
 const LEARNERS_MAX: usize = 12;
 
-/// Where the run is shown.
+/// Display of a run.
 pub struct View {
-    /// Lines of the table that stand on the terminal now; `None` if there is no table.
+    /// Lines of the table on the terminal; `None` if there is no table.
     table: Option<usize>,
     line_due: f64,
 }
 
-/// What is shown beside the status itself.
+/// Figures that are displayed next to the status.
 pub struct Speed {
     /// Seconds since the run began.
     pub at: f64,
-    /// Tokens a second now, of all learners.
+    /// Current tokens per second of all learners.
     pub tokens_per_s: f64,
-    /// And of each, in the status's order.
+    /// Current tokens per second of each learner, in the status's order.
     pub each: Vec<f64>,
 }
 
 impl View {
-    /// A table if `headless` is off and standard output is a terminal.
+    /// Creates a table if `headless` is off and standard output is a terminal, otherwise plain lines.
     pub fn new(headless: bool) -> Self {
         let table = (!headless && io::stdout().is_terminal()).then_some(0);
         Self { table, line_due: 0.0 }
     }
 
-    /// A sentence that stays.
+    /// Prints a permanent sentence.
     pub fn say(&mut self, sentence: &str) {
         self.clear();
         say(&sentence);
     }
 
-    /// The run as it is now.
+    /// Displays the current status.
     pub fn show(&mut self, status: &Status, speed: &Speed) {
         if self.table.is_none() {
             if speed.at >= self.line_due {
@@ -62,10 +62,10 @@ impl View {
         self.table = Some(lines.len());
     }
 
-    /// Takes the table off the terminal.
+    /// Erases the table from the terminal.
     fn clear(&mut self) {
         if let Some(lines @ 1..) = self.table {
-            // Up to the table's first line, then erase to the end of the screen.
+            // Move to the table's first line, then erase to the end of the screen.
             drop(write(format_args!("\x1b[{lines}A\x1b[J")));
             self.table = Some(0);
         }
@@ -113,7 +113,7 @@ fn learner_line(learner: &Learner, tokens_per_s: f64) -> String {
     )
 }
 
-/// A number of bytes as people read it.
+/// Formats a number of bytes for people.
 fn bytes(bytes: u64) -> String {
     let (value, unit) = match bytes {
         0..1_000 => return format!("{bytes} B"),

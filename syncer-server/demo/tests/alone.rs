@@ -1,9 +1,9 @@
-//! The program by itself, as somebody calls it who has no source and no toolchain.
+//! Tests of the program on its own, without source or toolchain.
 #![expect(clippy::unwrap_used, reason = "a test: the helper may panic")]
 
 use std::process::Command;
 
-/// The exit code of the demo with these flags, and what it said last.
+/// Returns the exit code of the demo with these flags, and its last message.
 fn demo(flags: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_archipelago-demo")).args(flags).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);

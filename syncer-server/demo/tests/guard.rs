@@ -1,4 +1,4 @@
-//! The guard, as a process.
+//! Tests of the guard as a process.
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "a test: the helper may panic")]
 
@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-/// A guarded shell that runs `script`, and its process id.
+/// Starts a guarded shell that runs `script`. Returns it with the script's process id and the folder.
 fn guarded(script: &str, flags: &[&str], folder: &str) -> (Child, String, PathBuf) {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(folder);
     let _ = fs::remove_dir_all(&folder);
@@ -54,7 +54,7 @@ fn what_the_program_has_started_dies_too() {
     assert!(is_alive(&child));
     drop(guard.stdin.take());
     guard.wait().unwrap();
-    // Nobody waits for an orphan but the system, which may take a moment.
+    // Only the system reaps an orphan, which may take a moment.
     for _ in 0..500 {
         if !is_alive(&child) {
             return;
@@ -64,7 +64,7 @@ fn what_the_program_has_started_dies_too() {
     panic!("{child} is still there");
 }
 
-/// Whether the process `pid` runs; one that has ended and that nobody has waited for does not.
+/// Returns true if the process `pid` runs. A process that has ended but was not reaped does not count.
 fn is_alive(pid: &str) -> bool {
     let state = match fs::read_to_string("/proc/self/stat") {
         // `pid (name) state …`

@@ -1,6 +1,6 @@
-//! `archipelago-demo guard`: starts a program and kills it when its own standard input closes.
+//! `archipelago-demo guard`: runs a program and kills it when standard input closes.
 //!
-//! The pipe closes however the parent ends, `kill -9` included, so nothing is ever left behind.
+//! The pipe closes however the parent ends, even by `kill -9`, so that no program is left behind.
 
 use std::{
     ffi::OsString,
@@ -15,10 +15,10 @@ use std::{
 
 use archipelago_cli::{fail, write};
 
-/// A program killed by a signal: 128 + SIGKILL, as shells count it.
+/// Exit code for a program killed by a signal: 128 + SIGKILL, as in shells.
 const KILLED: u8 = 137;
 
-/// How often the program's end is looked for.
+/// Interval of the checks for the program's end.
 const POLL: Duration = Duration::from_millis(20);
 
 /// What to guard.
@@ -62,7 +62,7 @@ fn watch(mut child: Child, children: bool) -> io::Result<u8> {
     let (alive, parent) = mpsc::channel::<()>();
     thread::spawn(move || {
         let _alive = alive;
-        // The parent never writes: this returns when the pipe closes.
+        // The parent never writes, so this returns when the pipe closes.
         let _ = io::stdin().read(&mut [0]);
     });
     loop {
@@ -79,9 +79,9 @@ fn watch(mut child: Child, children: bool) -> io::Result<u8> {
     }
 }
 
-/// Kills the group of processes that this one leads, itself included; where that is unknown, nothing happens.
+/// Kills the process group that this process leads, itself included. Has no effect on systems without process groups.
 fn kill_group() {
     let group = format!("-{}", process::id());
-    // Without such a program the guarded one is killed alone.
+    // Without `kill`, only the guarded program is killed.
     let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
 }

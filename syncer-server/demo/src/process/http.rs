@@ -1,4 +1,4 @@
-//! The few lines of HTTP that a syncer on this machine needs.
+//! Minimal HTTP client for a syncer on this machine.
 
 use std::{
     io::{Read, Write},
@@ -8,49 +8,49 @@ use std::{
 
 use serde_json::Value;
 
-/// What ends a head.
+/// End of a response head.
 const END: &[u8] = b"\r\n\r\n";
 
-/// Longest wait for one answer.
+/// Longest wait for one response.
 const WAIT: Duration = Duration::from_secs(5);
 
-/// What a server answered.
+/// Response of a server.
 pub struct Answer {
-    /// Its status, as 200.
+    /// Status code, such as 200.
     pub code: u16,
     /// Everything after the head.
     pub body: Vec<u8>,
 }
 
 impl Answer {
-    /// The body, with what is no UTF-8 replaced.
+    /// Returns the body, with invalid UTF-8 replaced.
     #[must_use]
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 }
 
-/// `GET path`, whatever the status.
+/// Sends `GET path` and returns any response.
 ///
 /// # Errors
-/// A sentence: nobody answered, or not in HTTP.
+/// A sentence: no response, or not HTTP.
 pub fn fetch(address: SocketAddr, path: &str) -> Result<Answer, String> {
     request(address, "GET", path, None)
 }
 
-/// `GET path` as JSON.
+/// Sends `GET path` and returns the JSON in the response.
 ///
 /// # Errors
-/// A sentence: nobody answered, or not with a success and JSON.
+/// A sentence: no response, no success or no JSON.
 pub fn get(address: SocketAddr, path: &str) -> Result<Value, String> {
     let answer = successful(request(address, "GET", path, None)?, path)?;
     serde_json::from_slice(&answer.body).map_err(|error| format!("{path} of {address} is no JSON: {error}"))
 }
 
-/// `POST path` with nothing but the admin's `token`.
+/// Sends `POST path` with the admin's `token` and an empty body.
 ///
 /// # Errors
-/// A sentence: nobody answered, or not with a success.
+/// A sentence: no response, or no success.
 pub fn post(address: SocketAddr, path: &str, token: &str) -> Result<(), String> {
     successful(request(address, "POST", path, Some(token))?, path).map(drop)
 }
@@ -65,7 +65,7 @@ fn successful(answer: Answer, path: &str) -> Result<Answer, String> {
 fn request(address: SocketAddr, method: &str, path: &str, token: Option<&str>) -> Result<Answer, String> {
     let failed = |error| format!("{method} {path} of {address}: {error}");
     let authorization = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
-    // HTTP/1.0, so that the answer is never cut into chunks and ends with the connection.
+    // With HTTP/1.0 the response is never chunked, and ends with the connection.
     let head =
         format!("{method} {path} HTTP/1.0\r\nHost: {address}\r\nContent-Length: 0\r\n{authorization}\r\n");
     let mut stream = TcpStream::connect_timeout(&address, WAIT).map_err(failed)?;
@@ -87,7 +87,7 @@ mod tests {
 
     use super::*;
 
-    /// What `get` makes of `answer`.
+    /// Returns the result of `get` for the response `answer`.
     fn check(answer: &'static str) -> Result<Value, String> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

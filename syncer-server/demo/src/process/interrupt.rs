@@ -1,4 +1,4 @@
-//! Ctrl+C: the first asks for an end, the second is one.
+//! Ctrl+C: the first signal requests an end, the second ends the process.
 
 use std::{
     io,
@@ -10,28 +10,28 @@ use std::{
 
 use signal_hook::{consts::TERM_SIGNALS, flag};
 
-/// The exit code after a second signal, as shells count it: 128 + SIGINT.
+/// Exit code after a second signal: 128 + SIGINT, as in shells.
 const STOPPED: i32 = 130;
 
-/// Whether somebody asked for an end.
+/// Flag that is set once an end was requested.
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// Catches Ctrl+C and its like from here on.
+    /// Catches Ctrl+C and similar signals from here on.
     ///
     /// # Errors
-    /// The system refused.
+    /// The operating system's error.
     pub fn catch() -> io::Result<Self> {
         let asked = Arc::new(AtomicBool::new(false));
         for signal in TERM_SIGNALS {
-            // In this order: the first signal must not find what it sets itself.
+            // The order matters: the first signal must not see the flag that it sets itself.
             flag::register_conditional_shutdown(*signal, STOPPED, Arc::clone(&asked))?;
             flag::register(*signal, Arc::clone(&asked))?;
         }
         Ok(Self(asked))
     }
 
-    /// Whether somebody did.
+    /// Returns true if an end was requested.
     pub fn asked(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

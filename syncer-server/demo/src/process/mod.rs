@@ -1,4 +1,4 @@
-//! Processes that never outlive this one, and talking to them.
+//! Child processes that never outlive this one, and communication with them.
 
 pub mod guard;
 pub mod http;

@@ -1,4 +1,4 @@
-//! A program behind its guard.
+//! Program that runs behind a guard.
 
 use std::{
     env,
@@ -11,14 +11,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often a program's end is looked for.
+/// Interval of the checks for a program's end.
 const POLL: Duration = Duration::from_millis(20);
 
-/// A running program; dropping it kills it. Who uses this must answer to `guard` as the first word of its command
-/// line, with [`super::guard::run`].
+/// Running program; dropping it kills it. A binary that uses this must run [`super::guard::run`] if the first word of
+/// its command line is `guard`.
 pub struct Process {
     guard: Child,
-    /// Open for as long as the program may run.
+    /// Pipe that stays open while the program may run.
     leash: Option<ChildStdin>,
     pid: u32,
     rss_bytes_max: u64,
@@ -27,7 +27,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts `program` with its output added to the files `log`.jsonl and `log`.log.
+    /// Starts `program`, with its output appended to the files `log`.jsonl and `log`.log.
     ///
     /// # Errors
     /// A sentence: it could not be started.
@@ -35,7 +35,7 @@ impl Process {
         Self::start(program, args, log, &[], false)
     }
 
-    /// The same with these variables of the environment beside those that there are.
+    /// Starts `program` with additional environment variables.
     ///
     /// # Errors
     /// Those of [`Self::spawn`].
@@ -48,7 +48,7 @@ impl Process {
         Self::start(program, args, log, variables, false)
     }
 
-    /// The same for a program that starts others, which end with it.
+    /// Starts a program that starts others, which end with it.
     ///
     /// # Errors
     /// Those of [`Self::spawn`].
@@ -68,7 +68,7 @@ impl Process {
         let (stdout, stderr) = (log.with_extension("jsonl"), log.with_extension("log"));
         command.arg("guard").arg("--stdout").arg(&stdout).arg("--stderr").arg(&stderr);
         command.args(children.then_some("--children")).arg("--").arg(program).args(args);
-        // The guard hands on what it has.
+        // The guard passes its environment on.
         command.envs(variables.iter().cloned()).stdin(Stdio::piped()).stdout(Stdio::piped());
         detach(&mut command);
         let mut guard = command.spawn().map_err(failed)?;
@@ -80,24 +80,24 @@ impl Process {
         Ok(Self { guard, leash, pid, rss_bytes_max: 0, stdout, stderr })
     }
 
-    /// Its number in the system.
+    /// Returns the process id.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// What it has written to standard output, in whole lines.
+    /// Returns the complete lines of standard output so far.
     pub fn stdout(&self) -> Vec<String> {
         let text = fs::read_to_string(&self.stdout).unwrap_or_default();
         text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')).map(str::to_owned).collect()
     }
 
-    /// The last line it wrote to standard error.
+    /// Returns the last line of standard error.
     pub fn last_words(&self) -> String {
         let text = fs::read_to_string(&self.stderr).unwrap_or_default();
         text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default().to_owned()
     }
 
-    /// Waits at most `wait` for its end; its exit code.
+    /// Waits at most `wait` for the end of the program. Returns its exit code.
     pub fn wait(&mut self, wait: Duration) -> Option<i32> {
         let end = Instant::now() + wait;
         while self.exit_code().is_none() && Instant::now() < end {
@@ -106,24 +106,24 @@ impl Process {
         self.exit_code()
     }
 
-    /// Its exit code, once it has ended.
+    /// Returns the exit code once the program has ended.
     pub fn exit_code(&mut self) -> Option<i32> {
         self.guard.try_wait().ok().flatten().map(|status| status.code().unwrap_or(1))
     }
 
-    /// Asks it to end, as a system that shuts down does; where systems know no such thing, it is killed.
+    /// Asks the program to end with SIGTERM. Kills it on systems without signals.
     pub fn ask_to_end(&mut self) {
         if !self.signal("TERM") {
             self.kill();
         }
     }
 
-    /// Holds it still, as a lid that is closed does; whether the system knows such a thing.
+    /// Stops the program, as a closed lid does. Returns false on systems without that signal.
     pub fn freeze(&self) -> bool {
         self.signal("STOP")
     }
 
-    /// Lets it go on.
+    /// Lets a stopped program continue.
     pub fn thaw(&self) -> bool {
         self.signal("CONT")
     }
@@ -133,21 +133,21 @@ impl Process {
         Command::new("kill").args([&name, &pid]).status().is_ok_and(|status| status.success())
     }
 
-    /// Kills it at once, as `kill -9` does, and waits until it is gone.
+    /// Kills the program at once, as `kill -9` does, and waits for its end.
     pub fn kill(&mut self) {
         self.leash = None;
         let _ = self.guard.wait();
     }
 
-    /// Time that processors spent on it so far, in milliseconds, by tens; 0 where the system does not tell.
+    /// Returns the processor time so far in milliseconds, in steps of ten; 0 if the system does not report it.
     pub fn cpu_ms(&self) -> u64 {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
-        // The name in brackets may hold anything; user and system time are the 12th and 13th field after it.
+        // The name in brackets may contain any characters; user and system time are the 12th and 13th field after it.
         let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
         fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).map(|ticks| 10 * ticks).sum()
     }
 
-    /// Its largest resident memory so far, in bytes; 0 where the system does not tell.
+    /// Returns the largest resident memory so far in bytes; 0 if the system does not report it.
     pub fn rss_bytes_max(&mut self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
         let kibibytes = status
@@ -165,7 +165,7 @@ impl Drop for Process {
     }
 }
 
-/// Keeps the terminal's Ctrl+C from the program: who started it decides how it ends.
+/// Shields the program from the terminal's Ctrl+C, because its parent decides how it ends.
 #[cfg(unix)]
 fn detach(command: &mut Command) {
     std::os::unix::process::CommandExt::process_group(command, 0);
