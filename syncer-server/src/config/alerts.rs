@@ -1,4 +1,4 @@
-//! Settings of alerts: when the owner is told that something needs looking after, and where.
+//! Settings of alerts: their conditions, and the webhook.
 
 use std::time::Duration;
 
@@ -25,7 +25,8 @@ pub struct AlertArgs {
 }
 
 impl AlertArgs {
-    /// Of a process that writes no snapshots: what it merges is in the storage that it shares with others.
+    /// Turns off snapshot alerts for a process without snapshots. Such a process merges into the storage of its
+    /// cluster.
     pub(crate) fn expect_no_snapshots(&mut self) {
         self.alert_snapshot = Span(Duration::ZERO);
     }

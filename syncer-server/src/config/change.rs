@@ -1,4 +1,4 @@
-//! Settings of a run that change while it goes on.
+//! Settings that may change during a run.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::ServeConfig;
 
-/// What may change while a run goes on. All else is part of what the run is, was agreed upon with every learner, or is
-/// read once at the start.
+/// Settings that may change during a run. All others define the run, are agreed upon with every learner, or are read
+/// once at the start.
 pub const CHANGEABLE: [&str; 7] = [
     "min-quorum",
     "grace-ratio",
@@ -19,23 +19,23 @@ pub const CHANGEABLE: [&str; 7] = [
     "stop-at-tokens",
 ];
 
-/// Settings that are to hold from now on.
+/// Changed settings.
 pub struct Changed {
-    /// All of them.
+    /// All settings, with the changes.
     pub config: ServeConfig,
-    /// Keys and values of those that change, as they would be given.
+    /// Keys and values of the changes, as text.
     pub words: Vec<(String, String)>,
 }
 
-/// Settings by their keys, as an order of the owner has them.
+/// Returns the settings by key, in the form of an owner's request.
 pub fn given(words: &[(String, String)]) -> BTreeMap<String, Value> {
     words.iter().map(|(key, value)| (key.clone(), Value::String(value.clone()))).collect()
 }
 
-/// `config` with what is `wanted`.
+/// Returns `config` with the changes `wanted`.
 ///
 /// # Errors
-/// A sentence: a setting is unknown or fixed, or cannot be so.
+/// A sentence: a setting is unknown, fixed or invalid.
 pub fn changed(config: &ServeConfig, wanted: &BTreeMap<String, Value>) -> Result<Changed, String> {
     let mut words = Vec::new();
     let mut toml = String::new();

@@ -1,19 +1,19 @@
-//! Settings that a classroom has unless told otherwise.
+//! Defaults for a classroom.
 
 use archipelago_cli::Sources;
 
 use super::{BuiltIn, DataSource, INVITE_SHORT, ServeConfig};
 
-/// Every interface of this machine: phones and laptops of the same network reach it.
+/// Every interface of this machine, so that phones and laptops of the same network reach it.
 const LISTEN: &str = "0.0.0.0:7700";
 
-/// A model that phones can train.
+/// Model that phones can train.
 const PRESET: &str = "tiny";
 
-/// What people like to see a model learn to write.
+/// Text that is pleasant to see a model learn.
 const DATA: DataSource = DataSource::BuiltIn(BuiltIn::Austen);
 
-/// Sets what `--classroom` implies, unless `sources` says that it was given.
+/// Sets the defaults of `--classroom`, except for settings that `sources` contains.
 pub fn imply(config: &mut ServeConfig, sources: &Sources) {
     if !config.classroom {
         return;
@@ -24,7 +24,7 @@ pub fn imply(config: &mut ServeConfig, sources: &Sources) {
     if sources.is_default("preset") {
         PRESET.clone_into(&mut config.preset);
     }
-    // A run that is there goes on with its text, and whoever gives the size of the grammar's text wants the grammar.
+    // An existing run keeps its text. A user who sets the size of the grammar's text wants the grammar.
     let is_begun = config.dir.join("run.json").exists();
     if !is_begun && sources.is_default("data") && sources.is_default("corpus_bytes") {
         config.data = Some(DATA);
@@ -70,7 +70,7 @@ mod tests {
         assert_eq!(serve(&place).unwrap().data, None, "whoever serves alone knows the floor of the loss");
         let Err(CliError::Usage(error)) = serve(&["--data", "builtin:bronte"]) else { panic!("it is taken") };
         assert!(error.to_string().contains("give one of builtin:grammar, builtin:austen"), "{error}");
-        // A run of before goes on with its text.
+        // An existing run keeps its text.
         std::fs::write(dir.path().join("run.json"), "{}").unwrap();
         assert_eq!(data(&place).0, None);
     }

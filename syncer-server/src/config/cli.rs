@@ -1,4 +1,4 @@
-//! The command line: verbs, and the settings of each.
+//! Command line: commands, and the settings of each.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ pub struct Cli {
 
 impl Program for Cli {
     const EXIT_CODES: &[(u8, &str)] = Exit::TABLE;
-    // For `serve` the folder is where a run is led; here it would have the folder looked at in place of the syncer.
+    // For `serve` the folder is where the run lives. Here it would select the folder instead of the syncer.
     const WITHOUT_TWIN: &[(&str, &str)] = &[
         ("status", "dir"),
         ("history", "dir"),
@@ -50,15 +50,15 @@ impl Program for Cli {
         ("drop", "time"),
     ];
 
-    // What variables set is meant for `serve`, and not for a run that somebody makes elsewhere.
-    // Nor does an address that is set for other verbs lead an order to a run away from the folder that is named.
+    // Environment variables are meant for `serve`, not for a run that the user creates elsewhere. An address that is
+    // set for other commands must not divert an order from the run in the given folder.
     fn has_twin(verb: &str, id: &str) -> bool {
         let is_steered = STEERING.contains(&verb) && id == "url";
         !(Self::WITHOUT_TWIN.contains(&(verb, id)) || verb == "run" && RunFlags::has(id) || is_steered)
     }
 }
 
-/// Verbs that steer one run.
+/// Commands that steer one run.
 const STEERING: [&str; 6] = ["pause", "resume", "finish", "set", "pace", "drop"];
 
 /// What to do.
@@ -249,18 +249,18 @@ pub struct SampleArgs {
     pub json: bool,
 }
 
-/// Most tokens that `sample` writes.
+/// Largest number of tokens that `sample` writes.
 const SAMPLE_TOKENS: u32 = 1_000_000;
 
-/// Reads a count of tokens that `sample` is to write.
+/// Parses the number of tokens for `sample`.
 fn sample_tokens(text: &str) -> Result<u32, String> {
     let count: u32 = tokens(text).map_err(|error| error.to_string())?;
     let fits = (1..=SAMPLE_TOKENS).contains(&count);
     fits.then_some(count).ok_or_else(|| format!("give 1 to {SAMPLE_TOKENS} tokens"))
 }
 
-/// Reads flags, environment, the TOML file that they may name and what the run in the folder was begun with, and what
-/// some settings imply of others.
+/// Parses flags, environment variables, the TOML file that they may name, and the settings stored in the run's folder.
+/// Then applies the defaults that some settings imply for others.
 ///
 /// # Errors
 /// Those of [`archipelago_cli::parse`].
@@ -290,7 +290,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, CliEr
     Ok(given.cli)
 }
 
-/// Refuses settings of a run that stand beside `--runs`: each run has its own in its folder.
+/// Refuses settings of a run together with `--runs`: each run has its own in its folder.
 fn check_beside_runs(sources: &Sources) -> Result<(), CliError> {
     let command = ServeConfig::augment_args(clap::Command::new("serve"));
     let foreign = command.get_arguments().find(|arg| {
@@ -310,10 +310,10 @@ fn check_beside_runs(sources: &Sources) -> Result<(), CliError> {
     }
 }
 
-/// Settings that a server of several runs has beside those that it alone has.
+/// Settings of a server of several runs that each run also has.
 const BESIDE_RUNS: [&str; 2] = ["config", "admin-token"];
 
-/// Where a verb went that this program does not have any more, if `error` is about one.
+/// Returns the replacement of a command that no longer exists, if `error` is about one.
 #[must_use]
 pub fn moved(error: &clap::Error) -> Option<&'static str> {
     let asked = error.get(ContextKind::InvalidSubcommand);
@@ -355,7 +355,7 @@ mod tests {
         assert_eq!((config.vocab, config.tokenizer), (Some(300), None), "a flag hides what it excludes");
     }
 
-    /// The file for a service that `docs/deploy.md` names.
+    /// Checks the service configuration that `docs/deploy.md` names.
     #[test]
     fn the_file_for_a_service_is_read() {
         let config = with_file(include_str!("../../deploy/syncer.toml"), &[]).unwrap();
@@ -391,7 +391,7 @@ mod tests {
         check(serve(&[]).unwrap(), &plain.listen, &plain.preset, None);
         check(serve(&["--classroom"]).unwrap(), "0.0.0.0:7700", "tiny", Some("short"));
         check(with_file("classroom = true", &[]).unwrap(), "0.0.0.0:7700", "tiny", Some("short"));
-        // Even what is the default, if it is asked for.
+        // Explicit settings win even if they equal the defaults.
         let asked = ["--classroom", "--listen", &plain.listen, "--preset=small", "--invite=open-sesame"];
         check(serve(&asked).unwrap(), &plain.listen, "small", Some("open-sesame"));
         check(
@@ -414,8 +414,8 @@ mod tests {
         check("vocab = 300\ntokenizer = 'x'", "cannot be used with");
     }
 
-    /// Every setting has a flag, since its key and its variable are named like that. What a verb cannot do without is
-    /// no setting, and a folder that stands by itself is that of `--dir`.
+    /// Checks that every setting has a flag, since its key and its variable are named after it. Required arguments are
+    /// not settings, and a positional folder stands for `--dir`.
     #[test]
     fn every_setting_has_a_flag() {
         let mut command = archipelago_cli::command::<Cli>();

@@ -1,4 +1,4 @@
-//! Settings of a run on several machines: what this process is of it, and where the others are found.
+//! Settings of a run on several machines: the role of this process, and the addresses of shared services.
 
 use archipelago_cluster::Services;
 use archipelago_core::diloco::checksum;
@@ -45,13 +45,13 @@ pub struct ClusterArgs {
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..))]
     pub lead_max: Option<u16>,
     #[allow(missing_docs, reason = "clap would take the words for help")]
-    // For programs that are a whole cluster: what stands between its parts, in place of servers.
+    // For programs that contain a whole cluster: services that replace the servers.
     #[arg(skip)]
     #[serde(skip)]
     pub within: Option<Within>,
 }
 
-/// What stands between the processes of a cluster, where that is this program.
+/// In-process services that connect the processes of a cluster.
 #[derive(Clone)]
 pub struct Within(pub Services);
 
@@ -61,41 +61,41 @@ impl std::fmt::Debug for Within {
     }
 }
 
-/// A part in a run on several machines.
+/// Checked cluster settings of a process.
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
-    /// Which.
+    /// Role of the process.
     pub(crate) role: Role,
-    /// How the others are found.
+    /// Location of the shared services.
     pub(crate) place: Place,
-    /// Most fragments that it leads at once.
+    /// Largest number of fragments that the process leads at once.
     pub(crate) lead_max: usize,
 }
 
-/// How the processes of a cluster find each other.
+/// Location of the services that connect the processes of a cluster.
 #[derive(Clone, Debug)]
 pub(crate) enum Place {
-    /// They are parts of this program.
+    /// Services inside this program.
     Here(Within),
-    /// By servers.
+    /// External servers.
     There {
-        /// Those of NATS.
+        /// Addresses of the NATS servers.
         bus: Vec<String>,
-        /// Where parameters are kept.
+        /// Location of the parameters.
         blobs: String,
-        /// What all names begin with.
+        /// Prefix of all names.
         prefix: String,
     },
 }
 
 impl Role {
-    /// Whether it faces learners.
+    /// Returns true if the process serves learners.
     #[must_use]
     pub fn faces(self) -> bool {
         self != Self::Owner
     }
 
-    /// Whether it leads rounds.
+    /// Returns true if the process leads rounds.
     #[must_use]
     pub fn leads(self) -> bool {
         self != Self::Gateway
@@ -103,17 +103,17 @@ impl Role {
 }
 
 impl ClusterArgs {
-    /// The number of the run that all processes with these settings and this `spec` are of; `None` if this process is
-    /// a whole run.
+    /// Returns the number of the run that all processes with these settings and this `spec` share. Returns `None` if
+    /// this process is a whole run.
     pub(crate) fn run(&self, spec: &RunSpec) -> Option<RunId> {
         let text = serde_json::to_string(spec).expect("plain data");
         self.role.map(|_| RunId(checksum(format!("{}\n{text}", self.cluster).as_bytes())))
     }
 
-    /// The part that is asked for; `None` if this process is a whole run.
+    /// Returns the cluster settings, or `None` if this process is a whole run.
     ///
     /// # Errors
-    /// `Config`: settings that mean nothing without one another.
+    /// `Config`: the settings are incomplete.
     pub(crate) fn part(&self) -> Result<Option<Part>, ServerError> {
         let wrong = |why: &str| Err(ServerError::Config { why: why.to_owned() });
         let Some(role) = self.role else {

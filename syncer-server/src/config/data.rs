@@ -1,4 +1,4 @@
-//! Where a run's text comes from.
+//! Source of a run's text.
 
 use std::ffi::OsString;
 use std::fmt::{self, Display, Formatter};
@@ -7,23 +7,23 @@ use std::path::{Path, PathBuf};
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use serde::Serialize;
 
-/// What the names of built-in texts begin with.
+/// Prefix of the names of built-in texts.
 const PREFIX: &str = "builtin:";
 
-/// Where a run's text comes from.
+/// Source of a run's text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(into = "String")]
 pub enum DataSource {
-    /// One that the program brings along.
+    /// Built-in text.
     BuiltIn(BuiltIn),
-    /// A file, or a folder of them.
+    /// File, or folder of files.
     Path(PathBuf),
 }
 
-/// A text that the program brings along.
+/// Built-in text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BuiltIn {
-    /// Sentences of a grammar whose entropy is known.
+    /// Sentences of a grammar with known entropy.
     Grammar,
     /// Volume one of Jane Austen's *Pride and Prejudice*.
     Austen,
@@ -32,11 +32,11 @@ pub enum BuiltIn {
 }
 
 impl BuiltIn {
-    /// All of them, with the names by which they are asked for.
+    /// All built-in texts, with their names in settings.
     const NAMES: [(&str, Self); 3] =
         [("grammar", Self::Grammar), ("austen", Self::Austen), ("pictures", Self::Pictures)];
 
-    /// Its name, for people.
+    /// Returns the display name.
     #[must_use]
     pub fn title(self) -> &'static str {
         match self {
@@ -48,7 +48,7 @@ impl BuiltIn {
 }
 
 impl DataSource {
-    /// The file or folder, if it is one.
+    /// Returns the file or folder, if it is one.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         match self {
@@ -57,7 +57,7 @@ impl DataSource {
         }
     }
 
-    /// Its name, for people.
+    /// Returns the display name.
     #[must_use]
     pub fn title(&self) -> String {
         match self {
@@ -66,12 +66,12 @@ impl DataSource {
         }
     }
 
-    /// Whether `given` names a text that the program brings along.
+    /// Returns true if `given` names a built-in text.
     pub(super) fn is_built_in(given: &str) -> bool {
         given.starts_with(PREFIX)
     }
 
-    /// What `given` names.
+    /// Parses the source `given`.
     ///
     /// # Errors
     /// A sentence: there is no built-in text of that name.
@@ -95,7 +95,7 @@ impl DataSource {
         })
     }
 
-    /// Reads it from a flag, a variable or a key.
+    /// Returns the parser for a flag, variable or key.
     pub(super) fn parser() -> impl TypedValueParser<Value = Self> {
         OsStringValueParser::new().try_map(Self::of)
     }

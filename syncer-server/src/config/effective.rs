@@ -1,4 +1,4 @@
-//! Settings as the log of a start shows them.
+//! Settings in the log of a start.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ impl ServeConfig {
         tracing::debug!(settings = %serde_json::to_string(self).expect("plain data"), "effective settings");
     }
 
-    /// Settings that differ from their defaults, as `key=value` words in alphabetical order.
+    /// Returns the settings that differ from their defaults, as `key=value` words in alphabetical order.
     fn differing(&self) -> String {
         let (ours, defaults) = (values(self), values(&Self::default()));
         let differing = ours.iter().filter(|(key, value)| defaults.get(*key) != Some(*value));

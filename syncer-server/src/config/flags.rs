@@ -1,4 +1,4 @@
-//! The settings of a run as flags of `run create`: those of `serve` that are the run's own.
+//! Settings of a run as flags of `run create`: those settings of `serve` that belong to the run.
 
 use archipelago_cli::with_key;
 use clap::parser::ValueSource;
@@ -6,7 +6,7 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 
 use super::ServeConfig;
 
-/// Settings of the server, which it has once for all runs.
+/// Settings of the server, which apply to all of its runs.
 pub const OF_THE_SERVER: [&str; 22] = [
     "runs",
     "dir",
@@ -32,30 +32,30 @@ pub const OF_THE_SERVER: [&str; 22] = [
     "quiet",
 ];
 
-/// Settings of a run that were given as flags, each with its value.
+/// Settings of a run given as flags, with their values.
 #[derive(Clone, Debug, Default)]
 pub struct RunFlags(Vec<(String, String)>);
 
 impl RunFlags {
-    /// Whether the setting that has this id in `serve` is one of these flags.
+    /// Returns true if the setting with this id in `serve` is one of these flags.
     pub(super) fn has(id: &str) -> bool {
         arguments().any(|arg| arg.get_id() == id)
     }
 
-    /// The first one that was given.
+    /// Returns the first given flag.
     #[must_use]
     pub fn first(&self) -> Option<&str> {
         self.0.first().map(|(key, _)| &**key)
     }
 
-    /// The settings of the TOML `text`, with these in the place of what it says otherwise.
+    /// Returns the settings of the TOML `text`, overridden by these flags.
     #[must_use]
     pub fn over(&self, text: &str) -> String {
         self.0.iter().fold(text.to_owned(), |text, (key, value)| with_key(&text, key, value))
     }
 }
 
-/// The flags of `serve` that are not the server's, and are no secret of its owner.
+/// Returns the flags of `serve` that neither belong to the server nor are secrets of its owner.
 fn arguments() -> impl Iterator<Item = Arg> {
     let of_server = |key: &str| OF_THE_SERVER.contains(&key) || ["config", "admin-token"].contains(&key);
     let command = ServeConfig::augment_args(Command::new("serve"));

@@ -1,8 +1,8 @@
-//! Where a run is, for verbs that look at it.
+//! Folder of a run, for commands that inspect it.
 
 use std::path::{Path, PathBuf};
 
-/// Where a run is unless the command line says else.
+/// Default folder of a run.
 pub(super) const DEFAULT_FOLDER: &str = "runs/default";
 
 /// The folder of a run, by itself or after `--dir`.
@@ -17,7 +17,7 @@ pub struct FolderArgs {
 }
 
 impl FolderArgs {
-    /// Where it is.
+    /// Returns the path of the folder.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.run.as_ref().unwrap_or(&self.dir)

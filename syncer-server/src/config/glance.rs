@@ -1,4 +1,4 @@
-//! Settings of the verbs that look at a run.
+//! Settings of the commands that inspect a run.
 
 use std::path::PathBuf;
 

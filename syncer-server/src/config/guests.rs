@@ -1,4 +1,5 @@
-//! Settings of the verbs that say who may come. They work on the run's folder, whether a server runs there or not.
+//! Settings of the commands for invites, bans and tokens. They work on the run's folder, with or without a running
+//! server.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! The settings that a run keeps in its folder: a start that gives none goes on with them.
+//! Settings stored in a run's folder, which are the defaults of later starts.
 
 use std::path::Path;
 
@@ -7,16 +7,16 @@ use clap::Args;
 
 use super::{DataSource, OF_THE_SERVER, ServeConfig};
 
-/// The file in the run's folder.
+/// Name of the settings file in the run's folder.
 pub const SETTINGS_FILE: &str = "settings.toml";
 
-/// How it begins where the syncer makes it.
+/// Heading of a new settings file.
 const HEADING: &str = "\
 # The settings of this run. The syncer keeps them here, so that `serve --dir` alone goes on with the run.
 # What is given when it is started wins over them, and is kept in their place.
 ";
 
-/// What a run is: it cannot become another one. That the text is another one is seen by itself.
+/// Settings that define a run and cannot change. A change of the text is detected separately.
 const FIXED: [&str; 17] = [
     "architecture",
     "architecture-settings",
@@ -37,28 +37,28 @@ const FIXED: [&str; 17] = [
     "apply",
 ];
 
-/// Settings that name files, which need not be found from where the next start is.
+/// Settings with paths, which later starts may resolve from another working directory.
 pub const PATHS: [&str; 5] = ["chat-template", "data", "init", "params", "tokenizer"];
 
-/// What a start keeps in the run's folder.
+/// Settings that a start stores in the run's folder.
 #[derive(Clone, Debug, Default)]
 pub struct Kept {
     /// Flags with their values, in the order of the help.
     given: Vec<(String, String)>,
-    /// What is in the run's folder by now.
+    /// Current content of the settings file.
     before: Option<String>,
-    /// What was given that the run cannot take, in words.
+    /// Description of a given setting that contradicts the existing run.
     pub contradiction: Option<String>,
 }
 
-/// Whether `key` is a setting that a run keeps. The folder or the file that it began with is none: the run has its
-/// model and its chat template by then, and that may go.
+/// Returns true if the setting `key` is stored. The model folder or file of the first start is not stored: the run then
+/// has its own copy of model and chat template, and the source may disappear.
 pub fn is_kept(key: &str) -> bool {
     !OF_THE_SERVER.contains(&key)
         && !["chat-template", "config", "admin-token", "init", "params"].contains(&key)
 }
 
-/// Whether the run in `dir` was begun or gone on with to tell nobody the learners' names.
+/// Returns true if the settings of the run in `dir` hide the learners' names.
 #[must_use]
 pub fn hides_names(dir: &Path) -> bool {
     let text = std::fs::read_to_string(dir.join(SETTINGS_FILE)).unwrap_or_default();
@@ -66,8 +66,8 @@ pub fn hides_names(dir: &Path) -> bool {
 }
 
 impl Kept {
-    /// What was `given` for the run in `dir` by all layers, of which the folder's is the lowest; `contradiction` is
-    /// what the others say against that.
+    /// Collects the settings `given` for the run in `dir` by all layers; the folder's stored settings are the lowest
+    /// layer. `contradiction` describes a conflict of the others with that layer.
     pub fn of(given: &Sources, dir: &Path, contradiction: Option<String>) -> Self {
         let command = ServeConfig::augment_args(clap::Command::new("serve"));
         let mut kept = Vec::new();
@@ -87,13 +87,13 @@ impl Kept {
         Self { given: kept, before, contradiction }
     }
 
-    /// Adds what another setting implies.
+    /// Adds a value that another setting implies.
     pub fn imply(&mut self, key: &str, value: &str) {
         self.given.retain(|(known, _)| known != key);
         self.given.push((key.to_owned(), value.to_owned()));
     }
 
-    /// The file's text; `None` if it says so already.
+    /// Returns the new text of the file, or `None` if nothing changes.
     pub fn text(&self) -> Option<String> {
         let before = self.before.as_deref().unwrap_or(HEADING);
         let text =
@@ -109,7 +109,7 @@ pub(crate) fn settled(key: &str, value: &str) -> Option<String> {
     path.map(|path| path.to_string_lossy().into_owned())
 }
 
-/// What was given by the layers above the folder's against what the run in `dir` is, as part of a sentence.
+/// Describes, as part of a sentence, a conflict between the layers above the folder's settings and the run in `dir`.
 pub fn contradiction(given: &Sources, dir: &Path) -> Option<String> {
     let text =
         std::fs::read_to_string(dir.join(SETTINGS_FILE)).ok().filter(|_| dir.join("run.json").exists())?;
@@ -118,7 +118,7 @@ pub fn contradiction(given: &Sources, dir: &Path) -> Option<String> {
         let (id, key) = (arg.get_id().as_str(), arg.get_long().unwrap_or_default());
         let kept = key_of(&text, key).filter(|_| FIXED.contains(&key) && !given.is_default(id))?;
         let value = given.words(id).pop()?;
-        // The same may be written in two ways: 64KiB and 65536.
+        // Different texts may mean the same value, such as 64KiB and 65536.
         let means = |value: &str| {
             let read = archipelago_cli::from_toml::<ServeConfig>(&with_key("", key, value), &[]);
             read.ok().and_then(|config| serde_json::to_value(config).expect("plain data").get(key).cloned())

@@ -1,4 +1,4 @@
-//! Adapters on frozen weights: what `serve` asks for of them.
+//! Settings of adapters on frozen weights.
 
 use archipelago_cli::{as_written, range};
 use archipelago_core::model::{LoraSpec, LoraTargets, RANK_MAX};
@@ -32,11 +32,11 @@ pub struct LoraArgs {
 }
 
 impl LoraArgs {
-    /// The adapters asked for; `None` if all weights are to be trained.
+    /// Returns the requested adapters, or `None` if all weights are trained.
     ///
     /// # Errors
     /// - `Setting`: a setting is out of range.
-    /// - `Config`: something is said of adapters, and none are asked for.
+    /// - `Config`: adapter settings are given, but no adapters are requested.
     pub fn spec(&self) -> Result<Option<LoraSpec>, ServerError> {
         let Self { lora_rank: rank, lora_alpha, lora_targets: targets, frozen } = *self;
         range("lora-rank", rank.into(), rank <= RANK_MAX, &format!("0 to {RANK_MAX}"))?;

@@ -1,4 +1,4 @@
-//! The settings of a run: one struct, from flags, environment, file and defaults, in that order.
+//! Settings of a run: one struct, filled from flags, environment, file and defaults, in that order.
 
 mod alerts;
 mod change;
@@ -238,7 +238,7 @@ pub struct ServeConfig {
     #[arg(long, help_heading = "Server")]
     pub exit_when_finished: bool,
     #[allow(missing_docs, reason = "clap would take the words for help")]
-    // For `cargo xtask bench tape`: a new run keeps no tape, and nobody can go on with it.
+    // For `cargo xtask bench tape`: a new run has no tape and cannot be resumed.
     #[arg(long, hide = true, help_heading = "Server")]
     #[serde(skip)]
     pub without_tape_for_benchmarks: bool,
@@ -252,7 +252,7 @@ pub struct ServeConfig {
     #[serde(flatten)]
     pub cluster: ClusterArgs,
     #[allow(missing_docs, reason = "clap would take the words for help")]
-    // What the run's folder is to keep of all this.
+    // Settings to store in the run's folder.
     #[arg(skip)]
     #[serde(skip)]
     pub kept: Option<Kept>,
@@ -266,7 +266,7 @@ pub struct ServeConfig {
 }
 
 impl ServeConfig {
-    /// What links to the server itself begin with.
+    /// Returns the URL scheme of the server.
     #[must_use]
     pub fn scheme(&self) -> &'static str {
         if self.tls_cert.is_some() { "https" } else { "http" }

@@ -1,22 +1,22 @@
-//! What a run is called on a server that has several.
+//! Name of a run on a server of several runs.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Longest name, in characters: it is a folder and a part of links.
+/// Longest name in characters, since it is a folder and part of links.
 const CHARS_MAX: usize = 32;
-/// A run's own number, which paths name too, has as many hex digits.
+/// Number of hex digits in a run's number, which paths may name, too.
 const RUN_DIGITS: usize = 16;
 
-/// The name of a run: 1 to 32 of the small letters a to z, digits and hyphens, with no hyphen first. It is the run's
-/// folder, too, and leads to no other.
+/// Name of a run: 1 to 32 lower-case letters a to z, digits and hyphens, not beginning with a hyphen. It is also the
+/// run's folder, and cannot refer to another folder.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct RunName(String);
 
-/// Why a text is no name of a run.
+/// Error for a text that is not a valid name of a run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{text:?} is no name of a run: give 1 to {CHARS_MAX} of a to z, 0 to 9 and -, a letter or digit first, and not \
@@ -28,7 +28,7 @@ pub struct NoRunName {
 }
 
 impl RunName {
-    /// The name.
+    /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

@@ -1,4 +1,4 @@
-//! From settings to what the core is told.
+//! Conversion of settings to the core's configuration.
 
 use archipelago_cli::range;
 use archipelago_core::diloco::QuorumPolicy;
@@ -10,10 +10,10 @@ use super::ServeConfig;
 use crate::errors::ServerError;
 use crate::llama;
 
-/// What learners are told of the run, for this model and these shards.
+/// Returns the run description for learners, for this model and these shards.
 ///
 /// # Errors
-/// - `Preset`: there is none of that name.
+/// - `Preset`: there is no preset of that name.
 /// - `Setting`: a setting is out of range.
 pub fn run_spec(config: &ServeConfig, model: Model, data: DataSpec) -> Result<RunSpec, ServerError> {
     let preset = preset(config)?;
@@ -23,7 +23,7 @@ pub fn run_spec(config: &ServeConfig, model: Model, data: DataSpec) -> Result<Ru
     inner.lr_min_ratio = config.lr_min_ratio.unwrap_or(inner.lr_min_ratio);
     if let Some(total_tokens) = config.total_tokens {
         inner.total_tokens = total_tokens.max(1);
-        // The preset's share of the run, whatever its length.
+        // The preset's fraction of the run, whatever the run's length.
         inner.warmup_tokens =
             total_tokens / (preset.inner().total_tokens / preset.inner().warmup_tokens).max(1);
     }
@@ -34,7 +34,7 @@ pub fn run_spec(config: &ServeConfig, model: Model, data: DataSpec) -> Result<Ru
     Ok(RunSpec { model, inner, exchange: config.method.exchange()?, data, seed: config.seed, frozen: None })
 }
 
-/// Whether windows of so many tokens can be trained on.
+/// Checks the length of training windows in tokens.
 ///
 /// # Errors
 /// `Setting`: they are too long.
@@ -43,7 +43,7 @@ pub fn check_context(context: u32) -> Result<(), ServerError> {
     Ok(range("context", context.into(), fits, &format!("1 to {CONTEXT_MAX} tokens"))?)
 }
 
-/// The syncer's own knobs.
+/// Returns the syncer's configuration.
 ///
 /// # Errors
 /// `Setting`: a setting is out of range.
@@ -67,19 +67,19 @@ pub fn syncer_config(config: &ServeConfig) -> Result<SyncerConfig, ServerError> 
     })
 }
 
-/// The value of `--invite` that has one made.
+/// Value of `--invite` that requests a generated invite.
 pub const INVITE_AUTO: &str = "auto";
 
-/// The value of `--invite` that has one made that is short enough to be typed.
+/// Value of `--invite` that requests a generated invite short enough to type.
 pub const INVITE_SHORT: &str = "short";
 
-/// The value of `--invite` that takes in who has a personal invite, and has none for everybody.
+/// Value of `--invite` that admits only learners with a personal invite.
 pub const INVITE_PERSONAL: &str = "personal";
 
-/// Checks the invite asked for, if one is.
+/// Checks the given invite, if any.
 ///
 /// # Errors
-/// `Config`: it is too short to be a secret, or no link could carry it.
+/// `Config`: it is too short to be a secret, or cannot be part of a link.
 pub fn invite(config: &ServeConfig) -> Result<(), ServerError> {
     let Some(invite) = config
         .invite
@@ -91,7 +91,7 @@ pub fn invite(config: &ServeConfig) -> Result<(), ServerError> {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     match (8..=INVITE_BYTES_MAX as usize).contains(&invite.len()) && invite.chars().all(plain) {
         true => Ok(()),
-        // What was given is not repeated: it may be a secret with a slip in it.
+        // The error does not repeat the given text, which may be a mistyped secret.
         false => {
             let why = format!(
                 "--invite is no invite: give 8 to {INVITE_BYTES_MAX} letters, digits, - and _, or {INVITE_AUTO}, \
@@ -102,20 +102,20 @@ pub fn invite(config: &ServeConfig) -> Result<(), ServerError> {
     }
 }
 
-/// Shortest token of an owner, in characters: whoever guesses it steers the run.
+/// Smallest length of an owner's token in characters; a guessed token gives control of the run.
 const ADMIN_TOKEN_CHARS_MIN: usize = 16;
 
-/// Checks the owner's token, if one is given.
+/// Checks the given owner's token, if any.
 ///
 /// # Errors
-/// `Config`: it is too short to be a secret, or no header could carry it.
+/// `Config`: it is too short to be a secret, or cannot be part of a header.
 pub fn admin_token(given: Option<&str>) -> Result<(), ServerError> {
     let fits = |token: &str| {
         token.len() >= ADMIN_TOKEN_CHARS_MIN && token.bytes().all(|byte| byte.is_ascii_graphic())
     };
     match given.is_none_or(fits) {
         true => Ok(()),
-        // What was given is not repeated: it may be a secret with a slip in it.
+        // The error does not repeat the given text, which may be a mistyped secret.
         false => Err(ServerError::Config {
             why: format!(
                 "--admin-token is no secret: give {ADMIN_TOKEN_CHARS_MIN} or more characters of ASCII without spaces, \
@@ -125,10 +125,10 @@ pub fn admin_token(given: Option<&str>) -> Result<(), ServerError> {
     }
 }
 
-/// Checks the licence for the model's card, if one is chosen.
+/// Checks the licence for the model card, if one is chosen.
 ///
 /// # Errors
-/// `Config`: it is no name of one.
+/// `Config`: it is not a valid name.
 pub fn licence(chosen: Option<&str>) -> Result<(), ServerError> {
     match chosen.filter(|chosen| !llama::licence(chosen)) {
         None => Ok(()),
@@ -141,10 +141,10 @@ pub fn licence(chosen: Option<&str>) -> Result<(), ServerError> {
     }
 }
 
-/// Bytes of a base model's name or folder at most.
+/// Largest size of a base model's name or path in bytes.
 const BASE_BYTES_MAX: usize = 4_096;
 
-/// Checks the model that an export names as its base, if one is named.
+/// Checks the base model of an export, if one is named.
 ///
 /// # Errors
 /// `Config`: it is neither a name nor a path.
@@ -161,10 +161,10 @@ pub fn base(named: Option<&str>) -> Result<(), ServerError> {
     }
 }
 
-/// The preset asked for.
+/// Returns the requested preset.
 ///
 /// # Errors
-/// `Preset`: there is none of that name.
+/// `Preset`: there is no preset of that name.
 pub fn preset(config: &ServeConfig) -> Result<Preset, ServerError> {
     let unknown =
         |error: archipelago_core::model::UnknownPreset| ServerError::Preset { why: error.to_string() };

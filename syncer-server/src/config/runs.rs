@@ -1,4 +1,4 @@
-//! Settings of the verbs for a server of several runs.
+//! Settings of the commands for a server of several runs.
 
 use std::path::PathBuf;
 
@@ -75,7 +75,7 @@ pub enum RunOrder {
 }
 
 impl RunOrder {
-    /// The order's path below the run's, where it has one.
+    /// Returns the path of the order below the run's path.
     pub(crate) fn path(self) -> &'static str {
         match self {
             Self::Create | Self::Delete => "",

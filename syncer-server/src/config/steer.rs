@@ -1,4 +1,4 @@
-//! Settings of the verbs that steer one run.
+//! Settings of the commands that steer one run.
 
 use std::path::PathBuf;
 
@@ -63,7 +63,7 @@ pub struct DropArgs {
     pub run: SteerArgs,
 }
 
-/// Reads `KEY=VALUE`.
+/// Parses `KEY=VALUE`.
 fn assignment(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("give KEY=VALUE, as min-quorum=2")?;
     Ok((key.trim().trim_start_matches('-').to_owned(), value.trim().to_owned()))
