@@ -1,4 +1,4 @@
-//! What the program says and how it ends when it cannot do what it was asked.
+//! Tests of messages and exit codes of the program when a command fails.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -8,7 +8,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Runs the program: exit code, standard output, standard error.
+/// Runs the program. Returns exit code, standard output and standard error.
 fn run(arguments: &[&str]) -> (i32, String, String) {
     let program = env!("CARGO_BIN_EXE_syncer-server");
     let output = Command::new(program).args(arguments).env_clear().output().unwrap();
@@ -124,7 +124,7 @@ fn doctor_and_validate_tell_what_holds() {
     let (code, said, _) = run(&[&["doctor", "--data", "no-such-file"], &common[..]].concat());
     assert_eq!(code, 17, "{said}");
 
-    // An owner faces nobody, so its address is nobody's concern.
+    // An owner process serves no learners, so its address does not matter.
     let taken = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let part = ["--role", "owner", "--listen", &taken, "--bus", "nats://127.0.0.1:1"];
     let small = ["--dir", place, "--preset", "tiny", "--corpus-bytes", "60kB"];
@@ -150,7 +150,7 @@ fn foreign_folders_are_left_as_they_are() {
         assert!(said.contains("holds photo.jpg, and no run: give --dir"), "{said}");
     }
     assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1, "nothing was written there");
-    // A run in its own text is refused before it begins, not at its second start.
+    // A run inside its own text is refused before it begins, not at its second start.
     let text = place.path().join("text");
     fs::create_dir(&text).unwrap();
     fs::write(text.join("a.txt"), "some words ".repeat(9_000)).unwrap();
@@ -182,7 +182,7 @@ fn damage_absence_and_what_cannot_be_read_differ() {
     check("damaged", 14, "not a run's description");
     #[cfg(unix)]
     {
-        // As a file that may not be read, for tests may be run by whoever may read everything.
+        // A link to itself acts as an unreadable file, since tests may run as root.
         let closed = place.path().join("closed");
         fs::create_dir(&closed).unwrap();
         std::os::unix::fs::symlink("run.json", closed.join("run.json")).unwrap();
@@ -190,7 +190,7 @@ fn damage_absence_and_what_cannot_be_read_differ() {
     }
 }
 
-/// What is meant for `serve` does not have other verbs look elsewhere.
+/// Goal: environment variables for `serve` do not affect commands that inspect a run.
 #[test]
 fn variables_divert_no_look() {
     for verb in ["status", "history", "learners", "events"] {
@@ -202,7 +202,7 @@ fn variables_divert_no_look() {
     }
 }
 
-/// Starts a run, waits until it is open, and stops it politely; what it said in its log.
+/// Starts a run, waits until it is open, and stops it with signals. Returns its log.
 #[cfg(unix)]
 fn open_once(arguments: &[&str]) -> String {
     use std::io::{BufRead, BufReader, Read};
@@ -212,7 +212,7 @@ fn open_once(arguments: &[&str]) -> String {
     let mut program = program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut first = String::new();
     BufReader::new(program.stdout.as_mut().unwrap()).read_line(&mut first).unwrap();
-    // Twice at once, as a terminal and a supervisor do: it is one wish, and the run is saved.
+    // Two signals at once, as from a terminal and a supervisor, count as one request, and the run is saved.
     for _ in 0..2 {
         let pid = program.id().to_string();
         drop(Command::new("kill").args(["-TERM", &pid]).status());
@@ -236,13 +236,13 @@ fn a_class_has_a_real_text_and_goes_on_with_it() {
     let (novel, grammar) = (dir("novel"), dir("grammar"));
     open_once(&["--classroom", "--no-eval", "--dir", &novel]);
     assert_eq!(text(&novel)["text"], "Pride and Prejudice, volume one");
-    // With --classroom and without it, as its folder says.
+    // With and without --classroom, the folder's settings apply.
     for again in [&["--classroom", "--dir", &novel][..], &["--dir", &novel]] {
         assert!(open_once(again).contains("resumed=true"), "{again:?}");
     }
     let (code, _, said) = run(&["validate", "--dir", &novel, "--data", "builtin:grammar"]);
     assert!(code == 12 && said.contains("--data"), "{said}");
-    // A class whose run began with the grammar goes on with the grammar.
+    // A class whose run began with the grammar continues with the grammar.
     open_once(&["--preset", "tiny", "--no-eval", "--corpus-bytes", "60kB", "--dir", &grammar]);
     assert!(open_once(&["--classroom", "--dir", &grammar]).contains("resumed=true"));
     assert_eq!(text(&grammar)["text"], "built-in grammar");
@@ -257,7 +257,7 @@ fn a_run_goes_on_with_its_own_settings() {
     let begun =
         ["--preset", "tiny", "--corpus-bytes", "60kB", "--sync-every", "7", "--no-eval", "--dir", dir];
     open_once(&begun);
-    // Its folder alone is enough, and what may differ from start to start is taken over.
+    // The folder alone is enough, and settings that may change between starts are accepted.
     let said = open_once(&["--dir", dir, "--min-quorum", "2", "--seed", "1"]);
     assert!(said.contains("resumed=true"), "{said}");
     // Only settings that differ from their defaults are shown.
@@ -272,7 +272,7 @@ fn a_run_goes_on_with_its_own_settings() {
     }
     let (code, said, _) = run(&["validate", "--json", "--dir", dir]);
     assert!(code == 0 && said.contains("\"resumes\":true"), "{said}");
-    // The same in other words is the same, and what contradicts is named as it was given.
+    // An equal value in other notation is accepted, and a contradiction names the setting.
     assert_eq!(run(&["validate", "--dir", dir, "--corpus-bytes", "60000"]).0, 0);
     for (flag, value, was) in
         [("--preset", "small", "tiny"), ("--sync-every", "8", "7"), ("--held-out", "0.1", "0.05")]
@@ -285,14 +285,13 @@ fn a_run_goes_on_with_its_own_settings() {
     let fork = fork.to_str().unwrap();
     assert_eq!(run(&["fork", "--dir", dir, "--to", fork]).0, 0);
     assert!(open_once(&["--dir", fork]).contains("resumed=true"));
-    // Its log begins with where it is from.
+    // The fork's log begins with its origin.
     let events = run(&["events", "--dir", fork]).1;
     let from = events.lines().last().unwrap_or_default();
     assert!(from.contains("The run began where run ") && from.contains(" was after decision "), "{events}");
 }
 
-/// Goal: what an owner had better know of a text is said before the run begins and as it begins, and another text is
-/// named as such.
+/// Goal: warnings about a text appear before the run begins and at its start, and an error names a changed text.
 #[cfg(unix)]
 #[test]
 fn a_text_that_may_be_meant_otherwise_is_told() {
@@ -346,7 +345,7 @@ fn words(folder: &Path) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Opens the device on which every write fails as on a full disk, if the system has one.
+/// Opens a device on which every write fails as on a full disk, if the system has one.
 fn full() -> Option<fs::File> {
     fs::File::options().write(true).open("/dev/full").ok()
 }

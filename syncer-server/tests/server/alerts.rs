@@ -1,4 +1,4 @@
-//! Alerts: shown, logged, and posted to the owner's address.
+//! Tests of alerts: shown, logged, and posted to the owner's webhook.
 
 use serde_json::Value;
 use syncer_server::{AlertArgs, PlaceArgs, ServeConfig, TableArgs, glance};
@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 use crate::dashboard::json;
 use crate::support::{Learner, PATIENCE, Server, config};
 
-/// The next notice that is posted to `listener`.
+/// Returns the next notice that is posted to `listener`.
 async fn posted(listener: &TcpListener) -> Value {
     let read = async {
         let (mut stream, _) = listener.accept().await.unwrap();
@@ -18,7 +18,7 @@ async fn posted(listener: &TcpListener) -> Value {
             let count = stream.read(&mut bytes).await.unwrap();
             assert!(count > 0, "it ended early: {text}");
             text.push_str(&String::from_utf8_lossy(&bytes[..count]));
-            // One object without objects in it.
+            // The body is one flat JSON object.
             if let Some((_, body)) = text.split_once("\r\n\r\n").filter(|(_, body)| body.ends_with('}')) {
                 let answer = "HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n";
                 stream.write_all(answer.as_bytes()).await.unwrap();

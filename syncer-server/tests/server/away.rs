@@ -1,4 +1,4 @@
-//! What a server says while what the processes of its run share does not answer.
+//! Tests of a server whose cluster services do not answer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use syncer_server::Role;
 use crate::cluster::{part, until};
 use crate::support::Server;
 
-/// A tape that is away at times.
+/// Tape that can be made unavailable.
 struct Lame {
     tape: Arc<dyn Tape>,
     is_away: Arc<AtomicBool>,
@@ -47,7 +47,8 @@ impl Tape for Lame {
     }
 }
 
-/// Goal: nobody is sent to a server that cannot take anybody in, and its owner reads why, without the names of places.
+/// Goal: a server that cannot admit learners reports that it is not ready, and its owner reads the reason without
+/// service addresses.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_says_that_what_it_shares_is_away() {
     let (dir, is_away) = (tempfile::tempdir().unwrap(), Arc::new(AtomicBool::new(false)));

@@ -1,4 +1,4 @@
-//! Two servers of one run, each a gateway before its learners and an owner of fragments.
+//! Tests of two servers of one run, each a gateway for its learners and an owner of fragments.
 
 use archipelago_cli::{MethodArgs, Span};
 use archipelago_cluster::{Local, Services};
@@ -31,21 +31,21 @@ pub async fn until(server: &Server, what: &str, done: impl Fn(&Value) -> bool) -
     tokio::time::timeout(PATIENCE, look).await.unwrap_or_else(|_| panic!("{what}: not in {PATIENCE:?}"))
 }
 
-/// Snapshots in the folders of all processes that have begun below `dir`.
+/// Returns the number of snapshots of all processes that have begun below `dir`.
 fn snapshots(dir: &std::path::Path) -> usize {
     let processes = std::fs::read_dir(dir.join("processes")).unwrap();
     let folders = processes.map(|process| process.unwrap().path().join("snapshots"));
     folders.map(|folder| std::fs::read_dir(folder).unwrap().count()).sum()
 }
 
-/// Goal: learners of two servers train one model, each server tells of all that is merged, and a learner whose server
-/// ends goes on at the other one as the same learner.
+/// Goal: learners of two servers train one model, and each server reports all merges. A learner whose server ends
+/// continues at the other one under the same number.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_servers_serve_one_run() {
     let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let services = Local::services();
     let one = Server::start(part(dirs[0].path(), &services, Role::All)).await;
-    // A process that was killed left this behind.
+    // Remains of a killed process.
     let left = dirs[1].path().join("processes/left");
     std::fs::create_dir_all(&left).unwrap();
     std::fs::write(left.join("lock"), "").unwrap();
@@ -76,7 +76,7 @@ async fn two_servers_serve_one_run() {
         );
     }
 
-    // Bert's server ends, and he comes to the other one.
+    // Bert's server ends, and he connects to the other one.
     let (run, learner) = (bert.welcome.run, bert.welcome.learner);
     other.stop().await;
     let (client, welcome) =
@@ -96,7 +96,7 @@ async fn two_servers_serve_one_run() {
     assert_eq!(left, 0, "what a process worked in goes with it, or with the next one");
 }
 
-/// Two servers of one run, and what stands between them.
+/// Starts two servers of one run, connected by in-process services.
 async fn pair(dirs: &[tempfile::TempDir; 2]) -> (Services, [Server; 2]) {
     let services = Local::services();
     let one = Server::start(part(dirs[0].path(), &services, Role::All)).await;
@@ -108,18 +108,18 @@ fn dirs() -> [tempfile::TempDir; 2] {
     [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()]
 }
 
-/// Trains until it is stopped.
+/// Trains until it is cancelled.
 async fn train(mut learner: Learner) {
     loop {
         learner.answer(|_| {}).await;
-        // So that it is leased more.
+        // More reported windows lead to more leases.
         learner.windows += learner.welcome.spec.inner.batch;
         learner.steps += 1;
         learner.report().await;
     }
 }
 
-/// What the owner is answered to an order.
+/// Returns the status code of the answer to an owner's order.
 async fn order(server: &Server, path: &str, body: &str) -> u16 {
     let head = format!(
         "POST {path}\nAuthorization: Bearer secret-of-the-owner\nContent-Type: application/json\n\
@@ -129,7 +129,7 @@ async fn order(server: &Server, path: &str, body: &str) -> u16 {
     server.exchange(&head, body).await.0
 }
 
-/// The code with which learner `number` is turned away; `None` if it is taken in.
+/// Returns the close code with which learner `number` is rejected, or `None` if it is admitted.
 async fn turned_away(server: &Server, number: u8) -> Option<u16> {
     let mut client = Client::connect(server).await;
     client.send(&Message::Hello(hello(number))).await;
@@ -139,7 +139,7 @@ async fn turned_away(server: &Server, number: u8) -> Option<u16> {
     }
 }
 
-/// Waits until `server` says that a setting is so.
+/// Waits until `server` reports this value of a setting.
 async fn is_set(server: &Server, key: &str, value: &str) {
     let look = async {
         loop {
@@ -155,14 +155,14 @@ async fn is_set(server: &Server, key: &str, value: &str) {
     tokio::time::timeout(PATIENCE, look).await.unwrap_or_else(|_| panic!("{key} is not {value}"));
 }
 
-/// Goal: what the owner orders at one server holds at the other one, for learners, limits and bans, and at a server
-/// that begins afterwards.
+/// Goal: an owner's order at one server applies to learners, limits and bans at the other one, and at a server that
+/// starts later.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_ordered_at_one_server_holds_at_all() {
     let dirs = dirs();
     let (services, [one, other]) = pair(&dirs).await;
     let mut bert = Learner::join(&other, 2).await;
-    // So that the first server knows of him.
+    // The first server has to know the learner.
     while !matches!(bert.answer(|_| {}).await, Fate::Merged { .. }) {}
     until(&one, "it knows him", |status| status["learnersTotal"] == 1).await;
 
@@ -188,7 +188,7 @@ async fn what_is_ordered_at_one_server_holds_at_all() {
     assert_eq!(order(&one, "/v1/bans", &ban).await, 200);
     assert_eq!(order(&one, "/v1/bans", "{\"fingerprint\": \"x\"}").await, 400);
 
-    // A third one finds all of it.
+    // A third server applies all orders.
     let dir = tempfile::tempdir().unwrap();
     let third = Server::start(part(dir.path(), &services, Role::Gateway)).await;
     is_set(&third, "min-quorum", "2").await;
@@ -207,14 +207,14 @@ async fn what_is_ordered_at_one_server_holds_at_all() {
     }
 }
 
-/// Goal: a run on several machines ends as one on one machine does: everyone's last progress is merged, everyone is
-/// sent home, and all servers tell of the same run, which is complete.
+/// Goal: a run on several machines ends as on one machine. All last updates are merged, all learners are released, and
+/// all servers report the same complete run.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_of_two_servers_ends_at_its_tokens() {
     let dirs = dirs();
     let services = Local::services();
     let limited = |dir: &std::path::Path, role| ServeConfig {
-        // Well within what is leased at first.
+        // Well within the first leases.
         stop_at_tokens: 6_000,
         ..part(dir, &services, role)
     };
@@ -261,8 +261,8 @@ async fn a_run_of_two_servers_ends_at_its_tokens() {
     other.stop().await;
 }
 
-/// Goal: a process that begins when the run has more tokens than it was to have at first goes by what the owner ordered
-/// since, and does not end it.
+/// Goal: a process that starts after the run has passed its original stop applies the owner's later orders, and does
+/// not end the run.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_that_begins_goes_by_what_was_ordered() {
     let dirs = dirs();
@@ -290,7 +290,7 @@ async fn a_process_that_begins_goes_by_what_was_ordered() {
     other.stop().await;
 }
 
-/// Goal: who sends what cannot be merged hears why, as on one machine.
+/// Goal: the sender of an update that cannot be merged is told the reason, as on one machine.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_wrong_with_an_update_is_told() {
     let dirs = dirs();
@@ -303,7 +303,7 @@ async fn what_is_wrong_with_an_update_is_told() {
         update.checksum = checksum(&update.body);
     };
     let mut fates = Vec::new();
-    // Now and then a round ends before an answer is there.
+    // Occasionally a round ends before an answer arrives.
     while fates.len() < 8 && fates.last() != Some(&Fate::Refused(Refusal::NotFinite)) {
         fates.push(bert.answer(spoilt).await);
     }
@@ -313,7 +313,7 @@ async fn what_is_wrong_with_an_update_is_told() {
     other.stop().await;
 }
 
-/// Goal: a learner whose answers take longer than rounds do, as over a thin link, is merged all the same.
+/// Goal: a learner whose answers take longer than a round, as over a slow link, is merged all the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_is_always_late_is_merged_too() {
     let dirs = dirs();
@@ -321,12 +321,12 @@ async fn who_is_always_late_is_merged_too() {
     let trains = tokio::spawn(train(Learner::join(&one, 1).await));
     let mut bert = Learner::join(&other, 2).await;
     let mut merged = 0;
-    // A round is so short here that now and then it ends while his update is on its way to its owner.
+    // Rounds are so short that some end while his update is on its way to its owner process.
     for _ in 0..12 {
         let asked = bert.collect().await;
         let before = until(&other, "rounds", |status| status["rounds"].as_u64() > Some(0)).await;
         let update = bert.update(asked, 0.01);
-        // Until others were merged without it.
+        // Wait until others were merged without it.
         let rounds = before["rounds"].as_u64().unwrap() + 12;
         until(&other, "more rounds", |status| status["rounds"].as_u64() > Some(rounds)).await;
         bert.client.send(&Message::Update(update)).await;
@@ -345,13 +345,13 @@ async fn who_is_always_late_is_merged_too() {
     other.stop().await;
 }
 
-/// Goal: a process with other settings than the others is told so, and does not join them.
+/// Goal: a process with different settings is told so, and does not join the others.
 #[tokio::test]
 async fn processes_with_other_settings_do_not_join() {
     let dirs = dirs();
     let services = Local::services();
     let one = Server::start(part(dirs[0].path(), &services, Role::All)).await;
-    // Once it answers it has joined.
+    // A server that answers has joined.
     one.status().await;
     let other = part(dirs[1].path(), &services, Role::Gateway);
     let error = Server::refused(ServeConfig { cohort_max: 3, ..other }).await.to_string();

@@ -1,4 +1,4 @@
-//! Many who fetch parameters at once, and those whose transfers break off.
+//! Tests of many simultaneous downloads of parameters, and of interrupted transfers.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -14,27 +14,27 @@ use tokio::net::TcpStream;
 
 use crate::support::{Client, Learner, Server, config, header};
 
-/// Who joins at once, unless `CROWD` is set. Each takes two of the file handles of this process, of which some systems
-/// grant 1,024.
+/// Number of simultaneous joiners, unless `CROWD` is set. Each takes two file handles of this process, and some systems
+/// grant only 1,024.
 const CROWD: usize = 400;
-/// Largest growth of this process while they do, in bytes; a copy for each would be seven times that.
+/// Largest growth of this process during the downloads, in bytes. A copy for each joiner would take seven times that.
 const GROWTH_MAX: u64 = 96 << 20;
 
-/// Whole parameters in one fragment: 1.7 MB for each.
+/// Returns settings with all parameters in one fragment: 1.7 MB for each download.
 fn whole(dir: &std::path::Path) -> ServeConfig {
     let config = config(dir);
     ServeConfig { preset: "small".into(), method: MethodArgs { fragments: 1, ..config.method }, ..config }
 }
 
-/// Memory of this process, in bytes.
+/// Returns the resident memory of this process in bytes.
 fn resident() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)
 }
 
-/// Fetches `path` until it comes; gives the sum of the body's bytes and their number, and how often it was told to
-/// come again.
+/// Fetches `path`, with retries as the server requests. Returns the sum and the number of the body's bytes, and the
+/// number of rejections.
 async fn fetch(server: &Server, path: &str) -> (u64, u64, u32) {
     let mut sent_away = 0;
     loop {
@@ -72,7 +72,7 @@ async fn fetch(server: &Server, path: &str) -> (u64, u64, u32) {
     }
 }
 
-/// In a process of its own, whose memory and file handles no other test uses meanwhile.
+/// Runs in a separate process, so that no other test affects memory and file handles.
 #[test]
 fn a_crowd_shares_one_copy() {
     let mut test = Command::new(std::env::current_exe().unwrap());
@@ -114,7 +114,7 @@ async fn a_crowd_shares_one_copy_here() {
     let answers = join_all((0..crowd).map(|_| fetch(&server, &path))).await;
     done.store(true, Ordering::Relaxed);
     assert!(answers.iter().all(|answer| (answer.0, answer.1) == (first.0, first.1)), "all get all of it");
-    // Where the system does not say, there is nothing to compare.
+    // Skip the comparison if the system does not report memory.
     if let (Some(before), Some(peak)) = (before, watched.await.unwrap()) {
         let growth = peak.saturating_sub(before);
         assert!(growth < GROWTH_MAX, "{growth} bytes more for {crowd} times {}", first.1);
@@ -151,7 +151,7 @@ async fn a_transfer_that_broke_off_is_resumed_after_merges() {
     let (code, head, new) = fetched(version.clone(), "").await;
     assert_eq!((code, new.len()), (200, old.len()));
     assert!(new != old && header(&head, "x-archipelago-version") != version, "who begins gets the newest");
-    // What was never served is there no more.
+    // A range of a version that was never served gives the current one.
     let (code, head, whole) = fetched("0".into(), "\nRange: bytes=1000-").await;
     assert_eq!((code, whole.len(), header(&head, "cache-control")), (200, old.len(), "no-store"));
     server.stop().await;

@@ -1,4 +1,4 @@
-//! What pages are told of a run.
+//! Tests of run data for pages.
 
 use serde_json::Value;
 use syncer_server::ServeConfig;
@@ -13,7 +13,7 @@ pub async fn json(server: &Server, path: &str) -> Value {
     serde_json::from_slice(&body).unwrap()
 }
 
-/// A stream of events that is read as far as it is wanted.
+/// Stream of events, read on demand.
 pub struct Watch {
     stream: TcpStream,
     pub text: String,
@@ -22,7 +22,7 @@ pub struct Watch {
 impl Watch {
     pub async fn open(server: &Server, path: &str) -> Self {
         let mut stream = TcpStream::connect(server.address).await.unwrap();
-        // More headers may follow the path, a line each.
+        // Further headers may follow the path, one per line.
         let (path, more) = path.split_once('\n').unwrap_or((path, ""));
         let more = more.lines().map(|line| format!("{line}\r\n")).collect::<String>();
         let request = format!("GET {path} HTTP/1.1\r\nHost: {}\r\n{more}\r\n", server.address);
@@ -30,7 +30,7 @@ impl Watch {
         Self { stream, text: String::new() }
     }
 
-    /// Reads until the event `name` has come `count` times in all.
+    /// Reads until the event `name` has come `count` times in total.
     pub async fn until(&mut self, name: &str, count: usize) {
         let line = format!("event: {name}\n");
         while self.text.matches(&line).count() < count {
@@ -123,7 +123,8 @@ async fn streams_at_once_are_bounded() {
     }
     let (code, _, why) = server.http("GET /v1/events").await;
     assert_eq!((code, why), (503, b"too many pages watch this run: try again later\n".to_vec()));
-    // A proxy on this machine may pass on strangers without naming them, so some streams are reserved for the token.
+    // A proxy on this machine may forward strangers without their addresses, so some streams are reserved for the
+    // token.
     let owner = "/v1/events\nAuthorization: Bearer secret-of-the-owner";
     let mut owners = Vec::new();
     for _ in 0..8 {
@@ -132,14 +133,14 @@ async fn streams_at_once_are_bounded() {
         owners.push(watch);
     }
     assert_eq!(server.http(&format!("GET {owner}")).await.0, 503);
-    // Those who leave make room.
+    // Closed streams make room.
     drop((watches, owners));
     room(&server).await;
     server.stop().await;
 }
 
-/// Goal: strangers that take every stream that they get leave some for the owner, also where a proxy beside the syncer
-/// brings them, and hear when to come back.
+/// Goal: strangers that take all available streams leave some for the owner, also behind a proxy next to the syncer.
+/// They are told when to retry.
 #[tokio::test]
 async fn strangers_leave_streams_for_the_owner() {
     let dir = tempfile::tempdir().unwrap();
@@ -160,7 +161,7 @@ async fn strangers_leave_streams_for_the_owner() {
     server.stop().await;
 }
 
-/// Waits until there is a stream again.
+/// Waits until a stream is available again.
 async fn room(server: &Server) {
     let room = async {
         loop {
@@ -190,7 +191,7 @@ async fn the_course_of_a_run_survives_a_restart() {
     server.stop().await;
 }
 
-/// The stream goes on after the end: pages that are open need not take it for a lost connection.
+/// Goal: the stream continues after the end of the run, so that open pages do not report a lost connection.
 #[tokio::test]
 async fn all_who_watch_hear_that_the_run_is_complete() {
     let dir = tempfile::tempdir().unwrap();
@@ -209,7 +210,7 @@ async fn all_who_watch_hear_that_the_run_is_complete() {
             watch.until("status", heard + 1).await;
         }
     }
-    // And a server that stops ends it.
+    // A server that stops ends the stream.
     server.stop().await;
     for mut watch in watches {
         let mut rest = String::new();

@@ -1,4 +1,4 @@
-//! The files in `deploy` for one machine and for several: what they tell the program is what it knows.
+//! Tests of the files in `deploy` for one machine and for several: the program accepts their settings.
 
 use std::ffi::OsString;
 use std::fs;
@@ -15,7 +15,7 @@ fn read(name: &str) -> String {
     fs::read_to_string(folder().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// The commands of `verb` in a file of YAML, one word each.
+/// Returns the commands of `verb` in a YAML file, one word each.
 fn commands(text: &str, verb: &str) -> Vec<Vec<String>> {
     let lines: Vec<_> = text.lines().filter(|line| !line.trim().starts_with('#')).collect();
     let starts = (0..lines.len()).filter(|at| lines[*at].trim() == format!("- {verb}"));
@@ -29,7 +29,7 @@ fn commands(text: &str, verb: &str) -> Vec<Vec<String>> {
     starts.map(words).collect()
 }
 
-/// What stands for a variable is a name; the file of settings is the one here.
+/// Replaces variables with a name, and the settings file with the one in the repository.
 fn filled(word: &str) -> String {
     let run = folder().join("cluster/run.toml");
     let word = word.replace("/etc/archipelago/run.toml", run.to_str().unwrap());
@@ -47,7 +47,7 @@ fn settings(words: &[String]) -> ServeConfig {
     }
 }
 
-/// What the programs of a file are started with, and a check of each.
+/// Parses the commands in a file, and checks each one.
 fn check(name: &str, expected: &[(&str, Option<Role>)]) -> Vec<ServeConfig> {
     let text = read(name);
     let mut found = Vec::new();

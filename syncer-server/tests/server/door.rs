@@ -1,4 +1,4 @@
-//! Who may connect, how many at once, how slowly, and by which name.
+//! Tests of connection limits, slow peers and host names.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::support::{Client, PATIENCE, Server, config};
 
-/// What a browser sends that was led here by the name `host`.
+/// Sends the request of a browser that reached the server by the name `host`.
 async fn by_name(address: SocketAddr, host: &str, more: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let request = format!("GET /v1/status HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{more}\r\n");
@@ -47,21 +47,21 @@ async fn a_header_a_byte_a_second_is_not_waited_for() {
     let server = Server::start(config(dir.path())).await;
     let mut slow = TcpStream::connect(server.address).await.unwrap();
     let mut silent = TcpStream::connect(server.address).await.unwrap();
-    // One that was answered, and asks nothing more.
+    // A connection that was served and sends nothing more.
     let mut idle = TcpStream::connect(server.address).await.unwrap();
     idle.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
     let (mut answer, mut nothing, mut one) = (Vec::new(), Vec::new(), Vec::new());
     let drip = async {
         for byte in b"GET /v1/status HTTP/1.1\r\nHost: 127.0.0.1\r\nX: ".iter().cycle() {
             sleep(Duration::from_millis(200)).await;
-            // It fails once the server has hung up.
+            // Writing fails once the server has closed the connection.
             if slow.write_all(&[*byte]).await.is_err() {
                 break;
             }
         }
     };
     timeout(PATIENCE / 2, drip).await.expect("the server hangs up");
-    // Whether the end is polite or a reset depends on what was still under way.
+    // The close may be clean or a reset, depending on data in flight.
     drop(timeout(PATIENCE, slow.read_to_end(&mut answer)).await.expect("nothing more comes"));
     drop(timeout(PATIENCE, silent.read_to_end(&mut nothing)).await.expect("nothing comes"));
     drop(timeout(PATIENCE, idle.read_to_end(&mut one)).await.expect("it is closed"));
@@ -74,7 +74,7 @@ async fn a_header_a_byte_a_second_is_not_waited_for() {
 async fn connections_have_a_number_and_give_it_back() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(ServeConfig { connections_max: 4, ..config(dir.path()) }).await;
-    // A learner's socket is counted for as long as it is open, although it is no HTTP any more.
+    // A learner's socket counts while it is open, even after the upgrade from HTTP.
     let mut client = Client::connect(&server).await;
     let mut idle = Vec::new();
     for _ in 0..3 {
@@ -89,7 +89,7 @@ async fn connections_have_a_number_and_give_it_back() {
             .await
             .unwrap();
         refused.clear();
-        // A reset may overtake what it was told.
+        // A reset may overtake the response.
         drop(timeout(PATIENCE, stream.read_to_string(&mut refused)).await.unwrap());
         if refused.starts_with("HTTP/1.1 503 ") {
             break;

@@ -1,4 +1,4 @@
-//! Stopping, damage, and going on.
+//! Tests of stops, damage and restarts.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,8 +10,8 @@ use syncer_server::Store;
 use crate::dashboard::Watch;
 use crate::support::{Client, Learner, PATIENCE, Server, config};
 
-/// Merges an update of each fragment, so that everything has moved from its start. Whose turn it is depends on how
-/// long answers take.
+/// Merges an update of each fragment, so that all have left their initial state. The order of fragments depends on
+/// response times.
 async fn train(server: &Server) -> Welcome {
     let mut learner = Learner::join(server, 1).await;
     let is_at_start = async || {
@@ -76,7 +76,7 @@ async fn a_damaged_snapshot_is_passed_over() {
     fs::remove_file(new).unwrap();
     let older = latest().unwrap().unwrap();
 
-    // Cut short at any length, or changed in any tensor, the one before is taken.
+    // With the newest snapshot truncated at any length, or changed in any tensor, the one before is used.
     for cut in [0, 7, 100, new_bytes.len() / 2, new_bytes.len() - 1] {
         fs::write(new, &new_bytes[..cut]).unwrap();
         assert!(latest().unwrap().unwrap() == older, "cut to {cut} bytes");
@@ -119,7 +119,7 @@ async fn only_the_same_run_goes_on_in_a_folder() {
     check(|config| config.seed = 9, "--seed is 1 there, 9 here").await;
     check(|config| config.corpus_bytes = "61kB".parse().unwrap(), "another text there").await;
 
-    // What learners need not agree on may change.
+    // Settings that learners need not agree on may change.
     let mut config = config(dir.path());
     config.method.outer_lr = 0.3;
     let server = Server::start(config).await;
@@ -136,16 +136,16 @@ async fn a_folder_of_another_run_is_no_snapshot_of_this() {
     assert_eq!(Store::look(dir.path()).latest(RunId(1)).unwrap_err().exit_code(), 14);
 }
 
-/// Waits until the status says that there are decisions which are not on the disk, or that there are none.
+/// Waits until the status shows unsaved decisions, or none.
 async fn unsaved(server: &Server, some: bool) {
     let seen = async { while (server.status().await["disk"]["unsaved"] != 0) != some {} };
     tokio::time::timeout(PATIENCE, seen).await.unwrap();
 }
 
-/// How a raw event of a merge begins.
+/// First characters of a raw merge event.
 const MERGED: &str = r#"data: {"event":"merged""#;
 
-/// Waits until `watch` has heard of so many merges in all.
+/// Waits until `watch` has received `count` merge events in total.
 async fn hears_of_merges(watch: &mut Watch, count: usize) {
     while watch.text.matches(MERGED).count() < count {
         let heard = watch.text.matches("event: run\n").count();
@@ -153,7 +153,8 @@ async fn hears_of_merges(watch: &mut Watch, count: usize) {
     }
 }
 
-/// Goal: what a crash could undo is told to nobody. Another program holds the rows, as a disk that hangs would.
+/// Goal: no watcher hears of a decision that a crash could undo. Another program locks the rows, as a hanging disk
+/// would.
 #[tokio::test]
 async fn whoever_watches_hears_of_a_merge_when_it_is_on_the_disk() {
     let dir = tempfile::tempdir().unwrap();
@@ -164,7 +165,7 @@ async fn whoever_watches_hears_of_a_merge_when_it_is_on_the_disk() {
     learner.merge().await;
     hears_of_merges(&mut watch, 1).await;
     let asked = learner.collect().await;
-    // All that was decided is on the disk by now, but for what this round needs.
+    // All decisions so far are on disk, and the round has what it needs.
     unsaved(&server, false).await;
     let rows = rusqlite::Connection::open(dir.path().join("tape.sqlite")).unwrap();
     rows.execute_batch("BEGIN IMMEDIATE").unwrap();
@@ -173,7 +174,7 @@ async fn whoever_watches_hears_of_a_merge_when_it_is_on_the_disk() {
     let update = learner.update(asked, 0.01);
     learner.client.send(&Message::Update(update)).await;
     unsaved(&server, true).await;
-    // The core has merged it meanwhile, and has said so to itself alone.
+    // The core has merged the update by now, but has told no watcher.
     tokio::time::sleep(Duration::from_millis(500)).await;
     let seen = watch.text.matches("event: status\n").count();
     watch.until("status", seen + 2).await;
@@ -183,8 +184,8 @@ async fn whoever_watches_hears_of_a_merge_when_it_is_on_the_disk() {
     server.stop().await;
 }
 
-/// Goal: a disk that answers nothing is told of everywhere within 5 s, though no write has failed, and is forgotten
-/// as soon as it answers. Another program holds the rows.
+/// Goal: a hanging disk is reported everywhere within 5 s, although no write has failed, and the report ends as soon as
+/// the disk answers. Another program locks the rows.
 #[tokio::test]
 async fn a_disk_that_hangs_is_told_of() {
     let dir = tempfile::tempdir().unwrap();
@@ -209,7 +210,7 @@ async fn a_disk_that_hangs_is_told_of() {
         }
     };
     let status = tokio::time::timeout(PATIENCE, told).await.unwrap();
-    // SQLite itself says after 5 s that the rows are locked.
+    // SQLite itself reports after 5 s that the rows are locked.
     let why = status["disk"]["tapeFault"].as_str().unwrap();
     assert!(why.contains("not answered for more than 3 s"), "{why} after {:?}", held.elapsed());
     assert!(status["disk"]["unsavedAgeS"].as_f64() > Some(3.0), "{status:#}");
@@ -238,7 +239,7 @@ async fn a_disk_that_hangs_is_told_of() {
     server.stop().await;
 }
 
-/// Goal: a snapshot is whole for as many identities as a run remembers, with the longest names that there are.
+/// Goal: a snapshot is complete for the largest number of identities in a run, with the longest possible names.
 #[tokio::test]
 async fn a_full_ledger_is_saved_and_read() {
     let dir = tempfile::tempdir().unwrap();
@@ -262,7 +263,7 @@ async fn a_full_ledger_is_saved_and_read() {
     assert_eq!(store.latest(run).unwrap().unwrap().record.ledger.len(), most as usize);
 }
 
-/// Goal: to write a snapshot removes no whole one for the sake of one that is damaged.
+/// Goal: writing a snapshot never removes an intact one in favour of a damaged one.
 #[tokio::test]
 async fn a_damaged_snapshot_costs_no_whole_one() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Parameters, data and pages over HTTP.
+//! Tests of parameters, data and pages over HTTP.
 
 use archipelago_core::data::ShardTokens;
 use archipelago_core::diloco::Layout;
@@ -37,7 +37,7 @@ async fn fragments_are_the_parameters() {
         let again = format!("GET /v1/runs/{run}/fragments/{p}/0\nIf-None-Match: {etag}");
         assert_eq!(server.http(&again).await.0, 304);
     }
-    // Whoever is so far away that a merge always comes between gets what is there now, all of it.
+    // A download so slow that a merge always intervenes gets the whole current version.
     let (_, _, now) = server.http(&format!("GET /v1/runs/{run}/fragments/0/0")).await;
     let other = format!("GET /v1/runs/{run}/fragments/0/99\nRange: bytes=8-");
     let (code, head, body) = server.http(&other).await;
@@ -63,7 +63,7 @@ async fn shards_are_what_the_welcome_says() {
         assert_eq!(header(&head, "etag"), format!("\"{hex}\""));
         let (code, _, rest) = server.http(&format!("GET {path}\nRange: bytes=100-")).await;
         assert_eq!((code, &*rest), (206, &body[100..]));
-        // A part of what has another tag is of no use: the whole comes.
+        // A range of content with another tag is useless, so the response is the whole file.
         let (code, _, whole) = server.http(&format!("GET {path}\nRange: bytes=100-\nIf-Range: \"x\"")).await;
         assert_eq!((code, whole.len()), (200, body.len()));
         let beyond = format!("GET {path}\nRange: bytes={}-", body.len());
@@ -134,7 +134,7 @@ async fn pages_of_a_folder_show_once_they_are_there() {
     assert_eq!(server.http(&again).await.0, 304);
     let (code, head, body) = server.http("GET /assets/engine-x.wasm").await;
     assert_eq!((code, header(&head, "content-type"), &*body), (200, "application/wasm", &b"\0asm"[..]));
-    // What becomes smaller is sent compressed to those who take that, as from inside the program.
+    // Compressible files are sent compressed to clients that accept it, as are files built into the program.
     std::fs::write(pages.path().join("assets/long-x.js"), "let island;\n".repeat(1_000)).unwrap();
     for (file, is_packed, bytes_max) in [("engine-x.wasm", false, 4), ("long-x.js", true, 200)] {
         for _ in 0..2 {

@@ -1,4 +1,4 @@
-//! After the end: a complete run is there to be looked at, and trained no more.
+//! Tests of a complete run, which is still shown but no longer trained.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::support::{Client, Learner, PATIENCE, Server, config, hello};
 
 const FINISH: &str = "POST /v1/admin/finish\nAuthorization: Bearer secret-of-the-owner";
 
-/// The first status that `pick` takes.
+/// Returns the first status that `pick` accepts.
 async fn until(server: &Server, pick: impl Fn(&Value) -> bool) -> Value {
     let found = async {
         loop {
@@ -24,12 +24,12 @@ async fn until(server: &Server, pick: impl Fn(&Value) -> bool) -> Value {
     tokio::time::timeout(PATIENCE, found).await.expect("the status that is waited for")
 }
 
-/// A run in which something was merged and that was finished then.
+/// Returns a server whose run has merged an update and is finished.
 async fn finished(config: ServeConfig) -> Server {
     let server = Server::start(config).await;
     let mut learner = Learner::join(&server, 1).await;
     learner.merge().await;
-    // Who is not there is not asked for more.
+    // An absent learner is not asked for a last update.
     drop(learner);
     until(&server, |status| status["connected"] == 0).await;
     assert_eq!(server.http(FINISH).await.0, 202);
@@ -37,7 +37,7 @@ async fn finished(config: ServeConfig) -> Server {
     server
 }
 
-/// Checks that `server` shows all of a complete run, takes nobody in and no orders.
+/// Checks that `server` shows a complete run, and admits no learners and accepts no orders.
 async fn is_complete(server: &Server) {
     let status = server.status().await;
     let run = format!("/v1/runs/{}", status["run"].as_str().unwrap());
@@ -82,7 +82,7 @@ async fn a_complete_run_is_shown_and_trained_no_more() {
     let server = finished(config(dir.path())).await;
     is_complete(&server).await;
 
-    // It is on the disk before the server stops: a crash would not begin it again.
+    // The end is on disk before the server stops, so that a crash would not reopen the run.
     let run = Store::look(dir.path()).manifest().unwrap().unwrap().run;
     let saved = || Store::look(dir.path()).latest(run).unwrap().unwrap().record.finished;
     let on_disk = async {
@@ -92,7 +92,7 @@ async fn a_complete_run_is_shown_and_trained_no_more() {
     };
     tokio::time::timeout(PATIENCE, on_disk).await.unwrap();
 
-    // The run's own clock stands still, and its course has come to its end.
+    // The run's clock has stopped, and its curves have ended.
     let before = server.status().await;
     let points = server.http("GET /v1/series").await.2;
     let later =
@@ -117,12 +117,12 @@ async fn a_complete_run_is_complete_after_a_restart() {
     server.stop().await;
 }
 
-/// Goal: the last text and the last loss are those of the last parameters, however soon the server is stopped; and a
-/// complete run that is served again is not measured again.
+/// Goal: the last sample and the last loss belong to the final parameters, however soon the server stops. A complete
+/// run that is served again is not measured again.
 #[tokio::test]
 async fn a_complete_run_is_measured_once() {
     let dir = tempfile::tempdir().unwrap();
-    // But for the end, nothing is measured after the beginning.
+    // After the first measurement, only the end of the run is measured.
     let measured = ServeConfig { no_eval: false, eval_every: "1h".parse().unwrap(), ..config(dir.path()) };
     let server = Server::start(measured.clone()).await;
     let begun = until(&server, |status| !status["valLossFirst"].is_null()).await;
@@ -152,6 +152,6 @@ async fn a_server_may_exit_with_the_run() {
     let server = Server::start(leaving.clone()).await;
     assert_eq!(server.http(FINISH).await.0, 202);
     assert!(server.ended().await.core.finished);
-    // Nor does it stay for a run that was complete before.
+    // A server whose run was already complete exits, too.
     assert!(Server::start(leaving).await.ended().await.core.finished);
 }

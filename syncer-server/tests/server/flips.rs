@@ -1,4 +1,4 @@
-//! A byte of a run's folder that is changed: it is found and named, by `replay` or by a start, or it changes nothing.
+//! Tests of a changed byte in a run's folder: a replay or a start finds and names it, or it has no effect.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,27 +14,27 @@ use crate::support::{Learner, Server, config};
 const FLIPS: usize = 12;
 const MERGES: usize = 9;
 
-/// What a folder leads to. All figures follow from it, and from the states of the fragments.
+/// Result of a folder. All figures follow from it and from the states of the fragments.
 type Outcome = (u64, u64, u64);
 
-/// Numbers from a seed.
+/// Seeded random numbers.
 struct Chance(u64);
 
 impl Chance {
     fn below(&mut self, bound: u64) -> u64 {
-        // Knuth's MMIX; the upper half of it is even enough.
+        // Knuth's MMIX generator; its upper half is uniform enough.
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % bound
     }
 }
 
-/// The tape computed again, and what it says of damaged snapshots.
+/// Replays the tape. Returns its result and the damaged snapshots.
 fn replay(dir: &Path) -> Result<(Outcome, String), ServerError> {
     let found = replayed(&args(dir, None), |_| {})?;
     Ok(((found.last, found.merges, found.tokens_merged), found.damaged.join("\n")))
 }
 
-/// A start of the run that ends at once: its rounds, merged updates and merged tokens.
+/// Starts the run and stops it at once. Returns its rounds, merged updates and merged tokens.
 async fn start(config: ServeConfig) -> Result<Outcome, ServerError> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (tell, opened) = tokio::sync::oneshot::channel();
@@ -43,7 +43,7 @@ async fn start(config: ServeConfig) -> Result<Outcome, ServerError> {
     Ok((core.rounds, core.fates.merged, core.tokens_merged))
 }
 
-/// The files below `dir` that tell something of the run, by their names from there on.
+/// Returns the files below `dir` with data of the run, by their relative names.
 fn files(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for sub in ["", "bodies", "snapshots"] {
@@ -68,14 +68,14 @@ fn copy(from: &Path) -> tempfile::TempDir {
     to
 }
 
-/// Another bit at byte `at` of a file.
+/// Flips a random bit in byte `at` of a file.
 fn flip(path: &Path, at: usize, chance: &mut Chance) {
     let mut bytes = fs::read(path).unwrap();
     bytes[at] ^= 1 << chance.below(8);
     fs::write(path, bytes).unwrap();
 }
 
-/// The first byte of a file, the last one, and some between them.
+/// Returns the first byte of a file, the last one, and some in between.
 fn places(path: &Path, chance: &mut Chance) -> Vec<usize> {
     let len = fs::metadata(path).unwrap().len();
     let mut places: Vec<usize> = (2..FLIPS).map(|_| chance.below(len) as usize).collect();
@@ -83,7 +83,8 @@ fn places(path: &Path, chance: &mut Chance) -> Vec<usize> {
     places
 }
 
-/// Changes bytes of the file `name` of the run in `whole`, which `config` goes on with; how many were found.
+/// Changes bytes of the file `name` of the run in `whole`, which `config` resumes. Returns the number of detected
+/// changes.
 async fn found(whole: &Path, name: &Path, config: impl Fn(&Path) -> ServeConfig) -> usize {
     let shown = name.file_name().unwrap().to_str().unwrap();
     let reference = copy(whole);
@@ -137,7 +138,7 @@ async fn train(config: ServeConfig) -> Server {
     server
 }
 
-/// Goal: wherever a byte of a run's folder is another one, the file is named, or all is as if it was not.
+/// Goal: for any changed byte in a run's folder, an error names the file, or the result is unchanged.
 #[tokio::test]
 async fn a_changed_byte_is_named_or_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -145,7 +146,7 @@ async fn a_changed_byte_is_named_or_changes_nothing() {
     for name in files(dir.path()) {
         let count = found(dir.path(), &name, config).await;
         let least = match name.to_str().unwrap() {
-            // Much of what SQLite writes is room, and of two keys of JSON one may mean the same.
+            // SQLite files have unused space, and some changes to JSON keep its meaning.
             "tape.sqlite" | "guests.sqlite" => 1,
             "run.json" | "held-out.json" => FLIPS - 2,
             _ => FLIPS,
@@ -154,7 +155,7 @@ async fn a_changed_byte_is_named_or_changes_nothing() {
     }
 }
 
-/// Goal: the same of the parameters that a run from a folder began with.
+/// Goal: the same for the initial parameters of a run that began with a folder.
 #[tokio::test]
 async fn a_changed_byte_of_the_first_parameters_is_named() {
     let dir = tempfile::tempdir().unwrap();
@@ -163,7 +164,7 @@ async fn a_changed_byte_of_the_first_parameters_is_named() {
     assert_eq!(found(dir.path(), name, goes_on).await, FLIPS);
 }
 
-/// Goal: what was decided last, and is only in SQLite's write-ahead log after a kill, is not dropped without a word.
+/// Goal: after a kill, the last decisions exist only in SQLite's write-ahead log, and are never dropped silently.
 #[tokio::test]
 async fn a_changed_byte_of_the_write_ahead_log_is_named() {
     let dir = tempfile::tempdir().unwrap();

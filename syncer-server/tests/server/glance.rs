@@ -1,4 +1,4 @@
-//! A run looked at from a terminal: by asking, and in its folder.
+//! Tests of the commands that inspect a run, through its syncer and in its folder.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::support::{Learner, Server, config};
 type Printed = Result<String, ServerError>;
 
 fn asking(server: &Server) -> PlaceArgs {
-    // As a link that people are given.
+    // A link as learners receive it.
     PlaceArgs { url: format!("http://{}/#invite=x", server.address), ca: None, dir: None }
 }
 
@@ -38,7 +38,7 @@ async fn events(place: &PlaceArgs, name: &str, json: bool) -> String {
     apart(move || glance::events(&args)).await.unwrap()
 }
 
-/// The values of `names` in the status as JSON.
+/// Returns the values of `names` in the JSON status.
 async fn figures<const N: usize>(place: &PlaceArgs, names: [&str; N]) -> [Value; N] {
     let json: Value = serde_json::from_str(&status(place, true).await.unwrap()).unwrap();
     names.map(|name| json[name].clone())
@@ -57,7 +57,7 @@ async fn a_syncer_and_its_folder_tell_the_same() {
         assert!(shown.contains(part), "{part}: {shown}");
     }
     assert!(shown.contains("last merge     ") && !shown.contains("last merge     –"), "{shown}");
-    // The folder tells it while the syncer works there, up to the last decision, long before a snapshot.
+    // While the syncer works, the folder shows the run up to the last decision, long before a snapshot.
     let names = ["run", "tokensMerged", "rounds", "learnersTotal", "finished"];
     let now = figures(&asked, names).await;
     assert!(now[1].as_u64().unwrap() > 0);
@@ -89,7 +89,7 @@ async fn a_syncer_and_its_folder_tell_the_same() {
         assert_eq!(first["text"], "The run began.");
         assert_eq!(events(place, "nobody & none", false).await, "Nothing of that kind has happened.");
     }
-    // The heads are the dashboard's, which reads such files again.
+    // The column heads are those of the dashboard, which reads such files.
     let dashboard = include_str!("../../../web-demo/pages/dashboard/table.ts");
     let csv = table(glance::history, &asked, (false, true)).await;
     for head in csv[0].split(',') {
@@ -110,7 +110,7 @@ async fn says_in_one_sentence_what_is_not_there() {
     let dir = tempfile::tempdir().unwrap();
     let error = status(&folder(dir.path()), false).await.unwrap_err();
     assert_eq!(error.exit_code(), 16, "{error}");
-    // Closed again at once.
+    // The port is free again at once.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let server = Server::start(config(dir.path())).await;
     let page = format!("http://{}/teach", server.address);

@@ -1,4 +1,4 @@
-//! Figures of a run that survive a crash.
+//! Tests of a run's figures after a crash.
 
 use serde_json::Value;
 use syncer_server::ServeConfig;

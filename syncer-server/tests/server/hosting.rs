@@ -1,4 +1,4 @@
-//! A server of several runs: names, orders, tokens, and a run that fails.
+//! Tests of a server of several runs: names, orders, tokens, and failed runs.
 
 use std::ffi::OsString;
 use std::fs;
@@ -50,7 +50,7 @@ impl House {
         tokio::time::timeout(PATIENCE, self.task).await.expect("the server ends").unwrap().unwrap();
     }
 
-    /// Code and words of an answer.
+    /// Returns status code and text of the response.
     async fn ask(&self, first: &str, token: &str, body: &str) -> (u16, String) {
         let headers = format!("\nAuthorization: Bearer {token}\nContent-Length: {}", body.len());
         let (code, _, body) = http_at(self.address, &format!("{first}{headers}"), body).await;
@@ -74,7 +74,7 @@ impl House {
         list["runs"].as_array().unwrap().clone()
     }
 
-    /// Waits until no run is being opened.
+    /// Waits until no run is starting.
     async fn settled(&self) -> Vec<Value> {
         for _ in 0..600 {
             let runs = self.list("").await;
@@ -106,7 +106,7 @@ async fn runs_are_made_held_put_away_and_deleted_by_their_owner_alone() {
         let (code, words) = house.create(name, settings).await;
         assert!(code == 400 && words.contains(part), "{code} {words}");
     }
-    // What cannot be started leaves nothing behind.
+    // A run that cannot start leaves nothing behind.
     let (code, words) = house.create("x", "preset = \"huge\"").await;
     assert!(code == 422 && words.contains("\"huge\""), "{code} {words}");
     assert!(house.list("").await.is_empty() && !dir.path().join("x").exists());
@@ -115,19 +115,19 @@ async fn runs_are_made_held_put_away_and_deleted_by_their_owner_alone() {
     assert_eq!(house.create("a", &format!("{SETTINGS}invite = \"open-sesame\"")).await, open);
     assert_eq!(house.create("b", SETTINGS).await.0, 200);
     assert_eq!(house.create("a", SETTINGS).await, (409, "there is a run a already\n".to_owned()));
-    // An invite is the owner's to hand on.
+    // Only the owner may see the invite.
     assert_eq!(house.list("").await[0]["link"], Value::Null);
     let link = house.list("secret-of-the-owner").await[0]["link"].as_str().unwrap().to_owned();
     assert_eq!(link, format!("http://{}/runs/a/#invite=open-sesame", house.address));
 
     for order in ["POST /v1/runs", "DELETE /v1/runs/a", "POST /v1/runs/a/archive", "POST /v1/runs/a/start"] {
         let own = fs::read_to_string(dir.path().join("a/admin.token")).unwrap();
-        // A run's own token is its owner's, not the server's.
+        // Tokens of runs are not valid for orders to the server.
         for token in ["", "wrong", own.trim()] {
             assert_eq!(house.ask(order, token, "").await.0, 401, "{order}");
         }
     }
-    // A run's token steers that run, and no other.
+    // A run's token steers only that run.
     let of_a = fs::read_to_string(dir.path().join("a/admin.token")).unwrap();
     assert_eq!(house.ask("POST /v1/runs/a/admin/pause", of_a.trim(), "").await.0, 202);
     assert_eq!(house.ask("POST /v1/runs/b/admin/pause", of_a.trim(), "").await.0, 401);
@@ -141,7 +141,7 @@ async fn runs_are_made_held_put_away_and_deleted_by_their_owner_alone() {
     assert_eq!(house.ask("GET /v1/runs/b/status", "", "").await.0, 200);
     house.stop().await;
 
-    // It stays away over a restart.
+    // The run stays archived over a restart.
     let house = House::start(dir.path()).await;
     assert_eq!(states(&house.settled().await), [("a", "archived"), ("b", "open")]);
     assert_eq!(house.ask("POST /v1/runs/a/start", "secret-of-the-owner", "").await.0, 200);
@@ -237,7 +237,7 @@ async fn a_run_that_cannot_be_opened_keeps_no_other_from_being_served() {
         fs::create_dir(dir.path().join(name)).unwrap();
         fs::write(dir.path().join(name).join("settings.toml"), settings).unwrap();
     }
-    // What a crash left of a run that was being removed.
+    // Remains of a run that was being removed during a crash.
     fs::create_dir_all(dir.path().join(".removed-old/bodies")).unwrap();
     let house = House::start(dir.path()).await;
     let runs = house.settled().await;
@@ -252,7 +252,7 @@ async fn a_run_that_cannot_be_opened_keeps_no_other_from_being_served() {
     fs::write(dir.path().join("bad/settings.toml"), SETTINGS).unwrap();
     assert_eq!(house.ask("POST /v1/runs/bad/start", "secret-of-the-owner", "").await.0, 200);
     assert_eq!(house.ask("GET /readyz", "", "").await, (200, "ready\n".into()));
-    // One whose folder was put there meanwhile can be started too.
+    // A run whose folder appeared later can be started, too.
     fs::create_dir(dir.path().join("later")).unwrap();
     assert_eq!(house.ask("POST /v1/runs/later/start", "secret-of-the-owner", "").await.0, 404);
     fs::write(dir.path().join("later/settings.toml"), SETTINGS).unwrap();
@@ -295,7 +295,7 @@ async fn whoever_asks_the_server_for_a_run_hears_which_there_are() {
     let rows: Vec<&str> = lines.collect();
     assert!(rows.len() == 2 && rows[0].starts_with("poems,open,tiny,0,0,"), "{listed}");
 
-    // What is scraped there is of all runs, each under what it is.
+    // The metrics there are those of all runs, each with its label.
     let (code, metrics) = house.ask("GET /metrics", "", "").await;
     assert_eq!(code, 200);
     for name in ["poems", "tales"] {
@@ -305,7 +305,7 @@ async fn whoever_asks_the_server_for_a_run_hears_which_there_are() {
     house.stop().await;
 }
 
-/// Asks for something that lasts; the connection, and the code of the answer.
+/// Opens a long-lived response. Returns the connection and the status code.
 async fn open(address: SocketAddr, path: &str, headers: &str) -> (TcpStream, u16) {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n{headers}\r\n");

@@ -1,4 +1,4 @@
-//! Who may say that it is somebody, who is let in, and who is not.
+//! Tests of identities: authentication, admission and bans.
 
 use archipelago_core::wire::{CloseCode, Hello, Identity, Invite, Message, RunId, SUBPROTOCOL, Signature};
 use syncer_server::ServeConfig;
@@ -10,7 +10,7 @@ use futures::StreamExt;
 
 use crate::support::{Client, Learner, PATIENCE, Server, config, hello, key, sign};
 
-/// How a connection ends on which `hello` is said.
+/// Returns the end of a connection on which `hello` is sent.
 async fn refused(server: &Server, say: impl FnOnce(&Client) -> Hello) -> (u16, String) {
     let mut client = Client::connect(server).await;
     let hello = say(&client);
@@ -20,7 +20,7 @@ async fn refused(server: &Server, say: impl FnOnce(&Client) -> Hello) -> (u16, S
     (end.close, end.reason)
 }
 
-/// Goal: what was heard on one connection opens no other, and nobody comes in as somebody else.
+/// Goal: data from one connection is useless on another one, and no peer can take over an account.
 #[tokio::test]
 async fn an_account_cannot_be_stolen() {
     let dir = tempfile::tempdir().unwrap();
@@ -30,7 +30,7 @@ async fn an_account_cannot_be_stolen() {
     let recorded = honest.client.signed(hello(1));
     let identity = u16::from(CloseCode::Identity);
 
-    // All that a listener has, while the learner is there and after it is gone.
+    // A replay of everything that a listener recorded, during the learner's session and after it.
     assert_eq!(refused(&server, |_| recorded.clone()).await.0, identity);
     assert_eq!(
         refused(&server, |thief| {
@@ -41,7 +41,7 @@ async fn an_account_cannot_be_stolen() {
         .0,
         identity
     );
-    // Signed for another run, as by a syncer that passes challenges on under its own name.
+    // A signature for another run, as a syncer would obtain that relays challenges under its own name.
     assert_eq!(
         refused(&server, |thief| {
             let mut other = thief.challenge;
@@ -53,7 +53,7 @@ async fn an_account_cannot_be_stolen() {
         identity
     );
     assert_eq!(refused(&server, |_| Hello { signature: Signature([7; 64]), ..hello(1) }).await.0, identity);
-    // The neutral element: where nobody looks, this signature of it holds for every text.
+    // The neutral element: without a check, this signature of it would be valid for every text.
     let mut nobodys = ([0; 32], [0; 64]);
     (nobodys.0[0], nobodys.1[0]) = (1, 1);
     let (code, reason) = refused(&server, |_| Hello {
@@ -63,13 +63,13 @@ async fn an_account_cannot_be_stolen() {
     })
     .await;
     assert_eq!((code, reason.contains("no Ed25519 key")), (identity, true), "{reason}");
-    // A challenge is answered once, also by the one who was asked.
+    // A challenge is valid once, also for the peer that received it.
     let (mut client, _) = Client::greet(&server, 2).await;
     let again = client.signed(hello(2));
     client.send(&Message::Hello(again)).await;
     assert_eq!(client.end().await.close, u16::from(CloseCode::Protocol));
 
-    // The honest one was never disturbed, and its account is its own.
+    // The honest learner was never disturbed, and its account is unchanged.
     honest.collect().await;
     let status = server.status().await;
     assert_eq!(status["learnersTotal"], 2, "no thief has an account");
@@ -79,7 +79,7 @@ async fn an_account_cannot_be_stolen() {
     server.stop().await;
 }
 
-/// Goal: a learner of another version is told so in a way that it understands, and is not left to try again.
+/// Goal: a learner of another version gets an error that it understands, and does not retry.
 #[tokio::test]
 async fn other_versions_get_their_typed_close() {
     let dir = tempfile::tempdir().unwrap();
@@ -104,7 +104,7 @@ async fn other_versions_get_their_typed_close() {
     server.stop().await;
 }
 
-/// An order of the owner.
+/// Sends an owner's order.
 async fn order(server: &Server, line: &str, body: &str) -> (u16, serde_json::Value) {
     let bytes = body.len();
     let request = format!("{line}\nAuthorization: Bearer secret-of-the-owner\nContent-Length: {bytes}");
@@ -130,14 +130,14 @@ async fn a_personal_invite_takes_in_as_many_keys_as_it_says() {
     let shows = |number: u8, invite: Option<&str>| Hello { invite: invite.map(Invite::new), ..hello(number) };
     let invite = u16::from(CloseCode::Invite);
     assert_eq!(refused(&server, |_| shows(1, None)).await.0, invite);
-    // A thief of the invite's text who cannot sign spends nothing.
+    // A thief of the invite's text who cannot sign does not use up the invite.
     let forged = refused(&server, |_| Hello { signature: Signature([7; 64]), ..shows(9, Some(&text)) }).await;
     assert_eq!(forged.0, u16::from(CloseCode::Identity));
     for number in [1, 2] {
         let mut client = Client::connect(&server).await;
         client.send(&Message::Hello(shows(number, Some(&text)))).await;
         let Message::Welcome(welcome) = client.next().await else { panic!("it is invited") };
-        // Its connection is its pass to parameters and data.
+        // Its connection gives access to parameters and data.
         let get = format!("GET /v1/runs/{}/shards/0", welcome.run);
         let pass: String = client.challenge.nonce.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(server.http(&format!("{get}\nx-archipelago-pass: {pass}")).await.0, 200);
@@ -150,7 +150,7 @@ async fn a_personal_invite_takes_in_as_many_keys_as_it_says() {
     let (_, listed) = order(&server, "GET /v1/invites", "").await;
     assert_eq!((&listed[0]["used"], &listed[0]["note"]), (&2.into(), &"lab".into()), "{listed}");
     assert!(!listed.to_string().contains(&text));
-    // Revoked and started again, who is in stays in, and needs no invite.
+    // After a revocation and a restart, admitted learners stay and need no invite.
     let id = made["id"].as_str().unwrap();
     assert_eq!(order(&server, &format!("POST /v1/invites/{id}/revoke"), "").await.0, 200);
     assert_eq!(order(&server, "POST /v1/invites/none/revoke", "").await.0, 404);
@@ -206,7 +206,7 @@ async fn a_banned_key_goes_at_once_and_stays_away() {
     assert_eq!((&listed[0]["fingerprint"], &listed[0]["note"]), (&name.as_str().into(), &"noise".into()));
     assert_eq!(order(&server, &format!("POST /v1/bans/{name}/lift"), "").await.0, 200);
     assert_eq!(order(&server, &format!("POST /v1/bans/{name}/lift"), "").await.0, 404);
-    // What is said in the folder is heard within a second or so.
+    // Changes in the folder take effect within about a second.
     for _ in 0..600 {
         let mut client = Client::connect(&server).await;
         client.send(&Message::Hello(hello(1))).await;

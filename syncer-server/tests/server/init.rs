@@ -1,4 +1,4 @@
-//! Runs that begin with the model of a folder: `tests/golden/init`, which transformers made.
+//! Tests of runs that begin with a model folder: `tests/golden/init`, made by transformers.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ pub fn from_folder(dir: &Path) -> ServeConfig {
     }
 }
 
-/// The same run where its folder is not named any more.
+/// Returns the same settings without the model folder.
 pub fn goes_on(dir: &Path) -> ServeConfig {
     ServeConfig { init: None, ..from_folder(dir) }
 }
@@ -54,7 +54,7 @@ async fn first_loss(server: &Server) -> f64 {
     tokio::time::timeout(PATIENCE, measured).await.unwrap()
 }
 
-/// The tensors of a file as numbers, by name.
+/// Returns the tensors of a file as numbers, by name.
 fn tensors(folder: &Path) -> Vec<(String, Dtype, Vec<f32>)> {
     let bytes = fs::read(folder.join("model.safetensors")).unwrap();
     let file = SafeTensors::deserialize(&bytes).unwrap();
@@ -90,7 +90,7 @@ async fn the_first_loss_is_that_of_transformers_and_the_model_comes_home_unchang
     let (single, half) = (out.path().join("single"), out.path().join("half"));
     export(dir.path(), &single, Form { licence: Some("mit"), ..Form::default() }, false).unwrap();
     export(dir.path(), &half, Form { precision: Precision::Bf16, ..Form::default() }, false).unwrap();
-    // Its parameters were bfloat16, so rounding to that takes nothing.
+    // The parameters were bfloat16, so rounding to it changes nothing.
     let (single_tensors, half_tensors) = (tensors(&single), tensors(&half));
     assert_eq!(single_tensors.len(), 20);
     for ((name, single, values), (_, half, rounded)) in single_tensors.iter().zip(&half_tensors) {
@@ -120,7 +120,7 @@ async fn the_first_loss_is_that_of_transformers_and_the_model_comes_home_unchang
     assert!(card.contains("license: mit") && card.contains("the model in the folder `model`"), "{card}");
     assert!(card.contains("`text.txt`") && card.contains(&format!("first {loss:.4}")), "{card}");
 
-    // What was exported begins a run too, with the same parameters.
+    // A run can begin with an export, and has the same parameters.
     let again = tempfile::tempdir().unwrap();
     let server = Server::start(ServeConfig { init: Some(half), ..from_folder(again.path()) }).await;
     server.status().await;
@@ -167,7 +167,7 @@ async fn a_model_stops_where_its_folder_says() {
         let sample = |args: &SampleArgs| sample(args, |_| Ok(())).unwrap();
         (sample(&raw), sample(&asked), view["stops"].clone(), generation)
     };
-    // Token 0 is the end of turns, which the syncer learns from the template.
+    // Token 0 ends turns, which the syncer learns from the template.
     let (raw, asked, stops, generation) = written("a", &[17]).await;
     assert_eq!((&stops, &generation["eos_token_id"]), (&[17, 0].into(), &[17, 0].into()));
     assert_eq!(generation["top_p"], 0.9);
@@ -201,7 +201,7 @@ async fn a_run_from_a_folder_follows_from_its_tape_and_needs_the_folder_no_more(
     let found = replay(dir.path()).unwrap();
     assert!(found.first == 1 && found.merges >= 4, "{found:?}");
 
-    // Without a snapshot everything follows from the first parameters, which the run's folder keeps.
+    // Without a snapshot, a start follows from the initial parameters in the run's folder.
     let states = Store::look(dir.path()).latest(run).unwrap().unwrap().states;
     let versions: Vec<Version> = states.iter().map(|state| state.version).collect();
     fs::remove_dir_all(dir.path().join("snapshots")).unwrap();
@@ -210,12 +210,12 @@ async fn a_run_from_a_folder_follows_from_its_tape_and_needs_the_folder_no_more(
     assert_eq!((welcome.run, &welcome.versions), (run, &versions));
     server.stop().await;
     assert!(Store::look(dir.path()).latest(run).unwrap().unwrap().states == states);
-    // The folder may be named again, if it is the same.
+    // The folder may be given again if it is the same.
     let server = Server::start(from_folder(dir.path())).await;
     assert_eq!(server.status().await["run"], run.to_string());
     server.stop().await;
 
-    // A fork has what the run began with, and goes on with or without the folder.
+    // A fork has the initial parameters, and resumes with or without the folder.
     let place = tempfile::tempdir().unwrap();
     let to = place.path().join("fork");
     fork(&ForkArgs { folder: dir.path().to_owned().into(), at: u64::MAX, to: to.clone(), json: false })
@@ -247,7 +247,7 @@ async fn a_crash_amid_the_start_loses_nothing() {
         export(dir, out.path(), Form::default(), false).unwrap();
         tensors(out.path())
     };
-    // In the order in which a start writes them, behind its lock; the tape comes last.
+    // In the order in which a start writes them under its lock; the tape comes last.
     let written = ["tokenizer.json", "initial.safetensors", "run.json", "snapshots"];
     for count in 1..=written.len() {
         let dir = tempfile::tempdir().unwrap();
@@ -261,7 +261,7 @@ async fn a_crash_amid_the_start_loses_nothing() {
                 fs::copy(from, to).unwrap();
             }
         }
-        // Before `run.json` is there, nothing but the settings knows of the folder.
+        // Before `run.json` exists, only the settings refer to the folder.
         let is_known = dir.path().join("run.json").exists();
         let server =
             Server::start(if is_known { goes_on(dir.path()) } else { from_folder(dir.path()) }).await;

@@ -1,4 +1,4 @@
-//! The run's log: told, filtered, and kept.
+//! Tests of the run's log: content, filters and durability.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode as Socket
 use crate::dashboard::{Watch, json};
 use crate::support::{Client, Learner, PATIENCE, Server, config, hello};
 
-/// The sentences of `/v1/log`, newest first, once the newest one has `part` in it.
+/// Returns the sentences of `/v1/log`, newest first, once the newest one contains `part`.
 async fn texts(server: &Server, query: &str, part: &str) -> Vec<String> {
     let told = async {
         loop {
@@ -36,7 +36,7 @@ async fn owner(server: &Server, order: &str) {
     assert_eq!(server.http(&request).await.0, 202, "{order}");
 }
 
-/// Copies what is in a folder while a syncer works there, as a crash would leave it.
+/// Copies a folder while a syncer works there, as a crash would leave it.
 pub fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
@@ -58,7 +58,7 @@ async fn tells_who_came_and_went_and_what_the_owner_did() {
     let mut watch = Watch::open(&server, "/v1/events").await;
     watch.until("status", 1).await;
 
-    // One without an invite is told of once, however often it tries.
+    // A peer without an invite is logged once, however often it tries.
     for _ in 0..3 {
         let mut stranger = Client::connect(&server).await;
         stranger.send(&Message::Hello(hello(9))).await;
@@ -125,7 +125,7 @@ async fn a_page_that_is_closed_has_left() {
     server.stop().await;
 }
 
-/// Goal: what was told is on the disk, so a crash right after it takes nothing of it away.
+/// Goal: logged events are on disk, so that a crash right after them loses none.
 #[tokio::test]
 async fn a_crash_loses_nothing_that_was_told() {
     let (dir, copied) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -1,4 +1,4 @@
-//! Runs that train adapters on the model of `tests/golden/init`, which stays as it is.
+//! Tests of runs that train adapters on the frozen model of `tests/golden/init`.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::init::{from_folder, goes_on};
 use crate::replay::args;
 use crate::support::{Learner, PATIENCE, Server, config, header};
 
-/// Adapters of rank 2 on the folder's model.
+/// Returns settings with adapters of rank 2 on the folder's model.
 fn adapters(dir: &Path) -> ServeConfig {
     of_rank(2, from_folder(dir))
 }
@@ -23,7 +23,7 @@ fn of_rank(rank: u32, config: ServeConfig) -> ServeConfig {
     ServeConfig { lora, ..config }
 }
 
-/// Begins the run of `config`, has something merged and stops; what its learner was told.
+/// Begins the run of `config`, merges an update and stops. Returns the learner's welcome.
 async fn begun(config: ServeConfig) -> Welcome {
     let server = Server::start(config).await;
     let mut learner = Learner::join(&server, 1).await;
@@ -32,7 +32,7 @@ async fn begun(config: ServeConfig) -> Welcome {
     learner.welcome
 }
 
-/// The names of the tensors in `file`, and how many values there are.
+/// Returns the names of the tensors in `file`, and the number of their values.
 fn tensors(file: &Path) -> (Vec<String>, usize) {
     let bytes = fs::read(file).unwrap();
     let file = SafeTensors::deserialize(&bytes).unwrap();
@@ -86,7 +86,7 @@ async fn adapters_begin_as_the_model_and_come_home_for_peft_and_merged() {
     let card = fs::read_to_string(out.path().join("README.md")).unwrap();
     assert!(card.contains("library_name: peft") && card.contains("rank 2 on q,k,v,o,gate,up,down"), "{card}");
 
-    // The whole model in the same folder: nothing of the adapters is left there to be loaded on top of it.
+    // The whole model in the same folder: no adapters are left that would be loaded on top of it.
     let merged = Form { merged: true, ..Form::default() };
     assert_eq!(export(dir.path(), out.path(), merged, false).unwrap().params, frozen);
     assert!(!out.path().join("adapter_config.json").exists());
@@ -97,7 +97,7 @@ async fn adapters_begin_as_the_model_and_come_home_for_peft_and_merged() {
     export(dir.path(), out.path(), Form::default(), false).unwrap();
     assert!(!out.path().join("config.json").exists() && out.path().join("adapter_config.json").exists());
 
-    // What was merged begins a run with the same loss.
+    // A run that begins with the merged model has the same loss.
     export(dir.path(), out.path(), merged, false).unwrap();
     let again = tempfile::tempdir().unwrap();
     let from_merged = ServeConfig { init: Some(out.path().to_owned()), ..from_folder(again.path()) };
@@ -131,13 +131,13 @@ async fn the_weights_are_fetched_in_parts_that_never_change() {
     assert_eq!(server.http("GET /v1/runs/00000000000000ff/frozen/0").await.0, 404);
     let fetched = server.status().await["joinBytes"].as_u64().unwrap();
     assert_eq!(fetched - before, (2 * part.len() - 100) as u64, "they count as what it takes to join");
-    // Nobody could write with it in a page, and who tries is told.
+    // Pages cannot generate text with adapters alone, and the request gets an explanation.
     let (code, _, why) = server.http(&format!("GET /v1/runs/{}/model", welcome.run)).await;
     assert_eq!(code, 404);
     assert!(String::from_utf8(why).unwrap().contains("this run trains adapters"));
     server.stop().await;
 
-    // A run that trains all of its weights has none.
+    // A run that trains all of its weights has no frozen weights.
     let plain = tempfile::tempdir().unwrap();
     let server = Server::start(from_folder(plain.path())).await;
     let welcome = Learner::join(&server, 1).await.welcome;
@@ -154,7 +154,7 @@ async fn a_run_of_adapters_goes_on_without_the_folder_and_says_what_is_damaged()
     assert_eq!((after.run, &after.spec), (before.run, &before.spec));
     assert!(replayed(&args(dir.path(), None), |_| {}).unwrap().merges > 0);
 
-    // A copy and a fork have the weights too.
+    // A copy and a fork have the weights, too.
     let place = tempfile::tempdir().unwrap();
     let (copy, forked) = (place.path().join("copy"), place.path().join("fork"));
     backup(dir.path(), &copy).unwrap();
@@ -175,7 +175,7 @@ async fn a_run_of_adapters_goes_on_without_the_folder_and_says_what_is_damaged()
     fs::remove_file(&path).unwrap();
     let error = Server::refused(goes_on(dir.path())).await;
     assert!(error.to_string().contains("frozen.bin") && error.to_string().contains("missing"), "{error}");
-    // Whoever gives the same model once more has it mended.
+    // A start with the same model repairs the file.
     begun(adapters(dir.path())).await;
     assert_eq!(fs::read(&path).unwrap(), whole);
     begun(goes_on(dir.path())).await;
@@ -194,14 +194,14 @@ async fn what_no_adapters_can_be_trained_on_is_refused_in_a_sentence() {
     let experts = archipelago_cli::ExpertArgs { experts: 4, ..ServeConfig::default().experts };
     check(ServeConfig { experts, ..adapters(dir.path()) }, 3, "--experts");
     begun(adapters(dir.path())).await;
-    // The alpha of that run is twice its rank, as it would be of this one.
+    // The alpha of that run is twice its rank, as it would be for this one.
     check(of_rank(3, goes_on(dir.path())), 12, "--lora-alpha is 4.0 there, 6.0 here");
     let mut other = of_rank(3, goes_on(dir.path()));
     other.lora.lora_alpha = Some(4.0);
     check(other, 12, "--lora-rank is 2 there, 3 here");
     let int8 = syncer_server::LoraArgs { frozen: FrozenForm::Int8, ..adapters(dir.path()).lora };
     check(ServeConfig { lora: int8, ..adapters(dir.path()) }, 12, "--frozen is \"f16\" there, \"int8\" here");
-    // All weights of the same model are another run.
+    // Training all weights of the same model is another run.
     let other = tempfile::tempdir().unwrap();
     begun(from_folder(other.path())).await;
     check(adapters(other.path()), 12, "lora");

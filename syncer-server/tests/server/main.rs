@@ -1,4 +1,4 @@
-//! The real server in this process, on a free port, with real sockets.
+//! Integration tests of the server in this process, on a free port, with real sockets.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

@@ -1,4 +1,4 @@
-//! A run of a model that this program does not know: what is told of it, and the learner that is trusted to measure it.
+//! Tests of a run with a model that this program does not know, and of the learner that may measure it.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use syncer_server::ServeConfig;
 
 use crate::support::{Client, Learner, PATIENCE, Server, config, hello};
 
-/// Settings of a run of two tensors in `dir`, which trusts whoever is called `learner 2`.
+/// Returns the settings of a run with two tensors in `dir`. Its evaluator is the learner called `learner 2`.
 fn own(dir: &Path) -> ServeConfig {
     let file = dir.join("own.safetensors");
     if !file.exists() {
@@ -34,7 +34,8 @@ fn own(dir: &Path) -> ServeConfig {
     }
 }
 
-/// The next question: its number, and the versions that it is about. It may have come before the fate of an update.
+/// Returns the next question: its number, and the versions that it is about. It may arrive before the fate of an
+/// update.
 async fn question(learner: &mut Learner) -> (u32, Vec<Version>) {
     loop {
         if let Some(question) = learner.questions.pop_front() {
@@ -49,7 +50,7 @@ async fn answer(learner: &mut Learner, number: u32, loss: Option<f32>) {
     learner.client.send(&Message::Measured { run, number, loss }).await;
 }
 
-/// The losses of the run, each with who measured it, once there are so many.
+/// Returns the losses of the run, each with its evaluator, once there are `count` of them.
 async fn losses(server: &Server, count: usize) -> Vec<(f64, Option<u64>)> {
     let looking = async {
         loop {
@@ -79,7 +80,7 @@ async fn who_is_trusted_is_asked_and_believed_within_bounds() {
     answer(&mut judge, first, Some(5.5)).await;
     assert_eq!(losses(&server, 1).await, [(5.5, Some(id.into()))]);
 
-    // What is no loss counts for nothing, and the next question is about what was merged meanwhile.
+    // Invalid losses are ignored, and the next question is about the newest versions.
     let mut before = versions;
     for (at, loss) in [f32::NAN, -0.5, 1_001.0, 2.0].into_iter().enumerate() {
         judge.merge().await;
@@ -93,7 +94,7 @@ async fn who_is_trusted_is_asked_and_believed_within_bounds() {
     let status = server.status().await;
     assert_eq!((&status["valLossLast"], &status["valMeasuredBy"]), (&2.0.into(), &id.into()));
 
-    // Who cannot is asked no more, until it comes again.
+    // An evaluator that cannot measure is not asked again until it reconnects.
     judge.merge().await;
     let (number, _) = question(&mut judge).await;
     answer(&mut judge, number, None).await;
@@ -122,8 +123,8 @@ async fn nobody_else_measures() {
     server.stop().await;
 }
 
-/// Joins a learner with the evaluator's name and another key. Checks that the syncer, which asks its evaluator each
-/// second, asks this learner nothing, although its update is merged.
+/// Joins a learner with the evaluator's name and another key. The syncer asks its evaluator each second. Checks that it
+/// asks this learner nothing, although its update is merged.
 async fn unasked(server: &Server) -> Learner {
     let namesake = Hello { name: "learner 2".into(), ..hello(1) };
     let (client, welcome) = Client::connect(server).await.introduced_as(namesake).await;
@@ -161,7 +162,7 @@ async fn a_second_key_under_the_name_does_not_measure() {
 async fn learners_are_told_the_layout_and_what_the_owner_calls_it() {
     let dir = tempfile::tempdir().unwrap();
     for given in [true, false] {
-        // The second start has the folder alone.
+        // The second start has only the folder.
         let config = own(dir.path());
         let server = Server::start(ServeConfig { params: config.params.filter(|_| given), ..config }).await;
         let learner = Learner::join(&server, 1).await;

@@ -1,4 +1,4 @@
-//! What Prometheus scrapes, and that the files for it and for Grafana speak of nothing else.
+//! Tests of the metrics for Prometheus, and of the files for Prometheus and Grafana, which use only existing metrics.
 
 use std::collections::BTreeSet;
 
@@ -6,10 +6,10 @@ use syncer_server::ServeConfig;
 
 use crate::support::{Learner, PATIENCE, Server, config, header};
 
-/// What the name of every metric begins with.
+/// Prefix of the name of every metric.
 const PREFIX: &str = "archipelago_";
 
-/// The metrics of a run that has measured a loss and merged something.
+/// Returns the metrics of a run that has measured a loss and merged an update.
 async fn scrape() -> String {
     let dir = tempfile::tempdir().unwrap();
     let config = ServeConfig { no_eval: false, ..config(dir.path()) };
@@ -48,7 +48,7 @@ async fn metrics_keep_the_conventions_and_their_users_know_them() {
         assert_eq!(name.ends_with("_total"), kind == "counter", "{name} is a {kind}");
         let (left, number) = value.rsplit_once(' ').unwrap();
         assert!(number.parse::<f64>().unwrap().is_finite(), "{value}");
-        // Learners come and go without end, so nothing has a label but what is the same for good.
+        // The number of learners is unbounded, so only constant values may be labels.
         let labels = left.strip_prefix(name).unwrap();
         assert_eq!(labels.is_empty(), name != "archipelago_build_info", "{value}");
         for abbreviated in ["_ms", "_secs", "_kib", "_mib", "_pct", "_percent"] {

@@ -1,4 +1,4 @@
-//! What the owner decides: who may come, and whether the run goes on.
+//! Tests of the owner's decisions: admission, and control of the run.
 
 use archipelago_core::wire::{CloseCode, Hello, Invite, Message, Share};
 use syncer_server::{ServeConfig, Store};
@@ -9,7 +9,7 @@ use crate::support::{Client, Learner, PATIENCE, Server, config, header, hello};
 #[tokio::test]
 async fn a_paused_run_waits_over_a_restart_and_goes_on() {
     let dir = tempfile::tempdir().unwrap();
-    // No snapshot is taken meanwhile.
+    // No snapshot is taken in the meantime.
     let rarely = ServeConfig { snapshot_every: "1h".parse().unwrap(), ..config(dir.path()) };
     let server = Server::start(rarely).await;
     let mut learner = Learner::join(&server, 1).await;
@@ -93,7 +93,7 @@ async fn an_invite_that_was_made_is_kept() {
     client.send(&Message::Hello(Hello { invite: Some(made), ..hello(1) })).await;
     assert!(matches!(client.next().await, Message::Welcome(_)));
     server.stop().await;
-    // One that people can type, as nobody mistakes 0 for O or 1 for l.
+    // A short invite has no characters that people confuse, such as 0 and O, or 1 and l.
     let other = tempfile::tempdir().unwrap();
     let short = || Store::look(other.path()).invite(Some("short")).unwrap().unwrap();
     let typed = short();
@@ -107,7 +107,7 @@ async fn an_invite_that_was_made_is_kept() {
     assert_eq!(error.exit_code(), 3, "{error}");
 }
 
-/// Gives an order about a learner: the status and the words of the answer.
+/// Sends an order about a learner. Returns the status code and the text of the response.
 async fn order(server: &Server, path: &str, token: &str, body: &str) -> (u16, String) {
     let bytes = body.len();
     let request =
@@ -116,7 +116,7 @@ async fn order(server: &Server, path: &str, token: &str, body: &str) -> (u16, St
     (code, String::from_utf8(answer).unwrap())
 }
 
-/// What everybody sees of learner 1.
+/// Returns the public figures of learner 1.
 async fn shown(server: &Server) -> (f64, Option<f64>) {
     let (_, _, body) = server.http("GET /v1/learners").await;
     let page: serde_json::Value = serde_json::from_slice(&body).unwrap();
@@ -141,7 +141,7 @@ async fn the_owner_slows_a_learner_down_and_everybody_sees_it() {
     };
     assert_eq!(learner.until(pace).await, Share::new(0.25).unwrap());
     assert_eq!(shown(&server).await, (0.25, None));
-    // It is merged on, and a new connection is told.
+    // The learner is still merged, and a new connection is told its share.
     learner.merge().await;
     let again = Learner::join(&server, 1).await;
     assert_eq!(again.welcome.share, Share::new(0.25).unwrap());
@@ -162,7 +162,7 @@ async fn the_owner_sends_a_learner_away_and_lets_it_back() {
     let (_, returns_s) = shown(&server).await;
     assert!(returns_s.is_some_and(|returns_s| returns_s > 0.0 && returns_s <= 60.0), "{returns_s:?}");
 
-    // Before its time it is told the same, with what is left of it; the others are merged.
+    // If it returns early, it gets the same refusal with the remaining time. The others are merged.
     let mut early = Client::connect(&server).await;
     early.send(&Message::Hello(hello(1))).await;
     let end = early.end().await;
@@ -219,7 +219,7 @@ async fn a_class_finds_the_way_and_the_invite_stays_out_of_it() {
     let told = serde_json::json!(["https://class.example/"]);
     assert_eq!((&status["classroom"], &status["links"]), (&true.into(), &told));
     assert!(!status.to_string().contains("sesame"));
-    // A proxy may name another host to the server than browsers see.
+    // Behind a proxy, the host may differ from the one that browsers see.
     for (origin, allowed) in [("https://class.example", true), ("https://other.example", false)] {
         let mut request = format!("ws://{}/v1/ws", server.address).into_client_request().unwrap();
         request.headers_mut().insert("origin", origin.parse().unwrap());

@@ -1,4 +1,4 @@
-//! Whom a proxy brings: believed of those that are listed, and of nobody else.
+//! Tests of forwarded addresses: only listed proxies are trusted.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ async fn asked(server: &Server, request: &str, header: &str) -> u16 {
     server.http(&format!("{request}\n{header}")).await.0
 }
 
-/// A stream of events, as soon as its answer began.
+/// Opens a stream of events, and returns it once the response has begun.
 async fn watch(server: &Server, header: &str) -> (TcpStream, String) {
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     let request = format!("GET /v1/events HTTP/1.1\r\nHost: localhost\r\n{header}\r\n\r\n");
@@ -43,7 +43,7 @@ fn behind(dir: &std::path::Path, proxy: &str) -> ServeConfig {
 async fn whom_a_proxy_brings_is_counted_and_slowed_alone() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(behind(dir.path(), "127.0.0.1")).await;
-    // What the stranger wrote stands ahead.
+    // The header begins with text that the stranger wrote.
     let (anne, bert) = ("X-Forwarded-For: 127.0.0.1, 192.0.2.1", "Forwarded: for=192.0.2.2;proto=https");
     for _ in 0..10 {
         assert_eq!(asked(&server, WRONG, anne).await, 401);
@@ -52,7 +52,7 @@ async fn whom_a_proxy_brings_is_counted_and_slowed_alone() {
     assert_eq!(asked(&server, RIGHT, anne).await, 202, "the owner may be at her address");
     assert_eq!(asked(&server, WRONG, bert).await, 401, "bert did not guess");
 
-    // A stream that is sent, and a socket that is no HTTP any more, keep their places.
+    // An open stream and an upgraded socket keep their places.
     let (stream, head) = watch(&server, anne).await;
     assert_eq!(head, "HTTP/1.1 200");
     assert_eq!(watch(&server, anne).await.1, "HTTP/1.1 503");

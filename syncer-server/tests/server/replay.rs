@@ -1,4 +1,4 @@
-//! A run's tape followed again: its losses, its model at some moment, and a new run from there.
+//! Tests of a replay of the tape: its losses, the model at some decision, and forks.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,8 +12,8 @@ use crate::support::{Learner, PATIENCE, Server, config};
 
 const MERGES_MIN: u64 = 12;
 
-/// A run of at least [`MERGES_MIN`] merges, every fifth a large one; how many it were. An update that comes while the
-/// one before it waits takes its place, so not each is merged.
+/// Trains a run of at least [`MERGES_MIN`] merges, every fifth a large one. Returns the number of merges. An update
+/// that arrives while an earlier one waits replaces it, so not every update is merged.
 async fn trained(dir: &Path) -> u64 {
     let server = Server::start(config(dir)).await;
     let mut learner = Learner::join(&server, 1).await;
@@ -32,7 +32,7 @@ async fn trained(dir: &Path) -> u64 {
     merges
 }
 
-/// What has the whole tape followed, with so many measurements of the loss if there are to be any.
+/// Returns the arguments of a replay of the whole tape, with about `points` measurements of the loss, if given.
 pub fn args(dir: &Path, points: Option<u32>) -> ReplayArgs {
     let (losses, points) = (points.is_some(), points.unwrap_or(1));
     ReplayArgs {
@@ -63,7 +63,7 @@ async fn names_the_merge_that_raised_the_loss() {
     assert_eq!((plain.merges, merges.len() as u64), (made, made));
     assert!(plain.losses.is_none() && merges.iter().all(|merge| merge.loss.is_none()));
 
-    // Each merge measured.
+    // Every merge is measured.
     let (all, merges) = replay(&args(dir.path(), Some(1_000)));
     let Losses { first, least, last, every, rise } = all.losses.unwrap();
     let losses: Vec<f32> = merges.iter().map(|merge| merge.loss.unwrap()).collect();
@@ -80,7 +80,7 @@ async fn names_the_merge_that_raised_the_loss() {
     let Member { name, tokens, share, .. } = &rise.members[0];
     assert_eq!((&**name, *tokens > 0, *share, rise.members.len()), ("learner 1", true, 1.0, 1));
 
-    // Few measured, and then closer; a rise between two measurements that fell on the whole is not seen.
+    // Coarse measurements, then finer ones. A rise between two measurements with an overall fall is missed.
     let mut times_found = 0;
     for points in [1, 3, 6, 8] {
         let (few, _) = replay(&args(dir.path(), Some(points)));
@@ -115,7 +115,7 @@ async fn the_beginning_is_kept_while_there_is_room() {
     let made = trained(dir.path()).await;
     let often = ServeConfig { snapshot_every: "100ms".parse().unwrap(), ..config(dir.path()) };
     let server = Server::start(often).await;
-    // Until none of the two snapshots that are kept is of the beginning.
+    // Wait until neither of the two kept snapshots is of the beginning.
     let kept = || fs::read_dir(dir.path().join("snapshots")).unwrap().map(|entry| entry.unwrap().file_name());
     let until = tokio::time::Instant::now() + PATIENCE;
     while kept().any(|name| *name.to_string_lossy() < *"00000004") {
@@ -177,7 +177,7 @@ async fn a_fork_begins_where_the_run_was() {
     let mut learner = Learner::join(&server, 1).await;
     learner.merge().await;
     server.stop().await;
-    // It goes on from the same parameters, and has a tape of its own.
+    // The fork continues from the same parameters, and has its own tape.
     let (own, _) = replay(&args(&to, None));
     assert_eq!(own.merges, 1);
     assert!(fs::read(dir.path().join("tape.sqlite")).unwrap() == tape, "the run itself is as it was");

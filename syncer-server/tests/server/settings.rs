@@ -1,4 +1,4 @@
-//! The run's settings: shown, and changed by the owner while the run goes on.
+//! Tests of the run's settings: display, and changes by the owner during the run.
 
 use std::fs;
 
@@ -53,7 +53,7 @@ async fn what_the_owner_changes_holds_is_kept_and_every_merge_is_derived_again()
     let (_, said) = change(&server, OWNER, wanted).await;
     assert!(said.contains("nothing changed"), "{said}");
     learner.merge().await;
-    // The limit holds at once: another one finds the run full.
+    // The limit applies at once: another learner finds the run full.
     let mut second = crate::support::Client::connect(&server).await;
     second.send(&archipelago_core::wire::Message::Hello(crate::support::hello(2))).await;
     let end = second.end().await;
@@ -70,7 +70,7 @@ async fn what_the_owner_changes_holds_is_kept_and_every_merge_is_derived_again()
     }
     assert_eq!(value(&server, "stop-at-tokens").await, "0");
     assert_eq!(server.status().await["finishing"], false);
-    // The run ends by itself with the next merged tokens.
+    // The run ends with the next merged tokens.
     let stop = format!(r#"{{"stop-at-tokens": {}}}"#, merged + 1);
     assert_eq!(change(&server, OWNER, &stop).await.0, 202);
     learner.merge().await;
@@ -92,7 +92,7 @@ async fn what_the_owner_changes_holds_is_kept_and_every_merge_is_derived_again()
 async fn a_disk_that_takes_no_settings_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(ServeConfig { min_quorum: 1.try_into().unwrap(), ..config(dir.path()) }).await;
-    // What is no file cannot be replaced by one.
+    // A folder in place of the file cannot be replaced.
     fs::create_dir(dir.path().join("settings.toml")).unwrap();
     let (code, said) = change(&server, "secret-of-the-owner", r#"{"min-quorum": 2}"#).await;
     assert!(code == 500 && said.contains("settings.toml"), "{code} {said}");

@@ -1,4 +1,4 @@
-//! What the socket takes and how it refuses.
+//! Tests of the socket: accepted and refused messages.
 
 use std::cell::Cell;
 
@@ -65,7 +65,7 @@ async fn every_bad_peer_gets_its_typed_close() {
         assert!(!end.reason.is_empty(), "{name}");
     }
 
-    // Refused by what it announces, long before it is there.
+    // The message is refused because of its announced length, before its content arrives.
     let mut client = Client::connect(&server).await;
     let MaybeTlsStream::Plain(stream) = client.socket.get_mut() else { panic!("no TLS here") };
     let masked_binary_of_2_to_the_40 = [0x82, 0xff, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -76,7 +76,7 @@ async fn every_bad_peer_gets_its_typed_close() {
     client.socket.send(Frame::Text("hello".into())).await.unwrap();
     assert_eq!(client.end().await.close, u16::from(CloseCode::Malformed));
 
-    // After all that, a good learner is welcome.
+    // A well-behaved learner is admitted afterwards.
     let (_client, welcome) = Client::greet(&server, 1).await;
     assert_eq!(server.status().await["run"], welcome.run.to_string());
     server.stop().await;
@@ -204,16 +204,16 @@ async fn the_goodbye_does_not_overtake_the_last_receipts() {
 #[tokio::test]
 async fn who_never_reads_keeps_nobody_from_going_on() {
     let dir = tempfile::tempdir().unwrap();
-    // Uncoded, so that the socket's buffers are full sooner.
+    // Uncoded updates fill the socket's buffers sooner.
     let mut config = config(dir.path());
     config.method.code = Code::F32;
-    // A round of the one who answers waits for nobody else.
+    // A round with the answering learner waits for no other.
     config.method.grace_ratio = 0.0;
-    // Text enough to lease one learner all that it trains on here.
+    // Enough text to lease one learner everything that it trains on here.
     config.corpus_bytes = "8MB".parse().unwrap();
     let server = Server::start(config).await;
     let mut deaf = Learner::join(&server, 2).await;
-    // Only who trains is sent changes.
+    // Only learners that train receive changes.
     deaf.steps += 1;
     deaf.report().await;
     let mut learner = Learner::join(&server, 1).await;
@@ -227,7 +227,7 @@ async fn who_never_reads_keeps_nobody_from_going_on() {
         learner.report().await;
         let update = learner.update(invitation, 0.001);
         learner.client.send(&Message::Update(update)).await;
-        // It still speaks, so that silence is not what it is sent away for.
+        // The learner still reports, so that it is not dropped for silence.
         deaf.report().await;
     }
     let status = server.stop().await;

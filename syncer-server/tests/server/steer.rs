@@ -1,4 +1,4 @@
-//! The verbs that steer one run from a terminal.
+//! Tests of the commands that steer one run.
 
 use std::ffi::OsString;
 use std::path::Path;

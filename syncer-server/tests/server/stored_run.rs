@@ -1,8 +1,8 @@
-//! The folder of a run that is stored: opened, followed again, and gone on with.
+//! Tests of a stored run: opened, replayed and resumed.
 //!
-//! `tests/golden/tape` has it as it was left, without its snapshots, which do not matter to a tape that is whole, and
-//! what it leads to beside it. `RENEW_TAPE=1 cargo test -p syncer-server --test server stored_run` writes it anew,
-//! which a new layout of the tape needs.
+//! `tests/golden/tape` contains the run without its snapshots, which a complete tape does not need, and a description
+//! of its result. `RENEW_TAPE=1 cargo test -p syncer-server --test server stored_run` writes it again, which a new
+//! layout of the tape requires.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ fn settings(dir: &Path) -> ServeConfig {
     ServeConfig { method: archipelago_cli::MethodArgs { fragments: 2, ..config.method }, ..config }
 }
 
-/// Returns the paths of the stored run and of the description of what it leads to.
+/// Returns the paths of the stored run and of the description of its result.
 fn stored() -> (PathBuf, PathBuf) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/tape");
     (folder.join(LAYOUT), folder.join(format!("{LAYOUT}.json")))
@@ -45,7 +45,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// What the tape in `dir` leads to after decision `until`.
+/// Returns the result of the tape in `dir` after decision `until`.
 fn leads_to(dir: &Path, until: u64) -> Value {
     let out = tempfile::tempdir().unwrap();
     let to = out.path().join("model");
@@ -67,14 +67,14 @@ fn layout_of(dir: &Path) -> String {
     tape(dir).query_row("SELECT value FROM meta WHERE key = 'format'", [], |row| row.get(0)).unwrap()
 }
 
-/// Merges with bounds on the tape.
+/// Returns the number of merges with bounds on the tape.
 fn bounded(dir: &Path) -> usize {
     let count = "SELECT count(*) FROM tape WHERE kind = 'merged' AND data LIKE '%\"radii\"%'";
     tape(dir).query_row(count, [], |row| row.get::<_, i64>(0)).unwrap() as usize
 }
 
-/// Writes down that the learner of a run is suspected, as looks at its updates would have it, for which there have to
-/// be three: a row as `TAPE.md` describes it.
+/// Appends a row, in the form that `TAPE.md` specifies, that marks a learner as suspected. Loss checks would need three
+/// learners for that.
 fn suspect(dir: &Path) {
     let newest = "SELECT seq, at_ms, chain FROM tape ORDER BY seq DESC LIMIT 1";
     let newest = tape(dir).query_row(newest, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)));
@@ -102,7 +102,7 @@ async fn renew() {
     fs::write(expected, text + "\n").unwrap();
 }
 
-/// Goal: the stored run is followed to the same bits, and goes on.
+/// Goal: the stored run is replayed to the same bits, and can be resumed.
 #[tokio::test]
 async fn the_stored_run_goes_on() {
     if std::env::var_os("RENEW_TAPE").is_some() {

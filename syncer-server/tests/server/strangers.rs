@@ -1,4 +1,4 @@
-//! Peers that have not been admitted: they take no learner's seat, and their guesses slow down no other peer.
+//! Tests of peers without admission: they take no learner's seat, and their guesses slow down no other peer.
 
 use archipelago_core::wire::{CloseCode, Hello, Invite, Message};
 use futures::StreamExt;
@@ -61,8 +61,8 @@ async fn silent_sockets_of_one_address_displace_each_other() {
     server.stop().await;
 }
 
-/// Goal: guesses over sockets and over HTTP are counted together, even if many sockets are opened first. A right secret
-/// passes from the same address.
+/// Goal: guesses over sockets and over HTTP are counted together, even if many sockets are opened first. A correct
+/// secret passes from the same address.
 #[tokio::test]
 async fn wrong_invites_over_sockets_are_counted_and_right_ones_pass() {
     let dir = tempfile::tempdir().unwrap();

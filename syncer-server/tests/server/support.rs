@@ -1,4 +1,4 @@
-//! A server to talk to, a learner that says what it is told, and HTTP by hand.
+//! Test support: a server, a scripted learner, and raw HTTP.
 
 mod learner;
 
@@ -25,10 +25,10 @@ use tokio_tungstenite::{Connector, MaybeTlsStream, WebSocketStream, connect_asyn
 
 pub use learner::Learner;
 
-/// No answer takes so long, however busy the machine is.
+/// Longer than any answer takes, however busy the machine is.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Settings of a small run in `dir` that measures nothing.
+/// Returns the settings of a small run in `dir` without loss measurements.
 pub fn config(dir: &Path) -> ServeConfig {
     let defaults = ServeConfig::default();
     ServeConfig {
@@ -42,7 +42,7 @@ pub fn config(dir: &Path) -> ServeConfig {
     }
 }
 
-/// A server in this process.
+/// Server in this process.
 pub struct Server {
     pub address: SocketAddr,
     stop: oneshot::Sender<()>,
@@ -61,7 +61,7 @@ impl Server {
         Self { address, stop, opened, task }
     }
 
-    /// A server that refuses to start.
+    /// Returns the error of a server that refuses to start.
     pub async fn refused(config: ServeConfig) -> ServerError {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let never = std::future::pending();
@@ -76,17 +76,17 @@ impl Server {
         ended(task).await
     }
 
-    /// Waits for the server to end by itself.
+    /// Waits until the server ends by itself.
     pub async fn ended(self) -> ServerStatus {
         ended(self.task).await
     }
 
-    /// One HTTP exchange: status, head, body.
+    /// Performs one HTTP exchange. Returns status, head and body.
     pub async fn http(&self, request: &str) -> (u16, String, Vec<u8>) {
         self.exchange(request, "").await
     }
 
-    /// One HTTP exchange with a body, whose length is among the request's headers.
+    /// Performs one HTTP exchange with a body, whose length is among the request's headers.
     pub async fn exchange(&self, request: &str, sent: &str) -> (u16, String, Vec<u8>) {
         http_at(self.address, request, sent).await
     }
@@ -98,7 +98,7 @@ impl Server {
     }
 }
 
-/// One HTTP exchange with whoever listens on `address`: status, head, body.
+/// Performs one HTTP exchange with the server at `address`. Returns status, head and body.
 pub async fn http_at(address: SocketAddr, request: &str, sent: &str) -> (u16, String, Vec<u8>) {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let (first, rest) = request.split_once('\n').unwrap_or((request, ""));
@@ -117,30 +117,30 @@ async fn ended(task: JoinHandle<Result<ServerStatus, ServerError>>) -> ServerSta
     tokio::time::timeout(PATIENCE, task).await.expect("the server ends").unwrap().unwrap()
 }
 
-/// The value of a header in a head.
+/// Returns the value of a header in a head.
 pub fn header<'a>(head: &'a str, name: &str) -> &'a str {
     let line = head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
     line.unwrap_or_else(|| panic!("no {name} in {head}"))
 }
 
-/// A learner's end of a socket.
+/// Learner's end of a socket.
 pub struct Client {
     pub socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
     assembler: Assembler,
-    /// What the server asked first.
+    /// The server's challenge.
     pub challenge: Challenge,
 }
 
-/// What a connection ended with.
+/// End of a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub struct End {
-    /// The code in the last message.
+    /// Code in the last message.
     pub bye: u16,
-    /// The WebSocket's close code.
+    /// Close code of the WebSocket.
     pub close: u16,
-    /// The reason in the last message.
+    /// Reason in the last message.
     pub reason: String,
-    /// The time in the last message, in milliseconds.
+    /// Waiting time in the last message, in milliseconds.
     pub wait_ms: u32,
 }
 
@@ -150,7 +150,7 @@ impl Client {
         Self::connect_by(request, None).await
     }
 
-    /// Connects with a request of the caller's, who may bring a way to speak TLS.
+    /// Connects with the caller's request and an optional TLS connector.
     pub async fn connect_by(mut request: Request, connector: Option<Connector>) -> Self {
         request.headers_mut().insert("sec-websocket-protocol", SUBPROTOCOL.parse().unwrap());
         // Without Nagle, as learners connect.
@@ -175,7 +175,7 @@ impl Client {
         self.introduced_as(hello(number)).await
     }
 
-    /// Introduces itself by `hello`, which it signs.
+    /// Introduces itself with `hello`, which it signs.
     pub async fn introduced_as(mut self, hello: Hello) -> (Self, Welcome) {
         self.send(&Message::Hello(hello)).await;
         match self.next().await {
@@ -190,7 +190,7 @@ impl Client {
         }
     }
 
-    /// `hello` with a signature by the key of the learner whose number it has, if it has none yet.
+    /// Returns `hello`, signed with the key of its learner number if it has no signature.
     pub fn signed(&self, hello: Hello) -> Hello {
         if hello.signature != Signature::NONE {
             return hello;
@@ -199,8 +199,8 @@ impl Client {
         Hello { signature: sign(&key, &self.challenge), ..hello }
     }
 
-    /// Sends the bytes as they are, but for a `Hello` that is not signed. That the server may have closed is for the
-    /// caller to see.
+    /// Sends the bytes unchanged, except that an unsigned `Hello` is signed. Ignores a closed connection, which the
+    /// caller notices.
     pub async fn raw(&mut self, bytes: Vec<u8>) {
         let bytes = match decode(&bytes) {
             Ok(Message::Hello(hello)) => encode(&Message::Hello(self.signed(hello))),
@@ -213,7 +213,7 @@ impl Client {
         self.try_next().await.expect("the connection stands")
     }
 
-    /// The next message; `None` once the server has closed. Pings are no answer.
+    /// Returns the next message, or `None` once the server has closed. Skips pings.
     async fn try_next(&mut self) -> Option<Message> {
         let looking = async {
             loop {
@@ -255,7 +255,7 @@ impl Client {
     }
 }
 
-/// The key of learner `number`.
+/// Returns the key of learner `number`.
 pub fn key(number: u8) -> SigningKey {
     SigningKey::from_bytes(&[number; 32])
 }

@@ -1,4 +1,4 @@
-//! The model as a folder, and as one file.
+//! Tests of the exported model, as a folder and as one file.
 
 use std::io::{Cursor, Read};
 use std::path::Path;
@@ -23,7 +23,7 @@ async fn a_folder_holds_the_model_whole() {
 
     let server = Server::start(config(dir.path())).await;
     let run = server.status().await["run"].as_str().unwrap().to_owned();
-    // A snapshot is there before the first learner, and may be taken while the server runs.
+    // A snapshot exists before the first learner, and can be exported while the server runs.
     let exported = export(dir.path(), &out, Form::default(), false).unwrap();
     assert_eq!(exported.run, run);
     server.stop().await;
@@ -94,7 +94,7 @@ async fn an_archive_holds_the_same_files() {
     assert!(left.iter().all(|name| !name.to_string_lossy().starts_with('.')), "{left:?}");
 }
 
-/// Goal: what people take home of a run says nothing of who trained it: no name, no device, no key.
+/// Goal: exports of a run do not identify its learners: no name, no device, no key.
 #[tokio::test]
 async fn a_model_names_nobody_who_trained_it() {
     let (dir, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -138,7 +138,7 @@ fn temporary(dir: &Path) -> usize {
 #[tokio::test]
 async fn one_archive_is_made_for_all_and_none_for_those_who_hung_up() {
     let dir = tempfile::tempdir().unwrap();
-    // More bytes than sockets take in by themselves.
+    // More bytes than the sockets' buffers hold.
     let config =
         ServeConfig { preset: "medium".into(), corpus_bytes: "1MB".parse().unwrap(), ..config(dir.path()) };
     let server = Server::start(config).await;
@@ -194,7 +194,7 @@ async fn a_report_and_its_curves_are_for_everybody() {
         server.stop().await;
     }
 
-    // The folder tells the same.
+    // The folder gives the same.
     let (out, events) = (dir.path().join("model"), dir.path().join("events"));
     export(dir.path(), &out, Form::default(), false).unwrap();
     let reports = Reports { out: &out, tensorboard: Some(&events), hides_names: false };
@@ -211,7 +211,7 @@ async fn nobodys_files_are_written_over() {
     Server::start(config(dir.path())).await.stop().await;
     let to = |name: &str| out.path().join(name);
     let written = |name: &str, overwrite| export(dir.path(), &to(name), Form::default(), overwrite);
-    // Its own export it may replace, and what has an export's names if it is told to.
+    // An export may replace its own files, and files with the same names only if told to.
     written("own", false).unwrap();
     written("own", false).unwrap();
     for (name, file) in [("notes", "notes.txt"), ("model", "config.json"), ("card", "README.md")] {

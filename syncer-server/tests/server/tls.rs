@@ -1,4 +1,4 @@
-//! TLS in the program: with whom it speaks, for how long it waits, and how it comes to a new certificate.
+//! Tests of TLS: handshakes, time limits, and certificate renewal.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 
 use crate::support::{Client, Learner, PATIENCE, Server, config};
 
-/// A certificate for this machine.
+/// Creates a certificate for this machine.
 fn made() -> CertifiedKey<KeyPair> {
     generate_simple_self_signed(["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap()
 }
@@ -34,20 +34,20 @@ fn put(dir: &Path, made: &CertifiedKey<KeyPair>) -> (PathBuf, PathBuf) {
     files
 }
 
-/// Settings of a server with `made`, in a folder beside its run.
+/// Returns the settings of a server with `made`, in a folder next to its run.
 fn secure(dir: &Path, made: &CertifiedKey<KeyPair>) -> ServeConfig {
     let (cert, key) = put(dir, made);
     ServeConfig { tls_cert: Some(cert), tls_key: Some(key), ..config(&dir.join("run")) }
 }
 
-/// What believes `made` alone.
+/// Returns a client configuration that trusts only `made`.
 fn believing(made: &[&CertifiedKey<KeyPair>]) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     made.iter().for_each(|made| roots.add(made.cert.der().clone()).unwrap());
     let config = ClientConfig::builder_with_provider(Arc::new(default_provider()));
     let config = config.with_safe_default_protocol_versions().unwrap();
     let mut config = config.with_root_certificates(roots).with_no_client_auth();
-    // A session that is taken up again is that of the certificate of before.
+    // A resumed session would show the previous certificate.
     config.resumption = Resumption::disabled();
     Arc::new(config)
 }
@@ -58,7 +58,7 @@ async fn connected(server: &Server, config: &Arc<ClientConfig>) -> std::io::Resu
     timeout(PATIENCE, TlsConnector::from(Arc::clone(config)).connect(name, stream)).await.unwrap()
 }
 
-/// The answer to `GET path`, and the certificate that was shown.
+/// Returns the response to `GET path`, and the server's certificate.
 async fn get(server: &Server, path: &str, config: &Arc<ClientConfig>) -> (String, CertificateDer<'static>) {
     let mut stream = connected(server, config).await.unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
@@ -112,7 +112,7 @@ async fn who_does_not_shake_hands_takes_a_place_for_a_while_and_no_longer() {
     let drip = async {
         for byte in [2, 0].iter().chain([1_u8].iter().cycle()) {
             sleep(Duration::from_millis(200)).await;
-            // It fails once the server has hung up.
+            // Writing fails once the server has closed the connection.
             if slow.write_all(&[*byte]).await.is_err() {
                 break;
             }
@@ -126,7 +126,7 @@ async fn who_does_not_shake_hands_takes_a_place_for_a_while_and_no_longer() {
     server.stop().await;
 }
 
-/// What the run's log says newest, once it has `part` in it.
+/// Returns the newest line of the run's log once it contains `part`.
 async fn logged(server: &Server, config: &Arc<ClientConfig>, part: &str) -> String {
     let told = async {
         loop {
@@ -148,7 +148,7 @@ async fn a_new_certificate_is_shown_without_a_start_and_a_bad_one_is_not() {
     let config = believing(&[&old, &new]);
     let mut standing = connected(&server, &config).await.unwrap();
 
-    // The key of another one: the old pair stays.
+    // The key of another certificate: the old pair stays.
     fs::write(dir.path().join("key.pem"), new.signing_key.serialize_pem()).unwrap();
     let said = logged(&server, &config, "cannot be used").await;
     assert!(said.contains("\"trouble\"") && !said.contains("key.pem"), "{said}");
@@ -157,11 +157,11 @@ async fn a_new_certificate_is_shown_without_a_start_and_a_bad_one_is_not() {
     put(dir.path(), &new);
     logged(&server, &config, "A new certificate is shown").await;
     assert_eq!(get(&server, "/healthz", &config).await.1, *new.cert.der());
-    // Who came with the old one stays.
+    // Connections with the old certificate stay open.
     let request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     if standing.write_all(request).await.is_ok() {
         let mut answer = String::new();
-        // Unless it was silent for longer than anybody is waited for.
+        // Unless the connection exceeded the limit of silence.
         drop(timeout(PATIENCE, standing.read_to_string(&mut answer)).await.unwrap());
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 200 "), "{answer}");
     }

@@ -1,4 +1,4 @@
-//! What a learner does to the held-out loss, seen, told and undone by a server.
+//! Tests of a server that detects, reports and rolls back harm to the held-out loss.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -11,24 +11,24 @@ use syncer_server::{ServeConfig, replayed};
 use crate::replay::args;
 use crate::support::{Client, Learner, PATIENCE, Server, config, hello};
 
-/// Steps of an update: rounds follow each other as fast as the steps of those who train, by what is merged of them.
+/// Steps of an update. The rate of rounds follows the merged steps of the learners.
 const STEPS: u32 = 8;
-/// What an update changes each value by, of one that does harm, and of an honest one that goes to and fro.
+/// Change of each value by a harmful update, and by an honest one that alternates in sign.
 const HARM: f32 = 0.03;
 const LITTLE: f32 = 0.01;
 
-/// A run that measures often, in rounds of two.
+/// Returns the settings of a run with frequent measurements and rounds of two learners.
 fn measured(dir: &std::path::Path) -> ServeConfig {
     let plain = config(dir);
     let method = archipelago_cli::MethodArgs { fragments: 2, ..plain.method };
     ServeConfig {
         min_quorum: 2.try_into().unwrap(),
         method,
-        // Text for thousands of steps of one learner, which gets an eighth of it.
+        // Text for thousands of steps of one learner, which is leased an eighth of it.
         corpus_bytes: "12MB".parse().unwrap(),
         no_eval: false,
         eval_every: "20ms".parse().unwrap(),
-        // Little of it, so that a measurement takes moments.
+        // A small held-out part keeps measurements short.
         held_out: 0.001,
         ..plain
     }
@@ -53,7 +53,7 @@ async fn log(server: &Server) -> Vec<String> {
         .collect()
 }
 
-/// The second learner is not taken in.
+/// Checks that the second learner is rejected.
 async fn assert_turned_away(server: &Server) {
     let mut client = Client::connect(server).await;
     let hello = client.signed(hello(2));
@@ -61,7 +61,7 @@ async fn assert_turned_away(server: &Server) {
     assert_eq!(client.end().await.bye, u16::from(CloseCode::Dropped));
 }
 
-/// The last good loss, the one that was seen, and what it is without the culprit, as a line of the log names them.
+/// Returns the last good loss, the raised loss, and the loss without the culprit, from a line of the log.
 fn losses_in(line: &str) -> [f64; 3] {
     let words = line.split([' ', ',']).filter_map(|word| word.parse().ok());
     words.filter(|loss: &f64| loss.fract() != 0.0).collect::<Vec<_>>().try_into().expect("three losses")
@@ -71,23 +71,23 @@ async fn trust(server: &Server, learner: usize) -> String {
     server.status().await["learners"][learner]["trust"].as_str().unwrap().to_owned()
 }
 
-/// Has `learner` answer the next question with `delta` for each value, as the fruit of more steps.
+/// Makes `learner` answer the next question with `delta` for each value, as an update of more steps.
 async fn answer(learner: &mut Learner, delta: f32) {
     learner.steps += u64::from(STEPS);
     learner.report().await;
     let asked = learner.collect().await;
-    // Without a pattern the values would move together, which no loss minds.
+    // Without a pattern the values would move together, which does not raise the loss.
     let mut update =
         learner.update_of(asked, |at| if (at * at / 7).is_multiple_of(2) { delta } else { -delta });
     (update.steps, update.tokens) = (STEPS, update.tokens * u64::from(STEPS));
     learner.client.send(&Message::Update(update)).await;
 }
 
-/// A round of both: the honest one goes to and fro by a little, the other one by `delta`.
+/// Runs a round of both: the honest learner alternates by a little, the other one moves by `delta`.
 async fn round(honest: &mut Learner, other: &mut Learner, delta: f32) {
-    // Twice each way, for two fragments take turns.
+    // Twice each way, because two fragments alternate.
     let little = if honest.steps / u64::from(STEPS) % 4 < 2 { LITTLE } else { -LITTLE };
-    // Else the text would be over before the loss is measured often enough.
+    // Otherwise the text would run out before the loss is measured often enough.
     tokio::time::sleep(Duration::from_millis(100)).await;
     answer(other, delta).await;
     answer(honest, little).await;
@@ -95,8 +95,8 @@ async fn round(honest: &mut Learner, other: &mut Learner, delta: f32) {
     tokio::time::timeout(PATIENCE, honest.until(is_receipt)).await.expect("a receipt");
 }
 
-/// Goal: who makes the model worse is found from the tape, sent away, and what it did is undone; the owner reads so in
-/// a sentence, the tape has it, and the next process remembers.
+/// Goal: a harmful learner is identified from the tape and dropped, and its updates are rolled back. The owner reads a
+/// sentence about it, the tape records it, and the next process remembers it.
 #[tokio::test]
 async fn harm_is_undone_and_told() {
     let dir = tempfile::tempdir().unwrap();
@@ -114,7 +114,7 @@ async fn harm_is_undone_and_told() {
     let was_undone = |log: &[String]| log.iter().any(is_of_harm);
     while !was_undone(&log(&server).await) {
         let turn = AssertUnwindSafe(round(&mut honest, &mut other, HARM)).catch_unwind();
-        // Once the other one is sent away nobody asks it any more, and it cannot answer.
+        // Once the other learner is dropped, it is asked no more and cannot answer.
         if !matches!(tokio::time::timeout(Duration::from_secs(10), turn).await, Ok(Ok(()))) {
             break;
         }
@@ -126,7 +126,7 @@ async fn harm_is_undone_and_told() {
     assert!(line.contains("without what learner 2 sent"), "{line}");
     assert_turned_away(&server).await;
     assert_eq!((trust(&server, 0).await, trust(&server, 1).await), ("trusted".into(), "out".into()));
-    // It goes back to about what it would be, which the line names: how many rounds lie in between is chance.
+    // The loss returns to about the value in the line; the number of rounds in between varies.
     let [good, bad, without] = losses_in(&line);
     assert!(good < bad && without < bad, "{line}");
     while losses(&server).await.last().is_none_or(|&loss| loss > without + 0.5 * (bad - without)) {
@@ -135,7 +135,7 @@ async fn harm_is_undone_and_told() {
     }
     server.stop().await;
 
-    // What was undone is computed again and compared as merges are, told, and measured.
+    // Rollbacks are recomputed and compared like merges, reported, and measured.
     let found = replayed(&args(dir.path(), Some(4)), |_| {}).unwrap();
     assert!(found.merges > 0 && !found.undone.is_empty(), "{found:?}");
     assert!(found.undone.iter().all(|undone| undone.without == [LearnerId(2)]), "{found:?}");
@@ -148,7 +148,7 @@ async fn harm_is_undone_and_told() {
     server.stop().await;
 }
 
-/// Goal: an owner who wants nothing undone gets that.
+/// Goal: with `no_undo`, nothing is rolled back.
 #[tokio::test]
 async fn nothing_is_undone_where_the_owner_says_so() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Single updates, tried by a server on the text that they are said to be the fruit of.
+//! Tests of loss checks: a server tries single updates on the text that they claim to be trained on.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,13 +15,13 @@ use syncer_server::ServeConfig;
 
 use crate::support::{Learner, PATIENCE, Server, config};
 
-/// Learners, of whom the last one trains nothing.
+/// Learners, the last of which trains nothing.
 const LEARNERS: u8 = 4;
-/// By how much a step changes each value: so little that one look tells much.
+/// Change of each value in a step, small enough that one loss check tells much.
 const STEP: f32 = 1e-5;
 
-/// A run that is looked into for half of a core's time, in rounds of all. About 45 looks are needed, so each has to be
-/// quick: windows are short.
+/// Returns the settings of a run with loss checks for half of a core's time, in rounds of all learners. About 45 checks
+/// are needed, so each has to be quick: windows are short.
 fn checked(dir: &std::path::Path) -> ServeConfig {
     let plain = config(dir);
     let method = archipelago_cli::MethodArgs { fragments: 2, ..plain.method };
@@ -38,19 +38,19 @@ fn checked(dir: &std::path::Path) -> ServeConfig {
     }
 }
 
-/// A learner that takes one step from Θ̂ when it is asked, along the signs of the gradient on the windows that are
-/// next; or none, and says the same.
+/// Learner that takes one step from Θ̂ when asked, along the signs of the gradient on its next windows. An idle one
+/// takes no step, and claims the same.
 struct Islet {
     learner: Learner,
     trainer: CpuTrainer,
     /// Keeps the parameters of `trainer` at Θ̂.
     replica: Replica,
     shards: Arc<Vec<Vec<u8>>>,
-    /// By fragment, as what follows: what it was asked last and has not answered.
+    /// Unanswered last request, by fragment, as are the next two fields.
     asked: Vec<Option<Version>>,
-    /// Whether it knows what became of its last update.
+    /// True if the fate of the last update is known.
     is_settled: Vec<bool>,
-    /// Windows of its updates that were merged.
+    /// Number of windows of its merged updates.
     done: Vec<u32>,
     idles: bool,
 }
@@ -73,7 +73,7 @@ impl Islet {
         Self { learner, trainer, replica, shards, asked, is_settled, done, idles }
     }
 
-    /// Takes in the next message, and answers what it can.
+    /// Handles the next message, and answers where possible.
     async fn go_on(&mut self) {
         let batch = self.learner.welcome.spec.inner.batch;
         match self.learner.until(Some).await {
@@ -111,7 +111,7 @@ impl Islet {
         self.learner.client.send(&Message::Update(update)).await;
     }
 
-    /// The tokens of its windows from the one at `from` on, in the order in which they were leased.
+    /// Returns the tokens of its windows from window `from` on, in lease order.
     fn tokens(&self, from: u32) -> Vec<u32> {
         let spec = &self.learner.welcome.spec;
         let leases = self.learner.leases.iter();
@@ -133,8 +133,8 @@ async fn shards(server: &Server, run: RunId, specs: &[ShardSpec]) -> Vec<Vec<u8>
     shards
 }
 
-/// Goal: who sends zeros as the fruit of its text is found by what its updates do not show, and told of: it is
-/// suspected, stays, and earns nothing more; the next process remembers.
+/// Goal: a learner that sends zeros as updates is detected by loss checks and reported. It is suspected, stays
+/// connected, and its updates no longer count. The next process remembers it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_does_not_train_is_suspected_and_told_of() {
     let dir = tempfile::tempdir().unwrap();
@@ -167,7 +167,7 @@ async fn who_does_not_train_is_suspected_and_told_of() {
     };
     let why = its(&status, rider, "doubt");
     assert!(why.as_str().unwrap().starts_with("Its updates do not lower the loss on the text"), "{why}");
-    // A dozen looks more, so that whoever is next would be found as well.
+    // A dozen further loss checks, so that any other suspect would be found.
     let sent = its(&status, 0, "updates").as_u64().unwrap() + 100;
     let later = loop {
         let later = server.status().await;

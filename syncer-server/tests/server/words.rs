@@ -1,4 +1,4 @@
-//! What it takes to write with the run's model: in a page, from what HTTP gives, and natively, from the run's folder.
+//! Tests of text generation with the run's model: in a page, from HTTP data, and natively, from the run's folder.
 
 use archipelago_core::model::{ModelSpec, init};
 use archipelago_runtime::engine::cpu::Writer;
@@ -117,7 +117,7 @@ async fn a_snapshot_writes_what_its_parameters_write() {
     let empty = SampleArgs { prompt: String::new(), ..args(dir.path()) };
     assert!(matches!(fails(&empty), ServerError::Config { .. }), "nothing to go on with");
 
-    // Nothing is written where there is no picture, and over nobody's file.
+    // Without a picture nothing is written, and existing files are not overwritten.
     let file = dir.path().join("out.svg");
     let drawn = SampleArgs { picture: Some(file.clone()), ..args(dir.path()) };
     assert!(fails(&drawn).to_string().contains("holds no picture") && !file.exists());

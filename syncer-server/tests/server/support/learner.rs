@@ -1,4 +1,4 @@
-//! A learner that says what it is told.
+//! Scripted learner.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use archipelago_core::wire::{
 
 use super::{Client, PATIENCE, Server};
 
-/// A learner that trains nothing and sends what it is told.
+/// Learner that trains nothing and sends what the test requests.
 pub struct Learner {
     pub client: Client,
     pub welcome: Welcome,
@@ -18,11 +18,11 @@ pub struct Learner {
     serial: u64,
     /// Rounds that it was asked about and has not answered.
     asked: VecDeque<(FragmentId, Version)>,
-    /// Questions about the held-out loss that it has not looked at.
+    /// Unread questions about the held-out loss.
     pub questions: VecDeque<(u32, Vec<Version>)>,
-    /// What was leased to it.
+    /// Granted leases.
     pub leases: Vec<LeaseGrant>,
-    /// Windows of that that it says it has trained on, one after the other.
+    /// Number of windows that it reports as trained, in lease order.
     pub windows: u32,
 }
 
@@ -32,7 +32,7 @@ impl Learner {
         Self::of(client, welcome).await
     }
 
-    /// The learner at this end of a socket.
+    /// Creates the learner on an open socket.
     pub async fn of(mut client: Client, welcome: Welcome) -> Self {
         let layout = Layout::of(&welcome.spec.model).unwrap();
         let fragments = Fragments::plan(&layout, welcome.spec.exchange.fragments.try_into().unwrap());
@@ -58,7 +58,7 @@ impl Learner {
         learner
     }
 
-    /// Says that it made steps of 1 ms.
+    /// Reports its progress, with steps of 1 ms.
     pub async fn report(&mut self) {
         let progress = Progress {
             run: self.welcome.run,
@@ -72,7 +72,7 @@ impl Learner {
         self.client.send(&Message::Progress(progress)).await;
     }
 
-    /// How many windows of its newest leases it has trained on.
+    /// Returns the reported windows of each of the newest leases.
     fn progress(&self) -> Vec<(LeaseId, u32)> {
         let mut left = self.windows;
         let mut progress = Vec::new();
@@ -88,7 +88,7 @@ impl Learner {
         u64::from(self.welcome.spec.inner.batch * self.welcome.spec.model.context)
     }
 
-    /// The next message that `pick` takes. Others may come for ever, so it is waited for as long as for many of them.
+    /// Returns the next message that `pick` accepts. The time limit allows for many other messages.
     pub async fn until<T>(&mut self, pick: impl Fn(Message) -> Option<T>) -> T {
         tokio::time::timeout(3 * PATIENCE, self.pick(pick)).await.expect("the message that is waited for")
     }
@@ -111,7 +111,7 @@ impl Learner {
         }
     }
 
-    /// Has one update merged.
+    /// Gets one update merged.
     pub async fn merge(&mut self) {
         self.steps += 1;
         self.report().await;
@@ -119,8 +119,8 @@ impl Learner {
         assert!(matches!(fate, Fate::Merged { .. }), "{fate:?}");
     }
 
-    /// Waits for a round and answers it with an update as `edit` leaves it; gives its fate. Where that is to have
-    /// come too late, as on a busy machine, the next round is answered.
+    /// Waits for a round and answers it with an update after `edit`. Returns its fate. If the answer is late, as on a
+    /// busy machine, answers the next round.
     pub async fn answer(&mut self, edit: impl Fn(&mut Update)) -> Fate {
         for _ in 0..8 {
             let invitation = self.collect().await;
@@ -139,7 +139,7 @@ impl Learner {
         panic!("it is always too late");
     }
 
-    /// Waits for a round. A question about one may come before the fate of what was sent for the one before.
+    /// Waits for a round. A request may arrive before the fate of the previous update.
     pub async fn collect(&mut self) -> (FragmentId, Version) {
         loop {
             if let Some(asked) = self.asked.pop_front() {
@@ -149,12 +149,12 @@ impl Learner {
         }
     }
 
-    /// An update of one step in which every value of the fragment fell by `delta`.
+    /// Returns an update of one step in which every value of the fragment fell by `delta`.
     pub fn update(&mut self, asked: (FragmentId, Version), delta: f32) -> Update {
         self.update_of(asked, |_| delta)
     }
 
-    /// The same in which the value at each place of the fragment fell by what `fell` says.
+    /// Returns an update of one step in which the value at each place of the fragment fell by the result of `fell`.
     pub fn update_of(
         &mut self,
         (fragment, base): (FragmentId, Version),
