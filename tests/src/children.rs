@@ -1,4 +1,4 @@
-//! Processes of ours: watched, asked to end, killed.
+//! Child processes: waits, interrupts, kills.
 
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 /// Longest wait for anything that must come; shared machines can be slow.
 pub const WAIT: Duration = Duration::from_secs(180);
-/// Time between two looks.
+/// Interval between two checks.
 pub(crate) const POLL: Duration = Duration::from_millis(50);
 
 pub(crate) fn kill(child: &mut Child) {
-    // Fails only if it has ended already, which is what is wanted.
+    // Fails only if the process has already ended, which is fine.
     let _ = child.kill();
     let _ = child.wait();
 }

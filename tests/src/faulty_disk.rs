@@ -1,5 +1,5 @@
-//! A disk that fails when it is told to, in ways that no common one can be made to: a real program gets the errors of
-//! the system in the place of what it asked for. `faulty_disk.c` beside this file stands between the two.
+//! Disk with injected faults that normal disks cannot produce on demand. A real program gets the system's errors for
+//! its calls; `faulty_disk.c` next to this file intercepts them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,21 +7,21 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-/// What fails.
+/// Injected fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskFault {
-    /// Nothing.
+    /// No fault.
     None,
-    /// The system has made the file system read-only, as it does after errors of the disk.
+    /// The file system is read-only, as after disk errors.
     ReadOnly,
-    /// The disk takes writes and cannot keep them.
+    /// Writes succeed, but syncs fail.
     SyncFails,
-    /// It does not answer.
+    /// The disk does not answer.
     Hangs,
 }
 
 impl DiskFault {
-    /// As `faulty_disk.c` reads it, with the number of the system's error.
+    /// Returns the fault in the form that `faulty_disk.c` reads, with the system's error number.
     fn order(self) -> &'static str {
         match self {
             Self::None => "nothing",
@@ -32,7 +32,7 @@ impl DiskFault {
     }
 }
 
-/// A folder on a disk that fails.
+/// Folder on a disk with injected faults.
 #[derive(Debug)]
 pub struct FaultyDisk {
     folder: PathBuf,
@@ -40,7 +40,7 @@ pub struct FaultyDisk {
 }
 
 impl FaultyDisk {
-    /// Makes `folder` lie on one, for the programs of [`Self::under`].
+    /// Puts `folder` on such a disk, for the programs of [`Self::under`].
     ///
     /// # Panics
     /// If there is no C compiler.
@@ -59,7 +59,7 @@ impl FaultyDisk {
         disk
     }
 
-    /// `program`, which meets this disk.
+    /// Returns the command that runs `program` on this disk.
     #[must_use]
     pub fn under(&self, program: PathBuf) -> Command {
         let mut command = Command::new(program);
@@ -68,12 +68,12 @@ impl FaultyDisk {
         command
     }
 
-    /// What fails from now on.
+    /// Sets the fault from now on.
     ///
     /// # Panics
     /// If the order cannot be written.
     pub fn set(&self, fault: DiskFault) {
-        // As a whole: nobody may read half an order.
+        // The write is atomic, so that no process reads half an order.
         let new = self.dir.path().join("new");
         fs::write(&new, fault.order()).and_then(|()| fs::rename(&new, self.order())).expect("an order");
     }

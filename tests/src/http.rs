@@ -1,29 +1,29 @@
-//! What a syncer answers to a plain request.
+//! Minimal HTTP client for a syncer.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Longest wait for one answer.
+/// Longest wait for one response.
 const ANSWER: Duration = Duration::from_secs(20);
 
-/// `GET path`, the body of an answer with 200, which is text.
+/// Returns the body of the response to `GET path` as text. The response must have status 200.
 ///
 /// # Errors
-/// What went wrong on the way, or the first line of another answer.
+/// The I/O error, or the first line of another response.
 pub fn get(address: SocketAddr, path: &str) -> std::io::Result<String> {
     String::from_utf8(get_bytes(address, path)?).map_err(std::io::Error::other)
 }
 
-/// `GET path`, the body of an answer with 200.
+/// Returns the body of the response to `GET path`. The response must have status 200.
 ///
 /// # Errors
-/// What went wrong on the way, or the first line of another answer.
+/// The I/O error, or the first line of another response.
 pub fn get_bytes(address: SocketAddr, path: &str) -> std::io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect_timeout(&address, ANSWER)?;
     stream.set_read_timeout(Some(ANSWER))?;
-    // HTTP/1.0: the answer ends with the connection, uncut.
+    // HTTP/1.0: the response ends with the connection and is not chunked.
     write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer)?;
@@ -36,10 +36,10 @@ pub fn get_bytes(address: SocketAddr, path: &str) -> std::io::Result<Vec<u8>> {
     }
 }
 
-/// `POST path` with the owner's `token`: the status of the answer.
+/// Sends `POST path` with the owner's `token`. Returns the status of the response.
 ///
 /// # Errors
-/// What went wrong on the way.
+/// The I/O error.
 pub fn order(address: SocketAddr, path: &str, token: &str) -> std::io::Result<u16> {
     let mut stream = TcpStream::connect_timeout(&address, ANSWER)?;
     stream.set_read_timeout(Some(ANSWER))?;
@@ -51,16 +51,16 @@ pub fn order(address: SocketAddr, path: &str, token: &str) -> std::io::Result<u1
     status.ok_or_else(|| std::io::Error::other("no answer"))
 }
 
-/// What a syncer tells whoever watches it, as it comes.
+/// Event stream of a syncer, collected in the background.
 pub struct News {
     text: Arc<Mutex<String>>,
 }
 
 impl News {
-    /// Listens to `GET path`, an answer without end.
+    /// Opens `GET path`, a response without an end.
     ///
     /// # Panics
-    /// If nobody answers.
+    /// If the server does not answer.
     #[must_use]
     pub fn listen(address: SocketAddr, path: &str) -> Self {
         let mut stream = TcpStream::connect_timeout(&address, ANSWER).expect("the server listens");
@@ -70,7 +70,7 @@ impl News {
         let heard = Arc::clone(&text);
         std::thread::spawn(move || {
             let mut bytes = [0; 4_096];
-            // It ends with the syncer, or with a silence that none has.
+            // The stream ends with the syncer, or after a silence that does not occur in a healthy one.
             while let Ok(len @ 1..) = stream.read(&mut bytes) {
                 let mut heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
                 heard.push_str(&String::from_utf8_lossy(&bytes[..len]));
@@ -79,7 +79,7 @@ impl News {
         Self { text }
     }
 
-    /// How often it was told `what` by now.
+    /// Returns how often `what` has occurred so far.
     #[must_use]
     pub fn count(&self, what: &str) -> usize {
         self.text.lock().unwrap_or_else(PoisonError::into_inner).matches(what).count()

@@ -1,4 +1,4 @@
-//! A real learner, killed when dropped.
+//! Real learner process, killed when dropped.
 
 use std::path::PathBuf;
 use std::process::{Child, ExitStatus};
@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use crate::children::{clock, ended, interrupt, kill, tail};
 
-/// A running learner.
+/// Running learner.
 pub struct LearnerProcess {
     pub(crate) child: Child,
     pub(crate) log: PathBuf,
 }
 
 impl LearnerProcess {
-    /// Kills it without warning.
+    /// Kills the process without warning.
     pub fn kill(&mut self) {
         kill(&mut self.child);
     }
 
-    /// Asks it to leave politely, as Ctrl+C does, and waits; how it ended and how long it took.
+    /// Interrupts the learner, as Ctrl+C does, and waits. Returns its exit status and the duration.
     ///
     /// # Panics
     /// If it does not end in time.
@@ -29,7 +29,7 @@ impl LearnerProcess {
         (status, start.elapsed())
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the process.
     ///
     /// # Panics
     /// If it does not end in time.
@@ -38,7 +38,7 @@ impl LearnerProcess {
         ended(&mut self.child, "learner", &log)
     }
 
-    /// Whether it still runs.
+    /// Returns true if the process is running.
     pub fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }

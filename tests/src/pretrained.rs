@@ -1,14 +1,14 @@
-//! A model of ours that has learnt something, for runs that begin with it.
+//! Pretrained model for runs that begin with it.
 
 use std::path::Path;
 
 use crate::processes::{SyncerProcess, number};
 use crate::verbs::export;
 
-/// Trains a small model on the built-in grammar, and takes it home to `folder`.
+/// Trains a small model on the built-in grammar, and exports it to `folder`.
 ///
 /// # Panics
-/// If it does not learn in time, or cannot be taken home.
+/// If it does not learn in time, or cannot be exported.
 pub fn pretrained(folder: &Path) {
     let small = ["--preset", "tiny", "--corpus-bytes", "512KiB", "--sync-every", "8", "--fragments", "4"];
     let mut syncer = SyncerProcess::start(&small);

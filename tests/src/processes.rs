@@ -1,4 +1,4 @@
-//! Real processes: a syncer and learners, watched through `/v1/status` and killed when dropped.
+//! Real processes: a syncer and learners, observed through `/v1/status` and killed when dropped.
 
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener};
@@ -22,7 +22,7 @@ pub use crate::learners::LearnerProcess;
 
 use crate::{faulty_disk::FaultyDisk, small_disk::SmallDisk};
 
-/// Flags of a run that is small, and takes longer than any test.
+/// Flags of a small run that takes longer than any test.
 pub const SMALL_RUN: [&str; 10] = [
     "--preset",
     "tiny",
@@ -36,20 +36,20 @@ pub const SMALL_RUN: [&str; 10] = [
     "4",
 ];
 
-/// One test at a time has the machine's cores.
+/// Locks the machine's cores for one test at a time.
 ///
 /// # Panics
-/// Never: a test that failed before does not count.
+/// Never: an earlier failed test does not matter.
 pub fn whole_machine() -> MutexGuard<'static, ()> {
     static MACHINE: Mutex<()> = Mutex::new(());
     MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A running syncer with a folder of its own.
+/// Running syncer with its own folder.
 pub struct SyncerProcess {
     child: Child,
     dir: TempDir,
-    /// Where it listens.
+    /// Address that it listens on.
     pub address: SocketAddr,
     flags: Vec<String>,
     serves: Serves,
@@ -74,7 +74,7 @@ impl SyncerProcess {
         Self::start_with(flags, |_| Serves::Several)
     }
 
-    /// As [`Self::start`], where no file may be longer than so many bytes, as if the disk were full then.
+    /// As [`Self::start`], with a largest file size, as if the disk were full beyond it.
     ///
     /// # Panics
     /// If it does not come up.
@@ -83,7 +83,7 @@ impl SyncerProcess {
         Self::start_with(flags, |_| Serves::Limited(file_bytes_max))
     }
 
-    /// As [`Self::start`], where so many files and sockets may be open at once.
+    /// As [`Self::start`], with a largest number of open files and sockets.
     ///
     /// # Panics
     /// If it does not come up.
@@ -92,16 +92,16 @@ impl SyncerProcess {
         Self::start_with(flags, |_| Serves::Crowded(descriptors_max))
     }
 
-    /// As [`Self::start`], with its folder on a file system of its own that has room for so many bytes.
+    /// As [`Self::start`], with its folder on a separate file system with room for `bytes`.
     ///
     /// # Panics
-    /// If it does not come up, or the system does not let us mount anything.
+    /// If it does not come up, or mounting is not permitted.
     #[must_use]
     pub fn start_on_small_disk(bytes: u64, flags: &[&str]) -> Self {
         Self::start_with(flags, |folder| Serves::OnSmallDisk(SmallDisk::mount(folder, bytes)))
     }
 
-    /// As [`Self::start`], with its folder on a disk that fails when it is told to.
+    /// As [`Self::start`], with its folder on a disk with injected faults.
     ///
     /// # Panics
     /// If it does not come up, or there is no C compiler.
@@ -110,19 +110,19 @@ impl SyncerProcess {
         Self::start_with(flags, |folder| Serves::OnFaultyDisk(FaultyDisk::new(folder)))
     }
 
-    /// The file system of its own.
+    /// Returns the separate file system.
     ///
     /// # Panics
-    /// If it has none.
+    /// If the folder is on a common disk.
     #[must_use]
     pub fn small_disk(&self) -> &SmallDisk {
         if let Serves::OnSmallDisk(disk) = &self.serves { disk } else { panic!("it is on a common disk") }
     }
 
-    /// The disk that fails.
+    /// Returns the disk with injected faults.
     ///
     /// # Panics
-    /// If it is on a common one.
+    /// If the folder is on a common disk.
     #[must_use]
     pub fn faulty_disk(&self) -> &FaultyDisk {
         if let Serves::OnFaultyDisk(disk) = &self.serves { disk } else { panic!("it is on a common disk") }
@@ -140,17 +140,17 @@ impl SyncerProcess {
         syncer
     }
 
-    /// Lets files grow as long as they like from now on.
+    /// Removes the limit on file sizes.
     ///
     /// # Panics
-    /// If the system does not let us.
+    /// If the system refuses.
     pub fn lift_file_limit(&self) {
         let pid = self.child.id().to_string();
         let lifted = Command::new("prlimit").args(["--pid", &pid, "--fsize=unlimited:unlimited"]).status();
         assert!(lifted.is_ok_and(|status| status.success()), "the limit cannot be lifted");
     }
 
-    /// The body of an answer with 200 to `GET path`.
+    /// Returns the body of a response with 200 to `GET path`.
     ///
     /// # Errors
     /// As [`get`].
@@ -158,12 +158,12 @@ impl SyncerProcess {
         get(self.address, path)
     }
 
-    /// Kills it without warning.
+    /// Kills the process without warning.
     pub fn kill(&mut self) {
         kill(&mut self.child);
     }
 
-    /// Starts it again on the same folder and port, after [`Self::kill`].
+    /// Restarts the syncer on the same folder and port, after [`Self::kill`].
     ///
     /// # Panics
     /// If it does not come up.
@@ -178,12 +178,12 @@ impl SyncerProcess {
         self.restart();
     }
 
-    /// From now on it is started with these flags.
+    /// Sets the flags of later starts.
     pub fn starts_with(&mut self, flags: &[&str]) {
         self.flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
     }
 
-    /// Asks it to stop politely and waits; the last line of its output.
+    /// Interrupts the syncer and waits. Returns the last line of its output.
     ///
     /// # Panics
     /// If it does not end in time, or not with code 0.
@@ -196,16 +196,16 @@ impl SyncerProcess {
         out.lines().last().and_then(|line| serde_json::from_str(line).ok()).expect("a last line of JSON")
     }
 
-    /// Computes its tape again, while it is not there; what that finds.
+    /// Replays the tape of a stopped syncer. Returns the result.
     ///
     /// # Panics
-    /// If the tape does not lead where it did.
+    /// If the replay finds a difference.
     #[must_use]
     pub fn replay(&self) -> Value {
         verbs::replay_by(self.serves.lasting().command(program("syncer-server")), &self.folder())
     }
 
-    /// Asks it to stop politely and waits; the code that it ended with and its last line on standard error.
+    /// Interrupts the syncer and waits. Returns its exit code and its last line on standard error.
     ///
     /// # Panics
     /// If it does not end in time.
@@ -215,7 +215,8 @@ impl SyncerProcess {
         (status.code(), self.last_words())
     }
 
-    /// Starts it on the same folder, where it is to refuse that with this code; its last line on standard error.
+    /// Starts the syncer on the same folder, and expects a refusal with this code. Returns its last line on standard
+    /// error.
     ///
     /// # Panics
     /// If it does not refuse.
@@ -231,13 +232,13 @@ impl SyncerProcess {
         self.log().lines().last().unwrap_or_default().to_owned()
     }
 
-    /// The folder of its run, or of its runs; beside it, in `cache`, learners keep what they fetch once.
+    /// Returns the folder of its run or runs. Learners store downloads next to it, in `cache`.
     #[must_use]
     pub fn folder(&self) -> PathBuf {
         self.dir.path().join("run")
     }
 
-    /// Its `/v1/status`, if it answers.
+    /// Returns its `/v1/status`, if it answers.
     #[must_use]
     pub fn try_status(&self) -> Option<Value> {
         let path = if matches!(self.serves, Serves::Several) { RUNS } else { STATUS };
@@ -245,10 +246,10 @@ impl SyncerProcess {
         serde_json::from_str(&body).ok()
     }
 
-    /// Looks at its status until `done`; gives that status.
+    /// Polls the status until `done`. Returns that status.
     ///
     /// # Panics
-    /// With the last status and log, if it does not come to that in time.
+    /// With the last status and log, if that does not happen in time.
     pub fn wait_until(&mut self, what: &str, mut done: impl FnMut(&Value) -> bool) -> Value {
         let start = clock();
         let mut last = None;
@@ -267,7 +268,7 @@ impl SyncerProcess {
         panic!("not in {WAIT:?}: {what}; the last status is {last:#?}\n{}", self.log());
     }
 
-    /// Waits until a snapshot is there that is not there yet.
+    /// Waits until a new snapshot exists.
     ///
     /// # Panics
     /// As [`Self::wait_until`].
@@ -277,14 +278,14 @@ impl SyncerProcess {
         self.wait_until("a snapshot is written", |_| newest_snapshot(&folder) > before);
     }
 
-    /// The address for learners.
+    /// Returns the address for learners.
     #[must_use]
     pub fn url(&self) -> String {
         format!("ws://{}", self.address)
     }
 
-    /// Starts a learner called `name`; its identity lies with the syncer's files, so that it stays the
-    /// same over restarts.
+    /// Starts a learner called `name`. Its identity is stored with the syncer's files, so that it stays the same over
+    /// restarts.
     ///
     /// # Panics
     /// If the program cannot be started.
@@ -327,7 +328,7 @@ impl SyncerProcess {
         LearnerProcess { child, log }
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the process.
     ///
     /// # Panics
     /// If it does not end in time.
@@ -336,7 +337,7 @@ impl SyncerProcess {
         ended(&mut self.child, "syncer", &log)
     }
 
-    /// Where we see what it has as `name` in its folder.
+    /// Returns the path of `name` in its folder, as seen from this process.
     fn seen(&self, name: &str) -> PathBuf {
         match &self.serves {
             Serves::OnSmallDisk(disk) => disk.path(name),
@@ -359,13 +360,13 @@ impl Drop for SyncerProcess {
     }
 }
 
-/// A number in a status, 0 if there is none.
+/// Returns a number in a status, or 0 if it is missing.
 #[must_use]
 pub fn number(status: &Value, key: &str) -> f64 {
     status[key].as_f64().unwrap_or(0.0)
 }
 
-/// A number of the learner called `name`, 0 if there is none.
+/// Returns a number of the learner called `name`, or 0 if it is missing.
 #[must_use]
 pub fn of_learner(status: &Value, name: &str, key: &str) -> f64 {
     let learners = status["learners"].as_array().into_iter().flatten();
@@ -390,7 +391,7 @@ fn serve(dir: &TempDir, address: SocketAddr, flags: &[String], serves: &Serves) 
         .expect("syncer-server can be started")
 }
 
-/// The newest snapshot in a run's folder of snapshots.
+/// Returns the newest snapshot in a folder of snapshots.
 #[must_use]
 pub fn newest_snapshot(folder: &Path) -> Option<PathBuf> {
     let names = std::fs::read_dir(folder).into_iter().flatten().flatten();

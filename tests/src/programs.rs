@@ -1,10 +1,10 @@
-//! Our programs, as they lie beside the tests.
+//! Paths of this project's programs, next to the tests.
 
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The path of one of our programs, which lies beside this test's own; built if it is not there.
+/// Returns the path of a program, which lies next to this test. Builds it if it is missing.
 ///
 /// # Panics
 /// If it cannot be built.
@@ -29,8 +29,8 @@ pub fn program(name: &str) -> PathBuf {
     folder.join(format!("{name}{}", std::env::consts::EXE_SUFFIX))
 }
 
-/// `cargo` in this folder, without the variables in which it describes the test to the test: scripts of builds that
-/// look there would run again, and all that depends on them would be built anew, now and by the next who calls cargo.
+/// Returns `cargo` in this folder, without the variables that describe the test. Build scripts that read those would
+/// run again, and all their dependents would be rebuilt, now and by the next call of cargo.
 #[must_use]
 pub fn cargo() -> Command {
     let mut cargo = Command::new(env!("CARGO"));

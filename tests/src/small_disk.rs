@@ -1,7 +1,7 @@
-//! A real file system of a few MiB, which fills up and can be made read-only.
+//! Real file system of a few MiB, which can fill up and be made read-only.
 //!
-//! It is in memory, and mounted where only a few processes see it: those of a mount namespace of its own. Root may make
-//! one, and so may others where the system lets them be root in a namespace of users of their own.
+//! It is in memory, and mounted in its own mount namespace, which only a few processes share. Root may create such a
+//! namespace, and so may other users if the system permits user namespaces.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -11,12 +11,13 @@ use std::process::{Child, Command, Stdio};
 
 use crate::children::kill;
 
-/// The variable that leaves out the tests on such a disk.
+/// Variable that skips the tests on such a disk.
 const SWITCH: &str = "MOUNT_TESTS";
-/// The file that takes the room away, in the root of the disk.
+/// File that takes up the free space, in the root of the disk.
 const BALLAST: &str = "ballast";
 
-/// Whether the tests on such a disk are to be left out, which is said: they are switched off, or nobody may mount one.
+/// Returns true if the tests on such a disk are skipped, and prints the reason: they are switched off, or mounting is
+/// not permitted.
 #[must_use]
 #[expect(clippy::print_stdout, reason = "what a test leaves out stands in its output")]
 pub fn is_left_out() -> bool {
@@ -28,27 +29,27 @@ pub fn is_left_out() -> bool {
     is_left_out
 }
 
-/// Whether we may have namespaces of our own, as `flags` of `unshare` say.
+/// Returns true if `unshare` may create namespaces with `flags`.
 fn may(flags: &[&str]) -> bool {
     let tried = Command::new("unshare").args(flags).arg("true").stderr(Stdio::null()).status();
     tried.is_ok_and(|status| status.success())
 }
 
-/// A mounted file system; it is gone when this is dropped.
+/// Mounted file system; dropping it unmounts it.
 #[derive(Debug)]
 pub struct SmallDisk {
-    /// A process that keeps the namespace until its standard input ends.
+    /// Process that keeps the namespace until its standard input ends.
     keeper: Child,
     mounted_at: PathBuf,
-    /// Whether we are root only in there.
+    /// True if this process is root only inside the namespace.
     is_rootless: bool,
 }
 
 impl SmallDisk {
-    /// Mounts one with room for `bytes` at `path`, which is made.
+    /// Creates `path` and mounts a file system with room for `bytes` there.
     ///
     /// # Panics
-    /// If the system does not let us.
+    /// If the system refuses.
     #[must_use]
     pub fn mount(path: &Path, bytes: u64) -> Self {
         fs::create_dir_all(path).expect("a folder to mount it on");
@@ -68,7 +69,7 @@ impl SmallDisk {
         Self { keeper, mounted_at: path.to_owned(), is_rootless }
     }
 
-    /// `program`, which sees it.
+    /// Returns the command that runs `program` inside the namespace.
     #[must_use]
     pub fn inside(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("nsenter");
@@ -80,33 +81,33 @@ impl SmallDisk {
         command
     }
 
-    /// Where `name` on it is, for processes that do not see it.
+    /// Returns the path of `name` on it, for processes outside the namespace.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         let root = PathBuf::from(format!("/proc/{}/root", self.keeper.id()));
         root.join(self.mounted_at.strip_prefix("/").expect("it is mounted at an absolute path")).join(name)
     }
 
-    /// Gives it room for `bytes` in all.
+    /// Sets its size to `bytes`.
     ///
     /// # Panics
-    /// If the system does not let us.
+    /// If the system refuses.
     pub fn resize(&self, bytes: u64) {
         self.mount_again(&format!("remount,size={bytes}"), &self.mounted_at);
     }
 
-    /// Makes it read-only, or writable again. Nobody may have a file of it open for writing.
+    /// Makes it read-only, or writable again. None of its files may be open for writing.
     ///
     /// # Panics
-    /// If the system does not let us.
+    /// If the system refuses.
     pub fn set_read_only(&self, is_read_only: bool) {
         self.mount_again(if is_read_only { "remount,ro" } else { "remount,rw" }, &self.mounted_at);
     }
 
-    /// Makes the folder `name` on it read-only by itself, or writable again, whoever works in it.
+    /// Makes the folder `name` on it read-only, or writable again, even while a process works in it.
     ///
     /// # Panics
-    /// If the system does not let us.
+    /// If the system refuses.
     pub fn set_folder_read_only(&self, name: &str, is_read_only: bool) {
         let folder = self.mounted_at.join(name);
         if !is_read_only {
@@ -120,10 +121,10 @@ impl SmallDisk {
         succeed(self.inside("mount").args(["-o", how]).arg(path));
     }
 
-    /// Leaves no room at all.
+    /// Fills it completely.
     ///
     /// # Panics
-    /// If that cannot be written for another reason.
+    /// If a write fails for another reason.
     pub fn fill(&self) {
         let mut ballast =
             File::options().append(true).create(true).open(self.path(BALLAST)).expect("a file for it");
@@ -136,7 +137,7 @@ impl SmallDisk {
         }
     }
 
-    /// Gives the room back that [`Self::fill`] took.
+    /// Frees the space that [`Self::fill`] took.
     ///
     /// # Panics
     /// If it took none.

@@ -1,4 +1,4 @@
-//! A WebSocket client of a few lines that can send what no decent one would.
+//! Minimal WebSocket client that can send invalid data.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -17,21 +17,21 @@ const BINARY: u8 = 2;
 const CLOSE: u8 = 8;
 const PING: u8 = 9;
 
-/// An open WebSocket, byte by byte.
+/// Open WebSocket with access to raw bytes.
 pub struct RawSocket {
     stream: TcpStream,
     assembler: Assembler,
     challenge: Option<Challenge>,
 }
 
-/// What the peer sent.
+/// Received data.
 #[derive(Debug, PartialEq)]
 pub enum Received {
-    /// A message of ours.
+    /// Decoded message.
     Message(Box<Message>),
-    /// A close frame, with its code.
+    /// Close frame with its code.
     Close(u16),
-    /// The end of the connection.
+    /// End of the connection.
     End,
 }
 
@@ -39,7 +39,7 @@ impl RawSocket {
     /// Connects and upgrades.
     ///
     /// # Panics
-    /// If the server does not.
+    /// If the server refuses.
     #[must_use]
     pub fn open(address: SocketAddr) -> Self {
         let mut stream = TcpStream::connect(address).expect("the server listens");
@@ -71,10 +71,10 @@ impl RawSocket {
         socket
     }
 
-    /// Opens, says `Hello` as `identity`, and takes the `Welcome`.
+    /// Opens a socket, sends `Hello` as `identity`, and receives the `Welcome`.
     ///
     /// # Panics
-    /// If there is none.
+    /// If there is no `Welcome`.
     #[must_use]
     pub fn greet(address: SocketAddr, identity: u8) -> (Self, Box<Welcome>) {
         let mut socket = Self::open(address);
@@ -88,7 +88,7 @@ impl RawSocket {
         }
     }
 
-    /// Sends a message as it should be sent.
+    /// Sends a valid message.
     pub fn send(&mut self, message: &Message) {
         for frame in frames(encode(message), 0) {
             self.send_frame(&frame);
@@ -122,15 +122,15 @@ impl RawSocket {
         self.send_bytes(&frame);
     }
 
-    /// Sends bytes below the level of frames. The peer may have closed already: that shows on reading.
+    /// Sends raw bytes without framing. If the peer has already closed, the next read shows it.
     pub fn send_bytes(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
 
-    /// The next message or the end; pings and parts of messages are passed over.
+    /// Returns the next message or the end. Skips pings and parts of messages.
     ///
     /// # Panics
-    /// If the peer sends what is no message.
+    /// If the peer sends an invalid message.
     pub fn receive(&mut self) -> Received {
         loop {
             let Some((opcode, payload)) = self.frame() else { return Received::End };
@@ -150,7 +150,7 @@ impl RawSocket {
         }
     }
 
-    /// Reads until the connection ends; the codes of `Bye` and of the close frame.
+    /// Reads until the connection ends. Returns the codes of `Bye` and of the close frame.
     pub fn end(&mut self) -> (Option<u16>, Option<u16>) {
         let (mut bye, mut close) = (None, None);
         loop {
@@ -195,14 +195,14 @@ fn key(number: u8) -> SigningKey {
     SigningKey::from_bytes(&[number; 32])
 }
 
-/// `hello` of one of our keys, signed for `challenge`.
+/// Returns `hello` of a test key, signed for `challenge`.
 fn signed(hello: Hello, challenge: &Challenge) -> Hello {
     let mut keys = (0..=u8::MAX).map(key);
     let key = keys.find(|key| key.verifying_key().to_bytes() == hello.identity.0).expect("a key of ours");
     Hello { signature: Signature(key.sign(&challenge.text()).to_bytes()), ..hello }
 }
 
-/// A good introduction but for its signature, which follows from the connection.
+/// Returns a valid introduction without its signature, which depends on the connection.
 #[must_use]
 pub fn hello(identity: u8) -> Hello {
     Hello {

@@ -1,4 +1,4 @@
-//! Worlds of which nothing is as usual: a configuration, a crowd and its troubles by chance, from a seed.
+//! Worlds with random, unusual configurations, crowds and faults, from a seed.
 
 use std::num::NonZeroU32;
 
@@ -14,21 +14,21 @@ use crate::toys::Toys;
 
 /// Parameters of a toy.
 const VALUES: u64 = 220;
-/// The slowest link, in bytes a second: 0.25 Mbit/s.
+/// Rate of the slowest link, in bytes per second: 0.25 Mbit/s.
 const RATE_MIN: u64 = 31_250;
-/// Longest time that all parameters take on a link at two bytes each, in milliseconds.
+/// Longest transfer time of all parameters on a link at two bytes each, in milliseconds.
 const BASE_MS_MAX: u64 = 10_000;
 
-/// A world by chance.
+/// Random world.
 pub struct Swarm {
     /// Machines, syncer and shells.
     pub toys: Toys,
-    /// How learners and syncer exchange.
+    /// Exchange between learners and syncer.
     pub exchange: ExchangeSpec,
 }
 
 impl Swarm {
-    /// The one of `seed`, of up to `machines_max` machines.
+    /// Returns the world of `seed`, with up to `machines_max` machines.
     ///
     /// # Panics
     /// Not for any seed.
@@ -42,14 +42,14 @@ impl Swarm {
         let is_usual = rng.chance(0.2);
         toys.machines = (0..count).map(|_| machine(&mut rng, toys.shell.weight)).collect();
         toys.syncer = if is_usual { SyncerConfig::default() } else { syncer(&mut rng, count as u32) };
-        // Bodies that are passed for heavier ones: what is counted in bytes counts as much of them.
+        // Bodies are counted as heavier than they are, so limits in bytes are scaled to match.
         let (downlink, weight) = (&mut toys.syncer.downlink, u64::from(toys.shell.weight));
         downlink.window_bytes_min /= weight;
         downlink.window_bytes_first /= weight;
         downlink.unconfirmed_bytes_min /= weight;
         downlink.history_bytes_min /= weight;
         let exchange = if is_usual { usual_exchange() } else { exchange(&mut rng) };
-        // Here a body is heard of when all of it is there; in the world each of its chunks is a sign of life.
+        // The simulation delivers a body as a whole; in reality each of its chunks is a sign of life.
         let value_bytes = if exchange.code == Code::F32 { 4 } else { 1 };
         let body_bytes = value_bytes * VALUES.div_ceil(exchange.fragments.into()) * weight;
         let rates = toys.machines.iter().filter_map(|machine| machine.link.bytes_per_s);
@@ -61,10 +61,10 @@ impl Swarm {
         Self { toys, exchange }
     }
 
-    /// Its world.
+    /// Creates the world.
     ///
     /// # Panics
-    /// If the run cannot be run.
+    /// If the run is invalid.
     #[must_use]
     pub fn world(&self, seed: u64) -> World {
         let toys = &self.toys;
@@ -82,11 +82,10 @@ impl Swarm {
         World::new(seed, spec, Toy::layout(), Box::new(|_| Box::new(Toy::new()))).expect("a run of toys")
     }
 
-    /// Time within which each learner that nothing hinders is merged again and again, by machine, in milliseconds.
+    /// Returns the time within which each unhindered learner is merged again and again, by machine, in milliseconds.
     ///
-    /// It is a sum of what it may have to wait for: to be connected anew; its parameters, text and a few updates on
-    /// its own link; its own steps; to be asked, among others and for each fragment; and those whose answers a merge
-    /// waits for.
+    /// It is the sum of possible waits: the reconnection; parameters, text and a few updates on the learner's own link;
+    /// its own steps; its turn among the others for each fragment; and the learners that a merge waits for.
     #[must_use]
     pub fn patience_ms(&self) -> Vec<u64> {
         let Toys { machines, syncer, shell, data } = &self.toys;
@@ -95,7 +94,7 @@ impl Swarm {
         let own_ms = |machine: &MachineSpec| {
             let LinkSpec { latency_ms, jitter_ms, bytes_per_s, loss } = machine.link;
             let transfer_ms = bytes_per_s.map_or(0, |rate| 1_000 * (base_bytes + 4 * shard_bytes) / rate);
-            // What is lost is sent anew, after a wait that doubles; six times in a row is one in a million.
+            // Lost data is sent again after a doubling wait; six losses in a row are one in a million.
             let resend_ms = if loss > 0.0 { 16 * (2 * latency_ms).max(200) } else { 0 };
             12 * (2 * latency_ms + jitter_ms) + 4 * transfer_ms + resend_ms
         };
@@ -108,7 +107,7 @@ impl Swarm {
         machines.iter().map(|machine| common_ms + own_ms(machine) + farthest_ms).collect()
     }
 
-    /// What goes wrong with it in `from..until`, by time, with its repairs.
+    /// Returns the faults in `from..until` by time, with their repairs.
     #[must_use]
     pub fn troubles(&self, seed: u64, from: Millis, until: Millis) -> Vec<(Millis, Fault)> {
         let mut rng = Rng::stream(seed, 0x5a5);
@@ -144,7 +143,7 @@ impl Swarm {
         plan
     }
 
-    /// All is well again with `world`.
+    /// Repairs all faults of `world`.
     pub fn repair(&self, world: &mut World) {
         world.inject(Fault::DiskFails(None));
         world.inject(Fault::RestartSyncer);
@@ -164,8 +163,8 @@ impl Swarm {
     }
 }
 
-/// Two crashes in a row, the second perhaps before the first snapshot after the restart; perhaps the newest snapshot is
-/// damaged, as when the power failed, and then a start takes seconds.
+/// Returns two crashes in a row, the second perhaps before the first snapshot after the restart. Perhaps the newest
+/// snapshot is damaged, as in a power loss, and the start then takes seconds.
 fn crashes(rng: &mut Rng, begin: Millis) -> Vec<(Millis, Fault)> {
     let (mut at, mut plan) = (begin, Vec::new());
     for _ in 0..2 {
@@ -186,7 +185,7 @@ fn machine(rng: &mut Rng, weight: u32) -> MachineSpec {
     let is_far = rng.chance(0.3);
     let latency_ms = if is_far { rng.between(100, 1_500) } else { rng.between(0, 100) };
     let jitter_ms = rng.between(0, 20 + latency_ms / 4);
-    // As often between one rate and twice that, whatever the rate.
+    // Log-uniform: each doubling of the rate is equally likely.
     let slowest = RATE_MIN.max(2 * VALUES * u64::from(weight) * 1_000 / BASE_MS_MAX);
     let rate = (slowest << rng.below(6)) + rng.below(slowest);
     let bytes_per_s = rng.chance(0.5).then_some(rate);
@@ -196,7 +195,7 @@ fn machine(rng: &mut Rng, weight: u32) -> MachineSpec {
         jitter: 0.5 * rng.unit(),
         link: LinkSpec { latency_ms, jitter_ms, bytes_per_s, loss },
         starts_ms: if rng.chance(0.3) { rng.between(0, 10_000) } else { 0 },
-        // Half a thousandth is more than what a bad crystal does.
+        // Half a thousandth is more than the drift of a bad crystal.
         clock_rate: if rng.chance(0.5) { 1.0 + 0.001 * (rng.unit() - 0.5) } else { 1.0 },
         batch: None,
     }
@@ -237,7 +236,7 @@ fn syncer(rng: &mut Rng, machines: u32) -> SyncerConfig {
     }
 }
 
-/// What ships.
+/// Returns the default exchange.
 fn usual_exchange() -> ExchangeSpec {
     let apply = ApplyPolicy::Keep { residue: true };
     ExchangeSpec { fragments: 8, sync_every: 24, block: 256, code: Code::Int4, apply }
@@ -251,13 +250,13 @@ fn exchange(rng: &mut Rng) -> ExchangeSpec {
         3 => Code::F32,
         _ => Code::Int4,
     };
-    // Not the two that remember a position: another version may have come in before the receipt, the position means
-    // nothing any more then, and what it reported counts twice.
+    // Not the two policies that remember a position. Another version may arrive before the receipt; the position is
+    // then invalid, and its report counts twice.
     let apply = match rng.below(10) {
         0 => ApplyPolicy::Overwrite,
         _ => ApplyPolicy::Keep { residue: true },
     };
-    // The last is what ships, and 1 bit needs 32 at least.
+    // The last is the default, and 1 bit needs at least 32.
     let block = [32, 64, 256][rng.below(3) as usize];
     ExchangeSpec {
         fragments: rng.between(1, 8) as u16,

@@ -11,21 +11,21 @@ use archipelago_core::member::{Doubling, Waits};
 use archipelago_core::wire::{Fate, LearnerId, Millis, RunId, RunSpec};
 use archipelago_sim::world::{LinkSpec, MachineSpec, Rng, ShellSpec, Toy, World, WorldSpec};
 
-/// What a world of toys is made of; change what a test is about.
+/// Configuration of a world of toys; each test changes the part that it is about.
 #[derive(Clone, Debug)]
 pub struct Toys {
-    /// The machines.
+    /// Machines of the world.
     pub machines: Vec<MachineSpec>,
-    /// The syncer's knobs.
+    /// Configuration of the syncer.
     pub syncer: SyncerConfig,
-    /// The shells.
+    /// Configuration of the shells.
     pub shell: ShellSpec,
-    /// Shards, and windows in each.
+    /// Number of shards, and windows in each.
     pub data: (u32, u32),
 }
 
 impl Toys {
-    /// `count` machines of 100 ms a step on a good network, and more data than they get through.
+    /// Returns `count` machines with 100 ms a step on a good network, and more data than they can use.
     #[must_use]
     pub fn new(count: usize) -> Self {
         Self {
@@ -36,16 +36,16 @@ impl Toys {
         }
     }
 
-    /// Their world.
+    /// Creates the world.
     #[must_use]
     pub fn world(self, seed: u64) -> World {
         self.world_with(seed, |_| {})
     }
 
-    /// Their world, in a run that `change` changes.
+    /// Creates the world, with a run that `change` has changed.
     ///
     /// # Panics
-    /// If the run cannot be run.
+    /// If the run is invalid.
     #[must_use]
     pub fn world_with(self, seed: u64, change: impl FnOnce(&mut RunSpec)) -> World {
         let (mut run_spec, shards) = Toy::run(seed, self.data.0, self.data.1);
@@ -63,7 +63,7 @@ impl Toys {
     }
 }
 
-/// A random crowd: fast and slow machines, near and far.
+/// Returns a random crowd: fast and slow machines, near and far.
 ///
 /// # Panics
 /// Not for any seed.
@@ -105,7 +105,7 @@ pub fn crowd(seed: u64) -> Toys {
     toys
 }
 
-/// Lets `ms` pass, a second at a time, checking every invariant after each.
+/// Runs for `ms` milliseconds in steps of a second, and checks every invariant after each.
 ///
 /// # Panics
 /// With the seed, if an invariant is broken.
@@ -127,7 +127,7 @@ pub fn check(world: &World, seed: u64) {
     }
 }
 
-/// The syncer's account.
+/// Returns the syncer's status.
 ///
 /// # Panics
 /// If the syncer is down.
@@ -136,7 +136,7 @@ pub fn status(world: &World) -> Status {
     world.status().expect("the syncer is up")
 }
 
-/// The syncer's account of each learner.
+/// Returns the syncer's status of each learner.
 ///
 /// # Panics
 /// If the syncer is down.
@@ -144,7 +144,7 @@ pub fn learners(world: &World) -> impl Iterator<Item = LearnerStatus<'_>> {
     world.syncer().expect("the syncer is up").learners()
 }
 
-/// The syncer's account in one line, for a failed assertion.
+/// Returns the syncer's status in one line, for a failed assertion.
 #[must_use]
 pub fn brief(world: &World) -> String {
     let status = status(world);
@@ -157,30 +157,30 @@ pub fn brief(world: &World) -> String {
     format!("{rounds} rounds, {open} open, participation {participation}, {learners:#?}")
 }
 
-/// Steps of each machine so far.
+/// Returns the steps of each machine so far.
 #[must_use]
 pub fn steps(world: &World) -> Vec<u64> {
     world.machines().iter().map(|machine| machine.steps).collect()
 }
 
-/// The learner on a machine, by the name that it gave.
+/// Returns the learner on a machine, by the name that it gave.
 #[must_use]
 pub fn learner(world: &World, machine: usize) -> Option<LearnerId> {
     let name = format!("machine {machine}");
     learners(world).find(|learner| learner.name == name).map(|learner| learner.learner)
 }
 
-/// Loss of Θ.
+/// Returns the loss of Θ.
 ///
 /// # Panics
-/// If no moment without a merge comes within a second.
+/// If there is no time without a merge within a second.
 pub fn loss(world: &mut World) -> f32 {
     let quiet = |world: &World| world.syncer().is_some_and(|syncer| syncer.theta().is_some());
     assert!(world.run_until(1_000, 1, quiet), "no moment without a merge");
     Toy::loss(&world.syncer().and_then(|syncer| syncer.theta()).expect("waited for"))
 }
 
-/// The fates in `events`, with time, learner and fragment.
+/// Returns the fates in `events`, with time, learner and fragment.
 pub fn fates(events: &[(Millis, Event)]) -> impl Iterator<Item = (Millis, LearnerId, FragmentId, Fate)> {
     events.iter().filter_map(|(at, event)| match event {
         Event::Settled { learner, fragment, fate, .. } => Some((*at, *learner, *fragment, *fate)),
@@ -188,10 +188,10 @@ pub fn fates(events: &[(Millis, Event)]) -> impl Iterator<Item = (Millis, Learne
     })
 }
 
-/// The seeds that the environment's `variable` asks for, as `from..until`, or the first `count`.
+/// Returns the seeds in the environment's `variable`, as `from..until`, or the first `count`.
 ///
 /// # Panics
-/// Something else is there.
+/// If the variable has another form.
 #[must_use]
 pub fn seeds(variable: &str, count: u64) -> Range<u64> {
     let Ok(asked) = std::env::var(variable) else { return 0..count };
@@ -200,7 +200,7 @@ pub fn seeds(variable: &str, count: u64) -> Range<u64> {
     range.unwrap_or_else(|| panic!("{variable} is {asked}, not two numbers with .. between them"))
 }
 
-/// Runs `test` for each seed in `0..count` on two threads; whichever fails is named.
+/// Runs `test` for each seed in `0..count` on two threads, and names the seeds that fail.
 ///
 /// # Panics
 /// As the first `test` that does.
@@ -208,7 +208,7 @@ pub fn for_seeds(count: u64, test: impl Fn(u64) + Sync) {
     for_seeds_in(0..count, test);
 }
 
-/// Runs `test` for each of `seeds` on two threads, also after one has failed; the first ten that fail are named.
+/// Runs `test` for each of `seeds` on two threads, also after a failure, and names the first ten that fail.
 ///
 /// # Panics
 /// As the last `test` that does.

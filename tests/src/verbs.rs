@@ -1,4 +1,4 @@
-//! Verbs of the syncer's program on a run's folder, whether a syncer works in it or not.
+//! Commands of the syncer's program on a run's folder, with or without a running syncer.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -8,34 +8,34 @@ use serde_json::Value;
 
 use crate::programs::program;
 
-/// Computes the tape in `dir` again; what that finds.
+/// Replays the tape in `dir`. Returns the result.
 ///
 /// # Panics
-/// If the tape does not lead where it did.
+/// If the replay finds a difference.
 #[must_use]
 pub fn replay(dir: &Path) -> Value {
     replay_by(Command::new(program("syncer-server")), dir)
 }
 
-/// As [`replay`], by a program that is started in its own way.
+/// As [`replay`], with a given command.
 pub(crate) fn replay_by(mut syncer: Command, dir: &Path) -> Value {
     let syncer = syncer.args(["replay", "--json", "--dir"]).arg(dir);
     told(&syncer.output().expect("syncer-server can be started"))
 }
 
-/// Copies the run in `dir` to `to`; what the program says.
+/// Copies the run in `dir` to `to`. Returns the program's output.
 ///
 /// # Panics
-/// If it cannot.
+/// If it cannot be copied.
 #[must_use]
 pub fn backup(dir: &Path, to: &Path) -> Value {
     told(&run(&["backup".as_ref(), "--json".as_ref(), "--dir".as_ref(), dir.as_ref(), to.as_ref()]))
 }
 
-/// Takes the model of the run in `dir` home to `out`, with these flags more.
+/// Exports the model of the run in `dir` to `out`, with the additional flags `more`.
 ///
 /// # Panics
-/// If it cannot.
+/// If it cannot be exported.
 pub fn export(dir: &Path, out: &Path, more: &[&str]) {
     let mut arguments: Vec<&OsStr> = vec!["export".as_ref(), "--dir".as_ref(), dir.as_ref()];
     arguments.extend(["--out".as_ref(), out.as_os_str()]);

@@ -1,4 +1,4 @@
-//! A learner that writes down what it is told, to hold it against what a later syncer knows.
+//! Learner that records what it is told, for a comparison with a later syncer.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,14 +12,14 @@ use archipelago_core::wire::{Fate, FragmentId, LearnerState, Message, Progress, 
 
 use crate::socket::{RawSocket, Received};
 
-/// Its key.
+/// Key of the witness.
 const WITNESS: u8 = 9;
 
-/// The last update of each fragment that a witness was told was merged.
+/// Last update of each fragment that the witness was told was merged.
 pub type Told = BTreeMap<FragmentId, Serial>;
 
-/// Joins the run at `address` as a learner that writes down what it is told, until its connection ends; `count` counts
-/// its merges. Its updates are numbered from after `serial_first`. Gives what it was told and its last number.
+/// Joins the run at `address` as a learner that records what it is told, until its connection ends. `count` counts its
+/// merges. Its updates are numbered from after `serial_first`. Returns the record and its last number.
 ///
 /// # Panics
 /// In its thread, if the run has no model.
@@ -76,7 +76,7 @@ pub fn witness(address: SocketAddr, serial_first: u64, count: Arc<AtomicU64>) ->
     })
 }
 
-/// Sees to it that the syncer at `address` knows of everything that a witness was `told`.
+/// Checks that the syncer at `address` knows everything that a witness was `told`.
 ///
 /// # Panics
 /// If it does not, with `when`.
