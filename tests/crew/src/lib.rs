@@ -1,8 +1,8 @@
-//! What stands between the processes of a run on several machines, on loopback, for tests and measurements: servers of
-//! NATS, each of which writes every record to the disk before it says so, and one that speaks S3.
+//! Services of a cluster on loopback, for tests and measurements: NATS servers, which write every record to disk before
+//! they confirm it, and a server for S3.
 //!
-//! [`Crew`] lays out what they are started with. Who starts them is up to the caller: [`Running`] is a program that
-//! ends when it is dropped.
+//! [`Crew`] prepares their commands. The caller starts them, for example as [`Running`], a process that ends when it is
+//! dropped.
 
 #![expect(clippy::disallowed_methods, reason = "servers take real time to begin")]
 
@@ -18,46 +18,46 @@ use std::{fs, io, thread};
 
 pub use running::Running;
 
-/// The bucket for states.
+/// Bucket for states.
 const BUCKET: &str = "states";
-/// Longest wait until all of them listen.
+/// Longest wait until all servers listen.
 const BEGIN_WITHIN: Duration = Duration::from_secs(60);
-/// Time between two looks whether they do.
+/// Interval of the checks for listening servers.
 const LOOK: Duration = Duration::from_millis(50);
-/// Longest wait for the server that speaks S3 to answer.
+/// Longest wait for an answer of the S3 server.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// What the server that speaks S3 takes for a region, a key and a secret: it is one for tests, and takes anything.
+/// Region, key and secret for the S3 server; it is a test server and accepts any.
 const REGION: &str = "eu-north-1";
 const KEY: &str = "key";
 const SECRET: &str = "secret";
 
-/// How a server is started.
+/// Command that starts a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Start {
-    /// The program.
+    /// Path of the program.
     pub program: PathBuf,
-    /// Its arguments.
+    /// Arguments of the program.
     pub args: Vec<OsString>,
-    /// Where what it says belongs, without an ending.
+    /// Path of the log without an extension.
     pub log: PathBuf,
 }
 
-/// The servers of a cluster, laid out and not started.
+/// Servers of a cluster, prepared but not started.
 #[derive(Clone, Debug)]
 pub struct Crew {
     bin: PathBuf,
     folder: PathBuf,
-    /// Of the nodes of NATS, for clients.
+    /// Client ports of the NATS nodes.
     doors: Vec<u16>,
     s3: u16,
 }
 
 impl Crew {
-    /// So many nodes of NATS, 1 or 3, each with so many bytes for all streams, and a server that speaks S3, on ports
-    /// that nobody had a moment ago. The programs are in `bin`; what they keep is in `folder`, which exists.
+    /// Prepares `nodes` NATS nodes, 1 or 3, each with `store_bytes_max` bytes for all streams, and an S3 server, on
+    /// free ports. The programs are in `bin`; their data goes to the existing folder `folder`.
     ///
     /// # Errors
-    /// The system has no port left, or the folder cannot be written.
+    /// The system has no free port, or the folder cannot be written.
     pub fn lay(bin: &Path, folder: &Path, nodes: usize, store_bytes_max: u64) -> io::Result<Self> {
         let ports = free_ports(2 * nodes + 1)?;
         let (doors, rest) = ports.split_at(nodes);
@@ -70,45 +70,45 @@ impl Crew {
         Ok(Self { bin: bin.to_owned(), folder, doors: doors.to_vec(), s3: s3[0] })
     }
 
-    /// How the node of this number is started, the first time and after it has ended: then it has what it wrote.
+    /// Returns the command that starts node `node`, also after it has ended: it then finds its stored data.
     #[must_use]
     pub fn node(&self, node: usize) -> Start {
         let config = self.folder.join(format!("{node}.conf"));
         self.start("nats-server", vec!["-c".into(), config.into()], &format!("nats{node}"))
     }
 
-    /// How the server that speaks S3 is started.
+    /// Returns the command that starts the S3 server.
     #[must_use]
     pub fn s3(&self) -> Start {
         let args = ["-H", "127.0.0.1", "-p", &self.s3.to_string()].map(OsString::from);
         self.start("moto_server", args.to_vec(), "s3")
     }
 
-    /// How many nodes of NATS there are.
+    /// Returns the number of NATS nodes.
     #[must_use]
     pub fn nodes(&self) -> usize {
         self.doors.len()
     }
 
-    /// Where the nodes are, with the credentials of somebody who may do all.
+    /// Returns the addresses of the nodes, with the credentials of a user with all rights.
     #[must_use]
     pub fn nats(&self) -> Vec<String> {
         self.doors.iter().map(|port| format!("nats://owner:secret@127.0.0.1:{port}")).collect()
     }
 
-    /// A folder in the bucket of this name, as processes are told of it.
+    /// Returns the address of the folder `name` in the bucket, in the form of the processes' settings.
     #[must_use]
     pub fn place(&self, name: &str) -> String {
         format!("s3://{BUCKET}/{name}")
     }
 
-    /// Where S3 is.
+    /// Returns the address of the S3 server.
     #[must_use]
     pub fn s3_url(&self) -> String {
         format!("http://127.0.0.1:{}", self.s3)
     }
 
-    /// What is to be known of S3, as variables of the environment.
+    /// Returns the environment variables for the S3 server.
     #[must_use]
     pub fn variables(&self) -> Vec<(String, String)> {
         let url = self.s3_url();
@@ -121,10 +121,10 @@ impl Crew {
         pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec()
     }
 
-    /// Waits until all of them listen, and makes the bucket.
+    /// Waits until all servers listen, and creates the bucket.
     ///
     /// # Errors
-    /// One does not listen after a minute, or there is no bucket.
+    /// A server does not listen after a minute, or the bucket cannot be created.
     pub fn begin(&self) -> io::Result<()> {
         self.begin_nodes()?;
         await_port(self.s3)?;
@@ -134,13 +134,13 @@ impl Crew {
     /// Waits until the nodes listen.
     ///
     /// # Errors
-    /// One does not after a minute.
+    /// A node does not listen after a minute.
     pub fn begin_nodes(&self) -> io::Result<()> {
         self.doors.iter().try_for_each(|port| await_port(*port))
     }
 
-    /// The server for tests takes any signature, so a request with a poor one makes the bucket. It is a few lines over
-    /// a socket, so that who only starts servers links no client.
+    /// Creates the bucket with a raw request over a socket, so that users of this crate link no S3 client. The test
+    /// server accepts any signature.
     fn make_bucket(&self) -> io::Result<()> {
         let region = format!("<LocationConstraint>{REGION}</LocationConstraint>");
         let body = format!("<CreateBucketConfiguration>{region}</CreateBucketConfiguration>");
@@ -167,12 +167,12 @@ impl Crew {
     }
 }
 
-/// Ports that nobody had a moment ago.
+/// Returns free ports.
 ///
 /// # Errors
 /// The system has none left.
 pub fn free_ports(count: usize) -> io::Result<Vec<u16>> {
-    // All are held until the last is found, so that none comes twice.
+    // All listeners stay open until the last port is found, so that no port is returned twice.
     let listeners: Vec<TcpListener> =
         (0..count).map(|_| TcpListener::bind(local(0))).collect::<io::Result<_>>()?;
     listeners.iter().map(|listener| Ok(listener.local_addr()?.port())).collect()

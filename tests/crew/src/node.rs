@@ -1,11 +1,11 @@
-//! The settings of one node of NATS.
+//! Configuration of a NATS node.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// The settings of the node of this number, which clients reach at `door`; `routes` are the ports by which the nodes
-/// reach each other. It writes each record to the disk before it says so, and has `bytes` for all streams. One user may
-/// do all, and another one may make no stream.
+/// Returns the configuration of node `node`. Clients reach it at the port `door`, and nodes reach each other at the
+/// ports `routes`. It writes each record to disk before it confirms it, and has `bytes` for all streams. One user has
+/// all rights, and another one may not create streams.
 pub(crate) fn config(folder: &Path, node: usize, door: u16, routes: &[u16], bytes: u64) -> String {
     let store = folder.join(format!("d{node}"));
     let mut text = format!(

@@ -1,4 +1,4 @@
-//! A program that ends when it is dropped.
+//! Child process that ends when it is dropped.
 
 use std::fs::File;
 use std::io;
@@ -6,15 +6,15 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use crate::Start;
 
-/// A program that ends when it is dropped.
+/// Child process that ends when it is dropped.
 #[derive(Debug)]
 pub struct Running(Child);
 
 impl Running {
-    /// Starts it, with what it says added to a file.
+    /// Starts the program, with its output appended to a file.
     ///
     /// # Errors
-    /// It is not there, or the file cannot be written.
+    /// The program is missing, or the file cannot be written.
     pub fn start(start: &Start) -> io::Result<Self> {
         let log = File::options().append(true).create(true).open(start.log.with_extension("log"))?;
         let mut command = Command::new(&start.program);
@@ -25,15 +25,15 @@ impl Running {
         Ok(Self(command.spawn().map_err(failed)?))
     }
 
-    /// Waits for its end, however long that takes; how it ended.
+    /// Waits for the end of the process without a time limit. Returns its exit status.
     ///
     /// # Errors
-    /// The system does not tell.
+    /// The operating system's error.
     pub fn wait(&mut self) -> io::Result<ExitStatus> {
         self.0.wait()
     }
 
-    /// Its number in the system.
+    /// Returns the process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.0.id()
@@ -42,7 +42,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // One that has ended by itself need not be killed.
+        // A process that has ended by itself need not be killed.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

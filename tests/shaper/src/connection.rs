@@ -1,4 +1,4 @@
-//! One connection through the link: a thread that reads and one that writes, each way.
+//! One connection through the link, with a reading and a writing thread in each direction.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -11,20 +11,20 @@ use crate::lane::Lane;
 use crate::shape::{AHEAD, Shape};
 use crate::weather::Weather;
 
-/// How often a way that is cut is looked at.
+/// Interval of the checks while a direction is cut.
 const POLL: Duration = Duration::from_millis(10);
 
-/// One way of a link, shared by its connections.
+/// One direction of a link, shared by its connections.
 pub(crate) struct Way {
     lane: Mutex<Lane>,
     carried_bytes: Mutex<u64>,
-    /// What it is like now, and how many pieces have been put on it.
+    /// Current conditions, and the number of pieces sent so far.
     weather: Mutex<(Weather, u64)>,
     shape: Shape,
 }
 
 impl Way {
-    /// A way of a link of `shape`.
+    /// Creates one direction of a link of `shape`.
     pub(crate) fn new(shape: Shape) -> Self {
         Self {
             lane: Mutex::new(Lane::new(shape.bytes_per_s())),
@@ -34,35 +34,35 @@ impl Way {
         }
     }
 
-    /// Bytes that arrived at its end.
+    /// Returns the number of bytes delivered.
     pub(crate) fn carried_bytes(&self) -> u64 {
         *self.carried_bytes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What it is like from now on.
+    /// Sets the conditions from now on.
     pub(crate) fn set(&self, weather: Weather) {
         self.weather.lock().unwrap_or_else(PoisonError::into_inner).0 = weather;
         let rate = weather.bytes_per_s().or(self.shape.bytes_per_s());
         self.lane.lock().unwrap_or_else(PoisonError::into_inner).set_rate(rate);
     }
 
-    /// Sleeps for as long as nothing passes.
+    /// Sleeps while the link is cut.
     fn wait_while_cut(&self) {
         while self.weather.lock().unwrap_or_else(PoisonError::into_inner).0.cut {
             thread::sleep(POLL);
         }
     }
 
-    /// How much later than its shape says a piece of `bytes` arrives.
+    /// Returns the extra delay of a piece of `bytes` bytes.
     fn later(&self, bytes: usize) -> Duration {
         let mut weather = self.weather.lock().unwrap_or_else(PoisonError::into_inner);
         weather.1 += 1;
-        // The fractions of multiples of the golden ratio are as even as can be.
+        // The fractions of multiples of the golden ratio are spread as evenly as possible.
         let chance = (weather.1 as f64 * 0.618_033_988_749_894_9).fract();
         weather.0.later(bytes, chance, self.shape.one_way())
     }
 
-    /// Sleeps until the lane takes more in.
+    /// Sleeps until the lane accepts more bytes.
     fn wait(&self, opened: Instant) {
         self.wait_while_cut();
         loop {
@@ -74,7 +74,7 @@ impl Way {
         }
     }
 
-    /// Puts `bytes` on the wire; when the last of them has left this end.
+    /// Puts `bytes` on the wire. Returns the time when the last of them leaves this end.
     fn put(&self, opened: Instant, bytes: usize) -> Duration {
         self.lane.lock().unwrap_or_else(PoisonError::into_inner).put(opened.elapsed(), bytes)
     }
@@ -84,30 +84,30 @@ impl Way {
     }
 }
 
-/// The two ends of a connection.
+/// Two ends of a connection.
 pub(crate) struct Ends {
-    /// Towards who connected.
+    /// Socket to the connecting peer.
     pub(crate) near: TcpStream,
-    /// Towards whom it reaches.
+    /// Socket to the destination.
     pub(crate) far: TcpStream,
 }
 
 impl Ends {
-    /// Breaks the connection both ways.
+    /// Breaks the connection in both directions.
     pub(crate) fn shut(&self) {
-        // Fails only where it is broken already.
+        // Fails only if the connection is already broken.
         let _ = self.near.shutdown(Shutdown::Both);
         let _ = self.far.shutdown(Shutdown::Both);
     }
 }
 
-/// Carries what comes at either end to the other until both have ended or one has failed. `opened` is when the link
-/// was.
+/// Forwards bytes between both ends until both have ended or one has failed. `opened` is the time when the link was
+/// opened.
 pub(crate) fn carry(ends: &Ends, up: &Way, down: &Way, shape: Shape, opened: Instant) {
     let accepted = Instant::now();
     thread::scope(|scope| {
         scope.spawn(|| {
-            // The handshake, which the system has done without the link.
+            // Models the handshake, which the system has done without the link.
             thread::sleep(shape.round_trip().saturating_sub(accepted.elapsed()));
             one_way(&ends.near, &ends.far, up, shape, opened, ends);
         });
@@ -131,7 +131,7 @@ fn one_way(from: &TcpStream, to: &TcpStream, way: &Way, shape: Shape, opened: In
     });
 }
 
-/// Reads until the end of the stream, no faster than the lane takes it.
+/// Reads until the end of the stream, no faster than the lane accepts bytes.
 fn take_in(
     mut from: &TcpStream,
     flight: &Flight,
@@ -155,7 +155,7 @@ fn take_in(
     }
 }
 
-/// Writes each piece when it arrives, and passes the end of the stream on.
+/// Writes each piece at its arrival time, and passes on the end of the stream.
 fn deliver(mut to: &TcpStream, flight: &Flight, way: &Way, opened: Instant) -> io::Result<()> {
     while let Some((arrives, bytes)) = flight.pop() {
         thread::sleep(arrives.saturating_sub(opened.elapsed()));

@@ -1,13 +1,13 @@
-//! Bytes on their way from one end of a link to the other: in order, bounded.
+//! Bytes in flight from one end of a link to the other: ordered and bounded.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A piece of a stream, and when it arrives, as time since the link was opened.
+/// Piece of a stream, and its arrival time since the link was opened.
 pub(crate) type Piece = (Duration, Vec<u8>);
 
-/// What one connection has on its way in one direction. One thread puts pieces in, another takes them out.
+/// Bytes of one connection in flight in one direction, with one writing and one reading thread.
 pub(crate) struct Flight {
     bytes_max: usize,
     state: Mutex<State>,
@@ -18,17 +18,17 @@ pub(crate) struct Flight {
 struct State {
     pieces: VecDeque<Piece>,
     bytes: usize,
-    /// Nothing more comes, or nobody takes it any more.
+    /// True once no more pieces are written, or the reader is gone.
     closed: bool,
 }
 
 impl Flight {
-    /// Room for `bytes_max` bytes, or for one piece that is larger.
+    /// Creates a queue for `bytes_max` bytes, or for one piece that is larger.
     pub(crate) fn new(bytes_max: usize) -> Self {
         Self { bytes_max, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Waits for room and puts `piece` in; false once closed.
+    /// Waits for room and adds `piece`. Returns false once closed.
     pub(crate) fn push(&self, piece: Piece) -> bool {
         let full = |state: &mut State| {
             !state.closed && state.bytes > 0 && state.bytes + piece.1.len() > self.bytes_max
@@ -43,7 +43,7 @@ impl Flight {
         true
     }
 
-    /// Waits for the oldest piece; `None` once closed and empty.
+    /// Waits for the oldest piece. Returns `None` once closed and empty.
     pub(crate) fn pop(&self) -> Option<Piece> {
         let empty = |state: &mut State| !state.closed && state.pieces.is_empty();
         let mut state = self.changed.wait_while(self.state(), empty).unwrap_or_else(PoisonError::into_inner);
@@ -53,13 +53,13 @@ impl Flight {
         Some(piece)
     }
 
-    /// Nothing is put in any more; what is in can still be taken.
+    /// Closes the queue for new pieces; pieces in flight can still be taken.
     pub(crate) fn close(&self) {
         self.state().closed = true;
         self.changed.notify_all();
     }
 
-    /// No thread of ours panics while it holds the lock, and if one did, the state would still be whole.
+    /// Locks the state. No thread panics while it holds the lock, and even then the state would be consistent.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -108,7 +108,7 @@ mod tests {
             let flight = Arc::clone(&flight);
             move || says.send(flight.push(piece(2)))
         });
-        // Waits or not yet: it must not be let in either way.
+        // The thread waits or has not started to; in both cases the piece must be rejected.
         flight.close();
         assert_eq!(said.recv_timeout(Duration::from_secs(60)), Ok(false));
         assert_eq!((flight.pop(), flight.pop()), (Some(piece(1)), None));

@@ -1,35 +1,34 @@
-//! When bytes leave a sender of a given rate. Pure: time is an argument.
+//! Departure times of bytes from a sender with a given rate. Pure: time is an argument.
 
 use std::time::Duration;
 
-/// One way of a link: bytes leave one after the other, at its rate and no faster. Time in which nothing is sent is
-/// lost, as it is on a wire.
+/// One direction of a link: bytes leave in order and at its rate. Idle time is lost, as on a wire.
 #[derive(Clone, Debug)]
 pub(crate) struct Lane {
     bytes_per_s: Option<f64>,
-    /// When all that was put in has left, as time since the link was opened.
+    /// Time when all accepted bytes have left, since the link was opened.
     free_at: Duration,
 }
 
 impl Lane {
-    /// A lane of `bytes_per_s`; `None` is without limit.
+    /// Creates a lane of `bytes_per_s`; `None` is unlimited.
     pub(crate) fn new(bytes_per_s: Option<f64>) -> Self {
         Self { bytes_per_s, free_at: Duration::ZERO }
     }
 
-    /// Bytes leave at `bytes_per_s` from now on; those that were put in before keep their time.
+    /// Sets the rate to `bytes_per_s`. Bytes accepted before keep their departure times.
     pub(crate) fn set_rate(&mut self, bytes_per_s: Option<f64>) {
         self.bytes_per_s = bytes_per_s;
     }
 
-    /// Puts `bytes` behind what waits already; when the last of them will have left.
+    /// Appends `bytes` to the queue. Returns the time when the last of them will have left.
     pub(crate) fn put(&mut self, now: Duration, bytes: usize) -> Duration {
         let on_the_wire = self.bytes_per_s.map_or(0.0, |rate| bytes as f64 / rate);
         self.free_at = self.free_at.max(now) + Duration::from_secs_f64(on_the_wire);
         self.free_at
     }
 
-    /// How long until at most `ahead` of what was put in still waits.
+    /// Returns the time until at most `ahead` of queued bytes is left.
     pub(crate) fn wait(&self, now: Duration, ahead: Duration) -> Duration {
         self.free_at.saturating_sub(now + ahead)
     }
@@ -46,11 +45,11 @@ mod tests {
     #[test]
     fn bytes_leave_at_the_rate_and_no_faster() {
         let mut lane = Lane::new(Some(1_000.0));
-        // However many come at once, in whatever pieces.
+        // The split into pieces does not matter.
         for (bytes, left_ms) in [(500, 500), (1, 501), (249, 750), (250, 1_000)] {
             assert_eq!(lane.put(ms(0), bytes), ms(left_ms));
         }
-        // In the middle of that, more: behind the others.
+        // More bytes in the middle of that queue behind the others.
         assert_eq!(lane.put(ms(400), 1_000), ms(2_000));
     }
 

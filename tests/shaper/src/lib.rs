@@ -1,19 +1,19 @@
-//! A link of a given rate and delay on loopback: a TCP proxy that anything goes through, WebSockets and HTTP alike.
+//! Emulation of a link with a given rate and delay on loopback: a TCP proxy for any protocol, such as WebSockets and
+//! HTTP.
 //!
 //! | file | concept |
 //! |---|---|
-//! | `shape` | what a link is like |
-//! | `lane` | when bytes leave a sender of a given rate, as a function of given times |
-//! | `flight` | bytes on their way, in order, bounded |
-//! | `socket` | sockets whose own buffers hide nothing of the link |
+//! | `shape` | rate and delay of a link |
+//! | `lane` | departure times of bytes at a given rate, as a pure function of time |
+//! | `flight` | bytes in flight, ordered and bounded |
+//! | `socket` | sockets with buffers too small to hide the link |
 //! | `connection` | one connection through the link |
-//! | `weather` | what a link is like for a while: cut, farther, thinner, with loss |
+//! | `weather` | temporary conditions of a link: cut, longer delay, lower rate, loss |
 //! | `link` | the proxy |
 //!
-//! All connections of one [`Link`] share it: one lane each way, in the order in which their bytes come. A new
-//! connection waits for one round trip before it carries anything, as a handshake would. What a link does not have:
-//! reordering, TCP's slow beginning, what TCP does to its rate after a loss, and the bytes of headers below its
-//! payload.
+//! All connections of one [`Link`] share it: one lane in each direction, in the order in which bytes arrive. A new
+//! connection waits for one round trip before it carries anything, as a handshake would. Not modelled: reordering,
+//! TCP's slow start, TCP's rate after a loss, and header bytes below the payload.
 
 #![expect(clippy::disallowed_methods, reason = "a proxy lives in real time")]
 

@@ -1,4 +1,4 @@
-//! The proxy: a port of this machine that leads elsewhere through a link.
+//! Proxy: a local port that leads to a destination through a link.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,12 +13,12 @@ use crate::shape::Shape;
 use crate::socket;
 use crate::weather::Weather;
 
-/// Most connections at a time; more are closed as soon as they come.
+/// Largest number of simultaneous connections; further ones are closed at once.
 const CONNECTIONS_MAX: usize = 256;
-/// Time until the next try when the system does not hand out a connection.
+/// Pause before the next try after a failed accept.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// An open link. Dropping it closes its port and breaks its connections.
+/// Open link. Dropping it closes its port and breaks its connections.
 pub struct Link {
     address: SocketAddr,
     inner: Arc<Inner>,
@@ -28,9 +28,9 @@ pub struct Link {
 /// Bytes that a link has delivered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Carried {
-    /// From those who connected.
+    /// Bytes from the connecting peers.
     pub up_bytes: u64,
-    /// To them.
+    /// Bytes to the connecting peers.
     pub down_bytes: u64,
 }
 
@@ -45,10 +45,10 @@ struct Inner {
 }
 
 impl Link {
-    /// A free port of this machine that leads to `to` through a link of `shape`.
+    /// Opens a free local port that leads to `to` through a link of `shape`.
     ///
     /// # Errors
-    /// The system has no port, or refuses the sizes of buffers.
+    /// The system has no free port, or refuses the buffer sizes.
     pub fn open(to: SocketAddr, shape: Shape) -> io::Result<Self> {
         let listener = socket::listen(shape.buffer_bytes())?;
         let address = listener.local_addr()?;
@@ -68,19 +68,19 @@ impl Link {
         Ok(Self { address, inner, listens: Some(listens) })
     }
 
-    /// Where to connect in place of the other end.
+    /// Returns the address to connect to instead of the destination.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What it is like from now on, for the connections that are open and those to come.
+    /// Sets the conditions from now on, for open and future connections.
     pub fn set(&self, weather: Weather) {
         self.inner.up.set(weather);
         self.inner.down.set(weather);
     }
 
-    /// What it has delivered so far, of all its connections.
+    /// Returns the bytes delivered so far on all connections.
     #[must_use]
     pub fn carried(&self) -> Carried {
         Carried { up_bytes: self.inner.up.carried_bytes(), down_bytes: self.inner.down.carried_bytes() }
@@ -90,10 +90,10 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         self.inner.closed.store(true, Ordering::SeqCst);
-        // Whoever waits for a line that is cut learns of the end.
+        // Threads that wait on a cut link notice the end.
         self.set(Weather::FAIR);
         self.inner.connections().values().for_each(|ends| ends.shut());
-        // Wakes who listens. If it cannot be reached, it is better left than waited for.
+        // Wakes the accepting thread. If it cannot be reached, it is better abandoned than waited for.
         if TcpStream::connect(self.address).is_ok()
             && let Some(listens) = self.listens.take()
         {
@@ -103,7 +103,7 @@ impl Drop for Link {
 }
 
 impl Inner {
-    /// Connections that are open. Whoever panicked with the lock has left the map whole.
+    /// Returns the open connections. A panic under the lock leaves the map consistent.
     fn connections(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Ends>>> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -120,7 +120,7 @@ fn listen(listener: &TcpListener, inner: &Arc<Inner>) {
             return;
         }
         let Ok((near, _)) = accepted else {
-            // The system is short of something, for the moment.
+            // The system is short of a resource for the moment.
             thread::sleep(RETRY);
             continue;
         };
@@ -132,7 +132,7 @@ fn listen(listener: &TcpListener, inner: &Arc<Inner>) {
 }
 
 fn serve(near: TcpStream, number: u64, inner: &Inner) {
-    // Whoever is not there is told so by the end of the connection.
+    // If the destination is unreachable, the connection just ends.
     let Ok(far) = socket::connect(inner.to, inner.shape.buffer_bytes()) else { return };
     let ends = Arc::new(Ends { near, far });
     let at_once = [&ends.near, &ends.far].map(|stream| stream.set_nodelay(true));
@@ -140,7 +140,7 @@ fn serve(near: TcpStream, number: u64, inner: &Inner) {
         return;
     }
     inner.connections().insert(number, Arc::clone(&ends));
-    // The link may have been closed before this connection was known.
+    // The link may have been closed before this connection was registered.
     if inner.is_closed() {
         ends.shut();
     }

@@ -1,4 +1,4 @@
-//! Sockets whose own buffers hide nothing of the link.
+//! Sockets with buffers too small to hide the link.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// Longest wait for the program behind the link to take a connection.
+/// Longest wait for the destination to accept a connection.
 const CONNECT_WAIT: Duration = Duration::from_secs(5);
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
-/// Bytes of payload in a packet, as on most links. On loopback it would be 64 KiB, and systems would give the sockets
-/// of the programs at both ends buffers of several megabytes, in which seconds of a thin link would wait unseen.
+/// Payload bytes of a packet, as on most links. On loopback it would be 64 KiB, and systems would give sockets at both
+/// ends buffers of several megabytes, which hide seconds of data on a slow link.
 #[cfg(unix)]
 const PACKET_BYTES: u32 = 1_460;
 
-/// A listener on a free port of this machine whose connections have buffers of `buffer_bytes`.
+/// Opens a listener on a free local port; its connections have buffers of `buffer_bytes`.
 pub(crate) fn listen(buffer_bytes: usize) -> io::Result<TcpListener> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let socket = socket(address, buffer_bytes)?;
@@ -24,14 +24,14 @@ pub(crate) fn listen(buffer_bytes: usize) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// A connection to `address` with buffers of `buffer_bytes`.
+/// Connects to `address` with buffers of `buffer_bytes`.
 pub(crate) fn connect(address: SocketAddr, buffer_bytes: usize) -> io::Result<TcpStream> {
     let socket = socket(address, buffer_bytes)?;
     socket.connect_timeout(&address.into(), CONNECT_WAIT)?;
     Ok(socket.into())
 }
 
-/// Sizes must be set before there is a connection: they are agreed on as it is made.
+/// Creates a socket. Buffer sizes must be set before the connection, because the handshake negotiates them.
 fn socket(address: SocketAddr, buffer_bytes: usize) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_recv_buffer_size(buffer_bytes)?;

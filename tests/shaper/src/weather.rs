@@ -1,37 +1,36 @@
-//! What a link is like for a while, on top of its shape.
+//! Temporary conditions of a link, on top of its shape.
 
 use std::time::Duration;
 
-/// Bytes of payload in a packet, for counting what is lost.
+/// Payload bytes of a packet, for counting losses.
 const PACKET_BYTES: usize = 1_460;
-/// A packet that was lost is sent again after so long at least, as TCP does when nothing came after it.
+/// Shortest time until a lost packet is sent again, as in TCP if no later packet arrives.
 const SENT_AGAIN: Duration = Duration::from_millis(200);
 
-/// Changes while connections are open, without breaking one.
+/// Conditions that apply without breaking open connections.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Weather {
-    /// Nothing passes. What is sent waits, as it does behind a router that has lost its line.
+    /// True if nothing passes. Sent bytes wait, as behind a router that has lost its line.
     pub cut: bool,
-    /// Time that each way takes longer.
+    /// Additional delay in each direction.
     pub delay: Duration,
-    /// Rate each way in Mbit/s, in place of that of the link's shape.
+    /// Rate in each direction in Mbit/s, in place of the shape's rate.
     pub mbit_per_s: Option<f64>,
-    /// Share of the packets that are lost, 0 to 1. A stream knows loss as waiting: whoever is behind a lost packet
-    /// waits until that was sent again.
+    /// Fraction of lost packets, 0 to 1. In a stream, loss appears as delay: bytes behind a lost packet wait for its
+    /// retransmission.
     pub lost: f64,
 }
 
 impl Weather {
-    /// The link as its shape says.
+    /// Conditions that leave the link's shape unchanged.
     pub const FAIR: Self = Self { cut: false, delay: Duration::ZERO, mbit_per_s: None, lost: 0.0 };
 
-    /// Bytes a second that it allows, if it says so.
+    /// Returns the rate in bytes per second, if it is set.
     pub(crate) fn bytes_per_s(&self) -> Option<f64> {
         self.mbit_per_s.map(|rate| rate * 1e6 / 8.0)
     }
 
-    /// How much later `bytes` arrive, given an even number `chance` of 0 to 1, over a link whose one way takes
-    /// `one_way`.
+    /// Returns the extra delay of `bytes` on a link with the delay `one_way`. `chance` is uniform from 0 to 1.
     pub(crate) fn later(&self, bytes: usize, chance: f64, one_way: Duration) -> Duration {
         let packets = bytes.div_ceil(PACKET_BYTES).min(1_000) as i32;
         let all_arrive = (1.0 - self.lost).powi(packets);
@@ -55,7 +54,7 @@ mod tests {
         assert_eq!(rain.later(1_460, 0.89, one_way), Duration::from_millis(5));
         assert_eq!(rain.later(1_460, 0.91, one_way), Duration::from_millis(205));
         assert_eq!(rain.later(1_461, 0.82, one_way), Duration::from_millis(205));
-        // Over a long way it takes a round trip until it is known.
+        // On a long link the loss is known only after a round trip.
         assert_eq!(rain.later(1, 0.95, Duration::from_millis(300)), Duration::from_millis(615));
     }
 }

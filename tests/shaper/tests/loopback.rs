@@ -1,4 +1,4 @@
-//! Links over real sockets of this machine. No test is about time: what is delivered is.
+//! Tests of links over real local sockets. They check delivery, not time.
 
 #![expect(clippy::unwrap_used, reason = "tests; the helpers of one too")]
 
@@ -13,7 +13,7 @@ use archipelago_shaper::{Carried, Link, Shape, Weather};
 /// Longest wait for anything that must come.
 const WAIT: Duration = Duration::from_secs(60);
 
-/// A port that hands out what connects to it.
+/// Opens a port, and returns a channel with the connections that it accepts.
 fn server() -> (SocketAddr, Receiver<TcpStream>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -36,7 +36,7 @@ fn connect(link: &Link) -> TcpStream {
     stream
 }
 
-/// Bytes that say where they belong.
+/// Returns bytes that identify their positions.
 fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
     let mut state = seed;
     let mut next = || {
@@ -46,7 +46,7 @@ fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|_| next()).collect()
 }
 
-/// Writes `bytes` and says that this was all, while reading to the end.
+/// Writes `bytes` and closes that direction, while reading to the end.
 fn exchange(stream: &TcpStream, bytes: &[u8]) -> io::Result<Vec<u8>> {
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -67,7 +67,7 @@ fn every_byte_arrives_on_its_own_connection_both_ways() {
     thread::scope(|scope| {
         for (seed, bytes) in (0..).zip(sizes) {
             let near = connect(&link);
-            // In turn, so that each end knows its other.
+            // One after another, so that the two ends can be matched.
             let far = connections.recv_timeout(WAIT).unwrap();
             scope.spawn(move || {
                 assert!(exchange(&near, &pattern(seed, bytes)).unwrap() == pattern(seed + 100, 2 * bytes));
@@ -134,7 +134,7 @@ fn what_is_sent_into_a_cut_waits_for_its_end_and_none_of_it_is_lost() {
     let error = far.read(&mut came).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{error}");
     far.set_read_timeout(Some(WAIT)).unwrap();
-    // Loss, distance and a thin line change when bytes come, not which.
+    // Loss, delay and a low rate change when bytes arrive, not which bytes.
     let rain = Weather { cut: false, delay: Duration::from_millis(20), mbit_per_s: Some(50.0), lost: 0.05 };
     link.set(rain);
     far.read_exact(&mut came).unwrap();
@@ -156,7 +156,7 @@ fn a_link_that_is_cut_can_be_closed() {
     assert!(ended(near) && ended(far));
 }
 
-/// Whether the peer has ended the connection, politely or not.
+/// Returns true if the peer has ended the connection, cleanly or not.
 fn ended(mut stream: TcpStream) -> bool {
     match stream.read(&mut [0]) {
         Ok(bytes) => bytes == 0,
