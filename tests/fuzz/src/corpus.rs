@@ -1,22 +1,22 @@
-//! What is kept of a search: a file for each target, an input in each line, in hexadecimal digits.
+//! Stored corpus: a file for each target, with one input on each line, in hexadecimal.
 
 use std::fs;
 use std::io::Result;
 use std::path::{Path, PathBuf};
 
-/// The inputs kept for the target `name`.
+/// Returns the stored inputs of the target `name`.
 ///
 /// # Errors
-/// There is no such file, or it cannot be read.
+/// The file is missing or cannot be read.
 ///
 /// # Panics
-/// If a line is none of ours.
+/// If a line is not hexadecimal.
 pub fn read(name: &str) -> Result<Vec<Vec<u8>>> {
     let text = fs::read_to_string(file(name))?;
     Ok(text.lines().map(|line| from_hex(line).unwrap_or_else(|| panic!("{name}: {line:?}"))).collect())
 }
 
-/// Keeps `inputs` for the target `name`, sorted by length, in place of those that were kept.
+/// Stores `inputs` for the target `name`, sorted by length, in place of the earlier ones.
 ///
 /// # Errors
 /// The file cannot be written.

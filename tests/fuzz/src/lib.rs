@@ -1,8 +1,8 @@
-//! Whatever comes from outside, in every form that a fuzzer thinks of.
+//! Fuzz targets for all external input.
 //!
-//! Each target takes any bytes, hands them to one way into the programs, and panics if that does what it must not. The
-//! program `fuzz` (feature `libfuzzer`, started by `cargo xtask fuzz`) searches for such bytes; the tests run what it
-//! found worth keeping, and some thousand variations of that.
+//! Each target passes arbitrary bytes to one entry point of the programs, and panics on wrong behaviour. The program
+//! `fuzz` (feature `libfuzzer`, started by `cargo xtask fuzz`) searches for such bytes. The tests run its stored
+//! findings, and some thousand variations of them.
 
 #![expect(
     clippy::unwrap_used,
@@ -19,18 +19,18 @@ mod vary;
 pub use corpus::{read, write};
 pub use vary::vary;
 
-/// One way into the programs.
+/// Fuzz target for one entry point.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Its name, which is that of its corpus too.
+    /// Name of the target and of its corpus.
     pub name: &'static str,
-    /// What is fuzzed, for people.
+    /// Readable description of the fuzzed input.
     pub about: &'static str,
-    /// Tries some bytes. Panics if something is wrong.
+    /// Function that tries some bytes, and panics on wrong behaviour.
     pub run: fn(&[u8]),
 }
 
-/// All of them.
+/// All targets.
 pub const TARGETS: [Target; 10] = [
     Target { name: "wire", about: "frames of a peer, whole and in chunks", run: targets::wire::run },
     Target { name: "codec", about: "bodies of updates in every code", run: targets::codec::run },
@@ -44,7 +44,7 @@ pub const TARGETS: [Target; 10] = [
     Target { name: "world", about: "faults of every kind, in any order", run: targets::world::run },
 ];
 
-/// The target called `name`.
+/// Returns the target called `name`.
 #[must_use]
 pub fn target(name: &str) -> Option<Target> {
     TARGETS.into_iter().find(|target| target.name == name)

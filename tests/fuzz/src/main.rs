@@ -1,4 +1,4 @@
-//! Searches for bytes that make a target panic: the target that `FUZZ_TARGET` names, with libFuzzer's arguments.
+//! Fuzzer: searches for bytes that make the target in `FUZZ_TARGET` panic, with libFuzzer's arguments.
 
 #![no_main]
 #![expect(clippy::panic, reason = "libFuzzer knows no other way to end")]
@@ -18,7 +18,7 @@ fuzz_target!(|data: &[u8]| {
         let name = env::var("FUZZ_TARGET").unwrap_or_default();
         target(&name).unwrap_or_else(|| panic!("FUZZ_TARGET names no target: {name:?}"))
     });
-    // A panic that a program catches is none; libFuzzer would end with it.
+    // A panic that the program catches does not count; libFuzzer would end with it.
     if catch_unwind(|| (target.run)(data)).is_err() {
         process::abort();
     }

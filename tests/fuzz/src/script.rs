@@ -1,41 +1,41 @@
-//! Bytes read as decisions. What is missing is 0, so that every beginning of a script is a script.
+//! Bytes interpreted as decisions. Missing bytes are 0, so that every prefix of a script is a script.
 
-/// Most changes to a file.
+/// Largest number of changes to a file.
 const EDITS_MAX: usize = 16;
 
-/// The rest of a script.
+/// Remaining bytes of a script.
 pub struct Script<'a>(pub &'a [u8]);
 
 impl Script<'_> {
-    /// Whether nothing is left.
+    /// Returns true if no bytes are left.
     pub fn is_over(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The next byte.
+    /// Returns the next byte.
     pub fn byte(&mut self) -> u8 {
         let Some((first, rest)) = self.0.split_first() else { return 0 };
         self.0 = rest;
         *first
     }
 
-    /// A number below `bound`, which is at most 256 and not 0.
+    /// Returns a number below `bound`, which is 1 to 256.
     pub fn below(&mut self, bound: usize) -> usize {
         usize::from(self.byte()) % bound
     }
 
-    /// Two bytes, big endian.
+    /// Returns two bytes as a big-endian number.
     pub fn short(&mut self) -> u16 {
         u16::from_be_bytes([self.byte(), self.byte()])
     }
 
-    /// A number of any size that small ones are as likely for as large ones: a byte shifted by another.
+    /// Returns a number of any magnitude, small or large with equal probability: a byte rotated by another.
     pub fn long(&mut self) -> u64 {
         let (value, by) = (u64::from(self.byte()), u32::from(self.byte()) % 64);
         value.rotate_left(by)
     }
 
-    /// The next bytes, at most `most`, as many as a byte says.
+    /// Returns the next bytes, at most `most`; a length byte precedes them.
     pub fn bytes(&mut self, most: usize) -> Vec<u8> {
         let count = usize::from(self.byte()).min(most).min(self.0.len());
         let (bytes, rest) = self.0.split_at(count);
@@ -43,7 +43,7 @@ impl Script<'_> {
         bytes.to_vec()
     }
 
-    /// `bytes` with what the rest says changed: a few of them lost, and others put in their place, here and there.
+    /// Returns `bytes` with changes from the rest of the script: in several places, a few bytes are replaced by others.
     pub fn edited(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut bytes = bytes.to_vec();
         for _ in 0..EDITS_MAX {

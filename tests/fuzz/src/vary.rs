@@ -1,8 +1,9 @@
-//! Variations of what is in a corpus, from a seed: what the tests try beside it.
+//! Seeded variations of corpus inputs, which the tests try in addition.
 
 use archipelago_sim::world::Rng;
 
-/// A variation of `input`: some bits flipped, some bytes doubled, lost or replaced by a bit of `other`.
+/// Returns a variation of `input`: some bits flipped, and some bytes duplicated, dropped or replaced by part of
+/// `other`.
 #[must_use]
 pub fn vary(input: &[u8], other: &[u8], seed: u64) -> Vec<u8> {
     let mut rng = Rng::stream(seed, 0xf022);

@@ -1,4 +1,4 @@
-//! What a search found worth keeping, and variations of it: nothing of that makes a target panic.
+//! Tests of the stored corpus and variations of it: no target may panic.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -6,7 +6,7 @@ use std::panic::catch_unwind;
 
 use archipelago_fuzz::{Target, read, target, vary};
 
-/// Runs each input that is kept for `name`, and so many variations of them all.
+/// Runs each stored input of `name`, and `variations` variations of all of them.
 fn check(name: &str, variations: u64) {
     let Target { run, .. } = target(name).unwrap();
     let kept = read(name).unwrap();

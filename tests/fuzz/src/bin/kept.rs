@@ -1,4 +1,4 @@
-//! What is kept of a search, as the folder of files that libFuzzer works with: `kept unpack|pack TARGET FOLDER`.
+//! Conversion of the stored corpus to and from libFuzzer's folder of files: `kept unpack|pack TARGET FOLDER`.
 
 #![expect(clippy::print_stderr, reason = "a command line tool says what is wrong")]
 
@@ -9,7 +9,7 @@ use std::{env, fs};
 
 use archipelago_fuzz::{read, target, write};
 
-/// Longer inputs are not kept: what is found by one is found by a shorter one, or costs every test run too much.
+/// Longest stored input in bytes. Shorter inputs find the same faults, and longer ones would slow down every test run.
 const BYTES_MAX: usize = 128;
 
 fn main() -> ExitCode {
@@ -28,18 +28,18 @@ fn main() -> ExitCode {
     }
 }
 
-/// Adds what is kept for `name` to the files in `folder`.
+/// Adds the stored inputs of `name` to the files in `folder`.
 fn unpack(name: &str, folder: &Path) -> Result<()> {
     target(name).ok_or_else(|| Error::other(format!("there is no target {name}")))?;
     fs::create_dir_all(folder)?;
-    // A target that is new has nothing yet.
+    // A new target has no inputs yet.
     for (number, input) in read(name).unwrap_or_default().into_iter().enumerate() {
         fs::write(folder.join(format!("kept-{number}")), input)?;
     }
     Ok(())
 }
 
-/// Keeps the files in `folder` for `name`.
+/// Stores the files in `folder` as the inputs of `name`.
 fn pack(name: &str, folder: &Path) -> Result<()> {
     let mut inputs = Vec::new();
     for entry in fs::read_dir(folder)? {

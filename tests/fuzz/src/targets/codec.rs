@@ -1,15 +1,15 @@
-//! Bodies of updates.
+//! Target for bodies of updates.
 
 use archipelago_core::diloco::{Codec, MergeClass, Segment};
 use archipelago_core::wire::{ApplyPolicy, Code, ExchangeSpec};
 
 use crate::script::Script;
 
-/// The largest size that a code lets through.
+/// Largest magnitude that a code accepts.
 const LARGEST: f32 = (1_u64 << 60) as f32;
 
-/// Takes the bytes for a body. What is one stands for finite values of a bounded size, and its squares are those of its
-/// values; those values, coded again, are a body too.
+/// Decodes the bytes as a body. A valid body has finite values of bounded size, and its norms match its values. Those
+/// values, coded again, give a valid body.
 pub fn run(data: &[u8]) {
     let mut script = Script(data);
     let code = [Code::Int4, Code::E3m0, Code::F32, Code::Int2, Code::Int1][script.below(5)];
@@ -26,7 +26,7 @@ pub fn run(data: &[u8]) {
     let mut body = script.0.to_vec();
     let is_cut = body.len() != codec.body_bytes(&segments);
     let Ok(values) = codec.decode(&segments, &body) else {
-        // Most bodies have the wrong length, and nothing else of them would ever be looked at.
+        // Most bodies have the wrong length, and their content would never be decoded.
         if is_cut {
             body.resize(codec.body_bytes(&segments), 0);
             let _ = codec.decode(&segments, &body);

@@ -1,4 +1,4 @@
-//! Files that a new run can begin with: tensors of a model of one's own, and a tokenizer.
+//! Target for files that a new run can begin with: tensors of a custom model, and a tokenizer.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,10 +11,10 @@ use tempfile::TempDir;
 use crate::golden;
 use crate::script::Script;
 
-/// The two, in the golden model.
+/// Names of the two files in the golden model.
 const FILES: [&str; 2] = ["model-00001-of-00002.safetensors", "tokenizer.json"];
 
-/// Changes one of the files, or takes the bytes for it, and asks whether a run could begin with it.
+/// Changes or replaces one of the files, and checks whether a run could begin with it.
 pub fn run(data: &[u8]) {
     static STAGE: OnceLock<Mutex<Stage>> = OnceLock::new();
     let stage = STAGE.get_or_init(|| Mutex::new(Stage::new()));
@@ -23,7 +23,7 @@ pub fn run(data: &[u8]) {
     golden::judge(validate(&stage.config(which, &bytes)));
 }
 
-/// The files as they are when nothing is wrong, and a place for a run.
+/// Valid files, and a folder for a run.
 struct Stage {
     dir: TempDir,
     files: [Vec<u8>; FILES.len()],
@@ -38,7 +38,7 @@ impl Stage {
         stage
     }
 
-    /// A run that begins with these bytes in the place of a file.
+    /// Returns the settings of a run that begins with these bytes in place of a file.
     fn config(&self, which: usize, bytes: &[u8]) -> ServeConfig {
         let file = self.dir.path().join(FILES[which]);
         fs::write(&file, bytes).unwrap();

@@ -1,4 +1,4 @@
-//! A syncer that says anything to a learner.
+//! Target for a learner with a hostile syncer.
 
 use std::collections::VecDeque;
 use std::num::{NonZeroU16, NonZeroU32};
@@ -18,12 +18,12 @@ use crate::script::Script;
 const RUN: RunId = RunId(9);
 const CHALLENGE: Challenge = Challenge { run: RUN, nonce: [9; 32] };
 const STEPS_MAX: usize = 300;
-/// Most that a member may want done for one thing that happens.
+/// Largest number of outputs of a member for one input.
 const OUTPUTS_MAX: usize = 4_096;
-/// Most of what the syncer says that waits to be heard.
+/// Largest number of undelivered messages of the syncer.
 const SAID_MAX: usize = 256;
 
-/// A member, what its shell holds, and the honest syncer whose words are altered.
+/// Member with the state of its shell, and the honest syncer whose messages are altered.
 struct Stage {
     member: Member,
     now_us: u64,
@@ -34,12 +34,12 @@ struct Stage {
     shards: Vec<Arc<[u8]>>,
     replica: Option<Replica>,
     theta: Vec<f32>,
-    /// What the member is still to hear of its own shell.
+    /// Inputs from the shell that the member has not processed.
     inputs: VecDeque<Input>,
     is_over: bool,
 }
 
-/// What the syncer wants done.
+/// Pending outputs of the syncer.
 #[derive(Default)]
 struct Desk {
     said: VecDeque<Message>,
@@ -65,8 +65,8 @@ impl Host for Desk {
     fn finished(&mut self) {}
 }
 
-/// Acts a script before a learner: an honest syncer's messages are lost, doubled, put in another order and altered, and
-/// so are shards and fragments. Whatever comes, the learner goes on or ends, and wants a bounded number of things done.
+/// Runs a script against a learner: messages of an honest syncer, shards and fragments are dropped, duplicated,
+/// reordered and altered. In every case the learner goes on or ends, with a bounded number of outputs.
 pub fn run(data: &[u8]) {
     let mut script = Script(data);
     let mut stage = Stage::new();
@@ -110,7 +110,7 @@ impl Stage {
         }
     }
 
-    /// The next thing that happens.
+    /// Performs the next event of the script.
     fn act(&mut self, script: &mut Script<'_>) {
         let kind = script.below(16);
         match kind {
@@ -150,7 +150,7 @@ impl Stage {
         self.now_us += 1_000;
     }
 
-    /// Trains where there is something to train on, or waits.
+    /// Trains if there is a batch, or waits.
     fn train(&mut self) {
         let batch = self.member.next_batch(self.now_us);
         self.drain();
@@ -228,7 +228,7 @@ impl Stage {
                 let digest = replica.digest(fragment);
                 self.inputs.push_back(Input::Encoded { serial, fragment, body, digest });
             }
-            // As the shell does, which says what is wrong with a change and goes on.
+            // As in the shell, which reports a faulty change and goes on.
             Output::Include { fragment } => {
                 let replica = self.replica.as_mut();
                 let _ = replica.map(|replica| replica.include(fragment, &mut self.theta));
@@ -242,7 +242,7 @@ impl Stage {
                 let _ = replica.map(|replica| replica.load(fragment, &values, keep, &mut self.theta));
             }
             Output::FetchHeldOut { .. } => {
-                // The bytes of a shard are some, of this form or of none.
+                // Arbitrary bytes of a shard, in a valid form or not.
                 let bytes = self.shards.first().map(|bytes| bytes.to_vec());
                 let bytes = bytes.ok_or_else(|| "there is none".to_owned());
                 self.inputs.push_back(Input::HeldOut { bytes });
@@ -256,7 +256,7 @@ impl Stage {
         }
     }
 
-    /// An engine for a run that is said to be such, if there can be one.
+    /// Builds an engine for the announced run, if possible.
     fn build(&mut self, spec: &RunSpec) -> Option<Input> {
         let fragments = NonZeroU16::new(spec.exchange.fragments)?;
         let batch = NonZeroU32::new(spec.inner.batch).filter(|batch| batch.get() <= BATCH_MAX)?;
@@ -289,7 +289,7 @@ impl Stage {
     }
 }
 
-/// The message with some of its bytes others, if it is one then.
+/// Returns the message with some bytes changed, if it still decodes.
 fn altered(
     script: &mut Script<'_>,
     message: &Message,

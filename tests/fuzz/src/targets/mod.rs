@@ -1,4 +1,4 @@
-//! What is done with the bytes, one file for each way in.
+//! Fuzz targets, one file for each entry point.
 
 pub mod codec;
 pub mod import;

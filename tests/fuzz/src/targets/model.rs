@@ -1,4 +1,4 @@
-//! A folder of a model to begin a run with.
+//! Target for the model folder of a new run.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use crate::script::Script;
 const FILES: [&str; 4] =
     ["config.json", "model-00001-of-00002.safetensors", "model.safetensors.index.json", "tokenizer.json"];
 
-/// Changes one file of a model that is fine, and asks whether a run could begin with it.
+/// Changes one file of a valid model, and checks whether a run could begin with it.
 pub fn run(data: &[u8]) {
     static STAGE: OnceLock<Mutex<Stage>> = OnceLock::new();
     let stage = STAGE.get_or_init(|| Mutex::new(Stage::new()));
@@ -27,7 +27,7 @@ pub fn run(data: &[u8]) {
     golden::judge(found);
 }
 
-/// A model, and a place for a run.
+/// Valid model, and a folder for a run.
 struct Stage {
     dir: TempDir,
     files: [Vec<u8>; FILES.len()],

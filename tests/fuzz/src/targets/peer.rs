@@ -1,4 +1,4 @@
-//! Peers that say anything to a syncer, in any order.
+//! Target for peers that send any messages to a syncer, in any order.
 
 use std::collections::BTreeSet;
 
@@ -15,10 +15,10 @@ use crate::script::Script;
 const RUN: RunId = RunId(9);
 const CONNS: usize = 6;
 const STEPS_MAX: usize = 400;
-/// Largest honest length of a toy's parameters: whoever says anything at all cannot take them beyond a multiple of it.
+/// Largest magnitude of a parameter: a multiple of the largest honest norm, which no message can exceed.
 const THETA_MAX: f32 = 1e6;
 
-/// What the syncer wants done.
+/// Pending outputs of the syncer.
 #[derive(Default)]
 struct Shell {
     open: BTreeSet<ConnId>,
@@ -45,9 +45,8 @@ impl Host for Shell {
     fn finished(&mut self) {}
 }
 
-/// Acts a script before a syncer: connections come and go, say what is written in it, and time passes. Whatever they
-/// say, the syncer answers only those who are there, does work for each message that is bounded, and keeps its
-/// parameters finite.
+/// Runs a script against a syncer: connections open and close, send scripted messages, and time passes. In every case
+/// the syncer answers only open connections, does bounded work for each message, and keeps its parameters finite.
 pub fn run(data: &[u8]) {
     let mut script = Script(data);
     let (spec, _) = Toy::run(1, 4, 200);
@@ -68,7 +67,7 @@ pub fn run(data: &[u8]) {
         let theta = syncer.theta();
         assert!(theta.is_none_or(|theta| theta.iter().all(|value| value.abs() < THETA_MAX)));
     }
-    // Whatever was said, what is under way comes to an end.
+    // In every case, pending merges end.
     for _ in 0..STEPS_MAX {
         let Some(job) = shell.jobs.pop() else { break };
         syncer.drive(now, Input::Merged(Box::new(job.run())), &mut shell);
@@ -76,7 +75,7 @@ pub fn run(data: &[u8]) {
     assert!(shell.jobs.is_empty(), "merges without end");
 }
 
-/// The next thing that happens; `None` if it is not the syncer's business.
+/// Returns the next input, or `None` if it does not reach the syncer.
 fn input(
     script: &mut Script<'_>,
     shell: &mut Shell,
@@ -109,11 +108,11 @@ fn input(
         _ => altered(script, syncer)?,
     };
     shell.open.insert(conn);
-    // As a connection does: what only a syncer says never gets so far.
+    // As in a connection: messages that only a syncer sends are filtered out.
     message.is_for_syncers().then_some(Input::Message(conn, message))
 }
 
-/// A message some of whose bytes are others, as long as it is one.
+/// Returns a message with some bytes changed, if it still decodes.
 fn altered(script: &mut Script<'_>, syncer: &Syncer) -> Option<Message> {
     let message = match script.below(3) {
         0 => Message::Hello(hello(script)),

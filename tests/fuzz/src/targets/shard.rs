@@ -1,15 +1,15 @@
-//! Shards of training data.
+//! Target for shards of training data.
 
 use archipelago_core::data::{ShardForm, ShardTokens, encode_shard, shard_spec};
 use archipelago_core::token;
 
 use crate::script::Script;
 
-/// Takes the bytes for a shard that its spec describes, and for one that it does not.
+/// Reads the bytes as a shard with a matching spec, and with a wrong one.
 pub fn run(data: &[u8]) {
     let mut script = Script(data);
     let first = script.byte();
-    // Bits that no number needed before there were masks.
+    // High values of the first byte select masks.
     let form = ShardForm { token_bytes: first % 6, masks: first >= 240 };
     let vocab = u32::from(script.short()) << script.below(16);
     let extra = script.below(2) as u64;

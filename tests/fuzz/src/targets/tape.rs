@@ -1,4 +1,4 @@
-//! The folder of a run, damaged, or written by somebody who knows its checksums.
+//! Target for a run's folder that is damaged, or forged with valid checksums.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,12 +9,12 @@ use syncer_server::{PlaceArgs, ReplayArgs, ServerError, TableArgs, glance, repla
 
 use crate::script::Script;
 
-/// Files of a run of which any byte may be another.
+/// Files of a run in which any byte may change.
 const FILES: [&str; 5] =
     ["run.json", "held-out.json", "tokenizer.json", "tape.sqlite", "bodies/00000001.bodies"];
 
-/// Changes a file of a stored run, or a decision on its tape with all checksums after it, and has the run followed.
-/// Whatever it leads to is a refusal in a sentence, or a run.
+/// Changes a file of a stored run, or a decision on its tape together with all later checksums, and replays the run.
+/// The result is a run, or a refusal in a sentence.
 pub fn run(data: &[u8]) {
     let mut script = Script(data);
     let place = tempfile::tempdir().unwrap();
@@ -43,7 +43,7 @@ pub fn run(data: &[u8]) {
     refused(glance::status(&TableArgs { place, json: true, csv: false }).err());
 }
 
-/// A refusal says what is wrong, and that it is no bug of ours.
+/// Checks that a refusal has a text and is not an internal error.
 fn refused(error: Option<ServerError>) {
     if let Some(error) = error {
         assert!(!matches!(error, ServerError::Internal { .. }), "{error}");
@@ -51,7 +51,7 @@ fn refused(error: Option<ServerError>) {
     }
 }
 
-/// Changes one decision, and gives that row and those after it the checksums that they then have.
+/// Changes one decision, and recomputes the checksums of its row and of all later ones.
 fn rewrite(script: &mut Script<'_>, file: &Path) {
     let db = Connection::open(file).unwrap();
     let mut rows = db.prepare("SELECT seq, at_ms, data, segment, offset FROM tape ORDER BY seq").unwrap();
@@ -75,7 +75,7 @@ fn rewrite(script: &mut Script<'_>, file: &Path) {
     }
 }
 
-/// The stored run.
+/// Returns the path of the stored run.
 fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../golden/tape/6")
 }

@@ -1,11 +1,11 @@
-//! Frames of a peer.
+//! Target for frames of a peer.
 
 use archipelago_core::wire::{Assembler, BODY_BYTES_MAX, PARTIALS_MAX, decode, encode};
 
 use crate::script::Script;
 
-/// Takes the bytes for one message, and then for a stream of frames. What is a message is the same one after it was
-/// coded and read again; what is none costs no more memory than it has bytes.
+/// Decodes the bytes as one message, and then as a stream of frames. A valid message is unchanged after encoding and
+/// decoding. Invalid bytes take no more memory than their own size.
 pub fn run(data: &[u8]) {
     if let Ok(message) = decode(data) {
         let coded = encode(&message);

@@ -1,17 +1,17 @@
-//! A world in which anything happens, in any order.
+//! Target for a simulated world with any faults in any order.
 
 use archipelago_sim::world::{Ailment, Damage, Fault, Loss, Poison};
 use archipelago_tests::swarm::Swarm;
 
 use crate::script::Script;
 
-/// Most machines of a world, and most faults in it.
+/// Largest number of machines in a world, and of faults.
 const MACHINES_MAX: u64 = 4;
 const FAULTS_MAX: usize = 60;
 /// Longest time between two faults, in milliseconds.
 const GAP_MS_MAX: u64 = 4_000;
 
-/// Acts a script of faults in a world of its seed. After each of them every invariant of the world holds.
+/// Runs a script of faults in a world. Every invariant of the world must hold after each fault.
 pub fn run(data: &[u8]) {
     let mut script = Script(data);
     let seed = u64::from(script.short());
