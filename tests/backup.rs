@@ -1,4 +1,4 @@
-//! Copies of a run's folder that are made while the run goes on, and what becomes of learners that go on with one.
+//! Tests of backups made during a run, and of learners after a return to one.
 #![cfg(unix)]
 
 use std::fs;
@@ -9,12 +9,12 @@ use archipelago_tests::verbs::{backup, replay, run};
 
 const LEARNERS: [&str; 2] = ["anne", "bert"];
 
-/// A small run that writes a snapshot five times a second, and keeps nothing that it does not need to go on.
+/// Returns the flags of a small run with five snapshots a second, which keeps nothing that recovery does not need.
 fn flags(more: &[&'static str]) -> Vec<&'static str> {
     [&SMALL_RUN[..], &["--snapshot-every", "200ms", "--keep", "0B"], more].concat()
 }
 
-/// Goal: whenever it is made, a copy is whole: its tape is replayed to the bit, and a syncer goes on from it.
+/// Goal: a backup made at any time is complete: its tape can be replayed to the bit, and a syncer can resume from it.
 #[test]
 fn copies_under_load_are_whole() {
     let _machine = whole_machine();
@@ -23,7 +23,7 @@ fn copies_under_load_are_whole() {
     let copies = tempfile::tempdir().unwrap();
     let mut last = 0.0;
     for number_of_copy in 0..12 {
-        // A process begins a segment of bodies of its own, so there are some to be removed, too.
+        // Each process begins its own segment of bodies, so some segments are removed, too.
         if number_of_copy % 4 == 0 {
             let rounds = number(&syncer.try_status().unwrap(), "rounds");
             syncer.wait_until("it merges", |status| number(status, "rounds") > rounds + 10.0);
@@ -43,7 +43,7 @@ fn copies_under_load_are_whole() {
     assert_eq!(left, 12, "nothing is left beside the copies");
 }
 
-/// Goal: a copy is never written over, and its secrets stay their owner's.
+/// Goal: a backup never overwrites anything, and its secrets stay readable only by their owner.
 #[test]
 fn a_copy_keeps_secrets_and_is_not_written_over() {
     let _machine = whole_machine();
@@ -70,8 +70,8 @@ fn a_copy_keeps_secrets_and_is_not_written_over() {
     refused(copies.path(), 16, "no run is in");
 }
 
-/// Goal: a run that goes back to an older copy goes on from there. Learners that were told more than the copy knows
-/// fetch the parameters anew, train on, and are merged again.
+/// Goal: a run resumes from an older backup. Learners that know more than the backup fetch the parameters again, keep
+/// training, and are merged again.
 #[test]
 fn learners_that_were_told_more_go_on_with_an_older_copy() {
     let _machine = whole_machine();
@@ -82,7 +82,7 @@ fn learners_that_were_told_more_go_on_with_an_older_copy() {
     });
     let copies = tempfile::tempdir().unwrap();
     let (to, aside, dir) = (copies.path().join("copy"), copies.path().join("aside"), syncer.folder());
-    // Rows are forgotten with the updates that they name, and not before.
+    // Rows are deleted only together with the updates that they name.
     for _ in 0..3 {
         syncer.wait_for_snapshot();
     }

@@ -1,8 +1,8 @@
-//! Crashes of the syncer at any moment, and what the disk makes of what was not synced: a learner loses nothing that it
-//! was told, nothing is merged twice, and what is damaged is named.
+//! Crashes of the syncer at any time, with loss of unsynced data: everything that learners were told survives, nothing
+//! is merged twice, and damage is named.
 //!
-//! `CRASH_POINTS=10000 cargo test --release -p archipelago-tests --test crashes -- --nocapture` has so many crashes
-//! instead of the few that a test run has time for, and says what they came to.
+//! `CRASH_POINTS=10000 cargo test --release -p archipelago-tests --test crashes -- --nocapture` runs that number of
+//! crashes instead of the few in a test run, and prints a summary.
 
 use std::env;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,16 +11,16 @@ use archipelago_core::wire::Millis;
 use archipelago_sim::world::{Ailment, Damage, Fault, Loss, Rng, World};
 use archipelago_tests::toys::{brief, check, crowd, for_seeds, status, watch};
 
-/// Crashes of one world, each of which may be two.
+/// Crashes of one world, each of which may be a double crash.
 const CRASHES: u64 = 12;
 
-/// Worlds for the crashes asked for, or for about `points`.
+/// Returns the number of worlds for the requested crashes, or for about `points` of them.
 fn worlds(points: u64) -> u64 {
     let asked = env::var("CRASH_POINTS").ok().map(|asked| asked.parse().expect("CRASH_POINTS is a number"));
     asked.unwrap_or(points).div_ceil(CRASHES)
 }
 
-/// A crowd under a syncer whose disk takes its time.
+/// Returns a crowd with a syncer whose disk is slow.
 fn world(seed: u64, rng: &mut Rng) -> World {
     let mut toys = crowd(seed);
     (toys.shell.sync_ms, toys.shell.start_ms) = (rng.between(1, 60), rng.between(0, 60));
@@ -29,14 +29,14 @@ fn world(seed: u64, rng: &mut Rng) -> World {
     toys.world(seed)
 }
 
-/// The end of a process, by chance: killed, or without power.
+/// Draws a crash: a kill, or a power loss.
 fn crash(rng: &mut Rng) -> Fault {
     let losses = Loss::ALL.len() as u64;
     let chosen = rng.below(losses + 1);
     if chosen == losses { Fault::CrashSyncer } else { Fault::LosePower(Loss::ALL[chosen as usize]) }
 }
 
-/// The syncer dies, which may spoil a snapshot, and is started again after a while.
+/// Crashes the syncer, possibly with damage to a snapshot, and restarts it after a while.
 fn crash_and_restart(world: &mut World, rng: &mut Rng, points: &AtomicU64) {
     world.inject(crash(rng));
     points.fetch_add(1, Ordering::Relaxed);
@@ -47,7 +47,7 @@ fn crash_and_restart(world: &mut World, rng: &mut Rng, points: &AtomicU64) {
     world.inject(Fault::RestartSyncer);
 }
 
-/// Sees to it that the run goes on in a world that nothing troubles any more.
+/// Checks that the run goes on in a world without further faults.
 fn goes_on(world: &mut World, seed: u64) {
     watch(world, seed, 5_000);
     let rounds = status(world).rounds;
@@ -56,9 +56,9 @@ fn goes_on(world: &mut World, seed: u64) {
     assert!(goes_on, "seed {seed}: {}", brief(world));
 }
 
-/// Goal: at whatever moment a syncer dies, and once more while it starts, and whatever becomes of what it had not
-/// synced, the next one knows of all that learners were told; nothing is merged twice, the ledger is exact, and Θ, Θ̂
-/// and the momentum are those that the tape leads to, to the bit.
+/// Goal: after a crash at any time, possibly a second one during the restart, and any loss of unsynced data, the next
+/// syncer knows everything that learners were told. Nothing is merged twice, and the ledger is exact. Θ, Θ̂ and the
+/// momentum equal the replay of the tape to the bit.
 #[test]
 fn crashes_lose_nothing_that_was_told_and_merge_nothing_twice() {
     let (points, doubles, recoveries, told) =
@@ -71,7 +71,7 @@ fn crashes_lose_nothing_that_was_told_and_merge_nothing_twice() {
             world.run_for(rng.between(1, 2_500));
             crash_and_restart(&mut world, &mut rng, &points);
             if rng.chance(0.4) {
-                // While it reads its tape, or before its first row is on the disk.
+                // During the replay of the tape, or before the first row is on disk.
                 world.run_for(rng.between(0, 100));
                 world.inject(crash(&mut rng));
                 points.fetch_add(1, Ordering::Relaxed);
@@ -98,8 +98,8 @@ fn crashes_lose_nothing_that_was_told_and_merge_nothing_twice() {
     assert!(read(&told) > read(&points), "learners were told of too little to lose");
 }
 
-/// Goal: where writes and syncs of the disk fail now and then, or it is full, what learners were told is kept all the
-/// same, through crashes and losses of power at any moment of that; and the run goes on once the disk works.
+/// Goal: if writes and syncs of the disk fail at times, or the disk is full, everything that learners were told
+/// survives crashes and power losses at any time. The run goes on once the disk works.
 #[test]
 fn a_disk_that_fails_loses_nothing_that_was_told() {
     let (points, failures, told) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
@@ -138,8 +138,8 @@ fn a_disk_that_fails_loses_nothing_that_was_told() {
     assert!(failures > points && told > points, "{failures} failures, {told} told");
 }
 
-/// Goal: whatever the owner was told (a run that is held, a learner that is slowed down or sent away, the end of the
-/// run) holds after any crash; the checker compares the orders on the tape with each syncer that goes on from it.
+/// Goal: confirmed orders of the owner (a pause, a learner's limit or drop, the end of the run) hold after any crash.
+/// The checker compares the orders on the tape with each syncer that resumes from it.
 #[test]
 fn crashes_undo_no_order_of_the_owner() {
     let (begun, cut_off) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -161,7 +161,7 @@ fn crashes_undo_no_order_of_the_owner() {
             if turn == end {
                 world.inject(Fault::Finish);
             }
-            // Before the order is kept, while the last rounds are under way, or later.
+            // Before the order is stored, during the last rounds, or later.
             world.run_for(rng.between(0, 250));
             let was_over = world.is_finished();
             world.inject(crash(&mut rng));
@@ -187,7 +187,7 @@ fn crashes_undo_no_order_of_the_owner() {
     assert!(cut_off > 0, "no end was cut off: {begun}");
 }
 
-/// Goal: damage to what was synced is named, or is in what is not needed to go on; then all is as if there was none.
+/// Goal: damage to synced data is named, or affects only data that recovery does not need and has no effect.
 #[test]
 fn damage_is_named_or_does_not_matter() {
     let (named, harmless) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -232,7 +232,7 @@ fn damage_is_named_or_does_not_matter() {
     assert!(named > harmless / 4, "{named} of {}", named + harmless);
 }
 
-/// Goal: whatever crashes and however often, one seed is one history.
+/// Goal: one seed gives one history, however many crashes there are.
 #[test]
 fn one_seed_is_one_history() {
     let digest = |seed| {

@@ -1,16 +1,16 @@
-//! Disks that fill up, files that are damaged, folders restored from copies: whatever the syncer goes on from.
+//! Full disks, damaged files, and folders restored from copies: every state that a syncer may resume from.
 
 use archipelago_sim::world::{Ailment, Fault, World};
 use archipelago_tests::toys::{Toys, brief, check, for_seeds, learners, status, watch};
 
-/// Three toys, with a snapshot each second.
+/// Returns a world of three toys with a snapshot each second.
 fn world(seed: u64) -> World {
     let mut toys = Toys::new(3);
     toys.shell.snapshot_ms = 1_000;
     toys.world(seed)
 }
 
-/// Lets time pass until everyone has been merged once more.
+/// Runs until all learners have been merged once more.
 fn everyone_is_merged_again(world: &mut World, seed: u64) {
     let merged = |world: &World| learners(world).map(|learner| learner.fates.merged).collect::<Vec<_>>();
     let before = merged(world);
@@ -22,8 +22,8 @@ fn everyone_is_merged_again(world: &mut World, seed: u64) {
     assert!(again, "seed {seed}: {}", brief(world));
 }
 
-/// Goal: on a full disk nothing is merged that could not be kept, and the run goes on by itself once there is room; a
-/// syncer that dies then does not start before there is room, and has lost nothing that anybody was told.
+/// Goal: on a full disk no update is merged that could not be stored, and the run goes on once there is room. A syncer
+/// that dies then starts only once there is room, and has lost nothing that a learner was told.
 #[test]
 fn a_full_disk_halts_a_run_and_loses_nothing_of_it() {
     for_seeds(20, |seed| {
@@ -55,8 +55,8 @@ fn a_full_disk_halts_a_run_and_loses_nothing_of_it() {
     });
 }
 
-/// Goal: damaged snapshots cost nothing, even all of them: the tape leads to the same bits from wherever it is
-/// followed.
+/// Goal: damaged snapshots cost nothing, even if all are damaged: a replay of the tape from any start gives the same
+/// bits.
 #[test]
 fn a_damaged_snapshot_is_passed_over() {
     for_seeds(20, |seed| {
@@ -80,8 +80,8 @@ fn a_damaged_snapshot_is_passed_over() {
     });
 }
 
-/// Goal: no version ever names two contents, and nobody holds another Θ̂ than the syncer: not when one copy of the
-/// folder is put back again and again, and not when the snapshot that a restart wrote is lost to the next crash.
+/// Goal: a version never names two contents, and no learner's Θ̂ differs from the syncer's. This holds if one copy of
+/// the folder is restored repeatedly, and if the snapshot of a restart is lost in the next crash.
 #[test]
 fn whatever_is_restored_no_version_names_two_things() {
     for_seeds(20, |seed| {
@@ -96,7 +96,7 @@ fn whatever_is_restored_no_version_names_two_things() {
             }
             watch(&mut world, seed, 1_500);
             world.inject(Fault::RestartSyncer);
-            // Before its first snapshot; the newest of those before it is damaged too.
+            // Before its first snapshot; the newest of those before it is damaged, too.
             watch(&mut world, seed, 900);
             world.inject(Fault::CrashSyncer);
             world.inject(Fault::TearSnapshot);
@@ -108,8 +108,8 @@ fn whatever_is_restored_no_version_names_two_things() {
     });
 }
 
-/// Goal: a copy that is made while the syncer is down holds what a crash left on the disk although nobody had been
-/// told of it yet, and goes on from there.
+/// Goal: a copy of a stopped run contains decisions that a crash left on disk before any learner was told, and a syncer
+/// resumes from there.
 #[test]
 fn a_copy_of_a_run_that_is_down_holds_what_the_crash_left() {
     for_seeds(40, |seed| {

@@ -1,5 +1,5 @@
-//! Real processes on real sockets, on the built-in corpus. Nothing here asserts on a time; every wait is
-//! for something that shows in `/v1/status`, and is bounded.
+//! End-to-end tests with real processes and sockets, on the built-in corpus. No assertion depends on time; every wait
+//! is for a change in `/v1/status`, and is bounded.
 #![cfg(unix)]
 
 use std::num::NonZeroU16;
@@ -15,7 +15,7 @@ use archipelago_tests::processes::{SyncerProcess, number, of_learner, whole_mach
 use archipelago_tests::socket::{RawSocket, Received, hello};
 use serde_json::Value;
 
-/// A run small enough for a few seconds; the evaluations show the loss falling.
+/// Flags of a run that takes a few seconds; its evaluations show a falling loss.
 const SMALL: [&str; 14] = [
     "--preset",
     "tiny",
@@ -33,20 +33,21 @@ const SMALL: [&str; 14] = [
     "1s",
 ];
 
-/// No update is forgotten: each learner has one at most without a fate on each of the four fragments of [`SMALL`].
+/// Checks that every update gets a fate: each learner has at most one pending update on each of the four fragments of
+/// [`SMALL`].
 fn no_update_is_forgotten(status: &Value) {
     let (pending, learners) = (number(status, "updatesPending"), number(status, "learnersTotal"));
     assert!(number(status, "updates") > 4.0 * learners && pending <= 4.0 * learners, "{status:#}");
 }
 
-/// Goal: two learners train one model: the held-out loss falls, nearly all they train is merged, and
-/// everyone ends politely when asked.
+/// Goal: two learners train one model. The held-out loss falls, nearly all of their training is merged, and all
+/// processes end cleanly on request.
 #[test]
 fn two_learners_train_one_model() {
     let _machine = whole_machine();
     let mut syncer = SyncerProcess::start(&SMALL);
     let mut learners = [syncer.learner("anne"), syncer.learner("bert")];
-    // So many tokens that what is not merged at the end, some steps each, is no share of them.
+    // With this many tokens, the few steps that are not merged at the end are a negligible share.
     let status = syncer.wait_until("both are merged and the loss has fallen by 1 nat", |status| {
         let fallen = number(status, "valLossFirst") - number(status, "valLossLast");
         let both = ["anne", "bert"].iter().all(|name| of_learner(status, name, "tokensMerged") > 0.0);
@@ -85,8 +86,8 @@ fn a_gpu_and_a_cpu_train_one_model() {
     no_update_is_forgotten(&last);
 }
 
-/// Goal: a learner that is killed mid-run is missed by nobody, and merged again once it is back, as the
-/// same learner.
+/// Goal: a learner killed mid-run does not hold up the others, and is merged again after its return, as the same
+/// learner.
 #[test]
 fn a_killed_learner_comes_back_and_is_merged_again() {
     let _machine = whole_machine();
@@ -111,8 +112,8 @@ fn a_killed_learner_comes_back_and_is_merged_again() {
     no_update_is_forgotten(&back);
 }
 
-/// Goal: a syncer that is killed and started again goes on with the run; its learners come back by
-/// themselves, under their old ids, having trained on.
+/// Goal: a syncer that is killed and restarted resumes the run. Its learners reconnect by themselves under their old
+/// ids, having trained on.
 #[test]
 fn a_killed_syncer_goes_on_where_it_was() {
     let _machine = whole_machine();
@@ -121,7 +122,7 @@ fn a_killed_syncer_goes_on_where_it_was() {
     let before = syncer.wait_until("a good deal is merged", |status| {
         number(status, "rounds") >= 24.0 && number(status, "live") > 1.5
     });
-    // Figures may be ahead of the disk: what they tell of is there once two more batches of decisions are.
+    // Figures may be ahead of the disk; they are covered after two more batches of decisions.
     let decisions = |status: &Value| number(&status["disk"], "decisions");
     let mut safe = decisions(&before);
     for batch in ["a batch of decisions", "and the one after it"] {
@@ -145,12 +146,12 @@ fn a_killed_syncer_goes_on_where_it_was() {
     assert!(learners.iter_mut().all(|learner| learner.is_running()), "a learner gave up");
 }
 
-/// Goal: a run with an end comes to it: the learners are sent home and every process that is to end does by itself.
+/// Goal: a run with a stop reaches it: the learners are released, and every process that should end does so by itself.
 #[test]
 fn a_run_ends_by_itself() {
     let _machine = whole_machine();
     let mut flags = SMALL.to_vec();
-    // Nothing is merged before both are there: on a busy machine one could be done before the other has begun.
+    // Nothing is merged before both have joined; otherwise one could finish first on a busy machine.
     flags.extend(["--stop-at-tokens", "60000", "--learners-start", "2", "--exit-when-finished"]);
     let mut syncer = SyncerProcess::start(&flags);
     let mut learners = [syncer.learner("anne"), syncer.learner("bert")];
@@ -162,7 +163,7 @@ fn a_run_ends_by_itself() {
     assert!(ended.success(), "the syncer ended with {ended}");
 }
 
-/// Goal: whatever a stranger sends, it gets the close that says why, and the run goes on.
+/// Goal: any invalid message from a stranger leads to the close code with the reason, and the run goes on.
 #[test]
 fn bad_messages_get_their_typed_close() {
     let _machine = whole_machine();
@@ -194,12 +195,12 @@ fn bad_messages_get_their_typed_close() {
         let (bye, close) = socket.end();
         assert_eq!((bye, close), (Some(code.into()), Some(code.into())), "{name}");
     }
-    // A frame that announces 2⁴⁰ bytes is refused by its head.
+    // A frame that announces 2⁴⁰ bytes is refused because of its header.
     let mut socket = RawSocket::open(address);
     socket.send_bytes(&[0x82, 0xff, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(socket.end().1, Some(CloseCode::TooLarge.into()));
 
-    // Another run's frame after a good greeting.
+    // A message of another run after a valid greeting.
     let (mut socket, welcome) = RawSocket::greet(address, 2);
     socket.send(&Message::Ready { run: RunId(welcome.run.0 ^ 1), layout: welcome.layout, batch: 1 });
     assert_eq!(socket.end().1, Some(CloseCode::WrongRun.into()));
@@ -208,7 +209,7 @@ fn bad_messages_get_their_typed_close() {
     syncer.wait_until("the run goes on", |status| number(status, "rounds") > 4.0);
 }
 
-/// Goal: an update with a scale that is no number is refused by that name; the model stays as it is.
+/// Goal: an update with a non-finite scale is refused with that reason, and the model does not change.
 #[test]
 fn an_update_that_is_no_number_is_refused() {
     let _machine = whole_machine();
@@ -244,7 +245,7 @@ fn an_update_that_is_no_number_is_refused() {
                     Update { run, fragment, serial, base, steps, tokens, body, checksum, seen: Vec::new() };
                 socket.send(&Message::Update(update));
             }
-            // On a busy machine the round may be over; the next one comes.
+            // On a busy machine the round may be over; try the next one.
             Message::Receipt { fate: Fate::Late(_), .. } => {}
             Message::Receipt { fate, .. } => break fate,
             _ => {}
@@ -257,7 +258,7 @@ fn an_update_that_is_no_number_is_refused() {
     assert!(status["fates"]["refused"]["not_finite"].as_u64() >= Some(1), "{status:#}");
 }
 
-/// Goal: the same on real text, where it is at hand.
+/// Goal: the same on real text, if it is available.
 #[test]
 fn real_text_trains_too() {
     let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/tinyshakespeare.txt");

@@ -1,4 +1,4 @@
-//! Who may come, with real programs: keys that are taken along, personal invites, bans, a rotated token.
+//! Tests of admission with real programs: moved keys, personal invites, bans, a rotated token.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -13,13 +13,13 @@ use serde_json::Value;
 
 const SMALL: [&str; 6] = ["--preset", "tiny", "--sync-every", "8", "--corpus-bytes", "512KiB"];
 
-/// Whether the learner called `name` takes part.
+/// Returns true if the learner called `name` is live.
 fn is_live(status: &Value, name: &str) -> bool {
     let learners = status["learners"].as_array().map(Vec::as_slice).unwrap_or_default();
     learners.iter().any(|learner| learner["name"] == name && learner["live"] == true)
 }
 
-/// Runs a program with `input`; what it printed, if it went well.
+/// Runs a program with `input`. Returns its output if it succeeds.
 fn run(name: &str, arguments: &[&str], input: &str) -> Result<String, Output> {
     let mut child = Command::new(program(name))
         .args(arguments)
@@ -37,7 +37,7 @@ fn json(name: &str, arguments: &[&str]) -> Value {
     serde_json::from_str(&run(name, &[arguments, &["--json"]].concat(), "").unwrap()).unwrap()
 }
 
-/// Goal: an invite is spent once, even by kills of the syncer; the account goes along with the key; a ban ends it all.
+/// Goal: an invite is valid once, even if the syncer is killed; the account moves with the key; a ban ends access.
 #[test]
 fn a_guest_is_taken_in_once_moves_and_is_banned() {
     let _machine = whole_machine();
@@ -48,11 +48,11 @@ fn a_guest_is_taken_in_once_moves_and_is_banned() {
         json("syncer-server", &["invite", "create", "--dir", dir, "--note", "anne", "--expires", "1d"]);
     let link = format!("/#invite={}", made["invite"].as_str().unwrap());
     let mut anne = syncer.learner_at(&link, "anne");
-    // A status may be ahead of the disk by what is being merged, which a kill may take back; not by eight rounds.
+    // A status may be ahead of the disk by the merges in progress, which a kill may revert, but not by eight rounds.
     syncer.wait_until("anne is merged", |status| {
         of_learner(status, "anne", "tokensMerged") > 0.0 && number(status, "rounds") >= 8.0
     });
-    // Without a moment's notice: it knows anne again, and the invite is spent.
+    // After an immediate kill, the syncer still knows anne, and the invite is used up.
     syncer.kill();
     syncer.restart();
     let before = syncer.wait_until("anne is back", |status| is_live(status, "anne"));
@@ -63,7 +63,7 @@ fn a_guest_is_taken_in_once_moves_and_is_banned() {
     let listed = json("syncer-server", &["invite", "list", "--dir", dir]);
     assert_eq!((&listed[0]["used"], &listed[0]["uses"]), (&1.into(), &1.into()), "{listed}");
 
-    // The key on another machine, without an invite: the same learner.
+    // The key on another machine, without an invite, is the same learner.
     anne.interrupt();
     let from = folder.parent().unwrap().join("anne.identity");
     let to = folder.parent().unwrap().join("carl.identity");
@@ -89,7 +89,7 @@ fn a_guest_is_taken_in_once_moves_and_is_banned() {
     syncer.wait_until("carl is back", |status| is_live(status, "carl"));
 }
 
-/// Goal: a token that was rotated is worth nothing.
+/// Goal: a rotated token is no longer valid.
 #[test]
 fn a_rotated_token_is_dead() {
     let _machine = whole_machine();

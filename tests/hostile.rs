@@ -1,4 +1,4 @@
-//! Learners that speak the protocol well and lie, beside honest ones: what they cannot do to a run.
+//! Learners that follow the protocol but lie, next to honest ones: bounds on their harm to a run.
 
 use archipelago_core::wire::Code;
 use archipelago_sim::world::{Fault, Lie, MachineSpec, Poison, World};
@@ -6,7 +6,7 @@ use archipelago_tests::toys::{Toys, brief, for_seeds, learners, loss, status, wa
 
 const HONEST: usize = 4;
 
-/// Honest machines, and `liars` that lie like this from the beginning.
+/// Returns honest machines, and `liars` that tell this lie from the beginning.
 fn world(seed: u64, liars: usize, lie: Lie, change: impl FnOnce(&mut Toys)) -> World {
     let mut toys = Toys::new(HONEST);
     for i in 0..liars {
@@ -21,8 +21,8 @@ fn world(seed: u64, liars: usize, lie: Lie, change: impl FnOnce(&mut Toys)) -> W
     world
 }
 
-/// Goal: what idle identities say of their step neither stops a run nor drives it, whether they come to a run that is
-/// under way or are there before it begins.
+/// Goal: false claims of idle learners about their steps neither stop a run nor drive its schedule, before its
+/// beginning or during it.
 #[test]
 fn idle_words_do_not_move_the_schedule() {
     for_seeds(5, |seed| {
@@ -50,7 +50,7 @@ fn idle_words_do_not_move_the_schedule() {
     });
 }
 
-/// Goal: a crowd that is ready and never answers takes nobody's place in the rounds.
+/// Goal: ready learners that never answer take no other learner's place in the rounds.
 #[test]
 fn a_mute_crowd_keeps_nobody_out() {
     for_seeds(5, |seed| {
@@ -66,7 +66,7 @@ fn a_mute_crowd_keeps_nobody_out() {
     });
 }
 
-/// Goal: nobody's word of what it trained moves the share of training that is merged.
+/// Goal: a learner's claims about its training do not change the fraction of merged training.
 #[test]
 fn participation_is_not_a_matter_of_words() {
     for_seeds(5, |seed| {
@@ -80,8 +80,8 @@ fn participation_is_not_a_matter_of_words() {
     });
 }
 
-/// Goal: one that sends zeros as the fruit of steps without number moves the run's clock by little more than who
-/// trains, also after long, and the loss by less than one that is not there.
+/// Goal: a learner that sends zeros and claims unlimited steps advances the run's clock little more than an honest one,
+/// even over a long time. It affects the loss less than an absent learner would.
 #[test]
 fn a_free_rider_does_not_end_a_run() {
     for (seeds, ms) in [(5, 60_000), (1, 1_800_000)] {
@@ -95,7 +95,7 @@ fn a_free_rider_does_not_end_a_run() {
             };
             let (clean, _, _) = run(0);
             let (clock, honest, loss) = run(1);
-            // It counts as eight honest ones, for two of all four together, and as more in its first seconds.
+            // It counts as eight honest learners, two times all four together, and as more in its first seconds.
             assert!(
                 clock < 3.6 * clean && honest > 0.95 * clean,
                 "seed {seed}, {ms} ms: {clean} → {clock}, {honest}"
@@ -105,9 +105,8 @@ fn a_free_rider_does_not_end_a_run() {
     }
 }
 
-/// Goal: beside learners whose steps take seconds, two who claim all steps that there can be neither set the pace of
-/// the rounds, so that updates of honest ones shrink, nor count for more than twenty of them, once the first minutes
-/// are over.
+/// Goal: next to slow learners, two learners that claim the maximum of steps cannot set the pace of the rounds, which
+/// would shrink honest updates. After the first minutes they count for at most twenty honest ones.
 #[test]
 fn claims_beside_slow_learners_set_no_pace() {
     for_seeds(5, |seed| {
@@ -132,7 +131,7 @@ fn claims_beside_slow_learners_set_no_pace() {
     });
 }
 
-/// Goal: a restart of the syncer, after which nobody knows what was counted when, counts little for a free rider.
+/// Goal: after a restart of the syncer, which loses the recent rates, a free rider still counts little.
 #[test]
 fn a_restart_counts_little_for_a_free_rider() {
     for_seeds(3, |seed| {
@@ -146,12 +145,13 @@ fn a_restart_counts_little_for_a_free_rider() {
             status(&world).tokens_merged as f64
         };
         let (clean, found) = (clock(0), clock(1));
-        // Three times as much without a restart; a lease of half a minute at eight times the pace comes on top.
+        // Without a restart the factor is three. A lease of half a minute at eight times the pace comes on top.
         assert!(found < 4.6 * clean, "seed {seed}: {clean} → {found}");
     });
 }
 
-/// Goal: half of a young run turns its updates and sends them five times as long; once it has left all is well again.
+/// Goal: if half of a young run sends updates with inverted signs and five times the length, the run recovers after
+/// they leave.
 #[test]
 fn a_run_half_of_which_was_hostile_recovers() {
     for_seeds(3, |seed| {
@@ -174,7 +174,7 @@ fn a_run_half_of_which_was_hostile_recovers() {
     });
 }
 
-/// Goal: a crowd that comes to a run and is merged in a hurry has a newcomer's share for as long as it is new.
+/// Goal: many newcomers that join together and are merged quickly have only a newcomer's weight while they are new.
 #[test]
 fn a_crowd_of_newcomers_does_not_take_over_within_seconds() {
     for_seeds(3, |seed| {
@@ -196,7 +196,7 @@ fn a_crowd_of_newcomers_does_not_take_over_within_seconds() {
     });
 }
 
-/// Goal: one whose updates were thirty times too long for a while is part of the run again once they are not.
+/// Goal: a learner whose updates were thirty times too long for a while is merged again once they are normal.
 #[test]
 fn refusals_heal() {
     for_seeds(5, |seed| {
@@ -219,8 +219,8 @@ fn refusals_heal() {
     });
 }
 
-/// Goal: updates many times as long as their steps can make them pull a merge hardly farther than honest ones: those of
-/// a quarter of all, with their signs flipped, do not drive the run apart, and nobody is sent away for a burst.
+/// Goal: updates far longer than their steps allow move a merge hardly more than honest ones. With inverted signs from
+/// a quarter of the learners, the run does not diverge, and no learner is dropped for a burst.
 #[test]
 fn long_updates_do_not_drive_a_run_apart() {
     for_seeds(5, |seed| {

@@ -1,4 +1,4 @@
-//! What a syncer that is killed knows when it is back, and what its tape says.
+//! Tests of a killed syncer: its knowledge after a restart, and its tape.
 #![cfg(unix)]
 
 use std::fs;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use archipelago_tests::processes::{SyncerProcess, newest_snapshot, number, whole_machine};
 use archipelago_tests::witness::{Told, assert_known, witness};
 
-/// A small run without any snapshot but its first.
+/// Flags of a small run that takes no snapshot but its first.
 const FLAGS: [&str; 13] = [
     "--preset",
     "tiny",
@@ -25,8 +25,8 @@ const FLAGS: [&str; 13] = [
     "--no-eval",
 ];
 
-/// Goal: whatever moment it is killed at, a syncer that comes back knows of every update that a learner was told was
-/// merged; and its tape leads to where it was, to the bit.
+/// Goal: a syncer killed at any time knows, after its restart, every update that a learner was told was merged. Its
+/// tape replays to the same state to the bit.
 #[test]
 fn kills_lose_nothing_that_a_learner_was_told() {
     let _machine = whole_machine();
@@ -47,7 +47,7 @@ fn kills_lose_nothing_that_a_learner_was_told() {
         let folder = syncer.folder().join("snapshots");
         let before = newest_snapshot(&folder);
         syncer.restart();
-        // However short its lives are, each begins where the last one ended, and not where the first one began.
+        // However short a process lives, it starts where the last one ended, not where the first one began.
         syncer.wait_until("what it followed is saved", |_| newest_snapshot(&folder) > before);
         let status = syncer.try_status().unwrap();
         assert!(number(&status, "rounds") >= number(&replayed, "merges"), "{replayed:#} {status:#}");
@@ -56,8 +56,8 @@ fn kills_lose_nothing_that_a_learner_was_told() {
     assert!(others.iter_mut().all(|learner| learner.is_running()), "a learner gave up");
 }
 
-/// Goal: a run that began with the model of a folder, killed as soon as it answers, goes on without that folder; and
-/// its tape leads from the folder's parameters to where it was, to the bit.
+/// Goal: a run that began with a model folder and is killed as soon as it answers resumes without that folder. Its tape
+/// replays from the folder's parameters to the same state to the bit.
 #[test]
 fn a_run_from_a_folder_needs_only_its_own_after_a_kill() {
     let _machine = whole_machine();
@@ -95,7 +95,7 @@ fn a_run_from_a_folder_needs_only_its_own_after_a_kill() {
     }
 }
 
-/// Goal: a run whose files are missing or damaged does not begin anew over what is left, and says which file it is.
+/// Goal: a run with missing or damaged files does not start from scratch over the rest, and names the file.
 #[test]
 fn what_is_missing_or_damaged_is_named() {
     let _machine = whole_machine();
@@ -116,7 +116,7 @@ fn what_is_missing_or_damaged_is_named() {
     };
     without("run.json", "run.json");
     without("tape.sqlite", "tape.sqlite");
-    // What learners sent is no new run either.
+    // Bodies of updates alone do not make a new run either.
     let aside = folder.join("aside-too");
     fs::rename(folder.join("snapshots"), &aside).unwrap();
     without("tape.sqlite", "tape.sqlite");
@@ -127,7 +127,7 @@ fn what_is_missing_or_damaged_is_named() {
         paths.filter(|path| path.extension().is_some_and(|found| found == ending)).max().unwrap()
     };
 
-    // Without any snapshot the tape is enough; a flipped bit in what a learner sent is found then.
+    // Without any snapshot the tape is enough; the replay then finds a flipped bit in an update.
     for _ in 0..2 {
         fs::remove_file(newest("safetensors", "snapshots")).unwrap();
     }
@@ -144,17 +144,17 @@ fn what_is_missing_or_damaged_is_named() {
     assert!(number(&syncer.try_status().unwrap(), "rounds") > 20.0);
 }
 
-/// Goal: where the disk takes nothing more, that is said at once, nothing is merged that could not be kept, and the run
-/// goes on by itself once there is room.
+/// Goal: a full disk is reported at once, no update is merged that could not be stored, and the run goes on by itself
+/// once there is room.
 #[test]
 fn a_disk_that_is_full_halts_the_run_and_room_lets_it_go_on() {
     let _machine = whole_machine();
-    // No file may be longer than this, in bytes: room for a snapshot, and for some seconds of updates.
+    // Largest file size in bytes: room for a snapshot, and for some seconds of updates.
     let mut syncer = SyncerProcess::start_with_files_up_to(3 << 20, &FLAGS);
     let mut learner = syncer.learner("anne");
     let full = syncer.wait_until("the disk is full", |status| !status["disk"]["tapeFault"].is_null());
     assert!(syncer.get("/readyz").is_err(), "it takes no learners");
-    // What was under way ends, and then nothing moves.
+    // Work in progress ends, and then nothing moves.
     let settled = |syncer: &mut SyncerProcess| {
         let mut last = full.clone();
         syncer.wait_until("nothing is under way", |status| {

@@ -1,4 +1,5 @@
-//! Whoever can be reached takes part again, soon and not all at once: pace, back-off and patience as they ship.
+//! Liveness with the shipped settings of pace, backoff and patience: every reachable learner takes part again soon, and
+//! not all at the same time.
 
 use std::num::NonZeroU32;
 
@@ -11,19 +12,19 @@ use archipelago_tests::toys::{
     Toys, brief, check, fates, for_seeds, learner, learners, status, steps, watch,
 };
 
-/// When learners joined or came back, in order.
+/// Returns the times when learners joined or came back, in order.
 fn joins(events: &[(Millis, Event)]) -> Vec<Millis> {
     let joins = events.iter().filter(|(_, event)| matches!(event, Event::Joined { .. }));
     joins.map(|(at, _)| *at).collect()
 }
 
-/// Updates of the learner on `machine` that were merged so far.
+/// Returns the number of merged updates of the learner on `machine`.
 fn merged(world: &World, machine: usize) -> u64 {
     let id = learner(world, machine);
     learners(world).find(|learner| Some(learner.learner) == id).map_or(0, |learner| learner.fates.merged)
 }
 
-/// Lets time pass until the learner on `machine` is merged once more; how long that took, in milliseconds.
+/// Runs until the learner on `machine` is merged once more. Returns the time that this took in milliseconds.
 fn merged_again(world: &mut World, seed: u64, machine: usize, ms_max: u64) -> u64 {
     let (from, before) = (world.now(), merged(world, machine));
     let again = world.run_until(ms_max, 100, |world| merged(world, machine) > before);
@@ -32,8 +33,8 @@ fn merged_again(world: &mut World, seed: u64, machine: usize, ms_max: u64) -> u6
     world.now().since(from)
 }
 
-/// Goal: a connection that stands and carries nothing is given up after a minute, and no earlier; then the learner is
-/// merged within 20 s. The second time it bears two minutes.
+/// Goal: a connection that is open but carries nothing is given up after a minute, and no earlier; the learner is then
+/// merged within 20 s. The second time the limit is two minutes.
 #[test]
 fn a_connection_that_carries_nothing_is_given_up_when_patience_ends() {
     for_seeds(20, |seed| {
@@ -53,8 +54,8 @@ fn a_connection_that_carries_nothing_is_given_up_when_patience_ends() {
     });
 }
 
-/// Goal: every learner is merged again within half a minute after a partition, however long that lasted: shorter than
-/// the syncer's patience, longer than that, and longer than its own.
+/// Goal: every learner is merged again within half a minute after a partition of any length: shorter than the syncer's
+/// patience, longer than that, and longer than its own.
 #[test]
 fn whoever_can_be_reached_again_is_merged_again() {
     for_seeds(20, |seed| {
@@ -64,7 +65,7 @@ fn whoever_can_be_reached_again_is_merged_again() {
             world.inject(Fault::Partition(1));
             world.inject(Fault::Partition(2));
             watch(&mut world, seed, away_ms);
-            // Two and a half minutes are longer than its patience, and it seeks another connection.
+            // Two and a half minutes exceed the learner's patience, and it opens another connection.
             let seeks = world.machines()[1].attempts > 1;
             assert_eq!(seeks, away_ms > 60_000, "seed {seed}: {:?}", world.machines()[1]);
             world.inject(Fault::Heal(1));
@@ -77,8 +78,8 @@ fn whoever_can_be_reached_again_is_merged_again() {
     });
 }
 
-/// Goal: where the quorum is everyone, a hidden page that stands still makes the others wait once for each fragment and
-/// not in each round; and it counts again once it goes on.
+/// Goal: if the quorum is all learners, a stalled hidden page makes the others wait once for each fragment, not in each
+/// round. It counts again once it continues.
 #[test]
 fn a_hidden_page_that_stands_still_costs_each_fragment_one_wait() {
     for_seeds(20, |seed| {
@@ -104,8 +105,8 @@ fn a_hidden_page_that_stands_still_costs_each_fragment_one_wait() {
     });
 }
 
-/// Goal: learners that lost one syncer together come back within 16 s of its return, seldom two at a time, and
-/// knock seldom meanwhile.
+/// Goal: learners that lost their syncer together come back within 16 s of its return, rarely two at the same time, and
+/// make few attempts in the meantime.
 #[test]
 fn learners_do_not_come_back_in_lockstep() {
     for_seeds(10, |seed| {
@@ -116,8 +117,8 @@ fn learners_do_not_come_back_in_lockstep() {
         world.inject(Fault::CrashSyncer);
         world.run_for(60_000);
         for machine in world.machines() {
-            // After a healthy minute it begins with 0.25 s, waits at most 1 s for 10 s, and then twice as long each
-            // time: 10 s hold 11 to 22 attempts, and the other 50 s 4 to 9.
+            // After a healthy minute the backoff begins with 0.25 s and stays at most 1 s for 10 s. Then it doubles
+            // each time: 10 s hold 11 to 22 attempts, and the other 50 s 4 to 9.
             assert!((15..=31).contains(&machine.attempts), "seed {seed}: {machine:?}");
         }
         world.take_events();
@@ -130,7 +131,7 @@ fn learners_do_not_come_back_in_lockstep() {
         assert!(most <= Some(5), "seed {seed}: {most:?} of 16 within 100 ms of another: {joins:?}");
         assert!(joins[15].since(joins[0]) > 5_000, "seed {seed}: {joins:?}");
 
-        // What held for a minute is healthy: after the next loss it is back at once.
+        // A connection that lasted a minute is healthy: after the next loss the learner reconnects at once.
         watch(&mut world, seed, 70_000);
         world.inject(Fault::Break(3));
         let ms = merged_again(&mut world, seed, 3, 3_000);
@@ -138,8 +139,8 @@ fn learners_do_not_come_back_in_lockstep() {
     });
 }
 
-/// Goal: who is told to train for a part of its time takes that part of the steps, to a hundredth, and is merged as
-/// surely as before; told to go on, it does at once.
+/// Goal: a learner with a limited duty cycle takes that fraction of the steps, within a hundredth, and is merged as
+/// reliably as before. Without the limit, it returns to full speed at once.
 #[test]
 fn a_paced_learner_takes_its_share_of_the_steps() {
     for_seeds(20, |seed| {
@@ -163,7 +164,7 @@ fn a_paced_learner_takes_its_share_of_the_steps() {
     });
 }
 
-/// A toy whose training goes wrong in its `fails_at`-th step.
+/// Toy whose training fails in its `fails_at`-th step.
 struct Frail {
     toy: Toy,
     steps: u32,
@@ -198,8 +199,8 @@ impl Trainer for Frail {
     }
 }
 
-/// Goal: a learner whose training blows up, or whose device is lost, begins anew as a newcomer does, and is merged
-/// again; one whose device is lost again and again ends.
+/// Goal: a learner whose training diverges, or whose device is lost, starts again as a newcomer and is merged again. A
+/// learner whose device is lost repeatedly ends.
 #[test]
 fn who_fails_begins_anew() {
     let frail = |seed, failures: u32, device| {
@@ -211,7 +212,7 @@ fn who_fails_begins_anew() {
         let mut made = 0;
         let make = move |machine| -> Box<dyn Trainer> {
             made += u32::from(machine == 1);
-            // Too early for an update of it to be merged, if it fails again and again.
+            // If it fails repeatedly, it fails before any of its updates can be merged.
             let fails_at = (machine == 1 && made <= failures).then_some(if failures > 1 { 1 } else { 100 });
             Box::new(Frail { toy: Toy::new(), steps: 0, fails_at, device })
         };
@@ -233,7 +234,7 @@ fn who_fails_begins_anew() {
     });
 }
 
-/// Goal: a run that needs everybody goes on as soon as the last is back, and stands still for no longer than that.
+/// Goal: a run that needs all learners goes on as soon as the last one is back, and stalls no longer than that.
 #[test]
 fn a_run_that_needs_everybody_goes_on_with_the_last() {
     for_seeds(20, |seed| {

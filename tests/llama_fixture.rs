@@ -1,6 +1,6 @@
-//! The model against Hugging Face's Llama and Mixtral in PyTorch: `golden/llama_fixture.json` and
-//! `golden/mixtral_fixture.json`, which `golden/llama_fixture.py` and `golden/mixtral_fixture.py` wrote from weights
-//! and tokens that follow the same formulas as here.
+//! Comparison of the model with Hugging Face's Llama and Mixtral in PyTorch. `golden/llama_fixture.py` and
+//! `golden/mixtral_fixture.py` wrote `golden/llama_fixture.json` and `golden/mixtral_fixture.json`, from weights and
+//! tokens that follow the same formulas as here.
 
 use std::num::NonZeroUsize;
 
@@ -71,7 +71,7 @@ impl Fixture {
         Self { values, model, inner, lr }
     }
 
-    /// In PyTorch's order of the tensors; the twin of `weight` in the script.
+    /// Returns the parameters in PyTorch's order of the tensors. Must match `weight` in the script.
     fn params(&self) -> Vec<f32> {
         let layout = layout(&self.model).expect("a model");
         let mut params = vec![0.0; layout.len()];
@@ -94,7 +94,7 @@ impl Fixture {
         params
     }
 
-    /// The twin of `batch` in the script.
+    /// Returns the tokens of a step. Must match `batch` in the script.
     fn tokens(&self, step: u64) -> Vec<u32> {
         let size = u64::from(self.inner.batch * (self.model.context + 1));
         let token = |i: u64| ((i * 40_503 + i * i * 7) % 65_537 % u64::from(self.model.vocab)) as u32;
@@ -118,7 +118,7 @@ impl Fixture {
             let grad = &grad[start as usize..(start + found.len()) as usize];
             let norm = grad.iter().map(|&g| f64::from(g).powi(2)).sum::<f64>().sqrt();
             close(name, norm, &tensor["norm"], 1e-5 * norm);
-            // transformers computes norms and angles in float32, which shows in the sixth digit.
+            // transformers computes norms and angles in float32, which affects the sixth digit.
             for entry in list(&tensor["entries"]) {
                 let index = integer(&entry[0]) as usize;
                 close(name, f64::from(grad[index]), &entry[1], 1e-5 * norm);
@@ -174,7 +174,7 @@ fn logits_agree(fixture: &Fixture) {
     }
 }
 
-/// Ten steps of AdamW with clipping and decay, on two batches in turn.
+/// Goal: ten steps of AdamW with clipping and decay, on two alternating batches, match PyTorch.
 #[test]
 fn training_follows_pytorch() {
     let fixture = Fixture::llama();

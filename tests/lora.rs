@@ -1,4 +1,4 @@
-//! Adapters on a model of ours, as `docs/owner.md` tells it, trained by learners that are processes.
+//! End-to-end test of adapters on a model trained here, as described in `docs/owner.md`, with learner processes.
 #![cfg(unix)]
 
 use std::fs;
@@ -8,15 +8,15 @@ use archipelago_tests::pretrained::pretrained;
 use archipelago_tests::processes::{SyncerProcess, number, of_learner, whole_machine};
 use archipelago_tests::verbs::export;
 
-/// A novel, which the grammar is not: lines of a few words that come again and again.
+/// Returns a text unlike the grammar: lines of a few words in a repeating order.
 fn text() -> String {
     let lines = ["the keeper keeps the lamp\n", "the tide leaves the harbour\n", "nobody counts the gulls\n"];
     (0..6_000).map(|i| lines[i * i % 7 % 3]).collect()
 }
 
-/// Goal: two learners fetch what the run builds on once, and train adapters of it that both are merged into; one that
-/// is killed comes back with what it kept, though nobody could give it the weights any more; the run goes on from its
-/// folder alone; and what is taken home is adapters, and the whole model.
+/// Goal: two learners fetch the frozen model once and train adapters, and both are merged. A killed learner resumes
+/// from its cache, although the weights can no longer be fetched. The run resumes from its folder alone. Exports are
+/// the adapters, and the whole model.
 #[test]
 fn two_learners_train_adapters_and_fetch_the_model_once() {
     let _machine = whole_machine();
@@ -43,7 +43,7 @@ fn two_learners_train_adapters_and_fetch_the_model_once() {
     assert_eq!((&facts["rank"], &facts["frozenForm"]), (&4.into(), &"int8".into()));
     assert!(number(&status, "params") < 0.25 * number(facts, "frozenParams"), "{status:#}");
 
-    // They share one cache, and the parts are there.
+    // They share one cache, which contains the parts.
     let cache = fs::read_dir(syncer.folder().with_file_name("cache")).unwrap();
     let kept: u64 = cache.map(|entry| entry.unwrap().metadata().unwrap().len()).sum();
     assert_eq!(kept as f64, number(facts, "frozenBytes"));
@@ -61,12 +61,12 @@ fn two_learners_train_adapters_and_fetch_the_model_once() {
     }
     let before = syncer.interrupt();
 
-    // Without --init, which would give it the weights again.
+    // Without --init, which would provide the weights again.
     syncer.starts_with(&["--data", text]);
     let said = syncer.refused(14);
     assert!(said.contains("frozen.bin") && said.contains("missing"), "{said}");
     fs::rename(&aside, &frozen).unwrap();
-    // The folder has it all, but for the text.
+    // The folder contains everything except the text.
     fs::remove_dir_all(&model).unwrap();
     syncer.restart();
     let after = syncer.wait_until("it is back", |status| number(status, "tokensMerged") > 0.0);
@@ -85,7 +85,7 @@ fn two_learners_train_adapters_and_fetch_the_model_once() {
     let bytes = |folder: &Path, name: &str| fs::metadata(folder.join(name)).unwrap().len();
     assert!(8 * bytes(&adapters, "adapter_model.safetensors") < 5 * bytes(&whole, "model.safetensors"));
 
-    // What is taken home as a whole begins where the adapters ended.
+    // A run that begins with the merged export starts where the adapters ended.
     let whole = whole.to_str().unwrap();
     let mut syncer =
         SyncerProcess::start(&["--preset", "tiny", "--init", whole, "--data", text, "--eval-every", "1s"]);

@@ -1,5 +1,5 @@
-//! A run on several machines with real processes: owners and gateways of the program over NATS and a folder, and
-//! learners as people start them. Each is killed, and the others go on.
+//! End-to-end test of a run on several machines: owner and gateway processes over NATS and a folder, and real learners.
+//! Each is killed in turn, and the others go on.
 #![cfg(unix)]
 
 use std::ffi::OsString;
@@ -15,7 +15,7 @@ use archipelago_tests::small_disk::{self, SmallDisk};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// What stands between the processes.
+/// Services that connect the processes.
 struct Between {
     folder: TempDir,
     bus: String,
@@ -33,12 +33,12 @@ impl Between {
         Self { folder, bus: crew.nats().join(","), _nats: nats }
     }
 
-    /// What a process of this role is started with.
+    /// Returns the flags of a process with this role.
     fn flags(&self, role: &str) -> Vec<String> {
         self.flags_with(role, &self.folder.path().join("blobs"))
     }
 
-    /// The same, with states in another folder.
+    /// Returns the same flags, with states in another folder.
     fn flags_with(&self, role: &str, blobs: &Path) -> Vec<String> {
         let blobs = format!("file://{}", blobs.display());
         let part = ["--role", role, "--bus", &self.bus, "--blobs", &blobs, "--cluster", "test"];
@@ -65,9 +65,9 @@ fn rounds_after(syncer: &mut SyncerProcess, what: &str) -> Value {
     syncer.wait_until(what, |status| number(status, "rounds") >= before + 16.0)
 }
 
-/// Goal: learners of two gateways train one model by the program alone; an owner that is killed is followed by the
-/// other one, a gateway that is killed and started again knows all that was merged and has its learner back as the
-/// same, and in the end both gateways have the same parameters to the bit.
+/// Goal: learners of two gateways train one model. The other owner process takes over from a killed one. A gateway that
+/// is killed and restarted knows all merges, and its learner returns as the same one. At the end both gateways have the
+/// same parameters to the bit.
 #[test]
 fn processes_of_one_run_are_killed_and_the_others_go_on() {
     let _machine = whole_machine();
@@ -95,7 +95,7 @@ fn processes_of_one_run_are_killed_and_the_others_go_on() {
     assert!(number(&back, "rounds") > number(&seen, "rounds"), "it knows what was merged before: {back:#}");
     assert!((number(&back, "learnersTotal") - 2.0).abs() < 0.5, "he is the same: {back:#}");
 
-    // What is ordered at one gateway holds at the other, and ends the run for everybody.
+    // An order at one gateway applies at the other one, and ends the run for all.
     let token = fs::read_to_string(other.folder().join("admin.token")).expect("a token");
     assert_eq!(order(other.address, "/v1/admin/pause", token.trim()).expect("an answer"), 202);
     one.wait_until("it is held", |status| status["paused"] == true);
@@ -118,7 +118,7 @@ fn processes_of_one_run_are_killed_and_the_others_go_on() {
     }
 }
 
-/// Goal: what is missing between the processes is said in a sentence.
+/// Goal: an unavailable service is reported in a sentence.
 #[test]
 fn what_is_missing_is_said_in_a_sentence() {
     let said = |flags: &[&str]| {
@@ -139,13 +139,13 @@ fn what_is_missing_is_said_in_a_sentence() {
     assert!(code == Some(23), "{code:?} {words}");
 }
 
-/// What `doctor` says to a process with these flags: its exit code and its lines.
+/// Returns the exit code and the output of `doctor` for a process with these flags.
 fn doctor(mut command: Command, flags: &[String]) -> (Option<i32>, String) {
     let said = command.args(["doctor", "--dir", "/nowhere/at/all"]).args(flags).output().expect("it starts");
     (said.status.code(), String::from_utf8_lossy(&said.stdout).into_owned())
 }
 
-/// Goal: `doctor` says what stands between the processes, before a run and beside it, and makes nothing there.
+/// Goal: `doctor` reports on the shared services, before a run and during it, and creates nothing there.
 #[test]
 fn a_doctor_looks_at_what_stands_between_and_leaves_it() {
     let between = Between::start();
@@ -187,7 +187,7 @@ fn a_doctor_looks_at_what_stands_between_and_leaves_it() {
     assert!(code == Some(17) && said.contains("FAIL bus      NATS at 127.0.0.1:1 does not answer"), "{said}");
 }
 
-/// Goal: a folder that takes nothing is found before a run wants to write there.
+/// Goal: a folder that cannot be written is found before a run needs it.
 #[test]
 fn a_doctor_finds_a_full_folder_and_one_that_can_only_be_read() {
     if small_disk::is_left_out() {

@@ -1,5 +1,5 @@
-//! A model that is not the built-in decoder, as `docs/developer.md` tells it: its file, a syncer that serves it, and
-//! learners that are the example `custom_model`, all of them processes.
+//! End-to-end test of a model other than the built-in decoder, as described in `docs/developer.md`: its file, a syncer
+//! that serves it, and learner processes of the example `custom_model`.
 #![cfg(unix)]
 
 use std::ffi::OsStr;
@@ -11,8 +11,8 @@ use archipelago_tests::programs::cargo;
 use archipelago_tests::verbs::run;
 use serde_json::Value;
 
-/// The example, built with the features that the tests have of all crates: with others the whole SDK would be compiled
-/// once more.
+/// Builds the example with the features that the tests use for all crates; otherwise the whole SDK would be compiled
+/// again.
 fn example() -> PathBuf {
     let test = std::env::current_exe().expect("this test has a path");
     let folder = test.ancestors().nth(2).expect("target/PROFILE/deps/test");
@@ -25,7 +25,7 @@ fn example() -> PathBuf {
     folder.join("examples/custom_model")
 }
 
-/// The losses that a learner told of, in order, and how many of its updates were merged.
+/// Returns the losses that a learner printed, in order, and the number of its merged updates.
 fn told(learner: &Output) -> (Vec<f32>, u64) {
     let said = String::from_utf8_lossy(&learner.stdout);
     assert!(learner.status.success(), "{said}\n{}", String::from_utf8_lossy(&learner.stderr));
@@ -38,8 +38,8 @@ fn words(said: &Output) -> String {
     String::from_utf8_lossy(&said.stderr).into_owned()
 }
 
-/// Goal: a program made from the docs trains a model of its own on a run with another such program: updates of both are
-/// merged and the loss falls. The run goes on after a restart, and its model is exported under its own names.
+/// Goal: two learners made from the docs train a custom model in one run: updates of both are merged, and the loss
+/// falls. The run resumes after a restart, and its model is exported under its own names.
 #[test]
 fn a_model_of_ones_own_is_trained_over_the_network() {
     let _machine = whole_machine();
@@ -52,7 +52,7 @@ fn a_model_of_ones_own_is_trained_over_the_network() {
     let own = ["--params", file.to_str().unwrap(), "--architecture", "bigrams", "--evaluator", "bigrams"];
     let flags = [&flags[..], &own, &["--eval-every", "1s", "--stop-at-tokens", "3000000"]].concat();
     let mut syncer = SyncerProcess::start(&flags);
-    // Before anybody trains, so that it shows what goes on from: the folder alone, without the file.
+    // Before any training, the run resumes from the folder alone, without the file.
     syncer.kill();
     std::fs::remove_file(&file).unwrap();
     syncer.restart_with(&["--learners-start", "2"]);
@@ -63,10 +63,10 @@ fn a_model_of_ones_own_is_trained_over_the_network() {
         learner.spawn().unwrap()
     };
     let learners = [join(), join()];
-    // The built-in decoder is another model, and its learner says so and leaves.
+    // The built-in decoder is another model; its learner reports that and leaves.
     let mut stranger = syncer.learner("decoder");
     assert!(!stranger.wait().success());
-    // All bytes are alike to the scores that it begins with.
+    // The initial parameters give equal scores to all bytes.
     let untrained = 256_f32.ln();
     for learner in learners {
         let (losses, merged) = told(&learner.wait_with_output().unwrap());
@@ -81,8 +81,8 @@ fn a_model_of_ones_own_is_trained_over_the_network() {
     assert!(syncer.replay()["merges"].as_u64().is_some_and(|merges| merges > 0));
 }
 
-/// The series of the run in `dir` has held-out losses, told apart as one learner's; they come to be far below what
-/// guessing costs.
+/// Checks that the series of the run in `dir` has held-out losses, attributed to one learner, that fall far below those
+/// of guessing.
 fn measured(dir: &Path, status: &Value) {
     let told = run(&["history".as_ref(), "--json".as_ref(), "--dir".as_ref(), dir.as_ref()]);
     let series: Value = serde_json::from_slice(&told.stdout).expect("it is JSON");
@@ -96,7 +96,7 @@ fn measured(dir: &Path, status: &Value) {
     assert_eq!(status["valMeasuredBy"], last["measuredBy"]);
 }
 
-/// Exports the run in `dir` to `out`, and has the verbs that need the decoder say why they cannot.
+/// Exports the run in `dir` to `out`, and checks that commands that need the decoder explain why they cannot run.
 fn exported(dir: &Path, out: &Path) {
     let verb = |words: &[&OsStr]| run(&[words, &["--dir".as_ref(), dir.as_ref()]].concat());
     let export = verb(&["export".as_ref(), "--out".as_ref(), out.as_ref()]);

@@ -1,7 +1,7 @@
-//! Whether learners train what they say, told from single updates of real training.
+//! Tests of loss checks: real training reveals from single updates which learners do not train.
 //!
 //! `PROOF_SEEDS=from..until cargo test --release -p archipelago-tests --test proofs` runs those seeds instead of the
-//! two that a test run has time for.
+//! two in a test run.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -15,16 +15,16 @@ use archipelago_sim::lab::{Budget, Corpus, Joining, Outcome, Recipe, reference_m
 use archipelago_sim::world::{Fault, Lie, LinkSpec, MachineSpec, Poison};
 use archipelago_tests::toys::{for_seeds_in, seeds};
 
-/// Looks after which who does not train is suspected.
+/// Largest number of loss checks until a learner that does not train is suspected.
 const LOOKS_MAX: u32 = 160;
-/// The machines that do not train, and what they send in place of that.
+/// Machines that do not train, and the lies that they send.
 const RIDERS: [(u32, Lie); 3] = [(5, Lie::Times(0)), (6, Lie::Noise), (7, Lie::Copies)];
 
 fn corpus() -> Corpus {
     Corpus::new(grammar::generate(1, 1_000_000).as_bytes()).expect("a text of some length")
 }
 
-/// So many `steps` of learners of a small model on average, each of whose merges may be looked into.
+/// Returns a run of learners of a small model with an average of `steps` steps, in which each merge may be checked.
 fn recipe(seed: u64, machines: Vec<MachineSpec>, (batch, sync_every, steps): (u32, u32, u64)) -> Recipe {
     let model = ModelSpec { d_model: 32, d_ff: 88, context: 16, ..reference_model() };
     let tokens = u64::from(batch * model.context) * steps * machines.len() as u64;
@@ -67,7 +67,7 @@ fn machine(step_ms: u64, latency_ms: u64, batch: u32) -> MachineSpec {
     MachineSpec { step_ms, jitter: 0.02, link, batch: batch.try_into().ok(), ..MachineSpec::default() }
 }
 
-/// After how many looks each machine that was suspected was so first.
+/// Returns the number of loss checks before the first suspicion of each suspected machine.
 fn suspected(outcome: &Outcome) -> BTreeMap<u32, u32> {
     let (mut looks, mut found) = (BTreeMap::new(), BTreeMap::new());
     for shown in &outcome.shown {
@@ -80,8 +80,8 @@ fn suspected(outcome: &Outcome) -> BTreeMap<u32, u32> {
     found
 }
 
-/// Goal: who sends zeros, noise or what another one sent is suspected within 160 looks, whatever the seed, and
-/// nobody who trains beside them.
+/// Goal: learners that send zeros, noise or copies of another's update are suspected within 160 loss checks, for every
+/// seed. No honest learner next to them is.
 #[test]
 fn free_riders_are_suspected_and_nobody_beside_them() {
     let corpus = corpus();
@@ -104,8 +104,8 @@ fn free_riders_are_suspected_and_nobody_beside_them() {
     });
 }
 
-/// Goal: of honest learners, near and far, quick and slow, with large batches and small ones, less than one in a
-/// hundred is ever suspected.
+/// Goal: fewer than one in a hundred honest learners are ever suspected, whether near or far, fast or slow, with large
+/// or small batches.
 #[test]
 fn honest_learners_are_hardly_ever_suspected() {
     let corpus = corpus();

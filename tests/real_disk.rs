@@ -1,9 +1,9 @@
-//! Disks that fill up, are read-only, fail or do not answer, under a real syncer with learners: whether it says so,
-//! loses nothing that anybody was told, and goes on by itself.
+//! Tests of a real syncer with learners on disks that fill up, are read-only, fail or hang. It must report the fault,
+//! lose nothing that a learner was told, and go on by itself.
 //!
-//! Full and read-only disks are file systems of a few MiB, which are left out where nobody may mount one, and with
-//! `MOUNT_TESTS=no`. What cannot be done to a file system in use, or not without a broken disk, is done to the calls of
-//! the program, on Linux.
+//! Full and read-only disks are file systems of a few MiB. Those tests are skipped if mounting is not permitted, or
+//! with `MOUNT_TESTS=no`. Faults that a mounted file system cannot produce are injected into the program's system
+//! calls, on Linux.
 #![cfg(unix)]
 
 use std::sync::Arc;
@@ -19,18 +19,18 @@ use serde_json::Value;
 const MIB: u64 = 1 << 20;
 /// Room for a snapshot, for SQLite's write-ahead log, and for some seconds of updates.
 const DISK_BYTES: u64 = 8 * MIB;
-/// Within this time a fault of the disk is said, in seconds.
+/// Time limit for reporting a disk fault, in seconds.
 const SAID_WITHIN_S: f64 = 5.0;
-/// How `/v1/events` tells that something is wrong, and that it is not any more.
+/// Forms in which `/v1/events` reports a fault and its end.
 const TROUBLE: &str = r#""kind":"trouble""#;
 const MENDED: &str = r#""kind":"mended""#;
 
-/// A small run.
+/// Returns the flags of a small run.
 fn flags(snapshot_every: &str) -> Vec<&str> {
     [&SMALL_RUN[..], &["--no-eval", "--snapshot-every", snapshot_every]].concat()
 }
 
-/// Waits until the syncer says that the disk takes nothing, which it does soon and everywhere.
+/// Waits until the syncer reports that the disk cannot be written, which it must do soon and everywhere.
 fn is_said(syncer: &mut SyncerProcess, news: &News, troubles: usize) -> Value {
     let status = syncer.wait_until("it says so", |status| !status["disk"]["tapeFault"].is_null());
     let waited_s = number(&status["disk"], "unsavedAgeS");
@@ -40,7 +40,7 @@ fn is_said(syncer: &mut SyncerProcess, news: &News, troubles: usize) -> Value {
     status
 }
 
-/// Sees to it that nothing is merged while the disk takes nothing; how many rounds were merged before.
+/// Checks that nothing is merged while the disk cannot be written. Returns the number of rounds before.
 fn stands_still(syncer: &mut SyncerProcess) -> f64 {
     let mut last = syncer.try_status().expect("it answers");
     let still = syncer.wait_until("what was under way ends", |status| {
@@ -57,7 +57,7 @@ fn stands_still(syncer: &mut SyncerProcess) -> f64 {
     rounds
 }
 
-/// Waits until the syncer merges again, of itself.
+/// Waits until the syncer merges again by itself.
 fn goes_on(syncer: &mut SyncerProcess) {
     let rounds = number(&syncer.try_status().expect("it answers"), "rounds");
     syncer.wait_until("it goes on", |status| {
@@ -66,9 +66,9 @@ fn goes_on(syncer: &mut SyncerProcess) {
     assert!(syncer.get("/readyz").is_ok());
 }
 
-/// Goal: a file system that fills up under load is told of within 5 s, nothing is merged that could not be kept, room
-/// lets the run go on, and what learners were told survives a kill at that moment. A syncer that is to stop while there
-/// is no room says that it could not keep all.
+/// Goal: a file system that fills up under load is reported within 5 s, and no update is merged that could not be
+/// stored. Once there is room, the run goes on. Everything that learners were told survives a kill at that time. A
+/// syncer that stops on a full disk reports that it could not save everything.
 #[test]
 fn a_file_system_that_fills_up_halts_the_run_and_loses_nothing() {
     if is_left_out() {
@@ -110,7 +110,7 @@ fn a_file_system_that_fills_up_halts_the_run_and_loses_nothing() {
     assert!(words.contains(syncer.folder().to_str().unwrap()), "{words}");
 }
 
-/// Goal: a syncer does not start where it could write nothing, says which file that is about, and starts once it can.
+/// Goal: a syncer does not start if it could not write, names the file, and starts once it can.
 #[test]
 fn a_disk_that_takes_nothing_at_the_start_is_named() {
     if is_left_out() {
@@ -137,7 +137,7 @@ fn a_disk_that_takes_nothing_at_the_start_is_named() {
     goes_on(&mut syncer);
 }
 
-/// Goal: snapshots that cannot be written are told of, and cost the run nothing: its tape goes on.
+/// Goal: failed snapshots are reported and do not affect the run, because its tape goes on.
 #[test]
 fn a_run_goes_on_without_snapshots_and_says_so() {
     if is_left_out() {
@@ -163,8 +163,8 @@ fn a_run_goes_on_without_snapshots_and_says_so() {
     assert!(syncer.try_status().unwrap()["disk"]["snapshotFault"].is_null());
 }
 
-/// Goal: a disk that becomes read-only, cannot keep what it takes, or does not answer is told of within 5 s, costs
-/// nothing that anybody was told, and lets the run go on once it works again. The next start names it too.
+/// Goal: a disk that becomes read-only, loses writes, or hangs is reported within 5 s and loses nothing that a learner
+/// was told. The run goes on once the disk works again. A start on a faulty disk names the fault, too.
 #[test]
 fn a_disk_that_fails_halts_the_run_and_loses_nothing() {
     if std::env::consts::OS != "linux" {

@@ -1,4 +1,4 @@
-//! What hurt people in neighbouring projects, each as a run in virtual time that must go well.
+//! Problems that users of similar projects had, each as a run in virtual time that must succeed.
 
 use std::num::NonZeroU32;
 
@@ -10,7 +10,7 @@ use archipelago_tests::toys::{
     Toys, brief, check, fates, for_seeds, learner, learners, loss, status, steps, watch,
 };
 
-/// Why connections of the learner on `machine` were closed, in order.
+/// Returns the close codes of connections of the learner on `machine`, in order.
 fn closes(world: &World, machine: usize, events: &[(Millis, Event)]) -> Vec<u16> {
     let id = learner(world, machine);
     let codes = events.iter().filter_map(|(_, event)| match event {
@@ -20,7 +20,7 @@ fn closes(world: &World, machine: usize, events: &[(Millis, Event)]) -> Vec<u16>
     codes.collect()
 }
 
-/// Goal: a learner that joins late, with fresh parameters, takes the run's and never gives it its own.
+/// Goal: a learner that joins late with fresh parameters takes the run's, and never passes on its own.
 #[test]
 fn a_fresh_joiner_never_overwrites_global_state() {
     for_seeds(50, |seed| {
@@ -38,7 +38,7 @@ fn a_fresh_joiner_never_overwrites_global_state() {
     });
 }
 
-/// Goal: an update of another run ends its connection with that reason, and nothing of it is merged.
+/// Goal: an update of another run closes its connection with that reason, and is not merged.
 #[test]
 fn two_runs_never_merge_together() {
     for_seeds(20, |seed| {
@@ -52,7 +52,7 @@ fn two_runs_never_merge_together() {
         watch(&mut world, seed, 20_000);
         let events = world.take_events();
         let stranger = learner(&world, 1);
-        // What was in flight before is honest.
+        // Earlier updates in flight are honest.
         let its =
             fates(&events).filter(|(at, learner, ..)| Some(*learner) == stranger && at.since(begun) > 500);
         assert_eq!(its.count(), 0, "seed {seed}");
@@ -60,7 +60,7 @@ fn two_runs_never_merge_together() {
     });
 }
 
-/// Goal: a fast learner beside a slow one is never sent away, nor is the slow one.
+/// Goal: a fast learner next to a slow one is never dropped, and neither is the slow one.
 #[test]
 fn nobody_is_expired_for_anothers_speed() {
     for_seeds(20, |seed| {
@@ -75,7 +75,7 @@ fn nobody_is_expired_for_anothers_speed() {
     });
 }
 
-/// Goal: a run that is ended while learners train collects their last progress and sends them home.
+/// Goal: a run that is finished while learners train collects their last progress and releases them.
 #[test]
 fn finishing_collects_the_last_progress() {
     for_seeds(50, |seed| {
@@ -94,7 +94,7 @@ fn finishing_collects_the_last_progress() {
     });
 }
 
-/// Goal: when the last learner has left, an ended run is over at once; it waits for nobody.
+/// Goal: when the last learner has left, a run that is finishing ends at once, without further waits.
 #[test]
 fn the_end_of_a_run_does_not_wait_for_ever() {
     for_seeds(20, |seed| {
@@ -113,7 +113,7 @@ fn the_end_of_a_run_does_not_wait_for_ever() {
     });
 }
 
-/// Goal: with K = 1 and learners that come and go, there is one chain of versions and nobody is alone.
+/// Goal: with K = 1 and learners that come and go, there is one chain of versions, and no learner trains alone.
 #[test]
 fn a_quorum_of_one_is_no_solo_run() {
     for_seeds(50, |seed| {
@@ -137,7 +137,7 @@ fn a_quorum_of_one_is_no_solo_run() {
     });
 }
 
-/// Goal: two halves that take turns in being cut off never both commit.
+/// Goal: two halves that are cut off in turn never both commit.
 #[test]
 fn two_flapping_halves_never_both_commit() {
     for_seeds(50, |seed| {
@@ -159,7 +159,7 @@ fn two_flapping_halves_never_both_commit() {
     });
 }
 
-/// Goal: learners that vanished without a word hold no quorum: the one that is left goes on alone.
+/// Goal: learners that vanished silently do not hold up the quorum: the remaining learner goes on alone.
 #[test]
 fn a_ghost_cannot_hold_the_quorum() {
     for_seeds(50, |seed| {
@@ -188,7 +188,7 @@ fn a_ghost_cannot_hold_the_quorum() {
     });
 }
 
-/// Goal: a learner that stands still stops no round.
+/// Goal: a frozen learner stops no round.
 #[test]
 fn a_frozen_learner_does_not_stop_rounds() {
     for_seeds(50, |seed| {
@@ -208,8 +208,8 @@ fn a_frozen_learner_does_not_stop_rounds() {
     });
 }
 
-/// Goal: the leases of a learner that never comes back go to others, and only what it had not
-/// reported is trained again.
+/// Goal: the leases of a learner that never comes back go to others, and only windows that it had not reported are
+/// trained again.
 #[test]
 fn a_lost_lease_is_issued_again() {
     for_seeds(50, |seed| {
@@ -231,12 +231,12 @@ fn a_lost_lease_is_issued_again() {
         let status = status(&world);
         assert!(status.regranted_windows > 0, "seed {seed}: {}", brief(&world));
         assert!(status.regranted_windows <= u64::from(returned), "seed {seed}: {returned} came back");
-        // One machine is 100 ms a step of 4 windows; the epoch has 798.
+        // A machine takes 100 ms for a step of 4 windows; the epoch has 798.
         assert!(status.epoch >= 1, "seed {seed}: still in epoch {}", status.epoch);
     });
 }
 
-/// Goal: one host that fails over and over cannot drain the lease pool, nor take work from others.
+/// Goal: a host that fails repeatedly can neither drain the lease pool nor take work from others.
 #[test]
 fn one_faulty_host_cannot_drain_the_lease_pool() {
     for_seeds(20, |seed| {
@@ -255,7 +255,7 @@ fn one_faulty_host_cannot_drain_the_lease_pool() {
     });
 }
 
-/// Goal: a syncer that is killed and started again goes on with its momentum, versions and rounds.
+/// Goal: a syncer that is killed and restarted resumes with its momentum, versions and rounds.
 #[test]
 fn a_restart_keeps_momentum_and_step() {
     for_seeds(50, |seed| {
@@ -283,13 +283,13 @@ fn a_restart_keeps_momentum_and_step() {
         assert!(after.rounds > back.rounds + 40, "seed {seed}: {} → {}", back.rounds, after.rounds);
         assert_eq!(after.learners_total, 3, "seed {seed}: identities are kept");
         assert!(after.fates.refused.is_empty(), "seed {seed}: {:?}", after.fates);
-        // At most a snapshot's worth of merges, 1 s of 23, was lost.
+        // At most a snapshot interval of merges, 1 s of 23, was lost.
         assert!(after.participation > 0.93, "seed {seed}: {}", brief(&world));
     });
 }
 
-/// Goal: every forged update meets the fate that says what is wrong with it, none of its tokens
-/// counts beyond what was honest, and the others' run is unharmed.
+/// Goal: every forged update gets the fate that names its fault. None of its tokens counts beyond the honest ones, and
+/// the other learners' run is not affected.
 #[test]
 fn poison_is_refused_with_its_reason() {
     let refused = |refusal| Some(Fate::Refused(refusal));
@@ -317,7 +317,7 @@ fn poison_is_refused_with_its_reason() {
             watch(&mut world, seed, 25_000);
 
             let (events, forger) = (world.take_events(), learner(&world, 2));
-            // What was in flight before is honest.
+            // Earlier updates in flight are honest.
             let its: Vec<Fate> = fates(&events)
                 .filter(|(at, learner, ..)| Some(*learner) == forger && at.since(begun) > 500)
                 .map(|(.., fate)| fate)
@@ -329,7 +329,7 @@ fn poison_is_refused_with_its_reason() {
                 assert_eq!(merges, poison == Poison::Replay, "{name}");
             }
             let closed = closes(&world, 2, &events).first().copied();
-            // Who replays reports again what was refused, until no lease covers it.
+            // A replaying learner reports refused windows again until no lease covers them.
             let unleased = poison == Poison::Replay && closed == Some(CloseCode::Untrusted.into());
             assert!(unleased || closed == close.map(u16::from), "{name}, {closed:?}");
             if poison == Poison::Inflation {
@@ -343,7 +343,7 @@ fn poison_is_refused_with_its_reason() {
     }
 }
 
-/// Goal: a forger that is refused too often is sent away with that reason, and the fates before name it.
+/// Goal: a forger with too many refusals is dropped with that reason, and the fates before name the fault.
 #[test]
 fn a_forger_is_sent_away() {
     for_seeds(20, |seed| {
@@ -367,7 +367,7 @@ fn a_forger_is_sent_away() {
     });
 }
 
-/// Goal: a second process with the same identity takes over; the first goes, and nothing is counted twice.
+/// Goal: a second process with the same identity takes over; the first one is closed, and nothing is counted twice.
 #[test]
 fn the_same_identity_is_one_learner() {
     for_seeds(20, |seed| {
@@ -383,7 +383,7 @@ fn the_same_identity_is_one_learner() {
     });
 }
 
-/// Goal: learners may come and go in any number; the syncer takes as many as it said.
+/// Goal: any number of learners may come and go; the syncer admits as many as its limit.
 #[test]
 fn a_full_house_says_so() {
     let seed = 1;

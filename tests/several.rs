@@ -1,4 +1,4 @@
-//! Several runs on one server: what is done to one does nothing to the others.
+//! Test of several runs on one server: actions on one run do not affect the others.
 #![cfg(unix)]
 
 use std::ffi::OsStr;
@@ -9,7 +9,7 @@ use archipelago_tests::processes::{SyncerProcess, number, whole_machine};
 use archipelago_tests::verbs;
 use serde_json::Value;
 
-/// A small run that measures nothing.
+/// Settings of a small run without loss measurements.
 const SETTINGS: &str = r#"
 preset = "tiny"
 corpus-bytes = "256KiB"
@@ -18,7 +18,7 @@ fragments = 4
 no-eval = true
 "#;
 
-/// The figures of the run `name` in a list, null if there are none.
+/// Returns the figures of the run `name` in a list, or null if there are none.
 fn figures(list: &Value, name: &str) -> Value {
     view(list, name)["figures"].clone()
 }
@@ -32,7 +32,7 @@ fn merged(list: &Value, name: &str) -> f64 {
     number(&figures(list, name), "tokensMerged")
 }
 
-/// Gives an order about the run `name`; what the program says.
+/// Sends an order about the run `name`. Returns the program's output.
 fn order(syncer: &SyncerProcess, what: &str, name: &str, flags: &[&OsStr]) -> String {
     let url = format!("http://{}", syncer.address);
     let runs = syncer.folder();
@@ -70,11 +70,11 @@ fn three_runs_train_and_the_third_loses_nothing_by_what_befalls_the_others() {
     let all = ["a", "b", "c"];
     syncer.wait_until("all three merge", |list| all.iter().all(|name| merged(list, name) > 20_000.0));
 
-    // One is deleted: its learner is sent home, and its folder is gone.
+    // A run is deleted: its learner is released, and its folder is removed.
     order(&syncer, "delete", "a", &["--yes".as_ref()]);
     assert!(in_a.wait().success(), "whose run is deleted goes home in order");
     assert!(!syncer.folder().join("a").exists());
-    // One is killed, and learners of the third see no more of it than the restart.
+    // The server is killed, and learners of the third run notice only the restart.
     let before = syncer
         .wait_until("the others go on", |list| view(list, "a").is_null() && merged(list, "c") > 40_000.0);
     syncer.kill();
@@ -86,7 +86,7 @@ fn three_runs_train_and_the_third_loses_nothing_by_what_befalls_the_others() {
     syncer.wait_until("both go on", |list| {
         ["b", "c"].iter().all(|name| merged(list, name) > merged(&after, name) + 10_000.0)
     });
-    // One is put away and taken out again, while the third trains on.
+    // A run is archived and started again, while the third one trains on.
     order(&syncer, "archive", "b", &[]);
     assert!(in_b.wait().success(), "whose run is put away goes home in order");
     let away = syncer.wait_until("it is away", |list| view(list, "b")["state"] == "archived");
@@ -95,12 +95,12 @@ fn three_runs_train_and_the_third_loses_nothing_by_what_befalls_the_others() {
     let back = syncer.wait_until("it is back", |list| view(list, "b")["state"] == "open");
     assert!(merged(&back, "b") >= merged(&after, "b"), "nothing of it is lost");
     let last = syncer.wait_until("the third goes on", |list| merged(list, "c") > merged(&back, "c"));
-    // What one learner of one run trained is all that is in it, and nearly all of that was merged.
+    // The run contains only the training of its one learner, and nearly all of it was merged.
     assert!(number(&figures(&last, "c"), "participation") > 0.8, "{last}");
     assert_eq!(number(&figures(&last, "c"), "learnersTotal"), 1.0);
     assert!(in_c.interrupt().0.success());
     syncer.kill();
-    // The tape of each was its own.
+    // Each run has its own tape.
     for name in ["b", "c"] {
         let found = verbs::replay(&syncer.folder().join(name));
         assert!(number(&found, "merges") > 0.0, "{name}: {found}");

@@ -1,11 +1,11 @@
-//! Whole runs in virtual time, around the real cores: what holds whatever happens.
+//! Whole runs in virtual time, around the real cores: properties that hold in every case.
 
 use archipelago_core::wire::{Code, Millis};
 use archipelago_sim::world::{Fault, Storm, World};
 use archipelago_tests::toys::{Toys, brief, check, crowd, for_seeds, learners, loss, status, steps, watch};
 
-/// Goal: whatever fails, and when, no invariant is ever broken; once the faults end, the run goes on,
-/// everyone takes part again, and it ends as a whole.
+/// Goal: no fault at any time breaks an invariant. After the faults, the run goes on, all learners take part again, and
+/// the run ends completely.
 #[test]
 fn any_storm_breaks_nothing() {
     for_seeds(600, |seed| {
@@ -43,8 +43,8 @@ fn any_storm_breaks_nothing() {
     });
 }
 
-/// Goal: without faults, nearly all that is trained is merged, whatever the crowd: fast and slow, near and far
-/// machines, each takes part with what it has.
+/// Goal: without faults, nearly all training is merged for any crowd: fast and slow, near and far machines each
+/// contribute in proportion.
 #[test]
 fn without_faults_nearly_all_training_is_merged() {
     for_seeds(100, |seed| {
@@ -62,7 +62,7 @@ fn without_faults_nearly_all_training_is_merged() {
     });
 }
 
-/// Goal: on a good network the share is that of the last few steps, which are still on their way.
+/// Goal: on a good network only the last few steps, which are still in flight, are not merged.
 #[test]
 fn on_a_good_network_all_but_the_last_steps_are_merged() {
     for_seeds(50, |seed| {
@@ -73,8 +73,8 @@ fn on_a_good_network_all_but_the_last_steps_are_merged() {
     });
 }
 
-/// Goal: where steps take now more, now less time, rounds come as often as where each takes as long. Some learners are
-/// slower than most, so that the median is no longer in the middle of those that are alike.
+/// Goal: if step times vary, rounds are as frequent as with constant step times. Some learners are stragglers, so that
+/// the median lies outside the middle of the similar ones.
 #[test]
 fn steps_that_scatter_bring_rounds_no_more_seldom() {
     for_seeds(5, |seed| {
@@ -92,7 +92,7 @@ fn steps_that_scatter_bring_rounds_no_more_seldom() {
     });
 }
 
-/// Goal: the same seed leads to the same history, faults and all.
+/// Goal: the same seed gives the same history, including faults.
 #[test]
 fn one_seed_is_one_history() {
     let digest = |seed| {
@@ -111,7 +111,7 @@ fn one_seed_is_one_history() {
     assert!(all.windows(2).all(|pair| pair[0] != pair[1]));
 }
 
-/// Goal: what is really encoded and what is only counted leads to the same history.
+/// Goal: really encoding messages gives the same history as only counting their bytes.
 #[test]
 fn encoding_changes_nothing() {
     let digest = |encode| {
@@ -124,7 +124,7 @@ fn encoding_changes_nothing() {
     assert_eq!(digest(true), digest(false));
 }
 
-/// Goal: the death of a learner is not noticed by the others.
+/// Goal: the death of a learner does not affect the others.
 #[test]
 fn a_dead_learner_is_not_noticed_by_the_others() {
     for_seeds(50, |seed| {
@@ -151,7 +151,7 @@ fn a_dead_learner_is_not_noticed_by_the_others() {
     });
 }
 
-/// Goal: while the owner holds a run nothing moves, whatever happens meanwhile, and then it goes on.
+/// Goal: while a run is paused nothing moves, whatever happens in the meantime, and then it goes on.
 #[test]
 fn a_held_run_stands_still_and_goes_on() {
     for_seeds(50, |seed| {
@@ -178,7 +178,7 @@ fn a_held_run_stands_still_and_goes_on() {
     });
 }
 
-/// Goal: the outer momentum of a merge is what the run's clock says, not what it will be in the end.
+/// Goal: the outer momentum of a merge follows the run's clock and is not its final value.
 #[test]
 fn outer_momentum_rises_with_the_run() {
     let digest = |momentum, warmup_ratio| {
@@ -193,8 +193,8 @@ fn outer_momentum_rises_with_the_run() {
     assert_eq!(digest(0.0, 0.0), digest(0.0, 0.2), "there is nothing to rise");
 }
 
-/// Goal: the owner slows one learner down and sends another away; the others are merged on, and both are
-/// merged again, whatever happens meanwhile.
+/// Goal: the owner slows one learner down and drops another. The others are still merged, and both are merged again,
+/// whatever happens in the meantime.
 #[test]
 fn an_owner_slows_and_drops_single_learners() {
     for_seeds(50, |seed| {
@@ -212,7 +212,7 @@ fn an_owner_slows_and_drops_single_learners() {
         let slowed = steps(&world)[0] - before[0];
         assert!(slowed * 3 < full && slowed * 6 > full, "seed {seed}: {slowed} of {full} steps");
         assert!(status(&world).rounds > rounds + 10, "seed {seed}: {}", brief(&world));
-        // It was told once, and does not knock before its time.
+        // It was told the time once, and does not retry earlier.
         assert_eq!(status(&world).live, 2, "seed {seed}: {}", brief(&world));
         watch(&mut world, seed, 5_000);
         assert_eq!(status(&world).live, 3, "seed {seed}: {}", brief(&world));
@@ -230,7 +230,7 @@ fn an_owner_slows_and_drops_single_learners() {
     });
 }
 
-/// Goal: a crawling learner takes part with what it has, and holds nobody up.
+/// Goal: a very slow learner contributes in proportion, and holds up no other.
 #[test]
 fn a_crawling_learner_is_still_merged() {
     for_seeds(50, |seed| {
@@ -246,7 +246,7 @@ fn a_crawling_learner_is_still_merged() {
     });
 }
 
-/// Goal: a learner that is cut off trains on, and what it did meanwhile is merged once it is back.
+/// Goal: a partitioned learner keeps training, and its progress is merged once it is back.
 #[test]
 fn a_partition_heals() {
     for_seeds(50, |seed| {
@@ -257,7 +257,7 @@ fn a_partition_heals() {
             let before = steps(&world)[1];
             watch(&mut world, seed, away_ms);
             let alone = steps(&world)[1] - before;
-            // Leases are for 30 s; beyond that it has nothing to train on.
+            // Leases last 30 s; after that it has nothing to train on.
             assert!(alone >= away_ms.min(15_000) / 100 - 5, "seed {seed}: {alone} steps in {away_ms} ms");
             world.inject(Fault::Heal(1));
             watch(&mut world, seed, 40_000);
@@ -268,13 +268,12 @@ fn a_partition_heals() {
     });
 }
 
-/// Goal: what waits for one learner is bounded: who reads too slowly is sent away, and is merged again once it can be
-/// reached.
+/// Goal: the queue for one learner is bounded. A slow reader is dropped, and is merged again once it can be reached.
 #[test]
 fn a_slow_reader_is_sent_away_and_comes_back() {
     for_seeds(20, |seed| {
         let mut toys = Toys::new(2);
-        // Nothing but the outbox: two turns of five fragments, for which two seconds of merges are enough.
+        // Only the outbox counts: two rounds of five fragments, which two seconds of merges fill.
         (toys.shell.socket_bytes, toys.shell.bulk_messages_min) = (0, 0);
         let mut world = toys.world(seed);
         watch(&mut world, seed, 10_000);
@@ -294,7 +293,7 @@ fn a_slow_reader_is_sent_away_and_comes_back() {
     });
 }
 
-/// Goal: one learner, or any number, however the code rounds: K = 1 stays one run and learns.
+/// Goal: with K = 1, a run of one or several learners stays one run and learns, with every code.
 #[test]
 fn every_code_and_crowd_learns() {
     for code in [Code::Int4, Code::E3m0, Code::F32] {

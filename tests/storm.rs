@@ -1,4 +1,4 @@
-//! The fault storm of the design's bars, in virtual time.
+//! Fault storm with the design's targets, in virtual time.
 
 use archipelago_core::diloco::syncer::Event;
 use archipelago_core::wire::{Fate, LearnerId, Millis};
@@ -15,7 +15,7 @@ fn world(seed: u64) -> World {
     toys.world(seed)
 }
 
-/// Times from a learner's return to its first merge after that, in milliseconds, sorted.
+/// Returns the sorted times from a learner's return to its next merge, in milliseconds.
 fn rejoins(events: &[(Millis, Event)]) -> Vec<u64> {
     let mut merges: Vec<(Millis, LearnerId)> = fates(events)
         .filter(|(.., fate)| matches!(fate, Fate::Merged { .. }))
@@ -36,8 +36,8 @@ fn rejoins(events: &[(Millis, Event)]) -> Vec<u64> {
     times
 }
 
-/// Goal: 32 learners under 150 faults an hour merge at least 97.7 % of what they would without, at least
-/// 90 % of what they train, and half of those that come back are merged within 10 s.
+/// Goal: 32 learners under 150 faults an hour merge at least 97.7 % of what they would merge without faults, and at
+/// least 90 % of their training. Half of the returning learners are merged within 10 s.
 #[test]
 fn a_storm_costs_little() {
     let (seed, ms) = (1, MINUTES * 60_000);

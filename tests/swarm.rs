@@ -1,8 +1,8 @@
-//! Whole runs in virtual time, none of which is as usual: what holds whatever the configuration, the links and the
-//! troubles.
+//! Whole runs in virtual time with random, unusual configurations, links and faults: properties that hold in every
+//! case.
 //!
 //! `SWARM_SEEDS=from..until cargo test --release -p archipelago-tests --test swarm` runs those seeds instead of the few
-//! that a test run has time for; `SWARM_SHOW=1` shows what they are made of.
+//! in a test run; `SWARM_SHOW=1` prints their configurations.
 
 use std::env;
 
@@ -11,10 +11,9 @@ use archipelago_sim::world::Fault;
 use archipelago_tests::swarm::Swarm;
 use archipelago_tests::toys::{brief, check, for_seeds_in, seeds, status, watch};
 
-/// Goal: whatever a run is like, whoever takes part, and whatever goes wrong, no invariant is ever broken: each step
-/// of a learner is merged once or its loss has a name, each learner is told what happened, and after the troubles each
-/// learner is merged, however far and thin its link is, within a time that follows from that and its steps, again and
-/// again, unless the run's policy has no use for what comes late.
+/// Goal: no configuration, crowd or fault breaks an invariant. Each step of a learner is merged once or its loss has a
+/// name, and each learner is told the outcome. After the faults, each learner is merged repeatedly, within a time that
+/// follows from its link and its steps, unless the run's policy ignores late updates.
 #[test]
 fn nothing_breaks_and_everybody_counts() {
     for_seeds_in(seeds("SWARM_SEEDS", 300), |seed| {
@@ -31,8 +30,8 @@ fn nothing_breaks_and_everybody_counts() {
         swarm.repair(&mut world);
         let patience_ms = swarm.patience_ms();
         let longest_ms = patience_ms.iter().copied().max().unwrap_or(0);
-        // Where learners take over what was merged, an answer that comes after its round has nothing left to add, and
-        // who is farther than the grace window may never be in time.
+        // If learners adopt the merged parameters, a late answer has nothing left to add, and a learner with a latency
+        // above the grace window may never be in time.
         if swarm.exchange.apply.is_additive() {
             world.expect_merges(&patience_ms);
         }
@@ -52,7 +51,7 @@ fn nothing_breaks_and_everybody_counts() {
     });
 }
 
-/// Goal: the same seed leads to the same history.
+/// Goal: the same seed gives the same history.
 #[test]
 fn one_seed_is_one_history() {
     let digest = |seed| {

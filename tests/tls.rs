@@ -1,4 +1,4 @@
-//! A syncer with a certificate of an authority of one's own, and a learner that believes it: real programs.
+//! Test of TLS with real programs: a syncer with a certificate of a private authority, and a learner that trusts it.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -12,18 +12,19 @@ use archipelago_tests::programs::program;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use serde_json::Value;
 
-/// A process that is killed with its test.
+/// Process that is killed when dropped.
 struct Killed(Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
-        // Fails only if it has ended already, which is what is wanted.
+        // Fails only if the process has already ended, which is fine.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Writes the certificate of an authority, and one that it made for this machine with its key: their files.
+/// Writes the certificate of an authority, and a certificate for this machine that it issued, with its key. Returns the
+/// files.
 fn certificates(dir: &Path) -> [String; 3] {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::new(Vec::new()).unwrap();
@@ -45,8 +46,8 @@ fn run(name: &str, arguments: &[&str]) -> Output {
     Command::new(program(name)).args(arguments).output().unwrap()
 }
 
-/// Goal: the links that are printed lead to TLS, a learner that is told of the authority trains and fetches over it,
-/// one that is not says what to do, and so does one that speaks plainly.
+/// Goal: printed links use TLS, and a learner that trusts the authority trains and downloads over it. A learner that
+/// does not trust it, or that uses plain text, reports a remedy.
 #[test]
 fn a_learner_trains_over_tls_with_an_authority_of_ones_own() {
     let _machine = whole_machine();

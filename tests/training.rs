@@ -1,4 +1,4 @@
-//! Real training in virtual time, on the built-in corpus: what the method does to the loss.
+//! Real training in virtual time on the built-in corpus: effects of the method on the loss.
 
 use std::thread;
 
@@ -13,14 +13,14 @@ use archipelago_sim::lab::{Budget, Corpus, Joining, Recipe, reference_model};
 use archipelago_sim::world::{Fault, LinkSpec, MachineSpec, Storm, World};
 use archipelago_tests::toys::{check, status};
 
-/// Seeds of runs in a storm.
+/// Seeds of the runs with faults.
 const SEEDS: [u64; 3] = [1, 2, 3];
 
 fn corpus() -> Corpus {
     Corpus::new(grammar::generate(1, 1_000_000).as_bytes()).expect("a text of some length")
 }
 
-/// `learners` equal learners with `steps` steps each, exchanging as by default.
+/// Returns `learners` equal learners with `steps` steps each and the default exchange.
 fn recipe(learners: u32, steps: u64) -> Recipe {
     let model = reference_model();
     let batch = 8;
@@ -58,8 +58,8 @@ fn recipe(learners: u32, steps: u64) -> Recipe {
     }
 }
 
-/// Goal: two learners get a good part of what synchronous training on both their batches gets over one of
-/// them alone, step for step; and four bits both ways cost next to nothing beside 32.
+/// Goal: step for step, two learners get a good part of the gain of synchronous training on both their batches over one
+/// learner alone. Four bits both ways cost next to nothing compared with 32.
 #[test]
 fn two_learners_train_better_than_one_towards_one_with_both_their_batches() {
     let corpus = corpus();
@@ -76,13 +76,13 @@ fn two_learners_train_better_than_one_towards_one_with_both_their_batches() {
     let floor = grammar::entropy_nats_per_byte() as f32;
     assert!(one < before - 3.0, "{all}");
     assert!(both > floor && int4.loss > floor, "below the entropy, {floor}: {all}");
-    // Measured at 0.48 of it after these few steps; the share grows with the number of steps.
+    // Measured: 0.48 of the gain after these few steps; it grows with the number of steps.
     assert!(int4.loss < one - 0.3 * (one - both), "{all}");
     assert!(int4.loss < 1.05 * f32, "{all}");
     assert!(int4.tokens_merged as f64 > 0.99 * int4.tokens as f64, "{int4:?}");
 }
 
-/// Questions with their answers, in words that the grammar does not have. What is asked is given.
+/// Returns questions with answers, in words that the grammar does not have. Questions are given, not learnt.
 fn chats() -> Corpus {
     let sentences = grammar::generate(7, 400_000);
     let mut tokens = Vec::new();
@@ -95,7 +95,7 @@ fn chats() -> Corpus {
     Corpus::of_tokens(&tokens).expect("a text of some length")
 }
 
-/// What one trainer makes of the built-in corpus.
+/// Returns the parameters of one trainer after training on the built-in corpus.
 fn pretrained(recipe: &Recipe) -> Vec<f32> {
     let Recipe { model, inner, .. } = recipe;
     let mut trainer = CpuTrainer::fixed(model, inner).expect("a model");
@@ -109,9 +109,9 @@ fn pretrained(recipe: &Recipe) -> Vec<f32> {
     trainer.params().to_vec()
 }
 
-/// Goal: fine-tuning a model that was trained on one text to the answers of another, with four learners and four bits
-/// both ways, comes within 1 % of the held-out loss of one trainer with all their batches. As one does who fine-tunes,
-/// the rate is lower and exchanges are more frequent than for a model that begins with nothing.
+/// Goal: four learners with four bits both ways fine-tune a pretrained model to the answers of another text. They come
+/// within 1 % of the held-out loss of one trainer with all their batches. As usual in fine-tuning, the rate is lower
+/// and exchanges are more frequent than in training from scratch.
 #[test]
 fn four_learners_fine_tune_as_well_as_one_trainer() {
     let chats = chats();
@@ -133,8 +133,8 @@ fn four_learners_fine_tune_as_well_as_one_trainer() {
     assert!(together.loss < 1.01 * alone, "{all}");
 }
 
-/// Goal: faults cost time, not quality: at the same number of merged tokens the loss is nearly that of a
-/// run without. Runs as short as these differ by a tenth from seed to seed, so it is that of several.
+/// Goal: faults cost time, not quality. At the same number of merged tokens the loss nearly equals that of a run
+/// without faults. Such short runs differ by a tenth between seeds, so the test averages several.
 #[test]
 fn a_storm_costs_little_loss() {
     let corpus = corpus();
@@ -150,7 +150,7 @@ fn a_storm_costs_little_loss() {
         let done = |world: &World| world.status().is_some_and(|status| status.tokens_merged >= tokens);
         assert!(world.run_until(300_000, 500, done), "{:#?}", status(&world));
         world.inject(Fault::Finish);
-        // A syncer that crashes meanwhile comes back.
+        // A syncer that has crashed in the meantime comes back.
         let is_over = |world: &World| world.is_finished() && world.syncer().is_some();
         assert!(world.run_until(60_000, 500, is_over), "{:#?}", status(&world));
         check(&world, recipe.seed);

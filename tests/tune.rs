@@ -1,5 +1,5 @@
-//! Fine-tuning, as `docs/owner.md` tells it: a model of ours, conversations in lines of JSON, and learners that are
-//! processes.
+//! End-to-end test of fine-tuning, as described in `docs/owner.md`: a model trained here, conversations as JSON lines,
+//! and learner processes.
 #![cfg(unix)]
 
 use std::fs;
@@ -10,11 +10,12 @@ use archipelago_tests::processes::{SyncerProcess, number, of_learner, whole_mach
 use archipelago_tests::verbs::export;
 use serde_json::{Value, json};
 
-/// Turns that begin and end as those of most models do.
+/// Template with marked turns, as most models have.
 const TEMPLATE: &str = "{% for m in messages %}[{{ m.role }}]{{ m.content }}[end]{% endfor %}\
                         {% if add_generation_prompt %}[assistant]{% endif %}";
 
-/// What is asked is noise, which nothing could learn to predict; what is answered follows from its first letter.
+/// Returns conversations with random questions, which cannot be predicted, and answers that follow from the question's
+/// first letter.
 fn chats(count: usize) -> String {
     let mut rng = Rng::new(1);
     let mut letter = || char::from(b'a' + rng.below(26) as u8);
@@ -31,9 +32,9 @@ fn chats(count: usize) -> String {
     lines
 }
 
-/// Goal: two learners fine-tune a model of ours on answers. The held-out loss falls to where the noise of the questions
-/// would never let it come. A line that is none is named, harms nothing, and the run goes on without it; what is taken
-/// home writes conversations as before.
+/// Goal: two learners fine-tune a pretrained model on answers. The held-out loss falls below the bound that random
+/// questions would set. An invalid line is named and does no harm, and the run goes on without it. The export has the
+/// same chat format as before.
 #[test]
 fn two_learners_learn_to_answer() {
     let _machine = whole_machine();
@@ -49,7 +50,7 @@ fn two_learners_learn_to_answer() {
     let often = ["--sync-every", "8", "--fragments", "4", "--snapshot-every", "1s", "--eval-every", "1s"];
     let mut syncer = SyncerProcess::start(&[&flags[..], &often[..], &["--held-out", "0.1"]].concat());
     let mut learners = [syncer.learner("anne"), syncer.learner("bert")];
-    // Letters drawn from 26 have 3.26 nats each; a loss of which they were half could not be below 1.6.
+    // Letters drawn from 26 have 3.26 nats each; if they were half of the loss, it could not fall below 1.6.
     let status = syncer.wait_until("both are merged and answers are learnt", |status| {
         let both = ["anne", "bert"].iter().all(|name| of_learner(status, name, "tokensMerged") > 0.0);
         both && status["valLossLast"].as_f64().is_some_and(|loss| loss < 0.3)
@@ -70,7 +71,7 @@ fn two_learners_learn_to_answer() {
         "{said}"
     );
     fs::write(&data, &lines).unwrap();
-    // The folder has it all: model, template and tokenizer.
+    // The folder contains model, template and tokenizer.
     fs::remove_dir_all(&model).unwrap();
     syncer.restart_with(&["--data", text]);
     let after = syncer.wait_until("it is back", |status| number(status, "tokensMerged") > 0.0);

@@ -1,4 +1,5 @@
-//! Harm to the loss: who did it is found, sent away and remembered, and what it did is undone.
+//! Tests of attribution and rollback: a learner that harms the loss is identified, dropped and remembered, and its
+//! updates are rolled back.
 
 use archipelago_core::diloco::syncer::{Event, Trust};
 use archipelago_core::wire::{LearnerId, Millis};
@@ -6,24 +7,24 @@ use archipelago_sim::world::{Fault, Harm, Lie, LookSpec, LossOf, MachineSpec, Po
 use archipelago_tests::toys::{Toys, brief, check, crowd, for_seeds, loss, watch};
 
 const HONEST: u32 = 6;
-/// Who turns against the others once it is trusted.
+/// Machine that turns against the others once it is trusted.
 const TRAITOR: u32 = HONEST;
-/// When it does, in milliseconds.
+/// Time of its betrayal in milliseconds.
 const TURNS_MS: u64 = 60_000;
 
 fn look() -> LookSpec {
     LookSpec { every_ms: 2_000, trial_ms: 20 }
 }
 
-/// The loss that cannot be trained away, as that of a language has: what a toy's noise does is little beside it.
+/// Irreducible part of the loss, as a language has; the effect of a toy's noise is small compared with it.
 const FLOOR: f64 = 0.1;
 
 fn toy_loss() -> Box<LossOf> {
     Box::new(|theta| FLOOR + f64::from(Toy::loss(theta)))
 }
 
-/// Honest machines and one that turns against them, watched from the beginning. Nothing bounds what an update does:
-/// this is about what bounds let through.
+/// Returns a world of honest machines and one traitor, with loss measurements from the beginning. Updates are not
+/// bounded, because this tests harm that passes the bounds.
 fn betrayed(seed: u64, lie: Lie) -> World {
     let mut toys = Toys::new(0);
     toys.machines = vec![MachineSpec::default(); HONEST as usize + 1];
@@ -41,9 +42,9 @@ fn learner_on(world: &World, machine: u32) -> LearnerId {
     ids.find(|&learner| world.machine_of(learner) == Some(machine)).expect("it has joined")
 }
 
-/// Waits until somebody is blamed, and gives what was seen.
+/// Waits until a learner is blamed, and returns the attribution.
 fn harm(world: &mut World, seed: u64) -> Harm {
-    // As soon as it happens: what is left of the harm some turns later depends on when they begin.
+    // In short steps: the harm left after some rounds depends on when these begin.
     for _ in 0..2_400 {
         watch(world, seed, 50);
         if let Some(harm) = world.take_harms().into_iter().find(|harm| !harm.culprits.is_empty()) {
@@ -53,7 +54,7 @@ fn harm(world: &mut World, seed: u64) -> Harm {
     panic!("seed {seed}: nobody was blamed: {}", brief(world))
 }
 
-/// Lets so many turns of all fragments pass, each of them merged. To make them again takes moments, and is none.
+/// Runs until all fragments have been merged `turns` times. Recomputed merges of a rollback do not count.
 fn turn(world: &mut World, seed: u64, turns: usize) {
     let fragments = usize::from(world.syncer().expect("it is up").fragments().count());
     world.take_events();
@@ -69,8 +70,8 @@ fn turn(world: &mut World, seed: u64, turns: usize) {
     panic!("seed {seed}: the run stands still: {}", brief(world));
 }
 
-/// Goal: whatever a trusted learner does to the loss is nearly over within three turns of the blame and over within
-/// four, for those who train, too.
+/// Goal: harm by a trusted learner is nearly gone within three turns after the attribution, and gone within four, also
+/// on the learners.
 #[test]
 fn harm_is_found_and_undone_within_four_turns() {
     for_seeds(5, |seed| {
@@ -87,8 +88,8 @@ fn harm_is_found_and_undone_within_four_turns() {
             let better = better.unwrap();
             assert!(bad > 1.02 * good && better < good + 0.2 * (bad - good), "{good} {bad} {better}");
 
-            // What honest learners did against the harm comes in once more, and momentum carries it on for a while. In
-            // forty seeds a third of the harm was left at most after three turns, and an eighth after four.
+            // Honest updates against the harm are merged once more, and momentum continues them for a while. In forty
+            // seeds at most a third of the harm was left after three turns, and an eighth after four.
             for (turns, left) in [(3, 0.35), (1, 0.2)] {
                 turn(&mut world, seed, turns);
                 let now = FLOOR + f64::from(loss(&mut world));
@@ -106,7 +107,7 @@ fn harm_is_found_and_undone_within_four_turns() {
     });
 }
 
-/// Goal: who did harm is away, and it is held against it by the next process too.
+/// Goal: the culprit is out, and the next process still holds the harm against it.
 #[test]
 fn a_culprit_is_sent_away_and_remembered_over_a_restart() {
     for_seeds(5, |seed| {
@@ -128,7 +129,7 @@ fn a_culprit_is_sent_away_and_remembered_over_a_restart() {
     });
 }
 
-/// Goal: a crash at any moment of an undoing loses nothing that was told, and what was undone stays so.
+/// Goal: a crash at any time during a rollback loses nothing that learners were told, and the rollback stays in effect.
 #[test]
 fn crashes_amid_an_undoing_lose_nothing() {
     for_seeds(20, |seed| {
@@ -146,8 +147,8 @@ fn crashes_amid_an_undoing_lose_nothing() {
     });
 }
 
-/// Goal: of honest learners, near and far, fast and slow, early and late, killed and started again, hardly anybody is
-/// ever blamed.
+/// Goal: honest learners are almost never blamed, whether near or far, fast or slow, early or late, or killed and
+/// restarted.
 #[test]
 fn honest_learners_are_hardly_ever_blamed() {
     let (mut blamed, mut learners, mut looks) = (0, 0, 0);

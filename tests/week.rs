@@ -1,6 +1,6 @@
-//! A week of a run in virtual time: whether anything that is kept of it grows with time.
+//! A week of a run in virtual time: stored state must not grow with time.
 //!
-//! `WEEK_DAYS=28 cargo test --release -p archipelago-tests --test week -- --nocapture` has so many days.
+//! `WEEK_DAYS=28 cargo test --release -p archipelago-tests --test week -- --nocapture` runs that number of days.
 
 use std::env;
 
@@ -10,20 +10,20 @@ use archipelago_sim::world::{Fault, Held, LinkSpec, MachineSpec, Rng, World};
 use archipelago_tests::toys::{Toys, check, status};
 
 const DAY_MS: u64 = 86_400_000;
-/// Learners that come each day, and go again.
+/// Learners that come and go each day.
 const REGULARS: u32 = 3;
-/// Those that come once, for a quarter of an hour, in each week.
+/// Learners that come once each, for a quarter of an hour, in each week.
 const VISITORS: u32 = 60;
 /// Identities that the syncer remembers: fewer than come.
 const IDENTITIES: u32 = 24;
 
-/// The world, and when who comes and goes.
+/// Returns the world, and the schedule of arrivals and departures.
 fn world(seed: u64, days: u64) -> World {
     let mut rng = Rng::stream(seed, 0x3ee4);
     let mut toys = Toys::new(0);
     for machine in 0..REGULARS + VISITORS {
         let is_regular = machine < REGULARS;
-        // Visitors are too slow to come to anything, so that they may be forgotten.
+        // Visitors are too slow to be merged, so that the syncer may forget them.
         let step_ms = if is_regular { rng.between(8_000, 20_000) } else { DAY_MS };
         let starts_ms = if is_regular { 0 } else { u64::MAX / 2 };
         let link = LinkSpec { latency_ms: rng.between(5, 200), ..LinkSpec::default() };
@@ -58,14 +58,14 @@ fn world(seed: u64, days: u64) -> World {
     world
 }
 
-/// Bytes of what the syncer would write to a snapshot, but for parameters.
+/// Returns the size in bytes of the syncer's next snapshot without parameters.
 fn record_bytes(world: &World) -> usize {
     let record = world.syncer().map(|syncer| serde_json::to_vec(&syncer.record_amid()).expect("plain data"));
     record.map_or(0, |record| record.len())
 }
 
-/// Goal: a week in which learners come and go and the syncer dies each day is one in which nothing is lost, each day
-/// trains as much as the one before, and what is kept of it is as much at its end as after its second day.
+/// Goal: in a week with learners that come and go and a daily crash of the syncer, nothing is lost. Each day trains as
+/// much as the one before, and the stored state at the end is as large as after the second day.
 #[test]
 fn a_week_takes_no_more_than_its_second_day() {
     let days = env::var("WEEK_DAYS").map_or(7, |days| days.parse().expect("WEEK_DAYS is a number"));
@@ -88,7 +88,7 @@ fn a_week_takes_no_more_than_its_second_day() {
     }
     let (second, second_bytes) = most[1];
     for (day, &(held, bytes)) in most.iter().enumerate().skip(2) {
-        // What is planned in the beginning becomes less from day to day.
+        // The number of planned events falls from day to day.
         assert!(held.planned <= second.planned, "day {day}: {held:?}, {second:?}");
         assert!(held.connections <= second.connections + 2, "day {day}: {held:?}, {second:?}");
         assert!(held.messages <= second.messages + 16, "day {day}: {held:?}, {second:?}");
