@@ -56,9 +56,9 @@ fn goes_on(world: &mut World, seed: u64) {
     assert!(goes_on, "seed {seed}: {}", brief(world));
 }
 
-/// Goal: after a crash at any time, possibly a second one during the restart, and any loss of unsynced data, the next
-/// syncer knows everything that learners were told. Nothing is merged twice, and the ledger is exact. Θ, Θ̂ and the
-/// momentum equal the replay of the tape to the bit.
+/// Goal: after a crash at any time and any loss of unsynced data, the next syncer knows everything that learners were
+/// told. The crash may be followed by a second one during the restart. Nothing is merged twice, and the ledger is
+/// exact. Θ, Θ̂ and the momentum equal the replay of the tape to the bit.
 #[test]
 fn crashes_lose_nothing_that_was_told_and_merge_nothing_twice() {
     let (points, doubles, recoveries, told) =
@@ -98,8 +98,8 @@ fn crashes_lose_nothing_that_was_told_and_merge_nothing_twice() {
     assert!(read(&told) > read(&points), "learners were told of too little to lose");
 }
 
-/// Goal: if writes and syncs of the disk fail at times, or the disk is full, everything that learners were told
-/// survives crashes and power losses at any time. The run goes on once the disk works.
+/// Goal: on a disk that fails at times or is full, everything that learners were told survives crashes and power losses
+/// at any time. The run goes on once the disk works.
 #[test]
 fn a_disk_that_fails_loses_nothing_that_was_told() {
     let (points, failures, told) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));

@@ -80,8 +80,8 @@ fn participation_is_not_a_matter_of_words() {
     });
 }
 
-/// Goal: a learner that sends zeros and claims unlimited steps advances the run's clock little more than an honest one,
-/// even over a long time. It affects the loss less than an absent learner would.
+/// Goal: a learner that sends zeros and claims unlimited steps advances the run's clock only by a bounded factor, even
+/// over a long time. Honest updates still count, and the loss still falls.
 #[test]
 fn a_free_rider_does_not_end_a_run() {
     for (seeds, ms) in [(5, 60_000), (1, 1_800_000)] {

@@ -144,7 +144,7 @@ fn what_is_missing_or_damaged_is_named() {
     assert!(number(&syncer.try_status().unwrap(), "rounds") > 20.0);
 }
 
-/// Goal: a full disk is reported at once, no update is merged that could not be stored, and the run goes on by itself
+/// Goal: a full disk is reported at once, and no update is merged that could not be stored. The run goes on by itself
 /// once there is room.
 #[test]
 fn a_disk_that_is_full_halts_the_run_and_room_lets_it_go_on() {

@@ -54,8 +54,8 @@ fn a_connection_that_carries_nothing_is_given_up_when_patience_ends() {
     });
 }
 
-/// Goal: every learner is merged again within half a minute after a partition of any length: shorter than the syncer's
-/// patience, longer than that, and longer than its own.
+/// Goal: every learner is merged again within half a minute after a partition of any length. The partition may be
+/// shorter than the syncer's patience, longer than that, or longer than the learner's own.
 #[test]
 fn whoever_can_be_reached_again_is_merged_again() {
     for_seeds(20, |seed| {
@@ -105,8 +105,8 @@ fn a_hidden_page_that_stands_still_costs_each_fragment_one_wait() {
     });
 }
 
-/// Goal: learners that lost their syncer together come back within 16 s of its return, rarely two at the same time, and
-/// make few attempts in the meantime.
+/// Goal: learners that lost their syncer together come back within 16 s of its return, rarely two at the same time. In
+/// the meantime they make few attempts.
 #[test]
 fn learners_do_not_come_back_in_lockstep() {
     for_seeds(10, |seed| {

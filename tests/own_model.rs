@@ -1,5 +1,5 @@
-//! End-to-end test of a model other than the built-in decoder, as described in `docs/developer.md`: its file, a syncer
-//! that serves it, and learner processes of the example `custom_model`.
+//! End-to-end test of a model other than the built-in decoder, as described in `docs/developer.md`. The syncer serves
+//! its file, and the learners are processes of the example `custom_model`.
 #![cfg(unix)]
 
 use std::ffi::OsStr;

@@ -36,8 +36,8 @@ fn rejoins(events: &[(Millis, Event)]) -> Vec<u64> {
     times
 }
 
-/// Goal: 32 learners under 150 faults an hour merge at least 97.7 % of what they would merge without faults, and at
-/// least 90 % of their training. Half of the returning learners are merged within 10 s.
+/// Goal: 32 learners under 150 faults an hour merge at least 97.7 % of what they would merge without faults. They merge
+/// at least 90 % of their training, and half of the returning learners are merged within 10 s.
 #[test]
 fn a_storm_costs_little() {
     let (seed, ms) = (1, MINUTES * 60_000);

@@ -30,8 +30,8 @@ fn nothing_breaks_and_everybody_counts() {
         swarm.repair(&mut world);
         let patience_ms = swarm.patience_ms();
         let longest_ms = patience_ms.iter().copied().max().unwrap_or(0);
-        // If learners adopt the merged parameters, a late answer has nothing left to add, and a learner with a latency
-        // above the grace window may never be in time.
+        // If learners overwrite their parameters with the merged ones, a late answer has nothing left to add. A learner
+        // with a latency above the grace window may then never be in time.
         if swarm.exchange.apply.is_additive() {
             world.expect_merges(&patience_ms);
         }

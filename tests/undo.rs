@@ -54,7 +54,7 @@ fn harm(world: &mut World, seed: u64) -> Harm {
     panic!("seed {seed}: nobody was blamed: {}", brief(world))
 }
 
-/// Runs until all fragments have been merged `turns` times. Recomputed merges of a rollback do not count.
+/// Runs until there were `turns` merges for each fragment on average. Recomputed merges of a rollback do not count.
 fn turn(world: &mut World, seed: u64, turns: usize) {
     let fragments = usize::from(world.syncer().expect("it is up").fragments().count());
     world.take_events();

@@ -42,7 +42,7 @@ impl Swarm {
         let is_usual = rng.chance(0.2);
         toys.machines = (0..count).map(|_| machine(&mut rng, toys.shell.weight)).collect();
         toys.syncer = if is_usual { SyncerConfig::default() } else { syncer(&mut rng, count as u32) };
-        // Bodies are counted as heavier than they are, so limits in bytes are scaled to match.
+        // Links count each body several times, so limits in bytes are scaled down to match.
         let (downlink, weight) = (&mut toys.syncer.downlink, u64::from(toys.shell.weight));
         downlink.window_bytes_min /= weight;
         downlink.window_bytes_first /= weight;
@@ -84,8 +84,12 @@ impl Swarm {
 
     /// Returns the time within which each unhindered learner is merged again and again, by machine, in milliseconds.
     ///
-    /// It is the sum of possible waits: the reconnection; parameters, text and a few updates on the learner's own link;
-    /// its own steps; its turn among the others for each fragment; and the learners that a merge waits for.
+    /// It is the sum of these waits:
+    /// - the reconnection;
+    /// - parameters, text and a few updates on the learner's own link;
+    /// - its own steps;
+    /// - its turn among the others, for each fragment;
+    /// - the learners that a merge waits for.
     #[must_use]
     pub fn patience_ms(&self) -> Vec<u64> {
         let Toys { machines, syncer, shell, data } = &self.toys;

@@ -51,8 +51,8 @@ pub struct Kept {
     pub contradiction: Option<String>,
 }
 
-/// Returns true if the setting `key` is stored. The model folder or file of the first start is not stored: the run then
-/// has its own copy of model and chat template, and the source may disappear.
+/// Returns true if the setting `key` is stored. The model folder or file of the first start is not stored, because the
+/// run has its own copy and the source may disappear. The same holds for the chat template.
 pub fn is_kept(key: &str) -> bool {
     !OF_THE_SERVER.contains(&key)
         && !["chat-template", "config", "admin-token", "init", "params"].contains(&key)

@@ -52,7 +52,7 @@ pub struct Text {
     pub warnings: Vec<String>,
 }
 
-/// Its origin and licence are documented next to the file.
+/// Built-in novel. Its origin and licence are documented next to the file.
 const AUSTEN: &str = include_str!("../../assets/austen.txt");
 
 /// Extensions of files whose lines are documents.

@@ -11,7 +11,7 @@ const CONNECT_WAIT: Duration = Duration::from_secs(5);
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 /// Payload bytes of a packet, as on most links. On loopback it would be 64 KiB, and systems would give sockets at both
-/// ends buffers of several megabytes, which hide seconds of data on a slow link.
+/// ends buffers of several megabytes. Seconds of data on a slow link would wait there unnoticed.
 #[cfg(unix)]
 const PACKET_BYTES: u32 = 1_460;
 

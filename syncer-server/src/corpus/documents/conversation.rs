@@ -117,7 +117,7 @@ fn check(message: &mut Value) -> Result<bool, String> {
     weight(object)
 }
 
-/// Only text is learnt.
+/// Checks a part of a message's content. Only text is learnt.
 fn check_part(part: &Value) -> Result<(), String> {
     match (part.get("type").and_then(Value::as_str), part.get("text").and_then(Value::as_str)) {
         (Some("text"), Some(_)) => Ok(()),

@@ -20,7 +20,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// Description of documents of this form.
+    /// Describes documents of this form.
     pub fn title(self) -> &'static str {
         match self {
             Self::Messages => "\"messages\"",
