@@ -18,7 +18,7 @@ fragments = 4
 no-eval = true
 "#;
 
-/// Returns the figures of the run `name` in a list, or null if there are none.
+/// Returns the figures of the run `name` in a list, or null if it has no figures.
 fn figures(list: &Value, name: &str) -> Value {
     view(list, name)["figures"].clone()
 }

@@ -108,7 +108,7 @@ impl Tensors {
     }
 
     /// Checks that the tensors are exactly the parameters of `layout`, each with its shape and in f32, f16 or bf16. An
-    /// output matrix is allowed even if the layout has none, since it may be tied to the embedding.
+    /// output matrix is allowed even if the layout lacks one, since it may be tied to the embedding.
     ///
     /// # Errors
     /// - `Missing`: a tensor is missing.

@@ -153,7 +153,7 @@ async fn hears_of_merges(watch: &mut Watch, count: usize) {
     }
 }
 
-/// Goal: no watcher hears of a decision that a crash could undo. Another program locks the rows, as a hanging disk
+/// Goal: watchers see no decision that a crash could undo. Another program locks the rows, as a hanging disk
 /// would.
 #[tokio::test]
 async fn whoever_watches_hears_of_a_merge_when_it_is_on_the_disk() {

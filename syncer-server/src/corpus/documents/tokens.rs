@@ -14,7 +14,7 @@ use crate::errors::ServerError;
 pub struct Ends {
     /// Tokens that the tokenizer puts before a text.
     before: Vec<u32>,
-    /// Tokens that end a text: the end-of-text token, or a line end if the model has none.
+    /// Tokens that end a text: the end-of-text token, or a line end if the model lacks one.
     after: Vec<u32>,
 }
 
