@@ -1,4 +1,4 @@
-//! What the larger messages hold, and the types of their fields.
+//! Bodies of the larger messages, and the types of their fields.
 
 use std::fmt;
 
@@ -10,20 +10,19 @@ use super::{
     Signature, VERSION, Version,
 };
 
-/// What the syncer opens a connection with: who comes signs [`Self::text`], so that nobody can say a `Hello` that
-/// somebody else said.
+/// Opening message of the syncer. The learner signs [`Self::text`], so that a recorded `Hello` cannot be replayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Challenge {
     /// The run.
     pub run: RunId,
-    /// 32 random bytes that no other connection was ever given.
+    /// 32 random bytes, unique to this connection.
     #[serde(with = "serde_bytes")]
     pub nonce: [u8; 32],
 }
 
 impl Challenge {
-    /// The text that is signed, 64 bytes. It names what it is for, the version and the run, so that it serves no other
-    /// purpose, and the nonce, so that it serves one connection.
+    /// Returns the 64 bytes to sign. The purpose, version and run bind the signature to this use; the nonce binds it to
+    /// one connection.
     #[must_use]
     pub fn text(&self) -> Vec<u8> {
         let version = VERSION.to_le_bytes();
@@ -34,20 +33,20 @@ impl Challenge {
 /// A learner's introduction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// The run it was part of before, if any; another run refuses it.
+    /// Run that the learner took part in before, if any. Another run refuses the learner.
     pub run: Option<RunId>,
-    /// The layout it holds from before, if any.
+    /// Layout that the learner holds from before, if any.
     pub layout: Option<LayoutHash>,
-    /// Its public key, the same at each reconnect.
+    /// Public key of the learner, the same at each reconnect.
     pub identity: Identity,
     /// The text of the connection's [`Challenge`], signed with that key.
     pub signature: Signature,
-    /// A name for people, at most 64 bytes.
+    /// Display name, at most 64 bytes.
     pub name: String,
-    /// What it computes with, at most 64 bytes: the name of a [`crate::wire::DeviceKind`], then words for people
-    /// ("cpu, 2 threads").
+    /// Device of the learner, at most 64 bytes: the name of a [`crate::wire::DeviceKind`], then free text ("cpu, 2
+    /// threads").
     pub device: String,
-    /// What the run's owner asks for from everyone who joins, at most 64 bytes.
+    /// Invite, at most 64 bytes, if the run requires one.
     pub invite: Option<Invite>,
 }
 
@@ -56,43 +55,43 @@ pub struct Hello {
 pub struct Welcome {
     /// The run.
     pub run: RunId,
-    /// The learner's id in it.
+    /// Id of the learner in this run.
     pub learner: LearnerId,
-    /// What the run is.
+    /// Description of the run.
     pub spec: RunSpec,
-    /// The layout that follows from `spec`; a learner that computes another one leaves.
+    /// Layout that follows from `spec`. A learner that computes a different one leaves.
     pub layout: LayoutHash,
     /// Current version of each fragment, `[P]`.
     pub versions: Vec<Version>,
-    /// The run's merged tokens so far that count for its schedule: the clock of the learning rate.
+    /// Merged tokens that count for the schedule so far: the clock of the learning rate.
     pub clock_tokens: u64,
-    /// For each fragment, the last update of this learner that was merged, `[P]`, and…
+    /// Last merged update of this learner for each fragment, `[P]`.
     pub merged: Vec<Option<Serial>>,
-    /// …the one that the syncer holds and has not settled yet, `[P]`. Together they settle what a lost connection
-    /// left open: an update in neither is lost, and its progress goes into the next one.
+    /// Update of this learner that the syncer holds without a fate yet, for each fragment, `[P]`. An update that is
+    /// neither in `merged` nor here was lost with a connection; its progress goes into the next one.
     pub unsettled: Vec<Option<Serial>>,
-    /// The leases that the syncer knows this learner to hold; it forgets any other.
+    /// Leases that this learner holds, according to the syncer. The learner drops any other.
     pub leases: Vec<LeaseId>,
-    /// Tokens that this learner trained on so far, in all its processes.
+    /// Tokens that this learner has trained on, over all its processes.
     pub tokens_trained: u64,
-    /// Its tokens that are merged: the mean over fragments, weighted by their sizes.
+    /// Merged tokens of this learner: the mean over fragments, weighted by their sizes.
     pub tokens_merged: u64,
-    /// Whether the owner holds the run, see [`super::Message::Hold`].
+    /// Whether the owner has paused the run, see [`super::Message::Hold`].
     pub held: bool,
-    /// How much of its time the owner has it train, see [`super::Message::Pace`].
+    /// Share of its time in which the learner may train, see [`super::Message::Pace`].
     pub share: Share,
 }
 
-/// A learner's progress on one fragment since its last merged update of it.
+/// A learner's progress on one fragment since its last merged update of that fragment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Update {
     /// The run.
     pub run: RunId,
     /// The fragment.
     pub fragment: FragmentId,
-    /// Names it in [`super::Message::Receipt`].
+    /// Number of the update, which [`super::Message::Receipt`] repeats.
     pub serial: Serial,
-    /// The version that its sender held.
+    /// Version that the sender held.
     pub base: Version,
     /// Inner steps since the last merged update of this fragment, at least 1.
     pub steps: u32,
@@ -103,16 +102,16 @@ pub struct Update {
     pub body: Vec<u8>,
     /// First 8 bytes of the SHA-256 of `body`, big endian.
     pub checksum: u64,
-    /// Of the tokens, those that went through each expert that the fragment has a part of, in the order of the layout.
-    /// Left out where there is nothing to tell, as in dense models.
+    /// Routed tokens for each expert that has a part in the fragment, in the order of the layout. Empty, and absent
+    /// from the wire, in dense models.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "few")]
     pub seen: Vec<u64>,
 }
 
-/// Most experts of a fragment.
+/// Maximum number of experts of a fragment.
 pub const SEEN_MAX: usize = 1 << 16;
 
-/// Numbers, at most [`SEEN_MAX`]: one takes a byte on the wire and eight in memory.
+/// Deserialises at most [`SEEN_MAX`] numbers. A number takes one byte on the wire and eight in memory.
 fn few<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u64>, D::Error> {
     struct Few;
 
@@ -138,25 +137,25 @@ fn few<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u64>, D::Error>
     deserializer.deserialize_seq(Few)
 }
 
-/// The change of one fragment's Θ̂ that a round led to.
+/// Change of one fragment's Θ̂ from a round.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Merged {
     /// The run.
     pub run: RunId,
     /// The fragment.
     pub fragment: FragmentId,
-    /// The version that `body` is added to.
+    /// Version that `body` is added to.
     pub base: Version,
-    /// The version that results.
+    /// Resulting version.
     pub version: Version,
-    /// The run's merged tokens after this round that count for its schedule.
+    /// Merged tokens that count for the schedule, after this round.
     pub clock_tokens: u64,
     /// Coded change of Θ̂, see `diloco::quant`.
     #[serde(with = "serde_bytes")]
     pub body: Vec<u8>,
     /// First 8 bytes of the SHA-256 of `body`, big endian.
     pub checksum: u64,
-    /// Digest of the Θ̂ that results, see `diloco::digest`.
+    /// Digest of the resulting Θ̂, see `diloco::digest`.
     pub digest: u64,
 }
 
@@ -216,7 +215,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Whether something is wrong with what the update holds, and not with when it came.
+    /// Returns true if the refusal is about the contents of the update and not about its timing.
     #[must_use]
     pub fn is_of_content(self) -> bool {
         !matches!(self, Self::NotInvited | Self::Unsettled)
@@ -226,7 +225,7 @@ impl Refusal {
 /// Windows `start..start + windows` of one shard in one epoch's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseGrant {
-    /// Names the lease in [`Progress`].
+    /// Id of the lease in [`Progress`].
     pub lease: LeaseId,
     /// The pass over the data, from 0.
     pub epoch: u32,
@@ -238,24 +237,24 @@ pub struct LeaseGrant {
     pub windows: u32,
 }
 
-/// A learner's own account of itself.
+/// A learner's report about itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
     /// The run.
     pub run: RunId,
-    /// For each lease it holds, windows trained so far, in order of the lease; a finished one once on each connection
+    /// Windows trained so far for each lease, ordered by lease. A finished lease is reported once on each connection
     /// whose `Welcome` lists it.
     pub leases: Vec<(LeaseId, u32)>,
-    /// Steps of this process since it first joined this run, or began it afresh.
+    /// Steps of this process since it first joined this run or last started it from scratch.
     pub steps: u64,
-    /// Tokens of these steps.
+    /// Tokens of those steps.
     pub tokens: u64,
-    /// Mean time of a step of those since the last report that was of any, in milliseconds; 0 before the first. A step
-    /// that no tokens came of counts with the next one that some came of.
+    /// Mean step time since the last report with tokens, in milliseconds; 0 before the first. The time of a step
+    /// without tokens counts towards the next step that has some.
     pub step_ms: f32,
     /// Mean training loss of the tokens since the last report, in nats per token; NaN if there were none.
     pub loss: f32,
-    /// What it is doing.
+    /// State of the learner.
     pub state: LearnerState,
 }
 
@@ -281,16 +280,16 @@ pub enum LearnerState {
 /// A typed goodbye.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bye {
-    /// Why, as a number that is also the WebSocket close code.
+    /// Reason as a number, which is also the WebSocket close code.
     pub code: CloseCode,
-    /// What was wrong and what to do, in one sentence.
+    /// Cause and remedy, in one sentence.
     pub reason: String,
     /// Time after which the learner may come back, in milliseconds; 0 leaves it to the learner.
     pub wait_ms: u32,
 }
 
 impl Bye {
-    /// A goodbye that leaves it to the learner when to come back.
+    /// Returns a goodbye that leaves the time of the return to the learner.
     #[must_use]
     pub fn new(code: CloseCode, reason: impl Into<String>) -> Self {
         Self { code, reason: reason.into(), wait_ms: 0 }

@@ -1,4 +1,4 @@
-//! Messages ⇄ WebSocket frames of bounded size, so that a short message never waits for a long one.
+//! Conversion between messages and WebSocket frames of bounded size. A short message never waits for a long one.
 
 use std::collections::BTreeMap;
 
@@ -6,23 +6,22 @@ use super::codec::decode;
 use super::header::{Header, split};
 use super::{BODY_BYTES_MAX, CHUNK_BYTES, DecodeError, HEADER_BYTES, Message, PARTIALS_MAX, Tag};
 
-/// Bytes in front of a chunk's share of the message: header, message number, index, total bytes.
+/// Bytes in front of the payload of a chunk: header, message number, index, total bytes.
 const CHUNK_HEAD_BYTES: usize = HEADER_BYTES + 12;
 
-/// Bytes of the message in every chunk but the last.
+/// Payload bytes of every chunk except the last.
 const SHARE_BYTES: usize = CHUNK_BYTES as usize - CHUNK_HEAD_BYTES;
 
 /// Splits an encoded message into frames of at most [`CHUNK_BYTES`].
 ///
-/// A message that fits is one frame as it is. A larger one becomes a run of chunks, to be sent in
-/// order; other messages' frames may go between them. `number` tells such messages apart: it must
-/// differ between messages in flight on one connection.
+/// A message that fits travels as a single frame. A larger one becomes a series of chunks, which must be sent in order;
+/// frames of other messages may go between them. `number` must differ between messages in flight on one connection.
 pub fn frames(encoded: Vec<u8>, number: u32) -> impl Iterator<Item = Vec<u8>> + Send {
     Frames { encoded, number, index: 0 }
 }
 
 struct Frames {
-    /// Empty once all is sent.
+    /// Remaining bytes; empty at the end.
     encoded: Vec<u8>,
     number: u32,
     index: u32,
@@ -58,14 +57,14 @@ impl Iterator for Frames {
     }
 }
 
-/// Puts one connection's frames together to messages again.
+/// Reassembles the frames of one connection into messages.
 ///
-/// Holds no more than it received, and never more than its limit, whatever the peer announces.
-/// After an error the connection is of no further use: close it with the error's code.
+/// Memory is bounded by the bytes received and by the limit, regardless of the sizes that the peer announces. After an
+/// error the connection is unusable: close it with the error's code.
 #[derive(Debug)]
 pub struct Assembler {
     body_bytes_max: u32,
-    /// Messages begun and not ended, by number.
+    /// Incomplete messages by number.
     partials: BTreeMap<u32, Partial>,
 }
 
@@ -77,23 +76,23 @@ struct Partial {
 }
 
 impl Assembler {
-    /// Takes bodies of at most `body_bytes_max`, and [`BODY_BYTES_MAX`] at most.
+    /// Returns an assembler for bodies of at most `body_bytes_max`, and never more than [`BODY_BYTES_MAX`].
     #[must_use]
     pub fn new(body_bytes_max: u32) -> Self {
         Self { body_bytes_max: body_bytes_max.min(BODY_BYTES_MAX), partials: BTreeMap::new() }
     }
 
-    /// Changes the limit for what begins from now on: a syncer takes little before `Hello`.
+    /// Changes the limit for subsequent messages. A syncer accepts only small ones before `Hello`.
     pub fn set_body_bytes_max(&mut self, body_bytes_max: u32) {
         self.body_bytes_max = body_bytes_max.min(BODY_BYTES_MAX);
     }
 
-    /// Takes in the next frame; gives the message that it completes, if any.
+    /// Accepts the next frame and returns the message that it completes, if any.
     ///
     /// # Errors
     /// Those of [`decode`], and:
     /// - `FrameTooLarge`: more than [`CHUNK_BYTES`].
-    /// - `ChunkOrder`, `ChunkBytes`, `ChunkTotal`: a chunk does not fit its message.
+    /// - `ChunkOrder`, `ChunkBytes`, `ChunkTotal`: the chunk does not fit its message.
     /// - `TooManyPartials`: more than [`PARTIALS_MAX`] messages are in flight.
     pub fn push(&mut self, frame: &[u8]) -> Result<Option<Message>, DecodeError> {
         if frame.len() > CHUNK_BYTES as usize {
@@ -106,7 +105,7 @@ impl Assembler {
         }
     }
 
-    /// Bytes of unfinished messages held.
+    /// Returns the bytes of incomplete messages held in memory.
     #[must_use]
     pub fn held_bytes(&self) -> u64 {
         self.partials.values().map(|partial| partial.bytes.len() as u64).sum()
@@ -140,7 +139,8 @@ impl Assembler {
         decode(&whole.bytes).map(Some)
     }
 
-    /// Opens a message by its first chunk, which holds its header: the limits are checked here.
+    /// Opens a message with its first chunk. That chunk holds the header of the message, so the limits are checked
+    /// here.
     fn begin(&mut self, number: u32, index: u32, total: u32, share: &[u8]) -> Result<(), DecodeError> {
         if index != 0 {
             return Err(DecodeError::ChunkOrder { number, found: index, expected: 0 });
@@ -156,7 +156,7 @@ impl Assembler {
         if header.tag == Tag::Chunk {
             return Err(DecodeError::StrayChunk);
         }
-        // All messages in flight share the limit, so that many begun ones hold no more than one.
+        // All messages in flight share one limit, so that many incomplete ones hold no more than one.
         let begun: u64 = self.partials.values().map(|partial| u64::from(partial.total)).sum();
         let left = u64::from(self.body_bytes_max).saturating_sub(begun);
         self.check_limit(header, left as u32)?;
@@ -200,7 +200,7 @@ mod tests {
         Message::Update(update((0..body_bytes).map(|i| (i / 7) as u8).collect()))
     }
 
-    /// Frames of a message that takes several.
+    /// Frames of a message that needs several.
     fn chunks(number: u32) -> Vec<Vec<u8>> {
         frames(encode(&bulk(150_000)), number).collect()
     }
@@ -218,7 +218,7 @@ mod tests {
     fn messages_of_every_size_come_back() {
         let share = SHARE_BYTES;
         let mut sizes = vec![0, 1, 200_000];
-        // The framing of these is 45 bytes.
+        // The framing of these messages is 45 bytes.
         sizes.extend([CHUNK_BYTES as usize, share, 2 * share, 3 * share].map(|border| border - 45));
         for size in sizes.into_iter().flat_map(|size| [size.saturating_sub(1), size, size + 1]) {
             let message = bulk(size);
@@ -313,7 +313,7 @@ mod tests {
         let error = DecodeError::TooManyPartials { partials_max: PARTIALS_MAX };
         assert_eq!(assembler.push(&chunks(9)[0]), Err(error));
 
-        // Two whose totals are above the limit together, though each is below it.
+        // Two messages that exceed the limit together, although each one is below it.
         let mut assembler = Assembler::new(200_000);
         assembler.push(&chunks(0)[0]).unwrap();
         let refused = assembler.push(&chunks(1)[0]).unwrap_err();

@@ -1,8 +1,8 @@
-//! Why a connection ends: the WebSocket close codes that both sides use.
+//! Reasons for the end of a connection: the WebSocket close codes of both sides.
 
 use serde::{Deserialize, Serialize};
 
-/// Why a connection ends. The numbers are on the wire: never reorder them, never reuse one.
+/// Reason for the end of a connection. The numbers are on the wire: never reorder them, never reuse one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "u16", try_from = "u16")]
 #[repr(u16)]
@@ -11,7 +11,7 @@ pub enum CloseCode {
     Done = 4000,
     /// The syncer shuts down; come back later.
     Restart = 4001,
-    /// The bytes are no message of ours.
+    /// The bytes are not a valid message.
     Malformed = 4002,
     /// The peer speaks another version.
     Version = 4003,
@@ -25,19 +25,19 @@ pub enum CloseCode {
     Protocol = 4007,
     /// Another connection with the same identity took over.
     Replaced = 4008,
-    /// Silent for too long.
+    /// The peer was silent for too long.
     Silent = 4009,
-    /// The syncer has as many learners as it takes.
+    /// The syncer has reached its maximum number of learners.
     Full = 4010,
-    /// The peer reads too slowly for its queue.
+    /// The peer reads too slowly, and its queue is full.
     SlowReader = 4011,
-    /// Too many of its updates were refused.
+    /// Too many updates of the learner were refused.
     Untrusted = 4012,
-    /// The run takes invited learners only, and this one shows no invite or another.
+    /// The run requires an invite, and the learner shows none or a wrong one.
     Invite = 4013,
     /// The owner of the run dropped this learner; it may come back after the time in `Bye`.
     Dropped = 4014,
-    /// `Hello` is not signed with the key that it names, or that is no key.
+    /// `Hello` is not signed with the key that it names, or that key is invalid.
     Identity = 4015,
     /// The owner of the run banned this learner.
     Banned = 4016,
@@ -79,7 +79,7 @@ impl TryFrom<u16> for CloseCode {
     }
 }
 
-/// A close code that this version does not know.
+/// A close code that this version does not define.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("close code {0} is not one of ours")]
 pub struct UnknownCloseCode(pub u16);

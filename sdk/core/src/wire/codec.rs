@@ -1,4 +1,4 @@
-//! One whole message ⇄ bytes.
+//! Conversion between one whole message and bytes.
 
 use super::header::{Header, split};
 use super::scan::scan;
@@ -7,13 +7,13 @@ use super::{
     Message, Model, NAME_BYTES_MAX, REASON_BYTES_MAX, TENSOR_NAME_BYTES_MAX, Tag,
 };
 
-/// Room for the fields of a message, its parameters apart; only the reports with many leases and `Welcome` need more.
+/// Capacity for the fields of a message without its parameters. Only `Welcome` and reports with many leases need more.
 const FIELDS_BYTES: usize = 64;
 
-/// One whole message, header and body.
+/// Encodes one whole message, header and body.
 ///
-/// The limits of `WIRE.md` are the caller's to keep ([`crate::wire::clip`] does it for texts): a
-/// message above them is encoded, and refused by the peer.
+/// The caller must keep the limits of `WIRE.md` ([`crate::wire::clip`] does so for texts): a message above them is
+/// encoded here and refused by the peer.
 #[must_use]
 pub fn encode(message: &Message) -> Vec<u8> {
     let mut bytes = vec![0; HEADER_BYTES];
@@ -24,13 +24,13 @@ pub fn encode(message: &Message) -> Vec<u8> {
     bytes
 }
 
-/// The message that `bytes` are, all of them.
+/// Decodes all of `bytes` as one message.
 ///
 /// # Errors
-/// - `Magic`, `Version`, `Tag`, `Reserved`: the header is not one of ours.
+/// - `Magic`, `Version`, `Tag`, `Reserved`: the header is invalid.
 /// - `BodyTooLarge`, `Truncated`, `Trailing`: the length is wrong.
 /// - `Body`, `Shape`, `TextTooLong`: the body is wrong.
-/// - `StrayChunk`: a part of a message; [`crate::wire::Assembler`] takes those.
+/// - `StrayChunk`: the bytes are one chunk of a message; [`crate::wire::Assembler`] takes those.
 pub fn decode(bytes: &[u8]) -> Result<Message, DecodeError> {
     let (tag, body) = split(bytes)?;
     if tag == Tag::Chunk {
@@ -42,7 +42,7 @@ pub fn decode(bytes: &[u8]) -> Result<Message, DecodeError> {
     Ok(message)
 }
 
-/// The coded parameters in `message`, if it carries any.
+/// Returns the coded parameters in `message`, or an empty slice.
 fn parameters(message: &Message) -> &[u8] {
     match message {
         Message::Update(update) => &update.body,
@@ -51,7 +51,7 @@ fn parameters(message: &Message) -> &[u8] {
     }
 }
 
-/// Whether the texts of `message` keep their limits.
+/// Checks the length limits of the texts in `message`.
 fn check_texts(message: &Message) -> Result<(), DecodeError> {
     let check = |field, text: &str, bytes_max: u32| {
         let bytes = text.len() as u64;

@@ -1,23 +1,23 @@
-//! What a learner computes with, as the text in [`super::Hello`] says it.
+//! The device of a learner, as named in [`super::Hello`].
 
-/// The kinds of device. Each text in `Hello` begins with the name of one; what follows is for people.
+/// Kind of device. The text in `Hello` begins with its name; the rest is free text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DeviceKind {
-    /// A page in a browser, whatever it computes with there.
+    /// A browser page, with any kind of computation.
     Browser,
     /// A GPU.
     Gpu,
     /// A CPU.
     Cpu,
-    /// The text names none of these.
+    /// A device whose text begins with none of these names.
     Other,
 }
 
 impl DeviceKind {
-    /// All kinds that a text can name.
+    /// All kinds with a name.
     pub const NAMED: [Self; 3] = [Self::Browser, Self::Gpu, Self::Cpu];
 
-    /// The word that a text begins with.
+    /// First word of the text in `Hello`.
     #[must_use]
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -28,7 +28,7 @@ impl DeviceKind {
         }
     }
 
-    /// The text for a device of this kind: its name, and `details` for people, which may be empty.
+    /// Returns the text for a device of this kind: its name and `details`, which may be empty.
     #[must_use]
     pub fn describe(self, details: &str) -> String {
         match details {
@@ -37,7 +37,7 @@ impl DeviceKind {
         }
     }
 
-    /// The kind that `device` names with its first word.
+    /// Returns the kind that the first word of `device` names.
     #[must_use]
     pub fn of(device: &str) -> Self {
         let first = device.split(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or_default();
@@ -59,7 +59,7 @@ mod tests {
         }
     }
 
-    /// Engines describe themselves with the name and a space.
+    /// Engines describe themselves by the name and a space.
     #[test]
     fn the_first_word_decides() {
         let check = |device, kind| assert_eq!(DeviceKind::of(device), kind, "{device}");

@@ -1,11 +1,11 @@
-//! What can be wrong with bytes from a peer.
+//! Errors in bytes from a peer.
 
 use super::{CHUNK_BYTES, CloseCode, Tag, VERSION};
 
-/// Why bytes are no message. Each says what was found, so that it can be the reason of a `Bye`.
+/// Reason why bytes are not a message. The text names the invalid value, so that it can serve as the reason of a `Bye`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// The first four bytes are not ours.
+    /// The first four bytes are not the magic.
     #[error("starts with {found:02x?}, not with \"ARCH\": this is no Archipelago peer")]
     Magic {
         /// The first four bytes.
@@ -17,7 +17,7 @@ pub enum DecodeError {
         /// The peer's version.
         found: u16,
     },
-    /// A tag that this version does not have.
+    /// A tag that this version does not define.
     #[error("message tag {found} is unknown")]
     Tag {
         /// The tag.
@@ -29,7 +29,7 @@ pub enum DecodeError {
         /// The byte.
         found: u8,
     },
-    /// Ends before its header says.
+    /// The message ends before the length in its header.
     #[error("ends after {bytes} bytes of {expected}")]
     Truncated {
         /// Bytes there.
@@ -37,7 +37,7 @@ pub enum DecodeError {
         /// Bytes announced, header included.
         expected: u64,
     },
-    /// Goes on after its header says.
+    /// The message is longer than its header announces.
     #[error("is {bytes} bytes long, its header says {expected}")]
     Trailing {
         /// Bytes there.
@@ -61,35 +61,35 @@ pub enum DecodeError {
         /// Bytes of the frame.
         bytes: u64,
     },
-    /// The body is not well-formed MessagePack of the plain kind that we write.
+    /// The body is not well-formed MessagePack of the plain kind used here.
     #[error("{tag:?} body is malformed at byte {at}: {fault}")]
     Body {
-        /// The kind of message.
+        /// Tag of the message.
         tag: Tag,
         /// Offset in the body.
         at: u64,
-        /// What is wrong there.
+        /// Fault at that offset.
         fault: BodyFault,
     },
-    /// The body is MessagePack, but not of this message.
+    /// The body is MessagePack, but does not match this message.
     #[error("body is no {tag:?}: {detail}")]
     Shape {
         /// The kind of message.
         tag: Tag,
-        /// The decoder's own words.
+        /// Message of the decoder.
         detail: String,
     },
     /// A text is above its limit.
     #[error("{field} is {bytes} bytes long, at most {bytes_max} are taken")]
     TextTooLong {
-        /// Which text.
+        /// Name of the field.
         field: &'static str,
-        /// Its length.
+        /// Its length in bytes.
         bytes: u64,
-        /// Its limit.
+        /// Its limit in bytes.
         bytes_max: u32,
     },
-    /// A chunk where a whole message must be.
+    /// A chunk in place of a whole message.
     #[error("a chunk is no message")]
     StrayChunk,
     /// A chunk is not the next one of its message.
@@ -97,21 +97,21 @@ pub enum DecodeError {
     ChunkOrder {
         /// The message's number.
         number: u32,
-        /// The chunk's index.
+        /// Index of the chunk.
         found: u32,
-        /// The index that comes next.
+        /// Expected index.
         expected: u32,
     },
-    /// A chunk has another size than its place asks for.
+    /// The size of a chunk does not match its position.
     #[error("chunk {index} of message {number} holds {bytes} bytes, must hold {expected}")]
     ChunkBytes {
         /// The message's number.
         number: u32,
         /// The chunk's index.
         index: u32,
-        /// Bytes of the message in it.
+        /// Bytes of the message in the chunk.
         bytes: u64,
-        /// Bytes that must be in it.
+        /// Expected bytes.
         expected: u64,
     },
     /// Total sizes contradict each other, or the message fits one frame.
@@ -124,7 +124,7 @@ pub enum DecodeError {
         /// The total in the message's header or the first chunk.
         expected: u64,
     },
-    /// More messages are begun than may be in flight.
+    /// More messages are incomplete than may be in flight.
     #[error("more than {partials_max} messages begun and not ended")]
     TooManyPartials {
         /// The limit.
@@ -132,7 +132,7 @@ pub enum DecodeError {
     },
 }
 
-/// What is wrong inside a body.
+/// Fault inside a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BodyFault {
     /// A length or value runs over the end of the body.
@@ -141,16 +141,16 @@ pub enum BodyFault {
     /// Bytes follow the value.
     #[error("bytes follow the value")]
     Trailing,
-    /// Nested deeper than any message of ours.
+    /// The body is nested deeper than any valid message.
     #[error("nested too deep")]
     Depth,
-    /// A MessagePack type that we never write.
+    /// A MessagePack type that is never written here.
     #[error("type byte {0:#04x} is never used")]
     Marker(u8),
 }
 
 impl DecodeError {
-    /// The code to close the connection with.
+    /// Returns the code to close the connection with.
     #[must_use]
     pub fn close_code(&self) -> CloseCode {
         match self {

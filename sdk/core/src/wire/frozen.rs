@@ -1,4 +1,4 @@
-//! How weights that a run does not train are kept.
+//! Storage formats of frozen weights.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,10 +17,10 @@ pub enum FrozenForm {
 }
 
 impl FrozenForm {
-    /// All of them, the most exact first.
+    /// All forms, the most exact first.
     pub const ALL: [Self; 2] = [Self::F16, Self::Int8];
 
-    /// Its name in settings, reports and JSON.
+    /// Returns its name in settings, reports and JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -45,11 +45,11 @@ impl FromStr for FrozenForm {
     }
 }
 
-/// A form that does not exist.
+/// An unknown form of frozen weights.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("frozen weights cannot be kept as {name:?}; choose f16 or int8")]
 pub struct UnknownForm {
-    /// What was asked for.
+    /// Requested form.
     pub name: String,
 }
 

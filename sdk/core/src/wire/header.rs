@@ -2,10 +2,10 @@
 
 use super::{DecodeError, HEADER_BYTES, Tag, VERSION};
 
-/// The first bytes of everything we send.
+/// First bytes of every message.
 pub const MAGIC: [u8; 4] = *b"ARCH";
 
-/// What stands in front of a body.
+/// Header in front of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub tag: Tag,
@@ -22,7 +22,7 @@ impl Header {
         bytes
     }
 
-    /// Reads the header at the start of `bytes`. The body is neither looked at nor asked for.
+    /// Reads the header at the start of `bytes`. The body is neither read nor required.
     ///
     /// # Errors
     /// `Truncated`, `Magic`, `Version`, `Tag`, `Reserved`, `BodyTooLarge`: see [`DecodeError`].
@@ -52,7 +52,7 @@ impl Header {
     }
 }
 
-/// The header and the body that it announces, which must be the rest of `bytes`.
+/// Splits `bytes` into the header's tag and the body, which must have the announced length.
 ///
 /// # Errors
 /// Those of [`Header::decode`], `Truncated`, `Trailing`: see [`DecodeError`].
@@ -71,7 +71,7 @@ pub(super) fn split(bytes: &[u8]) -> Result<(Tag, &[u8]), DecodeError> {
 mod tests {
     use super::*;
 
-    /// If this fails, either undo the change or raise `VERSION`.
+    /// If this test fails, either undo the change or raise `VERSION`.
     #[test]
     fn bytes_are_frozen() {
         let header = Header { tag: Tag::Update, body_bytes: 0x0102_0304 };

@@ -1,4 +1,4 @@
-//! Names of things, each its own type so that none is passed for another.
+//! Identifiers, each a type of its own so that they cannot be confused.
 
 use std::fmt;
 use std::num::NonZeroU16;
@@ -25,8 +25,8 @@ macro_rules! id {
     };
 }
 
-/// An id of 64 bits that pages are told: in JSON and the like it is text, because JavaScript's numbers are exact up to
-/// 2⁵³ only. Numbers are read too, as snapshots had them once.
+/// Defines a 64-bit id that pages receive. Text formats such as JSON hold it as a string, because JavaScript's numbers
+/// are exact only up to 2⁵³. Numbers are accepted too, as older snapshots have them.
 macro_rules! wide_id {
     ($(#[$doc:meta])* $name:ident) => {
         id!(plain $(#[$doc])* #[cfg_attr(feature = "ts", ts(type = "string"))] $name(u64));
@@ -51,7 +51,7 @@ macro_rules! wide_id {
     };
 }
 
-/// A wide id as text formats have it.
+/// A wide id in text formats.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Wide {
@@ -75,22 +75,22 @@ id!(/// A range of training windows handed to one learner.
 id!(/// One connection, as the shell numbers them; never reused while the process lives.
     ConnId(u64));
 
-/// The part of its time that a learner may train, in thousandths from 1 to 1000. Without floats on the wire, what
-/// makes no sense cannot be said.
+/// Share of its time in which a learner may train, in thousandths from 1 to 1000. Integers on the wire exclude
+/// senseless values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "u16", try_from = "u16")]
 pub struct Share(NonZeroU16);
 
-/// A share that is none.
+/// A share out of range.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[error("a share of {0} makes no sense: it is the part of the time to train, from 0.001 to 1")]
 pub struct ShareError(pub f64);
 
 impl Share {
-    /// All of the time.
+    /// The whole of the time.
     pub const FULL: Self = Self(NonZeroU16::new(1_000).expect("it is not 0"));
 
-    /// `ratio` to the nearest thousandth.
+    /// Returns `ratio` rounded to the nearest thousandth.
     ///
     /// # Errors
     /// [`ShareError`]: `ratio` is not from 0.001 to 1.
@@ -99,13 +99,13 @@ impl Share {
         permille.and_then(NonZeroU16::new).map(Self).ok_or(ShareError(ratio))
     }
 
-    /// In thousandths, 1 to 1000.
+    /// Returns the share in thousandths, 1 to 1000.
     #[must_use]
     pub fn permille(self) -> u16 {
         self.0.get()
     }
 
-    /// As a number, 0.001 to 1.
+    /// Returns the share as a number, 0.001 to 1.
     #[must_use]
     pub fn ratio(self) -> f64 {
         f64::from(self.permille()) / 1e3
@@ -132,7 +132,7 @@ impl TryFrom<u16> for Share {
     }
 }
 
-/// Which run a message belongs to; learners of two runs never merge. Shown as 16 hex digits.
+/// Id of a run; messages of different runs never mix. Displayed as 16 hex digits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct RunId(pub u64);
@@ -154,13 +154,13 @@ impl fmt::Display for LayoutHash {
     }
 }
 
-/// Who a learner is: its public key, Ed25519 as in RFC 8032. It is no secret, for each `Hello` is signed with what
-/// belongs to it.
+/// Identity of a learner: its public key, Ed25519 as in RFC 8032. It is not secret, because each `Hello` is signed with
+/// the private key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Identity(#[serde(with = "serde_bytes")] pub [u8; 32]);
 
 impl Identity {
-    /// The name by which ledgers, people and lists of the banned know it: the first 16 bytes of its SHA-256.
+    /// Returns the short name in ledgers, lists of bans and displays: the first 16 bytes of the key's SHA-256.
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
         Fingerprint(Sha256::digest(self.0)[..16].try_into().expect("SHA-256 has 32 bytes"))
@@ -173,12 +173,12 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// The short name of an [`Identity`]; shown as 32 hex digits.
+/// Short name of an [`Identity`], displayed as 32 hex digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Fingerprint(pub [u8; 16]);
 
-/// A text that is no fingerprint.
+/// A text that is not a fingerprint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it is no fingerprint of a key: that has 32 hex digits")]
 pub struct FingerprintError;
@@ -210,7 +210,7 @@ impl fmt::Debug for Fingerprint {
 pub struct Signature(#[serde(with = "serde_bytes")] pub [u8; 64]);
 
 impl Signature {
-    /// What stands in its place until whoever holds the key has signed.
+    /// Placeholder until the holder of the key has signed.
     pub const NONE: Self = Self([0; 64]);
 }
 
@@ -220,19 +220,19 @@ impl fmt::Debug for Signature {
     }
 }
 
-/// What a run's owner asks for from everyone who joins: a secret that many share. Never shown.
+/// Invite to a run: a secret shared by many learners. Never displayed.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Invite(String);
 
 impl Invite {
-    /// The invite that `text` is.
+    /// Wraps `text` as an invite.
     #[must_use]
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// The text, for the one who must compare or hand it on.
+    /// Returns the secret text, for comparison or transmission.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0

@@ -1,4 +1,4 @@
-//! Everything that crosses the socket, made of the rows of `table.rs`.
+//! All messages on the socket, generated from the rows of `table.rs`.
 
 use super::pack::{read, write};
 use super::table::each_message;
@@ -13,7 +13,7 @@ macro_rules! messages {
         $name:ident $(($inner:ident: $body:ty))? $({ $($(#[$field_doc:meta])* $field:ident: $type:ty),* $(,)? })?
             = $number:literal { from: $sender:ident, class: $class:ident, bytes_max: $bytes_max:expr, run: $run:expr }
     )*) => {
-        /// Everything that crosses the socket.
+        /// A message on the socket.
         #[derive(Clone, Debug, PartialEq)]
         pub enum Message {
             $(
@@ -24,7 +24,7 @@ macro_rules! messages {
         }
 
         impl Message {
-            /// The number that names this kind of message on the wire.
+            /// Returns the number of this kind of message on the wire.
             #[must_use]
             pub fn tag(&self) -> Tag {
                 match self {
@@ -32,8 +32,8 @@ macro_rules! messages {
                 }
             }
 
-            /// The run that it belongs to; `None` for the two messages that stand outside of any.
-            // A row names the one field that it needs here.
+            /// Returns the run of the message, or `None` for the two messages outside any run.
+            // A row names only the field that it needs here.
             #[allow(unused_variables)]
             #[must_use]
             pub(crate) fn run(&self) -> Option<RunId> {
@@ -42,8 +42,8 @@ macro_rules! messages {
                 }
             }
 
-            /// Appends the body. In MessagePack's compact form a struct is the array of its fields, so a tuple of
-            /// the fields has the same bytes.
+            /// Appends the body. MessagePack's compact form of a struct is the array of its fields, so a tuple of the
+            /// fields has the same bytes.
             pub(super) fn write_body(&self, bytes: &mut Vec<u8>) {
                 match self {
                     $(Self::$name $(($inner))? $({ $($field),* })? => {
@@ -53,11 +53,11 @@ macro_rules! messages {
                 }
             }
 
-            /// The message that `body` is the body of.
+            /// Decodes `body` as a message of kind `tag`.
             ///
             /// # Errors
             /// - `Shape`: the body does not hold the fields of `tag`.
-            /// - `StrayChunk`: `tag` names a part of a message.
+            /// - `StrayChunk`: `tag` is that of a chunk.
             pub(super) fn read_body(tag: Tag, body: &[u8]) -> Result<Self, DecodeError> {
                 match tag {
                     $(Tag::$name => {
@@ -74,8 +74,8 @@ macro_rules! messages {
                 }
             }
 
-            /// The names of the body's fields, in their order.
-            // A row is either a struct, whose fields know their names, or lists its fields.
+            /// Returns the names of the body's fields in order.
+            // A row is either a struct, which knows the names of its fields, or a list of fields.
             #[allow(unused_variables)]
             #[cfg(test)]
             pub(super) fn field_names(&self) -> Vec<String> {
@@ -93,13 +93,13 @@ macro_rules! messages {
 each_message!(messages);
 
 impl Message {
-    /// Whether it carries parameters: such messages give way to all others in a queue.
+    /// Returns true if the message carries parameters. Such messages have the lowest priority in a queue.
     #[must_use]
     pub fn is_bulk(&self) -> bool {
         self.tag().class() == Class::Bulk
     }
 
-    /// Whether a learner may send it. A syncer refuses what only syncers say.
+    /// Returns true if a learner may send the message. A syncer refuses all others.
     #[must_use]
     pub fn is_for_syncers(&self) -> bool {
         self.tag().sender() != Sender::Syncer

@@ -46,7 +46,7 @@ pub use tag::{Class, Sender, Tag};
 pub use crate::text::{CLOSE_REASON_BYTES_MAX, clip};
 pub use crate::time::Millis;
 
-/// The version spoken here. A peer with another one is refused.
+/// Version of the protocol. A peer with another one is refused.
 pub const VERSION: u16 = 8;
 
 /// The WebSocket subprotocol of this version.
@@ -64,20 +64,20 @@ pub const BODY_BYTES_MAX: u32 = 64 << 20;
 /// Largest body that a syncer takes before `Hello`, in bytes.
 pub const GREETING_BYTES_MAX: u32 = 4 << 10;
 
-/// Most chunked messages begun and not ended on one connection, each way.
+/// Maximum number of incomplete chunked messages on one connection, each way.
 pub const PARTIALS_MAX: u32 = 4;
 
-/// Longest name and device in [`Hello`], in bytes.
+/// Maximum length of the name and of the device in [`Hello`], in bytes.
 pub const NAME_BYTES_MAX: u32 = 64;
 
-/// Longest invite in [`Hello`], in bytes.
+/// Maximum length of the invite in [`Hello`], in bytes.
 pub const INVITE_BYTES_MAX: u32 = 64;
 
-/// Longest reason in [`Bye`], in bytes.
+/// Maximum length of the reason in [`Bye`], in bytes.
 pub const REASON_BYTES_MAX: u32 = 512;
 
-/// Most windows that a learner may train on in one step.
+/// Maximum number of windows in one step of a learner.
 pub const BATCH_MAX: u32 = 4_096;
 
-/// Longest time between two [`Progress`] of a learner, in milliseconds.
+/// Maximum time between two [`Progress`] messages of a learner, in milliseconds.
 pub const PROGRESS_MS: u64 = 1_000;

@@ -1,4 +1,4 @@
-//! The body of a message ⇄ MessagePack.
+//! Conversion between the body of a message and MessagePack.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ pub(super) fn write(bytes: &mut Vec<u8>, body: &impl Serialize) {
     rmp_serde::encode::write(bytes, body).expect("memory takes every byte and our types have lengths");
 }
 
-/// The `T` that `body` is, all of it.
+/// Decodes all of `body` as a `T`.
 ///
 /// # Errors
 /// `Shape`: the body is MessagePack of another shape.

@@ -1,81 +1,81 @@
-//! The weights that a run builds on and nobody trains, as its description names them.
+//! Frozen weights that a run builds on, as its description names them.
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::FrozenForm;
 
-/// Bytes of a part of frozen weights where this program cuts them: some seconds of a thin link.
+/// Size of a part of frozen weights in descriptions made here, in bytes: some seconds on a thin link.
 pub const FROZEN_PART_BYTES: u32 = 4 << 20;
 
-/// Longest part of frozen weights, in bytes: whoever fetches one holds it whole.
+/// Maximum size of a part of frozen weights, in bytes; a learner holds a whole part in memory.
 pub const FROZEN_PART_BYTES_MAX: u32 = 64 << 20;
 
-/// Most parts of frozen weights.
+/// Maximum number of parts of frozen weights.
 pub const FROZEN_PARTS_MAX: u32 = 1 << 14;
 
 /// Bytes of a checksum.
 const SHA256_BYTES: usize = 32;
 
-/// Weights that nobody trains: learners fetch them once, in parts, and keep them.
+/// Frozen weights: learners fetch them once, in parts, and keep them.
 ///
-/// All parts have `part_bytes` but the last, which has what is left.
+/// Every part has `part_bytes` bytes except the last, which has the remainder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Frozen {
-    /// How a weight is written.
+    /// Storage format of a weight.
     pub form: FrozenForm,
-    /// All bytes, at least 1.
+    /// Total bytes, at least 1.
     pub bytes: u64,
     /// Bytes of a part, 1 to [`FROZEN_PART_BYTES_MAX`].
     pub part_bytes: u32,
-    /// SHA-256 of each part, one after the other, `[32 × parts]`; at most [`FROZEN_PARTS_MAX`] parts.
+    /// SHA-256 of each part in sequence, `[32 × parts]`; at most [`FROZEN_PARTS_MAX`] parts.
     #[serde(with = "serde_bytes")]
     pub sha256: Vec<u8>,
 }
 
-/// Why a description of frozen weights makes no sense.
+/// Reason why a description of frozen weights is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PartsError {
     /// There are no weights.
     #[error("frozen weights of no bytes")]
     Empty,
-    /// A part is empty, or too long to be held.
+    /// A part is empty or above the maximum size.
     #[error("parts of {bytes} bytes: they must have 1 to {FROZEN_PART_BYTES_MAX}")]
     PartBytes {
-        /// What was said.
+        /// Announced size of a part.
         bytes: u32,
     },
     /// There are too many parts.
     #[error("{parts} parts of frozen weights: at most {FROZEN_PARTS_MAX} are fetched")]
     Parts {
-        /// How many there would be.
+        /// Resulting number of parts.
         parts: u64,
     },
-    /// There is not one checksum for each part.
+    /// The number of checksums differs from the number of parts.
     #[error("{found} bytes of checksums for {parts} parts of frozen weights")]
     Checksums {
-        /// What was said.
+        /// Bytes of checksums found.
         found: usize,
-        /// Parts that there are.
+        /// Number of parts.
         parts: u64,
     },
 }
 
 impl Frozen {
-    /// The description of `bytes`, in parts of [`FROZEN_PART_BYTES`].
+    /// Describes `bytes`, in parts of [`FROZEN_PART_BYTES`].
     #[must_use]
     pub fn of(form: FrozenForm, bytes: &[u8]) -> Self {
         let sha256 = bytes.chunks(FROZEN_PART_BYTES as usize).flat_map(Sha256::digest).collect();
         Self { form, bytes: bytes.len() as u64, part_bytes: FROZEN_PART_BYTES, sha256 }
     }
 
-    /// Sees to it that the parts can be fetched and checked.
+    /// Checks that the parts can be fetched and verified.
     ///
     /// # Errors
     /// - [`PartsError::Empty`]: there are no weights.
     /// - [`PartsError::PartBytes`], [`PartsError::Parts`]: the parts are empty, too long or too many.
-    /// - [`PartsError::Checksums`]: there is not one checksum for each part.
+    /// - [`PartsError::Checksums`]: the number of checksums differs from the number of parts.
     pub fn check(&self) -> Result<(), PartsError> {
         if self.bytes == 0 {
             return Err(PartsError::Empty);
@@ -93,13 +93,13 @@ impl Frozen {
         }
     }
 
-    /// Parts that there are checksums of.
+    /// Returns the number of parts that have a checksum.
     #[must_use]
     pub fn parts(&self) -> u32 {
         (self.sha256.len() / SHA256_BYTES) as u32
     }
 
-    /// The bytes of all that part `index` holds: from the first to before the second. `None` if there is no such part.
+    /// Returns the half-open byte range of part `index`, or `None` if there is no such part.
     #[must_use]
     pub fn range(&self, index: u32) -> Option<(u64, u64)> {
         let start = u64::from(index) * u64::from(self.part_bytes);
@@ -107,13 +107,13 @@ impl Frozen {
         is_there.then(|| (start, self.bytes.min(start + u64::from(self.part_bytes))))
     }
 
-    /// SHA-256 of part `index`, if there is one.
+    /// Returns the SHA-256 of part `index`, if it exists.
     #[must_use]
     pub fn checksum(&self, index: u32) -> Option<&[u8]> {
         self.sha256.chunks_exact(SHA256_BYTES).nth(index as usize)
     }
 
-    /// Whether `bytes` are part `index`.
+    /// Returns true if `bytes` are the contents of part `index`.
     #[must_use]
     pub fn is_part(&self, index: u32, bytes: &[u8]) -> bool {
         self.range(index).is_some_and(|(start, end)| end - start == bytes.len() as u64)

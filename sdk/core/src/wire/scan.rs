@@ -1,11 +1,11 @@
-//! A look over a MessagePack body before anything is built from it.
+//! Check of a MessagePack body before anything is built from it.
 //!
-//! A body that passes is one value, nested at most [`DEPTH_MAX`] deep, and every count in it is at most
-//! the bytes that follow it. So whatever is built from it afterwards is bounded by the body's own size.
+//! A valid body is one value, nested at most [`DEPTH_MAX`] deep, and every count in it is at most the number of bytes
+//! that follow. Anything built from it is therefore bounded by its size.
 
 use super::BodyFault;
 
-/// Deepest nesting of arrays and maps; our deepest message, `Welcome`, has 5.
+/// Maximum nesting of arrays and maps. The deepest message, `Welcome`, has 5 levels.
 const DEPTH_MAX: usize = 8;
 
 /// Checks that `body` is exactly one value. The error carries the offset of the faulty type byte.
@@ -36,7 +36,7 @@ pub(super) fn scan(body: &[u8]) -> Result<(), (usize, BodyFault)> {
     }
 }
 
-/// What follows a type byte: `skip` plain bytes, then `values` values.
+/// Contents after a type byte: `skip` plain bytes, then `values` values.
 struct Head {
     skip: u64,
     values: u64,

@@ -1,10 +1,10 @@
-//! What a run is: everything a learner must know to take part, as plain data.
+//! Description of a run: all that a learner must know to take part, as plain data.
 
 use serde::{Deserialize, Serialize};
 
 use super::Frozen;
 
-/// The whole description of a run, sent in [`crate::wire::Welcome`] and kept in snapshots.
+/// Complete description of a run, sent in [`crate::wire::Welcome`] and kept in snapshots.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunSpec {
@@ -12,74 +12,73 @@ pub struct RunSpec {
     pub model: Model,
     /// Inner optimisation.
     pub inner: InnerSpec,
-    /// How learners and syncer exchange parameters.
+    /// Exchange of parameters between learners and syncer.
     pub exchange: ExchangeSpec,
     /// The training tokens.
     pub data: DataSpec,
     /// Seed of the initial parameters and of the order of the data.
     pub seed: u64,
-    /// Weights that the model builds on and nobody trains; `None` where all are trained, and left out then.
+    /// Frozen weights that the model builds on. `None`, and absent from the wire, if all weights are trained.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frozen: Option<Frozen>,
 }
 
-/// The model of a run, as far as the exchange must know it: named tensors, and the windows that it reads. What it
-/// computes with them its [`Architecture`] says, into which neither the wire nor the core of a syncer looks.
+/// Model of a run, as far as the exchange must know it: named tensors, and the length of windows. Its computation is
+/// described by [`Architecture`], which neither the wire nor the core of a syncer interprets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Model {
     /// Longest sequence, in tokens; also the length of a training window.
     pub context: u32,
-    /// Tokens that there are: each of the text is below it.
+    /// Size of the vocabulary; every token is below it.
     pub vocab: u32,
     /// The tensors, in the order of the flat parameter vector.
     pub tensors: Vec<Tensor>,
-    /// What the model is.
+    /// Architecture of the model.
     pub architecture: Architecture,
-    /// How tokens are shared among experts; `None` where all of them go through each tensor, and left out then.
+    /// Mixture of experts. `None`, and absent from the wire, in dense models.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub experts: Option<Mixture>,
 }
 
-/// Experts of a model: of each layer that has some, a token goes through a part of them. A tensor is an expert's by its
-/// name, `….experts.3.…`, and is merged by the tokens that it saw.
+/// Experts of a model: each token passes through a few of the experts of a layer. The name of a tensor,
+/// `….experts.3.…`, assigns it to an expert; its merge weights follow the routed tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mixture {
     /// E, the experts of a layer.
     pub count: u32,
-    /// Experts that each token goes through.
+    /// Number of experts that each token passes through.
     pub per_token: u32,
 }
 
-/// What a model computes: for whoever knows the name, and for nobody else.
+/// Architecture of a model. Only programs that know the name interpret the settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Architecture {
-    /// The name that its learners know it by, at most [`ARCHITECTURE_NAME_BYTES_MAX`] bytes; empty if the owner gave
-    /// none.
+    /// Name known to the learners, at most [`ARCHITECTURE_NAME_BYTES_MAX`] bytes; empty if the owner gave none.
     pub name: String,
-    /// Its settings in a form of its own, at most [`ARCHITECTURE_BYTES_MAX`] bytes.
+    /// Settings in a format of its own, at most [`ARCHITECTURE_BYTES_MAX`] bytes.
     #[serde(with = "serde_bytes")]
     pub settings: Vec<u8>,
 }
 
-/// Longest name of an [`Architecture`], in bytes.
+/// Maximum length of the name of an [`Architecture`], in bytes.
 pub const ARCHITECTURE_NAME_BYTES_MAX: u32 = 64;
 
-/// Longest settings of an [`Architecture`], in bytes.
+/// Maximum length of the settings of an [`Architecture`], in bytes.
 pub const ARCHITECTURE_BYTES_MAX: u32 = 4_096;
 
-/// Longest name of a [`Tensor`], in bytes.
+/// Maximum length of the name of a [`Tensor`], in bytes.
 pub const TENSOR_NAME_BYTES_MAX: u32 = 256;
 
-/// How the updates of a tensor are merged.
+/// Merge rule of a tensor's updates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MergeClass {
-    /// Token-weighted mean: the embedding, whose outer gradients are not near-orthogonal, and adapters.
+    /// Token-weighted mean, for adapters and the embedding, whose outer gradients are not near-orthogonal.
     Mean,
-    /// Radial-directional averaging: everything else.
+    /// Radial-directional averaging, for everything else.
     Radial,
 }
 
@@ -87,37 +86,38 @@ pub enum MergeClass {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tensor {
-    /// Unique within the model.
+    /// Name, unique within the model.
     pub name: String,
     /// Rows, at least 1.
     pub rows: u32,
     /// Columns, at least 1.
     pub cols: u32,
-    /// How its updates are merged.
+    /// Merge rule of its updates.
     pub merge: MergeClass,
 }
 
 impl Tensor {
-    /// Values in the tensor.
+    /// Returns the number of values.
     #[must_use]
     pub fn len(&self) -> u32 {
         self.rows * self.cols
     }
 
-    /// Never true in a layout.
+    /// Returns true if the tensor has no values, which never occurs in a layout.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rows == 0 || self.cols == 0
     }
 }
 
-/// What serde asks for: whether a field can be left out.
+/// Returns true if serde can leave the field out.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
 fn is_false(value: &bool) -> bool {
     !value
 }
 
-/// AdamW with decoupled decay, global clipping, warm-up and cosine by the run's merged tokens.
+/// Settings of the inner optimiser: AdamW with decoupled decay, global clipping, and warm-up and cosine schedules by
+/// the run's merged tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InnerSpec {
@@ -125,25 +125,25 @@ pub struct InnerSpec {
     pub batch: u32,
     /// Highest learning rate.
     pub lr_max: f32,
-    /// Lowest learning rate as a share of `lr_max`, reached at `total_tokens` and kept.
+    /// Lowest learning rate as a fraction of `lr_max`, reached at `total_tokens` and kept from there.
     pub lr_min_ratio: f32,
-    /// Merged tokens over which the rate climbs from 0.
+    /// Merged tokens over which the learning rate rises from 0.
     pub warmup_tokens: u64,
-    /// Merged tokens at which the cosine ends.
+    /// Merged tokens at the end of the cosine schedule.
     pub total_tokens: u64,
     /// Decay of the first moment.
     pub beta1: f32,
     /// Decay of the second moment.
     pub beta2: f32,
-    /// Added to the root of the second moment.
+    /// Term added to the square root of the second moment.
     pub eps: f32,
-    /// Decoupled weight decay, on matrices only.
+    /// Decoupled weight decay, applied to matrices only.
     pub weight_decay: f32,
-    /// Largest global gradient norm; 0 switches clipping off.
+    /// Maximum global gradient norm; 0 disables clipping.
     pub clip_norm: f32,
 }
 
-/// How parameters travel.
+/// Settings of the parameter exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExchangeSpec {
@@ -151,11 +151,11 @@ pub struct ExchangeSpec {
     pub fragments: u16,
     /// H: steps of the median learner between two rounds of the same fragment.
     pub sync_every: u32,
-    /// Values that share one scale; a multiple of 8, with codes of 2 bits of 16, of 1 bit of 32.
+    /// Values that share one scale: a multiple of 8, of 16 with 2-bit codes, of 32 with 1-bit codes.
     pub block: u32,
-    /// How values are coded, both ways.
+    /// Code of values, in both directions.
     pub code: Code,
-    /// What a learner does with a merged fragment.
+    /// Treatment of a merged fragment by a learner.
     pub apply: ApplyPolicy,
 }
 
@@ -177,7 +177,7 @@ pub enum Code {
 }
 
 impl Code {
-    /// Its name in settings, reports and JSON.
+    /// Returns its name in settings, reports and JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -190,34 +190,34 @@ impl Code {
     }
 }
 
-/// What a learner's parameters θ become when Θ̂ of a fragment arrives.
+/// New value of a learner's parameters θ after a change of Θ̂.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ApplyPolicy {
-    /// Θ̂ plus the local progress not yet merged, what the code rounded away included if `residue`.
+    /// Θ̂ plus the local progress that is not merged yet, including the residue if `residue` is set.
     Keep {
-        /// Keep what rounding took from the update that was merged.
+        /// Keep the residue of the merged update.
         residue: bool,
     },
     /// Θ̂, as in the paper; unmerged progress on the fragment is dropped.
     Overwrite,
-    /// `alpha` of the kept progress, `1 − alpha` dropped (Streaming DiLoCo).
+    /// Θ̂ plus `alpha` of the unmerged progress; the rest is dropped (Streaming DiLoCo).
     Blend {
-        /// Share of unmerged progress that stays, 0 to 1.
+        /// Share of unmerged progress that is kept, 0 to 1.
         alpha: f32,
     },
 }
 
 impl ApplyPolicy {
-    /// Whether unmerged progress on a fragment, what rounding took included, outlives the versions of others. Then an
-    /// update stands for the same progress whatever was merged since it was coded, and can be merged later.
+    /// Returns true if unmerged progress on a fragment, including the residue, survives the merges of other learners'
+    /// updates. An update then represents the same progress regardless of later merges, and can be merged late.
     #[must_use]
     pub fn is_additive(self) -> bool {
         self == Self::Keep { residue: true }
     }
 }
 
-/// The training tokens, in shards; a window is `context` tokens and its shifted targets.
+/// Training tokens, in shards. A window is `context` tokens and its shifted targets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DataSpec {
@@ -225,8 +225,8 @@ pub struct DataSpec {
     pub token_bytes: u8,
     /// The shards, in order.
     pub shards: Vec<ShardSpec>,
-    /// Whether each shard says of each token whether it is given and not learnt: a bit each, after the tokens. Left out
-    /// where it is false, so that texts that are learnt whole are described as they were before there were others.
+    /// Whether each shard has a mask after its tokens, one bit for each token: 1 if the token is given and not learnt.
+    /// Absent from the wire if false, so that descriptions without masks keep their old bytes.
     #[serde(default, skip_serializing_if = "is_false")]
     pub masks: bool,
 }

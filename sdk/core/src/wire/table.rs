@@ -1,4 +1,4 @@
-//! The table of messages: everything that crosses the socket, one row each.
+//! The table of messages: one row for each kind of message on the socket.
 //!
 //! A row is
 //!
@@ -9,62 +9,61 @@
 //!     = number { from: Sender, class: Class, bytes_max: u32, run: Option<RunId> }
 //! ```
 //!
-//! and its body on the wire is the MessagePack array of the fields in this order. `run` is an expression over the
-//! row's own fields. `tag.rs` makes numbers and limits of the rows, `messages.rs` the messages and their bytes. Whoever
-//! adds a message writes its row here, its row in `WIRE.md`, and one sample in `tests`; the tests name what is missing.
+//! and its body on the wire is the MessagePack array of the fields in this order. `run` is an expression over the row's
+//! own fields. `tag.rs` derives numbers and limits from the rows, `messages.rs` the messages and their bytes. A new
+//! message needs a row here, a row in `WIRE.md` and a sample in `tests`; the tests name missing ones.
 
-/// Hands all rows to the macro `$then`.
+/// Passes all rows to the macro `$then`.
 macro_rules! each_message {
     ($then:ident) => {
         $then! {
-            /// Prove who you are. The first message of a connection.
+            /// Request to prove an identity; the first message of a connection.
             Challenge(challenge: Challenge) = 18 {
                 from: Syncer, class: Greeting, bytes_max: SHORT, run: Some(challenge.run)
             }
 
-            /// Who I am. The answer to `Challenge`.
+            /// Introduction of a learner; the answer to `Challenge`.
             Hello(hello: Hello) = 1 { from: Learner, class: Greeting, bytes_max: TEXT, run: None }
 
-            /// Your id and the run. The answer to `Hello`.
+            /// Admission of a learner, with its id and the run; the answer to `Hello`.
             Welcome(welcome: Box<Welcome>) = 2 {
                 from: Syncer, class: Greeting, bytes_max: WELCOME, run: Some(welcome.run)
             }
 
-            /// I hold the parameters of this layout and train from now on.
+            /// The learner holds the parameters of this layout and trains from now on.
             Ready {
                 /// The run.
                 run: RunId,
                 /// The layout that the learner computed from the run's description.
                 layout: LayoutHash,
-                /// Windows that it trains on in one step, 1 to [`crate::wire::BATCH_MAX`].
+                /// Windows in one step of the learner, 1 to [`crate::wire::BATCH_MAX`].
                 batch: u32,
             } = 3 { from: Learner, class: Greeting, bytes_max: SHORT, run: Some(*run) }
 
-            /// Answer with your progress on `fragment`.
+            /// Request for the learner's progress on `fragment`.
             Collect {
                 /// The run.
                 run: RunId,
-                /// The fragment asked for.
+                /// The requested fragment.
                 fragment: FragmentId,
-                /// The version that the syncer holds. Where progress is additive, an answer may be relative to an
-                /// older one.
+                /// Version that the syncer holds. Where progress is additive, the base of an answer may be older.
                 base: Version,
             } = 4 { from: Syncer, class: Control, bytes_max: SHORT, run: Some(*run) }
 
-            /// My progress on one fragment.
+            /// Progress of a learner on one fragment.
             Update(update: Update) = 5 {
                 from: Learner, class: Bulk, bytes_max: BODY_BYTES_MAX, run: Some(update.run)
             }
 
-            /// I have nothing to report on this fragment.
+            /// The learner has no progress to report on this fragment.
             Pass {
                 /// The run.
                 run: RunId,
-                /// The fragment that was asked for.
+                /// The requested fragment.
                 fragment: FragmentId,
             } = 6 { from: Learner, class: Control, bytes_max: SHORT, run: Some(*run) }
 
-            /// What became of your update. It comes before the `Merged` of the version that it is part of.
+            /// Fate of an update. It precedes the `Merged` with the version that includes the update.
             Receipt {
                 /// The run.
                 run: RunId,
@@ -72,16 +71,16 @@ macro_rules! each_message {
                 fragment: FragmentId,
                 /// The update.
                 serial: Serial,
-                /// What became of it.
+                /// Fate of the update.
                 fate: Fate,
             } = 7 { from: Syncer, class: Control, bytes_max: SHORT, run: Some(*run) }
 
-            /// The merged change of one fragment.
+            /// Merged change of one fragment.
             Merged(merged: Merged) = 8 {
                 from: Syncer, class: Bulk, bytes_max: BODY_BYTES_MAX, run: Some(merged.run)
             }
 
-            /// Your update is here; its fate follows.
+            /// The syncer received the update; the fate follows.
             Arrived {
                 /// The run.
                 run: RunId,
@@ -91,7 +90,7 @@ macro_rules! each_message {
                 serial: Serial,
             } = 15 { from: Syncer, class: Control, bytes_max: SHORT, run: Some(*run) }
 
-            /// I hold this version of the fragment: send me what follows on it.
+            /// Version of a fragment that the learner holds; the syncer sends subsequent changes.
             Holds {
                 /// The run.
                 run: RunId,
@@ -101,18 +100,18 @@ macro_rules! each_message {
                 version: Version,
             } = 16 { from: Learner, class: Control, bytes_max: SHORT, run: Some(*run) }
 
-            /// I send you no changes of this fragment any more, since your link cannot carry them: fetch it whole when
-            /// you can, and say what you hold.
+            /// The syncer sends no further changes of this fragment, because the link cannot carry them. The learner
+            /// fetches the whole fragment when it can and answers with `Holds`.
             Behind {
                 /// The run.
                 run: RunId,
                 /// The fragment.
                 fragment: FragmentId,
-                /// The version that there is.
+                /// Current version.
                 version: Version,
             } = 17 { from: Syncer, class: Control, bytes_max: SHORT, run: Some(*run) }
 
-            /// These windows are yours to train on.
+            /// Windows leased to the learner.
             Lease {
                 /// The run.
                 run: RunId,
@@ -120,7 +119,7 @@ macro_rules! each_message {
                 grant: LeaseGrant,
             } = 9 { from: Syncer, class: Control, bytes_max: SHORT, run: Some(*run) }
 
-            /// How far I am. A learner says so at least every [`crate::wire::PROGRESS_MS`].
+            /// Report of a learner, sent at least every [`crate::wire::PROGRESS_MS`].
             Progress(progress: Progress) = 10 {
                 from: Learner, class: Control, bytes_max: REPORT, run: Some(progress.run)
             }
@@ -128,40 +127,41 @@ macro_rules! each_message {
             /// The last message of a connection.
             Bye(bye: Bye) = 11 { from: Both, class: Control, bytes_max: TEXT, run: None }
 
-            /// The owner holds the run, or lets it go on. A learner does not train while the run is held.
+            /// The owner paused or resumed the run. A learner does not train while the run is paused.
             Hold {
                 /// The run.
                 run: RunId,
-                /// Whether it is held.
+                /// Whether the run is paused.
                 held: bool,
             } = 13 { from: Syncer, class: Control, bytes_max: SHORT, run: Some(*run) }
 
-            /// Say what the held-out loss is at these versions, or at later ones that you hold by then. Whom the run's
-            /// owner trusts with that is asked, one question at a time.
+            /// Request for the held-out loss at these versions, or at any later ones that the learner holds by the time
+            /// it measures. Only learners that the owner trusts with it are asked, one request at a time.
             Measure {
                 /// The run.
                 run: RunId,
-                /// Names the question in the answer.
+                /// Number of the request, repeated in the answer.
                 number: u32,
                 /// The version of each fragment, `[P]`.
                 versions: Vec<Version>,
             } = 23 { from: Syncer, class: Control, bytes_max: VERSIONS, run: Some(*run) }
 
-            /// The held-out loss that you asked for.
+            /// Held-out loss; the answer to `Measure`.
             Measured {
                 /// The run.
                 run: RunId,
-                /// The question.
+                /// Number of the request.
                 number: u32,
-                /// Mean loss of Θ̂ over the held-out windows, in nats per token; none if it cannot be measured here.
+                /// Mean loss of Θ̂ over the held-out windows, in nats per token; `None` if the learner cannot measure
+                /// it.
                 loss: Option<f32>,
             } = 24 { from: Learner, class: Control, bytes_max: SHORT, run: Some(*run) }
 
-            /// The owner lets you train for this share of the time that you would train. 1 is all of it.
+            /// Share of its training time that the owner allows the learner; 1 is all of it.
             Pace {
                 /// The run.
                 run: RunId,
-                /// The share of its time.
+                /// Allowed share of its time.
                 share: Share,
             } = 14 { from: Syncer, class: Control, bytes_max: SHORT, run: Some(*run) }
         }

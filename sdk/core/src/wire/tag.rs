@@ -1,22 +1,23 @@
-//! The numbers of messages, and what follows from the number alone: limit, sender, queue.
+//! Message numbers and the properties that follow from them: limit, sender, queue.
 
 use super::table::each_message;
 use super::{BODY_BYTES_MAX, CHUNK_BYTES, HEADER_BYTES};
 
-/// Body bytes of a message of a few numbers, at most.
+/// Maximum body of a message with a few numbers, in bytes.
 const SHORT: u32 = 64;
-/// Body bytes of a message with names or a reason in it, at most.
+/// Maximum body of a message with names or a reason, in bytes.
 const TEXT: u32 = 1 << 10;
-/// Room for the versions of 65,535 fragments.
+/// Maximum body with the versions of 65,535 fragments, in bytes.
 const VERSIONS: u32 = 640 << 10;
-/// Room for [`crate::data::LEASES_MAX`] leases.
+/// Maximum body with [`crate::data::LEASES_MAX`] leases, in bytes.
 const REPORT: u32 = 16 << 10;
-/// Room for 70,000 shards. The lists of a `Welcome` take up to 16 times as much memory, unlike coded parameters.
+/// Maximum body with 70,000 shards, in bytes. In memory the lists of a `Welcome` take up to 16 times as much, unlike
+/// coded parameters.
 const WELCOME: u32 = 4 << 20;
-/// What a frame has room for after the header of a chunk.
+/// Bytes of a frame after the header of a chunk.
 const CHUNK_BODY_BYTES_MAX: u32 = CHUNK_BYTES - HEADER_BYTES as u32;
 
-/// Who sends a kind of message.
+/// Sender of a kind of message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sender {
     /// Learners only.
@@ -27,14 +28,14 @@ pub enum Sender {
     Both,
 }
 
-/// How a kind of message is queued, and which account its bytes go to.
+/// Queue of a kind of message, and the account that its bytes count towards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Each joiner pays for it once.
+    /// Paid for once by each joining learner.
     Greeting,
     /// Short; never waits behind parameters.
     Control,
-    /// Carries parameters; gives way to all others in a queue.
+    /// Carries parameters; has the lowest priority in a queue.
     Bulk,
 }
 
@@ -44,7 +45,7 @@ macro_rules! tags {
         $name:ident $(($inner:ident: $body:ty))? $({ $($(#[$field_doc:meta])* $field:ident: $type:ty),* $(,)? })?
             = $number:literal { from: $sender:ident, class: $class:ident, bytes_max: $bytes_max:expr, run: $run:expr }
     )*) => {
-        /// What a body holds. The numbers are on the wire: never change one, never reuse one.
+        /// Kind of body. The numbers are on the wire: never change one, never reuse one.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum Tag {
@@ -57,10 +58,10 @@ macro_rules! tags {
         }
 
         impl Tag {
-            /// Every tag: those of the messages in the order of their table, then [`Tag::Chunk`].
+            /// Every tag: the messages in the order of their table, then [`Tag::Chunk`].
             pub const ALL: &[Self] = &[$(Self::$name,)* Self::Chunk];
 
-            /// Largest body of this kind, in bytes.
+            /// Returns the maximum body of this kind, in bytes.
             #[must_use]
             pub(crate) fn body_bytes_max(self) -> u32 {
                 match self {
@@ -69,7 +70,7 @@ macro_rules! tags {
                 }
             }
 
-            /// Who sends this kind of message.
+            /// Returns the sender of this kind of message.
             #[must_use]
             pub(crate) fn sender(self) -> Sender {
                 match self {
@@ -78,7 +79,7 @@ macro_rules! tags {
                 }
             }
 
-            /// How this kind of message is queued and accounted for; only large ones travel in chunks.
+            /// Returns the queue and account of this kind of message. Only bulk messages travel in chunks.
             #[must_use]
             pub fn class(self) -> Class {
                 match self {

@@ -1,4 +1,4 @@
-//! Bytes of every kind, meant well and not: none panics.
+//! Valid and damaged bytes of every kind: decoding never panics.
 
 use proptest::prelude::*;
 

@@ -1,11 +1,11 @@
-//! `WIRE.md` held against the code.
+//! Comparison of `WIRE.md` with the code.
 
 use super::*;
 
-/// The tables in `WIRE.md` say what the code does.
+/// Goal: the tables in `WIRE.md` agree with the code.
 #[test]
 fn the_document_agrees() {
-    // Line breaks are free to move, except in tables.
+    // Line breaks may move, except in tables.
     let source = include_str!("../WIRE.md");
     let prose = source.split_whitespace().collect::<Vec<_>>().join(" ");
     for (_, message) in samples() {
@@ -40,7 +40,7 @@ fn the_document_agrees() {
     }
 }
 
-/// The cells of the row of `tag` in the table of messages: number, name, sender, fields, limit.
+/// Returns the cells of the row of `tag` in the table of messages: number, name, sender, fields, limit.
 fn document_row(source: &str, tag: Tag) -> Vec<&str> {
     let start = format!("| {} | `{tag:?}` |", tag as u8);
     let row = source.lines().find(|line| line.starts_with(&start));
@@ -48,7 +48,7 @@ fn document_row(source: &str, tag: Tag) -> Vec<&str> {
     row.trim_matches('|').split('|').map(str::trim).collect()
 }
 
-/// `cell` without what it explains in brackets.
+/// Returns `cell` without its notes in parentheses.
 fn without_notes(cell: &str) -> String {
     let mut rest = cell;
     let mut kept = String::new();
@@ -59,9 +59,9 @@ fn without_notes(cell: &str) -> String {
     kept + rest
 }
 
-/// The names of the fields of `body`, in their order.
+/// Returns the names of the fields of `body` in order.
 pub(in crate::wire) fn field_names(body: &impl serde::Serialize) -> Vec<String> {
-    /// The keys of a map, its values passed over.
+    /// Keys of a map; the values are skipped.
     struct Keys(Vec<String>);
 
     impl<'de> serde::Deserialize<'de> for Keys {

@@ -1,4 +1,4 @@
-//! Every message there and back, and its frozen bytes.
+//! Round trips of every message, and their frozen bytes.
 
 mod damage;
 mod document;
@@ -7,10 +7,10 @@ pub(super) use document::field_names;
 
 use super::*;
 
-/// Rust leaves the bits of its own NaN open.
+/// Rust does not fix the bits of its own NaN.
 const NAN: f32 = f32::from_bits(0x7fc0_0000);
 
-/// One of each message, under the name it has in the golden file.
+/// One sample of each message, with its name in the golden file.
 pub(super) fn samples() -> Vec<(&'static str, Message)> {
     let (run, serial, fragment) = (RunId(0x0123_4567_89ab_cdef), Serial(300), FragmentId(7));
     let grant = LeaseGrant { lease: LeaseId(9), epoch: 1, shard: 2, start: 4_000, windows: 64 };
@@ -118,21 +118,21 @@ pub(crate) fn welcome() -> Welcome {
     }
 }
 
-/// Of a run whose model has experts.
+/// Welcome to a run whose model has experts.
 fn mixture() -> Welcome {
     let Welcome { mut spec, .. } = welcome();
     spec.model.experts = Some(Mixture { count: 8, per_token: 2 });
     Welcome { spec, ..welcome() }
 }
 
-/// Of a run of whose text a part is given.
+/// Welcome to a run whose text is partly given.
 fn with_masks() -> Welcome {
     let Welcome { mut spec, .. } = welcome();
     spec.data.masks = true;
     Welcome { spec, ..welcome() }
 }
 
-/// Of a run of which a part of the weights is not trained.
+/// Welcome to a run with frozen weights.
 fn with_frozen() -> Welcome {
     let Welcome { mut spec, .. } = welcome();
     let (form, part_bytes, sha256) = (FrozenForm::Int8, 4 << 20, [[0xcd; 32], [0xce; 32]].concat());
@@ -185,7 +185,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// If this fails, either undo the change or raise `VERSION` and write the file anew.
+/// If this test fails, either undo the change, or raise `VERSION` and rewrite the file.
 #[test]
 fn bytes_are_frozen() {
     let golden = include_str!("../../../../../tests/golden/wire/bytes.txt");
@@ -194,7 +194,7 @@ fn bytes_are_frozen() {
     assert_eq!(found, golden, "\n{found}");
 }
 
-/// Goal: learners out there sign just these bytes.
+/// Goal: deployed learners sign exactly these bytes.
 #[test]
 fn the_signed_text_is_frozen() {
     let text = challenge().text();
