@@ -1,30 +1,29 @@
-//! How long to wait before the next attempt.
+//! Backoff: the wait before the next attempt.
 
 use crate::rng::Rng;
 
-/// For each so many milliseconds that the last connection held, one doubling is undone. A syncer that is killed every
-/// few seconds is found again at once each time; one that fails as soon as it is joined is not stormed, since less than
-/// this undoes nothing.
+/// Connection time that undoes one doubling, in milliseconds. If a syncer is killed every few seconds, learners return
+/// at once each time. A syncer that fails on each join is not flooded, because a shorter connection undoes nothing.
 const HEALTHY_MS: u64 = 500;
 
-/// A time that doubles from attempt to attempt, within bounds.
+/// A time that doubles with each attempt, within bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Doubling {
-    /// The first, in milliseconds, at least 1.
+    /// First value in milliseconds, at least 1.
     pub first_ms: u64,
-    /// The longest, in milliseconds, at least `first_ms`.
+    /// Maximum in milliseconds, at least `first_ms`.
     pub longest_ms: u64,
 }
 
 impl Doubling {
-    /// What follows `ms`, in milliseconds.
+    /// Returns the value after `ms`, in milliseconds.
     pub(super) fn after(self, ms: u64) -> u64 {
         ms.saturating_mul(2).min(self.longest_ms).max(self.first_ms)
     }
 }
 
-/// Waits that double, each shortened by chance by up to half, so that learners that lost one syncer together do not
-/// come back together.
+/// Doubling waits, each shortened at random by up to half, so that learners that lost the same syncer do not return
+/// together.
 #[derive(Clone, Debug)]
 pub(super) struct Backoff {
     waits: Doubling,
@@ -33,21 +32,22 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// The same `seed` gives the same waits.
+    /// Returns a backoff; the same `seed` gives the same waits.
     pub(super) fn new(waits: Doubling, seed: u64) -> Self {
         Self { waits, ceiling_ms: waits.first_ms, rng: Rng::new(seed) }
     }
 
-    /// The wait before the next attempt, in milliseconds, at least 1; what went before held for `healthy_ms`.
+    /// Returns the wait before the next attempt, in milliseconds, at least 1. The previous connection lasted for
+    /// `healthy_ms`.
     pub(super) fn next_ms(&mut self, healthy_ms: u64) -> u64 {
         self.next_ms_within(healthy_ms, self.waits.longest_ms)
     }
 
-    /// As [`Self::next_ms`], but of at most `ms_max`, where the peer is thought to be back soon.
+    /// Returns the wait as [`Self::next_ms`] does, but at most `ms_max`, for a peer that is expected back soon.
     ///
-    /// With `first` and `longest` of [`Doubling`], `c` doubled at each failure and
-    /// `c' = min(max(c / 2^(healthy_ms / 500), first), longest, ms_max)`, the wait is even over `[c' / 2, c']`, and the
-    /// next `c` is `2 c'`. So `n` learners make on average no more than `n / (0.75 c')` attempts in a second.
+    /// Let `first` and `longest` be those of [`Doubling`], and let `c` double with each failure. With `c' = min(max(c /
+    /// 2^(healthy_ms / 500), first), longest, ms_max)`, the wait is uniform over `[c' / 2, c']`, and the next `c` is `2
+    /// c'`. Thus `n` learners make on average at most `n / (0.75 c')` attempts per second.
     pub(super) fn next_ms_within(&mut self, healthy_ms: u64, ms_max: u64) -> u64 {
         let undone = (healthy_ms / HEALTHY_MS).min(63);
         let ceiling_ms = (self.ceiling_ms >> undone).max(self.waits.first_ms).min(ms_max);
@@ -55,7 +55,7 @@ impl Backoff {
         (ceiling_ms - self.rng.next_u64() % (ceiling_ms / 2 + 1)).max(1)
     }
 
-    /// What was attempted came about: the waits begin anew.
+    /// Resets the waits after a successful attempt.
     pub(super) fn ease(&mut self) {
         self.ceiling_ms = self.waits.first_ms;
     }

@@ -1,4 +1,4 @@
-//! The connection to the syncer: when to make it, when to give it up, and when to try again.
+//! Connection to the syncer: when to open it, when to give it up, and when to try again.
 
 use super::absence::Absence;
 use super::backoff::Backoff;
@@ -7,52 +7,52 @@ use super::{MemberConfig, Offline};
 use crate::rng;
 use crate::wire::CloseCode;
 
-/// Time for a connection to open, in microseconds.
+/// Time limit for opening a connection, in microseconds.
 const OPEN_US_MAX: u64 = 10_000_000;
-/// A syncer that took this learner in for at least half a second is thought to be back soon for so long after it was
-/// heard last, in microseconds.
+/// Period after the last sign of life in which the syncer is expected back soon, in microseconds. It applies only if
+/// the learner was admitted for at least half a second.
 const FRESH_US: u64 = 10_000_000;
 const FRESH_MIN_MS: u64 = 500;
-/// Longest wait before the next attempt meanwhile, in milliseconds: long enough that 1,000 learners together try no
-/// more than 1,400 times in a second, short enough that a restart costs none of them more than a second.
+/// Maximum wait before the next attempt in that period, in milliseconds. It is long enough that 1,000 learners make at
+/// most 1,400 attempts per second, and short enough that a restart costs each of them at most a second.
 const FRESH_WAIT_MS_MAX: u64 = 1_000;
 
-/// How a connection ended.
+/// Cause of the end of a connection.
 #[derive(Debug, Default)]
 pub(super) struct Ending<'a> {
-    /// In words.
+    /// Cause in words.
     pub(super) reason: &'a str,
-    /// As a number, if the syncer gave one.
+    /// Cause as a number, if the syncer gave one.
     pub(super) code: Option<CloseCode>,
-    /// Time that the syncer asks to be left alone for, in milliseconds; 0 if it does not.
+    /// Time in milliseconds for which the syncer told the learner to stay away; 0 if it did not.
     pub(super) wait_ms: u32,
 }
 
-/// One connection after another to the same syncer.
+/// Successive connections to one syncer.
 #[derive(Debug)]
 pub(super) struct Contact {
     line: Line,
     backoff: Backoff,
     patience: Patience,
-    /// No attempt is made before, in microseconds.
+    /// Earliest time of the next attempt, in microseconds.
     not_before_us: u64,
-    /// The syncer is thought to be back soon until then, in microseconds.
+    /// End of the period in which the syncer is expected back soon, in microseconds.
     fresh_until_us: u64,
     absence: Absence,
 }
 
 #[derive(Debug)]
 enum Line {
-    /// There is none; the next is tried then.
+    /// There is no connection; the next attempt is at `retry_us`.
     Down { retry_us: u64 },
-    /// It is being made.
+    /// A connection is being opened.
     Opening { silence: Silence },
-    /// It stands; `answered` once a message came in, `welcomed_us` once the syncer took this learner in.
+    /// The connection is open. `answered` is set by the first message, `welcomed_us` by the admission.
     Open { welcomed_us: Option<u64>, answered: bool, silence: Silence },
 }
 
 impl Contact {
-    /// One that may connect at once.
+    /// Returns a contact that may connect at once.
     pub(super) fn new(config: &MemberConfig, seed: u64) -> Self {
         Self {
             line: Line::Down { retry_us: 0 },
@@ -64,7 +64,7 @@ impl Contact {
         }
     }
 
-    /// Begins to connect if it is time; says whether it does.
+    /// Begins to connect if an attempt is due, and returns whether it did.
     pub(super) fn connect(&mut self, now_us: u64) -> bool {
         let due = matches!(self.line, Line::Down { retry_us } if retry_us <= now_us);
         if due {
@@ -73,14 +73,14 @@ impl Contact {
         due
     }
 
-    /// The connection that was being made stands.
+    /// Handles the opening of the connection.
     pub(super) fn opened(&mut self, now_us: u64) {
         self.absence.excuse("", None);
         self.patience.watch();
         self.line = Line::Open { welcomed_us: None, answered: false, silence: Silence::new(now_us) };
     }
 
-    /// Something came.
+    /// Handles a sign of life.
     pub(super) fn heard(&mut self, now_us: u64) {
         if let Line::Opening { silence } | Line::Open { silence, .. } = &mut self.line {
             self.patience.relieve(silence.look(now_us));
@@ -88,7 +88,7 @@ impl Contact {
         }
     }
 
-    /// A message came.
+    /// Handles an incoming message.
     pub(super) fn answered(&mut self, now_us: u64) {
         self.heard(now_us);
         if let Line::Open { answered, .. } = &mut self.line {
@@ -96,7 +96,7 @@ impl Contact {
         }
     }
 
-    /// The syncer took this learner in.
+    /// Handles the admission of this learner.
     pub(super) fn welcomed(&mut self, now_us: u64) {
         self.absence.end();
         if let Line::Open { welcomed_us, .. } = &mut self.line {
@@ -104,9 +104,9 @@ impl Contact {
         }
     }
 
-    /// Why the connection is of no more use, if it has not opened or nothing has come for too long; to be called often,
-    /// after what came was taken in. An answer to the greeting is always awaited; after it, silence counts only if
-    /// `awaited` says so.
+    /// Returns the reason to give the connection up, if it did not open in time or was silent for too long. Call it
+    /// often, after all input has been handled. The answer to the greeting always has a time limit; later silence
+    /// counts only if `awaited` is true.
     pub(super) fn given_up(&mut self, now_us: u64, awaited: bool) -> Option<String> {
         match &mut self.line {
             Line::Down { .. } => None,
@@ -125,22 +125,22 @@ impl Contact {
         }
     }
 
-    /// Whether nothing has come for so long that an owner in a [hurry](Self::hurry) had better begin anew.
+    /// Returns true if the silence is long enough that an owner in a [hurry](Self::hurry) should reconnect.
     pub(super) fn is_doubtful(&self, now_us: u64) -> bool {
         let Line::Open { silence, .. } = &self.line else { return false };
         silence.lasts_us(now_us) > self.patience.hurry_us()
     }
 
-    /// The connection is over, if there was one: plans the next, and says in how many milliseconds. What the syncer
-    /// asks for comes before our own plans, but an owner in a [hurry](Self::hurry) may ask it again. Otherwise the wait
-    /// is that of [`Backoff::next_ms_within`], of at most [`FRESH_WAIT_MS_MAX`] while the syncer is thought to be back
-    /// soon: a refused connection then says only that it is not yet.
+    /// Ends the connection, if there is one, and returns the wait before the next attempt, in milliseconds. A wait that
+    /// the syncer asked for comes first, but an owner in a [hurry](Self::hurry) may ask again. Otherwise the wait is
+    /// that of [`Backoff::next_ms_within`]. While the syncer is expected back soon, it is at most
+    /// [`FRESH_WAIT_MS_MAX`], because a refused connection then means only that the syncer is not back yet.
     pub(super) fn end(&mut self, now_us: u64, ending: &Ending<'_>) -> Option<u64> {
         let healthy_ms = match self.line {
             Line::Down { .. } => return None,
             Line::Opening { .. } => 0,
             Line::Open { welcomed_us: None, .. } => 0,
-            // Silence at its end proves nothing.
+            // Silence at the end of a connection does not count as connection time.
             Line::Open { welcomed_us: Some(from_us), ref silence, .. } => {
                 let held_ms = silence.heard_us().saturating_sub(from_us) / 1_000;
                 if held_ms >= FRESH_MIN_MS {
@@ -161,7 +161,7 @@ impl Contact {
         Some(retry_ms)
     }
 
-    /// The next attempt is not before `at_us`, for reasons that are none of the connection's.
+    /// Postpones the next attempt to `at_us` at the earliest, for a reason outside the connection.
     pub(super) fn postpone(&mut self, at_us: u64) {
         self.not_before_us = at_us;
         if let Line::Down { retry_us } = &mut self.line {
@@ -169,29 +169,29 @@ impl Contact {
         }
     }
 
-    /// The next attempt is as soon as nothing else forbids it.
+    /// Moves the next attempt to the earliest permitted time.
     pub(super) fn hurry(&mut self, now_us: u64) {
         if let Line::Down { retry_us } = &mut self.line {
             *retry_us = now_us.max(self.not_before_us).min(*retry_us);
         }
     }
 
-    /// Whether messages can be sent.
+    /// Returns true if messages can be sent.
     pub(super) fn is_open(&self) -> bool {
         matches!(self.line, Line::Open { .. })
     }
 
-    /// Whether there is no connection, and none is being made.
+    /// Returns true if no connection is open or being opened.
     pub(super) fn is_down(&self) -> bool {
         matches!(self.line, Line::Down { .. })
     }
 
-    /// How long it was without contact, in milliseconds, and why, if that is too long.
+    /// Returns the length of the absence in milliseconds and its reason, if it exceeds the limit.
     pub(super) fn too_long(&self, now_us: u64) -> Option<(u64, String)> {
         self.absence.too_long(now_us)
     }
 
-    /// Why there is no contact, and when the next attempt is, if it was lost.
+    /// Returns the reason and the time of the next attempt, if contact was lost.
     pub(super) fn offline(&self, now_us: u64) -> Option<Offline<'_>> {
         let retry_us = match self.line {
             Line::Down { retry_us } => retry_us,
@@ -200,7 +200,8 @@ impl Contact {
         self.absence.offline(retry_us.saturating_sub(now_us).div_ceil(1_000))
     }
 
-    /// When [`Self::connect`], [`Self::given_up`] and [`Self::too_long`] have to be asked again, in microseconds.
+    /// Returns the time of the next call to [`Self::connect`], [`Self::given_up`] and [`Self::too_long`], in
+    /// microseconds.
     pub(super) fn deadline(&self, awaited: bool) -> Option<u64> {
         let line_us = match &self.line {
             Line::Down { retry_us } => Some(*retry_us),

@@ -1,32 +1,32 @@
-//! Devices that were lost, and when to try the next one.
+//! Lost devices, and the time of the next attempt.
 
 use super::backoff::{Backoff, Doubling};
 
-/// Losses without a merged update in between after which a learner gives up.
+/// Number of losses without a merged update in between after which a learner gives up.
 const LOSSES_MAX: u32 = 8;
 
-/// Counts losses: a device that is lost again and again is of no use to anyone.
+/// Counts losses, because a device that is lost again and again is useless.
 #[derive(Clone, Debug)]
 pub(super) struct Losses {
-    /// Since an update was merged.
+    /// Losses since an update was merged.
     count: u32,
     backoff: Backoff,
 }
 
 impl Losses {
-    /// None so far; `seed` spreads the attempts.
+    /// Returns a count of zero; `seed` spreads the attempts.
     pub(super) fn new(waits: Doubling, seed: u64) -> Self {
         Self { count: 0, backoff: Backoff::new(waits, seed) }
     }
 
-    /// One more: how long to wait before the next attempt, in milliseconds; `None` to give up.
+    /// Counts a loss and returns the wait before the next attempt, in milliseconds, or `None` to give up.
     pub(super) fn lose(&mut self) -> Option<u64> {
         let healthy_ms = if self.count == 0 { u64::MAX } else { 0 };
         self.count += 1;
         (self.count < LOSSES_MAX).then(|| self.backoff.next_ms(healthy_ms))
     }
 
-    /// An update was merged: the device does work.
+    /// Resets the count, because a merged update shows that the device works.
     pub(super) fn merged(&mut self) {
         self.count = 0;
     }

@@ -1,4 +1,4 @@
-//! What a member measures that the run's owner trusts with it: the held-out loss, when the syncer asks.
+//! Measurement of the held-out loss by a member, on request of the syncer. Only trusted learners are asked.
 
 use std::sync::Arc;
 
@@ -6,16 +6,16 @@ use super::{Member, Output};
 use crate::data::{HELD_OUT_BYTES_MAX, parse_held_out};
 use crate::wire::{Message, RunId, Version};
 
-/// The question that is open, and what is measured on.
+/// Open request, and the windows to measure on.
 #[derive(Debug, Default)]
 pub(super) struct Measure {
     asked: Option<Asked>,
-    /// The held-out windows, `[n, context + 1]`, and the run that they are of.
+    /// Held-out windows, `[n, context + 1]`, and their run.
     windows: Option<(RunId, Arc<[u32]>)>,
     is_fetching: bool,
 }
 
-/// A question of the syncer's.
+/// A request from the syncer.
 #[derive(Debug)]
 struct Asked {
     number: u32,
@@ -23,14 +23,15 @@ struct Asked {
 }
 
 impl Measure {
-    /// The connection is gone, and with it whoever asked.
+    /// Drops the request along with the lost connection.
     pub(super) fn disconnected(&mut self) {
         (self.asked, self.is_fetching) = (None, false);
     }
 }
 
 impl Member {
-    /// Takes in `message` if it asks for the held-out loss; whether it does. A later question replaces the one before.
+    /// Accepts `message` if it requests the held-out loss, and returns whether it does. A later request replaces an
+    /// open one.
     pub(super) fn is_asked(&mut self, message: &Message) -> bool {
         let Message::Measure { run, number, versions } = message else { return false };
         if self.learner.run().is_none_or(|(of, _)| of != *run) {
@@ -40,7 +41,8 @@ impl Member {
         true
     }
 
-    /// What there is to do about the question, once everything else is done: the parameters are at these versions then.
+    /// Returns the next action for the request, once all other output is done and the parameters have the requested
+    /// versions.
     pub(super) fn measures(&mut self) -> Option<Output> {
         let (run, _) = self.learner.run()?;
         let asked = self.measure.asked.as_ref()?;
@@ -58,7 +60,7 @@ impl Member {
         begins.then_some(Output::FetchHeldOut { body_bytes_max: HELD_OUT_BYTES_MAX })
     }
 
-    /// The held-out windows came, or why they did not: then the question is answered by that it cannot be.
+    /// Handles the held-out windows. If they are missing or invalid, the answer is that the loss cannot be measured.
     pub(super) fn on_held_out(&mut self, bytes: Result<Vec<u8>, String>) {
         self.measure.is_fetching = false;
         let (Some((run, _)), Some(spec)) = (self.learner.run(), self.supply.spec()) else { return };
@@ -76,7 +78,7 @@ impl Member {
         }
     }
 
-    /// The loss of the question `number`, if it could be measured.
+    /// Sends the loss for the request `number`; `None` if it could not be measured.
     pub(super) fn on_measured(&mut self, number: u32, loss: Option<f32>) {
         if let Some((run, _)) = self.learner.run().filter(|_| self.contact.is_open()) {
             let loss = loss.filter(|loss| loss.is_finite());

@@ -1,18 +1,18 @@
-//! A member of a run: the learner's core with all that its shells have in common, as one pure state machine.
+//! A member of a run: the learner's core and all that its shells have in common, as one pure state machine.
 //!
 //! A [`Member`] is composed of the protocol core (`diloco::learner::Learner`), its supply of leases and shards, its
-//! pace (duty cycle and the owner's share), its contact with the syncer (back-off, patience, how long it bears to be
-//! alone) and the losses of its device. The native learner and the page drive it through sockets and a real clock, the
-//! simulator in virtual time; so what is simulated is what ships.
+//! pace (duty cycle and the owner's share), its contact with the syncer (backoff, patience, limit of absence) and the
+//! count of device losses. The native learner and the page drive it with sockets and a real clock, the simulator in
+//! virtual time, so that the simulated code is the shipped code.
 //!
-//! It has the contract of the other machines rather than a trait of effects: [`Member::handle`] takes in what happened,
-//! [`Member::poll`] gives what to do, [`Member::deadline`] says when to wake it. Some effects of the real shell are
-//! asynchronous (an engine is built, a device is waited for) and all of the simulator's are happenings in a queue; a
-//! trait would have to be written for both, while values are carried out by each shell in its own way, in one `match`.
+//! It has the contract of the other machines: [`Member::handle`] takes an event, [`Member::poll`] returns an action,
+//! [`Member::deadline`] returns the time to wake it. A trait of effects would not fit. Some effects of the real shell
+//! are asynchronous (engine builds, waits for a device), and all of the simulator's are events in a queue. A trait
+//! would need both forms, whereas each shell carries out values in its own way, in one `match`.
 //!
 //! The shell drains `poll` after every `handle`, then asks [`Member::next_batch`] and trains on it, connected or not.
-//! Without a batch it waits, and says so with [`Input::Waited`]. Time is in microseconds since the member was made
-//! and never goes back; chance comes from [`MemberConfig::seed`] alone.
+//! Without a batch it waits, and reports the wait with [`Input::Waited`]. Time is in microseconds since the member was
+//! made and never decreases. All randomness comes from [`MemberConfig::seed`].
 
 mod absence;
 mod backoff;
@@ -43,40 +43,40 @@ use pace::Pace;
 use stall::Stall;
 use supply::Supply;
 
-/// Longest wait when leaving until the syncer has what is handed in, which takes a thin link its time; then for what
-/// becomes of it; and then for the syncer's farewell, in microseconds.
+/// Time limits for leaving, in microseconds: first for the delivery of the last updates, which takes time on a thin
+/// link; then for their fates; then for the syncer's goodbye.
 const HAND_IN_US_MAX: u64 = 10_000_000;
 const FATES_US_MAX: u64 = 3_000_000;
 const FAREWELL_US_MAX: u64 = 2_000_000;
 
-/// What a member is, and how long it bears what.
+/// Settings of a member, and its time limits.
 #[derive(Clone, Debug)]
 pub struct MemberConfig {
-    /// Who it says it is.
+    /// Identity and settings of the learner.
     pub learner: LearnerConfig,
     /// Time limit for the first admission, and for failing downloads of parameters after it, in milliseconds. `None`
     /// sets no limit.
     pub contact_ms_max: Option<u64>,
     /// The same limit once the member has trained, in milliseconds. `None` sets no limit.
     pub reconnect_ms_max: Option<u64>,
-    /// Its waits.
+    /// Growing waits.
     pub waits: Waits,
-    /// Spreads its attempts, so that members do not come together; the same seed gives the same ones.
+    /// Seed that spreads attempts, so that members do not come together. The same seed gives the same attempts.
     pub seed: u64,
 }
 
-/// The waits of a member that grow.
+/// Growing waits of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waits {
-    /// Before the next attempt to connect, or to fetch a shard: each is shortened by chance by up to half.
+    /// Wait before the next attempt to connect or to fetch a shard, shortened at random by up to half.
     pub backoff: Doubling,
-    /// Patience with a syncer that says nothing; it doubles with each connection given up.
+    /// Patience with a silent syncer; it doubles with each connection given up.
     pub patience: Doubling,
-    /// After the loss of a device; shortened like `backoff`.
+    /// Wait after the loss of a device, shortened like `backoff`.
     pub losses: Doubling,
 }
 
-/// What ships.
+/// Shipped defaults.
 impl Default for Waits {
     fn default() -> Self {
         Self {
@@ -87,37 +87,37 @@ impl Default for Waits {
     }
 }
 
-/// How far a membership is.
+/// Phase of a membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// No syncer has taken it in yet.
+    /// No syncer has admitted it yet.
     Greeting,
-    /// It was taken in: it fetches parameters, trains or waits, connected or not.
+    /// It was admitted: it fetches parameters, trains or waits, connected or not.
     Training,
-    /// It leaves, and hands in what it has, until then at the latest, in microseconds.
+    /// It leaves and delivers its last updates, until `until_us` at the latest.
     Flushing {
-        /// In microseconds.
+        /// Deadline in microseconds.
         until_us: u64,
     },
-    /// It has said farewell, and waits for the connection to close, until then at the latest.
+    /// It has said goodbye and waits for the connection to close, until `until_us` at the latest.
     Parting {
-        /// In microseconds.
+        /// Deadline in microseconds.
         until_us: u64,
     },
-    /// It is over.
+    /// The membership is over.
     Over,
 }
 
-/// What to train on next.
+/// Input of the next training step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
     /// Windows of tokens, `[batch, context + 1]`.
     pub tokens: Vec<u32>,
-    /// By the run's clock.
+    /// Learning rate by the run's clock.
     pub learning_rate: f32,
 }
 
-/// One member's state and the rules by which it changes.
+/// State and rules of one member.
 pub struct Member {
     learner: Learner,
     supply: Supply,
@@ -127,17 +127,17 @@ pub struct Member {
     losses: Losses,
     measure: Measure,
     phase: Phase,
-    /// What the syncer asked on this connection.
+    /// Challenge of the syncer on this connection.
     challenge: Option<Challenge>,
-    /// When it last began afresh because too many of its updates were refused, in microseconds.
+    /// Time of the last start from scratch because of too many refused updates, in microseconds.
     healed_us: Option<u64>,
-    /// When something was last handled.
+    /// Time of the last handled event.
     now_us: u64,
     out: VecDeque<Output>,
 }
 
 impl Member {
-    /// One that has not joined anything.
+    /// Returns a member that has not joined a run.
     #[must_use]
     pub fn new(config: MemberConfig) -> Self {
         let (waits, seed) = (config.waits, config.seed);
@@ -157,8 +157,7 @@ impl Member {
         }
     }
 
-    /// Takes in what happened at `now_us`, which never goes back. What comes of a connection that was given up changes
-    /// nothing.
+    /// Handles an event at `now_us`, which never decreases. Events of a connection that was given up have no effect.
     pub fn handle(&mut self, now_us: u64, input: Input) {
         self.now_us = now_us;
         let of_line = matches!(
@@ -172,7 +171,7 @@ impl Member {
         self.pace.set_share(self.learner.share());
     }
 
-    /// The next thing to do; call until `None` after every [`Self::handle`] and [`Self::next_batch`].
+    /// Returns the next action. Call it until `None` after every [`Self::handle`] and [`Self::next_batch`].
     pub fn poll(&mut self) -> Option<Output> {
         loop {
             if let Some(output) = self.out.pop_front() {
@@ -194,12 +193,13 @@ impl Member {
         }
     }
 
-    /// When to handle [`Input::Timeout`], if nothing else happens before, in microseconds; it may have passed.
+    /// Returns the time to handle [`Input::Timeout`] if no other event comes before, in microseconds. It may have
+    /// passed.
     #[must_use]
     pub fn deadline(&self, now_us: u64) -> Option<u64> {
         let phase_us = match self.phase {
             Phase::Greeting | Phase::Training => None,
-            // It connects no more, and has nothing to say but what is queued.
+            // The member does not reconnect, and only queued messages are left.
             Phase::Flushing { until_us } | Phase::Parting { until_us } => return Some(until_us),
             Phase::Over => return None,
         };
@@ -211,7 +211,7 @@ impl Member {
         waits.into_iter().flatten().min()
     }
 
-    /// What to train on now, if there is anything and it may; the windows count as done from here on.
+    /// Returns the next batch, if the member has one and may train. Its windows count as trained from here on.
     pub fn next_batch(&mut self, now_us: u64) -> Option<Batch> {
         self.now_us = now_us;
         let here = matches!(self.phase, Phase::Greeting | Phase::Training);
@@ -225,48 +225,48 @@ impl Member {
         Some(Batch { tokens, learning_rate })
     }
 
-    /// How far it is.
+    /// Returns the phase of the membership.
     #[must_use]
     pub fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// What it is doing.
+    /// Returns the state of the learner.
     #[must_use]
     pub fn state(&self) -> LearnerState {
         self.learner.state()
     }
 
-    /// Whether it may train and rest is not owed, but there are no windows.
+    /// Returns true if the member may train and owes no rest, but has no windows.
     #[must_use]
     pub fn is_starved(&self) -> bool {
         self.learner.state() == LearnerState::Starved && self.pace.owed_us().is_none()
     }
 
-    /// The part of the time it would train that the run's owner has it train.
+    /// Returns the share of its training time that the run's owner allows.
     #[must_use]
     pub fn share(&self) -> Share {
         self.learner.share()
     }
 
-    /// The inner schedule's clock, in tokens: see [`Learner::clock_tokens`].
+    /// Returns the clock of the inner schedule, in tokens: see [`Learner::clock_tokens`].
     #[must_use]
     pub fn clock_tokens(&self) -> u64 {
         self.learner.clock_tokens()
     }
 
-    /// Of each fragment the tokens that are handed in and not settled: see [`Learner::tokens_unsettled`].
+    /// Returns the tokens of updates without a fate for each fragment: see [`Learner::tokens_unsettled`].
     pub fn tokens_unsettled(&self) -> impl Iterator<Item = u64> {
         self.learner.tokens_unsettled()
     }
 
-    /// The run and its id in it, once it was taken in.
+    /// Returns the run and its id in it, after the first admission.
     #[must_use]
     pub fn run(&self) -> Option<(RunId, LearnerId)> {
         self.learner.run()
     }
 
-    /// The version of each fragment held, `[P]`; empty before it was taken in.
+    /// Returns the version of each fragment held, `[P]`; empty before the first admission.
     pub fn versions(&self) -> impl Iterator<Item = Option<Version>> {
         self.learner.versions()
     }
@@ -278,7 +278,7 @@ impl Member {
         offline.or_else(|| self.stall.reason())
     }
 
-    /// Why there is no contact, if it was lost and the member does not leave.
+    /// Returns the reason for the lack of contact, if it was lost and the member is not leaving.
     #[must_use]
     pub fn offline(&self, now_us: u64) -> Option<Offline<'_>> {
         let here = matches!(self.phase, Phase::Greeting | Phase::Training);
@@ -286,7 +286,7 @@ impl Member {
     }
 }
 
-/// As the learner's core counts time.
+/// Converts to the milliseconds of the learner's core.
 fn millis(now_us: u64) -> Millis {
     Millis(now_us / 1_000)
 }

@@ -1,41 +1,41 @@
-//! How much of the time a learner trains, and the rest that follows from it.
+//! Share of the time in which a learner trains, and the rest that follows from it.
 
 use crate::wire::Share;
 
 /// All of the time, in millionths.
 const FULL_PPM: u64 = 1_000_000;
-/// Rest beyond what was owed that counts for later, in microseconds: a sleep ends late, never early.
+/// Maximum surplus of rest that counts for later, in microseconds. A sleep ends late, never early.
 const CREDIT_US_MAX: i64 = 250_000;
 
-/// The part of the time that a learner trains, and the rest it owes for what it has trained.
+/// Share of the time in which a learner trains, and the rest that it owes.
 ///
-/// Its own duty cycle and the share that the run's owner leaves it are multiplied, so that a learner told to go at a
-/// quarter of its pace does, whatever pace it has.
+/// Its own duty cycle and the share set by the run's owner are multiplied. A learner limited to a quarter thus slows
+/// down by a factor of four at any duty cycle.
 #[derive(Clone, Debug)]
 pub(super) struct Pace {
     duty_permille: u16,
     share: Share,
-    /// Rest still owed, in microseconds; below 0 if it rested too long.
+    /// Owed rest in microseconds; negative if the learner rested for too long.
     rest_us: i64,
 }
 
 impl Pace {
-    /// All of the time, and no rest owed.
+    /// Returns a pace of all the time, without owed rest.
     pub(super) fn new() -> Self {
         Self { duty_permille: 1_000, share: Share::FULL, rest_us: 0 }
     }
 
-    /// Its own duty cycle, in thousandths, 1 to 1000; 0 counts as 1.
+    /// Sets the learner's duty cycle, in thousandths, 1 to 1000; 0 counts as 1.
     pub(super) fn set_duty(&mut self, permille: u16) {
         self.change(|pace| pace.duty_permille = permille.clamp(1, 1_000));
     }
 
-    /// The part of its duty cycle that the run's owner leaves it.
+    /// Sets the share of the duty cycle that the run's owner allows.
     pub(super) fn set_share(&mut self, share: Share) {
         self.change(|pace| pace.share = share);
     }
 
-    /// What was owed at a lower pace is owed no more.
+    /// Changes the pace. A higher pace cancels the rest that was owed at the lower one.
     fn change(&mut self, change: impl FnOnce(&mut Self)) {
         let before_ppm = self.ppm();
         change(self);
@@ -44,28 +44,28 @@ impl Pace {
         }
     }
 
-    /// The part of the time that it trains, in millionths, 1 to 1,000,000.
+    /// Returns the share of the time in which it trains, in millionths, 1 to 1,000,000.
     fn ppm(&self) -> u64 {
         u64::from(self.duty_permille) * u64::from(self.share.permille())
     }
 
-    /// The rest that goes with `busy_us` of work, in microseconds.
+    /// Returns the rest owed for `busy_us` of work, in microseconds.
     pub(super) fn rest_of(&self, busy_us: u64) -> u64 {
         let ppm = self.ppm();
         busy_us.saturating_mul(FULL_PPM - ppm) / ppm
     }
 
-    /// It worked for `busy_us`.
+    /// Adds the rest for `busy_us` of work.
     pub(super) fn work(&mut self, busy_us: u64) {
         self.rest_us = self.rest_us.saturating_add_unsigned(self.rest_of(busy_us));
     }
 
-    /// It rested for `us`.
+    /// Deducts `us` of rest.
     pub(super) fn rest(&mut self, us: u64) {
         self.rest_us = self.rest_us.saturating_sub_unsigned(us).max(-CREDIT_US_MAX);
     }
 
-    /// The rest still owed, in microseconds; `None` if it may train.
+    /// Returns the owed rest in microseconds, or `None` if the learner may train.
     pub(super) fn owed_us(&self) -> Option<u64> {
         u64::try_from(self.rest_us).ok().filter(|&rest_us| rest_us > 0)
     }
@@ -87,7 +87,7 @@ mod tests {
         pace.set_duty(250);
         pace.work(1_000);
         assert_eq!(pace.owed_us(), Some(3_000));
-        // Four times as slow again, not only as slow as the slower of the two.
+        // Four times slower again, not merely as slow as the slower of the two.
         pace.set_share(share(0.25));
         assert_eq!(pace.rest_of(1_000), 15_000);
         pace.rest(2_999);
@@ -102,7 +102,7 @@ mod tests {
         pace.set_share(share(0.25));
         let (mut now_us, mut steps) = (0, 0);
         while now_us < 10_000_000 {
-            // A sleep ends 7 ms late, and what is too long is taken off the next.
+            // A sleep ends 7 ms late; the excess is deducted from the next one.
             if let Some(owed_us) = pace.owed_us() {
                 pace.rest(owed_us + 7_000);
                 now_us += owed_us + 7_000;
@@ -137,7 +137,7 @@ mod tests {
         assert_eq!(pace.owed_us(), Some(99_000_000), "nothing changed");
         pace.set_duty(11);
         assert_eq!(pace.owed_us(), None);
-        // Rest in advance is kept.
+        // Surplus rest is kept.
         pace.rest(200_000);
         pace.set_duty(500);
         pace.set_share(Share::FULL);

@@ -1,11 +1,11 @@
-//! What a member does about what happened, and about what its core asks for.
+//! Handlers of a member for events and for the requests of its core.
 
 use super::contact::Ending;
 use super::{End, FAREWELL_US_MAX, FATES_US_MAX, HAND_IN_US_MAX, Input, Member, Output, Phase, Step, millis};
 use crate::diloco::learner::{self, HandsIn};
 use crate::wire::{Bye, Challenge, CloseCode, DecodeError, Fate, Message, REASON_BYTES_MAX, clip};
 
-/// Time between two fresh starts after too many refusals, in microseconds.
+/// Minimum time between two starts from scratch after too many refusals, in microseconds.
 const HEALS_US_MIN: u64 = 3_600_000_000;
 
 impl Member {
@@ -90,7 +90,7 @@ impl Member {
         self.tell(learner::Input::Message(message));
     }
 
-    /// The syncer asks who comes. It asks once: another question changes nothing.
+    /// Answers the first challenge of a connection. Later ones change nothing.
     fn on_challenge(&mut self, challenge: Challenge) {
         self.contact.heard(self.now_us);
         if self.challenge.replace(challenge).is_none() {
@@ -101,7 +101,7 @@ impl Member {
     fn on_garbled(&mut self, error: &DecodeError) {
         let (code, reason) = (error.close_code(), error.to_string());
         let farewell = Bye::new(code, reason.clone());
-        // If even this cannot be sent, the close code says it.
+        // If even this cannot be sent, the close code conveys it.
         self.out.push_back(Output::Send(Message::Bye(Bye::new(code, clip(&reason, REASON_BYTES_MAX)))));
         if code == CloseCode::Version {
             self.out.push_back(Output::Close(farewell.clone()));
@@ -114,13 +114,13 @@ impl Member {
     fn on_closed(&mut self, code: Option<u16>, reason: String) {
         let code = code.and_then(|code| CloseCode::try_from(code).ok()).filter(|_| !self.is_leaving());
         match code {
-            // Its goodbye was lost, but not the reason.
+            // The goodbye was lost, but not its reason.
             Some(code) => self.tell(learner::Input::Message(Message::Bye(Bye::new(code, reason)))),
             None => self.disconnect(None, &Ending { reason: &reason, ..Ending::default() }),
         }
     }
 
-    /// Begins anew after an error of the engine, if that can help.
+    /// Starts over after an engine error, if that can help.
     fn on_failed(&mut self, device_lost: bool, reason: &str) {
         if device_lost {
             let Some(wait_ms) = self.losses.lose() else { return self.end(End::DeviceLost) };
@@ -143,7 +143,7 @@ impl Member {
     fn on_stepped(&mut self, Step { tokens, loss, busy_us, earlier_us }: Step) {
         self.pace.work(busy_us);
         let step_us = busy_us.saturating_add(earlier_us);
-        // The rest is part of its pace: the syncer plans with it.
+        // Rest is part of the pace, so that the syncer plans with it.
         let step_ms = (step_us.saturating_add(self.pace.rest_of(step_us)) as f64 / 1e3) as f32;
         self.stall.complete();
         self.tell(learner::Input::Stepped(learner::Step { tokens, loss, step_ms }));
@@ -180,7 +180,7 @@ impl Member {
         }
     }
 
-    /// Says goodbye.
+    /// Sends the goodbye.
     fn part(&mut self) {
         self.learner.leave(millis(self.now_us));
         while let Some(output) = self.learner.poll() {
@@ -195,7 +195,7 @@ impl Member {
         match self.phase {
             Phase::Flushing { until_us } if until_us <= now_us => self.part(),
             Phase::Parting { until_us } if until_us <= now_us => self.end(End::Left),
-            // It has said, or is about to say, its last word.
+            // It has said goodbye, or is about to.
             Phase::Flushing { .. } | Phase::Parting { .. } | Phase::Over => return,
             Phase::Greeting | Phase::Training => {
                 let too_long = self.contact.too_long(now_us).or_else(|| self.stall.too_long(now_us));
@@ -214,7 +214,7 @@ impl Member {
         self.tell(learner::Input::Timeout);
     }
 
-    /// Whether the syncer's silence counts: one whose owner paused it has time to find out.
+    /// Returns true if the syncer's silence counts. A member paused by its owner has time to find out.
     pub(super) fn awaits(&self) -> bool {
         self.learner.is_ready() && !self.learner.is_paused()
     }
@@ -223,7 +223,7 @@ impl Member {
         matches!(self.phase, Phase::Flushing { .. } | Phase::Parting { .. })
     }
 
-    /// Does what the core wants, or hands it on.
+    /// Carries out an action of the core, or passes it on.
     pub(super) fn obey(&mut self, output: learner::Output) {
         use learner::Output as Wish;
         self.out.push_back(match output {
@@ -286,8 +286,8 @@ impl Member {
         }
     }
 
-    /// Whether one that took part may begin afresh after too many refusals: what was wrong with it may be over then,
-    /// and whoever is refused again within the hour is wrong for good.
+    /// Returns true if the member may start from scratch after too many refusals. Its fault may be gone by then;
+    /// refusals within the hour show that it is permanent.
     fn may_heal(&self) -> bool {
         let is_rare = self.healed_us.is_none_or(|at| self.now_us.saturating_sub(at) >= HEALS_US_MIN);
         self.phase == Phase::Training && is_rare
@@ -300,7 +300,7 @@ impl Member {
         }
     }
 
-    /// Gives up the connection, if there is one; one that leaves is gone with it.
+    /// Drops the connection, if there is one. A leaving member ends with it.
     fn disconnect(&mut self, farewell: Option<Bye>, ending: &Ending<'_>) {
         let Some(retry_ms) = self.contact.end(self.now_us, ending) else { return };
         self.measure.disconnected();
@@ -311,7 +311,7 @@ impl Member {
         self.tell(learner::Input::Disconnected);
     }
 
-    /// Gives up everything but the identity and its owner's wishes, and joins as a newcomer does.
+    /// Drops everything except the identity and the owner's settings, and joins from scratch.
     pub(super) fn afresh(&mut self, reason: &str, farewell: Bye) {
         self.out.push_back(Output::Afresh { reason: reason.to_owned() });
         self.disconnect(Some(farewell), &Ending { reason, ..Ending::default() });

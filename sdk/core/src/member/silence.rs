@@ -1,86 +1,85 @@
-//! How long nothing has been heard on a connection, and how long that is borne.
+//! Silence on a connection, and its limit.
 
 use super::backoff::Doubling;
 
-/// Time between two looks counts for no more than this, in microseconds: a step that takes longer, or a machine that
-/// sleeps, keeps what came from being seen.
+/// Maximum time between two checks that counts as silence, in microseconds. During a longer step or a sleep of the
+/// machine, input could not be seen.
 const LOOK_US_MAX: u64 = 5_000_000;
-/// The part of the first patience that one in a hurry has.
+/// Divisor of the first patience, for an owner in a hurry.
 const HURRY: u64 = 6;
-/// A silence of more than this part of the first patience shows that the peer is a slow one.
+/// Divisor of the first patience; a longer silence shows that the peer is slow.
 const LIVELY: u64 = 4;
 
-/// The silence of one peer.
+/// Silence of one peer.
 #[derive(Clone, Debug)]
 pub(super) struct Silence {
     heard_us: u64,
     looked_us: u64,
-    /// How much of it counts, up to the last look.
+    /// Silence that counts, up to the last check.
     silent_us: u64,
 }
 
 impl Silence {
-    /// None yet.
+    /// Returns a silence that begins now.
     pub(super) fn new(now_us: u64) -> Self {
         Self { heard_us: now_us, looked_us: now_us, silent_us: 0 }
     }
 
-    /// Something came.
+    /// Ends the silence, because input came.
     pub(super) fn end(&mut self, now_us: u64) {
         *self = Self::new(now_us);
     }
 
-    /// How much of it counts, in microseconds; to be called often.
+    /// Returns the silence that counts, in microseconds. Call it often.
     pub(super) fn look(&mut self, now_us: u64) -> u64 {
         let since_us = now_us.saturating_sub(std::mem::replace(&mut self.looked_us, now_us));
         self.silent_us = self.silent_us.saturating_add(since_us.min(LOOK_US_MAX));
         self.silent_us
     }
 
-    /// Does not count what was up to now.
+    /// Discards the silence up to now.
     pub(super) fn forgive(&mut self, now_us: u64) {
         (self.looked_us, self.silent_us) = (now_us, 0);
     }
 
-    /// When something came last, in microseconds.
+    /// Returns the time of the last input, in microseconds.
     pub(super) fn heard_us(&self) -> u64 {
         self.heard_us
     }
 
-    /// How long it lasts by the clock, in microseconds.
+    /// Returns the length of the silence by the clock, in microseconds.
     pub(super) fn lasts_us(&self, now_us: u64) -> u64 {
         now_us.saturating_sub(self.heard_us)
     }
 
-    /// When to look again, if it is borne for `patience_us`.
+    /// Returns the time of the next check, for a limit of `patience_us`.
     pub(super) fn look_at_us(&self, patience_us: u64) -> u64 {
         self.looked_us.saturating_add(patience_us.saturating_sub(self.silent_us).min(LOOK_US_MAX))
     }
 }
 
-/// For how long a silence is borne. It doubles with each connection given up, since a run that is held, or slow, is
-/// silent too. It begins anew once a peer has been lively for as long as the first one lasts: a peer that was gone for
-/// an hour, and is back, is not a slow one.
+/// Time limit for silence. It doubles with each connection given up, because a paused or slow run is silent too. It is
+/// reset once the peer was lively for the length of the first limit: a peer that returns after an hour is not slow.
 #[derive(Clone, Debug)]
 pub(super) struct Patience {
     span: Doubling,
     now_ms: u64,
-    /// For how long the peer has been lively, in microseconds.
+    /// Time for which the peer has been lively, in microseconds.
     lively_us: u64,
 }
 
 impl Patience {
-    /// The first is `span.first_ms`.
+    /// Returns a patience that begins at `span.first_ms`.
     pub(super) fn new(span: Doubling) -> Self {
         Self { span, now_ms: span.first_ms, lively_us: 0 }
     }
 
-    /// There is another connection, on which the peer has yet to show what it is.
+    /// Forgets the peer's liveliness at the start of a new connection.
     pub(super) fn watch(&mut self) {
         self.lively_us = 0;
     }
 
-    /// A silence of which `silent_us` count is over.
+    /// Handles the end of a silence of which `silent_us` counted.
     pub(super) fn relieve(&mut self, silent_us: u64) {
         let first_us = self.span.first_ms.saturating_mul(1_000);
         let is_lively = silent_us <= first_us / LIVELY;
@@ -90,17 +89,17 @@ impl Patience {
         }
     }
 
-    /// The silence that is borne now, in microseconds.
+    /// Returns the current limit in microseconds.
     pub(super) fn us(&self) -> u64 {
         self.now_ms.saturating_mul(1_000)
     }
 
-    /// The silence that one in a hurry bears, in microseconds.
+    /// Returns the limit for an owner in a hurry, in microseconds.
     pub(super) fn hurry_us(&self) -> u64 {
         self.span.first_ms.saturating_mul(1_000) / HURRY
     }
 
-    /// It was at an end: the next one is longer. How long this one was, in seconds.
+    /// Raises the limit after it was exceeded, and returns the exceeded one in seconds.
     pub(super) fn lose(&mut self) -> u64 {
         let lost_s = self.now_ms / 1_000;
         self.now_ms = self.span.after(self.now_ms);
@@ -153,7 +152,7 @@ mod tests {
     fn patience_begins_anew_with_a_lively_peer_and_not_with_a_slow_one() {
         let mut patience = Patience::new(Waits::default().patience);
         (0..3).for_each(|_| _ = patience.lose());
-        // A word each five minutes, in bursts: it needs the patience that it was given.
+        // A message every five minutes, in bursts: the grown patience is needed.
         for _ in 0..100 {
             patience.relieve(300 * SECOND_US);
             patience.relieve(10 * SECOND_US);

@@ -39,7 +39,7 @@ impl Stall {
         self.ms_max = self.again_ms_max;
     }
 
-    /// Returns why downloads fail, if they do.
+    /// Returns the reason for failing downloads, if any fail.
     pub(super) fn reason(&self) -> Option<&str> {
         self.since_us.map(|_| &*self.reason)
     }

@@ -1,4 +1,4 @@
-//! What a learner trains on: its leases, and the shards that they need.
+//! Training data of a learner: its leases, and the shards that they need.
 
 use std::num::NonZeroU32;
 
@@ -13,30 +13,30 @@ pub(super) struct Supply {
     backoff: Backoff,
 }
 
-/// What is fed from, once a run is joined.
+/// Feed of the run that was joined.
 struct Plan {
     run: RunId,
     spec: RunSpec,
     feed: Feed,
-    /// Windows of one step, once the engine stands.
+    /// Windows of one step, known once the engine is ready.
     batch: NonZeroU32,
 }
 
-/// The one shard that is fetched at a time.
+/// Download of a shard, at most one at a time.
 #[derive(Clone, Copy, Debug)]
 struct Fetch {
     shard: u32,
-    /// When to ask again, in microseconds; `None` while it is on its way.
+    /// Time of the next request in microseconds; `None` while a download is under way.
     retry_us: Option<u64>,
 }
 
 impl Supply {
-    /// Nothing; `seed` spreads the retries.
+    /// Returns an empty supply; `seed` spreads the retries.
     pub(super) fn new(waits: Doubling, seed: u64) -> Self {
         Self { plan: None, fetch: None, backoff: Backoff::new(waits, seed) }
     }
 
-    /// Makes ready for the run of `welcome`; whether it is another than before, of which nothing is left.
+    /// Prepares for the run of `welcome`, and returns whether it differs from the previous one, which is dropped.
     pub(super) fn plan(&mut self, welcome: &Welcome) -> bool {
         let same = |plan: &Plan| plan.run == welcome.run && plan.spec == welcome.spec;
         if self.plan.as_ref().is_some_and(same) {
@@ -48,35 +48,35 @@ impl Supply {
         true
     }
 
-    /// The engine of the run stands, and takes `batch` windows in one step.
+    /// Records the `batch` windows per step of the run's engine.
     pub(super) fn built(&mut self, batch: NonZeroU32) {
         if let Some(plan) = &mut self.plan {
             plan.batch = batch;
         }
     }
 
-    /// Gives up everything.
+    /// Drops everything.
     pub(super) fn clear(&mut self) {
         (self.plan, self.fetch) = (None, None);
     }
 
-    /// The run, if one is joined.
+    /// Returns the description of the run that was joined.
     pub(super) fn spec(&self) -> Option<&RunSpec> {
         self.plan.as_ref().map(|plan| &plan.spec)
     }
 
-    /// Its leases and shards, if a run is joined.
+    /// Returns the leases and shards of the run that was joined.
     pub(super) fn feed(&mut self) -> Option<&mut Feed> {
         self.plan.as_mut().map(|plan| &mut plan.feed)
     }
 
-    /// The next batch, `[batch, context + 1]`, if enough windows are there.
+    /// Returns the next batch, `[batch, context + 1]`, if enough windows are present.
     pub(super) fn next_batch(&mut self) -> Option<Vec<u32>> {
         let plan = self.plan.as_mut()?;
         plan.feed.next_batch(plan.batch.get())
     }
 
-    /// The shard to fetch from now on, if it is time to ask for one, and its length in bytes.
+    /// Returns the shard to fetch now and its length in bytes, if a request is due.
     pub(super) fn want(&mut self, now_us: u64) -> Option<(u32, u64)> {
         let plan = self.plan.as_ref()?;
         let shard = plan.feed.needs()?;
@@ -90,10 +90,10 @@ impl Supply {
         Some((shard, ShardForm::from(data).bytes(tokens)))
     }
 
-    /// The bytes of a shard came.
+    /// Adds the bytes of a shard.
     ///
     /// # Errors
-    /// Those of [`Feed::add_shard`]; the shard is asked for again, a little later.
+    /// Those of [`Feed::add_shard`]; the shard is requested again a little later.
     pub(super) fn came(&mut self, now_us: u64, shard: u32, bytes: Vec<u8>) -> Result<(), FeedError> {
         let Some(feed) = self.feed() else { return Ok(()) };
         match feed.add_shard(shard, bytes) {
@@ -109,21 +109,21 @@ impl Supply {
         }
     }
 
-    /// The shard did not come: it is asked for again, a little later.
+    /// Schedules another request for the shard after a failed download.
     pub(super) fn failed(&mut self, now_us: u64, shard: u32) {
         if let Some(fetch) = self.fetch.as_mut().filter(|fetch| fetch.shard == shard) {
             fetch.retry_us = Some(now_us.saturating_add(1_000 * self.backoff.next_ms(0)));
         }
     }
 
-    /// Whoever has the shards is back: one that did not come is asked for at once.
+    /// Requests a missing shard at once, because its source is back.
     pub(super) fn hurry(&mut self, now_us: u64) {
         if let Some(Fetch { retry_us: Some(retry_us), .. }) = &mut self.fetch {
             *retry_us = now_us.min(*retry_us);
         }
     }
 
-    /// When [`Self::want`] has to be asked again, in microseconds.
+    /// Returns the time of the next call to [`Self::want`], in microseconds.
     pub(super) fn deadline(&self) -> Option<u64> {
         let needed = self.plan.as_ref()?.feed.needs()?;
         self.fetch.filter(|fetch| fetch.shard == needed)?.retry_us

@@ -1,4 +1,4 @@
-//! A member against the real syncer's core, each output at once the other's input.
+//! A member against the real syncer's core; each output is at once the other's input.
 
 mod batch;
 mod crash;
@@ -24,7 +24,7 @@ const SECOND_US: u64 = 1_000_000;
 const STEP_US: u64 = 100_000;
 const CHALLENGE: Challenge = Challenge { run: RunId(7), nonce: [9; 32] };
 
-/// A member with all that a shell holds for it, and a syncer that answers at once.
+/// A member with a complete shell, and a syncer that answers at once.
 struct Rig {
     now_us: u64,
     member: Member,
@@ -33,40 +33,40 @@ struct Rig {
     shard: Vec<u8>,
     theta: Vec<f32>,
     replica: Option<Replica>,
-    /// The connection, and the number of the next.
+    /// Current connection, and the number of the next.
     conn: Option<ConnId>,
     next_conn: u64,
-    /// Fragments that are asked for while they are merged.
+    /// Fragments requested during their merge.
     fetching: Vec<FragmentId>,
     script: Script,
     log: Log,
 }
 
-/// What does not go well.
+/// Injected faults.
 #[derive(Default)]
 struct Script {
-    /// Nobody answers at the address.
+    /// The address does not answer.
     unreachable: bool,
-    /// What the syncer sends is lost, and so is what it is sent.
+    /// All messages from and to the syncer are lost.
     mute: bool,
-    /// The syncer does not ask who comes.
+    /// The syncer sends no challenge.
     unasked: bool,
-    /// So many shards do not come.
+    /// Number of shard downloads that fail.
     shards_lost: u32,
-    /// Fragments do not come.
+    /// Downloads of fragments fail.
     fragments_lost: bool,
-    /// A token of the held-out windows, if those come.
+    /// Token of the held-out windows, if they can be fetched.
     held_out: Option<u32>,
-    /// Windows that its engine takes in one step, if they are others than the run's.
+    /// Windows per step of the engine, if different from the run's.
     batch: Option<u32>,
 }
 
-/// What the member did, with times in microseconds.
+/// Record of the member's actions, with times in microseconds.
 #[derive(Default)]
 struct Log {
     connects_us: Vec<u64>,
     hellos: Vec<Hello>,
-    /// The batches of its messages that it is ready.
+    /// Batches of its `Ready` messages.
     batches: Vec<u32>,
     reports: Vec<Progress>,
     byes: Vec<Bye>,
@@ -99,14 +99,14 @@ fn config() -> MemberConfig {
 }
 
 impl Rig {
-    /// One that has been taken in.
+    /// An admitted member.
     fn new() -> Self {
         let mut rig = Self::with(config());
         rig.tell(Input::Timeout);
         rig
     }
 
-    /// One that has not begun.
+    /// A member before its first connection.
     fn with(config: MemberConfig) -> Self {
         let tokens: Vec<u32> = (0..40_000).map(|i| i % 251).collect();
         let shard = encode_shard(&tokens, 2).unwrap();
@@ -262,7 +262,7 @@ impl Rig {
         std::mem::take(&mut self.fetching).into_iter().for_each(|fragment| self.fetch(fragment));
     }
 
-    /// Brings a fragment, or waits for the end of its merge as a server does.
+    /// Delivers a fragment, or waits for the end of its merge as a server does.
     fn fetch(&mut self, fragment: FragmentId) {
         match self.syncer.hat(fragment) {
             Some((version, hat)) => {
@@ -278,7 +278,7 @@ impl Rig {
         }
     }
 
-    /// Lets `us` pass as a shell does: trains where there is a batch, and waits where there is none.
+    /// Advances time by `us` as a shell does: trains if there is a batch, and waits otherwise.
     fn run_for(&mut self, us: u64) {
         let end_us = self.now_us + us;
         while self.now_us < end_us && self.log.ends.is_empty() {
@@ -306,7 +306,7 @@ impl Rig {
         }
     }
 
-    /// Steps in the next `us`.
+    /// Number of steps in the next `us`.
     fn steps_in(&mut self, us: u64) -> u64 {
         let before = self.log.steps;
         self.run_for(us);
@@ -317,7 +317,7 @@ impl Rig {
         self.syncer.ledger().accounts().map(|(_, account)| account.fates.merged).sum()
     }
 
-    /// The goodbyes of the syncer bring it back, or end it.
+    /// Passes a goodbye of the syncer to the member.
     fn goodbye(&mut self, bye: Bye) {
         self.tell(Input::Message(Message::Bye(bye)));
     }
@@ -351,7 +351,7 @@ fn joins_trains_and_is_merged() {
     assert!(rig.log.reports[reports - 1].tokens > rig.log.reports[reports - 2].tokens);
 }
 
-/// Goal: leases that are done with are dropped once they are reported, or there would soon be too many.
+/// Goal: finished leases are dropped once they are reported; otherwise there would soon be too many.
 #[test]
 fn finished_leases_are_let_go() {
     let mut rig = Rig::joined();
@@ -389,7 +389,7 @@ fn a_shard_that_came_and_a_syncer_that_is_back_make_up_for_those_that_did_not_co
     rig.run_for(SECOND_US);
     let back_us = rig.log.shards_us[asked];
     assert!(back_us <= cut_us + 250_000 && rig.log.steps > 0, "asked for after {} µs", back_us - cut_us);
-    // It needs the shard again, and does not wait as long as it would have had to before.
+    // It needs the shard again, and its backoff was reset.
     rig.goodbye(bye(CloseCode::WrongRun));
     rig.script.shards_lost = 1;
     rig.run_for(SECOND_US);

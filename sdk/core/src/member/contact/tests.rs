@@ -1,4 +1,4 @@
-//! When a connection is given up, and when the next one is tried.
+//! Times at which a connection is given up and at which the next attempt is made.
 
 use super::*;
 use crate::diloco::learner::LearnerConfig;
@@ -24,7 +24,7 @@ fn ended(reason: &str) -> Ending<'_> {
     Ending { reason, ..Ending::default() }
 }
 
-/// After how many seconds from `from_s` on it is given up, if looked at every second; none within an hour.
+/// Seconds after `from_s` until the connection is given up, if checked every second; `None` if it lasts an hour.
 fn given_up_after(contact: &mut Contact, from_s: u64, awaited: bool) -> Option<u64> {
     (0..3_600).find(|after_s| contact.given_up((from_s + after_s) * SECOND_US, awaited).is_some())
 }
@@ -41,20 +41,20 @@ fn silence_is_given_up_where_a_word_is_awaited_and_each_time_later() {
     let mut contact = contact();
     assert!(contact.connect(0));
     contact.opened(0);
-    // The answer to the greeting.
+    // The greeting is unanswered.
     assert_eq!(given_up_after(&mut contact, 0, false), Some(60));
     contact.end(60 * SECOND_US, &Ending::default());
     assert!(contact.connect(100 * SECOND_US));
     contact.opened(100 * SECOND_US);
-    // Signs of life are none of it.
+    // Signs of life do not answer the greeting.
     contact.heard(200 * SECOND_US);
     assert_eq!(given_up_after(&mut contact, 200, false), Some(120));
     contact.answered(320 * SECOND_US);
-    // It fetches the parameters for an hour, and then takes part.
+    // The learner fetches the parameters for an hour, then takes part.
     assert_eq!(given_up_after(&mut contact, 320, false), None);
     assert!(!contact.is_doubtful(330 * SECOND_US) && contact.is_doubtful(331 * SECOND_US));
     assert_eq!(given_up_after(&mut contact, 3_919, true), Some(240));
-    // A step of an hour is no silence of the peer.
+    // A step of an hour is not a silence of the peer.
     assert_eq!(contact.given_up(4_200 * SECOND_US, false), None);
     assert_eq!(contact.given_up(7_800 * SECOND_US, true), None);
 }
@@ -73,15 +73,15 @@ fn one_that_looks_only_when_it_has_to_gives_up_at_the_same_time() {
     assert_eq!(now_us, 60 * SECOND_US);
 }
 
-/// Makes a contact's connections and loses them again, as soon as it may.
+/// Opens connections and loses them again, as soon as the contact permits.
 struct Loser {
     contact: Contact,
     now_us: u64,
 }
 
 impl Loser {
-    /// Connects, plays `life` on the connection, which says how long it takes in µs, and loses it. Gives the ms
-    /// until the next attempt.
+    /// Connects, runs `life` on the connection, which returns its length in µs, and loses it. Returns the wait before
+    /// the next attempt in ms.
     fn lose(&mut self, life: impl FnOnce(&mut Contact, u64) -> u64) -> u64 {
         let Self { contact, now_us } = self;
         assert!(contact.connect(*now_us), "{contact:?} at {now_us} µs");
@@ -93,7 +93,7 @@ impl Loser {
     }
 }
 
-/// One that takes the learner in at once and is heard for `heard_us`, of the `held_us` that it stands.
+/// A connection with immediate admission that lasts `held_us` and has signs of life for `heard_us`.
 fn welcomed(heard_us: u64, held_us: u64) -> impl FnOnce(&mut Contact, u64) -> u64 {
     move |contact, now_us| {
         contact.opened(now_us);
@@ -111,7 +111,7 @@ fn attempts_are_further_and_further_apart_until_one_was_of_use() {
         let retry_ms = loser.lose(|_, _| 0);
         assert!((ceiling_ms / 2..=ceiling_ms).contains(&retry_ms), "{retry_ms} of {ceiling_ms}");
     }
-    // A peer that opens connections but takes nobody in, one that is silent afterwards, and one that falls at once.
+    // A peer that opens connections without admission, one that falls silent afterwards, and one that fails at once.
     let open = |contact: &mut Contact, now_us| {
         contact.opened(now_us);
         contact.heard(now_us + 60 * SECOND_US);
@@ -120,14 +120,13 @@ fn attempts_are_further_and_further_apart_until_one_was_of_use() {
     assert!(loser.lose(open) > 7_000);
     assert!(loser.lose(welcomed(0, 60 * SECOND_US)) > 7_000);
     assert!(loser.lose(welcomed(SECOND_US / 2 - 1_000, SECOND_US / 2)) > 7_000);
-    // A second of use undoes two of the doublings, and three all of them.
+    // A second of use undoes two doublings, and three seconds undo all of them.
     assert!((1_875..=3_750).contains(&loser.lose(welcomed(SECOND_US, 60 * SECOND_US))));
     assert!(loser.lose(welcomed(3 * SECOND_US, 3 * SECOND_US)) <= 250);
 }
 
-/// Goal: twenty crashes in a row, each after a few seconds and some seconds long, are all overcome as fast as the
-/// first:
-/// no learner stays away for more than a second after the syncer is back.
+/// Goal: twenty crashes in a row, each after a few seconds and some seconds long, are overcome as fast as the first. No
+/// learner stays away for more than a second after the syncer is back.
 #[test]
 fn the_twentieth_crash_of_a_syncer_is_as_short_as_the_first() {
     for (up_s, down_ms) in [(10, 500), (3, 500), (3, 2_600), (1, 8_000)] {
@@ -142,7 +141,7 @@ fn the_twentieth_crash_of_a_syncer_is_as_short_as_the_first() {
     }
 }
 
-/// Goal: a learner that is left alone for long does not go on knocking each second.
+/// Goal: a learner without a syncer for long does not retry every second.
 #[test]
 fn a_syncer_that_stays_away_is_tried_less_and_less() {
     let mut loser = Loser { contact: contact(), now_us: 0 };
@@ -158,7 +157,7 @@ fn a_syncer_that_stays_away_is_tried_less_and_less() {
     }
 }
 
-/// Goal: a syncer that was silent for an hour and is well again is given up after a minute, should it fall silent.
+/// Goal: a syncer that recovered from an hour of silence is given up after a minute of new silence.
 #[test]
 fn patience_is_short_again_with_a_syncer_that_is_well_again() {
     let mut contact = contact();
@@ -189,7 +188,7 @@ fn what_the_syncer_asks_for_comes_first_and_a_lost_device_before_that() {
     away.opened(0);
     assert_eq!(away.end(0, &asked), Some(20_000));
     assert_eq!(away.end(0, &asked), None, "there is none any more");
-    // It is missed only after the time it was asked to stay away.
+    // The absence begins only after the wait that the syncer asked for.
     assert_eq!(away.too_long(49 * SECOND_US), None);
     assert_eq!(away.too_long(50 * SECOND_US), Some((30_000, "dropped".to_owned())));
     let offline = away.offline(5 * SECOND_US).unwrap();
@@ -226,7 +225,7 @@ fn without_contact_for_too_long() {
     assert_eq!(contact.offline(30 * SECOND_US), None, "there is nothing to say");
     contact.welcomed(30 * SECOND_US);
     assert_eq!(contact.too_long(3_600 * SECOND_US), None);
-    // Once it was taken in, it bears more.
+    // After the first admission the limit is longer.
     contact.end(100 * SECOND_US, &ended("it broke"));
     assert_eq!(contact.too_long(400 * SECOND_US - 1), None);
     assert_eq!(contact.too_long(400 * SECOND_US), Some((300_000, "it broke".to_owned())));

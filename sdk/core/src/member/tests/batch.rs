@@ -1,4 +1,4 @@
-//! A member whose engine takes another batch than the run's.
+//! A member whose engine takes a different batch from the run's.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! A syncer that crashes and goes on from an older snapshot.
+//! A syncer that crashes and resumes from an older snapshot.
 
 use super::*;
 use crate::diloco::FragmentState;
@@ -9,7 +9,7 @@ impl Rig {
         (self.syncer.record().unwrap(), self.syncer.states().cloned().collect())
     }
 
-    /// The syncer crashes and is there again at once, as `snapshot` has it.
+    /// Crashes the syncer, which returns at once with the state of `snapshot`.
     fn crash(&mut self, (record, states): (SyncerRecord, Vec<FragmentState>)) {
         self.conn = None;
         let started_s = u32::try_from(self.now_us / SECOND_US).unwrap();
@@ -23,7 +23,7 @@ impl Rig {
     }
 }
 
-/// Goal: whatever a snapshot knows of leases that were begun, finished or granted since, nobody stands still.
+/// Goal: no learner starves, whichever leases were begun, finished or granted since the snapshot.
 #[test]
 fn no_crash_starves_a_learner() {
     let mut rig = Rig::joined();
@@ -39,7 +39,7 @@ fn no_crash_starves_a_learner() {
     assert!(rig.troubles().is_empty(), "{:?}", rig.troubles());
 }
 
-/// Goal: who finished a lease after the snapshot says so, and its windows are not trained on again.
+/// Goal: a learner reports a lease that it finished after the snapshot, and its windows are not trained on again.
 #[test]
 fn what_was_finished_after_the_snapshot_is_not_leased_again() {
     let mut rig = Rig::joined();
@@ -57,7 +57,7 @@ fn what_was_finished_after_the_snapshot_is_not_leased_again() {
     assert!(held.iter().all(|lease| !rig.syncer.leases().leases(LearnerId(1)).contains(lease)));
 }
 
-/// Goal: a grant that was lost with its connection is missed at once.
+/// Goal: a grant that was lost with its connection is noticed at once.
 #[test]
 fn a_grant_that_never_came_goes_to_whoever_needs_it() {
     let mut rig = Rig::joined();

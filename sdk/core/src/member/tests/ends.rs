@@ -1,4 +1,4 @@
-//! How a member leaves, begins anew, or is at its end.
+//! A member that leaves, starts over, or ends.
 
 use super::*;
 use crate::wire::DecodeError;
@@ -73,7 +73,7 @@ fn a_goodbye_that_was_lost_is_known_by_its_number() {
     assert_eq!(rig.log.ends, [End::Refused(Bye::new(CloseCode::Banned, "so it is"))]);
 }
 
-/// Goal: one whose updates were refused for a while trains again by itself, and one that goes on so ends.
+/// Goal: a member recovers by itself from a period of refused updates, and ends if the refusals continue.
 #[test]
 fn too_many_refusals_heal_once_an_hour() {
     const HOUR_US: u64 = 3_600 * SECOND_US;
@@ -124,7 +124,7 @@ fn a_lost_device_is_waited_for_and_given_up_in_the_end() {
     for ceiling_s in [1, 2, 4, 8, 16, 32, 60] {
         let (lost_us, connects) = (rig.now_us, rig.log.connects_us.len());
         lose(&mut rig);
-        // Nothing else brings it back earlier.
+        // No other event brings it back earlier.
         rig.tell(Input::Hurry);
         rig.script.mute = true;
         while rig.log.connects_us.len() == connects {
@@ -157,7 +157,7 @@ fn nobody_is_sought_for_ever() {
     rig.cut();
     rig.run_for(3_600 * SECOND_US);
     let [End::Unreachable { waited_ms, reason }] = &rig.log.ends[..] else { panic!("{:?}", rig.log.ends) };
-    // It was taken in before it was cut off.
+    // It was admitted before it was cut off.
     assert_eq!((waited_ms / 1_000, reason.as_str()), (100, "nobody answers"));
 
     let mut rig = Rig::with(config);

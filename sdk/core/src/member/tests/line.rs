@@ -1,4 +1,4 @@
-//! Connections that do not come about, break, or bring nothing.
+//! Connections that do not open, break, or stay silent.
 
 use super::*;
 
@@ -15,10 +15,10 @@ fn attempts_are_further_and_further_apart() {
     let attempts_us = &rig.log.connects_us[1..];
     let (mut before_us, mut ceiling_ms) = (lost_us, 250);
     for &at_us in attempts_us {
-        // It looks between two steps.
+        // It checks between two steps.
         let (gap_ms, early_ms) = ((at_us - before_us) / 1_000, ceiling_ms / 2);
         assert!((early_ms..=ceiling_ms + STEP_US / 1_000).contains(&gap_ms), "{attempts_us:?}");
-        // For 10 s after it was heard last, which is not long before it was lost, the syncer may be back at any moment.
+        // For 10 s after its last sign of life, shortly before the loss, the syncer is expected back at any moment.
         let is_fresh = at_us < lost_us + 10 * SECOND_US - STEP_US;
         ceiling_ms = (2 * ceiling_ms).min(if is_fresh { 1_000 } else { 15_000 });
         before_us = at_us;
@@ -102,7 +102,7 @@ fn parameters_that_never_come_are_asked_for_less_and_less_and_then_given_up() {
     rig.script.fragments_lost = true;
     rig.run_for(600 * SECOND_US);
     let asked = rig.log.fetches_us.len() as u64 / u64::from(FRAGMENTS);
-    // Retries come every 32 s in the end, and once for each connection. The syncer closes silent connections.
+    // Retries finally come every 32 s, and once for each connection. The syncer closes silent connections.
     assert!((20..=45).contains(&asked), "{asked} times, first after 1 s and then after up to 32 s");
     assert_eq!(rig.log.ends, [], "it bears it for ever");
 
@@ -125,7 +125,7 @@ fn parameters_that_never_come_are_asked_for_less_and_less_and_then_given_up() {
     rig.run_for(60 * SECOND_US);
     assert!(rig.log.ends.is_empty() && rig.member.awaits() && rig.member.hindrance(rig.now_us).is_none());
 
-    // For a member that has trained, the limit of a lost connection counts.
+    // After training, the limit of a lost connection applies.
     rig.script.fragments_lost = true;
     rig.goodbye(bye(CloseCode::WrongRun));
     rig.run_for(600 * SECOND_US);
@@ -146,7 +146,7 @@ fn an_owner_in_a_hurry_is_obeyed() {
     rig.run_for(SECOND_US);
     assert!(rig.member.awaits());
 
-    // One that waits for its next attempt need not.
+    // A hurry also ends the wait for the next attempt.
     rig.goodbye(Bye { wait_ms: 3_600_000, ..bye(CloseCode::Dropped) });
     rig.conn = None;
     rig.run_for(60 * SECOND_US);
@@ -183,7 +183,7 @@ fn what_comes_of_a_connection_that_was_given_up_changes_nothing() {
     assert_eq!((rig.log.ends.as_slice(), rig.member.phase()), (&[][..], Phase::Training));
 }
 
-/// Goal: nobody introduces itself unasked, nor twice on one connection.
+/// Goal: no member introduces itself without a challenge, or twice on one connection.
 #[test]
 fn it_says_who_it_is_once_it_is_asked() {
     let mut rig = Rig::joined();
@@ -199,7 +199,7 @@ fn it_says_who_it_is_once_it_is_asked() {
     assert!(rig.log.closes.is_empty() && rig.member.awaits());
 }
 
-/// Goal: a syncer that asks and then says nothing is given up as one that never asked.
+/// Goal: a syncer that falls silent after its challenge is given up like one that sent none.
 #[test]
 fn a_question_is_no_answer() {
     for unasked in [true, false] {
@@ -207,7 +207,7 @@ fn a_question_is_no_answer() {
         (rig.script.mute, rig.script.unasked) = (true, unasked);
         rig.cut();
         let before = rig.log.disconnects.len();
-        // It trains on and so looks often; its patience has grown to half a minute at most.
+        // It trains on and so checks often; its patience has grown to half a minute at most.
         rig.run_for(90 * SECOND_US);
         assert!(rig.log.disconnects.len() > before, "unasked: {unasked}");
     }

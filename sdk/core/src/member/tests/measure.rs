@@ -4,7 +4,7 @@ use super::*;
 use crate::data::encode_held_out;
 
 impl Rig {
-    /// What a shell does that measures: the loss is the number of the windows' tokens.
+    /// Plays a shell that measures: the loss is the number of tokens in the windows.
     pub(super) fn measure(&mut self, output: Output) {
         match output {
             Output::FetchHeldOut { .. } => {
@@ -21,7 +21,7 @@ impl Rig {
         }
     }
 
-    /// The connection breaks.
+    /// Breaks the connection.
     pub(super) fn cut(&mut self) {
         self.hang_up();
         self.tell(Input::Closed { code: None, reason: "it broke".to_owned() });
@@ -43,7 +43,7 @@ fn it_measures_what_it_holds_as_soon_as_that_is_asked_for() {
     rig.script.held_out = Some(7);
     rig.ask(1, &rig.held());
     assert_eq!(rig.log.measured, [(1, Some(10.0))]);
-    // Of the next versions it knows nothing yet.
+    // It does not hold the next versions yet.
     let next: Vec<u64> = rig.held().iter().map(|version| version + 1).collect();
     rig.ask(2, &next);
     assert_eq!(rig.log.measured.len(), 1);

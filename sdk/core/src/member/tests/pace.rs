@@ -1,4 +1,4 @@
-//! A member that trains for a part of its time.
+//! A member that trains for a share of its time.
 
 use super::*;
 
@@ -54,7 +54,7 @@ fn a_raised_pace_ends_the_rest_owed_before() {
 fn a_time_without_data_is_no_rest() {
     let mut rig = Rig::joined();
     rig.pace(0.5);
-    // Without a syncer its leases end some time.
+    // Without a syncer its leases eventually run out.
     rig.script.mute = true;
     while !rig.member.is_starved() {
         rig.run_for(SECOND_US);
