@@ -1,4 +1,4 @@
-//! Where a syncer is: one address as people type it, two as the learner uses it.
+//! Address of a syncer: one as people type it, two as the learner uses it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,50 +7,50 @@ use archipelago_core::text::link_of;
 use archipelago_core::wire::http::{INVITE_KEY, PAGES, REPORT, SOCKET};
 use archipelago_core::wire::{INVITE_BYTES_MAX, Invite};
 
-/// The address of a syncer, and maybe an invite: `ws://`, `wss://`, `http://` or `https://`, or just `host:port`.
+/// Address of a syncer, optionally with an invite: `ws://`, `wss://`, `http://` or `https://`, or just `host:port`.
 ///
-/// A link to any page of a run is its address too: the page's own name, what it shows (`?…`) and the rest of its
-/// fragment are left out.
+/// A link to any page of a run is also its address: the name of the page, its query (`?…`) and the rest of its fragment
+/// are ignored.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Address {
     secure: bool,
-    /// Host, port if given, and path without a slash at its end.
+    /// Host, port if given, and path without a trailing slash.
     place: String,
-    /// What the fragment of a link brought; never shown, and in no address.
+    /// Invite from the fragment of a link; never displayed, and part of no address.
     invite: Option<Invite>,
 }
 
-/// Why a text is no address of a syncer.
+/// Reason why a text is not the address of a syncer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// There is nothing.
+    /// The text is empty.
     #[error("the syncer's address is empty: give one such as ws://192.0.2.7:7700")]
     Empty,
     /// The scheme is none of the four.
     #[error("{scheme}:// is no way to reach a syncer: use ws://, wss://, http:// or https://")]
     Scheme {
-        /// The scheme given.
+        /// Scheme in the text.
         scheme: String,
     },
-    /// Without a scheme the port must be given.
+    /// An address without a scheme has no port.
     #[error("{text:?} names no port: write host:port, or put http:// or https:// before it")]
     NoPort {
-        /// The text given.
+        /// The text.
         text: String,
     },
-    /// The port is no number from 1 to 65535.
+    /// The port is not a number from 1 to 65535.
     #[error("{port:?} is no port: it is a number from 1 to 65535")]
     Port {
-        /// The port given.
+        /// Port in the text.
         port: String,
     },
-    /// There is no host, or there are characters that no address has.
+    /// The host is missing, or the text has characters that are invalid in addresses.
     #[error("{text:?} is no address: give host:port or a link to the syncer")]
     Host {
-        /// The text given.
+        /// The text.
         text: String,
     },
-    /// The invite is not one.
+    /// The invite is malformed.
     #[error(
         "the invite is malformed: it has 1 to 64 letters, digits, - and _; copy it whole, or the whole link with what \
          follows #"
@@ -59,19 +59,19 @@ pub enum AddressError {
 }
 
 impl Address {
-    /// The WebSocket's address.
+    /// Returns the address of the WebSocket.
     #[must_use]
     pub fn socket_url(&self) -> String {
         format!("{}://{}{SOCKET}", if self.secure { "wss" } else { "ws" }, self.place)
     }
 
-    /// The address of an HTTP route; `path` begins with a slash.
+    /// Returns the address of an HTTP route; `path` begins with a slash.
     #[must_use]
     pub fn http_url(&self, path: &str) -> String {
         format!("{}://{}{path}", if self.secure { "https" } else { "http" }, self.place)
     }
 
-    /// The invite to the run there, if the address brought one.
+    /// Returns the invite to the run, if the address contains one.
     #[must_use]
     pub fn invite(&self) -> Option<&Invite> {
         self.invite.as_ref()
@@ -115,9 +115,9 @@ impl FromStr for Address {
             Some("wss" | "https") => true,
             Some(scheme) => return Err(AddressError::Scheme { scheme: scheme.to_owned() }),
         };
-        // A link from a browser may carry a fragment; it is never sent to a server.
+        // A link from a browser may have a fragment; it is never sent to a server.
         let (rest, fragment) = rest.split_once('#').unwrap_or((rest, ""));
-        // What follows a page's name says what the page is to show; a socket's address has nothing of the kind.
+        // The query after the name of a page selects its contents; the address of a socket has none.
         let rest = match scheme.as_deref() {
             Some("ws" | "wss") => rest,
             _ => rest.split_once('?').map_or(rest, |(rest, _)| rest),
@@ -146,20 +146,20 @@ impl FromStr for Address {
     }
 }
 
-/// What comes before the name of a page, of the socket or of a report; all of `rest` if it ends in none of them.
+/// Returns the part before the name of a page, of the socket or of a report; all of `rest` if it ends in none of them.
 fn of_run(rest: &str) -> &str {
     let named = PAGES.iter().chain([&SOCKET]).find_map(|name| rest.strip_suffix(name));
     named.or_else(|| of_report(rest)).unwrap_or(rest)
 }
 
-/// What comes before the path of a report.
+/// Returns the part before the path of a report.
 fn of_report(rest: &str) -> Option<&str> {
     let (before, after) = REPORT.split_once("{run}")?;
     let run_at = rest.strip_suffix(after)?.rfind('/')? + 1;
     rest[..run_at].strip_suffix(before)
 }
 
-/// Host and port; the host may be an IPv6 address in brackets.
+/// Splits off the port; the host may be an IPv6 address in brackets.
 fn split_port(authority: &str) -> Option<(&str, Option<&str>)> {
     if authority.starts_with('[') {
         let (host, rest) = authority.split_at(authority.find(']')? + 1);

@@ -1,4 +1,4 @@
-//! How many windows a learner trains on in one step, and how that is chosen for a device.
+//! Windows per training step, and their choice for a device.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -6,37 +6,37 @@ use std::str::FromStr;
 
 use archipelago_core::wire::BATCH_MAX;
 
-/// Longest step of a batch that is chosen for a device, in microseconds, unless a single window takes longer. A
-/// fragment that is asked for waits for the end of a step before it is coded, so an answer can be as late as that; and
-/// an owner who pauses or stops this learner waits as long.
+/// Maximum step time of a batch chosen for a device, in microseconds, unless a single window takes longer. A requested
+/// fragment is coded only after the current step, so its answer may be this late. A pause or stop by the owner waits as
+/// long.
 pub(super) const STEP_US_MAX: u64 = 2_000_000;
 
-/// How many windows a learner trains on in one step.
+/// Choice of the number of windows in one step of a learner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BatchChoice(Option<NonZeroU32>);
 
 impl BatchChoice {
-    /// As many as the run says, or the half of that, or the half again, until a step fits the device: the engine can be
-    /// built, and a step that is tried takes at most 2 s.
+    /// Starts with the run's batch and halves it until a step fits the device: the engine can be built, and a trial
+    /// step takes at most 2 s.
     pub const AUTO: Self = Self(None);
 
-    /// Just `windows`, 1 to [`BATCH_MAX`], whatever the device; nothing is tried.
+    /// Chooses exactly `windows`, 1 to [`BATCH_MAX`], without any trial on the device.
     ///
     /// # Errors
-    /// [`BatchError`]: they are fewer or more.
+    /// [`BatchError`]: `windows` is out of range.
     pub fn given(windows: u32) -> Result<Self, BatchError> {
         let batch = NonZeroU32::new(windows).filter(|batch| batch.get() <= BATCH_MAX);
         batch.map(|batch| Self(Some(batch))).ok_or_else(|| BatchError { found: windows.to_string() })
     }
 
-    /// The number, if one is given.
+    /// Returns the number of windows, if one is given.
     #[must_use]
     pub fn windows(self) -> Option<NonZeroU32> {
         self.0
     }
 }
 
-/// As it is written: `auto` or a number.
+/// Written as `auto` or a number.
 impl fmt::Display for BatchChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
@@ -58,15 +58,15 @@ impl FromStr for BatchChoice {
     }
 }
 
-/// A batch that makes no sense.
+/// An invalid batch.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a batch of {found:?} makes no sense: give auto, or 1 to {BATCH_MAX} windows")]
 pub struct BatchError {
-    /// What was asked for.
+    /// Requested batch.
     pub found: String,
 }
 
-/// The search for a batch that fits. It begins with the most windows and halves them, down to 1.
+/// Search for a batch that fits. It begins with the largest and halves it, down to 1.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Halving {
     batch: NonZeroU32,
@@ -74,27 +74,27 @@ pub(super) struct Halving {
 }
 
 impl Halving {
-    /// Begins with `most` windows, or as near to that as the wire allows; a step is to take `step_us_max` at most.
+    /// Begins with `most` windows, within the limits of the wire. A step may take at most `step_us_max`.
     pub(super) fn from(most: u32, step_us_max: u64) -> Self {
         let batch = NonZeroU32::new(most.min(BATCH_MAX)).unwrap_or(NonZeroU32::MIN);
         Self { batch, step_us_max }
     }
 
-    /// The windows to try now.
+    /// Returns the number of windows to try now.
     pub(super) fn batch(self) -> NonZeroU32 {
         self.batch
     }
 
-    /// The engine takes too much memory; whether there are fewer windows to try.
+    /// Halves the batch because the engine needs too much memory. Returns true if there are fewer windows to try.
     pub(super) fn is_too_large(&mut self) -> bool {
         let half = NonZeroU32::new(self.batch.get() / 2);
         self.batch = half.unwrap_or(self.batch);
         half.is_some()
     }
 
-    /// A step took `step_us`; whether that is too long and there are fewer windows to try. The time of a step is a part
-    /// for each window and a part that is always the same, so a half whose share of `step_us` is too long need not be
-    /// tried: it takes at least that.
+    /// Halves the batch if `step_us` is too long, and returns true if it did. The time of a step has a constant part
+    /// and a part for each window. A half therefore takes at least its share of `step_us`, and is skipped if that is
+    /// too long.
     pub(super) fn is_too_slow(&mut self, step_us: u64) -> bool {
         let tried = u64::from(self.batch.get());
         let least_us = |batch: NonZeroU32| step_us.saturating_mul(batch.get().into()) / tried;
@@ -110,14 +110,14 @@ impl Halving {
 mod tests {
     use super::*;
 
-    /// A device of one memory and one speed.
+    /// A device with fixed memory and speed.
     struct Fake {
         windows_max: u32,
         step_us: u64,
         window_us: u64,
     }
 
-    /// What is tried on `fake` for a run of `most` windows, the last of which is taken.
+    /// Returns the batches tried on `fake` for a run of `most` windows; the last one is accepted.
     fn tried(most: u32, fake: &Fake) -> Vec<u32> {
         let mut halving = Halving::from(most, STEP_US_MAX);
         let mut tried = Vec::new();
@@ -149,11 +149,11 @@ mod tests {
         check(64, 64, 1_500_000, 200_000, &[64, 8, 4, 2]);
         check(12, 12, 0, 700_000, &[12, 1]);
         check(7, 7, 0, 900_000, &[7, 1]);
-        // Nothing is less than a window, however slow, and however little memory there is.
+        // A single window is the minimum, regardless of time and memory.
         check(8, 8, 0, 1 << 40, &[8, 1]);
         check(8, 0, 0, 1, &[8, 4, 2, 1]);
         check(1, 1, u64::MAX / 2, 1, &[1]);
-        // A run may say what no learner may.
+        // A run may name a batch that no learner may use.
         check(u32::MAX, u32::MAX, 0, 0, &[BATCH_MAX]);
         check(0, 8, 0, 1, &[1]);
     }

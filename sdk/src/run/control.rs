@@ -1,9 +1,9 @@
-//! The owner's hand on a learner that runs.
+//! Control of a running learner by its owner.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering::Relaxed};
 
-/// Pauses, throttles and ends a run; from any thread, at any time. Copies steer the same run.
+/// Handle that pauses, throttles and ends a run, from any thread and at any time. Clones control the same run.
 #[derive(Clone, Debug)]
 pub struct Control(Arc<Shared>);
 
@@ -16,13 +16,13 @@ struct Shared {
     duty_permille: AtomicU16,
 }
 
-/// A share of time that is none.
+/// An invalid share of time.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[error("a duty cycle of {0} makes no sense: it is the share of time to compute, above 0 and at most 1")]
 pub struct DutyError(pub f64);
 
 impl Control {
-    /// Not paused, not stopped, all of the time.
+    /// Returns a control without pause or stop, at all of the time.
     #[must_use]
     pub fn new() -> Self {
         Self(Arc::new(Shared {
@@ -34,32 +34,32 @@ impl Control {
         }))
     }
 
-    /// Stops training after the step under way; the connection stays.
+    /// Stops training after the current step; the connection stays open.
     pub fn pause(&self) {
         self.0.paused.store(true, Relaxed);
     }
 
-    /// Trains again.
+    /// Resumes training.
     pub fn resume(&self) {
         self.0.paused.store(false, Relaxed);
     }
 
-    /// Ends the run politely after the step under way.
+    /// Ends the run politely after the current step.
     pub fn stop(&self) {
         self.0.stopped.store(true, Relaxed);
     }
 
-    /// Says whether nobody sees it, as in a tab behind others: the syncer then waits longer for signs of life.
+    /// Sets whether the learner is hidden, as in a background tab. The syncer then waits longer for signs of life.
     pub fn set_hidden(&self, hidden: bool) {
         self.0.hidden.store(hidden, Relaxed);
     }
 
-    /// Tries to connect now rather than at the time planned, if there is no connection: the network is back.
+    /// Connects now, if there is no connection, instead of at the planned time: the network is back.
     pub fn reconnect(&self) {
         self.0.reconnect.store(true, Relaxed);
     }
 
-    /// Computes for `share` of the time, sleeping between steps; kept in thousandths.
+    /// Computes for `share` of the time and sleeps between steps; stored in thousandths.
     ///
     /// # Errors
     /// [`DutyError`]: `share` is not above 0 and at most 1.
@@ -71,31 +71,31 @@ impl Control {
         Ok(())
     }
 
-    /// Whether the owner paused it.
+    /// Returns true if the owner paused the learner.
     #[must_use]
     pub fn is_paused(&self) -> bool {
         self.0.paused.load(Relaxed)
     }
 
-    /// Whether it is to end.
+    /// Returns true if the run is to end.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.0.stopped.load(Relaxed)
     }
 
-    /// Whether nobody sees it.
+    /// Returns true if the learner is hidden.
     #[must_use]
     pub fn is_hidden(&self) -> bool {
         self.0.hidden.load(Relaxed)
     }
 
-    /// Whether [`Self::reconnect`] was called since this was last asked.
+    /// Returns true if [`Self::reconnect`] was called since the last call.
     #[must_use]
     pub(super) fn take_reconnect(&self) -> bool {
         self.0.reconnect.swap(false, Relaxed)
     }
 
-    /// The part of the time that it computes, in thousandths, 1 to 1000.
+    /// Returns the share of time for computing, in thousandths, 1 to 1000.
     #[must_use]
     pub(super) fn duty_permille(&self) -> u16 {
         self.0.duty_permille.load(Relaxed)

@@ -1,4 +1,4 @@
-//! Parameters and shards on their way, a few at a time; what broke off is resumed there.
+//! Downloads of parameters and text, a few at a time. Interrupted transfers are resumed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::pending;
@@ -21,10 +21,10 @@ use super::Address;
 use super::piece::{Piece, came, ends};
 use super::transfer::{Reply, patient, refusal, request};
 
-/// Fragments under way at once; each is held in memory whole.
+/// Maximum number of simultaneous fragments; each is held in memory whole.
 const FRAGMENTS_MAX: usize = 4;
 
-/// A transfer that ended and was not looked at yet.
+/// A finished transfer that was not handled yet.
 enum Ended {
     Fragment(Wanted, Reply),
     Shard(Reply),
@@ -32,27 +32,27 @@ enum Ended {
     HeldOut(Reply),
 }
 
-/// What came of a transfer.
+/// Result of a transfer.
 pub(super) enum Came {
-    /// Something for the member.
+    /// An input for the member.
     Input(Input),
-    /// A part of the frozen weights, or why it did not come.
+    /// A part of the frozen weights, or the reason for its failure.
     Frozen(Result<Vec<u8>, String>),
 }
 
 /// All transfers of one run.
 pub(super) struct Downloads {
     address: Address,
-    /// What shows that this learner was taken in.
+    /// Proof of admission for requests.
     pass: Option<String>,
     fragments: FuturesUnordered<LocalBoxFuture<'static, (Wanted, Reply)>>,
     waiting: VecDeque<Wanted>,
-    /// What came of fragments before their transfers broke off.
+    /// Partial fragments of interrupted transfers.
     broken: BTreeMap<FragmentId, Begun>,
     shard: Option<Piece>,
     frozen: Option<Piece>,
     held_out: Option<LocalBoxFuture<'static, Reply>>,
-    /// Bytes of all bodies, as they come.
+    /// Received bytes of all bodies.
     count: ByteCount,
 }
 
@@ -65,7 +65,7 @@ struct Wanted {
     begun: Option<Begun>,
 }
 
-/// The beginning of one version of a fragment.
+/// Beginning of one version of a fragment.
 #[derive(Debug)]
 struct Begun {
     run: RunId,
@@ -74,7 +74,7 @@ struct Begun {
 }
 
 impl Downloads {
-    /// Nothing under way.
+    /// Returns downloads without any transfer.
     pub(super) fn new(address: Address) -> Self {
         let (fragments, waiting) = (FuturesUnordered::new(), VecDeque::new());
         Self {
@@ -90,42 +90,42 @@ impl Downloads {
         }
     }
 
-    /// Bytes of bodies that came so far, those that broke off or were given up among them.
+    /// Returns the received bytes of all bodies, including interrupted and cancelled ones.
     pub(super) fn bytes(&self) -> u64 {
         self.count.get()
     }
 
-    /// What was taken in over the connection with this nonce is shown it from now on.
+    /// Sets the nonce of the connection that admitted the learner, which later requests show.
     pub(super) fn set_pass(&mut self, nonce: &[u8; 32]) {
         self.pass = Some(hex(nonce));
     }
 
-    /// Gives up all fragments, and the held-out windows.
+    /// Cancels all fragments and the held-out windows.
     pub(super) fn clear_fragments(&mut self) {
         self.held_out = None;
         self.fragments.clear();
         self.waiting.clear();
     }
 
-    /// Gives up the shard, or is done with it.
+    /// Cancels or drops the shard.
     pub(super) fn clear_shard(&mut self) {
         self.shard = None;
     }
 
-    /// Gives up the part of the frozen weights, or is done with it.
+    /// Cancels or drops the part of the frozen weights.
     pub(super) fn clear_frozen(&mut self) {
         self.frozen = None;
     }
 
-    /// Asks for Θ̂ of a fragment of `len` values, at `version` or later; or for the rest of an earlier one that broke
-    /// off, if the syncer still has that.
+    /// Requests Θ̂ of a fragment of `len` values, at `version` or later. After an interrupted transfer it requests the
+    /// rest of that version, if the syncer still has it.
     pub(super) fn fragment(&mut self, run: RunId, fragment: FragmentId, version: Version, len: usize) {
         let body_bytes = (halves::BYTES * len) as u64;
         self.waiting.push_back(Wanted { run, fragment, version, body_bytes, begun: None });
         self.start_waiting();
     }
 
-    /// Asks for `shard`, `body_bytes` long, from where it broke off; any other is given up.
+    /// Requests `shard`, `body_bytes` long, resuming an interrupted transfer. Any other shard is cancelled.
     pub(super) fn shard(&mut self, run: RunId, shard: u32, body_bytes: u64) {
         let piece = Piece::new("shard", shard, body_bytes).after(self.shard.take());
         let from = (&self.address, self.pass.as_deref(), &self.count);
@@ -133,7 +133,7 @@ impl Downloads {
         self.shard = Some(piece.begun(request));
     }
 
-    /// Asks for a part of the frozen weights, as [`Self::shard`] does for a shard.
+    /// Requests a part of the frozen weights, as [`Self::shard`] does for a shard.
     pub(super) fn frozen(&mut self, run: RunId, part: u32, body_bytes: u64) {
         let piece = Piece::new("part of the frozen weights", part, body_bytes).after(self.frozen.take());
         let from = (&self.address, self.pass.as_deref(), &self.count);
@@ -141,20 +141,20 @@ impl Downloads {
         self.frozen = Some(piece.begun(request));
     }
 
-    /// Asks for the held-out windows, at most so long.
+    /// Requests the held-out windows, at most `body_bytes_max` long.
     pub(super) fn held_out(&mut self, run: RunId, body_bytes_max: u64) {
         let from = (&self.address, self.pass.as_deref(), &self.count);
         let request = request(from, &held_out_path(run), 0, body_bytes_max, None);
         self.held_out = Some(fetch(request).boxed_local());
     }
 
-    /// What became of a transfer that ended, if one did.
+    /// Returns the result of a finished transfer, if there is one.
     pub(super) fn try_next(&mut self) -> Option<Came> {
         self.next().now_or_never()
     }
 
-    /// Waits for the end of a transfer, and starts what waited for it; for ever without one. Dropping the future loses
-    /// nothing.
+    /// Waits for the end of a transfer, and starts the next one in the queue. Without transfers it waits for ever.
+    /// Dropping the future loses nothing.
     pub(super) async fn next(&mut self) -> Came {
         loop {
             let ended = self.ended().await;
@@ -243,7 +243,8 @@ impl Downloads {
 }
 
 impl Wanted {
-    /// What is there of the fragment after `reply`; or why nothing more, with what to go on from.
+    /// Returns the data of the fragment after `reply`. If there is none, returns the reason and the data to resume
+    /// from.
     fn take(self, reply: Reply) -> Result<Begun, (String, Option<Begun>)> {
         let run = self.run;
         match reply {
@@ -252,7 +253,7 @@ impl Wanted {
                 Some(version) => Ok(Begun { run, version, bytes: body }),
                 None => Err((format!("the answer names no version in {VERSION_HEADER}"), None)),
             },
-            // What came before stays of use if the syncer only has no time.
+            // Earlier data remains useful if the syncer is merely busy.
             Ok(reply) => Err((refusal(&reply), self.begun.filter(|_| reply.status == 503))),
             Err(error) => {
                 let reason = error.to_string();
@@ -270,7 +271,7 @@ impl Wanted {
         }
     }
 
-    /// What came before, with `more` behind it.
+    /// Appends `more` to the earlier data.
     fn joined(self, more: Vec<u8>) -> Begun {
         let mut begun =
             self.begun.unwrap_or(Begun { run: self.run, version: self.version, bytes: Vec::new() });
@@ -280,7 +281,7 @@ impl Wanted {
 }
 
 impl Begun {
-    /// The version and its values, if all `body_bytes` are there.
+    /// Returns the version and its values, if all `body_bytes` are present.
     fn complete(self, body_bytes: u64) -> Result<(Version, Vec<f32>), (String, Option<Self>)> {
         if self.bytes.len() as u64 == body_bytes {
             return Ok((self.version, halves::from_bytes(&self.bytes)));

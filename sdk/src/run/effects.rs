@@ -1,4 +1,4 @@
-//! What the member wants done on this machine, and what is shown of it.
+//! Actions of the member on this machine, and the events shown for them.
 
 use archipelago_core::member::{Input, Output};
 use archipelago_core::wire::{Challenge, Fate, FragmentId, Hello, Message, RunSpec, Version, Welcome};
@@ -15,7 +15,7 @@ where
     B: AsyncFnMut(&RunSpec, Basis) -> Result<E, EngineError>,
     O: FnMut(&Event),
 {
-    /// Tells the member what happened and does what it wants.
+    /// Passes an input to the member and carries out its actions.
     pub(super) async fn handle(&mut self, input: Input) -> Result<(), RunError> {
         if let Input::Message(message) = &input {
             self.show(message);
@@ -28,7 +28,7 @@ where
         self.member.handle(self.clock.now_us(), input);
     }
 
-    /// Does what the member wants, in its order, and gives it the bodies that are ready.
+    /// Carries out the member's actions in order, and passes finished bodies to it.
     pub(super) async fn drain(&mut self) -> Result<(), RunError> {
         loop {
             if let Some(output) = self.member.poll() {
@@ -41,7 +41,7 @@ where
                     self.tell(Input::Encoded { serial, fragment, body, digest })
                 }
                 Ok(None) => return Ok(()),
-                // The member has something to say to that.
+                // The member may react to the failure.
                 Err(error) => self.fail(error)?,
             }
         }
@@ -94,7 +94,7 @@ where
         Ok(())
     }
 
-    /// Says who this learner is, as the syncer asked.
+    /// Introduces this learner in answer to the syncer's challenge.
     async fn greet(&mut self, hello: Hello, challenge: &Challenge) -> Result<(), RunError> {
         match self.config.signer.sign(&challenge.text()).await {
             Ok(signature) => {
@@ -112,7 +112,7 @@ where
         }
     }
 
-    /// What is for the engine.
+    /// Carries out an action on the engine.
     fn work(&mut self, output: Output) -> Result<(), RunError> {
         let Some(Part { engine, .. }) = &mut self.part else { return Ok(()) };
         let worked = match output {
@@ -152,10 +152,10 @@ where
         }
     }
 
-    /// Builds the engine of a run once all is here that it builds on, or keeps that of before.
+    /// Builds the engine of a run once all its frozen weights are present, or keeps the previous engine.
     async fn build(&mut self, welcome: &Welcome, anew: bool) -> Result<(), RunError> {
         if anew {
-            // The old engine goes first: the two may not fit into memory together.
+            // The old engine is dropped first: both together may not fit into memory.
             self.part = None;
             self.downloads.clear_shard();
             (self.observe)(&Event::Preparing { run: welcome.run.to_string() });
@@ -182,7 +182,7 @@ where
         Ok(())
     }
 
-    /// Says that the engine stands.
+    /// Reports that the engine is ready.
     fn built(&mut self, welcome: &Welcome) {
         let Some(part) = &self.part else { return };
         (self.observe)(&Event::Welcomed {
@@ -220,7 +220,7 @@ where
         }
     }
 
-    /// Tells the member of an error of the engine that beginning anew can help; [`Self::drain`] follows.
+    /// Passes a recoverable error of the engine to the member; [`Self::drain`] follows. Returns other errors.
     pub(super) fn fail(&mut self, error: EngineError) -> Result<(), RunError> {
         let device_lost = matches!(error, EngineError::Lost { .. });
         if !device_lost && !matches!(error, EngineError::NotFinite { .. } | EngineError::Exchange(_)) {

@@ -1,4 +1,4 @@
-//! What a run tells those who watch it.
+//! Events and reports of a run for observers.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -171,7 +171,7 @@ pub struct Offline {
 }
 
 impl Report {
-    /// Whether it has yet to get some of the frozen weights.
+    /// Returns true if some of the frozen weights are still missing.
     fn is_gathering(&self) -> bool {
         self.doing == Doing::Joining && self.frozen_bytes < self.frozen_bytes_total
     }

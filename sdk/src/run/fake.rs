@@ -24,34 +24,34 @@ use archipelago_runtime::platform::Clock;
 use super::Address;
 use super::fake_run::{of_adapters, spec};
 
-/// What a fake syncer does on purpose, and what it saw.
+/// Injected faults of a fake syncer, and a record of what it received.
 #[derive(Default)]
 pub(super) struct Script {
-    /// Answers for the next greetings, before any is let through.
+    /// Goodbyes in answer to the next greetings, before one is admitted.
     pub(super) goodbyes: Vec<Bye>,
-    /// The next answers with a shard break off half way.
+    /// Number of answers with a shard that break off half way.
     pub(super) broken_shards: u32,
-    /// The next answers with a fragment break off half way.
+    /// Number of answers with a fragment that break off half way.
     pub(super) broken_fragments: u32,
-    /// The next requests for a fragment are to come again a second later.
+    /// Number of requests for a fragment that are told to retry a second later.
     pub(super) busy: u32,
-    /// Each connection is cut once so many receipts went out on it.
+    /// Receipts after which each connection is cut.
     pub(super) cut_after_receipts: Option<u32>,
-    /// The next connection on which so many receipts went out brings no word more, but stands.
+    /// Receipts after which the next connection falls silent without closing.
     pub(super) mute_after_receipts: Option<u32>,
-    /// Sent instead of the answer to the next greeting.
+    /// Bytes sent instead of the answer to the next greeting.
     pub(super) garbage: Option<Vec<u8>>,
     pub(super) hellos: Vec<Hello>,
     pub(super) byes: Vec<Bye>,
-    /// The batches of learners that were ready.
+    /// Batches of the learners' `Ready` messages.
     pub(super) batches: Vec<u32>,
-    /// How many updates came.
+    /// Number of received updates.
     pub(super) updates: u32,
-    /// What the run builds on, if it is adapters of [`super::fake_run::adapters`].
+    /// Frozen weights of the run, if it trains adapters of [`super::fake_run::adapters`].
     pub(super) frozen: Option<Vec<u8>>,
-    /// The next answers with a part of that break off half way.
+    /// Number of answers with a part of the frozen weights that break off half way.
     pub(super) broken_parts: u32,
-    /// The next answers with a part of that have a wrong byte.
+    /// Number of answers with a part of the frozen weights that have a wrong byte.
     pub(super) wrong_parts: u32,
     /// Heads of the HTTP requests.
     pub(super) requests: Vec<String>,
@@ -71,7 +71,7 @@ struct World {
     script: Script,
 }
 
-/// What waits to be sent on each connection, and what waits to be merged.
+/// Messages waiting to be sent on each connection, and jobs waiting to be merged.
 #[derive(Default)]
 struct Desk {
     conns: BTreeMap<ConnId, Vec<Message>>,
@@ -127,7 +127,7 @@ impl FakeSyncer {
         Self { address, world }
     }
 
-    /// Has the core take `input`, as if its owner said so.
+    /// Passes `input` to the core, as an order of the owner.
     pub(super) fn order(&self, input: Input) {
         lock(&self.world).handle(input);
     }
@@ -158,7 +158,7 @@ fn serve(mut stream: TcpStream, world: &Mutex<World>) {
     } else {
         stream.read_exact(&mut head[..count]).unwrap();
         let answer = lock(world).answer(&text);
-        // The client may have gone.
+        // The client may be gone.
         let _sent = stream.write_all(&answer);
     }
 }
@@ -209,7 +209,7 @@ impl World {
                 receipts += u32::from(matches!(message, Message::Receipt { .. }));
                 let bye = if let Message::Bye(bye) = &message { Some(bye.clone()) } else { None };
                 for frame in frames(encode(&message), receipts) {
-                    // A peer that went away shows at the next read.
+                    // A closed connection shows at the next read.
                     let _sent = socket.send(Frame::Binary(frame.into()));
                 }
                 if let Some(Bye { code, reason, .. }) = bye {
@@ -254,7 +254,7 @@ impl World {
         }
     }
 
-    /// The whole HTTP answer to a request.
+    /// Returns the complete HTTP answer to a request.
     fn answer(&mut self, head: &str) -> Vec<u8> {
         self.script.requests.push(head.to_owned());
         let path: Vec<&str> = head.split(' ').nth(1).unwrap_or_default().split('/').collect();

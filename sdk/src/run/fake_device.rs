@@ -1,4 +1,4 @@
-//! A device for tests: it brings out what it codes late, and is lost on cue.
+//! A device for tests: it delivers coded bodies late, and is lost on cue.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -15,37 +15,36 @@ use archipelago_runtime::engine::{
 };
 use archipelago_runtime::platform::yield_now;
 
-/// How long the device works on after a step's call has returned, in milliseconds.
+/// Time that the device works on after a step's call returned, in milliseconds.
 pub(super) const SETTLE_MS: u64 = 5;
 
-/// How one engine fares.
+/// Behaviour of one engine.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Plan {
-    /// The device is lost before it stands.
+    /// The device is lost before the engine is ready.
     Stillborn,
-    /// There is not memory enough.
+    /// There is not enough memory.
     Oversized,
-    /// It brings a body out after so many further steps, and lives for so many in all; `None` for
-    /// never and for ever.
+    /// It delivers a body after `late_steps` further steps and is lost after `life_steps` in all; `None` means never.
     Alive { late_steps: Option<u64>, life_steps: Option<u64> },
 }
 
-/// What all engines on one device share.
+/// State shared by all engines on one device.
 #[derive(Default)]
 pub(super) struct Device {
-    /// Of the next engines; the last goes for all that follow.
+    /// Plans of the next engines; the last one applies to all further engines.
     pub(super) plans: VecDeque<Plan>,
-    /// The moments that each engine was given.
+    /// Moments passed to each engine.
     pub(super) given: Vec<Option<OptimiserState>>,
-    /// The batch that each engine was to take, whether it stood or not.
+    /// Batch requested for each engine, including failed ones.
     pub(super) batches: Vec<u32>,
-    /// How long a step takes for each of its windows, in milliseconds.
+    /// Step time for each window, in milliseconds.
     pub(super) window_ms: u64,
-    /// Steps that were rehearsed.
+    /// Number of rehearsed steps.
     pub(super) rehearsals: u32,
-    /// Steps of each engine that stood.
+    /// Steps of each engine that was ready.
     pub(super) steps: Vec<u64>,
-    /// How often steps were waited for.
+    /// Number of waits for steps.
     pub(super) settled: u64,
     /// Ends the run once a body was begun.
     pub(super) leave_at_body: Option<Control>,
@@ -58,16 +57,16 @@ impl Device {
     }
 }
 
-/// Trains in host memory; only the timing is a device's.
+/// Trains in host memory; only the timing is that of a device.
 pub(super) struct DeviceEngine {
     host: HostEngine<Toy>,
     device: Rc<RefCell<Device>>,
     index: usize,
-    /// Steps of the moments given.
+    /// Steps of the initial moments.
     steps_before: u64,
     late_steps: Option<u64>,
     life_steps: Option<u64>,
-    /// Bodies that are not out yet, and the step at which each comes.
+    /// Bodies in progress, and the step at which each is delivered.
     coding: VecDeque<(Option<u64>, Encoded)>,
     stepped: bool,
 }
@@ -102,7 +101,7 @@ impl DeviceEngine {
         self.device.borrow().steps[self.index]
     }
 
-    /// Takes as long as a step on `tokens` does.
+    /// Takes as long as a step on `tokens`.
     fn work(&self, tokens: &[u32]) {
         let state = self.device.borrow();
         let windows = tokens.len() as u64 / 5;

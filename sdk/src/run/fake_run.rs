@@ -1,4 +1,4 @@
-//! What a syncer for tests leads: a run of a few parameters, and an engine for it.
+//! Run of the syncer for tests: a few parameters, and an engine for them.
 
 use std::thread;
 use std::time::Duration;
@@ -65,7 +65,7 @@ pub(super) fn adapters() -> ModelSpec {
     }
 }
 
-/// `spec` with the model of [`adapters`], which builds on `bytes` in parts of 1000.
+/// Returns `spec` with the model of [`adapters`], which builds on `bytes` in parts of 1000.
 pub(super) fn of_adapters(spec: RunSpec, bytes: &[u8]) -> RunSpec {
     let (form, part_bytes) = (FrozenForm::F16, 1_000);
     let sha256 = bytes.chunks(part_bytes as usize).flat_map(|part| Frozen::of(form, part).sha256).collect();
@@ -73,7 +73,7 @@ pub(super) fn of_adapters(spec: RunSpec, bytes: &[u8]) -> RunSpec {
     RunSpec { model: adapters().into(), frozen, ..spec }
 }
 
-/// Time of a step in milliseconds: without any, the learner's rate would be meaningless.
+/// Step time in milliseconds; at 0 the learner's rate would be meaningless.
 pub(super) const STEP_MS: u64 = 2;
 
 /// Pulls every parameter towards 1.
@@ -87,7 +87,7 @@ impl Toy {
         Self::of(layout())
     }
 
-    /// With other parameters.
+    /// Returns a toy trainer for another layout.
     pub(super) fn of(layout: Layout) -> Self {
         let params = vec![0.0; layout.len()];
         Self { layout, params }

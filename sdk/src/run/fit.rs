@@ -22,7 +22,7 @@ where
     B: AsyncFnMut(&RunSpec, Basis) -> Result<E, EngineError>,
     O: FnMut(&Event),
 {
-    /// Builds the engine of the run of `welcome`, of whose engine before nothing may be left but moments.
+    /// Builds the engine of the run of `welcome`. The previous engine must be gone; only its moments may remain.
     pub(super) async fn open(&mut self, welcome: &Welcome) -> Result<Part<E>, EngineError> {
         let (run, spec) = (welcome.run, welcome.spec.clone());
         let mut moments = take_moments(&mut self.salvaged, run, &spec);
@@ -31,7 +31,7 @@ where
             let engine = (self.build)(&with(&spec, batch), Basis { moments, frozen }).await?;
             return Ok(Part { run, spec, batch, engine });
         }
-        // What was too much for one engine of a run would be too much for the next.
+        // A batch that was too large for one engine of a run would be too large for the next.
         let before = self.fitted.filter(|(fitted, _)| *fitted == run).map(|(_, batch)| batch.get());
         let most = match before {
             Some(batch) => batch,
@@ -54,7 +54,7 @@ where
                 self.fitted = Some((run, batch));
                 return Ok(Part { run, spec, batch, engine });
             }
-            // They are as they were.
+            // Rehearsals leave the moments unchanged.
             moments = engine.salvage();
         }
     }
@@ -90,8 +90,8 @@ where
             .unwrap_or(PROBE.get()))
     }
 
-    /// How long a step of `engine` takes, in microseconds, if it can tell without taking one. The first is longer than
-    /// those that follow, since kernels are compiled and helpers load; so if it is too long, a second one counts.
+    /// Returns the step time of `engine` in microseconds, or `None` if it cannot rehearse. The first step takes longer
+    /// than later ones, because kernels are compiled and helpers load. If it is too long, a second one counts.
     async fn rehearse(&self, engine: &mut E, tokens: &[u32]) -> Result<Option<u64>, EngineError> {
         let mut step_us = u64::MAX;
         for _ in 0..2 {
@@ -113,7 +113,7 @@ const PROBE: NonZeroU32 = NonZeroU32::new(64).expect("it is not 0");
 /// Batches with more windows than this are timed with a smaller step first.
 const PROBED_MIN: u32 = 256;
 
-/// What a run says, with a learner's own batch.
+/// Returns the run's description with the learner's own batch.
 fn with(spec: &RunSpec, batch: NonZeroU32) -> RunSpec {
     let mut own = spec.clone();
     own.inner.batch = batch.get();

@@ -1,5 +1,5 @@
-//! Gathers the weights that a run builds on: from the shelf or, part by part, from the syncer. Until they are here the
-//! learner has no engine, and does all else that it does: it hears its owner, reports and comes back.
+//! Gathers the frozen weights of a run, from the shelf or part by part from the syncer. Without them the learner has no
+//! engine, but it still obeys its owner, reports and reconnects.
 
 use std::sync::Arc;
 
@@ -19,18 +19,19 @@ where
     B: AsyncFnMut(&RunSpec, Basis) -> Result<E, EngineError>,
     O: FnMut(&Event),
 {
-    /// What the run of `spec` builds on, if that is here.
+    /// Returns the frozen weights of the run of `spec`, if they are present.
     pub(super) fn frozen_weights(&self, spec: &RunSpec) -> Option<Arc<FrozenWeights>> {
         let frozen = spec.frozen.as_ref()?;
         let held = self.weights.as_ref().filter(|held| held.frozen == *frozen);
         held.map(|held| Arc::clone(&held.weights))
     }
 
-    /// Whether all is here that an engine for the run of `welcome` builds on. If not, it is gathered from now on.
+    /// Returns true if everything is present that an engine for the run of `welcome` builds on. If not, gathering
+    /// begins.
     ///
     /// # Errors
-    /// - [`RunError::Frozen`]: nobody could gather it here.
-    /// - [`RunError::Build`]: this learner would have no use for it.
+    /// - [`RunError::Frozen`]: the weights cannot be gathered here.
+    /// - [`RunError::Build`]: this learner cannot use them.
     pub(super) fn has_basis(&mut self, welcome: &Welcome) -> Result<bool, RunError> {
         let Some(frozen) = welcome.spec.frozen.as_ref() else { return Ok(true) };
         if !self.config.takes_adapters {
@@ -43,7 +44,7 @@ where
         }
         match self.gathering.as_mut().filter(|gathering| gathering.frozen == *frozen) {
             Some(gathering) => {
-                // Whoever has the parts is back.
+                // The source of the parts is back.
                 *gathering.welcome = welcome.clone();
                 gathering.after_us = 0;
             }
@@ -66,12 +67,12 @@ where
         Ok(false)
     }
 
-    /// Takes the next part from the shelf, or asks for it; with the last one there is an engine. Whether anything was
-    /// done.
+    /// Takes the next part from the shelf, or requests it; the last part leads to an engine. Returns true if there was
+    /// anything to do.
     ///
     /// # Errors
-    /// - [`RunError::Frozen`]: what was gathered is no model's.
-    /// - [`RunError::Build`]: there is no engine for it here.
+    /// - [`RunError::Frozen`]: the gathered bytes do not fit a model.
+    /// - [`RunError::Build`]: no engine can be built on them here.
     pub(super) async fn gather(&mut self) -> Result<bool, RunError> {
         let may = self.is_here() && !self.control.is_paused();
         let now_us = self.clock.now_us();
@@ -96,7 +97,7 @@ where
         Ok(false)
     }
 
-    /// Takes in what came of the part that was asked for.
+    /// Handles the result of the requested part.
     pub(super) async fn came_frozen(&mut self, came: Result<Vec<u8>, String>) {
         let now_us = self.clock.now_us();
         let Some(gathering) = &mut self.gathering else { return };
@@ -106,7 +107,7 @@ where
             Ok(part) if gathering.add(&part) => {
                 let (Some(shelf), Some((name, _))) = (&self.config.shelf, wanted) else { return };
                 let Err(error) = shelf.keep(&name, &part).await else { return };
-                // It would fail for the next part, too.
+                // The next part would fail too.
                 self.config.shelf = None;
                 format!("the frozen weights are not kept, and are fetched at the next start: {error}")
             }
@@ -124,7 +125,7 @@ where
         (self.observe)(&Event::Trouble { reason });
     }
 
-    /// All parts are here.
+    /// Builds the engine once all parts are present.
     async fn gathered(&mut self) -> Result<(), RunError> {
         let Some(Gathering { welcome, frozen, bytes, .. }) = self.gathering.take() else { return Ok(()) };
         let no_model = |error: ModelError| RunError::Frozen { reason: error.to_string() };

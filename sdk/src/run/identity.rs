@@ -1,4 +1,4 @@
-//! The learner's key on disk, used by one process at a time: the 32 bytes of its secret, and the checksum of these.
+//! The learner's key on disk, used by one process at a time: 32 secret bytes and their checksum.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
@@ -9,24 +9,24 @@ use archipelago_runtime::platform::{RandomError, open_private};
 
 use super::{Address, Key};
 
-/// The most learners that one machine may have on one syncer.
+/// Maximum number of learners of one machine on one syncer.
 const INDEX_MAX: u32 = 1_024;
-/// What a key begins with as text.
+/// Prefix of a key in text form.
 const TEXT_BEGINS: &str = "archipelago-key-1:";
 
-/// An identity that nobody else uses while this value lives.
+/// An identity reserved for this process while the value lives.
 #[derive(Debug)]
 pub struct IdentityLock {
     /// The key.
     pub key: Key,
-    /// The file that holds it.
+    /// File with the key.
     pub path: PathBuf,
-    /// Which of this machine's learners on this syncer this is, from 0. It is 0 if the user named the file.
+    /// Index of this learner among those of this machine on this syncer, from 0. It is 0 if the user named the file.
     pub index: u32,
     _file: File,
 }
 
-/// Why there is no identity.
+/// Reason why an identity cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     /// Neither `XDG_STATE_HOME` nor `HOME` is set.
@@ -37,7 +37,7 @@ pub enum IdentityError {
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What failed.
+        /// Cause of the failure.
         error: io::Error,
     },
     /// Another process holds the file.
@@ -46,10 +46,10 @@ pub enum IdentityError {
         /// The file.
         path: PathBuf,
     },
-    /// Every file is in use.
+    /// All files are in use.
     #[error("{INDEX_MAX} learners of this machine are on this syncer already: stop some")]
     TooMany,
-    /// The file does not have the bytes of a key.
+    /// The file has the wrong number of bytes, or a wrong checksum.
     #[error(
         "{} holds no key, or a damaged one, in its {bytes} bytes: put it back from a copy, name another file, or \
          delete it to begin as a new learner",
@@ -58,16 +58,16 @@ pub enum IdentityError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// Its length.
+        /// Its length in bytes.
         bytes: u64,
     },
-    /// There is no key to show or to take along.
+    /// There is no key to show or to export.
     #[error("there is no key at {}: the first `join` makes one", path.display())]
     None {
         /// The file.
         path: PathBuf,
     },
-    /// There is a key already.
+    /// A key exists already.
     #[error(
         "{} holds a key already, and its account would be lost: take it along with `identity export`, then give \
          --force",
@@ -77,16 +77,16 @@ pub enum IdentityError {
         /// The file.
         path: PathBuf,
     },
-    /// What is to be imported is no key.
+    /// The text to import is not a key.
     #[error("that is no key as `identity export` writes it: one line, {TEXT_BEGINS} and 64 hex digits")]
     NoKey,
-    /// The system gives no random bytes.
+    /// The system provides no random bytes.
     #[error(transparent)]
     Random(#[from] RandomError),
 }
 
 impl IdentityLock {
-    /// The identity in `path`, made if the file is not there.
+    /// Opens the identity in `path`, and creates it if the file does not exist.
     ///
     /// # Errors
     /// [`IdentityError::Io`], [`IdentityError::InUse`], [`IdentityError::Damaged`], [`IdentityError::Random`].
@@ -94,7 +94,7 @@ impl IdentityLock {
         Self::try_file(path, 0)?.ok_or_else(|| IdentityError::InUse { path: path.to_owned() })
     }
 
-    /// The first identity for `address` in `folder` that no other process uses.
+    /// Opens the first identity for `address` in `folder` that no other process uses.
     ///
     /// # Errors
     /// [`IdentityError::Io`], [`IdentityError::TooMany`], [`IdentityError::Damaged`], [`IdentityError::Random`].
@@ -109,7 +109,7 @@ impl IdentityLock {
         Err(IdentityError::TooMany)
     }
 
-    /// `None` if another process holds the file.
+    /// Opens the identity in `path`, or returns `None` if another process holds it.
     fn try_file(path: &Path, index: u32) -> Result<Option<Self>, IdentityError> {
         let wrong = |error| IdentityError::Io { path: path.to_owned(), error };
         let mut file = open_private(path).map_err(wrong)?;
@@ -134,13 +134,13 @@ impl IdentityLock {
     }
 }
 
-/// The file of this machine's first learner for `address` in `folder`.
+/// Returns the file of this machine's first learner for `address` in `folder`.
 #[must_use]
 pub fn first_file(folder: &Path, address: &Address) -> PathBuf {
     folder.join(format!("{}.0.key", file_name(address)))
 }
 
-/// The key in `path`, which another process may use meanwhile.
+/// Reads the key in `path`, even if another process uses it.
 ///
 /// # Errors
 /// [`IdentityError::None`], [`IdentityError::Io`], [`IdentityError::Damaged`].
@@ -152,13 +152,13 @@ pub fn read(path: &Path) -> Result<Key, IdentityError> {
     of_bytes(path, &bytes)
 }
 
-/// What is kept of a key.
+/// Returns the bytes of a key file.
 fn to_bytes(key: &Key) -> Vec<u8> {
     let secret = key.secret();
     [&secret[..], &checksum(&secret).to_le_bytes()].concat()
 }
 
-/// The key in the file `path` with these bytes. Files of former versions have no checksum, and are believed.
+/// Parses the bytes of the key file `path`. Files of earlier versions without a checksum are accepted.
 fn of_bytes(path: &Path, bytes: &[u8]) -> Result<Key, IdentityError> {
     let damaged = || IdentityError::Damaged { path: path.to_owned(), bytes: bytes.len() as u64 };
     let (secret, sum) = bytes.split_first_chunk().ok_or_else(damaged)?;
@@ -168,7 +168,7 @@ fn of_bytes(path: &Path, bytes: &[u8]) -> Result<Key, IdentityError> {
     Ok(Key::from_secret(secret))
 }
 
-/// Puts `key` into `path`; over another one only with `force`.
+/// Writes `key` to `path`; overwrites an existing key only with `force`.
 ///
 /// # Errors
 /// [`IdentityError::Taken`], [`IdentityError::InUse`], [`IdentityError::Io`].
@@ -190,13 +190,13 @@ pub fn write(path: &Path, key: &Key, force: bool) -> Result<(), IdentityError> {
     file.write_all(&to_bytes(key)).and_then(|()| file.sync_all()).map_err(wrong)
 }
 
-/// The line that stands for `key` outside of its file. Whoever has it is the learner.
+/// Returns the text form of `key`. It is secret: its holder can act as the learner.
 #[must_use]
 pub fn to_text(key: &Key) -> String {
     key.secret().iter().fold(TEXT_BEGINS.to_owned(), |text, byte| text + &format!("{byte:02x}"))
 }
 
-/// The key that a line stands for.
+/// Parses the text form of a key.
 ///
 /// # Errors
 /// [`IdentityError::NoKey`].
@@ -212,14 +212,14 @@ pub fn of_text(text: &str) -> Result<Key, IdentityError> {
     Ok(Key::from_secret(&secret))
 }
 
-/// `address` as the name of a file.
+/// Returns `address` as a file name.
 fn file_name(address: &Address) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' || c == '-' { c } else { '_' };
     address.to_string().chars().map(plain).collect()
 }
 
-/// Where identities are kept unless told otherwise, by the XDG base directory specification; `env` gives the values of
-/// variables of the environment.
+/// Returns the default folder for identities, by the XDG base directory specification. `env` returns the values of
+/// environment variables.
 ///
 /// # Errors
 /// [`IdentityError::NoHome`].

@@ -1,4 +1,4 @@
-//! Who a learner is: a key that signs for it.
+//! Identity of a learner: a key that signs for it.
 
 use std::fmt;
 
@@ -8,27 +8,27 @@ use futures::future::{LocalBoxFuture, ready};
 use archipelago_core::wire::{Identity, Signature};
 use archipelago_runtime::platform::{RandomError, random_bytes};
 
-/// Signs for a learner. The secret may be where this program cannot read it, as keys of browsers are.
+/// Signs for a learner. The secret may be out of reach of this program, as with keys of browsers.
 pub trait Signer: fmt::Debug {
-    /// The public key: who the learner is.
+    /// Returns the public key, which identifies the learner.
     fn identity(&self) -> Identity;
 
-    /// The Ed25519 signature of `text`.
+    /// Returns the Ed25519 signature of `text`.
     ///
     /// # Errors
-    /// [`SignError`]: whoever holds the key did not sign.
+    /// [`SignError`]: the holder of the key did not sign.
     fn sign<'a>(&'a self, text: &'a [u8]) -> LocalBoxFuture<'a, Result<Signature, SignError>>;
 }
 
-/// Whoever holds the learner's key did not sign.
+/// The holder of the learner's key did not sign.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the learner's key did not sign: {reason}; reload, or begin with a new one")]
 pub struct SignError {
-    /// What failed.
+    /// Cause of the failure.
     pub reason: String,
 }
 
-/// A key that this program holds. `Debug` shows its public half.
+/// A key in the memory of this program. `Debug` shows its public half.
 #[derive(Clone)]
 pub struct Key(SigningKey);
 
@@ -36,27 +36,27 @@ impl Key {
     /// Bytes of a secret.
     pub const SECRET_BYTES: usize = 32;
 
-    /// The key that `secret` is, the 32 bytes of RFC 8032: each such text is a key.
+    /// Returns the key of `secret`, the 32 bytes of RFC 8032. All such bytes form a key.
     #[must_use]
     pub fn from_secret(secret: &[u8; Self::SECRET_BYTES]) -> Self {
         Self(SigningKey::from_bytes(secret))
     }
 
-    /// A new key.
+    /// Returns a new random key.
     ///
     /// # Errors
-    /// [`RandomError`]: the operating system or browser gives no random bytes.
+    /// [`RandomError`]: the operating system or browser provides no random bytes.
     pub fn random() -> Result<Self, RandomError> {
         Ok(Self::from_secret(&random_bytes()?))
     }
 
-    /// The secret, for the one who keeps it.
+    /// Returns the secret, for storage.
     #[must_use]
     pub fn secret(&self) -> [u8; Self::SECRET_BYTES] {
         self.0.to_bytes()
     }
 
-    /// The signature of `text`.
+    /// Returns the signature of `text`.
     #[must_use]
     pub fn signature(&self, text: &[u8]) -> Signature {
         Signature(self.0.sign(text).to_bytes())

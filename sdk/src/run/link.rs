@@ -1,4 +1,4 @@
-//! The connection to the syncer: whole messages in and out, over one socket after another.
+//! Link to the syncer: whole messages in both directions, over successive sockets.
 
 use archipelago_core::member::Input;
 use archipelago_core::text::plain;
@@ -9,19 +9,19 @@ use archipelago_runtime::platform::{SendError, Socket, SocketBytes, SocketEvent,
 
 use super::Address;
 
-/// Bytes that may wait to be sent: two of the largest messages.
+/// Maximum number of queued bytes to send: two of the largest messages.
 const QUEUE_BYTES_MAX: usize = 2 * BODY_BYTES_MAX as usize;
 
-/// One connection after another to the same syncer; when to make one and when to drop it is for its member to say.
+/// Successive connections to one syncer. The member decides when to open and when to drop one.
 #[derive(Debug)]
 pub(super) struct Link {
     address: Address,
     line: Option<Line>,
-    /// Number of the next message that is sent in chunks.
+    /// Number of the next chunked message.
     number: u32,
-    /// Bytes of the connections that are over.
+    /// Bytes of past connections.
     bytes: SocketBytes,
-    /// What was said at the address, if no socket is there.
+    /// Answer at the address, if it has no socket.
     absent: Option<String>,
 }
 
@@ -32,12 +32,12 @@ struct Line {
 }
 
 impl Link {
-    /// A link without a connection.
+    /// Returns a link without a connection.
     pub(super) fn new(address: Address) -> Self {
         Self { address, line: None, number: 0, bytes: SocketBytes::default(), absent: None }
     }
 
-    /// Begins to connect; a connection of before is dropped.
+    /// Begins to connect, and drops the previous connection.
     pub(super) fn connect(&mut self) {
         self.drop_connection();
         let limits = SocketLimits { frame_bytes_max: CHUNK_BYTES as usize, queue_bytes_max: QUEUE_BYTES_MAX };
@@ -45,14 +45,14 @@ impl Link {
         self.line = Some(Line { socket, assembler: Assembler::new(BODY_BYTES_MAX) });
     }
 
-    /// What happened next, if anything did.
+    /// Returns the next input, if there is one.
     pub(super) fn try_next(&mut self) -> Option<Input> {
         let line = self.line.as_mut()?;
         let event = line.socket.try_recv()?;
         Some(line.take(event, &mut self.absent))
     }
 
-    /// Waits for what happens next; for ever without a connection. Dropping the future loses nothing.
+    /// Waits for the next input; without a connection it waits for ever. Dropping the future loses nothing.
     pub(super) async fn next(&mut self) -> Input {
         match &mut self.line {
             Some(line) => {
@@ -63,11 +63,11 @@ impl Link {
         }
     }
 
-    /// Queues a message; drops it if there is no connection. One that ended lately may have brought words that
-    /// are not read yet, such as why it ended: its events say so, in order.
+    /// Queues a message, or drops it if there is no connection. A connection that has just ended may hold unread input,
+    /// such as the reason for its end; its events deliver that in order.
     ///
     /// # Errors
-    /// [`SendError::QueueFull`]: the network is too slow for what is sent, and the connection must end.
+    /// [`SendError::QueueFull`]: the network is too slow, and the connection must end.
     pub(super) fn send(&mut self, message: &Message) -> Result<(), SendError> {
         let Some(line) = &mut self.line else { return Ok(()) };
         self.number = self.number.wrapping_add(1);
@@ -81,30 +81,30 @@ impl Link {
         Ok(())
     }
 
-    /// Says farewell; [`Input::Closed`] follows.
+    /// Closes the connection with a code and reason; [`Input::Closed`] follows.
     pub(super) fn close(&mut self, code: CloseCode, reason: &str) {
         if let Some(line) = &mut self.line {
             line.socket.close(code.into(), reason);
         }
     }
 
-    /// Ends the connection, if there is one; nothing of it comes in any more.
+    /// Drops the connection, if there is one. No further input comes from it.
     pub(super) fn drop_connection(&mut self) {
         self.bytes = self.bytes();
         self.line = None;
     }
 
-    /// What was said at the address, if something answers there and knows no socket; once.
+    /// Returns the answer at the address, if a server without a socket answered there. Returns it only once.
     pub(super) fn take_absent(&mut self) -> Option<String> {
         self.absent.take()
     }
 
-    /// Bytes that wait to be sent.
+    /// Returns the queued bytes.
     pub(super) fn queued_bytes(&self) -> usize {
         self.line.as_ref().map_or(0, |line| line.socket.queued_bytes())
     }
 
-    /// Bytes of all connections so far.
+    /// Returns the bytes of all connections so far.
     pub(super) fn bytes(&self) -> SocketBytes {
         let live = self.line.as_ref().map_or(SocketBytes::default(), |line| line.socket.bytes());
         SocketBytes { sent: self.bytes.sent + live.sent, received: self.bytes.received + live.received }
@@ -112,7 +112,8 @@ impl Link {
 }
 
 impl Line {
-    /// What a raw event means to the member: a message, if it completes one. That no socket is there is noted too.
+    /// Converts a socket event to an input of the member: a message, if the event completes one. Also records a missing
+    /// socket.
     fn take(&mut self, event: SocketEvent, absent: &mut Option<String>) -> Input {
         match event {
             SocketEvent::Opened => Input::Opened,
@@ -124,7 +125,7 @@ impl Line {
             }
             SocketEvent::Closed { code, reason } => Input::Closed { code, reason: plain(&reason) },
             SocketEvent::Frame(frame) => match self.assembler.push(&frame) {
-                // Users will see the reason.
+                // The reason is shown to users.
                 Ok(Some(Message::Bye(bye))) => {
                     Input::Message(Message::Bye(Bye { reason: plain(&bye.reason), ..bye }))
                 }

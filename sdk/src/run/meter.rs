@@ -1,4 +1,4 @@
-//! Where the time goes, and how fast the tokens do.
+//! Accounting of time and of the token rate.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -6,20 +6,20 @@ use std::mem;
 /// Span over which the token rate is averaged, in microseconds.
 const RATE_US: u64 = 10_000_000;
 
-/// What a learner spends time on.
+/// Use of a learner's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Spent {
-    /// In a step.
+    /// Training steps.
     Training,
-    /// On messages, coding and taking in.
+    /// Messages, and coding and applying parameters.
     Exchange,
-    /// Waiting, with nothing to train on.
+    /// Waiting without training data.
     Starved,
-    /// Before the first step, or asleep by the owner's wish.
+    /// Time before the first step, or sleep requested by the owner.
     Other,
 }
 
-/// Adds up time and tokens.
+/// Sums of time and tokens.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Meter {
     pub(super) train_us: u64,
@@ -30,35 +30,35 @@ pub(super) struct Meter {
     pub(super) step_us: u64,
     loss_sum: f64,
     loss_tokens: u64,
-    /// When steps ended and the tokens of each, in microseconds.
+    /// End of recent steps in microseconds, and the tokens of each.
     recent: VecDeque<(u64, u64)>,
     first_step_us: Option<u64>,
-    /// Up to when time is booked.
+    /// End of the booked time.
     booked_us: u64,
-    /// Steps whose calls returned since the device was last waited for.
+    /// Steps whose calls returned since the last wait for the device.
     unsettled_steps: u64,
-    /// Time that steps took beyond their calls, up to now not counted to any step.
+    /// Time of steps beyond their calls that no step counts yet.
     settled_us: u64,
 }
 
 impl Meter {
-    /// Books the time since the last booking; how much it is.
+    /// Books the time since the last booking and returns it.
     pub(super) fn book(&mut self, now_us: u64, on: Spent) -> u64 {
         let us = now_us - mem::replace(&mut self.booked_us, now_us);
         self.spend(on, us);
         us
     }
 
-    /// A step's call returned: what it took, in microseconds, and what those before took beyond theirs. The rest of the
-    /// booking is for [`Self::step`].
+    /// Returns the time of a step's call and the excess time of earlier steps, in microseconds. [`Self::step`] books
+    /// the rest.
     pub(super) fn returned(&mut self, now_us: u64) -> (u64, u64) {
         self.unsettled_steps += 1;
         let call_us = now_us - mem::replace(&mut self.booked_us, now_us);
         (call_us, mem::take(&mut self.settled_us))
     }
 
-    /// The device was waited for: what is left of steps whose calls returned early, in microseconds, is part of the
-    /// time of the next one.
+    /// Returns the excess time of steps whose calls returned early, in microseconds, after a wait for the device. It
+    /// counts towards the next step.
     pub(super) fn settled(&mut self, now_us: u64) -> u64 {
         if mem::take(&mut self.unsettled_steps) == 0 {
             self.book(now_us, Spent::Other);
@@ -69,12 +69,12 @@ impl Meter {
         us
     }
 
-    /// Steps of an engine that is gone are not waited for.
+    /// Drops the pending steps of an engine that is gone.
     pub(super) fn forget_steps(&mut self) {
         self.unsettled_steps = 0;
     }
 
-    /// Up to when time is booked, in microseconds.
+    /// Returns the end of the booked time, in microseconds.
     pub(super) fn booked_us(&self) -> u64 {
         self.booked_us
     }
@@ -96,7 +96,7 @@ impl Meter {
         self.steps += 1;
         self.tokens += tokens;
         self.step_us = step_us;
-        // A step of no tokens says the loss of the one before again.
+        // A step without tokens repeats the previous loss.
         if tokens > 0 {
             self.loss_sum += f64::from(loss) * tokens as f64;
             self.loss_tokens += tokens;
@@ -105,14 +105,14 @@ impl Meter {
         self.forget(now_us);
     }
 
-    /// Mean loss of the tokens since the last call, none without any.
+    /// Returns the mean loss of the tokens since the last call, or `None` without tokens.
     pub(super) fn take_loss(&mut self) -> Option<f32> {
         let mean = (self.loss_tokens > 0).then(|| (self.loss_sum / self.loss_tokens as f64) as f32);
         (self.loss_sum, self.loss_tokens) = (0.0, 0);
         mean
     }
 
-    /// Tokens per second over the last 10 s, or since the first step began.
+    /// Returns tokens per second over the last 10 s, or since the beginning of the first step.
     pub(super) fn tokens_per_s(&mut self, now_us: u64) -> f64 {
         self.forget(now_us);
         let Some(first_us) = self.first_step_us else { return 0.0 };
@@ -121,7 +121,7 @@ impl Meter {
         tokens as f64 * 1e6 / span_us as f64
     }
 
-    /// Exchange and starvation as a share of them and training, 0 before the first step.
+    /// Returns exchange and starvation as a share of all time including training; 0 before the first step.
     pub(super) fn sync_ratio(&self) -> f64 {
         let lost_us = self.exchange_us + self.starved_us;
         let all_us = lost_us + self.train_us;

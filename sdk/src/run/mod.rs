@@ -1,8 +1,8 @@
 //! The learner's loop: platform → [`archipelago_core::member`] → engine, as one future on one thread.
 //!
-//! It trains whenever there are parameters and data, and never waits for the network then: sockets and
-//! transfers live on threads of their own, and between two steps it takes what they have brought. It
-//! goes on training while the connection is down, and comes back as the same learner.
+//! The learner trains whenever it has parameters and data, and then never waits for the network. Sockets and transfers
+//! run on their own threads, and their input is handled between two steps. Training continues while the connection is
+//! down, and the learner returns with the same identity.
 
 mod address;
 mod batch;
@@ -50,46 +50,47 @@ use archipelago_core::wire::{CloseCode, RunSpec};
 use archipelago_runtime::engine::{Engine, EngineError, OptimiserState};
 use session::Session;
 
-/// What a learner needs to know to take part.
+/// Settings of a learner in a run.
 #[derive(Clone, Debug)]
 pub struct RunConfig {
-    /// Where the syncer is.
+    /// Address of the syncer.
     pub address: Address,
-    /// Signs for the learner, with the same key at each start.
+    /// Signer for the learner, with the same key at each start.
     pub signer: Rc<dyn Signer>,
-    /// Its name for people; cut to 64 bytes.
+    /// Display name; cut to 64 bytes.
     pub name: String,
-    /// What it computes with, for people; cut to 64 bytes.
+    /// Device, for display; cut to 64 bytes.
     pub device: String,
-    /// How long to try to be taken in for the first time, in milliseconds.
+    /// Time limit for the first admission, in milliseconds.
     pub contact_ms_max: u64,
-    /// How long to try to be taken in again, in milliseconds; `None` for ever.
+    /// Time limit for later admissions, in milliseconds; `None` sets no limit.
     pub reconnect_ms_max: Option<u64>,
-    /// Leave after this time, in milliseconds; `None` for never.
+    /// Time after which the learner leaves, in milliseconds; `None` sets no limit.
     pub run_ms_max: Option<u64>,
-    /// Windows that it trains on in one step.
+    /// Windows in one training step.
     pub batch: BatchChoice,
-    /// Keeps the frozen weights of runs from one start to the next; without it they are fetched at each.
+    /// Storage for frozen weights across starts. Without it they are fetched at each start.
     pub shelf: Option<Rc<dyn Shelf>>,
-    /// Whether its engines can build on frozen weights. If not, a run that has some is left before they are fetched.
+    /// Whether the engines can build on frozen weights. If not, the learner leaves a run that has some before fetching
+    /// them.
     pub takes_adapters: bool,
 }
 
-/// What an engine is built from beside what the run says.
+/// Inputs of an engine other than the run's description.
 #[derive(Debug, Default)]
 pub struct Basis {
-    /// The moments of the engine before, if that one's device was lost in this very run.
+    /// Moments of the previous engine, if its device was lost in this same run.
     pub moments: Option<OptimiserState>,
-    /// The weights that are not trained, if the run has some.
+    /// Frozen weights, if the run has some.
     pub frozen: Option<Arc<FrozenWeights>>,
 }
 
 impl RunConfig {
-    /// How long [`Self::new`] lets a learner try to be taken in for the first time, in milliseconds.
+    /// Time limit of [`Self::new`] for the first admission, in milliseconds.
     pub const CONTACT_MS_MAX: u64 = 30_000;
 
-    /// A learner without a name that comes back for as long as the run lasts, and trains all weights of its model. Set
-    /// the other fields as you like.
+    /// Returns settings for an unnamed learner that reconnects as long as the run lasts and trains all weights of its
+    /// model. Set the other fields as needed.
     #[must_use]
     pub fn new(address: Address, signer: impl Signer + 'static) -> Self {
         Self {
@@ -107,7 +108,7 @@ impl RunConfig {
     }
 }
 
-/// Why a run ended otherwise than by the owner's wish or its own end.
+/// Reason for the end of a run, other than the owner's decision or the completion of the run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The syncer did not admit this learner, or gave it no parameters, within the time limit.
@@ -116,64 +117,63 @@ pub enum RunError {
          is right"
     )]
     Unreachable {
-        /// The syncer.
+        /// Address of the syncer.
         address: Address,
-        /// How long it was tried, in seconds.
+        /// Waiting time in seconds.
         waited_s: u64,
-        /// What came of the last attempt.
+        /// Result of the last attempt.
         reason: String,
     },
-    /// Something answers at the address that knows no run there, and this learner was never taken in.
+    /// The server at the address knows no run there, and this learner was never admitted.
     #[error(
         "there is no run at {address}, which {reason}; open that address in a browser and give the link to the run's \
          own page, such as http://HOST:PORT/ or http://HOST:PORT/runs/NAME/"
     )]
     NoRun {
-        /// What was taken for the syncer.
+        /// Address that was tried.
         address: Address,
-        /// What was said there.
+        /// Answer of the server.
         reason: String,
     },
-    /// The syncer will not have this learner, now or later.
+    /// The syncer permanently refuses this learner.
     #[error("the syncer refused this learner: {reason}")]
     Refused {
-        /// Why, as a number.
+        /// Reason as a number.
         code: CloseCode,
-        /// Why, in words.
+        /// Reason in words.
         reason: String,
     },
     /// The run cannot be trained here.
     #[error("this machine cannot take part in the run: {0}")]
     Build(#[source] EngineError),
-    /// What the run builds on cannot be used.
+    /// The frozen weights of the run cannot be used.
     #[error("the weights that the run builds on cannot be used: {reason}")]
     Frozen {
-        /// What is wrong with them.
+        /// Fault of the weights.
         reason: String,
     },
-    /// The engine gave up, or its device was lost again and again.
+    /// The engine failed, or its device was lost too many times.
     #[error("training failed: {0}")]
     Engine(#[from] EngineError),
-    /// There is no randomness for the retries.
+    /// There are no random bytes for the retries.
     #[error(transparent)]
     Random(#[from] RandomError),
 }
 
 /// Takes part in the run at `config.address` until `control` stops it, its time is up, or the run ends.
 ///
-/// `build` makes the engine of a run, with whatever parameters; they are overwritten. It is given what the run
-/// says, with this learner's own batch, and what else there is to build from. With [`BatchChoice::AUTO`] it may be
-/// asked again at once, for a smaller batch; the engine before is gone then, and its moments are those that it was
-/// built with. `observe` hears of everything worth showing and
-/// should return at once. Natively this must be polled within a Tokio runtime that has its timer on; a step on the
-/// CPU blocks the thread.
+/// `build` makes the engine of a run; its initial parameters are overwritten. Its arguments are the run's description
+/// with this learner's batch, and the other inputs of the engine. With [`BatchChoice::AUTO`] it may be called again at
+/// once for a smaller batch; the previous engine is gone by then, and its moments are unchanged. `observe` receives all
+/// events worth showing and should return at once. A native caller must poll the future within a Tokio runtime with an
+/// enabled timer. A step on the CPU blocks the thread.
 ///
 /// # Errors
-/// - [`RunError::Unreachable`]: not taken in within `contact_ms_max`, or again within `reconnect_ms_max`.
-/// - [`RunError::NoRun`]: it was never taken in, and no syncer is at the address; browsers do not tell.
-/// - [`RunError::Refused`]: the syncer will not have this learner.
+/// - [`RunError::Unreachable`]: no admission within `contact_ms_max`, or within `reconnect_ms_max` later.
+/// - [`RunError::NoRun`]: the learner was never admitted, and no syncer is at the address; browsers cannot detect this.
+/// - [`RunError::Refused`]: the syncer permanently refuses this learner.
 /// - [`RunError::Build`], [`RunError::Frozen`], [`RunError::Engine`]: the run cannot be trained here.
-/// - [`RunError::Random`]: the operating system gives no random bytes.
+/// - [`RunError::Random`]: the operating system provides no random bytes.
 pub async fn run<E, B, O>(
     config: RunConfig,
     control: &Control,

@@ -1,4 +1,4 @@
-//! A body that is fetched whole and alone of its kind, and resumed where it broke off.
+//! A body fetched as a whole, one of its kind at a time, and resumed after an interruption.
 
 use std::future::pending;
 
@@ -10,39 +10,39 @@ use super::transfer::{Reply, patient, refusal};
 
 /// A shard or a part of the frozen weights: one of each kind is fetched at a time.
 pub(super) struct Piece {
-    /// Its kind, for people.
+    /// Its kind, for display.
     kind: &'static str,
     index: u32,
     body_bytes: u64,
-    /// `None` once it broke off, until it is asked for again.
+    /// `None` after an interruption, until the next request.
     transfer: Option<LocalBoxFuture<'static, Reply>>,
-    /// What came before a transfer broke off.
+    /// Data received before an interruption.
     partial: Vec<u8>,
 }
 
 impl Piece {
-    /// A piece of which nothing came.
+    /// Returns a piece without data.
     pub(super) fn new(kind: &'static str, index: u32, body_bytes: u64) -> Self {
         Self { kind, index, body_bytes, transfer: None, partial: Vec::new() }
     }
 
-    /// With what came of the same piece before; any other is given up.
+    /// Takes over the data of the same piece; any other piece is cancelled.
     pub(super) fn after(self, held: Option<Self>) -> Self {
         let partial = held.filter(|held| held.index == self.index).map(|held| held.partial);
         Self { partial: partial.unwrap_or_default(), ..self }
     }
 
-    /// Where it is to be gone on from.
+    /// Returns the offset to resume from.
     pub(super) fn start_byte(&self) -> u64 {
         self.partial.len() as u64
     }
 
-    /// On its way by `request`.
+    /// Starts the transfer by `request`.
     pub(super) fn begun(self, request: FetchRequest) -> Self {
         Self { transfer: Some(patient(request).boxed_local()), ..self }
     }
 
-    /// The whole piece, if it is complete now; else what came of it stays for the next attempt.
+    /// Returns the whole piece if it is complete. Otherwise keeps its data for the next attempt.
     fn take(&mut self, reply: Reply) -> Result<Vec<u8>, String> {
         let failed = match reply {
             Ok(FetchReply { status: 206, body, .. }) => {
@@ -54,7 +54,7 @@ impl Piece {
                 None
             }
             Ok(reply) => {
-                // What came before stays of use if the syncer only has no time.
+                // Earlier data remains useful if the syncer is merely busy.
                 if reply.status != 503 {
                     self.partial.clear();
                 }
@@ -83,7 +83,7 @@ impl Piece {
     }
 }
 
-/// Waits for the end of the transfer of a piece; for ever if there is none.
+/// Waits for the end of a piece's transfer; without one it waits for ever.
 pub(super) async fn ends(piece: &mut Option<Piece>) -> Reply {
     match piece.as_mut().and_then(|piece| piece.transfer.as_mut()) {
         Some(transfer) => transfer.await,
@@ -91,7 +91,7 @@ pub(super) async fn ends(piece: &mut Option<Piece>) -> Reply {
     }
 }
 
-/// The index of the piece in `slot` and what came of it; unless that is all, it stays there to be resumed.
+/// Returns the index and the result of the piece in `slot`. An incomplete piece stays there to be resumed.
 pub(super) fn came(slot: &mut Option<Piece>, reply: Reply) -> Option<(u32, Result<Vec<u8>, String>)> {
     let mut held = slot.take()?;
     held.transfer = None;

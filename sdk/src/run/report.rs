@@ -1,4 +1,4 @@
-//! How things stand with a session.
+//! Report of a session's state.
 
 use super::event::{Doing, Offline, Report};
 use super::session::Session;
@@ -7,7 +7,7 @@ use archipelago_core::wire::{FragmentId, LearnerState};
 use archipelago_runtime::engine::Engine;
 
 impl<E: Engine, B, O> Session<'_, E, B, O> {
-    /// How things stand; `doing` if the core does not know.
+    /// Returns a report; `doing` replaces the activity known to the core.
     pub(super) fn report(&mut self, doing: Option<Doing>) -> Report {
         let now_us = self.clock.now_us();
         let bytes = self.link.bytes();

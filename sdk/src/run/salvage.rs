@@ -1,16 +1,16 @@
-//! What was salvaged from a device that was lost.
+//! State salvaged from a lost device.
 
 use archipelago_core::wire::{RunId, RunSpec};
 use archipelago_runtime::engine::OptimiserState;
 
-/// The moments of a run's inner optimiser.
+/// Moments of a run's inner optimiser.
 pub(super) struct Salvaged {
     pub(super) run: RunId,
     pub(super) spec: RunSpec,
     pub(super) moments: OptimiserState,
 }
 
-/// The moments to go on with, if they are of this very run; others are dropped.
+/// Returns the salvaged moments if they belong to this same run, and drops any others.
 pub(super) fn take_moments(
     held: &mut Option<Salvaged>,
     run: RunId,

@@ -1,4 +1,4 @@
-//! The shell around a [`Member`]: carries out what it asks for, tells it what came, and trains in between.
+//! The shell around a [`Member`]: it carries out the member's actions, passes inputs to it, and trains in between.
 
 use std::num::NonZeroU32;
 use std::pin::pin;
@@ -21,12 +21,12 @@ use super::salvage::Salvaged;
 use super::tally::Tally;
 use super::{Basis, Control, RunConfig, RunError};
 
-/// Longest sleep, in microseconds: the owner's wishes are looked at this often.
+/// Maximum sleep in microseconds; the owner's settings are checked this often.
 const WAIT_US_MAX: u64 = 100_000;
 /// Time between two reports, in microseconds.
 const REPORT_US: u64 = 500_000;
 
-/// A member with what it needs of this machine.
+/// A member and the resources of this machine.
 pub(super) struct Session<'a, E, B, O> {
     pub(super) config: RunConfig,
     pub(super) control: &'a Control,
@@ -38,26 +38,26 @@ pub(super) struct Session<'a, E, B, O> {
     pub(super) link: Link,
     pub(super) downloads: Downloads,
     pub(super) salvaged: Option<Salvaged>,
-    /// What the run builds on and nobody trains, and the same while it is on its way.
+    /// Frozen weights of the run, complete or during their download.
     pub(super) weights: Option<Weights>,
     pub(super) gathering: Option<Gathering>,
-    /// The batch that was chosen for this device, and the run for which it was.
+    /// Batch chosen for this device, and its run.
     pub(super) fitted: Option<(RunId, NonZeroU32)>,
-    /// Longest step of a batch that is chosen, in microseconds.
+    /// Maximum step time of a chosen batch, in microseconds.
     pub(super) step_us_max: u64,
-    /// Why the last device was lost.
+    /// Error of the last lost device.
     pub(super) lost: Option<EngineError>,
     pub(super) meter: Meter,
     pub(super) tally: Tally,
-    /// What the member was last told of its owner's wishes.
+    /// Owner's settings last passed to the member.
     told: Wishes,
     pub(super) end: Option<End>,
-    /// Bytes of downloads already reported to the member.
+    /// Downloaded bytes already reported to the member.
     fed_bytes: u64,
     report_us: u64,
 }
 
-/// What an owner can change while it runs.
+/// Settings that the owner can change during the run.
 #[derive(Clone, Copy, PartialEq)]
 struct Wishes {
     paused: bool,
@@ -65,10 +65,10 @@ struct Wishes {
     duty_permille: u16,
 }
 
-/// What it holds of its run.
+/// State of the current run.
 pub(super) struct Part<E> {
     pub(super) run: RunId,
-    /// What the syncer says of it.
+    /// Description of the run.
     pub(super) spec: RunSpec,
     /// Windows of one step.
     pub(super) batch: NonZeroU32,
@@ -90,7 +90,7 @@ where
         Self::with(config, Waits::default(), control, build, observe)
     }
 
-    /// One with other waits.
+    /// Returns a session with other waits.
     pub(super) fn with(
         config: RunConfig,
         waits: Waits,
@@ -137,7 +137,7 @@ where
         })
     }
 
-    /// Trains, and takes in what comes between two steps, until it is over.
+    /// Trains, and handles input between two steps, until the end.
     pub(super) async fn run(mut self) -> Result<Report, RunError> {
         loop {
             self.turn().await?;
@@ -162,7 +162,7 @@ where
         }
     }
 
-    /// Takes in everything that has come, and all that its owner wants, without waiting.
+    /// Handles all pending input and the owner's settings, without waiting.
     async fn turn(&mut self) -> Result<(), RunError> {
         self.tell_wishes().await?;
         while let Some(input) = self.link.try_next() {
@@ -182,7 +182,7 @@ where
         if !busy && self.link.queued_bytes() == 0 && matches!(self.member.phase(), Phase::Flushing { .. }) {
             self.handle(Input::Flushed).await?;
         }
-        // What came is taken in by now, so that silence is what is left.
+        // All input is handled by now, so that the remaining silence is real.
         self.handle(Input::Timeout).await?;
         let now_us = self.clock.now_us();
         if now_us >= self.report_us && self.is_here() {
@@ -193,7 +193,7 @@ where
         Ok(())
     }
 
-    /// Fails if the time is up and nothing was trained because the syncer was out of reach.
+    /// Fails if the time is up and nothing was trained because the syncer was unreachable.
     fn check_hindrance(&self, now_us: u64) -> Result<(), RunError> {
         let reason = match self.member.hindrance(now_us) {
             Some(reason) => reason.to_owned(),
@@ -237,19 +237,19 @@ where
         self.control.is_stopped() || run_us.is_some_and(|run_us| self.clock.now_us() >= run_us)
     }
 
-    /// Whether it has not begun to leave.
+    /// Returns true if the learner has not begun to leave.
     pub(super) fn is_here(&self) -> bool {
         matches!(self.member.phase(), Phase::Greeting | Phase::Training)
     }
 
-    /// The next windows, if it may train and has them.
+    /// Returns the next batch, if the learner has one and may train.
     async fn next_batch(&mut self) -> Result<Option<Batch>, RunError> {
         let batch = self.member.next_batch(self.clock.now_us());
         self.drain().await?;
         Ok(batch)
     }
 
-    /// One inner step.
+    /// Runs one inner step.
     async fn step(&mut self, batch: &Batch) -> Result<(), RunError> {
         self.book(Spent::Exchange);
         let Some(part) = &mut self.part else { return Ok(()) };
@@ -277,7 +277,7 @@ where
         self.handle(Input::Stepped(Step { tokens, loss, busy_us, earlier_us })).await
     }
 
-    /// Waits for the device, then for something to happen, for a short while, and takes it in.
+    /// Waits for the device, then briefly for input, and handles it.
     async fn wait(&mut self) -> Result<(), RunError> {
         self.settle().await?;
         self.book(Spent::Exchange);
@@ -294,7 +294,7 @@ where
         }
     }
 
-    /// Takes in what a transfer, or the connection, brought.
+    /// Handles input from a transfer or the connection.
     async fn take(&mut self, came: Came) -> Result<(), RunError> {
         match came {
             Came::Input(input) => self.handle(input).await,
@@ -305,8 +305,8 @@ where
         }
     }
 
-    /// Waits until the device has done what was begun: without a step that follows, nothing else brings
-    /// out what it coded.
+    /// Waits until the device has finished its work. Without a further step, nothing else delivers the bodies that it
+    /// codes.
     async fn settle(&mut self) -> Result<(), RunError> {
         self.book(Spent::Exchange);
         let Some(part) = self.part.as_mut().filter(|part| part.engine.is_busy()) else { return Ok(()) };
@@ -317,12 +317,12 @@ where
         self.drain().await
     }
 
-    /// Books the time since the last booking; how much it is, in microseconds.
+    /// Books the time since the last booking and returns it in microseconds.
     pub(super) fn book(&mut self, spent: Spent) -> u64 {
         self.meter.book(self.clock.now_us(), spent)
     }
 
-    /// The last report, unless the end is an error.
+    /// Returns the last report, unless the end is an error.
     fn part_from(mut self, end: End) -> Result<Report, RunError> {
         match end {
             End::Left | End::Complete(_) => {
@@ -344,19 +344,19 @@ where
 }
 
 impl<E: Engine> Part<E> {
-    /// The share of the parameters that `fragment` has, 0 to 1.
+    /// Returns the share of the parameters in `fragment`, 0 to 1.
     pub(super) fn share(&self, fragment: FragmentId) -> f64 {
         self.engine.fragments().len(fragment) as f64 / self.engine.layout().len() as f64
     }
 
-    /// What a lost device leaves behind; the engine is gone then.
+    /// Returns the state of a lost device; consumes the engine.
     pub(super) fn salvage(mut self) -> Option<Salvaged> {
         let moments = self.engine.salvage()?;
         Some(Salvaged { run: self.run, spec: self.spec, moments })
     }
 }
 
-/// The next thing that the network brings, if it does within `wait_ms`.
+/// Returns the next input from the network, if one comes within `wait_ms`.
 async fn comes(link: &mut Link, downloads: &mut Downloads, wait_ms: u64) -> Option<Came> {
     let network = async {
         match select(pin!(link.next()), pin!(downloads.next())).await {

@@ -1,4 +1,4 @@
-//! What a learner keeps from one start to the next, so that it is fetched once: the frozen weights of runs.
+//! Storage of frozen weights across starts, so that they are fetched only once.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -6,37 +6,37 @@ use std::{fmt, fs, io, process};
 
 use futures::future::{LocalBoxFuture, ready};
 
-/// How the files of a [`Folder`] end.
+/// File extension in a [`Folder`].
 const ENDING: &str = "part";
 
-/// Keeps bytes under the names of their contents. Nothing is lost with it but time: what is taken from it is checked,
-/// and fetched again if it is not there or not what it should be.
+/// Stores bytes under their checksums. It is only a cache: all data taken from it is checked, and fetched again if
+/// missing or damaged.
 pub trait Shelf: fmt::Debug {
-    /// Whether so many bytes have room in it. Of what has none, nothing is kept.
+    /// Returns true if the shelf has room for `bytes`. Nothing is kept of weights that do not fit.
     fn has_room(&self, bytes: u64) -> bool;
 
-    /// What is kept under `name`, 64 hex digits; `None` if nothing is.
+    /// Returns the bytes stored under `name`, 64 hex digits, or `None`.
     ///
     /// # Errors
-    /// [`ShelfError`]: it cannot be looked at.
+    /// [`ShelfError`]: the shelf cannot be read.
     fn take<'a>(&'a self, name: &'a str) -> LocalBoxFuture<'a, Result<Option<Vec<u8>>, ShelfError>>;
 
-    /// Keeps `bytes` under `name`, 64 hex digits, in place of what is there.
+    /// Stores `bytes` under `name`, 64 hex digits, replacing earlier ones.
     ///
     /// # Errors
-    /// [`ShelfError`]: they cannot be kept.
+    /// [`ShelfError`]: the bytes cannot be stored.
     fn keep<'a>(&'a self, name: &'a str, bytes: &'a [u8]) -> LocalBoxFuture<'a, Result<(), ShelfError>>;
 }
 
-/// Why something cannot be kept, or taken.
+/// Reason why storing or reading failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct ShelfError {
-    /// What failed.
+    /// Cause of the failure.
     pub reason: String,
 }
 
-/// A folder that holds so many bytes at most; what was written first goes first.
+/// A folder of limited size; the oldest files are removed first.
 #[derive(Clone, Debug)]
 pub struct Folder {
     path: PathBuf,
@@ -44,7 +44,7 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// The folder `path`, made when something is to be kept, for at most `bytes_max` bytes.
+    /// Returns the folder `path` for at most `bytes_max` bytes. It is created with the first stored bytes.
     #[must_use]
     pub fn new(path: PathBuf, bytes_max: u64) -> Self {
         Self { path, bytes_max }
@@ -66,18 +66,18 @@ impl Folder {
     fn write(&self, name: &str, bytes: &[u8]) -> Result<(), ShelfError> {
         fs::create_dir_all(&self.path).map_err(|error| failed("make", &self.path, &error))?;
         self.make_room(bytes.len() as u64)?;
-        // Written beside it and renamed, so that another learner sees all of it or nothing. A machine that loses its
-        // power may leave a part of it there all the same, which is seen when it is taken.
+        // Written next to the target and renamed, so that another learner sees the whole file or none. A power failure
+        // may still leave a partial file, which the check on reading detects.
         let (path, draft) = (self.file(name), self.path.join(format!("{name}.{}.tmp", process::id())));
         let written = fs::write(&draft, bytes).and_then(|()| fs::rename(&draft, &path));
         written.map_err(|error| {
-            // The disk may be full of it.
+            // The file may have filled the disk.
             let _ = fs::remove_file(&draft);
             failed("write", &path, &error)
         })
     }
 
-    /// Removes what was written first until there is room for so many bytes more.
+    /// Removes the oldest files until there is room for `bytes` more.
     fn make_room(&self, bytes: u64) -> Result<(), ShelfError> {
         let mut kept = self.kept()?;
         kept.sort_by_key(|(written, _, path)| (*written, path.clone()));
@@ -103,13 +103,13 @@ impl Folder {
         }
     }
 
-    /// When each file was written, its length and its path.
+    /// Returns the modification time, length and path of each file.
     fn kept(&self) -> Result<Vec<(SystemTime, u64, PathBuf)>, ShelfError> {
         let wrong = |error: io::Error| failed("read", &self.path, &error);
         let mut kept = Vec::new();
         for entry in fs::read_dir(&self.path).map_err(wrong)? {
             let entry = entry.map_err(wrong)?;
-            // Another learner may remove it between looking and looking.
+            // Another learner may remove the file in the meantime.
             let Ok(metadata) = entry.metadata() else { continue };
             if entry.path().extension().is_some_and(|ending| ending == ENDING) {
                 let written = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
@@ -138,8 +138,8 @@ fn failed(what: &str, path: &Path, error: &io::Error) -> ShelfError {
     ShelfError { reason: format!("cannot {what} {}: {error}", path.display()) }
 }
 
-/// Where frozen weights are kept unless told otherwise: `archipelago/frozen` in the folder for caches, by the
-/// environment `env`; `None` without a home folder.
+/// Returns the default folder for frozen weights: `archipelago/frozen` in the cache folder of the environment `env`, or
+/// `None` without a home folder.
 pub fn default_shelf(env: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
     let set = |name| env(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = set("XDG_CACHE_HOME").filter(|path| path.is_absolute());
@@ -182,7 +182,7 @@ mod tests {
             let written = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(year);
             File::options().write(true).open(folder.file(name)).unwrap().set_modified(written).unwrap();
         }
-        // The third did not fit beside two others, of which the older had to go.
+        // The third file did not fit next to two others; the older one was removed.
         assert_eq!(names(&folder), ["new.part", "notes.txt", "old.part"]);
         folder.write("all", &[0; 100]).unwrap();
         assert_eq!(names(&folder), ["all.part", "notes.txt"]);

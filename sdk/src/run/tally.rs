@@ -1,6 +1,6 @@
-//! What a learner counts of its own.
+//! Counters of a learner.
 
-/// What receipts said, and the rate of the last step.
+/// Counts of receipts, and the learning rate of the last step.
 #[derive(Default)]
 pub(super) struct Tally {
     pub(super) updates_merged: u64,

@@ -25,7 +25,7 @@ use archipelago_core::wire::{
 };
 use archipelago_runtime::engine::HostEngine;
 
-/// More than any test needs on a busy machine; reached only if one hangs.
+/// Longer than any test needs on a busy machine; reached only if a test hangs.
 const HANG_MS: u64 = 60_000;
 
 fn config(address: &Address) -> RunConfig {
@@ -43,7 +43,7 @@ fn config(address: &Address) -> RunConfig {
     }
 }
 
-/// Runs until `enough` says so of the events up to then.
+/// Runs until `enough` returns true for the events so far.
 fn learn(config: RunConfig, enough: impl Fn(&[Event]) -> bool) -> (Result<Report, RunError>, Vec<Event>) {
     steer(config, |events, control| {
         if enough(events) {
@@ -52,7 +52,7 @@ fn learn(config: RunConfig, enough: impl Fn(&[Event]) -> bool) -> (Result<Report
     })
 }
 
-/// Runs as an owner has it who does as `owner` does after each event.
+/// Runs with an owner that calls `owner` after each event.
 fn steer(config: RunConfig, owner: impl Fn(&[Event], &Control)) -> (Result<Report, RunError>, Vec<Event>) {
     let control = Control::new();
     let events = RefCell::new(Vec::new());
@@ -158,7 +158,7 @@ fn final_goodbyes_end_the_run() {
 #[test]
 fn signs_the_challenge_of_each_connection() {
     let fake = FakeSyncer::start(Script { cut_after_receipts: Some(2), ..Script::default() });
-    // A run is welcomed once: that it came back shows in its greetings.
+    // A run is welcomed once; reconnections show in the greetings.
     let (result, _) = learn(config(&fake.address), |_| fake.script(|script| script.hellos.len()) >= 3);
     assert!(result.is_ok(), "{result:?}");
     let challenge = Challenge { run: RunId(7), nonce: [3; 32] };
@@ -169,7 +169,7 @@ fn signs_the_challenge_of_each_connection() {
     assert!(hellos[1..].iter().all(|hello| hello.run.is_some()));
 }
 
-/// Goal: a key that does not sign ends no run by a panic: it is tried again, and the owner told why.
+/// Goal: a key that fails to sign causes a retry and a message to the owner, not a panic.
 #[test]
 fn a_key_that_does_not_sign_is_told_of() {
     #[derive(Debug)]
@@ -219,8 +219,8 @@ fn a_goodbye_is_read_though_the_connection_ended_before_something_was_sent() {
         invite: None,
     };
     link.send(&Message::Hello(hello)).unwrap();
-    // Nothing is read until the socket's thread must have noticed the end, as by a learner in the middle of a long
-    // step; on a busy machine it comes later.
+    // Nothing is read until the socket's thread has surely noticed the end, as with a learner in the middle of a long
+    // step. On a busy machine it notices later.
     let mut heard = Vec::new();
     for sent in 1..=HANG_MS / 5 {
         link.send(&Message::Bye(bye(CloseCode::Done))).expect("what cannot be sent is dropped");
@@ -275,7 +275,7 @@ fn fragments_that_broke_off_are_resumed() {
         .map(|head| head.to_ascii_lowercase())
         .filter(|head| head.contains("range: bytes="))
         .collect();
-    // Of two fragments, both or one twice.
+    // Two resumed fragments, or one resumed twice.
     assert_eq!(resumed.len(), 2, "{requests:?}");
     assert!(resumed.iter().all(|head| head.contains("if-range: \"0000000000000007-")), "{resumed:?}");
 }
@@ -321,7 +321,7 @@ fn nobody_at_the_address_is_an_error_after_a_while() {
     drop(listener);
     let (result, events) = learn(RunConfig { contact_ms_max: 3_000, ..config(&address) }, |_| false);
     assert!(matches!(&result, Err(RunError::Unreachable { .. })), "{result:?}");
-    // After 0.25, 0.5, 1 and 2 s at the latest, and after half of that at the earliest.
+    // After at most 0.25, 0.5, 1 and 2 s, and at least half of each.
     let attempts = count(&events, |event| matches!(event, Event::Connecting { .. }));
     assert!((2..=6).contains(&attempts), "{attempts} attempts in 3 s");
 }

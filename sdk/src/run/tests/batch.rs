@@ -1,4 +1,4 @@
-//! The loop on devices that the run's batch of 2 windows does not fit.
+//! The loop on devices too small or slow for the run's batch of 2 windows.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -9,23 +9,23 @@ use super::*;
 use archipelago_core::member::{Doubling, Waits};
 use archipelago_runtime::engine::EngineError;
 
-/// Longest step that is taken for one that fits, in microseconds…
+/// Maximum step time that counts as fitting, in microseconds.
 const STEP_US_MAX: u64 = 45_000;
-/// …and what a slow device takes for one window, in milliseconds: two are too many.
+/// Time of a slow device for one window, in milliseconds. Two windows exceed the maximum.
 const WINDOW_MS: u64 = 30;
 
 const ALIVE: Plan = Plan::Alive { late_steps: Some(0), life_steps: None };
 
-/// What came of a run on a device.
+/// Outcome of a run on a device.
 struct Outcome {
     result: Result<Report, RunError>,
     events: Vec<Event>,
     device: Device,
-    /// The batches that the syncer was told of.
+    /// Batches reported to the syncer.
     told: Vec<u32>,
 }
 
-/// Runs until some updates are merged and `enough` says so.
+/// Runs until some updates are merged and `enough` returns true.
 fn learn(batch: BatchChoice, plans: &[Plan], window_ms: u64, enough: impl Fn(&[Event]) -> bool) -> Outcome {
     let (fake, control) = (FakeSyncer::start(Script::default()), Control::new());
     let device: Rc<RefCell<Device>> = Device::new(plans);
@@ -48,14 +48,14 @@ fn learn(batch: BatchChoice, plans: &[Plan], window_ms: u64, enough: impl Fn(&[E
     Outcome { result, events, device: device.take(), told }
 }
 
-/// The batches that its owner was told of.
+/// Batches reported to the owner.
 fn shown(events: &[Event]) -> Vec<u32> {
     let batch =
         |event: &Event| if let Event::Welcomed { batch, .. } = event { Some(batch.get()) } else { None };
     events.iter().filter_map(batch).collect()
 }
 
-/// The most tokens of one fragment that receipts said were merged.
+/// Merged tokens by receipt, of the fragment with the most.
 fn tokens_merged(events: &[Event]) -> u64 {
     let tokens = |p| {
         events.iter().map(move |event| match event {
@@ -108,7 +108,7 @@ fn too_little_memory_halves_the_batch() {
     assert!(refused && outcome.device.batches == [2, 1], "{:?}", outcome.result);
 }
 
-/// Goal: what was found out about a device is not tried again after a loss, and the moments go on.
+/// Goal: the batch found for a device is not searched again after a loss, and the moments are kept.
 #[test]
 fn the_next_engine_begins_with_the_batch_that_fitted() {
     let dies = Plan::Alive { late_steps: Some(0), life_steps: Some(5) };

@@ -16,14 +16,14 @@ fn alive(late_steps: Option<u64>, life_steps: Option<u64>) -> Plan {
     Plan::Alive { late_steps, life_steps }
 }
 
-/// What came of a run on a device with these plans.
+/// Outcome of a run on a device with these plans.
 struct Outcome {
     result: Result<Report, RunError>,
     events: Vec<Event>,
     device: Device,
 }
 
-/// Runs until `enough` says so; after a loss it comes back at once.
+/// Runs until `enough` returns true; after a loss it reconnects at once.
 fn learn_on(plans: &[Plan], fake: &FakeSyncer, enough: impl Fn(&[Event]) -> bool) -> Outcome {
     steer(&Device::new(plans), &Control::new(), fake, enough)
 }
@@ -72,7 +72,8 @@ fn while_it_rests_the_device_is_waited_for() {
     let outcome = steer(&device, &control, &fake, |events| merged(events) >= 6);
     let report = outcome.result.unwrap();
     assert!(report.updates_merged >= 6, "{report:?}");
-    // The device's time is training, though the calls of the steps returned before; the last goes to none.
+    // The device's time counts as training, although the calls of the steps returned earlier. The time after the last
+    // step counts for no step.
     let settled = outcome.device.settled;
     let worked_ms = STEP_MS * report.steps + SETTLE_MS * (settled - 1);
     assert!(settled > 1 && report.train_ms >= worked_ms, "{worked_ms} ms: {report:?}");
@@ -119,7 +120,7 @@ fn a_lost_device_is_replaced_and_the_moments_go_on() {
 #[test]
 fn what_was_trained_on_a_lost_device_is_not_claimed() {
     let fake = FakeSyncer::start(Script::default());
-    // No body of the first engine comes out: it never stops before its first leases end.
+    // The first engine delivers no body: it runs without a stop until its first leases end.
     let plans = [alive(None, Some(60)), alive(Some(0), None)];
     let outcome = learn_on(&plans, &fake, |events| merged(events) >= 4);
     assert!(outcome.result.is_ok(), "{:?}", outcome.result);

@@ -1,11 +1,11 @@
-//! The loop in a run that builds on weights which nobody trains: they are fetched once, and kept.
+//! The loop in a run with frozen weights: they are fetched once, and kept.
 
 use archipelago_core::model::{FrozenForm, FrozenWeights, init};
 
 use super::super::fake_run::adapters;
 use super::*;
 
-/// What the run builds on.
+/// Frozen weights of the run.
 fn weights() -> FrozenWeights {
     let base = init(&adapters().base(), 3).unwrap();
     FrozenWeights::quantised(&adapters(), &base, FrozenForm::F16).unwrap()
@@ -15,12 +15,12 @@ fn syncer(script: Script) -> FakeSyncer {
     FakeSyncer::start(Script { frozen: Some(weights().bytes().to_vec()), ..script })
 }
 
-/// Parts that there are.
+/// Number of parts.
 fn parts() -> usize {
     weights().bytes().len().div_ceil(1_000)
 }
 
-/// Takes part until two updates are merged, with what was kept in `cache` if it is one.
+/// Takes part until two updates are merged, with a cache of earlier weights if `cache` is given.
 fn take_part(fake: &FakeSyncer, cache: Option<Folder>) -> (Report, Vec<Event>) {
     let shelf = cache.map(|folder| Rc::new(folder) as Rc<dyn Shelf>);
     let config = RunConfig { shelf, ..config(&fake.address) };
@@ -67,14 +67,14 @@ fn a_second_start_fetches_nothing() {
     assert_eq!((report.frozen_bytes, requests(&fake)), (all, parts()));
     assert_eq!(troubles(&events), [""; 0]);
 
-    // Of what is damaged, that part alone is fetched again.
+    // Only the damaged part is fetched again.
     let file = std::fs::read_dir(place.path()).unwrap().next().unwrap().unwrap().path();
     std::fs::write(&file, "nonsense").unwrap();
     let (_, events) = take_part(&fake, cache());
     assert_eq!(requests(&fake), parts() + 1);
     assert!(troubles(&events)[0].contains("damaged"), "{events:?}");
 
-    // Without a cache, or with one that is too small, all are.
+    // Without a cache, or with one that is too small, all parts are fetched again.
     take_part(&fake, None);
     assert_eq!(requests(&fake), 2 * parts() + 1);
     let (_, events) = take_part(&fake, Some(Folder::new(place.path().to_owned(), all - 1)));
@@ -104,7 +104,7 @@ fn parts_that_break_off_are_resumed_and_wrong_ones_fetched_again() {
 
 #[test]
 fn who_waits_for_them_is_told_and_can_stop() {
-    // No part ever comes whole.
+    // No part ever arrives undamaged.
     let fake = syncer(Script { broken_parts: u32::MAX, wrong_parts: u32::MAX, ..Script::default() });
     let (result, events) = learn(config(&fake.address), |events| {
         let waits = |event: &Event| match event {

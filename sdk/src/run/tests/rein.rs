@@ -1,4 +1,4 @@
-//! A learner whose run's owner slows it down or sends it away.
+//! A learner that its run's owner slows down or disconnects.
 
 use std::cell::Cell;
 
@@ -53,7 +53,7 @@ fn computes_for_a_quarter_of_the_time_if_that_is_its_share() {
     assert!((0.05..0.4).contains(&share), "{share} of the time: {slowed:?}");
 }
 
-/// Has a learner owe more rest than it has time to live, then does `relieve`; says whether it trained again.
+/// Makes a learner owe more rest than the test lasts, then calls `relieve`. Returns true if it trained again.
 fn trains_again_after(relieve: impl Fn(&FakeSyncer, &Control)) -> bool {
     let fake = FakeSyncer::start(Script::default());
     let (stage, steps) = (Cell::new(0), Cell::new(0));
@@ -70,7 +70,7 @@ fn trains_again_after(relieve: impl Fn(&FakeSyncer, &Control)) -> bool {
         steps.set(report.steps);
         match stage.replace(stage.get() + 1) {
             0 => fake.order(Input::Pace { learner: LEARNER, share: Share::new(0.01).unwrap() }),
-            // From here on a step is followed by minutes of rest.
+            // From here on each step is followed by minutes of rest.
             1 => control.set_duty_cycle(0.001).unwrap(),
             2 => relieve(&fake, control),
             _ => control.stop(),
@@ -116,11 +116,11 @@ fn stays_away_for_as_long_as_it_is_told_and_no_longer() {
     assert_eq!(gone, [("the owner of the run dropped this learner for a while", 1_500)]);
     let away: Vec<_> = reports(&events).filter_map(|report| report.offline.as_ref()?.code).collect();
     assert!(!away.is_empty() && away.iter().all(|&code| code == 4014), "{away:?}");
-    // It knocks once, when its time has come.
+    // It reconnects once, at the permitted time.
     assert_eq!(fake.script(|script| script.hellos.len()), 2);
 }
 
-/// A page that is opened anew while its learner is to stay away.
+/// Goal: a page that is opened again during the wait of its learner is not treated as unreachable.
 #[test]
 fn a_newcomer_that_is_told_to_wait_is_not_without_contact() {
     let goodbye = Bye { wait_ms: 1_000, ..bye(CloseCode::Dropped) };

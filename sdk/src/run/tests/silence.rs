@@ -1,4 +1,4 @@
-//! A connection that stands and brings nothing.
+//! An open connection that falls silent.
 
 use std::cell::Cell;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::run::session::Session;
 use archipelago_core::member::{Doubling, Waits};
 
-/// What becomes of a learner with so much patience whose syncer says nothing any more, but only once.
+/// Runs a learner with a patience of `first_ms` whose syncer falls silent once, and returns its events.
 fn with_patience(first_ms: u64, hurries: bool) -> Vec<Event> {
     let fake = FakeSyncer::start(Script { mute_after_receipts: Some(3), ..Script::default() });
     let (control, events) = (Control::new(), RefCell::new(Vec::new()));
