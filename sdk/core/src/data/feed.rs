@@ -1,4 +1,4 @@
-//! From leases and shards to batches: what a learner trains on next.
+//! Feed of a learner: turns leases and shards into batches.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,13 @@ use crate::wire::{DataSpec, LeaseGrant, LeaseId, RunSpec};
 use super::order::ShardOrder;
 use super::shard::{ShardError, ShardTokens};
 
-/// Most leases held at once.
+/// Maximum number of leases held at once.
 pub const LEASES_MAX: u32 = 64;
 
-/// Most shards held at once, unless a batch takes more.
+/// Maximum number of shards held at once, unless a batch needs more.
 pub const SHARDS_MAX: u32 = 4;
 
-/// Why a lease or a shard is of no use.
+/// Reason why a lease or a shard is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FeedError {
     /// The run has no such shard.
@@ -36,45 +36,45 @@ pub enum FeedError {
         /// Windows of the shard.
         shard_windows: u32,
     },
-    /// A held lease was granted again as something else.
+    /// A held lease was granted again with other contents.
     #[error("lease {lease} is already held, for other windows")]
     Conflict {
         /// The lease.
         lease: LeaseId,
     },
-    /// There are `LEASES_MAX` leases already.
+    /// `LEASES_MAX` leases are held already.
     #[error("lease {lease} is one too many, {LEASES_MAX} are held")]
     TooManyLeases {
         /// The lease.
         lease: LeaseId,
     },
-    /// The bytes are not the shard.
+    /// The bytes are not those of the shard.
     #[error("shard {shard}: {error}")]
     Shard {
         /// Index of the shard.
         shard: u32,
-        /// What is wrong with it.
+        /// Fault of the bytes.
         error: ShardError,
     },
 }
 
-/// Turns leased ranges into batches of windows, in order of the grants.
+/// Turns leased ranges into batches of windows, in the order of the grants.
 ///
-/// The shell asks [`Feed::needs`] which shard to fetch, and [`Feed::progress`] what to report. What is
-/// held is bounded: `LEASES_MAX` leases, and `SHARDS_MAX` shards or as many as a batch takes.
+/// The shell asks [`Feed::needs`] for the shard to fetch, and [`Feed::progress`] for the report. Memory is bounded by
+/// `LEASES_MAX` leases, and by `SHARDS_MAX` shards or as many as a batch needs.
 #[derive(Clone, Debug)]
 pub struct Feed {
     data: DataSpec,
     vocab: u32,
     context: u32,
     seed: u64,
-    /// In order of the grants. Finished ones stay after they were reported, as long as there is room: a report may be
-    /// lost with its connection, or with a syncer that crashes.
+    /// Leases in the order of the grants. Finished ones stay after their report while there is room, because a report
+    /// may be lost with its connection or in a crash of the syncer.
     leases: Vec<Held>,
     shards: BTreeMap<u32, Shard>,
-    /// Counts uses of shards, to tell the least recent.
+    /// Counter of uses of shards, to find the least recent.
     uses: u64,
-    /// Windows of the batch that was asked for last.
+    /// Windows of the last requested batch.
     batch: u32,
 }
 
@@ -83,7 +83,7 @@ struct Held {
     grant: LeaseGrant,
     order: ShardOrder,
     done: u32,
-    /// It was reported as finished.
+    /// Whether it was reported as finished.
     is_told: bool,
 }
 
@@ -94,7 +94,7 @@ struct Shard {
 }
 
 impl Feed {
-    /// Nothing held yet; the shards, vocabulary, context and seed of the run.
+    /// Returns an empty feed for the shards, vocabulary, context and seed of the run.
     #[must_use]
     pub fn new(run: &RunSpec) -> Self {
         Self {
@@ -109,10 +109,10 @@ impl Feed {
         }
     }
 
-    /// Takes a lease, to be trained on after those already held. The same grant again changes nothing.
+    /// Adds a lease, to be trained on after those already held. A repeated grant changes nothing.
     ///
     /// # Errors
-    /// - [`FeedError::UnknownShard`], [`FeedError::Range`]: it is for windows that do not exist.
+    /// - [`FeedError::UnknownShard`], [`FeedError::Range`]: the windows do not exist.
     /// - [`FeedError::Conflict`]: the lease is held, for other windows.
     /// - [`FeedError::TooManyLeases`]: `LEASES_MAX` are held.
     pub fn grant(&mut self, grant: LeaseGrant) -> Result<(), FeedError> {
@@ -136,26 +136,25 @@ impl Feed {
         Ok(())
     }
 
-    /// Drops all leases but `leases`: after a reconnect, those that the syncer still knows. What it does not know to be
-    /// finished is told it again.
+    /// Drops all leases except `leases`, those that the syncer knows after a reconnection. Finished leases among them
+    /// are reported again.
     pub(crate) fn retain(&mut self, leases: &[LeaseId]) {
         self.leases.retain(|held| leases.contains(&held.grant.lease));
         self.leases.iter_mut().for_each(|held| held.is_told = false);
     }
 
-    /// The shard to fetch next, if any: the first that a lease waits for, as long as those before leave
-    /// room for it.
+    /// Returns the shard to fetch next, if any: the first one that a lease waits for, if the earlier ones leave room.
     #[must_use]
     pub fn needs(&self) -> Option<u32> {
         self.wanted().into_iter().find(|shard| !self.shards.contains_key(shard))
     }
 
-    /// Takes the bytes of a shard, as fetched. Makes room by dropping shards that no lease waits for,
-    /// the least recently used first.
+    /// Adds the bytes of a shard, as fetched. Makes room by dropping shards that no lease waits for, the least recently
+    /// used first.
     ///
     /// # Errors
     /// - [`FeedError::UnknownShard`]: the run has no such shard.
-    /// - [`FeedError::Shard`]: the bytes are not that shard.
+    /// - [`FeedError::Shard`]: the bytes are not those of the shard.
     pub fn add_shard(&mut self, shard: u32, bytes: Vec<u8>) -> Result<(), FeedError> {
         let shards = self.data.shards.len() as u32;
         let unknown = FeedError::UnknownShard { shard, shards };
@@ -168,17 +167,17 @@ impl Feed {
         Ok(())
     }
 
-    /// Windows that can be trained on right now.
+    /// Returns the number of windows that can be trained on now.
     #[must_use]
     pub(crate) fn ready_windows(&self) -> u64 {
         self.ready().map(|held| u64::from(held.left())).sum()
     }
 
-    /// The next `batch` windows, `[batch, context + 1]`, given tokens marked as in [`crate::token`]; they count as done
-    /// from here on. `None`, and
-    /// nothing changes, if fewer are ready: the learner is starved until a grant or a shard comes.
+    /// Returns the next `batch` windows, `[batch, context + 1]`, with given tokens marked as in [`crate::token`]. The
+    /// windows count as trained from here on. If too few are ready, returns `None` and changes nothing: the learner is
+    /// starved until a grant or a shard arrives.
     ///
-    /// A batch may span leases. A lease whose shard is still to come does not hold up those after it.
+    /// A batch may span leases. A lease without its shard does not hold up later ones.
     pub fn next_batch(&mut self, batch: u32) -> Option<Vec<u32>> {
         self.batch = batch;
         if batch == 0 || self.ready_windows() < u64::from(batch) {
@@ -199,7 +198,7 @@ impl Feed {
         Some(tokens)
     }
 
-    /// Windows done of each lease held, by ascending lease, with finished ones that were not reported.
+    /// Returns the trained windows of each lease, by ascending lease, including finished ones that were not reported.
     #[must_use]
     pub fn progress(&self) -> Vec<(LeaseId, u32)> {
         let untold = self.leases.iter().filter(|held| !held.is_told);
@@ -208,8 +207,8 @@ impl Feed {
         progress
     }
 
-    /// The leases that `sent`, an earlier [`Feed::progress`], showed as finished are not reported again on this
-    /// connection.
+    /// Marks leases as reported that `sent`, an earlier [`Feed::progress`], showed as finished. They are not reported
+    /// again on this connection.
     pub fn reported(&mut self, sent: &[(LeaseId, u32)]) {
         for held in &mut self.leases {
             held.is_told |= sent.contains(&(held.grant.lease, held.grant.windows));
@@ -220,8 +219,8 @@ impl Feed {
         self.leases.iter().filter(|held| self.shards.contains_key(&held.grant.shard))
     }
 
-    /// The shards that unfinished leases wait for, in order, as many as may be held: some, and more as long as there
-    /// is no batch in them.
+    /// Returns the shards that unfinished leases wait for, in order: `SHARDS_MAX` of them, and more if those do not
+    /// fill a batch.
     fn wanted(&self) -> Vec<u32> {
         let (mut wanted, mut windows) = (Vec::new(), 0);
         for held in self.leases.iter().filter(|held| held.left() > 0) {

@@ -1,19 +1,19 @@
-//! The windows of text that nobody trains on, as they travel to whoever measures the loss on them.
+//! Held-out windows, as transferred to learners that measure the held-out loss.
 
 use crate::token;
 
-/// Bytes of them at most.
+/// Maximum size in bytes.
 pub const HELD_OUT_BYTES_MAX: u64 = 1 << 20;
 
-/// Why bytes are no held-out windows of a run.
+/// Reason why bytes are not held-out windows of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeldOutError {
-    /// They are no whole number of windows, or none.
+    /// The bytes are not a positive whole number of windows.
     #[error("{bytes} bytes are no whole number of windows of {window} tokens of 4 bytes")]
     Windows {
-        /// Bytes there are.
+        /// Number of bytes.
         bytes: usize,
-        /// Tokens of a window, the last target included.
+        /// Tokens of a window, including the last target.
         window: usize,
     },
     /// A token is outside the vocabulary.
@@ -26,13 +26,13 @@ pub enum HeldOutError {
     },
 }
 
-/// The bytes of `windows`, `[n, context + 1]`: each token little endian in 4 bytes, marked as in [`crate::token`].
+/// Encodes `windows`, `[n, context + 1]`: each token little endian in 4 bytes, marked as in [`crate::token`].
 #[must_use]
 pub fn encode_held_out(windows: &[u32]) -> Vec<u8> {
     windows.iter().flat_map(|token| token.to_le_bytes()).collect()
 }
 
-/// The windows that `bytes` hold, `[n, context + 1]`, `n` at least 1.
+/// Parses windows, `[n, context + 1]`, with `n` at least 1.
 ///
 /// # Errors
 /// Each variant of [`HeldOutError`].

@@ -1,4 +1,4 @@
-//! The training tokens: shards, the order in which an epoch visits their windows, and the built-in corpus.
+//! Training tokens: shards, the order in which an epoch visits their windows, and the built-in corpus.
 //!
 //! A *window* is `context + 1` successive tokens of a shard: `context` inputs and, shifted by one, their
 //! targets. The syncer leases ranges of windows; a learner's [`Feed`] turns them into batches.

@@ -1,17 +1,18 @@
-//! The order of the data in an epoch: of the shards, and of the windows in each.
+//! Order of the data in an epoch: of the shards, and of the windows in each.
 //!
-//! Every place is computed from its index alone, so a lease of a range of indices is a set of windows
-//! that syncer and learner agree on without a table.
+//! Every position is computed from its index alone. A lease of a range of indices is thus a set of windows that syncer
+//! and learner agree on without a table.
 
 use crate::wire::{LeaseGrant, RunSpec, ShardSpec};
 
 use super::shard::{ShardForm, marked};
 use crate::rng::{key, mix};
 
-/// Windows of a shard of `tokens` in one epoch: ⌊`tokens` / `context`⌋ − 1, the same in every epoch.
+/// Returns the number of windows in a shard of `tokens` in one epoch: ⌊`tokens` / `context`⌋ − 1, the same in every
+/// epoch.
 ///
-/// One is given up so that the windows can start anywhere in `0..context`. A shard of fewer than twice
-/// `context` tokens has none; so has any if `context` is 0.
+/// One window is sacrificed so that windows can start anywhere in `0..context`. The result is 0 for a shard of fewer
+/// than twice `context` tokens, and if `context` is 0.
 #[must_use]
 pub fn windows(tokens: u64, context: u32) -> u32 {
     let whole = tokens.checked_div(u64::from(context)).unwrap_or(0);
@@ -25,13 +26,13 @@ pub struct Window {
     pub epoch: u32,
     /// Index of the shard.
     pub shard: u32,
-    /// Its place in the epoch's order of that shard.
+    /// Index in the epoch's order of that shard.
     pub index: u32,
 }
 
 impl Window {
-    /// Its tokens, `[context + 1]`, given ones marked as in [`crate::token`], out of the bytes of its shard of `run`;
-    /// `None` if there is no such window in them.
+    /// Returns its tokens, `[context + 1]`, with given ones marked as in [`crate::token`], from the bytes of its
+    /// `shard` of `run`. Returns `None` if there is no such window.
     #[must_use]
     pub fn tokens(self, run: &RunSpec, shard: &[u8]) -> Option<Vec<u32>> {
         let spec = run.data.shards.get(self.shard as usize)?;
@@ -44,10 +45,10 @@ impl Window {
     }
 }
 
-/// Where the windows of one shard lie in one epoch.
+/// Positions of the windows of one shard in one epoch.
 ///
-/// Windows are `context` apart, so their targets do not overlap and no token is predicted twice. The
-/// first begins at an offset in `0..context` drawn for the epoch, so that the borders move.
+/// Windows are `context` apart, so their targets do not overlap and no token is predicted twice. The first window
+/// begins at an offset in `0..context` drawn for the epoch, so that the boundaries move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardOrder {
     offset: u32,
@@ -56,7 +57,7 @@ pub struct ShardOrder {
 }
 
 impl ShardOrder {
-    /// The order of shard number `shard`, described by `spec`, in `epoch`.
+    /// Returns the order of shard number `shard`, described by `spec`, in `epoch`.
     #[must_use]
     pub(crate) fn new(seed: u64, epoch: u32, shard: u32, spec: &ShardSpec, context: u32) -> Self {
         let key = |purpose| key(&[seed, u64::from(epoch), u64::from(shard), purpose as u64]);
@@ -71,8 +72,8 @@ impl ShardOrder {
         self.permutation.len
     }
 
-    /// First token of the window at `index` in this order, of `context + 1` tokens that are all in the
-    /// shard; `None` if there is no such window.
+    /// Returns the first token of the window at `index` in this order, or `None` if there is no such window. All
+    /// `context + 1` tokens of the window are in the shard.
     #[must_use]
     pub(crate) fn start(&self, index: u32) -> Option<u64> {
         let place = self.permutation.at(index)?;
@@ -82,8 +83,8 @@ impl ShardOrder {
 
 /// A seeded permutation of `0..len`, computed at any index without a table.
 ///
-/// A Feistel network permutes the numbers of as many bits as `len` needs; a result outside `0..len` is
-/// permuted again until it is inside (at most once more on average, as `len` is above half the range).
+/// A Feistel network permutes the numbers with as many bits as `len` needs. A result outside `0..len` is permuted again
+/// until it is inside (at most once more on average, as `len` is above half the range).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Permutation {
     len: u32,
@@ -91,12 +92,12 @@ struct Permutation {
 }
 
 impl Permutation {
-    /// The permutation of `0..len` named by `key`.
+    /// Returns the permutation of `0..len` for `key`.
     fn new(len: u32, key: u64) -> Self {
         Self { len, key }
     }
 
-    /// Where `index` goes, in `0..len`; `None` if `index` is not in it.
+    /// Returns the image of `index` in `0..len`, or `None` if `index` is not in the range.
     fn at(&self, index: u32) -> Option<u32> {
         if index >= self.len {
             return None;
@@ -108,8 +109,8 @@ impl Permutation {
         Some(place)
     }
 
-    /// Permutes `0..2^bits`, the smallest such range that holds `0..len`. The halves may differ by a bit:
-    /// each round changes one by a function of the other, which can be undone whatever their widths.
+    /// Permutes `0..2^bits`, the smallest such range that contains `0..len`. The halves may differ by a bit: each round
+    /// changes one by a function of the other, which is invertible for any widths.
     fn network(&self, value: u32) -> u32 {
         let bits = u32::BITS - (self.len - 1).leading_zeros();
         let low_bits = bits / 2;
@@ -134,7 +135,7 @@ impl Permutation {
 /// small range are so narrow that two more are worth their few nanoseconds.
 const ROUNDS: u32 = 6;
 
-/// What a key is for, so that no two uses share one. The numbers go into the keys: never change one.
+/// Purpose of a key, so that no two uses share one. The numbers go into the keys: never change one.
 #[derive(Clone, Copy)]
 enum Purpose {
     Windows = 1,
@@ -145,7 +146,8 @@ fn low_mask(bits: u32) -> u32 {
     (1_u32 << bits) - 1
 }
 
-/// Where a window of a lease begins in its shard, counted in tokens; `None` if the lease or the run has no such window.
+/// Returns the start of a window of a lease in its shard, counted in tokens. Returns `None` if the lease or the run has
+/// no such window.
 #[must_use]
 pub fn window_start(spec: &RunSpec, grant: &LeaseGrant, index: u32) -> Option<u64> {
     let LeaseGrant { epoch, shard, start, windows, .. } = *grant;
@@ -176,7 +178,7 @@ mod tests {
         check(u64::MAX, 1, u32::MAX);
     }
 
-    /// If this fails, runs that are under way would meet their data in another order.
+    /// If this test fails, active runs would meet their data in another order.
     #[test]
     fn order_is_frozen() {
         assert_eq!(all(Permutation::new(8, key(&[1, 0, 0]))), [4, 1, 7, 2, 0, 5, 3, 6]);
@@ -188,7 +190,7 @@ mod tests {
 
     #[test]
     fn spreads_evenly_over_places() {
-        // How often index 0 lands at each of 5 places, over keys: five standard deviations around 2,000.
+        // Number of times that index 0 lands at each of 5 places, over keys: five standard deviations around 2,000.
         let mut counts = [0_u32; 5];
         for key in 0..10_000 {
             counts[Permutation::new(5, mix(key)).at(0).unwrap() as usize] += 1;

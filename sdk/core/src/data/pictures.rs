@@ -1,8 +1,8 @@
-//! Pictures beside words in one stream of text: small scenes, as captions and as the pixels that they describe.
+//! Pictures and words in one stream of text: small scenes, as captions and as the pixels that they describe.
 //!
 //! A picture has 8 lines of 8 pixels, each the letter of its colour: two shapes of 4 by 4 pixels, one above or to the
-//! left of the other, on a ground of a third colour. Half of the documents say what is seen before the picture, and
-//! half after it, so that a model learns to draw and to describe:
+//! left of the other, on a ground of a third colour. In half of the documents the caption comes before the picture, in
+//! the other half after it, so that a model learns to draw and to describe:
 //!
 //! ```text
 //! draw a red circle above a blue frame on white
@@ -19,21 +19,21 @@
 //! kkkkkkkk
 //! ```
 //!
-//! There are 7,500 scenes, far more than a short text holds: who draws what it never read has understood the words.
-//! **Entropy**: scenes are drawn independently, a caption says all of its scene, and a picture follows from that, so
-//! the entropy of a document is that of a scene and of which of the two comes first.
+//! There are 7,500 scenes, far more than a short text contains: a model that draws a scene it never read has understood
+//! the words. **Entropy**: scenes are drawn independently, a caption determines its scene, and the scene its picture.
+//! The entropy of a document is therefore that of a scene and of the order of its two parts.
 
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
 
 use crate::rng::Rng;
 
-/// Lines of a picture, and pixels in a line.
+/// Lines of a picture, and pixels of a line.
 pub const SIDE: usize = 8;
-/// The same of a shape.
+/// Lines of a shape, and pixels of its lines.
 const SHAPE_SIDE: usize = 4;
 
-/// What a pixel shows.
+/// Colour of a pixel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Colour {
     /// `r`
@@ -51,7 +51,7 @@ pub enum Colour {
 }
 
 impl Colour {
-    /// All of them, with their words and letters.
+    /// All colours, with their words and letters.
     const ALL: [(Self, &str, char); 6] = [
         (Self::Red, "red", 'r'),
         (Self::Green, "green", 'g'),
@@ -61,36 +61,36 @@ impl Colour {
         (Self::Black, "black", 'k'),
     ];
 
-    /// Its word in a caption.
+    /// Returns its word in a caption.
     #[must_use]
     pub fn word(self) -> &'static str {
         Self::ALL[self as usize].1
     }
 
-    /// Its letter in a picture.
+    /// Returns its letter in a picture.
     #[must_use]
     pub fn letter(self) -> char {
         Self::ALL[self as usize].2
     }
 }
 
-/// What stands on the ground.
+/// Shape on the ground.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// Without its corners.
+    /// A square without its corners.
     Circle,
-    /// All of it.
+    /// A filled square.
     Square,
-    /// Its edge.
+    /// The edge of a square.
     Frame,
-    /// Two bars across each other.
+    /// Two crossing bars.
     Cross,
     /// The half below a diagonal.
     Stairs,
 }
 
 impl Shape {
-    /// All of them, with their words and pixels.
+    /// All shapes, with their words and pixels.
     const ALL: [(Self, &str, [&str; SHAPE_SIDE]); 5] = [
         (Self::Circle, "circle", [".##.", "####", "####", ".##."]),
         (Self::Square, "square", ["####", "####", "####", "####"]),
@@ -100,39 +100,39 @@ impl Shape {
     ];
 }
 
-/// The first line and the first pixel of a shape.
+/// First line and first pixel of a shape.
 type Corner = (usize, usize);
 
-/// Where the first shape is, seen from the second.
+/// Position of the first shape relative to the second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Above it.
+    /// Above the second shape.
     Above,
-    /// To the left of it.
+    /// To the left of the second shape.
     LeftOf,
 }
 
 impl Place {
-    /// All of them, with their words and the corners of both shapes.
+    /// Both places, with their words and the corners of both shapes.
     const ALL: [(Self, &str, [Corner; 2]); 2] =
         [(Self::Above, "above", [(0, 2), (4, 2)]), (Self::LeftOf, "left of", [(2, 0), (2, 4)])];
 }
 
-/// Two shapes on a ground, whose colour neither of them has.
+/// Two shapes on a ground of a colour that neither of them has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scene {
-    /// The one above or to the left.
+    /// The shape above or to the left.
     pub first: (Colour, Shape),
-    /// Where it is.
+    /// Position of the first shape.
     pub place: Place,
-    /// The other one.
+    /// The other shape.
     pub second: (Colour, Shape),
-    /// What is behind them.
+    /// Colour of the background.
     pub ground: Colour,
 }
 
 impl Scene {
-    /// One of all, each as likely as the others that have its first four words.
+    /// Draws shapes, their colours and their place uniformly, then the ground from the remaining colours.
     #[must_use]
     pub fn any(rng: &mut Rng) -> Self {
         let mut one_of = |count: usize| rng.below(count as u32) as usize;
@@ -148,7 +148,7 @@ impl Scene {
         colours.filter(|colour| ![first, second].contains(colour)).collect()
     }
 
-    /// Its picture.
+    /// Returns its picture.
     #[must_use]
     pub fn draw(&self) -> Picture {
         let mut pixels = [[self.ground; SIDE]; SIDE];
@@ -165,7 +165,7 @@ impl Scene {
     }
 }
 
-/// Its caption: `a red circle above a blue frame on white`.
+/// Written as its caption: `a red circle above a blue frame on white`.
 impl Display for Scene {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let thing = |(colour, shape): (Colour, Shape)| {
@@ -176,19 +176,18 @@ impl Display for Scene {
     }
 }
 
-/// A picture.
+/// A picture of [`SIDE`] lines and columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Picture([[Colour; SIDE]; SIDE]);
 
 impl Picture {
-    /// Its lines from the top, each from the left.
+    /// Returns its lines from the top, each from the left.
     #[must_use]
     pub fn pixels(&self) -> &[[Colour; SIDE]; SIDE] {
         &self.0
     }
 
-    /// The first picture in a text: eight successive lines, each of eight letters of colours and nothing else; `None`
-    /// where there is none.
+    /// Returns the first picture in a text, or `None`: eight successive lines of exactly eight letters of colours.
     #[must_use]
     pub fn find(text: &str) -> Option<Self> {
         let lines: Vec<&str> = text.lines().collect();
@@ -196,7 +195,7 @@ impl Picture {
     }
 }
 
-/// Eight lines, each ended.
+/// Written as eight lines, each with a line break.
 impl Display for Picture {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|line| {
@@ -229,22 +228,22 @@ impl FromStr for Picture {
     }
 }
 
-/// Why a text is no picture.
+/// Reason why a text is not a picture.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PictureError {
-    /// Not as many lines as a picture has.
+    /// The number of lines is wrong.
     #[error("a picture has {SIDE} lines, and here are {found}")]
     Lines {
-        /// Lines that there are.
+        /// Lines in the text.
         found: usize,
     },
-    /// A line that is too long or too short.
+    /// A line is too long or too short.
     #[error("a line of a picture has {SIDE} pixels, and one here has {found}")]
     Pixels {
-        /// Letters in it.
+        /// Letters in the line.
         found: usize,
     },
-    /// A letter that no colour has.
+    /// A letter stands for no colour.
     #[error("no colour has the letter {letter:?}")]
     Colour {
         /// The letter.
@@ -252,8 +251,8 @@ pub enum PictureError {
     },
 }
 
-/// Documents one after the other, at least `bytes_min` bytes of them; the same for the same `seed` on every machine.
-/// ASCII.
+/// Generates at least `bytes_min` bytes of successive documents in ASCII; the same for the same `seed` on every
+/// machine.
 #[must_use]
 pub fn generate(seed: u64, bytes_min: usize) -> String {
     let mut rng = Rng::new(seed);
@@ -270,14 +269,14 @@ pub fn generate(seed: u64, bytes_min: usize) -> String {
     text
 }
 
-/// The entropy of the text, in nats per byte: no model's expected loss on fresh text is below it.
+/// Returns the entropy of the text in nats per byte, a lower bound of any model's expected loss on fresh text.
 #[must_use]
 pub fn entropy_nats_per_byte() -> f64 {
     let mean = |lengths: Vec<usize>| lengths.iter().sum::<usize>() as f64 / lengths.len() as f64;
     let colour = mean(Colour::ALL.map(|(_, word, _)| word.len()).to_vec());
     let shape = mean(Shape::ALL.map(|(_, word, _)| word.len()).to_vec());
     let place = mean(Place::ALL.map(|(_, word, _)| word.len()).to_vec());
-    // What is the same in all: `draw a  ` and `  a   on `, the ends of lines, and the picture.
+    // Bytes that all documents have: `draw a  ` and `  a   on `, the line breaks, and the picture.
     let rest = "draw a   a   on \n\n".len() + 1 + SIDE * (SIDE + 1);
     let bytes = rest as f64 + 3.0 * colour + 2.0 * shape + place;
     let (colours, shapes) = (Colour::ALL.len() as f64, Shape::ALL.len() as f64);
@@ -322,7 +321,7 @@ mod tests {
         assert_eq!(refused(&format!("é{}", &picture[1..])), PictureError::Colour { letter: 'é' });
     }
 
-    /// The bound on the loss is that of the text: bytes of documents are as expected, and all scenes occur.
+    /// The bound on the loss matches the text: bytes of documents are as expected, and all scenes occur.
     #[test]
     fn entropy_is_that_of_the_text() {
         let text = generate(1, 4_000_000);
@@ -337,7 +336,8 @@ mod tests {
                 document.lines().find(|line| line.contains(" on ")).unwrap().trim_start_matches("draw ")
             })
             .collect();
-        // 25 pairs of shapes, two places, and of colours 6 · 1 · 5 and 6 · 5 · 4; each is expected four times.
+        // 25 pairs of shapes, two places, and 6 · 1 · 5 and 6 · 5 · 4 combinations of colours; each is expected four
+        // times.
         assert!((7_100..=7_500).contains(&captions.len()), "{}", captions.len());
         let scenes = 2.0_f64.ln() + 2.0 * 30.0_f64.ln() + (5.0_f64.ln() + 5.0 * 4.0_f64.ln()) / 6.0;
         let expected = (scenes + 2.0_f64.ln()) / bytes;

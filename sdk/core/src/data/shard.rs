@@ -1,8 +1,8 @@
-//! Shards: the training tokens as files that are fetched, checked and read whole.
+//! Shards: training tokens in files that are fetched, checked and read whole.
 //!
-//! A shard is its tokens and nothing else, each little endian in 2 or 4 bytes. Where a run has masks, a bit for each
-//! token follows, the lowest of a byte first: 1 if the token is given and not learnt. The bits that fill up the last
-//! byte are 0. Length and SHA-256 stand in the run's description.
+//! A shard consists of its tokens, each little endian in 2 or 4 bytes. If the run has masks, a bit for each token
+//! follows, the lowest of a byte first: 1 if the token is given and not learnt. Padding bits of the last byte are 0.
+//! Length and SHA-256 are in the run's description.
 
 use std::num::NonZeroU32;
 
@@ -11,72 +11,72 @@ use sha2::{Digest, Sha256};
 use crate::token::{self, GIVEN};
 use crate::wire::{DataSpec, ShardSpec};
 
-/// Tokens of a shard at most, unless told otherwise.
+/// Default maximum number of tokens in a shard.
 pub const SHARD_TOKENS_MAX: NonZeroU32 = NonZeroU32::new(1 << 20).expect("2^20 is above 0");
 
-/// Why bytes are not the shard that was asked for, or tokens no shard.
+/// Reason why bytes are not the requested shard, or tokens cannot form a shard.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShardError {
-    /// Tokens of a width that shards do not have.
+    /// The width of a token is neither 2 nor 4 bytes.
     #[error("tokens of {found} bytes: must be 2 or 4")]
     TokenBytes {
         /// Bytes of a token.
         found: u8,
     },
-    /// The bytes have another length.
+    /// The length is wrong.
     #[error("shard has {found} bytes, must have {expected}: fetch it again")]
     Length {
-        /// Bytes there.
+        /// Bytes found.
         found: u64,
-        /// Bytes of the shard asked for.
+        /// Bytes of the requested shard.
         expected: u64,
     },
-    /// The bytes have another SHA-256.
+    /// The SHA-256 does not match.
     #[error("shard does not match its SHA-256: fetch it again")]
     Checksum,
     /// A token is outside the vocabulary.
     #[error("token {index} of the shard is {token}, the vocabulary has {vocab}")]
     Token {
-        /// Place in the shard.
+        /// Index in the shard.
         index: u64,
         /// The token.
         token: u32,
         /// Size of the vocabulary.
         vocab: u64,
     },
-    /// The bits that fill up the last byte of the mask are not 0.
+    /// The padding bits in the last byte of the mask are not 0.
     #[error("the mask of the shard ends in {found:#010b}, and marks tokens that are not there")]
     Mask {
-        /// Its last byte.
+        /// Last byte of the mask.
         found: u8,
     },
 }
 
-/// How tokens lie in the shards of a run.
+/// Layout of tokens in the shards of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardForm {
     /// Bytes of a token: 2 or 4.
     pub token_bytes: u8,
-    /// Whether a bit for each token follows the tokens.
+    /// Whether a mask follows the tokens, one bit for each.
     pub masks: bool,
 }
 
 impl ShardForm {
-    /// Bytes of a shard of `tokens`.
+    /// Returns the bytes of a shard with `tokens`.
     #[must_use]
     pub fn bytes(self, tokens: u64) -> u64 {
         let mask = if self.masks { tokens.div_ceil(8) } else { 0 };
         tokens.saturating_mul(u64::from(self.token_bytes)).saturating_add(mask)
     }
 
-    /// Tokens of a shard of about so many bytes, rounded down.
+    /// Returns the number of tokens in a shard of about `bytes`, rounded down.
     fn tokens(self, bytes: u64) -> u64 {
         let bits = 8 * u64::from(self.token_bytes) + u64::from(self.masks);
         (u128::from(bytes) * 8 / u128::from(bits)) as u64
     }
 }
 
-/// Of shards without masks, whose tokens have so many bytes.
+/// Layout of shards without masks, by the bytes of a token.
 impl From<u8> for ShardForm {
     fn from(token_bytes: u8) -> Self {
         Self { token_bytes, masks: false }
@@ -89,7 +89,7 @@ impl From<&DataSpec> for ShardForm {
     }
 }
 
-/// The checked tokens of one shard.
+/// Checked tokens of one shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardTokens {
     bytes: Vec<u8>,
@@ -103,8 +103,8 @@ impl ShardTokens {
     /// # Errors
     /// - [`ShardError::TokenBytes`]: tokens of `form` have neither 2 nor 4 bytes.
     /// - [`ShardError::Length`], [`ShardError::Checksum`]: `bytes` are not that shard.
-    /// - [`ShardError::Token`], [`ShardError::Mask`]: they are, but an id is `vocab` or above, or the mask is longer
-    ///   than the tokens.
+    /// - [`ShardError::Token`], [`ShardError::Mask`]: the bytes are that shard, but an id is not below `vocab`, or the
+    ///   mask is longer than the tokens.
     pub fn parse(
         bytes: Vec<u8>,
         spec: &ShardSpec,
@@ -119,7 +119,7 @@ impl ShardTokens {
         if sha256(&bytes) != spec.sha256 {
             return Err(ShardError::Checksum);
         }
-        // No more than there are bytes.
+        // At most the number of bytes.
         let shard = Self { bytes, tokens: spec.tokens as usize, form };
         let alien = shard.ids(0).zip(0_u64..).find(|(token, _)| *token >= vocab);
         if let Some((token, index)) = alien {
@@ -135,19 +135,19 @@ impl ShardTokens {
         }
     }
 
-    /// Number of tokens.
+    /// Returns the number of tokens.
     #[must_use]
     pub fn len(&self) -> usize {
         self.tokens
     }
 
-    /// Whether it has no tokens.
+    /// Returns true if there are no tokens.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.tokens == 0
     }
 
-    /// The tokens from `start` on, given ones marked as in [`crate::token`]; none if that is past the end.
+    /// Returns the tokens from `start` on, with given ones marked as in [`crate::token`]; empty past the end.
     pub fn iter(&self, start: usize) -> impl Iterator<Item = u32> + '_ {
         marked(&self.bytes, self.tokens, self.form, start)
     }
@@ -157,8 +157,8 @@ impl ShardTokens {
     }
 }
 
-/// The tokens of a shard's `bytes`, of which there are `tokens` in `form`, from `start` on, given ones marked as in
-/// [`crate::token`]; none if that is past the end.
+/// Returns the tokens of a shard's `bytes` from `start` on, with given ones marked as in [`crate::token`]; empty past
+/// the end. The shard has `tokens` in `form`.
 pub(super) fn marked(
     bytes: &[u8],
     tokens: usize,
@@ -183,11 +183,11 @@ fn ids(bytes: &[u8], tokens: usize, form: ShardForm, start: usize) -> impl Itera
     })
 }
 
-/// The bytes of a shard of `tokens`, some of them given where `form` has masks.
+/// Encodes a shard of `tokens`. Marks of given tokens are kept if `form` has masks.
 ///
 /// # Errors
 /// - [`ShardError::TokenBytes`]: tokens of `form` have neither 2 nor 4 bytes.
-/// - [`ShardError::Token`]: an id does not fit in them.
+/// - [`ShardError::Token`]: an id does not fit into a token's bytes.
 pub fn encode_shard(tokens: &[u32], form: impl Into<ShardForm>) -> Result<Vec<u8>, ShardError> {
     let form = checked(form)?;
     let id = |token| if form.masks { token::id(token) } else { token };
@@ -207,11 +207,11 @@ pub fn encode_shard(tokens: &[u32], form: impl Into<ShardForm>) -> Result<Vec<u8
     Ok(bytes)
 }
 
-/// The description of a shard of these `bytes`.
+/// Returns the description of a shard with these `bytes`.
 ///
 /// # Errors
 /// - [`ShardError::TokenBytes`]: tokens of `form` have neither 2 nor 4 bytes.
-/// - [`ShardError::Length`]: `bytes` is no whole number of tokens.
+/// - [`ShardError::Length`]: `bytes` is not a whole number of tokens.
 pub fn shard_spec(bytes: &[u8], form: impl Into<ShardForm>) -> Result<ShardSpec, ShardError> {
     let form = checked(form)?;
     let found = bytes.len() as u64;
@@ -222,25 +222,25 @@ pub fn shard_spec(bytes: &[u8], form: impl Into<ShardForm>) -> Result<ShardSpec,
     }
 }
 
-/// A corpus in its parts.
+/// A corpus, split into training and held-out tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Split<'a> {
-    /// The training tokens, one slice for each shard, in order.
+    /// Training tokens, one slice for each shard, in order.
     pub shards: Vec<&'a [u32]>,
-    /// The tokens kept for measuring the loss; never trained on.
+    /// Held-out tokens, never trained on.
     pub held_out: &'a [u32],
 }
 
-/// Why a corpus cannot be split.
+/// Reason why a corpus cannot be split.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum SplitError {
-    /// The share is not in `0..1`.
+    /// The held-out share is not in `0..1`.
     #[error("held-out share is {ratio}: must be 0 or more and below 1")]
     Ratio {
-        /// The share asked for.
+        /// Requested share.
         ratio: f64,
     },
-    /// No tokens are left to train on.
+    /// No tokens are left for training.
     #[error("{tokens} tokens leave none to train on: give more text")]
     Empty {
         /// Tokens of the corpus.
@@ -248,12 +248,12 @@ pub enum SplitError {
     },
 }
 
-/// Splits a corpus: its last ⌊`held_out_ratio` · tokens⌋ tokens are held out, the ones before are cut in
-/// order into the fewest shards of at most `shard_tokens_max`, equal in size to within one token.
+/// Splits a corpus. Its last ⌊`held_out_ratio` · tokens⌋ tokens are held out. The others are cut in order into the
+/// fewest shards of at most `shard_tokens_max`, equal in size to within one token.
 ///
 /// # Errors
 /// - [`SplitError::Ratio`]: `held_out_ratio` is not in `0..1`.
-/// - [`SplitError::Empty`]: no token is left to train on.
+/// - [`SplitError::Empty`]: no token is left for training.
 pub fn split(
     tokens: &[u32],
     held_out_ratio: f64,
@@ -342,7 +342,7 @@ mod tests {
         assert_eq!(shard.iter(7).collect::<Vec<_>>(), [8 | GIVEN, 9 | GIVEN]);
         assert_eq!(shard.iter(9).count(), 0);
 
-        // Whoever does not know of masks sees bytes that are none of its tokens, and whoever does misses them.
+        // A reader without masks finds excess bytes, and a reader with masks finds them missing.
         let plain = ShardTokens::parse(bytes.clone(), &spec, 2, 10);
         assert_eq!(plain, Err(ShardError::Length { found: 20, expected: 18 }));
         assert_eq!(parse(&bytes[..18]), Err(ShardError::Length { found: 18, expected: 20 }));

@@ -1,15 +1,15 @@
-//! The byte vocabulary: a token is a byte, so every text has tokens and every token is one.
+//! Byte vocabulary: each token is a byte, so that every text can be encoded and every token is a text.
 
 /// Size of the byte vocabulary.
 pub const BYTE_VOCAB: u32 = 256;
 
-/// The tokens of a text, `[bytes]`.
+/// Returns the tokens of a text, `[bytes]`.
 #[must_use]
 pub fn bytes_to_tokens(text: &[u8]) -> Vec<u32> {
     text.iter().map(|byte| u32::from(*byte)).collect()
 }
 
-/// The text of byte tokens; what is not UTF-8, or no byte, becomes U+FFFD.
+/// Returns the text of byte tokens, with U+FFFD for invalid UTF-8 and for tokens that are not bytes.
 #[must_use]
 pub fn tokens_to_text(tokens: &[u32]) -> String {
     // 0xff occurs nowhere in UTF-8.
@@ -17,7 +17,7 @@ pub fn tokens_to_text(tokens: &[u32]) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Bytes of a token in a shard, 2 or 4: the fewest that hold every id below `vocab`.
+/// Returns the bytes of a token in a shard, 2 or 4: the fewest that hold every id below `vocab`.
 #[must_use]
 pub fn token_bytes(vocab: u32) -> u8 {
     if vocab <= 1 << 16 { 2 } else { 4 }

@@ -1,4 +1,4 @@
-//! The feed, on shards whose tokens say where they are from.
+//! Tests of the feed, on shards whose tokens encode their position.
 
 use super::super::shard::{ShardForm, encode_shard, shard_spec};
 use super::super::windows;
@@ -8,7 +8,7 @@ use crate::wire::{ApplyPolicy, Architecture, Code, ExchangeSpec, InnerSpec, Mode
 
 const CONTEXT: u32 = 8;
 
-/// Shards whose tokens say where they are from: 100 · shard + place.
+/// Shards whose tokens encode their position: 100 · shard + place.
 fn shard_bytes(shard: u32) -> Vec<u8> {
     let tokens: Vec<u32> = (0..84).map(|place| 100 * shard + place).collect();
     encode_shard(&tokens, 2).unwrap()
@@ -101,7 +101,7 @@ fn a_batch_spans_leases_and_starves_when_they_end() {
     assert_eq!(feed.progress(), [(LeaseId(4), 1), (LeaseId(5), 3)]);
 }
 
-/// Goal: whatever the leases, an epoch's windows all come, each once.
+/// Goal: for any leases, each window of an epoch comes exactly once.
 #[test]
 fn an_epoch_gives_each_window_once() {
     let mut feed = feed(1);
@@ -131,7 +131,7 @@ fn a_finished_lease_is_reported_before_it_goes() {
     feed.reported(&sent);
     let sent = feed.progress();
     assert_eq!(sent, [(LeaseId(1), 2), (LeaseId(2), 1)]);
-    // Lease 2 ends after the report was written: it must stay for the next one.
+    // Lease 2 ends after the report was written, so it must stay for the next one.
     feed.next_batch(1).unwrap();
     feed.reported(&sent);
     assert_eq!(feed.progress(), [(LeaseId(2), 2)]);
@@ -149,7 +149,7 @@ fn a_report_that_was_lost_is_made_again() {
     feed.next_batch(5).unwrap();
     feed.reported(&feed.progress());
     assert_eq!(feed.progress(), [(LeaseId(3), 1)]);
-    // The syncer knows nothing of lease 1, and not that lease 2 is finished.
+    // The syncer does not know lease 1, nor that lease 2 is finished.
     feed.retain(&[LeaseId(2), LeaseId(3)]);
     assert_eq!(feed.progress(), [(LeaseId(2), 2), (LeaseId(3), 1)]);
     feed.next_batch(1).unwrap();
@@ -183,7 +183,7 @@ fn holds_a_few_shards_and_asks_in_order() {
         asked.push(shard);
     }
     assert_eq!(asked, [3, 1, 0, 2]);
-    // One that nobody waits for goes at once, as there is no room.
+    // A shard that no lease waits for is dropped at once, as there is no room.
     feed.add_shard(6, shard_bytes(6)).unwrap();
     assert!(feed.shards.keys().eq(&[0, 1, 2, 3]));
 
@@ -195,7 +195,7 @@ fn holds_a_few_shards_and_asks_in_order() {
     assert_eq!(feed.ready_windows(), 3);
 }
 
-/// Goal: pieces that are smaller than a batch starve nobody, however many shards they are from.
+/// Goal: leases smaller than a batch starve no learner, however many shards they come from.
 #[test]
 fn holds_as_many_shards_as_a_batch_takes() {
     let mut feed = feed(7);

@@ -1,6 +1,6 @@
-//! Reads `rules.txt`.
+//! Parser of `rules.txt`.
 
-/// A probabilistic context-free grammar. The first rule is where it starts.
+/// A probabilistic context-free grammar. The first rule is the start.
 #[derive(Debug)]
 pub(super) struct Grammar {
     pub rules: Vec<Rule>,
@@ -26,7 +26,7 @@ pub(super) enum Symbol {
     Rule(usize),
 }
 
-/// What `$P`, `$own`, `$n` and `$p` stand for, for each pronoun.
+/// Replacements of `$P`, `$own`, `$n` and `$p` for each pronoun.
 const PRONOUNS: [[(&str, &str); 4]; 4] = [
     [("$P", "She"), ("$own", "her"), ("$n", "sg"), ("$p", "she")],
     [("$P", "He"), ("$own", "his"), ("$n", "sg"), ("$p", "he")],
@@ -35,13 +35,13 @@ const PRONOUNS: [[(&str, &str); 4]; 4] = [
 ];
 
 impl Grammar {
-    /// The grammar of the built-in corpus.
+    /// Returns the grammar of the built-in corpus.
     pub(crate) fn built_in() -> Self {
         Self::parse(include_str!("rules.txt"))
     }
 
     /// # Panics
-    /// On a fault in the rules, which are part of the program.
+    /// Panics on a fault in the rules, which are part of the program.
     fn parse(source: &str) -> Self {
         let lines = logical_lines(source);
         let lines: Vec<String> = lines.iter().flat_map(|line| for_each_pronoun(line)).collect();
@@ -67,7 +67,7 @@ impl Grammar {
 }
 
 impl Rule {
-    /// The choice that `ticket`, below `total`, falls to.
+    /// Returns the choice for `ticket`, which is below `total`.
     pub(crate) fn pick(&self, mut ticket: u32) -> &Choice {
         for choice in &self.choices {
             if ticket < choice.weight {
@@ -79,7 +79,7 @@ impl Rule {
     }
 }
 
-/// Lines without comments, each with those that continue it (they begin with a space).
+/// Returns lines without comments, each joined with its continuations, which begin with a space.
 fn logical_lines(source: &str) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for line in source.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty()) {
@@ -101,7 +101,7 @@ fn for_each_pronoun(line: &str) -> Vec<String> {
     PRONOUNS.iter().map(fill).collect()
 }
 
-/// Name, whether it is a list of words, and the rest.
+/// Returns the name, whether the rule is a list of words, and the rest.
 fn split_rule(line: &str) -> (&str, bool, &str) {
     let (name, rest) = line.split_once(' ').expect("a rule has a name");
     let (kind, body) = rest.split_once(' ').expect("a rule has a body");

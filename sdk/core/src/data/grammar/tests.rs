@@ -1,17 +1,17 @@
-//! Tests of the built-in grammar: the next word decides every choice, and text and entropy stay as they are.
+//! Tests of the built-in grammar: the next word decides every choice, and text and entropy are frozen.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 
-/// The next words that lead to each choice of each rule; "" stands for the end of the text.
+/// Next words that lead to each choice of each rule; "" stands for the end of the text.
 type Table = Vec<Vec<BTreeSet<String>>>;
 
-/// The sets FIRST and FOLLOW of every rule, by iteration to the least fixed point; then, for each choice,
-/// the words that it can begin with, and those that can follow if it can be empty.
+/// Computes the sets FIRST and FOLLOW of every rule by iteration to the least fixed point. From them follow the words
+/// that each choice can begin with, and those that can follow if it can be empty.
 fn table(grammar: &Grammar) -> Table {
     let count = grammar.rules.len();
-    // `None` in a FIRST set says that the rule can be empty.
+    // `None` in a FIRST set means that the rule can be empty.
     let mut first: Vec<BTreeSet<Option<String>>> = vec![BTreeSet::new(); count];
     let mut follow: Vec<BTreeSet<String>> = vec![BTreeSet::new(); count];
     follow[0].insert(String::new());
@@ -68,13 +68,13 @@ fn first_of(symbols: &[Symbol], first: &[BTreeSet<Option<String>>]) -> BTreeSet<
     found
 }
 
-/// The words of a text: what `push` joined.
+/// Returns the words of a text, the inverse of `push`.
 fn words(text: &str) -> Vec<String> {
     let spaced = text.replace('.', " .").replace(',', " ,").replace('\n', " # ");
     spaced.split_whitespace().map(String::from).collect()
 }
 
-/// −ln of the probability of the story that `words` begins with; takes it off `words`.
+/// Removes the first story from `words`, and returns −ln of its probability.
 fn read(grammar: &Grammar, table: &Table, words: &mut &[String]) -> f64 {
     let mut nats = 0.0;
     let mut open = vec![&Symbol::Rule(0)];
@@ -97,7 +97,7 @@ fn read(grammar: &Grammar, table: &Table, words: &mut &[String]) -> f64 {
     nats
 }
 
-/// Goal: one text, one derivation, so that the entropy of derivations is that of the text.
+/// Goal: each text has one derivation, so that the entropy of derivations is that of the text.
 #[test]
 fn the_next_word_decides_every_choice() {
     let grammar = Grammar::built_in();
@@ -122,7 +122,7 @@ fn words_hold_no_joint() {
     }
 }
 
-/// Goal: the stated entropy is what generated text has, and reading the text back finds the same.
+/// Goal: generated text has the stated entropy, and so does the text read back.
 #[test]
 fn text_has_the_stated_entropy() {
     let grammar = Grammar::built_in();
@@ -146,7 +146,7 @@ fn text_has_the_stated_entropy() {
     }
 }
 
-/// If this fails, runs on the built-in corpus cannot be compared with earlier ones.
+/// If this test fails, runs on the built-in corpus cannot be compared with earlier ones.
 #[test]
 fn text_and_entropy_are_frozen() {
     let story = "Felix often sails around the mill. He sees a white net because the goat runs to the harbour. \
