@@ -1,4 +1,4 @@
-//! AdamW, the inner optimiser, in plain scalar Rust; the engines use the same numbers of a step.
+//! AdamW, the inner optimiser, in plain scalar Rust. The engines use the same coefficients for each step.
 
 use std::ops::Range;
 
@@ -17,10 +17,10 @@ pub struct AdamW {
     pub steps: u64,
 }
 
-/// The numbers of one AdamW step that all parameters share.
+/// Coefficients of one AdamW step, shared by all parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Adjust {
-    /// What the gradient is multiplied by first: the clipping.
+    /// Factor of the gradient that clips it.
     pub scale: f32,
     /// Decay of the first moment.
     pub beta1: f32,
@@ -30,26 +30,26 @@ pub struct Adjust {
     pub rate: f32,
     /// `1 / √(1 − β2ᵗ)`, the bias correction of the second moment's root.
     pub root: f32,
-    /// Added to the root of the second moment.
+    /// Term added to the root of the second moment.
     pub eps: f32,
-    /// What a decayed parameter is multiplied by: `1 − lr · weight_decay`.
+    /// Factor of decayed parameters: `1 − lr · weight_decay`.
     pub keep: f32,
 }
 
 impl AdamW {
-    /// Zero moments for `len` parameters.
+    /// Returns zero moments for `len` parameters.
     #[must_use]
     pub fn new(len: usize) -> Self {
         Self { m: vec![0.0; len], v: vec![0.0; len], steps: 0 }
     }
 
-    /// Counts one step and returns its numbers, for a gradient of norm `grad_norm`.
+    /// Counts one step and returns its coefficients for a gradient of norm `grad_norm`.
     pub(crate) fn begin(&mut self, inner: &InnerSpec, lr: f32, grad_norm: f32) -> Adjust {
         self.steps += 1;
         Adjust::new(inner, self.steps, lr, grad_norm)
     }
 
-    /// Takes one step: clips `grad`, `[len]`, moves `params`, `[len]`. Returns the norm before clipping.
+    /// Takes one step: clips `grad`, `[len]`, and updates `params`, `[len]`. Returns the norm before clipping.
     pub fn step(
         &mut self,
         layout: &Layout,
@@ -71,11 +71,11 @@ impl AdamW {
 }
 
 impl Adjust {
-    /// Those of a step that takes as long as any and changes nothing: a finite gradient counts for nothing.
+    /// Coefficients of a step that takes full time but changes nothing: a finite gradient has no effect.
     pub const NOTHING: Self =
         Self { scale: 1.0, beta1: 1.0, beta2: 1.0, rate: 0.0, root: 1.0, eps: 1.0, keep: 1.0 };
 
-    /// For step `steps`, counted from 1, and a gradient of norm `grad_norm`.
+    /// Returns the coefficients of step `steps`, counted from 1, for a gradient of norm `grad_norm`.
     #[must_use]
     pub fn new(inner: &InnerSpec, steps: u64, lr: f32, grad_norm: f32) -> Self {
         let clip = inner.clip_norm;
@@ -93,7 +93,7 @@ impl Adjust {
     }
 }
 
-/// Checks the numbers that come from outside.
+/// Checks the settings, which come from outside.
 ///
 /// # Errors
 /// - [`ModelError::Inner`]: one of them is out of range.
@@ -114,7 +114,7 @@ pub fn check_inner(inner: &InnerSpec) -> Result<(), ModelError> {
     check("eps", inner.eps, inner.eps.is_finite() && inner.eps > 0.0, "positive and finite")
 }
 
-/// Moves `params` by one step; all slices are of one length. Engines inline it into their own loops.
+/// Updates `params` by one step; all slices have the same length. Engines inline it into their own loops.
 ///
 /// `m ← β1 m + (1 − β1) g`, `v ← β2 v + (1 − β2) g²`, `p ← keep · p − rate · m / (root · √v + ε)`.
 #[inline(always)]
@@ -127,7 +127,7 @@ pub fn adjust(params: &mut [f32], grad: &[f32], m: &mut [f32], v: &mut [f32], a:
     }
 }
 
-/// The flat vector cut into runs that are decayed (matrices) or not (vectors), in order.
+/// Returns the ranges of the flat vector that are decayed (matrices) or not (vectors), in order.
 pub fn decayed_ranges(layout: &Layout) -> Vec<(Range<usize>, bool)> {
     let mut ranges: Vec<(Range<usize>, bool)> = Vec::new();
     for (start, tensor) in layout.offsets() {
@@ -153,7 +153,7 @@ mod tests {
         Layout::new(vec![tensor("matrix", 2, 1), tensor("vector", 1, 2)]).unwrap()
     }
 
-    /// The first step moves each parameter by the rate, whatever the gradient; only the matrix decays.
+    /// The first step moves each parameter by the learning rate for any gradient; only the matrix decays.
     #[test]
     fn first_step_is_the_sign() {
         let inner = InnerSpec { weight_decay: 0.5, clip_norm: 0.0, ..Preset::Tiny.inner() };

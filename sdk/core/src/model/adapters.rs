@@ -1,32 +1,32 @@
-//! Low-rank adapters: where they lie in the flat vector of a run that trains them alone, and what they begin with.
+//! Low-rank adapters: their positions in the flat vector of a run that trains only adapters, and their initial values.
 
 use std::ops::Range;
 
 use super::{LoraSpec, LoraTarget, ModelSpec};
 use crate::diloco::{MergeClass, Tensor};
 
-/// Largest rank of adapters.
+/// Maximum rank of adapters.
 pub const RANK_MAX: u32 = 256;
 
-/// Where the adapter of one matrix lies in the flat vector of adapters.
+/// Position of one matrix's adapter in the flat vector of adapters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdapterSlots {
-    /// The matrix.
+    /// Matrix with the adapter.
     pub target: LoraTarget,
     /// A, `[r, ins]`.
     pub a: Range<usize>,
     /// B, `[outs, r]`.
     pub b: Range<usize>,
-    /// Values that the matrix takes in.
+    /// Number of inputs of the matrix.
     pub ins: usize,
-    /// Values that it gives.
+    /// Number of outputs of the matrix.
     pub outs: usize,
-    /// The first column of what it gives, in the rows that it shares with its neighbours: queries, keys and values,
-    /// or gates and ups.
+    /// First column of its outputs in the rows shared with neighbouring matrices: queries, keys and values, or gates
+    /// and ups.
     pub column: usize,
 }
 
-/// The sizes that shapes of adapters follow from, as [`super::Dims`] has them.
+/// Sizes that determine the shapes of adapters, as in [`super::Dims`].
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
     /// Decoder layers.
@@ -47,7 +47,7 @@ impl Sizes {
     }
 }
 
-/// `(outs, ins, column)` of a matrix: see [`AdapterSlots`].
+/// Returns `(outs, ins, column)` of a matrix: see [`AdapterSlots`].
 fn shape(sizes: Sizes, target: LoraTarget) -> (usize, usize, usize) {
     let Sizes { width, kv_width, ff, .. } = sizes;
     match target {
@@ -61,7 +61,7 @@ fn shape(sizes: Sizes, target: LoraTarget) -> (usize, usize, usize) {
     }
 }
 
-/// The adapters of each layer, in the order of [`tensors`], and the length of their flat vector.
+/// Returns the adapters of each layer, in the order of [`tensors`], and the length of their flat vector.
 pub fn of_layers(sizes: Sizes, lora: &LoraSpec) -> (Vec<Vec<AdapterSlots>>, usize) {
     let (rank, mut next) = (lora.rank as usize, 0);
     let mut take = |len: usize| {
@@ -79,11 +79,12 @@ pub fn of_layers(sizes: Sizes, lora: &LoraSpec) -> (Vec<Vec<AdapterSlots>>, usiz
     ((0..sizes.layers).map(|_| of_layer()).collect(), next)
 }
 
-/// The tensors of the adapters of a valid `spec`: those of a layer after those of the one before, A and B of each
-/// target in turn, named as the matrices are with `.lora_A.weight`, `[r, ins]`, and `.lora_B.weight`, `[outs, r]`.
+/// Returns the tensors of the adapters of a valid `spec`, layer by layer, A and B of each target in turn. Their names
+/// are those of the matrices with `.lora_A.weight`, `[r, ins]`, and `.lora_B.weight`, `[outs, r]`.
 ///
-/// They are merged by the mean. At rates that suit adapters those of different learners go so far apart that updates as
-/// long as the learners' own, as radial merging makes them, lead beyond where they do well: `tests/evidence/TUNING.md`.
+/// They are merged by the mean. At learning rates that suit adapters, those of different learners diverge widely.
+/// Radial merging keeps updates as long as the learners' own, which leads beyond the region of low loss:
+/// `tests/evidence/TUNING.md`.
 pub fn tensors(spec: &ModelSpec, lora: &LoraSpec) -> Vec<Tensor> {
     let mut tensors = Vec::new();
     for (layer, adapters) in of_layers(Sizes::of(spec), lora).0.iter().enumerate() {

@@ -1,18 +1,19 @@
-//! How a run says that its model is the built-in decoder.
+//! Description of the built-in decoder in a run.
 
 use super::{ExpertSpec, ModelError, ModelSpec, layout};
 use crate::wire::{Architecture, Mixture, Model, Tensor};
 
-/// The name of the built-in decoder in [`Architecture::name`].
+/// Name of the built-in decoder in [`Architecture::name`].
 pub const DECODER: &str = "llama";
 
 impl ModelSpec {
-    /// The settings of the built-in decoder that `model` is.
+    /// Returns the settings of the built-in decoder in `model`.
     ///
     /// # Errors
-    /// - [`ModelError::Foreign`]: it is of another architecture.
-    /// - [`ModelError::Settings`]: its settings cannot be read, or say anything else of context, vocabulary or tensors.
-    /// - Those of [`layout`]: no such decoder can be built.
+    /// - [`ModelError::Foreign`]: the architecture is another one.
+    /// - [`ModelError::Settings`]: the settings cannot be read, or contradict the context, vocabulary or tensors of
+    ///   `model`.
+    /// - Those of [`layout`]: the decoder cannot be built.
     pub fn of(model: &Model) -> Result<Self, ModelError> {
         let Architecture { name, settings } = &model.architecture;
         if name != DECODER {
@@ -21,7 +22,7 @@ impl ModelSpec {
         let wrong = |why: String| ModelError::Settings { why };
         let spec: Self = rmp_serde::from_slice(settings).map_err(|error| wrong(error.to_string()))?;
         let layout = layout(&spec)?;
-        // Adapters were merged radially once; what a run says of that stays as it is.
+        // Early runs merged adapters radially; the merge rule in the run's description is kept.
         let is_same = |(ours, theirs): (&Tensor, &Tensor)| {
             let merge = if spec.lora.is_some() { ours.merge } else { theirs.merge };
             *ours == Tensor { merge, ..theirs.clone() }
@@ -43,7 +44,7 @@ impl ModelSpec {
     }
 }
 
-/// As a run describes it. One that cannot be built has no tensors, and [`ModelSpec::of`] says why.
+/// Converts to a run's description. An invalid model has no tensors, and [`ModelSpec::of`] returns the error.
 impl From<ModelSpec> for Model {
     fn from(spec: ModelSpec) -> Self {
         let settings = rmp_serde::to_vec_named(&spec).expect("plain data");
@@ -63,7 +64,7 @@ mod tests {
     use crate::model::{LoraSpec, Preset};
     use crate::wire::MergeClass;
 
-    /// Goal: adapters that were begun when they were merged radially are still what they are; other models are not.
+    /// Goal: early adapter runs with radial merges are still accepted; other models with changed merge rules are not.
     #[test]
     fn adapters_of_before_are_read() {
         let radial = |spec: ModelSpec| {

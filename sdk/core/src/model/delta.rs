@@ -1,14 +1,14 @@
-//! What adapters come to as matrices: `ΔW = α / r · B A`.
+//! Adapters as changes of matrices: `ΔW = α / r · B A`.
 
 use super::{AdapterSlots, Dims, LayerSlots, LoraTarget, ModelError, ModelSpec, Slots, check_len, layout};
 
-/// Adds `α / r · B A` to each matrix that has an adapter: `weights`, `[len]` in the layout of [`ModelSpec::base`],
-/// become those of the model without adapters that computes the same as `spec` with `adapters`, `[len]` in the layout
-/// of `spec`. Does nothing where `spec` has no adapters. Sums are taken in `f64` and rounded once.
+/// Adds `α / r · B A` to each matrix that has an adapter. `weights`, `[len]` in the layout of [`ModelSpec::base`],
+/// become those of a model without adapters that computes the same as `spec` with `adapters`, `[len]` in the layout of
+/// `spec`. Has no effect if `spec` has no adapters. Sums are taken in `f64` and rounded once.
 ///
 /// # Errors
 /// - as [`layout`] for `spec`;
-/// - [`ModelError::Params`]: `weights` or `adapters` is not as long as its layout.
+/// - [`ModelError::Params`]: the length of `weights` or `adapters` does not match its layout.
 pub fn add_adapters(spec: &ModelSpec, weights: &mut [f32], adapters: &[f32]) -> Result<(), ModelError> {
     layout(spec)?;
     let dims = Dims::new(spec);
@@ -24,7 +24,7 @@ pub fn add_adapters(spec: &ModelSpec, weights: &mut [f32], adapters: &[f32]) -> 
     Ok(())
 }
 
-/// Calls `each` with the place of a weight, in the layout of the weights, and what the adapters add to it.
+/// Calls `each` with the index of a weight, in the layout of the weights, and the change by the adapters.
 pub fn deltas<T: Copy + Into<f64>>(
     dims: &Dims,
     slots: &Slots,
@@ -48,7 +48,7 @@ pub fn deltas<T: Copy + Into<f64>>(
     }
 }
 
-/// From the gradient of the sums of weights and [`deltas`], in the layout of the weights, to that of `adapters`:
+/// Converts the gradient of the sums of weights and [`deltas`], in the layout of the weights, to that of `adapters`:
 /// `dA = α / r · Bᵀ dW`, `dB = α / r · dW Aᵀ`.
 pub fn gradients(dims: &Dims, slots: &Slots, adapters: &[f64], dweights: &[f64]) -> Vec<f64> {
     let mut grad = vec![0.0; adapters.len()];
@@ -72,7 +72,7 @@ fn all(slots: &Slots) -> impl Iterator<Item = (&LayerSlots, &AdapterSlots)> {
     slots.layers.iter().flat_map(|layer| layer.adapters.iter().map(move |adapter| (layer, adapter)))
 }
 
-/// Where the matrix of an adapter begins, in the layout of the weights.
+/// Returns the start of an adapter's matrix in the layout of the weights.
 fn start(dims: &Dims, layer: &LayerSlots, adapter: &AdapterSlots) -> usize {
     let group = match adapter.target {
         LoraTarget::Q | LoraTarget::K | LoraTarget::V => &layer.qkv,
@@ -94,7 +94,7 @@ mod tests {
         ModelSpec { heads: 4, kv_heads: 2, lora, ..Preset::Tiny.model(40) }
     }
 
-    /// Each matrix by name gets the product of its own two, and nothing else changes.
+    /// Each matrix gets the product of its own two factors, and nothing else changes.
     #[test]
     fn each_matrix_gets_its_own_product() {
         let (spec, base) = (spec(), layout(&spec().base()).unwrap());

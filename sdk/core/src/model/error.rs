@@ -1,22 +1,22 @@
-//! Everything that can be wrong with a model, its parameters or its tokens.
+//! Errors of a model, its parameters and its tokens.
 
 use crate::diloco::LayoutError;
 
-/// Why a model cannot be built or run.
+/// Reason why a model cannot be built or run.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ModelError {
-    /// A run of another architecture than the built-in decoder's.
+    /// The run's architecture is not the built-in decoder.
     #[error(
         "the run trains {}, not the built-in decoder: take part with the program that knows it", named(.name)
     )]
     Foreign {
-        /// The name of the architecture; empty if the owner gave none.
+        /// Name of the architecture; empty if the owner gave none.
         name: String,
     },
-    /// The settings of the built-in decoder make no sense.
+    /// The settings of the built-in decoder are invalid.
     #[error("the decoder's settings cannot be used: {why}")]
     Settings {
-        /// What is wrong.
+        /// Fault of the settings.
         why: String,
     },
     /// A size is 0 or above its limit.
@@ -24,14 +24,14 @@ pub enum ModelError {
     Size {
         /// Name of the field in [`super::ModelSpec`].
         field: &'static str,
-        /// What it was set to.
+        /// Value of the field.
         value: u32,
-        /// Smallest value allowed.
+        /// Minimum value.
         min: u32,
-        /// Largest value allowed.
+        /// Maximum value.
         max: u32,
     },
-    /// The heads do not divide the width into even parts.
+    /// The heads do not divide the width into parts of even width.
     #[error("d_model {d_model} does not divide into {heads} heads of even width")]
     Heads {
         /// Width of the residual stream.
@@ -39,7 +39,7 @@ pub enum ModelError {
         /// Query heads.
         heads: u32,
     },
-    /// The query heads do not fall into groups of equal size.
+    /// The query heads do not divide into groups of equal size.
     #[error("{kv_heads} key and value heads do not divide {heads} query heads")]
     KvHeads {
         /// Query heads.
@@ -47,24 +47,24 @@ pub enum ModelError {
         /// Key and value heads.
         kv_heads: u32,
     },
-    /// A number that must be positive and finite is not.
+    /// A number is not positive and finite.
     #[error("{field} is {value}; it must be positive and finite")]
     Number {
         /// Name of the field.
         field: &'static str,
-        /// What it was set to.
+        /// Value of the field.
         value: f32,
     },
-    /// What the load-balancing loss of a mixture of experts counts is out of range.
+    /// The factor of the load-balancing loss of a mixture of experts is out of range.
     #[error("the load-balancing loss counts {value}; it must be 0 or positive, and finite")]
     AuxLoss {
-        /// What it was set to.
+        /// Value of the factor.
         value: f32,
     },
-    /// Adapters of a mixture of experts.
+    /// Adapters were requested for a mixture of experts.
     #[error("experts have no adapters here: train a dense model with adapters, or all of the mixture")]
     LoraOfExperts,
-    /// Adapters without the weights that they belong to.
+    /// Adapters were given without their base weights.
     #[error("these are adapters alone: the weights that they belong to are needed too")]
     Weightless,
     /// A number of the optimiser is out of range.
@@ -72,15 +72,15 @@ pub enum ModelError {
     Inner {
         /// Name of the field in [`crate::wire::InnerSpec`].
         field: &'static str,
-        /// What it was set to.
+        /// Value of the field.
         value: f32,
-        /// What it may be.
+        /// Permitted range.
         range: &'static str,
     },
-    /// The tensors make no layout: too many parameters.
+    /// The tensors do not form a layout, because there are too many parameters.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// The flat vector has another length than the layout.
+    /// The length of the flat vector does not match the layout.
     #[error("{found} parameters given, the layout has {expected}")]
     Params {
         /// Length given.
@@ -88,23 +88,23 @@ pub enum ModelError {
         /// Length of the layout.
         expected: usize,
     },
-    /// The tokens are no whole number of windows, or none.
+    /// The tokens are not a positive whole number of windows.
     #[error("{found} tokens are no whole number of windows of context + 1 = {window}")]
     Tokens {
-        /// Number given.
+        /// Number of tokens.
         found: usize,
-        /// Tokens in a window with its shifted targets.
+        /// Tokens of a window, including the shifted targets.
         window: usize,
     },
     /// A sequence is empty or longer than the context.
     #[error("a sequence of {found} tokens given; it must have 1 to {context}")]
     Sequence {
-        /// Number given.
+        /// Length of the sequence.
         found: usize,
-        /// Longest sequence allowed.
+        /// Maximum length of a sequence.
         context: usize,
     },
-    /// A token outside the vocabulary.
+    /// A token is outside the vocabulary.
     #[error("token {token} is outside the vocabulary of {vocab}")]
     Token {
         /// The token.
@@ -114,7 +114,7 @@ pub enum ModelError {
     },
 }
 
-/// An architecture in words.
+/// Describes an architecture by its name.
 fn named(name: &str) -> String {
     if name.is_empty() {
         "an architecture without a name".into()

@@ -1,15 +1,15 @@
-//! How much arithmetic training takes, to compare devices by.
+//! Amount of arithmetic in training, for comparing devices.
 
 use super::ModelSpec;
 use super::{ModelError, layout};
 
-/// Floating-point operations of a training step, forwards and backwards, for each token.
+/// Returns the floating-point operations of a training step, forwards and backwards, for each token.
 ///
-/// `6 · P + 6 · L · T · C`: P counts the values of the matrices, the output head once and the embedding, which
-/// is looked up, not at all (they are one matrix unless the head is one of its own). A value costs a product and a
-/// sum forwards, twice that backwards. A token attends to T / 2 others on average, with two products of width C in
-/// each of L layers. Of experts those count that a token goes through, since no other one computes anything for it.
-/// Where adapters are trained, their values cost that, and frozen ones a third less: they get no gradient.
+/// `6 · P + 6 · L · T · C`. P counts the values of the matrices, with the output head once. It omits the embedding,
+/// which is only looked up (they are one matrix unless the head is separate). A value costs a product and a sum
+/// forwards, and twice that backwards. A token attends to T / 2 others on average, with two products of width C in each
+/// of L layers. Only the experts that a token passes through count, since the others compute nothing for it. If
+/// adapters are trained, their values cost the same, and frozen values a third less, because they need no gradient.
 ///
 /// # Errors
 /// Those of [`layout`].
@@ -43,15 +43,15 @@ mod tests {
         let grouped = ModelSpec { kv_heads: 1, ..Preset::Small.model(256) };
         let saved = 4 * 2 * (128 - 32) * 128;
         assert_eq!(flops_per_token(&grouped), Ok(6 * (matrices - saved) + 6 * 4 * 128 * 128));
-        // The embedding is looked up, whether the head is the same matrix or not.
+        // The embedding is looked up, whether it is the head too or not.
         let untied = ModelSpec { untied_head: true, ..Preset::Small.model(256) };
         assert_eq!(flops_per_token(&untied), flops_per_token(&Preset::Small.model(256)));
-        // Two of eight experts, and what chooses them.
+        // Two of eight experts, and the router.
         let experts = Some(ExpertSpec { count: 8, per_token: 2, aux_loss: 0.01 });
         let mixture = ModelSpec { experts, ..Preset::Small.model(256) };
         let more = 4 * (3 * 128 * 344 + 8 * 128);
         assert_eq!(flops_per_token(&mixture), Ok(6 * (matrices + more) + 6 * 4 * 128 * 128));
-        // Adapters of rank 2 on all seven.
+        // Adapters of rank 2 on all seven matrices.
         let lora = Some(LoraSpec { rank: 2, alpha: 4.0, targets: LoraTargets::ALL });
         let adapted = ModelSpec { lora, ..Preset::Small.model(256) };
         let adapters = 4 * 2 * (4 * 2 * 128 + 3 * (128 + 344));

@@ -1,8 +1,9 @@
-//! Weights that are not trained, held in two bytes or one for each.
+//! Frozen weights, stored in two bytes or one byte for each.
 //!
-//! In bytes, tensor after tensor in the order of the layout: each value as a binary16; or, of a matrix in
-//! [`FrozenForm::Int8`], its codes row by row, a signed byte each, and then the scales, a binary16 for each
-//! [`FROZEN_BLOCK`] codes of a row, of which the last block may be shorter. A value is its code times its scale.
+//! Bytes are stored tensor after tensor in the order of the layout. In [`FrozenForm::F16`] each value is a binary16. In
+//! [`FrozenForm::Int8`] a matrix has first its codes row by row, a signed byte each, and then its scales, a binary16
+//! for each [`FROZEN_BLOCK`] codes of a row; the last block of a row may be shorter. A value is its code times its
+//! scale. Vectors are binary16 in both forms.
 
 use std::ops::Range;
 
@@ -10,15 +11,15 @@ use super::{ModelError, ModelSpec, layout};
 use crate::diloco::{Layout, Tensor, halves};
 use crate::wire::FrozenForm;
 
-/// Codes of a row that share a scale.
+/// Number of codes in a row that share a scale.
 pub const FROZEN_BLOCK: usize = 32;
 
-/// The largest size of a code.
+/// Maximum absolute value of a code.
 const CODE_MAX: f32 = 127.0;
-/// The bits of the smallest binary16 that is no number of finite size.
+/// Bits of the smallest binary16 that is not finite.
 const INFINITY: u16 = 0x7c00;
 
-/// Weights that a run does not train, in a compact form.
+/// Frozen weights in a compact form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrozenWeights {
     layout: Layout,
@@ -27,33 +28,33 @@ pub struct FrozenWeights {
     bytes: Vec<u8>,
 }
 
-/// Where a tensor lies.
+/// Position of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Place {
-    /// Its values, within the flat vector.
+    /// Range of its values in the flat vector.
     flat: Range<usize>,
-    /// Values in a row.
+    /// Values of a row.
     cols: usize,
-    /// The byte of its first value.
+    /// Offset of its first value in bytes.
     at: usize,
-    /// The byte of its first scale; `None` where values are binary16.
+    /// Offset of its first scale in bytes; `None` if the values are binary16.
     scales: Option<usize>,
 }
 
 impl Place {
-    /// Scales of a row.
+    /// Returns the number of scales of a row.
     fn blocks(&self) -> usize {
         self.cols.div_ceil(FROZEN_BLOCK)
     }
 }
 
-/// Why something is no set of frozen weights.
+/// Reason why frozen weights are invalid.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum FrozenError {
-    /// There is no such model.
+    /// The model is invalid.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// Another number of bytes than the model has in this form.
+    /// The number of bytes does not match the model and form.
     #[error("{found} bytes of frozen weights given, the model has {expected}: fetch them anew")]
     Length {
         /// Bytes given.
@@ -61,15 +62,15 @@ pub enum FrozenError {
         /// Bytes expected.
         expected: u64,
     },
-    /// A value, or the scale of some, is infinite or no number.
+    /// A value or a scale is infinite or NaN.
     #[error("the frozen weights of {tensor} are not finite: they are damaged, or not of this model")]
     NotFinite {
-        /// The name of the tensor.
+        /// Name of the tensor.
         tensor: String,
     },
 }
 
-/// Lays out the weights of `spec` in `form`; their bytes.
+/// Lays out the weights of `spec` in `form`, and returns the positions and the total bytes.
 fn places(layout: &Layout, form: FrozenForm) -> (Vec<Place>, usize) {
     let mut next = 0;
     let mut place = |(start, tensor): (u32, &Tensor)| {
@@ -87,12 +88,12 @@ fn places(layout: &Layout, form: FrozenForm) -> (Vec<Place>, usize) {
 }
 
 impl FrozenWeights {
-    /// Rounds `params`, `[len]` in the layout of [`ModelSpec::base`]: to the nearest binary16, of sizes up to
-    /// [`halves::ABS_MAX`], or to the nearest code, where the largest size of a block has the code 127.
+    /// Rounds `params`, `[len]` in the layout of [`ModelSpec::base`]. Values round to the nearest binary16, limited to
+    /// [`halves::ABS_MAX`], or to the nearest code, where the largest absolute value of a block has the code 127.
     ///
     /// # Errors
-    /// - [`FrozenError::Model`]: `spec` is no model, or `params` is not as long as its weights.
-    /// - [`FrozenError::NotFinite`]: a value is infinite or no number.
+    /// - [`FrozenError::Model`]: `spec` is invalid, or the length of `params` does not match its weights.
+    /// - [`FrozenError::NotFinite`]: a value is infinite or NaN.
     pub fn quantised(spec: &ModelSpec, params: &[f32], form: FrozenForm) -> Result<Self, FrozenError> {
         let layout = layout(&spec.base())?;
         if params.len() != layout.len() {
@@ -113,7 +114,7 @@ impl FrozenWeights {
             for block in values.chunks(place.cols).flat_map(|row| row.chunks(FROZEN_BLOCK)) {
                 let largest = block.iter().fold(0.0_f32, |max, value| max.max(value.abs()));
                 let scale = halves::nearest(largest / CODE_MAX);
-                // Of a block of zeros, or of values below any scale, each code is 0.
+                // In a block of zeros, or of values below any scale, all codes are 0.
                 let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
                 let code = |value: &f32| (value * inverse).round_ties_even().clamp(-CODE_MAX, CODE_MAX) as i8;
                 bytes.extend(block.iter().map(|value| code(value).to_le_bytes()[0]));
@@ -124,12 +125,12 @@ impl FrozenWeights {
         Ok(Self { layout, form, places, bytes })
     }
 
-    /// The weights of `spec`, with or without adapters, that [`Self::bytes`] gave.
+    /// Returns the weights of `spec`, with or without adapters, from the bytes of [`Self::bytes`].
     ///
     /// # Errors
-    /// - [`FrozenError::Model`]: `spec` is no model.
-    /// - [`FrozenError::Length`]: it has another number of bytes.
-    /// - [`FrozenError::NotFinite`]: a value or a scale is infinite or no number.
+    /// - [`FrozenError::Model`]: `spec` is invalid.
+    /// - [`FrozenError::Length`]: the number of bytes is wrong.
+    /// - [`FrozenError::NotFinite`]: a value or a scale is infinite or NaN.
     pub fn from_bytes(spec: &ModelSpec, form: FrozenForm, bytes: Vec<u8>) -> Result<Self, FrozenError> {
         let layout = layout(&spec.base())?;
         let (places, len) = places(&layout, form);
@@ -146,7 +147,7 @@ impl FrozenWeights {
         Ok(Self { layout, form, places, bytes })
     }
 
-    /// Bytes of the weights of `spec` in `form`.
+    /// Returns the bytes of the weights of `spec` in `form`.
     ///
     /// # Errors
     /// Those of [`layout`].
@@ -154,31 +155,31 @@ impl FrozenWeights {
         Ok(places(&layout(&spec.base())?, form).1 as u64)
     }
 
-    /// All of them, as [`Self::from_bytes`] takes them.
+    /// Returns all bytes, as [`Self::from_bytes`] takes them.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The form they are in.
+    /// Returns the form of the weights.
     #[must_use]
     pub fn form(&self) -> FrozenForm {
         self.form
     }
 
-    /// The tensors, as [`layout`] of [`ModelSpec::base`] names them.
+    /// Returns the tensors, as [`layout`] of [`ModelSpec::base`] names them.
     #[must_use]
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// Whether they are weights of the model of `spec`, as far as names and shapes tell.
+    /// Returns true if names and shapes match the weights of `spec`.
     #[must_use]
     pub fn fits(&self, spec: &ModelSpec) -> bool {
         layout(&spec.base()).is_ok_and(|layout| layout == self.layout)
     }
 
-    /// Widens the values of `range` within the flat vector into `out`, as long as `range` is.
+    /// Widens the values in `range` of the flat vector into `out`, which must have the same length.
     ///
     /// # Panics
     /// If `range` is longer than `out` or goes beyond the flat vector.
@@ -192,7 +193,8 @@ impl FrozenWeights {
         }
     }
 
-    /// The bytes of whole rows at `range`, one piece for each tensor: codes, or binary16s in [`FrozenForm::F16`].
+    /// Returns the bytes of whole rows in `range`, one slice for each tensor: codes, or binary16 values in
+    /// [`FrozenForm::F16`].
     pub fn codes(&self, range: Range<usize>) -> impl Iterator<Item = &[u8]> {
         self.places_of(range.start, range.end).map(move |place| {
             let part = range.start.max(place.flat.start)..range.end.min(place.flat.end);
@@ -201,7 +203,8 @@ impl FrozenWeights {
         })
     }
 
-    /// The scales of whole rows at `range`, one for each [`FROZEN_BLOCK`] codes of a row; none in [`FrozenForm::F16`].
+    /// Returns the scales of whole rows in `range`, one for each [`FROZEN_BLOCK`] codes of a row; empty in
+    /// [`FrozenForm::F16`].
     #[must_use]
     pub fn scales(&self, range: &Range<usize>) -> Vec<f32> {
         let mut found = Vec::new();
@@ -216,7 +219,7 @@ impl FrozenWeights {
         found
     }
 
-    /// The tensors that have values in `start..end`.
+    /// Returns the tensors that have values in `start..end`.
     fn places_of(&self, start: usize, end: usize) -> impl Iterator<Item = &Place> {
         let first = self.places.partition_point(|place| place.flat.end <= start);
         self.places[first..].iter().take_while(move |place| place.flat.start < end)
@@ -242,7 +245,7 @@ impl FrozenWeights {
     }
 }
 
-/// `out[i] = codes[i] · scale`: the first `head` codes have the first scale, each further block the next.
+/// Computes `out[i] = codes[i] · scale`. The first `head` codes share the first scale, each further block the next.
 #[cfg_attr(feature = "simd", multiversion::multiversion(targets = "simd"))]
 fn multiply(codes: &[u8], scales: &[u8], head: usize, out: &mut [f32]) {
     let (halves, _) = scales.as_chunks();
@@ -263,7 +266,7 @@ mod tests {
     use super::*;
     use crate::model::{LoraSpec, LoraTargets, Preset, init};
 
-    /// Rows of 40 and 44 values, which no block of 32 divides.
+    /// Rows of 40 and 44 values, which are not multiples of the block of 32.
     fn spec() -> ModelSpec {
         let lora = Some(LoraSpec { rank: 2, alpha: 4.0, targets: LoraTargets::ALL });
         ModelSpec { d_model: 40, heads: 4, kv_heads: 2, d_ff: 44, lora, ..Preset::Tiny.model(37) }
@@ -286,7 +289,7 @@ mod tests {
         assert_eq!(all(&frozen), halves::from_bytes(frozen.bytes()));
     }
 
-    /// Each value is within half a code of what it was, and the largest of its block to the scale's own rounding.
+    /// Each value is within half a code of the original, and the largest of its block within the scale's rounding.
     #[test]
     fn eight_bits_keep_each_block_by_its_largest() {
         let (params, frozen) = (params(), quantised());
@@ -307,7 +310,7 @@ mod tests {
                 }
             }
         }
-        // A byte for each code, and two for each block of them.
+        // A byte for each code, and two bytes for each block.
         let rows = 37 + 2 * (40 + 20 + 20 + 40 + 44 + 44);
         let codes = rows * (40 + 2 * 2) + 2 * 40 * (44 + 2 * 2);
         assert_eq!(frozen.bytes().len(), codes + 5 * 40 * 2);
@@ -344,7 +347,7 @@ mod tests {
             assert!(!frozen.fits(&ModelSpec { d_ff: 48, ..spec() }));
             let error = read(bytes[1..].to_vec()).unwrap_err().to_string();
             assert!(error.contains("fetch them anew"), "{error}");
-            // The last half is of the last norm.
+            // The last half belongs to the last norm.
             let mut damaged = bytes;
             *damaged.last_mut().unwrap() = 0x7e;
             let error = read(damaged).unwrap_err().to_string();

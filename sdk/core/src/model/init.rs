@@ -1,4 +1,4 @@
-//! The parameters that a run begins with, from its seed.
+//! Initial parameters of a run, from its seed.
 
 use std::ops::Range;
 
@@ -9,26 +9,26 @@ use crate::rng::Rng;
 /// Standard deviation of the initial matrices.
 const STD: f64 = 0.02;
 
-/// Initial parameters, flat, `[len]`: the same bits on every machine.
+/// Returns initial parameters, flat, `[len]`: the same bits on every machine.
 ///
-/// Norms are 1, matrices normal with standard deviation 0.02, and the two that write to the residual
-/// stream `1/√(2 layers)` of that (GPT-2). "Normal" is the sum of 12 uniform numbers (Irwin–Hall), which
-/// needs no logarithm or cosine, whose last bits differ between platforms.
+/// Norms are 1. Matrices are normal with standard deviation 0.02, and the two that write to the residual stream with
+/// `1/√(2 layers)` of that (GPT-2). "Normal" is the sum of 12 uniform numbers (Irwin–Hall). It needs no logarithm or
+/// cosine, whose last bits differ between platforms.
 ///
-/// Of adapters A is uniform within ±1/√ins, as PEFT begins, and B is 0: they change nothing yet.
+/// For adapters, A is uniform within ±1/√ins, as in PEFT, and B is 0, so that they initially change nothing.
 ///
 /// # Errors
-/// As [`layout`].
+/// Those of [`layout`].
 pub fn init(spec: &ModelSpec, seed: u64) -> Result<Vec<f32>, ModelError> {
     let len = layout(spec)?.len();
     init_within(spec, seed, std::slice::from_ref(&(0..len)))
 }
 
-/// Those of [`init`] in these ranges of the flat vector, one after another. It takes the time and the memory of what is
-/// asked for, and not of the model.
+/// Returns the values of [`init`] in these ranges of the flat vector, one after another. Time and memory depend on the
+/// ranges, not on the model.
 ///
 /// # Errors
-/// As [`layout`].
+/// Those of [`layout`].
 pub fn init_within(spec: &ModelSpec, seed: u64, ranges: &[Range<usize>]) -> Result<Vec<f32>, ModelError> {
     layout(spec)?;
     Ok(match &spec.lora {
@@ -44,22 +44,22 @@ pub fn init_within(spec: &ModelSpec, seed: u64, ranges: &[Range<usize>]) -> Resu
     })
 }
 
-/// Values of the flat vector that are drawn.
+/// Randomly drawn values of the flat vector.
 struct Draw {
     range: Range<usize>,
-    /// How far they reach: their standard deviation, or their bound.
+    /// Scale of the values: their standard deviation, or their bound.
     scale: f64,
 }
 
-/// How initial values come about.
+/// Construction of initial values.
 struct Begun<F> {
-    /// What is not drawn.
+    /// Value outside the drawn ranges.
     elsewhere: f32,
-    /// What is, in this order.
+    /// Drawn ranges, in this order.
     draws: Vec<Draw>,
-    /// Random numbers that one value takes.
+    /// Random numbers for one value.
     numbers: u64,
-    /// One value, by the scale.
+    /// Draws one value for a scale.
     value: F,
 }
 
@@ -87,14 +87,14 @@ impl<F: Fn(&mut Rng, f64) -> f64> Begun<F> {
     }
 }
 
-/// What of initial adapters is drawn, and how far it reaches: A is uniform within ±1/√ins, as PEFT's Kaiming
-/// initialisation with a = √5 comes to, and B is zero, so that the model is the one without adapters.
+/// Returns the drawn ranges of initial adapters and their bounds. A is uniform within ±1/√ins, which equals PEFT's
+/// Kaiming initialisation with a = √5. B is zero, so that the initial model is the one without adapters.
 fn draws_of_adapters(spec: &ModelSpec, lora: &LoraSpec) -> Vec<Draw> {
     let adapters = of_layers(Sizes::of(spec), lora).0.into_iter().flatten();
     adapters.map(|AdapterSlots { a, ins, .. }| Draw { range: a, scale: 1.0 / (ins as f64).sqrt() }).collect()
 }
 
-/// The matrices of a valid `spec`, in the order in which they are drawn.
+/// Returns the matrices of a valid `spec`, in the order in which they are drawn.
 fn draws(spec: &ModelSpec) -> Vec<Draw> {
     let slots = Slots::new(&Dims::new(spec));
     let residual = STD / f64::from(2 * spec.layers).sqrt();
@@ -118,7 +118,7 @@ fn draws(spec: &ModelSpec) -> Vec<Draw> {
     draws
 }
 
-/// Mean 0, variance 1, within ±6: the sum of 12 uniform 16-bit numbers, exact in `f64`.
+/// Draws a number of mean 0 and variance 1, within ±6: the sum of 12 uniform 16-bit numbers, exact in `f64`.
 fn normal(rng: &mut Rng) -> f64 {
     let mut sum = 0_u64;
     for _ in 0..3 {
@@ -173,7 +173,7 @@ mod tests {
         assert_ne!(params, init(&spec, 8).unwrap());
     }
 
-    /// Goal: a part of the parameters has the bits that it has in the whole, wherever it begins and ends.
+    /// Goal: a part of the parameters has the same bits as within the whole, for any start and end.
     #[test]
     fn a_part_is_as_in_the_whole() {
         let tiny = Preset::Tiny.model(256);
@@ -207,7 +207,7 @@ mod tests {
         assert_ne!(init(&spec, 1).unwrap(), init(&spec, 2).unwrap());
     }
 
-    /// If this fails, learners of two versions start apart: raise the wire version.
+    /// If this test fails, learners of two versions start apart: raise the wire version.
     #[test]
     fn bits_are_frozen() {
         let params = init(&Preset::Tiny.model(64), 1).unwrap();

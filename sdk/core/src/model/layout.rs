@@ -1,36 +1,36 @@
-//! Where each tensor lies in the flat vector of parameters, and the sizes that follow from a specification.
+//! Positions of tensors in the flat vector of parameters, and the sizes that follow from a specification.
 
 use std::ops::Range;
 
 use super::{AdapterSlots, LoraSpec, ModelError, ModelSpec, RANK_MAX, adapters};
 use crate::diloco::{Layout, MergeClass, Tensor};
 
-/// Most layers.
+/// Maximum number of layers.
 pub const LAYERS_MAX: u32 = 1 << 10;
-/// Largest `d_model`, `heads` and `d_ff`.
+/// Maximum `d_model`, `heads` and `d_ff`.
 pub const WIDTH_MAX: u32 = 1 << 17;
-/// Largest vocabulary.
+/// Maximum size of the vocabulary.
 pub const VOCAB_MAX: u32 = 1 << 24;
-/// Longest context, in tokens.
+/// Maximum length of the context, in tokens.
 pub const CONTEXT_MAX: u32 = 1 << 16;
-/// Most experts of a layer.
+/// Maximum number of experts of a layer.
 pub const EXPERTS_MAX: u32 = 1 << 8;
 
-/// The tensors of the model that are trained, named as Hugging Face's Llama names them, in the order of the flat
-/// vector.
+/// Returns the trained tensors of the model, named as in Hugging Face's Llama, in the order of the flat vector.
 ///
-/// With [`ModelSpec::lora`] they are the adapters alone, A and B of each target in each layer, named as PEFT names them
-/// within the model: `model.layers.0.self_attn.q_proj.lora_A.weight`. Those of [`ModelSpec::base`] are the weights.
+/// With [`ModelSpec::lora`] they are only the adapters, A and B of each target in each layer, named as PEFT names them
+/// within the model: `model.layers.0.self_attn.q_proj.lora_A.weight`. The tensors of [`ModelSpec::base`] are the
+/// weights.
 ///
-/// Matrices are `[out, in]`. `q`, `k`, `v` of a layer are neighbours, as are `gate` and `up`, so that
-/// each group is one matrix to an engine. With experts the tensors of a feed-forward layer are named as Mixtral's: the
-/// router, then `w1` (gate), `w3` (up) and `w2` (down) of each expert. A head of its own comes last; it is merged as
-/// other matrices are, since the paper excepts the embedding alone (arXiv 2604.21428, section on radial averaging).
+/// Matrices are `[out, in]`. `q`, `k`, `v` of a layer are neighbours, as are `gate` and `up`, so that each group is one
+/// matrix to an engine. With experts, the tensors of a feed-forward layer are named as in Mixtral: the router, then
+/// `w1` (gate), `w3` (up) and `w2` (down) of each expert. A separate head comes last. It is merged like other matrices,
+/// since the paper excepts only the embedding (arXiv 2604.21428, section on radial averaging).
 ///
 /// # Errors
 /// - [`ModelError::Size`], [`ModelError::Heads`], [`ModelError::KvHeads`], [`ModelError::Number`],
-///   [`ModelError::AuxLoss`], [`ModelError::LoraOfExperts`]: `spec` is no model.
-/// - [`ModelError::Layout`]: it has more than 2³² − 1 parameters, adapters or not.
+///   [`ModelError::AuxLoss`], [`ModelError::LoraOfExperts`]: `spec` is invalid.
+/// - [`ModelError::Layout`]: the model has more than 2³² − 1 parameters, with or without adapters.
 pub fn layout(spec: &ModelSpec) -> Result<Layout, ModelError> {
     check(spec)?;
     let weights = Layout::new(weights(spec))?;
@@ -40,7 +40,7 @@ pub fn layout(spec: &ModelSpec) -> Result<Layout, ModelError> {
     })
 }
 
-/// The weights of a valid model.
+/// Returns the weights of a valid model.
 fn weights(spec: &ModelSpec) -> Vec<Tensor> {
     let (c, f) = (spec.d_model, spec.d_ff);
     let kv = c / spec.heads * spec.kv_heads;
@@ -123,7 +123,7 @@ fn check(spec: &ModelSpec) -> Result<(), ModelError> {
     Ok(())
 }
 
-/// The sizes of a valid [`ModelSpec`], as indices.
+/// Sizes of a valid [`ModelSpec`], as indices.
 #[derive(Clone, Copy, Debug)]
 pub struct Dims {
     /// V.
@@ -146,22 +146,22 @@ pub struct Dims {
     pub context: usize,
     /// Base of the rotary frequencies.
     pub rope_theta: f32,
-    /// Added to the mean square in RMSNorm.
+    /// Term added to the mean square in RMSNorm.
     pub eps: f32,
-    /// Whether the output head is a matrix of its own.
+    /// Whether the output head is a separate matrix.
     pub untied_head: bool,
-    /// E, the experts of a layer; 0 for a dense one.
+    /// E, the experts of a layer; 0 for a dense layer.
     pub experts: usize,
-    /// A, the experts that each token goes through; 0 in a dense model.
+    /// A, the experts that each token passes through; 0 in a dense model.
     pub active: usize,
-    /// What the load-balancing loss counts beside the loss of the text.
+    /// Factor of the load-balancing loss relative to the loss of the text.
     pub aux_loss: f32,
-    /// The adapters that are trained; `None` where the weights are.
+    /// Settings of the trained adapters; `None` if the weights are trained.
     pub lora: Option<LoraSpec>,
 }
 
 impl Dims {
-    /// Of a spec that [`layout`] accepts.
+    /// Returns the sizes of a spec that [`layout`] accepts.
     pub fn new(spec: &ModelSpec) -> Self {
         let head = spec.d_model / spec.heads;
         Self {
@@ -189,40 +189,40 @@ impl Dims {
         adapters::Sizes { layers, width, kv_width, ff }
     }
 
-    /// r, the width that an adapter goes through; 0 without adapters.
+    /// Returns r, the rank of adapters; 0 without adapters.
     pub fn rank(&self) -> usize {
         self.lora.map_or(0, |lora| lora.rank as usize)
     }
 
-    /// What each product of an adapter is multiplied by; 0 without adapters.
+    /// Returns the factor of an adapter's product; 0 without adapters.
     pub fn lora_scale(&self) -> f64 {
         self.lora.map_or(0.0, |lora| f64::from(lora.scale()))
     }
 
-    /// Width of the fused query, key and value rows, C + 2 K D.
+    /// Returns the width of the fused query, key and value rows, C + 2 K D.
     pub fn qkv_width(&self) -> usize {
         self.width + 2 * self.kv_width
     }
 }
 
-/// Where the tensors lie in the flat vector of the weights, and the adapters in one of their own.
+/// Positions of the tensors in the flat vector of weights, and of the adapters in a flat vector of their own.
 #[derive(Clone, Debug)]
 pub struct Slots {
     /// `[V, C]`.
     pub embed: Range<usize>,
-    /// One for each layer.
+    /// Positions in each layer.
     pub layers: Vec<LayerSlots>,
     /// `[C]`.
     pub norm: Range<usize>,
-    /// The output head, `[V, C]`: the embedding, unless it is a matrix of its own.
+    /// Output head, `[V, C]`; the same as the embedding unless it is a separate matrix.
     pub head: Range<usize>,
     /// Length of the flat vector of the weights.
     pub len: usize,
-    /// Length of what is trained: of the flat vector of adapters where there are some, and else of the weights.
+    /// Length of the trained vector: of the adapters if there are any, otherwise of the weights.
     pub trained: usize,
 }
 
-/// Where the tensors of one layer lie in the flat vector.
+/// Positions of the tensors of one layer in the flat vector.
 #[derive(Clone, Debug)]
 pub struct LayerSlots {
     /// `[C]`, before attention.
@@ -233,19 +233,19 @@ pub struct LayerSlots {
     pub out: Range<usize>,
     /// `[C]`, before the feed-forward layer.
     pub norm2: Range<usize>,
-    /// Of a dense layer, `[2 F, C]`: gate, up; empty with experts.
+    /// `[2 F, C]`: gate, up of a dense layer; empty with experts.
     pub gate_up: Range<usize>,
-    /// Of a dense layer, `[C, F]`; empty with experts.
+    /// `[C, F]`: down of a dense layer; empty with experts.
     pub down: Range<usize>,
-    /// What gives tokens to experts, `[E, C]`; empty in a dense layer.
+    /// Router, `[E, C]`; empty in a dense layer.
     pub router: Range<usize>,
-    /// The experts, `[E]`; none in a dense layer.
+    /// Experts, `[E]`; empty in a dense layer.
     pub experts: Vec<ExpertSlots>,
-    /// The adapters, in the flat vector of their own; none where the weights are trained.
+    /// Adapters, in their own flat vector; empty if the weights are trained.
     pub adapters: Vec<AdapterSlots>,
 }
 
-/// Where the tensors of one expert lie in the flat vector.
+/// Positions of the tensors of one expert in the flat vector.
 #[derive(Clone, Debug)]
 pub struct ExpertSlots {
     /// `[2 F, C]`: gate, up.
@@ -255,7 +255,7 @@ pub struct ExpertSlots {
 }
 
 impl Slots {
-    /// Of the layouts that [`layout`] makes for these sizes.
+    /// Returns the positions in the layouts that [`layout`] makes for these sizes.
     pub fn new(dims: &Dims) -> Self {
         let adapters = dims.lora.map(|lora| adapters::of_layers(dims.sizes(), &lora));
         let (mut adapters, adapters_len) = adapters.map_or((Vec::new(), None), |(all, len)| (all, Some(len)));
@@ -290,12 +290,12 @@ impl Slots {
         Self { embed, layers, norm, head, len: next, trained: adapters_len.unwrap_or(next) }
     }
 
-    /// Whether adapters are trained, and not the weights.
+    /// Returns true if adapters are trained instead of the weights.
     pub fn has_adapters(&self) -> bool {
         self.layers.iter().any(|layer| !layer.adapters.is_empty())
     }
 
-    /// Whether the embedding is the output head too.
+    /// Returns true if the embedding is also the output head.
     pub fn is_tied(&self) -> bool {
         self.head == self.embed
     }

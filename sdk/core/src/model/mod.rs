@@ -1,5 +1,5 @@
-//! The model in plain scalar Rust: presets, parameter layout, initial values, AdamW, and a
-//! reference forward and backward pass that the engines are tested against.
+//! The model in plain scalar Rust: presets, parameter layout, initial values, AdamW, and a reference forward and
+//! backward pass against which the engines are tested.
 //!
 //! A Llama-shaped decoder. Letters, here and in the engines:
 //!
@@ -58,7 +58,7 @@ pub use crate::wire::{FrozenForm, InnerSpec, UnknownForm};
 /// Splits `tokens`, `[n, context + 1]`, into its `n` windows.
 ///
 /// # Errors
-/// - [`ModelError::Tokens`]: the length is 0 or no multiple of `context + 1`.
+/// - [`ModelError::Tokens`]: the length is 0 or not a multiple of `context + 1`.
 /// - [`ModelError::Token`]: a token, given or learnt, is not below `vocab`.
 pub fn windows(tokens: &[u32], dims: &Dims) -> Result<usize, ModelError> {
     let window = dims.context + 1;
@@ -71,7 +71,7 @@ pub fn windows(tokens: &[u32], dims: &Dims) -> Result<usize, ModelError> {
     }
 }
 
-/// That each of `tokens` is one of the vocabulary, and none is marked as given.
+/// Checks that each of `tokens` is in the vocabulary, and that none is marked as given.
 ///
 /// # Errors
 /// - [`ModelError::Token`]: a token is not below `vocab`.
@@ -82,7 +82,7 @@ pub fn check_vocab(tokens: &[u32], dims: &Dims) -> Result<(), ModelError> {
     }
 }
 
-/// That `found` parameters are as many as are trained.
+/// Checks that `found` is the number of trained parameters.
 ///
 /// # Errors
 /// - [`ModelError::Params`]: `found` is not the number of parameters.

@@ -1,35 +1,36 @@
-//! Both moments of AdamW in one word: 16 bits each, as bfloat16s.
+//! Both moments of AdamW in one word: 16 bits each, as bfloat16.
 //!
-//! A second moment that decays by 1 − β2 = 1 % a step moves by less than a bfloat16 tells apart, so rounding to the
-//! nearest would hold it where it is. It is rounded up or down by chance instead (Gupta et al. 2015, arXiv 1502.02551),
-//! as often as makes the mean right. The chance is a hash of the parameter's place and the step, so that a step is a
-//! function of what goes in. The kernel `adamw_halves` does the same.
+//! A second moment that decays by 1 − β2 = 1 % a step moves by less than the resolution of a bfloat16, so rounding to
+//! the nearest would hold it in place. It is rounded stochastically instead (Gupta et al. 2015, arXiv 1502.02551), up
+//! or down with probabilities that preserve the mean. The random number is a hash of the parameter's index and the
+//! step, so that a step is a function of its inputs. The kernel `adamw_halves` does the same.
 
 use half::bf16;
 
 use super::Adjust;
 use crate::rng::mix_word;
 
-/// The bits of a float that are not its sign.
+/// Bits of a float without its sign.
 const SIZE: u32 = !(1 << 31);
-/// The largest finite size.
+/// Largest finite absolute value.
 const SIZE_MAX: u32 = f32::MAX.to_bits();
 
-/// The first moment and the second as one word, each rounded to the nearest.
+/// Packs the first and the second moment into one word, each rounded to the nearest.
 #[must_use]
 pub fn pack(m: f32, v: f32) -> u32 {
     let [m, v] = [m, v].map(|moment| u32::from(bf16::from_f32(moment).to_bits()));
     v << 16 | m
 }
 
-/// The first moment and the second of a word.
+/// Unpacks the first and the second moment of a word.
 #[inline(always)]
 #[must_use]
 pub fn unpack(word: u32) -> [f32; 2] {
     [f32::from_bits(word << 16), f32::from_bits(word & 0xffff_0000)]
 }
 
-/// As [`super::adjust`], on packed moments, `[len]`, that begin at `first` of all, in step `step`.
+/// Updates parameters as [`super::adjust`] does, on packed moments, `[len]`. They begin at index `first` of the whole
+/// vector, in step `step`.
 #[inline(always)]
 pub fn adjust_halves(
     params: &mut [f32],
@@ -50,8 +51,8 @@ pub fn adjust_halves(
     }
 }
 
-/// The bits of `value`, which is finite, of which the upper 16 are those of one of its neighbours among the bfloat16s:
-/// of the larger one if `noise`, below 2¹⁶, is at least as large as what is missing to it.
+/// Returns bits whose upper 16 are those of a bfloat16 next to the finite `value`. They are those of the larger
+/// neighbour if `noise`, below 2¹⁶, is at least the distance to it.
 #[inline(always)]
 fn by_chance(value: f32, noise: u32) -> u32 {
     let bits = value.to_bits();
@@ -71,8 +72,8 @@ mod tests {
         }
     }
 
-    /// A second moment from which the squares take a hundredth of a step of a bfloat16 follows them all the same, and
-    /// what rounding did is no bias: means over many parameters are those of whole moments, within 0.2 %.
+    /// A second moment follows squares that move it by a hundredth of a bfloat16 step, without bias from rounding.
+    /// Means over many parameters equal those of unrounded moments within 0.2 %.
     #[test]
     fn moments_follow_in_the_mean() {
         const LEN: usize = 4_096;
@@ -94,7 +95,7 @@ mod tests {
         assert!((expected[1] - 1.0).abs() > 1e-3, "the second moment had something to follow");
     }
 
-    /// The same step gives the same bits, another step or place others.
+    /// The same step gives the same bits; another step or index gives others.
     #[test]
     fn chance_is_of_place_and_step() {
         let a = Adjust::new(&Preset::Tiny.inner(), 1, 1e-3, 0.0);

@@ -1,4 +1,4 @@
-//! The sizes of model that have a name.
+//! Named sizes of the model.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 use super::ModelSpec;
 use crate::wire::InnerSpec;
 
-/// A named size of model, with an inner optimisation that suits it.
+/// A named size of the model, with suitable settings of the inner optimiser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Preset {
     /// About 0.1 M parameters: 2 layers of 64, context 64. For tests and slow tabs.
@@ -28,7 +28,7 @@ impl Preset {
     pub const ALL: [Self; 6] =
         [Self::Tiny, Self::Small, Self::Medium, Self::Base, Self::Llama135m, Self::Llama360m];
 
-    /// The name by which it is asked for.
+    /// Returns its name in settings.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -41,7 +41,7 @@ impl Preset {
         }
     }
 
-    /// The shape, for a vocabulary of `vocab` tokens.
+    /// Returns the shape for a vocabulary of `vocab` tokens.
     #[must_use]
     pub fn model(self, vocab: u32) -> ModelSpec {
         let (layers, d_model, heads, kv_heads, context) = match self {
@@ -59,7 +59,7 @@ impl Preset {
             layers,
             heads,
             kv_heads,
-            // SwiGLU has three matrices; 8/3 of the width gives the usual parameter count, and exactly that is theirs.
+            // SwiGLU has three matrices; 8/3 of the width gives the usual parameter count, and matches SmolLM2 exactly.
             d_ff: (8 * d_model / 3).next_multiple_of(8),
             context,
             rope_theta: if is_own { 10_000.0 } else { 100_000.0 },
@@ -70,7 +70,7 @@ impl Preset {
         }
     }
 
-    /// Batch, rates and horizon. A run sets `warmup_tokens` and `total_tokens` to its own length.
+    /// Returns batch, learning rates and horizon. A run sets `warmup_tokens` and `total_tokens` to its own length.
     #[must_use]
     pub fn inner(self) -> InnerSpec {
         let (lr_max, total_tokens) = match self {
@@ -88,7 +88,7 @@ impl Preset {
             warmup_tokens: total_tokens / 20,
             total_tokens,
             beta1: 0.9,
-            // A small batch wants a long memory: 0.99 beat 0.95 by 0.4 % with four learners of 8 windows.
+            // A small batch needs a long memory: 0.99 beat 0.95 by 0.4 % with four learners of 8 windows.
             beta2: 0.99,
             eps: 1e-8,
             weight_decay: 0.1,
@@ -112,11 +112,11 @@ impl FromStr for Preset {
     }
 }
 
-/// A preset that does not exist.
+/// An unknown preset.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no preset {name:?}; choose tiny, small, medium, base, llama-135m or llama-360m")]
 pub struct UnknownPreset {
-    /// What was asked for.
+    /// Requested name.
     pub name: String,
 }
 
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(params(Preset::Small, 256), 824_448);
         assert_eq!(params(Preset::Medium, 256), 10_720_128);
         assert_eq!(params(Preset::Base, 50_257), 123_551_232);
-        // As their authors count them.
+        // As counted by their authors.
         assert_eq!(params(Preset::Llama135m, 49_152), 134_515_008);
         assert_eq!(params(Preset::Llama360m, 49_152), 361_821_120);
     }

@@ -1,8 +1,8 @@
-//! Choosing the next token of a text from the logits of the model.
+//! Choice of the next token of a text from the logits of the model.
 
 use crate::rng::Rng;
 
-/// Chooses tokens from logits, the same ones for the same seed.
+/// Chooses tokens from logits; the same seed gives the same tokens.
 #[derive(Clone, Debug)]
 pub struct Sampler {
     temperature: f32,
@@ -10,15 +10,15 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// `temperature` 0 or below, or NaN, takes the likeliest token each time.
+    /// Returns a sampler. With a `temperature` of 0 or below, or NaN, it takes the most likely token each time.
     #[must_use]
     pub fn new(temperature: f32, seed: u64) -> Self {
         Self { temperature, rng: Rng::new(seed) }
     }
 
-    /// A token drawn from `softmax(logits / temperature)`; 0 if there are no logits.
+    /// Draws a token from `softmax(logits / temperature)`; 0 if there are no logits.
     ///
-    /// Logits that are NaN are never drawn.
+    /// Tokens with NaN logits are never drawn.
     pub fn choose(&mut self, logits: &[f32]) -> u32 {
         let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let weight = |x: f32| {

@@ -1,4 +1,4 @@
-//! The built-in decoder's settings.
+//! Settings of the built-in decoder.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,56 +24,55 @@ pub struct ModelSpec {
     pub context: u32,
     /// Base of the rotary frequencies.
     pub rope_theta: f32,
-    /// Added to the mean square in RMSNorm.
+    /// Term added to the mean square in RMSNorm.
     pub norm_eps: f32,
-    /// Whether the output head is a matrix of its own; else it is the embedding. Left out where it is false, so that
-    /// such a model is written as it was before there were others.
+    /// Whether the output head is a separate matrix; otherwise it is the embedding. Absent from the encoding if false,
+    /// so that models with a tied head keep their old bytes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub untied_head: bool,
-    /// The experts of each feed-forward layer; `None` for one dense layer, and left out then.
+    /// Experts of each feed-forward layer. `None`, and absent from the encoding, for a dense layer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub experts: Option<ExpertSpec>,
-    /// The adapters that are trained while all weights stay as they are; `None` if the weights are trained, and left
-    /// out then.
+    /// Trained adapters on frozen weights. `None`, and absent from the encoding, if the weights are trained.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lora: Option<LoraSpec>,
 }
 
 impl ModelSpec {
-    /// The model without its adapters: [`crate::model::layout`] of that is where its weights lie.
+    /// Returns the model without adapters; [`crate::model::layout`] of it is the layout of the weights.
     #[must_use]
     pub fn base(&self) -> Self {
         Self { lora: None, ..*self }
     }
 }
 
-/// A mixture of experts in each feed-forward layer, as Mixtral has it: a router gives each token to some of them.
+/// A mixture of experts in each feed-forward layer, as in Mixtral: a router sends each token to some of them.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExpertSpec {
     /// E, the experts of a layer, each of the width `d_ff`; at least 2.
     pub count: u32,
-    /// Experts that each token goes through, at least 1 and at most `count`.
+    /// Number of experts that each token passes through, at least 1 and at most `count`.
     pub per_token: u32,
-    /// What the load-balancing loss counts beside the loss of the text, 0 or more.
+    /// Factor of the load-balancing loss relative to the loss of the text, 0 or more.
     pub aux_loss: f32,
 }
 
-/// Low-rank adapters on frozen matrices (Hu and others 2021, arXiv 2106.09685): `y = x Wᵀ + α / r · (x Aᵀ) Bᵀ`, of
-/// which A and B alone are trained.
+/// Low-rank adapters on frozen matrices (Hu and others 2021, arXiv 2106.09685): `y = x Wᵀ + α / r · (x Aᵀ) Bᵀ`, where
+/// only A and B are trained.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LoraSpec {
-    /// r, the width that an adapter goes through; 1 to [`crate::model::RANK_MAX`].
+    /// r, the rank of an adapter; 1 to [`crate::model::RANK_MAX`].
     pub rank: u32,
-    /// α, which weighs adapters; positive.
+    /// α, the weight of adapters; positive.
     pub alpha: f32,
-    /// The matrices that have adapters.
+    /// Matrices that have adapters.
     pub targets: LoraTargets,
 }
 
 impl LoraSpec {
-    /// α / r, by which what an adapter gives is multiplied.
+    /// Returns α / r, the factor of an adapter's output.
     #[must_use]
     pub fn scale(&self) -> f32 {
         self.alpha / self.rank as f32

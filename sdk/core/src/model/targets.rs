@@ -1,4 +1,4 @@
-//! Which matrices of a layer have adapters.
+//! Matrices of a layer that have adapters.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,21 +14,21 @@ pub enum LoraTarget {
     K,
     /// Values.
     V,
-    /// Out of attention.
+    /// Output of attention.
     O,
     /// Gates of the feed-forward layer.
     Gate,
-    /// What they gate.
+    /// Gated inputs of the feed-forward layer.
     Up,
-    /// Out of the feed-forward layer.
+    /// Output of the feed-forward layer.
     Down,
 }
 
 impl LoraTarget {
-    /// All of them, in the order of the layout.
+    /// All targets, in the order of the layout.
     pub const ALL: [Self; 7] = [Self::Q, Self::K, Self::V, Self::O, Self::Gate, Self::Up, Self::Down];
 
-    /// Its name in settings.
+    /// Returns its name in settings.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -42,7 +42,7 @@ impl LoraTarget {
         }
     }
 
-    /// The matrix within a layer, as Hugging Face names it: "self_attn.q_proj".
+    /// Returns the name of the matrix within a layer, as in Hugging Face: "self_attn.q_proj".
     #[must_use]
     pub fn module(self) -> &'static str {
         match self {
@@ -57,7 +57,7 @@ impl LoraTarget {
     }
 }
 
-/// A set of targets, at least one; read from and shown as "q,k,v,o,gate,up,down".
+/// A non-empty set of targets, parsed from and displayed as "q,k,v,o,gate,up,down".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct LoraTargets(u8);
@@ -66,13 +66,13 @@ impl LoraTargets {
     /// All seven matrices.
     pub const ALL: Self = Self(0x7f);
 
-    /// Whether `target` is among them.
+    /// Returns true if `target` is in the set.
     #[must_use]
     pub fn contains(self, target: LoraTarget) -> bool {
         self.0 >> target as u8 & 1 == 1
     }
 
-    /// Those in the set, in the order of the layout.
+    /// Returns the targets in the set, in the order of the layout.
     pub fn iter(self) -> impl Iterator<Item = LoraTarget> {
         LoraTarget::ALL.into_iter().filter(move |target| self.contains(*target))
     }
@@ -124,16 +124,16 @@ impl From<LoraTargets> for String {
     }
 }
 
-/// Why something is no set of targets.
+/// Reason why a text is not a set of targets.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TargetsError {
-    /// No target at all.
+    /// The set is empty.
     #[error("adapters need at least one target: choose of q,k,v,o,gate,up,down")]
     Empty,
-    /// A name of no matrix.
+    /// The name belongs to no matrix.
     #[error("there is no target {name:?} for adapters; choose of q,k,v,o,gate,up,down")]
     Unknown {
-        /// What was asked for.
+        /// Name in the text.
         name: String,
     },
 }

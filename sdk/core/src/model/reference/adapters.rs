@@ -1,15 +1,15 @@
-//! The model with adapters: the whole pass at `W + α / r · B A`, and the gradient of that taken on to A and B.
+//! The model with adapters: the whole pass at `W + α / r · B A`, with its gradient propagated to A and B.
 
 use super::Model;
 use crate::model::{ModelError, ModelSpec, check_len, check_vocab, delta, layout, windows};
 
-/// As [`super::reference_loss_and_grad`], of `adapters`, `[len]` in the layout of `spec`, on the weights `frozen`,
-/// `[len]` in that of [`ModelSpec::base`]; the gradient is that of the adapters.
+/// Returns the loss as [`super::reference_loss_and_grad`] does, for `adapters`, `[len]` in the layout of `spec`, on the
+/// weights `frozen`, `[len]` in that of [`ModelSpec::base`]. The gradient is that of the adapters.
 ///
 /// # Errors
 /// - as [`layout`] for `spec`;
-/// - [`ModelError::Params`]: `frozen`, `adapters` or `grad` is not as long as its layout;
-/// - [`ModelError::Tokens`], [`ModelError::Token`]: `tokens` are no windows of this model.
+/// - [`ModelError::Params`]: the length of `frozen`, `adapters` or `grad` does not match its layout;
+/// - [`ModelError::Tokens`], [`ModelError::Token`]: `tokens` are not windows of this model.
 pub fn reference_adapters_loss_and_grad(
     spec: &ModelSpec,
     frozen: &[f32],
@@ -26,7 +26,7 @@ pub fn reference_adapters_loss_and_grad(
     Ok(loss)
 }
 
-/// As [`super::reference_logits`], of `adapters` on the weights `frozen`.
+/// Returns logits as [`super::reference_logits`] does, for `adapters` on the weights `frozen`.
 ///
 /// # Errors
 /// Those of [`reference_adapters_loss_and_grad`], and [`ModelError::Sequence`].
@@ -90,7 +90,7 @@ mod tests {
         [frozen, (0..len).map(|i| ((i * 7919 + 13) % 101) as f64 / 400.0 - 0.125).collect()]
     }
 
-    /// Central differences of the loss in every single value of the adapters.
+    /// Central differences of the loss in each value of the adapters.
     #[test]
     fn adapters_differentiate() {
         let some = "q,v,down".parse().unwrap();

@@ -1,42 +1,42 @@
-//! The feed-forward part of a layer: one dense layer, or a mixture of experts as Mixtral has it.
+//! Feed-forward part of a layer: one dense layer, or a mixture of experts as in Mixtral.
 //!
-//! With router logits `z = W x`, `[E]`, and `p = softmax(z)`, a token goes through the A experts of the largest p (of
-//! two equal ones the first), and comes out as `y = Σ w_e f_e(x)` with `w_e = p_e / Σ p` over these A.
+//! Let the router logits be `z = W x`, `[E]`, and `p = softmax(z)`. A token passes through the A experts of the largest
+//! p (the first one in a tie). The result is `y = Σ w_e f_e(x)` with `w_e = p_e / Σ p` over these A.
 //!
-//! The load-balancing loss (Fedus and others 2022, as Mixtral counts it) is that of each window of T tokens in each
-//! layer: `E Σ_e f_e P_e`, where `f_e` is the share of the tokens that go through e and `P_e` the mean of their `p_e`;
-//! where all is balanced it is A. Of these the mean over layers counts, a window's as much as it has of the tokens that
-//! are learnt. So it does not depend on how a batch is shared out.
+//! The load-balancing loss (Fedus and others 2022, in Mixtral's form) is computed for each window of T tokens in each
+//! layer: `E Σ_e f_e P_e`. Here `f_e` is the share of the tokens that pass through e, and `P_e` the mean of their
+//! `p_e`; a balanced layer has A. The loss is averaged over layers, and over windows in proportion to their learnt
+//! tokens. It therefore does not depend on how a batch is split.
 
 use std::ops::Range;
 
 use super::{Model, ops, sum};
 use crate::model::{ExpertSlots, LayerSlots};
 
-/// What the backward pass needs again.
+/// Values saved for the backward pass.
 pub(super) enum Feed {
     Dense(Gated),
     Experts(Mixture),
 }
 
-/// What one SwiGLU layer came to; rows are tokens.
+/// Values of one SwiGLU layer; rows are tokens.
 pub(super) struct Gated {
     gate: Vec<f64>,
     up: Vec<f64>,
     gated: Vec<f64>,
 }
 
-/// Where each token went.
+/// Routing of the tokens.
 pub(super) struct Mixture {
     /// `[T, E]`.
     probs: Vec<f64>,
-    /// `[T, E]`, 0 where it did not go.
+    /// `[T, E]`, 0 for experts that the token did not pass through.
     weights: Vec<f64>,
-    /// Those of each token, `[T]`, by expert.
+    /// Passes of each token, `[T]`, by expert.
     passes: Vec<Vec<Pass>>,
 }
 
-/// One token in one expert.
+/// Pass of one token through one expert.
 struct Pass {
     expert: usize,
     gated: Gated,
@@ -44,14 +44,14 @@ struct Pass {
 }
 
 impl Mixture {
-    /// Tokens that went through each expert, `[E]`.
+    /// Returns the tokens routed to each expert, `[E]`.
     pub(super) fn seen(&self, experts: usize) -> Vec<u64> {
         ops::seen(&self.weights, experts)
     }
 }
 
 impl Model {
-    /// From the output of the second norm, `[T, C]`, to what is added to the residual stream.
+    /// Maps the output of the second norm, `[T, C]`, to the change of the residual stream.
     pub(super) fn feed(&self, params: &[f64], slots: &LayerSlots, x: &[f64]) -> (Feed, Vec<f64>) {
         if slots.experts.is_empty() {
             let (gated, y) = self.gated(params, &slots.gate_up, &slots.down, x);
@@ -74,7 +74,7 @@ impl Model {
         (Feed::Experts(Mixture { probs, weights, passes }), y)
     }
 
-    /// Adds to `grad`, and returns dx, `[T, C]`. `aux` is what the load-balancing loss of this layer counts.
+    /// Adds to `grad`, and returns dx, `[T, C]`. `aux` is the factor of this layer's load-balancing loss.
     #[expect(clippy::too_many_arguments, reason = "what a layer is, what it saw and what comes back")]
     pub(super) fn feed_back(
         &self,
@@ -113,7 +113,7 @@ impl Model {
         sum(&dx, &ops::linear_backward(&dlogits, x, &params[router.clone()], &mut grad[router], c))
     }
 
-    /// The load-balancing loss of a layer; 0 of a dense one.
+    /// Returns the load-balancing loss of a layer; 0 for a dense one.
     pub(super) fn balance(&self, feed: &Feed) -> f64 {
         match feed {
             Feed::Dense(_) => 0.0,
@@ -159,7 +159,7 @@ impl Model {
         sum(&back(&dgate, x, gate, c), &back(&dup, x, up, c))
     }
 
-    /// Gate and up, as ranges of the flat vector.
+    /// Returns gate and up as ranges of the flat vector.
     fn split_gate_up(&self, gate_up: &Range<usize>) -> [Range<usize>; 2] {
         let middle = gate_up.start + self.dims.ff * self.dims.width;
         [gate_up.start..middle, middle..gate_up.end]

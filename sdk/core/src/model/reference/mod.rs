@@ -1,4 +1,4 @@
-//! The whole model, forwards and backwards, in `f64` and one window at a time: the oracle of the engines.
+//! The whole model, forwards and backwards, in `f64` and one window at a time: the reference for the engines.
 
 mod adapters;
 mod feed;
@@ -12,15 +12,15 @@ pub use adapters::{reference_adapters_logits, reference_adapters_loss_and_grad};
 use feed::Feed;
 use ops::Heads;
 
-/// Mean loss in nats over the learnt ones of `tokens`, `[B, T + 1]`, and its gradient into `grad`, `[len]`; both are 0
-/// if none is learnt. [`crate::token`] says which are. With experts the gradient is that of the loss and the
-/// load-balancing loss together; what is returned is the loss alone, as it is of text that is held out.
+/// Returns the mean loss in nats over the learnt tokens of `tokens`, `[B, T + 1]`, and writes its gradient to `grad`,
+/// `[len]`. Both are 0 if no token is learnt; [`crate::token`] defines learnt tokens. With experts the gradient is that
+/// of the loss plus the load-balancing loss. The returned loss is that of the text alone, as for held-out text.
 ///
 /// # Errors
 /// - as [`layout`] for `spec`;
-/// - [`ModelError::Params`]: `params` or `grad` is not as long as the layout;
+/// - [`ModelError::Params`]: the length of `params` or `grad` does not match the layout;
 /// - [`ModelError::Weightless`]: `spec` has adapters, see [`reference_adapters_loss_and_grad`];
-/// - [`ModelError::Tokens`], [`ModelError::Token`]: `tokens` are no windows of this model.
+/// - [`ModelError::Tokens`], [`ModelError::Token`]: `tokens` are not windows of this model.
 pub fn reference_loss_and_grad(
     spec: &ModelSpec,
     params: &[f32],
@@ -38,13 +38,13 @@ pub fn reference_loss_and_grad(
     Ok(loss)
 }
 
-/// Logits `[t, V]` after each of the `t` tokens of one sequence.
+/// Returns the logits `[t, V]` after each of the `t` tokens of one sequence.
 ///
 /// # Errors
 /// - as [`layout`] for `spec`;
-/// - [`ModelError::Params`]: `params` is not as long as the layout;
+/// - [`ModelError::Params`]: the length of `params` does not match the layout;
 /// - [`ModelError::Weightless`]: `spec` has adapters, see [`reference_adapters_logits`];
-/// - [`ModelError::Sequence`], [`ModelError::Token`]: `tokens` is no sequence of this model.
+/// - [`ModelError::Sequence`], [`ModelError::Token`]: `tokens` is not a sequence of this model.
 pub fn reference_logits(spec: &ModelSpec, params: &[f32], tokens: &[u32]) -> Result<Vec<f32>, ModelError> {
     let model = Model::of_weights(spec, params)?;
     check_vocab(tokens, &model.dims)?;
@@ -55,7 +55,7 @@ pub fn reference_logits(spec: &ModelSpec, params: &[f32], tokens: &[u32]) -> Res
     Ok(model.forward(&params, tokens).logits.into_iter().map(|x| x as f32).collect())
 }
 
-/// Of the inputs in `tokens`, `[B, T + 1]`, how many went through each expert of each layer, `[layers, E]`; empty in a
+/// Returns the input tokens in `tokens`, `[B, T + 1]`, routed to each expert of each layer, `[layers, E]`; empty in a
 /// dense model.
 ///
 /// # Errors
@@ -82,7 +82,7 @@ struct Model {
     slots: Slots,
 }
 
-/// What the backward pass of one layer needs again; rows are tokens.
+/// Values of one layer saved for the backward pass; rows are tokens.
 struct Layer {
     x: Vec<f64>,
     normed1: Vec<f64>,
@@ -103,7 +103,7 @@ struct Activations {
 }
 
 impl Model {
-    /// A model all of whose weights are `params`.
+    /// Returns a model with the weights `params`.
     fn of_weights(spec: &ModelSpec, params: &[f32]) -> Result<Self, ModelError> {
         layout(spec)?;
         if spec.lora.is_some() {
@@ -123,17 +123,17 @@ impl Model {
         Heads { heads: self.dims.heads, kv_heads: self.dims.kv_heads, head: self.dims.head }
     }
 
-    /// Queries, keys and values, as ranges of the flat vector.
+    /// Returns queries, keys and values as ranges of the flat vector.
     fn split_qkv(&self, slots: &LayerSlots) -> [Range<usize>; 3] {
         let (q, kv) = (self.dims.width * self.dims.width, self.dims.kv_width * self.dims.width);
         let start = slots.qkv.start;
         [start..start + q, start + q..start + q + kv, start + q + kv..slots.qkv.end]
     }
 
-    /// The loss, what the load-balancing loss counts beside it, and the gradient of both together.
+    /// Returns the loss of the text, the weighted load-balancing loss, and the gradient of their sum.
     fn loss_and_grad(&self, params: &[f64], tokens: &[u32]) -> (f64, f64, Vec<f64>) {
         let window = self.dims.context + 1;
-        // Where nothing is learnt, nothing is shared out.
+        // If no token is learnt, the divisor does not matter.
         let share = 1.0 / token::learnt(tokens, self.dims.context).max(1) as f64;
         let (mut loss, mut balance, mut grad) = (0.0, 0.0, vec![0.0; params.len()]);
         for window in tokens.chunks(window) {
@@ -183,7 +183,7 @@ impl Model {
         (Layer { x, normed1, q, k, v, attended, middle, normed2, feed }, next)
     }
 
-    /// Adds to `grad`, `[len]`. `aux` is what the load-balancing loss of a layer counts.
+    /// Adds to `grad`, `[len]`. `aux` is the factor of a layer's load-balancing loss.
     fn backward(
         &self,
         params: &[f64],
@@ -267,7 +267,7 @@ mod tests {
         (0..12).map(|i| i * i % 11).collect()
     }
 
-    /// Central differences of the loss in every single parameter.
+    /// Central differences of the loss in each parameter.
     #[test]
     fn whole_model_differentiates() {
         for untied_head in [false, true] {
@@ -276,7 +276,8 @@ mod tests {
         }
     }
 
-    /// Router, experts and load-balancing loss too: of many experts and of two, through one, some and all.
+    /// Includes router, experts and load-balancing loss: with many experts and with two, and tokens through one, some
+    /// and all of them.
     #[test]
     fn a_mixture_of_experts_differentiates() {
         for (count, per_token, aux_loss) in [(4, 2, 0.3), (5, 1, 0.0), (2, 2, 0.1)] {
@@ -286,8 +287,8 @@ mod tests {
         }
     }
 
-    /// Where each expert is as likely as any other, a balanced mixture loses as much as there are experts to a token,
-    /// and one that gives all to a few more.
+    /// With equal probabilities a balanced mixture has a loss equal to the experts of a token. A mixture that routes
+    /// all tokens to a few has a larger one.
     #[test]
     fn a_lopsided_router_loses_more() {
         let experts = Some(ExpertSpec { count: 4, per_token: 2, aux_loss: 1.0 });
@@ -295,7 +296,7 @@ mod tests {
         let balance = |push: f32| {
             let mut params = init(&ModelSpec { experts, ..spec() }, 3).unwrap();
             for slots in &model.slots.layers {
-                // The second norm's weight decides how far apart the router's logits are.
+                // The second norm's weight sets the spread of the router's logits.
                 params[slots.norm2.clone()].fill(push);
             }
             let params: Vec<f64> = params.into_iter().map(f64::from).collect();
@@ -316,7 +317,7 @@ mod tests {
         assert_eq!(reference_seen(&spec(), &init(&spec(), 3).unwrap(), &tokens()).unwrap(), [0; 0]);
     }
 
-    /// One target of the first window is given, and all of the second but one.
+    /// One target of the first window is given, and all but one of the second.
     fn partly_given() -> Vec<u32> {
         let given = |at: usize| if [2, 6, 8, 9, 10, 11].contains(&at) { token::GIVEN } else { 0 };
         tokens().into_iter().enumerate().map(|(at, token)| token | given(at)).collect()
@@ -330,7 +331,7 @@ mod tests {
             let mut grad = vec![0.0; params.len()];
             (reference_loss_and_grad(&spec(), &params, tokens, &mut grad).unwrap(), grad)
         };
-        // Targets beside their losses: a window of which one target is learnt has that target's loss.
+        // A window with a single learnt target has the loss of that target.
         let one = |at: usize| {
             let given = |i: usize| if i == at { 0 } else { token::GIVEN };
             let tokens: Vec<u32> = tokens()[..6].iter().enumerate().map(|(i, t)| t | given(i)).collect();
@@ -342,7 +343,7 @@ mod tests {
         let nothing: Vec<u32> = tokens().iter().map(|token| token | token::GIVEN).collect();
         let (loss, grad) = found(&nothing);
         assert!(loss == 0.0 && grad.iter().all(|&g| g == 0.0));
-        // A window of nothing weighs nothing beside another.
+        // A window without learnt tokens has no weight next to another.
         let beside = found(&[&tokens()[..6], &nothing[6..]].concat());
         let alone = found(&tokens()[..6]);
         assert_eq!(beside, alone);

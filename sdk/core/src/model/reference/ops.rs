@@ -1,10 +1,10 @@
-//! Each operation forwards, then backwards. Plain loops over `f64`; nothing here is meant to be fast.
+//! Each operation forwards, then backwards, in plain loops over `f64` without any optimisation for speed.
 //!
-//! Backward functions add to the gradients of weights and of inputs, and never set them.
+//! Backward functions add to the gradients of weights, and return those of inputs.
 
 use crate::token;
 
-/// `x[t] = table[tokens[t]]`; table `[V, width]`, x `[T, width]`.
+/// Looks up `x[t] = table[tokens[t]]`; table `[V, width]`, x `[T, width]`.
 pub fn embed(table: &[f64], tokens: &[u32], width: usize) -> Vec<f64> {
     tokens.iter().flat_map(|&token| &table[token as usize * width..][..width]).copied().collect()
 }
@@ -18,7 +18,7 @@ pub fn embed_backward(dx: &[f64], tokens: &[u32], dtable: &mut [f64], width: usi
     }
 }
 
-/// `y[r, o] = Σ_i x[r, i] · w[o, i]`; x `[rows, ins]`, w `[outs, ins]`, y `[rows, outs]`.
+/// Computes `y[r, o] = Σ_i x[r, i] · w[o, i]`; x `[rows, ins]`, w `[outs, ins]`, y `[rows, outs]`.
 pub fn linear(x: &[f64], w: &[f64], ins: usize) -> Vec<f64> {
     x.chunks(ins).flat_map(|row| w.chunks(ins).map(|w| dot(row, w))).collect()
 }
@@ -38,7 +38,7 @@ pub fn linear_backward(dy: &[f64], x: &[f64], w: &[f64], dw: &mut [f64], ins: us
     dx
 }
 
-/// RMSNorm: `y = x / √(mean(x²) + eps) · w`; x and y `[rows, C]`, w `[C]`.
+/// Computes RMSNorm, `y = x / √(mean(x²) + eps) · w`; x and y `[rows, C]`, w `[C]`.
 pub fn norm(x: &[f64], w: &[f64], eps: f64) -> Vec<f64> {
     let normed = |row| {
         let scale = inverse_rms(row, eps);
@@ -68,8 +68,8 @@ fn inverse_rms(row: &[f64], eps: f64) -> f64 {
     1.0 / (dot(row, row) / row.len() as f64 + eps).sqrt()
 }
 
-/// Turns x `[T, heads · D]` in place by the angle `t / theta^(2i/D)`, values i and i + D/2 of a head as
-/// one pair (the order of Hugging Face). `direction` is 1 forwards; the backward pass is the same with −1.
+/// Rotates x `[T, heads · D]` in place by the angle `t / theta^(2i/D)`, with values i and i + D/2 of a head as one pair
+/// (the order of Hugging Face). `direction` is 1 forwards; the backward pass is the same with −1.
 pub fn rotate(x: &mut [f64], width: usize, head: usize, theta: f64, direction: f64) {
     for (t, row) in x.chunks_mut(width).enumerate() {
         for pair in row.chunks_mut(head) {
@@ -96,12 +96,12 @@ pub struct Heads {
 }
 
 impl Heads {
-    /// Columns of query head `h`, and of the key head that it shares.
+    /// Returns the first columns of query head `h` and of the key head that it uses.
     fn columns(self, h: usize) -> (usize, usize) {
         (h * self.head, h / (self.heads / self.kv_heads) * self.head)
     }
 
-    /// `softmax_s(q_t · k_s / √D)` over `s ≤ t`, for query head `h`.
+    /// Computes `softmax_s(q_t · k_s / √D)` over `s ≤ t`, for query head `h`.
     fn weights(self, q: &[f64], k: &[f64], h: usize, t: usize) -> Vec<f64> {
         let (at, kv) = self.columns(h);
         let q = &q[t * self.heads * self.head + at..][..self.head];
@@ -111,7 +111,7 @@ impl Heads {
     }
 }
 
-/// Causal attention: `y_t = Σ_{s ≤ t} softmax_s(q_t · k_s / √D) v_s`, head by head; y `[T, H · D]`.
+/// Computes causal attention, `y_t = Σ_{s ≤ t} softmax_s(q_t · k_s / √D) v_s`, for each head; y `[T, H · D]`.
 pub fn attention(q: &[f64], k: &[f64], v: &[f64], heads: Heads) -> Vec<f64> {
     let (width, stride) = (heads.heads * heads.head, heads.kv_heads * heads.head);
     let mut y = vec![0.0; q.len()];
@@ -163,7 +163,7 @@ pub fn attention_backward(
     (dq, dk, dv)
 }
 
-/// `y = gate · σ(gate) · up`, value by value.
+/// Computes `y = gate · σ(gate) · up`, value by value.
 pub fn swiglu(gate: &[f64], up: &[f64]) -> Vec<f64> {
     gate.iter().zip(up).map(|(g, u)| g * sigmoid(*g) * u).collect()
 }
@@ -181,9 +181,9 @@ fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 
-/// The router of a mixture of experts: from logits `[T, E]` to their softmax, and to what each expert counts for each
-/// token, both `[T, E]`: of the `active` likeliest, of two equal ones the first, each as much as it has of the sum of
-/// theirs, and 0 of all others.
+/// Routes tokens to experts: returns the softmax of logits `[T, E]` and the weight of each expert for each token, both
+/// `[T, E]`. The `active` most likely experts (the first one in a tie) have weights in proportion to their
+/// probabilities, which sum to 1. All others have weight 0.
 pub fn route(logits: &[f64], experts: usize, active: usize) -> (Vec<f64>, Vec<f64>) {
     let (mut probs, mut weights) = (Vec::with_capacity(logits.len()), vec![0.0; logits.len()]);
     for (logits, weights) in logits.chunks(experts).zip(weights.chunks_mut(experts)) {
@@ -197,22 +197,22 @@ pub fn route(logits: &[f64], experts: usize, active: usize) -> (Vec<f64>, Vec<f6
     (probs, weights)
 }
 
-/// How many of T tokens went through each expert, by their weights `[T, E]`: `[E]`.
+/// Returns the number of the T tokens routed to each expert, `[E]`, from their weights `[T, E]`.
 pub fn seen(weights: &[f64], experts: usize) -> Vec<u64> {
     let of =
         |expert: usize| weights.iter().skip(expert).step_by(experts).filter(|&&weight| weight > 0.0).count();
     (0..experts).map(|expert| of(expert) as u64).collect()
 }
 
-/// The gradient of the load-balancing loss of a window in each probability of an expert, the same for all its tokens:
-/// `E n_e / T²`, `[E]`, with n of the T tokens in it.
+/// Returns the derivative of a window's load-balancing loss in each probability of an expert, the same for all its
+/// tokens: `E n_e / T²`, `[E]`, where n of the T tokens pass through it.
 pub fn balance_slopes(weights: &[f64], experts: usize) -> Vec<f64> {
     let tokens = (weights.len() / experts) as f64;
     seen(weights, experts).into_iter().map(|seen| experts as f64 * seen as f64 / tokens / tokens).collect()
 }
 
-/// Returns dlogits, `[T, E]`, from what [`route`] gave, the gradient of its weights and the slopes of its
-/// probabilities, `[E]`: `p_e (s_e − Σ p s)`, and of those chosen `w_e (dw_e − Σ w dw)` beside it.
+/// Returns dlogits, `[T, E]`, from the results of [`route`], the gradient of its weights and the slopes of its
+/// probabilities, `[E]`: `p_e (s_e − Σ p s)`, plus `w_e (dw_e − Σ w dw)` for the chosen experts.
 pub fn route_backward(dweights: &[f64], probs: &[f64], weights: &[f64], slopes: &[f64]) -> Vec<f64> {
     let experts = slopes.len();
     let rows = dweights.chunks(experts).zip(probs.chunks(experts)).zip(weights.chunks(experts));
@@ -223,8 +223,8 @@ pub fn route_backward(dweights: &[f64], probs: &[f64], weights: &[f64], slopes: 
     .collect()
 }
 
-/// Sum of `−ln softmax(logits_t)[target_t]` over the rows of logits `[T, V]`, and its gradient, `[T, V]`. Rows whose
-/// target is given and not learnt add nothing to either.
+/// Returns the sum of `−ln softmax(logits_t)[target_t]` over the rows of logits `[T, V]`, and its gradient, `[T, V]`.
+/// Rows whose target is given and not learnt contribute nothing.
 pub fn cross_entropy(logits: &[f64], targets: &[u32], vocab: usize) -> (f64, Vec<f64>) {
     let mut loss = 0.0;
     let mut dlogits = Vec::with_capacity(logits.len());
@@ -241,7 +241,7 @@ pub fn cross_entropy(logits: &[f64], targets: &[u32], vocab: usize) -> (f64, Vec
     (loss, dlogits)
 }
 
-/// Exponentials of `row`, divided by their sum.
+/// Returns the exponentials of `row`, divided by their sum.
 pub(super) fn softmax(mut row: Vec<f64>) -> Vec<f64> {
     let max = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     row.iter_mut().for_each(|x| *x = (*x - max).exp());
@@ -250,7 +250,7 @@ pub(super) fn softmax(mut row: Vec<f64>) -> Vec<f64> {
     row
 }
 
-/// Sum of the products.
+/// Returns the sum of the products.
 pub(super) fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
