@@ -1,26 +1,26 @@
 //! Archipelago: one language model trained on many unreliable islands of compute.
 //!
-//! The method is Decoupled DiLoCo ([arXiv 2604.21428](https://arxiv.org/abs/2604.21428)). This crate is what a program
-//! of yours needs to take part in a run or to hold one, natively and in browsers. Ten types matter, and stand at the
-//! root.
+//! The method is Decoupled DiLoCo ([arXiv 2604.21428](https://arxiv.org/abs/2604.21428)). This crate contains all that
+//! a program needs to take part in a run or to host one, natively and in browsers. The ten most important types are at
+//! the root.
 //!
 //! | type | what it is for |
 //! |---|---|
-//! | [`RunConfig`], [`Control`] | what [`run()`] needs to take part in a run, and the hand on it meanwhile |
-//! | [`Event`], [`Report`] | what it tells as it goes, and in the end |
-//! | [`Trainer`] | all that a model of your own must implement |
-//! | [`HostEngine`] | makes an engine of a trainer: it does the exchange |
-//! | [`Engine`] | what the learner's loop drives |
+//! | [`RunConfig`], [`Control`] | settings of [`run()`], and control while it runs |
+//! | [`Event`], [`Report`] | its progress, and its final report |
+//! | [`Trainer`] | the interface that a model of your own implements |
+//! | [`HostEngine`] | turns a trainer into an engine by adding the exchange |
+//! | [`Engine`] | the interface that the learner's loop drives |
 //! | `EngineBuilder` | chooses between CPU and GPU for the built-in model (with the feature `gpu`) |
-//! | [`Syncer`], [`Learner`] | the two machines of the protocol, for whoever writes a shell of their own |
+//! | [`Syncer`], [`Learner`] | the two machines of the protocol, for shells of your own |
 //!
-//! Modules hold what these ten name: take the one for what you do, and pass over the others.
+//! Modules contain the types that these ten use: choose the one for your purpose, and skip the others.
 //!
 //! | what you do | module |
 //! |---|---|
 //! | take part in a run, by its address | [`run`](mod@run) |
 //! | train the built-in model, on CPU or GPU, or implement [`Trainer`] | [`engine`] |
-//! | say what a run is and how a model's parameters lie | [`model`] |
+//! | describe a run and the layout of a model's parameters | [`model`] |
 //! | turn your text into tokens | [`data`] |
 //! | drive a syncer by hand | [`syncer`], and [`wire`] for its messages |
 //! | drive a learner by hand | [`learner`], and [`wire`] for its messages |
@@ -33,7 +33,7 @@
 //! | `gpu` | the GPU engine, on Vulkan, Metal or the browser's WebGPU |
 //! | `ts` | TypeScript of the types that are shown as JSON |
 //!
-//! What is here keeps the promise of [Semantic Versioning](https://semver.org/). The machinery behind it, in the crates
+//! This crate follows [Semantic Versioning](https://semver.org/). The machinery behind it, in the crates
 //! `archipelago-core` and `archipelago-runtime`, does not.
 //!
 //! # A model of your own
@@ -85,8 +85,8 @@
 //!
 //! # Examples
 //!
-//! `learner` takes part in a run in thirty lines; `custom_model` joins one with a table of bigrams; `own_syncer` is a
-//! whole run inside one program; and `killed_island`, of the crate `archipelago-sim`, breaks a simulated one. Run them
+//! `learner` takes part in a run in thirty lines, `custom_model` joins one with a table of bigrams, and `own_syncer` is
+//! a whole run inside one program. `killed_island`, of the crate `archipelago-sim`, damages a simulated run. Run them
 //! as `cargo run --release -p archipelago --example learner -- ws://HOST:7700`.
 
 #[cfg(feature = "learner")]
@@ -100,7 +100,7 @@ pub use archipelago_runtime::engine::{Engine, HostEngine, Trainer};
 #[cfg(feature = "learner")]
 pub use run::{Control, Event, Report, RunConfig, run};
 
-/// What a [`Trainer`] and an [`Engine`] take and give, and the engines for the built-in model.
+/// Inputs and outputs of [`Trainer`] and [`Engine`], and the engines for the built-in model.
 pub mod engine {
     #[cfg(all(feature = "cpu-portable", feature = "gpu"))]
     pub use archipelago_runtime::engine::{AnyEngine, EngineOptions, Fallback};
@@ -108,13 +108,13 @@ pub mod engine {
         Encoded, EngineError, EngineKind, Exchange, OptimiserState, StepStats, UnknownEngine,
     };
 
-    /// The built-in model on the processor: trained, measured, and writing text.
+    /// The built-in model on the CPU: training, evaluation and text generation.
     #[cfg(feature = "cpu-portable")]
     pub mod cpu {
         pub use archipelago_runtime::engine::cpu::{CpuModel, CpuTrainer, Writer};
     }
 
-    /// GPUs: which there are, what was found out about them, and what can go wrong.
+    /// GPUs: their list, their tuning results, and their errors.
     #[cfg(feature = "gpu")]
     pub mod gpu {
         pub use archipelago_runtime::engine::gpu::{
@@ -124,7 +124,7 @@ pub mod engine {
     }
 }
 
-/// What a run is, and how the parameters of a model lie: tensors in a layout, cut into fragments.
+/// Description of a run, and the layout of a model's parameters: tensors, cut into fragments.
 pub mod model {
     pub use archipelago_core::diloco::{
         FragmentExpert, Fragments, Layout, LayoutError, MergeClass, Segment, Tensor,
@@ -139,19 +139,19 @@ pub mod model {
     };
 }
 
-/// Text as tokens, and back: without a vocabulary a token is a byte. And which tokens of a window are given and not
-/// learnt.
+/// Text as tokens, and back; without a vocabulary, a token is a byte. Also the marks of given tokens in a window.
 pub mod data {
     pub use archipelago_core::data::{BYTE_VOCAB, bytes_to_tokens, tokens_to_text};
     pub use archipelago_core::token;
 }
 
-/// What a [`Syncer`] is told and tells, its settings, and what it keeps. The example `own_syncer` drives one.
+/// Inputs, outputs, settings and state of a [`Syncer`]. The example `own_syncer` drives one.
 ///
-/// [`Syncer::record`] and [`Syncer::restore`] keep a run over a restart, as of a moment at which nothing is merged.
-/// Keeping every decision before anybody is told, as `syncer-server` does, is machinery of `archipelago-core`: what
-/// [`Output::Record`](syncer::Output::Record) holds, what undoes merges by it
-/// ([`Output::Remake`](syncer::Output::Remake)), and what [`Syncer::go_on`] takes are no part of this crate.
+/// [`Syncer::record`] and [`Syncer::restore`] preserve a run across a restart, from a time without an active merge.
+/// Recording every decision before any learner sees its effect, as `syncer-server` does, is machinery of
+/// `archipelago-core`. The contents of [`Output::Record`](syncer::Output::Record), the rollback based on it
+/// ([`Output::Remake`](syncer::Output::Remake)) and the input of [`Syncer::go_on`] are therefore not part of this
+/// crate.
 pub mod syncer {
     pub use archipelago_core::diloco::syncer::{
         Event, Host, Input, LearnerStatus, LeaveCause, Output, Status, SyncerConfig, SyncerError,
@@ -164,13 +164,13 @@ pub mod syncer {
     };
 }
 
-/// What a [`Learner`] is told and tells, and the copy that a learner keeps of what its syncer broadcasts.
+/// Inputs and outputs of a [`Learner`], and its copy of the published parameters.
 pub mod learner {
     pub use archipelago_core::diloco::learner::{HandsIn, Input, LearnerConfig, Output, Step};
     pub use archipelago_core::diloco::{Codec, QuantError, Replica, ReplicaError};
 }
 
-/// What travels between syncer and learners: messages, their bytes, and what they name.
+/// Messages between syncer and learners, their bytes, and their types.
 pub mod wire {
     pub use archipelago_core::wire::{
         BodyFault, Bye, Challenge, CloseCode, ConnId, DecodeError, Fate, Fingerprint, FingerprintError,

@@ -1,8 +1,8 @@
-//! The pure floor of Archipelago: everything that decides anything, without a socket, clock, thread or hash map.
+//! The pure floor of Archipelago: all decisions, without sockets, clocks, threads or hash maps.
 //!
-//! **This crate is machinery.** Its public items serve the programs of this repository: they may change in any version,
-//! and no promise of [Semantic Versioning](https://semver.org/) is made for them. What is meant for your programs is
-//! passed on, and promised, by the crate `archipelago`: depend on that one.
+//! **This crate is machinery.** Its public items serve the programs of this repository. They may change in any version,
+//! without any promise of [Semantic Versioning](https://semver.org/). The crate `archipelago` re-exports the stable
+//! part: depend on that one.
 //!
 //! Archipelago trains one language model on many unreliable islands of compute, by Decoupled DiLoCo
 //! ([arXiv 2604.21428](https://arxiv.org/abs/2604.21428)), which continues DiLoCo
@@ -12,12 +12,12 @@
 //! browser and the simulator all run the same code.
 //!
 //! The most important types are [`Syncer`](diloco::syncer::Syncer), the authority of a run, and
-//! [`Member`](member::Member), which takes part in one: it is a [`Learner`](diloco::learner::Learner), the protocol's
-//! side of it, with its feed, pace, back-off and patience. All of them have the same three methods: `handle` takes in
-//! what happened, `poll` gives what to do next, and `deadline` says when to come back if nothing happens before.
-//! [`RunSpec`](wire::RunSpec) says what a run is, [`Message`](wire::Message) is what travels,
-//! [`Layout`](diloco::Layout) and [`Fragments`](diloco::Fragments) cut the parameters into fragments, and
-//! [`Replica`](diloco::Replica) is a learner's copy of what the syncer broadcasts.
+//! [`Member`](member::Member), a participant. A member is a [`Learner`](diloco::learner::Learner), the learner's side
+//! of the protocol, with its feed, pace, backoff and patience. All of them have the same three methods: `handle` takes
+//! an event, `poll` returns the next action, and `deadline` returns the time to call again if nothing happens before.
+//! [`RunSpec`](wire::RunSpec) describes a run, and [`Message`](wire::Message) is the unit of communication.
+//! [`Layout`](diloco::Layout) and [`Fragments`](diloco::Fragments) divide the parameters into fragments, and
+//! [`Replica`](diloco::Replica) is a learner's copy of the published parameters.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -76,7 +76,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A shell goes on like this: it waits for a message or for the deadline, calls `handle`, and drains `poll`. The
+//! A shell continues like this: it waits for a message or for the deadline, calls `handle`, and drains `poll`. The
 //! example `own_syncer` of the crate `archipelago` is such a shell, with threads and channels, from the first greeting
 //! to the last merge.
 

@@ -1,36 +1,36 @@
-//! The one source of pseudorandom numbers in pure code: SplitMix64, seeded, the same on every machine.
+//! The only source of pseudorandom numbers in pure code: SplitMix64, seeded, the same on every machine.
 
-/// A stream of pseudorandom numbers. Not for secrets.
+/// A stream of pseudorandom numbers, unsuitable for secrets.
 #[derive(Clone, Debug)]
 pub struct Rng {
     state: u64,
 }
 
 impl Rng {
-    /// The stream of `seed`.
+    /// Returns the stream of `seed`.
     pub fn new(seed: u64) -> Self {
         Self { state: seed }
     }
 
-    /// The next number, uniform over all `u64`.
+    /// Returns the next number, uniform over all `u64`.
     pub fn next_u64(&mut self) -> u64 {
         self.state = self.state.wrapping_add(GAMMA);
         mix(self.state)
     }
 
-    /// Goes on as after `count` more numbers, at once.
+    /// Skips `count` numbers at once.
     pub(crate) fn skip(&mut self, count: u64) {
         self.state = self.state.wrapping_add(GAMMA.wrapping_mul(count));
     }
 
-    /// At least 0, below 1: a multiple of 2⁻⁵³.
+    /// Returns a number of at least 0 and below 1, a multiple of 2⁻⁵³.
     pub fn unit(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Uniform over `0..n`, exactly; `n` is at least 1.
+    /// Returns a number exactly uniform over `0..n`; `n` is at least 1.
     pub fn below(&mut self, n: u32) -> u32 {
-        // The high half of a product is uniform once the few low halves that come too often are dropped.
+        // The high half of a product is uniform once the few surplus low halves are dropped.
         let n = u64::from(n);
         let too_often = (1_u64 << 32) % n;
         loop {
@@ -42,7 +42,7 @@ impl Rng {
     }
 }
 
-/// One number for several, different for different ones as far as chance allows: a key for a stream.
+/// Combines several numbers into one key for a stream; different inputs give different keys up to chance.
 pub fn key(parts: &[u64]) -> u64 {
     parts.iter().fold(0, |key, part| mix(key.wrapping_add(GAMMA) ^ mix(part.wrapping_add(GAMMA))))
 }
@@ -50,14 +50,14 @@ pub fn key(parts: &[u64]) -> u64 {
 /// Steps of SplitMix64's state: 2⁶⁴ over the golden ratio, made odd.
 const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// SplitMix64's finaliser: a bijection of `u64` that scatters every bit (Steele, Lea and Flood, 2014).
+/// The finaliser of SplitMix64: a bijection of `u64` that scatters every bit (Steele, Lea and Flood, 2014).
 pub fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
 }
 
-/// Spreads each bit of a word over all of them; no two words become one (Wellons, `lowbias32`).
+/// Spreads each bit of a word over all of them; no two words map to the same one (Wellons, `lowbias32`).
 #[inline(always)]
 pub(crate) fn mix_word(mut word: u32) -> u32 {
     word = (word ^ word >> 16).wrapping_mul(0x7feb_352d);

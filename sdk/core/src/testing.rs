@@ -1,4 +1,4 @@
-//! For tests of the pure machines: runs small enough to be worked out by hand, and one host for a syncer.
+//! Test helpers of the pure machines: runs small enough to compute by hand, and a host for a syncer.
 
 use crate::diloco::syncer::{Event, Host, RemakeJob, Syncer};
 use crate::diloco::{Entry, Layout, MergeClass, MergeEntry, MergeJob, MergeRule, OuterSpec, Part, Tensor};
@@ -7,10 +7,10 @@ use crate::wire::{
     Message, Model, Round, RunSpec, Serial, ShardSpec, Version,
 };
 
-/// P of [`spec`].
+/// Number of fragments P of [`spec`].
 pub(crate) const FRAGMENTS: u16 = 3;
 
-/// Three tensors of 120 values, the first merged like an embedding.
+/// Three tensors with 120 values, the first merged like an embedding.
 pub(crate) fn layout() -> Layout {
     let tensor = |name: &str, rows, merge| Tensor { name: name.into(), rows, cols: 8, merge };
     Layout::new(vec![
@@ -21,7 +21,7 @@ pub(crate) fn layout() -> Layout {
     .unwrap()
 }
 
-/// A model of `layout` with windows of `context` tokens, of an architecture that nobody need know.
+/// A model of `layout` with windows of `context` tokens and an empty architecture.
 pub(crate) fn model(layout: &Layout, context: u32) -> Model {
     let tensors = layout.tensors().to_vec();
     Model { context, vocab: 256, tensors, architecture: Architecture::default(), experts: None }
@@ -57,7 +57,7 @@ pub(crate) fn spec() -> RunSpec {
     RunSpec { model, inner, exchange, data, seed: 1, frozen: None }
 }
 
-/// Five tensors of 220 values, and a run of them: batches of 4 windows of 8 tokens, 5 fragments, H = 10.
+/// Five tensors with 220 values, and a run of them: batches of 4 windows of 8 tokens, 5 fragments, H = 10.
 pub(crate) fn larger() -> (RunSpec, Layout) {
     let tensor = |name: &str, rows, cols, merge| Tensor { name: name.into(), rows, cols, merge };
     let layout = Layout::new(vec![
@@ -77,7 +77,7 @@ pub(crate) fn larger() -> (RunSpec, Layout) {
     (RunSpec { model, inner, exchange, data, ..run }, layout)
 }
 
-/// An update of one step of `learner`, as a merge has it.
+/// An update of one step of `learner`, as input of a merge.
 pub(crate) fn part(learner: LearnerId, tokens: u64) -> Part {
     Part {
         learner,
@@ -112,7 +112,7 @@ pub(crate) fn merge(fragment: FragmentId, part: Part) -> MergeEntry {
     }
 }
 
-/// A host that writes down what its syncer asks for, in order.
+/// A host that records the requests of its syncer in order.
 #[derive(Default)]
 pub(crate) struct Desk {
     pub(crate) asked: Vec<Asked>,
@@ -121,7 +121,7 @@ pub(crate) struct Desk {
     pub(crate) finished: bool,
 }
 
-/// What a syncer asked of a [`Desk`]; a goodbye is a message like any other.
+/// A request of the syncer to a [`Desk`]; a goodbye counts as a message.
 pub(crate) enum Asked {
     Send(Vec<ConnId>, Message),
     Merge(MergeJob),

@@ -1,9 +1,10 @@
 //! Text from other people and programs: clipping, removing what could steer a terminal, and reading copied links.
 
-/// Longest reason in a WebSocket's close frame, in bytes: RFC 6455, section 5.5, allows 125, and the code takes two.
+/// Maximum length of the reason in a WebSocket's close frame, in bytes: RFC 6455, section 5.5, allows 125, and the code
+/// takes two.
 pub const CLOSE_REASON_BYTES_MAX: u32 = 123;
 
-/// The longest start of `text` that has at most `bytes_max` bytes and ends between two characters.
+/// Returns the longest prefix of `text` that has at most `bytes_max` bytes and ends between two characters.
 #[must_use]
 pub fn clip(text: &str, bytes_max: u32) -> &str {
     &text[..text.floor_char_boundary(bytes_max as usize)]

@@ -1,4 +1,4 @@
-//! A moment, as whoever drives a machine counts it.
+//! Time, as the driver of a machine counts it.
 
 use std::fmt;
 
@@ -11,13 +11,13 @@ use serde::{Deserialize, Serialize};
 pub struct Millis(pub u64);
 
 impl Millis {
-    /// The moment `ms` later, or the end of time.
+    /// Returns the time `ms` later, at most the end of time.
     #[must_use]
     pub fn after(self, ms: u64) -> Self {
         Self(self.0.saturating_add(ms))
     }
 
-    /// Milliseconds since `earlier`, 0 if that is later than this.
+    /// Returns the milliseconds since `earlier`, or 0 if `earlier` is later than this time.
     #[must_use]
     pub fn since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)

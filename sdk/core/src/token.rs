@@ -1,27 +1,26 @@
-//! Tokens of windows: which one, and whether it is learnt.
+//! Tokens of windows: their ids, and whether they are learnt.
 //!
-//! Most texts are learnt whole. Where a model is to learn answers and not the questions, the tokens of questions are
-//! *given*: they are read as all others are, and nobody is asked to predict them. A given token is its id with
-//! [`GIVEN`] set, wherever windows are: no vocabulary is so large, so that windows without it are what they always
-//! were.
+//! Most texts are learnt whole. If a model is to learn answers but not questions, the tokens of questions are *given*:
+//! the model reads them like all others, but is not trained to predict them. In windows, a given token is its id with
+//! [`GIVEN`] set. No vocabulary is that large, so windows without given tokens are unchanged.
 
-/// Set in a token that is given and not learnt.
+/// Bit set in a token that is given and not learnt.
 pub const GIVEN: u32 = 1 << 31;
 
-/// Which token it is, given or not.
+/// Returns the id of a token, given or not.
 #[must_use]
 pub const fn id(token: u32) -> u32 {
     token & !GIVEN
 }
 
-/// Whether it is learnt, and not given.
+/// Returns true if the token is learnt, and not given.
 #[must_use]
 pub const fn is_learnt(token: u32) -> bool {
     token & GIVEN == 0
 }
 
-/// How many tokens of windows of `context + 1`, `[n, context + 1]`, are to be predicted: all that are learnt but the
-/// first of each window, which nothing comes before.
+/// Returns the number of predicted tokens in windows of `context + 1`, `[n, context + 1]`: all learnt ones except the
+/// first of each window, which has no predecessor.
 #[must_use]
 pub fn learnt(tokens: &[u32], context: usize) -> u64 {
     let targets = tokens.chunks(context + 1).flat_map(|window| window.get(1..).unwrap_or_default());
