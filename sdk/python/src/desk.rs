@@ -1,8 +1,8 @@
-//! Where the learner's loop and the program that trains meet.
+//! Meeting point of the learner's loop and the training program.
 //!
-//! The loop lays orders down in the order of its calls. The program takes them between two steps, one by one, and does
-//! them to its own tensors: it copies a fragment out, adds a change, or trains on a batch. One batch lies ready while
-//! the program trains on the one before, so that it need not wait for the loop.
+//! The loop queues orders in the order of its calls. Between two steps the program takes them one by one and carries
+//! them out on its own tensors: it copies a fragment out, adds a change, or trains on a batch. One batch is ready while
+//! the program trains on the previous one, so that the program need not wait for the loop.
 
 mod measure;
 mod notes;
@@ -22,65 +22,65 @@ pub use notes::Note;
 use crate::fault::Fault;
 use crate::tensors::Place;
 
-/// What the program is to do.
+/// Order for the program.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Order {
-    /// Train on this.
+    /// Train on this batch.
     Step(Batch),
-    /// Copy these values out, in 32 bits, and give them under this number.
+    /// Copy these values out, in 32 bits, and return them under this id.
     Read {
-        /// What [`Desk::give`] is told.
+        /// Id for [`Desk::give`].
         id: u64,
-        /// Where they lie.
+        /// Positions of the values.
         places: Vec<Place>,
     },
-    /// Measure the loss of these values on these windows, and say what [`Desk::measured`] is to be told.
+    /// Measure the loss of these values on these windows, and return it with [`Desk::measured`].
     Measure(Task),
-    /// `θ = kept · θ + values` at these places.
+    /// Apply `θ = kept · θ + values` at these places.
     Change {
-        /// 1 to add, 0 to overwrite.
+        /// Factor of the old values: 1 to add, 0 to overwrite.
         kept: f32,
-        /// What is added, as many as the places have.
+        /// Added values, as many as the places have.
         values: Vec<f32>,
-        /// Where.
+        /// Positions of the values.
         places: Vec<Place>,
     },
 }
 
-/// Tokens to train on.
+/// A batch of tokens for training.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
-    /// What [`Desk::done`] is told.
+    /// Id for [`Desk::done`].
     pub id: u64,
-    /// `[windows, context + 1]`, row-major, with the marks of [`token`] on those that are given.
+    /// Tokens, `[windows, context + 1]`, row-major, with given ones marked as in [`token`].
     pub tokens: Vec<u32>,
-    /// How many windows they are.
+    /// Number of windows.
     pub windows: u32,
-    /// By the run's schedule.
+    /// Learning rate by the run's schedule.
     pub learning_rate: f32,
 }
 
 /// Values that the program copied out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Copied {
-    /// The number of their order.
+    /// Id of the order.
     pub id: u64,
     /// The values, in the order of the places.
     pub values: Vec<f32>,
 }
 
-/// What there is for the program.
+/// Next item for the program.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Next {
-    /// An order, which is the program's now.
+    /// An order, removed from the queue.
     Order(Order),
-    /// Nothing yet, or nothing before the step under way is done.
+    /// No order yet, or none before the current step is done.
     Nothing,
     /// The learner has left or the run is complete.
     Over,
 }
 
-/// The place itself.
+/// Shared state of the loop and the program.
 #[derive(Debug, Default)]
 pub struct Desk {
     state: Mutex<State>,
@@ -92,28 +92,28 @@ pub struct Desk {
 struct State {
     orders: VecDeque<Order>,
     id_next: u64,
-    /// The batch that the program trains on.
+    /// Batch that the program trains on.
     running: Option<Running>,
     copies: VecDeque<Copied>,
-    /// What the program measured last, and the number of its order.
+    /// Last measurement of the program, and the id of its order.
     measured: Option<(u64, Option<f32>)>,
-    /// Of the engine there is: steps done, tokens of them that the loop does not know of, and the newest loss.
+    /// Finished steps of the current engine, their tokens that the loop has not taken yet, and the last loss.
     steps: u64,
     tokens: u64,
     loss: f32,
-    /// The loss by which the program said that training blew up, until there is another engine.
+    /// Loss that reported a divergence; kept until the next engine.
     blown_up: Option<f32>,
-    /// What the program is to hear with its next call.
+    /// Fault to report at the program's next call.
     fault: Option<Fault>,
     is_loaded: bool,
     notes: VecDeque<Note>,
-    /// Why the connection is gone, until the next attempt: with the end of the run there is none.
+    /// Reason for the lost connection, kept until the next attempt; empty after the end of the run.
     lost: Option<String>,
     report: Option<Report>,
     over: Option<Result<(), Fault>>,
-    /// The program leaves, and trains no more.
+    /// Whether the program is leaving and trains no longer.
     leaving: bool,
-    /// The program is gone, and nothing will be done.
+    /// Whether the program is gone and carries out no orders.
     gone: bool,
 }
 
@@ -121,9 +121,9 @@ struct State {
 #[derive(Debug)]
 struct Running {
     id: u64,
-    /// Tokens that it trains on, given ones among them.
+    /// Tokens to train on, including given ones.
     planned: u64,
-    /// Whether anything in it is to be learnt.
+    /// Whether any token in it is learnt.
     learns: bool,
 }
 
@@ -141,12 +141,12 @@ impl Desk {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    // The program's side.
+    // Methods for the program.
 
-    /// The next order, awaited for `wait` at most. A batch is given only while none is under way.
+    /// Returns the next order, waiting at most `wait`. A batch is returned only while no other one is being trained on.
     ///
     /// # Errors
-    /// [`Fault`]: what went wrong since the last call; the end of the loop comes again each time.
+    /// [`Fault`]: the fault since the last call. The end of the loop is reported at every call.
     pub fn next(&self, wait: Duration) -> Result<Next, Fault> {
         let (mut state, _) = self
             .for_program
@@ -172,18 +172,18 @@ impl Desk {
         };
         if let Order::Step(batch) = &order {
             state.running = Some(Running::of(batch));
-            // There is room for the next one.
+            // The queue has room for the next batch.
             self.for_loop.notify_one();
         }
         Ok(Next::Order(order))
     }
 
-    /// The step on the batch `id` is done, with this mean loss in nats per token, on so many tokens,
-    /// or as many as the batch has. A batch of an engine that is gone is nobody's. Where nothing was to be learnt there
-    /// is no loss, and a mean over nothing is no number: the loss stays that of the step before.
+    /// Reports the end of the step on the batch `id`, with its mean loss in nats per token. `tokens` are the trained
+    /// tokens, by default those of the batch. Batches of earlier engines are ignored. If the batch had no learnt
+    /// tokens, its mean loss is NaN, and the loss of the previous step is kept.
     ///
     /// # Errors
-    /// [`Fault`]: what went wrong since the last call, or that the loss is not finite.
+    /// [`Fault`]: the fault since the last call, or a loss that is not finite.
     pub fn done(&self, id: u64, loss: f32, tokens: Option<u64>) -> Result<(), Fault> {
         let mut state = self.state();
         if let Some(fault) = state.fault.take() {
@@ -200,58 +200,58 @@ impl Desk {
         state.steps += 1;
         state.tokens = state.tokens.saturating_add(tokens.unwrap_or(batch.planned));
         state.loss = loss;
-        // Only the first one is waited for: who is woken for nothing takes time from the training.
+        // The loop waits only for the first step; needless wake-ups would take time from training.
         if state.steps == 1 {
             self.for_loop.notify_one();
         }
         Ok(())
     }
 
-    /// Hands over what was asked for under `id`.
+    /// Returns the values requested under `id`.
     pub fn give(&self, id: u64, values: Vec<f32>) {
         self.state().copies.push_back(Copied { id, values });
         self.for_loop.notify_one();
     }
 
-    /// Whether every fragment was loaded, and all of that is done.
+    /// Returns true if every fragment was loaded and all changes are applied.
     #[must_use]
     pub fn is_loaded(&self) -> bool {
         let state = self.state();
         state.is_loaded && !state.orders.iter().any(|order| matches!(order, Order::Change { .. }))
     }
 
-    /// How things stand, once there is something to say.
+    /// Returns the last report, if there is one.
     #[must_use]
     pub fn report(&self) -> Option<Report> {
         self.state().report.clone()
     }
 
-    /// The program trains no more, and does what else is asked for until the end.
+    /// Stops training. The program carries out other orders until the end.
     pub fn leave(&self) {
         self.state().leaving = true;
         self.for_loop.notify_one();
     }
 
-    /// The program does nothing more at all.
+    /// Stops carrying out orders of any kind.
     pub fn let_go(&self) {
         self.state().gone = true;
         self.for_loop.notify_one();
     }
 
-    // The loop's side.
+    // Methods for the loop.
 
-    /// Waits until something was done at the desk since this was last called.
+    /// Waits until the program has done something since the last call.
     pub async fn changed(&self) {
         self.for_loop.notified().await;
     }
 
-    /// Whether the program trains no more.
+    /// Returns true if the program trains no longer.
     #[must_use]
     pub fn is_leaving(&self) -> bool {
         self.state().leaving
     }
 
-    /// Begins with another engine: what lies here is nobody's any more.
+    /// Drops all state of the previous engine.
     pub fn clear(&self) {
         let mut state = self.state();
         state.orders.clear();
@@ -261,7 +261,7 @@ impl Desk {
         state.is_loaded = false;
     }
 
-    /// Asks for a copy; the number that it will come under.
+    /// Requests a copy, and returns its id.
     pub fn read(&self, places: Vec<Place>) -> u64 {
         let mut state = self.state();
         let id = state.id();
@@ -270,8 +270,8 @@ impl Desk {
         id
     }
 
-    /// Asks for a change. If one of the same places lies there last, the two become one: most changes of a fragment are
-    /// a pair, its own update taken out and what was merged put in.
+    /// Requests a change. If the last queued order is a change at the same places, both are combined. Most changes of a
+    /// fragment are such a pair: its own update is subtracted and the merged one added.
     pub fn change(&self, kept: f32, values: Vec<f32>, places: Vec<Place>) {
         let mut state = self.state();
         match state.orders.back_mut() {
@@ -284,16 +284,16 @@ impl Desk {
         self.for_program.notify_all();
     }
 
-    /// Every fragment was loaded.
+    /// Records that every fragment was loaded.
     pub fn loaded(&self) {
         self.state().is_loaded = true;
         self.for_program.notify_all();
     }
 
-    /// Lays a batch of so many windows down; false if one lies there that was not begun.
+    /// Queues a batch of `windows`. Returns false if an earlier one has not begun yet.
     ///
     /// # Errors
-    /// [`EngineError::NotFinite`]: training blew up; [`EngineError::Thread`]: the program is gone.
+    /// [`EngineError::NotFinite`]: training diverged; [`EngineError::Thread`]: the program is gone.
     pub fn offer(&self, tokens: &[u32], windows: u32, learning_rate: f32) -> Result<bool, EngineError> {
         let mut state = self.state();
         state.check()?;
@@ -306,17 +306,17 @@ impl Desk {
         Ok(true)
     }
 
-    /// How many steps were done, the newest loss, and the tokens that were trained on since the last call.
+    /// Returns the number of finished steps, the last loss, and the tokens trained on since the last call.
     ///
     /// # Errors
-    /// As [`Self::offer`].
+    /// Those of [`Self::offer`].
     pub fn take_steps(&self) -> Result<(u64, f32, u64), EngineError> {
         let mut state = self.state();
         state.check()?;
         Ok((state.steps, state.loss, std::mem::take(&mut state.tokens)))
     }
 
-    /// The next copy that came.
+    /// Returns the next copy, if there is one.
     ///
     /// # Errors
     /// [`EngineError::Thread`]: the program is gone.
@@ -326,7 +326,7 @@ impl Desk {
         Ok(state.copies.pop_front())
     }
 
-    /// Has the program hear of this with its next call; the engine there is does nothing more.
+    /// Reports a fault at the program's next call, and drops all work of the current engine.
     pub fn tell(&self, fault: Fault) {
         let mut state = self.state();
         state.orders.clear();
@@ -335,7 +335,7 @@ impl Desk {
         self.for_program.notify_all();
     }
 
-    /// The loop is over.
+    /// Records the end of the loop.
     pub fn end(&self, end: Result<Report, Fault>) {
         let mut state = self.state();
         state.over = Some(end.map(|report| state.report = Some(report)));
@@ -349,7 +349,7 @@ impl State {
         self.id_next
     }
 
-    /// Whether the program has something to do or to hear.
+    /// Returns true if there is an order, a fault or the end of the loop for the program.
     fn has_news(&self) -> bool {
         let has_order = match self.orders.front() {
             Some(Order::Step(_)) => self.running.is_none() || self.leaving,
@@ -358,7 +358,7 @@ impl State {
         has_order || self.fault.is_some() || self.over.is_some()
     }
 
-    /// Whether steps can be taken.
+    /// Checks that steps can be taken.
     fn check(&self) -> Result<(), EngineError> {
         if let Some(loss) = self.blown_up {
             return Err(EngineError::NotFinite { loss, grad_norm: 0.0 });

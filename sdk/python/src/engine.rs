@@ -1,4 +1,4 @@
-//! The engine that the loop drives: it has no model, and lays down on the desk what is to be done to the program's.
+//! Engine without a model of its own: it queues operations on the program's tensors at the desk.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::NonZeroU16;
@@ -14,10 +14,10 @@ use crate::desk::Desk;
 use crate::fault::Fault;
 use crate::tensors::Fit;
 
-/// Codes fragments that the program copied out, and has it take changes in.
+/// Codes fragments that the program copied out, and sends changes to it.
 ///
-/// Each change of the exchange is `θ = kept · θ + values` on a fragment, whatever the run's policy, so nobody but the
-/// program needs θ: what the replica makes of a θ of 0 are the values.
+/// Each change of the exchange is `θ = kept · θ + values` on a fragment for any policy of the run. Thus only the
+/// program needs θ: the values are the replica's result for a θ of 0.
 pub struct DeskEngine {
     desk: Arc<Desk>,
     fit: Fit,
@@ -27,25 +27,25 @@ pub struct DeskEngine {
     describe: String,
     /// Whether the program can measure a loss.
     measures: bool,
-    /// Tokens of a window, the last target included.
+    /// Tokens of a window, including the last target.
     window: usize,
-    /// Parameters as the replica takes them, `[len]`; only one fragment of it means anything at a time.
+    /// Parameters for the replica, `[len]`; only one fragment at a time has valid contents.
     flat: Vec<f32>,
-    /// The copies that are awaited, and what is to be done with the same fragment after each.
+    /// Requested copies, and the work that waits for each of them.
     awaited: BTreeMap<FragmentId, Awaited>,
     loaded: BTreeSet<FragmentId>,
     encoded: VecDeque<Encoded>,
     steps_begun: u64,
 }
 
-/// A copy that the program has not given yet.
+/// A copy that the program has not returned yet.
 struct Awaited {
     id: u64,
     serial: Serial,
     later: VecDeque<Work>,
 }
 
-/// What is to be done with a fragment.
+/// Work on a fragment.
 enum Work {
     Encode(Serial),
     Include,
@@ -54,8 +54,8 @@ enum Work {
 }
 
 impl DeskEngine {
-    /// An engine for the run of `spec`, at a desk that is cleared for it. `describe` says what the program computes
-    /// with, and `measures` whether it can measure a loss.
+    /// Returns an engine for the run of `spec`, and clears the desk for it. `describe` names the program's device, and
+    /// `measures` is true if the program can measure a loss.
     ///
     /// # Errors
     /// [`EngineError::Codec`] and [`EngineError::NoFragments`].
@@ -88,7 +88,7 @@ impl DeskEngine {
         })
     }
 
-    /// Does `work` after what is to be done with `fragment` before.
+    /// Does `work` after all earlier work on `fragment`.
     fn order(&mut self, fragment: FragmentId, work: Work) -> Result<(), EngineError> {
         match self.awaited.get_mut(&fragment) {
             Some(awaited) => awaited.later.push_back(work),
@@ -128,7 +128,7 @@ impl DeskEngine {
         Ok(())
     }
 
-    /// The share of unmerged progress that stays beside a change.
+    /// Returns the share of unmerged progress that remains after a change.
     fn kept(&self) -> f32 {
         match self.apply {
             ApplyPolicy::Keep { .. } => 1.0,
@@ -137,7 +137,7 @@ impl DeskEngine {
         }
     }
 
-    /// Codes what the program copied out.
+    /// Codes the values that the program copied out.
     fn collect(&mut self) -> Result<(), EngineError> {
         while let Some(copied) = self.desk.take_copy()? {
             let found = self.awaited.iter().find(|(_, awaited)| awaited.id == copied.id);
@@ -154,7 +154,7 @@ impl DeskEngine {
             };
             let digest = self.replica.digest(fragment);
             self.encoded.push_back(Encoded { serial, fragment, body, digest });
-            // Up to the next copy of it, which then awaits the rest.
+            // Up to the next copy of the fragment, for which the rest waits.
             while let Some(work) = later.pop_front() {
                 self.act(fragment, work)?;
                 if let Some(awaited) = self.awaited.get_mut(&fragment) {
@@ -165,7 +165,7 @@ impl DeskEngine {
         Ok(())
     }
 
-    /// Names the tensor that is no number any more to the program.
+    /// Reports the tensor with a non-finite value to the program.
     fn tell(&self, error: ReplicaError) -> EngineError {
         if let ReplicaError::NotFinite { fragment, index } = error {
             let name = self.fit.name(&self.fragments, fragment, index);
@@ -219,12 +219,12 @@ impl Engine for DeskEngine {
         self.describe.clone()
     }
 
-    /// Returns as soon as the batch lies ready, which it does while the program trains on the one before. Tokens count
-    /// once the program has trained on them, so they are those of earlier steps.
+    /// Returns as soon as the batch is queued, while the program trains on the previous one. Tokens count once the
+    /// program has trained on them, so the result is that of earlier steps.
     async fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError> {
         let windows = (tokens.len() / self.window) as u32;
         while !self.desk.is_leaving() && !self.desk.offer(tokens, windows, lr)? {
-            // Nothing else is to be done meanwhile.
+            // No other work can be done meanwhile.
             self.collect()?;
             self.desk.changed().await;
         }
@@ -238,7 +238,7 @@ impl Engine for DeskEngine {
         }
     }
 
-    /// The program measures between two steps, so that this takes as long as the step before it and the loss.
+    /// The program measures between two steps, so this takes as long as the current step and the measurement.
     async fn held_out_loss(&mut self, windows: &[u32]) -> Result<Option<f32>, EngineError> {
         if !self.measures || self.desk.is_leaving() {
             return Ok(None);
@@ -263,7 +263,7 @@ impl Engine for DeskEngine {
         Ok(())
     }
 
-    /// Copies are what comes out of it; steps are waited for in the next one.
+    /// Only copies are awaited here; steps are awaited in the next step.
     fn is_busy(&self) -> bool {
         !self.awaited.is_empty()
     }

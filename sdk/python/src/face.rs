@@ -1,5 +1,5 @@
-//! What Python sees: one class and one function, in terms of numbers, texts and bytes. The package's own Python makes
-//! of that what people use.
+//! Python interface: one class and one function, in terms of numbers, texts and bytes. The package's Python code builds
+//! its public API on them.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use crate::file::{Filled, WriteError, write};
 use crate::learner::{Running, Settings, StartError};
 use crate::tensors::{Place, Shaped};
 
-/// A part of a tensor: which one, the first value, and the one after the last.
+/// A part of a tensor: index of the tensor, first value, and end.
 type Part = (usize, usize, usize);
 
-/// A learner's loop, and the desk at which to meet it.
+/// A learner's loop and its desk.
 #[pyclass(frozen, module = "archipelago._native")]
 struct Link(Running);
 
@@ -50,7 +50,7 @@ impl Link {
         Ok(Self(Running::start(settings).map_err(refused)?))
     }
 
-    /// The next thing to do, awaited for so many seconds at most: a tuple whose first item says what it is.
+    /// Returns the next item, waiting at most `wait_s` seconds: a tuple whose first element names its kind.
     fn next<'py>(&self, py: Python<'py>, wait_s: f64) -> PyResult<Bound<'py, PyTuple>> {
         let wait = Duration::from_secs_f64(wait_s.clamp(0.0, 60.0));
         match py.detach(|| self.0.desk.next(wait)) {
@@ -83,7 +83,7 @@ impl Link {
         }
     }
 
-    /// The step on the batch `id` is done. What went wrong comes back as by `next`.
+    /// Reports the end of the step on the batch `id`. Faults are returned as by `next`.
     fn done<'py>(
         &self,
         py: Python<'py>,
@@ -94,7 +94,7 @@ impl Link {
         self.0.desk.done(id, loss, tokens).err().map(|fault| told(py, &fault)).transpose()
     }
 
-    /// Hands over the floats that were asked for under `id`, one buffer for each part.
+    /// Returns the floats requested under `id`, one buffer for each part.
     fn give(&self, py: Python<'_>, id: u64, parts: Vec<PyBuffer<f32>>) -> PyResult<()> {
         let mut values = vec![0.0; parts.iter().map(|part| part.item_count()).sum()];
         let mut rest = values.as_mut_slice();
@@ -107,40 +107,40 @@ impl Link {
         Ok(())
     }
 
-    /// The loss that was asked for under `id`, or None if it cannot be measured.
+    /// Returns the loss requested under `id`, or None if it cannot be measured.
     fn measured(&self, id: u64, loss: Option<f32>) {
         self.0.desk.measured(id, loss);
     }
 
-    /// Whether the parameters of the run are all there.
+    /// Returns true if all parameters of the run are loaded.
     fn is_loaded(&self) -> bool {
         self.0.desk.is_loaded()
     }
 
-    /// Sentences for the log since the last call, each with whether it is a warning.
+    /// Returns the log entries since the last call, each with a flag for warnings.
     fn notes(&self) -> Vec<(bool, String)> {
         self.0.desk.take_notes().into_iter().map(|note| (note.is_warning, note.text)).collect()
     }
 
-    /// How things stand, as JSON.
+    /// Returns the last report as JSON.
     fn report(&self) -> Option<String> {
         self.0.desk.report().and_then(|report| serde_json::to_string(&report).ok())
     }
 
-    /// Trains no more, and leaves politely.
+    /// Stops training, and leaves politely.
     fn leave(&self) {
         self.0.desk.leave();
         self.0.control.stop();
     }
 
-    /// Does nothing more at all.
+    /// Stops all work at once.
     fn let_go(&self) {
         self.0.control.stop();
         self.0.desk.let_go();
     }
 }
 
-/// Writes the file that a run of a model of one's own begins with.
+/// Writes the file with the initial parameters of a custom model's run.
 #[pyfunction]
 fn write_params(
     py: Python<'_>,
@@ -163,7 +163,7 @@ fn parts(places: &[Place]) -> Vec<Part> {
     places.iter().map(|place| (place.tensor, place.start, place.stop)).collect()
 }
 
-/// A fault as a tuple: its kind and a sentence.
+/// Converts a fault to a tuple: its kind and a sentence.
 fn told<'py>(py: Python<'py>, fault: &Fault) -> PyResult<Bound<'py, PyTuple>> {
     let kind = match fault {
         Fault::NotFinite { .. } => "not finite",
@@ -185,7 +185,7 @@ fn refused(error: StartError) -> PyErr {
 
 #[pymodule(name = "_native")]
 mod native {
-    /// Set in a token that is given and not learnt.
+    /// Bit set in a token that is given and not learnt.
     #[pymodule_export]
     const GIVEN: u32 = archipelago::data::token::GIVEN;
 

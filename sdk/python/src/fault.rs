@@ -1,31 +1,31 @@
-//! What a program hears of when something went wrong, each in one sentence.
+//! Faults reported to the program, each in one sentence.
 
 use archipelago::run::RunError;
 use archipelago::wire::CloseCode;
 use archipelago_runtime::engine::EngineError;
 
-/// Why the program hears of an error.
+/// Reason for an error in the program.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// Something is infinite or no number. The learner goes on from the run's parameters.
+    /// A value is infinite or NaN. The learner continues with the run's parameters.
     #[error(
         "{what} is not finite; nothing of it was sent, and the parameters will be those of the run again: reset the \
          optimiser and go on, or stop"
     )]
     NotFinite {
-        /// What is.
+        /// The value that is not finite.
         what: String,
     },
-    /// The run did not answer, or there is none.
+    /// The run did not answer, or does not exist.
     #[error("{0}")]
     Unreachable(String),
     /// The tensors are not those of the run.
     #[error("{0}")]
     Layout(String),
-    /// The run will not have this learner.
+    /// The run refuses this learner.
     #[error("{0}")]
     Refused(String),
-    /// The loop ended otherwise.
+    /// The loop ended for another reason.
     #[error("{0}")]
     Failed(String),
 }

@@ -1,4 +1,4 @@
-//! The file that a run of a model of one's own begins with: `syncer-server serve --params FILE`.
+//! File with the initial parameters of a custom model's run: `syncer-server serve --params FILE`.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,7 +8,7 @@ use safetensors::{Dtype, serialize_to_file};
 
 use crate::tensors::{Shaped, matrix, unwrapped};
 
-/// A tensor with its values as little-endian floats of 32 bits.
+/// A tensor with its values as 32-bit little-endian floats.
 #[derive(Clone, Debug)]
 pub struct Filled {
     /// Its name and shape.
@@ -17,13 +17,13 @@ pub struct Filled {
     pub bytes: Vec<u8>,
 }
 
-/// Why there is no file.
+/// Reason why the file cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// A tensor that is to be merged by the plain mean is not there.
+    /// A tensor to be merged by the plain mean does not exist.
     #[error("`mean` names {name}, which is not among the tensors")]
     Mean {
-        /// The name that was given.
+        /// Name in `mean`.
         name: String,
     },
     /// The file cannot be written.
@@ -31,9 +31,9 @@ pub enum WriteError {
     File(#[from] SafeTensorError),
 }
 
-/// Writes `tensors` to `path`, each as a vector or a matrix, as the syncer and the learners of the run take them. Those
-/// that `mean` names are merged by the plain mean, and all others radially. Names lose the prefixes of PyTorch's
-/// wrappers ([`unwrapped`]), unless two tensors would share one then.
+/// Writes `tensors` to `path`, each as a vector or a matrix, in the form that syncer and learners take. Those named in
+/// `mean` are merged by the plain mean, and all others radially. Names lose the prefixes of PyTorch's wrappers
+/// ([`unwrapped`]), unless two tensors would then share one.
 ///
 /// # Errors
 /// Each variant of [`WriteError`].

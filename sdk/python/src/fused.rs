@@ -1,24 +1,23 @@
-//! Where the run's matrices of experts lie in a Mixtral as `transformers` has held it since its version 5: gates and
+//! Positions of the run's expert matrices in a Mixtral of `transformers` since its version 5. There the gates and
 //! up-projections of all experts of a layer are one tensor, and the down-projections another one.
 
 /// One of the run's matrices within a tensor of another name and shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// The name of the tensor that it is a part of.
+    /// Name of the whole tensor.
     pub whole: String,
-    /// The shape of that.
+    /// Shape of the whole tensor.
     pub shape: Vec<u64>,
-    /// Its first value there, row-major.
+    /// Index of the first value there, row-major.
     pub start: usize,
 }
 
 impl Part {
-    /// What the run's matrix `name`, `[rows, cols]`, is a part of in a model whose layers have `experts`; `None` if it
-    /// is none that is fused or named otherwise.
+    /// Returns the position of the run's matrix `name`, `[rows, cols]`, in a model whose layers have `experts`. Returns
+    /// `None` if the matrix is neither fused nor renamed.
     ///
-    /// `gate_up_proj` is `[experts, 2 F, C]`, of which the upper half of each expert is `w1` and the lower one `w3`;
-    /// `down_proj` is `[experts, C, F]`, of which each expert's is `w2`; and the router, `[experts, C]`, has another
-    /// name.
+    /// `gate_up_proj` is `[experts, 2 F, C]`; the upper half of each expert is `w1` and the lower one `w3`. `down_proj`
+    /// is `[experts, C, F]`; each expert's part is `w2`. The router, `[experts, C]`, has another name.
     #[must_use]
     pub fn of(name: &str, rows: u32, cols: u32, experts: u64) -> Option<Self> {
         let (stem, of_layer) = name.split_once(".block_sparse_moe.")?;

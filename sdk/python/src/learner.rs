@@ -16,55 +16,55 @@ use crate::engine::DeskEngine;
 use crate::fault::Fault;
 use crate::tensors::{Fit, Shaped};
 
-/// What a program says of its learner.
+/// Settings of a learner from the program.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The syncer's address, or a link to the run.
+    /// Address of the syncer, or a link to the run.
     pub url: String,
-    /// The tensors that are trained, in an order of the program's own.
+    /// Trained tensors, in the program's own order.
     pub tensors: Vec<Shaped>,
-    /// Its name for people.
+    /// Display name.
     pub name: String,
-    /// What it computes with, for people.
+    /// Device, for display.
     pub device: String,
-    /// Whether it can measure a loss, should the run's owner trust it with that.
+    /// Whether it can measure a loss, if the run's owner trusts it with that.
     pub measures: bool,
-    /// The file of its key; without one, the first of this user's that no other process uses.
+    /// File of its key; by default the first of this user's that no other process uses.
     pub identity: Option<PathBuf>,
-    /// Windows of a batch; without a number as many as the run says.
+    /// Windows of a batch; by default as many as the run says.
     pub batch: Option<u32>,
-    /// How long to try to be taken in for the first time, in milliseconds.
+    /// Time limit for the first admission, in milliseconds.
     pub contact_ms_max: u64,
 }
 
-/// Why a learner cannot begin.
+/// Reason why a learner cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The address is none.
+    /// The address is malformed.
     #[error(transparent)]
     Address(#[from] AddressError),
-    /// The batch is none.
+    /// The batch is out of range.
     #[error(transparent)]
     Batch(#[from] BatchError),
     /// There is no key to sign with.
     #[error("{0}")]
     Identity(#[from] IdentityError),
-    /// The system gives no thread.
+    /// The system cannot start a thread.
     #[error("cannot start a thread: {0}")]
     Thread(#[from] std::io::Error),
 }
 
-/// A learner that runs. Whoever drops it lets go of it.
+/// A running learner. Dropping it ends the learner.
 #[derive(Debug)]
 pub struct Running {
-    /// Where to meet it.
+    /// Its desk.
     pub desk: Arc<Desk>,
-    /// Steers it.
+    /// Its control.
     pub control: Control,
 }
 
 impl Running {
-    /// Begins with `settings`; what becomes of it is seen at the desk.
+    /// Starts a learner with `settings`, which reports at the desk.
     ///
     /// # Errors
     /// Each variant of [`StartError`].
@@ -90,7 +90,7 @@ impl Running {
             };
             let build = async |spec: &RunSpec, _basis| engine(spec, &settings, &desk);
             let end = runtime.block_on(run(config, &control, build, |event| desk.hear(event)));
-            // Whoever hears of the end may be this learner again.
+            // Once the end is known, the program may start the same learner again.
             drop(identity);
             ends.with(end);
         })?;
@@ -98,7 +98,7 @@ impl Running {
     }
 }
 
-/// Asks for a polite end, which nobody waits for.
+/// Requests a polite end without waiting for it.
 impl Drop for Running {
     fn drop(&mut self) {
         self.control.stop();
@@ -112,7 +112,7 @@ fn engine(spec: &RunSpec, settings: &Settings, desk: &Arc<Desk>) -> Result<DeskE
     DeskEngine::new(spec, fit, Arc::clone(desk), settings.device.clone(), settings.measures)
 }
 
-/// Tells the program of the end, also of one by a panic.
+/// Reports the end to the program, even after a panic.
 struct Ends(Arc<Desk>);
 
 impl Ends {

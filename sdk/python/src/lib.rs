@@ -1,8 +1,8 @@
-//! The Rust half of the Python package `archipelago`: the learner's loop beside a program that trains by itself.
+//! Rust half of the Python package `archipelago`: the learner's loop next to a program with its own training loop.
 //!
-//! The loop of the SDK drives an engine. Here that engine has no model: it lays down on a [`desk`] what is to be done
-//! to the parameters, and the program takes it from there between two steps of its own. Neither waits for the other, as
-//! a program with a GPU does not wait for it.
+//! The loop of the SDK drives an engine. Here that engine has no model: it queues operations on the parameters at a
+//! [`desk`], and the program takes them from there between two of its steps. Neither waits for the other, just as a
+//! program with a GPU does not wait for it.
 //!
 //! | module | concept |
 //! |---|---|

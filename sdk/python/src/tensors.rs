@@ -1,4 +1,4 @@
-//! The tensors of a program, and where the parameters of a run lie in them.
+//! Tensors of a program, and the positions of a run's parameters in them.
 
 use std::ops::Range;
 
@@ -7,10 +7,10 @@ use archipelago::wire::FragmentId;
 
 use crate::fused::Part;
 
-/// Names in one sentence at most; the others are counted.
+/// Maximum number of names in one sentence; the others are counted.
 const NAMED_MAX: usize = 3;
 
-/// A tensor as the program has it.
+/// A tensor of the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shaped {
     /// Its name, unique within the program.
@@ -56,34 +56,34 @@ pub struct Place {
     pub stop: usize,
 }
 
-/// Where one of the run's tensors begins.
+/// Start of one of the run's tensors.
 #[derive(Clone, Copy, Debug)]
 struct Spot {
-    /// In which of the program's tensors, in the program's order.
+    /// Index of the program's tensor, in the program's order.
     tensor: usize,
-    /// At which of its values, row-major.
+    /// Index of the first value, row-major.
     start: usize,
 }
 
 impl Spot {
-    /// Some of the values of what lies here.
+    /// Returns a range of the values that begin here.
     fn place(self, range: Range<usize>) -> Place {
         Place { tensor: self.tensor, start: self.start + range.start, stop: self.start + range.end }
     }
 }
 
-/// How the parameters of a run lie in a program's tensors.
+/// Positions of a run's parameters in a program's tensors.
 #[derive(Clone, Debug)]
 pub struct Fit {
     /// The run's layout.
     pub layout: Layout,
-    /// For each tensor of the layout, in its order, where it lies.
+    /// Start of each tensor of the layout, in its order.
     spots: Vec<Spot>,
 }
 
 impl Fit {
-    /// Lays `tensors` out for a run of `model`. A name may carry the prefixes of PyTorch's wrappers ([`unwrapped`]).
-    /// In a model with experts, the tensors may be those of `transformers`, which holds all experts of a layer in two
+    /// Maps `tensors` to a run of `model`. A name may carry the prefixes of PyTorch's wrappers ([`unwrapped`]). In a
+    /// model with experts, the tensors may be those of `transformers`, which holds all experts of a layer in two
     /// tensors ([`Part`]). A tensor with more than two sizes is one of the run's matrices ([`matrix`]).
     ///
     /// # Errors
@@ -112,14 +112,14 @@ impl Fit {
         misshapen.map_or(Ok(Self { layout, spots }), Err)
     }
 
-    /// Where all values lie, in the order of the layout.
+    /// Returns the positions of all values, in the order of the layout.
     #[must_use]
     pub fn whole(&self) -> Vec<Place> {
         let tensors = self.layout.tensors().iter().zip(&self.spots);
         tensors.map(|(of, spot)| spot.place(0..of.len() as usize)).collect()
     }
 
-    /// Where the values of `fragment` lie, in its order.
+    /// Returns the positions of the values of `fragment`, in its order.
     #[must_use]
     pub fn places(&self, fragments: &Fragments, fragment: FragmentId) -> Vec<Place> {
         let starts: Vec<usize> = self.layout.offsets().map(|(start, _)| start as usize).collect();
@@ -132,7 +132,7 @@ impl Fit {
         segments.iter().map(|segment| place(segment.range())).collect()
     }
 
-    /// The name of the tensor that holds the value at `index` of `fragment`.
+    /// Returns the name of the tensor with the value at `index` of `fragment`.
     #[must_use]
     pub fn name(&self, fragments: &Fragments, fragment: FragmentId, index: usize) -> &str {
         let segments = fragments.segments(fragment).unwrap_or_default();
@@ -149,8 +149,8 @@ impl Fit {
     }
 }
 
-/// Finds where the run's tensor `wanted` lies among `tensors`: the spot, whether the shapes agree, and the shape that
-/// the run has. An exact name wins over one that differs by wrappers.
+/// Finds the run's tensor `wanted` among `tensors`: its start, whether the shapes agree, and the run's shape. An exact
+/// name has priority over one that differs by wrappers.
 fn find(tensors: &[Shaped], wanted: &Tensor, experts: u64) -> Option<(Spot, bool, Vec<u64>)> {
     let Tensor { name, rows, cols, .. } = wanted;
     let position = |name: &str| {
@@ -171,7 +171,7 @@ fn find(tensors: &[Shaped], wanted: &Tensor, experts: u64) -> Option<(Spot, bool
 /// Components that `torch.compile`, FSDP and activation checkpointing insert anywhere in the names of parameters.
 const WRAPPERS: &[&str] = &["_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"];
 
-/// The component that DDP and `DataParallel` put in front of the names of parameters.
+/// Component that DDP and `DataParallel` put in front of the names of parameters.
 const FRONT_WRAPPER: &str = "module";
 
 /// Returns `name` without the components that PyTorch's wrappers of modules add.
@@ -183,7 +183,8 @@ pub fn unwrapped(name: &str) -> String {
     parts.join(".")
 }
 
-/// A shape as rows and columns: a number or a vector has one row, and of more than two sizes all but the first are one.
+/// Returns a shape as rows and columns. A number or a vector has one row; of more than two sizes, all but the first are
+/// multiplied.
 #[must_use]
 pub fn matrix(shape: &[u64]) -> [u64; 2] {
     match shape {
@@ -207,7 +208,7 @@ fn names_differ(missing: &[String], unknown: &[String]) -> String {
     }
 }
 
-/// Some names in words.
+/// Lists some names in words.
 fn listed(names: &[String]) -> String {
     let what = if names.len() == 1 { "tensor" } else { "tensors" };
     let shown = names.iter().take(NAMED_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
@@ -229,7 +230,7 @@ mod tests {
         Shaped { name: name.into(), shape: shape.into() }
     }
 
-    /// The built-in decoder's, as a program has them: in another order, and vectors with one size.
+    /// Tensors of the built-in decoder in a program: in another order, and vectors with one size.
     fn decoder() -> Vec<Shaped> {
         let layout = layout(&Preset::Tiny.model(256)).unwrap();
         let of = |tensor: &Tensor| {
@@ -294,7 +295,7 @@ mod tests {
         assert_eq!(first.name, "model.embed_tokens.weight");
     }
 
-    /// The tensors of a Mixtral as `transformers` holds them.
+    /// Tensors of a Mixtral in `transformers`.
     fn mixtral(model: &ModelSpec) -> Vec<Shaped> {
         let (c, f, experts) = (model.d_model.into(), model.d_ff.into(), 4);
         let mut tensors: Vec<Shaped> = Vec::new();
@@ -321,7 +322,7 @@ mod tests {
         let fit = |tensors: &[Shaped]| Fit::new(tensors, &spec.into());
         let found = fit(&tensors).unwrap();
         let fragments = Fragments::plan(&found.layout, NonZeroU16::new(5).unwrap());
-        // Each value lies in one fragment, at one place.
+        // Each value is in one fragment, at one position.
         for places in [fragments.ids().flat_map(|id| found.places(&fragments, id)).collect(), found.whole()] {
             let mut seen: Vec<Vec<bool>> = tensors
                 .iter()
@@ -334,7 +335,7 @@ mod tests {
             }
             assert!(!seen.concat().contains(&false));
         }
-        // Of an expert the gate comes before the projection up, and both before those of the next one.
+        // For each expert the gate comes before the up-projection, and both before those of the next expert.
         let (c, f) = (spec.d_model as usize, spec.d_ff as usize);
         let spot = |name: &str| {
             let name = format!("model.layers.1.block_sparse_moe.{name}.weight");
@@ -357,7 +358,7 @@ mod tests {
         assert_eq!((name, wanted), (&tensors[at].name, &tensors[at].shape));
         wrong.remove(at);
         assert!(matches!(fit(&wrong), Err(FitError::Names { missing, .. }) if missing.len() == 4));
-        // A dense model has none of them.
+        // A dense model lacks these tensors.
         let extra = [decoder(), vec![tensors[at].clone()]].concat();
         let error = Fit::new(&extra, &Preset::Tiny.model(256).into()).unwrap_err();
         assert_eq!(error, FitError::Names { missing: vec![], unknown: vec![tensors[at].name.clone()] });

@@ -1,4 +1,4 @@
-//! What the program measures at the desk.
+//! Measurements by the program.
 
 use archipelago_runtime::engine::EngineError;
 
@@ -8,26 +8,26 @@ use crate::tensors::Place;
 /// Parameters to measure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Task {
-    /// What [`Desk::measured`] is told.
+    /// Id for [`Desk::measured`].
     pub id: u64,
-    /// The parameters, as many as the places have.
+    /// Parameters, as many as the places have.
     pub values: Vec<f32>,
-    /// Where they lie.
+    /// Positions of the parameters.
     pub places: Vec<Place>,
-    /// `[windows, context + 1]`, row-major.
+    /// Tokens, `[windows, context + 1]`, row-major.
     pub tokens: Vec<u32>,
-    /// How many windows they are.
+    /// Number of windows.
     pub windows: u32,
 }
 
 impl Desk {
-    /// The loss that was asked for under `id`, in nats per token, if it could be measured.
+    /// Returns the loss requested under `id`, in nats per token, or `None` if it could not be measured.
     pub fn measured(&self, id: u64, loss: Option<f32>) {
         self.state().measured = Some((id, loss));
         self.for_loop.notify_one();
     }
 
-    /// Asks for the loss of `values`, which lie at `places`, on so many windows; the number that it will come under.
+    /// Requests the loss of `values` at `places` on `windows` windows, and returns its id.
     pub fn ask(&self, values: Vec<f32>, places: Vec<Place>, tokens: &[u32], windows: u32) -> u64 {
         let mut state = self.state();
         let id = state.id();
@@ -37,10 +37,10 @@ impl Desk {
         id
     }
 
-    /// What came of the question `id`, once it did.
+    /// Takes the result for `id`, once it is there.
     ///
     /// # Errors
-    /// [`EngineError::NotFinite`]: training blew up; [`EngineError::Thread`]: the program is gone.
+    /// [`EngineError::NotFinite`]: training diverged; [`EngineError::Thread`]: the program is gone.
     pub fn take_measured(&self, id: u64) -> Result<Option<Option<f32>>, EngineError> {
         let mut state = self.state();
         state.check()?;

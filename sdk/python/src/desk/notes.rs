@@ -1,29 +1,29 @@
-//! What lies on the desk for people.
+//! Notes for display.
 
 use archipelago::run::Event;
 
 use super::Desk;
 
-/// Sentences that wait for the program; the oldest go first.
+/// Maximum number of notes kept for the program; the oldest are dropped.
 const NOTES_MAX: usize = 64;
 
-/// Something for the program's log.
+/// An entry for the program's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// Whether it is more than news.
+    /// Whether it is a warning.
     pub is_warning: bool,
-    /// A sentence.
+    /// Text of one sentence.
     pub text: String,
 }
 
 impl Desk {
-    /// What was worth a sentence since the last call.
+    /// Returns the notes since the last call.
     #[must_use]
     pub fn take_notes(&self) -> Vec<Note> {
         self.state().notes.drain(..).collect()
     }
 
-    /// Keeps what the program may want to show.
+    /// Records an event as a note or report, if it is worth showing.
     pub fn hear(&self, event: &Event) {
         let mut state = self.state();
         let (is_warning, text) = match event {

@@ -1,4 +1,4 @@
-//! The engine beside the one that has its model in host memory: what it does to a program's tensors is the same.
+//! The engine compared with one that has its model in host memory: both change a program's tensors in the same way.
 
 use std::thread;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use super::*;
 use crate::desk::{Next, Order};
 use crate::tensors::{Place, Shaped};
 
-/// What a step adds to each parameter.
+/// Change of each parameter by a step.
 const STEP: f32 = 0.0625;
 
 /// A program with its tensors, in an order of its own.
 struct Program(Vec<Vec<f32>>);
 
-/// Ends the program's work, also when a test fails.
+/// Ends the program's work, even if a test fails.
 struct Over<'a>(&'a Desk);
 
 impl Drop for Over<'_> {
@@ -54,7 +54,7 @@ impl Trainer for Toy {
 }
 
 impl Program {
-    /// Does what lies at `desk` until the learner's loop is over.
+    /// Carries out orders at `desk` until the learner's loop is over.
     fn work(&mut self, desk: &Desk) {
         loop {
             match desk.next(Duration::from_secs(1)) {
@@ -68,7 +68,7 @@ impl Program {
     fn act(&mut self, desk: &Desk, order: Order) {
         match order {
             Order::Step(batch) => {
-                // As `Toy` does it: the tensor `b` comes first in the layout.
+                // As in `Toy`, where the tensor `b` comes first in the layout.
                 let of_b = self.0[1].len();
                 for (tensor, offset) in [(1, 0), (0, of_b)] {
                     let values = self.0[tensor].iter_mut().enumerate();
@@ -126,7 +126,7 @@ fn at_desk(apply: ApplyPolicy) -> (DeskEngine, Arc<Desk>) {
     (DeskEngine::new(&spec(apply), fit(), Arc::clone(&desk), "toy".into(), true).unwrap(), desk)
 }
 
-/// A life of an engine; the bodies that it coded.
+/// Plays the life of an engine, and returns the bodies that it coded.
 async fn life(engine: &mut impl Engine, apply: ApplyPolicy) -> Vec<Vec<u8>> {
     let fragments = Arc::clone(engine.fragments());
     let codec = Codec::new(&spec(apply).exchange).unwrap();
@@ -135,7 +135,7 @@ async fn life(engine: &mut impl Engine, apply: ApplyPolicy) -> Vec<Vec<u8>> {
     for fragment in fragments.ids() {
         engine.load(fragment, &vec![0.5; fragments.len(fragment)], false).unwrap();
     }
-    // The last round has no changes: it shows where the ones before have led.
+    // The last round has no changes: it shows the result of the earlier ones.
     for round in 0..5_u8 {
         for _ in 0..3 {
             engine.step(&[7; 65], 1e-3).await.unwrap();
@@ -146,7 +146,7 @@ async fn life(engine: &mut impl Engine, apply: ApplyPolicy) -> Vec<Vec<u8>> {
             if round == 4 {
                 continue;
             }
-            // A change that came before the copy is taken: it has to wait for that.
+            // A change that comes before the copy is taken has to wait for it.
             let change = vec![0.125 * f32::from(round); fragments.len(fragment)];
             let body = codec.encode(fragments.segments(fragment).unwrap(), &change);
             if round % 2 == 0 {
@@ -181,13 +181,13 @@ fn it_does_what_an_engine_with_a_model_does() {
             scope.spawn(|| program.work(&desk));
             let _over = Over(&desk);
             let found = block_on(life(&mut engine, apply));
-            // The last change is done soon, and nothing that was asked for is left then.
+            // The last change is done soon, and then no order is left.
             while !desk.is_loaded() {
                 thread::yield_now();
             }
             found
         });
-        // Whatever order they came in: fragments answer when the program gets to them.
+        // The order does not matter: the program answers for fragments when it reaches them.
         let sorted = |mut bodies: Vec<Vec<u8>>| {
             bodies.sort();
             bodies
@@ -212,7 +212,7 @@ fn a_batch_lies_ready_while_the_program_trains() {
             }
             trained
         });
-        // The first is waited for, and of the others those that the program has trained on count.
+        // The first step is awaited; later results count the steps that the program has finished.
         let first = block_on(engine.step(&[0; 130], 1e-3)).unwrap();
         assert_eq!((first.tokens, first.loss), (128, 0.5));
         let tokens: u64 = (0..3).map(|_| block_on(engine.step(&[0; 130], 1e-3)).unwrap().tokens).sum();
@@ -231,9 +231,9 @@ fn where_nothing_is_learnt_there_is_no_loss() {
         desk.done(batch.id, loss, None).map(|()| desk.take_steps().unwrap())
     };
     assert_eq!(step(&[7; 130], 0.5), Ok((1, 0.5, 128)));
-    // All that is read counts, and the loss is that of the step before.
+    // All tokens read count, and the loss is that of the previous step.
     assert_eq!(step(&given, f32::NAN), Ok((2, 0.5, 128)));
-    // The first of a window is no target, whatever it is.
+    // The first token of a window is never a target.
     given[65] = 7;
     assert_eq!(step(&given, f32::NAN), Ok((3, 0.5, 128)));
     given[66] = 7;
@@ -252,7 +252,7 @@ fn what_is_measured_is_what_the_run_has() {
             for fragment in fragments.ids() {
                 Engine::load(&mut engine, fragment, &vec![0.5; fragments.len(fragment)], false)?;
             }
-            // What is trained here and not merged is no part of it.
+            // Progress that is trained here and not merged is no part of it.
             engine.step(&[7; 65], 1e-3).await?;
             engine.held_out_loss(&[7; 130]).await
         })
@@ -293,7 +293,7 @@ fn what_is_not_finite_is_named_and_never_sent() {
     let Ok(Next::Order(Order::Step(batch))) = desk.next(Duration::ZERO) else { panic!("no batch") };
     assert!(matches!(desk.done(batch.id, f32::INFINITY, None), Err(Fault::NotFinite { .. })));
     assert!(matches!(desk.offer(&[0; 65], 1, 1e-3), Err(EngineError::NotFinite { .. })));
-    // A new engine begins anew, and a step of the old one is nobody's.
+    // A new engine starts from scratch, and a step of the old one is ignored.
     desk.clear();
     assert_eq!(desk.done(batch.id, f32::NAN, None), Ok(()));
     assert!(desk.offer(&[0; 65], 1, 1e-3).unwrap());
