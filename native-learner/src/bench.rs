@@ -1,4 +1,4 @@
-//! `native-learner bench`: how fast this machine trains.
+//! `native-learner bench`: training speed of this machine.
 
 use std::collections::BTreeMap;
 
@@ -22,9 +22,9 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
     runtime.block_on(measure(args, seconds))
 }
 
-/// What was measured.
+/// Results of the measurement.
 struct Figures {
-    /// From looking for the device to the end of the first step.
+    /// Time from the search for the device to the end of the first step.
     first_step_us: u64,
     /// Time of each step's call, in ascending order.
     steps_us: Vec<u64>,
@@ -97,7 +97,7 @@ async fn steps(
         now_us = clock.now_us();
         steps_us.push(now_us - then_us);
     }
-    // Steps that are still under way were counted, so their end is waited for.
+    // Steps still in progress were counted, so their end is awaited.
     engine.settle().await?;
     let tokens_per_s = trained as f64 * 1e6 / (clock.now_us() - start_us) as f64;
     steps_us.sort_unstable();

@@ -1,4 +1,4 @@
-//! Where the weights are kept that runs do not train, so that they are fetched once.
+//! Cache of frozen weights, so that they are fetched once.
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -20,7 +20,7 @@ pub(crate) struct CacheArgs {
 }
 
 impl CacheArgs {
-    /// What keeps them; `None` if nothing is to be kept, or there is no home folder to keep it in.
+    /// Returns the cache, or `None` if caching is off or there is no home folder.
     pub(crate) fn shelf(&self) -> Option<Rc<dyn Shelf>> {
         let folder = self.cache_dir.clone().or_else(|| default_shelf(|name| std::env::var(name).ok()))?;
         (self.cache_max.0 > 0).then(|| Rc::new(Folder::new(folder, self.cache_max.0)) as Rc<dyn Shelf>)

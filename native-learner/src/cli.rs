@@ -1,4 +1,4 @@
-//! The command line: verbs, and the settings of each.
+//! Command line: verbs, and the settings of each.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -52,7 +52,7 @@ impl Verb {
         matches!(engine, EngineKind::Auto | EngineKind::Gpu)
     }
 
-    /// Whether output is for programs.
+    /// Returns true if output is for programs.
     pub(crate) fn json(&self) -> bool {
         match self {
             Self::Join(args) => args.output.json,
@@ -113,10 +113,10 @@ pub(crate) struct TrustArgs {
 }
 
 impl TrustArgs {
-    /// Has this program's connections believe them; to be called once, before the first connection.
+    /// Makes this program's connections trust these certificates. Call it once, before the first connection.
     ///
     /// # Errors
-    /// `Usage`: the file cannot be read, or holds none.
+    /// `Usage`: the file cannot be read, or contains no certificates.
     pub(crate) fn apply(&self) -> Result<(), Failure> {
         let Some(file) = &self.ca else { return Ok(()) };
         let wrong = |why: String| Failure::usage(format!("--ca {}: {why}", file.display()));
@@ -169,10 +169,10 @@ pub(crate) struct JoinArgs {
 }
 
 impl JoinArgs {
-    /// The syncer to join, with the invite if one was given.
+    /// Returns the syncer to join, with the invite if one was given.
     ///
     /// # Errors
-    /// `Usage`: no syncer is named, or what names it or the invite is malformed.
+    /// `Usage`: no syncer is named, or its address or the invite is malformed.
     pub(crate) fn address(&self) -> Result<Address, Failure> {
         let syncer = self.syncer.as_deref().ok_or_else(|| {
             Failure::usage("no syncer named: give its address, such as ws://127.0.0.1:7700")
@@ -222,10 +222,10 @@ pub(crate) struct BenchArgs {
 }
 
 impl BenchArgs {
-    /// How long to measure, in seconds: above 0 and less than a million.
+    /// Returns the duration of the measurement in seconds: above 0 and less than a million.
     ///
     /// # Errors
-    /// `Usage`: it is not.
+    /// `Usage`: the duration is out of range.
     pub(crate) fn seconds(&self) -> Result<f64, Failure> {
         let holds = self.seconds > 0.0 && self.seconds < 1e6;
         range("seconds", self.seconds, holds, "a number above 0 and below 1000000")
@@ -249,10 +249,10 @@ pub(crate) struct DoctorArgs {
 }
 
 impl DoctorArgs {
-    /// The syncer to try, if one is named.
+    /// Returns the syncer to try, if one is named.
     ///
     /// # Errors
-    /// `Usage`: what names it is malformed.
+    /// `Usage`: its address is malformed.
     pub(crate) fn address(&self) -> Result<Option<Address>, Failure> {
         self.syncer.as_deref().map(str::parse).transpose().map_err(Failure::usage)
     }
@@ -268,7 +268,7 @@ mod tests {
 
     use super::*;
 
-    /// The verb of the command `line` with a file that holds `text`; or what is wrong, in words.
+    /// Parses the command `line` with a file that contains `text`. Returns the verb, or the error as text.
     fn verb(text: &str, line: &[&str]) -> Result<Verb, String> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("learner.toml");

@@ -1,4 +1,4 @@
-//! The engine that was asked for, and sentences about how it was chosen.
+//! The requested engine, and sentences about its selection.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -15,18 +15,18 @@ use crate::cli::ComputeArgs;
 use crate::exit::{Exit, Failure};
 use crate::{machine, tunings};
 
-/// Builds engines, and remembers what was measured for them.
+/// Builds engines, and remembers measurements for them.
 pub(crate) struct Compute {
     pub(crate) builder: EngineBuilder,
     clock: Clock,
     threads: NonZeroUsize,
     file: Option<PathBuf>,
-    /// Sentences that people have not been told yet.
+    /// Sentences that have not been shown yet.
     notes: Vec<String>,
 }
 
 impl Compute {
-    /// Looks for the device.
+    /// Searches for the device.
     pub(crate) async fn open(args: &ComputeArgs, clock: Clock) -> Result<Self, Failure> {
         let (file, mut notes) = (tunings::default_file(), Vec::new());
         let known = file.as_deref().map_or_else(|| Ok(Vec::new()), tunings::read);
@@ -53,7 +53,7 @@ impl Compute {
         Ok(Self { builder, clock, threads: args.threads(), file, notes })
     }
 
-    /// See [`EngineBuilder::build`].
+    /// Builds an engine: see [`EngineBuilder::build`].
     pub(crate) async fn build(
         &mut self,
         spec: &RunSpec,
@@ -83,7 +83,7 @@ impl Compute {
         Ok(engine)
     }
 
-    /// The device that it computes with, for people.
+    /// Returns the device, for display.
     pub(crate) fn device(&self) -> String {
         match self.builder.gpu() {
             Some(gpu) => DeviceKind::Gpu.describe(&gpu.facts().name),
@@ -94,13 +94,13 @@ impl Compute {
         }
     }
 
-    /// The sentences since the last call.
+    /// Returns the sentences since the last call.
     pub(crate) fn take_notes(&mut self) -> Vec<String> {
         mem::take(&mut self.notes)
     }
 
-    /// How fast each kernel multiplies matrices of `spec`. If the kernels were chosen by earlier measurements, it is
-    /// measured now. On the CPU there is nothing to tell.
+    /// Returns the speed of each kernel for matrix products of `spec`. If the kernels were selected by earlier
+    /// measurements, they are measured now. The result is empty on a CPU.
     pub(crate) async fn trials(&self, spec: &RunSpec) -> Result<Vec<Trial>, EngineError> {
         let (trials, clock) = (self.builder.trials(), self.clock);
         match self.builder.gpu() {

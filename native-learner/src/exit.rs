@@ -1,4 +1,4 @@
-//! How the command ends.
+//! Exit codes of the command.
 
 use std::fmt::Display;
 
@@ -8,7 +8,7 @@ use archipelago_core::wire::CloseCode;
 use archipelago_runtime::engine::EngineError;
 
 exit_codes! {
-    /// How the command ends.
+    /// Exit code of the command.
     pub(crate) enum Exit {
         Done = 0, "done";
         Failed = 1, "something failed that has no number of its own";
@@ -25,7 +25,7 @@ exit_codes! {
     }
 }
 
-/// Why the command failed, in one sentence that says what to do.
+/// Failure of the command, in one sentence with a remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) exit: Exit,
@@ -37,7 +37,7 @@ impl Failure {
         Self { exit, message: message.to_string() }
     }
 
-    /// A setting is wrong.
+    /// Returns a failure because of a wrong setting.
     pub(crate) fn usage(message: impl Display) -> Self {
         Self::new(Exit::Usage, message)
     }
@@ -56,7 +56,7 @@ impl From<RunError> for Failure {
                 Exit::Mismatch
             }
             RunError::Build(_) => Exit::Machine,
-            // The bytes are what the run says, and no weights of its model.
+            // The bytes match the run's description, but are not weights of its model.
             RunError::Frozen { .. } => Exit::Mismatch,
             RunError::Refused { .. } | RunError::Engine(_) | RunError::Random(_) => Exit::Failed,
         };

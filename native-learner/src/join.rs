@@ -66,7 +66,7 @@ async fn take_part(
     Ok(())
 }
 
-/// What a learner is called whose owner gave no name: as its machine is, and by number from the second one there on.
+/// Returns the default name of a learner: that of its machine, with a number from the second learner there on.
 fn own_name(host: Option<String>, index: u32) -> String {
     let host = host.unwrap_or_else(|| "learner".to_owned());
     if index == 0 { host } else { format!("{host}-{}", index + 1) }

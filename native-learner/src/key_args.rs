@@ -1,4 +1,4 @@
-//! The settings of the verb `identity`.
+//! Settings of the verb `identity`.
 
 use std::path::PathBuf;
 
@@ -45,10 +45,10 @@ pub(crate) enum KeyOrder {
 }
 
 impl IdentityArgs {
-    /// The file that is meant.
+    /// Returns the key file named by the arguments.
     ///
     /// # Errors
-    /// - `Usage`: neither a file nor a syncer is named, or what names it is malformed.
+    /// - `Usage`: neither a file nor a syncer is named, or the name is malformed.
     /// - `Identity`: there is no folder for keys.
     pub(crate) fn path(&self) -> Result<PathBuf, Failure> {
         if let Some(file) = &self.identity {

@@ -1,4 +1,4 @@
-//! The verb `identity`: the key shown, or taken to another machine.
+//! The verb `identity`: shows the key, or moves it to another machine.
 
 use std::io;
 

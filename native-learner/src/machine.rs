@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::{fs, thread};
 
-/// Cores that this process may use, 1 if the system does not say.
+/// Returns the number of cores that this process may use, 1 if the system does not report it.
 pub(crate) fn cores() -> NonZeroUsize {
     thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
 }
@@ -13,7 +13,7 @@ pub(crate) fn available_mib() -> Option<u64> {
     archipelago_cli::available_bytes().map(|bytes| bytes >> 20)
 }
 
-/// This machine's name, for people.
+/// Returns this machine's name, for display.
 pub(crate) fn host_name() -> Option<String> {
     let name = fs::read_to_string("/etc/hostname").ok()?;
     let name = name.trim();

@@ -1,4 +1,4 @@
-//! What people and programs get to see.
+//! Output for people and programs.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal};
@@ -18,25 +18,25 @@ use crate::exit::Failure;
 const PLAIN_MS: u64 = 5_000;
 /// Time between two JSON lines of progress, in milliseconds.
 const JSON_MS: u64 = 1_000;
-/// The most columns of a progress line: a longer one would wrap, and could not be overwritten.
+/// Maximum number of columns of a progress line; a longer one would wrap and could not be overwritten.
 const COLUMNS_MAX: usize = 79;
-/// Erases the line that the cursor is in and goes to its beginning.
+/// Erases the current line and returns to its beginning.
 const ERASE: &str = "\r\x1b[2K";
 
 /// Prints the events of one run.
 pub(crate) struct Show {
     output: OutputArgs,
     terminal: bool,
-    /// A progress line stands on the terminal.
+    /// Whether a progress line is on the terminal.
     line: bool,
-    /// The sentence shown last, and when.
+    /// The last sentence shown, and its time.
     sentence: String,
     shown_ms: Option<u64>,
     loss: Option<f32>,
-    /// Why the connection is gone and when the next attempt is, in milliseconds, until that is told: with the end of
-    /// the run there is none.
+    /// Reason for the lost connection and the wait before the next attempt in milliseconds, until they are shown. There
+    /// is no next attempt after the end of the run.
     lost: Option<(String, u64)>,
-    /// The user has been told that the connection is lost, and not yet that it is back.
+    /// Whether the loss of the connection was shown, but not its return.
     is_missed: bool,
 }
 
@@ -47,7 +47,7 @@ impl Show {
         Self { output, terminal, line: false, sentence, shown_ms, loss, lost, is_missed: false }
     }
 
-    /// Says who joins what.
+    /// Shows the start of a run with its settings.
     pub(crate) fn begin(&mut self, config: &RunConfig, identity: &Path) {
         if self.output.json {
             let (address, name, device) = (config.address.to_string(), &config.name, &config.device);
@@ -117,7 +117,7 @@ impl Show {
         }
     }
 
-    /// Sentences about what it computes with.
+    /// Shows sentences about the device and engine.
     pub(crate) fn notes(&mut self, sentences: Vec<String>) {
         for sentence in sentences {
             if self.output.json {
@@ -128,19 +128,19 @@ impl Show {
         }
     }
 
-    /// Says how it went.
+    /// Shows the result of the run.
     pub(crate) fn end(&mut self, report: &Report) {
         if self.output.json {
             return print(&with_event("end", report));
         }
-        // The syncer's last word.
+        // The reason in the syncer's goodbye.
         if let Some((reason, _)) = self.lost.take() {
             self.tell(reason);
         }
         self.tell(summary(report));
     }
 
-    /// That the connection is gone, once `event` shows that the learner goes on without it.
+    /// Returns a sentence about the lost connection, once `event` shows that the learner continues without it.
     fn loss_of_connection(&mut self, event: &Event) -> Option<String> {
         if matches!(event, Event::Progress(report) if report.doing == Doing::Leaving) {
             return None;
@@ -192,21 +192,21 @@ impl Show {
         )
     }
 
-    /// Prints a line that stays, unless the user asked for milestones only.
+    /// Prints a permanent line, unless the user asked for milestones only.
     fn say(&mut self, text: impl Display) {
         if !self.output.quiet {
             self.tell(text);
         }
     }
 
-    /// Prints a line that stays. Parts of `text` may come from an untrusted peer.
+    /// Prints a permanent line. Parts of `text` may come from an untrusted peer.
     fn tell(&mut self, text: impl Display) {
         let erase = if std::mem::take(&mut self.line) { ERASE } else { "" };
         write(format_args!("{erase}{}\n", plain(&text.to_string())));
     }
 }
 
-/// Says why the command failed, and gives its exit code.
+/// Prints the reason for a failure, and returns its exit code.
 pub(crate) fn failure(failure: &Failure, json: bool) -> ExitCode {
     if json {
         print(&json!({"event": "error", "code": u8::from(failure.exit), "message": failure.message}));
@@ -214,18 +214,18 @@ pub(crate) fn failure(failure: &Failure, json: bool) -> ExitCode {
     fail(&failure.message, failure.exit)
 }
 
-/// How one kernel multiplied matrices.
+/// Describes the speed of one kernel for matrix products.
 pub(crate) fn trial(trial: &Trial) -> String {
     let Trial { variant, form, m, n, k, gflops } = trial;
     format!("{form:?} [{m}, {n}, {k}] {variant:?} {gflops:.1} GFLOP/s")
 }
 
-/// One JSON object on a line of its own.
+/// Prints one JSON object on its own line.
 pub(crate) fn print(value: &impl Display) {
     archipelago_cli::say(value);
 }
 
-/// Writes to standard output. If its reader has gone away, that is no reason to stop training.
+/// Writes to standard output. A closed reader does not stop training.
 pub(crate) fn write(text: impl Display) {
     drop(archipelago_cli::write(text));
 }
@@ -237,12 +237,12 @@ fn with_event(event: &str, report: &Report) -> serde_json::Value {
     value
 }
 
-/// What the learner is doing, without the figures that follow, which change all the time.
+/// Returns the learner's activity, without the subsequent figures, which change all the time.
 fn word(sentence: &str) -> &str {
     sentence.split(',').next().unwrap_or_default()
 }
 
-/// How it went, in a line.
+/// Summarises the run in a line.
 fn summary(report: &Report) -> String {
     let unsettled = match report.tokens_unsettled {
         0 => String::new(),
@@ -258,7 +258,7 @@ fn summary(report: &Report) -> String {
     )
 }
 
-/// The share of the tokens trained that was merged.
+/// Returns the share of the trained tokens that was merged.
 fn share(report: &Report) -> String {
     if report.tokens_trained == 0 {
         return "–".to_owned();
@@ -266,7 +266,7 @@ fn share(report: &Report) -> String {
     format!("{:.0} %", 100.0 * report.tokens_merged as f64 / report.tokens_trained as f64)
 }
 
-/// A count with a unit that keeps it short: `950`, `12.3 k`, `4.5 M`.
+/// Formats a count with a short unit: `950`, `12.3 k`, `4.5 M`.
 pub(crate) fn short(count: f64) -> String {
     match count {
         c if c < 1e3 => format!("{c:.0}"),

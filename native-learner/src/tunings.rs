@@ -1,4 +1,4 @@
-//! Which kernels suit this machine's GPUs, kept in a file so that they are measured once.
+//! Selected kernels for this machine's GPUs, kept in a file so that they are measured once.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io, process};
@@ -6,10 +6,10 @@ use std::{fs, io, process};
 use archipelago::run::identity::default_folder;
 use archipelago_runtime::engine::gpu::Tuning;
 
-/// Entries kept, newest last.
+/// Maximum number of entries; the newest are kept.
 const COUNT_MAX: usize = 64;
 
-/// Why the file cannot be used. Everything works without it.
+/// Reason why the file cannot be used. The program works without it.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TuningsError {
     #[error("{} is ignored, kernels are chosen anew: {error}", path.display())]
@@ -20,13 +20,13 @@ pub(crate) enum TuningsError {
     Write { path: PathBuf, error: io::Error },
 }
 
-/// Where the file is, beside the identities; `None` without a home folder.
+/// Returns the path of the file, next to the identities, or `None` without a home folder.
 pub(crate) fn default_file() -> Option<PathBuf> {
     let folder = default_folder(|name| std::env::var(name).ok()).ok()?;
     Some(folder.join("kernels.json"))
 }
 
-/// What is in the file; nothing if there is none.
+/// Reads the entries of the file; empty if it does not exist.
 pub(crate) fn read(path: &Path) -> Result<Vec<Tuning>, TuningsError> {
     match fs::read(path) {
         Ok(bytes) => serde_json::from_slice(&bytes)
@@ -36,7 +36,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Tuning>, TuningsError> {
     }
 }
 
-/// Adds `newer` to the file, and keeps what other processes added meanwhile.
+/// Adds `newer` to the file, and keeps entries that other processes added in the meantime.
 pub(crate) fn add(path: &Path, newer: &[Tuning]) -> Result<(), TuningsError> {
     let mut all = read(path).unwrap_or_default();
     all.retain(|old| !newer.iter().any(|newer| old.is_replaced_by(newer)));
@@ -44,7 +44,7 @@ pub(crate) fn add(path: &Path, newer: &[Tuning]) -> Result<(), TuningsError> {
     let kept = &all[all.len().saturating_sub(COUNT_MAX)..];
     let wrong = |error| TuningsError::Write { path: path.to_owned(), error };
     let bytes = serde_json::to_vec(kept).map_err(|error| wrong(error.into()))?;
-    // Written beside it and renamed: a reader sees the whole old file or the whole new one.
+    // Written next to the target and renamed: a reader sees the whole old file or the whole new one.
     let draft = path.with_extension(format!("{}.tmp", process::id()));
     let folder = path.parent().map_or(Ok(()), fs::create_dir_all);
     folder.and_then(|()| fs::write(&draft, bytes)).and_then(|()| fs::rename(&draft, path)).map_err(wrong)

@@ -1,4 +1,4 @@
-//! What the program says of the engine that it takes, and how it ends without one.
+//! Output about the selected engine, and exit codes without one.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -14,7 +14,7 @@ use serde_json::Value;
 const NO_SUCH_GPU: [&str; 2] = ["--adapter", "no such gpu"];
 const TINY: [&str; 5] = ["--preset", "tiny", "--seconds", "0.1", "--json"];
 
-/// Runs the program with its state in `state`: exit code, standard output, standard error.
+/// Runs the program with its state in `state`. Returns exit code, standard output and standard error.
 fn run(state: &Path, environment: &[(&str, &str)], arguments: &[&str]) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_native-learner"));
     let diverts = |name: &str| name.starts_with("ARCHIPELAGO_") || name.to_lowercase().ends_with("_proxy");
@@ -27,14 +27,14 @@ fn run(state: &Path, environment: &[(&str, &str)], arguments: &[&str]) -> (i32, 
     (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
 }
 
-/// The JSON in the last line of a run that must go well.
+/// Returns the JSON in the last line of a run that must succeed.
 fn figures(state: &Path, environment: &[(&str, &str)], arguments: &[&str]) -> Value {
     let (code, said, complained) = run(state, environment, arguments);
     assert_eq!(code, 0, "{arguments:?}: {said}{complained}");
     serde_json::from_str(said.lines().last().unwrap()).unwrap()
 }
 
-/// Whether the tests that need an adapter are to be left out.
+/// Returns true if tests that need an adapter are to be skipped.
 fn without_gpu() -> bool {
     let off = std::env::var("GPU_TESTS").is_ok_and(|value| value == "no");
     if off {
@@ -56,7 +56,7 @@ fn auto_takes_the_cpu_and_says_why() {
     assert_eq!(notes.len(), 1, "{notes:?}");
     assert!(notes[0].as_str().unwrap().starts_with("training on the CPU: no GPU "), "{notes:?}");
 
-    // A learner says it before it looks for its syncer.
+    // A learner reports it before it connects to its syncer.
     let join = ["join", "127.0.0.1:1", "--json", "--max-contact", "1ms"];
     let (code, said, _) = run(state.path(), &[], &[&join[..], &NO_SUCH_GPU].concat());
     assert_eq!(code, 3, "{said}");
@@ -85,7 +85,7 @@ fn a_gpu_that_must_be_is_not_replaced() {
         let (found, _, said) =
             run(state.path(), &[], &[arguments, &["--engine", "gpu"], &NO_SUCH_GPU].concat());
         assert_eq!(found, code, "{arguments:?}: {said}");
-        // Drivers write there too, and before: the last line is ours.
+        // Drivers also write there, and earlier: the last line is ours.
         let own = said.lines().last().unwrap();
         assert!(own.starts_with("error: ") && own.contains("no GPU "), "{said}");
         assert_eq!(said.matches("no GPU ").count(), 1, "one sentence: {said}");
@@ -121,13 +121,13 @@ fn bench_measures_the_cpu() {
     check_speed(&found);
 }
 
-/// The figures that both engines have agree with each other.
+/// Checks that the figures of both engines agree with each other.
 fn check_speed(found: &Value) {
     let near = |found: f64, expected: f64| (found / expected - 1.0).abs() < 1e-6;
     let flops_per_s = number(found, "flops_per_s");
     assert!(near(flops_per_s, number(found, "tokens_per_s") * number(found, "flops_per_token")), "{found}");
     assert!(near(number(found, "share_of_peak"), flops_per_s / number(found, "peak_flops_per_s")), "{found}");
-    // The first step comes with all that goes before.
+    // The first step includes all preparation.
     assert!(number(found, "first_step_ms") > 0.0 && number(found, "steps") >= 1.0, "{found}");
     assert!(number(found, "step_ms_p50") > 0.0, "{found}");
 }

@@ -1,4 +1,4 @@
-//! What this machine computes with.
+//! Devices and training speed of this machine.
 
 use std::collections::BTreeMap;
 
@@ -15,11 +15,11 @@ use crate::compute::Compute;
 use crate::exit::{Exit, Failure};
 use crate::show::short;
 
-/// Training of so long says how fast it is.
+/// Duration of the training that measures speed, in microseconds.
 const TRAIN_US: u64 = 500_000;
 
-/// Looks at every adapter, and takes steps with the engine that `args` ask for. What was found, for people
-/// and for programs.
+/// Examines every adapter, and takes steps with the engine that `args` request. Returns the findings, for people and
+/// for programs.
 pub(super) async fn look(args: &ComputeArgs) -> (Vec<Finding>, Value) {
     let adapters = adapters().await;
     let mut findings: Vec<Finding> =
@@ -52,7 +52,7 @@ pub(super) async fn look(args: &ComputeArgs) -> (Vec<Finding>, Value) {
     (findings, figures)
 }
 
-/// What training a small model showed.
+/// Results of training a small model.
 struct Trained {
     engine: AnyEngine,
     compute: Compute,
@@ -60,7 +60,7 @@ struct Trained {
     outlooks: Vec<Outlook>,
 }
 
-/// Trains a small model for a moment.
+/// Trains a small model briefly.
 async fn train(args: &ComputeArgs) -> Result<Trained, Failure> {
     let measured = Preset::Small;
     let rehearsal = Rehearsal::new(measured);
@@ -83,12 +83,12 @@ async fn train(args: &ComputeArgs) -> Result<Trained, Failure> {
     Ok(Trained { engine, compute, trials, outlooks })
 }
 
-/// What a preset comes to on this machine.
+/// A preset on this machine.
 struct Model {
     outlook: Outlook,
-    /// Why it has no room.
+    /// Reason why the preset does not fit.
     unfit: Option<String>,
-    /// How it has room on a GPU, one window at a time.
+    /// Memory needs on a GPU, one window at a time.
     room: Option<Room>,
 }
 
@@ -111,7 +111,7 @@ impl Model {
     }
 }
 
-/// Which presets have room here, and how fast each is about.
+/// Lists the presets that fit, with their approximate speeds.
 fn told(models: &[Model]) -> String {
     let name = |model: &Model| model.outlook.preset.name();
     let fast = |model: &Model| {
@@ -158,7 +158,7 @@ fn figures_of(facts: &AdapterFacts) -> Value {
     })
 }
 
-/// How the kernels of each form did, and what attention runs on.
+/// Reports the speed of the kernels of each form, and the kernels of attention.
 fn matmul(choice: &Choice, trials: &[Trial]) -> Vec<Finding> {
     let forms = [(Form::Nt, &choice.nt), (Form::Nn, &choice.nn), (Form::Tn, &choice.tn)];
     let finding = |&(form, best): &(Form, &Vec<Best>)| {

@@ -1,4 +1,4 @@
-//! `native-learner doctor`: what this machine has, what it would train with, and whether it reaches a syncer.
+//! `native-learner doctor`: devices of this machine, the engine that it would use, and whether it reaches a syncer.
 
 mod compute;
 mod syncer;
@@ -10,11 +10,11 @@ use crate::cli::DoctorArgs;
 use crate::exit::{Exit, Failure};
 use crate::{machine, show};
 
-/// One thing that was looked at.
+/// Result of one check.
 struct Finding {
     what: &'static str,
     well: bool,
-    /// What was found, and what to do if it is not well.
+    /// Result, with a remedy if it is not well.
     text: String,
 }
 

@@ -1,4 +1,4 @@
-//! Whether a syncer is within reach.
+//! Check that a syncer can be reached.
 
 use archipelago::run::Address;
 use archipelago::run::identity::{IdentityLock, default_folder};
