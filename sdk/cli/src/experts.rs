@@ -1,4 +1,4 @@
-//! A mixture of experts in the place of dense layers: a run on a server may have one, and so may its simulation.
+//! Settings of a mixture of experts in place of dense layers, for runs on a server and for their simulation.
 
 use archipelago_core::model::{EXPERTS_MAX, ExpertSpec};
 use serde::Serialize;
@@ -26,7 +26,7 @@ pub struct ExpertArgs {
 }
 
 impl ExpertArgs {
-    /// The mixture asked for; `None` for dense layers.
+    /// Returns the requested mixture, or `None` for dense layers.
     ///
     /// # Errors
     /// [`SettingError`]: a setting is out of range.

@@ -5,26 +5,27 @@ use std::path::{Path, PathBuf};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
 
-/// Why the file of settings is of no use.
+/// Reason why the file of settings cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("configuration file {}: {why}", .file.display())]
 pub struct FileError {
     /// The file.
     pub file: PathBuf,
-    /// What is wrong in it, and what to do.
+    /// Fault in the file, and its remedy.
     pub why: String,
 }
 
-/// The flag, and the id, of the setting that names the file.
+/// Flag and id of the setting that names the file.
 pub(crate) const CONFIG: &str = "config";
 
-/// What `file` gives to the verb `verb` of `program`, as words of a command line.
+/// Returns the settings in `file` for the verb `verb` of `program`, as words of a command line.
 ///
-/// Left out is what `given`, from the command line and the environment, has already or what cannot be used with that:
-/// a higher layer hides both. Keys of other verbs that read such a file are left out too, so that one file serves all.
+/// Settings already in `given`, from the command line and the environment, are omitted, as are those that conflict with
+/// them: a higher layer hides both. Keys of other verbs that read such a file are also omitted, so that one file serves
+/// all.
 ///
 /// # Errors
-/// What is wrong with the file: it cannot be read, is no TOML, or has a key or a kind of value that no flag takes.
+/// A sentence about the file: it cannot be read, is not TOML, or has a key or a type of value that no flag takes.
 pub(crate) fn words(
     file: &Path,
     program: &Command,
@@ -72,10 +73,10 @@ fn with_home(value: toml::Value, home: Option<&Path>) -> toml::Value {
     }
 }
 
-/// The words that give `value` to the setting of `verb` that is called `key`; `None` if there is no such setting.
+/// Returns the words that set `key` of `verb` to `value`, or `None` if there is no such setting.
 ///
 /// # Errors
-/// A sentence: the value is of a kind that no setting takes.
+/// A sentence: no setting takes a value of this type.
 pub(crate) fn key_words(
     verb: &Command,
     key: &str,
@@ -93,10 +94,10 @@ pub(crate) fn key_words(
     Ok(Some(words))
 }
 
-/// The table in `text`.
+/// Parses the table in `text`.
 ///
 /// # Errors
-/// A sentence: it is no TOML, and where.
+/// A sentence: `text` is not TOML, with the line of the fault.
 pub(crate) fn table(text: &str) -> Result<toml::Table, String> {
     text.parse().map_err(|error: toml::de::Error| {
         let line =
@@ -106,7 +107,8 @@ pub(crate) fn table(text: &str) -> Result<toml::Table, String> {
     })
 }
 
-/// The line of `key` in `text`, as the beginning of a sentence; nothing if it is not found, as where it is quoted.
+/// Returns the line number of `key` in `text` as the beginning of a sentence; empty if it is not found, for example in
+/// quotes.
 pub(crate) fn place(text: &str, key: &str) -> String {
     let names = |line: &str| {
         line.split_once('=').is_some_and(|(name, _)| name.trim().trim_matches(['"', '\'']) == key)
@@ -114,7 +116,7 @@ pub(crate) fn place(text: &str, key: &str) -> String {
     text.lines().position(names).map_or_else(String::new, |at| format!("line {}: ", at + 1))
 }
 
-/// The setting of `verb` that was probably meant by `key`, as part of a sentence.
+/// Returns the setting of `verb` that `key` probably meant, as part of a sentence.
 pub(crate) fn meant(verb: &Command, key: &str) -> String {
     let names = verb.get_arguments().map(name).filter(|name| name != CONFIG);
     let nearest = names.map(|name| (distance(&name, key), name)).min();
@@ -126,7 +128,7 @@ pub(crate) fn meant(verb: &Command, key: &str) -> String {
     }
 }
 
-/// Letters to be put in, left out or replaced to make `b` of `a`.
+/// Returns the number of letters to insert, delete or replace to turn `a` into `b`.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
@@ -142,17 +144,17 @@ fn distance(a: &str, b: &str) -> usize {
     row[b.len()]
 }
 
-/// The setting of `verb` that is called `key`.
+/// Returns the setting of `verb` with the name `key`.
 fn setting<'a>(verb: &'a Command, key: &str) -> Option<&'a Arg> {
     verb.get_arguments().find(|arg| name(arg) == key)
 }
 
-/// What a setting is called in files and in the environment: its flag, or what a value without a flag stands for.
+/// Returns the name of a setting in files and in the environment: its flag, or the name of a value without a flag.
 pub(crate) fn name(arg: &Arg) -> String {
     arg.get_long().map_or_else(|| arg.get_id().as_str().replace('_', "-"), str::to_owned)
 }
 
-/// Whether a higher layer gave `arg`, or something that cannot be used with it.
+/// Returns true if a higher layer gave `arg`, or a setting that conflicts with it.
 fn is_hidden(verb: &Command, arg: &Arg, given: &ArgMatches) -> bool {
     let is_given = |arg: &Arg| {
         given.value_source(arg.get_id().as_str()).is_some_and(|source| source != ValueSource::DefaultValue)
@@ -164,7 +166,7 @@ fn is_hidden(verb: &Command, arg: &Arg, given: &ArgMatches) -> bool {
     is_given(arg) || verb.get_arguments().filter(excluded).any(is_given)
 }
 
-/// The word that gives `value` to `arg`; none for a switch that stays off.
+/// Returns the word that sets `arg` to `value`, or `None` for a switch that stays off.
 fn word(arg: &Arg, key: &str, value: toml::Value) -> Result<Option<String>, String> {
     let flag = match arg.get_long() {
         Some(long) => format!("--{long}="),
@@ -180,8 +182,8 @@ fn word(arg: &Arg, key: &str, value: toml::Value) -> Result<Option<String>, Stri
     }
 }
 
-/// The TOML `text` with `key` given as `value`, as it would be on a command line: its line is replaced, or one is added
-/// at the end. What stands there already, comments too, stays as it is.
+/// Sets `key` to `value` in the TOML `text`, with the value as on a command line. Replaces the line of the key, or
+/// appends one. All else, including comments, is unchanged.
 #[must_use]
 pub fn with_key(text: &str, key: &str, value: &str) -> String {
     let found = text.parse::<toml::Table>().ok().and_then(|mut table| table.remove(key));
@@ -198,7 +200,7 @@ pub fn with_key(text: &str, key: &str, value: &str) -> String {
     lines.join("\n") + "\n"
 }
 
-/// The value that `key` has in the TOML `text`, as it would be on a command line.
+/// Returns the value of `key` in the TOML `text`, as on a command line.
 #[must_use]
 pub fn key_of(text: &str, key: &str) -> Option<String> {
     text.parse::<toml::Table>().ok()?.get(key).map(plain)
@@ -208,7 +210,7 @@ fn plain(value: &toml::Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// `value` as TOML: a number or a truth value if it is one to the letter.
+/// Returns `value` as TOML: a number or a boolean if it is exactly one, otherwise a string.
 fn literal(value: &str) -> String {
     let is_number = value.parse::<i64>().is_ok_and(|number| number.to_string() == value)
         || value.contains('.') && value.parse::<f64>().is_ok_and(|number| number.to_string() == value);

@@ -1,4 +1,4 @@
-//! Flag over environment over file over default.
+//! Layers of settings: flag over environment over file over default.
 
 use std::ffi::OsString;
 use std::num::{IntErrorKind, ParseIntError};
@@ -11,56 +11,56 @@ use clap::{Arg, ArgMatches, Args, Command};
 use crate::file::{self, CONFIG, FileError};
 use crate::program::{Program, exit_help};
 
-/// What the name of every variable begins with.
+/// Prefix of all variables.
 const PREFIX: &str = "ARCHIPELAGO_";
 
-/// Why the command line cannot be used.
+/// Reason why the command line cannot be used.
 #[derive(Debug)]
 pub enum CliError {
-    /// A flag or a variable is wrong, or help was asked for: `clap` knows what to print, and the exit code.
+    /// A flag or a variable is wrong, or help was requested; `clap` knows the text and the exit code.
     Usage(Box<clap::Error>),
-    /// The file of settings is wrong, whatever flags and variables said.
+    /// The file of settings is wrong, regardless of flags and variables.
     File(FileError, Sources),
 }
 
-/// A command line that was read.
+/// A parsed command line.
 #[derive(Debug)]
 pub struct Given<P> {
-    /// The program's settings.
+    /// Settings of the program.
     pub cli: P,
-    /// Which of them were given.
+    /// Sources of the settings.
     pub sources: Sources,
 }
 
-/// Where the settings of a verb came from.
+/// Sources of a verb's settings.
 #[derive(Debug)]
 pub struct Sources(Box<ArgMatches>);
 
 impl Sources {
-    /// Whether the setting of the verb that has this id was given nowhere: by no flag, no variable and no file.
+    /// Returns true if no flag, variable or file gave the verb's setting with this id.
     #[must_use]
     pub fn is_default(&self, id: &str) -> bool {
         let source = self.0.subcommand().and_then(|(_, verb)| verb.value_source(id));
         source.is_none_or(|source| source == ValueSource::DefaultValue)
     }
 
-    /// What the setting of the verb that has this id was given as, or its default; empty if it has none.
+    /// Returns the words given for the verb's setting with this id, or its default; empty if it has no default.
     #[must_use]
     pub fn words(&self, id: &str) -> Vec<String> {
         let found = self.0.subcommand().and_then(|(_, verb)| verb.try_get_raw(id).ok().flatten());
         found.into_iter().flatten().map(|word| word.to_string_lossy().into_owned()).collect()
     }
 
-    /// Whether the switch of the verb that has this id is on.
+    /// Returns true if the verb's switch with this id is on.
     #[must_use]
     pub fn is_on(&self, id: &str) -> bool {
         self.0.subcommand().is_some_and(|(_, verb)| verb.try_get_one(id).ok().flatten() == Some(&true))
     }
 }
 
-/// The command line of `P`: each setting of each verb has its twin in the environment, named like its flag, where
-/// [`Program::has_twin`] says so; of a flag given twice the last counts; and the help of each verb ends with the exit
-/// codes.
+/// Returns the command line of `P`. Each setting of each verb can also be set by an environment variable named like its
+/// flag, if [`Program::has_twin`] allows it. The last one of repeated flags counts. The help of each verb ends with the
+/// exit codes.
 #[must_use]
 pub fn command<P: Program>() -> Command {
     let finish = |verb: Command| {
@@ -72,7 +72,7 @@ pub fn command<P: Program>() -> Command {
     finish(P::command()).mut_subcommands(finish).args_override_self(true)
 }
 
-/// `arg` with its twin in the environment: `--sync-every` has `ARCHIPELAGO_SYNC_EVERY`.
+/// Adds the environment variable to `arg`: `--sync-every` has `ARCHIPELAGO_SYNC_EVERY`.
 fn with_twin(arg: Arg) -> Arg {
     let name = format!("{PREFIX}{}", file::name(&arg).to_uppercase().replace('-', "_"));
     arg.env(name)
@@ -80,8 +80,8 @@ fn with_twin(arg: Arg) -> Arg {
 
 /// Reads the command line, the environment, and the TOML file that `--config` may name.
 ///
-/// The file's keys become flags, unless a higher layer gave the same setting or one that excludes it: so each setting
-/// has one name, one type and one check, wherever it comes from.
+/// The file's keys become flags, unless a higher layer gave the same setting or one that conflicts with it. Each
+/// setting thus has one name, one type and one check, regardless of its source.
 ///
 /// # Errors
 /// - [`CliError::Usage`]: a flag or a variable is unknown or malformed.
@@ -90,8 +90,8 @@ pub fn parse<P: Program>(arguments: impl IntoIterator<Item = OsString>) -> Resul
     parse_over(arguments, |_| None)
 }
 
-/// As [`parse`], over one more file of the same form, which is below all other layers: `below` names it, if there is
-/// one, once it knows what these gave.
+/// Parses as [`parse`] does, with another file of the same form below all other layers. `below` may name it, depending
+/// on the settings of those layers.
 ///
 /// # Errors
 /// Those of [`parse`].
@@ -164,7 +164,7 @@ fn negative(error: &clap::Error) -> Option<String> {
     is_negative.then(|| format!("{flag} {value} is out of range: give a whole number that is not negative"))
 }
 
-/// What `arguments`, which were `found`, give over what is in `file`; its settings are put among them.
+/// Parses `arguments`, already parsed as `found`, over the settings in `file`, which are inserted among them.
 fn over(
     command: &Command,
     arguments: &mut Vec<OsString>,
@@ -176,18 +176,18 @@ fn over(
     let wrong =
         |why| CliError::File(FileError { file: file.to_owned(), why }, Sources(Box::new(found.clone())));
     let words = file::words(file, command, verb, given).map_err(wrong)?;
-    // Right behind the verb: after a bare `--` they would be no flags any more.
+    // Directly after the verb: behind a bare `--` they would no longer be flags.
     let verb_at = (1..arguments.len()).find(|at| arguments[*at] == *name);
     let behind = verb_at.map_or(arguments.len(), |at| at + 1);
     arguments.splice(behind..behind, words.into_iter().map(OsString::from));
-    // Without the file's flags all was right, so what is wrong now is the file's.
+    // Without the file's flags there was no error, so the error is in the file.
     command.clone().try_get_matches_from(&*arguments).map_err(|error| wrong(sentence(&error)))
 }
 
-/// The settings `A` with these flags; all others have their defaults, whatever the environment says.
+/// Returns the settings `A` with these flags. All others have their defaults; the environment is ignored.
 ///
 /// # Panics
-/// A flag is unknown, or cannot have the value that it has.
+/// A flag is unknown, or its value is invalid.
 #[must_use]
 pub fn defaults<A: Args>(flags: &[&str]) -> A {
     let command = A::augment_args(Command::new("settings").no_binary_name(true));
@@ -195,11 +195,11 @@ pub fn defaults<A: Args>(flags: &[&str]) -> A {
     settings.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The settings `A` that the keys of the TOML `text` give; all others have their defaults, whatever the environment
-/// says.
+/// Returns the settings `A` from the keys of the TOML `text`. All others have their defaults; the environment is
+/// ignored.
 ///
 /// # Errors
-/// A sentence: `text` is no TOML, has a key that is none of `A` or is one of `foreign`, or a wrong value.
+/// A sentence: `text` is not TOML, has a key that is not in `A` or is in `foreign`, or has a wrong value.
 pub fn from_toml<A: Args>(text: &str, foreign: &[&str]) -> Result<A, String> {
     let command = A::augment_args(Command::new("settings").no_binary_name(true));
     let mut words = Vec::new();
@@ -217,7 +217,7 @@ pub fn from_toml<A: Args>(text: &str, foreign: &[&str]) -> Result<A, String> {
     A::from_arg_matches(&found).map_err(|error| sentence(&error))
 }
 
-/// What is wrong, in one sentence: `clap` itself adds usage and hints on lines of their own, for those who type.
+/// Returns the error in one sentence: `clap` itself adds usage and hints on separate lines, for interactive use.
 fn sentence(error: &clap::Error) -> String {
     let said = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
     let (arg, value) = (said(ContextKind::InvalidArg), said(ContextKind::InvalidValue));

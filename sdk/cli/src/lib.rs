@@ -1,7 +1,7 @@
-//! How our programs are told what to do, and how they say that they could not.
+//! Command line, settings files and exit codes of our programs.
 //!
-//! A program declares its settings once, as structs of `clap`. This crate adds what all programs share: every flag has
-//! a twin in the environment, a TOML file may give the same settings, and the help lists the exit codes.
+//! A program declares its settings once, as structs of `clap`. This crate adds what all programs share: an environment
+//! variable for each flag, a TOML file with the same settings, and exit codes in the help.
 //!
 //! | file | concept |
 //! |---|---|

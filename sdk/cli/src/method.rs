@@ -1,4 +1,4 @@
-//! Settings of the method itself: a run on a server has them, and so has its simulation.
+//! Settings of the training method, for runs on a server and for their simulation.
 
 use archipelago_core::diloco::syncer::SyncerConfig;
 use archipelago_core::diloco::{MergeRule, OuterSpec, QuorumPolicy};
@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 
 use crate::range::{SettingError, range, within};
 
-/// The codes that a run may use. Those of fewer bits are for comparison only.
+/// Codes available to a run. Codes with fewer bits exist only for comparison.
 const CODES: [Code; 3] = [Code::Int4, Code::E3m0, Code::F32];
 
 /// How learners exchange parameters, and how the syncer merges them.
@@ -55,7 +55,7 @@ pub struct MethodArgs {
 }
 
 impl MethodArgs {
-    /// What learners are told of the exchange.
+    /// Returns the settings of the exchange for learners.
     ///
     /// # Errors
     /// [`SettingError`]: a setting is out of range.
@@ -68,7 +68,7 @@ impl MethodArgs {
         Ok(ExchangeSpec { fragments, sync_every, block, code, apply })
     }
 
-    /// The syncer's settings: these, and the defaults of all others.
+    /// Returns the syncer's settings: these, and the defaults of all others.
     ///
     /// # Errors
     /// [`SettingError`]: a setting is out of range.
@@ -91,7 +91,7 @@ impl MethodArgs {
     }
 }
 
-/// Writes a number as its shortest decimal, which a flag would be.
+/// Serialises a number as its shortest decimal, as in a flag.
 ///
 /// # Errors
 /// Those of `to`.
@@ -108,7 +108,7 @@ fn apply_as_written<S: Serializer>(apply: &ApplyPolicy, to: S) -> Result<S::Ok, 
     }
 }
 
-/// Takes the name of one of `all`, by `name_of`; the help lists them.
+/// Parses the name of one of `all`, by `name_of`; the help lists the names.
 pub fn one_of<T>(all: &'static [T], name_of: fn(T) -> &'static str) -> impl TypedValueParser<Value = T>
 where
     T: Copy + Send + Sync + 'static,
@@ -119,7 +119,7 @@ where
     })
 }
 
-/// A policy that does not exist.
+/// An unknown policy.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("give keep, keep-residue, overwrite or blend=SHARE, SHARE from 0 to 1")]
 struct UnknownPolicy;

@@ -20,14 +20,14 @@ pub fn say(line: &impl Display) {
 pub fn write(text: impl Display) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     write!(stdout, "{text}").and_then(|()| stdout.flush()).inspect_err(|error| {
-        // A reader that closes the pipe, as `head` does, is no fault.
+        // A reader that closes the pipe, as `head` does, is not an error.
         if error.kind() != ErrorKind::BrokenPipe {
             drop(FAULT.set(error.to_string()));
         }
     })
 }
 
-/// Returns the first error of writing to standard output. A closed pipe is no error.
+/// Returns the first error of writing to standard output. A closed pipe is not an error.
 #[must_use]
 pub fn output_fault() -> Option<&'static str> {
     FAULT.get().map(String::as_str)

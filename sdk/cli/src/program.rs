@@ -1,4 +1,4 @@
-//! How a program ends.
+//! Exit codes of programs.
 
 use std::fmt::Display;
 use std::io::{Write, stderr};
@@ -6,22 +6,22 @@ use std::process::ExitCode;
 
 use archipelago_core::text::plain;
 
-/// A program's command line, with the exit codes that it promises.
+/// A program's command line, with its documented exit codes.
 pub trait Program: clap::Parser {
-    /// Each exit code and what it means. The help of the program and of each verb lists them.
+    /// Exit codes and their meanings. The help of the program and of each verb lists them.
     const EXIT_CODES: &[(u8, &str)];
-    /// Settings without a twin in the environment, as verb and id: they say what is looked at or done this once, and
-    /// a variable that is set for another verb must not divert that.
+    /// Settings without an environment variable, as verb and id. They select the object of a single call, which a
+    /// variable set for another verb must not divert.
     const WITHOUT_TWIN: &[(&str, &str)] = &[];
 
-    /// Whether the setting `id` of `verb` has a twin in the environment.
+    /// Returns true if the setting `id` of `verb` has an environment variable.
     #[must_use]
     fn has_twin(verb: &str, id: &str) -> bool {
         !Self::WITHOUT_TWIN.contains(&(verb, id))
     }
 }
 
-/// Declares the exit codes of a program: an enum of them, and the table that its help shows.
+/// Declares the exit codes of a program: an enum, and the table in its help.
 ///
 /// ```
 /// archipelago_cli::exit_codes! {
@@ -45,7 +45,7 @@ macro_rules! exit_codes {
         }
 
         impl $name {
-            /// Each code and what it means, as the help shows them.
+            /// Exit codes and their meanings, as in the help.
             $vis const TABLE: &'static [(u8, &'static str)] = &[$((Self::$code as u8, $meaning)),+];
         }
 
@@ -57,18 +57,18 @@ macro_rules! exit_codes {
     };
 }
 
-/// The exit codes as the help shows them.
+/// Returns the exit codes as text for the help.
 pub(crate) fn exit_help(codes: &[(u8, &str)]) -> String {
     let rows = codes.iter().map(|(code, meaning)| format!("\n{code:5}  {meaning}"));
     format!("Exit codes:{}", rows.collect::<String>())
 }
 
-/// Prints why a program failed to standard error and returns its exit code. Control characters in `why` are replaced,
-/// so that they cannot steer a terminal.
+/// Prints the reason of a failure to standard error and returns its exit code. Control characters in `why` are
+/// replaced, so that they cannot steer a terminal.
 pub fn fail(why: &impl Display, exit: impl Into<u8>) -> ExitCode {
     let why = why.to_string();
     let lines: Vec<String> = why.lines().map(plain).collect();
-    // If standard error is closed, nobody can be told.
+    // If standard error is closed, there is no way to report the failure.
     let _told = writeln!(stderr(), "error: {}", lines.join("\n"));
     ExitCode::from(exit.into())
 }

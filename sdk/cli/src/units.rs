@@ -7,34 +7,34 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
-/// A text that is no duration, or no size.
+/// A text that is not a duration, a size or a count.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnitError {
-    /// What follows the number is no unit of time.
+    /// The suffix is not a unit of time.
     #[error("{unit:?} is no unit of time: write ms, s, m (or min), h or d")]
     TimeUnit {
-        /// What follows the number.
+        /// Text after the number.
         unit: String,
     },
-    /// There is no number, or none that a duration can have.
+    /// The number is missing or invalid for a duration.
     #[error("{text:?} is no duration: write 500ms, 30s, 5m or 2h")]
     Duration {
         /// The whole text.
         text: String,
     },
-    /// The duration is less than a millisecond where that makes no sense.
+    /// The duration is below a millisecond, which makes no sense here.
     #[error("{text:?} is no time at all: give 1ms or more")]
     NoTime {
         /// The whole text.
         text: String,
     },
-    /// What follows the number is no unit of size.
+    /// The suffix is not a unit of size.
     #[error("{unit:?} is no unit of bytes: write kB, MB, GB, KiB, MiB or GiB")]
     SizeUnit {
-        /// What follows the number.
+        /// Text after the number.
         unit: String,
     },
-    /// There is no number, or none that a size can have.
+    /// The number is missing or invalid for a size.
     #[error("{text:?} is no number of bytes: write e.g. 8MiB")]
     Size {
         /// The whole text.
@@ -53,7 +53,7 @@ pub enum UnitError {
 pub struct Span(pub Duration);
 
 impl Span {
-    /// In milliseconds, to the nearest; at most `u64::MAX`.
+    /// Returns the duration in milliseconds, rounded to the nearest; at most `u64::MAX`.
     #[must_use]
     pub fn ms(self) -> u64 {
         // The cast saturates.
@@ -197,7 +197,7 @@ fn whole(text: &str) -> Option<u64> {
     }
 }
 
-/// The number and the unit of `text`, which begins at the first letter.
+/// Splits `text` into number and unit; the unit begins at the first letter.
 fn split_unit(text: &str) -> (&str, &str) {
     let text = text.trim();
     let at = text.find(|c: char| c.is_alphabetic()).unwrap_or(text.len());

@@ -1,9 +1,9 @@
-//! One casing for everything that TypeScript sees.
+//! One casing for all TypeScript names.
 
 use crate::AS_ON_THE_WIRE;
 use crate::layout::words;
 
-/// Looks at every key and every value of `text`, comments apart.
+/// Checks every key and every value of `text`, except comments.
 ///
 /// # Panics
 /// A name is not in camelCase.

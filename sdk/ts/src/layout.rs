@@ -1,6 +1,6 @@
-//! Declarations laid out as people write them.
+//! Formatting of declarations.
 
-/// `declaration` with each doc on one line and its fields indented.
+/// Returns `declaration` with each doc on one line and its fields indented.
 pub(crate) fn tidy(declaration: &str) -> String {
     let mut text = String::new();
     for line in declaration.lines().map(str::trim) {
@@ -14,12 +14,12 @@ pub(crate) fn tidy(declaration: &str) -> String {
             },
         }
     }
-    // What stands in front of a type, or ends it, is not one of its fields.
+    // Text before a type, or at its end, is not one of its fields.
     let text = text.strip_prefix("  ").unwrap_or(&text);
     text.replace(", };\n", ",\n};\n").replace(", } | {", ",\n} | {").replace(", } } | {", ",\n} } | {")
 }
 
-/// The words of `text`: names, keys and what else consists of letters, digits and `_`.
+/// Returns the words of `text`: names, keys and other runs of letters, digits and `_`.
 pub(crate) fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).filter(|word| !word.is_empty())
 }

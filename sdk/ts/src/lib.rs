@@ -1,10 +1,10 @@
-//! TypeScript of the Rust types that cross to pages: one generator for every checked-in file.
+//! TypeScript of the Rust types that are sent to pages: one generator for every checked-in file.
 //!
 //! Each crate with such types has a test that lists them in a [`Module`]. [`Module::check`] compares the file with the
-//! types, or with `RENEW_TYPES=1` writes it anew. A type is declared in one file only; others import it.
+//! types, or rewrites it with `RENEW_TYPES=1`. A type is declared in one file only; others import it.
 //!
-//! Names are in camelCase throughout, keys and values alike. Only the reasons in [`AS_ON_THE_WIRE`] are written as the
-//! wire writes them, so that they read the same in `WIRE.md`, in ledgers and on pages.
+//! Names are in camelCase throughout, keys and values alike. Only the reasons in [`AS_ON_THE_WIRE`] keep their names on
+//! the wire, so that they are the same in `WIRE.md`, in ledgers and on pages.
 
 mod casing;
 mod layout;
@@ -14,7 +14,7 @@ use std::{env, fs};
 
 use ts_rs::{Config, TS};
 
-/// Set to write the files anew.
+/// Variable that requests rewritten files.
 const RENEW: &str = "RENEW_TYPES";
 
 /// Types whose values keep their names on the wire.
@@ -30,8 +30,8 @@ pub struct Module {
 }
 
 impl Module {
-    /// An empty file at `path` from the root of the repository, kept current by the tests of the crate `package`.
-    /// `heading` says what it holds, in lines of a comment.
+    /// Returns an empty file at `path` from the root of the repository, checked by the tests of the crate `package`.
+    /// `heading` describes its contents, in lines of a comment.
     #[must_use]
     pub fn new(path: &str, package: &'static str, heading: &str) -> Self {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
@@ -49,7 +49,7 @@ impl Module {
         self
     }
 
-    /// Takes `T` from another file instead of declaring it.
+    /// Imports `T` from another file instead of declaring it.
     #[must_use]
     pub fn import<T: TS>(mut self, from: &'static str) -> Self {
         let name = T::ident(&config());
@@ -60,7 +60,7 @@ impl Module {
         self
     }
 
-    /// Adds what is no Rust type.
+    /// Adds text other than a Rust type.
     #[must_use]
     pub fn text(mut self, text: &str) -> Self {
         self.body.push('\n');
@@ -71,7 +71,7 @@ impl Module {
     /// Compares the file with its types, or writes it if `RENEW_TYPES` is set.
     ///
     /// # Panics
-    /// The file is not current, cannot be written, or a name in it has another casing.
+    /// The file is outdated or cannot be written, or a name in it has another casing.
     pub fn check(self) {
         let current = self.contents();
         casing::check(&current);

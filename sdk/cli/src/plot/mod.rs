@@ -1,4 +1,4 @@
-//! Plots as SVG: ours filled beside the paper's hollow marks, legible on light and on dark ground.
+//! Plots as SVG: our results with filled marks, the paper's with hollow ones, legible on light and dark backgrounds.
 //!
 //! Coordinates are rounded to a tenth, so that the same figures give the same bytes.
 
@@ -8,84 +8,84 @@ use std::fmt::Write;
 
 use scale::Map;
 
-/// A picture of some series.
+/// A plot of several series.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plot {
     /// Name of its file, without `.svg`.
     pub name: String,
-    /// One line above it.
+    /// Title above the plot.
     pub title: String,
-    /// From left to right.
+    /// Horizontal axis.
     pub x: Axis,
-    /// From the bottom up.
+    /// Vertical axis.
     pub y: Axis,
-    /// What is drawn, in this order.
+    /// Series, in drawing order.
     pub series: Vec<Series>,
 }
 
 /// One axis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Axis {
-    /// What it measures, with its unit.
+    /// Label, with the unit.
     pub label: String,
-    /// How.
+    /// Scale of the axis.
     pub scale: Scale,
 }
 
-/// How numbers lie on an axis.
+/// Mapping from numbers to an axis.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Scale {
-    /// Evenly.
+    /// Linear.
     Linear,
-    /// By their logarithm; numbers up to 0 are left out.
+    /// Logarithmic; numbers up to 0 are omitted.
     Log,
     /// Names at 0, 1, 2, …
     Names(Vec<String>),
 }
 
-/// Points that belong together.
+/// A set of points with one style.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
-    /// Its line of the legend; none if it is empty.
+    /// Name in the legend; empty for no entry.
     pub name: String,
-    /// Colour and shape of its marks; ours and the paper's of the same thing share one.
+    /// Colour and shape of its marks. Our results and the paper's for the same quantity share one.
     pub colour: u8,
-    /// How it is drawn.
+    /// Style of the series.
     pub mark: Mark,
-    /// (x, y); points that are no numbers are left out.
+    /// Points (x, y); points with NaN are omitted.
     pub points: Vec<(f64, f64)>,
 }
 
-/// How a series is drawn.
+/// Style of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// Filled marks with a line through them: ours.
+    /// Filled marks joined by a line, for our results.
     Line,
-    /// Filled marks without a line: ours, of things that have no order.
+    /// Filled marks without a line, for unordered results of ours.
     Dot,
-    /// Bars from the bottom; those at the same x stand side by side.
+    /// Bars from the bottom; bars at the same x are side by side.
     Bar,
-    /// Hollow marks without a line: what ours stands beside, mostly the paper's.
+    /// Hollow marks without a line, for reference values, mostly the paper's.
     Hollow,
 }
 
 /// Width of the drawing, in its own units.
 const WIDTH: f64 = 720.0;
-/// Room at the left for numbers and the axis's name.
+/// Space on the left for numbers and the axis label.
 const LEFT: f64 = 64.0;
 const TOP: f64 = 40.0;
-/// Where the frame ends; to its right stands the legend.
+/// Right edge of the frame; the legend is to its right.
 const RIGHT: f64 = 520.0;
 const BOTTOM: f64 = 350.0;
-/// Lines with more points than this go without marks.
+/// Maximum number of points of a line with marks.
 const MARKS_MAX: usize = 20;
 /// Height of a line of text.
 const LINE: f64 = 18.0;
-/// Width of a letter, about.
+/// Approximate width of a letter.
 const LETTER: f64 = 7.0;
-/// How far a letter of a name reaches down that is turned by 35 degrees.
+/// Vertical extent of each letter in a name turned by 35 degrees.
 const DROP: f64 = 4.0;
-/// Colours of marks, each with a shape; after the last the first comes again.
+/// Colours of marks, each with a shape. They repeat after the last one.
 const COLOURS: [(&str, &str); 6] = [
     ("#0072b2", "#56b4e9"),
     ("#d55e00", "#ff8c42"),
@@ -96,12 +96,12 @@ const COLOURS: [(&str, &str); 6] = [
 ];
 
 impl Plot {
-    /// The whole file.
+    /// Returns the complete file.
     #[must_use]
     pub fn svg(&self) -> String {
         let x = Map::new(&self.x.scale, self.values(|point| point.0, false), LEFT, RIGHT);
         let y = Map::new(&self.y.scale, self.values(|point| point.1, self.has_bars()), BOTTOM, TOP);
-        // One line of the legend for each series with a name; the frame decides otherwise.
+        // One line of the legend for each named series; otherwise the frame sets the height.
         let named = self.series.iter().filter(|series| !series.name.is_empty()).count();
         let height = (BOTTOM + 54.0 + self.drop()).max(TOP + LINE * (named + 1) as f64);
         let mut svg = head(height, &self.title);
@@ -169,7 +169,7 @@ impl Plot {
         );
     }
 
-    /// How much farther down names reach that have no room side by side and so are turned; 0 if they have it.
+    /// Returns the extra height for names that do not fit side by side and are turned; 0 if they fit.
     fn drop(&self) -> f64 {
         let Scale::Names(names) = &self.x.scale else { return 0.0 };
         let longest = names.iter().map(|name| name.chars().count()).max().unwrap_or(0) as f64 * LETTER;
@@ -211,7 +211,7 @@ impl Plot {
 
     fn x_name(&self, x: f64) -> String {
         match &self.x.scale {
-            // Casting saturates, and no name is out of range of itself.
+            // The cast saturates, and names are never out of range.
             Scale::Names(names) => names.get(x.max(0.0) as usize).cloned().unwrap_or_default(),
             Scale::Linear | Scale::Log => figure(x),
         }
@@ -231,7 +231,7 @@ impl Plot {
         0.8 * (RIGHT - LEFT) / places.max(1) as f64 / self.bars().max(1.0)
     }
 
-    /// How far right of its x the bar of series `index` begins.
+    /// Returns the offset from x to the left edge of the bar of series `index`.
     fn bar_shift(&self, index: usize) -> f64 {
         let before = self.series[..index].iter().filter(|series| series.mark == Mark::Bar).count() as f64;
         self.bar_width() * (before - self.bars() / 2.0)
@@ -259,7 +259,7 @@ fn head(height: f64, title: &str) -> String {
     svg
 }
 
-/// A mark at `(x, y)`, with the shape of its colour, so that colour alone tells nothing.
+/// Draws a mark at `(x, y)`, with a shape for each colour, so that colour alone carries no information.
 fn draw_mark(svg: &mut String, mark: Mark, colour: usize, (x, y): (f64, f64)) {
     let class = if mark == Mark::Hollow { r#" class="hollow""# } else { "" };
     let _ = match colour {
@@ -280,13 +280,13 @@ fn text(svg: &mut String, x: f64, y: f64, anchor: &str, text: &str) {
     let _ = writeln!(svg, r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}">{text}</text>"#);
 }
 
-/// A text as the content of an element of SVG or HTML. It is not for attributes: quotes stay as they are.
+/// Escapes a text for the content of an SVG or HTML element. It is not for attributes, since quotes are unchanged.
 #[must_use]
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// A number with four digits that count, at most three of them after the point.
+/// Formats a number with four significant digits, at most three of them after the point.
 #[must_use]
 pub fn figure(value: f64) -> String {
     let decimals = match value.abs() {
@@ -298,7 +298,7 @@ pub fn figure(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
-/// −0.0 is written with its sign otherwise.
+/// Removes the sign of −0.0, which would be printed.
 fn positive_zero(value: f64) -> f64 {
     value + 0.0
 }

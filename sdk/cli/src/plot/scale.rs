@@ -1,11 +1,11 @@
-//! From numbers to places on an axis, and the numbers worth a tick.
+//! Mapping of numbers to an axis, and selection of ticks.
 
 use super::Scale;
 
-/// Ticks aimed at.
+/// Approximate number of ticks.
 const TICKS: f64 = 6.0;
 
-/// Where numbers lie between two ends of an axis.
+/// Mapping of numbers between two ends of an axis.
 pub(super) struct Map<'a> {
     scale: &'a Scale,
     /// Smallest and largest number shown, or their logarithms.
@@ -16,7 +16,7 @@ pub(super) struct Map<'a> {
 }
 
 impl<'a> Map<'a> {
-    /// An axis from `from` to `to` that shows all `values`.
+    /// Returns an axis from `from` to `to` that shows all `values`.
     pub(super) fn new(scale: &'a Scale, values: Vec<f64>, from: f64, to: f64) -> Self {
         let (low, high) = match scale {
             Scale::Names(names) => (-0.5, names.len().max(1) as f64 - 0.5),
@@ -25,7 +25,7 @@ impl<'a> Map<'a> {
                 let low = values.iter().copied().reduce(f64::min);
                 let high = values.iter().copied().reduce(f64::max);
                 let (low, high) = low.zip(high).unwrap_or((0.0, 1.0));
-                // A single number stands in the middle; others get some air, but none below zero.
+                // A single number is in the middle; several get some margin, but never below zero.
                 let air = if high > low { 0.04 * (high - low) } else { 0.5 };
                 let bottom =
                     if *scale == Scale::Linear && low >= 0.0 { 0.0_f64.max(low - air) } else { low - air };
@@ -35,13 +35,13 @@ impl<'a> Map<'a> {
         Self { scale, low, high, from, to }
     }
 
-    /// Where `value` lies, if the axis can show it.
+    /// Returns the position of `value`, if the axis can show it.
     pub(super) fn place(&self, value: f64) -> Option<f64> {
         let at = lay(self.scale, value)?;
         Some(self.from + (at - self.low) / (self.high - self.low) * (self.to - self.from))
     }
 
-    /// Places and labels of the ticks.
+    /// Returns positions and labels of the ticks.
     pub(super) fn ticks(&self) -> Vec<(f64, String)> {
         let values: Vec<(f64, String)> = match self.scale {
             Scale::Names(names) => {
@@ -49,7 +49,7 @@ impl<'a> Map<'a> {
             }
             Scale::Linear => {
                 let step = nice_step((self.high - self.low) / TICKS);
-                // The epsilon keeps a tick that rounding would push over the edge.
+                // The epsilon keeps a tick that rounding would move over the edge.
                 let first = (self.low / step - 1e-9).ceil();
                 let ticks = (0..).map(|i| (first + f64::from(i)) * step);
                 ticks
@@ -78,14 +78,14 @@ fn lay(scale: &Scale, value: f64) -> Option<f64> {
     }
 }
 
-/// The smallest of 1, 2, 5 times a power of ten that is at least `rough`.
+/// Returns the smallest number of at least `rough` that is 1, 2 or 5 times a power of ten.
 fn nice_step(rough: f64) -> f64 {
     let power = 10_f64.powf(rough.log10().floor());
     let digit = [1.0, 2.0, 5.0].into_iter().find(|digit| digit * power >= rough * (1.0 - 1e-9));
     digit.unwrap_or(10.0) * power
 }
 
-/// A short form of a tick's number: 150 k instead of 150000.
+/// Returns a short label of a tick: 150 k instead of 150000.
 fn label(value: f64) -> String {
     let (value, unit) = match value.abs() {
         size if size >= 1e9 => (value / 1e9, " G"),
@@ -93,7 +93,7 @@ fn label(value: f64) -> String {
         size if size >= 1e4 => (value / 1e3, " k"),
         _ => (value, ""),
     };
-    // Four digits after the point hide what binary fractions leave over.
+    // Four digits after the point hide binary rounding errors.
     let text = format!("{value:.4}");
     let text = text.trim_end_matches('0').trim_end_matches('.');
     let text = if text.is_empty() || text == "-0" { "0" } else { text };
@@ -126,7 +126,7 @@ mod tests {
         let log = Map::new(&Scale::Log, vec![1.0, 100.0], 0.0, 100.0);
         assert!((log.place(10.0).unwrap() - 50.0).abs() < 1e-9);
         assert_eq!(log.place(0.0), None);
-        // Without values there still is an axis.
+        // There is an axis even without values.
         assert!(Map::new(&Scale::Log, vec![-1.0], 0.0, 1.0).place(3.0).is_some());
     }
 }

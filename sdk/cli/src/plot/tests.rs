@@ -1,4 +1,4 @@
-//! Tests of the charts: what is drawn, what is escaped, and what is left where there are no numbers.
+//! Tests of plots: drawn marks, escaped texts, and plots without numbers.
 
 use super::*;
 
@@ -21,7 +21,7 @@ fn series(mark: Mark, points: &[(f64, f64)]) -> Series {
 fn draws_what_it_is_given() {
     let points = [(1.0, 0.0), (10.0, 50.0), (100.0, 100.0)];
     let svg = plot(vec![series(Mark::Line, &points), series(Mark::Hollow, &points)]).svg();
-    // The middle of the frame is half of the way from 64 to 520 and from 350 to 40; a little air at the top.
+    // The middle of the frame is halfway between 64 and 520 and between 350 and 40, with a small margin at the top.
     assert!(svg.contains(r#"<path class="line" d="M80.9 350.0L292.0 201.0L503.1 51.9"/>"#), "{svg}");
     let mark =
         r#"<g><title>M = 2: 10.00, 50.00</title><circle class="hollow" cx="292.0" cy="201.0" r="4.5"/></g>"#;
@@ -58,7 +58,7 @@ fn bars_stand_side_by_side_on_the_ground() {
     let mut plot = plot(vec![bars("one"), bars("two")]);
     plot.x.scale = Scale::Names(vec!["a".into(), "b".into()]);
     let svg = plot.svg();
-    // Two places of 228, 80 % of each for two bars.
+    // Two positions 228 apart, 80 % of each for two bars.
     for left in ["86.8", "178.0", "314.8", "406.0"] {
         assert!(svg.contains(&format!(r#"<rect x="{left}" "#)), "{left} in {svg}");
     }
@@ -74,7 +74,7 @@ fn names_without_room_are_turned_and_a_series_without_a_name_has_no_legend() {
     assert!(!level.contains("rotate(-35)") && level.contains(r#"viewBox="0 0 720 404""#), "{level}");
     plot.x.scale = names(33);
     let turned = plot.svg();
-    // 33 letters that reach four down each.
+    // 33 letters that reach down by four each.
     assert!(turned.contains(r#"viewBox="0 0 720 536""#), "{turned}");
     assert!(
         turned.contains(r#"<text transform="translate(182.0 368) rotate(-35)" text-anchor="end">aaa"#),
