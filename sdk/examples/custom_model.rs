@@ -1,9 +1,9 @@
-//! A model of your own, made a learner: `cargo run -p archipelago --example custom_model`.
+//! A learner with a model of your own: `cargo run -p archipelago --example custom_model`.
 //!
-//! The model is a table of bigrams: for each byte, the scores of the byte that follows. Whatever implements
-//! [`Trainer`] is made an engine by [`HostEngine`], which does the exchange. Without an argument the example trains
-//! alone and codes its progress once. With `-- --write FILE` it writes the file that a run of this model begins with,
-//! `syncer-server serve --params FILE --lr 20`, and with an address, `-- ws://HOST:PORT`, it takes part in that run.
+//! The model is a table of bigrams: for each byte, the scores of the next byte. [`HostEngine`] turns any [`Trainer`]
+//! into an engine by adding the exchange. Without an argument the example trains alone and codes its progress once.
+//! With `-- --write FILE` it writes the initial parameters for a run of this model, `syncer-server serve --params FILE
+//! --lr 20`. With an address, `-- ws://HOST:PORT`, it takes part in that run.
 
 #![expect(clippy::print_stdout, reason = "an example shows what it finds")]
 
@@ -24,16 +24,16 @@ use futures::executor::block_on;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
-/// Bytes that a token can be.
+/// Number of byte values.
 const VOCAB: usize = 256;
-/// What it trains on when it is alone: any text will do.
+/// Training text when it is alone: any text will do.
 const TEXT: &str = include_str!("custom_model.rs");
 
-/// Scores `[VOCAB, VOCAB]`: row `a` holds those of what follows `a`. Plain gradient descent.
+/// Scores `[VOCAB, VOCAB]`: row `a` has those of the byte after `a`. Trained by plain gradient descent.
 struct Bigrams {
     layout: Layout,
     scores: Vec<f32>,
-    /// Tokens of a window, the last target included.
+    /// Tokens of a window, including the last target.
     window: usize,
 }
 
@@ -44,13 +44,13 @@ impl Bigrams {
     }
 }
 
-/// The one tensor.
+/// The only tensor.
 fn table() -> Tensor {
     let size = VOCAB as u32;
     Tensor { name: "bigrams".into(), rows: size, cols: size, merge: MergeClass::Radial }
 }
 
-/// The scores of what follows `token`, and what they are to be lessened by to be logarithms of chances.
+/// Returns the scores of the byte after `token`, and the term to subtract from them for log-probabilities.
 fn row(scores: &[f32], token: u32) -> (&[f32], f32) {
     let row = &scores[token as usize * VOCAB..][..VOCAB];
     let max = row.iter().copied().fold(f32::MIN, f32::max);
@@ -124,7 +124,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Joins the run at `address` until it ends.
 fn take_part(address: &str) -> Result<(), Box<dyn Error>> {
-    // A program that is started again should come with the same key again; this one is a newcomer each time.
+    // A real program should keep its key across starts; this one is a newcomer each time.
     let config = RunConfig { name: "bigrams".into(), ..RunConfig::new(address.parse()?, Key::random()?) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let build = async |spec: &RunSpec, _basis| HostEngine::new(spec, Bigrams::new(spec));
@@ -137,22 +137,22 @@ fn take_part(address: &str) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Writes what a run of this model begins with: its tensors by name, in 32 bits.
+/// Writes the initial parameters of a run of this model: its tensors by name, in 32 bits.
 fn write(file: &Path) -> Result<(), Box<dyn Error>> {
     let bytes = [0.0_f32; VOCAB * VOCAB].map(f32::to_le_bytes).concat();
     let table = TensorView::new(Dtype::F32, vec![VOCAB, VOCAB], &bytes)?;
-    // The scores are merged radially, as is everything whose merge a file does not name: an entry "merge.bigrams" of
-    // its metadata with the value "mean" would ask for the plain mean.
+    // The scores are merged radially, as are all tensors without a merge rule in the file. An entry "merge.bigrams" of
+    // its metadata with the value "mean" would request the plain mean.
     Ok(safetensors::serialize_to_file([("bigrams", table)], None, file)?)
 }
 
-/// Trains for 300 steps and codes the progress on each fragment; the losses at first and at last.
+/// Trains for 300 steps and codes the progress on each fragment. Returns the first and the last loss.
 fn train_alone() -> Result<(f32, f32), Box<dyn Error>> {
     let spec = spec();
     let tokens = bytes_to_tokens(TEXT.as_bytes());
     let mut engine = HostEngine::new(&spec, Bigrams::new(&spec))?;
     for fragment in engine.fragments().ids() {
-        // What a syncer would have sent: the run's initial parameters.
+        // In place of a syncer: the run's initial parameters.
         let start = vec![0.0; engine.fragments().len(fragment)];
         engine.load(fragment, &start, false)?;
     }
@@ -174,7 +174,7 @@ fn train_alone() -> Result<(f32, f32), Box<dyn Error>> {
     Ok(first.zip(last).ok_or("the text is too short")?)
 }
 
-/// What a syncer would tell of the run.
+/// Returns the description of the run, in place of a syncer.
 fn spec() -> RunSpec {
     let architecture = Architecture { name: "bigrams".into(), settings: Vec::new() };
     let model =

@@ -1,7 +1,7 @@
 //! A learner in thirty lines: `cargo run --release -p archipelago --example learner -- ws://HOST:7700`.
 //!
-//! It trains the model of the run at that address on this processor until the run ends, and says how it goes.
-//! `native-learner` is the same with GPUs, settings, and an identity that is kept.
+//! It trains the model of the run at that address on this CPU until the run ends, and prints its progress.
+//! `native-learner` does the same with GPUs, settings, and a persistent identity.
 
 #![expect(clippy::print_stdout, reason = "an example shows what it finds")]
 
@@ -16,7 +16,7 @@ use archipelago::{Control, Event, HostEngine, RunConfig, run};
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
     let address = env::args().nth(1).ok_or("say which run: ws://HOST:PORT")?;
-    // A key of this learner's own. Whoever keeps its secret and comes with it again is known as the same learner.
+    // A new key. A program that stores its secret and uses it again is recognised as the same learner.
     let config = RunConfig::new(address.parse()?, Key::random()?);
     let threads = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let build = async |spec: &RunSpec, _basis| {

@@ -1,8 +1,8 @@
 //! A syncer inside a program of your own: `cargo run -p archipelago --example own_syncer`.
 //!
-//! Three learners on threads train a vector of 80 numbers, each towards numbers of its own, and the syncer on the main
-//! thread merges them. Channels take the place of sockets; what goes through them are the bytes of the wire.
-//! `syncer-server` is the same loop around real sockets, with snapshots and pages.
+//! Three learners on threads train a vector of 80 numbers, each towards its own target, and the syncer on the main
+//! thread merges them. Channels replace sockets and carry the bytes of the wire. `syncer-server` is the same loop
+//! around real sockets, with snapshots and pages.
 
 #![expect(clippy::print_stdout, reason = "an example shows what it finds")]
 #![expect(
@@ -30,26 +30,26 @@ use archipelago::{Learner, Syncer};
 /// Merges before the run is finished.
 const MERGES: u32 = 200;
 
-/// What a learner's thread tells the syncer's.
+/// Message from a learner's thread to the syncer's.
 enum Up {
-    /// The bytes of a message.
+    /// Bytes of a message.
     Message(ConnId, Vec<u8>),
-    /// It needs a fragment. Real learners fetch it by HTTP.
+    /// Request for a fragment. Real learners fetch it over HTTP.
     Fetch(ConnId, FragmentId),
 }
 
-/// What the syncer's thread tells a learner's.
+/// Message from the syncer's thread to a learner's.
 enum Down {
-    /// The bytes of a message.
+    /// Bytes of a message.
     Message(Vec<u8>),
-    /// A fragment, whole.
+    /// A whole fragment.
     Fragment(FragmentId, Version, Arc<Vec<f32>>),
 }
 
-/// What the syncer's surroundings do for it.
+/// Host of the syncer.
 struct Channels {
     learners: BTreeMap<ConnId, Sender<Down>>,
-    /// Merges to run; a server gives them to a thread of their own.
+    /// Merges to run; a server gives them to a separate thread.
     jobs: Vec<MergeJob>,
     merges: u32,
     finished: bool,
@@ -94,7 +94,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Serves three learners until they are sent home; the merged parameters, `[80]`.
+/// Serves three learners until the run is finished. Returns the merged parameters, `[80]`.
 fn train() -> Result<Vec<f32>, Box<dyn Error>> {
     let (spec, layout) = run()?;
     let start = vec![0.0; layout.len()];
@@ -119,7 +119,7 @@ fn train() -> Result<Vec<f32>, Box<dyn Error>> {
     Ok(syncer.theta().ok_or("nothing is being merged any more")?)
 }
 
-/// Waits for a message or for the syncer's deadline, and does what the syncer then asks for.
+/// Waits for a message or for the syncer's deadline, and carries out the syncer's requests.
 fn serve_one(
     syncer: &mut Syncer,
     host: &mut Channels,
@@ -149,12 +149,12 @@ fn serve_one(
     Ok(())
 }
 
-/// Milliseconds since `started`: each machine has a clock of its own, which never goes back.
+/// Returns the milliseconds since `started`: each machine has its own clock, which never decreases.
 fn since(started: Instant) -> Millis {
     Millis(started.elapsed().as_millis() as u64)
 }
 
-/// One learner: the core's machine, a vector of parameters, and its copy of what the syncer broadcasts.
+/// One learner: the core's machine, a vector of parameters, and its copy of the published parameters.
 struct Island {
     conn: ConnId,
     core: Learner,
@@ -196,7 +196,7 @@ fn learn(
             island.core.handle(now, learner::Input::Timeout);
         }
         island.train(f32::from(number));
-        // A real learner does not wait here: it takes what has come and goes on with the next step.
+        // A real learner does not wait here: it handles pending input and continues with the next step.
         match messages.recv_timeout(Duration::from_millis(1)) {
             Ok(Down::Message(bytes)) => {
                 let message = decode(&bytes).map_err(|error| error.to_string())?;
@@ -218,7 +218,7 @@ impl Island {
         since(self.started)
     }
 
-    /// One step, if there is something to train.
+    /// Runs one step, if there is data to train on.
     fn train(&mut self, target: f32) {
         if self.core.can_train() {
             self.theta.iter_mut().for_each(|value| *value += 0.02 * (target - *value));
@@ -228,13 +228,13 @@ impl Island {
         }
     }
 
-    /// Does what the core asks for; `false` once it is over.
+    /// Carries out the core's actions. Returns `false` once it is over.
     fn obey(&mut self) -> Result<bool, Box<dyn Error>> {
         use learner::{Input, Output};
         while let Some(output) = self.core.poll() {
             let (now, replica) = (self.now(), self.replica.as_mut().ok_or("a welcome comes first"));
             match output {
-                // If the syncer is gone, its goodbye has come already.
+                // If the syncer is gone, its goodbye has arrived already.
                 Output::Send(message) => drop(self.up.send(Up::Message(self.conn, encode(&message)))),
                 Output::Fetch { fragment, .. } => drop(self.up.send(Up::Fetch(self.conn, fragment))),
                 Output::Build(welcome) => {
@@ -267,26 +267,26 @@ impl Island {
     }
 }
 
-/// What the run is, and the tensors of its parameters.
+/// Returns the description of the run, and the layout of its parameters.
 fn run() -> Result<(RunSpec, Layout), Box<dyn Error>> {
     let tensor = |name: &str, rows| Tensor { name: name.into(), rows, cols: 8, merge: MergeClass::Mean };
     let layout = Layout::new(vec![tensor("first", 6), tensor("second", 4)])?;
     let apply = ApplyPolicy::Keep { residue: true };
     let exchange = ExchangeSpec { fragments: 2, sync_every: 10, block: 8, code: Code::Int4, apply };
-    // Windows to lease, so that the tokens of an update count; nobody reads them here.
+    // Windows to lease, so that the tokens of an update count; they are never read here.
     let data = DataSpec {
         token_bytes: 2,
         masks: false,
         shards: vec![ShardSpec { tokens: 10_000_000, sha256: [0; 32] }],
     };
-    // What the tensors mean is nobody's business but the learners'.
+    // The meaning of the tensors concerns only the learners.
     let (tensors, architecture) = (layout.tensors().to_vec(), Architecture::default());
     let model = Model { context: 64, vocab: 256, tensors, architecture, experts: None };
     let inner = Preset::Tiny.inner();
     Ok((RunSpec { model, inner, exchange, data, seed: 1, frozen: None }, layout))
 }
 
-/// A busy machine gives one thread more time than another, so the middle itself is not to be expected.
+/// A busy machine gives some threads more time than others, so the exact middle cannot be expected.
 #[test]
 fn the_learners_meet_between_what_they_went_for() {
     let theta = train().expect("a run of three threads");

@@ -26,7 +26,7 @@ pub enum AddressError {
     /// The text is empty.
     #[error("the syncer's address is empty: give one such as ws://192.0.2.7:7700")]
     Empty,
-    /// The scheme is none of the four.
+    /// The scheme differs from all four.
     #[error("{scheme}:// is no way to reach a syncer: use ws://, wss://, http:// or https://")]
     Scheme {
         /// Scheme in the text.
@@ -117,7 +117,7 @@ impl FromStr for Address {
         };
         // A link from a browser may have a fragment; it is never sent to a server.
         let (rest, fragment) = rest.split_once('#').unwrap_or((rest, ""));
-        // The query after the name of a page selects its contents; the address of a socket has none.
+        // The query after the name of a page selects its contents. Socket addresses have no query.
         let rest = match scheme.as_deref() {
             Some("ws" | "wss") => rest,
             _ => rest.split_once('?').map_or(rest, |(rest, _)| rest),

@@ -243,8 +243,7 @@ impl Downloads {
 }
 
 impl Wanted {
-    /// Returns the data of the fragment after `reply`. If there is none, returns the reason and the data to resume
-    /// from.
+    /// Returns the data of the fragment after `reply`, or the reason for its absence and the data to resume from.
     fn take(self, reply: Reply) -> Result<Begun, (String, Option<Begun>)> {
         let run = self.run;
         match reply {

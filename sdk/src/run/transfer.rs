@@ -1,4 +1,4 @@
-//! A request for something of a run, and what is made of its answer.
+//! HTTP request of a run, and the interpretation of its answer.
 
 use archipelago_core::text::plain;
 use archipelago_core::wire::http::{INVITE_HEADER, PASS_HEADER, VERSION_HEADER};
@@ -9,12 +9,12 @@ use archipelago_runtime::platform::{
 
 use super::Address;
 
-/// Longest wait for a syncer that has no time now, in seconds.
+/// Maximum wait for a busy syncer, in seconds.
 const RETRY_S_MAX: u32 = 30;
 
 pub(super) type Reply = Result<FetchReply, FetchError>;
 
-/// Fetches, and keeps the answer back for as long as a syncer without time asks for.
+/// Fetches, and delays the answer of a busy syncer by the time that it asks for.
 pub(super) async fn patient(request: FetchRequest) -> Reply {
     let reply = fetch(request).await;
     if let Ok(FetchReply { status: 503, retry_after_s: Some(seconds), .. }) = &reply {
@@ -23,8 +23,8 @@ pub(super) async fn patient(request: FetchRequest) -> Reply {
     reply
 }
 
-/// The request for `path`, from `start_byte` on if it still has the `tag`; invite and pass go along in headers, since
-/// addresses end up in logs.
+/// Returns the request for `path` from `start_byte` on, if the server still has the `tag`. Invite and pass are sent in
+/// headers, since addresses end up in logs.
 pub(super) fn request(
     (address, pass, count): (&Address, Option<&str>, &ByteCount),
     path: &str,
@@ -48,7 +48,7 @@ fn invite_header(invite: &Invite) -> RequestHeader {
     RequestHeader { name: INVITE_HEADER, value: invite.expose().to_owned() }
 }
 
-/// What the syncer said in place of an answer.
+/// Returns the syncer's message in place of a successful answer.
 pub(super) fn refusal(reply: &FetchReply) -> String {
     let text = String::from_utf8_lossy(&reply.body);
     format!("HTTP status {}: {}", reply.status, plain(clip(text.trim(), 200)))

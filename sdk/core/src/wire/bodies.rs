@@ -252,7 +252,7 @@ pub struct Progress {
     /// Mean step time since the last report with tokens, in milliseconds; 0 before the first. The time of a step
     /// without tokens counts towards the next step that has some.
     pub step_ms: f32,
-    /// Mean training loss of the tokens since the last report, in nats per token; NaN if there were none.
+    /// Mean training loss of the tokens since the last report, in nats per token; NaN without tokens.
     pub loss: f32,
     /// State of the learner.
     pub state: LearnerState,
