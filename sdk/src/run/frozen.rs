@@ -31,8 +31,8 @@ pub(super) struct Gathering {
 }
 
 impl Gathering {
-    /// Begins the download of the frozen weights of `welcome`. Returns a sentence if their length does not fit the
-    /// model.
+    /// Returns the download of the frozen weights of `welcome`, with no part yet. Fails with a sentence if their length
+    /// does not fit the model.
     pub(super) fn new(welcome: &Welcome, frozen: &Frozen) -> Result<Self, String> {
         frozen.check().map_err(|error| error.to_string())?;
         let expected = ModelSpec::of(&welcome.spec.model)

@@ -121,7 +121,7 @@ impl Meter {
         tokens as f64 * 1e6 / span_us as f64
     }
 
-    /// Returns exchange and starvation as a share of all time including training; 0 before the first step.
+    /// Returns exchange and starvation as a share of these and training, 0 before the first step.
     pub(super) fn sync_ratio(&self) -> f64 {
         let lost_us = self.exchange_us + self.starved_us;
         let all_us = lost_us + self.train_us;

@@ -5,9 +5,9 @@ use super::backoff::Doubling;
 /// Maximum time between two checks that counts as silence, in microseconds. During a longer step or a sleep of the
 /// machine, input could not be seen.
 const LOOK_US_MAX: u64 = 5_000_000;
-/// Divisor of the first patience, for an owner in a hurry.
+/// Divisor of the first patience; the quotient is the limit for an owner in a hurry.
 const HURRY: u64 = 6;
-/// Divisor of the first patience; a longer silence shows that the peer is slow.
+/// Divisor of the first patience. A silence longer than the quotient shows that the peer is slow.
 const LIVELY: u64 = 4;
 
 /// Silence of one peer.

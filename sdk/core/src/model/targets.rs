@@ -18,7 +18,7 @@ pub enum LoraTarget {
     O,
     /// Gates of the feed-forward layer.
     Gate,
-    /// Gated inputs of the feed-forward layer.
+    /// Up-projection of the feed-forward layer, which the gates multiply.
     Up,
     /// Output of the feed-forward layer.
     Down,

@@ -31,7 +31,7 @@ pub enum Sender {
 /// Queue of a kind of message, and the account that its bytes count towards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Paid for once by each joining learner.
+    /// Counted once for each joining learner.
     Greeting,
     /// Short; never waits behind parameters.
     Control,
