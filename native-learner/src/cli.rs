@@ -113,7 +113,8 @@ pub(crate) struct TrustArgs {
 }
 
 impl TrustArgs {
-    /// Makes this program's connections trust only these certificates, if any are given. Call it once, before the first connection.
+    /// Makes this program's connections trust only these certificates, if any are given. Call it once, before the first
+    /// connection.
     ///
     /// # Errors
     /// `Usage`: the file cannot be read, or contains no certificates.

@@ -2,8 +2,8 @@
 //!
 //! The model is a table of bigrams: for each byte, the scores of the next byte. [`HostEngine`] turns any [`Trainer`]
 //! into an engine by adding the exchange. Without an argument the example trains alone and codes its progress once.
-//! With `-- --write FILE` it writes the initial parameters for a run of this model, `syncer-server serve --params FILE
-//! --lr 20`. With an address, `-- ws://HOST:PORT`, it takes part in that run.
+//! With `-- --write FILE` it writes the initial parameters for a run of this model, which `syncer-server serve --params
+//! FILE --lr 20` starts. With an address, `-- ws://HOST:PORT`, it takes part in that run.
 
 #![expect(clippy::print_stdout, reason = "an example shows what it finds")]
 

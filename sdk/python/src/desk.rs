@@ -207,7 +207,7 @@ impl Desk {
         Ok(())
     }
 
-    /// Returns the values requested under `id`.
+    /// Delivers the values requested under `id`.
     pub fn give(&self, id: u64, values: Vec<f32>) {
         self.state().copies.push_back(Copied { id, values });
         self.for_loop.notify_one();

@@ -94,7 +94,7 @@ impl Link {
         self.0.desk.done(id, loss, tokens).err().map(|fault| told(py, &fault)).transpose()
     }
 
-    /// Returns the floats requested under `id`, one buffer for each part.
+    /// Delivers the floats requested under `id`, one buffer for each part.
     fn give(&self, py: Python<'_>, id: u64, parts: Vec<PyBuffer<f32>>) -> PyResult<()> {
         let mut values = vec![0.0; parts.iter().map(|part| part.item_count()).sum()];
         let mut rest = values.as_mut_slice();
@@ -107,7 +107,7 @@ impl Link {
         Ok(())
     }
 
-    /// Returns the loss requested under `id`, or None if it cannot be measured.
+    /// Delivers the loss requested under `id`, or None if it cannot be measured.
     fn measured(&self, id: u64, loss: Option<f32>) {
         self.0.desk.measured(id, loss);
     }

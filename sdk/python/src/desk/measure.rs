@@ -21,7 +21,7 @@ pub struct Task {
 }
 
 impl Desk {
-    /// Returns the loss requested under `id`, in nats per token, or `None` if it could not be measured.
+    /// Delivers the loss requested under `id`, in nats per token, or `None` if it could not be measured.
     pub fn measured(&self, id: u64, loss: Option<f32>) {
         self.state().measured = Some((id, loss));
         self.for_loop.notify_one();
