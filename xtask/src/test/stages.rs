@@ -219,7 +219,7 @@ fn programs() -> Result<String, String> {
 
 /// Runs all tests. Most of them wait for a clock or a peer, so more of them run in parallel than there are processors.
 fn test() -> Result<String, String> {
-    let mut command = cargo(&["test", "--locked", "--workspace", "--quiet"]);
+    let mut command = cargo(&["test", "--locked", "--workspace", "--no-fail-fast", "--quiet"]);
     if env::var_os(TEST_THREADS).is_none() {
         let processors = thread::available_parallelism().map_or(1, NonZero::get);
         command.env(TEST_THREADS, (TESTS_PER_PROCESSOR * processors).to_string());

@@ -63,12 +63,3 @@ fn a_welcome_tells_the_account_so_far() {
     assert_eq!(told, account);
     assert!(told > Some((100, 100)), "{told:?}");
 }
-
-/// A record from before runs could be paused.
-#[test]
-fn an_old_record_loads() {
-    let record = Pair::new(&[1.0]).syncer.record().unwrap();
-    let mut json = serde_json::to_value(&record).unwrap();
-    assert_eq!(json.as_object_mut().unwrap().remove("held"), Some(false.into()));
-    assert!(!serde_json::from_value::<SyncerRecord>(json).unwrap().held);
-}
