@@ -7,28 +7,28 @@ import type { LateReason, Refusal } from "@archipelago-train/learner";
 /** The code of one value within its block. */
 export type Code = "int4" | "e3m0" | "int2" | "int1" | "f32";
 
-/** How updates are merged. */
+/** Rules by which updates are averaged. */
 export type MergeRule = "radial" | "radial-all" | "mean";
 
-/** Whether what one island can do to a merge is bounded, as the syncer bounds it by itself. */
+/** Whether one island's influence on a merge is bounded, as the syncer bounds it by default. */
 export type Bounds = "on" | "off";
 
 /** [`archipelago_core::wire::ApplyPolicy`] by name; a blend keeps half. */
 export type Apply = "keep" | "keepResidue" | "overwrite" | "blend";
 
-/** The two kinds of training in lock-step. */
+/** The two kinds of lockstep training. */
 export type Lockstep = "waits" | "elastic";
 
 /** Everything that decides a lesson but what is done to its islands: see [`Action`].  *
  The text lies on every island already: what a link carries is the model and its changes, decoupled and in lock-step alike. */
 export type LessonSpec = {
-  /** Seed of the parameters, the text, the order of the data, and all chance. */
+  /** Seed of the parameters, the text, the order of the data, and all random numbers. */
   seed: number,
   /** M, the islands: 1 to 8. */
   islands: number,
-  /** K, the updates without which nothing is merged: at least 1. */
+  /** K, the updates that a merge needs: at least 1. */
   quorum: number,
-  /** γ, the share of the slack that the syncer waits after the quorum, 0 to 1; 0 is no grace. */
+  /** γ, the share of the slack that the syncer waits after the quorum, 0 to 1; 0 means no grace window. */
   grace: number,
   /** H, steps between two rounds of the same fragment: 1 to 1,000. */
   syncEvery: number,
@@ -36,106 +36,106 @@ export type LessonSpec = {
   fragments: number,
   /** τ, rounds in flight: 1 to 8. */
   roundsInFlight: number,
-  /** How values travel, both ways. */
+  /** The code of values in both directions. */
   code: Code,
-  /** How updates are merged. */
+  /** The merge rule. */
   merge: MergeRule,
-  /** Whether what one island can do to a merge is bounded. */
+  /** Whether one island's influence on a merge is bounded. */
   bounds: Bounds,
-  /** What an island does with a merged fragment. */
+  /** Treatment of an island's own progress when it applies a merged fragment. */
   apply: Apply,
-  /** What the twin in lock-step does when an island is gone. */
+  /** Reaction of the lockstep twin to a missing island. */
   lockstep: Lockstep,
-  /** Time of a step of the fastest island, in milliseconds: 10 to 10,000. */
+  /** Step time of the fastest island, in milliseconds: 10 to 10,000. */
   stepMs: number,
-  /** The slowest island's steps take `1 + spread` times as long, the others' evenly between: 0 to 10. */
+  /** The slowest island's steps take `1 + spread` times as long, with the others spaced evenly between: 0 to 10. */
   spread: number,
-  /** Each step takes up to this share more or less: 0 to 1. */
+  /** Random variation of a step's duration, as a share of it: 0 to 1. */
   jitter: number,
-  /** One way between an island and the syncer, in milliseconds: 0 to 10,000. */
+  /** One-way latency between an island and the syncer, in milliseconds: 0 to 10,000. */
   latencyMs: number,
-  /** Each way of an island's link, in kB/s; 0 is without limit. */
+  /** Rate of each direction of an island's link, in kB/s; 0 is unlimited. */
   kilobytesPerS: number,
-  /** Share of transmissions that are lost and sent anew: 0 to 0.5. */
+  /** Share of transmissions that are lost and retransmitted: 0 to 0.5. */
   loss: number,
-  /** Islands that come later, the last ones: fewer than `islands`. */
+  /** Number of islands, the last ones, that start later: fewer than `islands`. */
   late: number,
-  /** When they come, in milliseconds. */
+  /** Their start time, in milliseconds. */
   lateMs: number,
 };
 
-/** What can be done to an island. */
+/** The kind of an action on an island. */
 export type Deed = "kill" | "restart" | "slow" | "far" | "partition" | "heal" | "poison" | "lie" | "cure";
 
-/** Something done to an island. */
+/** An action on an island. */
 export type Action = {
-  /** When, in milliseconds from the beginning; what has passed is done now. */
+  /** Time, in milliseconds from the beginning; a past time means now. */
   atMs: number,
-  /** To which island, from 0. */
+  /** The island, from 0. */
   island: number,
-  /** What. */
+  /** The kind of action. */
   deed: Deed,
-  /** For [`Deed::Slow`]: steps take so many times as long, 1 to 100; 1 is full speed. For [`Deed::Far`]: one way takes 10 ms longer for each unit above 1, up to 100; 1 is where the island was. Otherwise unused. */
+  /** For [`Deed::Slow`]: factor on the duration of steps, 1 to 100; 1 is full speed. For [`Deed::Far`]: the one-way latency grows by 10 ms for each unit above 1, up to 100; 1 is the original latency. Otherwise unused. */
   factor: number,
 };
 
-/** One setting of a [`LessonSpec`] that a lesson can take while it goes on, under the name and in the range that it has there. What is not here, such as the fragments or the code, was agreed on when the run began, or is the run's history. */
+/** A setting of a [`LessonSpec`] that may change while a lesson runs, with the same name and range. The other settings, such as the fragments or the code, are fixed when the run begins, or belong to its history. */
 export type Setting = { "quorum": number } | { "grace": number } | { "roundsInFlight": number } | { "merge": MergeRule } | { "lockstep": Lockstep } | { "stepMs": number } | { "spread": number } | { "jitter": number } | { "latencyMs": number } | { "kilobytesPerS": number } | { "loss": number };
 
-/** A setting that changes while a lesson goes on. */
+/** A change of a setting while a lesson runs. */
 export type Change = {
-  /** When, in milliseconds from the beginning; what has passed changes now. */
+  /** Time of the change, in milliseconds from the beginning; a past time means now. */
   atMs: number,
-  /** What, and to which value. */
+  /** The setting and its new value. */
   to: Setting,
 };
 
-/** What an island does. */
+/** The activity of an island. */
 export type IslandState = "expected" | "training" | "joining" | "offline" | "dead";
 
 /** One island at one moment. */
 export type Island = {
-  /** What it does. */
+  /** Current activity. */
   state: IslandState,
-  /** Cut off from the syncer. */
+  /** Whether it is cut off from the syncer. */
   partitioned: boolean,
-  /** Its updates are forged. */
+  /** Whether its updates are forged. */
   poisoned: boolean,
-  /** It sends the opposite of what it learnt. */
+  /** Whether it sends the opposite of its progress. */
   lies: boolean,
-  /** Its steps take so many times as long as usual. */
+  /** Factor on the duration of its steps. */
   slow: number,
-  /** One way of its link, in milliseconds. */
+  /** One-way latency of its link, in milliseconds. */
   latencyMs: number,
-  /** Why it stays away for good, if it does. */
+  /** Reason of its permanent stop, if any. */
   stopped: string | null,
   /** Steps so far. */
   steps: number,
   /** Tokens of those steps. */
   tokens: number,
-  /** Its tokens that are merged. */
+  /** Its merged tokens. */
   merged: number,
   /** Training loss of its last step, in nats per token. */
   loss: number | null,
-  /** Usual time of its steps, in milliseconds. */
+  /** Mean time of its steps, in milliseconds. */
   stepMs: number,
-  /** Steps that it could have taken since it was to come, at full speed and without a pause. */
+  /** Steps that it could have taken since its start time, at full speed and without a pause. */
   possibleSteps: number,
 };
 
 /** A run at one moment. */
 export type Totals = {
-  /** Last measured loss of Θ on text that nobody trains on, in nats per token. */
+  /** Last measured loss of Θ on held-out text, in nats per token. */
   heldOut: number | null,
-  /** The entropy of the text: no model's loss goes below it. */
+  /** The entropy of the text, a lower bound of any model's loss. */
   floor: number,
-  /** Tokens trained on. */
+  /** Tokens trained. */
   tokensTrained: number,
   /** Tokens merged. */
   tokensMerged: number,
-  /** Merged of trained, 0 to 1. */
+  /** Merged over trained tokens, 0 to 1. */
   participation: number,
-  /** Trained, of what the islands would have trained at full speed without a pause, 0 to 1. */
+  /** Trained tokens over those that the islands could have trained at full speed without a pause, 0 to 1. */
   goodput: number,
   /** Rounds merged. */
   rounds: number,
@@ -145,9 +145,9 @@ export type Totals = {
   bytesUp: number,
   /** Bytes from the syncer to the islands. */
   bytesDown: number,
-  /** Longest wait after the quorum at present, in milliseconds. */
+  /** Longest current wait after the quorum, in milliseconds. */
   graceMs: number,
-  /** Usual time from the start of a round to its quorum, in milliseconds. */
+  /** Typical time from the start of a round to its quorum, in milliseconds. */
   quorumMs: number,
   /** Updates refused. */
   refused: number,
@@ -155,187 +155,187 @@ export type Totals = {
   late: number,
 };
 
-/** What travels. */
+/** The kind of a travelling message. */
 export type ParcelKind = "collect" | "update" | "merged" | "whole";
 
 /** An island's part in a merge. */
 export type Share = {
-  /** Which island. */
+  /** The island. */
   island: number,
-  /** Its weight of all, 0 to 1. */
+  /** Its share of the total weight, 0 to 1. */
   share: number,
 };
 
-/** Something that happened. Islands count from 0, times are in milliseconds. */
+/** An event. Islands count from 0, times are in milliseconds. */
 export type Mark = { "kind": "step",
-  /** Whose. */
+  /** The island. */
   island: number,
-  /** From when. */
+  /** Beginning. */
   fromMs: number,
-  /** Until when. */
+  /** End. */
   untilMs: number,
 } | { "kind": "parcel",
   /** The island at one end; the syncer is at the other. */
   island: number,
-  /** To the syncer. */
+  /** Whether it goes to the syncer. */
   up: boolean,
-  /** What it is. */
+  /** The kind of message. */
   what: ParcelKind,
-  /** The round that it belongs to. */
+  /** The round of the message. */
   round: number | null,
   /** The fragment. */
   fragment: number,
-  /** Its bytes. */
+  /** Size in bytes. */
   bytes: number,
-  /** From when. */
+  /** Beginning. */
   fromMs: number,
-  /** Until when, unless the link is cut. */
+  /** End, unless the link is cut. */
   untilMs: number,
-  /** Its first values as codes from −7 to 7, 32 at most; none for what carries no code. */
+  /** Its first values as codes from −7 to 7, at most 32; empty if the message carries no code. */
   glimpse: Array<number>,
 } | { "kind": "launched",
   /** Its number. */
   round: number,
   /** The fragment. */
   fragment: number,
-  /** When. */
+  /** Time. */
   atMs: number,
 } | { "kind": "answered",
-  /** For which round; `null` if it came while none collected. */
+  /** The round; `null` if none was collecting. */
   round: number | null,
-  /** Whose. */
+  /** The island. */
   island: number,
-  /** When. */
+  /** Time. */
   atMs: number,
-  /** Tokens of progress; 0 if there was none. */
+  /** Tokens of progress; 0 for no progress. */
   tokens: number,
 } | { "kind": "quorum",
-  /** Which round. */
+  /** The round. */
   round: number,
-  /** When. */
+  /** Time. */
   atMs: number,
 } | { "kind": "grace",
-  /** In which round. */
+  /** The round. */
   round: number,
-  /** From when. */
+  /** Beginning. */
   atMs: number,
-  /** Until when at most. */
+  /** Latest end. */
   untilMs: number,
 } | { "kind": "merged",
-  /** Which round. */
+  /** The round. */
   round: number,
   /** The fragment. */
   fragment: number,
-  /** When. */
+  /** Time. */
   atMs: number,
-  /** Who is in it, and with which weight. */
+  /** The islands in the merge, with their weights. */
   shares: Array<Share>,
-  /** L2 length of the merged change over the mean length of the updates in it, weighted as they are: 1 if it is as long as they are, and 1/√M under a plain mean of M updates that have nothing in common. */
+  /** L2 norm of the merged change over the weighted mean norm of its updates: 1 if they are equally long, and 1/√M under a plain mean of M orthogonal updates. */
   length: number,
 } | { "kind": "abandoned",
-  /** Which round. */
+  /** The round. */
   round: number,
-  /** When. */
+  /** Time. */
   atMs: number,
 } | { "kind": "refused",
-  /** For which round; `null` if it came while none collected. */
+  /** The round; `null` if none was collecting. */
   round: number | null,
-  /** Whose. */
+  /** The island. */
   island: number,
-  /** When. */
+  /** Time. */
   atMs: number,
-  /** Why. */
+  /** The reason. */
   why: Refusal,
 } | { "kind": "late",
-  /** For which round; `null` if it came while none collected. */
+  /** The round; `null` if none was collecting. */
   round: number | null,
-  /** Whose. */
+  /** The island. */
   island: number,
-  /** When. */
+  /** Time. */
   atMs: number,
-  /** Why. */
+  /** The reason. */
   why: LateReason,
 } | { "kind": "applied",
-  /** Which island. */
+  /** The island. */
   island: number,
   /** The fragment. */
   fragment: number,
-  /** When. */
+  /** Time. */
   atMs: number,
 } | { "kind": "live",
-  /** Which. */
+  /** The island. */
   island: number,
-  /** When. */
+  /** Time. */
   atMs: number,
 } | { "kind": "left",
-  /** Which. */
+  /** The island. */
   island: number,
-  /** When. */
+  /** Time. */
   atMs: number,
 } | { "kind": "heldOut",
-  /** When. */
+  /** Time. */
   atMs: number,
   /** In nats per token. */
   loss: number,
-  /** Tokens merged then. */
+  /** Tokens merged at that time. */
   tokens: number,
 };
 
 /** A lesson at one moment. */
 export type Frame = {
-  /** Its time, in milliseconds. */
+  /** Time, in milliseconds. */
   nowMs: number,
   /** The islands, in order. */
   islands: Array<Island>,
   /** The run as a whole. */
   run: Totals,
-  /** What happened since the last frame. */
+  /** Events since the last frame. */
   marks: Array<Mark>,
 };
 
-/** Something that happened to the twin. Times are in milliseconds. */
+/** An event of the twin. Times are in milliseconds. */
 export type TwinMark = { "kind": "step",
-  /** From when. */
+  /** Beginning. */
   fromMs: number,
-  /** When the slowest had its gradient. */
+  /** Time at which the slowest island had its gradient. */
   computedMs: number,
-  /** When all had the sum. */
+  /** Time at which all had the sum. */
   untilMs: number,
 } | { "kind": "stall",
-  /** The first one that they wait for. */
+  /** The first island that they wait for. */
   island: number,
-  /** From when. */
+  /** Beginning. */
   fromMs: number,
-  /** Until when, once that is known. */
+  /** End, once it is known. */
   untilMs: number | null,
 } | { "kind": "heldOut",
-  /** When. */
+  /** Time. */
   atMs: number,
   /** In nats per token. */
   loss: number,
-  /** Tokens trained on then. */
+  /** Tokens trained at that time. */
   tokens: number,
 };
 
 /** The synchronous twin at one moment. */
 export type TwinFrame = {
-  /** Its time, in milliseconds. */
+  /** Time, in milliseconds. */
   nowMs: number,
-  /** Islands that everybody waits for. */
+  /** Islands that all others wait for. */
   stalledBy: Array<number>,
-  /** Steps that all took together. */
+  /** Common steps of all islands. */
   steps: number,
   /** Tokens of those steps. */
   tokens: number,
-  /** Trained, of what the islands would have trained at full speed without a pause, 0 to 1. */
+  /** Trained tokens over those that the islands could have trained at full speed without a pause, 0 to 1. */
   goodput: number,
   /** Bytes from and to the islands. */
   bytes: number,
   /** Training loss of the last step, in nats per token. */
   loss: number | null,
-  /** Last measured loss on text that nobody trains on, in nats per token. */
+  /** Last measured loss on held-out text, in nats per token. */
   heldOut: number | null,
-  /** What happened since the last frame. */
+  /** Events since the last frame. */
   marks: Array<TwinMark>,
 };
 
@@ -388,7 +388,7 @@ export type LinkNeed = {
   utilisation: number,
 };
 
-/** Longest lesson, in milliseconds of its own time. */
+/** Longest duration of a lesson, in milliseconds of its own time. */
 export const LESSON_MS_MAX = 86400000;
 
 /** What each data centre adds to an exchange of Decoupled DiLoCo, in milliseconds. */
