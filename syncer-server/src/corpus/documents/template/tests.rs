@@ -69,10 +69,8 @@ fn case(document: Document, vocabulary: &Vocabulary, ends: &Ends) -> Json {
 /// Goal: a conversation with tools is rendered by the template for tools, as in `transformers`.
 #[test]
 fn tools_choose_the_template() {
-    let both = Chat {
-        tool_use: Some("{{ tools|length }} tools: {{ messages[-1].content }}".into()),
-        ..chat("{{ messages[-1].content }}")
-    };
+    let answer = "{% generation %}{{ messages[-1].content }}{% endgeneration %}";
+    let both = Chat { tool_use: Some(format!("{{{{ tools|length }}}} tools: {answer}")), ..chat(answer) };
     let with = |tools: &str| TALK.replacen('{', &format!(r#"{{"tools": {tools}, "#), 1);
     let text = |chat: &Chat, json: &str| {
         document(&Renderer::start(chat, PATIENT).unwrap(), json).map(|document| document.text)
