@@ -1,16 +1,15 @@
 /**
- * One at a time among the pages of a browser. Two learners with one identity would take each other's place, so that
- * the second waits for the first to end.
+ * A lock between the pages of a browser: one learner per identity runs, and the next waits for it to end. Two learners
+ * with one identity would replace each other at the syncer.
  *
- * Where browsers have Web Locks those do it. Pages that came over plain http have none; there a database is the lock:
- * whoever would raise its version waits until nobody has it open any more, and a page that ends, however it ends,
- * closes it.
+ * Browsers with Web Locks use those. Pages over plain http have no Web Locks; there a database is the lock: a request
+ * to raise its version waits until no page has the database open, and a page closes it however the page ends.
  */
 
-/** How long a database may take to open before somebody is taken to wait for it, in milliseconds. */
+/** Time after which a slow opening counts as waiting for another page, in milliseconds. */
 const OPEN_MS = 1_000;
 
-/** Runs `run` while nobody else of this `name` does; calls `waits` once if it must wait for that. */
+/** Runs `run` while no other page holds the lock `name`; calls `waits` once if it must wait for that. */
 export async function alone(name: string, waits: () => void, run: () => Promise<void>): Promise<void> {
   const locks = (self.navigator as { locks?: LockManager }).locks;
   if (!locks) return aloneByDatabase(name, waits, run);
@@ -37,7 +36,7 @@ async function aloneByDatabase(name: string, waits: () => void, run: () => Promi
   }
 }
 
-/** The lock, open; nothing where the browser has no storage: it keeps no identity then that two could share. */
+/** Takes the lock. Returns undefined where the browser has no storage: pages then share no identity. */
 async function take(name: string, tell: () => void): Promise<IDBDatabase | undefined> {
   for (;;) {
     try {
@@ -46,11 +45,11 @@ async function take(name: string, tell: () => void): Promise<IDBDatabase | undef
       const version = look.database.version + 1;
       look.database.close();
       const taken = await open(name, version, tell);
-      // Only who raised the version was alone; who came second found it raised.
+      // Only the page that raised the version holds the lock; a later page finds it already raised.
       if (taken.raised) return taken.database;
       taken.database.close();
     } catch (error) {
-      // Somebody else was faster by more than one.
+      // Another page raised the version by more than one in the meantime.
       if ((error as DOMException | null)?.name !== "VersionError") return undefined;
     }
   }
@@ -63,7 +62,7 @@ function open(name: string, version: number | undefined, blocked: () => void) {
     opening.onblocked = blocked;
     opening.onupgradeneeded = () => (raised = true);
     opening.onerror = () => reject(opening.error);
-    // Nobody is to close it because another asks: that would give the lock away.
+    // No `onversionchange` handler: closing on another page's request would give the lock away.
     opening.onsuccess = () => resolve({ database: opening.result, raised });
   });
 }

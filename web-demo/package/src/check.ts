@@ -1,10 +1,10 @@
-/** What a browser has, asked without computing anything. */
+/** Browser capabilities, read without computing anything. */
 
-/** A WebGPU adapter, as far as browsers tell. */
+/** A WebGPU adapter, as far as browsers describe it. */
 export interface AdapterFacts {
-  /** As its maker calls it; empty where the browser does not say. */
+  /** The vendor's name for it; empty where the browser gives none. */
   readonly name: string;
-  /** Whether it is a program on the CPU. */
+  /** Whether it is emulated on the CPU. */
   readonly software: boolean;
   /** Largest binding of a kernel, in bytes. */
   readonly bindingBytesMax: number;
@@ -12,23 +12,23 @@ export interface AdapterFacts {
 
 /** What a browser offers a learner. */
 export interface Capabilities {
-  /** The adapter; undefined where there is no WebGPU, or none of use. */
+  /** The adapter; undefined without WebGPU or without a usable adapter. */
   readonly adapter: AdapterFacts | undefined;
-  /** Why there is no adapter, if there is none. */
+  /** Reason for a missing adapter. */
   readonly reason: string | undefined;
-  /** Whether WebAssembly has vectors of four lanes, without which nothing runs. */
+  /** Whether WebAssembly has vectors of four lanes, which every engine needs. */
   readonly simd: boolean;
-  /** Whether it has fused multiply-adds too. */
+  /** Whether it also has fused multiply-adds. */
   readonly relaxedSimd: boolean;
-  /** Logical processors, if the browser says. */
+  /** Logical processors; 1 if the browser does not say. */
   readonly processors: number;
-  /** Memory of the machine in bytes, roughly, if the browser says. */
+  /** Approximate memory of the machine in bytes, if the browser reports it. */
   readonly memoryBytes: number | undefined;
-  /** What {@link join} would better train with: software that pretends to be a GPU is slower than the CPU. */
+  /** The better engine for {@link join}: a software adapter is slower than the CPU engine. */
   readonly engine: "gpu" | "cpu";
 }
 
-/** The little of WebGPU that is asked here. */
+/** The part of WebGPU that this file calls. */
 interface Gpu {
   requestAdapter(options: { powerPreference: string }): Promise<{
     readonly info?: { vendor?: string; architecture?: string; description?: string; isFallbackAdapter?: boolean };
@@ -36,7 +36,7 @@ interface Gpu {
   } | null>;
 }
 
-/** Looks at what this browser offers. Never fails; computes nothing. */
+/** Reports what this browser offers. Never fails; computes nothing. */
 export async function capabilities(): Promise<Capabilities> {
   const { adapter, reason } = await findAdapter();
   const simd = validates([65, 1, 253, 17]);
@@ -52,13 +52,13 @@ export async function capabilities(): Promise<Capabilities> {
   };
 }
 
-/** Whether fused multiply-adds of four lanes are there. */
+/** Whether fused multiply-adds of four lanes are available. */
 export function hasRelaxedSimd(): boolean {
   // Three splats and f32x4.relaxed_madd.
   return validates([65, 1, 253, 17, 65, 2, 253, 17, 65, 3, 253, 17, 253, 133, 2]);
 }
 
-/** Whether a function of `code` that returns a vector is valid WebAssembly here. */
+/** Whether a function with body `code` that returns a vector is valid WebAssembly here. */
 function validates(code: number[]): boolean {
   const body = [0, ...code, 11];
   const magic = [0, 97, 115, 109, 1, 0, 0, 0];

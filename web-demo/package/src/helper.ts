@@ -1,4 +1,4 @@
-/** A Worker beside the learner's that finds gradients of windows; the two share no memory. */
+/** A Worker that computes gradients of windows for the learner's Worker; the two share no memory. */
 
 /** Learner to helper. */
 export type ToHelper =
@@ -26,17 +26,17 @@ export interface Part {
   readonly busyUs: number;
 }
 
-/** Patience is counted in so many pieces: a machine that slept is no slow helper. */
+/** Number of intervals in a timeout, so that a machine that slept does not count as a slow helper. */
 const PIECES = 10;
 
 /**
- * How long an idle helper stays, in milliseconds. A learner that is through drops its helpers, and the page ends its
- * Worker right then; Chromium may keep a Worker for ever that is ended while it ends one of its own. So the page is to
- * come first, and takes the helpers along.
+ * Time that an idle helper stays, in milliseconds. A finished learner drops its helpers just before the page ends its
+ * Worker. Chromium may keep a Worker for ever if it is ended while it ends one of its own. The delay lets the page end
+ * both first.
  */
 const LINGER_MS = 1_000;
 
-/** What the helper's Worker calls of the engine. */
+/** The engine's method that the helper's Worker calls. */
 interface Differentiator {
   differentiate(params: Float32Array, tokens: Uint32Array, count: number): number;
 }
@@ -50,7 +50,7 @@ export class Helper {
     | { readonly resolve: (part?: Part) => void; readonly reject: (error: Error) => void; readonly timer: number }
     | undefined;
 
-  /** Starts the Worker: the very script that this runs in. */
+  /** Starts a Worker from the script that this code runs in. */
   constructor(wasmUrl: string, model: unknown, windows: number) {
     this.#worker = new Worker(self.location.href, { type: "module", name: "helper" });
     this.#worker.onmessage = ({ data }: MessageEvent<FromHelper>) => {
@@ -64,7 +64,7 @@ export class Helper {
     this.#worker.postMessage({ do: "help", wasmUrl, model, windows } satisfies ToHelper);
   }
 
-  /** Begins a part; resolves with nothing if that takes too long. What was begun before is not wanted any more. */
+  /** Begins a part and abandons any earlier one; resolves with undefined if the part takes too long. */
   begin(params: Float32Array, tokens: Uint32Array, count: number, patienceMs: number): Promise<Part | undefined> {
     this.#settle();
     return new Promise((resolve, reject) => {
@@ -79,7 +79,7 @@ export class Helper {
     });
   }
 
-  /** Ends the Worker, after a while in which it has nothing to do. */
+  /** Ends the Worker after a while without work. */
   end(): void {
     this.#settle();
     self.setTimeout(() => this.#worker.terminate(), LINGER_MS);
@@ -98,7 +98,7 @@ export class Helper {
   }
 }
 
-/** Does one part, in the helper's Worker; the memory of the parameters becomes that of the gradient. */
+/** Computes one part in the helper's Worker; the gradient reuses the memory of the parameters. */
 export function answer(differentiator: Differentiator, task: Extract<ToHelper, { do: "part" }>): FromHelper {
   const start = performance.now();
   const loss = differentiator.differentiate(task.params, task.tokens, task.count);

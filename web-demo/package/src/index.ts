@@ -32,17 +32,17 @@ export type { ModelFacts, WriteOptions } from "./writer.js";
 export { Writer } from "./writer.js";
 
 /**
- * Time in which a stopped learner hands in its last updates and says farewell, in milliseconds. Then its Worker ends. The
+ * Time for a stopped learner to send its last updates and say farewell, in milliseconds. Then its Worker ends. The
  * learner itself waits at most 10 s for a thin link, 3 s for the outcome of its updates, and 2 s for the farewell.
  */
 const FAREWELL_MS = 15_500;
 
-/** Workers of a learner, unless more are asked for: a batch has few windows. */
+/** Default number of Workers for a learner: a batch has few windows, so more would not help. */
 const WORKERS_MAX = 8;
 
 /** A learner in a Worker of its own. */
 export class Learner {
-  /** Resolves with the last report when the learner has ended, by whatever way but an error. */
+  /** Resolves with the last report when the learner has ended without an error. */
   readonly done: Promise<Report | undefined>;
   readonly #worker: Worker;
   readonly #syncer: string;
@@ -59,7 +59,7 @@ export class Learner {
     this.done = new Promise((resolve, reject) => {
       this.#settle = (outcome) => ("error" in outcome ? reject(outcome.error) : resolve(outcome.report));
     });
-    // Whoever does not ask how it ended is not to hear of it as an unhandled rejection.
+    // A page that ignores `done` must not see an unhandled rejection.
     this.done.catch(() => {});
     this.#syncer = syncer;
     this.#sources = options;
@@ -84,24 +84,24 @@ export class Learner {
     }
   }
 
-  /** Calls `listener` for each event of that name until the function returned is called. */
+  /** Calls `listener` for each event of that name. Call the returned function to unsubscribe. */
   on<K extends keyof LearnerEventMap>(name: K, listener: (event: LearnerEventMap[K]) => void): () => void {
     const listeners = this.#listeners.get(name) ?? new Set();
     this.#listeners.set(name, listeners.add(listener));
     return () => void listeners.delete(listener);
   }
 
-  /** Stops training after the step under way; the connection stays. */
+  /** Stops training after the current step; the connection stays. */
   pause(): void {
     this.#tell({ do: "pause" });
   }
 
-  /** Trains again. */
+  /** Resumes training. */
   resume(): void {
     this.#tell({ do: "resume" });
   }
 
-  /** Computes for `share` of the time, above 0 and at most 1. */
+  /** Limits computing to `share` of the time, above 0 and at most 1. */
   setShare(share: number): void {
     if (!(share > 0 && share <= 1)) {
       throw new LearnerError("options", `a share of ${share} makes no sense: it is above 0 and at most 1`);
@@ -109,14 +109,14 @@ export class Learner {
     this.#tell({ do: "setShare", share });
   }
 
-  /** Connects now rather than when it was planned, if there is no connection. */
+  /** Reconnects now instead of at the planned time, if there is no connection. */
   reconnect(): void {
     this.#tell({ do: "reconnect" });
   }
 
   /**
-   * Goes on with `prompt`, with what all learners have merged so far; see {@link Writer.write}. The parameters are
-   * fetched once, two bytes each; training goes on meanwhile. When the learner ends it fails as `aborted`.
+   * Continues `prompt` with the newest merged parameters; see {@link Writer.write}. The parameters are fetched once, two
+   * bytes each, while training goes on. Fails as `aborted` when the learner ends.
    */
   generate(prompt: string, options: WriteOptions = {}): AsyncGenerator<string, void> {
     if (this.#ended) throw new LearnerError("options", "the learner has ended: open a Writer of your own");
@@ -125,7 +125,7 @@ export class Learner {
   }
 
   /**
-   * Stops training after the step under way, hands in the last updates, and says farewell, within `withinMs` milliseconds.
+   * Stops training after the current step, sends the last updates, and says farewell, within `withinMs` milliseconds.
    * With 0 the learner ends at once. Resolves when nothing computes any more.
    */
   async stop(withinMs = FAREWELL_MS): Promise<Report | undefined> {
@@ -158,7 +158,7 @@ export class Learner {
       try {
         listener(event as never);
       } catch (error) {
-        // A listener's fault is its page's, not this learner's.
+        // An error in a listener is the page's, not the learner's.
         reportError(error);
       }
     }
@@ -173,7 +173,7 @@ export class Learner {
     this.#settle(outcome);
   }
 
-  /** A hidden page is told of, so that its slow signs of life are no reason to give it up. */
+  /** Reports a hidden page to the Worker, so that its slow signs of life do not end the connection. */
   #watchPage(): void {
     const seen = () => this.#tell({ do: "setHidden", hidden: document.hidden });
     if (document.hidden) seen();
@@ -189,14 +189,14 @@ export class Learner {
   }
 }
 
-/** A syncer of another origin may have refused this page, which browsers tell no page. */
+/** A syncer of another origin may have refused this page; browsers do not report that to the page. */
 function originHint(syncer: string): string {
   const { host } = new URL(/^[a-z]+:\/\//.test(syncer) ? syncer : `http://${syncer}`);
   const { origin } = location;
   return host === location.host ? "" : `, and that it was started with --allow-origin ${origin}, as this page needs`;
 }
 
-/** Takes part in the run of `syncer`: a link to it, as people share it. How that goes is told as events. */
+/** Joins the run behind `syncer`, the link that people share. Events report the progress. */
 export function join(syncer: string | URL, options: JoinOptions = {}): Learner {
   return new Learner(String(syncer), options);
 }
@@ -227,7 +227,7 @@ export function measure(options: MeasureOptions): Promise<Measured> {
   });
 }
 
-/** Workers that help a CPU engine. Where there are more than two cores, one stays free for the page. */
+/** Number of Workers that help a CPU engine. With more than two cores, one core stays free for the page. */
 function helpers({ workers }: { readonly workers?: number }): number {
   const cores = navigator.hardwareConcurrency || 1;
   return (workers ?? Math.min(cores > 2 ? cores - 1 : cores, WORKERS_MAX)) - 1;

@@ -1,4 +1,4 @@
-/** What a browser keeps of a learner: its identity and the optimiser's moments, in IndexedDB. */
+/** A learner's state in IndexedDB: its identity and the optimiser's moments. */
 
 /** The optimiser's state after `steps` steps; each vector is as long as the parameters. */
 export interface OptimiserState {
@@ -6,21 +6,21 @@ export interface OptimiserState {
   readonly vectors: readonly Float32Array[];
 }
 
-/** What is kept for one syncer. */
+/** State for one syncer. */
 interface Kept {
-  /** 64 hex digits: the public half of the learner's key if there is a `key`, else its secret. */
+  /** 64 hex digits: the public key if `key` is set, else the secret. */
   readonly identity: string;
-  /** What the browser signs with, where it can; no script can read it. */
+  /** The private key, if the browser can hold one; no script can read it. */
   readonly key?: CryptoKey;
   readonly moments?: OptimiserState & { readonly run: string };
 }
 
-/** Hex digits of a key's half; former versions kept shorter secrets, which are no keys. */
+/** Hex digits of an identity; earlier versions stored shorter secrets, which cannot sign. */
 const IDENTITY_DIGITS = 64;
 
-/** Keeps things for one syncer; where storage is refused, only as long as it lives. */
+/** State for one syncer; in memory only where the browser refuses storage. */
 export class Keeper {
-  /** Why nothing is kept, if nothing is. */
+  /** Reason why the browser stores nothing. */
   readonly refused: string | undefined;
   readonly #db: IDBDatabase | undefined;
   readonly #syncer: string;
@@ -33,7 +33,7 @@ export class Keeper {
     this.refused = refused;
   }
 
-  /** What is kept for `syncer`; a fresh identity if that is nothing. Never fails. */
+  /** Loads the state for `syncer`, or creates a new identity. Never fails. */
   static async open(syncer: string, remember: boolean): Promise<Keeper> {
     if (!remember) return new Keeper(syncer, await freshKey(), undefined);
     try {
@@ -49,40 +49,40 @@ export class Keeper {
     }
   }
 
-  /** Whether the browser holds the secret and signs; where it cannot, a script of this page could read the secret. */
+  /** Whether the browser holds the secret and signs; if not, a script of this page could read the secret. */
   get browserSigns(): boolean {
     return this.#kept.key !== undefined;
   }
 
-  /** The Ed25519 signature of `text`, by the key that the browser holds. */
+  /** Returns the Ed25519 signature of `text` by the key that the browser holds. */
   async sign(text: Uint8Array<ArrayBuffer>): Promise<Uint8Array> {
     const { key } = this.#kept;
     if (!key) throw new Error("the browser holds no key");
     return new Uint8Array(await crypto.subtle.sign("Ed25519", key, text));
   }
 
-  /** Whether other pages of this browser would find the same identity. */
+  /** Whether other pages of this browser find the same identity. */
   get shared(): boolean {
     return this.#db !== undefined;
   }
 
-  /** Half of the learner's key as 64 hex digits: the public one if the browser signs, else the secret. */
+  /** 64 hex digits: the public key if the browser signs, else the secret. */
   get identity(): string {
     return this.#kept.identity;
   }
 
-  /** The moments of `run`, if they are of a model with `params` parameters. */
+  /** The moments of `run`, if they belong to a model with `params` parameters. */
   moments(run: string, params: number): OptimiserState | undefined {
     const { moments } = this.#kept;
-    // An earlier release kept them under other names.
+    // An earlier release stored them under other names.
     const fits = moments?.vectors?.every((vector) => vector.length === params) ?? false;
     return moments?.run === run && fits ? moments : undefined;
   }
 
-  /** Keeps the moments of `run`, in the background. */
+  /** Stores the moments of `run` in the background. */
   keep(run: string, moments: OptimiserState): void {
     this.#kept = { ...this.#kept, moments: { ...moments, run } };
-    // A disk that is full costs the moments, not the training.
+    // A full disk costs the moments, not the training.
     this.#write().catch(() => {});
   }
 
@@ -110,17 +110,17 @@ function request<T>(asked: IDBRequest<T>): Promise<T> {
   });
 }
 
-/** A new key: one that the browser holds where it can, else a secret for the engine to sign with. */
+/** Creates a key: held by the browser where possible, else a secret with which the engine signs. */
 async function freshKey(): Promise<Kept> {
   try {
-    // Pages that are not secure, as those of a class over plain http, have no `subtle` at all.
+    // Insecure pages, such as a classroom's over plain http, have no `subtle` at all.
     const pair = await crypto.subtle.generateKey("Ed25519", false, ["sign", "verify"]);
     if ("privateKey" in pair) {
       const half = new Uint8Array(await crypto.subtle.exportKey("raw", pair.publicKey));
       return { identity: hex(half), key: pair.privateKey };
     }
   } catch {
-    // An older browser, or no secure page.
+    // An older browser or an insecure page.
   }
   return { identity: hex(crypto.getRandomValues(new Uint8Array(IDENTITY_DIGITS / 2))) };
 }

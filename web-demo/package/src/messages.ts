@@ -1,4 +1,4 @@
-/** What the page's side of the package and its Worker say to each other; nothing for users. */
+/** Messages between the page's side of the package and its Worker; internal. */
 import type { Measured, RawMeasure, Report } from "./generated.js";
 import type { EngineKind, ErrorCode, LearnerEvent } from "./types.js";
 
@@ -9,12 +9,12 @@ export type ToWorker =
   | { readonly do: "pause" | "resume" | "stop" | "reconnect" | "loseDevice" }
   | { readonly do: "read"; readonly id: number; readonly wasmUrl: string; readonly syncer: string }
   | ({ readonly do: "write" } & ToWrite)
-  /** What was begun under this id is not wanted any more. */
+  /** Cancels the request with this id. */
   | { readonly do: "hush"; readonly id: number }
   | { readonly do: "setShare"; readonly share: number }
   | { readonly do: "setHidden"; readonly hidden: boolean };
 
-/** What a Worker needs to join. */
+/** A Worker's settings for joining. */
 export interface WorkerJoin {
   readonly syncer: string;
   readonly name: string;
@@ -26,9 +26,9 @@ export interface WorkerJoin {
   readonly remember: boolean;
 }
 
-/** A text to be gone on with. */
+/** A request to continue a text. */
 export interface ToWrite {
-  /** Replies carry it. */
+  /** Repeated in each reply. */
   readonly id: number;
   readonly prompt: string;
   readonly temperature: number;
@@ -41,10 +41,10 @@ export type FromWorker =
   | { readonly is: "event"; readonly event: LearnerEvent }
   | { readonly is: "ended"; readonly report: Report }
   | { readonly is: "measured"; readonly measured: Measured }
-  /** So many bytes more came for a reading; it may fail all the same. */
+  /** Number of bytes received for a reading since the last message; the reading may still fail. */
   | { readonly is: "fetched"; readonly id: number; readonly bytes: number }
   | { readonly is: "read"; readonly id: number; readonly params: number }
   | { readonly is: "wrote"; readonly id: number; readonly text: string }
-  /** All that was asked for is written, or it is not wanted any more. */
+  /** The text is finished or cancelled. */
   | { readonly is: "written"; readonly id: number }
   | { readonly is: "failed"; readonly id?: number; readonly code: ErrorCode; readonly message: string };

@@ -1,17 +1,17 @@
-/** The frozen weights of runs in the browser's cache, each part under the name of its content. */
+/** Frozen weights of runs in the browser's cache, each part under its content hash. */
 
-/** How many bytes are kept at most; what was kept first goes first. */
+/** Limit of cached bytes; the oldest parts go first. */
 const BYTES_MAX = 2 * 2 ** 30;
 
 const CACHE = "archipelago-frozen";
 
-/** What a part is kept under: caches know things by addresses. Nobody is asked there. */
+/** Key of a part: caches are keyed by addresses. No request goes to this one. */
 const address = (name: string) => `https://archipelago.invalid/frozen/${name}`;
 
-/** Parts of frozen weights, for all runs of an origin. What is taken is checked by who takes it. */
+/** Parts of frozen weights, shared by all runs of an origin. The caller checks what it takes. */
 export class Shelf {
   readonly #cache: Cache;
-  /** The parts by their addresses, the first kept first, and the bytes of each. */
+  /** Size of each part by address, oldest first. */
   readonly #held: Map<string, number>;
 
   private constructor(cache: Cache, held: Map<string, number>) {
@@ -19,7 +19,7 @@ export class Shelf {
     this.#held = held;
   }
 
-  /** The shelf of this origin; none where the browser keeps nothing, as for pages over plain http. */
+  /** Opens the shelf of this origin; undefined where the browser has no cache, as for pages over plain http. */
   static async open(): Promise<Shelf | undefined> {
     try {
       const cache = await caches.open(CACHE);
@@ -34,13 +34,13 @@ export class Shelf {
     }
   }
 
-  /** What is kept under `name`, if anything is. */
+  /** Returns the bytes stored under `name`, if any. */
   async take(name: string): Promise<Uint8Array | undefined> {
     const kept = await this.#cache.match(address(name));
     return kept && new Uint8Array(await kept.arrayBuffer());
   }
 
-  /** Keeps `bytes` under `name`; rejects if the browser has no room. */
+  /** Stores `bytes` under `name`; rejects if the browser has no room. */
   async keep(name: string, bytes: Uint8Array<ArrayBuffer>): Promise<void> {
     const total = () => [...this.#held.values()].reduce((sum, held) => sum + held, bytes.length);
     for (const url of this.#held.keys()) {

@@ -1,9 +1,9 @@
-/** The package's Worker, and where its code is. */
+/** The package's Worker and the location of its code. */
 import type { FromWorker } from "./messages.js";
 import type { Sources } from "./types.js";
 import { LearnerError } from "./types.js";
 
-/** Starts a Worker; `fail` hears of it when it breaks down or never comes. Throws a {@link LearnerError} where none may start. */
+/** Starts a Worker; calls `fail` when it crashes or does not load. Throws a {@link LearnerError} where none may start. */
 export function start(
   sources: Sources,
   hear: (message: FromWorker) => void,
@@ -13,7 +13,7 @@ export function start(
   worker.onmessage = (message: MessageEvent<FromWorker>) => hear(message.data);
   worker.onerror = (event) => {
     event.preventDefault();
-    // Without a message the script itself did not come.
+    // Without a message the script itself did not load.
     const loaded = Boolean(event.message);
     fail(
       new LearnerError(loaded ? "worker" : "load", loaded ? event.message : "the learner's Worker could not be loaded"),
@@ -22,10 +22,10 @@ export function start(
   return worker;
 }
 
-/** Browsers refuse at once what is not of the page's own origin. */
+/** Creates the Worker. Browsers refuse at once a script of another origin. */
 function open({ workerUrl }: Sources): Worker {
   try {
-    // Written out, because bundlers look for exactly this.
+    // Written out, because bundlers look for exactly this pattern.
     return workerUrl
       ? new Worker(workerUrl, { type: "module" })
       : new Worker(new URL("./worker.js", import.meta.url), { type: "module" });
@@ -35,7 +35,7 @@ function open({ workerUrl }: Sources): Worker {
   }
 }
 
-/** The folder of the engines as an address that a Worker can use; empty for that of the package. */
+/** Returns the engines' folder as an address that a Worker can use; empty for the package's own. */
 export function wasmUrl(sources: Sources): string {
   return sources.wasmUrl === undefined ? "" : new URL(sources.wasmUrl, document.baseURI).href;
 }

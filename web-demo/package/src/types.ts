@@ -1,104 +1,104 @@
-/** What a page asks of a learner, and what it hears. */
+/** Options and events of a learner. */
 import type { Event, Notice } from "./generated.js";
 
 export type * from "./generated.js";
 
-/** "auto" takes the GPU if there is one that the model fits, the CPU otherwise. */
+/** "auto" uses the GPU if the model fits there, else the CPU. */
 export type EngineKind = "auto" | "gpu" | "cpu";
 
-/** Where the code is that a Worker loads. Bundlers that understand `new URL(…, import.meta.url)` need none of it. */
+/** Locations of the code that a Worker loads. Not needed with bundlers that understand `new URL(…, import.meta.url)`. */
 export interface Sources {
-  /** Address of `worker.js` of this package. */
+  /** Address of this package's `worker.js`. */
   readonly workerUrl?: string | URL;
-  /** Folder that holds `plain/` and `relaxed/` of this package's `dist/wasm`. */
+  /** Folder with the `plain/` and `relaxed/` of this package's `dist/wasm`. */
   readonly wasmUrl?: string | URL;
 }
 
-/** How to take part in a run. */
+/** Options of {@link join}. */
 export interface JoinOptions extends Sources {
-  /** A name for people; cut to 64 bytes. */
+  /** A display name; cut to 64 bytes. */
   readonly name?: string;
-  /** What to train with. */
+  /** The engine to train with. */
   readonly engine?: EngineKind;
-  /** Workers that a CPU engine trains with, 1 or more; by default as many as there are cores, less one where there are many. */
+  /** Workers of a CPU engine, at least 1; by default the cores less one (all if at most two), at most 8. */
   readonly workers?: number;
-  /** Share of time to compute, above 0 and at most 1. */
+  /** Share of the time to compute, above 0 and at most 1. */
   readonly share?: number;
   /**
-   * Windows of the text in one step, 1 to 4096; by default as many as the run says, fewer where a step would take longer
-   * than 2 s on this device.
+   * Windows in one step, 1 to 4096. The default is the run's batch, or less if a step would take longer than 2 s on this
+   * device.
    */
   readonly batch?: "auto" | number;
-  /** How long to try to be taken in for the first time, in milliseconds. */
+  /** Longest time to wait for the first admission, in milliseconds. */
   readonly contactMsMax?: number;
   /**
-   * Keeps the identity, the optimiser's moments and the frozen weights of runs of adapters in this browser. Without it
+   * Whether this browser stores the identity, the optimiser's moments and the frozen weights of LoRA runs. If false,
    * each start is a newcomer's.
    */
   readonly remember?: boolean;
-  /** Ends the run politely when it fires. */
+  /** Ends the learner politely when it fires. */
   readonly signal?: AbortSignal;
 }
 
 /** Options of {@link measure}. */
 export interface MeasureOptions extends Sources {
-  /** Which engine; it must be there. */
+  /** The engine to measure; it must be available. */
   readonly engine: "gpu" | "cpu";
   /** "tiny", "small", "medium", "base", "llama-135m" or "llama-360m". */
   readonly preset: string;
-  /** Workers that a CPU engine trains with, 1 or more; by default as many as there are cores, less one where there are many. */
+  /** Workers of a CPU engine, at least 1; by default the cores less one (all if at most two), at most 8. */
   readonly workers?: number;
-  /** How long to train after the first step, in milliseconds; one more step at least. */
+  /** Time to train after the first step, in milliseconds; at least one more step. */
   readonly trainMs?: number;
-  /** Gives up when it fires. */
+  /** Cancels the measurement when it fires. */
   readonly signal?: AbortSignal;
 }
 
-/** What the package itself tells. */
+/** Events of the package itself. */
 export type PackageEvent =
-  /** Another page of this browser takes part in the same run; this one begins when that ends. */
+  /** Another page of this browser trains in the same run; this one begins when that one ends. */
   | { readonly event: "standby" }
-  /** The browser keeps nothing; the next start is a newcomer's. */
+  /** The browser stores nothing; the next start is a newcomer's. */
   | { readonly event: "forgetful"; readonly reason: string }
-  /** The browser cannot hold a key itself, for it is old or the page is not secure: scripts of the page could read it. */
+  /** The browser is old or the page insecure, so it cannot hold a key: scripts of the page could read the secret. */
   | { readonly event: "softKey" };
 
-/** Everything that a learner tells. */
+/** All events of a learner. */
 export type LearnerEvent = Event | Notice | PackageEvent;
 
-/** The events by name. */
+/** Events by name. */
 export type LearnerEventMap = { [K in LearnerEvent["event"]]: Extract<LearnerEvent, { event: K }> };
 
-/** Why a learner cannot run, or no longer; see {@link LearnerError.code}. */
+/** Reason why a learner cannot run or had to end; see {@link LearnerError.code}. */
 export type ErrorCode =
-  /** An option makes no sense. */
+  /** An option is invalid. */
   | "options"
-  /** No engine can train the model here, or it failed again and again. */
+  /** No engine can train the model here, or training failed repeatedly. */
   | "engine"
-  /** There is no GPU, or it cannot be used. */
+  /** There is no usable GPU. */
   | "gpu"
   /** The syncer did not answer for too long. */
   | "unreachable"
-  /** The syncer will not have this learner. */
+  /** The syncer refused this learner. */
   | "refused"
   /** The run requires an invite, and the given one is missing, wrong, used up or expired. */
   | "invite"
-  /** Another learner with the same identity took its place: another tab of this browser, say. */
+  /** Another learner with the same identity took over, for example in another tab of this browser. */
   | "replaced"
-  /** The browser gave no random bytes. */
+  /** The browser provided no random bytes. */
   | "random"
   /** The code could not be loaded. */
   | "load"
-  /** The Worker broke down: a fault of ours. */
+  /** The Worker crashed: a bug of this package. */
   | "worker"
-  /** It was given up by its signal. */
+  /** The caller's signal aborted it. */
   | "aborted";
 
 /** An error with a stable code. */
 export class LearnerError extends Error {
   override readonly name = "LearnerError";
   constructor(
-    /** Names the cause; it does not change between versions. */
+    /** Names the cause; stable between versions. */
     readonly code: ErrorCode,
     message: string,
   ) {

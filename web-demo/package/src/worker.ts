@@ -1,4 +1,4 @@
-/** The learner's Worker: loads the engine, and hands events and wishes to and fro. */
+/** The learner's Worker: loads the engine and relays events and requests. */
 
 import type { Learner } from "../dist/wasm/plain/archipelago.js";
 import { alone } from "./alone.js";
@@ -14,7 +14,7 @@ import { Desk } from "./writing.js";
 
 type Engine = typeof import("../dist/wasm/plain/archipelago.js");
 
-/** Steps between two savings of the moments. */
+/** Steps between two saves of the moments. */
 const SAVE_STEPS = 200;
 
 const scope = self as unknown as {
@@ -23,10 +23,10 @@ const scope = self as unknown as {
   postMessage(message: FromHelper, transfer?: Transferable[]): void;
 };
 
-/** Where this Worker writes, if it does. */
+/** Text generation in this Worker, if it is used. */
 const desk = new Desk();
 
-/** What came before there was a learner is done when there is one. */
+/** Holds requests until the learner exists. */
 let learner: Learner | undefined;
 const waiting: ToWorker[] = [];
 
@@ -38,7 +38,7 @@ scope.onmessage = ({ data }) => {
   else if (data.do === "write") void tellFailure(desk.write(data, tellPage), data.id);
   else if (data.do === "hush") desk.hush(data.id);
   else if (data.do === "part")
-    return; // A helper listens otherwise.
+    return; // From here on a helper listens instead.
   else if (learner) act(learner, data);
   else waiting.push(data);
 };
@@ -60,7 +60,7 @@ function act(learner: Learner, message: ToWorker): void {
   }
 }
 
-/** This Worker is a helper from now on. */
+/** Turns this Worker into a helper. */
 function help({ wasmUrl, model, windows }: Extract<ToHelper, { do: "help" }>): void {
   const broken = (error: unknown) => scope.postMessage({ is: "broken", message: String(error) });
   const ready = load(wasmUrl).then((engine) => new engine.Differentiator(model, windows));
@@ -72,7 +72,7 @@ function help({ wasmUrl, model, windows }: Extract<ToHelper, { do: "help" }>): v
   };
 }
 
-/** What starts helpers of the engine from `wasmUrl`. */
+/** Returns the function that starts helpers with the engine from `wasmUrl`. */
 function team(wasmUrl: string) {
   return { start: (model: unknown, windows: number) => new Helper(wasmUrl, model, windows) };
 }
@@ -137,7 +137,7 @@ function tellPage(message: FromWorker): void {
   scope.postMessage(message);
 }
 
-/** The engine for this browser, from `wasmUrl` if that is given. */
+/** Loads the engine that fits this browser, from `wasmUrl` if given. */
 async function load(wasmUrl: string): Promise<Engine> {
   const relaxed = hasRelaxedSimd();
   try {
@@ -157,7 +157,7 @@ function tell(event: LearnerEvent): void {
   scope.postMessage({ is: "event", event });
 }
 
-/** Codes are texts; those of the browser's own errors are numbers, and nobody's business. */
+/** The package's codes are strings; errors of the browser have numbers and count as "worker". */
 function codeOf(error: unknown): ErrorCode {
   const { code } = (error ?? {}) as { code?: unknown };
   return typeof code === "string" ? (code as ErrorCode) : "worker";

@@ -1,43 +1,43 @@
-/** Goes on with texts with a run's parameters, in a Worker of its own; whoever looks on need not train. */
+/** Generates text with a run's parameters in a Worker of its own; needs no learner. */
 import type { FromWorker, ToWorker } from "./messages.js";
 import { start, wasmUrl } from "./sources.js";
 import type { Sources } from "./types.js";
 import { LearnerError } from "./types.js";
 
-/** How to go on with a text. */
+/** Options of {@link Writer.write}. */
 export interface WriteOptions {
-  /** 0 takes the likeliest token each time, 1 draws as the model says; 0.8 if not given. */
+  /** 0 takes the likeliest token each time, 1 samples from the model's distribution; default 0.8. */
   readonly temperature?: number;
-  /** Tokens to write, 1 to 100,000; 200 if not given. */
+  /** Tokens to write, 1 to 100,000; default 200. */
   readonly tokens?: number;
-  /** The same seed and the same parameters give the same text; by chance if not given. */
+  /** The same seed and parameters give the same text; random by default. */
   readonly seed?: number;
-  /** Ends it at once when it fires; the text so far stays. */
+  /** Ends the text at once when it fires; the text so far stays. */
   readonly signal?: AbortSignal;
 }
 
-/** The parameters that are there. */
+/** Parameters held by a writer. */
 export interface ModelFacts {
-  /** How many. */
+  /** Number of parameters. */
   readonly params: number;
-  /** When they had been fetched, as `performance.now()` tells it. */
+  /** Time of the fetch, on the clock of `performance.now()`. */
   readonly fetchedMs: number;
 }
 
-/** Most tokens that one call writes. */
+/** Limit of tokens in one call. */
 const TOKENS_MAX = 100_000;
 
-/** Who waits for replies under an id. */
+/** Handlers that wait for replies with one id. */
 interface Waiting {
   hear(message: FromWorker): void;
   fail(error: LearnerError): void;
 }
 
-/** A model that writes. Nothing is fetched before it is asked for. */
+/** A model that writes. It fetches nothing before the first request. */
 export class Writer {
-  /** The parameters that are there; nothing before any were fetched. */
+  /** The current parameters; undefined before the first fetch. */
   facts: ModelFacts | undefined;
-  /** Bytes fetched for parameters so far, those in vain included. */
+  /** Bytes fetched for parameters so far, including failed fetches. */
   fetchedBytes = 0;
   readonly #syncer: string;
   readonly #sources: Sources;
@@ -48,15 +48,15 @@ export class Writer {
   /** The id of the newest text. */
   #text = 0;
 
-  /** `syncer`: a link to it, as people share it, the invite after `#` included. */
+  /** `syncer` is the link that people share, including the invite after `#`. */
   constructor(syncer: string | URL, sources: Sources = {}) {
     this.#syncer = String(syncer);
     this.#sources = sources;
   }
 
   /**
-   * Fetches the newest parameters, two bytes each; a text under way ends. Whoever asks while they are on their way gets
-   * the same ones. Rejects with a {@link LearnerError}.
+   * Fetches the newest parameters, two bytes each, and ends any text in progress. Concurrent calls share one fetch.
+   * Rejects with a {@link LearnerError}.
    */
   refresh({ signal }: { readonly signal?: AbortSignal } = {}): Promise<ModelFacts> {
     this.#reading ??= this.#read(signal).finally(() => {
@@ -96,8 +96,8 @@ export class Writer {
   }
 
   /**
-   * Goes on with `prompt`: gives the text piece by piece as it is written, and fetches the parameters first if there are
-   * none. A second text ends the first. Throws a {@link LearnerError}.
+   * Continues `prompt` and yields the text piece by piece. Fetches the parameters first if there are none. A second
+   * text ends the first. Throws a {@link LearnerError}.
    */
   async *write(prompt: string, options: WriteOptions = {}): AsyncGenerator<string, void> {
     const { temperature = 0.8, tokens = 200, seed = Math.floor(Math.random() * 2 ** 32), signal } = options;
@@ -151,7 +151,7 @@ export class Writer {
     }
   }
 
-  /** Ends the Worker and forgets the parameters. A text under way fails as `aborted`; the next one begins afresh. */
+  /** Ends the Worker and drops the parameters. A text in progress fails as `aborted`; the next starts a new Worker. */
   close(): void {
     this.#forget(new LearnerError("aborted", "the writer was closed"));
   }
@@ -181,7 +181,7 @@ export class Writer {
     else waiting?.hear(message);
   }
 
-  /** The Worker is gone, and with it the parameters. */
+  /** The Worker has ended, and its parameters with it. */
   #forget(error: LearnerError): void {
     this.#worker?.terminate();
     this.#worker = undefined;

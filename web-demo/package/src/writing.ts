@@ -1,27 +1,27 @@
-/** The writer's side in its Worker: fetches parameters, and writes token by token until it is told to stop. */
+/** The Worker's side of a writer: fetches parameters, and generates token by token until stopped. */
 import type { Writer as Model } from "../dist/wasm/plain/archipelago.js";
 import type { ModelView } from "./generated.js";
 import type { FromWorker, ToWrite } from "./messages.js";
 import type { ErrorCode } from "./types.js";
 
-/** The engine's part of it. */
+/** The engine's part of a writer. */
 interface Engine {
   readonly Writer: new (model: unknown, fragments: number) => Model;
-  /** Where the syncer behind a link is, and the invite that the link brings. */
+  /** Splits a link into the syncer's address and the invite. */
   placeOf(link: string): { readonly base: string; readonly invite: string | null };
 }
 
-/** Time that is written for before it is listened whether that is still wanted, in milliseconds. */
+/** Time of generation between two checks for cancellation, in milliseconds. */
 const SLICE_MS = 25;
-/** Tokens of one slice at most: a text is to be seen growing. */
+/** Limit of tokens in one slice, so that text appears steadily. */
 const SLICE_TOKENS_MAX = 100;
-/** How often a busy syncer is asked for one thing, and the wait between, in milliseconds. */
+/** Attempts for one request to a busy syncer, and the wait between them, in milliseconds. */
 const TRIES = 10;
 const RETRY_MS = 2_000;
-/** Tokens after which those before are not made text once more: the syncer takes 4 kB at a time. */
+/** Tokens that are decoded together; earlier ones are final. The syncer takes 4 kB at a time. */
 const SPELT_MAX = 300;
 
-/** Where a run is, and what opens it. */
+/** Address of a run, with its invite. */
 class Place {
   readonly #base: string;
   readonly #headers: Record<string, string>;
@@ -35,13 +35,13 @@ class Place {
     this.#fetched = fetched;
   }
 
-  /** Asks which run there is. */
+  /** Looks up the run's id. */
   async find(signal: AbortSignal): Promise<void> {
     const status = await this.#answer("v1/status", { signal }, (answer) => answer.json());
     this.#run = (status as { run: string }).run;
   }
 
-  /** What is at `path` of the run, as `read` takes it; with `body` that is sent there. */
+  /** Fetches `path` of the run and reads the answer with `read`; posts `body` if given. */
   of<T>(path: string, read: (answer: Response) => Promise<T>, signal: AbortSignal, body?: string): Promise<T> {
     const how = body === undefined ? { signal } : { signal, method: "POST", body };
     return this.#answer(`v1/runs/${this.#run}/${path}`, how, read);
@@ -53,7 +53,7 @@ class Place {
     return body;
   }
 
-  /** Asks again while the syncer is too busy. */
+  /** Retries while the syncer is too busy. */
   async #answer<T>(path: string, how: RequestInit, read: (answer: Response) => Promise<T>): Promise<T> {
     for (let left = TRIES; ; left -= 1) {
       try {
@@ -70,11 +70,11 @@ class Place {
   }
 }
 
-/** A model with its parameters, and what tokens mean to it. */
+/** A model with its parameters and its vocabulary. */
 interface Table {
   readonly place: Place;
   readonly tokenIsByte: boolean;
-  /** Tokens at which a text ends. */
+  /** Tokens that end a text. */
   readonly stops: readonly number[];
   readonly model: Model;
   readonly params: number;
@@ -104,20 +104,20 @@ async function fetchTable(
   }
 }
 
-/** Where a Worker writes. */
+/** Text generation in a Worker. */
 export class Desk {
   #table: Table | undefined;
   /** The id of the newest text. */
   #text = 0;
-  /** What is under way, by id. */
+  /** Requests in progress, by id. */
   readonly #wanted = new Map<number, AbortController>();
 
-  /** Fetches the newest parameters of the run at `syncer`; texts under way end. */
+  /** Fetches the newest parameters of the run at `syncer`; ends any text in progress. */
   async read(engine: Engine, syncer: string, id: number, tell: (message: FromWorker) => void): Promise<void> {
     const { signal } = this.#want(id);
     try {
       const table = await fetchTable(engine, syncer, signal, (bytes) => tell({ is: "fetched", id, bytes }));
-      // The text under way is of the parameters before.
+      // The text in progress uses the old parameters.
       this.hush(this.#text);
       this.#table?.model.free();
       this.#table = table;
@@ -127,7 +127,7 @@ export class Desk {
     }
   }
 
-  /** Goes on with a text, and tells of it piece by piece. */
+  /** Continues a text and reports it piece by piece. */
   async write({ id, prompt, temperature, tokens, seed }: ToWrite, tell: (message: FromWorker) => void): Promise<void> {
     const table = this.#table;
     if (!table) throw failure("options", "no parameters were fetched");
@@ -137,7 +137,7 @@ export class Desk {
     try {
       await goOn(table, { id, prompt, temperature, tokens, seed }, signal, tell);
     } catch (error) {
-      // What is not wanted any more cannot fail.
+      // A cancelled request cannot fail.
       if (!signal.aborted) throw error;
     } finally {
       this.#wanted.delete(id);
@@ -145,7 +145,7 @@ export class Desk {
     }
   }
 
-  /** What was begun under `id` is not wanted any more. */
+  /** Cancels the request `id`. */
   hush(id: number): void {
     this.#wanted.get(id)?.abort();
     this.#wanted.delete(id);
@@ -182,23 +182,23 @@ async function goOn(table: Table, text: ToWrite, signal: AbortSignal, tell: (mes
   }
 }
 
-/** Makes tokens text where they are bytes: letters of several of them come when they are whole. */
+/** Decodes byte tokens; a letter of several bytes appears once it is complete. */
 function bytesSpeller() {
   const decoder = new TextDecoder();
   return async (tokens: readonly number[], last: boolean) => decoder.decode(Uint8Array.from(tokens), { stream: !last });
 }
 
-/** Makes tokens text where only the syncer knows how: those since the last whole letter at a time. */
+/** Decodes other tokens through the syncer, always from the last complete letter on. */
 function speller(place: Place, signal: AbortSignal) {
   let pending: number[] = [];
   let told = "";
   return async (tokens: readonly number[], last: boolean) => {
     pending = [...pending, ...tokens];
     const text = await place.of("text", (answer) => answer.text(), signal, JSON.stringify(pending));
-    // Beyond the bound a letter may stay broken: a model can write bytes that are none for ever.
+    // Beyond the bound a letter may stay broken: a model can emit invalid UTF-8 for ever.
     const full = pending.length > SPELT_MAX;
     const whole = last || full ? text : text.replace(/\uFFFD+$/, "");
-    // What was told stays told, even where a later token would have had it otherwise.
+    // Reported text stays, even if a later token would change its decoding.
     const more = whole.startsWith(told) ? whole.slice(told.length) : "";
     told = more ? whole : told;
     if (full) [pending, told] = [[], ""];
@@ -206,7 +206,7 @@ function speller(place: Place, signal: AbortSignal) {
   };
 }
 
-/** An error with a code of the package's. */
+/** An error with one of the package's codes. */
 class Failure extends Error {
   constructor(
     readonly code: ErrorCode,
@@ -220,7 +220,7 @@ function failure(code: ErrorCode, message: string): Failure {
   return new Failure(code, message);
 }
 
-/** What an answer that is none means to whoever asked. */
+/** Returns the error code for an answer that is not ok. */
 function codeOf(status: number): ErrorCode {
   if (status === 403) return "refused";
   return status >= 400 && status < 500 && status !== 404 ? "options" : "unreachable";
