@@ -1,9 +1,9 @@
-"""A table of bigrams in NumPy: for each byte, the scores of the byte that follows.
+"""A table of bigrams in NumPy: for each byte, the scores of the next byte.
 
 Usage:
-    python bigrams.py                      a run of its own, to see that all is installed
-    python bigrams.py ws://HOST:7700       takes part in the run that somebody serves
-    python bigrams.py --write FILE         writes the file that such a run begins with
+    python bigrams.py                      a run of its own, to check the installation
+    python bigrams.py ws://HOST:7700       joins a run that is being served
+    python bigrams.py --write FILE         writes the initial parameters of such a run
 """
 
 import sys
@@ -16,19 +16,19 @@ VOCAB = 256
 
 
 def model() -> dict[str, np.ndarray]:
-    """Scores [VOCAB, VOCAB]: row a holds those of what follows a."""
+    """Returns scores [VOCAB, VOCAB]: row a scores the bytes that may follow a."""
     return {"bigrams": np.zeros((VOCAB, VOCAB), np.float32)}
 
 
 def train(params: dict[str, np.ndarray], tokens: np.ndarray, labels: np.ndarray, rate: float) -> float:
-    """One step of gradient descent on windows of tokens; the mean loss before it, in nats per token learnt."""
+    """Takes one gradient step on windows of tokens; returns the mean loss before it, in nats per token learnt."""
     table = params["bigrams"]
     first, then = tokens[:, :-1][labels >= 0], labels[labels >= 0]
     scores = table[first]
     scores = scores - scores.max(axis=1, keepdims=True)
     chances = np.exp(scores)
     chances /= chances.sum(axis=1, keepdims=True)
-    # A batch may have nothing to be learnt.
+    # A batch may have no token to learn.
     count = max(then.size, 1)
     loss = -np.log(chances[np.arange(then.size), then]).sum() / count
     chances[np.arange(then.size), then] -= 1
@@ -39,7 +39,7 @@ def train(params: dict[str, np.ndarray], tokens: np.ndarray, labels: np.ndarray,
 
 
 def measure(params: dict[str, np.ndarray], tokens: np.ndarray, labels: np.ndarray) -> float:
-    """The mean loss of params on windows of tokens, in nats per token learnt."""
+    """Returns the mean loss of params on windows of tokens, in nats per token learnt."""
     first, then = tokens[:, :-1][labels >= 0], labels[labels >= 0]
     scores = params["bigrams"][first]
     scores = scores - scores.max(axis=1, keepdims=True)
@@ -48,7 +48,7 @@ def measure(params: dict[str, np.ndarray], tokens: np.ndarray, labels: np.ndarra
 
 
 def take_part(url: str, identity: str | None = None) -> None:
-    """Trains with others until the run is complete."""
+    """Trains with other learners until the run is complete."""
     params = model()
     with archipelago.Learner(url, params, identity=identity, evaluate=measure) as learner:
         for steps, tokens in enumerate(learner.batches(), 1):
@@ -60,7 +60,7 @@ def take_part(url: str, identity: str | None = None) -> None:
 
 
 def alone() -> None:
-    """A whole run on this machine."""
+    """Trains in a whole run on this machine."""
     with tempfile.TemporaryDirectory() as folder:
         archipelago.write_params(f"{folder}/bigrams.safetensors", model())
         run = archipelago.serve(

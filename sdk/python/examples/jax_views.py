@@ -1,13 +1,13 @@
-"""JAX computes gradients, and NumPy arrays hold the parameters, which the learner changes in place.
+"""JAX computes gradients on NumPy arrays, which the learner changes in place.
 
-Arrays of JAX never change, so they cannot be a learner's parameters themselves. On the CPU JAX reads a NumPy array
-without copying it, and a gradient of JAX is read by NumPy in the same way. MLX does the same with `mx.array(array)` and
+JAX arrays are immutable, so they cannot be a learner's parameters. On the CPU JAX reads a NumPy array
+without copying it, and NumPy reads a JAX gradient in the same way. MLX does the same with `mx.array(array)` and
 `np.array(gradient, copy=False)`.
 
 Usage:
     pip install jax
     python jax_views.py                    a run of its own
-    python jax_views.py ws://HOST:7700     takes part in the run of another
+    python jax_views.py ws://HOST:7700     joins a run that is being served
 """
 
 import sys
@@ -20,7 +20,7 @@ import numpy as np
 
 
 def model() -> dict[str, np.ndarray]:
-    """A network with one hidden layer, from a byte to the next."""
+    """Returns a network with one hidden layer, from a byte to the next."""
     chance = np.random.default_rng(1)
     return {
         "embed": chance.normal(0, 0.1, (256, 32)).astype(np.float32),
@@ -32,16 +32,16 @@ def model() -> dict[str, np.ndarray]:
 @jax.jit
 @jax.value_and_grad
 def step(params: dict[str, jax.Array], tokens: jax.Array, labels: jax.Array) -> jax.Array:
-    """The mean loss on windows of tokens, in nats per token learnt, and its gradient."""
+    """Returns the mean loss on windows of tokens, in nats per token learnt, and its gradient."""
     read = jnp.tanh(params["embed"][tokens[:, :-1]] @ params["hidden"])
     chances = jax.nn.log_softmax(read @ params["out"])
-    # What is not learnt has a label below 0.
+    # Tokens that are not learnt have a label below 0.
     gains = jnp.take_along_axis(chances, jnp.maximum(labels, 0)[:, :, None], axis=-1)[:, :, 0]
     return -jnp.where(labels >= 0, gains, 0.0).sum() / jnp.maximum((labels >= 0).sum(), 1)
 
 
 def take_part(url: str) -> None:
-    """Trains with others until the run is complete, by gradient descent with momentum."""
+    """Trains with other learners until the run is complete, by gradient descent with momentum."""
     params = model()
     moments = {name: np.zeros_like(array) for name, array in params.items()}
     with archipelago.Learner(url, params) as learner:
@@ -56,7 +56,7 @@ def take_part(url: str) -> None:
 
 
 def main() -> None:
-    """Takes part in a run, or in one of its own."""
+    """Joins the given run, or starts one."""
     if len(sys.argv) > 1:
         return take_part(sys.argv[1])
     with tempfile.TemporaryDirectory() as folder:

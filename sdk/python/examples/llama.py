@@ -1,4 +1,4 @@
-"""LlamaForCausalLM of transformers itself, in one run with native learners and browsers.
+"""LlamaForCausalLM of transformers, unchanged, in one run with native learners and browsers.
 
 Usage:
     pip install torch transformers
@@ -38,7 +38,7 @@ def main() -> None:
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     config = AutoConfig.from_pretrained(args.folder) if args.folder else TINY
-    # Its values do not matter: the run's take their place.
+    # The initial values do not matter: the run replaces them.
     model = LlamaForCausalLM(config).to(device)
     optimiser = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.99), weight_decay=0.1)
     forward = torch.compile(model) if device == "cuda" else model

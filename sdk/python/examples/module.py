@@ -1,9 +1,9 @@
-"""A recurrent network in PyTorch, as it stands in any script, made a learner.
+"""An ordinary recurrent network in PyTorch, turned into a learner.
 
 Usage:
-    python module.py --write FILE                 writes the file that its run begins with
+    python module.py --write FILE                 writes the initial parameters of its run
     syncer-server serve --params FILE --preset tiny --lr 0.005 --dir runs/module
-    python module.py ws://HOST:7700 [--compile]   takes part in it
+    python module.py ws://HOST:7700 [--compile]   joins the run
 """
 
 import argparse
@@ -13,7 +13,7 @@ import torch
 
 
 class Reader(torch.nn.Module):
-    """Reads bytes, [batch, length], and says what the next ones may be, [batch, length, 256]."""
+    """Reads bytes, [batch, length], and scores the next ones, [batch, length, 256]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class Reader(torch.nn.Module):
         self.head = torch.nn.Linear(96, 256)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """The scores of the byte after each."""
+        """Returns the scores of each next byte."""
         read, _ = self.read(self.embed(tokens))
         return self.head(read)
 

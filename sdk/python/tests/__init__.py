@@ -4,8 +4,8 @@ import logging
 import sys
 from pathlib import Path
 
-# They train what the examples train.
+# The tests train the examples' models.
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
 
-# What they provoke need not be read.
+# Expected log messages would clutter the output.
 logging.getLogger("archipelago").setLevel(logging.CRITICAL)

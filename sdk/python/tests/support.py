@@ -1,4 +1,4 @@
-"""What the tests share: a run of a table of bigrams, and waiting for what is to happen."""
+"""Shared parts of the tests: a run of a table of bigrams, and waiting for a condition."""
 
 import json
 import os
@@ -16,33 +16,33 @@ import bigrams
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 WAIT_S = 90.0
-# What is given in a text to answer; no completion has a byte of it.
+# Prompt of an answer text; no completion contains a byte of it.
 PROMPT = b"ABBA?"
 
 
 class RunCase(unittest.TestCase):
-    """A case with a folder of its own."""
+    """A test case with its own folder."""
 
     def setUp(self) -> None:
-        """Makes the folder."""
+        """Creates the folder."""
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name)
 
     def serve(self, **options: Any) -> archipelago.Server:
-        """A syncer that stops at the end of the test."""
+        """Starts a syncer that stops at the end of the test."""
         run = archipelago.serve(self.folder / "run", **options)
         self.addCleanup(run.stop)
         return run
 
     def serve_bigrams(self, **options: Any) -> archipelago.Server:
-        """The same for a table of bigrams."""
+        """Starts a syncer for a table of bigrams."""
         file = self.folder / "bigrams.safetensors"
         archipelago.write_params(file, bigrams.model())
         return self.serve(params=file, preset="tiny", lr=20, **options)
 
     def learner(self, run: archipelago.Server, params: Any, **options: Any) -> archipelago.Learner:
-        """A learner that is let go at the end of the test."""
+        """Creates a learner that is released at the end of the test."""
         learner = archipelago.Learner(run.url, params, identity=self.folder / "key", **options)
         self.addCleanup(learner.close)
         return learner
@@ -61,7 +61,7 @@ class RunCase(unittest.TestCase):
         return done.stdout
 
     def assert_a_sentence(self, error: BaseException, part: str) -> None:
-        """That an error says this in one line, and nothing of how it came about."""
+        """Asserts that an error says this in one line, without a trace of its cause."""
         said = str(error)
         self.assertIn(part, said)
         self.assertNotIn("\n", said)
@@ -69,7 +69,7 @@ class RunCase(unittest.TestCase):
 
 
 def write_answers(folder: Path) -> Path:
-    """A text of prompts that are given and completions that are to be learnt; its file."""
+    """Writes a text of given prompts and completions to learn; returns its file."""
     file = folder / "answers.jsonl"
     line = json.dumps({"prompt": PROMPT.decode(), "completion": "dance, they say"})
     file.write_text(f"{line}\n" * 400)
@@ -77,13 +77,13 @@ def write_answers(folder: Path) -> Path:
 
 
 def programs() -> list[str]:
-    """The Python programs of the README, in their order."""
+    """Returns the Python programs of the README, in order."""
     pieces = (EXAMPLES.parent / "README.md").read_text().split("```python\n")[1:]
     return [piece.split("```\n")[0] for piece in pieces]
 
 
 def until(what: str, happened: Callable[[], Any]) -> Any:
-    """Looks until happened gives something true; that."""
+    """Polls until happened returns something true, and returns that."""
     end_s = time.monotonic() + WAIT_S
     while time.monotonic() < end_s:
         if found := happened():

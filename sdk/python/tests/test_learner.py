@@ -15,10 +15,10 @@ from .support import EXAMPLES, PROMPT, RunCase, until, write_answers
 
 
 class InARun(RunCase):
-    """A learner beside a syncer."""
+    """A learner in a run with a real syncer."""
 
     def test_a_table_of_bigrams_is_trained(self) -> None:
-        """The loop of the README trains until the run is complete, waits for nothing, and its model is exported."""
+        """The loop of the README trains until the run is complete, without waiting, and the model can be exported."""
         run = self.serve_bigrams(stop_at_tokens=400_000)
         params = bigrams.model()
         losses = []
@@ -36,7 +36,7 @@ class InARun(RunCase):
         self.assertTrue(status["finished"])
         self.assertEqual(status["learners"][0]["name"], "lab-3")
         self.assertIn("numpy", status["learners"][0]["device"])
-        # Whoever comes now is told, and keeps what it has.
+        # A learner that comes now gets an error, and keeps its parameters.
         late = {"bigrams": np.ones((256, 256), np.float32)}
         with self.assertRaises(archipelago.CompleteError) as raised:
             archipelago.Learner(run.url, late, identity=self.folder / "late")
@@ -50,7 +50,7 @@ class InARun(RunCase):
         self.assertGreater((self.folder / "out/model.safetensors").stat().st_size, 4 * 65_536)
 
     def test_whoever_was_killed_is_merged_again(self) -> None:
-        """A process that is killed and started anew is the same learner, and its updates are merged again."""
+        """A process that is killed and restarted is the same learner, and its updates are merged again."""
         run = self.serve_bigrams()
         key = self.folder / "key"
         script = f"import bigrams, sys; bigrams.take_part(sys.argv[1], {str(key)!r})"
@@ -74,7 +74,7 @@ class InARun(RunCase):
         self.assertEqual(run.status()["learnersTotal"], 1)
 
     def test_a_program_may_have_data_of_its_own(self) -> None:
-        """Without `batches` a step is said to be taken, tokens and all, and is merged."""
+        """Without `batches` a step reports its own tokens and is merged."""
         run = self.serve_bigrams()
         params = bigrams.model()
         learner = self.learner(run, params)
@@ -92,7 +92,7 @@ class InARun(RunCase):
         self.assertEqual(status["tokensTrained"] % (len(text) - 1), 0)
 
     def test_what_is_given_is_read_and_not_learnt(self) -> None:
-        """In a text of prompts and completions tokens are plain, and labels are those of completions alone."""
+        """In a text of prompts and completions tokens are unmarked, and only completions have labels."""
         data = write_answers(self.folder)
         run = self.serve_bigrams(data=data, evaluator="judge", flags=["--eval-every", "1s"])
         params = bigrams.model()
@@ -112,13 +112,13 @@ class InARun(RunCase):
                 break
         self.assertLess(measured[-1], 1.0, "a table of zeros has 5.5, and completions are easy")
         self.assertFalse(params["bigrams"][ord("A")].any(), "all that follows an A is given")
-        # All that is read counts as trained, as with other learners.
+        # All tokens read count as trained, as with other learners.
         learner.close()
         trained = learner.report.tokens_trained
         self.assertEqual((trained > 0, trained % (8 * 64)), (True, 0))
 
     def assert_completions(self, tokens: np.ndarray, labels: np.ndarray) -> None:
-        """That these are plain ids, and labels of the completions among them."""
+        """Asserts that tokens are plain ids, and that only completions have labels."""
         self.assertEqual((tokens.dtype, labels.dtype), (np.dtype(np.int64), np.dtype(np.int64)))
         self.assertEqual(labels.shape, (tokens.shape[0], tokens.shape[1] - 1))
         targets = tokens[:, 1:]
@@ -128,7 +128,7 @@ class InARun(RunCase):
         np.testing.assert_array_equal(labels, np.where(given, -100, targets))
 
     def test_a_native_program_trains_the_same_table(self) -> None:
-        """The SDK's example of a model of one's own is this one: both are merged in one run."""
+        """The SDK's example of a custom model is the same model: both are merged in one run."""
         run = self.serve_bigrams(stop_at_tokens=400_000, learners_start=2)
         native = subprocess.Popen(
             [Path(os.environ["ARCHIPELAGO_BIN"]) / "examples" / "custom_model", run.url],
@@ -147,7 +147,7 @@ class InARun(RunCase):
         self.assertIn("updates merged", said)
 
     def test_whom_the_owner_trusts_measures_the_held_out_loss(self) -> None:
-        """The series has the losses that one learner measured, told apart; they fall, and others are not asked."""
+        """The series has only losses measured by the trusted learner; they fall, and no other learner is asked."""
         run = self.serve_bigrams(evaluator="judge", learners_start=2, flags=["--eval-every", "1s"])
         shapes = []
 
@@ -178,7 +178,7 @@ class InARun(RunCase):
         self.assertEqual(set(shapes), {((256, 256), np.dtype(np.float32), 65)})
 
     def test_what_goes_wrong_in_evaluate_is_raised_by_the_step(self) -> None:
-        """The program hears of its own error, and may go on."""
+        """The program gets its own exception, and may go on."""
         run = self.serve_bigrams(evaluator="judge")
         params = bigrams.model()
 
@@ -200,7 +200,7 @@ class InARun(RunCase):
                 break
 
     def test_two_learners_come_to_the_same_parameters(self) -> None:
-        """What is merged reaches everybody, in arrays of any width, and each keeps only its own newest steps."""
+        """Merged changes reach every learner, in arrays of any width, and each keeps only its own newest steps."""
         run = self.serve_bigrams()
         narrow = {"bigrams": np.zeros((256, 256), np.float64)}
         learners = [

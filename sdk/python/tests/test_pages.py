@@ -1,4 +1,4 @@
-"""What people copy: the programs of the README and the cells of the notebook, run as they stand."""
+"""Code that people copy: the programs of the README and the cells of the notebook, run unchanged."""
 
 import contextlib
 import io
@@ -8,10 +8,10 @@ from .support import EXAMPLES, RunCase, programs
 
 
 class Pages(RunCase):
-    """Each in a folder of its own."""
+    """Each program and notebook in its own folder."""
 
     def test_the_first_program_of_the_readme(self) -> None:
-        """The program needs NumPy alone, trains and leaves a model, and a second start does the same."""
+        """The program needs only NumPy, trains and exports a model, and a second start does the same."""
         for count in (1, 2):
             said = self.run_program(programs()[0])
             loss, merged = said.split("\n")[0].removeprefix("loss ").removesuffix(" updates merged").split(", ")
@@ -20,7 +20,7 @@ class Pages(RunCase):
             self.assertEqual(len(list(self.folder.glob("*/trained/model.safetensors"))), count, said)
 
     def test_the_notebook(self) -> None:
-        """Its cells run one after the other."""
+        """The cells run in order."""
         notebook = json.loads((EXAMPLES / "notebook.ipynb").read_text())
         cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
         said = io.StringIO()

@@ -1,4 +1,4 @@
-"""Programs that are started: which are found, what they are told, and what is made of their end."""
+"""Started programs: where they are found, which flags they get, and how their end is reported."""
 
 import os
 import stat
@@ -13,20 +13,20 @@ class Programs(RunCase):
     """Programs in the folder that a variable names."""
 
     def program(self, name: str, script: str) -> None:
-        """A program of this name that is a script."""
+        """Writes a script as a program of this name."""
         file = self.folder / name
         file.write_text(f"#!/bin/sh\n{script}\n")
         file.chmod(file.stat().st_mode | stat.S_IXUSR)
 
     def setUp(self) -> None:
-        """Has programs looked for in the test's folder."""
+        """Points the search for programs at the test's folder."""
         super().setUp()
         patched = mock.patch.dict(os.environ, {"ARCHIPELAGO_BIN": str(self.folder)})
         patched.start()
         self.addCleanup(patched.stop)
 
     def test_a_program_that_is_not_there(self) -> None:
-        """The sentence says where it was looked for and how it is made."""
+        """The message names the searched places and the build command."""
         for call in (
             lambda: archipelago.simulate("goodput"),
             lambda: archipelago.serve("run"),
@@ -38,7 +38,7 @@ class Programs(RunCase):
             self.assertIsInstance(raised.exception, FileNotFoundError)
 
     def test_flags_are_those_of_the_programs(self) -> None:
-        """Options become flags, and what is printed comes back."""
+        """Options become flags, and the output is returned."""
         self.program("simulate", 'echo "$@"')
         self.assertEqual(archipelago.simulate("goodput", "--json"), "goodput --json\n")
         self.program("syncer-server", 'printf \'%s\' "{\\"said\\": \\"$*\\"}"')
@@ -48,7 +48,7 @@ class Programs(RunCase):
         self.assertEqual(told["said"], "export --json --dir run --out out --dtype bf16")
 
     def test_a_program_that_fails(self) -> None:
-        """Its own last sentence and its code come back."""
+        """The error has the program's last sentence and its exit code."""
         self.program("syncer-server", "echo one >&2; echo 'error: the port is in use' >&2; exit 10")
         for call in (lambda: archipelago.serve("run"), lambda: archipelago.replay("run")):
             with self.assertRaises(archipelago.ProgramError) as raised:

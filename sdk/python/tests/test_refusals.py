@@ -1,4 +1,4 @@
-"""What is wrong is said in one sentence, and the run goes on."""
+"""Errors are reported in one sentence, and the run goes on."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,10 +11,10 @@ from .support import RunCase, until
 
 
 class Refusals(RunCase):
-    """Input that cannot be used."""
+    """Invalid input."""
 
     def test_tensors_that_cannot_be_trained_in_place(self) -> None:
-        """Nobody is asked about what cannot be read or written here."""
+        """A tensor that cannot be read or written fails before any contact with a run."""
         table = np.zeros((4, 4), np.float32)
         still = table.copy()
         still.flags.writeable = False
@@ -30,7 +30,7 @@ class Refusals(RunCase):
             self.assert_a_sentence(raised.exception, part)
 
     def test_parameters_without_names(self) -> None:
-        """What gives no names is told what does."""
+        """Parameters without names get an error that says how to name them."""
 
         class Module(list[Any]):
             def named_parameters(self) -> list[Any]:
@@ -53,7 +53,7 @@ class Refusals(RunCase):
                 self.assert_a_sentence(raised.exception, part)
 
     def test_arguments_that_make_no_sense(self) -> None:
-        """An address, a batch, a name, a key: each has its own sentence."""
+        """An invalid address, batch, name or key gets its own message."""
         params = bigrams.model()
         url, key = "ws://127.0.0.1:9", self.folder / "key"
         calls: list[tuple[Callable[[], object], type[Exception], str]] = [
@@ -73,7 +73,7 @@ class Refusals(RunCase):
             self.assert_a_sentence(raised.exception, part)
 
     def test_a_layout_that_is_not_the_runs(self) -> None:
-        """Names, shapes and merges of a run of one's own; the learner that is right trains on."""
+        """Names, shapes and merge rules of a custom run are compared; a matching learner trains on."""
         run = self.serve_bigrams()
         params = bigrams.model()
         learner = self.learner(run, params)
@@ -112,7 +112,7 @@ class Refusals(RunCase):
             self.assert_a_sentence(raised.exception, part)
 
     def test_a_loss_that_is_no_number(self) -> None:
-        """Nothing of it is sent, the parameters are the run's again, and the same learner goes on."""
+        """Nothing of the step is sent, the parameters are the run's again, and the same learner goes on."""
         run = self.serve_bigrams()
         params = bigrams.model()
         learner = self.learner(run, params)
@@ -126,7 +126,7 @@ class Refusals(RunCase):
         self.goes_on(run, learner, params, loop)
 
     def test_a_parameter_that_is_no_number(self) -> None:
-        """It is found when it would be sent, and named."""
+        """The value is found before it is sent, and the message names its tensor."""
         run = self.serve_bigrams()
         params = bigrams.model()
         learner = self.learner(run, params)
@@ -141,7 +141,7 @@ class Refusals(RunCase):
         self.goes_on(run, learner, params, learner.batches())
 
     def test_a_batch_without_a_step(self) -> None:
-        """Whoever forgets `step` is told."""
+        """A missing call of `step` raises an error."""
         run = self.serve_bigrams()
         learner = self.learner(run, bigrams.model())
         loop = learner.batches()
@@ -153,7 +153,7 @@ class Refusals(RunCase):
     def goes_on(
         self, run: archipelago.Server, learner: archipelago.Learner, params: dict[str, Any], loop: Iterator[Any]
     ) -> None:
-        """That more of it is merged than before, and that its parameters are numbers."""
+        """Asserts that more updates are merged than before, and that the parameters are finite."""
         before = learner.report.updates_merged
         for tokens in loop:
             self.assertTrue(np.isfinite(params["bigrams"]).all())

@@ -1,4 +1,4 @@
-"""PyTorch learners, beside native ones and browsers; PYTORCH_TESTS=yes runs them, since PyTorch has gigabytes."""
+"""PyTorch learners with native ones and browsers. PYTORCH_TESTS=yes runs them, since PyTorch takes gigabytes."""
 
 import json
 import os
@@ -16,9 +16,9 @@ from transformers import MixtralConfig, MixtralForCausalLM
 
 from .support import EXAMPLES, PROMPT, RunCase, programs, until, write_answers
 
-# The run in which learners of several kinds train, and the one to compare it with.
+# The run in which learners of several kinds train, and the run to compare it with.
 TOKENS = 1_000_000
-# What a browser opens, and what opens it: both are there unless tests of browsers are switched off.
+# The built pages, unset if browser tests are switched off, and the program that opens one in a browser.
 PAGES = os.environ.get("ARCHIPELAGO_PAGES")
 LEND = Path(__file__).parents[3] / "web-demo/tests/lend.mjs"
 
@@ -27,20 +27,20 @@ class Torch(RunCase):
     """Modules on the CPU."""
 
     def setUp(self) -> None:
-        """One thread for each learner: they share the machine."""
+        """Limits each learner to one thread: they share the machine."""
         super().setUp()
         torch.set_num_threads(1)
         os.environ["OMP_NUM_THREADS"] = "1"
 
     def test_the_second_program_of_the_readme(self) -> None:
-        """It trains any module."""
+        """The program trains any module."""
         said = self.run_program(programs()[1])
         loss, waited = said.removeprefix("loss ").removesuffix(" % of the time waited\n").split(", ")
         self.assertLess(float(loss), 4.0, said)
         print(f"sync_ratio of a small module: {waited} %")
 
     def test_tensors_of_any_width(self) -> None:
-        """bfloat16, float64 and a view that moved: each is filled with the run's values and trained in place."""
+        """bfloat16, float64 and a moved view: each is filled with the run's values and trained in place."""
         values = torch.arange(24, dtype=torch.float32).view(4, 3, 2) / 16
         file = self.folder / "a.safetensors"
         archipelago.write_params(file, {"conv": values, "bias": torch.ones(5)})
@@ -50,7 +50,7 @@ class Torch(RunCase):
         learner = self.learner(run, {"conv": narrow, "bias": wide})
         self.assertTrue(torch.equal(narrow.float(), values))
         self.assertTrue(torch.equal(wide, torch.ones(5, dtype=torch.float64)))
-        # As `module.to(…)` does it.
+        # Does the same as `module.to(…)`.
         narrow.data = narrow.data.clone()
         for tokens in learner.batches():
             self.assertEqual(tokens.dtype, torch.int64)
@@ -69,12 +69,12 @@ class Torch(RunCase):
         self.assert_a_sentence(refused.exception, "tensor conv is torch.int8")
 
     def test_what_is_given_is_read_and_not_learnt(self) -> None:
-        """Labels are what `cross_entropy` takes; a batch without anything to be learnt is a step without a loss."""
+        """Labels fit `cross_entropy`; a batch without tokens to learn is a step without a loss."""
         model = torch.nn.Sequential(torch.nn.Embedding(256, 16), torch.nn.Linear(16, 256))
         file = self.folder / "a.safetensors"
         archipelago.write_params(file, model.named_parameters(), mean=["0.weight"])
         data = write_answers(self.folder)
-        # So long a prompt that most windows have nothing to be learnt.
+        # The prompt is long enough that most windows have no token to learn.
         line = json.dumps({"prompt": PROMPT.decode() * 400, "completion": "they"})
         data.write_text(data.read_text() + f"{line}\n" * 20)
         run = self.serve(params=file, data=data, preset="tiny", lr=0.02, flags=["--batch", "1"])
@@ -98,13 +98,13 @@ class Torch(RunCase):
         self.assertTrue(all(bool(param.isfinite().all()) for param in model.parameters()))
 
     def test_compiled_and_in_mixed_precision(self) -> None:
-        """A compiled module under autocast trains with the parameters that the learner changes under it."""
+        """A compiled module under autocast trains with parameters that the learner changes meanwhile."""
         model = torch.nn.Sequential(torch.nn.Embedding(256, 16), torch.nn.Linear(16, 256))
         file = self.folder / "a.safetensors"
         archipelago.write_params(file, model.named_parameters(), mean=["0.weight"])
         run = self.serve(params=file, preset="tiny", lr=0.02)
         learner = self.learner(run, model.named_parameters())
-        # Without a compiler of C: the graph is captured all the same.
+        # Needs no C compiler; the graph is captured all the same.
         forward = torch.compile(model, backend="aot_eager")
         optimiser = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
         losses = []
@@ -122,9 +122,9 @@ class Torch(RunCase):
         self.assertLess(losses[-1], losses[0] - 1.0)
 
     def test_llama_converges_as_one_with_native_learners(self) -> None:
-        """LlamaForCausalLM, a native learner and a browser come to the loss of as many native learners.
+        """LlamaForCausalLM, a native learner and a browser reach the loss of as many native learners.
 
-        Killed and started again, the first is merged again.
+        After a kill and a restart, the first learner is merged again.
         """
         kinds = ["torch", *(["browser"] if PAGES else []), "native"]
         mixed = self.trained("mixed", *kinds)
@@ -133,7 +133,7 @@ class Torch(RunCase):
         self.assertLess(abs(mixed - native), 0.15)
 
     def test_a_mixtral_of_transformers(self) -> None:
-        """Its fused tensors are filled with the run's experts, and what it trains in them is merged."""
+        """The fused tensors are filled with the run's experts, and their training is merged."""
         config = MixtralConfig(
             vocab_size=256,
             hidden_size=64,
@@ -152,7 +152,7 @@ class Torch(RunCase):
         run = self.serve(preset="tiny", lr=0.003, stop_at_tokens=60_000, flags=["--experts", "4"])
         learner = self.learner(run, model.named_parameters())
         archipelago.export(run.dir, self.folder / "begun")
-        # What travels is rounded.
+        # Updates and changes are rounded.
         self.assert_the_same(
             model, MixtralForCausalLM.from_pretrained(self.folder / "begun", dtype=torch.float32), 1e-3
         )
@@ -171,18 +171,18 @@ class Torch(RunCase):
         run.stop()
         archipelago.export(run.dir, self.folder / "trained")
         trained = MixtralForCausalLM.from_pretrained(self.folder / "trained", dtype=torch.float32)
-        # What was trained last is not merged yet; of an expert elsewhere all would differ.
+        # The last steps are not merged yet; with experts in other places all values would differ.
         self.assert_the_same(model, trained, 0.3)
 
     def assert_the_same(self, model: torch.nn.Module, other: torch.nn.Module, apart: float) -> None:
-        """That the parameters of two models differ by no more than this share of their length."""
+        """Asserts that the parameters of two models differ by no more than this share of their length."""
         theirs = dict(other.named_parameters())
         for name, own in model.named_parameters():
             found = float((own - theirs[name]).detach().norm() / own.detach().norm())
             self.assertLessEqual(found, apart, name)
 
     def trained(self, name: str, *kinds: str) -> float:
-        """The held-out loss of a run that learners of these kinds train."""
+        """Trains a run with learners of these kinds; returns its held-out loss."""
         folder = Path(tempfile.mkdtemp(dir=self.folder))
         run = archipelago.serve(
             folder / "run",
@@ -211,14 +211,14 @@ class Torch(RunCase):
         self.assertGreater(min(merged.values()), 0)
         for kind, text in zip(kinds, said, strict=True):
             if kind == "torch":
-                # Timings are told and not tested: others may use this machine.
+                # Timings are printed and not tested: other programs may use this machine.
                 print(f"{name}: {text.strip().splitlines()[-1]}")
         return float(status["valLossLast"])
 
     def killed_and_merged_again(
         self, run: archipelago.Server, learners: "list[subprocess.Popen[str]]", folder: Path
     ) -> None:
-        """Kills the first learner once it is merged, and starts it again under the same key."""
+        """Kills the first learner once it is merged, and restarts it under the same key."""
         until("it is merged", lambda: self.merged(run, "torch-0"))
         learners[0].kill()
         learners[0].communicate()
@@ -227,12 +227,12 @@ class Torch(RunCase):
         until("it is merged again", lambda: self.merged(run, "torch-0") > before)
 
     def merged(self, run: archipelago.Server, name: str) -> float:
-        """Tokens of a learner that are merged."""
+        """Returns the merged tokens of a learner."""
         learners = run.status()["learners"]
         return sum(float(learner["tokensMerged"]) for learner in learners if learner["name"] == name)
 
     def start(self, kind: str, run: archipelago.Server, key: Path, name: str) -> "subprocess.Popen[str]":
-        """A learner as a process."""
+        """Starts a learner as a process."""
         program = Path(os.environ["ARCHIPELAGO_BIN"]) / "native-learner"
         kept = ["--identity", str(key), "--name", name]
         words = {

@@ -1,8 +1,8 @@
-"""Fine-tuning with four learners beside one process of PyTorch, all weights and adapters: losses on a text held out.
+"""Compares held-out losses of fine-tuning by four learners and by one PyTorch process, with all weights and adapters.
 
-A model is trained by one learner on one text and fine-tuned on another one, by four learners that exchange four bits a
-value, and by PyTorch with `transformers`, or `peft` for adapters, from the same folder on as many tokens. Both sides
-have the rates of the same list; the best of each is chosen on one part of the text and told on another one.
+One learner trains a model on one text. Four learners, which exchange four bits a value, then fine-tune it on another
+text. PyTorch with `transformers`, or `peft` for adapters, does the same from the same folder on as many tokens. Both
+sides try the same rates; the best of each is chosen on one part of the text and reported on another.
 
     pip install -r tests/requirements-torch.txt peft
     python -m tests.tuning --programs ../../target/release --begin FILE --then FILE
@@ -26,13 +26,13 @@ from peft import LoraConfig, get_peft_model
 from transformers import LlamaForCausalLM
 
 LEARNERS = 4
-# Windows of a step of PyTorch, and of all learners together: so each learner takes as many steps as PyTorch.
+# Windows in one step of PyTorch, and of all learners together, so that each learner takes as many steps as PyTorch.
 BATCH = 8
 RANK = 8
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-# Learning rates that both sides have.
+# Learning rates that both sides try.
 RATES = {"all weights": [5e-4, 1e-3, 2e-3, 4e-3], "adapters": [2e-3, 4e-3, 8e-3, 1.6e-2]}
-# As the presets have it.
+# As in the presets.
 WARMUP, LR_MIN_RATIO, CLIP_NORM = 0.05, 0.1, 1.0
 ADAMW = {"betas": (0.9, 0.99), "eps": 1e-8}
 WEIGHT_DECAY = 0.1
@@ -40,10 +40,10 @@ WAIT_S = 7_200.0
 
 
 class Texts:
-    """A text as bytes in three parts: to train on, to choose by, and to tell of."""
+    """A text as bytes in three parts: for training, for choosing a rate, and for reporting."""
 
     def __init__(self, file: Path, folder: Path) -> None:
-        """Cuts it, and writes the part to train on into the folder."""
+        """Splits the text, and writes the training part into the folder."""
         text = file.read_bytes()
         cuts = [0, len(text) * 8 // 10, len(text) * 9 // 10, len(text)]
         self.train, self.choose, self.tell = (text[a:b] for a, b in itertools.pairwise(cuts))
@@ -52,14 +52,14 @@ class Texts:
 
 
 class Lab:
-    """Programs, and a folder for what they write."""
+    """Programs, and a folder for their output."""
 
     def __init__(self, programs: Path, folder: Path, settings: list[str]) -> None:
-        """Nothing is started yet; syncers will have these settings beside their own."""
+        """Starts nothing yet; every syncer gets these settings in addition to its own."""
         self.programs, self.folder, self.settings, self.runs = programs, folder, settings, 0
 
     def train(self, learners: int, text: Texts, tokens: int, *flags: str, merged: bool = False) -> Path:
-        """A run of so many learners on so many tokens; the folder that it is exported to."""
+        """Trains with this many learners on this many tokens; returns the exported folder."""
         self.runs += 1
         run, out = self.folder / f"run-{self.runs}", self.folder / f"model-{self.runs}"
         serve: list[str | Path] = [
@@ -112,7 +112,7 @@ def finished(address: str) -> bool:
 
 
 def windows(text: bytes, context: int, seed: int) -> Iterator[torch.Tensor]:
-    """Batches of windows in an order by chance, once through the text after the other."""
+    """Yields batches of windows in random order, one pass through the text after another."""
     tokens = torch.tensor(list(text), dtype=torch.int64)
     chance = torch.Generator().manual_seed(seed)
     while True:
@@ -124,13 +124,13 @@ def windows(text: bytes, context: int, seed: int) -> Iterator[torch.Tensor]:
 
 
 def loss_of(model: Any, tokens: torch.Tensor) -> torch.Tensor:
-    """Mean loss of the next token, in nats."""
+    """Returns the mean loss of the next token, in nats."""
     logits = model(input_ids=tokens[:, :-1]).logits
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
 
 
 def held_out(model: Any, text: bytes, context: int) -> float:
-    """The same over a whole text, in windows that lie beside each other."""
+    """Returns the mean loss over a whole text, in adjacent windows."""
     tokens = torch.tensor(list(text), dtype=torch.int64)
     starts = range(0, len(tokens) - context, context)
     rows = torch.stack([tokens[start : start + context + 1] for start in starts])
@@ -140,7 +140,7 @@ def held_out(model: Any, text: bytes, context: int) -> float:
 
 
 def rate(share: float) -> float:
-    """The learning rate after this share of the run, as a share of the highest."""
+    """Returns the learning rate after this share of the run, as a share of the highest rate."""
     if share < WARMUP:
         return 0.01 + 0.99 * share / WARMUP
     phase = (share - WARMUP) / (1 - WARMUP)
@@ -148,7 +148,7 @@ def rate(share: float) -> float:
 
 
 def pytorch(folder: Path, kind: str, lr: float, text: Texts, tokens: int, seed: int) -> Any:
-    """What one process makes of the model in the folder."""
+    """Fine-tunes the model in the folder with PyTorch in one process."""
     torch.manual_seed(seed)
     model: Any = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
     context = model.config.max_position_embeddings
@@ -223,7 +223,7 @@ def main() -> None:
 def tuned(
     lab: Lab, start: Path, side: str, kind: str, lr: float, text: Texts, tokens: int, seed: int
 ) -> tuple[float, float]:
-    """The losses of one run on the part to choose by and on the one to tell of."""
+    """Returns the losses of one run on the choosing part and on the reporting part."""
     if side == "pytorch":
         model = pytorch(start, kind, lr, text, tokens, seed)
     else:

@@ -5,7 +5,7 @@
         loss = train(model, batch)
         learner.step(loss)
 
-The package's README has the whole of it.
+The package's README describes all of it.
 """
 
 from importlib.metadata import version

@@ -1,23 +1,23 @@
-"""What can go wrong, each said in one sentence."""
+"""The package's errors, each with a message of one sentence."""
 
 
 class ArchipelagoError(Exception):
-    """Any error of this package that is not one of its arguments alone."""
+    """Base class of this package's errors, other than invalid arguments."""
 
 
 class LayoutError(ArchipelagoError, ValueError):
-    """The tensors are not those of the run: one is missing, is not the run's, or has another shape."""
+    """The tensors do not match the run: one is missing, unknown to the run, or of another shape."""
 
 
 class DtypeError(ArchipelagoError, TypeError):
-    """A tensor's numbers are of a kind that cannot be trained here."""
+    """A tensor has a number type that cannot be trained here."""
 
 
 class NotFiniteError(ArchipelagoError, ArithmeticError):
-    """The loss or a parameter is infinite or no number.
+    """The loss or a parameter is infinite or NaN.
 
-    Nothing of that was sent. The learner goes on: with the next batch the parameters are those of the run again. Reset
-    the optimiser before, since what it remembers may not be finite either.
+    The learner sent nothing of that step and goes on: the next batch starts from the run's parameters. Reset the
+    optimiser first, since its state may not be finite either.
     """
 
 
@@ -26,11 +26,11 @@ class UnreachableError(ArchipelagoError, ConnectionError):
 
 
 class CompleteError(ArchipelagoError):
-    """The run is complete and takes in nobody any more, so the parameters are as they were; `export` has its model."""
+    """The run is complete and takes no more learners; the parameters are unchanged, and `export` writes its model."""
 
 
 class RefusedError(ArchipelagoError):
-    """The run does not take this learner: it needs an invite, is full, or its owner sent the learner away."""
+    """The run refuses this learner: it needs an invite, is full, or its owner sent the learner away."""
 
 
 class ProgramNotFoundError(ArchipelagoError, FileNotFoundError):
@@ -38,10 +38,10 @@ class ProgramNotFoundError(ArchipelagoError, FileNotFoundError):
 
 
 class ProgramError(ArchipelagoError):
-    """A program of Archipelago ended with an error; the sentence is its own.
+    """A program of Archipelago ended with an error; the message is the program's.
 
     Attributes:
-        code: The exit code, which the program's help explains.
+        code: The exit code; the program's help explains it.
     """
 
     code: int

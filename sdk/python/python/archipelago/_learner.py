@@ -1,4 +1,4 @@
-"""The learner: takes part in a run between the steps of a program's own training."""
+"""The learner: takes part in a run between the steps of a program's own training loop."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ from ._tensors import Params, by_name, describe, hold, is_torch
 
 _log = logging.getLogger("archipelago")
 
-# How long to look for news at once, in seconds: Ctrl+C is seen in between.
+# Longest single wait for news, in seconds: Ctrl+C takes effect in between.
 _WAIT_S = 0.1
-# The label of a token that is not learnt, as PyTorch's `ignore_index` has it.
+# Label of a token that is not learnt, the default `ignore_index` of PyTorch.
 _IGNORED = -100
-# How long to wait for a polite end at most, in seconds: longer than the loop takes for it.
+# Longest wait for a polite end, in seconds: longer than the loop needs for it.
 _LEAVE_S = 20.0
 
 
 @dataclass(frozen=True)
 class Report:
-    """How things stand with a learner.
+    """State and counters of a learner.
 
     Attributes:
-        doing: What it is doing: connecting, joining, starved, held, training, paused or leaving.
-        offline: Why there is no connection, or None if there is one.
-        steps: Steps done.
+        doing: Current activity: connecting, joining, starved, held, training, paused or leaving.
+        offline: Reason for a missing connection, or None while connected.
+        steps: Steps taken.
         tokens_trained: Tokens trained on.
-        tokens_merged: Tokens that were merged, the mean over fragments.
-        tokens_unsettled: Tokens that the syncer has got and has not merged yet, the mean over fragments.
-        updates_merged: Updates that were merged.
-        updates_late: Updates that came too late.
-        updates_refused: Updates that were refused.
-        clock_tokens: Merged tokens of the whole run that count for its schedule, as last heard.
-        sync_ratio: The share of its time that training waited for this package, 0 to 1, since the first batch.
-        sent_bytes: Bytes of payload sent.
-        received_bytes: Bytes of payload received.
+        tokens_merged: Tokens merged, averaged over fragments.
+        tokens_unsettled: Tokens that the syncer has received and not yet merged, averaged over fragments.
+        updates_merged: Updates merged.
+        updates_late: Updates that arrived too late.
+        updates_refused: Updates refused.
+        clock_tokens: Merged tokens of the whole run that count for its schedule, as last reported.
+        sync_ratio: Share of the time since the first batch that training waited for this package, 0 to 1.
+        sent_bytes: Payload bytes sent.
+        received_bytes: Payload bytes received.
     """
 
     doing: str
@@ -68,41 +68,41 @@ class Report:
 
 @dataclass(frozen=True)
 class _Batch:
-    """What is trained on."""
+    """A batch to train on."""
 
     id: int
     tokens: Any
 
 
 class Learner:
-    """Takes part in a run with the parameters of a model, which it changes in place between two steps.
+    """Trains a model in a run; changes its parameters in place between two steps.
 
-    Making it joins the run and fills the parameters with the run's. Training goes on while the connection is gone, and
-    what was trained is merged later. With the same `identity` the run knows it again when the program is started anew.
+    The constructor joins the run and loads its parameters into the model. Training continues while the connection is
+    down, and the progress is merged later. After a restart with the same `identity` the run recognises the learner.
 
     Args:
         url: The syncer's address, such as ws://HOST:7700, or a link to the run's page.
-        params: The tensors that are trained, by name: NumPy arrays, or PyTorch tensors on any device, as
-            `model.named_parameters()` gives them. For the built-in decoder the names are those of Hugging Face's Llama.
-            Prefixes that `torch.compile`, DDP and FSDP add to names make no difference.
-        name: What people call it; by default as this machine.
-        identity: The file of its key, made if it is not there; by default one of this user's for this syncer.
-        batch: Windows of a batch, 1 to 4096; by default as many as the run says.
+        params: The tensors to train, by name: NumPy arrays, or PyTorch tensors on any device, as
+            `model.named_parameters()` gives them. For the built-in decoder use the names of Hugging Face's Llama.
+            Name prefixes from `torch.compile`, DDP and FSDP are ignored.
+        name: Display name; by default this machine's name.
+        identity: The key file, created if missing; by default one per user and syncer.
+        batch: Windows in a batch, 1 to 4096; by default the run's.
         evaluate: Measures the held-out loss, if the run's owner trusts this learner with that (`evaluator` of `serve`).
-            It is called between two steps, with the parameters that the run has, by name, as arrays or tensors of
-            their own, with held-out windows as `batches` gives them, and with their labels as `labels` gives them; it
-            returns the mean loss of what is learnt in nats per token, and leaves the model as it is.
-        contact_s: How long to try to be taken in at first, in seconds.
+            It is called between two steps with copies of the run's parameters by name, as arrays or tensors; with
+            held-out windows in the form of `batches`; and with their labels in the form of `labels`. It returns the
+            mean loss in nats per learnt token, and must leave the model unchanged.
+        contact_s: Longest time to wait for the first admission, in seconds.
 
     Raises:
         DtypeError: A tensor is not of floating-point numbers.
-        LayoutError: The tensors are not those of the run, or one cannot be changed in place.
-        CompleteError: The run is complete; the parameters are as they were.
+        LayoutError: The tensors do not match the run, or one cannot be changed in place.
+        CompleteError: The run is complete; the parameters are unchanged.
         UnreachableError: No run answers within `contact_s`.
-        RefusedError: The run does not take this learner.
+        RefusedError: The run refuses this learner.
         TypeError: The parameters have no names, or one is neither an array nor a tensor.
-        ValueError: The address or the batch makes no sense.
-        OSError: The key's file cannot be used.
+        ValueError: The address or the batch is invalid.
+        OSError: The key file cannot be used.
     """
 
     def __init__(
@@ -145,19 +145,19 @@ class Learner:
                     f"the run at {url} is complete and takes in nobody any more, so the parameters are as they were: "
                     "take its model home with archipelago.export from its folder, or from its page"
                 )
-            # What was loaded may lie there still.
+            # Loaded parameters may still be in the queue.
             self._do_all()
         except BaseException:
             self._link.let_go()
             raise
 
     def batches(self) -> Iterator[Any]:
-        """Batches to train on, until the run is complete or this learner was closed; call `step` after each.
+        """Yields batches to train on until the run is complete or this learner is closed; call `step` after each.
 
         Yields:
             Tokens, `[windows, context + 1]`, as int64: a PyTorch tensor on the device of the first parameter if that is
-            one, else a NumPy array. Each token but the last of a window is an input, and the next one its target,
-            unless the run's text has it as given: `labels` says which are to be learnt.
+            one, else a NumPy array. Each token but the last of a window is an input, and the next token is its target,
+            unless the run's text marks it as given: `labels` has the tokens to learn.
         """
         while self._await_batch():
             batch = self._batch
@@ -167,22 +167,22 @@ class Learner:
                 raise RuntimeError("call step() after each batch, so that the run knows of it")
 
     def step(self, loss: SupportsFloat, tokens: int | None = None) -> bool:
-        """Says that a step was taken, and does to the parameters what the run asks for. Never waits for the network.
+        """Reports a step, and applies the run's pending changes to the parameters. Never waits for the network.
 
-        A program with data of its own calls it after each step without `batches`. Then it waits while the run's owner
+        A program with its own data calls it after each step without `batches`. It then waits while the run's owner
         holds the run, and while the run leases no data.
 
         Args:
-            loss: The mean loss of the step over what is learnt, in nats per token, as a number or a tensor of one. In a
-                batch without anything to be learnt it does not matter, and may be no number.
-            tokens: Tokens trained on; by default those of the batch, given ones among them, which is also the most that
+            loss: The step's mean loss in nats per learnt token, as a number or a tensor of one element. Ignored, and
+                allowed to be NaN, for a batch without tokens to learn.
+            tokens: Tokens trained on, including given ones; by default those of the batch, which is also the most that
                 counts.
 
         Returns:
-            Whether the run goes on.
+            Whether the run continues.
 
         Raises:
-            NotFiniteError: The loss or a parameter is not finite; see there how to go on.
+            NotFiniteError: The loss or a parameter is not finite; the class describes how to continue.
             RefusedError: The run sent this learner away.
         """
         mean = _number(loss)
@@ -200,17 +200,17 @@ class Learner:
 
     @property
     def labels(self) -> Any:
-        """What is to be learnt of the newest batch, `[windows, context]`, as int64, of the kind that `batches` yields.
+        """The labels of the newest batch, `[windows, context]`, as int64, of the kind that `batches` yields.
 
-        It is the token after each input, or −100 where that is given and not learnt, as the questions of a run of
-        conversations are: the `ignore_index` of PyTorch, and the only label below 0. Take it before `step`, which may
-        fetch the next batch. Before the first batch it is empty.
+        A label is the token after an input, or −100, PyTorch's `ignore_index`, if that token is given and not learnt,
+        such as the questions in a run of conversations. No other label is below 0. Read it before `step`, which may
+        fetch the next batch. It is empty before the first batch.
         """
         return self._like_model(self._labels)
 
     @property
     def learning_rate(self) -> float:
-        """The rate of the run's schedule for the newest batch, for an optimiser that follows it."""
+        """The learning rate of the run's schedule for the newest batch, for an optimiser that follows it."""
         return self._learning_rate
 
     @property
@@ -220,7 +220,7 @@ class Learner:
 
     @property
     def report(self) -> Report:
-        """How things stand, at most half a second old."""
+        """State and counters, at most half a second old."""
         told = json.loads(self._link.report() or "{}")
         names = [name for name in Report.__dataclass_fields__ if name not in ("sync_ratio", "offline", "doing")]
         begun_s = time.perf_counter() if self._begun_s is None else self._begun_s
@@ -232,7 +232,7 @@ class Learner:
         )
 
     def close(self) -> None:
-        """Hands in what was trained and leaves politely; takes a few seconds. Once is enough."""
+        """Sends the last progress and leaves politely, which takes a few seconds. Idempotent."""
         self._link.leave()
         until_s = time.perf_counter() + _LEAVE_S
         try:
@@ -248,7 +248,7 @@ class Learner:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # After an error of the program nobody knows what its parameters are worth.
+        # After an error in the program its parameters cannot be trusted.
         if kind is None or issubclass(kind, KeyboardInterrupt):
             self.close()
         else:
@@ -256,7 +256,7 @@ class Learner:
             self._link.let_go()
 
     def _await_batch(self) -> bool:
-        """Does what is asked for until there is a batch; whether there is."""
+        """Carries out orders until there is a batch; returns whether there is one."""
         begun_s = time.perf_counter()
         while self._batch is None and not self._is_over:
             self._take(_WAIT_S)
@@ -267,12 +267,12 @@ class Learner:
         return self._batch is not None
 
     def _do_all(self) -> None:
-        """Does all that lies there, up to the next batch."""
+        """Carries out all queued orders, up to the next batch."""
         while self._batch is None and not self._is_over and self._take(0.0):
             pass
 
     def _take(self, wait_s: float) -> bool:
-        """Does one order that comes within wait_s; whether there was one."""
+        """Carries out one order that arrives within wait_s; returns whether there was one."""
         order = self._link.next(wait_s)
         for is_warning, text in self._link.notes():
             _log.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
@@ -305,9 +305,9 @@ class Learner:
         windows: npt.NDArray[np.int64],
         labels: npt.NDArray[np.int64],
     ) -> None:
-        """Has the program measure these parameters; what it raises is the program's to hear, after the run."""
+        """Lets the program measure these parameters; its exceptions propagate to the program."""
         flat, at = np.frombuffer(values, np.float32), 0
-        # A tensor may come in parts.
+        # A tensor may arrive in parts.
         whole = [np.empty(math.prod(held.shape), np.float32) for held in self._tensors]
         for tensor, start, stop in parts:
             whole[tensor][start:stop] = flat[at : at + stop - start]
@@ -322,7 +322,7 @@ class Learner:
             self._link.measured(id, loss)
 
     def _like_model(self, array: npt.NDArray[Any]) -> Any:
-        """An array as the program has its tensors, of the same numbers."""
+        """Returns the array as a tensor of the model's kind and device, with the same numbers."""
         if self._model is None:
             return array
         import torch
@@ -336,14 +336,14 @@ class Learner:
 
 
 def _told_apart(tokens: bytes, windows: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Ids `[windows, context + 1]` and labels `[windows, context]` of tokens that are marked where they are given."""
+    """Splits marked tokens into ids `[windows, context + 1]` and labels `[windows, context]`."""
     marked = np.frombuffer(tokens, "<u4").astype(np.int64).reshape(windows, -1)
     targets = marked[:, 1:]
     return marked & (_native.GIVEN - 1), np.where(targets < _native.GIVEN, targets, _IGNORED)
 
 
 def _number(loss: SupportsFloat) -> float:
-    # A tensor that has a gradient warns of being made a number.
+    # Converting a tensor that requires a gradient would emit a warning.
     detach = getattr(loss, "detach", None)
     return float(loss if detach is None else detach())
 

@@ -1,6 +1,6 @@
-"""The tensors of a program, read and changed in place: NumPy arrays, and PyTorch tensors on any device.
+"""The program's tensors, read and changed in place: NumPy arrays, and PyTorch tensors on any device.
 
-Values cross as 32-bit floats. A float32 array or CPU tensor is read and changed through a view; all others are
+Values are passed as 32-bit floats. A float32 array or CPU tensor is read and changed through a view; other tensors are
 converted a fragment at a time.
 """
 
@@ -33,10 +33,10 @@ class Held(Protocol):
     shape: list[int]
 
     def read(self, start: int, stop: int) -> Floats:
-        """Its values from start to stop, flat and row-major: a view if they lie here in 32 bits."""
+        """Returns the values from start to stop, flat and row-major: a view of a float32 tensor on the CPU."""
 
     def change(self, start: int, stop: int, kept: float, values: Floats) -> None:
-        """Makes each of them kept times itself plus its value."""
+        """Multiplies each value by kept and adds the new value."""
 
 
 class _Array:
@@ -60,7 +60,7 @@ class _Array:
 
 
 class _Torch:
-    """A PyTorch tensor. It is looked at anew each time, since a module may be moved after the learner was made."""
+    """A PyTorch tensor. Its storage is looked up on each access, since a module may be moved later."""
 
     def __init__(self, name: str, tensor: torch.Tensor) -> None:
         if not tensor.is_floating_point() or tensor.element_size() not in (2, 4, 8):
@@ -87,7 +87,7 @@ class _Torch:
         part = self._flat()[start:stop]
         if part.device.type == "cpu" and part.dtype == torch.float32:
             return _change(part.numpy(), kept, values)
-        # A copy, since PyTorch has no tensors that cannot be written to.
+        # A copy, since PyTorch has no read-only tensors.
         added = torch.from_numpy(values.copy()).to(part.device)
         if kept == 0:
             part.copy_(added)
@@ -108,21 +108,21 @@ def _change(part: npt.NDArray[Any], kept: float, values: Floats) -> None:
 
 
 def hold(params: Params) -> list[Held]:
-    """The tensors of params, in their order.
+    """Returns the tensors of params, in order.
 
     Raises:
-        DtypeError: The numbers of one are of no kind that can be trained.
-        LayoutError: One cannot be changed in place.
-        TypeError: Something is neither an array nor a tensor, or has no name.
+        DtypeError: A tensor has a number type that cannot be trained.
+        LayoutError: A tensor cannot be changed in place.
+        TypeError: A value is neither an array nor a tensor, or has no name.
     """
     return [_hold(name, tensor) for name, tensor in by_name(params)]
 
 
 def by_name(params: Params) -> list[tuple[str, Tensor]]:
-    """The pairs of params, in their order.
+    """Returns the pairs of params, in order.
 
     Raises:
-        TypeError: These are no pairs of a name and a tensor.
+        TypeError: The parameters are not pairs of a name and a tensor.
     """
     kind = f"a {type(params).__module__}.{type(params).__qualname__}"
     if not isinstance(params, Iterable) or hasattr(params, "named_parameters"):
@@ -151,13 +151,13 @@ def _hold(name: str, tensor: Any) -> Held:
 
 
 def is_torch(tensor: object) -> bool:
-    """Whether it is a PyTorch tensor; PyTorch is not imported for that."""
+    """Whether it is a PyTorch tensor; does not import PyTorch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(tensor, torch.Tensor)
 
 
 def describe(tensors: Iterable[Tensor]) -> str:
-    """What tensors are computed with, for people."""
+    """Returns a readable name of the library and device of the tensors."""
     first = next(iter(tensors), None)
     if first is None or not is_torch(first):
         return f"numpy {np.__version__}, {platform.machine()}"
