@@ -1,5 +1,5 @@
 // m ← β1 m + (1 − β1) g, v ← β2 v + (1 − β2) g², θ ← keep θ − rate m / (root √v + ε), where g is the gradient
-// times the factor that clips it and keep is 1 for vectors. Nothing changes if the step was not finite.
+// times the clipping factor and keep is 1 for vectors. Nothing changes if the step was not finite.
 // CPU twin: `model::adjust`.
 //
 // Any number of workgroups covers any size (grid stride).

@@ -1,5 +1,5 @@
-// As `adamw`, with both moments of a parameter in one word: bfloat16s, m below v, rounded up or down by a chance that
-// is a hash of the parameter's place and the step.
+// Like `adamw`, with both moments of a parameter in one word as bfloat16s, m below v. Rounding is stochastic: a hash of
+// the parameter's index and the step decides whether to round up or down.
 // CPU twin: `model::moments::adjust_halves`.
 //
 // Any number of workgroups covers any size (grid stride).
@@ -11,7 +11,7 @@ struct Params {
     quads: u32,
     // 1 for matrices, 0 for vectors.
     decayed: u32,
-    // The place of the first value among all.
+    // Index of the first value in the whole vector.
     first: u32,
 }
 
@@ -19,7 +19,7 @@ struct Params {
 @group(0) @binding(5) var<storage, read_write> moments: array<vec4<u32>>;
 
 const SIZE = vec4(0x7fffffffu);
-// The largest finite size.
+// Bits of the largest finite magnitude.
 const SIZE_MAX = vec4(0x7f7fffffu);
 const UPPER = vec4(0xffff0000u);
 
@@ -29,7 +29,7 @@ fn mix(word: vec4<u32>) -> vec4<u32> {
     return bits ^ (bits >> vec4(16u));
 }
 
-// Floats of which the upper 16 bits are those of one of their neighbours among the bfloat16s.
+// Rounds values at random to one of their bfloat16 neighbours, in the upper 16 bits.
 fn by_chance(values: vec4<f32>, noise: vec4<u32>) -> vec4<u32> {
     let bits = bitcast<vec4<u32>>(values);
     return min((bits & SIZE) + noise, SIZE_MAX) | (bits & ~SIZE);

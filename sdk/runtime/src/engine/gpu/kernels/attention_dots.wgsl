@@ -1,5 +1,5 @@
-// dots[r] = y_r · dy_r, for each row and head; y and dy [rows, D], dots [rows], rows = R H. The mean of the
-// gradients of a query's scores, weighted with their softmax, is this number.
+// dots[r] = y_r · dy_r, for each row and head; y and dy [rows, D], dots [rows], rows = R H. This equals the mean of the
+// gradients of a query's scores, weighted with their softmax.
 // CPU twin: `model::ops::attention_backward`, its `mean`.
 
 override WG: u32 = 64u;

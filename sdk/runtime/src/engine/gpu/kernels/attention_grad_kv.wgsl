@@ -1,7 +1,7 @@
 // With p_t = exp(q_t · k_s / √D − lse_t) and ds = p_t (dy_t · v_s − dots_t) / √D: dk_s = Σ_{t ≥ s} ds q_t and
-// dv_s = Σ_{t ≥ s} p_t dy_t, over the query heads that share a key head in order. Writes the keys' and the values'
-// part of out, dqkv, laid out as qkv; dy [R, C], lse and dots [R, H]. Lanes: `parts/bands.wgsl`, where the
-// bands are of keys and the blocks of queries.
+// dv_s = Σ_{t ≥ s} p_t dy_t, over the query heads that share a key head in order. Writes the key and value part of
+// out, dqkv, in the layout of qkv; dy [R, C], lse and dots [R, H]. Lanes: `parts/bands.wgsl`, with bands of keys and
+// blocks of queries.
 // CPU twin: `model::ops::attention_backward`.
 
 @group(0) @binding(2) var<storage, read> dy: array<vec4<f32>>;
@@ -9,14 +9,14 @@
 @group(0) @binding(4) var<storage, read> dots: array<f32>;
 @group(0) @binding(5) var<storage, read_write> out: array<vec4<f32>>;
 
-// The gradients of scores; their softmax lies in `weights`.
+// Gradients of scores; their softmax is in `weights`.
 var<workgroup> gradients: array<Eight, WEIGHTS>;
 
 fn load_dy(at: vec4<u32>) -> mat4x4<f32> {
     return mat4x4(dy[at.x], dy[at.y], dy[at.z], dy[at.w]);
 }
 
-// Puts those of one query in their place.
+// Stores softmax and gradients of one query.
 fn put(band: Band, to: u32, query: u32, row: u32, products: Eight, dp: Eight) {
     let scale = inverseSqrt(4.0 * f32(HEAD));
     let top = lse[row];
@@ -31,7 +31,7 @@ fn put(band: Band, to: u32, query: u32, row: u32, products: Eight, dp: Eight) {
     gradients[to] = Eight(p[0] * (dp[0] - mean) * scale, p[1] * (dp[1] - mean) * scale);
 }
 
-// Puts those of queries first + i + QUARTER · (0, 1, 2, 3) of a head in their places.
+// Stores softmax and gradients of queries first + i + QUARTER · (0, 1, 2, 3) of a head.
 fn four_queries(band: Band, slot: u32, head: u32, first: u32, i: u32) {
     let queries = first + i + QUARTER * FOUR;
     let row = row_at(band.start, queries);
@@ -100,7 +100,7 @@ fn main(
     }
 }
 
-// Adds what a block of queries gives to the quad i of dk and dv, or sets it.
+// Sets quad i of dk and dv to the contribution of a block of queries, or adds it.
 fn add_block(band: Band, slot: u32, head: u32, first: u32, i: u32, add: bool) {
     let low_k = band.low.row * stride() + keys_at(head) + i;
     let high_k = band.high.row * stride() + keys_at(head) + i;

@@ -1,5 +1,5 @@
 // With p_s = exp(q_t · k_s / √D − lse_t) and ds = p_s (dy_t · v_s − dots_t) / √D: dq_t = Σ_{s ≤ t} ds k_s. Writes
-// the queries' part of out, dqkv, laid out as qkv; dy [R, C], lse and dots [R, H]. Lanes: `parts/bands.wgsl`.
+// the query part of out, dqkv, in the layout of qkv; dy [R, C], lse and dots [R, H]. Lanes: `parts/bands.wgsl`.
 // CPU twin: `model::ops::attention_backward`.
 
 @group(0) @binding(2) var<storage, read> dy: array<vec4<f32>>;
@@ -19,7 +19,7 @@ fn gradient(rows: Rows, head: u32, key: u32, product: vec4<f32>, dp: vec4<f32>) 
     return select(vec4(0.0), ds, vec4(key) <= rows.position);
 }
 
-// The gradients of the scores of one key.
+// Gradients of the scores of one key.
 fn gradients(band: Band, key: u32, products: Eight, dp: Eight) -> Eight {
     return Eight(
         gradient(band.low, band.head, key, products[0], dp[0]),
@@ -27,7 +27,7 @@ fn gradients(band: Band, key: u32, products: Eight, dp: Eight) -> Eight {
     );
 }
 
-// Puts those of keys first + i + QUARTER · (0, 1, 2, 3) in their places.
+// Stores the gradients for keys first + i + QUARTER · (0, 1, 2, 3) in workgroup memory.
 fn four_keys(band: Band, slot: u32, first: u32, i: u32) {
     let keys = first + i + QUARTER * FOUR;
     let row = row_at(band.start, keys) * stride();
@@ -75,7 +75,7 @@ fn main(
     let slot = lane / LANES;
     let wide = across(params.heads);
     for (var unit = params.first + group.x; unit < params.end; unit += groups.x) {
-        // Those with the most keys first.
+        // Bands with the most keys come first.
         let block = (down() - 1u - unit / wide) * 8u * BANDS;
         let end = min(block + 8u * BANDS, params.context);
         let band = band_at(slot, unit % wide, params.heads, block);

@@ -1,8 +1,8 @@
-// Causal attention on units for matrices, as `attention.wgsl` gives it: y_t = Σ_{s ≤ t} p_s v_s with
+// Causal attention on matrix units, equal to `attention.wgsl`: y_t = Σ_{s ≤ t} p_s v_s with
 // p = softmax_s(q_t · k_s / √D), and lse_t; out is y [R, C], lse [R, H]. Lanes: `parts/strips.wgsl`.
 // CPU twin: `model::ops::attention`.
 //
-// The keys come by twice: first for lse alone, and then for the sum, which no larger score can change any more.
+// Two passes over the keys: the first computes lse, the second the sum with final weights.
 
 @group(0) @binding(2) var<storage, read_write> out: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read_write> lse: array<f32>;
@@ -10,10 +10,10 @@
 const LOWEST = -3.4028234e38;
 const FOUR = vec4(0u, 1u, 2u, 3u);
 
-// The largest score that each lane found, and the sum of all exponentials beside it.
+// Largest score of each lane, and its sum of exponentials relative to that score.
 var<workgroup> found: array<vec2<f32>, WG>;
 
-// The scores of four keys from `key` on, of a query that sees those up to `query`.
+// Scores of four keys from `key` on, for a query that sees keys up to `query`.
 fn scores(at: u32, key: u32, query: u32) -> vec4<f32> {
     return select(vec4(LOWEST), wide[at], vec4(key) + FOUR <= vec4(query));
 }
@@ -35,7 +35,7 @@ fn main(
     let own = lane % 2u * 16u;
     let across = params.windows * params.heads;
     for (var unit = params.first + group.x; unit < params.end; unit += groups.x) {
-        // Those with the most keys first.
+        // Rows with the most keys come first.
         let first = (down() - 1u - unit / across) * SIDE;
         let end = min(first + SIDE, params.context);
         let start = unit % across / params.heads * params.context;
@@ -82,7 +82,7 @@ fn main(
         }
         found[subgroup * 32u + lane] = vec2(top, sum);
         workgroupBarrier();
-        // The other half of the row is the neighbour's.
+        // The neighbouring lane has the other half of the row.
         let other = found[subgroup * 32u + (lane ^ 1u)];
         let both = max(top, other.x);
         let total = both + log(sum * exp(top - both) + other.y * exp(other.x - both));

@@ -1,12 +1,12 @@
-// The keys' and the values' part of the gradient of attention on units for matrices, as `attention_grad_kv.wgsl` gives
-// it: with p_t = exp(q_t · k_s / √D − lse_t) and ds = p_t (dy_t · v_s − dots_t) / √D: dk_s = Σ_{t ≥ s} ds q_t and
-// dv_s = Σ_{t ≥ s} p_t dy_t, over the query heads that share a key head in order. Lanes: `parts/strips.wgsl`, where
-// the strips are of keys and the blocks of queries.
+// Key and value part of the gradient of attention on matrix units, equal to `attention_grad_kv.wgsl`:
+// with p_t = exp(q_t · k_s / √D − lse_t) and ds = p_t (dy_t · v_s − dots_t) / √D: dk_s = Σ_{t ≥ s} ds q_t and
+// dv_s = Σ_{t ≥ s} p_t dy_t, over the query heads that share a key head in order. Lanes: `parts/strips.wgsl`, with
+// strips of keys and blocks of queries.
 // CPU twin: `model::ops::attention_backward`.
 
 const FOUR = vec4(0u, 1u, 2u, 3u);
 
-// lse and dots of the queries of a block.
+// lse and dots of a block's queries.
 var<workgroup> tops: array<f32, ROWS>;
 var<workgroup> middles: array<f32, ROWS>;
 
@@ -20,7 +20,7 @@ fn four_middles(quad: u32) -> vec4<f32> {
     return vec4(middles[at], middles[at + 1u], middles[at + 2u], middles[at + 3u]);
 }
 
-// The softmax of the scores that four queries from `query` on have with a key.
+// Softmax of the scores between a key and four queries from `query` on.
 fn shares(at: u32, quad: u32, query: u32, key: u32) -> vec4<f32> {
     let queries = vec4(query + quad * 4u) + FOUR;
     let seen = vec4(key) <= queries & queries < vec4(params.context);
@@ -136,7 +136,7 @@ fn main(
                 halves[to + 2u] = vec4<f16>(SLOPES * c * (wide[mine + 2u] - four_middles(own + 2u)));
                 halves[to + 3u] = vec4<f16>(SLOPES * d * (wide[mine + 3u] - four_middles(own + 3u)));
                 workgroupBarrier();
-                // The queries of a block are scaled, and so the gradients of scores are not.
+                // A block's queries are already scaled, so the gradients of scores are not scaled again.
                 let ds_low = half_strip(subgroup, 0u);
                 let ds_high = half_strip(subgroup, 1u);
                 dk0 = add_rows(ds_low, ds_high, 0u, dk0);

@@ -1,9 +1,9 @@
-// The queries' part of the gradient of attention on units for matrices, as `attention_grad_q.wgsl` gives it: with
+// Query part of the gradient of attention on matrix units, equal to `attention_grad_q.wgsl`: with
 // p_s = exp(q_t · k_s / √D − lse_t) and ds = p_s (dy_t · v_s − dots_t) / √D: dq_t = Σ_{s ≤ t} ds k_s. Lanes:
 // `parts/strips.wgsl`.
 // CPU twin: `model::ops::attention_backward`.
 
-// The softmax of four scores, of keys from `key` on and a query that sees those up to `query`.
+// Softmax of four scores, for keys from `key` on and a query that sees keys up to `query`.
 fn shares(at: u32, key: u32, query: u32, top: f32) -> vec4<f32> {
     let seen = vec4(key) + vec4(0u, 1u, 2u, 3u) <= vec4(query);
     return select(vec4(0.0), exp(wide[at] - top), seen);
@@ -22,7 +22,7 @@ fn main(
     let own = lane % 2u * 16u;
     let across = params.windows * params.heads;
     for (var unit = params.first + group.x; unit < params.end; unit += groups.x) {
-        // Those with the most keys first.
+        // Rows with the most keys come first.
         let first = (down() - 1u - unit / across) * SIDE;
         let end = min(first + SIDE, params.context);
         let start = unit % across / params.heads * params.context;

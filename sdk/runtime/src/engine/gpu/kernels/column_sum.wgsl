@@ -1,11 +1,11 @@
 // sum = Σ_r partial[r], set or added; partial [R, C], sum [C].
 // CPU twin: `model::ops::norm_backward`, the sum in its dw.
 //
-// A workgroup takes ACROSS quads at a time. WG / ACROSS lanes share a quad: each adds up rows that are as far apart,
-// and then the first adds up what they found, in order.
+// A workgroup takes ACROSS quads at a time. WG / ACROSS lanes share a quad: each sums rows at that stride, and then the
+// first lane adds up the partial sums in order.
 
 override WG: u32 = 64u;
-// Divides WG.
+// Must divide WG.
 override ACROSS: u32 = 8u;
 override SHARE = WG / ACROSS;
 

@@ -1,5 +1,5 @@
-// losses[r] = ln Σ_v exp(logits[r, v]) − logits[r, target], in nats, and in the place of the logits comes the
-// gradient share · (softmax − onehot(target)), 0 in the padding. Rows whose target is given and not learnt have no loss
+// losses[r] = ln Σ_v exp(logits[r, v]) − logits[r, target], in nats. Replaces the logits by their gradient,
+// share · (softmax − onehot(target)), 0 in the padding. Rows with a given target, which is not learnt, have no loss
 // and no gradient. logits [R, 4 · quads], of which the first V columns count; targets and losses [R].
 // CPU twin: `model::ops::cross_entropy`.
 //
@@ -16,13 +16,13 @@ struct Params {
     quads: u32,
 }
 
-// The numbers of a step, of which this is the seventh: what one learnt token adds to the mean.
+// Numbers of a step; the seventh is the share of one learnt token in the mean.
 struct Hyper {
     optimiser: array<f32, 6>,
     share: f32,
 }
 
-// Set in a target that is given.
+// Flag of a given target.
 const GIVEN = 0x80000000u;
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -46,7 +46,7 @@ fn merged(a: Sum, b: Sum) -> Sum {
     return Sum(top, a.sum * exp(a.top - top) + b.sum * exp(b.top - top));
 }
 
-// Over the workgroup, the same in every lane. Calls are in uniform control flow.
+// Combines the parts of the workgroup, with the same result in every lane. Calls are in uniform control flow.
 fn total(lane: u32, value: Sum) -> Sum {
     sums[lane] = value;
     for (var half = WG / 2u; half > 0u; half /= 2u) {
@@ -58,7 +58,7 @@ fn total(lane: u32, value: Sum) -> Sum {
     return workgroupUniformLoad(&sums[0]);
 }
 
-// Which of the columns of a quad are no padding.
+// Marks the columns of a quad that are not padding.
 fn real(quad: u32) -> vec4<bool> {
     return 4u * quad + vec4(0u, 1u, 2u, 3u) < vec4(params.vocab);
 }

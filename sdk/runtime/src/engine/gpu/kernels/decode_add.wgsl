@@ -1,16 +1,16 @@
-// values[i] += what `head` and `codes` stand for, for one piece; the sum is rounded to 16 bits if the values are a
-// Θ̂. A body laid out as by `delta_code`. Pieces: `parts/piece.wgsl`.
+// values[i] += the decoded value of `head` and `codes`, for one piece; if the values are a Θ̂, the sum is rounded to
+// 16 bits. The body has the layout of `delta_code`. Pieces: `parts/piece.wgsl`.
 // CPU twin: `diloco::Codec::decode`, an addition and for a Θ̂ `diloco::halves::nearest`.
 //
-// The same bits as the twins' on every device, whatever it does with subnormal numbers and with the sign of
-// zero: that is how all learners and the syncer hold one Θ̂. What a code stands for is exact, and a sum of
-// floats is rounded to the nearest.
+// The bits equal the twins' on every device, even if the device flushes subnormal numbers or loses the sign of zero, so
+// that all learners and the syncer hold the same Θ̂. Decoded values are exact, and a sum of floats is rounded to
+// nearest.
 
 @group(0) @binding(1) var<storage, read> head: array<u32>;
 @group(0) @binding(2) var<storage, read> codes: array<u32>;
 @group(0) @binding(3) var<storage, read_write> values: array<u32>;
 
-// What the code of the value `at` within the segment stands for, as bits.
+// Decoded value of the code `at` within the segment, as bits.
 fn decoded(at: u32) -> u32 {
     if CODE == F32 {
         return codes[params.code + at];
@@ -27,7 +27,7 @@ fn decoded(at: u32) -> u32 {
     return bitcast<u32>(size) | ((code << 28u) & SIGN);
 }
 
-// 2¹⁰⁰ times the float with these bits, which is below 2⁻⁷⁷.
+// 2¹⁰⁰ times the float with these bits, whose magnitude is below 2⁻⁷⁷.
 fn lifted(bits: u32) -> f32 {
     let size = bits & SIZE;
     let x = select(bitcast<f32>(size + 100u * EXPONENT), f32(size) * 0x1p-49, size < EXPONENT);
@@ -45,7 +45,7 @@ fn sum(a: u32, b: u32) -> u32 {
     let small = min(a & SIZE, b & SIZE);
     let large = max(a & SIZE, b & SIZE);
     var bits = bitcast<u32>(bitcast<f32>(a) + bitcast<f32>(b));
-    // From 2⁻¹⁰³ on no sum is subnormal, and whatever is smaller vanishes beside 2⁻⁷⁷.
+    // If both operands reach 2⁻¹⁰³ no sum is subnormal; a smaller one cannot change an operand of 2⁻⁷⁷ or more.
     if small < 24u * EXPONENT && large < 50u * EXPONENT {
         bits = bitcast<u32>(lifted(a) + lifted(b));
         let size = bits & SIZE;

@@ -1,11 +1,11 @@
-// Codes Θ̂ − θ of one piece: the scale of each block to `head`, the codes to `codes`, laid out as a body's; both
-// are zero before. head[0] belongs to `delta_max`, two scales are a word from head[1] on.
+// Codes Θ̂ − θ of one piece: writes the scale of each block to `head` and the codes to `codes`, in a body's layout; both
+// are zero before. head[0] belongs to `delta_max`; from head[1] on each word holds two scales.
 // Pieces, eight values at a time, counted from the segment's first: `parts/piece.wgsl`.
 // CPU twin: `diloco::Codec::encode`.
 //
-// The bytes are the twin's where the device rounds a difference and a product to the nearest and keeps
-// subnormal numbers; where it does not, they are a valid body still, and the position is what that says.
-// WGSL lets a division err by 2.5 ulp, so the two divisions that are needed here are done in integers.
+// The bytes equal the twin's if the device rounds differences and products to nearest and keeps subnormal numbers.
+// On other devices the body is still valid, and the learner takes its position from the body.
+// WGSL allows an error of 2.5 ulp in a division, so the two divisions here use integers.
 
 @group(0) @binding(1) var<storage, read> theta: array<f32>;
 @group(0) @binding(2) var<storage, read> hat: array<f32>;
@@ -13,23 +13,23 @@
 @group(0) @binding(4) var<storage, read_write> head: array<atomic<u32>>;
 @group(0) @binding(5) var<storage, read_write> codes: array<atomic<u32>>;
 
-// As bits of a float: 2⁶⁰.
+// 2⁶⁰, as bits of a float.
 const SIZE_MAX: u32 = 187u << 23u;
 // 2⁻¹⁰⁰.
 const SCALE_MIN: u32 = 27u << 23u;
 const ONE: u32 = 127u << 23u;
 
-// A seventh of the float with these bits, which is above 2⁻¹²⁶, rounded to the nearest.
+// One seventh of the float with these bits, which is above 2⁻¹²⁶, rounded to nearest.
 fn seventh(bits: u32) -> u32 {
     let significand = (bits & 0x7fffffu) | 0x800000u;
-    // The quotient has 24 bits. No half is a seventh: there are no ties.
+    // The quotient has 24 bits. A multiple of 1/7 never ends in one half, so there are no ties.
     let shift = select(2u, 3u, significand < (7u << 21u));
     let n = significand << shift;
     let quotient = n / 7u + u32(n % 7u > 3u);
     return (((bits >> 23u) - shift) << 23u) + quotient - 0x800000u;
 }
 
-// The smallest bfloat16 that is at least the scale of a block with these bits of the largest size; its bits, or 0
+// Bits of the smallest bfloat16 that is at least the scale of a block whose largest magnitude has these bits, or 0
 // below 2⁻¹⁰⁰.
 fn scale_of(largest: u32) -> u32 {
     var bits = min(largest, SIZE_MAX);
@@ -42,21 +42,21 @@ fn scale_of(largest: u32) -> u32 {
     return select((bits + 0xffffu) >> 16u, 0u, bits < SCALE_MIN);
 }
 
-// One over the bfloat16 with these bits, which is not 0, rounded to the nearest.
+// Reciprocal of the bfloat16 with these bits, which is not 0, rounded to nearest.
 fn reciprocal(scale: u32) -> f32 {
     let significand = (scale & 0x7fu) | 0x80u;
-    // The quotient has 24 bits, but for a power of two: that carries into the exponent. There are no ties.
+    // The quotient has 24 bits except for a power of two, which carries into the exponent. There are no ties.
     let n = 1u << 31u;
     let quotient = n / significand + u32(2u * (n % significand) > significand);
     return bitcast<f32>(((253u - (scale >> 7u)) << 23u) + quotient - 0x800000u);
 }
 
-// The code nearest to `x` scales, halves to even.
+// The code nearest to `x`, in units of the scale; ties to even.
 fn nibble(x: f32) -> u32 {
     if CODE == INT4 {
         return u32(i32(round(clamp(x, -7.0, 7.0)))) & 15u;
     }
-    // Rounds the significand away, halves to the even exponent; exponent 120 is level 0.
+    // Rounds the significand away, ties to the even exponent; exponent 120 is level 0.
     let size = min(bitcast<u32>(x) & SIZE, ONE);
     let level = max((size + 0x3fffffu + ((size >> 23u) & 1u)) >> 23u, 121u) - 120u;
     return select(level | ((bitcast<u32>(x) >> 28u) & 8u), 0u, size <= ONE - (7u << 23u));
@@ -88,7 +88,7 @@ fn main(
             }
         }
         if CODE != F32 {
-            // Two pieces share a word where one ends.
+            // Two pieces share the word at their boundary.
             atomicOr(&codes[params.code + word], packed);
             if first % BLOCK == 0u {
                 atomicOr(&head[1u + block / 2u], scale << (16u * (block % 2u)));

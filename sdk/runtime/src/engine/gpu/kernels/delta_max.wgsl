@@ -1,7 +1,7 @@
-// largest[b] = max |Θ̂ − θ| over the values of each block b, as the bits of a float, for those of one piece; and
-// in flag[0], what is not finite: u32::MAX less the lowest index in the fragment, 0 if all is.
+// largest[b] = max |Θ̂ − θ| over the values of each block b in one piece, as the bits of a float. flag[0] marks the
+// first value that is not finite: u32::MAX less its index in the fragment, or 0 if all are finite.
 // Pieces, eight values at a time, counted from the segment's first: `parts/piece.wgsl`.
-// CPU twin: `diloco::Codec::encode`, what it scales a block by, and `diloco::Replica::encode`, what it refuses.
+// CPU twin: `diloco::Codec::encode`, for block scales, and `diloco::Replica::encode`, for refused values.
 
 @group(0) @binding(1) var<storage, read> theta: array<f32>;
 @group(0) @binding(2) var<storage, read> hat: array<f32>;
@@ -22,7 +22,7 @@ fn main(
             if bits >= INFINITY {
                 atomicMax(&flag[0], ~(params.value + at));
             }
-            // Without its sign a float orders as its bits do.
+            // Without the sign, floats order as their bits do.
             size = max(size, bits);
         }
         atomicMax(&largest[params.block + word * 8u / BLOCK], size);

@@ -1,8 +1,8 @@
-// sums[0] and sums[1] += what the values of one piece of a Θ̂ add to its digest; both are zero before the first.
+// Adds the values of one piece of a Θ̂ to its digest, sums[0] and sums[1]; both are zero before the first piece.
 // Pieces: `parts/piece.wgsl`.
 // CPU twin: `diloco::halves::digest`.
 //
-// Sums of integers: any order, and any number of workgroups, gives the same. WG is a power of two.
+// Integer sums: the order and the number of workgroups do not matter. WG is a power of two.
 
 @group(0) @binding(1) var<storage, read> hat: array<u32>;
 @group(0) @binding(2) var<storage, read_write> sums: array<atomic<u32>>;

@@ -1,5 +1,5 @@
-// x[r] = table[tokens[r] − first], where the token lies in first..first + count; other rows are left alone.
-// table [count, C] holds the rows of the vocabulary from `first` on, x is [R, C].
+// x[r] = table[tokens[r] − first] for tokens in first..first + count; other rows stay unchanged.
+// table [count, C] holds the rows of the vocabulary from `first` on; x is [R, C].
 // CPU twin: `model::ops::embed`.
 
 override WG: u32 = 64u;
@@ -16,7 +16,7 @@ struct Params {
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> tokens: array<u32>;
 @group(0) @binding(2) var<storage, read> table: array<vec4<f32>>;
-// The same, where it is not of 32-bit floats.
+// Another view of the table, for weights that are not 32-bit floats.
 @group(0) @binding(3) var<storage, read> table_words: array<vec2<u32>>;
 @group(0) @binding(4) var<storage, read_write> x: array<vec4<f32>>;
 
@@ -42,7 +42,7 @@ fn main(
 ) {
     let quads = params.quads;
     for (var i = id.x; i < params.rows * quads; i += groups.x * WG) {
-        // Wraps around below `first`.
+        // Wraps around for tokens below `first`.
         let row = tokens[i / quads] - params.first;
         if row < params.count {
             x[i] = quad(row, i % quads);

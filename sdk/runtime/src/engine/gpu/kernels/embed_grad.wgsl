@@ -1,13 +1,13 @@
-// dtable[t − first] += Σ dx[order[i]] for i from begin to end of each run (t, begin, end), in that order;
-// dtable [count, C] are rows first … of the embedding, other tokens are passed over. dx [R, C].
+// dtable[t − first] += Σ dx[order[i]], in order, for i from begin to end of each run (t, begin, end).
+// dtable [count, C] holds the embedding's rows from `first` on; other tokens are skipped. dx [R, C].
 // CPU twin: `model::ops::embed_backward`.
 //
-// One workgroup for each run at a time; each token has one run, so no two write the same row.
+// One workgroup for each run at a time. Each token has one run, so no two workgroups write the same row.
 
 override WG: u32 = 64u;
 
 struct Params {
-    // R: runs, those of no length among them.
+    // R: number of runs, including empty ones.
     rows: u32,
     // C / 4.
     quads: u32,

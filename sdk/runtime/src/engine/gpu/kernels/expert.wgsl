@@ -10,9 +10,9 @@ struct Params {
     rows: u32,
     // F / 4.
     quads: u32,
-    // From a row of weights to the next.
+    // Stride between rows of weights.
     stride: u32,
-    // Which expert it is.
+    // Column of the expert.
     column: u32,
 }
 

@@ -1,6 +1,6 @@
-// Of each window, for each expert e: how many of its tokens went there, n, added to seen[first + e]; and what follows
-// for the load-balancing loss, slopes[window, e] = aux · learnt · n / T², the gradient of each of the window's p_e,
-// where learnt is what its learnt tokens add to the mean. weights [windows T, stride], slopes [windows, stride].
+// Counts for each window and expert e the tokens routed to e, n, and adds n to seen[first + e]. Also writes
+// slopes[window, e] = aux · learnt · n / T², the load-balancing loss's gradient for each p_e of the window, where
+// learnt is the share of the window's learnt tokens in the mean. weights [windows T, stride], slopes [windows, stride].
 // CPU twin: `model::ops::seen`, `model::ops::balance_slopes`.
 //
 // One invocation for each window and expert at a time.
@@ -15,19 +15,19 @@ struct Params {
     experts: u32,
     // Columns, at least E.
     stride: u32,
-    // Where the layer's numbers begin.
+    // Start of the layer's counts.
     first: u32,
-    // E times what the loss of a layer counts.
+    // E times the weight of a layer's balancing loss.
     aux: f32,
 }
 
-// The numbers of a step, of which this is the seventh: what one learnt token adds to the mean.
+// Numbers of a step; the seventh is the share of one learnt token in the mean.
 struct Hyper {
     optimiser: array<f32, 6>,
     share: f32,
 }
 
-// Set in a target that is given.
+// Flag of a given target.
 const GIVEN = 0x80000000u;
 
 @group(0) @binding(0) var<uniform> params: Params;

@@ -1,6 +1,6 @@
-// From dy, [R, F], the gradient of what an expert's gate gives, as if each token counted in full: with w =
-// weights[r, column] and y = g σ(g) u, dweights[r, column] ← dy · y, the gradients of gate_up as `swiglu_grad` has them
-// for w dy, and in the place of dy comes w y. gate_up [R, 2 F].
+// Takes dy [R, F], the gradient of the expert's gated output before weighting. With w = weights[r, column] and
+// y = g σ(g) u: dweights[r, column] ← dy · y, gate_up ← the gradients of `swiglu_grad` for w dy,
+// and dy ← w y. gate_up [R, 2 F].
 // CPU twin: `model::ops::swiglu_backward`.
 //
 // One workgroup per row at a time.
@@ -12,9 +12,9 @@ struct Params {
     rows: u32,
     // F / 4.
     quads: u32,
-    // From a row of weights to the next.
+    // Stride between rows of weights.
     stride: u32,
-    // Which expert it is.
+    // Column of the expert.
     column: u32,
 }
 

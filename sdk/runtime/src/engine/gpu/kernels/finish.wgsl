@@ -1,5 +1,5 @@
-// From sums of squares and losses, what the host wants to know of a step and what the optimiser goes by:
-// stats = [mean loss, gradient norm, factor that clips it, 1 if loss and norm are finite or else 0].
+// Computes a step's statistics for the host and the optimiser from sums of squares and losses:
+// stats = [mean loss, gradient norm, clipping factor, 1 if loss and norm are finite or else 0].
 // CPU twin: `model::Adjust::new`.
 //
 // One workgroup. WG is a power of two.
@@ -7,11 +7,11 @@
 override WG: u32 = 256u;
 
 struct Params {
-    // Sums of squares.
+    // Number of sums of squares.
     partials: u32,
-    // Losses.
+    // Number of losses.
     losses: u32,
-    // Largest norm; 0 for any.
+    // Clipping norm; 0 for none.
     clip: f32,
 }
 
@@ -20,10 +20,10 @@ struct Params {
 @group(0) @binding(2) var<storage, read> losses: array<f32>;
 @group(0) @binding(3) var<storage, read_write> stats: array<vec4<f32>>;
 
-// Squares and losses.
+// Sums of squares and of losses.
 var<workgroup> sums: array<vec2<f32>, WG>;
 
-// By the bits: compilers may take it for granted that floats are finite.
+// Tests the bits: compilers may assume that floats are finite.
 fn finite(x: f32) -> bool {
     return (bitcast<u32>(x) & 0x7f800000u) != 0x7f800000u;
 }

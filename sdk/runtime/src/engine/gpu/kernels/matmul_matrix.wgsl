@@ -1,10 +1,10 @@
-// C = A B, C + A B or R + A B, with A or B transposed or not, on a device's units for matrices: operands are rounded to
-// 16-bit floats, sums are of 32 bits. A workgroup of four subgroups sums a square of C, each of them a quarter, from
-// parts of A and B that lie in workgroup memory as they lie in the operands, 32 deep.
+// C = A B, C + A B or R + A B, with A or B transposed or not, on a device's matrix units: operands are rounded to
+// 16-bit floats, sums have 32 bits. A workgroup of four subgroups computes a square of C, each subgroup a quarter, from
+// parts of A and B in workgroup memory, which keep the operands' layout and are 32 deep.
 // CPU twin: `model::ops::linear`, `model::ops::linear_backward`.
 //
-// What cannot be rounded becomes infinite, as it would be noticed anywhere. Values of A are multiplied by `gain`, a
-// power of two, so that gradients are large enough, and sums are divided by it.
+// A value that overflows becomes infinite, which the finiteness check notices. Values of A are multiplied by `gain`, a
+// power of two, so that gradients do not underflow, and sums are divided by it.
 
 // Lanes of a subgroup.
 override LANES: u32 = 32u;
@@ -14,7 +14,7 @@ override COUNT: u32 = 4u;
 // Rows and columns of a workgroup's square.
 override SIDE = 32u * COUNT;
 const DEPTH = 32u;
-// From a row of a part to the next, in quads: 16 bytes more than it holds, or rows would meet in one memory bank.
+// Stride between rows of a part, in quads: 16 bytes more than a row, to avoid conflicts of memory banks.
 const ALONG_K = (DEPTH + 8u) / 4u;
 override ACROSS_K = (SIDE + 8u) / 4u;
 // Rows along k take more room than those across.
@@ -22,17 +22,17 @@ override PART = SIDE * ALONG_K;
 
 var<workgroup> part_a: array<vec4<f16>, PART>;
 var<workgroup> part_b: array<vec4<f16>, PART>;
-// A matrix of each subgroup on its way out, by quads.
+// One matrix of each subgroup, in quads, for output.
 var<workgroup> out: array<vec4<f32>, 256u>;
 
-// Compilers keep these in registers where each has a name of its own, and not where an array holds them.
+// Separate names, since compilers keep these in registers and would not do so with an array.
 alias BlockA = coop_mat16x16<f16, A>;
 alias BlockB = coop_mat16x16<f16, B>;
 alias Sum = coop_mat16x16<f32, C>;
-// Four quads that are WG apart in a part.
+// Four quads at a distance of WG in a part.
 alias Quads = mat4x4<f16>;
 
-// Quad `index` of the part of A from row i and term k on; 0 from `end` on.
+// Quad `index` of A's part from row i and term k on; 0 from `end` on.
 fn fetch_a(i: u32, k: u32, end: u32, index: u32) -> vec4<f16> {
     var quad: vec4<f32>;
     if FORM == TN {
@@ -51,7 +51,7 @@ fn fetch_a(i: u32, k: u32, end: u32, index: u32) -> vec4<f16> {
     return vec4<f16>(quad * params.gain);
 }
 
-// Quad `index` of the part of B from term k and column j on; 0 from `end` on.
+// Quad `index` of B's part from term k and column j on; 0 from `end` on.
 fn fetch_b(j: u32, k: u32, end: u32, index: u32) -> vec4<f16> {
     var quad: vec4<f32>;
     if FORM == NT {
@@ -88,7 +88,7 @@ fn four_b(j: u32, k: u32, end: u32, index: u32) -> Quads {
     );
 }
 
-// Where quad `index` of a part lies in it.
+// Position of quad `index` in its part.
 fn place(index: u32, along_k: bool) -> u32 {
     if along_k {
         return index / (DEPTH / 4u) * ALONG_K + index % (DEPTH / 4u);
@@ -110,7 +110,7 @@ fn write_b(index: u32, quads: Quads) {
     part_b[place(index + 3u * WG, FORM == NT)] = quads[3];
 }
 
-// The matrix of A from row `i` and term `k` of the part on.
+// The matrix of A's part from row `i` and term `k` on.
 fn block_a(i: u32, k: u32) -> BlockA {
     if FORM == TN {
         return coopLoad<BlockA>(&part_a[k * ACROSS_K + i / 4u], ACROSS_K);
@@ -125,7 +125,7 @@ fn block_b(k: u32, j: u32) -> BlockB {
     return coopLoadT<BlockB>(&part_b[k * ACROSS_K + j / 4u], ACROSS_K);
 }
 
-// Stores a matrix of C by way of workgroup memory: it may lie across an edge. Calls are in uniform control flow.
+// Stores a matrix of C through workgroup memory, since it may cross an edge. Calls are in uniform control flow.
 fn put(subgroup: u32, lane: u32, z: u32, i: u32, j: u32, sum: Sum) {
     workgroupBarrier();
     coopStoreT(sum, &out[subgroup * 64u], 4u);
@@ -182,7 +182,7 @@ fn main(
             write_b(index + 4u * WG, high_b);
         }
         workgroupBarrier();
-        // The next parts are on their way while these are multiplied.
+        // Prefetches the next parts during the multiplication.
         k += DEPTH;
         low_a = four_a(i, k, end, index);
         low_b = four_b(j, k, end, index);
@@ -190,7 +190,7 @@ fn main(
             high_a = four_a(i, k, end, index + 4u * WG);
             high_b = four_b(j, k, end, index + 4u * WG);
         }
-        // Once for each half of the terms: with a loop this takes twice as long, since its bound is checked.
+        // Unrolled for the two halves of the terms: a loop takes twice as long, since its bound is checked.
         {
             let b0 = block_b(0u, across);
             let b1 = block_b(0u, across + 16u);

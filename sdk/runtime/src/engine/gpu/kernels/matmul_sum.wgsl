@@ -1,4 +1,4 @@
-// C = Σ_z A[z], C + … or R + …: A [k, m, n] holds the partial sums of one product, and they are added in the
+// C = Σ_z A[z], C + … or R + …: A [k, m, n] holds the partial sums of one product, which are added in the
 // order of z.
 // CPU twin: `model::ops::linear`, `model::ops::linear_backward`.
 //

@@ -1,10 +1,10 @@
-// C = A B, C + A B or R + A B, with A or B transposed or not: a workgroup sums 8 WG × 8 WG of C, each of its
-// WG × WG invocations 8 × 8, from parts of A and B that it lays out in workgroup memory, 16 deep.
+// C = A B, C + A B or R + A B, with A or B transposed or not: a workgroup sums 8 WG × 8 WG values of C, each of its
+// WG × WG invocations 8 × 8, from parts of A and B in workgroup memory, 16 deep.
 // CPU twin: `model::ops::linear`, `model::ops::linear_backward`.
 
 // Invocations of a workgroup in each of its two dimensions: 8 or 16.
 override WG: u32 = 8u;
-// Blocks down the part of A; across that of B.
+// Blocks down A's part, and across B's part.
 override SIDE = 2u * WG;
 // Blocks of a part: SIDE by 4.
 override BLOCKS = 4u * SIDE;
@@ -12,8 +12,8 @@ override BLOCKS = 4u * SIDE;
 // For each of 16 values of k, SIDE quads of a column of A; then, for each, SIDE quads of a row of B.
 var<workgroup> parts: array<vec4<f32>, 8u * BLOCKS>;
 
-// Where block (k, i) of A or of B, whose blocks follow A's, begins; its rows are SIDE quads apart. Neighbours
-// that write different k of the same i would meet in one memory bank: so k turns the place of i.
+// Start of block (k, i) of A or of B, whose blocks follow A's; the rows of a block are SIDE quads apart. k rotates the
+// position of i, since neighbours that write different k of one i would conflict in a memory bank.
 fn place(k: u32, i: u32) -> u32 {
     return k * 4u * SIDE + (i ^ ((k % 4u) * 2u));
 }
@@ -29,7 +29,7 @@ fn read_part(at: u32) -> mat4x4<f32> {
     return mat4x4(parts[at], parts[at + SIDE], parts[at + 2u * SIDE], parts[at + 3u * SIDE]);
 }
 
-// Where block `index` of a part lies, as (k, i): memory is read along rows.
+// Block `index` of a part as (k, i), in the order in which rows lie in memory.
 fn split(index: u32, rows_along_k: bool) -> vec2<u32> {
     if rows_along_k {
         return vec2(index % 4u, index / 4u);
@@ -70,7 +70,7 @@ fn main(
     var c10 = mat4x4<f32>();
     var c11 = mat4x4<f32>();
     for (var k = group.z * params.depth; k < end; k += 16u) {
-        // 8 × 8 invocations move a block of A and one of B each; of 16 × 16, half move A and half B.
+        // 8 × 8 invocations each move a block of A and one of B; of 16 × 16, half move A and half B.
         workgroupBarrier();
         if index < BLOCKS {
             write_part(to_a, fetch_a(i + from_a.y * 4u, k + from_a.x * 4u, end));

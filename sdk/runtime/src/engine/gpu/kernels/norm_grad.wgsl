@@ -1,5 +1,5 @@
 // With g = dy ∘ w: dx = s g − s³ mean(g ∘ x) x, set or added; partial[p] = Σ s dy ∘ x over the rows of part p,
-// p · rows_per_group and on. dy, x and dx [R, C], w [C], scales [R] holds s, partial [parts, C].
+// which begin at p · rows_per_group. dy, x and dx [R, C], w [C], scales [R] holds s, partial [parts, C].
 // CPU twin: `model::ops::norm_backward`.
 //
 // One workgroup per part at a time; `column_sum` adds the parts up.

@@ -1,4 +1,4 @@
-// θ = Θ̂ + share (θ − reference) for one piece: the progress that is not merged yet, on top of a new Θ̂.
+// θ = Θ̂ + share (θ − reference) for one piece: the unmerged progress, applied to a new Θ̂.
 // CPU twin: `diloco::Replica::apply`.
 //
 // Any number of workgroups covers it (grid stride).
@@ -6,9 +6,9 @@
 override WG: u32 = 64u;
 
 struct Params {
-    // The piece's first value.
+    // Index of the piece's first value.
     start: u32,
-    // Its values.
+    // Number of values.
     len: u32,
     share: f32,
 }

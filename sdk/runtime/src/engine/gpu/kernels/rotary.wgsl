@@ -1,5 +1,5 @@
 // (a, b) ← (a cos − b sin, b cos + a sin) for values i and i + D/2 of each of the first `heads` heads of a
-// row, by the angle of its position, the row modulo the context. x [R, stride], cos and sin [T, D/2].
+// row, with the angle of its position, the row modulo the context. x [R, stride], cos and sin [T, D/2].
 // CPU twin: `model::ops::rotate`.
 
 override WG: u32 = 64u;
@@ -11,7 +11,7 @@ struct Params {
     context: u32,
     // Values in a row.
     stride: u32,
-    // Queries and keys.
+    // Number of query and key heads.
     heads: u32,
     // D / 2.
     half: u32,
@@ -35,7 +35,7 @@ fn main(
         let row = i / pairs;
         let pair = i % pairs;
         let angle = (row % params.context) * half + pair % half;
-        // Half of the values of each head before this one lie in between.
+        // Skips the other half of each earlier head.
         let at = row * params.stride + pair + pair / half * half;
         let cosine = cosines[angle];
         let sine = sines[angle] * params.sign;

@@ -1,6 +1,6 @@
-// The router of a mixture of experts: probs = softmax(logits), and weights = probs over their sum for the `active`
-// largest of a row, of two equal ones the first, and 0 for all others. All [R, stride], of which the first E columns
-// count and the others are set to 0.
+// Router of a mixture of experts: probs = softmax(logits). weights = probs over their sum for the `active`
+// largest of a row (of equal ones the first), and 0 for all others. All are [R, stride], of which the first E columns
+// count; the others are set to 0.
 // CPU twin: `model::ops::route`.
 //
 // One invocation per row at a time: there are few experts.
@@ -24,7 +24,7 @@ struct Params {
 @group(0) @binding(3) var<storage, read_write> weights: array<f32>;
 
 const LOWEST = -3.4028234e38;
-// A token went where its weight is above 0, however small.
+// Smallest weight of a chosen expert: a weight above 0 marks the choice.
 const WEIGHT_MIN = 1e-30;
 
 @compute @workgroup_size(WG)
@@ -51,7 +51,7 @@ fn main(
         }
         var total = 0.0;
         for (var slot = 0u; slot < params.chosen; slot++) {
-            // By logits, which differ where probabilities may not.
+            // Compares logits, which may differ where probabilities do not.
             var best = params.experts;
             for (var e = 0u; e < params.experts; e++) {
                 let is_free = weights[start + e] == 0.0;

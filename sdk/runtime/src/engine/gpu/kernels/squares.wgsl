@@ -8,7 +8,7 @@ override WG: u32 = 64u;
 struct Params {
     // Values / 4.
     quads: u32,
-    // Where the sums of this dispatch begin.
+    // Index of the first sum of this dispatch.
     first: u32,
 }
 

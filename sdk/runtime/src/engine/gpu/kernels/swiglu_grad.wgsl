@@ -1,5 +1,5 @@
-// With g = gate_up[r, f], u = gate_up[r, F + f], s = σ(g): g ← dy u s (1 + g (1 − s)), u ← dy g s, and in the
-// place of dy comes y = g s u. gate_up [R, 2 F], dy [R, F].
+// With g = gate_up[r, f], u = gate_up[r, F + f], s = σ(g): g ← dy u s (1 + g (1 − s)), u ← dy g s,
+// and dy ← y = g s u. gate_up [R, 2 F], dy [R, F].
 // CPU twin: `model::ops::swiglu_backward`.
 
 override WG: u32 = 64u;

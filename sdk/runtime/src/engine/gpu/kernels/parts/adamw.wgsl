@@ -1,4 +1,4 @@
-// What a step of AdamW reads of a batch, of its rates, and of parameters and gradient, four at a time.
+// Inputs of an AdamW step: settings, the step's numbers, parameters and gradients, four at a time.
 
 struct Stats {
     loss: f32,

@@ -1,13 +1,13 @@
-// What the kernels of attention share. A row of qkv [R, C + 2 K D] holds the queries of H heads, the keys and
-// the values of K heads, and `windows` of `context` rows lie one below the other.
+// Shared parts of the attention kernels. A row of qkv [R, C + 2 K D] holds the queries of H heads, and the keys and
+// values of K heads. The rows of `windows` windows, `context` rows each, follow one another.
 //
-// A band is eight rows of one head and has LANES lanes. They go through the other rows of the window in blocks
-// of KEYS: first each lane finds, for some of the block, the eight numbers that each has with the band; these
-// pass through workgroup memory, and then each lane adds up its quads of what comes out.
+// A band is eight rows of one head and has LANES lanes. The lanes go through the other rows of the window in blocks
+// of KEYS. Each lane first computes, for some rows of the block, eight numbers, one for each row of the band. The
+// numbers pass through workgroup memory, and then each lane sums its quads of the result.
 
 // D / 4.
 override HEAD: u32 = 8u;
-// Lanes of a band: up to HEAD, or 1 where barriers are dear.
+// Lanes of a band: up to HEAD, or 1 where barriers are expensive.
 override LANES: u32 = 8u;
 // Rows in a block, a multiple of 4; 4 · LANES or more keep all lanes busy.
 override KEYS: u32 = 32u;
@@ -24,7 +24,7 @@ struct Params {
     heads: u32,
     // K.
     kv_heads: u32,
-    // What to take, of workgroups that there is work for: from the first one up to before the end.
+    // Range of workgroups to take, out of all that have work: from first up to, but without, end.
     first: u32,
     end: u32,
 }
@@ -32,26 +32,26 @@ struct Params {
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> qkv: array<vec4<f32>>;
 
-// A number for each row of a band.
+// One number for each row of a band.
 alias Eight = mat2x4<f32>;
 
 const FOUR = vec4(0u, 1u, 2u, 3u);
 override QUARTER: u32 = KEYS / 4u;
 override SLOTS: u32 = BANDS * HEADS;
 override WG: u32 = LANES * SLOTS;
-// The length of an array has a name of its own, or naga 30 cannot tell it.
+// A named constant, since naga 30 cannot infer this array length otherwise.
 override WEIGHTS: u32 = KEYS * SLOTS;
 
-// By row of the block, and band.
+// Indexed by row of the block, and band.
 var<workgroup> weights: array<Eight, WEIGHTS>;
 
 // Half of a band.
 struct Rows {
-    // In the window.
+    // Position in the window.
     position: vec4<u32>,
-    // In all; the window's last row for those behind its end.
+    // Row in qkv; the window's last row for positions beyond its end.
     row: vec4<u32>,
-    // Whether to write them.
+    // Whether to write the row.
     live: vec4<bool>,
 }
 
@@ -63,17 +63,17 @@ struct Band {
     high: Rows,
 }
 
-// Workgroups that take a band each of all windows and heads.
+// Number of workgroups that cover all windows and heads with one band each.
 fn across(heads: u32) -> u32 {
     return (params.windows * heads + HEADS - 1u) / HEADS;
 }
 
-// Workgroups that take all bands of a head.
+// Number of workgroups that cover all bands of a head.
 fn down() -> u32 {
     return (params.context + 8u * BANDS - 1u) / (8u * BANDS);
 }
 
-// The band at `slot` of the workgroup whose bands begin at position `first` and head `unit` · HEADS.
+// The band at `slot` of a workgroup that starts at position `first` and head `unit` · HEADS.
 fn band_at(slot: u32, unit: u32, heads: u32, first: u32) -> Band {
     let all = params.windows * heads;
     let index = unit * HEADS + slot / BANDS;
@@ -96,12 +96,12 @@ fn row_at(start: u32, position: vec4<u32>) -> vec4<u32> {
     return start + min(position, vec4(params.context - 1u));
 }
 
-// Quads in a row of qkv.
+// Number of quads in a row of qkv.
 fn stride() -> u32 {
     return (params.heads + 2u * params.kv_heads) * HEAD;
 }
 
-// First quad of the keys of the head that query head `head` looks at, and of its values.
+// First quad of the keys that query head `head` attends to, and of their values.
 fn keys_at(head: u32) -> u32 {
     return (params.heads + head / (params.heads / params.kv_heads)) * HEAD;
 }
@@ -114,7 +114,7 @@ fn load(at: vec4<u32>) -> mat4x4<f32> {
     return mat4x4(qkv[at.x], qkv[at.y], qkv[at.z], qkv[at.w]);
 }
 
-// Plus the products of x with four rows, of which y is the transpose.
+// Adds the products of x with four rows; y is their transpose.
 fn add_dots(sum: vec4<f32>, x: vec4<f32>, y: mat4x4<f32>) -> vec4<f32> {
     return fma(vec4(x.w), y[3], fma(vec4(x.z), y[2], fma(vec4(x.y), y[1], fma(vec4(x.x), y[0], sum))));
 }
@@ -123,7 +123,7 @@ fn add_eight(sum: Eight, x: vec4<f32>, low: mat4x4<f32>, high: mat4x4<f32>) -> E
     return Eight(add_dots(sum[0], x, low), add_dots(sum[1], x, high));
 }
 
-// Row i plus aᵢ b.
+// Adds aᵢ b to each row i.
 fn add_outer(sum: mat4x4<f32>, a: vec4<f32>, b: vec4<f32>) -> mat4x4<f32> {
     return mat4x4(
         fma(vec4(a.x), b, sum[0]),
@@ -152,7 +152,7 @@ fn store_out(at: vec4<u32>, live: vec4<bool>, rows: mat4x4<f32>) {
     }
 }
 
-// A band with one lane has nothing to wait for.
+// Synchronises lanes; a band with one lane has nothing to wait for.
 fn barrier() {
     if LANES > 1u {
         workgroupBarrier();

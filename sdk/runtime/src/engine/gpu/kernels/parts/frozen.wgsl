@@ -1,4 +1,4 @@
-// How weights are kept: as 32-bit floats; as 16-bit floats; as codes of 8 bits, four to a word, and behind them a
+// Formats of weights: 32-bit floats; 16-bit floats; or 8-bit codes, four to a word, followed by a
 // 32-bit scale for each 32 codes of a row.
 const WHOLE = 0u;
 const HALF = 1u;
@@ -15,12 +15,12 @@ fn int8_quad(codes: u32, scale: u32) -> vec4<f32> {
     return vec4<f32>(high >> vec4(24u)) * bitcast<f32>(scale);
 }
 
-// The word `at` of those that lie in pairs, from the one that holds it.
+// Word `at` of an array of pairs, from the pair that holds it.
 fn word_of(pair: vec2<u32>, at: u32) -> u32 {
     return select(pair.x, pair.y, (at & 1u) != 0u);
 }
 
-// Which word the scale of quad `quad` of row `row` is, of a matrix of `rows` rows `stride` quads apart.
+// Index of the word with the scale of quad `quad` in row `row`, for a matrix of `rows` rows `stride` quads apart.
 fn scale_at(row: u32, quad: u32, rows: u32, stride: u32) -> u32 {
     return rows * stride + row * ((stride + 7u) / 8u) + quad / 8u;
 }

@@ -1,12 +1,12 @@
-// What the matrix products share: how operands are read and results are kept, in blocks of 4 × 4. The columns
-// of a `mat4x4` are the rows of a block, whether of A, B or C: that is how they lie in memory.
+// Shared parts of the matrix products: reading of operands and storing of results, in blocks of 4 × 4. The columns
+// of a `mat4x4` are the rows of a block of A, B or C, as they lie in memory.
 
-// How the operands lie: A [m, k], B [n, k]; A [m, k], B [k, n]; A [k, m], B [k, n].
+// Layouts of the operands: A [m, k], B [n, k]; A [m, k], B [k, n]; A [k, m], B [k, n].
 const NT = 0u;
 const NN = 1u;
 const TN = 2u;
 override FORM: u32 = NN;
-// What C takes: the product, itself and the product, R and the product.
+// New value of C: the product; C plus the product; R plus the product.
 const SET = 0u;
 const ADD = 1u;
 const PLUS = 2u;
@@ -15,37 +15,37 @@ struct Params {
     m: u32,
     n: u32,
     k: u32,
-    // Rows of A, B, C and R, in quads.
+    // Row strides of A, B, C and R, in quads.
     a_stride: u32,
     b_stride: u32,
     c_stride: u32,
     // First row of C to compute.
     row: u32,
-    // What workgroup z sums up: k from z · depth on; a multiple of 4. Its C begins m rows after that of z − 1.
+    // Terms of workgroup z: k from z · depth on; a multiple of 4. Its C begins m rows after that of z − 1.
     depth: u32,
-    // The first quad of A's rows, and of C's.
+    // First quad of A's rows, and of C's.
     a_first: u32,
     c_first: u32,
-    // What the product is multiplied by.
+    // Factor of the product.
     scale: f32,
-    // A power of two that A is multiplied by, and the sums are divided by, where 16-bit floats are multiplied.
+    // Power of two by which A is multiplied and sums are divided, if 16-bit floats are multiplied.
     gain: f32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> a: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read> b: array<vec4<f32>>;
-// The same, where it is not of 32-bit floats.
+// Another view of B, for weights that are not 32-bit floats.
 @group(0) @binding(3) var<storage, read> b_words: array<vec2<u32>>;
 @group(0) @binding(4) var<storage, read> residual: array<vec4<f32>>;
 @group(0) @binding(5) var<storage, read_write> c: array<vec4<f32>>;
 
-// Four rows from `first` on; the last one again where there are no more.
+// Four rows from `first` on, clamped to the last row.
 fn rows(first: u32, count: u32) -> vec4<u32> {
     return min(first + vec4(0u, 1u, 2u, 3u), vec4(count - 1u));
 }
 
-// Rows i … i + 3 of A at k … k + 3; 0 from params.k on if A lies transposed, else there are zeros.
+// Rows i … i + 3 of A at k … k + 3; 0 from params.k on if A is transposed. Otherwise memory holds zeros there.
 fn load_a(i: u32, k: u32) -> mat4x4<f32> {
     if FORM == TN {
         let at = rows(k, params.k) * params.a_stride + params.a_first + min(i, params.m - 1u) / 4u;
@@ -94,7 +94,7 @@ fn row(c: vec4<f32>, a: vec4<f32>, b: mat4x4<f32>) -> vec4<f32> {
     return fma(vec4(a.w), b[3], fma(vec4(a.z), b[2], fma(vec4(a.y), b[1], fma(vec4(a.x), b[0], c))));
 }
 
-// C + A B.
+// Returns C + A B.
 fn madd(c: mat4x4<f32>, a: mat4x4<f32>, b: mat4x4<f32>) -> mat4x4<f32> {
     return mat4x4(row(c[0], a[0], b), row(c[1], a[1], b), row(c[2], a[2], b), row(c[3], a[3], b));
 }

@@ -1,4 +1,4 @@
-// What kernels on units for matrices are written in; this comes before all else.
+// Directives of kernels on matrix units; must come first.
 
 enable f16;
 enable wgpu_cooperative_matrix;

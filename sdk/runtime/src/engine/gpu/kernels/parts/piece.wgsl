@@ -1,36 +1,35 @@
-// What the kernels of the exchange share. A piece is the part of a segment that lies in one chunk of the vectors; it
-// may begin and end within a block, and even within a word of codes. Any number of workgroups covers a piece (grid
-// stride).
+// Shared parts of the exchange kernels. A piece is the part of a segment in one chunk of the vectors. It may begin and
+// end within a block, and even within a word of codes. Any number of workgroups covers a piece (grid stride).
 
 override WG: u32 = 64u;
 // Values in a block, a multiple of 8.
 override BLOCK: u32 = 256u;
-// What the codes of a body stand for.
+// Decoded values of a body's codes.
 const INT4 = 0u;
 const E3M0 = 1u;
 const F32 = 2u;
 override CODE: u32 = INT4;
 
 struct Params {
-    // The piece's first value in the vectors.
+    // Index of the piece's first value in the vectors.
     start: u32,
-    // Its values.
+    // Number of values.
     len: u32,
-    // Its first value within the segment.
+    // Index of the first value within the segment.
     offset: u32,
-    // The segment's first value within the fragment.
+    // Index of the segment's first value within the fragment.
     value: u32,
-    // The segment's first code, in words.
+    // Index of the segment's first code, in words.
     code: u32,
-    // The segment's first block within the fragment.
+    // Index of the segment's first block within the fragment.
     block: u32,
-    // Of `decode_add`: 1 if the values are a Θ̂, which 16 bits hold.
+    // For `decode_add`: 1 if the values are a Θ̂, which fits 16 bits.
     is_hat: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
 
-// The parts of the bits of a float.
+// Fields of a float's bits.
 const SIGN: u32 = 1u << 31u;
 const SIZE: u32 = SIGN - 1u;
 const EXPONENT: u32 = 1u << 23u;

@@ -1,7 +1,7 @@
-// What the kernels of attention on units for matrices share. qkv is laid out as in `parts/bands.wgsl`.
+// Shared parts of the attention kernels on matrix units. The layout of qkv is that of `parts/bands.wgsl`.
 //
-// A workgroup of four subgroups has 64 rows of one head, each subgroup a strip of 16 of them, which stays in registers.
-// The other rows of the window come by in blocks of 32, rounded to 16-bit floats, in workgroup memory. The products of
+// A workgroup of four subgroups has 64 rows of one head; each subgroup keeps a strip of 16 of them in registers.
+// The other rows of the window pass through workgroup memory in blocks of 32, rounded to 16-bit floats. The products of
 // a strip and a block are 16 × 32 numbers. They pass through workgroup memory too, where each lane has 16 of a row.
 
 // D / 4: 4, 8, 12 or 16.
@@ -16,10 +16,10 @@ struct Params {
     heads: u32,
     // K.
     kv_heads: u32,
-    // What to take, of workgroups that there is work for: from the first one up to before the end.
+    // Range of workgroups to take, out of all that have work: from first up to, but without, end.
     first: u32,
     end: u32,
-    // A power of two that gradients are multiplied by on their way, for 16-bit floats have no room for small ones.
+    // Power of two by which gradients are multiplied, so that small ones do not underflow in 16-bit floats.
     gain: f32,
 }
 
@@ -30,38 +30,38 @@ const WG = 128u;
 const SIDE = 64u;
 const STRIP = 16u;
 const ROWS = 32u;
-// From a row of a block to the next, in quads: 16 bytes more than it holds, or rows would meet in one memory bank.
+// Stride between rows of a block, in quads: 16 bytes more than a row, to avoid conflicts of memory banks.
 override ALONG: u32 = HEAD + 2u;
 override BLOCK: u32 = ROWS * ALONG;
 override BLOCKS: u32 = 2u * BLOCK;
-// The same of numbers in 32 bits and in 16, and all of a strip.
+// Strides of a strip's numbers in 32 and in 16 bits, and sizes of a whole strip.
 const WIDE_ALONG = 9u;
 const WIDE = STRIP * WIDE_ALONG;
 const HALF_ALONG = 10u;
 const HALF = STRIP * HALF_ALONG;
 
-// Two blocks, or the 64 rows of the workgroup.
+// Two blocks, or the workgroup's 64 rows.
 var<workgroup> blocks: array<vec4<f16>, BLOCKS>;
 var<workgroup> wide: array<vec4<f32>, 4u * WIDE>;
 var<workgroup> halves: array<vec4<f16>, 4u * HALF>;
 
-// Shares of a softmax, about 1 / T, and the gradients of scores are multiplied by these before they are rounded: in
-// long windows 16-bit floats would lose the small ones. Gradients of scores have room up to 8,000.
+// Factors of softmax shares, about 1 / T, and of score gradients before they are rounded: in long windows
+// small ones would underflow in 16-bit floats. Score gradients may reach 8,000.
 const SHARES = 1024.0;
 const SLOPES = 8.0;
 
 alias BlockA = coop_mat16x16<f16, A>;
 alias BlockB = coop_mat16x16<f16, B>;
 alias Sum = coop_mat16x16<f32, C>;
-// What a lane fetches of a block: quads that are WG apart.
+// A lane's part of a block: quads at a distance of WG.
 alias Quads = mat4x4<f16>;
 
-// Workgroups that take all rows of a head.
+// Number of workgroups that cover all rows of a head.
 fn down() -> u32 {
     return (params.context + SIDE - 1u) / SIDE;
 }
 
-// Quads in a row of qkv.
+// Number of quads in a row of qkv.
 fn stride() -> u32 {
     return (params.heads + 2u * params.kv_heads) * HEAD;
 }
@@ -70,7 +70,7 @@ fn scale() -> f32 {
     return inverseSqrt(4.0 * f32(HEAD));
 }
 
-// Row `index` / HEAD of the block from position `first` on; the window's last one behind its end.
+// Row `index` / HEAD of the block from position `first` on, clamped to the window's last row.
 fn row_of(start: u32, first: u32, index: u32) -> u32 {
     return start + min(first + index / HEAD, params.context - 1u);
 }
@@ -79,7 +79,7 @@ fn quad_of(start: u32, first: u32, column: u32, factor: f32, index: u32) -> vec4
     return vec4<f16>(qkv[row_of(start, first, index) * stride() + column + index % HEAD] * factor);
 }
 
-// What this lane fetches of the block whose rows are those of qkv from position `first` on, from quad `column` on.
+// Fetches this lane's part of the block with rows of qkv from position `first` on, from quad `column` on.
 fn fetch(start: u32, first: u32, column: u32, factor: f32, lane: u32) -> Quads {
     var quads: Quads;
     quads[0] = quad_of(start, first, column, factor, lane);
@@ -99,7 +99,7 @@ fn place(index: u32) -> u32 {
     return index / HEAD * ALONG + index % HEAD;
 }
 
-// Puts what was fetched in its places of the block that begins at quad `block`.
+// Stores fetched quads in the block that begins at quad `block`.
 fn keep(block: u32, lane: u32, quads: Quads) {
     blocks[block + place(lane)] = quads[0];
     if HEAD > 4u {
@@ -113,12 +113,12 @@ fn keep(block: u32, lane: u32, quads: Quads) {
     }
 }
 
-// The matrix of a subgroup's strip from quad `column` on, where both blocks hold the rows of the workgroup.
+// The matrix of a subgroup's strip from quad `column` on, while both blocks hold the workgroup's rows.
 fn strip(subgroup: u32, column: u32) -> BlockA {
     return coopLoadT<BlockA>(&blocks[subgroup * STRIP * ALONG + column], ALONG);
 }
 
-// The products of a strip with the 16 rows that begin at quad `at`.
+// Products of a strip with the 16 rows that begin at quad `at`.
 fn dots(a0: BlockA, a1: BlockA, a2: BlockA, a3: BlockA, at: u32) -> Sum {
     var sum: Sum;
     sum = coopMultiplyAdd(a0, coopLoad<BlockB>(&blocks[at], ALONG), sum);
@@ -134,24 +134,24 @@ fn dots(a0: BlockA, a1: BlockA, a2: BlockA, a3: BlockA, at: u32) -> Sum {
     return sum;
 }
 
-// Half of the strip's numbers in 16 bits: those of the first 16 rows of a block, or of the others.
+// Half of the strip's numbers in 16 bits: for the first 16 rows of a block, or for the others.
 fn half_strip(subgroup: u32, second: u32) -> BlockA {
     return coopLoadT<BlockA>(&halves[subgroup * HALF + second * 4u], HALF_ALONG);
 }
 
-// Plus the rows of a block, weighted; the columns are those from quad `at` on.
+// Adds the weighted rows of a block, for the columns from quad `at` on.
 fn add_rows(low: BlockA, high: BlockA, at: u32, sum: Sum) -> Sum {
     let half_sum = coopMultiplyAdd(low, coopLoadT<BlockB>(&blocks[at], ALONG), sum);
     return coopMultiplyAdd(high, coopLoadT<BlockB>(&blocks[at + 16u * ALONG], ALONG), half_sum);
 }
 
-// Puts 16 × 32 numbers of a strip where its lanes find them.
+// Stores 16 × 32 numbers of a strip for its lanes.
 fn spread(subgroup: u32, left: Sum, right: Sum) {
     coopStoreT(left, &wide[subgroup * WIDE], WIDE_ALONG);
     coopStoreT(right, &wide[subgroup * WIDE + 4u], WIDE_ALONG);
 }
 
-// A lane's first quad of the numbers of its strip, in 32 bits and in 16.
+// Index of a lane's first quad in its strip, in 32 bits and in 16.
 fn wide_at(subgroup: u32, lane: u32) -> u32 {
     return subgroup * WIDE + lane / 2u * WIDE_ALONG + lane % 2u * 4u;
 }
@@ -160,8 +160,8 @@ fn half_at(subgroup: u32, lane: u32) -> u32 {
     return subgroup * HALF + lane / 2u * HALF_ALONG + lane % 2u * 4u;
 }
 
-// Writes 16 × 32 values of a strip to out, from quad `at` of its row on, divided by `gain`. Of a head `count` quads
-// are left. Calls are in uniform control flow.
+// Writes 16 × 32 values of a strip to out, from quad `at` of its row on, divided by `gain`. `count` quads of the head
+// remain. Calls are in uniform control flow.
 fn put(subgroup: u32, lane: u32, left: Sum, right: Sum, live: bool, at: u32, count: u32, gain: f32) {
     workgroupBarrier();
     spread(subgroup, left, right);

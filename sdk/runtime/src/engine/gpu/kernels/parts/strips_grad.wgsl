@@ -1,4 +1,4 @@
-// What both gradients of attention on units for matrices take beside `parts/strips.wgsl`.
+// Parts of both attention gradients on matrix units, in addition to `parts/strips.wgsl`.
 
 @group(0) @binding(2) var<storage, read> dy: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read> lse: array<f32>;
@@ -10,7 +10,7 @@ fn quad_of_dy(start: u32, first: u32, head: u32, index: u32) -> vec4<f16> {
     return vec4<f16>(dy[row * HEAD + index % HEAD] * params.gain);
 }
 
-// What this lane fetches of the block whose rows are those of dy from position `first` on.
+// Fetches this lane's part of the block with rows of dy from position `first` on.
 fn fetch_dy(start: u32, first: u32, head: u32, lane: u32) -> Quads {
     var quads: Quads;
     quads[0] = quad_of_dy(start, first, head, lane);
