@@ -1,16 +1,16 @@
 /**
- * The lesson, its sheet and the page on data centres, for a host that has no syncer: `npm run static` builds them into
- * `dist-static`. With `SITE=https://HOST/` in the environment links to them get a picture where people share them.
+ * Builds the lesson, its sheet and the page on data centres for a host without a syncer: `npm run static` fills
+ * `dist-static`. With `SITE=https://HOST/` in the environment, shared links to them get a preview picture.
  */
 import { readFile } from "node:fs/promises";
 import type { HtmlTagDescriptor, Plugin } from "vite";
 
-/** Pages that need nobody else, and the one that opens first. */
+/** Pages that need no server, and the one that opens first. */
 export const PAGES = ["pages/teach.html", "pages/scale.html"];
 const FIRST = "teach.html";
 const PICTURE = new URL("../.github/lesson.gif", import.meta.url);
 
-/** Takes away what only a syncer serves, and gives the folder a first page and tags for whoever links to it. */
+/** Removes content that only a syncer serves, and adds a start page and tags for link previews. */
 export function staticSite(site: string | undefined): Plugin {
   const base = site === undefined ? undefined : new URL(site);
   return {
@@ -22,7 +22,7 @@ export function staticSite(site: string | undefined): Plugin {
         return { html: html.replace(/^\s*<a class="of-run".*\n/gm, ""), tags: tagsOf(page, base) };
       },
     },
-    // After the plugin that makes the pages.
+    // After the plugin that creates the pages.
     generateBundle: {
       order: "post",
       async handler(_, bundle) {
@@ -34,7 +34,7 @@ export function staticSite(site: string | undefined): Plugin {
   };
 }
 
-/** What a link to `page` says where it is shared; addresses in it have to be whole. */
+/** Preview tags of `page`; their addresses must be absolute. */
 function tagsOf(page: string, base: URL | undefined): HtmlTagDescriptor[] {
   const meta = (attrs: Record<string, string>): HtmlTagDescriptor => ({ tag: "meta", attrs, injectTo: "head" });
   const tags = [meta({ property: "og:site_name", content: "Archipelago" })];

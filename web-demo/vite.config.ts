@@ -3,7 +3,7 @@ import { defineConfig } from "vite";
 import { PAGES, staticSite } from "./static-site.js";
 import { wordsInPages } from "./words-in-pages.js";
 
-/** Pages at the root of a syncer; everything beside them has a hash in its name and may be cached for ever. */
+/** Pages at the root of a syncer; all other files have a hash in their name and may be cached for ever. */
 const OF_SYNCER = [
   "pages/index.html",
   "pages/dashboard.html",
@@ -21,7 +21,7 @@ export default defineConfig(({ mode }) => {
     root: "pages",
     base: "./",
     publicDir: false,
-    // `npm run dev` beside a syncer: pages from here, the run from there.
+    // `npm run dev` together with a syncer: pages from here, the run from there.
     server: { proxy: { "/v1": { target: "http://127.0.0.1:7700", ws: true } } },
     plugins: [wordsInPages(), ...(isStatic ? [staticSite(process.env["SITE"])] : [])],
     worker: { format: "es" },
@@ -32,10 +32,10 @@ export default defineConfig(({ mode }) => {
       assetsInlineLimit: 0,
       modulePreload: { polyfill: false },
       rollupOptions: {
-        // Whole paths: whoever builds may stand anywhere.
+        // Absolute paths, so that the build works from any folder.
         input: (isStatic ? PAGES : OF_SYNCER).map(whole),
-        // The package is a file of its own. As a part of the page that trains it would bring that page's script along to
-        // the dashboard, which only writes with it.
+        // The package is a separate file. Bundled with the training page, it would load that page's script in
+        // the dashboard, which only generates text with it.
         output: { codeSplitting: { groups: [{ name: "learner", test: /[\\/]package[\\/]dist[\\/]/ }] } },
       },
     },

@@ -1,14 +1,14 @@
 /**
- * Puts the English words into pages as they are built, so that whoever has no JavaScript, and whoever shows a preview of
- * a link, finds them there. `pages/words/page.ts` does the same in a browser, with the words of another language.
+ * Puts the English words into pages during the build, for readers without JavaScript and for link
+ * previews. `pages/words/page.ts` does the same in a browser, with the words of another language.
  */
 import { readFile } from "node:fs/promises";
 import type { Plugin } from "vite";
 
-/** An element without elements in it, and one with some, that name the key of their text. */
+/** An element that names the key of its text: one without child elements, and one with some. */
 const LEAF = /<(\w+)(\s[^<>]*?\bdata-words="([\w.]+)"[^<>]*)>\s*<\/\1>/g;
 const BRANCH = /<(\w+)(\s[^<>]*?\bdata-words="([\w.]+)"[^<>]*)>\s*(<(?:(?!<\/\1>)[\s\S])*)<\/\1>/g;
-/** An attribute that names the key of another one. */
+/** An attribute that names the key of another attribute. */
 const ATTRIBUTE = /\bdata-words-([a-z-]+)="([\w.]+)"/g;
 const SLOT = /<(\w+)\b[^<>]*\bdata-slot="(\w+)"[^<>]*>(?:[\s\S]*?<\/\1>)?/g;
 
@@ -24,7 +24,7 @@ export function wordsInPages(): Plugin {
   };
 }
 
-/** `html` with the texts of `words` where it names them. A key that there is none of is an error. */
+/** Returns `html` with the texts of `words` at their keys. An unknown key is an error. */
 export function filled(html: string, words: object): string {
   const text = (key: string): string => {
     const found = key.split(".").reduce<unknown>((in_, name) => (in_ as Record<string, unknown>)?.[name], words);

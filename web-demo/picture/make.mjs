@@ -12,12 +12,12 @@ const { applyPalette, GIFEncoder, quantize } = gifenc;
 const FRAME_MS = 200;
 const FRAMES = 46;
 const COLORS = 63;
-/** What happens before which frame: a button of the page is pressed. */
+/** Button presses of the page, by frame. */
 const DEEDS = new Map([
   [10, "[data-pin='2']"],
   [24, "[data-cable='0']"],
 ]);
-/** The run is told its first round before the film begins, in milliseconds. */
+/** Time that the run plays before the film begins, in milliseconds. */
 const LEAD_MS = 7_000;
 
 const site = await serve(join(root, "dist"));
@@ -40,7 +40,7 @@ for (let at = 0; at < FRAMES; at += 1) {
 await browser.close();
 await site.stop();
 
-// One palette for all: what is drawn hardly changes colour.
+// One palette for all frames: the drawing hardly changes colour.
 const some = [0, 16, 32, 45].map((at) => frames[at].data);
 const palette = quantize(Buffer.concat(some), COLORS);
 const transparentIndex = palette.length;
@@ -49,7 +49,7 @@ const gif = GIFEncoder();
 let before;
 for (const { data, width, height } of frames) {
   const index = applyPalette(data, palette.slice(0, transparentIndex));
-  // What stays as it was is left out.
+  // Unchanged pixels are left out.
   const seen = before ? index.map((color, at) => (color === before[at] ? transparentIndex : color)) : index;
   gif.writeFrame(seen, width, height, {
     palette: before ? undefined : palette,

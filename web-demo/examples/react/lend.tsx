@@ -19,7 +19,7 @@ export function useLearner(syncer: string, share: number, on: boolean) {
       void joined.stop();
     };
   }, [syncer, on]);
-  // Another share is no reason to begin anew.
+  // A changed share does not restart the learner.
   useEffect(() => {
     asked.current = share;
     learner.current?.setShare(share);

@@ -115,7 +115,7 @@ export class Learner {
   }
 
   /**
-   * Continues `prompt` with the newest merged parameters; see {@link Writer.write}. The parameters are fetched once, two
+   * Continues `prompt` with the newest merged parameters; see {@link Writer.write}. Fetches the parameters once, two
    * bytes each, while training goes on. Fails as `aborted` when the learner ends.
    */
   generate(prompt: string, options: WriteOptions = {}): AsyncGenerator<string, void> {

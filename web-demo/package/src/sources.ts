@@ -3,7 +3,7 @@ import type { FromWorker } from "./messages.js";
 import type { Sources } from "./types.js";
 import { LearnerError } from "./types.js";
 
-/** Starts a Worker; calls `fail` when it crashes or does not load. Throws a {@link LearnerError} where none may start. */
+/** Starts a Worker; calls `fail` if it crashes or does not load. Throws a {@link LearnerError} if none may start. */
 export function start(
   sources: Sources,
   hear: (message: FromWorker) => void,

@@ -6,7 +6,7 @@ export type * from "./generated.js";
 /** "auto" uses the GPU if the model fits there, else the CPU. */
 export type EngineKind = "auto" | "gpu" | "cpu";
 
-/** Locations of the code that a Worker loads. Not needed with bundlers that understand `new URL(…, import.meta.url)`. */
+/** Locations of the code that a Worker loads. Bundlers that understand `new URL(…, import.meta.url)` need none. */
 export interface Sources {
   /** Address of this package's `worker.js`. */
   readonly workerUrl?: string | URL;
@@ -25,7 +25,7 @@ export interface JoinOptions extends Sources {
   /** Share of the time to compute, above 0 and at most 1. */
   readonly share?: number;
   /**
-   * Windows in one step, 1 to 4096. The default is the run's batch, or less if a step would take longer than 2 s on this
+   * Windows in one step, 1 to 4096. By default the run's batch, or less if a step would take longer than 2 s on this
    * device.
    */
   readonly batch?: "auto" | number;

@@ -1,4 +1,4 @@
-/** What is said before the start: what runs, what it costs, what this browser has, what fits. */
+/** Facts shown before the start: the run, the costs, this browser's capabilities, and the presets that fit. */
 
 import type { Capabilities, LearnerError, Measured } from "@archipelago-train/learner";
 import { capabilities, measure } from "@archipelago-train/learner";
@@ -12,14 +12,14 @@ import { say } from "./say.js";
 const BITS_PER_PARAM = 4.1;
 /** Copies of the parameters that training holds. */
 const COPIES = 6;
-/** Below this a preset is called slow. */
+/** Speed below which a preset is called slow. */
 const SLOW_TOKENS_PER_S = 500;
-/** Above this share of the machine's memory a preset is said not to fit. */
+/** Share of the machine's memory above which a preset is said not to fit. */
 const MEMORY_SHARE = 0.5;
-/** Time that each engine trains when it is measured. */
+/** Training time of each engine in a measurement. */
 const TRAIN_MS = 1_000;
 
-/** Says what is being trained, and the terms for it where somebody asks for more. */
+/** Describes the model, and adds technical terms for readers who want more. */
 export function showRun(status: ServerStatus): void {
   say("about", aboutOf(status));
   say("about-terms", termsOf(status));
@@ -35,7 +35,7 @@ export function showRun(status: ServerStatus): void {
   );
 }
 
-/** "This run trains a tiny language model on made-up sentences. 3 machines take part now. It has read …" */
+/** Returns "This run trains a tiny language model on made-up sentences. 3 machines take part now. It has read …" */
 export function aboutOf(status: ServerStatus): string {
   const model = `a ${modelOf(status)}`;
   const read = `It has read ${unbroken(count(status.tokensMerged))} ${status.tokenIsByte ? "letters" : "pieces of words"}`;
@@ -46,7 +46,7 @@ export function aboutOf(status: ServerStatus): string {
 
 function showCosts(status: ServerStatus): void {
   const bits = status.bitsPerParamUp ?? BITS_PER_PARAM;
-  // A round of each fragment moves every parameter once each way; rounds are as far apart as was measured.
+  // A round of each fragment sends every parameter once each way, at the measured interval of rounds.
   const rounds =
     status.timing.launchMs > 0 ? 3_600_000 / (status.timing.launchMs * Math.max(1, status.fragments.length)) : 0;
   const hourly =
@@ -75,7 +75,7 @@ function showCosts(status: ServerStatus): void {
   if (shown.join() !== lines.join()) list.replaceChildren(...lines.map((line) => make("li", {}, line)));
 }
 
-/** Shows what the browser offers, which costs nothing to ask. */
+/** Shows the browser's capabilities, which needs no computing. */
 export async function showBrowser(): Promise<Capabilities> {
   const found = await capabilities();
   const { adapter } = found;
@@ -100,7 +100,7 @@ export async function showBrowser(): Promise<Capabilities> {
   return found;
 }
 
-/** Measures on demand both engines that are there, and says what fits. */
+/** Measures both available engines on demand, and says which presets fit. */
 export async function showFits(found: Capabilities, preset: string): Promise<void> {
   const button = find("check", HTMLButtonElement);
   button.disabled = true;

@@ -1,4 +1,4 @@
-/** The board: who has given most to the run, by name and by team, unless its owner hides names. */
+/** The board: top contributors to the run, by name and by team, unless its owner hides names. */
 import type { LearnersPage, LearnerView, ServerStatus } from "../shared/api.js";
 import { fillRows, find, make, setAttribute, setText } from "../shared/dom.js";
 import { count, legible } from "../shared/format.js";
@@ -11,18 +11,18 @@ const ROWS_MAX = 8;
 export interface Place {
   readonly name: string;
   readonly tokens: number;
-  /** Part of all merged tokens, 0 to 1. */
+  /** Share of all merged tokens, 0 to 1. */
   readonly share: number;
   readonly own: boolean;
 }
 
-/** What stands behind the last `@` of a name, or nothing. */
+/** Returns the team, the part after the last `@` of a name, or an empty string. */
 export function teamOf(name: string): string {
   const at = name.lastIndexOf("@");
   return at < 0 ? "" : name.slice(at + 1).trim();
 }
 
-/** The foremost of `learners`, of whom `own` is this page's. */
+/** Returns the top `learners`; `own` is this page's learner. */
 export function people(learners: readonly LearnerView[], own: number | null): Place[] {
   const places = learners.map((learner) => ({
     name: nameOf(learner),
@@ -33,7 +33,7 @@ export function people(learners: readonly LearnerView[], own: number | null): Pl
   return foremost(places);
 }
 
-/** The foremost teams: names that differ in capitals only are one. */
+/** Returns the top teams; capitals make no difference in names. */
 export function teams(learners: readonly LearnerView[], own: number | null): Place[] {
   const found = new Map<string, Place>();
   for (const learner of learners) {
@@ -56,18 +56,18 @@ function foremost(places: readonly Place[]): Place[] {
   return merged.slice(0, ROWS_MAX);
 }
 
-/** Time between two looks at who has given most, in milliseconds: a look takes tens of kilobytes, and links may be thin. */
+/** Time between two updates, in milliseconds: one takes tens of kilobytes, and links may be slow. */
 const LOOK_MS = 60_000;
 
 let lookedMs = -LOOK_MS;
 
-/** Shows the board, if it is time to look again; `own` is this page's learner. */
+/** Updates the board if it is due; `own` is this page's learner. */
 export async function showBoard(status: ServerStatus, own: number | null): Promise<void> {
   find("name-field", HTMLElement).hidden = status.namesHidden;
   if (performance.now() - lookedMs < LOOK_MS) return;
   lookedMs = performance.now();
   if (status.namesHidden) return write([], []);
-  // Of all who ever came: the status has those first who are there now.
+  // Uses the list of all learners: the status puts connected ones first.
   const answer = await fetch("./v1/learners?sort=merged&limit=100");
   if (!answer.ok) return;
   const { learners } = (await answer.json()) as LearnersPage;
@@ -94,7 +94,7 @@ function fill(id: string, places: readonly Place[]): void {
 }
 
 function blank(): HTMLElement {
-  // A name may be written in any direction; it turns nothing else round.
+  // Isolates the direction of a name, so that it does not reverse the text around it.
   const name = make("th", { scope: "row" }, make("bdi"), make("span"));
   return make("tr", {}, name, make("td", { class: "right" }), make("td", { class: "right" }));
 }

@@ -1,19 +1,19 @@
-/** What this page says in a class, and where it came over plain http, as it does in most classes. */
+/** This page in a classroom, which usually serves it over plain http. */
 import { find, make } from "../shared/dom.js";
 import { say } from "./say.js";
 
-/** In a class people find each other by name: the field for it goes to the button. */
+/** Moves the name field to the button: classmates find each other by name. */
 export function showClassroom(classroom: boolean): void {
   const [who, name] = [find("who", HTMLElement), find("name", HTMLInputElement)];
   if (!classroom || !who.hidden) return;
   who.append(find("name-field", HTMLElement));
-  // It stays one of the form's.
+  // The field still belongs to the form.
   name.setAttribute("form", "rules");
   name.placeholder = "such as Ada";
   who.hidden = false;
 }
 
-/** Says what is missing on pages that did not come over https, and why. */
+/** Names the features that pages without https lack, and the reason. */
 export function showInsecure(): void {
   if (isSecureContext) return;
   say(

@@ -1,16 +1,16 @@
-/** What the browser tells of the machine, and the screen's wake lock. */
+/** Conditions of the machine that the browser reports, and the screen's wake lock. */
 
 interface Battery extends EventTarget {
   readonly charging: boolean;
 }
 
-/** Watches battery and visibility; calls `changed` when one of them does. */
+/** Watches battery and visibility; calls `changed` after each change. */
 export class Machine {
   onBattery: boolean | undefined;
 
   constructor(changed: () => void) {
     document.addEventListener("visibilitychange", changed);
-    // Hours pass without an event.
+    // The hour changes without an event.
     setInterval(changed, 30_000);
     void this.#watchBattery(changed);
   }
@@ -35,12 +35,12 @@ export class Machine {
       battery.addEventListener("chargingchange", look);
       look();
     } catch {
-      // Not told: the rule on batteries never speaks.
+      // The browser reports no battery: the battery rule never applies.
     }
   }
 }
 
-/** Keeps the screen on while wanted; browsers drop the lock with each hiding of the page. */
+/** Keeps the screen on while wanted; browsers release the lock each time the page is hidden. */
 export class ScreenLock {
   #wanted = false;
   #lock: WakeLockSentinel | undefined;
@@ -64,7 +64,7 @@ export class ScreenLock {
       this.#lock = await navigator.wakeLock.request("screen");
       if (!this.#wanted) this.want(false);
     } catch {
-      // Refused, as when the battery is low: the screen goes off, nothing else.
+      // Refused, for example at low battery: the screen turns off, and nothing else changes.
     }
   }
 }

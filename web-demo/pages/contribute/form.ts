@@ -1,10 +1,10 @@
-/** The forms of this page and the settings, each way. */
+/** Connects the page's forms with the settings, in both directions. */
 import { find } from "../shared/dom.js";
 import { clock } from "./rules.js";
 import type { Hours, Mode, Settings } from "./settings.js";
 import { DEFAULTS, MODES } from "./settings.js";
 
-/** Fills the forms, and calls `changed` with each change. */
+/** Fills the forms, and calls `changed` after each change. */
 export function bindForms(settings: Settings, changed: (settings: Settings) => void): void {
   const form = find("rules", HTMLFormElement);
   const modes = find("modes", HTMLElement);
@@ -43,7 +43,7 @@ export function bindForms(settings: Settings, changed: (settings: Settings) => v
     resume: field("resume").checked,
   });
   form.addEventListener("submit", (event) => event.preventDefault());
-  // A field of the form may stand elsewhere on the page.
+  // A field of the form may be elsewhere on the page.
   for (const element of [form, modes, find("who", HTMLElement)])
     element.addEventListener("change", () => changed(read()));
 }

@@ -1,31 +1,31 @@
-/** What this machine gave, by run and by day, and what it sent, received and fetched today, kept in this browser. */
+/** This machine's contributions by run and by day, and today's traffic, stored in this browser. */
 import { dayOf } from "../shared/save.js";
 
-/** What one machine gave. */
+/** Contribution of one machine. */
 export interface Given {
-  /** Its tokens in the model. */
+  /** Its merged tokens. */
   readonly tokens: number;
   /** Time in training steps, in milliseconds. */
   readonly trainMs: number;
 }
 
-/** What it gave on one day, to whatever run. */
+/** Contribution on one day, to any run. */
 export interface DayGiven extends Given {
   /** As 2026-11-23. */
   readonly day: string;
 }
 
-/** What this browser remembers of all runs. */
+/** This browser's record of all runs. */
 export interface Book {
-  /** The runs that were given to last, the newest last. */
+  /** The latest runs, newest last. */
   readonly runs: readonly (Given & { readonly run: string })[];
-  /** The days on which something was given, the newest last. */
+  /** The latest days with a contribution, newest last. */
   readonly days: readonly DayGiven[];
-  /** All of it, that of days and runs that are forgotten too. */
+  /** Sum over all days and runs, including dropped ones. */
   readonly all: Given & { readonly runs: number; readonly days: number };
 }
 
-/** Runs and days that are remembered one by one. */
+/** Limits of separate records of runs and days. */
 export const [RUNS_MAX, DAYS_MAX] = [40, 31];
 
 const GIVEN = "archipelago.given";
@@ -33,13 +33,13 @@ const TRAFFIC = "archipelago.traffic";
 const LEARNER = "archipelago.learner";
 const NOTHING: Given = { tokens: 0, trainMs: 0 };
 
-/** What was given to `run` before, if this browser remembers. */
+/** Returns the recorded contribution to `run`, or zeros. */
 export function readGiven(run: string): Given {
   const { tokens, trainMs } = readBook().runs.find((known) => known.run === run) ?? NOTHING;
   return { tokens, trainMs };
 }
 
-/** What was given to all runs. */
+/** Returns the sum over all runs. */
 export function readBook(): Book {
   const kept = (read(GIVEN) ?? {}) as Partial<Record<keyof Book, unknown>>;
   const all = (kept.all ?? {}) as Partial<Record<keyof Book["all"], unknown>>;
@@ -50,7 +50,7 @@ export function readBook(): Book {
   };
 }
 
-/** Notes what was given to `run`. What is more than was known of is booked for `now`'s day; `null` if nobody knows when. */
+/** Records the contribution to `run`. The increase counts for `now`'s day, or for no day if `now` is `null`. */
 export function keepGiven(run: string, given: Given, now: Date | null): void {
   const book = readBook();
   const before = book.runs.find((known) => known.run === run);
@@ -89,10 +89,10 @@ function sum(a: Given, b: Given): Given {
   return { tokens: a.tokens + b.tokens, trainMs: a.trainMs + b.trainMs };
 }
 
-/** What was booked last, for browsers that keep nothing. */
+/** Last recorded traffic, for browsers without storage. */
 let booked = { day: "", bytes: 0 };
 
-/** Bytes sent, received and fetched on the day of `now` so far, by all tabs of this browser. */
+/** Returns bytes sent, received and fetched on the day of `now` so far, by all tabs of this browser. */
 export function readTraffic(now: Date): number {
   const day = dayOf(now);
   const kept = read(TRAFFIC) as { day?: unknown; bytes?: unknown } | null;
@@ -100,13 +100,13 @@ export function readTraffic(now: Date): number {
   return Math.max(here, kept?.day === day ? number(kept.bytes) : 0);
 }
 
-/** Books `bytes` more for the day of `now`: what is booked is what was added, so that midnight and other tabs are no matter. */
+/** Adds `bytes` to the day of `now`. Recording increments keeps midnight and other tabs correct. */
 export function addTraffic(now: Date, bytes: number): void {
   booked = { day: dayOf(now), bytes: readTraffic(now) + bytes };
   keep(TRAFFIC, booked);
 }
 
-/** The rows of a list that was kept, each with its name under `key`. */
+/** Returns the valid rows of a stored list, each with its name under `key`. */
 function rowsOf<K extends "run" | "day">(kept: unknown, key: K): (Given & { readonly [key in K]: string })[] {
   if (!Array.isArray(kept)) return [];
   return kept.flatMap((row: unknown) => {
@@ -127,7 +127,7 @@ function read(key: string): unknown {
   try {
     return JSON.parse(localStorage.getItem(key) ?? "null");
   } catch {
-    // No storage, or not ours: nothing is remembered.
+    // No storage, or invalid content: there is no record.
     return null;
   }
 }
@@ -136,6 +136,6 @@ function keep(key: string, value: unknown): void {
   try {
     localStorage.setItem(key, JSON.stringify(value));
   } catch {
-    // It lasts as long as the page.
+    // The record lasts as long as the page.
   }
 }

@@ -1,23 +1,23 @@
-/** The islands of the run round its lighthouse, one's own among them. */
+/** The islands of the run round its lighthouse, including the visitor's own. */
 import { play, setAttribute } from "../shared/dom.js";
 import { plural } from "../shared/format.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const [WIDTH, HEIGHT] = [320, 150];
-/** More islands than these are not drawn one by one. */
+/** Limit of islands drawn separately. */
 const ISLANDS_MAX = 24;
 const RADIUS = 9;
 
-/** Where island `at` of `all` lies, from 0 to 1 each way; one's own is the first, at the left. */
+/** Position of island `at` of `all`, from 0 to 1 each way; the visitor's own is the first, at the left. */
 export function placeOf(at: number, all: number): { readonly x: number; readonly y: number } {
   const angle = Math.PI + (2 * Math.PI * at) / Math.max(1, all);
-  // Every other one lies farther out, so that many have room.
+  // Every other island is nearer to the lighthouse, so that many islands have room.
   const reach = all > 8 && at % 2 === 1 ? 0.3 : 0.42;
   return { x: 0.5 + reach * Math.cos(angle), y: 0.5 + 0.92 * reach * Math.sin(angle) };
 }
 
 export class Islands {
-  /** Machines that take part. */
+  /** Number of connected machines. */
   count = 0;
   readonly #svg: SVGSVGElement;
   #own = false;
@@ -27,7 +27,7 @@ export class Islands {
     svg.setAttribute("viewBox", `0 0 ${WIDTH} ${HEIGHT}`);
   }
 
-  /** So many take part; `own` if this machine is one of them. */
+  /** Shows `count` machines; `own` if this machine is one of them. */
   show(count: number, own: boolean): void {
     const all = Math.min(ISLANDS_MAX, Math.max(count, own ? 1 : 0));
     if (this.count === count && this.#own === own && this.#svg.childElementCount > 0) return;
@@ -53,13 +53,13 @@ export class Islands {
     setAttribute(this.#svg, "aria-label", words);
   }
 
-  /** Something of one's own is in the model now. */
+  /** Signals a merged update of this machine. */
   pulse(): void {
     const ring = this.#svg.querySelector(".pulse");
     if (ring) play(ring);
   }
 
-  /** The same on a canvas. */
+  /** Draws the same picture on a canvas. */
   paint(context: CanvasRenderingContext2D, width: number, height: number): void {
     const all = Math.min(ISLANDS_MAX, Math.max(1, this.count));
     context.strokeStyle = "#7fc8cf";

@@ -1,19 +1,19 @@
-/** When the page looks at the run, and when it calls the syncer silent, so that what it says is true within 5 s. */
+/** Timing of the page's requests, and of the report that the syncer is silent, so that the page is right within 5 s. */
 
-/** Time between two looks at the clock, in milliseconds. */
+/** Time between two checks of the clock, in milliseconds. */
 export const TICK_MS = 500;
-/** Time between two looks at the run, in milliseconds; none while the page is hidden. */
+/** Time between two status requests, in milliseconds; a hidden page sends none. */
 export const STATUS_MS = 2_500;
-/** And while this machine trains, so that it is soon known that nobody hears it. */
+/** The same while this machine trains, so that a lost syncer shows soon. */
 export const TRAINING_MS = 1_500;
-/** A syncer that does not answer within this, in milliseconds, does not answer. */
+/** Timeout of a status request, in milliseconds. */
 export const ANSWER_MS = 2_000;
-/** Without a word for so long, in milliseconds, the syncer is silent. */
+/** Time without news after which the syncer counts as silent, in milliseconds. */
 const SILENT_MS = 4_000;
 
 /**
- * For how long the syncer has been silent, in milliseconds, or 0 if it is not. It was heard last at `newsMs`, `null` if
- * never, and what came before `listeningMs`, when nobody listened, is no silence.
+ * Returns how long the syncer has been silent, in milliseconds, or 0 if it is not. `newsMs` is the time of the last
+ * news, or `null`. Time before `listeningMs` does not count, since the page was not listening.
  */
 export function silenceMs(nowMs: number, newsMs: number | null, listeningMs: number): number {
   const forMs = nowMs - Math.max(newsMs ?? 0, listeningMs);

@@ -1,11 +1,11 @@
-/** What this machine does, while it does it. */
+/** Live figures of this machine while it trains. */
 import type { LearnerEventMap, Report } from "@archipelago-train/learner";
 import { find, make } from "../shared/dom.js";
 import { bytes, count } from "../shared/format.js";
 import { Spark } from "../shared/spark.js";
 import { say } from "./say.js";
 
-/** Receipts shown. */
+/** Limit of displayed receipts. */
 const RECEIPTS_MAX = 40;
 
 /** The card "This machine". */
@@ -15,7 +15,7 @@ export class Live {
   #fates = { merged: 0, late: 0, refused: 0 };
   #device = "";
 
-  /** For a learner that begins. */
+  /** Resets the card for a new learner. */
   begin(): void {
     this.#spark.clear();
     this.#fates = { merged: 0, late: 0, refused: 0 };
@@ -49,7 +49,7 @@ export class Live {
     say("exchange", `${bytes(report.sentBytes)} up, ${bytes(down)} down`);
   }
 
-  /** Nothing computes: no speed stays beside that. */
+  /** Clears the speed, since training has ended. */
   rest(): void {
     say("speed", "–");
   }

@@ -23,12 +23,12 @@ import { Session } from "./session.js";
 import { keepSettings, noteRunning, readSettings, wasRunning } from "./settings.js";
 import { bindCopy, showLink } from "./share.js";
 
-/** Readers of screens are left alone for so long after a sentence, in milliseconds, unless its tone changes. */
+/** Time without announcements to screen readers after a sentence, in milliseconds, unless the tone changes. */
 const QUIET_MS = 8_000;
-/** How long a trouble is shown at least, in milliseconds. */
+/** Shortest display of a problem, in milliseconds. */
 const TROUBLE_MS = 20_000;
 
-// What follows # is an invite: it goes to the syncer when joining, and into the link.
+// The part after # is an invite: it goes to the syncer on joining, and into the link.
 let syncer = shareLink();
 const live = new Live();
 const reward = new Reward(() => settings.name);
@@ -39,16 +39,16 @@ const machine = new Machine(() => session?.apply());
 let settings = readSettings();
 let session: Session | undefined;
 let preset = "tiny";
-/** When the syncer was heard last: by an answer, a welcome or a receipt. */
+/** Time of the last news from the syncer: an answer, a welcome or a receipt. */
 let newsMs: number | null = null;
-/** Since when somebody listens: what was not asked for is no silence. */
+/** Time since which the page has listened: earlier time does not count as silence. */
 let listeningMs = performance.now();
 let complete = false;
 let looking = false;
 let lookedMs = -STATUS_MS;
 const title = document.title;
 const sentence = new SentenceView({ quietMs: QUIET_MS, tonesAtOnce: true });
-/** When something went wrong last. */
+/** Time of the last problem. */
 let troubleMs = 0;
 /** Sentence shown while nothing computes and the run can be reached. */
 let idle: Sentence = { tone: "done", text: "Nothing computes yet." };
@@ -80,7 +80,7 @@ function start(): void {
       live.receipt(event);
       if ("merged" in event.fate) reward.merged();
       heard();
-      // What was wrong is over, and was there to be read.
+      // The problem is over, and has been shown long enough.
       if (performance.now() - troubleMs > TROUBLE_MS) problem("");
     },
     trouble: problem,
@@ -111,7 +111,7 @@ function show(state: "running" | "leaving" | "idle"): void {
   find("stop", HTMLElement).hidden = state === "idle";
   find("stop", HTMLElement).textContent = state === "leaving" ? "Stop without waiting" : "Stop";
   find("pause", HTMLElement).textContent = "Pause";
-  // Without a scroll: what one gave stands above the button.
+  // Does not scroll: the card above the button stays in view.
   find(state === "idle" ? "start" : "stop", HTMLElement).focus({ preventScroll: true });
 }
 
@@ -124,7 +124,7 @@ function tellIdle(silentMs: number): void {
 /** Shows the sentence in the colour of its tone. */
 function tell(told: Sentence): void {
   sentence.show(told);
-  // Whoever looks at another tab sees it too.
+  // Visible also from another tab.
   document.title = session ? `${told.text.split(/[,.:;(]/, 1)[0]} · ${title}` : title;
 }
 
@@ -134,13 +134,13 @@ function problem(text: string): void {
   find("error", HTMLElement).hidden = text === "";
 }
 
-/** The syncer gave a sign of life. */
+/** Notes a sign of life from the syncer. */
 function heard(): void {
   newsMs = performance.now();
   session?.hear(0);
 }
 
-/** Looks at the run if it is time to, and says if the syncer has been silent for too long. */
+/** Requests the status if it is due, and reports a silent syncer. */
 function tick(): void {
   if (document.hidden) return;
   const nowMs = performance.now();
@@ -162,7 +162,7 @@ async function look(): Promise<void> {
     complete = status.finished;
     showRun(status);
     showComplete(status);
-    // One that trains hears it from its own learner.
+    // A training visitor learns it from the learner itself.
     if (status.finished) idle = COMPLETE;
     invited.look(status);
     talk.look(status);
@@ -205,7 +205,7 @@ showInsecure();
 void look();
 setInterval(tick, TICK_MS);
 for (const name of ["online", "offline"]) window.addEventListener(name, () => (session ? session.apply() : tick()));
-// While it was hidden nobody looked: that is no silence of the syncer's.
+// The hidden page did not listen: that time does not count as silence.
 document.addEventListener("visibilitychange", () => {
   listeningMs = performance.now();
 });
@@ -218,5 +218,5 @@ void showBrowser().then((found) =>
 );
 if (wasRunning() && settings.resume) start();
 
-/** For the console: measures and writes. */
+/** For the browser's console: measuring and writing. */
 Object.assign(window, { archipelago: { measure, Writer } });

@@ -1,4 +1,4 @@
-/** What a visitor gets: their part in the model, where their island lies, and a card to keep when they stop. */
+/** A visitor's reward: the share in the model, the place of the island, and a card at the end. */
 import type { LearnerEventMap, Report } from "@archipelago-train/learner";
 import type { ServerStatus } from "../shared/api.js";
 import { find } from "../shared/dom.js";
@@ -11,7 +11,7 @@ import { type Given, keepGiven, keepLearner, readGiven, readLearner } from "./gi
 import { Islands } from "./islands.js";
 import { say } from "./say.js";
 
-/** "12 % of what this model has learnt came from this machine." */
+/** Returns "12 % of what this model has learnt came from this machine." */
 export function partOf(tokens: number, all: number): string {
   if (tokens <= 0 || all <= 0) return "";
   const percent = Math.min(100, (100 * tokens) / all);
@@ -19,7 +19,7 @@ export function partOf(tokens: number, all: number): string {
   return `${part} of what this model has learnt came from this machine.`;
 }
 
-/** "This machine has trained for 12 min in all, and 885 k tokens of that are in the model. 12 % of …" */
+/** Returns "This machine has trained for 12 min in all, and 885 k tokens of that are in the model. 12 % of …" */
 export function thanksOf({ tokens, trainMs }: Given, all: number): string {
   if (tokens === 0) return "Nothing of this machine is in this run's model yet.";
   const read = `This machine has trained for ${duration(trainMs / 1_000)} in all, and ${count(tokens)} tokens of that are in the model`;
@@ -27,7 +27,7 @@ export function thanksOf({ tokens, trainMs }: Given, all: number): string {
   return part === "" ? `${read}.` : `${read}. ${part}`;
 }
 
-/** Texts that are compared. */
+/** Number of texts that are compared. */
 const TEXTS_MAX = 8;
 
 export class Reward {
@@ -35,32 +35,32 @@ export class Reward {
   readonly #card = find("thanks", HTMLElement);
   readonly #picture = find("picture", HTMLCanvasElement);
   #run = "";
-  /** What was given to the run, with that of this learner. */
+  /** Contribution to the run, including this learner's. */
   #given: Given = { tokens: 0, trainMs: 0 };
-  /** What was given before this learner; nothing is known of it before it is welcomed. */
+  /** Contribution before this learner; unknown until it is welcomed. */
   #before: Given | null = null;
-  /** Tokens that reports of this learner tell of, but that were merged into another run. */
+  /** Tokens in this learner's reports that were merged into another run. */
   #elsewhere = 0;
   #reported = 0;
-  /** The learner's number in the run, known once it is welcomed or from an earlier visit. */
+  /** The learner's number in the run, known from its welcome or from an earlier visit. */
   #learner: number | null = null;
   #all = 0;
-  /** What the model wrote when the visitor came, and what it writes now. */
+  /** The model's text at the visitor's arrival, and its newest text. */
   #then = "";
   #now = "";
-  /** The last few texts, which tell by what they have in common what the model was given. */
+  /** The last few texts, whose common beginning is the prompt. */
   #texts: readonly string[] = [];
-  /** Where the run is found; an invite is no part of it. */
+  /** Address of the run, without the invite. */
   #place = "";
   readonly #name: () => string;
 
-  /** `name` gives what the visitor is called, or nothing. */
+  /** `name` returns the visitor's name, or an empty string. */
   constructor(name: () => string) {
     this.#name = name;
     find("save-picture", HTMLElement).addEventListener("click", () => this.#save());
   }
 
-  /** The run as it is. */
+  /** Updates the display from the run's status. */
   look(status: ServerStatus, isTraining: boolean): void {
     if (this.#run !== status.run && !isTraining) {
       this.#run = status.run;
@@ -77,7 +77,7 @@ export class Reward {
     this.#wrote(status.sample);
   }
 
-  /** The newest text of the model. */
+  /** Takes the model's newest text. */
   #wrote(text: string): void {
     if (text !== "" && !this.#texts.includes(text)) this.#texts = [...this.#texts, text].slice(-TEXTS_MAX);
     this.#now = text;
@@ -91,7 +91,7 @@ export class Reward {
     writeText(find("sample", HTMLElement), this.#now, prompt);
   }
 
-  /** What was merged after the last report of a learner, which has ended since, is known to the syncer alone. */
+  /** Adds tokens merged after the ended learner's last report, which only the syncer knows. */
   #credit(status: ServerStatus): void {
     const mine = status.learners.find(({ learner }) => learner === this.#learner);
     if (status.run !== this.#run || !mine || mine.tokensMerged <= this.#given.tokens) return;
@@ -100,7 +100,7 @@ export class Reward {
     say("part", partOf(this.#given.tokens, this.#all));
   }
 
-  /** A learner begins. */
+  /** Prepares for a new learner. */
   begin(): void {
     this.#card.hidden = true;
     [this.#before, this.#learner] = [null, null];
@@ -111,14 +111,14 @@ export class Reward {
     say("sample-before-title", "When you came");
   }
 
-  /** The syncer knows the learner, and how much of its earlier work is in the model. */
+  /** Takes the learner's number and its earlier merged tokens from the welcome. */
   welcomed({ run, learner, tokensMerged }: LearnerEventMap["welcomed"]): void {
     this.#learner = learner;
     keepLearner(run, learner);
     const isAnother = this.#before !== null && this.#run !== run;
     const known = readGiven(run);
     const trainMs = this.#before === null || isAnother ? known.trainMs : this.#before.trainMs;
-    // This browser forgot it: nobody knows on which day that was.
+    // This browser has no record of them, so their day is unknown.
     if (known.tokens === 0 && tokensMerged > 0) keepGiven(run, { tokens: tokensMerged, trainMs }, null);
     if (isAnother) this.#elsewhere = this.#reported;
     this.#run = run;
@@ -134,12 +134,12 @@ export class Reward {
     say("part", partOf(tokens, this.#all));
   }
 
-  /** One of its updates is in the model. */
+  /** Shows that an update was merged. */
   merged(): void {
     this.#islands.pulse();
   }
 
-  /** Nothing computes any more. */
+  /** Shows the card after training has ended. */
   ended(): void {
     this.#islands.show(this.#islands.count, false);
     this.#card.hidden = !hasGiven();
@@ -151,7 +151,7 @@ export class Reward {
     showDays();
   }
 
-  /** A picture to keep or to show around. */
+  /** Saves a picture to keep or to share. */
   #save(): void {
     const context = this.#picture.getContext("2d");
     if (!context) return;

@@ -1,24 +1,24 @@
-/** Whether to train now, by the visitor's rules. Pure. */
+/** Decides by the visitor's rules whether to train now. Pure. */
 import type { Sentence } from "../shared/sentence.js";
 import type { Hours, Settings } from "./settings.js";
 
-/** How things stand with the machine. */
+/** Conditions of the machine. */
 export interface Conditions {
-  /** Whether it runs on its battery; undefined if the browser does not say. */
+  /** Whether it runs on its battery; undefined if the browser does not report it. */
   readonly onBattery: boolean | undefined;
   readonly hidden: boolean;
   /** Bytes sent, received and fetched today. */
   readonly bytes: number;
   /** Local time in hours, 0 to 24. */
   readonly hour: number;
-  /** The visitor pressed Pause. */
+  /** Whether the visitor pressed Pause. */
   readonly paused: boolean;
 }
 
-/** What the rules say: train, rest for now, or end. */
+/** Verdict of the rules: train, rest for now, or end. */
 export type Verdict = { readonly do: "train" } | { readonly do: "rest" | "end"; readonly why: Sentence };
 
-/** The first rule that speaks against training decides. */
+/** Returns the verdict of the first rule that forbids training. */
 export function judge(settings: Settings, now: Conditions): Verdict {
   if (settings.bytesMax > 0 && now.bytes >= settings.bytesMax) {
     return { do: "end", why: { tone: "done", text: "Stopped: your data cap is reached." } };
@@ -40,7 +40,7 @@ function isWithin({ from, to }: Hours, hour: number): boolean {
   return from < to ? from <= hour && hour < to : hour >= from || hour < to;
 }
 
-/** 7.5 as 07:30. */
+/** Formats 7.5 as 07:30. */
 export function clock(hour: number): string {
   const minutes = Math.round(hour * 60);
   return `${String(Math.floor(minutes / 60)).padStart(2, "0")}:${String(minutes % 60).padStart(2, "0")}`;

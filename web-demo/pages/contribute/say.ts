@@ -1,4 +1,4 @@
-/** What this page says. */
+/** Texts of this page. */
 import { find, setText } from "../shared/dom.js";
 
 /** Sets the text of the element with this id. */

@@ -1,4 +1,4 @@
-/** One learner under the visitor's rules: from Start to Stop. */
+/** One learner under the visitor's rules, from Start to Stop. */
 
 import type { Learner, LearnerError, LearnerEventMap, Offline, Report } from "@archipelago-train/learner";
 import { capabilities, join } from "@archipelago-train/learner";
@@ -18,24 +18,24 @@ import { judge } from "./rules.js";
 import type { Settings } from "./settings.js";
 import { MODES } from "./settings.js";
 
-/** What a page shows of a session. */
+/** Callbacks with which a page shows a session. */
 export interface View {
-  /** One sentence that says what it does, or why it does not. */
+  /** One sentence on the learner's activity, or on the reason for inactivity. */
   sentence(sentence: Sentence): void;
   engine(notice: LearnerEventMap["engine"]): void;
   welcomed(event: LearnerEventMap["welcomed"]): void;
   progress(report: Report): void;
   receipt(event: LearnerEventMap["receipt"]): void;
   trouble(text: string): void;
-  /** The learner has stopped training and hands in its last updates. */
+  /** The learner has stopped training and sends its last updates. */
   leaving(): void;
   /** The syncer requires an invite, or refused the given one. */
   uninvited(): void;
-  /** It is over; nothing computes any more. */
+  /** The session has ended; nothing computes any more. */
   ended(sentence: Sentence): void;
 }
 
-/** What is said when this browser's own other tab took this one's place. */
+/** Sentence if another tab of this browser took over. */
 const TWIN: Sentence = {
   tone: "trouble",
   text: "Not training: another tab or window of this browser trains in this run now.",
@@ -49,17 +49,17 @@ export class Session {
   #settings: Settings;
   #learner: Learner | undefined;
   #ended = false;
-  /** Sentence to show once a stopped learner has handed in its last updates. */
+  /** Sentence for the end, after the last updates are sent. */
   #leaving: Sentence | undefined;
-  /** What the learner itself says that it does. */
+  /** Activity that the learner itself reported. */
   #doing: Sentence = { tone: "waiting", text: "Starting: loading the engine…" };
-  /** Bytes of this learner that are booked. */
+  /** Recorded traffic of this learner, in bytes. */
   #bytes = 0;
-  /** The syncer has not answered the page for so long, in milliseconds. */
+  /** Time since the syncer last answered the page, in milliseconds. */
   #silentMs = 0;
-  /** Its number in the run. */
+  /** The learner's number in the run. */
   #id: number | undefined;
-  /** The owner of the run dropped it. */
+  /** Whether the owner of the run dropped the learner. */
   #dropped = false;
   #resting = false;
 
@@ -71,7 +71,7 @@ export class Session {
     void this.#begin(syncer);
   }
 
-  /** Looks at the rules again: something they ask about changed. */
+  /** Applies the rules again after a change of settings or conditions. */
   apply(settings = this.#settings): void {
     const changed = settings.mode !== this.#settings.mode;
     this.#settings = settings;
@@ -87,20 +87,20 @@ export class Session {
     this.#view.sentence(verdict.do === "rest" ? verdict.why : this.#told());
   }
 
-  /** Hears what the syncer shows of learners: who was dropped, and may come back before its time, does. */
+  /** Reconnects at once if the owner lets a dropped learner return early. */
   look(learners: readonly LearnerView[]): void {
     const shown = learners.find(({ learner }) => learner === this.#id);
     if (this.#dropped && shown && shown.returnsS === null) this.#learner?.reconnect();
   }
 
-  /** The page has had no answer of the syncer for so long, in milliseconds; 0 when one came. */
+  /** Takes the time for which the syncer has not answered the page, in milliseconds; 0 after an answer. */
   hear(silentMs: number): void {
     const isNews = silentMs > 0 || this.#silentMs > 0;
     this.#silentMs = silentMs;
     if (isNews) this.apply();
   }
 
-  /** What the learner says; or that nobody hears it, which it finds out much later. */
+  /** The learner's activity, or a silent syncer, which the learner itself would notice much later. */
   #told(): Sentence {
     const trains = this.#doing.tone === "going";
     const alone = "This machine trains on alone, and that counts";
@@ -112,12 +112,12 @@ export class Session {
     );
   }
 
-  /** The learner's number in the run, once it is taken in. */
+  /** The learner's number in the run, once it is admitted. */
   get id(): number | undefined {
     return this.#id;
   }
 
-  /** Ends training at once, and the learner once it has handed in its last updates. A second call does not wait for that. */
+  /** Stops training at once, and ends the learner once its last updates are sent; a second call does not wait for them. */
   async stop(why: Sentence = { tone: "done", text: "Stopped: nothing computes any more. Thank you." }): Promise<void> {
     if (this.#ended) return;
     const isAgain = this.#leaving !== undefined;
@@ -145,7 +145,7 @@ export class Session {
     const { name, mode } = this.#settings;
     const engine = this.#settings.engine === "auto" ? (await capabilities()).engine : this.#settings.engine;
     if (this.#ended || this.#leaving) return;
-    // "auto" still falls back where the GPU turns out not to do.
+    // "auto" still falls back if the GPU turns out to be unusable.
     const asked = this.#settings.engine === "auto" && engine === "gpu" ? "auto" : engine;
     const learner = join(syncer, { engine: asked, share: MODES[mode].share, name: name || NAMELESS });
     this.#learner = learner;
@@ -155,7 +155,7 @@ export class Session {
     };
     const waiting = (text: string) => doing({ tone: "waiting", text });
     learner.on("connecting", () => {
-      // Who was connected, or tried to be, has been told that it tries again: each try is no news.
+      // After a lost connection the sentence already announces retries; a single retry is not news.
       if (this.#id === undefined && this.#doing.untold === undefined) waiting("Connecting to the syncer…");
     });
     learner.on("preparing", () => waiting("Getting ready: building the model…"));
@@ -210,11 +210,11 @@ export class Session {
   }
 }
 
-/** What a learner does, in one sentence. */
+/** Describes a learner's activity in one sentence. */
 export function sentence(report: Report, mode: string): Sentence {
   const offline = report.offline;
   if (offline?.code === DROPPED && report.doing !== "paused") return dropped(report, offline);
-  // While it trains or rests on its own, what matters is that it is cut off.
+  // During training or rest, a lost connection matters most.
   const plain = (tone: Tone, text: string): Sentence => {
     if (!offline) return { tone, text };
     const untold = offline.retryMs > 0 ? ` in ${seconds(offline.retryMs)} s.` : " now.";
@@ -240,14 +240,14 @@ export function sentence(report: Report, mode: string): Sentence {
   }
 }
 
-/** What a connected learner does that some of the frozen weights of its run are missing of. */
+/** Describes a connected learner that still fetches frozen weights of its run. */
 function gathering({ offline, frozenBytes, frozenBytesTotal }: Report): Sentence | undefined {
   if (offline || !(frozenBytes < frozenBytesTotal)) return undefined;
   const untold = ` ${bytes(frozenBytes)} of ${bytes(frozenBytesTotal)} are here.`;
   return { tone: "waiting", text: "Joining: fetching what the run builds on, once for this browser.", untold };
 }
 
-/** What a learner does that the owner dropped. */
+/** Describes a learner that the owner dropped. */
 function dropped(report: Report, offline: Offline): Sentence {
   const alone = report.doing === "training" ? " What this machine learns alone until then counts when it is back." : "";
   const back =

@@ -1,6 +1,6 @@
-/** What a visitor chose, kept in this browser. */
+/** The visitor's settings, stored in this browser. */
 
-/** How hard to compute. */
+/** Levels of computing intensity. */
 export const MODES = {
   gentle: { share: 0.25, label: "Gentle", says: "a quarter of the time; you will not notice it" },
   balanced: { share: 0.6, label: "Balanced", says: "a little over half of the time" },
@@ -9,7 +9,7 @@ export const MODES = {
 
 export type Mode = keyof typeof MODES;
 
-/** Hours of a day, from and to, 0 to 24; the end may lie before the start, past midnight. */
+/** Hours of a day, from and to, 0 to 24; the end may be earlier than the start, past midnight. */
 export interface Hours {
   readonly from: number;
   readonly to: number;
@@ -19,17 +19,17 @@ export interface Settings {
   readonly name: string;
   readonly engine: "auto" | "gpu" | "cpu";
   readonly mode: Mode;
-  /** Rests while the machine runs on its battery. */
+  /** Whether to rest while the machine runs on its battery. */
   readonly restOnBattery: boolean;
-  /** Rests while the page is hidden. */
+  /** Whether to rest while the page is hidden. */
   readonly restHidden: boolean;
-  /** Most bytes to send, receive and fetch in a day, 0 for any number. */
+  /** Limit of bytes to send, receive and fetch in a day; 0 for none. */
   readonly bytesMax: number;
-  /** Trains only then. */
+  /** Hours of training. */
   readonly hours: Hours | null;
-  /** Keeps the screen on while training. */
+  /** Whether to keep the screen on while training. */
   readonly wakeLock: boolean;
-  /** Goes on by itself after a reload of this tab. */
+  /** Whether to continue after a reload of this tab. */
   readonly resume: boolean;
 }
 
@@ -48,14 +48,14 @@ export const DEFAULTS: Settings = {
 const KEY = "archipelago.settings";
 const RUNNING = "archipelago.running";
 
-/** The settings kept; whatever is not as expected is the default. */
+/** Loads the settings; invalid values get their defaults. */
 export function readSettings(): Settings {
   let kept: Partial<Record<keyof Settings, unknown>> = {};
   try {
     const parsed: unknown = JSON.parse(localStorage.getItem(KEY) ?? "{}");
     if (parsed && typeof parsed === "object") kept = parsed;
   } catch {
-    // No storage, or not ours: the defaults do.
+    // No storage, or invalid content: uses the defaults.
   }
   const flag = (name: "restOnBattery" | "restHidden" | "wakeLock" | "resume") =>
     typeof kept[name] === "boolean" ? kept[name] : DEFAULTS[name];
@@ -72,22 +72,22 @@ export function readSettings(): Settings {
   };
 }
 
-/** Keeps them, where storage allows. */
+/** Stores the settings, if storage allows. */
 export function keepSettings(settings: Settings): void {
   try {
     localStorage.setItem(KEY, JSON.stringify(settings));
   } catch {
-    // They last as long as the page.
+    // The settings last as long as the page.
   }
 }
 
-/** Notes whether this tab trains, for a reload of it. */
+/** Notes whether this tab trains, for a reload. */
 export function noteRunning(running: boolean): void {
   try {
     if (running) sessionStorage.setItem(RUNNING, "1");
     else sessionStorage.removeItem(RUNNING);
   } catch {
-    // A reload then asks anew.
+    // After a reload the visitor must press the button again.
   }
 }
 

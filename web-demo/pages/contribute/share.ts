@@ -1,10 +1,10 @@
-/** The link that invites others, as text and as a code to point a phone at. */
+/** The link for inviting others, as text and as a QR code for phones. */
 import { find, setText } from "../shared/dom.js";
 import { copyFrom, isLocal, LISTEN } from "../shared/link.js";
 import { drawCode } from "../shared/qr.js";
 import { say } from "./say.js";
 
-/** Shows the link to this run, with a code for phones unless they could not open it. */
+/** Shows the link to this run, with a QR code unless phones could not open the link. */
 export function showLink(link: string): void {
   const field = find("link", HTMLInputElement);
   if (field.value === link) return;
@@ -17,7 +17,7 @@ export function showLink(link: string): void {
   if (!local) drawCode(code, link);
 }
 
-/** Lets the button copy it. */
+/** Lets the button copy the link. */
 export function bindCopy(): void {
   const field = find("link", HTMLInputElement);
   find("copy", HTMLElement).addEventListener("click", async () => {

@@ -1,13 +1,13 @@
-/** A chart as a picture that says by itself what it shows, and of which run. */
+/** Exports a chart as a picture with its title, keys and run. */
 import { color } from "../shared/palette.js";
 
-/** What stands around the plot. */
+/** Texts round the plot. */
 export interface Picture {
   readonly title: string;
-  /** Which run, and when. */
+  /** Run and time. */
   readonly about: string;
   readonly keys: readonly { readonly label: string; readonly color: string; readonly dash: readonly number[] }[];
-  /** What the scales measure. */
+  /** Names of the scales. */
   readonly unit: string;
   readonly unitRight: string;
 }
@@ -17,7 +17,7 @@ const ROW_PX = 22;
 const SWATCH_PX = 24;
 const FONT = "system-ui, sans-serif";
 
-/** `plot` with its title, keys and the names of its scales, on a canvas as fine as that of the plot. */
+/** Draws `plot` with its title, keys and scale names on a canvas of the same resolution. */
 export function pictureOf(
   plot: HTMLCanvasElement,
   { title, about, keys, unit, unitRight }: Picture,
@@ -73,7 +73,7 @@ export function pictureOf(
   return canvas;
 }
 
-/** Which keys stand in which row, and how far from its left, for keys of these widths. */
+/** Lays out keys of these widths; returns the row and offset of each key. */
 function keyRows(widths: readonly number[], room: number): { readonly at: number; readonly left: number }[][] {
   const rows: { at: number; left: number }[][] = [];
   let left = room;

@@ -1,4 +1,4 @@
-/** Asks the Worker, and keeps what it answers to the newest question. */
+/** Asks the Worker, and keeps its answers to the newest question. */
 
 import type { Yield } from "../shared/lesson.js";
 import { phrase } from "../words/phrase.js";
@@ -6,14 +6,14 @@ import type { Answers, Job, Question } from "./messages.js";
 import { questionsOf } from "./questions.js";
 import type { Settings } from "./settings.js";
 
-/** What is worked out so far. */
+/** Results so far. */
 export interface Result {
   readonly question: Question;
   readonly value: number;
   readonly view: Yield | null;
 }
 
-/** Sliders move faster than figures come: a job begins this long after the last move, in milliseconds. */
+/** Delay of a job after the last slider move, in milliseconds, since sliders move faster than results come. */
 const SETTLE_MS = 60;
 
 export class Explorer {

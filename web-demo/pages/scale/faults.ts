@@ -1,4 +1,4 @@
-/** A picture of the machine: squares of chips in blocks, one for each learner. Where a chip fails, its block stops for a moment. */
+/** The machine as a picture: squares of chips in one block per learner. If a chip fails, its block stops for a moment. */
 
 import { find, setAttribute, setText } from "../shared/dom.js";
 import { count } from "../shared/format.js";
@@ -9,22 +9,22 @@ import { phrase } from "../words/phrase.js";
 import { type Pace, paceOf } from "./pace.js";
 import type { Settings } from "./settings.js";
 
-/** Squares in all: as many as every number of learners divides. */
+/** Total of squares, divisible by each offered number of learners. */
 const SQUARES = 384;
-/** Looked at so often, in milliseconds. */
+/** Time between two updates, in milliseconds. */
 const TICK_MS = 100;
-/** A block stands still for so long in the picture, and the chip that failed is seen. */
+/** Time in the picture for which a block stands still and the failed chip is marked. */
 const STOP_MS = 1_200;
 const GAP_PX = 6;
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 
-/** A chip that failed, and when. */
+/** A failed chip, and the time of its failure. */
 interface Fault {
   readonly square: number;
   readonly atMs: number;
 }
 
-/** Columns of `parts` that fill a picture so much wider than high best. */
+/** Number of columns of `parts` that best fits a picture of this aspect ratio. */
 export function columnsOf(parts: number, aspect: number): number {
   const fitting = Array.from({ length: parts }, (_, at) => at + 1).filter((one) => parts % one === 0);
   const off = (columns: number) => Math.abs(Math.log((columns * columns) / parts / aspect));
@@ -56,7 +56,7 @@ export class FaultsView {
   show(settings: Settings, everyS: number): void {
     this.#settings = settings;
     this.#pace = paceOf(everyS);
-    // One that is seen from the beginning says what the picture is about, and all there is without motion.
+    // Starts with one failure, which explains the picture. Without motion it is the only one.
     this.#faults = [{ square: SQUARES / 3 + 5, atMs: this.#nowMs }];
     this.#say();
     this.#draw();
@@ -78,7 +78,7 @@ export class FaultsView {
     if (!this.#settings || this.#isPaused) return;
     this.#nowMs += TICK_MS;
     this.#faults = this.#faults.filter(({ atMs }) => atMs > this.#nowMs - STOP_MS);
-    // Failures do not know of each other: in each moment one is as likely as in any other.
+    // Failures are independent: a failure is equally likely at any moment.
     if (Math.random() < TICK_MS / 1_000 / this.#pace.shownS) {
       this.#faults.push({ square: Math.floor(Math.random() * SQUARES), atMs: this.#nowMs });
     }

@@ -1,4 +1,4 @@
-/** Goodput against chips, with the paper's points, and what it means where the sliders stand. */
+/** Goodput by number of chips, with the paper's points, and a reading for the current settings. */
 
 import { fillRows, find, make, setAttribute, setText } from "../shared/dom.js";
 import { duration, percent } from "../shared/format.js";
@@ -12,7 +12,7 @@ import { SET_LINE } from "./questions.js";
 import { Reader } from "./reader.js";
 import { chips, type Settings } from "./settings.js";
 
-/** Higher where it is wide. */
+/** Height of the chart, larger in wide windows. */
 const HEIGHT_PX = { wide: 340, narrow: 250 } as const;
 const YEAR_S = 365 * 86_400;
 const TONES: readonly Pick<PlotLine, "tone" | "dash">[] = [
@@ -63,7 +63,7 @@ export class GoodputView {
       const plotted = plot(this.#svg, {
         width,
         height: width < 560 ? HEIGHT_PX.narrow : HEIGHT_PX.wide,
-        // Where it is narrow, a name is a number.
+        // In narrow windows the line names are numbers only.
         right: width < 560 ? 92 : 136,
         lines: width < 560 ? lines.map((line) => ({ ...line, label: line.label.replace("M = ", "") })) : lines,
         at: settings.chips,
@@ -107,7 +107,7 @@ export class GoodputView {
     setAttribute(this.#svg, "aria-label", phrase("scale.failures.read", { reading: text }));
   }
 
-  /** Has failures come at the pace that is set, once for each setting. */
+  /** Shows failures at the current rate, once for each setting. */
   #show(settings: Settings, everyS: number): void {
     const { chips, learners } = settings;
     const state = [chips, learners, everyS].join();
@@ -116,7 +116,7 @@ export class GoodputView {
     this.#faults.show(settings, everyS);
   }
 
-  /** The paper's cells beside ours. */
+  /** Fills the table with our cells and the paper's. */
   #table(lines: readonly PlotLine[], asPaper: boolean): void {
     const blank = () =>
       make("tr", {}, make("th", { scope: "row" }), ...CHIPS.map(() => make("td", { class: "right" })));

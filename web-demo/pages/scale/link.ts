@@ -1,4 +1,4 @@
-/** The link that each method needs, against how busy compute is to be. */
+/** Required link rate of each method, by compute utilisation. */
 
 import { fillRows, find, make, setAttribute, setText } from "../shared/dom.js";
 import { count, milliseconds, percent } from "../shared/format.js";
@@ -12,7 +12,7 @@ import { bitsOf, METHODS, UTILISATIONS } from "./questions.js";
 import { Reader } from "./reader.js";
 import { isAsPaper, type Settings } from "./settings.js";
 
-/** Higher where it is wide. */
+/** Height of the chart, larger in wide windows. */
 const HEIGHT_PX = { wide: 340, narrow: 250 } as const;
 const TONES: readonly Pick<PlotLine, "tone" | "dash">[] = [
   { tone: "2", dash: "7 4" },
@@ -22,7 +22,7 @@ const TONES: readonly Pick<PlotLine, "tone" | "dash">[] = [
   { tone: "1", dash: "10 3" },
 ];
 
-/** 0.42, 1.7, 104. */
+/** Formats as 0.42, 1.7, 104. */
 function gbit(value: number): string {
   return value >= 99.5 ? fixed(value, 0) : precise(value, 2, 1);
 }
@@ -40,7 +40,7 @@ export class LinkView {
 
   show(settings: Settings, results: readonly Result[]): void {
     this.#last = [settings, results];
-    // What was not found to be enough at any rate has no point.
+    // Without a sufficient rate there is no point.
     const lines = METHODS.map(
       ({ label }, line): PlotLine => ({
         label,

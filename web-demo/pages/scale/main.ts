@@ -1,4 +1,4 @@
-/** What failures and links cost at the scale of data centres. A Worker works it out; the page draws. */
+/** Cost of failures and links at data-centre scale. A Worker computes; the page draws. */
 
 import { fillPage } from "../words/page.js";
 import { phrase } from "../words/phrase.js";
@@ -40,13 +40,13 @@ function notify(text: string): void {
   setText(notice, text);
 }
 
-/** The link to what is set; what it led to before was copied, if it was. */
+/** Updates the link to the current settings, and forgets that an earlier one was copied. */
 function showLink(): void {
   url.value = new URL(write(settings), location.href).href;
   setText(find("copied", HTMLElement), "");
 }
 
-/** Has the address tell what is set. */
+/** Writes the settings into the address. */
 function address(): void {
   window.history.replaceState(null, "", write(settings));
 }
@@ -59,7 +59,7 @@ function change(key: keyof Settings, value: number): void {
   ask();
 }
 
-/** Asks for the figures of what is set. */
+/** Requests results for the current settings. */
 function ask(): void {
   setText(find("working", HTMLElement), phrase("scale.working"));
   explorer.ask(settings);

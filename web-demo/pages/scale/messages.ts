@@ -1,7 +1,7 @@
-/** What the page asks its Worker to work out. */
+/** Messages between the page and its Worker. */
 import type { ClusterSpec, LinkNeed, Yield } from "../shared/lesson.js";
 
-/** A question and where its answer belongs. */
+/** A question, and the place of its answer. */
 export type Question =
   | { readonly of: "goodput"; readonly line: number; readonly x: number; readonly spec: ClusterSpec }
   | { readonly of: "link"; readonly line: number; readonly x: number; readonly spec: LinkNeed };
@@ -11,7 +11,7 @@ export interface Job {
   readonly questions: readonly Question[];
 }
 
-/** Answers to some of a job's questions, by the question's index. */
+/** Answers to some questions of a job, by the question's index. */
 export type Answers =
   | {
       readonly is: "answers";

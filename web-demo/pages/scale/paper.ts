@@ -1,11 +1,11 @@
-/** What the paper's readers gave of its figures (arXiv 2604.21428, Table 1 and the bandwidth comparison). */
+/** The paper's figures (arXiv 2604.21428, Table 1 and the bandwidth comparison). */
 
 import { phrase } from "../words/phrase.js";
 
 /** Chips of the table's columns; each chip is interrupted once a year. */
 export const CHIPS = [150_000, 300_000, 600_000, 1_200_000, 2_400_000] as const;
 
-/** A row: how it trains, and its goodput at each number of chips. */
+/** A row: training method, and goodput at each number of chips. */
 export interface Row {
   readonly label: string;
   readonly learners: number;
@@ -42,7 +42,7 @@ export const TABLE: readonly Row[] = [
   },
 ];
 
-/** All rows that are worked out: the paper has none for 32 learners. */
+/** All computed rows; the paper has none for 32 learners. */
 export const ROWS: readonly Row[] = [
   ...TABLE,
   { label: phrase("scale.failures.learners", { learners: 32 }), learners: 32, elastic: true, goodput: [] },

@@ -1,4 +1,4 @@
-/** Which figures a setting asks for. */
+/** Questions to compute for the current settings. */
 
 import type { LinkNeed } from "../shared/lesson.js";
 import { phrase } from "../words/phrase.js";
@@ -8,7 +8,7 @@ import type { Settings } from "./settings.js";
 
 const SEED = 1;
 
-/** Chips at which goodput is worked out. */
+/** Numbers of chips at which goodput is computed. */
 const CHIPS = [10, 20, 40, 80, 150, 220, 300, 420, 600, 850, 1_200, 1_700, 2_400, 3_500, 5_000].map(
   (one) => one * 1_000,
 );
@@ -18,7 +18,7 @@ export const UTILISATIONS = [0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.99] as const
 export interface Method {
   readonly label: string;
   readonly method: LinkNeed["method"];
-  /** Bits, if not as set. */
+  /** Bits, if different from the setting. */
   readonly bits?: number;
 }
 
@@ -30,15 +30,15 @@ export const METHODS: readonly Method[] = [
   { label: phrase("scale.links.decoupled4"), method: "decoupled", bits: 4 },
 ];
 
-/** Bits that a method sends with these settings. */
+/** Bits per value that a method sends with these settings. */
 export function bitsOf(method: Method, settings: Settings): number {
   return method.bits ?? settings.bits;
 }
 
-/** The lines of goodput come first. The one that is set stands at the end, by itself. */
+/** Index of the current setting's own line, after the other goodput lines. */
 export const SET_LINE = ROWS.length;
 
-/** Everything to be worked out; what is read first comes first. */
+/** Returns all questions, most visible first. */
 export function questionsOf(settings: Settings): Question[] {
   const goodput = (line: number, learners: number, elastic: boolean, chips: number): Question => ({
     of: "goodput",

@@ -1,8 +1,8 @@
-/** Reads a chart's values where somebody points, or with the arrow keys. */
+/** Reads a chart's values under the pointer, or with the arrow keys. */
 import { fillRows, find, make, setAttribute, setText } from "../shared/dom.js";
 import type { PlotLine, Plotted } from "../shared/plot.js";
 
-/** What can be read. */
+/** Content that can be read. */
 export interface Readable {
   readonly lines: readonly PlotLine[];
   readonly plotted: Plotted;
@@ -10,12 +10,12 @@ export interface Readable {
   readonly sayY: (y: number) => string;
 }
 
-/** The value of a line at one of its points; `null` where it has none. */
+/** The value of a line at one of its points, or `null`. */
 function valueAt(line: PlotLine, x: number): number | null {
   return line.points.find(([at]) => at === x)?.[1] ?? null;
 }
 
-/** Every x that any line has a point at, in order. */
+/** Every x with a point of any line, in order. */
 export function stopsOf(lines: readonly PlotLine[]): readonly number[] {
   return [...new Set(lines.flatMap(({ points }) => points.map(([x]) => x)))].sort((a, b) => a - b);
 }
@@ -29,7 +29,7 @@ export class Reader {
   #readable: Readable | null = null;
   #at: number | null = null;
 
-  /** `id` is that of the element that lies over the chart. */
+  /** `id` names the element that covers the chart. */
   constructor(id: string) {
     this.#host = find(id, HTMLElement);
     this.#panel.append(this.#title, this.#rows);
@@ -61,7 +61,7 @@ export class Reader {
     return stopsOf(this.#readable?.lines ?? []);
   }
 
-  /** The chart is another one. */
+  /** Takes a new chart. */
   show(readable: Readable): void {
     this.#readable = readable;
     setAttribute(this.#host, "aria-valuemax", String(Math.max(0, this.#stops.length - 1)));
@@ -75,7 +75,7 @@ export class Reader {
     return this.#stops.reduce((best, x, at) => (off(x) < off(this.#stops[best]) ? at : best), 0);
   }
 
-  /** Reads at the so many-th stop, or stops reading. */
+  /** Reads the stop with this index, or stops reading. */
   #to(at: number | null): void {
     this.#at = at;
     const [readable, x] = [this.#readable, at === null ? undefined : this.#stops[at]];

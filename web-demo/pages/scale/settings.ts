@@ -1,10 +1,10 @@
-/** What can be set on this page: ranges, words, and how links name it. */
+/** Settings of this page: ranges, words, and their form in links. */
 
 import { duration, percent } from "../shared/format.js";
 import { plain } from "../shared/language.js";
 import { phrase } from "../words/phrase.js";
 
-/** Everything that is set. */
+/** All settings. */
 export interface Settings {
   readonly chips: number;
   readonly mtbiYears: number;
@@ -19,7 +19,7 @@ export interface Settings {
   readonly roundsInFlight: number;
 }
 
-/** One of them. `values` are the slider's stops. */
+/** One setting. `values` are the slider's stops. */
 export interface Knob {
   readonly key: keyof Settings;
   readonly label: string;
@@ -45,7 +45,7 @@ export const DEFAULTS: Settings = {
 const range = (from: number, to: number, step = 1) =>
   Array.from({ length: Math.round((to - from) / step) + 1 }, (_, at) => Number((from + at * step).toFixed(6)));
 
-/** 150 k, 1.2 M. */
+/** Formats as 150 k, 1.2 M. */
 export function chips(value: number): string {
   return value < 1_000_000 ? `${plain(value / 1_000)} k` : `${plain(value / 1_000_000)} M`;
 }
@@ -110,12 +110,12 @@ export const LINKS: readonly Knob[] = [
 
 const ALL = [...FAILURES, ...LINKS];
 
-/** Whether the paper's figures for links are figures for these settings; each of them names its data centres and bits. */
+/** Whether the paper's link figures apply to these settings; each figure names its data centres and bits. */
 export function isAsPaper(settings: Settings): boolean {
   return LINKS.every(({ key }) => key === "dataCentres" || key === "bits" || settings[key] === DEFAULTS[key]);
 }
 
-/** Settings as a link's fragment; only what differs from the defaults. */
+/** Writes settings as a link's fragment, without those at their defaults. */
 export function write(settings: Settings): string {
   const changed = ALL.filter(({ key }) => settings[key] !== DEFAULTS[key]).map(
     ({ key }) => `${key}=${Number(settings[key].toFixed(4))}`,
@@ -123,7 +123,7 @@ export function write(settings: Settings): string {
   return `#${["v=1", ...changed].join("&")}`;
 }
 
-/** Reads a fragment; `wrong` names what could not be read, and keeps its default. */
+/** Reads a fragment; `wrong` names invalid settings, which get their defaults. */
 export function read(hash: string): { readonly settings: Settings; readonly wrong: readonly string[] } {
   const fields = new URLSearchParams(hash.replace(/^#/, ""));
   const wrong: string[] = [];

@@ -1,4 +1,4 @@
-/** Works out goodput and bandwidth, a slice at a time: a newer job puts an older one aside. */
+/** Computes goodput and bandwidth in slices; a newer job replaces an older one. */
 import init, { goodput, linkGbitPerS } from "../../lesson/dist/lesson.js";
 import type { Answers, Job, Question } from "./messages.js";
 
@@ -30,7 +30,7 @@ turns.port1.onmessage = () => {
       next += 1;
     }
   } catch (error) {
-    // The next job finds nothing in its way.
+    // Lets a newer job begin.
     job = undefined;
     return scope.postMessage({ is: "failed", why: String(error) });
   }

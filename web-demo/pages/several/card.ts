@@ -1,9 +1,9 @@
-/** One run in the list: what it is, how far it came, and its buttons. */
+/** One run in the list: description, progress and buttons. */
 import type { RunState, RunView } from "../shared/api.js";
 import { make, setAttribute, setText } from "../shared/dom.js";
 import { count, nats, percent, plural, UNKNOWN } from "../shared/format.js";
 
-/** What an owner may do with a run. */
+/** An owner's orders for a run. */
 export type Order = "pause" | "resume" | "finish" | "start" | "archive" | "delete";
 
 const LABELS: Readonly<Record<Order, string>> = {
@@ -15,7 +15,7 @@ const LABELS: Readonly<Record<Order, string>> = {
   delete: "Delete…",
 };
 
-/** What a state is called, its tone, and what an owner may do then. */
+/** The name of a state, its tone, and the orders that it permits. */
 const STATES: Readonly<Record<RunState, readonly [string, string, readonly Order[]]>> = {
   starting: ["Starting", "waiting", []],
   open: ["In training", "going", ["pause", "finish", "archive", "delete"]],
@@ -25,7 +25,7 @@ const STATES: Readonly<Record<RunState, readonly [string, string, readonly Order
   failed: ["Stopped by a fault", "trouble", ["start", "delete"]],
 };
 
-/** Figures of a card, by their heads. */
+/** Figures of a card, by their headings. */
 const FIGURES: readonly (readonly [string, (run: RunView) => string])[] = [
   ["Machines", (run) => (run.figures ? count(run.figures.live) : UNKNOWN)],
   ["Learned from", (run) => (run.figures ? `${count(run.figures.tokensMerged)} tokens` : UNKNOWN)],
@@ -33,7 +33,7 @@ const FIGURES: readonly (readonly [string, (run: RunView) => string])[] = [
   ["Work that was kept", (run) => (run.figures?.tokensMerged ? percent(run.figures.participation) : UNKNOWN)],
 ];
 
-/** A card without a run; `ask` hears its buttons. */
+/** Creates an empty card; its buttons call `ask`. */
 export function blankCard(ask: (order: Order, name: string) => void): HTMLLIElement {
   const card = make("li", { class: "card" });
   card.append(
@@ -56,7 +56,7 @@ export function blankCard(ask: (order: Order, name: string) => void): HTMLLIElem
   return card;
 }
 
-/** Writes `run` into its card, with buttons if its owner looks. */
+/** Fills the card of `run`, with buttons if the viewer owns it. */
 export function fillCard(card: HTMLLIElement, run: RunView, isOwner: boolean): void {
   const [named, toned, orders] = STATES[run.state];
   const isAlone = run.state === "open" && run.figures?.live === 0;
@@ -88,7 +88,7 @@ export function fillCard(card: HTMLLIElement, run: RunView, isOwner: boolean): v
   }
 }
 
-/** The ways into a run; an owner sees the link to hand on, with the invite that it brings. */
+/** Links into a run; an owner sees the link to share, which includes the invite. */
 function fillLinks(place: Element, run: RunView, isServed: boolean): void {
   const isOver = run.state === "complete";
   const key = `${isServed}${isOver}${run.link}`;

@@ -1,4 +1,4 @@
-/** The runs of a server: what each is, and for their owner what may be done with it. */
+/** The runs of a server, with each run's state and its owner's buttons. */
 import "./several.css";
 import type { RunsView } from "../shared/api.js";
 import { fillRows, find, say, setText } from "../shared/dom.js";
@@ -9,9 +9,9 @@ import { SentenceView } from "../shared/sentence.js";
 import { keepToken, recallToken, takeToken } from "../shared/token.js";
 import { blankCard, fillCard, type Order } from "./card.js";
 
-/** Time between two looks, in milliseconds. */
+/** Time between two requests, in milliseconds. */
 const LOOK_MS = 2_000;
-/** An answer that takes longer, in milliseconds, does not come. */
+/** Timeout of a request, in milliseconds. */
 const ANSWER_MS = 15_000;
 /** Time without a list after which the server counts as silent, in milliseconds: as long as several requests. */
 const SILENT_MS = 5_000;
@@ -21,17 +21,17 @@ let newsMs: number | null = null;
 let listeningMs = performance.now();
 
 const list = find("runs", HTMLUListElement);
-/** The number of machines at work can wait. A silent server is announced at once. */
+/** Screen readers can wait for the number of machines. A silent server is announced at once. */
 const sentence = new SentenceView({ quietMs: 30_000, tonesAtOnce: true });
 const said = find("said", HTMLElement);
 const token = find("owner-token", HTMLInputElement);
 const dialog = find("sure", HTMLDialogElement);
 const typed = find("sure-name", HTMLInputElement);
 const confirm = find("sure-yes", HTMLButtonElement);
-/** What is to be done once its owner is sure. */
+/** The order that waits for the owner's confirmation. */
 let asked: { readonly order: Final; readonly name: string } | null = null;
 
-/** Orders that nothing takes back. */
+/** Orders that cannot be undone. */
 type Final = "finish" | "delete";
 const FINAL: Readonly<Record<Final, { readonly title: string; readonly text: string; readonly button: string }>> = {
   finish: {
@@ -46,7 +46,7 @@ const FINAL: Readonly<Record<Final, { readonly title: string; readonly text: str
   },
 };
 
-/** Asks for the list; what is said of it stands at its head. */
+/** Requests the list, and shows its state at the top. */
 async function look(): Promise<void> {
   try {
     const answer = await fetch("./v1/runs", { headers: owned(), signal: AbortSignal.timeout(ANSWER_MS) });
@@ -58,7 +58,7 @@ async function look(): Promise<void> {
   }
 }
 
-/** Shows why no list comes, and since when. Does nothing while the reason is unknown. */
+/** Shows the reason for a missing list, and since when. Does nothing while the reason is unknown. */
 function tellApart(): void {
   const silentMs = performance.now() - Math.max(newsMs ?? 0, listeningMs);
   const then = { offline: "This page goes on when you are back.", silent: "This page tries again." };
@@ -89,7 +89,7 @@ function owned(): Record<string, string> {
   return /^[\x21-\x7e]+$/.test(shown) ? { Authorization: `Bearer ${shown}` } : {};
 }
 
-/** What a button of a run asks for. */
+/** Handles a button of a run. */
 function ask(order: Order, name: string): void {
   if (order !== "delete" && order !== "finish") return void tell(order, name);
   asked = { order, name };
@@ -102,7 +102,7 @@ function ask(order: Order, name: string): void {
   dialog.showModal();
 }
 
-/** Gives an order about a run, and says what came of it. */
+/** Gives an order for a run, and shows the outcome. */
 async function tell(order: Order, name: string): Promise<void> {
   tellOf("Asking the syncer…", "waiting");
   const run = `./v1/runs/${encodeURIComponent(name)}`;
@@ -110,7 +110,7 @@ async function tell(order: Order, name: string): Promise<void> {
   else await send(`${run}/${order === "start" || order === "archive" ? order : `admin/${order}`}`, "POST", null);
 }
 
-/** Sends an order; whether it was taken. */
+/** Sends an order; returns whether it was accepted. */
 async function send(route: string, method: string, body: string | null): Promise<boolean> {
   try {
     const headers = body === null ? owned() : { ...owned(), "content-type": "application/json" };
@@ -165,7 +165,7 @@ find("create", HTMLFormElement).addEventListener("submit", (event) => {
   });
 });
 
-/** Looks again for ever, one look after the other; a hidden page waits. */
+/** Refreshes for ever, one request after another; a hidden page waits. */
 async function watch(): Promise<void> {
   if (!document.hidden) await look();
   setTimeout(() => void watch(), LOOK_MS);

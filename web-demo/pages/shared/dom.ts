@@ -1,6 +1,6 @@
-/** The few things that pages do with elements. Text from others goes in as text, never as markup. */
+/** Small helpers for elements. Foreign text is inserted as text, never as markup. */
 
-/** The element with this id, which must be a `kind`. */
+/** Returns the element with this id, which must be a `kind`. */
 export function find<T extends Element>(id: string, kind: new () => T): T {
   const found = document.getElementById(id);
   if (!(found instanceof kind)) throw new Error(`the page has no ${kind.name} with the id "${id}"`);
@@ -12,7 +12,7 @@ export function setText(node: Element, text: string): void {
   if (node.textContent !== text) node.textContent = text;
 }
 
-/** Blank for so long before the same text again, in milliseconds: long enough to be seen, and heard. */
+/** Time for which a repeated text is blank, in milliseconds: long enough to be seen and announced. */
 const BLANK_MS = 120;
 
 /** Sets the text of an element that waited for it, and removes its `aria-busy`. */
@@ -21,29 +21,29 @@ export function fillText(node: Element, text: string): void {
   setText(node, text);
 }
 
-/** Says `text` in a place for news, even if it was the last that was said there. */
+/** Announces `text` in a live region, even if it repeats the last one. */
 export function say(node: Element, text: string): void {
   if (node.textContent !== text) return setText(node, text);
   setText(node, "");
-  // Unless something else was said meanwhile.
+  // Unless another text was announced meanwhile.
   setTimeout(() => node.textContent === "" && setText(node, text), BLANK_MS);
 }
 
-/** Sets or, with `null`, takes away an attribute, if it differs. */
+/** Sets an attribute, or removes it for `null`, if it differs. */
 export function setAttribute(node: Element, name: string, value: string | null): void {
   if (value === null) node.removeAttribute(name);
   else if (node.getAttribute(name) !== value) node.setAttribute(name, value);
 }
 
-/** Begins an element's animation, which its class `now` has, from its beginning. */
+/** Restarts an element's animation, which its class `now` has. */
 export function play(element: Element): void {
   element.classList.remove("now");
-  // Asking for the box makes the browser see the class go.
+  // Reading the box makes the browser notice the removed class.
   element.getBoundingClientRect();
   element.classList.add("now");
 }
 
-/** A new element with attributes and children; strings become text. */
+/** Creates an element with attributes and children; strings become text. */
 export function make<K extends keyof HTMLElementTagNameMap>(
   tag: K,
   attributes: Readonly<Record<string, string>> = {},
@@ -56,7 +56,7 @@ export function make<K extends keyof HTMLElementTagNameMap>(
 }
 
 /**
- * Gives `element` as many rows as there are `items`, reusing those that are there: `blank` makes one, `fill`
+ * Gives `element` as many rows as there are `items`, reusing existing rows: `blank` creates a row, `fill`
  * writes an item into it.
  */
 export function fillRows<T, R extends Element>(

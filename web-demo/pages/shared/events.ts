@@ -1,30 +1,30 @@
-/** The syncer's events as they come, through lost connections too. */
+/** The syncer's event stream, with reconnection. */
 import type { ServerEvents } from "./api.js";
 
-/** Whether events come. */
+/** State of the stream. */
 export type LinkState =
   | { readonly link: "opening" }
   | { readonly link: "open" }
-  /** The connection stands, and nothing has come for so many seconds: the syncer hangs, or the network does. */
+  /** The connection is open, but nothing arrived for `forS` seconds: the syncer or the network hangs. */
   | { readonly link: "silent"; readonly forS: number }
-  /** The next try begins in so many seconds. */
+  /** The next attempt begins in `retryS` seconds. */
   | { readonly link: "lost"; readonly retryS: number }
-  /** The page is not looked at; the stream is closed to leave its place to others. */
+  /** The page is hidden; the stream is closed to free its slot. */
   | { readonly link: "resting" };
 
-/** Who hears what. */
+/** Handlers by event. */
 export type EventHandlers = { readonly [K in keyof ServerEvents]?: (data: ServerEvents[K]) => void };
 
-/** Waits between tries, in seconds; the last one stays. */
+/** Waits between attempts, in seconds; the last one repeats. */
 const RETRY_S = [1, 2, 4, 8, 15, 30] as const;
 
-/** The syncer says something each second; without a word for so long it is silent, in milliseconds. */
+/** Time without events after which the stream is silent, in milliseconds; the syncer sends one each second. */
 const SILENT_MS = 4_000;
 
-/** A stream that has been silent for so long is opened anew, in milliseconds: its network may have gone without a word. */
+/** Time of silence after which the stream is reopened, in milliseconds: a network may vanish without an error. */
 const REOPEN_MS = 15_000;
 
-/** A hidden page gives its stream back after this long, in milliseconds: a syncer has only so many. */
+/** Time after which a hidden page closes its stream, in milliseconds: a syncer has a limited number. */
 const REST_AFTER_MS = 60_000;
 
 const NAMES = [
@@ -37,22 +37,22 @@ const NAMES = [
   "lagged",
 ] as const satisfies readonly (keyof ServerEvents)[];
 
-/** A stream of `/v1/events` that comes back by itself. */
+/** A stream of `/v1/events` that reconnects by itself. */
 export class EventLink {
   readonly #url: string;
   readonly #handlers: EventHandlers;
   readonly #changed: (state: LinkState) => void;
   #source: EventSource | undefined;
-  /** Counts down to the next try. */
+  /** Counts down to the next attempt. */
   #retryTimer: ReturnType<typeof setTimeout> | undefined;
-  /** Counts down to the rest of a page that nobody looks at; tries in the meantime do not put it off. */
+  /** Counts down to closing a hidden page's stream; attempts in the meantime do not delay that. */
   #restTimer: ReturnType<typeof setTimeout> | undefined;
   #tries = 0;
   #heardMs = 0;
   #newsMs: number | undefined;
   #silent = false;
 
-  /** `changed` hears of the connection; at each "open" whatever was missed is to be fetched. */
+  /** `changed` gets each state of the stream; at each "open" the caller fetches the missed events. */
   constructor(url: string, handlers: EventHandlers, changed: (state: LinkState) => void) {
     this.#url = url;
     this.#handlers = handlers;
@@ -70,7 +70,7 @@ export class EventLink {
     return this.#newsMs === undefined ? null : (performance.now() - this.#newsMs) / 1_000;
   }
 
-  /** Once a second while somebody looks (a hidden page's clock is slowed): whether there was a word of late. */
+  /** Checks for silence once a second, on a visible page only (a hidden page's clock is slowed). */
   #listen(): void {
     if (document.hidden) return;
     const silentMs = performance.now() - this.#heardMs;
@@ -80,7 +80,7 @@ export class EventLink {
     this.#changed({ link: "silent", forS: Math.floor(silentMs / 1_000) });
   }
 
-  /** A word came. */
+  /** Notes a message from the syncer. */
   #heard(): void {
     this.#heardMs = performance.now();
     if (!this.#silent) return;
@@ -110,11 +110,11 @@ export class EventLink {
   #hear<K extends keyof ServerEvents>(name: K, data: string): void {
     this.#heard();
     this.#newsMs = performance.now();
-    // The server is the one that this page came from, and its types are generated with it.
+    // The server is the one that served this page, and the types are generated with it.
     this.#handlers[name]?.(JSON.parse(data) as ServerEvents[K]);
   }
 
-  /** Gives the stream up, and opens another one after a while. */
+  /** Closes the stream, and opens another one after a wait. */
   #retry(): void {
     this.#close();
     const wait = RETRY_S[Math.min(this.#tries, RETRY_S.length - 1)] ?? 30;

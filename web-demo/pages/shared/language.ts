@@ -1,9 +1,9 @@
-/** Numbers as the chosen language writes them. It knows no words, so that every page can have it. */
+/** Number formats of the chosen language. Contains no words, so that every page can use it. */
 
 let language = "en-GB";
 const formats = new Map<string, Intl.NumberFormat>();
 
-/** Numbers are written as in `tag` from now on. */
+/** Sets the language of numbers. */
 export function speak(tag: string): void {
   language = tag;
   formats.clear();
@@ -16,22 +16,22 @@ function written(value: number, options: Intl.NumberFormatOptions): string {
   return format.format(value);
 }
 
-/** A number as it is. */
+/** Formats a number unchanged. */
 export function plain(value: number): string {
   return written(value, { maximumFractionDigits: 6 });
 }
 
-/** A whole number with a mark at its thousands: 9,123. */
+/** Formats a whole number with thousands separators: 9,123. */
 export function grouped(value: number): string {
   return written(value, { useGrouping: true, maximumFractionDigits: 0 });
 }
 
-/** A number with so many digits after the point, or with at most so many. */
+/** Formats a number with this many digits after the point, or with at most this many. */
 export function fixed(value: number, digits: number, least = digits): string {
   return written(value, { minimumFractionDigits: least, maximumFractionDigits: digits });
 }
 
-/** A number of so many digits in all, or of at most so many. */
+/** Formats a number with this many significant digits, or with at most this many. */
 export function precise(value: number, digits: number, least = digits): string {
   return written(value, { minimumSignificantDigits: least, maximumSignificantDigits: digits });
 }

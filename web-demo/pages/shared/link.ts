@@ -1,13 +1,13 @@
-/** Links to this run. The invite, if there is one, is in the fragment, which browsers send to nobody. */
+/** Links to this run. An invite is in the fragment, which browsers do not send to servers. */
 
-/** The link to share: whoever opens it can lend a machine. */
+/** Returns the link to share, which lets its readers lend a machine. */
 export function shareLink(): string {
   return new URL("./", location.href).href + invite();
 }
 
 /**
- * The link to share when the syncer says under which `links` it is reached: this page's own, unless others could not
- * open that, or the owner gave another.
+ * Returns the link to share, given the `links` that the syncer reports: this page's own, unless others could not
+ * open it or the owner set another.
  */
 export function linkFor(links: readonly string[]): string {
   const own = new URL("./", location.href).href;
@@ -21,37 +21,37 @@ export function isLocal(link: string): boolean {
   return hostname === "localhost" || hostname === "[::1]" || /^127(\.\d+){3}$/.test(hostname);
 }
 
-/** What to do about a link that nobody else can open. */
+/** Remedy for a link that only this machine can open. */
 export const LISTEN =
   "Only this machine can open this link. To let others in, start the syncer again with --listen 0.0.0.0:7700, " +
   "or name its address with --public-url.";
 
-/** Whether a link's fragment names a part of this page, as the one to its content does, and nothing that is set. */
+/** Whether a fragment names a part of this page, such as its content, and holds no settings. */
 export function isPart(hash: string): boolean {
   return document.getElementById(hash.slice(1)) !== null;
 }
 
 let invited = "";
 
-/** `#invite=…`, or nothing; a link within the page does not take it away. An owner's token is no part of it, ever. */
+/** Returns `#invite=…` or an empty string; in-page links do not remove the invite. Never includes an owner's token. */
 export function invite(): string {
   const { hash } = location;
   if (hash.startsWith("#invite=")) invited = hash.replace(/&token=[^&]*/g, "");
   return invited;
 }
 
-/** Lets the links between pages carry the invite along. */
+/** Adds the invite to links between pages. */
 export function carryInvite(): void {
   for (const link of document.querySelectorAll<HTMLAnchorElement>("header.site a")) link.hash = invite();
 }
 
-/** Copies the text of `field`; false if the browser lets nobody, and then it is selected for copying by hand. */
+/** Copies the text of `field`. Returns false if the browser forbids it, and selects the text for manual copying. */
 export async function copyFrom(field: HTMLInputElement): Promise<boolean> {
   try {
     await navigator.clipboard.writeText(field.value);
     return true;
   } catch {
-    // Pages that did not come over HTTPS have no clipboard.
+    // Pages without HTTPS have no clipboard.
     field.select();
     return false;
   }

@@ -1,16 +1,16 @@
-/** A course of values in bounded room: each mean stands for as many values as any other. */
+/** A series of values in bounded memory: each mean covers the same number of values. */
 
-/** Means kept; when there are so many, neighbours are merged. */
+/** Limit of means; at the limit, neighbours are merged. */
 const MEANS_MAX = 600;
 
 export class Means {
   #all: number[] = [];
-  /** Values in a mean. */
+  /** Values per mean. */
   #each = 1;
-  /** Sum and count of the values that do not fill a mean yet. */
+  /** Sum and count of values that do not yet fill a mean. */
   #sum = 0;
   #count = 0;
-  /** The first value and the last one, as they came. */
+  /** The first and last value, unaveraged. */
   first: number | undefined;
   last: number | undefined;
 
@@ -23,7 +23,7 @@ export class Means {
     this.#all.push(this.#sum / this.#each);
     this.#sum = this.#count = 0;
     if (this.#all.length < MEANS_MAX) return;
-    // An even number: none is left over.
+    // The limit is even, so every mean has a partner.
     this.#all = Array.from({ length: MEANS_MAX / 2 }, (_, at) => (this.#all[2 * at]! + this.#all[2 * at + 1]!) / 2);
     this.#each *= 2;
   }

@@ -1,16 +1,16 @@
-/** What is trained, in words for everybody and in terms. */
+/** Describes the model and its data, in plain words and in technical terms. */
 import type { AdapterFacts, ServerStatus } from "./api.js";
 import { count } from "./format.js";
 
-/** What the syncer calls the text that it makes up itself. */
+/** The syncer's name for its generated text. */
 const GRAMMAR = "built-in grammar";
 
-/** "tiny language model on made-up sentences". */
+/** Returns "tiny language model on made-up sentences". */
 export function modelOf({ params, adapters, corpus }: ServerStatus): string {
   return `${sizeOf(params + (adapters?.frozenParams ?? 0))} language model${textOf(corpus)}`;
 }
 
-/** The same in the words of those who build such models. */
+/** Returns the same in technical terms. */
 export function termsOf(status: ServerStatus): string {
   const { params, preset, init, adapters, corpus, tokensMerged } = status;
   const text = corpus === "" ? "" : ` Its text: ${corpus}.`;
@@ -22,7 +22,7 @@ export function termsOf(status: ServerStatus): string {
   return `${model}${text} ${count(tokensMerged)} tokens are merged into it; ${token}.`;
 }
 
-/** What is trained of the model called `name`, and what of it stays. */
+/** Returns the trained parts of the model called `name`, and its frozen parts. */
 function adaptersOf(params: number, { rank, targets, frozenParams, frozenForm }: AdapterFacts, name: string): string {
   const all = params + frozenParams;
   const share = ((100 * params) / all).toFixed(params < 0.1 * all ? 2 : 0);
@@ -30,7 +30,7 @@ function adaptersOf(params: number, { rank, targets, frozenParams, frozenForm }:
   return `${trained}: ${count(params)} of ${count(all)} parameters, ${share} %. The others stay as they are, as ${frozenForm}.`;
 }
 
-/** A model's size in a word. */
+/** Returns an adjective for a model's size. */
 function sizeOf(params: number): string {
   const sizes = [
     [1e6, "tiny"],
@@ -40,7 +40,7 @@ function sizeOf(params: number): string {
   return sizes.find(([below]) => params < below)?.[1] ?? "large";
 }
 
-/** What it reads. */
+/** Describes the training data. */
 function textOf(corpus: string): string {
   if (corpus === "") return "";
   return corpus === GRAMMAR ? " on made-up sentences" : ` on the text “${corpus}”`;

@@ -1,18 +1,18 @@
-/** What people call learners. */
+/** Display names of learners. */
 import type { LearnerView } from "./api.js";
 
-/** What a browser calls itself whose visitor gave no name. */
+/** Name of a browser whose visitor gave none. */
 export const NAMELESS = "browser";
 
 type Named = Pick<LearnerView, "name" | "learner">;
 
-/** Its name, or, as many have none, its number. */
+/** Returns a learner's name, or its number if it has no name. */
 export function nameOf({ name, learner }: Named): string {
   if (name === "") return `Learner ${learner}`;
   return name === NAMELESS ? `${name} #${learner}` : name;
 }
 
-/** What each of these learners, which are seen together, is called: those of one name are told apart by number. */
+/** Returns a display name for each learner shown together; learners with the same name also get their numbers. */
 export function titlesOf(learners: readonly Named[]): ReadonlyMap<number, string> {
   const times = new Map<string, number>();
   for (const { name } of learners) times.set(name, (times.get(name) ?? 0) + 1);

@@ -2,7 +2,7 @@
 import { find, setAttribute, setText } from "./dom.js";
 import { ago } from "./format.js";
 
-/** News come each few seconds; those of before this many seconds are old. */
+/** Age in seconds from which news are old; they normally come every few seconds. */
 const OLD_S = 10;
 
 /**

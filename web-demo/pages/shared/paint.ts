@@ -1,6 +1,6 @@
 /** Drawing at the frame rate of the screen, and less often out of view. */
 
-/** Once a frame has spent this long on painting, in milliseconds, the rest waits for the next one. */
+/** Painting time of one frame, in milliseconds, after which the rest waits for the next frame. */
 const FRAME_MS = 10;
 
 const queue = new Set<() => void>();

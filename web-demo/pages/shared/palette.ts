@@ -1,4 +1,4 @@
-/** The theme's colours for canvases, which know nothing of CSS variables. */
+/** The theme's colours for canvases, which cannot use CSS variables. */
 
 /** Names of the theme's colours that canvases use. */
 export type ColorName =
@@ -30,7 +30,7 @@ export type ColorName =
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const cache = new Map<ColorName, string>();
 
-/** A colour of the theme that is in force. */
+/** Returns a colour of the current theme. */
 export function color(name: ColorName): string {
   let value = cache.get(name);
   if (value === undefined) {
@@ -45,12 +45,12 @@ export function color(name: ColorName): string {
 
 const hearers: (() => void)[] = [];
 
-/** Calls `act` when another theme comes into force. */
+/** Calls `act` when the theme changes. */
 export function onThemeChange(act: () => void): void {
   hearers.push(act);
 }
 
-/** For whoever gives the theme's colours other values. */
+/** Call after changing the values of the theme's colours. */
 export function themeChanged(): void {
   cache.clear();
   for (const act of hearers) act();

@@ -1,27 +1,27 @@
-/** Lines in an SVG, each with its name at its end, so that no colour has to be told apart. */
+/** Line plots in SVG. Each line has its name at its end, so that readers need not tell colours apart. */
 
 /** One line. */
 export interface PlotLine {
   readonly label: string;
-  /** Number of the colour, 1 to 3, or the quiet one. */
+  /** Number of the colour, 1 to 3, or the muted colour. */
   readonly tone: "1" | "2" | "3" | "quiet";
   readonly dash?: string;
-  /** Points `[x, y]`, by x. */
+  /** Points `[x, y]`, ordered by x. */
   readonly points: readonly (readonly [number, number])[];
-  /** Whether it is drawn before all others. */
+  /** Whether it is drawn in front of all others. */
   readonly strong?: boolean;
-  /** Marks apart from the line, such as somebody else's figures. */
+  /** Separate marks, such as figures from the paper. */
   readonly marks?: readonly (readonly [number, number])[];
 }
 
-/** A scale: where it begins and ends, whether it is logarithmic, and what is said at its steps. */
+/** A scale: its range, whether it is logarithmic, and its tick labels. */
 export interface Axis {
   readonly min: number;
   readonly max: number;
   readonly log?: boolean;
   readonly ticks: readonly number[];
   readonly say: (value: number) => string;
-  /** What it measures, and in which unit. */
+  /** Measured quantity and its unit. */
   readonly title?: string;
 }
 
@@ -33,11 +33,11 @@ export interface PlotSpec {
   readonly height: number;
   /** Least room for the names of the lines. */
   readonly right: number;
-  /** A moment on the x axis that is marked. */
+  /** A marked moment on the x axis. */
   readonly at?: number;
-  /** Stretches of the x axis that are shaded, each with its name. */
+  /** Shaded stretches of the x axis, each with its name. */
   readonly bands?: readonly { readonly from: number; readonly until: number; readonly label: string }[];
-  /** Moments on the x axis at which something happened, each with its name. */
+  /** Events on the x axis, each with its name. */
   readonly moments?: readonly { readonly at: number; readonly label: string }[];
 }
 
@@ -45,11 +45,11 @@ const SVG = "http://www.w3.org/2000/svg";
 const [LEFT, TOP, BOTTOM] = [48, 10, 26];
 /** Room for a title above the y axis, and for one below the x axis. */
 const TITLE_PX = 18;
-/** A band that is narrower than this has no name, in pixels. */
+/** Least width of a band with a name, in pixels. */
 const BAND_NAME_PX = 44;
 /** Least distance between two names, in pixels. */
 const NAME_PX = 15;
-/** Between the end of a line and its name, in pixels. */
+/** Gap between the end of a line and its name, in pixels. */
 const NAME_GAP_PX = 6;
 
 function add<Tag extends keyof SVGElementTagNameMap>(
@@ -69,13 +69,13 @@ function share(axis: Axis, value: number): number {
   return Math.log(value / axis.min) / Math.log(axis.max / axis.min);
 }
 
-/** Where things are in a plot that was drawn. */
+/** Geometry of a drawn plot. */
 export interface Plotted {
-  /** Pixels from the left of a value of the x axis. */
+  /** Distance from the left of a value of the x axis, in pixels. */
   readonly px: (value: number) => number;
 }
 
-/** Draws `spec` into `svg`, in place of what was there. */
+/** Draws `spec` into `svg` and replaces the old content. */
 export function plot(svg: SVGSVGElement, spec: PlotSpec): Plotted {
   const { x, y, width, height } = spec;
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
@@ -112,7 +112,7 @@ export function plot(svg: SVGSVGElement, spec: PlotSpec): Plotted {
     add(svg, "line", { class: "plot-at", x1: px(spec.at), x2: px(spec.at), y1: top, y2: height - bottom });
   for (const { at, label } of spec.moments ?? []) {
     add(svg, "line", { class: "plot-moment", x1: px(at), x2: px(at), y1: top, y2: height - bottom });
-    // On the side where there is room.
+    // On the side with enough room.
     const isLate = px(at) > (LEFT + width - right) / 2;
     const place = { x: px(at) + (isLate ? -5 : 5), y: top + 9, "text-anchor": isLate ? "end" : "start" };
     add(svg, "text", { class: "plot-moment", ...place }, label);
@@ -121,7 +121,7 @@ export function plot(svg: SVGSVGElement, spec: PlotSpec): Plotted {
   if (x.title !== undefined) {
     const middle = { class: "plot-title", y: height - 7, "text-anchor": "middle" };
     const title = add(svg, "text", middle, x.title);
-    // In the middle of the axis, or as near to it as the whole title has room.
+    // At the middle of the axis, or as near as the whole title fits.
     const length = title.getComputedTextLength();
     if (length > width) title.setAttribute("textLength", String(width));
     const half = Math.min(length, width) / 2;
@@ -164,18 +164,18 @@ export function plot(svg: SVGSVGElement, spec: PlotSpec): Plotted {
   return { px };
 }
 
-/** What the widest name takes, with what is before and behind it, in pixels. */
+/** Returns the width of the widest name, with its margins, in pixels. */
 function roomForNames(svg: SVGSVGElement, lines: readonly PlotLine[]): number {
   const names = lines.map(({ label, strong }) =>
     add(svg, "text", { class: "plot-name", ...(strong ? { "data-strong": "" } : {}) }, label),
   );
-  // All are there before the first is measured: the page is laid out once for them.
+  // Adds all names before measuring the first, so that the browser lays out the page once.
   const widths = names.map((name) => name.getComputedTextLength());
   for (const name of names) name.remove();
   return Math.ceil(Math.max(0, ...widths)) + NAME_GAP_PX + 2;
 }
 
-/** Moves names that would lie upon each other apart, down first, and back up where they would leave the plot. */
+/** Separates overlapping names: moves them down first, and back up if they would leave the plot. */
 function spreadNames(ends: { y: number }[], top: number, bottom: number): void {
   ends.sort((a, b) => a.y - b.y);
   let least = top;

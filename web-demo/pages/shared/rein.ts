@@ -1,17 +1,17 @@
-/** What a run's owner does to single learners, in words that are the same for everybody. */
+/** Words for an owner's treatment of single learners, the same on all pages. */
 import type { LearnerView, Trust } from "./api.js";
 import { duration } from "./format.js";
 
-/** The close code of a learner that the owner dropped. */
+/** Close code of a learner that the owner dropped. */
 export const DROPPED = 4014;
 
-/** "slowed ×4", or nothing at full pace. */
+/** Returns "slowed ×4", or an empty string at full pace. */
 export function slowed(share: number): string {
   if (share >= 1) return "";
   return `slowed ×${Number((1 / share).toPrecision(2))}`;
 }
 
-/** What there is to say of how a learner is treated. */
+/** Returns the notes on a learner's treatment. */
 export interface Treated {
   readonly share: number;
   readonly returnsS: number | null;
@@ -19,8 +19,8 @@ export interface Treated {
 }
 
 /**
- * What the owner or the run did to a learner, or nothing: "slowed ×4 by the owner", "dropped by the owner, may return in
- * 12 s", "sent away for harm, may return in 9 min".
+ * Returns the action of the owner or the run against a learner, or "": "slowed ×4 by the owner", "dropped by the
+ * owner, may return in 12 s", "sent away for harm, may return in 9 min".
  */
 export function reinOf(learner: Treated): string {
   const slow = slowed(learner.share);
@@ -33,7 +33,7 @@ export function reinOf(learner: Treated): string {
   return slow && `${slow} by the owner`;
 }
 
-/** How far a run trusts a learner, in a sentence or two. */
+/** Describes the run's trust in a learner, in a sentence or two. */
 export function trustOf({ trust, doubt }: Pick<LearnerView, "trust" | "doubt">): string {
   switch (trust) {
     case "probation":

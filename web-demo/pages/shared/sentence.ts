@@ -1,26 +1,26 @@
-/** The one sentence of a page that says what goes on. */
+/** The status sentence of a page. */
 import { find, setAttribute, setText } from "./dom.js";
 
-/** How things stand; `parts.css` has a colour for each. */
+/** Tones of a sentence; `parts.css` has a colour for each. */
 export type Tone = "going" | "waiting" | "held" | "trouble" | "done";
 
 /** A sentence and its tone. */
 export interface Sentence {
   readonly tone: Tone;
   readonly text: string;
-  /** What follows the text and changes too often to be told, such as a countdown. */
+  /** Suffix that changes too often to be announced, such as a countdown. */
   readonly untold?: string;
 }
 
-/** When readers of screens are told. */
+/** Timing of announcements to screen readers. */
 export interface Telling {
-  /** How long readers are left alone after a sentence, in milliseconds. */
+  /** Quiet time after an announcement, in milliseconds. */
   readonly quietMs: number;
-  /** Whether another tone is told at once. */
+  /** Whether a change of tone is announced at once. */
   readonly tonesAtOnce: boolean;
 }
 
-/** Shows sentences, and tells readers of screens those that matter. */
+/** Shows sentences, and announces the important ones to screen readers. */
 export class SentenceView {
   readonly #shown = find("sentence", HTMLElement);
   readonly #told = find("sentence-told", HTMLElement);
@@ -34,12 +34,12 @@ export class SentenceView {
     this.#telling = telling;
   }
 
-  /** Something happened whose outcome shows after `afterMs`: it is told then. */
+  /** Delays the next announcement by `afterMs`, when the outcome of an event shows. */
   tellIn(afterMs: number): void {
     this.#tellAtMs = performance.now() + afterMs;
   }
 
-  /** Shows a sentence, and tells it: at once, or when readers have been left alone for long enough. */
+  /** Shows a sentence, and announces it at once or after the quiet time. */
   show({ tone, text, untold = "" }: Sentence): void {
     setAttribute(this.#shown, "data-tone", tone);
     setText(this.#shown, text + untold);
@@ -55,7 +55,7 @@ export class SentenceView {
     setText(this.#told, this.#text);
   }
 
-  /** Tells what is shown once it is time to; nobody may show it again until then. */
+  /** Announces the displayed sentence when due; `show` may not be called again before that. */
   #tellInTime(): void {
     clearTimeout(this.#timer);
     const waitMs = this.#tellAtMs - performance.now();

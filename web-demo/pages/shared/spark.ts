@@ -1,4 +1,4 @@
-/** A course of values as a line, the loss since the start for one. */
+/** A series of values as a small line, such as the loss since the start. */
 import { Means } from "./means.js";
 import { painter } from "./paint.js";
 import { color, onThemeChange } from "./palette.js";
@@ -12,12 +12,12 @@ export class Spark {
   readonly #fromZero: boolean;
   readonly #ask: () => void;
 
-  /** `fromZero` if the line stands above nothing at all, and else above its least value. */
+  /** `fromZero` starts the vertical scale at zero instead of the least value. */
   constructor(canvas: HTMLCanvasElement, fromZero = false) {
     this.#canvas = canvas;
     this.#fromZero = fromZero;
     this.#ask = painter(canvas, () => this.#draw());
-    // The size comes from here: asking for it while drawing would have the page laid out anew.
+    // Observes the size: reading it while drawing would force another layout.
     new ResizeObserver((entries) => {
       const box = entries.at(-1)?.contentRect;
       if (box) [this.#width, this.#height] = [box.width, box.height];
@@ -31,7 +31,7 @@ export class Spark {
     this.#ask();
   }
 
-  /** Shows another course, which whoever owns it adds to. */
+  /** Shows another series, which its owner extends. */
   show(means: Means): void {
     this.#means = means;
     this.#ask();
@@ -42,7 +42,7 @@ export class Spark {
     this.#ask();
   }
 
-  /** In words, for those who do not see it. */
+  /** Describes the series for screen readers. */
   describe(): string {
     const { first, last } = this.#means;
     if (first === undefined || last === undefined) return "How badly it has guessed since the start";
@@ -55,7 +55,7 @@ export class Spark {
     const [width, height] = [this.#width, this.#height];
     if (width === 0) return;
     const [wide, tall] = [Math.round(width * scale), Math.round(height * scale)];
-    // Another size clears it too, and takes new memory.
+    // Resizes only on a change: resizing clears the canvas and allocates new memory.
     if (canvas.width !== wide || canvas.height !== tall) [canvas.width, canvas.height] = [wide, tall];
     const context = canvas.getContext("2d");
     context?.setTransform(scale, 0, 0, scale, 0, 0);

@@ -6,11 +6,11 @@ export class Surface {
   /** Size of the picture, in its own pixels. */
   width = 0;
   height = 0;
-  /** Pixels of the page in one of the picture: larger type makes everything larger. */
+  /** Page pixels per picture pixel: larger type makes everything larger. */
   unit = 1;
   readonly #canvas: HTMLCanvasElement;
 
-  /** The canvas lies absolutely in its parent, or its size would be its parent's. */
+  /** The canvas is positioned absolutely, or its size would determine its parent's. */
   constructor(canvas: HTMLCanvasElement) {
     this.#canvas = canvas;
     const host = canvas.parentElement ?? document.body;
@@ -22,7 +22,7 @@ export class Surface {
     onThemeChange(measure);
   }
 
-  /** What to draw with, in the picture's own pixels. */
+  /** Returns the context, scaled to the picture's own pixels. */
   context(): CanvasRenderingContext2D | null {
     const scale = devicePixelRatio * this.unit;
     const [wide, high] = [Math.round(this.width * scale), Math.round(this.height * scale)];

@@ -1,21 +1,21 @@
-/** Talking to the model: it goes on with what a visitor writes, computed in this page. */
+/** Text generation by the model: it continues a visitor's text, computed in this page. */
 import type { Writer } from "@archipelago-train/learner";
 import { make, setText } from "./dom.js";
 import { ago, bytes, count, legible } from "./format.js";
 
-/** What the section must know of the run. */
+/** Facts of the run that the section needs. */
 export interface Talked {
   readonly params: number;
   readonly tokensMerged: number;
   readonly tokenIsByte: boolean;
 }
 
-/** Letters of a text at most: the newest are what one reads. */
+/** Limit of letters in a text; the newest stay. */
 const SHOWN_MAX = 4_000;
-/** Tokens that are asked for at once; whoever wants more presses again. */
+/** Tokens of one request; another press of the button continues. */
 const TOKENS = 400;
 
-/** The section in which one talks to the model of the run at `syncer`. */
+/** The section that talks with the model of the run at `syncer`. */
 export class Talk {
   readonly #syncer: string;
   readonly #fetched: (bytes: number) => void;
@@ -33,14 +33,14 @@ export class Talk {
   readonly #state = make("p", { id: "talk-state", class: "quiet small", role: "status" });
   #writer: Writer | undefined;
   #working: AbortController | undefined;
-  /** Whether somebody pressed the button: what came of it is not written over. */
+  /** Whether the button was pressed: its result must not be overwritten. */
   #tried = false;
   #params = 0;
   /** Whether nothing was merged yet. */
   #green = false;
   #tokenIsByte = true;
 
-  /** Fills `section`; `fetched` hears of the bytes that the model took. */
+  /** Fills `section`; `fetched` gets the number of bytes fetched for the model. */
   constructor(section: HTMLElement, syncer: string, fetched: (bytes: number) => void = () => {}) {
     this.#syncer = syncer;
     this.#fetched = fetched;
@@ -82,7 +82,7 @@ export class Talk {
     this.#showDaring();
   }
 
-  /** What is known of the run. */
+  /** Takes the status of the run. */
   look({ params, tokensMerged, tokenIsByte }: Talked): void {
     [this.#params, this.#tokenIsByte] = [params, tokenIsByte];
     this.#green = tokensMerged === 0;
@@ -107,13 +107,13 @@ export class Talk {
   }
 
   async #open(): Promise<Writer> {
-    // What writes is no part of the page until somebody wants to talk.
+    // The writer's code is loaded only on the first request.
     const { Writer } = await import("@archipelago-train/learner");
     this.#writer ??= new Writer(this.#syncer);
     return this.#writer;
   }
 
-  /** Does `work` until it ends or is stopped, with the button to stop it; what it fetches is counted however it ends. */
+  /** Runs `work` until it ends or is stopped, with a stop button; counts its traffic in any case. */
   async #busy(work: (writer: Writer, signal: AbortSignal) => Promise<string>): Promise<void> {
     const working = new AbortController();
     this.#working = working;

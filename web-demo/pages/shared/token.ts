@@ -3,7 +3,7 @@
 const KEPT = "archipelago.admin";
 const NAME = "token=";
 
-/** The token that an owner's link carries, taken out of the address before anybody can read it there; or nothing. */
+/** Takes the token out of an owner's link, and removes it from the visible address. Returns "" without a token. */
 export function takeToken(): string {
   const parts = location.hash.slice(1).split("&");
   const token = parts.find((part) => part.startsWith(NAME));
@@ -18,12 +18,12 @@ function decoded(part: string): string {
   try {
     return decodeURIComponent(part);
   } catch {
-    // No more than a percent sign that stands for itself.
+    // The value has a literal percent sign.
     return part;
   }
 }
 
-/** The token that this tab kept, or nothing. */
+/** Returns the token stored in this tab, or an empty string. */
 export function recallToken(): string {
   try {
     return sessionStorage.getItem(KEPT) ?? "";
@@ -36,6 +36,6 @@ export function keepToken(token: string): void {
   try {
     sessionStorage.setItem(KEPT, token);
   } catch {
-    // Storage may be switched off; then the token is typed again after a reload.
+    // Without storage the token must be typed again after a reload.
   }
 }

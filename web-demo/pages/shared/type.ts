@@ -1,6 +1,6 @@
-/** How large type is on this page, for what is drawn. */
+/** Type size of this page, for drawings. */
 
-/** Size of the page's type over the usual 16 pixels. */
+/** Ratio of the page's type size to the usual 16 pixels. */
 export function typeScale(): number {
   return Number.parseFloat(getComputedStyle(document.documentElement).fontSize) / 16;
 }

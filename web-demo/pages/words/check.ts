@@ -1,10 +1,10 @@
-/** Reads a file of words that somebody gives: nothing in it is believed before it was looked at. */
+/** Validates a translation file; nothing in it is trusted before that. */
 import { ENGLISH, isPlural, type Plural, placeholdersOf, type Text, type Texts } from "./texts.js";
 
-/** What a translation may weigh, in bytes: several times what the English words do. */
+/** Size limit of a translation in bytes: several times the size of the English words. */
 export const WORDS_BYTES_MAX = 200_000;
 
-/** Why a file is refused, and the keys that are at fault. */
+/** Reason for a refused file, and the keys at fault. */
 export type Why =
   | "large"
   | "notJson"
@@ -20,21 +20,21 @@ export type Checked =
   | {
       readonly ok: true;
       readonly language: string;
-      /** Every key, in the language where it has been translated. */
+      /** Every key, translated or in English. */
       readonly texts: Texts;
-      /** Keys that are not in the file, and are in English. */
+      /** Keys that are missing in the file and stay English. */
       readonly missing: readonly string[];
     }
   | { readonly ok: false; readonly why: Why; readonly keys: readonly string[] };
 
 const CATEGORIES = new Set(["zero", "one", "two", "few", "many", "other"]);
-/** Tags, entities, and characters that turn a text about or that nobody sees. */
+/** Tags, entities, and characters that reverse a text or are invisible. */
 // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what is looked for.
 const MARKUP = /<[a-z!/?]|&#?\w+;|[\u0000-\u001f\u007f-\u009f\u200b\u202a-\u202e\u2066-\u2069\ufeff\ufffd]/i;
-/** Keys below which there are more. */
+/** Keys that contain other keys. */
 const SECTIONS = new Set([...ENGLISH.keys()].flatMap(aboveOf));
 
-/** What the text of a file says. */
+/** Returns the words of a file, or the reason for its refusal. */
 export function check(file: string): Checked {
   if (new Blob([file]).size > WORDS_BYTES_MAX) return refuse("large");
   let words: unknown;
@@ -62,7 +62,7 @@ function refuse(why: Why, keys: readonly string[] = []): Checked {
   return { ok: false, why, keys };
 }
 
-/** The keys above a whole key: `a` and `a.b` above `a.b.c`. */
+/** Returns the ancestors of a key: `a` and `a.b` for `a.b.c`. */
 function aboveOf(key: string): string[] {
   const parts = key.split(".");
   return parts.slice(1).map((_, at) => parts.slice(0, at + 1).join("."));
@@ -72,7 +72,7 @@ function isObject(value: unknown): value is Readonly<Record<string, unknown>> {
   return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
-/** A language's tag as it is usually written, or `null`. */
+/** Returns the canonical form of a language tag, or `null`. */
 function languageOf(tag: unknown): string | null {
   try {
     return typeof tag === "string" ? (Intl.getCanonicalLocales(tag)[0] ?? null) : null;
@@ -81,7 +81,7 @@ function languageOf(tag: unknown): string | null {
   }
 }
 
-/** Puts what a file has into `given`, by its whole keys; gives the keys that nobody knows. It goes no deeper than English. */
+/** Puts the file's values into `given` by full key; returns unknown keys. Descends no deeper than the English words. */
 function collect(words: Readonly<Record<string, unknown>>, before: string, given: Map<string, unknown>): string[] {
   return Object.entries(words).flatMap(([name, value]) => {
     const key = before + name;
@@ -93,7 +93,7 @@ function collect(words: Readonly<Record<string, unknown>>, before: string, given
   });
 }
 
-/** What is wrong with `value` as a translation of `english`. */
+/** Returns the fault of `value` as a translation of `english`. */
 function faultOf(english: Text, value: unknown): Why | null {
   if (typeof english === "string") return textFault(value, placeholdersOf(english), true);
   if (isPlural(english)) return pluralFault(english, value);
@@ -101,7 +101,7 @@ function faultOf(english: Text, value: unknown): Why | null {
   return value.map((text, at) => textFault(text, placeholdersOf(english[at]!), true)).find(Boolean) ?? null;
 }
 
-/** Of a plural the form for one thing may leave out the number. */
+/** In a plural, the singular form may omit the number. */
 function pluralFault(english: Plural, value: unknown): Why | null {
   if (!isObject(value)) return "kind";
   if (!("other" in value) || !Object.keys(value).every((category) => CATEGORIES.has(category))) return "plural";

@@ -1,22 +1,22 @@
 /**
- * Which words the pages use: those of a file beside the page that the address names, those that were opened here
- * before, or English. Words that are kept are looked at anew on each visit, since the page may have others by then.
+ * Selects the words of the pages: those of a file next to the page that the address names, those opened here
+ * before, or English. Stored words are validated on each visit, since the page may have changed.
  */
 import { type Checked, check, type Why, WORDS_BYTES_MAX } from "./check.js";
 import { ENGLISH, type Texts } from "./texts.js";
 
-/** Why there is no file to look at. */
+/** Reason for a missing file. */
 export type Absent = "unread" | "absent" | "name";
 
-/** A file that is not used, and why. */
+/** A rejected file, and the reason. */
 export interface Refused {
-  /** Its name; `null` for the one that was kept. */
+  /** Its name; `null` for the stored one. */
   readonly file: string | null;
   readonly why: Why | Absent;
   readonly keys: readonly string[];
 }
 
-/** The words that are in use. */
+/** The words in use. */
 export interface Words {
   readonly language: string;
   readonly texts: Texts;
@@ -25,10 +25,10 @@ export interface Words {
   readonly refused: Refused | null;
 }
 
-/** The field of addresses that names a file. */
+/** Query field that names a file. */
 export const FIELD = "words";
 const KEPT = "archipelago.words";
-/** A file beside the page: its name leads nowhere else. */
+/** A file next to the page: its name cannot lead elsewhere. */
 const NAME = /^[\w-]+(?:\.[\w-]+)*\.json$/;
 
 const IN_ENGLISH: Words = {
@@ -39,7 +39,7 @@ const IN_ENGLISH: Words = {
   refused: null,
 };
 
-/** Keeps a file for the next visits, or none with `null`; false where the browser keeps nothing. */
+/** Stores a file for later visits, or removes it for `null`; returns false if the browser has no storage. */
 export function keep(file: string | null): boolean {
   try {
     if (file === null) localStorage.removeItem(KEPT);
@@ -58,13 +58,13 @@ function kept(): string | null {
   }
 }
 
-/** Words as they are used, once a file was looked at. */
+/** Words after validation. */
 function wordsOf(checked: Checked, file: string | null): Words {
   if (checked.ok) return { ...checked, isTranslated: true, refused: null };
   return { ...IN_ENGLISH, refused: { file, why: checked.why, keys: checked.keys } };
 }
 
-/** The words for this visit. */
+/** Returns the words for this visit. */
 export async function choose(): Promise<Words> {
   if (typeof location === "undefined") return IN_ENGLISH;
   const name = new URLSearchParams(location.search).get(FIELD);
@@ -93,7 +93,7 @@ async function fetched(name: string): Promise<Fetched> {
   }
 }
 
-/** The text of a response, or `null` once it is too long: no more than that is read. */
+/** Returns the text of a response, or `null` if it is too long; reads no more than the limit. */
 async function bounded(response: Response): Promise<string | null> {
   const parts: Uint8Array<ArrayBuffer>[] = [];
   let size = 0;

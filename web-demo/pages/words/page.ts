@@ -1,13 +1,13 @@
 /**
- * Puts words into a page. Its elements name them: `data-words` is the key of an element's text, and `data-words-title`
- * that of its `title`. A child that is a `data-slot` stands where the text has its name in braces. The page is built
- * with the English words in it (`words-in-pages.ts`), so this has work to do in another language alone.
+ * Inserts words into a page. `data-words` is the key of an element's text, and `data-words-title`
+ * that of its `title`. A child with `data-slot` replaces its name in braces. The build inserts the
+ * English words (`words-in-pages.ts`), so this only acts for other languages.
  */
 import { type Key, phrase, WORDS } from "./phrase.js";
 
 const ATTRIBUTE = "data-words-";
 
-/** Fills all of the page, in another language than it was built with. */
+/** Fills the whole page with another language. */
 export function fillPage(): void {
   if (!WORDS.isTranslated) return;
   for (const element of document.querySelectorAll("*")) {
@@ -18,7 +18,7 @@ export function fillPage(): void {
   }
 }
 
-/** The text goes in as text, and the element's own children between its parts. */
+/** Inserts the text as text, with the element's own children between its parts. */
 function fillText(element: Element, text: string): void {
   const slots = new Map<string, Element>();
   for (const child of element.children) slots.set(child.getAttribute("data-slot") ?? "", child);

@@ -1,4 +1,4 @@
-/** The words that pages show, in the language that was chosen. They stand in `pages/words/en.json`, or in a translation of it. */
+/** The words of the pages in the chosen language, from `pages/words/en.json` or a translation of it. */
 
 import { plain, speak } from "../shared/language.js";
 import { choose } from "./kept.js";
@@ -6,31 +6,31 @@ import { type ChapterKey, isPlural, type Key, type ListKey, type Text } from "./
 
 export type { ChapterKey, Key } from "./texts.js";
 
-/** The words in use. Whatever shows any waits for them. */
+/** The words in use. Code that shows words must wait for them. */
 export const WORDS = await choose();
 speak(WORDS.language);
 const plurals = new Intl.PluralRules(WORDS.language);
 const lists = new Intl.ListFormat(WORDS.language, { type: "conjunction" });
 
-/** What stands for the names in braces. */
+/** Values for the names in braces. */
 export type Values = Readonly<Record<string, string | number>>;
 
-/** The text of a key, filled. Of a plural it is the form for the number `count`. */
+/** Returns the filled text of a key. For a plural it is the form for the number `count`. */
 export function phrase(key: Key, values: Values = {}): string {
   return fill(formOf(WORDS.texts.get(key)!, Number(values["count"] ?? 0)), values);
 }
 
-/** The texts of a list. */
+/** Returns the texts of a list. */
 export function phrases(key: ListKey): readonly string[] {
   return WORDS.texts.get(key) as readonly string[];
 }
 
-/** "2, 3 and 4". */
+/** Returns "2, 3 and 4". */
 export function listed(items: readonly (string | number)[]): string {
   return lists.format(items.map(String));
 }
 
-/** What every chapter of the lesson says. */
+/** Texts that every chapter of the lesson has. */
 export function chapterWords(chapter: ChapterKey) {
   return {
     title: phrase(`chapters.${chapter}.title`),

@@ -1,15 +1,15 @@
-/** The words of the pages: what `en.json` has, and which keys its texts have. */
+/** Types of the words: the content of `en.json`, and the keys of its texts. */
 import english from "./en.json";
 
 /** Forms of a plural, by the categories of `Intl.PluralRules`. */
 export type Plural = { readonly [category: string]: string };
-/** What a key stands for: a text, a plural, or a list of texts. */
+/** Value of a key: a text, a plural, or a list of texts. */
 export type Text = string | Plural | readonly string[];
-/** Texts by their whole keys, such as `guide.hints.now`. */
+/** Texts by full key, such as `guide.hints.now`. */
 export type Texts = ReadonlyMap<string, Text>;
 
 type Words = typeof english;
-/** The whole keys of what extends `Kind`. */
+/** Full keys of values that extend `Kind`. */
 type KeysOf<Kind, T> = {
   [K in keyof T & string]: T[K] extends Kind
     ? K
@@ -22,19 +22,19 @@ type KeysOf<Kind, T> = {
 export type Key = KeysOf<string | { other: string }, Words>;
 /** Keys of lists of texts. */
 export type ListKey = KeysOf<readonly string[], Words>;
-/** The chapters that there are words for. */
+/** Chapters with words. */
 export type ChapterKey = keyof Words["chapters"];
 
 export const ENGLISH: Texts = new Map(flat(english, ""));
-/** The file as it is saved for whoever translates it. */
+/** The file as saved for translators. */
 export const ENGLISH_FILE = `${JSON.stringify(english, null, 2)}\n`;
 
-/** Whether something has the form of a plural. */
+/** Whether a value has the form of a plural. */
 export function isPlural(value: unknown): value is Plural {
   return typeof value === "object" && value !== null && "other" in value;
 }
 
-/** The names in braces of a text. */
+/** Returns the names in braces of a text. */
 export function placeholdersOf(text: string): ReadonlySet<string> {
   return new Set([...text.matchAll(/\{(\w+)\}/g)].map(([, name]) => name!));
 }

@@ -1,4 +1,4 @@
-/** The words of the page as a file: to save it, to open a translation of it, and to go back to English. */
+/** Saves the words of the page as a file, opens a translation, and returns to English. */
 import { find, say } from "../shared/dom.js";
 import { bytes } from "../shared/format.js";
 import { save } from "../shared/save.js";
@@ -7,10 +7,10 @@ import { FIELD, keep, type Refused } from "./kept.js";
 import { listed, phrase, WORDS } from "./phrase.js";
 import { ENGLISH_FILE } from "./texts.js";
 
-/** Keys that are named; of more their number is said. */
+/** Limit of named keys; the rest is counted. */
 const NAMED_MAX = 3;
 
-/** Says of the words in use what is missing of them, or why others are not used. */
+/** Reports missing words, or the reason why a file was rejected. */
 export function tellWords(): void {
   const { refused, missing } = WORDS;
   const notice = refused ? refusal(refused) : missing.length > 0 ? partly(missing) : "";
@@ -19,7 +19,7 @@ export function tellWords(): void {
   place.hidden = notice === "";
 }
 
-/** Lets whoever looks at the page save and open words. */
+/** Lets the viewer save and open words. */
 export function showWords(): void {
   const file = find("words-file", HTMLInputElement);
   const back = find("words-back", HTMLButtonElement);
@@ -39,7 +39,7 @@ async function open(field: HTMLInputElement): Promise<void> {
   const [file] = field.files ?? [];
   if (!file) return;
   const said = find("words-said", HTMLElement);
-  // The same file may be chosen again, once it was mended.
+  // Lets the same file be chosen again after a correction.
   field.value = "";
   const refuse = (why: Refused["why"], keys: readonly string[] = []) =>
     say(said, refusal({ file: file.name, why, keys }));
@@ -55,11 +55,11 @@ async function open(field: HTMLInputElement): Promise<void> {
   }
 }
 
-/** Loads the page with the words that are kept now, whatever file its address named. */
+/** Reloads the page with the stored words, without the file named in its address. */
 function anew(): void {
   const url = new URL(location.href);
   url.searchParams.delete(FIELD);
-  // With a fragment alone the page would not be loaded anew.
+  // A change of the fragment alone would not reload the page.
   if (url.href === location.href) location.reload();
   else location.replace(url);
 }
@@ -68,7 +68,7 @@ function partly(missing: readonly string[]): string {
   return phrase("words.partly", { count: missing.length, keys: named(missing) });
 }
 
-/** Why a file is refused, in a sentence. */
+/** Describes in one sentence why a file was refused. */
 function refusal({ file, why, keys }: Refused): string {
   const values = { keys: named(keys), max: bytes(WORDS_BYTES_MAX) };
   return phrase("words.refused", { file: file ?? phrase("words.kept"), why: phrase(`words.why.${why}`, values) });

@@ -1,4 +1,4 @@
-// Codes Θ̂ − θ of one piece: writes the scale of each block to `head` and the codes to `codes`, in a body's layout; both
+// Codes Θ̂ − θ of one piece: writes the scale of each block to `head` and the codes to `codes`, as in a body; both
 // are zero before. head[0] belongs to `delta_max`; from head[1] on each word holds two scales.
 // Pieces, eight values at a time, counted from the segment's first: `parts/piece.wgsl`.
 // CPU twin: `diloco::Codec::encode`.

@@ -1,5 +1,5 @@
 // dlogits = p (s − Σ p s) + w (dw − Σ w dw), row by row, where p, w and dw are rows of probs, weights and dweights, and
-// s the slopes of the row's window. All are [R, stride] but slopes, [R / T, stride]; columns after the first E become 0.
+// s the slopes of the row's window. All are [R, stride] but slopes, [R / T, stride]; columns from E on become 0.
 // CPU twin: `model::ops::route_backward`.
 //
 // One invocation per row at a time.
