@@ -1,4 +1,4 @@
-/** One chart: lines over the run's course, their values in words, and the same as a table. */
+/** One chart: lines over the run, their values as text, and the same values as a table. */
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import { fillRows, make, setAttribute, setText } from "../shared/dom.js";
@@ -10,42 +10,42 @@ import { type Axis, curveOf, moved, type Range, type Run, rangeOf, smoothed, who
 import { type Picture, pictureOf } from "./picture.js";
 import { type ChartSpec, HEIGHT_PX, type Line, optionsOf, type Stroke, X_TITLES } from "./plot-options.js";
 
-/** What all charts show alike. */
+/** State shared by all charts. */
 export interface Scene {
   readonly run: Run;
   readonly other: { readonly name: string; readonly run: Run } | null;
   readonly choice: Choice;
-  /** Shows a part of the x axis, or all of it, in all charts. */
+  /** Shows a range of the x axis, or all of it, in all charts. */
   readonly zoom: (range: Range | null) => void;
 }
 
 const TABLE_ROWS_MAX = 24;
 const ZOOM_STEP = 2;
 
-/** A place on the x axis in words. */
+/** Formats a position on the x axis. */
 export function placeOf(axis: Axis, x: number): string {
   return axis === "time" ? duration(x) : `${count(x)} tokens`;
 }
 
 /** A chart within a `<figure>`. */
 export class Chart {
-  /** Asks for the chart to be drawn anew. */
+  /** Requests a redraw of the chart. */
   readonly refresh: () => void;
   readonly #spec: ChartSpec;
   readonly #scene: () => Scene;
   readonly #summary = make("p", { class: "quiet small" });
   readonly #keys = make("p", { class: "keys small number" });
   readonly #when = make("span", { class: "quiet" });
-  // Named anew with each drawing; what is never drawn has a name too.
+  // Each drawing sets a new label; a chart without a drawing has one too.
   readonly #plotHost = make("div", { class: "plot", tabindex: "0", role: "img", "aria-label": "Chart" });
   readonly #table = make("details");
   readonly #heads = make("tr");
   readonly #rows = make("tbody");
-  /** What is drawn, in the order of uPlot's series, the x axis apart. */
+  /** Drawn lines, in the order of uPlot's series, without the x axis. */
   #strokes: readonly Stroke[] = [];
-  /** The key of each of them that has one, and the value in it. */
+  /** The key of each line that has one, and the value in it. */
   #named: { readonly at: number; readonly key: HTMLElement; readonly value: HTMLElement }[] = [];
-  /** Made with the first picture: a chart that is never seen costs nothing. Made anew for other lines or scales. */
+  /** Created at the first drawing, so that a chart out of view costs nothing. Recreated for other lines or scales. */
   #plot: uPlot | undefined;
   #shape = "";
 
@@ -53,7 +53,7 @@ export class Chart {
     this.#spec = spec;
     this.#scene = scene;
     const caption = make("figcaption", {}, make("h3", {}, spec.title), this.#summary);
-    // Both in one row of the grid that charts share.
+    // Both share one row of the charts' grid.
     const folded = make("div", {}, this.#tableOf(spec), ...moreOf(spec));
     figure.append(caption, this.#keys, this.#plotHost, folded);
     this.refresh = painter(figure, () => this.#paint());
@@ -67,7 +67,7 @@ export class Chart {
     return this.#spec;
   }
 
-  /** The chart as it is now, to be saved; `about` says whose it is. */
+  /** Returns the chart's current picture for saving; `about` names the run. */
   picture(about: string): HTMLCanvasElement {
     this.#paint();
     const keys = this.#named.map(({ at }): Picture["keys"][number] => {
@@ -104,14 +104,14 @@ export class Chart {
       this.#plot.setSize({ width: this.#width(), height: HEIGHT_PX });
   }
 
-  /** Takes up other lines: their keys, the heads of the table; the plot is made anew. */
+  /** Takes other lines, with their keys and table headings, and recreates the plot. */
   #reshape({ other, choice }: Scene): void {
     const smooth = choice.smoothing !== "none";
     const { lines } = this.#spec;
     const name = (line: Line) => (smooth && line.noisy ? `${line.label}, smoothed` : line.label);
     const raw = lines.filter((line) => smooth && line.noisy);
     const others = other ? lines.filter((line) => !line.alone) : [];
-    // What is drawn last lies on top.
+    // Later strokes lie on top.
     this.#strokes = [
       ...raw.map((line): Stroke => ({ line, label: line.label, kind: "raw" })),
       ...others.map((line): Stroke => ({ line, label: `${name(line)}, ${other?.name}`, kind: "other" })),
@@ -146,7 +146,7 @@ export class Chart {
       const curve = curveOf(kind === "other" && other ? other.run : run, line, choice.axis);
       return kind !== "raw" && line.noisy ? smoothed(curve, reach) : curve;
     });
-    // uPlot's type allows no `undefined` within a column that may have `null`; its join makes just those.
+    // uPlot's type forbids `undefined` in a column that may have `null`, but its join produces such columns.
     const data = uPlot.join(curves.map(({ x, y }) => [x, y]) as uPlot.AlignedData[]);
     const range = rangeOf(choice.shown, run, choice.axis);
     this.#plot ??= new uPlot(
@@ -173,7 +173,7 @@ export class Chart {
     this.#fillTable();
   }
 
-  /** The values under the cursor, or the newest that are shown. */
+  /** Shows the values under the cursor, or the newest visible values. */
   #readOut(): void {
     const index = this.#plot?.cursor.idx ?? null;
     const place = index === null ? undefined : this.#places()[index];
@@ -191,7 +191,7 @@ export class Chart {
     return this.#plot?.data[0] ?? [];
   }
 
-  /** The first row and the last one that are shown. */
+  /** Returns the first and last visible row. */
   #ends(): [number, number] {
     const places = this.#places();
     const { min, max } = this.#plot?.scales["x"] ?? {};
@@ -201,7 +201,7 @@ export class Chart {
     return [first, last];
   }
 
-  /** The value of a stroke at a row, or the last one before. */
+  /** Returns the value of a stroke at a row, or the last one before it. */
   #at(stroke: number, row: number): string {
     const column = this.#plot?.data[stroke + 1] ?? [];
     let at = row;
@@ -229,12 +229,12 @@ export class Chart {
     this.#scene().zoom(null);
   }
 
-  /** Shows what was chosen by a drag. */
+  /** Zooms to the range that was dragged. */
   #select(plot: uPlot): void {
     const { left, width } = plot.select;
     if (width === 0) return;
     plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
-    // uPlot has the others follow; the one that somebody drags over is enough.
+    // uPlot repeats the selection on the other charts; only the dragged chart acts.
     if (!plot.cursor.event) return;
     this.#plotHost.focus({ preventScroll: true });
     const [from, to] = [plot.posToVal(left, "x"), plot.posToVal(left + width, "x")];
@@ -278,7 +278,7 @@ export class Chart {
   }
 }
 
-/** The terms of a chart, folded, if it has any. */
+/** Returns a folded explanation of terms, if the chart has one. */
 function moreOf({ more }: ChartSpec): HTMLElement[] {
   if (more === undefined) return [];
   const summary = make("summary", { class: "small" }, "More about this");

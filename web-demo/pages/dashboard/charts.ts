@@ -1,4 +1,4 @@
-/** What the charts show. */
+/** Contents of the charts. */
 import { find } from "../shared/dom.js";
 import { bytes, count, duration, nats, percent, plural } from "../shared/format.js";
 import { Chart, type Scene } from "./chart.js";
@@ -8,7 +8,7 @@ import { Controls } from "./controls.js";
 import type { Course } from "./course.js";
 import type { ChartSpec } from "./plot-options.js";
 
-/** What charts must know of the run beside its course. */
+/** Facts of the run that charts need in addition to its series. */
 export interface Facts {
   readonly run: string;
   readonly entropyFloor: number | null;
@@ -16,11 +16,11 @@ export interface Facts {
 
 const fromZero = (_: number, max: number): [number, number] => [0, max > 0 ? max * 1.1 : 1];
 const plain = (value: number): string => String(Number(value.toPrecision(4)));
-/** Without zeros at the end of a fraction. */
+/** Removes zeros at the end of a fraction. */
 const tidy = (text: string): string => text.replace(/(\.\d*?)0+(?= )/, "$1").replace(/\.(?= )/, "");
 const wholePercent = (share: number): string => `${Math.round(share * 100)} %`;
 
-/** Charts in `grid`, and what rules them above it; the function asks for all of them to be drawn anew. */
+/** Creates charts in `grid` with their controls above; returns a function that redraws all of them. */
 export function makeCharts(grid: HTMLElement, course: Course, facts: () => Facts | null): () => void {
   let choice = readChoice(location.search);
   let other: Scene["other"] = null;

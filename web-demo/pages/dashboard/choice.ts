@@ -1,7 +1,7 @@
-/** What somebody chose for the charts, as the address of the page keeps it. */
+/** The viewer's choices for the charts, as stored in the page's address. */
 import type { Axis, Shown } from "./columns.js";
 
-/** How far back the mean of a smoothed curve reaches, as a share of the x axis. */
+/** Reach of a smoothing mean, as a share of the x axis. */
 export const SMOOTHING = { none: 0, light: 0.01, strong: 0.05 } as const;
 
 export interface Choice {
@@ -14,10 +14,10 @@ export interface Choice {
 
 export const DEFAULTS: Choice = { axis: "time", log: false, smoothing: "none", shown: null };
 
-/** The fields of the address that are ours. */
+/** Query fields of the choices. */
 const OURS = ["x", "loss", "smooth", "last", "from", "to"];
 
-/** What the query of an address says; whatever is not as expected is the default. */
+/** Reads the choices from a query; invalid values get their defaults. */
 export function readChoice(search: string): Choice {
   const fields = new URLSearchParams(search);
   const smoothing = fields.get("smooth");
@@ -36,7 +36,7 @@ function readShown(fields: URLSearchParams): Shown {
   return from >= 0 && to > from && to < Number.POSITIVE_INFINITY ? { from, to } : null;
 }
 
-/** `search` with what was chosen; defaults are not named, and other fields stay. */
+/** Writes the choices into `search`; leaves out defaults, and keeps other fields. */
 export function writeChoice({ axis, log, smoothing, shown }: Choice, search: string): string {
   const fields = new URLSearchParams(search);
   for (const name of OURS) fields.delete(name);
@@ -49,7 +49,7 @@ export function writeChoice({ axis, log, smoothing, shown }: Choice, search: str
   return text === "" ? "" : `?${text}`;
 }
 
-/** Seven digits are more than a screen has pixels. */
+/** Rounds to seven digits, more than a screen has pixels. */
 function rounded(value: number): number {
   return Number(value.toPrecision(7));
 }

@@ -12,7 +12,7 @@ import { Join } from "./join.js";
 import type { Owner } from "./owner.js";
 import { textsOf } from "./samples.js";
 
-/** The part of the page for a class. */
+/** The page's section for a class. */
 export class ClassView {
   readonly #section = find("classroom", HTMLElement);
   readonly #heading = find("heading", HTMLElement);
@@ -22,7 +22,7 @@ export class ClassView {
   readonly #spark = new Spark(this.#canvas);
   readonly #course: Course;
   readonly #refresh: () => void;
-  /** The evaluations that the line shows, by their time. */
+  /** Evaluations in the line, by time. */
   #drawn = -1;
   #status: ServerStatus | null = null;
 
@@ -32,29 +32,29 @@ export class ClassView {
     this.#refresh = painter(this.#section, () => this.#paint());
   }
 
-  /** Shows a run that is for a class; others have none of this. */
+  /** Shows a classroom run; hidden for other runs. */
   show(status: ServerStatus): void {
     this.#section.hidden = !status.classroom;
     document.body.classList.toggle("for-class", status.classroom);
-    // A class needs its room on the screen; readers of screens still find the page's heading.
+    // A class needs the room on the screen; screen readers still find the page's heading.
     this.#heading.classList.toggle("hidden-text", status.classroom);
     if (!status.classroom) return;
     this.#status = status;
     const here = this.#islands.show(status.learners, performance.now());
     setText(find("islands-count", HTMLElement), this.#islands.any ? count(here) : "");
     this.#section.classList.toggle("joined", this.#islands.any && !status.finished);
-    // Nobody can join a run that is complete: its text takes that room.
+    // A complete run takes no more learners: its text takes that room.
     this.#section.classList.toggle("complete", status.finished);
     this.#join.show(linkFor(status.links), status, this.#islands.any);
     this.#refresh();
   }
 
-  /** Rounds changed. */
+  /** Takes changed rounds. */
   merged(view: RoundsView): void {
     if (!this.#section.hidden) this.#islands.merged(view);
   }
 
-  /** The course of the run went on. */
+  /** Takes new points of the run's series. */
   refresh(): void {
     this.#refresh();
   }

@@ -1,10 +1,10 @@
-/** What charts draw of a run: curves over time or merged tokens, smoothed or not, and which part of them is shown. */
+/** Curves of a run over time or merged tokens, smoothed or not, and the visible range. */
 import type { SeriesView } from "../shared/api.js";
 
-/** The columns of a run, of this one or of an earlier one. */
+/** The columns of this run or of an earlier one. */
 export type Run = Omit<SeriesView, "spanS" | "samples">;
 
-/** A run without a point. */
+/** A run without points. */
 export function emptyRun(): Run {
   return {
     timeS: [],
@@ -20,24 +20,24 @@ export function emptyRun(): Run {
   };
 }
 
-/** What lies along the x axis: seconds since the first learner, or tokens merged. */
+/** Quantity on the x axis: seconds since the first learner, or tokens merged. */
 export type Axis = "time" | "tokens";
 
-/** Where a curve comes from. */
+/** Source of a curve. */
 export interface Source {
-  /** Its values are those of the points, unless they are those of the evaluations. */
+  /** Rows of the values: evaluations, or points by default. */
   readonly rows?: "evaluations";
-  /** One value for each of them. */
+  /** Returns one value for each row. */
   readonly values: (run: Run) => readonly (number | null)[];
 }
 
-/** Values by `x`, which ascends; `null` is a gap. */
+/** Values by ascending `x`; `null` is a gap. */
 export interface Curve {
   readonly x: number[];
   readonly y: (number | null)[];
 }
 
-/** The part shown: all, the newest seconds, or a range of the x axis. */
+/** The visible part: all, the newest seconds, or a range of the x axis. */
 export type Shown = null | { readonly lastS: number } | Range;
 
 export interface Range {
@@ -45,18 +45,18 @@ export interface Range {
   readonly to: number;
 }
 
-/** No zoom shows less than this share of all. */
+/** Smallest zoom range, as a share of the whole. */
 const ZOOM_MIN = 1 / 1_000;
 
-/** Time of the last point before somebody took part, in seconds: with it the charts begin. */
+/** Time of the last point before the first learner, in seconds, at which charts begin. */
 export function startOf({ timeS, live, trainLoss }: Run): number {
   const first = timeS.findIndex((_, at) => (live[at] ?? 0) > 0 || (trainLoss[at] ?? null) !== null);
   return timeS[first === -1 ? timeS.length - 1 : Math.max(0, first - 1)] ?? 0;
 }
 
 /**
- * The curve of `source` in `run`. What was before the first learner lies at the start, and so it is folded away; of
- * what lies at one place, or was undone by a syncer that went back to its snapshot, the newest value counts.
+ * Returns the curve of `source` in `run`. Points before the first learner collapse to the start. Of several values at
+ * one position, or after a rollback of the syncer to its snapshot, the newest counts.
  */
 export function curveOf(run: Run, source: Source, axis: Axis): Curve {
   const start = startOf(run);
@@ -81,8 +81,8 @@ export function curveOf(run: Run, source: Source, axis: Axis): Curve {
 }
 
 /**
- * The mean of each value and all before it, where a value counts less the farther it lies back, by
- * `exp(−distance / reach)`. Gaps stay gaps; a `reach` of 0 changes nothing.
+ * Returns a weighted mean of each value and all before it, with weights of `exp(−distance / reach)`.
+ * Gaps stay gaps; a `reach` of 0 changes nothing.
  */
 export function smoothed({ x, y }: Curve, reach: number): Curve {
   if (reach <= 0) return { x, y };
@@ -98,13 +98,13 @@ export function smoothed({ x, y }: Curve, reach: number): Curve {
   return { x, y: means };
 }
 
-/** From the first to the last place of `run` on the x axis. */
+/** Returns the range of `run` on the x axis. */
 export function wholeOf(run: Run, axis: Axis): Range {
   const { x } = curveOf(run, { values: ({ live }) => live }, axis);
   return { from: x[0] ?? 0, to: x.at(-1) ?? 0 };
 }
 
-/** The range that is `shown`, or `null` for all there is. */
+/** Returns the range that is `shown`, or `null` for the whole. */
 export function rangeOf(shown: Shown, run: Run, axis: Axis): Range | null {
   if (shown === null || "from" in shown) return shown;
   const since = (run.timeS.at(-1) ?? 0) - shown.lastS;
@@ -112,13 +112,13 @@ export function rangeOf(shown: Shown, run: Run, axis: Axis): Range | null {
   const { to } = wholeOf(run, axis);
   const row = run.timeS.findIndex((time) => time >= since);
   const from = axis === "time" ? since - startOf(run) : (run.tokensMerged[row] ?? 0);
-  // As long as nothing is merged there is no such range of tokens.
+  // Before the first merge there is no such range of tokens.
   return from < to ? { from, to } : null;
 }
 
 /**
- * `range` made `factor` as wide, with what is at `about` left there, then moved by `steps` of its width; it never
- * leaves `whole`, and is `null` once it is all of that.
+ * Scales `range` by `factor` around `about`, then moves it by `steps` of its width. The result stays within `whole`,
+ * and is `null` if it covers the whole.
  */
 export function moved(
   range: Range,
@@ -133,7 +133,7 @@ export function moved(
   return { from, to: from + width };
 }
 
-/** Growth per second of a column that only counts up, `[points]`; `null` for the first. */
+/** Growth per second of a cumulative column, `[points]`; `null` for the first. */
 export function perSecond(timeS: readonly number[], total: readonly number[]): (number | null)[] {
   return total.map((value, index) => {
     const before = total[index - 1];

@@ -1,4 +1,4 @@
-/** What rules the charts: which part is shown and how, an earlier run beside this one, and files to keep. */
+/** Controls of the charts: visible range, display, comparison with an earlier run, and downloads. */
 import { make, setAttribute, setText } from "../shared/dom.js";
 import { dayOf, save, savePicture } from "../shared/save.js";
 import { type Chart, placeOf, type Scene } from "./chart.js";
@@ -6,7 +6,7 @@ import type { Choice } from "./choice.js";
 import { moved, type Range, rangeOf, type Shown, wholeOf } from "./columns.js";
 import { FILE_BYTES_MAX, readRun, toCsv } from "./table.js";
 
-/** What is done about what somebody wants. */
+/** Actions of the controls. */
 export interface Acts {
   /** The run, as 16 hex digits. */
   readonly run: () => string;
@@ -25,7 +25,7 @@ const MOVES = [
   ["Earlier", { steps: -0.5 }],
   ["Later", { steps: 0.5 }],
 ] as const;
-/** Names of files are cut to so many letters. */
+/** Limit of letters in a displayed file name. */
 const NAME_MAX = 24;
 
 export class Controls {
@@ -59,7 +59,7 @@ export class Controls {
     this.#acts = acts;
     for (const { shown, button } of this.#ranges) button.addEventListener("click", () => this.#choose({ shown }));
     this.#axis.addEventListener("change", () =>
-      // A range of one axis says nothing on the other.
+      // A range of one axis has no meaning on the other.
       this.#choose({ axis: this.#axis.value as Choice["axis"], ...(this.#isOwnRange() ? { shown: null } : {}) }),
     );
     this.#scale.addEventListener("change", () => this.#choose({ log: this.#scale.value === "log" }));
@@ -80,7 +80,7 @@ export class Controls {
     );
   }
 
-  /** Shows what is chosen. */
+  /** Shows the current choices. */
   show(scene: Scene): void {
     this.#scene = scene;
     const { run, choice } = scene;
@@ -88,7 +88,7 @@ export class Controls {
       setAttribute(button, "aria-pressed", String(JSON.stringify(shown) === JSON.stringify(choice.shown)));
     [this.#axis.value, this.#smoothing.value] = [choice.axis, choice.smoothing];
     this.#scale.value = choice.log ? "log" : "linear";
-    // What follows the newest moves on each second; only what stands still is told.
+    // A range that follows the newest point changes each second; only fixed ranges are announced.
     const range = this.#isOwnRange() ? rangeOf(choice.shown, run, choice.axis) : null;
     const place = (x: number) => placeOf(choice.axis, x);
     setText(this.#said, range ? `${place(range.from)} to ${place(range.to)}` : "");

@@ -1,8 +1,8 @@
-/** The course of the run as this page knows it: what was fetched, and what came since. */
+/** The run's series on this page: fetched columns and later events. */
 import type { Evaluation, PointEvent, SeriesView, TextSample } from "../shared/api.js";
 import { emptyRun } from "./columns.js";
 
-/** Columns that grow at their end. */
+/** Columns that grow at the end. */
 export class Course {
   /** The columns; read only. */
   view: SeriesView = { ...emptyRun(), spanS: 0, samples: [] };
@@ -10,7 +10,7 @@ export class Course {
   isKnown = false;
   #since: PointEvent[] = [];
 
-  /** Takes over what was fetched, and adds the points that came while it was on its way. */
+  /** Takes the fetched columns, and adds points that arrived during the request. */
   load(view: SeriesView): void {
     const came = this.#since;
     this.view = view;
@@ -19,12 +19,12 @@ export class Course {
     for (const point of came) this.append(point);
   }
 
-  /** Forgets what came until now: what is fetched next has it. */
+  /** Forgets earlier points, which the next fetch includes. */
   fetching(): void {
     this.#since = [];
   }
 
-  /** Adds a point; false if the columns no longer fit it and are to be fetched anew. */
+  /** Adds a point; returns false if the columns no longer fit it and must be fetched again. */
   append(point: PointEvent): boolean {
     const { view } = this;
     this.#since.push(point);
@@ -42,12 +42,12 @@ export class Course {
     return true;
   }
 
-  /** Adds a measurement, unless it is there. */
+  /** Adds an evaluation unless it is present. */
   evaluated(evaluation: Evaluation): void {
     if (isNewer(evaluation, this.view.evaluations)) this.view.evaluations.push(evaluation);
   }
 
-  /** Adds a text, unless it is there. */
+  /** Adds a text unless it is present. */
   wrote(sample: TextSample): void {
     if (isNewer(sample, this.view.samples)) this.view.samples.push(sample);
   }

@@ -4,30 +4,30 @@ import { milliseconds } from "../shared/format.js";
 import { color } from "../shared/palette.js";
 import { isOpen, roundName, type TimeScale } from "./lanes.js";
 
-/** Height of a lane, of the axis above, and width left of and right of the lanes, in CSS pixels. */
+/** Height of a lane and of the axis above, and width left and right of the lanes, in CSS pixels. */
 export const LANE_PX = 24;
 export const AXIS_PX = 24;
 const LEFT_PX = 64;
 const RIGHT_PX = 44;
 const MARK_PX = 4.5;
 
-/** What is drawn. */
+/** Content of the drawing. */
 export interface Picture {
   readonly reports: readonly RoundReport[];
   readonly scale: TimeScale;
   readonly nowMs: number;
   readonly width: number;
-  /** The lane, and the answer on it, that is pointed at. */
+  /** The lane, and the answer on it, under the pointer. */
   readonly lane: number | null;
   readonly answer: Answer | null;
 }
 
-/** Where on the canvas a moment is, in CSS pixels. */
+/** Returns the x position of a moment, in CSS pixels. */
 export function xOf(picture: Pick<Picture, "width" | "scale">, afterMs: number): number {
   return LEFT_PX + picture.scale.at(afterMs) * (picture.width - LEFT_PX - RIGHT_PX);
 }
 
-/** The middle of a lane, in CSS pixels. */
+/** Returns the y position of a lane's middle, in CSS pixels. */
 export function yOf(lane: number): number {
   return AXIS_PX + (lane + 0.5) * LANE_PX;
 }
@@ -74,7 +74,7 @@ function drawLane(context: CanvasRenderingContext2D, picture: Picture, report: R
 
   const collected = report.mergeStartMs ?? (isOpen(report) ? picture.nowMs - report.launchedMs : lastAnswer(report));
   if (report.quorumMs !== null && report.graceEndMs !== null) {
-    // The window as it was granted, and the part of it that was used.
+    // The window as granted, and the used part of it.
     context.fillStyle = color("warn");
     context.globalAlpha = 0.14;
     context.fillRect(x(report.quorumMs), top + 4, x(report.graceEndMs) - x(report.quorumMs), LANE_PX - 8);
@@ -103,7 +103,7 @@ function lastAnswer(report: RoundReport): number {
   return report.answers.reduce((latest, answer) => Math.max(latest, answer.afterMs), 0);
 }
 
-/** Fates differ in shape, not in colour alone. */
+/** Fates differ in shape, not only in colour. */
 function drawMark(context: CanvasRenderingContext2D, fate: AnswerFate, x: number, y: number, pointedAt: boolean): void {
   const r = pointedAt ? MARK_PX + 2 : MARK_PX;
   context.beginPath();

@@ -1,4 +1,4 @@
-/** Who may come: personal invites and the banned, for the run's owner. */
+/** Admission: personal invites and bans, for the run's owner. */
 import type { BanView, InviteView, LearnersPage, MadeInvite } from "../shared/api.js";
 import { find, make, setText } from "../shared/dom.js";
 import { nameOf } from "../shared/names.js";
@@ -56,7 +56,7 @@ export class Guests {
     if (!made.ok) return this.#say(made.text, "trouble");
     const link = new URL("./", location.href);
     link.hash = `invite=${made.value.invite}`;
-    // Shown this once: the syncer keeps only its hash.
+    // Shown once: the syncer stores only its hash.
     this.#say(`Hand out this link; it is not shown again: ${link.href}`, "done");
     await this.#look();
   }
@@ -95,7 +95,7 @@ export class Guests {
   }
 }
 
-/** What has become of an invite at `nowMs`. */
+/** Returns the state of an invite at `nowMs`. */
 export function stateOf({ uses, used, expiresMs, revokedMs }: InviteView, nowMs: number): string {
   if (revokedMs !== null) return "revoked";
   if (expiresMs !== null && expiresMs <= nowMs) return "over";

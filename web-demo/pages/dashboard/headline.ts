@@ -37,13 +37,13 @@ export function makeHeadline(): (status: ServerStatus, course: SeriesView, newsA
 }
 
 /**
- * How old the loss is, and what the learners report meanwhile: measuring may take no more than a tenth of the syncer's time,
- * so while the loss falls fast, the figure above lags.
+ * Returns the age of the loss, and the learners' current reports. Evaluation may take at most a tenth of the syncer's
+ * time, so while the loss falls fast, the figure above lags.
  */
 function ageOf(status: ServerStatus, course: SeriesView, newsAgeS: number): string {
   const measured = course.evaluations.at(-1);
   if (measured === undefined || status.finished) return "";
-  // Where the syncer cannot measure, its owner may trust a learner with that.
+  // If the syncer cannot evaluate, its owner may trust a learner with that.
   const by = measured.measuredBy === undefined ? "" : ` by learner ${measured.measuredBy}`;
   const age = `Measured ${ago(status.runS + newsAgeS - measured.timeS)}${by}`;
   const { trainLoss } = status;
@@ -57,14 +57,14 @@ export function participationOf({ participation, tokensTrained }: ServerStatus):
   return tokensTrained > 0 ? percent(participation) : UNKNOWN;
 }
 
-/** The same figures for those who know what a round is. */
+/** Returns the same figures in technical terms. */
 function roundsOf(status: ServerStatus): string {
   const rounds = `${plural(status.rounds, "round")} merged`;
   const { stepMs } = status.timing;
   return stepMs > 0 ? `${rounds}; a step takes ${stepMs.toFixed(0)} ms at the median learner.` : `${rounds}.`;
 }
 
-/** How much of the schedule of the learning rate is over, and how long the rest takes at the present speed. */
+/** Returns the share of the learning-rate schedule that is done, and the remaining time at the current speed. */
 function scheduleOf(status: ServerStatus): string {
   const share = `${percent(status.tokensMerged / status.totalTokens)} of the plan`;
   const left = status.totalTokens - status.tokensMerged;

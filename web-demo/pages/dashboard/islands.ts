@@ -1,4 +1,4 @@
-/** A class as a sea: an island for each learner as it comes, merges as pulses, and what holds one back. */
+/** A class as a sea: an island for each learner, pulses for merges, and notes on problems. */
 import type { LearnerView, RoundsView } from "../shared/api.js";
 import { find, make, play, setAttribute, setText } from "../shared/dom.js";
 import { count, percent } from "../shared/format.js";
@@ -10,9 +10,9 @@ import type { Owner } from "./owner.js";
 import { Reins } from "./reins.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-/** An island whose learner left by itself stays in sight for so long, in milliseconds. */
+/** Time for which an island stays after its learner left, in milliseconds. */
 const LEFT_MS = 120_000;
-/** How far from the middle islands lie, of a half of the sea each way. */
+/** Distance of islands from the middle, as a share of half the sea each way. */
 const [REACH_X, REACH_Y] = [0.88, 0.82];
 
 export class Islands {
@@ -31,7 +31,7 @@ export class Islands {
     });
   }
 
-  /** Shows these learners; the number of islands whose learner is here. */
+  /** Shows these learners; returns the number of islands with a connected learner. */
   show(learners: readonly LearnerView[], nowMs: number): number {
     const titles = titlesOf(learners);
     const here = learners.filter((view) => view.state !== null || view.returnsS !== null);
@@ -51,12 +51,12 @@ export class Islands {
     return here.filter((view) => view.state !== null).length;
   }
 
-  /** Whether any island is in sight. */
+  /** Whether any island is visible. */
   get any(): boolean {
     return this.#islands.size > 0;
   }
 
-  /** Who is in a round that was merged just now pulses. */
+  /** Pulses the islands of learners in newly merged rounds. */
   merged(view: RoundsView): void {
     const fresh = view.rounds.filter((report) => report.merged !== null && BigInt(report.round) > this.#pulsed);
     for (const report of fresh) {
@@ -74,7 +74,7 @@ export class Islands {
     while (taken.has(place)) place += 1;
     const island = new Island(place, (asked) => this.#card.toggle(asked));
     this.#islands.set(learner, island);
-    // In the order of numbers for the keyboard, wherever they lie.
+    // In numerical order for the keyboard, regardless of position.
     const next = [...this.#islands].filter(([other]) => other > learner).sort(([a], [b]) => a - b)[0];
     this.#list.insertBefore(island.item, next?.[1].item ?? null);
     this.#ways.append(island.way);
@@ -96,7 +96,7 @@ export class Islands {
   }
 }
 
-/** One island, and its way to the lighthouse. */
+/** One island, and its line to the lighthouse. */
 class Island {
   readonly item: HTMLLIElement;
   readonly way = document.createElementNS(SVG, "line");
@@ -104,7 +104,7 @@ class Island {
   readonly place: number;
   seenMs = 0;
   view: LearnerView | undefined;
-  /** What it is called beside the others. */
+  /** Its display name among the others. */
   title = "";
   readonly #ring = make("span", { class: "ring", "aria-hidden": "true" });
   readonly #name = make("span", { class: "name" });
@@ -135,14 +135,14 @@ class Island {
       setAttribute(this.way, name, value.toFixed(2));
   }
 
-  /** Something that it learnt is in the model now. */
+  /** Signals a merged update. */
   pulse(): void {
     play(this.#ring);
     play(this.way);
   }
 }
 
-/** What is known of the island that was clicked, and the owner's hand on it. */
+/** Details of the selected island, with the owner's controls. */
 class Card {
   readonly #what = make("p", { class: "small number" });
   readonly #reins: Reins;
@@ -172,7 +172,7 @@ class Card {
     island.spot.focus();
   }
 
-  /** Goes with its island. */
+  /** Disappears with its island. */
   leave(island: Island): void {
     if (this.#of !== island) return;
     this.#of = undefined;
@@ -190,7 +190,7 @@ class Card {
   }
 }
 
-/** What it looks like. */
+/** Returns the island's look. */
 function stateOf(view: LearnerView): "going" | "slowed" | "dropped" | "away" | "waiting" {
   if (view.returnsS !== null) return "dropped";
   if (view.state === null) return "away";
@@ -198,7 +198,7 @@ function stateOf(view: LearnerView): "going" | "slowed" | "dropped" | "away" | "
   return view.state === "training" ? "going" : "waiting";
 }
 
-/** What it does, in a word or three. */
+/** Returns its activity, in up to three words. */
 function shortState(view: LearnerView): string {
   if (view.returnsS !== null) return `dropped, ${Math.ceil(view.returnsS)} s`;
   return view.state === null ? "away" : slowed(view.share) || view.state;

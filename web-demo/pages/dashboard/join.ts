@@ -1,4 +1,4 @@
-/** How a class joins: the code, large until somebody came, then in a corner, where a click makes it large again. */
+/** The code for joining a class: large at first, then in a corner; a click enlarges it again. */
 import type { ServerStatus } from "../shared/api.js";
 import { find, make, setAttribute, setText } from "../shared/dom.js";
 import { invite, isLocal, LISTEN } from "../shared/link.js";
@@ -41,7 +41,7 @@ export class Join {
     this.#link = link;
     const [place = link, fragment] = link.split(/(?=#)/);
     find("classroom-link", HTMLElement).replaceChildren(place, ...(fragment ? [make("wbr"), fragment] : []));
-    // Apart, so that runs without a class load none of it.
+    // Loaded separately, so that other runs load none of it.
     void import("../shared/qr.js").then(({ drawCode }) => drawCode(find("classroom-code", HTMLCanvasElement), link));
   }
 }

@@ -1,20 +1,20 @@
-/** The last rounds as lanes: where things stand on them, without drawing. */
+/** The last rounds as lanes: positions without drawing. */
 import type { Answer, RoundReport, RoundsView } from "../shared/api.js";
 import { count, milliseconds, plural } from "../shared/format.js";
 
 /** A round, by its number. */
 type Round = RoundReport["round"];
 
-/** Rounds known at once; the syncer keeps as many. */
+/** Limit of stored rounds; the syncer keeps as many. */
 const ROUNDS_MAX = 48;
 
-/** The last rounds, updated as events tell. */
+/** The last rounds, updated by events. */
 export class Rounds {
   #byRound = new Map<Round, RoundReport>();
-  /** The syncer's clock, in milliseconds, as of the last news. */
+  /** The syncer's clock at the last news, in milliseconds. */
   nowMs = 0;
 
-  /** Takes in rounds: all of them if `whole`, those that changed otherwise. */
+  /** Takes all rounds if `whole`, else the changed ones. */
   take(view: RoundsView, whole: boolean): void {
     if (whole) this.#byRound.clear();
     this.nowMs = view.nowMs;
@@ -24,15 +24,15 @@ export class Rounds {
     for (const round of [...this.#byRound.keys()].sort(byAge).slice(0, surplus)) this.#byRound.delete(round);
   }
 
-  /** The newest `most` rounds, newest first. */
+  /** Returns the newest `most` rounds, newest first. */
   newest(most: number): RoundReport[] {
     return [...this.#byRound.values()].sort((a, b) => byAge(b.round, a.round)).slice(0, most);
   }
 }
 
 /**
- * Places moments after launch on 0 to 1: evenly up to about the `knee`, and ever denser beyond, so that answers
- * after a millisecond and a grace window of a second are seen together. `at(ms) = ln(1 + ms/knee) / ln(1 + end/knee)`.
+ * Maps time after launch to 0…1: nearly linear up to the `knee`, logarithmic beyond, so that answers
+ * after a millisecond and a grace window of a second are both visible. `at(ms) = ln(1 + ms/knee) / ln(1 + end/knee)`.
  */
 export class TimeScale {
   readonly kneeMs: number;
@@ -42,20 +42,20 @@ export class TimeScale {
     const answers = reports.flatMap((report) => report.answers.map((answer) => answer.afterMs)).sort((a, b) => a - b);
     const ends = reports.map(endOf);
     const ageMs = Math.max(0, ...reports.filter(isOpen).map((report) => nowMs - report.launchedMs));
-    // Round numbers, so that the scale stays where it is while rounds come and go.
+    // Round numbers, so that the scale is stable while rounds come and go.
     this.kneeMs = roundUp(Math.max(1, answers[answers.length >> 1] ?? 1));
     const endedMs = Math.max(10, this.kneeMs * 2, ...ends);
-    // A round that waits for long runs off the edge rather than squeeze the others.
+    // A round that waits long runs off the edge instead of squeezing the others.
     this.endMs = roundUp(Math.max(endedMs, Math.min(ageMs, endedMs * 1.2)));
   }
 
-  /** Where a moment is, 0 to 1. */
+  /** Position of a moment, 0 to 1. */
   at(afterMs: number): number {
     const place = Math.log1p(Math.max(0, afterMs) / this.kneeMs) / Math.log1p(this.endMs / this.kneeMs);
     return Math.min(1, place);
   }
 
-  /** Round moments at least `apart` from each other, of 1. */
+  /** Round moments at least `apart` (0 to 1) from each other. */
   ticks(apart: number): number[] {
     const ticks = [0];
     for (let power = 1; power <= this.endMs; power *= 10) {
@@ -67,13 +67,13 @@ export class TimeScale {
   }
 }
 
-/** The next of 1, 2, 5, 10, 20, … */
+/** Rounds up to one of 1, 2, 5, 10, 20, … */
 function roundUp(value: number): number {
   const power = 10 ** Math.floor(Math.log10(value));
   return [1, 2, 5, 10].map((step) => step * power).find((step) => step >= value) ?? 10 * power;
 }
 
-/** The last moment of a round that is known, after its launch. */
+/** Returns the last known moment of a round, after its launch. */
 function endOf(report: RoundReport): number {
   const last = report.answers.reduce((latest, answer) => Math.max(latest, answer.afterMs), 0);
   return Math.max(last, report.mergeEndMs ?? 0, report.graceEndMs ?? 0);
@@ -84,7 +84,7 @@ export function isOpen(report: RoundReport): boolean {
   return report.merged === null && report.decision?.decision !== "abandon" && report.mergeEndMs === null;
 }
 
-/** What a round came to, in a few words. */
+/** Describes a round's outcome, in a few words. */
 export function outcome(report: RoundReport): string {
   const { merged, decision } = report;
   if (merged) return `merged ${plural(merged.updates, "update")}, ${count(merged.tokens)} tokens`;
@@ -102,7 +102,7 @@ export function outcome(report: RoundReport): string {
   }
 }
 
-/** Why collecting ended, in a few words. */
+/** Describes why collecting ended, in a few words. */
 export function cause(report: RoundReport): string {
   if (report.decision?.decision !== "merge") return "";
   return { allAnswered: "all answered", graceOver: "grace over", patienceOver: "patience over" }[report.decision.why];
@@ -110,18 +110,18 @@ export function cause(report: RoundReport): string {
 
 type Heard = Pick<RoundReport, "answered" | "invited">;
 
-/** How many of those who were asked answered. There can be more: an answer that was late counts in the next round. */
+/** Describes how many of the invited learners answered. Late answers of earlier rounds count too. */
 function answeredOf(heard: Heard): string {
   if (heard.answered <= heard.invited) return `${shareOf(heard)} answered`;
   return `${heard.answered} answered, ${heard.invited} asked: late answers of earlier rounds count too`;
 }
 
-/** The same in short. */
+/** Returns the same in short form. */
 export function shareOf({ answered, invited }: Heard): string {
   return answered <= invited ? `${answered} of ${invited}` : `${invited} of ${invited} + ${answered - invited} late`;
 }
 
-/** A round in a sentence. */
+/** Describes a round in a sentence. */
 export function describeRound(report: RoundReport): string {
   const parts = [answeredOf(report)];
   if (report.quorumMs !== null) parts.push(`quorum after ${milliseconds(report.quorumMs)}`);
@@ -132,17 +132,17 @@ export function describeRound(report: RoundReport): string {
   return `Round ${roundName(report.round)}, fragment ${report.fragment}: ${parts.join("; ")}.`;
 }
 
-/** Which of two rounds came first: their numbers are too large for JavaScript's. */
+/** Compares rounds by number, as strings: the numbers exceed JavaScript's integers. */
 function byAge(a: Round, b: Round): number {
   return a.length - b.length || (a < b ? -1 : a > b ? 1 : 0);
 }
 
-/** A round's number for people: without the part that tells one life of the syncer from the next. */
+/** Displayed round number: without the high bits that identify the syncer's incarnation. */
 export function roundName(round: Round): string {
   return BigInt.asUintN(32, BigInt(round)).toString();
 }
 
-/** An answer in a sentence. */
+/** Describes an answer in a sentence. */
 export function describeAnswer(answer: Answer, name: string): string {
   const when = `${name} answered after ${milliseconds(answer.afterMs)}`;
   switch (answer.fate) {

@@ -1,4 +1,4 @@
-/** What is known of one learner, and the owner's hand on it, below the table. */
+/** Details of one learner below the table, with the owner's controls. */
 import type { LearnerView } from "../shared/api.js";
 import { find, setText } from "../shared/dom.js";
 import { count, duration, percent, plural } from "../shared/format.js";
@@ -9,7 +9,7 @@ import { aboutOf, lostUpdates } from "./learner-words.js";
 import type { Owner } from "./owner.js";
 import { Reins } from "./reins.js";
 
-/** One learner at a time; closed until somebody chooses one. */
+/** Shows one learner at a time; closed until one is chosen. */
 export class LearnerCard {
   readonly #card = find("learner-card", HTMLElement);
   readonly #name = find("learner-name", HTMLElement);
@@ -22,7 +22,7 @@ export class LearnerCard {
   #chosen: number | null = null;
   #from: HTMLElement | null = null;
 
-  /** `nameOf` says what a learner is called beside the others. */
+  /** `nameOf` returns a learner's display name. */
   constructor(owner: Owner, courses: LearnerCourses, nameOf: (learner: number) => string) {
     this.#courses = courses;
     this.#nameOf = nameOf;
@@ -34,7 +34,7 @@ export class LearnerCard {
     });
   }
 
-  /** Opens it for this learner; `from` has the keyboard again when it is closed. */
+  /** Opens the card for this learner; `from` gets the focus again on closing. */
   open(view: LearnerView, from: HTMLElement): void {
     [this.#chosen, this.#from] = [view.learner, from];
     this.#card.hidden = false;
@@ -42,7 +42,7 @@ export class LearnerCard {
     this.#name.focus();
   }
 
-  /** Writes anew what has changed of the one that it shows. */
+  /** Updates the card of the displayed learner. */
   renew(learners: readonly LearnerView[]): void {
     const view = learners.find(({ learner }) => learner === this.#chosen);
     if (view) this.#show(view);
@@ -65,7 +65,7 @@ export class LearnerCard {
   }
 }
 
-/** What became of all that a learner did. */
+/** Describes the fates of a learner's updates. */
 export function historyOf(view: LearnerView): string {
   const part = view.tokensTrained > 0 ? ` (${percent(view.tokensMerged / view.tokensTrained)})` : "";
   const here = view.connectedS === null ? "It is away." : `It has been here for ${duration(view.connectedS)}.`;

@@ -1,16 +1,16 @@
-/** How fast each learner has been since this page was opened. */
+/** Speed of each learner since this page was opened. */
 import type { LearnerView } from "../shared/api.js";
 import { count } from "../shared/format.js";
 import { Means } from "../shared/means.js";
 
-/** Learners whose course is kept; of more, those that came first are forgotten. */
+/** Limit of stored series; the oldest are dropped. */
 const LEARNERS_MAX = 200;
 
-/** The courses of all learners that this page has heard of. */
+/** Speed series of all learners seen on this page. */
 export class LearnerCourses {
   readonly #speeds = new Map<number, Means>();
 
-  /** Takes in what learners do now; one that is away does nothing. */
+  /** Takes the learners' current state; an absent learner has speed 0. */
   take(learners: readonly LearnerView[]): void {
     for (const { learner, state, tokensPerS } of learners) {
       const speeds = this.#speeds.get(learner) ?? new Means();
@@ -21,13 +21,13 @@ export class LearnerCourses {
     }
   }
 
-  /** The speeds of one, in tokens a second. */
+  /** Returns a learner's speeds, in tokens per second. */
   of(learner: number): Means {
     return this.#speeds.get(learner) ?? new Means();
   }
 }
 
-/** The same in words. */
+/** Describes the series in words. */
 export function courseOf({ all, last }: Means): string {
   if (last === undefined) return "Its speed is not known yet.";
   const most = all.reduce((most, one) => Math.max(most, one), last);

@@ -1,8 +1,8 @@
-/** A learner in words. */
+/** Descriptions of a learner. */
 import type { Fates, LearnerView } from "../shared/api.js";
 import { count, milliseconds } from "../shared/format.js";
 
-/** "cpu, 1 thread; batch 8; answers within 1.31 s; its link is thin": what is known of it. */
+/** Returns known facts: "cpu, 1 thread; batch 8; answers within 1.31 s; its link is thin". */
 export function aboutOf(view: LearnerView): string {
   const parts = [view.device];
   if (view.batch > 0) parts.push(`batch ${view.batch}`);
@@ -11,7 +11,7 @@ export function aboutOf(view: LearnerView): string {
   return parts.filter(Boolean).join("; ");
 }
 
-/** The tone of its state. */
+/** Returns the tone of its state. */
 export function toneOf(view: LearnerView): string | null {
   switch (view.state) {
     case "training":
@@ -27,7 +27,7 @@ export function toneOf(view: LearnerView): string | null {
   }
 }
 
-/** "2 late, 1 refused (norm)", or nothing. */
+/** Returns "2 late, 1 refused (norm)", or an empty string. */
 export function lostUpdates(fates: Fates): string {
   const late = sum(fates.late);
   const refused = sum(fates.refused);

@@ -1,4 +1,4 @@
-/** The table of learners: a page at a time, sorted by the syncer, renewed while it is looked at. */
+/** The table of learners: one page at a time, sorted by the syncer, refreshed while visible. */
 import type { LearnersPage, LearnerView, Sort } from "../shared/api.js";
 import { fillRows, fillText, find, make, setAttribute, setText } from "../shared/dom.js";
 import { count, nats, percent, plural } from "../shared/format.js";
@@ -12,7 +12,7 @@ import type { Owner } from "./owner.js";
 
 const PAGE = 50;
 const RENEW_MS = 3_000;
-/** Rows of a page for learners that are away, unless somebody wants all. */
+/** Limit of rows for absent learners, unless the viewer wants all. */
 const AWAY_ROWS = 8;
 const KINDS = { browser: "browser", gpu: "GPU", cpu: "CPU", other: "other" } as const;
 
@@ -59,22 +59,22 @@ export class Learners {
     void this.#renew();
   }
 
-  /** What people call a learner, as far as it is known. */
+  /** Returns a learner's display name, as far as known. */
   nameOf(learner: number): string {
     return this.#titles.get(learner) ?? `Learner ${learner}`;
   }
 
-  /** Hears how learners do now. */
+  /** Takes the learners' current state. */
   look(learners: readonly LearnerView[]): void {
     this.meet(learners);
     this.#courses.take(learners);
     this.#card.renew(learners);
   }
 
-  /** Learns names. */
+  /** Takes names. */
   meet(learners: readonly LearnerView[]): void {
     for (const view of learners) this.#met.set(view.learner, view);
-    // Beside all that ever were on this page, so that a name does not change with what is seen at the moment.
+    // Considers all learners ever seen here, so that names do not depend on the current page.
     this.#titles = titlesOf([...this.#met.values()]);
   }
 
@@ -92,7 +92,7 @@ export class Learners {
       const answer = await fetch(`./v1/learners?${query}`, { signal: asking.signal });
       if (answer.ok) this.#show((await answer.json()) as LearnersPage);
     } catch {
-      // The sentence at the top says when the syncer is gone; the next renewal tries again.
+      // The sentence at the top reports a lost syncer; the next refresh tries again.
     }
   }
 
@@ -128,7 +128,7 @@ export class Learners {
   }
 }
 
-/** These learners, of those that are away only the first. */
+/** Returns the learners, with only the first few absent ones. */
 function withoutMostAway(learners: readonly LearnerView[]): readonly LearnerView[] {
   let away = 0;
   return learners.filter((view) => {
@@ -165,7 +165,7 @@ function blankRow(): HTMLTableRowElement {
   );
 }
 
-/** `title` is what it is called beside the others, `bar` its share beside the greatest one of the page, 0 to 1. */
+/** `title` is the display name, `bar` the share relative to the page's greatest, 0 to 1. */
 function fillRow(row: HTMLTableRowElement, view: LearnerView, title: string, bar: number): void {
   const [head, kind, state, speed, loss, share, merged, lost] = [...row.cells] as HTMLElement[];
   if (!head || !kind || !state || !speed || !loss || !share || !merged || !lost) return;

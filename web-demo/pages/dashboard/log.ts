@@ -1,12 +1,12 @@
-/** What happened in the run, newest first: a folded list with ages, and the lines of one learner on request. */
+/** The run's log, newest first: a folded list with ages, filtered by learner on request. */
 import type { LogEntryView, LogKind, LogView } from "../shared/api.js";
 import { fillRows, fillText, find, make, setAttribute, setText } from "../shared/dom.js";
 import { ago, plural } from "../shared/format.js";
 import type { Tone } from "../shared/sentence.js";
 
-/** Lines kept, as many as the syncer keeps. */
+/** Limit of stored lines, the same as the syncer's. */
 const LINES_MAX = 1_000;
-/** Time between two looks at how old lines are, in milliseconds. */
+/** Time between two updates of ages, in milliseconds. */
 const AGES_MS = 5_000;
 
 const TONES: Readonly<Record<LogKind, Tone | null>> = {
@@ -28,7 +28,7 @@ export class LogList {
   readonly #count = find("log-count", HTMLElement);
   readonly #name = find("log-name", HTMLInputElement);
   #entries: readonly LogEntryView[] = [];
-  /** The syncer's clock less the page's: only the syncer knows what time it is there. */
+  /** The syncer's clock minus the page's: only the syncer's clock fits its log. */
   #aheadMs = 0;
   /** True once all lines were fetched. Before that, an empty list does not mean that there are no lines. */
   #isKnown = false;
@@ -39,7 +39,7 @@ export class LogList {
     setInterval(() => document.hidden || this.#show(), AGES_MS);
   }
 
-  /** Takes in lines, newest first: all of them, or those that are new. */
+  /** Takes lines, newest first: all of them, or only new ones. */
   take({ nowMs, entries }: LogView, isAll: boolean): void {
     this.#aheadMs = nowMs - performance.now();
     this.#isKnown ||= isAll;
@@ -53,7 +53,7 @@ export class LogList {
     const [newest] = this.#entries;
     if (newest || this.#isKnown)
       fillText(this.#newest, newest ? `${this.#ageOf(newest)}: ${newest.text}` : "Nothing yet.");
-    // Nobody reads what is folded away.
+    // A folded list needs no update.
     if (!this.#details.open) return;
     const wanted = this.#name.value.trim().toLowerCase();
     const shown = this.#entries.filter(({ name }) => !wanted || name?.toLowerCase().includes(wanted));

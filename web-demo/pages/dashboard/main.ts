@@ -1,4 +1,4 @@
-/** The dashboard: what the run is doing, for its owner and for whoever has the link. */
+/** The dashboard: activity of the run, for its owner and for everyone with the link. */
 import "./dashboard.css";
 import "./reins.css";
 import "./class.css";
@@ -31,7 +31,7 @@ let events: EventLink | undefined;
 /** Age of the last news in seconds if they are old, and 0 otherwise. */
 let newsAgeS = 0;
 
-/** Readers of screens are told at once that something else goes on; that more or fewer train can wait. */
+/** Screen readers hear a change of activity at once; a changed number of learners can wait. */
 const sentence = new SentenceView({ quietMs: 30_000, tonesAtOnce: true });
 const talk = new Talk(find("talk", HTMLElement), shareLink());
 const timeline = new Timeline((learner) => learners.nameOf(learner));
@@ -85,14 +85,14 @@ async function get<T>(path: string): Promise<T | null> {
     const answer = await fetch(path);
     return answer.ok ? ((await answer.json()) as T) : null;
   } catch {
-    // The event stream tells of a lost connection, and fetches anew once it is back.
+    // The event stream reports a lost connection, and triggers new requests once it is back.
     return null;
   }
 }
 
 let loading = false;
 
-/** Fetches the columns. Asked again meanwhile, it does nothing: what comes until then is added when they are there. */
+/** Fetches the columns. Does nothing during a request: points that arrive meanwhile are added at its end. */
 async function loadSeries(): Promise<void> {
   if (loading) return;
   loading = true;
@@ -139,7 +139,7 @@ events = new EventLink(
     },
     evaluation: (evaluation) => {
       course.evaluated(evaluation);
-      // The next status says the same, up to a second later.
+      // The next status has the same value up to a second later.
       if (status) status = { ...status, valLossLast: evaluation.loss };
       refreshHeadline();
       refreshCharts();
@@ -152,7 +152,7 @@ events = new EventLink(
     },
     log: (news) => {
       log.take(news, false);
-      // Another tab of the owner's may have changed them.
+      // Another tab of the owner may have changed them.
       if (news.entries.some((entry) => entry.kind === "owner")) void settings.refresh();
     },
     lagged: () => {
@@ -162,7 +162,7 @@ events = new EventLink(
     },
   },
   (state) => {
-    // A try is no connection yet: until it stands nothing else is said than that it is lost.
+    // An attempt is not yet a connection: until it succeeds the connection counts as lost.
     link = state.link === "opening" && link.link === "lost" ? { link: "lost", retryS: 0 } : state;
     showSentence();
     if (state.link !== "open") return;
@@ -185,7 +185,7 @@ showNews(
 );
 for (const name of ["online", "offline"]) window.addEventListener(name, showSentence);
 
-// Apart, so that what draws charts is no part of the page's first task.
+// Loaded separately, so that chart code does not delay the page's first task.
 void import("./charts.js").then(({ makeCharts }) => {
   refreshCharts = makeCharts(find("charts", HTMLElement), course, () => status);
   refreshCharts();

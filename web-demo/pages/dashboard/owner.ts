@@ -1,18 +1,18 @@
-/** What the run's owner can do here. */
+/** The owner's controls on this page. */
 import type { ServerStatus } from "../shared/api.js";
 import { find, setText } from "../shared/dom.js";
 import { keepToken, recallToken, takeToken } from "../shared/token.js";
 
 type Order = "pause" | "resume" | "finish";
 
-/** Whether an order was taken, and if not, why. */
+/** Outcome of an order, with the reason if it was refused. */
 export type Answer = { readonly ok: true } | Refusal;
 
 interface Refusal {
   readonly ok: false;
   readonly text: string;
   readonly tone: "trouble";
-  /** Whether the token is not the run's. */
+  /** Whether the token does not belong to the run. */
   readonly denied?: true;
 }
 
@@ -30,7 +30,7 @@ export class Owner {
     this.#token.value = recallToken();
     this.#token.addEventListener("input", () => keepToken(this.#token.value));
     this.#take();
-    // An owner's link that is opened over this page changes its fragment and loads nothing.
+    // Opening an owner's link over this page changes the fragment without a reload.
     window.addEventListener("hashchange", () => this.#take());
     this.#form.addEventListener("submit", (event) => {
       event.preventDefault();
@@ -44,7 +44,7 @@ export class Owner {
     find("finish-no", HTMLButtonElement).addEventListener("click", () => this.#confirm.close());
   }
 
-  /** Offers what the run's state allows. */
+  /** Offers the orders that the run's state permits. */
   show(status: ServerStatus): void {
     this.#paused = status.paused;
     setText(this.#pause, status.paused ? "Resume the run" : "Pause the run");
@@ -52,20 +52,20 @@ export class Owner {
     this.#finish.disabled = status.finishing;
   }
 
-  /** Calls `listener` now and whenever a token comes or goes, with whether there is one. */
+  /** Calls `listener` now and after each change of the token, with whether there is one. */
   onToken(listener: (has: boolean) => void): void {
     const tell = () => listener(this.#token.value.trim() !== "");
     this.#token.addEventListener("input", tell);
     tell();
   }
 
-  /** Takes over a token that was typed elsewhere on the page. */
+  /** Takes a token that was typed elsewhere on the page. */
   give(token: string): void {
     this.#token.value = token;
     this.#token.dispatchEvent(new Event("input"));
   }
 
-  /** Asks the syncer what only an owner may ask, or with a body tells it something; the answer's JSON, if it is any. */
+  /** Sends an owner's request, as POST if there is a body; returns the JSON of the answer, if any. */
   async ask<T>(path: string, body?: object): Promise<{ readonly ok: true; readonly value: T } | Refusal> {
     const answer = await this.#send(`./${path}`, body ? "POST" : "GET", body);
     if (!(answer instanceof Response)) return answer;
@@ -73,13 +73,13 @@ export class Owner {
     return { ok: true, value: (isJson ? await answer.json() : null) as T };
   }
 
-  /** Gives the syncer an order; what to say if it was not taken. */
+  /** Sends an order to the syncer; returns the reason if it was refused. */
   async order(path: string, body?: object): Promise<Answer> {
     const answer = await this.#send(`./v1/admin/${path}`, "POST", body);
     return answer instanceof Response ? { ok: true } : answer;
   }
 
-  /** Sends a request with the token; the answer if it is a good one. */
+  /** Sends a request with the token; returns the answer or a refusal. */
   async #send(path: string, method: "GET" | "POST", body?: object): Promise<Response | Refusal> {
     try {
       const headers: Record<string, string> = { Authorization: `Bearer ${this.#token.value.trim()}` };

@@ -1,4 +1,4 @@
-/** How uPlot is to draw a chart. */
+/** Options of uPlot for a chart. */
 import type uPlot from "uplot";
 import { count, duration } from "../shared/format.js";
 import { type ColorName, color } from "../shared/palette.js";
@@ -10,58 +10,58 @@ import type { Axis, Source } from "./columns.js";
 export interface Line extends Source {
   readonly label: string;
   readonly color: ColorName;
-  /** The value in words. */
+  /** Formats a value. */
   readonly format: (value: number) => string;
-  /** The same beside a scale, where steps are round. */
+  /** Formats a value at the scale, where steps are round. */
   readonly tick: (value: number) => string;
-  /** The scale to its right instead of that to its left. */
+  /** Whether the line uses the right scale instead of the left. */
   readonly right?: boolean;
   readonly dashed?: boolean;
-  /** Marks each value while there are few. */
+  /** Whether to mark each value while there are few. */
   readonly dots?: boolean;
-  /** Not named while it has no value. */
+  /** Whether to hide the key while there is no value. */
   readonly optional?: boolean;
-  /** Smoothed where that is asked for. */
+  /** Whether smoothing applies. */
   readonly noisy?: boolean;
-  /** An earlier run has none of its own. */
+  /** Whether earlier runs have no such line. */
   readonly alone?: boolean;
 }
 
-/** What a chart shows. */
+/** Contents of a chart. */
 export interface ChartSpec {
   readonly title: string;
-  /** The terms for it, for who wants to know more. */
+  /** Explanation of technical terms, for interested readers. */
   readonly more?: string;
-  /** Its name in a file's name, and on a button. */
+  /** Name for files and on a button. */
   readonly name: string;
-  /** What the left scale measures, and the right one. */
+  /** Units of the left and right scale. */
   readonly unit: string;
   readonly unitRight?: string;
   readonly lines: readonly Line[];
-  /** Limits of the left scale and of the right one, of what its values span. */
+  /** Returns the limits of the left and right scale for the range of values. */
   readonly range: (min: number, max: number) => [number, number];
   readonly rangeRight?: (min: number, max: number) => [number, number];
-  /** Its left scale is logarithmic where that is asked for. */
+  /** Whether the left scale may be logarithmic. */
   readonly mayBeLog?: boolean;
-  /** What it shows, in a sentence or two. */
+  /** Describes the chart in a sentence or two. */
   readonly summary: () => string;
 }
 
-/** A line as it is drawn: its own values, those before smoothing, or those of an earlier run. */
+/** A drawn line: its own values, those before smoothing, or those of an earlier run. */
 export interface Stroke {
   readonly line: Line;
   readonly label: string;
   readonly kind: "own" | "raw" | "other";
 }
 
-/** What happens on a plot. */
+/** Size and callbacks of a plot. */
 interface Hands {
   readonly width: number;
   /** The cursor moved. */
   readonly moved: () => void;
-  /** A part was chosen by a drag. */
+  /** A range was dragged. */
   readonly selected: (plot: uPlot) => void;
-  /** All is to be shown again. */
+  /** Shows the whole range again. */
   readonly whole: () => void;
 }
 
@@ -71,12 +71,12 @@ export const X_TITLES: Readonly<Record<Axis, string>> = {
   tokens: "Tokens merged",
 };
 const DOTS_MAX = 60;
-/** A shorter drag is a click, in pixels. */
+/** Least length of a drag, in pixels; a shorter one is a click. */
 const DRAG_PX = 6;
-/** Room for the longest name of a place on the x axis, "10 min 30 s", in pixels. */
+/** Width of the longest label on the x axis, "10 min 30 s", in pixels. */
 const WIDEST_PLACE_PX = 84;
 const FONT = "12px system-ui, sans-serif";
-/** Steps of a scale that counts things. */
+/** Steps of a scale of whole numbers. */
 const WHOLE_STEPS = [1, 2, 5].flatMap((step) => [step, step * 10, step * 100, step * 1_000]).sort((a, b) => a - b);
 /** Steps of the time axis, in seconds. */
 const TIME_STEPS = [
@@ -163,7 +163,7 @@ function seriesOf({ line, kind }: Stroke): uPlot.Series {
   };
 }
 
-/** Round steps of a logarithmic scale: the wider it is, the fewer of each power of ten. */
+/** Round steps of a logarithmic scale: a wider scale has fewer steps per power of ten. */
 function logSteps(min: number, max: number): number[] {
   if (max / min < 4) return steps(min, max);
   const digits = max / min < 30 ? [1, 1.5, 2, 3, 5, 7] : [1, 2, 5];

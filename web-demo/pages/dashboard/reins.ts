@@ -1,14 +1,14 @@
-/** The owner's hand on one learner: how fast it may train, and whether it is sent away. */
+/** The owner's controls of one learner: its pace, and dropping it. */
 import type { LearnerView } from "../shared/api.js";
 import { make, setAttribute, setText } from "../shared/dom.js";
 import type { Owner } from "./owner.js";
 
-/** By how much a learner can be slowed down. */
+/** Factors by which a learner can be slowed. */
 const PACES = [1, 2, 4, 8] as const;
-/** How long a learner is sent away unless the field says otherwise, in seconds. */
+/** Default time for which a learner is dropped, in seconds. */
 const DROP_S = 20;
 
-/** Controls for one learner at a time; those without the owner's token are asked for it. */
+/** Controls for one learner at a time; without the owner's token they ask for it. */
 export class Reins {
   readonly item: HTMLElement;
   readonly #owner: Owner;
@@ -47,7 +47,7 @@ export class Reins {
     });
   }
 
-  /** Shows what may be done to this learner. */
+  /** Shows the controls for this learner. */
   show(view: LearnerView, name: string): void {
     if (this.#learner !== view.learner) this.#said.hidden = true;
     this.#learner = view.learner;
@@ -72,14 +72,14 @@ export class Reins {
     if (learner !== this.#learner) return;
     this.#said.hidden = answer.ok;
     if (answer.ok) return;
-    // Who mistyped the token types it again here.
+    // A mistyped token can be typed again here.
     if (answer.denied) this.#ask.hidden = false;
     this.#said.dataset["tone"] = answer.tone;
     setText(this.#said, answer.text);
   }
 }
 
-/** A field for the token right where it is needed. */
+/** A field for the token, next to the controls that need it. */
 function askForToken(owner: Owner): HTMLFormElement {
   const field = make("input", { type: "password", autocomplete: "off", spellcheck: "false" });
   const form = make(

@@ -1,4 +1,4 @@
-/** What the model wrote as it learned. */
+/** Texts that the model wrote as it learned. */
 import type { TextSample } from "../shared/api.js";
 import { find, setText } from "../shared/dom.js";
 import { count, duration, nats } from "../shared/format.js";
@@ -6,7 +6,7 @@ import { painter } from "../shared/paint.js";
 import { promptOf, writeText } from "../shared/texts.js";
 import type { Course } from "./course.js";
 
-/** The section with the texts; the function asks for it to be written anew. */
+/** Creates the section with the texts; returns a function that refreshes it. */
 export function makeSamples(course: Course): () => void {
   const slider = find("sample-slider", HTMLInputElement);
   const [moment, text] = [find("sample-moment", HTMLOutputElement), find("sample-text", HTMLElement)];
@@ -24,7 +24,7 @@ export function makeSamples(course: Course): () => void {
     if (!course.isKnown) return;
     const { samples } = course.view;
     const [first] = samples;
-    // Who looks at the newest goes on looking at the newest.
+    // A slider at the newest text stays at the newest text.
     const atEnd = slider.value === slider.max;
     slider.max = String(Math.max(0, samples.length - 1));
     if (atEnd) slider.value = slider.max;
@@ -37,7 +37,7 @@ export function makeSamples(course: Course): () => void {
   return refresh;
 }
 
-/** The texts of the run's course. */
+/** Texts of the run. */
 export function textsOf({ view }: Course): string[] {
   return view.samples.map(({ text }) => text);
 }

@@ -1,4 +1,4 @@
-/** What the run is doing, in one sentence. */
+/** The run's activity, in one sentence. */
 import type { LearnersByState, ServerStatus } from "../shared/api.js";
 import type { LinkState } from "../shared/events.js";
 import { plural } from "../shared/format.js";
@@ -50,7 +50,7 @@ function sentenceOfLearners(status: ServerStatus): Sentence {
   return { tone: "going", text: `Training: ${[plural(by.training, "learner"), ...others(by)].join(", ")}.` };
 }
 
-/** Connected learners that do not train, counted by what they do instead. */
+/** Counts connected learners that do not train, by state. */
 function others(by: LearnersByState): string[] {
   const words: readonly (readonly [number, string])[] = [
     [by.joining, "joining"],

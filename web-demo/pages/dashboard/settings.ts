@@ -1,11 +1,11 @@
-/** The run's settings: all of them to read, and some for its owner to change while the run goes on. */
+/** The run's settings: all are readable, and the owner can change some during the run. */
 import type { SettingsView, SettingView } from "../shared/api.js";
 import { find, make, setText } from "../shared/dom.js";
 import type { Owner } from "./owner.js";
 
 type Field = HTMLInputElement | HTMLSelectElement;
 
-/** The panel; nothing is fetched while it is folded away. */
+/** The panel; it fetches nothing while folded. */
 export class Settings {
   readonly #owner: Owner;
   readonly #details = find("settings-details", HTMLDetailsElement);
@@ -16,7 +16,7 @@ export class Settings {
   readonly #hint = find("settings-hint", HTMLElement);
   readonly #said = find("settings-said", HTMLElement);
   readonly #fields = new Map<string, Field>();
-  /** What is in the fields unless somebody typed there. */
+  /** Values of the fields before any typing. */
   #values = new Map<string, string>();
   #canChange = false;
 
@@ -35,7 +35,7 @@ export class Settings {
     });
   }
 
-  /** Fetches the settings anew, if they are to be seen. */
+  /** Fetches the settings again if they are visible. */
   async refresh(): Promise<void> {
     if (!this.#details.open) return;
     try {
@@ -53,7 +53,7 @@ export class Settings {
     this.#values = new Map((changeable ?? []).map((one) => [one.key, one.value ?? ""]));
     if (this.#fields.size === 0) this.#rows.replaceChildren(...(changeable ?? []).map((one) => this.#field(one)));
     for (const [key, field] of this.#fields) {
-      // What somebody is typing stays.
+      // Keeps a value that is being typed.
       if (!typed.has(key)) field.value = this.#values.get(key) ?? "";
     }
     const groups = [...new Set((fixed ?? []).map((one) => one.group))];

@@ -1,8 +1,8 @@
-/** The columns of a run as a file, and back. */
+/** Writes the columns of a run to a file, and reads them back. */
 import type { Evaluation } from "../shared/api.js";
 import { emptyRun, type Run } from "./columns.js";
 
-/** Columns of points, by what stands above them in a file. */
+/** Columns of points, by their heading in a file. */
 const POINTS = {
   timeS: "time (s)",
   tokensMerged: "tokens merged",
@@ -16,16 +16,16 @@ const POINTS = {
 } as const;
 type Name = keyof typeof POINTS;
 const NAMES = Object.keys(POINTS) as Name[];
-/** The last column; a row with a value in it is an evaluation, and has no point's figures. */
+/** Heading of the last column; a row with a value in it is an evaluation without a point's figures. */
 const HELD_OUT = "held-out loss (nats per token)";
 const OF_EVALUATIONS: readonly Name[] = ["timeS", "tokensMerged", "rounds"];
 
-/** A syncer gives 600 points; a file with more rows than this is something else. */
+/** Limit of rows in a file; a syncer sends 600 points. */
 const ROWS_MAX = 100_000;
-/** Larger files are not read at all, in bytes. */
+/** Limit of a file's size, in bytes. */
 export const FILE_BYTES_MAX = 16 << 20;
 
-/** All columns of `run`: a row for each point and for each evaluation, by time. */
+/** Returns all columns of `run`: a row for each point and for each evaluation, by time. */
 export function toCsv(run: Run): string {
   const points = run.timeS.map((time, at) => ({ time, cells: [...NAMES.map((name) => run[name][at] ?? ""), ""] }));
   const evaluations = run.evaluations.map((one) => {
@@ -39,9 +39,9 @@ export function toCsv(run: Run): string {
 }
 
 /**
- * The run in the text of a file: what {@link toCsv} gave, or the JSON of `/v1/series`.
+ * Parses a file: the output of {@link toCsv}, or the JSON of `/v1/series`.
  *
- * @throws Error with a sentence that says what is wrong with the text.
+ * @throws Error with a sentence that names the fault of the text.
  */
 export function readRun(text: string): Run {
   const run = /^\s*\{/.test(text) ? readJson(text) : readCsv(text);

@@ -1,4 +1,4 @@
-/** The rounds as a timeline, for eyes, fingers and keys, and as a table. */
+/** The rounds as a timeline, for mouse, touch and keyboard, and as a table. */
 import type { Answer, RoundReport, RoundsView } from "../shared/api.js";
 import { fillRows, fillText, find, make, setText } from "../shared/dom.js";
 import { milliseconds } from "../shared/format.js";
@@ -9,7 +9,7 @@ import { cause, describeAnswer, describeRound, outcome, Rounds, roundName, share
 
 const LANES_WIDE = 14;
 const LANES_NARROW = 10;
-/** How near to a mark counts as on it, in CSS pixels. */
+/** Distance at which the pointer hits a mark, in CSS pixels. */
 const NEAR_PX = 9;
 
 /** The section with the last rounds. */
@@ -26,7 +26,7 @@ export class Timeline {
   #picture: Picture = { reports: [], scale: new TimeScale([], 0), nowMs: 0, width: 0, lane: null, answer: null };
   /** True once the rounds were fetched. Before that, an empty list does not mean that there are no rounds. */
   #isKnown = false;
-  /** Nothing moves under a pointer or a reader. */
+  /** Whether the picture is frozen, for a pointer or a screen reader. */
   #held = false;
 
   constructor(nameOf: (learner: number) => string) {
@@ -42,7 +42,7 @@ export class Timeline {
     this.#table.addEventListener("toggle", () => this.#refresh());
   }
 
-  /** Takes in rounds: all of them if `whole`, those that changed otherwise. */
+  /** Takes all rounds if `whole`, else the changed ones. */
   take(view: RoundsView, whole: boolean): void {
     this.#isKnown ||= whole;
     this.#rounds.take(view, whole);
