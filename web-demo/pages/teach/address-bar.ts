@@ -1,27 +1,27 @@
-/** The link in the address bar, which follows what is seen. */
+/** The link in the address bar, which follows the displayed moment. */
 
-/** The link changes so often at most, in milliseconds: browsers refuse more. */
+/** Least time between two changes of the link, in milliseconds: browsers refuse more. */
 const ADDRESS_MS = 500;
 
 export class AddressBar {
   readonly #hash: () => string;
   #timer: ReturnType<typeof setTimeout> | undefined;
   #writtenAtMs = -ADDRESS_MS;
-  /** The fragment that was last read or written. With another one in the address, somebody is on the way elsewhere. */
+  /** The fragment last read or written. A different fragment in the address means that the visitor is leaving. */
   #known = "";
 
-  /** `hash` gives the fragment for what is seen now. */
+  /** `hash` returns the fragment for the displayed moment. */
   constructor(hash: () => string) {
     this.#hash = hash;
   }
 
-  /** The fragment that somebody gave, by a link or by hand. */
+  /** Returns the fragment that the visitor gave, by a link or by hand. */
   read(): string {
     this.#known = location.hash;
     return this.#known;
   }
 
-  /** What is seen changed: the link follows soon. */
+  /** Schedules an update of the link after a change of the display. */
   later(): void {
     this.#timer ??= setTimeout(
       () => {

@@ -1,4 +1,4 @@
-/** Play, pause, step, speed, and what the clock says. */
+/** Play, pause, step, speed, and the clock's display. */
 
 import { find, make, setAttribute, setText } from "../shared/dom.js";
 import { fixed, plain } from "../shared/language.js";
@@ -21,7 +21,7 @@ export class Controls {
   readonly #restart: () => void;
   readonly #changed: () => void;
 
-  /** `changed` hears whenever somebody played, paused or chose a speed. */
+  /** Calls `changed` after each play, pause or change of speed. */
   constructor(stage: Stage, restart: () => void, changed: () => void) {
     this.#stage = stage;
     this.#restart = restart;
@@ -46,7 +46,7 @@ export class Controls {
     this.show();
   }
 
-  /** Sets a speed; the next one up or down with `faster`. */
+  /** Changes to the next speed, up with `faster`, else down. */
   choose(speed: number): void {
     this.#stage.clock.speed = speed;
     this.#stage.clock.pace = speed;

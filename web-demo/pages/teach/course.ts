@@ -1,4 +1,4 @@
-/** A course of measurements in bounded room, as even over an hour as over a minute. */
+/** A series of measurements in bounded memory, evenly spaced over any time. */
 
 /** A measurement of the held-out loss. */
 export interface HeldOut {
@@ -7,12 +7,12 @@ export interface HeldOut {
   readonly tokens: number;
 }
 
-/** Measurements kept; beyond that every other one goes, and of those to come as many. */
+/** Limit of stored measurements; at the limit every second one goes, and later ones are thinned alike. */
 const KEPT_MAX = 400;
 
 export class Course {
   #kept: HeldOut[] = [];
-  /** Each so many-th measurement is kept. */
+  /** Interval of stored measurements. */
   #stride = 1;
   #count = 0;
   #last: HeldOut | undefined;
@@ -26,7 +26,7 @@ export class Course {
     this.#stride *= 2;
   }
 
-  /** The measurements kept, by time: the first, and always the last. */
+  /** The stored measurements, by time: the first, and always the last. */
   get all(): readonly HeldOut[] {
     return this.#last === undefined || this.#kept.at(-1) === this.#last ? this.#kept : [...this.#kept, this.#last];
   }

@@ -1,4 +1,4 @@
-/** The picture: the sea or the lanes, what it remembers, and the parcel that somebody looks at. */
+/** The picture: the sea or the lanes, their history, and the selected parcel. */
 import { find, setAttribute } from "../shared/dom.js";
 import type { Action, Frame, LessonSpec, TwinFrame } from "../shared/lesson.js";
 import type { Watched } from "./guide/watched.js";
@@ -11,9 +11,9 @@ import { History } from "./timeline/history.js";
 import { ParcelView } from "./timeline/parcel.js";
 import { TimelineView } from "./timeline/view.js";
 
-/** Who hears what. */
+/** Callbacks of the picture. */
 export interface Onlooker {
-  /** Another fragment is followed, or the picture is another one. */
+  /** The followed fragment or the kind of picture has changed. */
   changed(): void;
   act: Act;
 }
@@ -51,7 +51,7 @@ export class Drawing {
     this.view = "map";
   }
 
-  /** Which picture is shown. */
+  /** The displayed kind of picture. */
   get view(): View {
     return this.#view;
   }
@@ -63,7 +63,7 @@ export class Drawing {
       setAttribute(button, "aria-pressed", String(name === view));
   }
 
-  /** The fragment whose parcels are followed, or `null`. */
+  /** The followed fragment, or `null`. */
   get followed(): number | null {
     return this.#timeline.followed;
   }
@@ -73,7 +73,7 @@ export class Drawing {
     this.#parcels.choose(fragment);
   }
 
-  /** For a run that begins. */
+  /** Resets the picture for a new run. */
   reset({ islands, fragments }: LessonSpec): void {
     this.#history.reset(islands);
     this.#parcels.reset(fragments);
@@ -92,12 +92,12 @@ export class Drawing {
     this.#history.takeTwin(frame);
   }
 
-  /** Says in words what the picture's buttons do. */
+  /** Updates the labels of the picture's buttons. */
   say(shown: Frame, spec: LessonSpec): void {
     this.#sea.show(shown.islands, spec);
   }
 
-  /** Draws the moment that the clock shows, `wallMs` after the last drawing, and what a chapter asks of the run. */
+  /** Draws the clock's moment, `wallMs` after the last drawing, with the marks of a chapter. */
   draw(live: Live, shown: Frame, clock: Clock, spec: LessonSpec, wallMs: number, watched: Watched): void {
     const speed = Math.min(clock.speed, Math.max(0.25, clock.pace));
     if (this.#view === "map") this.#sea.draw(live, shown.islands, clock.shownMs, speed, this.followed, watched);

@@ -1,10 +1,10 @@
 /**
- * Goodput: tokens trained, of what the islands could at full speed and without a pause. It counts each island from its first
- * step: what everybody has to fetch at the beginning is no fault of the run's.
+ * Goodput: trained tokens, as a share of those that the islands could train at full speed without a pause. An island
+ * counts from its first step: the initial download is not the run's fault.
  */
 import type { Frame, LessonSpec, TwinFrame } from "../shared/lesson.js";
 
-/** An island's first step: when it began, and how long steps took then, in milliseconds. */
+/** An island's first step: its time, and the duration of a step then, in milliseconds. */
 interface Begun {
   readonly atMs: number;
   readonly stepMs: number;
@@ -28,25 +28,25 @@ export class Goodput {
     }
   }
 
-  /** The run in lock-step has the same islands, and steps of its own. */
+  /** The lock-step run has the same islands, and steps of its own. */
   takeTwin(twin: TwinFrame): void {
     for (const mark of twin.marks) if (mark.kind === "step") this.#twinBegunMs ??= mark.fromMs;
   }
 
-  /** Of the decoupled run, 0 to 1; `null` before anybody's first step. */
+  /** Goodput of the decoupled run, 0 to 1; `null` before its first step. */
   get ours(): number | null {
     const frame = this.#frame;
     if (!frame) return null;
     const possible = this.#possible(frame.nowMs, (at) => {
       const { state, stopped } = frame.islands[at]!;
-      // Whoever is gone for good before the first step is missing all the same.
+      // An island that disappears before its first step counts as missing too.
       const isGone = state === "dead" || stopped !== null;
       return this.#begun[at]?.atMs ?? (isGone ? 0 : frame.nowMs);
     });
     return share(frame.run.tokensTrained, possible);
   }
 
-  /** Of the run in lock-step, 0 to 1; `null` before its first step. */
+  /** Goodput of the lock-step run, 0 to 1; `null` before its first step. */
   of(twin: TwinFrame): number | null {
     const begunMs = this.#twinBegunMs;
     return begunMs === undefined
@@ -57,7 +57,7 @@ export class Goodput {
         );
   }
 
-  /** Tokens that all islands could have trained until now, each from when `sinceMs` says. */
+  /** Returns the tokens that all islands could have trained until now, each from the time that `sinceMs` returns. */
   #possible(nowMs: number, sinceMs: (at: number) => number): number {
     const frame = this.#frame;
     const trained = frame?.islands.find(({ steps }) => steps > 0);
@@ -65,7 +65,7 @@ export class Goodput {
     const { islands: count, late, lateMs } = this.#spec;
     const steps = frame.islands.map(({ stepMs, possibleSteps }, at) => {
       const comesMs = at >= count - late ? lateMs : 0;
-      // Steps may have become shorter or longer since: what was missed at the beginning was missed at the pace of then.
+      // Missed steps at the beginning count with the step duration at that time.
       const missed = Math.max(0, sinceMs(at) - comesMs) / (this.#begun[at]?.stepMs ?? stepMs);
       const since = Math.max(0, nowMs - comesMs) - Math.max(0, frame.nowMs - comesMs);
       return Math.max(0, possibleSteps + since / stepMs - missed);

@@ -5,12 +5,12 @@ import type { Frame } from "../shared/lesson.js";
 import { phrase } from "../words/phrase.js";
 import { isAway } from "./islands/words.js";
 
-/** The island that a new visitor is invited to kill: the third, if there are three. */
+/** The island to kill: the third, if there are three. */
 export function invitedOf(frame: Frame): number {
   return Math.min(2, frame.islands.length - 1);
 }
 
-/** Shows what the button would do now. */
+/** Shows the button's current action. */
 export class Invitation {
   readonly #button = find("invite", HTMLButtonElement);
   readonly #after = find("invited", HTMLElement);

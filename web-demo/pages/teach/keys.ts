@@ -1,7 +1,7 @@
-/** Shortcuts. Single letters, so they can be switched off; they stay silent while somebody types. */
+/** Keyboard shortcuts. Single letters can be switched off; all are inactive during typing. */
 import { find } from "../shared/dom.js";
 
-/** What keys do. */
+/** Actions of keys. */
 export interface Actions {
   toggle(): void;
   step(): void;
@@ -14,7 +14,7 @@ export interface Actions {
   follow(): void;
 }
 
-/** Whether arrows lead through the chapters. */
+/** Whether arrow keys lead through the chapters. */
 export function listen(actions: Actions, isPresenting: () => boolean): void {
   const help = find("help", HTMLDialogElement);
   const off = find("keys-off", HTMLInputElement);
@@ -32,14 +32,14 @@ export function listen(actions: Actions, isPresenting: () => boolean): void {
     b: () => actions.chapter(-1),
     "?": () => help.showModal(),
   };
-  // A button that was clicked has the focus as well, but nobody thinks of it: Space is for the run until Tab is pressed.
+  // A click also focuses a button, unnoticed: Space plays and pauses the run until Tab is pressed.
   let isTouched = false;
   document.addEventListener("pointerdown", () => (isTouched = true));
   document.addEventListener("keydown", (event) => {
     if (event.key === "Tab") isTouched = false;
     if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || help.open || off.checked) return;
     const target = event.target instanceof Element ? event.target : document.body;
-    // Space presses a button, arrows move a slider: what has the focus comes first.
+    // Space presses a button and arrows move a slider: the focused element comes first.
     const typing = target.closest("input, select, textarea, summary, [role=slider]") !== null;
     const pressing = !isTouched && target.closest("button, a") !== null && event.key === " ";
     if (typing || pressing) return;
@@ -53,7 +53,7 @@ export function listen(actions: Actions, isPresenting: () => boolean): void {
     if (!act) return;
     event.preventDefault();
     if (event.key === " " && target instanceof HTMLElement) target.blur();
-    // A key that is held down does its deed once.
+    // A held key acts once.
     if (!event.repeat) act();
   });
 }

@@ -1,4 +1,4 @@
-/** What is known of the run at the moment, and its course so far. */
+/** Current state of the run, and its series so far. */
 import type { Action, Frame, LessonSpec, TwinFrame } from "../shared/lesson.js";
 import { Course, type HeldOut } from "./course.js";
 import { Goodput } from "./goodput.js";
@@ -9,11 +9,11 @@ export type { HeldOut } from "./course.js";
 export class Live {
   frame: Frame | null = null;
   twin: TwinFrame | null = null;
-  /** Since when the twin stands still, or `null`. */
+  /** Start of the twin's current standstill, or `null`. */
   stalledSinceMs: number | null = null;
-  /** How long it stood still in all, before that. */
+  /** Duration of its earlier standstills. */
   stalledMs = 0;
-  /** The settings at the moment. */
+  /** The current settings. */
   spec: LessonSpec;
   readonly #course = new Course();
   readonly #twinCourse = new Course();
@@ -25,7 +25,7 @@ export class Live {
     this.#goodput = new Goodput(spec);
   }
 
-  /** `actions` are what was done to the run. */
+  /** `actions` are all actions on the run. */
   take(frame: Frame, actions: readonly Action[]): void {
     this.frame = frame;
     for (const mark of frame.marks) if (mark.kind === "heldOut") this.#course.push(mark);
@@ -34,7 +34,7 @@ export class Live {
   }
 
   takeTwin(twin: TwinFrame): void {
-    // An island that died this very moment is missing already, and stops everyone from now on.
+    // An island that died at this moment is missing already, and stops all others from now on.
     let sinceMs = twin.stalledBy.length > 0 ? twin.nowMs : null;
     for (const mark of twin.marks) {
       if (mark.kind === "heldOut") this.#twinCourse.push(mark);
@@ -67,12 +67,12 @@ export class Live {
     return this.twin && this.#goodput.of(this.twin);
   }
 
-  /** How long the twin has stood still, this time. */
+  /** Duration of the twin's current standstill. */
   get standstillMs(): number {
     return this.stalledSinceMs === null ? 0 : Math.max(0, (this.twin?.nowMs ?? 0) - this.stalledSinceMs);
   }
 
-  /** How long no island of the decoupled run trained, in all. */
+  /** Total time in which no island of the decoupled run trained. */
   get idleMs(): number {
     return this.#idle.ms;
   }

@@ -1,4 +1,4 @@
-/** The page on which decoupled training is broken on purpose. It draws; two Workers run. With `?sheet` it is the teacher's. */
+/** The page for breaking decoupled training on purpose: it draws, two Workers run. `?sheet` shows the teacher's sheet. */
 import "./teach.css";
 import { showRunLinks } from "../shared/nav.js";
 import { fillPage } from "../words/page.js";

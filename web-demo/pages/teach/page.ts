@@ -1,4 +1,4 @@
-/** The page as a whole: the run on stage, what shows it, and what its visitor does. */
+/** The whole page: the run on stage, its displays, and the visitor's actions. */
 
 import { find, setAttribute, setText } from "../shared/dom.js";
 import { type Action, type Frame, LESSON_MS_MAX, type LessonSpec } from "../shared/lesson.js";
@@ -29,12 +29,12 @@ import { Stage } from "./run/stage.js";
 import { Settings } from "./settings/settings.js";
 import { Share } from "./share.js";
 
-/** Words and figures change so often at most, in milliseconds: faster nobody reads. */
+/** Least time between two updates of words and figures, in milliseconds, for readers. */
 const WORDS_MS = 125;
-/** A text that is looked at is written anew so often, in milliseconds. */
+/** Time between two updates of a displayed text, in milliseconds. */
 const SAMPLE_MS = 5_000;
 
-/** What a chapter and the challenge have in common. */
+/** Common parts of a chapter and the challenge. */
 type Setting = Pick<Chapter, "stage" | "speed" | "actions" | "follow">;
 
 export class TeachPage {
@@ -96,14 +96,14 @@ export class TeachPage {
   });
   readonly #address = new AddressBar(() => {
     const place = this.#place();
-    // A run that plays has no moment in its address: loaded anew, it is to play.
+    // A playing run has no moment in its address, so that a reload plays it again.
     return this.#write(this.#stage.clock.playing ? { ...place, atMs: 0 } : place);
   });
   /** The run on stage, once it has begun. */
   #live: Live | null = null;
   #drawnAtMs = 0;
   #wordedAtMs = 0;
-  /** Words and figures take turns: all of them at once would keep a frame waiting. */
+  /** Updates of words and figures take turns: all at once would delay a frame. */
   readonly #turns: readonly ((live: Live, frame: Frame) => void)[] = [
     (live, frame) => this.#readings.showIslands(live, frame),
     (live, frame) => this.#readings.show(live, frame),
@@ -111,9 +111,9 @@ export class TeachPage {
     (live) => this.#showRun(live),
   ];
   #turn = 0;
-  /** The settings that are shown. */
+  /** The displayed settings. */
   #setting: LessonSpec | undefined;
-  /** The moment at which the run stands still and is shared, -1 while it goes on. */
+  /** The moment at which the run stands still and is shared; -1 while it plays. */
   #settledAtMs = -1;
 
   /** Opens the place that the address names, and plays from now on. */
@@ -121,7 +121,7 @@ export class TeachPage {
     this.#bind();
     await this.#stage.ready();
     this.#open();
-    // Somebody edited the address, or followed a link to a chapter; our own changes do not tell.
+    // The visitor edited the address or followed a link to a chapter; the page's own changes cause no event.
     window.addEventListener("hashchange", () => {
       if (!isPart(location.hash)) return this.#open();
       this.#address.read();
@@ -134,7 +134,7 @@ export class TeachPage {
   }
 
   #bind(): void {
-    // Whoever reads it reads the newest, as long as the run goes on.
+    // An open text is refreshed as long as the run plays.
     whileSeen(find("texts", HTMLElement), SAMPLE_MS, () => this.#stage.clock.playing && this.#stage.sample());
     onClick("renew", () => this.#stage.sample());
     onClick("presenter", () => this.#present(!this.#presenter.isOn));
@@ -173,7 +173,7 @@ export class TeachPage {
     };
   };
 
-  /** The moment that is seen, as a place. */
+  /** The displayed moment, as a place. */
   #place(): Place {
     const { clock } = this.#stage;
     return {
@@ -187,19 +187,19 @@ export class TeachPage {
     };
   }
 
-  /** The challenge, as it begins. */
+  /** The challenge at its beginning. */
   #challengePlace(): Place {
     const set = this.#stageOf(CHALLENGE.id)!;
     const { view } = this.#drawing;
     return { ...set, changes: [], atMs: 0, chapter: CHALLENGE.id, view, presenter: this.#presenter.isOn };
   }
 
-  /** The fragment for a place; the board goes along wherever somebody is. */
+  /** Returns the fragment for a place, always with the board. */
   #write(place: Place): string {
     return write(place, this.#stageOf) + writeBoard(this.#challenge.scores.entries);
   }
 
-  /** A run is on stage: what was shown of the one before goes. */
+  /** Clears the displays of the previous run. */
   #began(): void {
     const { spec } = this.#stage;
     this.#live = new Live(spec);
@@ -213,14 +213,14 @@ export class TeachPage {
     this.#address.later();
   }
 
-  /** A run from its seed, playing. What the chapter itself does to it stays. */
+  /** Plays a run from its seed. The chapter's own actions stay. */
   #begin(spec: LessonSpec): void {
     this.#readings.loss.before = null;
     this.#stage.clock.playing = true;
     this.#stage.begin({ spec, actions: this.#ownActions(spec), changes: [] });
   }
 
-  /** Somebody changed the setting of this name: the run goes on with it, or another one begins. */
+  /** Applies a changed setting: the run continues with it, or another run begins. */
   #set(spec: LessonSpec, key: keyof LessonSpec): void {
     if (isLive(key) && !this.#beginsAnew(key)) {
       this.#stage.change(settingOf(spec, key));
@@ -229,23 +229,23 @@ export class TeachPage {
     else this.#begin(spec);
   }
 
-  /** Whether another run begins with a change of this setting: it cannot change, or runs are compared by it. */
+  /** Whether a change of this setting starts another run: it is fixed, or the chapter compares runs by it. */
   #beginsAnew(key: keyof LessonSpec): boolean {
     return !isLive(key) || this.#guide.id === CHALLENGE.id || this.#guide.compares.includes(key);
   }
 
-  /** Shows the settings that hold now. */
+  /** Shows the current settings. */
   #showSettings(): void {
     this.#setting = this.#stage.spec;
     this.#settings.show(this.#setting);
   }
 
-  /** What the chapter itself does to a run, as far as the run has such islands. */
+  /** Returns the chapter's own actions, as far as the run has their islands. */
   #ownActions(spec: LessonSpec): readonly Action[] {
     return this.#stageOf(this.#guide.id)!.actions.filter(({ island }) => island < spec.islands);
   }
 
-  /** Shows what belongs to a chapter, to the challenge or to neither. */
+  /** Shows the parts of a chapter, of the challenge, or of neither. */
   #show(id: string | null, stage: OwnStage): void {
     this.#guide.show(id, stage);
     const isChallenge = id === CHALLENGE.id;
@@ -263,7 +263,7 @@ export class TeachPage {
     this.#drawing.follow(set.followed);
   }
 
-  /** Before the Workers are ready there is no run; the one to come begins where the address says. */
+  /** Before the Workers are ready there is no run; the first one begins as the address says. */
   #openLater(id: string | null): void {
     const fields = new URLSearchParams(location.hash.slice(1));
     for (const name of ["a", "t", "chapter"]) fields.delete(name);
@@ -281,7 +281,7 @@ export class TeachPage {
     this.#rebuild(settled({ ...this.#stage.spec, ...todo.change }));
   }
 
-  /** Begins a chapter's run anew with the setting that it asks for, to compare the two. */
+  /** Restarts a chapter's run with the setting that it asks for, to compare the two. */
   #rebuild(spec: LessonSpec): void {
     const heldOut = this.#live?.heldOut ?? [];
     this.#guide.changing(heldOut);
@@ -289,7 +289,7 @@ export class TeachPage {
     this.#readings.loss.before = { label: phrase("figures.beforeLine"), heldOut };
   }
 
-  /** The same run again; a chapter that was through begins anew as a whole. */
+  /** Restarts the same run; a completed chapter starts again as a whole. */
   #restart(): void {
     if (this.#guide.chapter && this.#guide.isRebuilt) this.#openChapter(this.#guide.chapter.id);
     else this.#begin(this.#stage.spec);
@@ -316,7 +316,7 @@ export class TeachPage {
     this.#show(place.chapter, this.#stageOf(place.chapter)!);
     this.#readings.loss.before = null;
     this.#stage.clock.speed = place.speed;
-    // A moment that somebody pointed to is shown as it was; everything else plays at once.
+    // A linked moment is shown as it was; everything else plays at once.
     this.#stage.clock.playing = place.atMs === 0;
     const { length } = [...place.actions, ...place.changes];
     const actions = length > 0 || place.atMs > 0 ? place.actions : this.#ownActions(place.spec);
@@ -341,7 +341,7 @@ export class TeachPage {
     this.#turn = (this.#turn + 1) % this.#turns.length;
   }
 
-  /** Shows the course of the run, and what can be done with it. */
+  /** Shows the state of the run, and the possible controls. */
   #showRun(live: Live): void {
     this.#readings.loss.watched = this.#guide.watched;
     this.#readings.loss.show(live);
@@ -352,7 +352,7 @@ export class TeachPage {
     this.#settings.mark((key) => this.#beginsAnew(key));
   }
 
-  /** A run that stands still at a moment has a link to it. */
+  /** Updates the link of a run that stands still at a moment. */
   #shareWhenSettled(): void {
     const { clock, isSettled } = this.#stage;
     if (!clock.playing && isSettled && this.#settledAtMs !== clock.targetMs) {
@@ -371,7 +371,7 @@ function onClick(id: string, what: () => void): void {
   find(id, HTMLButtonElement).addEventListener("click", what);
 }
 
-/** Says something above the run, or nothing. */
+/** Shows a notice above the run, or none. */
 function notice(tone: Tone, text: string): void {
   const place = find("notice", HTMLElement);
   place.hidden = text === "";

@@ -1,8 +1,8 @@
-/** For a projector: large type, strong contrast, and only what belongs to the run. */
+/** Projector mode: large type, strong contrast, and only the run. */
 import { find, setAttribute } from "../shared/dom.js";
 import { themeChanged } from "../shared/palette.js";
 
-/** Whether the page is for a projector. */
+/** Whether the page is in projector mode. */
 export function isPresenting(): boolean {
   return document.documentElement.classList.contains("presenter");
 }

@@ -1,4 +1,4 @@
-/** What is written about the run: its sentence, its figures, its islands, its last events, its texts. */
+/** Written displays of the run: its sentence, figures, islands, last events and texts. */
 
 import { find, setText } from "../shared/dom.js";
 import { legible } from "../shared/format.js";
@@ -15,7 +15,7 @@ import type { Stage } from "./run/stage.js";
 import { sentenceOf } from "./sentence.js";
 import { Words } from "./timeline/words.js";
 
-/** A deed shows after a moment; it is told then, in milliseconds. */
+/** Delay before an action's effect is announced, in milliseconds. */
 const SOON_MS = 1_200;
 
 export class Readings {
@@ -26,13 +26,13 @@ export class Readings {
   readonly #cards: Cards;
   readonly #invitation: Invitation;
 
-  /** `invited` hears that somebody took the invitation. */
+  /** `invited` is called when the visitor takes the invitation. */
   constructor(stage: Stage, invited: () => void) {
     this.#cards = new Cards((island, deed, factor) => stage.act(island, deed, factor));
     this.#invitation = new Invitation(invited);
   }
 
-  /** For a run that begins with so many islands. */
+  /** Resets the displays for a run with this many islands. */
   reset(islands: number): void {
     this.#cards.reset(islands);
     this.#words.reset();
@@ -40,7 +40,7 @@ export class Readings {
     setText(find("text-now-at", HTMLElement), phrase("texts.now"));
   }
 
-  /** The model wrote `text` at this moment. */
+  /** Takes a `text` that the model wrote at this moment. */
   wrote(atMs: number, text: string): void {
     const [id, at] = atMs === 0 ? ["text-before", "text-before-at"] : ["text-now", "text-now-at"];
     setText(find(id, HTMLElement), legible(text));
@@ -50,17 +50,17 @@ export class Readings {
     );
   }
 
-  /** Somebody did something: what comes of it is told soon. */
+  /** Announces the effect of an action soon. */
   acted(): void {
     this.#sentence.tellIn(SOON_MS);
   }
 
-  /** `stepped` if somebody had the run go to its next event. */
+  /** `stepped` if the visitor stepped to the next event. */
   take(frame: Frame, stepped: boolean): void {
     this.#words.take(frame.marks, stepped);
   }
 
-  /** Shows what each island does. */
+  /** Shows each island's state. */
   showIslands(live: Live, frame: Frame): void {
     this.#cards.show(frame, live.spec.latencyMs);
   }

@@ -1,4 +1,4 @@
-/** What goes on, in a sentence or two. */
+/** The run's activity, in a sentence or two. */
 import { duration, milliseconds } from "../shared/format.js";
 import type { Island } from "../shared/lesson.js";
 import type { Sentence } from "../shared/sentence.js";
@@ -6,7 +6,7 @@ import { type Key, listed, phrase, type Values } from "../words/phrase.js";
 import { extraOf } from "./islands/words.js";
 import type { Live } from "./live.js";
 
-/** "Island 3 is gone. 4 others train on; the run in lock-step has stood still for 6 s." */
+/** Returns "Island 3 is gone. 4 others train on; the run in lock-step has stood still for 6 s." */
 export function sentenceOf(live: Live | null): Sentence {
   const frame = live?.frame;
   if (!live || !frame) return { tone: "waiting", text: phrase("stage.waiting") };
@@ -49,7 +49,7 @@ export function sentenceOf(live: Live | null): Sentence {
     return { tone: "going", text: phrase("sentence.all", { count: training, twin: ofTwin(live, false) }) };
   const away = gone.length + sentAway.length > 0;
   const twin = ofTwin(live, far.length > 0);
-  // Those that train alone have been named.
+  // Islands that train alone have been named.
   const rest = training - alone.length;
   const others =
     !away && alone.length === 0
@@ -60,7 +60,7 @@ export function sentenceOf(live: Live | null): Sentence {
   return { tone: away || poisoned.length + lying.length > 0 ? "held" : "going", text: [...parts, others].join(" ") };
 }
 
-/** What is to be said of these islands; nothing of none. */
+/** Returns the sentence about these islands; empty for none. */
 function said(key: Key, islands: readonly number[], values: Values = {}): string | null {
   if (islands.length === 0) return null;
   return phrase(key, { ...values, count: islands.length, islands: numbers(islands) });
@@ -71,12 +71,12 @@ function ofTwin(live: Live, isFar: boolean): string {
   return phrase(isFar ? "sentence.twinFarthest" : "sentence.twinSlowest");
 }
 
-/** The longest round trip of these islands, in milliseconds. */
+/** Returns the longest round trip of these islands, in milliseconds. */
 function tripMsOf(islands: readonly Island[], which: readonly number[]): number {
   return Math.max(0, ...which.map((at) => 2 * (islands[at]?.latencyMs ?? 0)));
 }
 
-/** The numbers of islands, as they are called: "3", "2 and 3". */
+/** Lists the islands' displayed numbers: "3", "2 and 3". */
 export function numbers(islands: readonly number[]): string {
   return listed(islands.map((island) => island + 1));
 }

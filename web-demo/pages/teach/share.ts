@@ -1,11 +1,11 @@
-/** The link to this very moment, and its digest: whoever opens the link gets the same one. */
+/** The link to the displayed moment, and its digest, which is the same on every machine. */
 
 import { find, say, setText } from "../shared/dom.js";
 import { copyFrom } from "../shared/link.js";
 import { phrase } from "../words/phrase.js";
 import type { Stage } from "./run/stage.js";
 
-/** The fragment for this moment, and what of it no link can hold. */
+/** The fragment for this moment, and the parts that do not fit a link. */
 export interface Linked {
   readonly hash: string;
   readonly leftOut: string | null;
@@ -39,7 +39,7 @@ export class Share {
     );
   }
 
-  /** Puts the link to this moment into its field, and gives what it cannot tell. */
+  /** Writes the link to this moment into its field, and returns the parts that do not fit. */
   #write(): string | null {
     const { hash, leftOut } = this.#linked();
     const url = new URL(location.href);
@@ -48,12 +48,12 @@ export class Share {
     return leftOut;
   }
 
-  /** A moment that stands still has a digest. */
+  /** Shows the digest of a moment that stands still. */
   async settle(): Promise<void> {
     this.#write();
     const atMs = this.#stage.clock.targetMs;
     const { lesson, twin } = await this.#stage.digests();
-    // It may have gone on meanwhile.
+    // The run may have continued meanwhile.
     if (this.#stage.clock.targetMs === atMs)
       setText(this.#digest, phrase("share.digestAt", { ms: atMs, lesson, twin }));
   }

@@ -1,4 +1,4 @@
-/** How long nobody trained since the first step of all: from when steps began and were to end, so that the same run always has the same time. */
+/** Time without any training since the first step, by the planned times of steps, so that a run always has the same. */
 import type { Action, Frame } from "../shared/lesson.js";
 
 interface Step {
@@ -8,14 +8,14 @@ interface Step {
 }
 
 export class Standstill {
-  /** In all, until the last frame. */
+  /** Total until the last frame. */
   ms = 0;
-  /** Until when this is known; nothing before the first step. */
+  /** End of the known time; undefined before the first step. */
   #nowMs: number | null = null;
-  /** Steps that go on. */
+  /** Steps in progress. */
   #open: Step[] = [];
 
-  /** `actions` tell when exactly an island died, and its step with it. */
+  /** `actions` give the exact death of an island, which ends its step. */
   take(frame: Frame, actions: readonly Action[]): void {
     const begun = frame.marks.filter((mark) => mark.kind === "step");
     if (this.#nowMs === null && begun.length === 0) return;

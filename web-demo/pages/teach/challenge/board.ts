@@ -1,6 +1,6 @@
 /**
- * A leaderboard without a server: links carry the best runs, each with a name, and with everything that decides it, so
- * that whoever opens the link can check what it claims.
+ * A leaderboard without a server: links carry the best runs, each with a name and all settings and actions, so
+ * that their readers can check the claims.
  */
 
 import { legible } from "../../shared/format.js";
@@ -10,65 +10,65 @@ import { readActions, writeAction } from "../run/address.js";
 import { isAllowed, KNOBS, settled } from "../run/knobs.js";
 import { CHALLENGE, counts, DEEDS_MAX, deedsOf, FREE, type Result } from "./challenge.js";
 
-/** A run with somebody's name. */
+/** A run with a visitor's name. */
 export interface Entry {
   readonly name: string;
   readonly result: Result;
   readonly spec: LessonSpec;
-  /** What was done, apart from what breaks by itself. */
+  /** The visitor's actions, without the challenge's own. */
   readonly deeds: readonly Action[];
 }
 
-/** Runs in a link; a longer list would make links that some programs cut. */
+/** Limit of runs in a link; some programs cut longer links. */
 export const ENTRIES_MAX = 8;
-/** Characters of a name. */
+/** Limit of characters in a name. */
 export const NAME_MAX = 20;
-/** The field of links. Another challenge would get another one: runs of two cannot be compared. */
+/** Field of links. Another challenge gets another field: runs of two challenges cannot be compared. */
 const FIELD = "b";
-/** Losses that any model here can have, in nats per token. */
+/** Range of possible losses here, in nats per token. */
 const LOSS_MAX = 10;
 
 const KNOBS_FREE = KNOBS.filter(({ key }) => (FREE as readonly string[]).includes(key));
 
-/** A name as it is shown: one line, short, and without what would turn the text about. */
+/** Cleans a name for display: one line, short, and without characters that reverse the text. */
 export function tidy(name: string): string {
   const plain = legible(name).replace(/\s+/g, " ").trim();
   return [...plain].slice(0, NAME_MAX).join("").trim() || phrase("challenge.somebody");
 }
 
-/** Whether two are the same run by the same name. */
+/** Whether two entries are the same run under the same name. */
 export function isSame(one: Entry, other: Entry): boolean {
   return one.name === other.name && isSameRun(one, other);
 }
 
-/** Whether two are the same run, whoever's they are. */
+/** Whether two entries are the same run under any names. */
 export function isSameRun(one: Pick<Entry, "spec" | "deeds">, other: Pick<Entry, "spec" | "deeds">): boolean {
   return wayOf(one) === wayOf(other);
 }
 
-/** The best of them, lowest loss first. */
+/** Returns the best entries, lowest loss first. */
 export function best<T extends Entry>(entries: readonly T[]): T[] {
   return entries.toSorted((a, b) => a.result.loss - b.result.loss).slice(0, ENTRIES_MAX);
 }
 
-/** Everything that decides an entry's run, as links write it. */
+/** Returns the plan of an entry's run, in the form of links. */
 function wayOf({ spec, deeds }: Pick<Entry, "spec" | "deeds">): string {
   const set = KNOBS_FREE.map(({ key, short }) => `${short}:${spec[key]}`).join(",");
   return `${set}!${deeds.map(writeAction).join("~")}`;
 }
 
-/** What is added to a page's fragment for these entries. */
+/** Returns the addition to a page's fragment for these entries. */
 export function writeBoard(entries: readonly Entry[]): string {
   return entries
     .map((entry) => {
       const { loss, goodput } = entry.result;
-      // The name comes last: there it may contain whatever separates the rest.
+      // The name comes last, since it may contain the separators.
       return `&${FIELD}=${loss}!${goodput}!${wayOf(entry)}!${encodeURIComponent(entry.name)}`;
     })
     .join("");
 }
 
-/** The entries of a fragment; `stage` is the challenge's own. `notices` are what was wrong with it, in words. */
+/** Reads the entries of a fragment; `stage` is the challenge's own. `notices` describe its faults. */
 export function readBoard(
   hash: string,
   stage: LessonSpec,
@@ -108,19 +108,19 @@ function readSettings(text: string, stage: LessonSpec): LessonSpec | null {
   return settled({ ...stage, ...changed });
 }
 
-/** What a plain number with at most four digits after its point says, or NaN. */
+/** Parses a plain number with at most four digits after its point; NaN for anything else. */
 function decimal(text: string | undefined): number {
   return /^\d{1,4}(\.\d{1,4})?$/.test(text ?? "") ? Number(text) : NaN;
 }
 
-/** Everything done to an entry's run, by time. */
+/** Returns all actions of an entry's run, by time. */
 export function actionsOf({ deeds }: Pick<Entry, "deeds">): Action[] {
   return [...CHALLENGE.actions, ...deeds].sort((a, b) => a.atMs - b.atMs);
 }
 
-/** What somebody set and did, in a few words: "K 1, γ 80 %, 4 bits; 2 deeds by hand". */
+/** Describes settings and actions in a few words: "K 1, γ 80 %, 4 bits; 2 deeds by hand". */
 export function wayInWords({ spec, deeds }: Pick<Entry, "spec" | "deeds">): string {
-  // How a fragment is applied takes more words than there is room for.
+  // The value of this setting takes too much room.
   const said = KNOBS_FREE.filter(({ key }) => key !== "apply").map((knob) => {
     const value = spec[knob.key];
     // Of "Quorum, K" the letter is enough.
@@ -134,7 +134,7 @@ export function wayInWords({ spec, deeds }: Pick<Entry, "spec" | "deeds">): stri
   return phrase("challenge.way", { settings: said.join(", "), deeds: did });
 }
 
-/** A run as an entry. */
+/** Returns a run as an entry. */
 export function entryOf(name: string, result: Result, spec: LessonSpec, actions: readonly Action[]): Entry {
   return { name: tidy(name), result, spec, deeds: (deedsOf(actions) ?? []).toSorted((a, b) => a.atMs - b.atMs) };
 }

@@ -1,11 +1,11 @@
-/** The challenge: a run of a minute that is broken four times, with settings and deeds left to whoever takes it. */
+/** The challenge: a run of one minute with four faults; the player chooses settings and actions. */
 
 import { milliseconds } from "../../shared/format.js";
 import type { Action, Frame, LessonSpec } from "../../shared/lesson.js";
 import { phrase } from "../../words/phrase.js";
 import { isDone, type Plan } from "../guide/own.js";
 
-/** Settings that are free; everything else decides how hard it is. */
+/** Free settings; all others decide the difficulty. */
 export const FREE = [
   "quorum",
   "grace",
@@ -17,7 +17,7 @@ export const FREE = [
   "apply",
 ] as const satisfies readonly (keyof LessonSpec)[];
 
-/** What breaks by itself. */
+/** Faults of the challenge. */
 const FAULTS: readonly Action[] = [
   { atMs: 10_000, island: 1, deed: "kill", factor: 1 },
   { atMs: 20_000, island: 3, deed: "slow", factor: 8 },
@@ -25,11 +25,11 @@ const FAULTS: readonly Action[] = [
   { atMs: 40_000, island: 0, deed: "kill", factor: 1 },
 ];
 
-/** It is a stage like a chapter's, and links name it like one. */
+/** A stage like a chapter's, with the same form of links. */
 export const CHALLENGE = {
   id: "challenge",
   title: phrase("challenge.title"),
-  // Narrow links, and settings that could be better in every respect.
+  // Slow links, and settings that could all be better.
   stage: {
     islands: 5,
     kilobytesPerS: 40,
@@ -44,37 +44,37 @@ export const CHALLENGE = {
   speed: 1,
 } as const;
 
-/** When it is over. */
+/** End of the run. */
 export const END_MS = 60_000;
-/** Goodput has to be so high at the end, or the run does not count. */
+/** Least goodput at the end for a run that counts. */
 export const GOODPUT_MIN = 0.9;
 export const GOODPUT_MIN_SAID = `${100 * GOODPUT_MIN} %`;
-/** As many deeds as anybody needs. */
+/** Limit of actions, more than a player needs. */
 export const DEEDS_MAX = 40;
 
-/** What a run came to, rounded as links tell it. */
+/** Result of a run, rounded as in links. */
 export interface Result {
   readonly loss: number;
   readonly goodput: number;
 }
 
-/** What a run came to, if this frame is its last one; `goodput` is what it had all in all. */
+/** Returns the result of a run if this frame is its last; `goodput` is that of the whole run. */
 export function resultOf({ nowMs, run }: Frame, goodput: number | null): Result | null {
   if (nowMs < END_MS || run.heldOut === null || goodput === null) return null;
   return { loss: rounded(run.heldOut), goodput: rounded(goodput) };
 }
 
-/** Four digits: two runs of the same plan agree in all of them. */
+/** Rounds to four digits: two runs of the same plan agree in all of them. */
 function rounded(value: number): number {
   return Number(value.toFixed(4));
 }
 
-/** Whether it may be named among others. */
+/** Whether the result may enter the board. */
 export function counts({ goodput }: Result): boolean {
   return goodput >= GOODPUT_MIN;
 }
 
-/** What somebody did, apart from what breaks by itself; `null` if not all of that is in it. */
+/** Returns the player's actions without the challenge's faults, or `null` if a fault is missing. */
 export function deedsOf(actions: readonly Action[]): Action[] | null {
   const rest = [...actions];
   for (const fault of FAULTS) {
@@ -85,7 +85,7 @@ export function deedsOf(actions: readonly Action[]): Action[] | null {
   return rest;
 }
 
-/** Whether a run is one of the challenge, whose own settings are `stage`. */
+/** Whether a run belongs to the challenge, whose settings are `stage`. */
 export function isAttempt({ spec, actions, changes }: Plan, stage: LessonSpec): boolean {
   const free: readonly (keyof LessonSpec)[] = FREE;
   const isSame = (Object.keys(stage) as (keyof LessonSpec)[]).every(
@@ -95,7 +95,7 @@ export function isAttempt({ spec, actions, changes }: Plan, stage: LessonSpec): 
   return isSame && changes.length === 0 && deeds !== null && deeds.length <= DEEDS_MAX;
 }
 
-/** "At 20 s island 4 becomes 8 times slower." */
+/** Returns "At 20 s island 4 becomes 8 times slower." */
 export function faultsInWords(): string[] {
   return FAULTS.map(({ atMs, island, deed, factor }) => {
     const values = { time: milliseconds(atMs), island: island + 1 };
@@ -105,5 +105,5 @@ export function faultsInWords(): string[] {
   });
 }
 
-/** What is asked for, in words. */
+/** Describes the task. */
 export const GOAL = phrase("challenge.goal", { time: milliseconds(END_MS), goodput: GOODPUT_MIN_SAID });

@@ -1,4 +1,4 @@
-/** Replays a run of the challenge beside the stage, as fast as can be, to see what it comes to. */
+/** Replays a challenge run in separate Workers at full speed, to compute its result. */
 
 import type { Frame } from "../../shared/lesson.js";
 import { phrase } from "../../words/phrase.js";
@@ -7,7 +7,7 @@ import type { Plan } from "../guide/own.js";
 import type { Ask, Tell } from "../run/messages.js";
 import { END_MS, type Result, resultOf } from "./challenge.js";
 
-/** Resolves with what the run came to; `reached` hears how far it is, in virtual milliseconds. */
+/** Resolves with the result of the run; `reached` gets its progress, in virtual milliseconds. */
 export function replay({ spec, actions, changes }: Plan, reached: (nowMs: number) => void): Promise<Result> {
   const worker = new Worker(new URL("../run/worker.ts", import.meta.url), { type: "module", name: "replay" });
   const goodput = new Goodput(spec);

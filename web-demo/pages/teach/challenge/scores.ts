@@ -1,4 +1,4 @@
-/** The list of scores: those that links claim, those that ran in this page, and those that were replayed to be sure. */
+/** The list of scores: claims of links, runs of this page, and verified replays. */
 
 import { fillRows, find, make, say, setAttribute, setText } from "../../shared/dom.js";
 import { nats, percent } from "../../shared/format.js";
@@ -9,12 +9,12 @@ import { counts, END_MS, type Result } from "./challenge.js";
 import { replay } from "./replay.js";
 import type { Host } from "./view.js";
 
-/** What is known of a score. */
+/** State of verification of a score. */
 type Proof = "claimed" | "checking" | "seen" | "refuted" | "failed";
 
 interface Scored extends Entry {
   readonly proof: Proof;
-  /** More than the proof says, in words. */
+  /** Details of the verification. */
   readonly note: string;
 }
 
@@ -40,24 +40,24 @@ export class Scores {
     this.#show();
   }
 
-  /** What links carry on: a score that was found to be wrong is not passed on. */
+  /** Entries for links, without refuted scores. */
   get entries(): readonly Entry[] {
     return this.#all.filter(({ proof, result }) => proof !== "refuted" || counts(result));
   }
 
-  /** A link was opened: its scores join those that are known. */
+  /** Adds the scores of an opened link. */
   claim(entries: readonly Entry[]): void {
     const news = entries.filter((entry) => !this.#all.some((known) => isSame(known, entry)));
     if (news.length === 0) return;
     const claimed = news.map((entry): Scored => ({ ...entry, proof: "claimed", note: "" }));
-    // What was seen here has its place first: a link with invented scores takes it from nobody.
+    // Runs of this page keep their places: a link with invented scores cannot displace them.
     const seen = this.#all.filter(({ proof }) => proof === "seen");
     const others = best([...this.#all.filter(({ proof }) => proof !== "seen"), ...claimed]);
     this.#all = best([...seen, ...others.slice(0, ENTRIES_MAX - seen.length)]);
     this.#show();
   }
 
-  /** Adds a run that was seen on the stage; false if enough others are better. */
+  /** Adds a run from the stage; returns false if enough others are better. */
   enter(entry: Entry): boolean {
     const rest = this.#all.filter((known) => !isSame(known, entry));
     this.#all = best([...rest, { ...entry, proof: "seen", note: "" }]);
@@ -66,14 +66,14 @@ export class Scores {
     return this.#all.some((known) => isSame(known, entry));
   }
 
-  /** A run was seen to its end on the stage: the name of whose it is, if it is on the board. */
+  /** Verifies a run that ended on the stage; returns its name if it is on the board. */
   saw(run: Entry): string | null {
     const known = this.#all.find((one) => isSameRun(one, run));
     if (known) this.#proved(known, run.result);
     return known?.name ?? null;
   }
 
-  /** This is what an entry's run comes to. */
+  /** Records the actual result of an entry's run. */
   #proved(entry: Entry, result: Result): void {
     const holds = result.loss === entry.result.loss && result.goodput === entry.result.goodput;
     const values = { loss: nats(result.loss), goodput: percent(result.goodput) };
@@ -121,7 +121,7 @@ export class Scores {
     const row = make(
       "li",
       {},
-      // A name of somebody else's may run the other way; the rest of the line does not.
+      // Isolates the direction of a foreign name from the rest of the line.
       make("bdi", { class: "board-name" }),
       make("span", { class: "number board-result" }),
       make("span", { class: "small quiet board-way" }),

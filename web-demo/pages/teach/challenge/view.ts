@@ -1,4 +1,4 @@
-/** The challenge's part of the guide: what is asked for, how it stands, and how it ended. */
+/** The guide's panel for the challenge: its task, progress and outcome. */
 
 import { find, make, setAttribute, setText } from "../../shared/dom.js";
 import { nats, percent } from "../../shared/format.js";
@@ -20,17 +20,17 @@ import {
 } from "./challenge.js";
 import { Scores } from "./scores.js";
 
-/** What the challenge asks of the page. */
+/** Callbacks of the challenge to the page. */
 export interface Host {
-  /** Begins the run anew, with the settings as they are. */
+  /** Restarts the run with the current settings. */
   again(): void;
-  /** The list of scores is another one. */
+  /** The list of scores has changed. */
   changed(): void;
   /** The challenge's own settings. */
   stage(): LessonSpec;
-  /** A fragment that shows this run from its beginning. */
+  /** Returns a fragment that shows this run from its beginning. */
   linkTo(entry: Entry): string;
-  /** A fragment that opens the challenge with its board. */
+  /** Returns a fragment that opens the challenge with its board. */
   linkToBoard(): string;
 }
 
@@ -61,12 +61,12 @@ export class ChallengeView {
     });
   }
 
-  /** Whether the guide is at the challenge. */
+  /** Whether the guide shows the challenge. */
   get isOpen(): boolean {
     return !this.#root.hidden;
   }
 
-  /** A run begins; what is done to it later is in it too. */
+  /** Takes a new run; later actions are added to it. */
   began(run: Plan): void {
     [this.#run, this.#frame, this.#result] = [run, null, null];
     this.#form.hidden = true;
@@ -107,7 +107,7 @@ export class ChallengeView {
     find("board-title", HTMLElement).focus();
   }
 
-  /** Says how it stands. */
+  /** Shows the progress. */
   show(): void {
     if (!this.isOpen || !this.#frame) return;
     const { nowMs, run } = this.#frame;

@@ -1,4 +1,4 @@
-/** Held-out loss of both over virtual time, above the floor that no model goes below. */
+/** Held-out loss of both runs over virtual time, above the lowest possible loss. */
 
 import { find, setAttribute, setText } from "../../shared/dom.js";
 import { nats } from "../../shared/format.js";
@@ -11,18 +11,18 @@ import { breachInWords, NOTHING, type Watched } from "../guide/watched.js";
 import type { HeldOut, Live } from "../live.js";
 
 const HEIGHT_PX = 200;
-/** Another run's curve that this one is compared with. */
+/** Curve of another run, for comparison. */
 export interface Before {
   readonly label: string;
   readonly heldOut: readonly HeldOut[];
 }
 
-/** A loss so many times that of the start says no more than that the model is spoilt. */
+/** Factor of the initial loss at which the chart ends: the model is spoilt. */
 const SPOILT = 1.25;
-/** Ahead by less than this, in nats, nobody is ahead. */
+/** Difference in nats below which the runs count as equal. */
 const AHEAD = 0.02;
 
-/** What the figures mean; where the run in lock-step has the lower loss, why it may have. */
+/** Describes the figures; if the lock-step run has the lower loss, gives a possible reason. */
 export function noteOf({
   heldOut,
   twinHeldOut,
@@ -33,7 +33,7 @@ export function noteOf({
   return phrase(stalledSinceMs === null ? "figures.twinAhead" : "figures.twinStopped");
 }
 
-/** What a chapter measures, and where the run was broken, on the axis of the chart, which ends at `endMs`. */
+/** Returns the chapter's measured stretches and its break, on the axis of the chart, which ends at `endMs`. */
 export function marksOf({ breaches, stretches }: Watched, endMs: number): Pick<PlotSpec, "bands" | "moments"> {
   const bands = stretches.flatMap(({ of, fromMs, untilMs }) => {
     const [from, until] = [fromMs / 1_000, Math.min(untilMs ?? endMs, endMs) / 1_000];
@@ -51,20 +51,20 @@ export function marksOf({ breaches, stretches }: Watched, endMs: number): Pick<P
 
 export class LossChart {
   before: Before | null = null;
-  /** What a chapter asks of the run. */
+  /** The chapter's marks. */
   watched: Watched = NOTHING;
   readonly #host = find("loss-chart", HTMLElement);
   readonly #svg = find("loss-plot", SVGSVGElement);
   readonly #note = find("loss-note", HTMLElement);
   readonly #ask: () => void;
   #live: Live | null = null;
-  /** Of the host, in the picture's own pixels. */
+  /** Width of the host, in the picture's own pixels. */
   #width = 0;
   #drawn: string | null = null;
 
   constructor() {
     this.#ask = painter(this.#host, () => this.#draw());
-    // The size comes from here: asking for it while drawing would have the page laid out anew.
+    // Observes the size: reading it while drawing would force another layout.
     new ResizeObserver((entries) => {
       this.#width = (entries.at(-1)?.contentRect.width ?? 0) / typeScale();
       this.#drawn = null;
@@ -83,7 +83,7 @@ export class LossChart {
     const [width, floor] = [this.#width, live?.frame?.run.floor];
     if (!live || floor === undefined || width === 0) return;
     const endMs = Math.max(10_000, live.heldOut.at(-1)?.atMs ?? 0, live.twinHeldOut.at(-1)?.atMs ?? 0);
-    // A curve changes with its measurements only.
+    // A curve changes only with its measurements.
     const state = [
       live.heldOut.length,
       live.twinHeldOut.length,
@@ -100,7 +100,7 @@ export class LossChart {
     const before = this.before ? points(this.before.heldOut) : [];
     const [ours, twin] = [points(live.heldOut), points(live.twinHeldOut)];
     const losses = [...ours, ...twin, ...before].map(([, loss]) => loss);
-    // A run that a liar spoils leaves the chart at its upper edge: the others could not be told apart otherwise.
+    // A run that a liar spoils leaves the chart at its upper edge, so that the other curves stay distinct.
     const most = SPOILT * (ours[0]?.[1] ?? Infinity);
     const highest = Math.min(most, Math.max(floor + 1, ...losses));
     const [min, max] = [Math.min(floor, ...losses) - 0.1, highest + 0.1];

@@ -1,4 +1,4 @@
-/** Decoupled and in lock-step, figure beside figure. */
+/** Figures of the decoupled run next to those of the lock-step run. */
 
 import { find, setText } from "../../shared/dom.js";
 import { bytes, count, duration, nats, percent, UNKNOWN } from "../../shared/format.js";
@@ -7,7 +7,7 @@ import type { Live } from "../live.js";
 
 type Row = readonly [id: string, ours: string, twin: string];
 
-/** The figures of both, in words. */
+/** Formats the figures of both runs. */
 export function rowsOf(live: Live): readonly Row[] {
   const { frame, twin } = live;
   if (!frame || !twin) return [];

@@ -1,13 +1,13 @@
-/** After the last chapter: what was predicted, and where to go from here. */
+/** The end of the guide: a summary of predictions, and links to go on. */
 
 import { fillRows, find, make, setAttribute, setText } from "../../shared/dom.js";
 import { phrase } from "../../words/phrase.js";
 import type { Chapter } from "./chapter.js";
 
-/** Whether each chapter that was seen to its end came as predicted. */
+/** Whether the prediction was right, for each completed chapter. */
 export type Score = ReadonlyMap<string, boolean>;
 
-/** "Of the 3 chapters that you tried, 2 came as you predicted; 6 are left." */
+/** Returns "Of the 3 chapters that you tried, 2 came as you predicted; 6 are left." */
 export function scoreOf(score: Score, chapters: number): string {
   const right = [...score.values()].filter(Boolean).length;
   const came = right === 0 ? phrase("ending.noneCame") : phrase("ending.came", { count: right });
@@ -23,13 +23,13 @@ export class Ending {
   readonly #chapters: readonly Chapter[];
   readonly #open: (chapter: string) => void;
 
-  /** `open` hears which chapter somebody goes back to. */
+  /** `open` gets the chapter to which the visitor returns. */
   constructor(chapters: readonly Chapter[], open: (chapter: string) => void) {
     this.#chapters = chapters;
     this.#open = open;
   }
 
-  /** A chapter was seen to its end. The first prediction counts: whoever knows the answer predicts nothing. */
+  /** Records a completed chapter. Only the first prediction counts, since later ones know the answer. */
   saw(chapter: string, asPredicted: boolean): void {
     if (!this.#score.has(chapter)) this.#score.set(chapter, asPredicted);
   }

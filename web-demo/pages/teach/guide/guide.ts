@@ -1,4 +1,4 @@
-/** Leads through the chapters: predict, break, see. What is said at the end is read off the run. */
+/** Leads through the chapters: predict, break, see. All findings are measured in the run. */
 
 import { fillRows, find, make, setAttribute, setText } from "../../shared/dom.js";
 import { percent } from "../../shared/format.js";
@@ -15,15 +15,15 @@ import type { Plan, Stage } from "./own.js";
 import { Strips } from "./strips.js";
 import { NOTHING, type Watched } from "./watched.js";
 
-/** What the guide asks of the page. */
+/** Callbacks of the guide to the page. */
 export interface Stagehand {
-  /** Sets the stage of a chapter, of the challenge, or of neither. */
+  /** Sets the stage of a chapter, of the challenge, or the open one. */
   open(id: string | null): void;
-  /** Breaks what a chapter says is to break. */
+  /** Carries out a chapter's break. */
   break(chapter: Chapter): void;
 }
 
-/** What comes before the first chapter and after the last one, in the order of the buttons. */
+/** Entries before the first chapter and after the last one, in the order of the buttons. */
 const OPENING = -1;
 const ENDING = CHAPTERS.length;
 const CHALLENGED = CHAPTERS.length + 1;
@@ -43,9 +43,9 @@ export class Guide {
   readonly #foundText = find("found-text", HTMLElement);
   readonly #strips = new Strips();
   readonly #ending = new Ending(CHAPTERS, (id) => this.#open(id));
-  /** Where somebody is: before the first chapter, in one, at what was predicted, or in the challenge. */
+  /** Current entry: the opening, a chapter, the summary of predictions, or the challenge. */
   #at = OPENING;
-  /** What is asked of the run; nothing before the first chapter and after the last. */
+  /** The inquiry of the open chapter; undefined outside chapters. */
   #inquiry: Inquiry | null = null;
   #guess: number | null = null;
 
@@ -60,7 +60,7 @@ export class Guide {
     find("begin-chapters", HTMLButtonElement).addEventListener("click", () => this.go(1));
     for (const button of document.querySelectorAll(".to-challenge"))
       button.addEventListener("click", () => this.#open(CHALLENGE.id));
-    // It keeps the focus while there is nothing to break, so it is never disabled outright.
+    // Stays focusable while there is nothing to break, so it is never disabled outright.
     this.#break.addEventListener("click", () => this.chapter && this.#canBreak && hand.break(this.chapter));
     this.#anew.addEventListener("click", () => this.chapter && this.#open(this.chapter.id));
   }
@@ -72,17 +72,17 @@ export class Guide {
     this.#dots.append(make("li", {}, dot));
   }
 
-  /** What is open, as links name it: a chapter, the challenge, or `null`. */
+  /** The open chapter or challenge, as named in links, or `null`. */
   get id(): string | null {
     return this.#at === CHALLENGED ? CHALLENGE.id : (this.chapter?.id ?? null);
   }
 
-  /** The chapter that is open. */
+  /** The open chapter. */
   get chapter(): Chapter | null {
     return this.#inquiry?.chapter ?? null;
   }
 
-  /** To what comes next, or before. */
+  /** Goes to the next or previous entry. */
   go(by: number): void {
     const at = this.#at + by;
     if (at < OPENING || at > CHALLENGED) return;
@@ -90,21 +90,21 @@ export class Guide {
     this.#open(at === CHALLENGED ? CHALLENGE.id : (CHAPTERS[at]?.id ?? null));
   }
 
-  /** Somebody goes to a chapter, or elsewhere: so does the focus, for those who do not see the page change. */
+  /** Moves to an entry, with the focus, so that screen readers notice the change. */
   #open(id: string | null): void {
     this.#hand.open(id);
     const title = this.chapter ? "chapter-title" : this.#at === CHALLENGED ? "challenge-title" : "invite";
     find(title, HTMLElement).focus();
   }
 
-  /** After the last chapter: the open stage, and what was predicted. */
+  /** The end: the open stage, and the summary of predictions. */
   #end(): void {
     this.#hand.open(null);
     this.#set(ENDING);
     this.#ending.show();
   }
 
-  /** Shows what belongs to where somebody is. */
+  /** Shows the current entry. */
   #set(at: number): void {
     this.#at = at;
     const chapter = CHAPTERS[at];
@@ -124,7 +124,7 @@ export class Guide {
     setText(after, phrase(at === ENDING ? "challenge.title" : at === ENDING - 1 ? "guide.toEnding" : "guide.next"));
   }
 
-  /** Shows a chapter from its beginning, the challenge, or the opening; `stage` is what its own run is. */
+  /** Shows a chapter from its beginning, the challenge, or the opening; `stage` is the entry's own run. */
   show(id: string | null, stage: Stage): void {
     const at = CHAPTERS.findIndex((one) => one.id === id);
     const chapter = CHAPTERS[at] ?? null;
@@ -147,7 +147,7 @@ export class Guide {
   #answer(text: string, at: number): HTMLElement {
     const button = make("button", { type: "button", class: "answer", "aria-pressed": "false" }, text);
     button.addEventListener("click", () => {
-      // Whoever has seen what comes of it predicts nothing.
+      // A visitor who has seen the result cannot predict it.
       if (this.#isDecided) return;
       this.#guess = at;
       this.#refresh();
@@ -155,7 +155,7 @@ export class Guide {
     return make("li", {}, button);
   }
 
-  /** A run begins. */
+  /** Takes a new run. */
   began(run: Plan): void {
     this.#inquiry?.began(run);
     this.#refresh();
@@ -176,19 +176,19 @@ export class Guide {
     this.#inquiry?.takeTwin(frame);
   }
 
-  /** Somebody did something to the run. */
+  /** Takes an action of the visitor on the run. */
   acted(action: Action): void {
     this.#inquiry?.acted(action);
     this.#refresh();
   }
 
-  /** Somebody changed a setting of the run, which goes on. */
+  /** Takes a changed setting of the running run. */
   changed(): void {
     this.#inquiry?.changed();
     this.#refresh();
   }
 
-  /** The settings that the chapter compares two runs by, as long as it has not. */
+  /** The settings of the chapter's comparison, until it is finished. */
   get compares(): readonly (keyof LessonSpec)[] {
     const inquiry = this.#inquiry;
     const todo = inquiry?.chapter.break;
@@ -196,23 +196,23 @@ export class Guide {
     return Object.keys(todo.change) as (keyof LessonSpec)[];
   }
 
-  /** The setting that the chapter asks for is about to be changed. */
+  /** Prepares for the change of the setting that the chapter asks for. */
   changing(heldOutBefore: readonly HeldOut[]): void {
     this.#inquiry?.changing(heldOutBefore);
     this.#refresh();
   }
 
-  /** What the pictures mark of the chapter's question. */
+  /** The chapter's marks for the pictures. */
   get watched(): Watched {
     return this.#inquiry?.watched ?? NOTHING;
   }
 
-  /** Whether the chapter's stage is not what it was: a setting was changed, as it asked for. */
+  /** Whether the stage has the changed setting that the chapter asked for. */
   get isRebuilt(): boolean {
     return this.#inquiry?.isRebuilt ?? false;
   }
 
-  /** Whether these settings are the ones that the chapter asks for next. */
+  /** Whether these settings have the change that the chapter asks for next. */
   asksFor(spec: LessonSpec): boolean {
     return this.#inquiry?.asksFor(spec) ?? false;
   }
@@ -237,7 +237,7 @@ export class Guide {
       setAttribute(button, "aria-pressed", String(this.#guess === at));
       setAttribute(button, "data-found", found?.answer === at ? "" : null);
       setAttribute(button, "aria-disabled", this.#isDecided ? "true" : null);
-      // Then the answers that nobody gave make room for what was seen.
+      // Hides the other answers, to make room for the finding.
       button.parentElement!.hidden = found !== null && found.answer !== at && this.#guess !== at;
     });
     setAttribute(this.#break, "aria-disabled", this.#canBreak ? null : "true");
@@ -245,7 +245,7 @@ export class Guide {
     setText(this.#breakHint, this.#hint(inquiry));
     this.#anew.hidden = inquiry.phase.phase !== "changed";
     this.#finding.hidden = found === null;
-    // A finding takes the place of what led to it; the focus goes along.
+    // The finding replaces the question; the focus moves along.
     const isLeft = found !== null && this.#toBreak.contains(document.activeElement);
     for (const part of [this.#toBreak, find("chapter-text", HTMLElement), find("predict-title", HTMLElement)])
       part.hidden = found !== null;

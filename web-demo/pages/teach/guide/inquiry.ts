@@ -1,4 +1,4 @@
-/** What a chapter asks of its run: when that has been measured for long enough, broken as asked for, and has answered. */
+/** State of a chapter's inquiry: measuring, breaking as asked, measuring again, and the finding. */
 import type { Action, Frame, LessonSpec, TwinFrame } from "../../shared/lesson.js";
 import type { HeldOut, Live } from "../live.js";
 import type { Chapter, Finding, ToDo } from "./chapter.js";
@@ -6,14 +6,14 @@ import { type Measure, Watch } from "./measure.js";
 import { isDone, isOwn, isSet, type Plan, type Stage } from "./own.js";
 import { type Breach, NOTHING, type Stretch, type Watched } from "./watched.js";
 
-/** A run is measured once this many rounds are merged, or so much time is over: before, islands fetch the model. */
+/** Rounds or time until measurement begins: before that, islands fetch the model. */
 const SETTLED = { merges: 3, ms: 4_000 } as const;
 
 export type Phase =
   | { readonly phase: "before" }
-  /** It is not the chapter's run, or not any more: nothing is measured. */
+  /** The run is no longer the chapter's: nothing is measured. */
   | { readonly phase: "changed" }
-  /** It is being broken, by deeds of these moments; `left` is still to do. */
+  /** The break is in progress, with its first and last action at these moments; `left` is still to do. */
   | {
       readonly phase: "breaking";
       readonly fromMs: number;
@@ -27,14 +27,14 @@ export type Phase =
 export class Inquiry {
   phase: Phase = { phase: "before" };
   readonly chapter: Chapter;
-  /** What the chapter's own run is. */
+  /** The chapter's own run. */
   readonly #stage: Stage;
   #watch = new Watch(0);
-  /** The run has settled in, and is measured since. */
+  /** Whether the run has settled in and is being measured. */
   #settled = false;
-  /** The run that begins next is this chapter's, broken: its stage was not set anew. */
+  /** Whether the next run is this chapter's with the changed setting, without a new stage. */
   #breaking = false;
-  /** When this run was broken, and what of it has been measured to its end. */
+  /** Breaks of this run, and completed measurements. */
   #breaches: readonly Breach[] = [];
   #ended: readonly Stretch[] = [];
 
@@ -43,14 +43,14 @@ export class Inquiry {
     this.#stage = stage;
   }
 
-  /** A run begins. */
+  /** Takes a new run. */
   began(run: Plan): void {
     this.#watch = new Watch(run.spec.islands);
     this.#settled = false;
     this.#breaches = this.#breaking ? [{ atMs: 0, island: null }] : [];
     this.#ended = [];
     const isAsked = isOwn(run, this.#stage);
-    // What was found stays while somebody tries what it says: that is another run, and no longer the question.
+    // A finding stays while the visitor experiments further in other runs.
     if (!this.#breaking && (isAsked || this.phase.phase !== "found"))
       this.phase = { phase: isAsked ? "before" : "changed" };
     this.#breaking = false;
@@ -75,7 +75,7 @@ export class Inquiry {
     this.#watch.takeTwin(frame);
   }
 
-  /** Somebody did something to the run; perhaps it was what the chapter asks for. Anything else makes it another run. */
+  /** Takes an action. An action other than the chapter's break makes it another run. */
   acted(action: Action): void {
     const { phase } = this;
     if (phase.phase === "found") return;
@@ -88,14 +88,14 @@ export class Inquiry {
     else this.phase = { phase: "breaking", fromMs: action.atMs, untilMs: action.atMs, left, before: null };
   }
 
-  /** A setting changed while the run goes on: then it is another one. */
+  /** Takes a changed setting, which makes it another run. */
   changed(): void {
     if (this.phase.phase !== "found") this.phase = { phase: "changed" };
   }
 
   /**
-   * The run goes on while it is being broken: what was measured ends with the first deed, and begins anew with the last,
-   * or once its consequences have come about.
+   * Follows the break of a running run. The first measurement ends with the first action; the second begins after the
+   * last action, or once its consequences show.
    */
   #follow(nowMs: number): void {
     const { phase } = this;
@@ -107,13 +107,13 @@ export class Inquiry {
     this.phase = isOver ? { phase: "after", before, heldOutBefore: [] } : { ...phase, before };
   }
 
-  /** The setting that the chapter asks for is about to be changed. */
+  /** Prepares for the change of the setting that the chapter asks for. */
   changing(heldOutBefore: readonly HeldOut[]): void {
     this.#breaking = true;
     this.phase = { phase: "after", before: this.#watch.cut(), heldOutBefore };
   }
 
-  /** A stretch has been measured for long enough. */
+  /** Records a completed measurement. */
   #end(of: Stretch["of"], { fromMs, untilMs }: Measure): void {
     this.#ended = [...this.#ended, { of, fromMs, untilMs, dueMs: this.#dueMs(of) }];
   }
@@ -122,7 +122,7 @@ export class Inquiry {
     return of === "before" ? this.chapter.beforeMs : this.chapter.afterMs;
   }
 
-  /** What the pictures mark. */
+  /** Marks for the pictures. */
   get watched(): Watched {
     const { phase } = this.phase;
     if (phase === "changed") return NOTHING;
@@ -132,24 +132,24 @@ export class Inquiry {
     return { breaches: this.#breaches, stretches: [...this.#ended, open] };
   }
 
-  /** Whether the chapter's stage is not what it was: a setting was changed, as it asked for. */
+  /** Whether the stage has the changed setting that the chapter asked for. */
   get isRebuilt(): boolean {
     return this.chapter.break.kind === "setting" && (this.phase.phase === "after" || this.phase.phase === "found");
   }
 
-  /** Whether these settings are the ones that the chapter asks for next. */
+  /** Whether these settings have the change that the chapter asks for next. */
   asksFor(spec: LessonSpec): boolean {
     const todo = this.chapter.break;
     if (todo.kind !== "setting" || this.phase.phase !== "before") return false;
     return this.isWarm && isSet(spec, this.#stage.spec, todo.change);
   }
 
-  /** Whether enough was measured of the undisturbed run. */
+  /** Whether the undisturbed run was measured long enough. */
   get isWarm(): boolean {
     return this.#settled && this.measuredMs >= this.chapter.beforeMs;
   }
 
-  /** Virtual time of the stretch that is measured, in milliseconds; 0 before the run has settled in. */
+  /** Virtual time of the current measurement, in milliseconds; 0 before the run has settled in. */
   get measuredMs(): number {
     const { now } = this.#watch;
     return this.#settled && this.phase.phase !== "breaking" ? now.untilMs - now.fromMs : 0;

@@ -1,28 +1,28 @@
-/** What was measured over a stretch of a run: the chapters compare one before something broke with one after. */
+/** Measures of a stretch of a run: chapters compare a stretch before the break with one after. */
 import type { Frame, Mark, TwinFrame } from "../../shared/lesson.js";
 
 /** Sums over a stretch. */
 export interface Measure {
   readonly fromMs: number;
   readonly untilMs: number;
-  /** Rounds that were merged, answers in them, and the time from their launches to their merges in all. */
+  /** Merged rounds, answers in them, and the total time from launch to merge. */
   readonly merges: number;
   readonly answers: number;
-  /** Merges of several answers, and the lengths of what came of them beside the mean length of what was in them, added up. */
+  /** Number of merges of several answers, and the sum of their lengths relative to the answers' mean length. */
   readonly joint: number;
   readonly lengths: number;
   readonly collectMs: number;
-  /** Share of each island in all merges together: as many in all as there were merges. */
+  /** Sum of each island's merge shares; all islands together have the number of merges. */
   readonly shares: readonly number[];
-  /** Answers that came when no round on their fragment collected, and waited for the next. */
+  /** Answers that arrived while no round of their fragment was collecting, and waited for the next. */
   readonly early: number;
   readonly refused: number;
-  /** Updates sent, their bytes, the largest of them, and bytes down. */
+  /** Number of sent updates, their bytes, the largest update, and bytes down. */
   readonly updates: number;
   readonly updateBytes: number;
   readonly largestBytes: number;
   readonly downBytes: number;
-  /** Bytes of the updates that were sent in each slot of the stretch. */
+  /** Bytes of updates sent in each slot of the stretch. */
   readonly sent: readonly number[];
   /** Steps of each island, and of the twin. */
   readonly steps: readonly number[];
@@ -31,7 +31,7 @@ export interface Measure {
   readonly twinSteps: number;
   readonly lossFrom: number | null;
   readonly lossUntil: number | null;
-  /** When islands came in: fetched the model, and were merged for the first time after it. */
+  /** Times at which islands joined with the model, and were first merged after that. */
   readonly liveMs: readonly (number | null)[];
   readonly mergedMs: readonly (number | null)[];
 }
@@ -47,10 +47,10 @@ interface Base {
   readonly tokensMerged: number;
 }
 
-/** Measures from when it was made, or cut last. */
+/** Measures since its creation or the last cut. */
 export class Watch {
   #sums: Sums;
-  /** The stretch before: the twin has a Worker of its own, and what it did then may be heard later. */
+  /** The previous stretch: the twin's Worker may report its events later. */
   #earlier: Sums | null = null;
   #base: Base | null = null;
   #frame: Frame | null = null;
@@ -132,7 +132,7 @@ export class Watch {
         return void (sums.refused += 1);
       case "live":
         sums.liveMs[mark.island] = mark.atMs;
-        // Merges from before it was back do not count.
+        // Merges from before its return do not count.
         sums.mergedMs[mark.island] = null;
         return;
       case "parcel":
@@ -140,7 +140,7 @@ export class Watch {
           sums.updates += 1;
           sums.updateBytes += mark.bytes;
           sums.largestBytes = Math.max(sums.largestBytes, mark.bytes);
-          // What was sent just before the stretch began is told in it.
+          // The first report of the stretch includes what was sent just before.
           const slot = Math.max(0, Math.floor((mark.fromMs - sums.fromMs) / SLOT_MS));
           while (sums.sent.length <= slot) sums.sent.push(0);
           sums.sent[slot] = (sums.sent[slot] ?? 0) + mark.bytes;
@@ -179,27 +179,27 @@ function blank(islands: number, fromMs: number): Sums {
   };
 }
 
-/** Length of a stretch in seconds. */
+/** Returns the length of a stretch in seconds. */
 export function seconds(measure: Measure): number {
   return (measure.untilMs - measure.fromMs) / 1_000;
 }
 
-/** `value` for each second of a stretch. */
+/** Returns `value` per second of a stretch. */
 export function perSecond(measure: Measure, value: number): number {
   return seconds(measure) > 0 ? value / seconds(measure) : 0;
 }
 
-/** Answers in a merge, on average. */
+/** Returns the mean number of answers in a merge. */
 export function answersPerMerge(measure: Measure): number {
   return measure.merges > 0 ? measure.answers / measure.merges : 0;
 }
 
-/** Length of what came of merges of several answers, beside the mean length of what was in them; `null` without any. */
+/** Returns the length of merges of several answers, relative to the answers' mean length; `null` without any. */
 export function lengthOfMerged(measure: Measure): number | null {
   return measure.joint > 0 ? measure.lengths / measure.joint : null;
 }
 
-/** Bytes of an update, on average. */
+/** Returns the mean bytes of an update. */
 export function bytesPerUpdate(measure: Measure): number {
   return measure.updates > 0 ? measure.updateBytes / measure.updates : 0;
 }

@@ -1,21 +1,21 @@
-/** Whether a run is still its chapter's own: of any other run the chapter's question is not asked. */
+/** Tells whether a run is still its chapter's own: a chapter's question applies to no other run. */
 import type { Action, Change, LessonSpec } from "../../shared/lesson.js";
 import type { ToDo } from "./chapter.js";
 
-/** What decides a run. */
+/** Everything that determines a run. */
 export interface Plan {
-  /** How it begins. */
+  /** Initial settings. */
   readonly spec: LessonSpec;
-  /** What is done to it. */
+  /** Actions. */
   readonly actions: readonly Action[];
-  /** Settings that change while it goes on. */
+  /** Changes of settings during the run. */
   readonly changes: readonly Change[];
 }
 
-/** What a chapter's own run is, or the challenge's: no setting of it changes. */
+/** A chapter's or the challenge's own run: no setting changes during it. */
 export type Stage = Omit<Plan, "changes">;
 
-/** Whether `run` is what `stage` makes it, with nothing done to it but what the chapter does by itself. */
+/** Whether `run` equals `stage`, with no actions but the chapter's own. */
 export function isOwn(run: Plan, stage: Stage): boolean {
   const same = (one: Action, other: Action | undefined) => one.atMs === other?.atMs && isDone(other, one);
   return (
@@ -26,13 +26,13 @@ export function isOwn(run: Plan, stage: Stage): boolean {
   );
 }
 
-/** Whether `spec` is `stage` with `change`, and nothing else changed. One seed is as good as another. */
+/** Whether `spec` is `stage` with `change` alone. Seeds may differ. */
 export function isSet(spec: LessonSpec, stage: LessonSpec, change: Partial<LessonSpec> = {}): boolean {
   const expected = { ...stage, ...change };
   return (Object.keys(expected) as (keyof LessonSpec)[]).every((key) => key === "seed" || spec[key] === expected[key]);
 }
 
-/** Whether `action` does what is to do. */
+/** Whether `action` is the one to do. */
 export function isDone(action: Action, todo: ToDo): boolean {
   return action.island === todo.island && action.deed === todo.deed && action.factor === (todo.factor ?? 1);
 }

@@ -1,11 +1,11 @@
-/** What a link had to carry over time, drawn as bars: the peaks stand out, the line is the mean. */
+/** Traffic of a link over time as bars, with a line at the mean, so that peaks stand out. */
 import { fillRows, find, make, setAttribute, setText } from "../../shared/dom.js";
 import type { Strip } from "./chapter.js";
 
-/** A strip is so wide and so high, in units of its own. */
+/** Width and height of a strip, in its own units. */
 const [WIDTH, HEIGHT] = [100, 28];
 
-/** The ways of a strip's bars and of the line at their mean, where `most` is as high as the strip. */
+/** SVG paths of a strip's bars and mean line; `most` fills the strip's height. */
 export function waysOf(bars: readonly number[], most: number): { readonly bars: string; readonly mean: string } {
   if (bars.length === 0 || most <= 0) return { bars: "", mean: "" };
   const wide = WIDTH / bars.length;
@@ -18,7 +18,7 @@ export function waysOf(bars: readonly number[], most: number): { readonly bars: 
   return { bars: bars.map(bar).join(""), mean: `M0 ${up(mean).toFixed(2)}H${WIDTH}` };
 }
 
-/** The place below a finding where strips are shown. */
+/** The area for strips below a finding. */
 export class Strips {
   readonly #host = make("ul", { id: "strips" });
 

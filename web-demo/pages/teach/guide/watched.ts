@@ -1,21 +1,21 @@
-/** What the pictures mark of a chapter's question: where its run was broken, and which stretches of it are measured. */
+/** Marks of a chapter in the pictures: the break, and the measured stretches. */
 
 import { fixed, plain } from "../../shared/language.js";
 import { phrase } from "../../words/phrase.js";
 
-/** Somebody broke the run at a moment: an island of it, or, where it is `null`, all of it with another setting. */
+/** A break: of one island, or of a setting for the whole run if `island` is `null`. */
 export interface Breach {
   readonly atMs: number;
   readonly island: number | null;
 }
 
-/** A stretch that is measured. */
+/** A measured stretch. */
 export interface Stretch {
   readonly of: "before" | "after";
   readonly fromMs: number;
-  /** When it ended; `null` while it goes on. */
+  /** Its end; `null` while it goes on. */
   readonly untilMs: number | null;
-  /** How long it has to be, in milliseconds. Before the break it may become longer: that is up to whoever breaks. */
+  /** Required length, in milliseconds. Before the break it may become longer, until the visitor acts. */
   readonly dueMs: number;
 }
 
@@ -24,21 +24,21 @@ export interface Watched {
   readonly stretches: readonly Stretch[];
 }
 
-/** Of a run that no chapter asks about. */
+/** Marks of a run without a chapter's question. */
 export const NOTHING: Watched = { breaches: [], stretches: [] };
 
-/** How much of what is to be measured is, at a moment, from 0 to 1. */
+/** Progress of a measurement at a moment, from 0 to 1. */
 export function shareOf({ fromMs, untilMs, dueMs }: Stretch, nowMs: number): number {
   if (untilMs !== null) return 1;
   return dueMs > 0 ? Math.min(1, Math.max(0, (nowMs - fromMs) / dueMs)) : 1;
 }
 
-/** The stretch that is measured at a moment, or the last one that was. */
+/** Returns the stretch being measured at a moment, or the last one. */
 export function lastOf({ stretches }: Watched, nowMs: number): Stretch | null {
   return stretches.findLast(({ fromMs }) => fromMs <= nowMs) ?? null;
 }
 
-/** "measured before the break: 3 of 6 s"; short where there is little room. */
+/** Returns "measured before the break: 3 of 6 s", or a short form for small pictures. */
 export function stretchInWords(stretch: Stretch, { breaches }: Watched, nowMs: number, isShort: boolean): string {
   const isSetting = breaches.some(({ island }) => island === null);
   const after = isSetting ? "watched.changed" : "watched.since";
@@ -49,7 +49,7 @@ export function stretchInWords(stretch: Stretch, { breaches }: Watched, nowMs: n
   return phrase(isShort ? "watched.short" : "watched.long", { stretch: said, time });
 }
 
-/** "broken at 6.2 s". */
+/** Returns "broken at 6.2 s". */
 export function breachInWords({ atMs, island }: Breach): string {
   return island === null
     ? phrase("watched.setting")

@@ -1,4 +1,4 @@
-/** The islands: what each does, and the switches that break it. */
+/** Cards of the islands: their activity, and the switches that break them. */
 
 import { find, make, setAttribute, setText } from "../../shared/dom.js";
 import { fixed } from "../../shared/language.js";
@@ -7,15 +7,15 @@ import { Spark } from "../../shared/spark.js";
 import { type Key, phrase } from "../../words/phrase.js";
 import { badgeOf, extraOf, farFactor, figuresOf, isAway } from "./words.js";
 
-/** Does `deed` to an island. */
+/** Carries out `deed` on an island. */
 export type Act = (island: number, deed: Deed, factor?: number) => void;
 
-/** Steps of a slowed island take so many times as long. */
+/** Factor of the step duration of a slowed island. */
 export const SLOW_FACTOR = 4;
-/** An island that is sent far away is so much farther, one way, in milliseconds. */
+/** Extra delay of an island far away, one way, in milliseconds. */
 const FAR_AWAY_MS = 490;
 
-/** A point of the line a step at most, and no more of them than can be seen, in milliseconds of the wall clock. */
+/** Least time between two points of the line, in milliseconds of the wall clock; at most one point a step. */
 const SPARK_MS = 250;
 
 /** One island. */
@@ -27,7 +27,7 @@ class Card {
   readonly #canvas: HTMLCanvasElement;
   readonly #buttons: Readonly<Record<"kill" | "slow" | "far" | "partition" | "poison" | "lie", HTMLButtonElement>>;
   readonly #number: number;
-  /** The loss that its line begins with. */
+  /** First loss of its line. */
   #firstLoss: number | null = null;
   #steps = -1;
   #drawn = 0;
@@ -68,14 +68,14 @@ class Card {
     this.#spark = new Spark(this.#canvas);
   }
 
-  /** A new run: its line begins anew. */
+  /** Resets the line for a new run. */
   reset(): void {
     this.#spark.clear();
     this.#firstLoss = null;
     [this.#steps, this.#drawn] = [-1, 0];
   }
 
-  /** `usualMs` is one way of an island that is nowhere in particular. */
+  /** `usualMs` is one way of an ordinary island. */
   show(island: Island, usualMs: number): void {
     const { kill, slow, far, partition, poison, lie } = this.#buttons;
     this.#isFar = extraOf(island, usualMs) > 0;
@@ -106,7 +106,7 @@ class Card {
     setAttribute(this.#canvas, "aria-label", phrase("islands.lossRead", values));
   }
 
-  /** What a button says begins its name, for those who call it by what they see. */
+  /** The accessible name begins with the visible text, for voice control. */
   #call(button: HTMLButtonElement, key: Key): void {
     const action = phrase(key);
     setText(button, action);
@@ -124,7 +124,7 @@ export class Cards {
   }
 
   reset(islands: number): void {
-    // Cards are used again: whoever is at one of its buttons stays there.
+    // Cards are reused, so that the focus stays on its button.
     while (this.#cards.length < islands) this.#cards.push(new Card(this.#cards.length, this.#act));
     for (const card of this.#cards) card.reset();
     if (this.#list.childElementCount !== islands)

@@ -1,11 +1,11 @@
-/** What an island does, in words. */
+/** Descriptions of an island. */
 
 import { count, UNKNOWN } from "../../shared/format.js";
 import { fixed } from "../../shared/language.js";
 import type { Island } from "../../shared/lesson.js";
 import { phrase } from "../../words/phrase.js";
 
-/** A way takes so much longer for each unit of a far island's factor above 1, in milliseconds. */
+/** Extra delay per unit of a far island's factor above 1, in milliseconds. */
 const FAR_MS = 10;
 
 /** A word for each state, and its tone. */
@@ -17,7 +17,7 @@ const STATES: Readonly<Record<Island["state"], readonly [string, string]>> = {
   dead: [phrase("islands.states.dead"), "trouble"],
 };
 
-/** What an island does, in a word or two, and its tone. */
+/** Describes an island's activity in a word or two, with a tone. */
 export function badgeOf(island: Island): readonly [string, string] {
   if (island.state === "dead" || island.state === "expected") return STATES[island.state];
   if (island.stopped !== null) return [phrase("islands.states.sentAway"), "trouble"];
@@ -27,7 +27,7 @@ export function badgeOf(island: Island): readonly [string, string] {
   return STATES[island.state];
 }
 
-/** How its training goes; its speed only while it trains. */
+/** Describes its training; the speed only while it trains. */
 export function figuresOf(island: Island): string {
   if (island.stopped !== null) return phrase("islands.sentAwayFor", { why: island.stopped });
   const isTraining = island.state === "training" && island.steps > 0 && island.stepMs > 0;
@@ -42,17 +42,17 @@ export function figuresOf(island: Island): string {
   return [loss, speed, merged].filter(Boolean).join(" · ");
 }
 
-/** Whether it came, and no process runs there any more. */
+/** Whether the island has joined and its process has ended. */
 export function isAway(island: Island): boolean {
   return island.state === "dead";
 }
 
-/** The factor that makes the way of an island longer by `extraMs`, one way. */
+/** Returns the factor for an extra delay of `extraMs`, one way. */
 export function farFactor(extraMs: number): number {
   return 1 + Math.round(extraMs / FAR_MS);
 }
 
-/** How much longer the way of an island is than `usualMs`, one way, in milliseconds. */
+/** Returns the extra delay of an island over `usualMs`, one way, in milliseconds. */
 export function extraOf({ latencyMs }: Island, usualMs: number): number {
   return Math.max(0, latencyMs - usualMs);
 }

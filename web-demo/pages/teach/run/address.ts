@@ -1,8 +1,8 @@
 /**
  * The whole state of the page as a link's fragment: `#v=1&m=5&a=k2@3400~r2@9100&w=k:3@5000&t=12000&x=1&chapter=quorum`.
  *
- * Only what differs from the chapter's stage is written. What cannot be read is left out, and said. A run with a moment
- * stands still at it; one without begins at its seed and plays, with everything that was done to it.
+ * Only differences from the chapter's stage are written. Invalid parts are left out, with a notice. A run with a moment
+ * stands still at it; a run without one begins at its seed and plays, with all its actions.
  */
 
 import { type Action, type Change, type Deed, LESSON_MS_MAX, type LessonSpec } from "../../shared/lesson.js";
@@ -13,33 +13,33 @@ import { isAllowed, KNOBS, type Knob, settled } from "./knobs.js";
 /** The pictures: the sea, and a lane for each island. */
 export type View = "map" | "lanes";
 
-/** Everything that a link tells. */
+/** Full content of a link. */
 export interface Place {
   readonly spec: LessonSpec;
   readonly actions: readonly Action[];
-  /** Settings that change while the run goes on, by time. */
+  /** Changes of settings during the run, by time. */
   readonly changes: readonly Change[];
   /** The moment to stand still at; 0 for a run that plays. */
   readonly atMs: number;
   readonly speed: number;
   readonly chapter: string | null;
-  /** The fragment that is followed, from 0; `null` for all. */
+  /** The followed fragment, from 0; `null` for all. */
   readonly followed: number | null;
-  /** Which picture is shown. */
+  /** The displayed kind of picture. */
   readonly view: View;
-  /** Whether it is for a projector. */
+  /** Whether it is in projector mode. */
   readonly presenter: boolean;
 }
 
-/** The stage of a chapter, or of no chapter; `undefined` for a chapter that there is none of. */
+/** Returns the stage of a chapter, or of no chapter; `undefined` for an unknown chapter. */
 export type StageOf = (chapter: string | null) => Pick<Place, "spec" | "speed" | "actions" | "followed"> | undefined;
 
 const VERSION = 1;
-/** A quarter of real time to sixteen times. */
+/** From a quarter of real time to sixteen times. */
 export const SPEEDS = [0.25, 0.5, 1, 2, 4, 8, 16] as const;
-/** As many deeds, or changes, as anybody makes by hand: a link with more is no link of ours. */
+/** Limit of actions, and of changes, in a link: more than a visitor makes by hand. */
 const ACTIONS_MAX = 200;
-/** What stands for all fragments. */
+/** Value for all fragments. */
 const ALL = "all";
 const HOURS_MAX = LESSON_MS_MAX / 3_600_000;
 
@@ -56,7 +56,7 @@ const LETTERS: Readonly<Record<Deed, string>> = {
 };
 const DEEDS = new Map(Object.entries(LETTERS).map(([deed, letter]) => [letter, deed as Deed]));
 
-/** The fragment for a place, with its `#`; without what [`leftOut`] tells. */
+/** Returns the fragment for a place, with its `#`, without the parts that [`leftOut`] names. */
 export function write(place: Place, stageOf: StageOf): string {
   const base = (stageOf(place.chapter) ?? stageOf(null))!;
   const parts = [`v=${VERSION}`];
@@ -75,12 +75,12 @@ export function write(place: Place, stageOf: StageOf): string {
   return `#${parts.join("&")}`;
 }
 
-/** The fragment that opens a chapter, at its question, or the challenge. */
+/** Returns the fragment that opens a chapter at its question, or the challenge. */
 export function linkOf(chapter: string): string {
   return `#v=${VERSION}&chapter=${chapter}`;
 }
 
-/** What of a place does not fit into its link, in words; `null` if all does. */
+/** Names the parts of a place that do not fit into its link; `null` if all fit. */
 export function leftOut(place: Place): string | null {
   const isLong = [place.actions, place.changes].some((all) => all.length > ACTIONS_MAX || !all.every(isLinkable));
   const deeds = isLong ? phrase("share.deedsLeftOut", { deeds: ACTIONS_MAX, hours: HOURS_MAX }) : null;
@@ -96,18 +96,18 @@ function hasFactor(deed: Deed): boolean {
   return deed === "slow" || deed === "far";
 }
 
-/** A deed as links write it: `k2@3400`. */
+/** Writes an action for links: `k2@3400`. */
 export function writeAction({ atMs, island, deed, factor }: Action): string {
   return `${LETTERS[deed]}${island + 1}${hasFactor(deed) ? `x${Number(factor.toFixed(3))}` : ""}@${Math.round(atMs)}`;
 }
 
-/** A change as links write it: `k:4@3400`. */
+/** Writes a change for links: `k:4@3400`. */
 function writeChange({ atMs, to }: Change): string {
   const [key, value] = partsOf(to);
   return `${KNOBS.find((knob) => knob.key === key)!.short}:${value}@${Math.round(atMs)}`;
 }
 
-/** Reads a fragment; `notices` are what was wrong with it, in words. */
+/** Reads a fragment; `notices` describe its faults. */
 export function read(hash: string, stageOf: StageOf): { readonly place: Place; readonly notices: readonly string[] } {
   const fields = new URLSearchParams(hash.replace(/^#/, ""));
   const notices: string[] = [];
@@ -167,7 +167,7 @@ function readFollowed(text: string | null, usual: number | null, fragments: numb
   return usual !== null && usual < fragments ? usual : null;
 }
 
-/** The deeds of a link, by time; `notices` hears what cannot be done to so many islands. */
+/** Reads a link's actions, by time; `notices` gets those that do not fit this many islands. */
 export function readActions(text: string, islands: number, notices: string[]): Action[] {
   const actions: Action[] = [];
   const parts = text.split("~").filter(Boolean);
@@ -187,7 +187,7 @@ export function readActions(text: string, islands: number, notices: string[]): A
   return actions.sort((a, b) => a.atMs - b.atMs);
 }
 
-/** The changes of a link, by time; `notices` hears what a run that began with `spec` cannot take. */
+/** Reads a link's changes, by time; `notices` gets those that a run with the initial `spec` cannot take. */
 function readChanges(text: string, spec: LessonSpec, notices: string[]): Change[] {
   const changes: Change[] = [];
   const parts = text.split("~").filter(Boolean);
@@ -209,7 +209,7 @@ function readValue(knob: Knob, text: string): string | number {
   return knob.kind === "choice" ? text : number(text);
 }
 
-/** What a plain number says, or NaN: `Number` alone takes "" for 0. */
+/** Parses a plain number, or returns NaN: `Number` alone accepts "" as 0. */
 function number(text: string): number {
   return /^\d+(\.\d+)?$/.test(text) ? Number(text) : NaN;
 }

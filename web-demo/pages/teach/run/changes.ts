@@ -1,12 +1,12 @@
-/** Settings that change while a run goes on, and those that begin a new one. */
+/** Settings that can change during a run, and those that start a new one. */
 import type { Change, LessonSpec, Setting } from "../../shared/lesson.js";
 import { settled } from "./knobs.js";
 
 type KeyOf<T> = T extends unknown ? keyof T : never;
-/** A setting that a run can take while it goes on. */
+/** A setting that can change during a run. */
 export type LiveKey = KeyOf<Setting>;
 
-/** All of them: the type has each to be named, and no other. */
+/** All of them; the type requires each to be listed, and no other. */
 const LIVE: Readonly<Record<LiveKey, true>> = {
   quorum: true,
   grace: true,
@@ -21,28 +21,28 @@ const LIVE: Readonly<Record<LiveKey, true>> = {
   loss: true,
 };
 
-/** Whether a run goes on when this setting changes. */
+/** Whether a run continues after a change of this setting. */
 export function isLive(key: keyof LessonSpec): key is LiveKey {
   return key in LIVE;
 }
 
-/** `key` with its value in `spec`, as a change. */
+/** Returns `key` with its value in `spec`, as a change. */
 export function settingOf(spec: LessonSpec, key: LiveKey): Setting {
   return { [key]: spec[key] } as Setting;
 }
 
-/** The one setting of a change, and its value. */
+/** Returns the one setting of a change, and its value. */
 export function partsOf(setting: Setting): readonly [LiveKey, LessonSpec[LiveKey]] {
   return Object.entries(setting)[0] as [LiveKey, LessonSpec[LiveKey]];
 }
 
-/** What holds from a moment on. */
+/** Settings in force from a moment on. */
 export interface Stretch {
   readonly fromMs: number;
   readonly spec: LessonSpec;
 }
 
-/** The settings of a run that began with `spec`, from moment to moment; `changes` are by time. */
+/** Returns the settings of a run over time, from its initial `spec`; `changes` are by time. */
 export function stretchesOf(spec: LessonSpec, changes: readonly Change[]): Stretch[] {
   const stretches: Stretch[] = [{ fromMs: 0, spec }];
   for (const { atMs, to } of changes) {

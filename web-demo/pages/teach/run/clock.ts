@@ -1,28 +1,28 @@
-/** Virtual time as the page shows it: even, at the chosen speed where the Workers keep up, slower where they do not. */
+/** Displayed virtual time: steady at the chosen speed if the Workers keep up, else slower. */
 import { LESSON_MS_MAX } from "../../shared/lesson.js";
 
-/** How far the Workers may run ahead of what is shown, in milliseconds of the wall clock. */
+/** Lead of the Workers over the display, in milliseconds of the wall clock. */
 const LEAD_MS = 160;
-/** A gap between two frames counts as this much at most: a page that slept goes on where it was. */
+/** Longest counted gap between two frames: a page that slept continues where it was. */
 const GAP_MS = 100;
-/** Weight of a second in what is said of the speed. */
+/** Weight of one second in the displayed speed. */
 const PACE_MS = 1_000;
 
 export class Clock {
-  /** The moment that is shown. */
+  /** The displayed moment. */
   shownMs = 0;
-  /** The moment that the Workers are to reach; a whole number, never less than before. */
+  /** The moment for the Workers to reach; a whole number that never decreases. */
   targetMs = 0;
-  /** Virtual over wall time, as wished. */
+  /** Requested ratio of virtual to wall time. */
   speed = 1;
   playing = false;
-  /** The moment at which this run is over. */
+  /** End of this run. */
   endMs = LESSON_MS_MAX;
-  /** Virtual over wall time, as it was lately. */
+  /** Recent ratio of virtual to wall time. */
   pace = 1;
   #replayMs = 0;
 
-  /** Begins anew at 0, with this much to catch up before it goes on by itself. */
+  /** Restarts at 0, with this much to catch up before normal play. */
   reset(targetMs: number): void {
     this.shownMs = 0;
     this.targetMs = this.#replayMs = Math.min(targetMs, this.endMs);
@@ -38,7 +38,7 @@ export class Clock {
       this.targetMs = Math.max(this.targetMs, Math.min(this.endMs, Math.ceil(wanted)));
     }
     const onward = this.isReplaying ? reachedMs : this.shownMs + this.speed * gap;
-    // What lies far behind is not watched in full.
+    // Catches up without showing all of a long distance.
     const floor = reachedMs - 3 * this.speed * LEAD_MS;
     this.shownMs = Math.max(this.shownMs, Math.min(reachedMs, Math.max(onward, floor)));
     if (gap > 0 && this.playing) {
@@ -53,12 +53,12 @@ export class Clock {
     return this.shownMs >= this.endMs;
   }
 
-  /** Whether it is on its way to the moment that it was to begin at. */
+  /** Whether it is still catching up to its first moment. */
   get isReplaying(): boolean {
     return this.shownMs < this.#replayMs;
   }
 
-  /** Whether the Workers fall behind the wish. */
+  /** Whether the Workers are too slow for the requested speed. */
   get isSlow(): boolean {
     return this.playing && this.pace < 0.85 * this.speed;
   }

@@ -1,4 +1,4 @@
-/** Everything that can be set: names, ranges and words, for the sliders and for links alike. */
+/** All settings: names, ranges and words, for sliders and links. */
 
 import { bytes, milliseconds, percent } from "../../shared/format.js";
 import { plain } from "../../shared/language.js";
@@ -9,11 +9,11 @@ type Of<T> = { [K in keyof LessonSpec]: LessonSpec[K] extends T ? K : never }[ke
 export type NumberKey = Exclude<Of<number>, undefined>;
 export type ChoiceKey = "code" | "merge" | "bounds" | "apply" | "lockstep";
 
-/** A number between two others. */
+/** A number within a range. */
 export interface Slider {
   readonly kind: "slider";
   readonly key: NumberKey;
-  /** Its name in links; never reused for something else. */
+  /** Name in links; never reused for another setting. */
   readonly short: string;
   readonly label: string;
   readonly hint: string;
@@ -23,7 +23,7 @@ export interface Slider {
   readonly say: (value: number) => string;
 }
 
-/** One of a few. */
+/** A choice of one value. */
 export interface Choice {
   readonly kind: "choice";
   readonly key: ChoiceKey;
@@ -35,7 +35,7 @@ export interface Choice {
 
 export type Knob = Slider | Choice;
 
-/** Knobs that belong together. */
+/** A group of knobs. */
 export interface Group {
   readonly title: string;
   readonly knobs: readonly Knob[];
@@ -43,12 +43,12 @@ export interface Group {
 
 const ofFragments = (value: number) => (value === 1 ? phrase("settings.wholeModel") : plain(value));
 
-/** What a knob is called, and what is said of it. */
+/** Label and explanation of a knob. */
 function called(key: NumberKey | ChoiceKey): Pick<Knob, "label" | "hint"> {
   return { label: phrase(`settings.knobs.${key}.label`), hint: phrase(`settings.knobs.${key}.hint`) };
 }
 
-/** Values of a choice, each with what it is called. */
+/** Values of a choice, each with its label. */
 function optionsOf<K extends ChoiceKey>(key: K, values: readonly LessonSpec[K][]): Choice["options"] {
   return values.map((value) => [value, phrase(`settings.options.${key}.${value}` as Key)] as const);
 }
@@ -264,12 +264,12 @@ export const GROUPS: readonly Group[] = [
 
 export const KNOBS: readonly Knob[] = GROUPS.flatMap((group) => group.knobs);
 
-/** `spec` without contradictions: a quorum of islands that there are. */
+/** Returns `spec` without contradictions: the quorum is at most the number of islands. */
 export function settled(spec: LessonSpec): LessonSpec {
   return { ...spec, quorum: Math.min(spec.quorum, spec.islands), late: Math.min(spec.late, spec.islands - 1) };
 }
 
-/** Whether `value` is one that `knob` can take. */
+/** Whether `knob` can have `value`. */
 export function isAllowed(knob: Knob, value: unknown): boolean {
   if (knob.kind === "choice") return knob.options.some(([name]) => name === value);
   return (

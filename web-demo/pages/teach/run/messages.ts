@@ -1,10 +1,10 @@
-/** What the page and its Workers say to each other. One Worker runs the lesson, one its twin in lock-step. */
+/** Messages between the page and its Workers. One Worker runs the lesson, one its twin in lock-step. */
 import type { Action, Change, Frame, LessonSpec, TwinFrame } from "../../shared/lesson.js";
 
-/** Which of the two a Worker runs. */
+/** The run of a Worker. */
 export type Kind = "lesson" | "twin";
 
-/** A run from its seed. `run` is its number: answers to an older one are dropped. */
+/** A run from its seed. `run` is its number: answers to older runs are dropped. */
 export interface Start {
   readonly ask: "start";
   readonly run: number;
@@ -20,7 +20,7 @@ export type Ask =
   | { readonly ask: "advance"; readonly toMs: number }
   | { readonly ask: "act"; readonly action: Action }
   | { readonly ask: "change"; readonly change: Change }
-  /** To the next event that is more than a step, but not beyond `untilMs`. */
+  /** Advances to the next event that is more than a step, but not beyond `untilMs`. */
   | { readonly ask: "step"; readonly untilMs: number }
   | { readonly ask: "sample"; readonly bytes: number }
   | { readonly ask: "digest" };

@@ -1,4 +1,4 @@
-/** The run on stage: both Workers, the clock, and everything that was done to the run. */
+/** The run on stage: both Workers, the clock, and all actions on the run. */
 
 import type { Action, Change, Deed, Frame, LessonSpec, Setting, TwinFrame } from "../../shared/lesson.js";
 import { phrase } from "../../words/phrase.js";
@@ -7,19 +7,19 @@ import { type Stretch, stretchesOf } from "./changes.js";
 import { Clock } from "./clock.js";
 import type { Ask, Kind, Tell } from "./messages.js";
 
-/** The Workers are asked to go on by no less at once, in milliseconds of the wall clock: each time costs all threads something. */
+/** Least advance of one request to the Workers, in milliseconds of the wall clock: each request costs all threads time. */
 const ASKED_MS = 33;
 /** Bytes of a text sample. */
 const SAMPLE_BYTES = 240;
 
-/** Who hears what. */
+/** Callbacks of the stage. */
 export interface Audience {
-  /** A new run begins: everything shown of the old one goes. */
+  /** A new run begins: displays of the old one are cleared. */
   began(): void;
   lesson(frame: Frame): void;
   twin(frame: TwinFrame): void;
   acted(action: Action): void;
-  /** A setting changed, and the run goes on. */
+  /** A setting changed, and the run continues. */
   changed(): void;
   sampled(atMs: number, text: string): void;
   failed(why: string): void;
@@ -28,9 +28,9 @@ export interface Audience {
 export class Stage {
   readonly clock = new Clock();
   defaults!: LessonSpec;
-  /** What was done to this run, by time. */
+  /** Actions on this run, by time. */
   actions: Action[] = [];
-  /** Settings that changed while it went on, by time. */
+  /** Changes of settings during the run, by time. */
   changes: Change[] = [];
   #stretches: Stretch[] = [];
   readonly #audience: Audience;
@@ -40,9 +40,9 @@ export class Stage {
   readonly #digests = new Map<Kind, (digest: string) => void>();
   #run = 0;
   #askedMs = 0;
-  /** A step is to come, once the lesson's Worker has reached what was asked for before. */
+  /** Whether a step is due once the lesson's Worker has reached the last request. */
   #stepWanted = false;
-  /** The lesson's Worker looks for the next event, and may be ahead of what was asked for. */
+  /** Whether the lesson's Worker looks for the next event, possibly beyond the last request. */
   #stepping = false;
   #postponed: (() => void)[] = [];
 
@@ -108,22 +108,22 @@ export class Stage {
     }
   }
 
-  /** The settings that the run has come to. */
+  /** The current settings. */
   get spec(): LessonSpec {
     return this.specAt(this.clock.targetMs);
   }
 
-  /** The settings at a moment. */
+  /** Returns the settings at a moment. */
   specAt(atMs: number): LessonSpec {
     return this.#stretches.findLast(({ fromMs }) => fromMs <= atMs)!.spec;
   }
 
-  /** What decides this run, from its beginning. */
+  /** Everything that determines this run from its beginning. */
   get plan(): Plan {
     return { spec: this.specAt(0), actions: this.actions, changes: this.changes };
   }
 
-  /** Begins a run from its seed, with what was done to it before `untilMs`, which is reached as fast as can be. */
+  /** Begins a run from its seed with its actions before `untilMs`, and catches up to that moment at full speed. */
   begin({ spec, actions, changes }: Plan, untilMs = 0): void {
     this.actions = [...actions];
     this.changes = [...changes];
@@ -139,11 +139,11 @@ export class Stage {
     this.#ask(this.#lesson, { ask: "sample", bytes: SAMPLE_BYTES });
   }
 
-  /** Once a frame of the screen. */
+  /** Called once a frame of the screen. */
   tick(wallMs: number): void {
     if (this.#run === 0) return;
     this.clock.tick(wallMs, Math.min(this.#reachedMs.lesson, this.#reachedMs.twin));
-    // Whoever plays on wants no single step any more.
+    // Play cancels a pending step.
     if (this.clock.playing) this.#stepWanted = false;
     const { playing, targetMs, speed, endMs } = this.clock;
     const least = playing && targetMs < endMs ? ASKED_MS * speed : 0;
@@ -158,12 +158,12 @@ export class Stage {
   }
 
   /**
-   * Does something to an island, at a moment that neither Worker has reached: so a replay does the same. That moment is
-   * asked for at once, so that it shows in a run that is paused.
+   * Carries out an action on an island, at a moment that neither Worker has reached, so that a replay is identical.
+   * Requests that moment at once, so that the action shows in a paused run.
    */
   act(island: number, deed: Deed, factor = 1): void {
     if (this.#stepping) return void this.#postponed.push(() => this.act(island, deed, factor));
-    // Until it shows, somebody may well try again.
+    // The visitor may repeat the action before it shows.
     const last = this.actions.findLast((one) => one.island === island && one.atMs <= this.clock.targetMs);
     if (last && last.atMs > this.#reachedMs.lesson && last.deed === deed && last.factor === factor) return;
     const action: Action = { atMs: this.#freeMs, island, deed, factor };
@@ -175,13 +175,13 @@ export class Stage {
     this.#audience.acted(action);
   }
 
-  /** Changes a setting in the run that goes on, as `act` does something to an island. */
+  /** Changes a setting of the running run, as `act` acts on an island. */
   change(to: Setting): void {
     if (this.#stepping) return void this.#postponed.push(() => this.change(to));
     const change: Change = { atMs: this.#freeMs, to };
     if (change.atMs > this.clock.endMs) return;
     const { spec } = this.plan;
-    // A link may hold changes that are still to come.
+    // A link may hold later changes.
     this.changes = [...this.changes, change].sort((one, other) => one.atMs - other.atMs);
     this.#stretches = stretchesOf(spec, this.changes);
     this.clock.targetMs = change.atMs;
@@ -189,12 +189,12 @@ export class Stage {
     this.#audience.changed();
   }
 
-  /** The first moment that neither Worker has reached, nor was asked for. */
+  /** The first moment that neither Worker has reached or was asked for. */
   get #freeMs(): number {
     return Math.max(this.clock.targetMs, this.#askedMs) + 1;
   }
 
-  /** On to the next event after all that was asked for, and no further. */
+  /** Advances to the next event after the last request, and no further. */
   step(): void {
     if (this.#stepping || this.#run === 0) return;
     this.clock.playing = false;
@@ -205,7 +205,7 @@ export class Stage {
     this.#ask(this.#lesson, { ask: "sample", bytes: SAMPLE_BYTES });
   }
 
-  /** Digests of both, at the moment that they have reached. */
+  /** Returns digests of both runs, at the moments that they have reached. */
   async digests(): Promise<Readonly<Record<Kind, string>>> {
     const of = (kind: Kind, worker: Worker) =>
       new Promise<string>((told) => {
@@ -216,7 +216,7 @@ export class Stage {
     return { lesson, twin };
   }
 
-  /** Whether everything asked for is there and shown. */
+  /** Whether all requested time is computed and shown. */
   get isSettled(): boolean {
     return !this.#stepWanted && !this.#stepping && this.clock.shownMs >= this.clock.targetMs;
   }

@@ -3,13 +3,13 @@ import init, { Lesson, lessonDefaults, Twin } from "../../../lesson/dist/lesson.
 import type { Change, Frame, Mark, TwinFrame, TwinMark } from "../../shared/lesson.js";
 import type { Ask, Kind, Start, Tell } from "./messages.js";
 
-/** A slice of work between two looks at the page's messages, in milliseconds of the wall clock. */
+/** Length of a slice between two checks for messages, in milliseconds of the wall clock. */
 const SLICE_MS = 12;
 /** Least time between two frames: 30 a second. */
 const FRAME_MS = 33;
-/** Parts of a training step that one call advances by. */
+/** Parts of a training step by which one call advances. */
 const GRAINS = 8;
-/** A single step gives up after so many training steps without an event. */
+/** Limit of training steps in a search for the next event. */
 const STEP_SEARCH = 40;
 
 const scope = self as unknown as {
@@ -17,7 +17,7 @@ const scope = self as unknown as {
   postMessage(message: Tell): void;
 };
 
-/** Turns of the event loop that are not slowed down as timers are. */
+/** Yields to the event loop without the throttling of timers. */
 const turns = new MessageChannel();
 
 class Runner {
@@ -94,7 +94,7 @@ class Runner {
     this.#nowMs = toMs;
   }
 
-  /** Advances by whole milliseconds until something happened that is more than a training step. */
+  /** Advances by whole milliseconds until an event that is more than a training step. */
   #step(sim: Lesson | Twin, untilMs: number): void {
     const giveUpMs = Math.min(untilMs, this.#nowMs + STEP_SEARCH * GRAINS * this.#grainMs);
     this.#post();
@@ -121,7 +121,7 @@ class Runner {
 
 let runner: Runner | undefined;
 
-/** A module that breaks down says so; the page tells. */
+/** Reports a crashed module to the page. */
 function guarded(act: () => void): void {
   try {
     act();

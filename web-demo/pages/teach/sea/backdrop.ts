@@ -1,6 +1,6 @@
 /**
- * What of the sea stands still: water and light, cables, islands and the tower. It takes more paint than all that moves, so
- * it is painted once, and copied into every picture until something of it changes.
+ * The still parts of the sea: water and light, cables, islands and the tower. They cost more to paint than all moving
+ * parts, so they are painted once, and copied into every picture until one of them changes.
  */
 import { onThemeChange } from "../../shared/palette.js";
 import { drawStanding } from "./draw.js";
@@ -9,7 +9,7 @@ import { extraMsOf, type SeaScene } from "./scene.js";
 
 export class Backdrop {
   readonly #canvas = document.createElement("canvas");
-  /** What was painted; empty if nothing was that still holds. */
+  /** The painted picture; empty if none is valid. */
   #painted = "";
 
   constructor() {
@@ -18,7 +18,7 @@ export class Backdrop {
     });
   }
 
-  /** Fills the picture of `context` with it. */
+  /** Copies it into the picture of `context`. */
   draw(context: CanvasRenderingContext2D, scene: SeaScene): void {
     const { width, height } = context.canvas;
     const state = stateOf(scene, width, height);
@@ -38,7 +38,7 @@ export class Backdrop {
   }
 }
 
-/** All that decides how it looks, in a line. */
+/** Key of everything that determines its look. */
 function stateOf(scene: SeaScene, width: number, height: number): string {
   const islands = scene.islands.map(({ state, stopped, partitioned, poisoned, lies }, at) =>
     [state, stopped !== null, partitioned, poisoned || lies, extraMsOf(scene, at)].join(),

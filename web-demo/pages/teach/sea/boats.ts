@@ -1,4 +1,4 @@
-/** Parcels between islands and lighthouse: progress to the lighthouse on one side of the cable, changes back on the other. */
+/** Parcels as boats: progress sails to the lighthouse on one side of the cable, changes return on the other. */
 
 import { drawCells } from "../timeline/cells.js";
 import { along, islandAt, isSmall, lighthouseOf, radiusOf } from "./chart.js";
@@ -6,16 +6,16 @@ import type { Told } from "./labels.js";
 import { extraMsOf, type SeaScene } from "./scene.js";
 import { legOf } from "./tempo.js";
 
-/** More boats than these each way, the newest, could not be told apart. */
+/** Limit of boats each way, newest first; more could not be told apart. */
 const BOATS_MAX = 70;
-/** Longest trip that a look back is made for, in milliseconds. */
+/** Longest trip that is searched in the history, in milliseconds. */
 const TRIP_MS_MAX = 15_000;
-/** Pixels beside the cable. */
+/** Distance from the cable, in pixels. */
 const BESIDE_PX = 9;
-/** Boats put out from the rock, so many pixels from its middle. */
+/** Distance of departing boats from the middle of the rock, in pixels. */
 const ROCK_PX = 30;
 
-/** Draws them, and gives those of the round that is told: words are put beside one of each kind. */
+/** Draws the boats, and returns those of the narrated round, of which one of each kind gets a label. */
 export function drawBoats(context: CanvasRenderingContext2D, scene: SeaScene): readonly Told[] {
   const { parcels } = scene.history;
   const tower = lighthouseOf(scene.sea);
@@ -26,9 +26,9 @@ export function drawBoats(context: CanvasRenderingContext2D, scene: SeaScene): r
   for (let at = parcels.length - 1; at >= 0; at -= 1) {
     const parcel = parcels[at]!;
     if (parcel.fromMs < scene.nowMs - TRIP_MS_MAX - 2 * scene.hopMs) break;
-    // Requests say nothing that answers do not.
+    // Requests add nothing to their answers.
     if (parcel.what === "collect") continue;
-    // While one round is told, nothing else distracts but what joiners fetch.
+    // During the narrated round, only downloads of joiners are shown in addition.
     if (scene.told !== null && parcel.round !== scene.told && parcel.what !== "whole") continue;
     const way = parcel.up ? "up" : "down";
     if (drawn[way] >= BOATS_MAX) continue;
@@ -38,7 +38,7 @@ export function drawBoats(context: CanvasRenderingContext2D, scene: SeaScene): r
     const shore = islandAt(scene.sea, parcel.island, extraMsOf(scene, parcel.island));
     const length = Math.hypot(shore.x - tower.x, shore.y - tower.y) || 1;
     const [quay, beach] = [ROCK_PX / length, 1 - radiusOf(scene.sea) / length];
-    // Without motion it lies where everybody sees it, for as long as it takes.
+    // Without motion a boat lies at a visible place for its whole trip.
     const share = scene.still ? 0.5 : (scene.nowMs - fromMs) / (untilMs - fromMs);
     const place = parcel.up ? beach + share * (quay - beach) : quay + share * (beach - quay);
     const boat = along(tower, shore, place, parcel.up ? -BESIDE_PX : BESIDE_PX);

@@ -1,40 +1,40 @@
-/** Where things lie on the sea: the lighthouse in the middle, islands round it, farther out the longer their way is. */
+/** Positions on the sea: the lighthouse in the middle, islands around it, farther out with a longer delay. */
 
 export interface Point {
   readonly x: number;
   readonly y: number;
 }
 
-/** The sea, in pixels. */
+/** Size of the sea, in pixels. */
 export interface Sea {
   readonly width: number;
   readonly height: number;
-  /** Islands on it. */
+  /** Number of islands. */
   readonly islands: number;
 }
 
-/** Where an island lies whose way takes no longer than the others', as a share of the way to the edge. */
+/** Distance of an island with the usual delay, as a share of the way to the edge. */
 const NEAR = 0.76;
-/** What an island at the edge has more than the others one way, in milliseconds. */
+/** Extra delay of an island at the edge, one way, in milliseconds. */
 export const EXTRA_MS_MAX = 990;
-/** On a sea that is narrower or lower than this, in pixels, or crowded, boats are small and words are few. */
+/** Width or height in pixels below which, as on a crowded sea, boats are small and words are few. */
 const SMALL_SEA_PX = { width: 480, height: 240, crowded: 700 } as const;
-/** As many islands make a sea crowded. */
+/** Number of islands that crowds a sea. */
 const CROWD = 7;
-/** Room for an island and its name at the edges, in pixels; a low sea has no room to give away. */
+/** Room for an island and its name at the edges, in pixels; a low sea has none to spare. */
 const MARGIN = { x: 52, y: 38, low: 26 } as const;
 
-/** What the harbour takes of the sea at its lower edge, in pixels. */
+/** Height of the harbour at the lower edge of the sea, in pixels. */
 export const HARBOUR_PX = 30;
 
-/** Whether there is room for numbers, and none for words. */
+/** Whether there is room for numbers only, not for words. */
 export function isSmall({ width, height, islands }: Sea): boolean {
   return (
     width < SMALL_SEA_PX.width || height < SMALL_SEA_PX.height || (islands >= CROWD && width < SMALL_SEA_PX.crowded)
   );
 }
 
-/** Where the lighthouse stands. */
+/** Position of the lighthouse. */
 export function lighthouseOf({ width, height }: Sea): Point {
   return { x: width / 2, y: (height - HARBOUR_PX) / 2 };
 }
@@ -45,7 +45,7 @@ export function radiusOf({ width, height, islands }: Sea): number {
   return Math.max(10, Math.min(34, islands >= CROWD ? 0.75 * room : room));
 }
 
-/** The direction of an island from the lighthouse: never straight up or down, where there is least room. */
+/** Direction of an island from the lighthouse: never straight up or down, where there is least room. */
 function angleOf(island: number, islands: number): number {
   const start = islands % 4 === 0 ? Math.PI + Math.PI / islands : Math.PI;
   return start + (2 * Math.PI * island) / islands;
@@ -62,19 +62,19 @@ function reachOf(sea: Sea, island: number): Point {
   };
 }
 
-/** Where an island lies whose way takes `extraMs` longer than the others', one way. */
+/** Position of an island with an extra delay of `extraMs`, one way. */
 export function islandAt(sea: Sea, island: number, extraMs: number): Point {
   const out = NEAR + (1 - NEAR) * Math.sqrt(Math.min(1, Math.max(0, extraMs) / EXTRA_MS_MAX));
   const [centre, reach] = [lighthouseOf(sea), reachOf(sea, island)];
   return { x: centre.x + out * reach.x, y: centre.y + out * reach.y };
 }
 
-/** Where on the cable it is cut, as a share of the way from the lighthouse. */
+/** Position of the cut on the cable, as a share of the way from the lighthouse. */
 const CUT_AT = 0.58;
-/** A finger's width, in pixels. */
+/** Width of a finger, in pixels. */
 const FINGER_PX = 44;
 
-/** Where the cable of an island is cut, and how large the button for it is: no larger than there is room beside others. */
+/** Position of an island's cut, and the size of its button, limited by the room next to other buttons. */
 export function cutAt(sea: Sea, island: number, extraMs: number): Point & { readonly size: number } {
   const at = (one: number) => along(lighthouseOf(sea), islandAt(sea, one, one === island ? extraMs : 0), CUT_AT, 0);
   const here = at(island);
@@ -83,7 +83,7 @@ export function cutAt(sea: Sea, island: number, extraMs: number): Point & { read
   return { ...here, size: Math.min(FINGER_PX, ...gaps) };
 }
 
-/** How much longer the way of an island is that somebody puts at `point`, in tens of milliseconds. */
+/** Extra delay of an island that is dropped at `point`, in tens of milliseconds. */
 export function extraMsAt(sea: Sea, island: number, point: Point): number {
   const [centre, reach] = [lighthouseOf(sea), reachOf(sea, island)];
   const length = reach.x * reach.x + reach.y * reach.y;
@@ -93,14 +93,14 @@ export function extraMsAt(sea: Sea, island: number, point: Point): number {
   return Math.round((share * share * EXTRA_MS_MAX) / 10) * 10;
 }
 
-/** A point of the way from `from` to `to`, so many pixels beside it, to the right of whoever goes. */
+/** A point on the way from `from` to `to`, shifted to the right of the direction by this many pixels. */
 export function along(from: Point, to: Point, share: number, beside: number): Point {
   const [dx, dy] = [to.x - from.x, to.y - from.y];
   const length = Math.hypot(dx, dy) || 1;
   return { x: from.x + share * dx - (beside * dy) / length, y: from.y + share * dy + (beside * dx) / length };
 }
 
-/** The shore of an island round the origin, of radius 1: each has its own, the same each time. */
+/** Shore of an island round the origin, of radius 1: each has its own, always the same. */
 export function shoreOf(island: number): readonly Point[] {
   const CORNERS = 11;
   return Array.from({ length: CORNERS }, (_, at) => {

@@ -9,10 +9,10 @@ import { drawLight, drawRounds, drawTower } from "./lighthouse.js";
 import { extraMsOf, type SeaScene } from "./scene.js";
 import { drawWatched } from "./watched.js";
 
-/** Cables end at the lighthouse's rock, so many pixels from its middle. */
+/** Distance of cable ends from the middle of the rock, in pixels. */
 const ROCK_PX = 26;
 
-/** Draws everything; `standing`, what stands still, may come from elsewhere. */
+/** Draws everything; `standing` may supply the still parts. */
 export function drawSea(context: CanvasRenderingContext2D, scene: SeaScene, standing = drawStanding): void {
   standing(context, scene);
   context.font = "12px system-ui, sans-serif";
@@ -26,7 +26,7 @@ export function drawSea(context: CanvasRenderingContext2D, scene: SeaScene, stan
   context.globalAlpha = 1;
 }
 
-/** Draws what changes only when somebody does something, or the model learns. */
+/** Draws the parts that change only after an action, or as the model learns. */
 export function drawStanding(context: CanvasRenderingContext2D, scene: SeaScene): void {
   const { width, height } = scene.sea;
   context.globalAlpha = 1;
@@ -38,7 +38,7 @@ export function drawStanding(context: CanvasRenderingContext2D, scene: SeaScene)
   drawTower(context, scene);
 }
 
-/** The link of an island: whole, broken, or with nobody at its end. */
+/** The link of an island: whole, broken, or without an island. */
 function drawCable(context: CanvasRenderingContext2D, scene: SeaScene, at: number): void {
   const island = scene.islands[at];
   if (!island || island.state === "expected") return;

@@ -1,4 +1,4 @@
-/** The same islands in lock-step, at the lower edge: a convoy that sails together or lies still together. */
+/** The same islands in lock-step, at the lower edge: a convoy that sails or stops as one. */
 
 import { duration } from "../../shared/format.js";
 import { color } from "../../shared/palette.js";
@@ -30,7 +30,7 @@ export function drawHarbour(context: CanvasRenderingContext2D, scene: SeaScene):
   context.fillText(text, left, y + 1, width - left - 8);
 }
 
-/** A ship for each island that has come, tied to the next; the one that is missing is a red ring. */
+/** Draws a ship for each joined island, tied to the next; a missing one is a red ring. */
 function drawConvoy(context: CanvasRenderingContext2D, scene: SeaScene, left: number, y: number): void {
   const ships = scene.islands.filter(({ state }) => state !== "expected");
   context.lineWidth = 2;

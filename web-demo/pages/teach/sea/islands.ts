@@ -1,14 +1,14 @@
-/** An island: its shore, what it does, and what befell it. */
+/** An island: its shore, its activity, and its faults. */
 import type { Island } from "../../shared/lesson.js";
 import { color } from "../../shared/palette.js";
 import { islandAt, radiusOf, shoreOf } from "./chart.js";
 import { extraMsOf, flashOf, type SeaScene } from "./scene.js";
 import { appliedMs } from "./tempo.js";
 
-/** What was taken in shows for so long, in milliseconds of the wall clock. */
+/** Duration of the mark for a received fragment, in milliseconds of the wall clock. */
 const FLASH_MS = 400;
 
-/** Its shore and its land. */
+/** Draws its shore and its land. */
 export function drawIsland(context: CanvasRenderingContext2D, scene: SeaScene, at: number): void {
   const island = scene.islands[at];
   if (!island) return;
@@ -29,7 +29,7 @@ export function drawIsland(context: CanvasRenderingContext2D, scene: SeaScene, a
   context.restore();
 }
 
-/** The step that it is at, and what it takes in. */
+/** Draws the progress of its step, and received fragments. */
 export function drawDoings(context: CanvasRenderingContext2D, scene: SeaScene, at: number): void {
   const island = scene.islands[at];
   if (!island) return;
@@ -49,7 +49,7 @@ function isAbsent({ state, stopped }: Island): boolean {
 function ring(context: CanvasRenderingContext2D, at: number, radius: number, fill: Parameters<typeof color>[0]): void {
   const shore = shoreOf(at);
   context.beginPath();
-  // Through the middles of its sides, with its corners as what pulls: a round shore.
+  // A curve through the middles of its sides, with its corners as control points: a round shore.
   shore.forEach((corner, index) => {
     const next = shore[(index + 1) % shore.length]!;
     const [mx, my] = [((corner.x + next.x) / 2) * radius, ((corner.y + next.y) / 2) * radius];
@@ -64,12 +64,12 @@ function ring(context: CanvasRenderingContext2D, at: number, radius: number, fil
   context.fill();
 }
 
-/** The step that it is at, as a ring that closes: slow islands are seen to be slow. */
+/** Draws the current step as a closing ring, which shows that slow islands are slow. */
 function drawStep(context: CanvasRenderingContext2D, scene: SeaScene, at: number, radius: number): void {
   const steps = scene.history.steps[at] ?? [];
   const step = steps.findLast((one) => one.fromMs <= scene.nowMs);
   if (!step || step.untilMs < scene.nowMs) return;
-  // Steps of no more than some frames would only flicker.
+  // Very short steps would only flicker.
   const isShort = (step.untilMs - step.fromMs) / scene.speed < 120 || scene.still;
   const share = isShort ? 1 : (scene.nowMs - step.fromMs) / (step.untilMs - step.fromMs);
   context.beginPath();
@@ -81,7 +81,7 @@ function drawStep(context: CanvasRenderingContext2D, scene: SeaScene, at: number
   context.globalAlpha = 1;
 }
 
-/** A ring that spreads where a merged fragment was taken in. */
+/** Draws a spreading ring where a merged fragment was received. */
 function drawTaken(context: CanvasRenderingContext2D, scene: SeaScene, at: number, radius: number): void {
   const { applied } = scene.history;
   context.strokeStyle = color("line-2");

@@ -1,4 +1,4 @@
-/** What the boats of the first round carry, in words beside them: over everything else, and on no island and no tower. */
+/** Labels for the boats of the first round: in front of everything else, and away from islands and tower. */
 
 import { color } from "../../shared/palette.js";
 import { phrase } from "../../words/phrase.js";
@@ -6,7 +6,7 @@ import type { Parcel } from "../timeline/history.js";
 import { HARBOUR_PX, islandAt, isSmall, lighthouseOf, type Point, radiusOf } from "./chart.js";
 import { extraMsOf, type SeaScene } from "./scene.js";
 
-/** A boat of the round that is told. */
+/** A boat of the narrated round. */
 export interface Told {
   readonly parcel: Parcel;
   readonly boat: Point;
@@ -20,20 +20,20 @@ interface Box {
 }
 
 const HEIGHT_PX = 20;
-/** Distances of a label's upper edge from its boat, the best first, in pixels. */
+/** Distances of a label's upper edge from its boat, best first, in pixels. */
 const PLACES_PX = [-40, 18, -64, 42] as const;
-/** What the tower takes to either side, and upwards and downwards, in pixels. */
+/** Extent of the tower to either side, upwards and downwards, in pixels. */
 const TOWER_PX = 26;
 
 export function drawLabels(context: CanvasRenderingContext2D, scene: SeaScene, told: readonly Told[]): void {
   const taken = obstacles(scene);
-  // The same boat as long as it has room, and its island is the first one that has.
+  // Keeps the same boat as long as it has room; starts with the first island that has room.
   const inOrder = [...told].sort((one, other) => one.parcel.island - other.parcel.island);
   for (const what of new Set(inOrder.map(({ parcel }) => parcel.what))) {
     const boats = inOrder.filter(({ parcel }) => parcel.what === what);
     const text = textOf(scene, boats[0]!.parcel);
     const width = context.measureText(text).width + 12;
-    // Where they would hide something they are left out: the boats go on, and find a better place.
+    // A label that would hide another object is left out until its boat has moved on.
     const found = boats
       .flatMap(({ boat }) => placesOf(scene, boat, width).map((box) => ({ box, boat })))
       .find(({ box }) => isOnWater(scene, box) && !taken.some((one) => overlap(one, box)));
@@ -43,7 +43,7 @@ export function drawLabels(context: CanvasRenderingContext2D, scene: SeaScene, t
   }
 }
 
-/** Above a boat and below it, the best first. */
+/** Positions above and below a boat, best first. */
 function placesOf(scene: SeaScene, boat: Point, width: number): Box[] {
   const left = Math.min(scene.sea.width - width - 4, Math.max(4, boat.x - width / 2));
   return PLACES_PX.map((below) => ({ left, top: boat.y + below, width, height: HEIGHT_PX }));
@@ -55,7 +55,7 @@ function textOf(scene: SeaScene, parcel: Parcel): string {
   return phrase(parcel.what === "whole" ? "sea.whole" : "sea.down");
 }
 
-/** What no label may hide. */
+/** Areas that no label may hide. */
 function obstacles(scene: SeaScene): Box[] {
   const around = ({ x, y }: Point, half: number): Box => ({
     left: x - half,
@@ -84,7 +84,7 @@ function overlap(one: Box, other: Box): boolean {
 function drawLabel(context: CanvasRenderingContext2D, box: Box, boat: Point, text: string): void {
   const { left, top, width, height } = box;
   context.globalAlpha = 1;
-  // To the boat that is meant.
+  // A line to the boat.
   context.strokeStyle = color("edge");
   context.lineWidth = 1;
   context.beginPath();

@@ -1,4 +1,4 @@
-/** The syncer: a lighthouse whose light reaches as far as the model has learnt, and its rounds as rings about it. */
+/** The syncer as a lighthouse: its light reaches farther as the model learns, and its rounds are rings. */
 
 import { color } from "../../shared/palette.js";
 import { phrase } from "../../words/phrase.js";
@@ -7,17 +7,17 @@ import { islandAt, isSmall, lighthouseOf } from "./chart.js";
 import { extraMsOf, flashOf, type SeaScene } from "./scene.js";
 import { syncerMs } from "./tempo.js";
 
-/** Radius of the innermost round, and what each further one has more, in pixels. */
+/** Radius of the innermost round, and the step to each further one, in pixels. */
 const RING_PX = { first: 38, more: 11 } as const;
-/** A merge shines for so long, and its number is seen, in milliseconds of the wall clock. */
+/** Duration of a merge's flash and its number, in milliseconds of the wall clock. */
 const SHINE_MS = 900;
 
-/** How far the light reaches, in pixels: the farther, the more the model knows. */
+/** Radius of the light, in pixels: it grows with the model's knowledge. */
 export function lightPx({ sea, knowledge }: Pick<SeaScene, "sea" | "knowledge">): number {
   return 60 + (0.62 * sea.width - 60) * knowledge;
 }
 
-/** The light on the water. */
+/** Draws the light on the water. */
 export function drawLight(context: CanvasRenderingContext2D, scene: SeaScene): void {
   const { x, y } = lighthouseOf(scene.sea);
   const light = context.createRadialGradient(x, y, 8, x, y, lightPx(scene));
@@ -27,7 +27,7 @@ export function drawLight(context: CanvasRenderingContext2D, scene: SeaScene): v
   context.fillRect(0, 0, scene.sea.width, scene.sea.height);
 }
 
-/** The tower on its rock. */
+/** Draws the tower on its rock. */
 export function drawTower(context: CanvasRenderingContext2D, scene: SeaScene): void {
   const { x, y } = lighthouseOf(scene.sea);
   context.fillStyle = color("ink-soft");
@@ -58,7 +58,7 @@ export function drawTower(context: CanvasRenderingContext2D, scene: SeaScene): v
   context.fill();
 }
 
-/** The tower between two heights, 0 at its foot and 1 at its top. */
+/** Draws the tower between two heights, 0 at its foot and 1 at its top. */
 function tower(
   context: CanvasRenderingContext2D,
   x: number,
@@ -78,14 +78,14 @@ function tower(
   context.fill();
 }
 
-/** Rounds that collect, wait or were just merged. */
+/** Draws rounds that collect, wait or were just merged. */
 export function drawRounds(context: CanvasRenderingContext2D, scene: SeaScene): void {
   const { rounds } = scene.history;
   for (let at = rounds.length - 1; at >= 0; at -= 1) {
     const round = rounds[at]!;
     const endMs = round.mergedMs ?? round.abandonedMs;
     if (endMs !== null && syncerMs(endMs, scene.hopMs) < scene.nowMs - SHINE_MS * scene.speed) {
-      // Rounds end out of order, but none as long as this after those that began later.
+      // Rounds end out of order, but none lasts this much longer than later ones.
       if (syncerMs(endMs, scene.hopMs) < scene.nowMs - 30_000) break;
       continue;
     }
@@ -109,7 +109,7 @@ function drawRound(context: CanvasRenderingContext2D, scene: SeaScene, round: Ro
   circle(context, x, y, radius);
   context.stroke();
   if (quorumMs !== null && round.graceUntilMs !== null && round.graceUntilMs > quorumMs) {
-    // What is left of the grace, as a ring that opens.
+    // The rest of the grace window, as an opening ring.
     const past = scene.nowMs - syncerMs(quorumMs, scene.hopMs);
     const left = scene.still ? 1 : Math.max(0, 1 - past / (round.graceUntilMs - quorumMs));
     context.globalAlpha = alpha;
@@ -130,7 +130,7 @@ function drawRound(context: CanvasRenderingContext2D, scene: SeaScene, round: Ro
   }
 }
 
-/** A ring of light that spreads, and how many answers are in it. */
+/** Draws a spreading ring of light, and the number of answers in it. */
 function drawMerge(
   context: CanvasRenderingContext2D,
   scene: SeaScene,

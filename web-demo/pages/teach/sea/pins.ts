@@ -1,6 +1,6 @@
 /**
- * What can be touched on the sea: an island is clicked and dies, is dragged and lies farther out, its cable is clicked and
- * cut. Each is a button, so that keys do the same.
+ * Controls on the sea: a click kills an island, a drag moves it farther out, and a click on its cable cuts the cable.
+ * All are buttons, so that keys do the same.
  */
 
 import { find, make, setAttribute, setText } from "../../shared/dom.js";
@@ -12,12 +12,12 @@ import type { Act } from "../islands/cards.js";
 import { badgeOf, extraOf, farFactor, isAway } from "../islands/words.js";
 import { cutAt, EXTRA_MS_MAX, extraMsAt, islandAt, isSmall, radiusOf, type Sea } from "./chart.js";
 
-/** Moved by less than this, in pixels, an island was clicked and not dragged. */
+/** Distance in pixels below which a press is a click and not a drag. */
 const DRAG_PX = 6;
-/** A key moves an island by so much, in milliseconds one way. */
+/** Change of delay by one key press, in milliseconds one way. */
 const KEY_MS = 90;
 
-/** An island that is being dragged, and what its way would take longer where it is held, in milliseconds. */
+/** A dragged island, and the extra delay of its position, in milliseconds. */
 export interface Held {
   readonly island: number;
   readonly extraMs: number;
@@ -37,7 +37,7 @@ class Pin {
   readonly #state = make("span", { class: "badge" });
   readonly #at: number;
   #seen: Island | undefined;
-  /** Where keys put it, until that shows. */
+  /** Position requested by keys, until it shows. */
   #wantedMs: number | null = null;
 
   constructor(at: number, act: Act, drag: Drag) {
@@ -46,7 +46,7 @@ class Pin {
     this.#island.dataset["pin"] = this.#cable.dataset["cable"] = String(at);
     this.root = make("li", {}, this.#island, this.#cable);
     this.#island.addEventListener("click", (event) => {
-      // A key clicks too, and ends no drag.
+      // A key also sends a click, but ends no drag.
       const isDrag = event.detail > 0 && drag.wasDragged;
       if (this.#seen && !isDrag) act(at, isAway(this.#seen) ? "restart" : "kill");
     });
@@ -62,14 +62,14 @@ class Pin {
       event.preventDefault();
       const extraMs = (this.#wantedMs ?? drag.extraMsOf(this.#seen)) + by * KEY_MS;
       const wantedMs = Math.min(EXTRA_MS_MAX, Math.max(0, extraMs));
-      // At an end of its way nothing is done to it.
+      // At the end of the range nothing changes.
       if (wantedMs === (this.#wantedMs ?? drag.extraMsOf(this.#seen))) return;
       this.#wantedMs = wantedMs;
       act(at, "far", farFactor(wantedMs));
     });
   }
 
-  /** A run begins. */
+  /** Resets the buttons for a new run. */
   reset(): void {
     [this.#seen, this.#wantedMs] = [undefined, null];
   }
@@ -92,7 +92,7 @@ class Pin {
     setText(this.#name, isShort ? String(number) : phrase("islands.name", { island: number }));
     const shown = isUsual ? words.join(", ") : state;
     setText(this.#state, shown);
-    // Where there is little room, the broken cable and what is to do about it say enough.
+    // In little room, the broken cable and its button say enough.
     this.#state.hidden = shown === "" || (isShort && island.partitioned && !isAway(island));
     setAttribute(this.#state, "data-tone", isUsual ? "waiting" : tone);
     const label = isAway(island) ? "pins.startLabel" : "pins.killLabel";
@@ -125,11 +125,11 @@ class Pin {
   }
 }
 
-/** An island in somebody's hand. */
+/** A dragged island. */
 class Drag {
   held: Held | null = null;
   #from: { readonly x: number; readonly y: number; readonly pointer: number; readonly island: number } | null = null;
-  /** Whether what began with the last press was a drag: the click at its end is none. */
+  /** Whether the last press was a drag, so that the click at its end is ignored. */
   wasDragged = false;
   readonly #extraMsAt: (island: number, event: PointerEvent) => number;
   readonly extraMsOf: (island: Island) => number;
@@ -158,14 +158,14 @@ class Drag {
   #move(event: PointerEvent): void {
     const from = this.#from;
     if (event.pointerId !== from?.pointer) return;
-    // It was let go where nobody heard of it.
+    // The release was not observed.
     if (event.buttons === 0) return this.let();
     if (!this.held && Math.hypot(event.clientX - from.x, event.clientY - from.y) < DRAG_PX) return;
     this.wasDragged = true;
     this.held = { island: from.island, extraMs: this.#extraMsAt(from.island, event) };
   }
 
-  /** Nobody holds anything any more. */
+  /** Releases everything. */
   let(): void {
     [this.held, this.#from] = [null, null];
   }
@@ -179,9 +179,9 @@ export class Pins {
   #sea: Sea | null = null;
   #unit = 1;
   #baseMs = 0;
-  /** Where they were put last. */
+  /** Last positions. */
   #placed = "";
-  /** What the way of each island takes longer, as the run has it. */
+  /** Extra delay of each island in the run. */
   #extraMs: readonly number[] = [];
 
   constructor(act: Act) {
@@ -194,13 +194,13 @@ export class Pins {
       },
       (island) => extraOf(island, this.#baseMs),
       ({ island, extraMs }) => {
-        // Put back where it was, nothing has been done to it.
+        // A return to the old position is no action.
         if (farFactor(extraMs) !== farFactor(this.#extraMs[island] ?? 0)) act(island, "far", farFactor(extraMs));
       },
     );
   }
 
-  /** The island in somebody's hand, if there is one. */
+  /** The dragged island, if any. */
   get held(): Held | null {
     return this.#drag.held;
   }
@@ -213,7 +213,7 @@ export class Pins {
       this.#list.replaceChildren(...this.#pins.slice(0, islands).map(({ root }) => root));
   }
 
-  /** Puts each where it is; `extraMs` is what each island's way takes longer, `unit` pixels of the page in one of the sea. */
+  /** Positions all buttons; `extraMs` has each island's extra delay, `unit` the page pixels per pixel of the sea. */
   place(sea: Sea, extraMs: readonly number[], unit: number): void {
     [this.#sea, this.#unit] = [sea, unit];
     const placed = [sea.width, sea.height, unit, ...extraMs].join(" ");

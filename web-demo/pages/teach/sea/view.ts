@@ -1,4 +1,4 @@
-/** The sea's canvas: keeps its size, draws a scene, and tells the first round slowly. */
+/** The sea's canvas: keeps its size, draws a scene, and narrates the first round slowly. */
 import { find } from "../../shared/dom.js";
 import type { Island, LessonSpec } from "../../shared/lesson.js";
 import { Surface } from "../../shared/surface.js";
@@ -20,7 +20,7 @@ export class SeaView {
   readonly #backdrop = new Backdrop();
   readonly #pins: Pins;
   readonly #history: History;
-  /** Whether the first round of this run has been told. */
+  /** Whether the first round of this run has been narrated. */
   #isTold = false;
 
   constructor(history: History, act: Act) {
@@ -33,7 +33,7 @@ export class SeaView {
     this.#pins.reset(islands);
   }
 
-  /** Says what the buttons do now. */
+  /** Updates the labels of the buttons. */
   show(islands: readonly Island[], spec: LessonSpec): void {
     this.#pins.show(islands, spec.latencyMs);
   }
@@ -80,20 +80,20 @@ export class SeaView {
     if (context) drawSea(context, scene, (onto, what) => this.#backdrop.draw(onto, what));
   }
 
-  /** The round that is told step by step: the first that anybody answered, at no more than real time. */
+  /** The narrated round: the first with an answer, at real time or slower. */
   #toldRound(nowMs: number, speed: number): number | null {
     if (this.#isTold || speed > 1 || still.matches) return null;
     const first = this.#history.rounds.find((round) => round.answers.length > 0 || round.mergedMs === null);
     if (!first) return null;
     const { mergedMs, abandonedMs, round } = first;
     const endMs = mergedMs ?? abandonedMs;
-    // Twice: the boats out, and the boats back.
+    // Two trips: the boats out, and the boats back.
     this.#isTold = endMs !== null && nowMs > appliedMs(endMs, hopMsOf(speed, true)) + hopMsOf(speed, true);
     return this.#isTold ? null : round;
   }
 }
 
-/** How much of what can be learnt is learnt: from the loss at the start to the entropy of the text. */
+/** Returns the learnt share of the way from the initial loss to the entropy of the text. */
 function knowledgeOf({ heldOut, frame }: Live): number {
   const [first, last, floor] = [heldOut[0]?.loss, heldOut.at(-1)?.loss, frame?.run.floor];
   if (first === undefined || last === undefined || floor === undefined || first <= floor) return 0;

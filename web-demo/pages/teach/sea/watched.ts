@@ -1,4 +1,4 @@
-/** A chapter's question on the sea: a ring about what was broken, which closes while it is watched, and what is measured. */
+/** A chapter's marks on the sea: a ring around the broken part, which closes during the measurement, and a bar. */
 import { color } from "../../shared/palette.js";
 import { breachInWords, lastOf, type Stretch, shareOf, stretchInWords } from "../guide/watched.js";
 import { islandAt, isSmall, radiusOf } from "./chart.js";
@@ -6,7 +6,7 @@ import { extraMsOf, type SeaScene } from "./scene.js";
 
 /** Radius of the ring, in radii of the island. */
 const RING = 1.75;
-/** Where the sea says what is measured, in pixels from its corner. */
+/** Position of the description, in pixels from the corner. */
 const SAID = { x: 8, y: 8, height: 20, bar: 3 } as const;
 
 export function drawWatched(context: CanvasRenderingContext2D, scene: SeaScene): void {
@@ -19,7 +19,7 @@ export function drawWatched(context: CanvasRenderingContext2D, scene: SeaScene):
   context.globalAlpha = 1;
 }
 
-/** Red and dashed where it was broken; over it in ink, how much of the time after the break is measured. */
+/** Draws a dashed red ring at the break, and over it the measured share of the time after the break. */
 function drawRing(
   context: CanvasRenderingContext2D,
   scene: SeaScene,
@@ -54,7 +54,7 @@ function drawRing(
   context.fillText(text, left + 5, top + 9.5);
 }
 
-/** What is measured, and how much of it, in words and as a bar. */
+/** Draws the description of the measurement, and its progress as a bar. */
 function drawSaid(context: CanvasRenderingContext2D, scene: SeaScene, stretch: Stretch): void {
   const text = stretchInWords(stretch, scene.watched, scene.nowMs, isSmall(scene.sea));
   const { x, y, height, bar } = SAID;

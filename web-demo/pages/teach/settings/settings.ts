@@ -1,4 +1,4 @@
-/** The knobs. A run goes on with a change where it can; where it cannot, the knob says so before. */
+/** The knobs. A change applies to the running run if possible; other knobs announce that they start a new run. */
 
 import { find, make, setText } from "../../shared/dom.js";
 import type { LessonSpec } from "../../shared/lesson.js";
@@ -9,11 +9,11 @@ export class Settings {
   readonly #shows: ((spec: LessonSpec) => void)[] = [];
   readonly #fields = new Map<keyof LessonSpec, HTMLInputElement | HTMLSelectElement>();
   readonly #said = find("settings-said", HTMLElement);
-  /** What says of a knob that it begins a new run. */
+  /** The note on knobs that start a new run. */
   readonly #marks = new Map<keyof LessonSpec, HTMLElement>();
   #spec: LessonSpec | undefined;
 
-  /** `change` hears of each new setting, and which of them is new. */
+  /** `change` gets the new settings, and the name of the changed one. */
   constructor(change: (spec: LessonSpec, key: keyof LessonSpec) => void) {
     const changed = (key: keyof LessonSpec, value: string | number) =>
       this.#spec && change(settled({ ...this.#spec, [key]: value }), key);
@@ -62,7 +62,7 @@ export class Settings {
       input.setAttribute("aria-valuetext", output.textContent ?? "");
     };
     input.addEventListener("input", say);
-    // Once it is let go: what lies between is meant by nobody.
+    // Only the released value counts, not those in between.
     input.addEventListener("change", () => changed(knob.key, Number(input.value)));
     this.#shows.push((spec) => {
       input.value = String(spec[knob.key]);
@@ -71,13 +71,13 @@ export class Settings {
     return make("div", { class: "field" }, make("div", { class: "actions spread" }, label, output), input, hint);
   }
 
-  /** Lets these be changed alone; all, without a list. */
+  /** Enables only these knobs; all, without a list. */
   allow(keys: readonly (keyof LessonSpec)[] | null): void {
     for (const [key, field] of this.#fields) field.disabled = keys !== null && !keys.includes(key);
     setText(this.#said, phrase(keys === null ? "settings.goesOn" : "settings.held"));
   }
 
-  /** Marks the knobs that begin a new run at present. */
+  /** Marks the knobs that start a new run at present. */
   mark(beginsAnew: (key: keyof LessonSpec) => boolean): void {
     for (const [key, mark] of this.#marks) mark.hidden = !beginsAnew(key);
   }

@@ -1,4 +1,4 @@
-/** The teacher's sheet: what the chapters are about, on paper. It is made of the chapters themselves. */
+/** The teacher's sheet: the chapters on paper, generated from the chapters themselves. */
 
 import { find, make, setText } from "../../shared/dom.js";
 import { phrase } from "../../words/phrase.js";
@@ -7,7 +7,7 @@ import type { Chapter } from "../guide/chapter.js";
 import { CHAPTERS } from "../guide/chapters/index.js";
 import { linkOf } from "../run/address.js";
 
-/** Minutes for the challenge: one run, and the talk about it. */
+/** Minutes for the challenge: one run, and the discussion. */
 const CHALLENGE_MINUTES = 10;
 
 /** Shows the sheet in place of the lesson. */
@@ -56,10 +56,10 @@ function chapterOf({ id, title, goal, minutes, question, answers, usual, break: 
   );
 }
 
-/** A link that opens the lesson there, written out for paper. */
+/** Returns a link into the lesson, written out for paper. */
 function opens(id: string): HTMLElement {
   const url = new URL(location.href);
-  // What else the address says, such as the file of words, holds for the lesson as well.
+  // Other parts of the address, such as the file of words, apply to the lesson as well.
   url.searchParams.delete("sheet");
   url.hash = linkOf(id);
   return make("p", { class: "opens" }, make("a", { href: url.href }, url.href));

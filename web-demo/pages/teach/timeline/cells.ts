@@ -1,8 +1,8 @@
-/** What a parcel looks like: a block of its codes. */
+/** The look of a parcel: a block of its codes. */
 import { type ColorName, color } from "../../shared/palette.js";
 import type { Parcel } from "./history.js";
 
-/** Size of a cell of a code in pixels, and codes in a row. */
+/** Size of a code's cell in pixels, and codes in a row. */
 const CELL_PX = 3.5;
 const CELLS = 8;
 
@@ -14,7 +14,7 @@ export const COLORS: Readonly<Record<Parcel["what"], ColorName>> = {
   whole: "line-3",
 };
 
-/** Draws a parcel's codes as cells round a point, `scale` times as large as usual; one without codes is a plain block. */
+/** Draws a parcel's codes as cells round a point, enlarged by `scale`; a parcel without codes is a plain block. */
 export function drawCells(
   context: CanvasRenderingContext2D,
   parcel: Parcel,

@@ -1,31 +1,31 @@
-/** Draws parcels on their way between islands and syncer: a line for the way, codes for what is in flight. */
+/** Draws parcels between islands and syncer: a line for the way, cells for the codes in flight. */
 
 import { color } from "../../shared/palette.js";
 import { COLORS, drawCells } from "./cells.js";
 import type { Parcel } from "./history.js";
 import { glowOf, headOf, type Scene, type Way, wayOf, xOf } from "./scene.js";
 
-/** A parcel is still seen where it came in for so long, in milliseconds of the wall clock. */
+/** Time for which an arrived parcel stays visible, in milliseconds of the wall clock. */
 const GLOW_MS = 350;
 
-/** More ways than these, the newest, could not be told apart. */
+/** Limit of ways, newest first; more could not be told apart. */
 const WAYS_MAX = 500;
-/** Longest trip that a look back is made for, in milliseconds. */
+/** Longest trip that is searched in the history, in milliseconds. */
 const TRIP_MS_MAX = 60_000;
-/** Seen from farther away than this, in milliseconds, requests are left out: they say nothing that answers do not. */
+/** Time scale in milliseconds above which requests are left out, since they add nothing to their answers. */
 const REQUESTS_MS = 15_000;
 
-/** Draws what is on its way, and the ways of what came in while they can be seen. */
+/** Draws parcels in flight, and the ways of visible arrived ones. */
 export function drawParcels(context: CanvasRenderingContext2D, scene: Scene): void {
   const since = scene.nowMs - scene.spanMs;
   const glow = glowOf(scene, GLOW_MS);
-  // Ways that look the same are one stroke: hundreds of them cost as much as a few.
+  // Ways with the same look share one stroke: hundreds of them cost as much as a few.
   const ways = new Map<string, { readonly what: Parcel["what"]; readonly dim: boolean; readonly path: Path2D }>();
   const heads: (() => void)[] = [];
   let drawn = 0;
   for (let at = scene.history.parcels.length - 1; at >= 0 && drawn < WAYS_MAX; at -= 1) {
     const parcel = scene.history.parcels[at]!;
-    // A parcel is noted when it is sent; what was sent long before has long arrived.
+    // Parcels are ordered by sending time; those sent long before have arrived.
     if (parcel.fromMs < since - TRIP_MS_MAX) break;
     if (parcel.untilMs < since || parcel.fromMs > scene.nowMs) continue;
     if (parcel.what === "collect" && scene.spanMs > REQUESTS_MS) continue;
@@ -54,11 +54,11 @@ export function drawParcels(context: CanvasRenderingContext2D, scene: Scene): vo
   context.globalAlpha = 1;
 }
 
-/** Codes as cells; what has none is a plain block. */
+/** Draws codes as cells; a parcel without codes is a plain block. */
 function drawHead(context: CanvasRenderingContext2D, scene: Scene, parcel: Parcel, way: Way, glow: number): void {
   const head = headOf(scene, parcel, way);
   const age = Math.max(0, scene.nowMs - parcel.untilMs) / glow;
-  // Where it came in stays in the past, but what glows is still at the shore of now.
+  // The arrival stays in the past, but the glow is drawn at the present.
   const x = age > 0 ? xOf(scene, Math.min(scene.nowMs, parcel.untilMs)) : head.x;
   context.globalAlpha = scene.still && age > 0 ? 0 : 1 - age;
   if (parcel.what === "collect") {
@@ -80,7 +80,7 @@ function ring(context: CanvasRenderingContext2D, scene: Scene, parcel: Parcel, w
   context.stroke();
 }
 
-/** The parcel whose way passes nearest to a point, within reach of a finger. */
+/** Returns the parcel whose way is nearest to a point, within reach of a finger. */
 export function parcelAt(scene: Scene, x: number, y: number): Parcel | null {
   let [nearest, least]: [Parcel | null, number] = [null, 14];
   for (const parcel of scene.history.parcels) {

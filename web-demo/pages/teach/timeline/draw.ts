@@ -1,4 +1,4 @@
-/** Draws the lanes: steps of the islands, rounds of the syncer, the run in lock-step. */
+/** Draws the lanes: steps of the islands, rounds of the syncer, and the lock-step run. */
 
 import { milliseconds } from "../../shared/format.js";
 import type { Island } from "../../shared/lesson.js";
@@ -11,11 +11,11 @@ import { drawBreaches, drawMeasured } from "./watched.js";
 
 const fontOf = (px: number) => `${px}px system-ui, sans-serif`;
 const FONT = fontOf(12);
-/** Longest step that a look back is made for, in milliseconds. */
+/** Longest step that is searched in the history, in milliseconds. */
 const STEP_MS_MAX = 60_000;
-/** Steps that are shorter than this are not told apart. */
+/** Least width of separately drawn steps. */
 const STEP_PX_LEAST = 4;
-/** A flash lasts so long, in milliseconds of the wall clock. */
+/** Duration of a flash, in milliseconds of the wall clock. */
 const FLASH_MS = 450;
 
 /** Draws everything. */
@@ -58,7 +58,7 @@ function drawAxis(context: CanvasRenderingContext2D, scene: Scene, height: numbe
   context.fillRect(Math.round(xOf(scene, scene.nowMs)), 18, 1, height - 18);
 }
 
-/** The name of a lane. */
+/** Draws the name of a lane. */
 function label(context: CanvasRenderingContext2D, { names }: Scene, text: string, y: number): void {
   context.textAlign = "start";
   context.fillStyle = color("ink");
@@ -67,7 +67,7 @@ function label(context: CanvasRenderingContext2D, { names }: Scene, text: string
   context.font = FONT;
 }
 
-/** The stretch of a span that can be seen, as `[x, width]`, or nothing. */
+/** Returns the visible part of a span, as `[x, width]`, or undefined. */
 function stretch(scene: Scene, fromMs: number, untilMs: number): readonly [number, number] | undefined {
   const from = Math.max(scene.names.leftPx, xOf(scene, fromMs));
   const until = xOf(scene, Math.min(untilMs, scene.nowMs));
@@ -94,7 +94,7 @@ function drawIsland(context: CanvasRenderingContext2D, scene: Scene, island: Isl
     const step = steps[at]!;
     if (step.fromMs > scene.nowMs) break;
     let until = step.untilMs;
-    // From far away steps are one bar: their ends could not be seen.
+    // At small scale steps are one bar: their ends would be invisible.
     while (merges && steps[at + 1] && steps[at + 1]!.fromMs - until < 1) until = steps[(at += 1)]!.untilMs;
     const seen = stretch(scene, step.fromMs, until);
     if (seen) context.rect(seen[0] + 0.5, y - 7, Math.max(1, seen[1] - 1.5), 14);
@@ -109,7 +109,7 @@ function drawIsland(context: CanvasRenderingContext2D, scene: Scene, island: Isl
   }
 }
 
-/** Slanting lines, and a word where there is room: an absence is more than a colour. */
+/** Draws slanting lines, and a word if there is room, so that an absence is more than a colour. */
 function hatch(
   context: CanvasRenderingContext2D,
   [x, width]: readonly [number, number],
@@ -125,7 +125,7 @@ function hatch(
   context.strokeStyle = color("danger");
   context.globalAlpha = 0.5;
   context.beginPath();
-  // From a fixed grid of the page, so that the lines stand while the stretch grows.
+  // On a fixed grid of the page, so that the lines stay in place while the stretch grows.
   for (let at = Math.floor((x - lane.height) / 9) * 9; at < x + width; at += 9) {
     context.moveTo(at, lane.top + lane.height);
     context.lineTo(at + lane.height, lane.top);
@@ -201,7 +201,7 @@ function triangle(context: CanvasPath, x: number, y: number, r: number): void {
   context.closePath();
 }
 
-/** A bar, and how many answers went in. */
+/** Draws a bar, and the number of merged answers. */
 function drawMerge(context: CanvasRenderingContext2D, scene: Scene, round: Round, x: number, y: number): void {
   context.fillStyle = color("line-1");
   context.fillRect(x - 2, y - 8, 4, 16);
@@ -239,7 +239,7 @@ function drawTwin(context: CanvasRenderingContext2D, scene: Scene): void {
   }
 }
 
-/** A mark where an island took a merged fragment in, with a ring for a moment. */
+/** Draws a mark where an island received a merged fragment, with a ring for a moment. */
 function drawApplied(context: CanvasRenderingContext2D, scene: Scene): void {
   const flashMs = glowOf(scene, FLASH_MS);
   const marks = { plain: new Path2D(), dim: new Path2D() };

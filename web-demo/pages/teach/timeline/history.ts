@@ -1,14 +1,14 @@
-/** What lately happened, as it is drawn: bounded by time, whatever the run does. */
+/** Recent events for drawing, bounded by time and number. */
 import type { Action, Deed, Frame, Mark, Share, TwinFrame } from "../../shared/lesson.js";
 
-/** Something of a fragment on its way between an island and the syncer. */
+/** A message about a fragment between an island and the syncer. */
 export type Parcel = Extract<Mark, { kind: "parcel" }>;
 
 /** A round, from its launch on. */
 export interface Round {
   readonly round: number;
   readonly fragment: number;
-  /** The row of the syncer's lane that it is drawn in. */
+  /** Row within the syncer's lane. */
   readonly row: number;
   readonly launchedMs: number;
   readonly answers: {
@@ -29,9 +29,9 @@ interface Span {
   readonly untilMs: number;
 }
 
-/** What is remembered of the time before the newest event, in milliseconds: more than the widest picture shows. */
+/** Length of the history, in milliseconds: more than the widest picture shows. */
 const KEEP_MS = 240_000;
-/** Of each kind at most; a run that is shown in full has far fewer. */
+/** Limit of entries of each kind; a fully displayed run has far fewer. */
 const ENTRIES_MAX = 6_000;
 
 export class History {
@@ -42,7 +42,7 @@ export class History {
   applied: { readonly island: number; readonly fragment: number; readonly atMs: number }[] = [];
   twinSteps: (Span & { readonly computedMs: number })[] = [];
   stalls: { readonly island: number; readonly fromMs: number; untilMs: number | null }[] = [];
-  /** Stretches in which an island was not there. */
+  /** Stretches in which an island was absent. */
   absences: { readonly island: number; readonly fromMs: number; untilMs: number | null }[] = [];
   #prunedMs = 0;
 
@@ -59,7 +59,7 @@ export class History {
     this.#prunedMs = 0;
   }
 
-  /** `actions` tell when exactly an island died or was started again; the frame only says whether it is dead. */
+  /** `actions` give the exact death or start of an island; the frame has only its state. */
   take(frame: Frame, actions: readonly Action[]): void {
     for (const mark of frame.marks) this.#mark(mark);
     frame.islands.forEach(({ state }, island) => this.#absence(island, state === "dead", frame.nowMs, actions));
@@ -110,7 +110,7 @@ export class History {
     else round.abandonedMs = mark.atMs;
   }
 
-  /** The first row that no open round is in. */
+  /** Returns the first row without an open round. */
   #row(atMs: number): number {
     const taken = new Set(
       this.rounds.filter((one) => (one.mergedMs ?? one.abandonedMs ?? Infinity) > atMs).map((one) => one.row),
@@ -120,7 +120,7 @@ export class History {
     return row;
   }
 
-  /** A step that was begun is not ended by whoever is gone. */
+  /** Cuts a step in progress, since an absent island does not end it. */
   #cutStep(island: number, atMs: number): void {
     const steps = this.steps[island];
     const last = steps?.at(-1);
@@ -137,7 +137,7 @@ export class History {
       this.absences.push({ island, fromMs, untilMs: null });
       this.#cutStep(island, fromMs);
     } else if (!isAway && open) {
-      // Those that come later, or are sent away, do so by themselves.
+      // Islands that join later or are dropped do so without an action.
       const untilMs = last("restart", "cure") ?? atMs;
       open.untilMs = untilMs > open.fromMs ? untilMs : atMs;
     }
@@ -164,7 +164,7 @@ export class History {
   }
 }
 
-/** The first entry that ends after `sinceMs`; entries are by time, and none lasts longer than `slackMs`. */
+/** Returns the first entry that ends after `sinceMs`; entries are by time, and none lasts longer than `slackMs`. */
 export function firstAfter(all: readonly { readonly fromMs: number }[], sinceMs: number, slackMs: number): number {
   let [low, high] = [0, all.length];
   while (low < high) {

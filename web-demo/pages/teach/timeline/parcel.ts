@@ -1,4 +1,4 @@
-/** One fragment on its way, code by code. */
+/** One fragment in a message, code by code. */
 
 import { fillRows, find, make, setAttribute, setText } from "../../shared/dom.js";
 import { bytes, milliseconds } from "../../shared/format.js";
@@ -9,7 +9,7 @@ import type { Parcel } from "./history.js";
 /** Least time between two parcels that are shown by themselves, in milliseconds of the wall clock. */
 const CHANGE_MS = 700;
 
-/** "Fragment 3, round 7: progress from island 2 to the syncer, 2.21 kB in 31 ms. 4 bits a parameter: …" */
+/** Returns "Fragment 3, round 7: progress from island 2 to the syncer, 2.21 kB in 31 ms. 4 bits a parameter: …" */
 export function saidOf(parcel: Parcel, code: LessonSpec["code"]): string {
   const values = {
     fragment: parcel.fragment + 1,
@@ -17,7 +17,7 @@ export function saidOf(parcel: Parcel, code: LessonSpec["code"]): string {
     way: phrase(parcel.up ? "parcels.up" : "parcels.down", { island: parcel.island + 1 }),
     bytes: bytes(parcel.bytes),
     time: milliseconds(Math.round(parcel.untilMs - parcel.fromMs)),
-    // Whoever joins gets the parameters themselves, whatever code their changes travel as.
+    // A joiner gets the parameters themselves, regardless of the code of changes.
     bits: phrase(`parcels.bits.${parcel.what === "whole" ? "whole" : code}`),
   };
   if (parcel.round === null) return phrase("parcels.said", values);
@@ -30,7 +30,7 @@ export class ParcelView {
   readonly #select = find("follow", HTMLSelectElement);
   #shownAt = -CHANGE_MS;
 
-  /** `follow` hears which fragment is to be followed. */
+  /** `follow` gets the fragment to follow. */
   constructor(follow: (fragment: number | null) => void) {
     this.#select.addEventListener("change", () =>
       follow(this.#select.value === "" ? null : Number(this.#select.value)),
@@ -49,13 +49,13 @@ export class ParcelView {
     this.#shownAt = -CHANGE_MS;
   }
 
-  /** Follows this fragment, as if it had been chosen. */
+  /** Follows this fragment, as if the visitor had chosen it. */
   choose(fragment: number | null): void {
     this.#select.value = fragment === null ? "" : String(fragment);
     this.#select.dispatchEvent(new Event("change"));
   }
 
-  /** Looks for a parcel worth showing among what happened; gives it if there is one. */
+  /** Searches the history for a parcel worth showing, and returns it if there is one. */
   take(marks: readonly Mark[], followed: number | null, code: LessonSpec["code"]): Parcel | null {
     if (performance.now() - this.#shownAt < CHANGE_MS) return null;
     const found = marks.find(

@@ -1,39 +1,39 @@
-/** Where things are on the timeline: lanes from top to bottom, time from left to right. */
+/** Geometry of the timeline: lanes from top to bottom, time from left to right. */
 import type { Island } from "../../shared/lesson.js";
 import type { Watched } from "../guide/watched.js";
 import type { History, Parcel } from "./history.js";
 
-/** What is drawn. */
+/** Everything to draw. */
 export interface Scene {
   readonly history: History;
   readonly islands: readonly Island[];
   readonly nowMs: number;
   readonly spanMs: number;
-  /** Virtual over wall time: what flashes does so for a moment of the onlooker's. */
+  /** Ratio of virtual to wall time, since flashes last a fixed wall time. */
   readonly speed: number;
   readonly width: number;
   readonly height: number;
   readonly rows: number;
-  /** How the lanes' names are written. */
+  /** Font of the lanes' names. */
   readonly names: (typeof NAMES)[keyof typeof NAMES];
-  /** Only this fragment is drawn in full. */
+  /** The only fragment to draw in full. */
   readonly followed: number | null;
   readonly chosen: Parcel | null;
-  /** What a chapter asks of the run. */
+  /** The chapter's marks. */
   readonly watched: Watched;
-  /** Nothing flashes. */
+  /** Whether flashes are off. */
   readonly still: boolean;
 }
 
 const AXIS_PX = 22;
-/** Height of an island's lane: the fewer there are, the more room each has. */
+/** Height of an island's lane: fewer islands have more room. */
 const LANE_PX = { least: 14, most: 60 } as const;
 const ROW_PX = 20;
 const TWIN_GAP_PX = 12;
 const TWIN_PX = 36;
-/** Size of the lanes' names, and the room that they have at the left; on a projector they are read from afar. */
+/** Size of the lanes' names, and their room at the left; a projector needs large names. */
 export const NAMES = { near: { fontPx: 12, leftPx: 80 }, far: { fontPx: 18, leftPx: 116 } } as const;
-/** Room for what is in flight at the moment. */
+/** Room for messages in flight at the current moment. */
 const RIGHT_PX = 30;
 
 /** A lane's top and height, in CSS pixels. */
@@ -42,7 +42,7 @@ export interface Lane {
   readonly height: number;
 }
 
-/** What decides where lanes are. */
+/** Quantities that determine the positions of lanes. */
 type Lanes = Pick<Scene, "islands" | "rows" | "height">;
 
 function laneHeight({ islands, rows, height }: Lanes): number {
@@ -50,7 +50,7 @@ function laneHeight({ islands, rows, height }: Lanes): number {
   return Math.floor(Math.min(LANE_PX.most, Math.max(LANE_PX.least, room / islands.length)));
 }
 
-/** How many islands lie above the syncer. */
+/** Number of islands above the syncer. */
 function above(islands: number): number {
   return Math.ceil(islands / 2);
 }
@@ -81,23 +81,23 @@ function heightOf(scene: Lanes): number {
   return AXIS_PX + scene.islands.length * laneHeight(scene) + syncerHeight(scene.rows) + TWIN_GAP_PX + TWIN_PX + 4;
 }
 
-/** The middle of a row of the syncer's lane. */
+/** Middle of a row of the syncer's lane. */
 export function rowY(scene: Lanes, row: number): number {
   return syncerLane(scene).top + 8 + (Math.min(row, scene.rows - 1) + 0.5) * ROW_PX;
 }
 
-/** How long something glows that does so for `wallMs` of the onlooker's time: never so long that it piles up. */
+/** Virtual duration of a glow of `wallMs`, limited so that glows do not pile up. */
 export function glowOf(scene: Scene, wallMs: number): number {
   return Math.min(wallMs * scene.speed, scene.spanMs / 20);
 }
 
-/** Where a moment is. */
+/** Position of a moment. */
 export function xOf(scene: Scene, ms: number): number {
   const { leftPx } = scene.names;
   return leftPx + (1 - (scene.nowMs - ms) / scene.spanMs) * (scene.width - leftPx - RIGHT_PX);
 }
 
-/** A straight way from one lane to another. */
+/** A straight line from one lane to another. */
 export interface Way {
   readonly x0: number;
   readonly y0: number;
@@ -105,7 +105,7 @@ export interface Way {
   readonly y1: number;
 }
 
-/** The way of a parcel, from when it is sent until it is there. */
+/** Line of a parcel, from its sending to its arrival. */
 export function wayOf(scene: Scene, parcel: Parcel): Way {
   const lane = islandLane(scene, parcel.island);
   const shore = lane.top + lane.height / 2;
@@ -116,7 +116,7 @@ export function wayOf(scene: Scene, parcel: Parcel): Way {
   return { x0: xOf(scene, parcel.fromMs), y0, x1: xOf(scene, parcel.untilMs), y1 };
 }
 
-/** Where a parcel is at the moment that is shown, and how far on its way, 0 to 1. */
+/** Position of a parcel at the displayed moment, and its progress, 0 to 1. */
 export function headOf(
   scene: Scene,
   parcel: Parcel,

@@ -1,4 +1,4 @@
-/** The timeline's canvas: keeps its size, draws a scene, chooses parcels. */
+/** The timeline's canvas: keeps its size, draws a scene, selects parcels. */
 
 import { find } from "../../shared/dom.js";
 import type { Island } from "../../shared/lesson.js";
@@ -10,11 +10,11 @@ import { parcelAt } from "./draw-parcels.js";
 import type { History, Parcel } from "./history.js";
 import { NAMES, type Scene } from "./scene.js";
 
-/** Time that 100 pixels span at normal speed, in milliseconds: slow enough to follow with one's eyes. */
+/** Time that 100 pixels span at normal speed, in milliseconds: slow enough for the eye to follow. */
 const MS_PER_100_PX = 700;
-/** Training steps that 100 pixels span at least. */
+/** Least number of training steps that 100 pixels span. */
 const STEPS_PER_100_PX = 2;
-/** Narrowest picture whose names can be read from afar. */
+/** Least width of a picture with large names. */
 const FAR_PX_MIN = 600;
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 
@@ -27,7 +27,7 @@ export class TimelineView {
   #spanMs = 0;
   #scene: Scene | undefined;
 
-  /** `choose` hears of the parcel that somebody pointed at. */
+  /** `choose` gets the parcel under the pointer. */
   constructor(history: History, choose: (parcel: Parcel) => void) {
     this.#history = history;
     this.#surface = new Surface(this.#canvas);
@@ -40,7 +40,7 @@ export class TimelineView {
     });
   }
 
-  /** A new run: nothing of the old one is zoomed or chosen. */
+  /** Resets zoom and selection for a new run. */
   reset(): void {
     [this.#spanMs, this.chosen] = [0, null];
   }
@@ -57,7 +57,7 @@ export class TimelineView {
   ): void {
     const { width, height } = this.#surface;
     if (width === 0 || height === 0 || islands.length === 0) return;
-    // Faster runs are seen from farther away, or nothing could be followed; the change is gradual.
+    // Faster runs are shown at a smaller scale, with a gradual change.
     const wanted = (Math.max(stepMs * STEPS_PER_100_PX, MS_PER_100_PX * speed ** 0.8) * width) / 100;
     this.#spanMs =
       this.#spanMs === 0 || still.matches ? wanted : this.#spanMs + (wanted - this.#spanMs) * Math.min(1, wallMs / 300);

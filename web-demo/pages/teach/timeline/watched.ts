@@ -1,14 +1,14 @@
-/** A chapter's question on the lanes: where the run was broken, and, shaded, what is measured. */
+/** A chapter's marks on the lanes: the break, and the measured stretches in shade. */
 import { color } from "../../shared/palette.js";
 import { breachInWords, stretchInWords } from "../guide/watched.js";
 import { type Scene, xOf } from "./scene.js";
 
-/** Below the axis, in pixels. */
+/** Distance below the axis, in pixels. */
 const TOP_PX = 18;
-/** Of the bar at the upper end of what is measured, in pixels. */
+/** Height of the bar at the top of a measured stretch, in pixels. */
 const BAR_PX = 4;
 
-/** What is measured, behind all else. */
+/** Draws the measured stretches, behind all else. */
 export function drawMeasured(context: CanvasRenderingContext2D, scene: Scene): void {
   for (const stretch of scene.watched.stretches) {
     const from = Math.max(scene.names.leftPx, xOf(scene, stretch.fromMs));
@@ -22,7 +22,7 @@ export function drawMeasured(context: CanvasRenderingContext2D, scene: Scene): v
   }
 }
 
-/** Where it was broken, and what is measured in words, before all else. */
+/** Draws the break, and the description of the measurement, in front of all else. */
 export function drawBreaches(context: CanvasRenderingContext2D, scene: Scene): void {
   const { breaches, stretches } = scene.watched;
   for (const breach of breaches) {
@@ -52,7 +52,7 @@ export function drawBreaches(context: CanvasRenderingContext2D, scene: Scene): v
   }
 }
 
-/** Words about a place, wholly in the picture. */
+/** Draws words at a position, wholly within the picture. */
 function say(
   context: CanvasRenderingContext2D,
   scene: Scene,

@@ -1,4 +1,4 @@
-/** The timeline in words: the newest events, for those who do not see it, and for single steps. */
+/** The timeline in words: the newest events, for screen readers, and for single steps. */
 
 import { fillRows, find, make, setText } from "../../shared/dom.js";
 import { milliseconds, percent } from "../../shared/format.js";
@@ -8,7 +8,7 @@ import { phrase } from "../../words/phrase.js";
 
 const LINES_MAX = 12;
 
-/** An event in words, or nothing for what happens all the time. */
+/** Describes an event; undefined for events that happen all the time. */
 export function wordsOf(mark: Mark): string | null {
   const island = "island" in mark ? mark.island + 1 : 0;
   switch (mark.kind) {
@@ -64,9 +64,9 @@ export class Words {
     setText(this.#step, "");
   }
 
-  /** `alone` is true for a single step: its events are read out. */
+  /** `alone` is true for a single step: its events are announced. */
   take(marks: readonly Mark[], alone: boolean): void {
-    // One by one they are worth telling; in the flow of things there are too many.
+    // Single steps are announced; the stream of a playing run has too many events.
     const told = marks.filter((mark) => "atMs" in mark).filter(({ kind }) => alone || kind !== "applied");
     const byTime = told.sort((a, b) => a.atMs - b.atMs);
     const lines = byTime.flatMap((mark) => {

@@ -5,7 +5,7 @@ import type { Chapter } from "../chapter.js";
 import { perSecond } from "../measure.js";
 
 const FAR = 4;
-/** One way takes 490 ms longer. */
+/** Extra delay of one way: 490 ms. */
 const FACTOR = 50;
 
 export const far: Chapter = {
@@ -18,7 +18,7 @@ export const far: Chapter = {
   break: { kind: "deeds", label: phrase("chapters.far.break"), deeds: [{ island: FAR, deed: "far", factor: FACTOR }] },
   beforeMs: 6_000,
   afterMs: 12_000,
-  // What was under way when it left is still told of, and the first answers from far away need their time.
+  // Messages in flight at the break still arrive, and the first answers from far away take their time.
   skipMs: 4_000,
   find: ({ before, after }) => {
     const shareOf = ({ shares, merges }: typeof after) => (merges > 0 ? (shares[FAR] ?? 0) / merges : 0);

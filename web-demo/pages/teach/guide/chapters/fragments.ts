@@ -3,7 +3,7 @@ import { chapterWords, phrase } from "../../../words/phrase.js";
 import { bin, type Chapter } from "../chapter.js";
 import { perSecond, SLOT_MS } from "../measure.js";
 
-/** Slots of time that are drawn of each run: as many as let single peaks be seen. */
+/** Number of drawn slots of each run: few enough to show single peaks. */
 const SLOTS = 40;
 
 export const fragments: Chapter = {

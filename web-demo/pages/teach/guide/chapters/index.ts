@@ -1,4 +1,4 @@
-/** The chapters, in their order. */
+/** The chapters, in order. */
 import type { Chapter } from "../chapter.js";
 import { far } from "./far.js";
 import { fragments } from "./fragments.js";

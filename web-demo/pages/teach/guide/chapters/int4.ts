@@ -3,7 +3,7 @@ import { chapterWords, phrase } from "../../../words/phrase.js";
 import { bin, type Chapter, measuredBy } from "../chapter.js";
 import { bytesPerUpdate } from "../measure.js";
 
-/** Both runs are compared at this moment, or at the last before it that is still remembered. */
+/** Time of the comparison; the last stored measurement before it counts. */
 const COMPARED_MS = 20_000;
 
 export const int4: Chapter = {

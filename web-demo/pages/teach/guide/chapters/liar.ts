@@ -3,9 +3,9 @@ import { chapterWords, phrase } from "../../../words/phrase.js";
 import { type Chapter, measuredBy } from "../chapter.js";
 
 const LIAR = 4;
-/** From then on island 5 lies, and the losses of this moment are what is compared with. */
+/** Start of island 5's lies; the losses of this moment are the base of comparison. */
 const LIES_MS = 8_000;
-/** Both runs are compared at this moment. */
+/** Time of the comparison of both runs. */
 const COMPARED_MS = 24_000;
 
 export const liar: Chapter = {

@@ -13,7 +13,7 @@ export const weights: Chapter = {
   usual: 1,
   break: { kind: "deeds", label: phrase("chapters.weights.break"), deeds: [{ island: SLOW, deed: "slow", factor: 4 }] },
   beforeMs: 6_000,
-  // An update tells of the time since the last one of its fragment, so all of them have to come from the slow time.
+  // An update covers the time since the last one of its fragment, so all updates must fall wholly into the slow time.
   skipMs: 4_000,
   afterMs: 14_000,
   find: ({ before, after }) => {
