@@ -1,4 +1,4 @@
-// Goal: a link says everything about a run, and a damaged one does the best that can be done, and says so.
+// Goal: a link describes a run completely; a damaged link keeps its valid parts and reports the rest.
 import assert from "node:assert/strict";
 import { before, test } from "node:test";
 import { load } from "./support.mjs";
@@ -30,7 +30,7 @@ const stageOf = (chapter) => {
 };
 /** The longest lesson. */
 const DAY_MS = 24 * 3_600_000;
-/** The open stage, as it begins. */
+/** The open stage at its beginning. */
 const OPEN = {
   spec,
   actions: [],

@@ -1,4 +1,4 @@
-/** The chapters in their order, and which answer their runs give. */
+/** The chapters in order, and the answers that their runs give. */
 import { load } from "./support.mjs";
 
 const { CHAPTERS } = await load("teach/guide/chapters/index.ts");

@@ -1,4 +1,4 @@
-// What `cargo xtask bench browser` measures: sizes, time to the first step, speed. Prints one line of JSON.
+// Measurements of `cargo xtask bench browser`: sizes, time to the first step, speed. Prints one line of JSON.
 import { readdir, readFile } from "node:fs/promises";
 import { cpus, loadavg } from "node:os";
 import { join } from "node:path";
@@ -6,16 +6,16 @@ import { gzipSync } from "node:zlib";
 import { lessonFigures } from "./lesson-figures.mjs";
 import { launch, root, startSyncer } from "./support.mjs";
 
-/** Starts of which the median is taken, after one that fills the caches. */
+/** Number of starts for the median, after one that fills the caches. */
 const STARTS = 7;
-/** Windows of each engine, in turn; the median counts. */
+/** Measured windows of each engine, in turn, for the median. */
 const ROUNDS = Number(process.env.BENCH_ROUNDS ?? 3);
 const TRAIN_MS = 15_000;
 
 const median = (values) => values.toSorted((a, b) => a - b)[values.length >> 1];
 const packed = async (file) => gzipSync(await readFile(file), { level: 9 }).length;
 
-/** The engine is what one browser loads to train: the larger build, with its bindings. */
+/** Size of the engine that a browser loads to train: the larger build, with its bindings. */
 async function engineBytes() {
   const folders = ["plain", "relaxed"].map((build) => join(root, "package/dist/wasm", build));
   const sizes = folders.map(async (folder) => {
@@ -25,7 +25,7 @@ async function engineBytes() {
   return Math.max(...(await Promise.all(sizes)));
 }
 
-/** All else that the contribute page loads. */
+/** Size of everything else that the contribute page loads. */
 async function pageBytes(browser, url) {
   const page = await browser.newPage();
   const loaded = new Set(["index.html"]);
@@ -43,7 +43,7 @@ async function pageBytes(browser, url) {
   return sizes.reduce((a, b) => a + b);
 }
 
-/** From the click to the end of the first step, and the longest task of the page's thread meanwhile and after. */
+/** Measures from the click to the end of the first step, and the longest task of the page's thread then and later. */
 async function start(context, url) {
   const page = await context.newPage();
   await page.addInitScript(() => {

@@ -1,4 +1,4 @@
-// A syncer that says what a test wants it to say, with the built pages before it.
+// A syncer with canned answers that tests choose, in front of the built pages.
 
 import { readFile } from "node:fs/promises";
 import { createServer } from "node:http";
@@ -7,7 +7,7 @@ import { root } from "./support.mjs";
 
 const kinds = { ".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml" };
 
-/** A learner as `/v1/learners` gives it. */
+/** Returns a learner in the form of `/v1/learners`. */
 export function learner(id, more = {}) {
   return {
     learner: id,
@@ -36,7 +36,7 @@ export function learner(id, more = {}) {
   };
 }
 
-/** A round as `/v1/rounds` gives it: two of three answered, quorum at the first, merged. */
+/** Returns a round in the form of `/v1/rounds`: two of three answered, quorum at the first, merged. */
 export function round(id, more = {}) {
   const answer = { tokens: 512, fate: "merged", late: null, refused: null };
   return {
@@ -124,7 +124,7 @@ const status = {
   dataBytes: 0,
 };
 
-/** A line of the run's log as `/v1/log` gives it, so many seconds old. */
+/** Returns a line of the run's log in the form of `/v1/log`, with this age in seconds. */
 export function line(seq, ageS, more = {}) {
   return { seq, atMs: NOW_MS - 1_000 * ageS, kind: "joined", learner: 1, name: "anna", text: "anna joined.", ...more };
 }
@@ -159,7 +159,7 @@ const settings = [
   setting("merge", "radial", { changeable: true, group: "Exchange", choices: ["radial", "mean"] }),
 ];
 
-/** Starts one. `asked` lists what came in, `orders` what was in it; `say` sends an event to all; `hangUp` ends all streams and takes no more for a while. */
+/** Starts one. `asked` lists requests, `orders` their bodies; `say` sends an event to all; `hangUp` cuts all streams. */
 export async function startCanned() {
   const canned = {
     status,
@@ -188,7 +188,7 @@ export async function startCanned() {
     const url = new URL(request.url, "http://localhost");
     const json = (value) => response.setHeader("content-type", "application/json").end(JSON.stringify(value));
     canned.asked.push(`${request.method} ${url.pathname}${url.search}`);
-    // A syncer that hangs accepts requests and does not answer.
+    // A hanging syncer accepts requests and does not answer.
     if (canned.silent) return;
     if (url.pathname === "/v1/status") return json(canned.status);
     if (url.pathname === "/v1/runs") return json({ runs: canned.runs, several: true });

@@ -1,4 +1,4 @@
-// Goal: whoever takes the challenge gets a score that anybody can check, and links carry scores of people who cannot be trusted.
+// Goal: a player of the challenge gets a score that others can check, and links with untrusted scores are safe.
 import assert from "node:assert/strict";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
@@ -39,7 +39,7 @@ test("scores go into a link and come back, the best first and no more than a lin
   const read = board.readBoard(`#${board.writeBoard(many)}`, stage);
   assert.equal(read.entries.length, board.ENTRIES_MAX);
   assert.deepEqual(read.notices, ["This link has more than 8 scores; the rest is left out."]);
-  // The same run by the same name is there once.
+  // The same run under the same name is there once.
   assert.equal(board.readBoard(`#${board.writeBoard([entry(), entry()])}`, stage).entries.length, 1);
 });
 
@@ -72,7 +72,7 @@ test("a score that cannot be is left out, and said", () => {
   check(`1.4!0.5!${way}!Ada`);
   check(`1.4!1.5!${way}!Ada`);
   check("1.4!0.91!k:99!!Ada");
-  // What makes it hard is nobody's to set.
+  // Settings that decide the difficulty are fixed.
   check("1.4!0.91!m:1!!Ada");
   check("1.4!0.91!__proto__:1!!Ada");
   check("1.4!0.91!k:1!k9@5!Ada");
@@ -102,7 +102,7 @@ test("a run is scored, entered, carried by the link, and checked by whoever open
   await page.goto(`${site.url}teach.html#v=1&chapter=challenge&k=1&g=0.8&c=int4&r=radial&p=8&a=${actions}&t=60000`);
   await until("the end", async () => /That counts/.test(await page.textContent("#challenge-ended")));
   const ended = await page.textContent("#challenge-ended");
-  // Nothing that is done after the end counts.
+  // Actions after the end do not count.
   await page.keyboard.press("1");
   await page.fill("#challenge-name", "<b>Ada</b>");
   await page.keyboard.press("Enter");
@@ -153,7 +153,7 @@ test("the challenge is reached and begun with keys alone, and what makes it hard
   ])
     assert.equal(await page.isEnabled(`#knob-${knob}`), isFree, knob);
   assert.deepEqual(await faults(page), []);
-  // A board goes along wherever somebody is; a setting keeps the faults and the place.
+  // The board stays in every link; a changed setting keeps the faults and the place.
   await page.selectOption("#knob-code", "int4");
   await until("the address", () => /chapter=challenge.*c=int4|c=int4.*chapter=challenge/.test(page.url()));
   assert.match(page.url(), /a=k2@10000~s4x8@20000~p5@30000~k1@40000&.*&b=1\.4008!/);
@@ -171,7 +171,7 @@ test("who is faster than the Workers gets there once they are ready", async (t) 
   t.after(() => page.close());
   const trouble = [];
   page.on("pageerror", (error) => trouble.push(String(error)));
-  // Workers hear nothing before they may.
+  // Holds messages to the Workers until they are ready.
   await page.addInitScript(() => {
     const Real = Worker;
     const held = new Promise((resolve) => (window.goOn = resolve));
@@ -197,7 +197,7 @@ test("a run that is over begins anew when somebody plays it", async (t) => {
   t.after(() => page.close());
   await page.goto(`${site.url}teach.html#v=1&chapter=challenge&t=60000`);
   await until("the end", async () => /^Loss/.test(await page.textContent("#challenge-ended")));
-  // Nobody helped: the faults are not in this link, so it is another run.
+  // The faults are not in this link, so it is another run.
   assert.match(await page.textContent("#challenge-ended"), /this run is not the challenge's/);
   assert.equal(await page.textContent("#play"), "Play");
   await page.click("#play");

@@ -1,4 +1,4 @@
-// Goal: a chapter says what its run showed, whatever that is; nothing is known beforehand.
+// Goal: a chapter reports the result of its run, whatever that is; nothing is fixed beforehand.
 import assert from "node:assert/strict";
 import { access } from "node:fs/promises";
 import { join } from "node:path";
@@ -18,7 +18,7 @@ before(async () => {
   ({ saidOf } = await load("teach/timeline/parcel.ts"));
 });
 
-/** Ten seconds of five islands, as a chapter measures them. */
+/** Ten seconds of five islands, as measured by a chapter. */
 function measure(more = {}) {
   return {
     fromMs: 0,
@@ -54,7 +54,7 @@ const course = (loss) => [
   { atMs: 10_000, loss, tokens: 1 },
 ];
 
-/** For each chapter, what leads to each of its answers. */
+/** Evidence for each answer of each chapter. */
 const OUTCOMES = {
   lockstep: [{ twinSteps: 32 }, { twinSteps: 20 }, { twinSteps: 0 }],
   quorum: [{ merges: 10 }, { merges: 3 }, { merges: 0 }],
@@ -87,7 +87,7 @@ test("each answer of each chapter is what some run shows", () => {
       assert.equal(found.answer, answer, `${chapter.id} ${JSON.stringify(after)}: ${found.text}`);
       assert.doesNotMatch(found.text, /NaN|undefined|Infinity/, chapter.id);
     });
-    // A run in which nothing happened is no reason to break down.
+    // A run without events must not cause an error.
     const nothing = measure({
       untilMs: 0,
       merges: 0,

@@ -1,4 +1,4 @@
-// Goal: a class joins by its link over plain http, and its teacher slows and drops islands while the run goes on.
+// Goal: a class joins by its link over plain http, and its teacher slows and drops islands during the run.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { axe, faults } from "./axe.mjs";
@@ -9,7 +9,7 @@ let syncer, browser, origin;
 const trouble = [];
 
 before(async () => {
-  // A name of the local network: browsers trust such pages as little as those of a phone in a class.
+  // A name on the local network: browsers treat such a page as insecure, as on a student's phone.
   const elsewhere = "--host-resolver-rules=MAP classroom.local 127.0.0.1";
   [syncer, browser] = await Promise.all([
     startSyncer("--classroom", "--invite", INVITE.replace("#invite=", "")),
@@ -32,7 +32,7 @@ async function open(context, path = "") {
   return page;
 }
 
-/** A student that trains. */
+/** Opens the page of a student that trains. */
 async function student(name) {
   const page = await open(await newcomer());
   await until("the field for a name", () => page.isVisible("#who #name"));
@@ -42,7 +42,7 @@ async function student(name) {
   return page;
 }
 
-/** The page of somebody whose browser keeps this key. */
+/** Opens a page in a browser that has this key. */
 async function twin(identity) {
   const page = await open(await newcomer());
   await page.evaluate(
@@ -62,10 +62,10 @@ async function twin(identity) {
 const says = (page, selector, pattern) =>
   until(`${selector} to say ${pattern}`, async () => pattern.test(await page.textContent(selector)));
 
-/** The learner of this name, as everybody sees it. */
+/** Returns the learner of this name, from the public status. */
 const shown = async (name) => (await syncer.status()).learners.find((learner) => learner.name === name);
 
-/** What Ada trains while Ben trains so much more. */
+/** Returns Ada's training as a share of Ben's while Ben trains this many tokens. */
 async function whileBenTrains(tokens) {
   const begun = { ada: (await shown("Ada")).tokensTrained, ben: (await shown("Ben")).tokensTrained };
   const ben = await until("Ben to train on", async () => {
@@ -111,7 +111,7 @@ test("a class over plain http, with a hand on each island", async () => {
   await press("Ada", "Full speed");
   await says(ada, "#sentence", /^Training, balanced\.$/);
 
-  // Sent away, it says so, the others are merged on, and it comes back by itself as who it was.
+  // A dropped learner says so, the others are merged on, and it returns by itself under the same identity.
   const { rounds } = await syncer.status();
   await teacher.fill(".island-card [type=number]", "9");
   await press("Ada", "Drop");
@@ -127,7 +127,7 @@ test("a class over plain http, with a hand on each island", async () => {
   const status = await syncer.status();
   assert.ok(status.rounds > rounds && status.learnersTotal === 2, JSON.stringify(status.learnersByState));
 
-  // An owner that changes its mind does not have to wait.
+  // An owner who reconsiders does not have to wait.
   await teacher.fill(".island-card [type=number]", "3000");
   await press("Ada", "Drop");
   await badge("Ada", /^dropped, (2999|3000) s$/);
@@ -170,7 +170,7 @@ test("a second tab waits for the first, without locks too", async () => {
 });
 
 test("a twin that took over is named, where nothing kept them apart", async () => {
-  // As a browser that copies a profile would: the same key, and no lock in common.
+  // Imitates a copied browser profile: the same key without a shared lock.
   const identity = "7".repeat(64);
   const [first, second] = await Promise.all([twin(identity), twin(identity)]);
   await first.click("#start");

@@ -1,4 +1,4 @@
-// Goal: what is shown goes evenly, never ahead of what has happened, and slows where the Workers do not keep up.
+// Goal: the display runs steadily, never ahead of the events, and slows if the Workers are too slow.
 import assert from "node:assert/strict";
 import { before, beforeEach, test } from "node:test";
 import { load } from "./support.mjs";
@@ -13,7 +13,7 @@ beforeEach(() => {
   clock.reset(0);
 });
 
-/** Runs for `frames`; Workers reach what `reach` makes of the target. */
+/** Runs for `frames`; the Workers reach `reach` of the target. */
 function play(frames, reach) {
   let reached = 0;
   for (let i = 0; i < frames; i += 1) {
@@ -36,7 +36,7 @@ test("Workers that do not keep up slow the clock, and it says so", () => {
   assert.ok(Math.abs(clock.shownMs - 2 * 250 * FRAME_MS) < 800, String(clock.shownMs));
   assert.ok(clock.isSlow);
   assert.ok(Math.abs(clock.pace - 2) < 0.3, String(clock.pace));
-  // What they are asked for stays within reach: a deed counts soon.
+  // Requests stay close ahead, so that an action takes effect soon.
   assert.ok(clock.targetMs - clock.shownMs < 8 * 1_000, String(clock.targetMs));
 });
 

@@ -1,4 +1,4 @@
-// Goal: what is told of a long run is as even as of a short one, takes no more room, and is the same in each replay.
+// Goal: a long run's series is as even as a short one's, takes no more room, and is the same in each replay.
 import assert from "node:assert/strict";
 import { before, test } from "node:test";
 import { ISLAND } from "./island.mjs";
@@ -83,7 +83,7 @@ test("decoupled training stands still when no island trains, whenever it is look
         actions.filter(({ atMs }) => atMs <= until),
       );
     }
-    // From the second death until a step is begun anew; before the first step there is no model to train.
+    // From the second death until a new step begins; before the first step there is no model to train.
     assert.equal(told.idleMs, 200, `looked at each ${grain} ms`);
   }
 });
@@ -110,16 +110,16 @@ test("goodput counts each island from its first step, and whoever died before it
   const on = island({ steps: 40, tokens: 400, possibleSteps: 60 });
   const joining = island({ steps: 0, tokens: 0, state: "joining", possibleSteps: 10 });
   assert.equal(goodput([joining, joining, joining], { marks: [] }).goodput, null);
-  // Islands 1 and 2 could have taken 50 and 40 steps of 10 tokens; island 3 is on its way.
+  // Islands 1 and 2 could have taken 50 and 40 steps of 10 tokens; island 3 is still joining.
   assert.equal(goodput([on, on, joining], { trained: 450 }).goodput, 0.5);
-  // Island 3 was to come after 5 s, and could have taken 10.
+  // Island 3 was due after 5 s, and could have taken 10 steps.
   assert.equal(goodput([on, on, { ...joining, state: "dead" }], { trained: 450 }).goodput, 0.45);
   const both = goodput([on, on, joining], { trained: 450 });
   both.takeTwin({ nowMs: 6_000, tokens: 0, stalledBy: [], marks: [] });
   assert.equal(both.twinGoodput, null);
   both.takeTwin({ nowMs: 6_000, tokens: 450, stalledBy: [], marks: [step(0, 2_000, 3_000)] });
   assert.equal(both.twinGoodput, 0.5);
-  // Since 4 s steps of all take twice as long: what island 1 missed in its first second was missed at the pace of then.
+  // From 4 s on steps take twice as long; island 1's missed first second counts at the earlier pace.
   const slower = { ...on, stepMs: 200, possibleSteps: 80 };
   both.take({ nowMs: 10_000, marks: [], islands: [slower, slower, joining], run: { tokensTrained: 650 } }, []);
   assert.equal(both.goodput, 0.5);

@@ -1,4 +1,4 @@
-// Goal: the dashboard's charts are read as an engineer reads charts: zoomed together, smoothed, compared and saved.
+// Goal: the dashboard's charts work as engineers expect: zoomed together, smoothed, compared and saved.
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
 import { test } from "node:test";
@@ -6,7 +6,7 @@ import { axe, faults } from "./axe.mjs";
 import { load, until } from "./support.mjs";
 import { page, says, syncer } from "./watched.mjs";
 
-/** A run of 900 s in points of 3 s whose first learner comes after 600 s. */
+/** A run of 900 s in points of 3 s whose first learner joins after 600 s. */
 function late() {
   const timeS = Array.from({ length: 301 }, (_, at) => 3 * at);
   const trained = timeS.map((time) => Math.max(0, time - 600));
@@ -34,7 +34,7 @@ function late() {
 const loss = "#charts figure:nth-child(1)";
 const speed = "#charts figure:nth-child(2)";
 
-/** What the chart says of its first moment or its last one. */
+/** Returns the chart's text for its first or last moment. */
 async function moment(chart, key) {
   await page.focus(`${chart} .plot`);
   await page.keyboard.press(key);
@@ -77,11 +77,11 @@ test("curves begin with the first learner, and of one place the newest value cou
   assert.deepEqual(curveOf(run, trained, "time").x.slice(0, 3), [0, 3, 6]);
   assert.deepEqual(curveOf(run, held, "time"), { x: [0, 90, 180, 300], y: run.evaluations.map(({ loss }) => loss) });
   assert.deepEqual(wholeOf(run, "time"), { from: 0, to: 300 });
-  // Ten points at no token merged are one place.
+  // Ten points without merged tokens share one position.
   const byTokens = curveOf(run, trained, "tokens");
   assert.deepEqual(byTokens.x.slice(0, 3), [0, 3_000, 6_000]);
   assert.equal(byTokens.y[0], run.trainLoss[210]);
-  // A syncer that went back to its snapshot merges anew from there.
+  // After a rollback to its snapshot the syncer merges from there again.
   const again = {
     ...run,
     timeS: [0, 1, 2, 3],
@@ -195,7 +195,7 @@ test("a drag over one chart zooms all, and three ways lead back", async () => {
     await until("all of it", async () => (await moment(loss, "Home")) === "after 0 s");
     assert.equal(new URL(page.url()).search, "");
   }
-  // A click is no drag.
+  // A click is not a drag.
   await page.locator(`${speed} .u-over`).click();
   assert.equal(await page.textContent("#charts-range"), "");
 });
@@ -254,7 +254,7 @@ test("axis, scale and smoothing are chosen for all charts, and kept in the addre
     "heads",
     async () => (await page.locator(`${loss} th[scope=col]`).allTextContents())[0] === "Tokens merged",
   );
-  // The noise is 0.1 from one point to the next.
+  // The noise is 0.1 between neighbouring points.
   const rows = await page.locator(`${loss} tbody tr td:nth-child(3)`).allTextContents();
   assert.ok(Math.abs(Number(rows[0]) - Number(rows[1])) < 0.05, rows.slice(0, 3).join());
   await page.reload();
@@ -274,7 +274,7 @@ test("an earlier run lies beside this one, named, and a bad file is said to be o
   await says(`${speed} .keys`, /tokens a second 1,000tokens a second, <b>first<\/b> run 500/);
   await says(`${loss} .keys`, /unseen text, <b>first<\/b> run 3\.000/);
   await says("#charts-file-said", /<b>first<\/b> run\.csv is the dotted line\./);
-  // Charts are drawn one by one.
+  // Charts are drawn one after another.
   await until("each line beside its own", async () => (await page.locator(".dotted").count()) === 7);
   await give("cat.csv", "meow");
   await says("#charts-file-said", /^cat\.csv cannot be shown\. It has no column “time \(s\)”\.$/);
@@ -294,7 +294,7 @@ test("columns and pictures are saved", async () => {
   assert.match(csv.name, /^archipelago-00-\d{4}-\d\d-\d\d\.csv$/);
   const { spanS, samples, ...run } = late();
   assert.deepEqual(readRun(csv.bytes.toString()), run);
-  // What is written into a picture is seen while it is written.
+  // Observes words while they are drawn into a picture.
   await page.evaluate(() => {
     window.written = [];
     const { fillText } = CanvasRenderingContext2D.prototype;

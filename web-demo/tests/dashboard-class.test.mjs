@@ -1,11 +1,11 @@
-// Goal: a class sees on one screen who is there and how far the model is, and its owner has a hand on each island.
+// Goal: a class sees on one screen its members and the model's progress, and its owner controls each island.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { learner, round } from "./canned.mjs";
 import { until } from "./support.mjs";
 import { open, page, says, syncer } from "./watched.mjs";
 
-/** A run for a class of three: one at full speed, one slowed down, one sent away. */
+/** A run for a class of three: one at full speed, one slowed, one dropped. */
 function classOf(syncer) {
   const learners = [
     learner(1),
@@ -22,9 +22,9 @@ test("a class sees the code, who is there, and what the owner did to whom", asyn
   await says("#participation", /90.0 %/);
   assert.ok(await page.isHidden("#classroom"));
   syncer.say("status", classOf(syncer));
-  // A link that others can open, not this machine's own name for itself.
+  // A link that other machines can open, not the name for this machine alone.
   await says("#classroom-link", /^http:\/\/192\.168\.7\.5:7700\/#invite=abc$/);
-  // Parts of the page are drawn only where they are seen.
+  // Parts of the page are drawn only in view.
   const look = (selector) => page.locator(selector).scrollIntoViewIfNeeded();
   await look("#share-link");
   await until(
@@ -39,7 +39,7 @@ test("a class sees the code, who is there, and what the owner did to whom", asyn
   await until("the table too", async () =>
     /^training, slowed ×4 by the owner$/.test(await page.locator("#learners-rows .badge").nth(1).textContent()),
   );
-  // Who has no token sees what is known of an island, and nothing to press but a field for the token.
+  // A viewer without a token sees an island's state, and only a field for the token instead of buttons.
   await page.click("#islands .spot >> nth=2");
   await says(
     ".island-card",
@@ -57,7 +57,7 @@ for (const [width, height] of [
     syncer.status = { ...classOf(syncer), learners: [] };
     await page.goto(new URL("dashboard#invite=abc", syncer.url).href);
     await says("#classroom-link", /^http:\/\/192\.168\.7\.5:7700\/#invite=abc$/);
-    // A canvas that nobody drew on is 300 wide.
+    // An untouched canvas is 300 wide.
     await until("the code", () => page.evaluate(() => document.querySelector("#classroom-code").width < 100));
     const wide = async () => (await page.locator("#classroom-code").boundingBox()).width;
     const isWhole = () =>
@@ -77,17 +77,17 @@ for (const [width, height] of [
     syncer.say("status", { ...classOf(syncer), learners });
     await until("an island for each", async () => (await page.locator("#islands .spot").count()) === 30);
     assert.ok((await wide()) < 120 && (await isWhole()));
-    // What was merged pulses where it came from; a round that is told again does not.
+    // Islands of a merged round pulse; a repeated round does not pulse again.
     const pulses = () => page.locator("#islands .ring.now").count();
     syncer.say("rounds", { nowMs: 13_000, rounds: [round(12)] });
     await until("one pulse", async () => (await pulses()) === 1);
     await page.evaluate(() => document.querySelector("#islands .ring.now").classList.remove("now"));
     syncer.say("rounds", { nowMs: 14_000, rounds: [round(12), round(13, { merged: null })] });
-    // What is said next comes after it; the rounds themselves are out of sight, and not drawn.
+    // The next status confirms the order; the rounds themselves are out of view, and not drawn.
     syncer.say("status", { ...classOf(syncer), learners, valLossLast: 2.125 });
     await says("#class-loss", /^2.125$/);
     assert.equal(await pulses(), 0);
-    // The code is there still, and by keyboard.
+    // The code is still there, and reachable by keyboard.
     await page.focus("#classroom-grow");
     await page.keyboard.press("Enter");
     await until("the code to grow", async () => (await wide()) > 300);
@@ -106,7 +106,7 @@ test("who leaves a class by itself is seen to be away, then no more", async () =
   syncer.say("status", left);
   await says("#islands li:nth-child(2) .badge", /^away$/);
   await says("#islands-count", /^1$/);
-  // After so long without news the page opens its stream anew, and hears there how things stand.
+  // After this long without news the page reopens its stream, and gets the current status.
   syncer.status = left;
   await page.clock.fastForward(121_000);
   syncer.say("status", left);
@@ -118,11 +118,11 @@ test("an owner's link brings the token, which is in the address no more", async 
   await until("the token", async () => (await page.inputValue("#owner-token")) === syncer.token);
   assert.equal(page.url(), new URL("dashboard#invite=abc", syncer.url).href);
   await until("the link", async () => (await page.inputValue("#share-link")) === `${syncer.url}#invite=abc`);
-  // Opened over a page that is there already.
+  // A link opened over the loaded page.
   await page.evaluate(() => (location.hash = "#token=another"));
   await until("the other token", async () => (await page.inputValue("#owner-token")) === "another");
   assert.equal(page.url(), new URL("dashboard", syncer.url).href);
-  // In whatever order it stands, and never in what is shared.
+  // In any order of fields, and never in the shared link.
   await page.evaluate(() => (location.hash = "#invite=abc&token=another"));
   await until("the address without it", () => page.url().endsWith("dashboard#invite=abc"));
   syncer.say("status", classOf(syncer));
@@ -149,7 +149,7 @@ test("who has the token slows islands down, sends them away and lets them back",
   await page.fill(".island-card .ask input", syncer.token);
   await page.keyboard.press("Enter");
   syncer.orders.length = 0;
-  // One after the other: each goes over a connection of its own, and they may overtake each other.
+  // One after another: each request has its own connection, and one could overtake another.
   const order = async (number, name) => {
     const count = syncer.orders.length + 1;
     await press(number, name);
@@ -174,7 +174,7 @@ test("who has the token slows islands down, sends them away and lets them back",
   await row(1).locator(".spot").click();
   const pressed = await row(1).locator("[aria-pressed=true]").allTextContents();
   assert.deepEqual(pressed, ["×4 slower"]);
-  // Rows stay: a button that has the keyboard keeps it when somebody comes or goes.
+  // Rows stay: a focused button keeps the focus when learners join or leave.
   await row(1).getByRole("button", { name: "×2 slower" }).focus();
   const status = classOf(syncer);
   syncer.say("status", { ...status, learners: [...status.learners, learner(7)] });

@@ -1,4 +1,4 @@
-// Goal: an owner sees what happened and what needs looking after, in plain words, and can tell old news from new.
+// Goal: an owner sees events and problems in plain words, and can tell old news from new.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { axe, faults } from "./axe.mjs";
@@ -31,7 +31,7 @@ test("what happened is folded, newest first, and goes on", async () => {
   await until("the lines", async () => (await rows()).length === 3);
   assert.deepEqual(await rows(), [paused, refused, joined]);
 
-  // News come with lines that are there already; text from others is text.
+  // News include lines that are present already; foreign text stays text.
   const hostile = "<img src=x onerror=alert(1)> joined.";
   syncer.say("log", syncer.logView([line(4, 1, { name: "<img>", text: hostile }), ...syncer.log]));
   await says("#log-newest", /^just now: <img/);
@@ -65,7 +65,7 @@ test("alerts stand at the top as long as they are on", async () => {
   syncer.say("status", { ...syncer.status, alerts });
   await says("#alerts", /No learner has taken part for 10 min\. Alert since \d\d:\d\d/);
   const text = await page.textContent("#alerts");
-  // The next second says the same: a reader of screens is told once.
+  // The next second repeats it: a screen reader hears it once.
   await page.evaluate(() => {
     const changed = () => (window.toldAnew = true);
     const options = { childList: true, characterData: true, subtree: true };

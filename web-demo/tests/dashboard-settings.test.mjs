@@ -1,4 +1,4 @@
-// Goal: anybody can read what a run was started with; its owner changes what may change, and is told what may not.
+// Goal: every viewer can read a run's settings; its owner changes the changeable ones, and sees why others are fixed.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { axe, faults } from "./axe.mjs";
@@ -20,7 +20,7 @@ test("all settings are shown, and the owner changes some", async () => {
     ["preset", "small"],
     ["lr", "not given"],
   ]);
-  // Without the token they are to be read.
+  // Readable without the token.
   assert.equal(await page.inputValue("#setting-merge"), "radial");
   assert.ok((await page.isDisabled("#setting-merge")) && (await page.isHidden("#settings-actions")));
   assert.deepEqual(await faults(page), []);
@@ -36,7 +36,7 @@ test("all settings are shown, and the owner changes some", async () => {
   await says("#settings-said", /^From now on: merge mean\.$/);
   assert.deepEqual(syncer.orders, [["/v1/admin/settings", { merge: "mean" }]]);
 
-  // What another tab changed comes in; what is being typed stays.
+  // Changes from another tab arrive; a value being typed stays.
   await page.fill("#setting-min-quorum", "3");
   syncer.settings = syncer.settings.map((one) => (one.key === "merge" ? { ...one, value: "radial" } : one));
   syncer.say("log", syncer.logView([{ ...syncer.log[0], seq: 2, kind: "owner", text: "The owner changed merge." }]));

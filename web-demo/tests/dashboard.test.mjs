@@ -1,4 +1,4 @@
-// Goal: the dashboard says what the syncer says, goes on when the syncer comes back, and trusts nobody's text.
+// Goal: the dashboard shows the syncer's data, recovers when the syncer returns, and never trusts foreign text.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { learner, round } from "./canned.mjs";
@@ -50,7 +50,7 @@ test("a lost connection is said, and made good with what was missed", async () =
   syncer.hangUp();
   await says("#sentence", /^Connection to the syncer lost, trying again in \d+ s\.$/);
   assert.equal(await page.textContent("#sentence-told"), "Connection to the syncer lost, trying again");
-  // The seconds go on, and no reader of screens is told of each.
+  // The seconds count up without an announcement to screen readers.
   const shown = await page.textContent("#sentence");
   await page.evaluate(() => {
     const changed = () => (window.toldAnew = true);
@@ -150,7 +150,7 @@ test("a click on a learner tells its history, and its owner has a hand on it in 
   await says("#learner-name", /^<i>Ada<\/i>$/);
   await says("#learner-told", /It trained on [\d.,]+( k)? tokens; [\d.,]+( k)? of them are merged \(75\.0 %\)\./);
   await says("#learner-told", /10 updates, of which 7 were merged; 1 late, 2 refused \(norm\)/);
-  // Its speed is kept from when the page was opened, also of those whose card is closed.
+  // Its speed is recorded from the opening of the page, even while its card is closed.
   for (const tokensPerS of [800, 200])
     syncer.say("status", { ...syncer.status, learners: [learner(1), learner(2, { tokensPerS })] });
   await says(
@@ -183,7 +183,7 @@ test("of learners that are away few are shown until somebody wants all", async (
 
 test("a table beneath one chart leaves its neighbour's plot where it is", async () => {
   await open();
-  // Beneath the first chart's own top, at one moment: what stands above the charts comes when it comes.
+  // Relative to the first chart's own top, at one moment: content above the charts may still load.
   const tops = () =>
     page.locator("#charts").evaluate((charts) => {
       const top = (of) => Math.round(charts.querySelector(of).getBoundingClientRect().top);
@@ -204,7 +204,7 @@ test("a table beneath one chart leaves its neighbour's plot where it is", async 
 
 test("rounds are read by keyboard and as a table", async () => {
   await open();
-  // Rounds are fetched apart from the status, and drawn later.
+  // Rounds are fetched separately from the status, and drawn later.
   await says("#lanes-said", /^Newest: Round 12/);
   await page.focus("#lanes");
   await page.keyboard.press("ArrowDown");
@@ -212,8 +212,8 @@ test("rounds are read by keyboard and as a table", async () => {
   await page.keyboard.press("ArrowRight");
   await page.keyboard.press("ArrowRight");
   await says("#lanes-said", /(islet|Learner) 2 answered after 30 ms: too late, the round was over/);
-  // Nothing moves under a reader; afterwards the newest is there.
-  // An answer that was late counts in the next round, in which fewer were asked then than answered.
+  // Nothing moves during reading; afterwards the newest is there.
+  // A late answer counts in the next round, which then has more answers than invited learners.
   syncer.say("rounds", { nowMs: 14_000, rounds: [round(13, { answered: 4 })] });
   await page.keyboard.press("ArrowDown");
   await says("#lanes-said", /^Round 11/);
@@ -276,7 +276,7 @@ test("a page that nobody looks at gives its stream back", async () => {
   await hide(true);
   await page.clock.fastForward(50_000);
   assert.equal(syncer.streams(), 1, "not before a minute, and a syncer that says nothing meanwhile is left alone");
-  // A connection that is lost in the meantime does not put the rest off.
+  // A lost connection in the meantime does not delay closing the stream.
   syncer.hangUp();
   await until("the end of the stream", () => syncer.streams() === 0);
   await page.clock.fastForward(2_000);
@@ -298,7 +298,7 @@ test("a complete run is shown as such, now and after a reload, and nobody is ask
       await says("#sentence", /^The run is complete/);
       await until("the model to take home", () => page.isVisible("#complete a[href='./v1/export.zip']"));
       assert.ok(!(await page.isVisible("#join")), "there is nothing to join");
-      // A reload comes back to where one had scrolled to, and what is out of view is not painted.
+      // A reload restores the scroll position, and content out of view is not painted.
       await page.locator("#share").scrollIntoViewIfNeeded();
       await says("#share-label", /sees what the run came to/);
       for (const [id, file] of [

@@ -1,4 +1,4 @@
-// Goal: the pages that the package's README shows work as they stand there, with the package as npm delivers it.
+// Goal: the pages in the package's README work unchanged, with the package as npm delivers it.
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
 import { cp, lstat, mkdir, mkdtemp, readFile, rm, symlink, writeFile } from "node:fs/promises";
@@ -10,7 +10,7 @@ import { build, createServer } from "vite";
 import { chromiumFlagsWithoutGpu, launch, root, serve, startSyncer, until } from "./support.mjs";
 
 const run = promisify(execFile);
-/** What the React example takes from npm beside the package. */
+/** The React example's npm dependencies besides the package. */
 const DEPENDENCIES = ["react", "react-dom", "@types/react", "@types/react-dom", "csstype", "scheduler", "vite"];
 
 let folder, site, syncer, browser;
@@ -22,7 +22,7 @@ before(async () => {
     maxBuffer: 16 << 20,
   });
   const told = JSON.parse(stdout);
-  // Some versions of npm tell a list, others an object by the package's name.
+  // Some versions of npm report a list, others an object keyed by the package's name.
   const [{ filename }] = Object.values(told);
   await run("tar", ["-xzf", join(folder, filename.replace("/", "-").replace("@", "")), "-C", folder]);
   await cp(join(root, "examples/plain"), join(folder, "site/plain"), { recursive: true });
@@ -36,7 +36,7 @@ after(async () => {
   if (folder) await rm(folder, { recursive: true, force: true });
 });
 
-/** The first block of code in that language that holds `part`, of the package's README. */
+/** Returns the README's first code block in that language that contains `part`. */
 async function shown(language, part) {
   const text = await readFile(join(root, "package/README.md"), "utf8");
   const blocks = [...text.matchAll(/^```(\w+)\n(.*?)^```$/gms)];
@@ -49,7 +49,7 @@ test("the README shows the examples as they are", async () => {
   assert.equal(await shown("tsx", "useLearner"), await example("react/lend.tsx"));
 });
 
-/** Lends this browser by the page at `path`, until something of it is merged, and stops. */
+/** Lends this browser through the page at `path`, until an update is merged, and stops. */
 async function lend(path, name) {
   const page = await browser.newPage();
   page.on("pageerror", (error) => assert.fail(error));

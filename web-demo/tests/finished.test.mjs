@@ -1,4 +1,4 @@
-// Goal: a phone that lent itself to a run keeps its part in it, the last text and the model after the run's end.
+// Goal: after the run's end a phone that lent itself still shows its part, the last text and the model.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { chromiumFlagsWithoutGpu, launch, startSyncer, until } from "./support.mjs";

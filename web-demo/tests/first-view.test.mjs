@@ -1,9 +1,9 @@
-// Goal: what one sees of a page before scrolling is said in words that everybody knows, and the button is among it.
+// Goal: the first view of a page uses words that every visitor knows, and includes the button.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { chromiumFlagsWithoutGpu, launch, startLearner, startSyncer, until } from "./support.mjs";
 
-/** Terms that a first view does without. */
+/** Terms that must not appear in a first view. */
 const TERMS = /\bnats\b|fragment|quorum|participation|held-out|per parameter|median step/i;
 const WIDE = { width: 1280, height: 800 };
 const PHONE = { width: 360, height: 740 };
@@ -28,7 +28,7 @@ after(async () => {
   await Promise.all([plain?.stop(), school?.stop(), browser?.close()]);
 });
 
-/** Has canvases remember what is written on them. */
+/** Records words drawn on canvases. */
 function listenToCanvases() {
   const { fillText } = CanvasRenderingContext2D.prototype;
   window.written = new Map();
@@ -38,7 +38,7 @@ function listenToCanvases() {
   };
 }
 
-/** Whatever can be read, or heard, of the part of the page that is in view: text, names of parts, words on canvases. */
+/** Returns all readable or audible text in view: text, names of parts, words on canvases. */
 function wordsInView() {
   const isInView = ({ left, right, top, bottom, width }) =>
     width > 1 && right > 0 && left < innerWidth && bottom > 0 && top < innerHeight;
@@ -123,7 +123,7 @@ test("a page that trains has no terms in its first view either, and its answers 
   await context.close();
 });
 
-/** Whether all of an element is in view, and nothing lies upon it. */
+/** Whether an element is wholly in view, and nothing covers it. */
 const isInSight = (page, selector) =>
   page.locator(selector).evaluate((element) => {
     const { left, right, top, bottom } = element.getBoundingClientRect();
@@ -142,7 +142,7 @@ for (const [kind, url] of [
     await page.click("#start");
     await says(page, "#sentence", /^Training/);
     for (const selector of ["#stop", "#pause"]) assert.ok(await isInSight(page, selector), selector);
-    // What one gets for it is not below the fold either.
+    // The reward is not below the fold either.
     await says(page, "#part", /came from this machine/);
     await page.click("#stop");
     await says(page, "#thanks-text", /^This machine has trained for /);

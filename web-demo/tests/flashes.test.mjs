@@ -1,4 +1,4 @@
-// Goal: whoever wants no motion sees what came in, and nothing on the timeline that flares up and fades.
+// Goal: without motion, arrivals stay visible, and nothing on the timeline flashes and fades.
 import assert from "node:assert/strict";
 import { before, test } from "node:test";
 import { ISLAND, pretendPage } from "./island.mjs";
@@ -6,7 +6,7 @@ import { load } from "./support.mjs";
 
 let draw, History;
 
-/** Ways that are drawn together; the recording context tells what became of them. */
+/** Combined paths; the recording context reports how they were drawn. */
 class Path {
   calls = [];
   moveTo() {}
@@ -23,7 +23,7 @@ before(async () => {
   ({ History } = await load("teach/timeline/history.ts"));
 });
 
-/** A context that keeps whatever is drawn and can be seen: what, and how opaque. */
+/** A context that records visible drawing, with its opacity. */
 function recording() {
   const seen = [];
   const state = {
@@ -55,7 +55,7 @@ const parcel = (more) => ({
   ...more,
 });
 
-/** What is drawn at 10 s: a fragment just taken in, and a parcel. */
+/** Returns the drawing at 10 s: a fragment just received, and a parcel. */
 function drawn(still, of) {
   const history = new History();
   history.reset(2);

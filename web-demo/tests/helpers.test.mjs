@@ -1,4 +1,4 @@
-// Goal: helpers change how fast a learner on the CPU is, and nothing else; one that breaks costs only time.
+// Goal: helpers change only the speed of a learner on the CPU; a broken helper costs only time.
 import assert from "node:assert/strict";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
@@ -11,7 +11,7 @@ before(async () => {
 });
 after(() => Promise.all([browser?.close(), server?.stop()]));
 
-/** Two steps with so many workers, in a page that may load only `modules` WebAssembly modules. */
+/** Runs two steps with this many workers, in a page that may load only `modules` WebAssembly modules. */
 async function train(workers, modules = workers) {
   const context = await browser.newContext();
   let loaded = 0;

@@ -1,4 +1,4 @@
-/** An island of a lesson that trains, with nothing wrong. */
+/** An island of a lesson that trains without faults. */
 export const ISLAND = {
   state: "training",
   partitioned: false,
@@ -15,7 +15,7 @@ export const ISLAND = {
   possibleSteps: 10,
 };
 
-/** Gives modules that draw what they ask of a page; ways are kept as a `Path`. */
+/** Provides drawing modules with the parts of a page that they use; paths are recorded as a `Path`. */
 export function pretendPage(Path) {
   globalThis.matchMedia = () => ({ matches: false, addEventListener() {} });
   globalThis.document = { createElement: () => ({ style: {}, remove() {} }), body: { appendChild: (probe) => probe } };

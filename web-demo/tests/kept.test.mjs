@@ -1,4 +1,4 @@
-// Goal: what a browser keeps is kept, and one that refuses storage is no reason not to train.
+// Goal: a browser keeps the learner's state, and one that refuses storage can still train.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Keeper } from "../package/dist/kept.js";
@@ -12,13 +12,13 @@ test("a browser that refuses storage gives a fresh identity, and says why", asyn
   const keeper = await Keeper.open("http://host:7700/", true);
   assert.equal(keeper.refused, "private windows keep nothing");
   assert.match(keeper.identity, /^[0-9a-f]{64}$/);
-  // It still holds moments for as long as it lives, of the same run and model only.
+  // It still holds moments in memory, for the same run and model only.
   const moments = { steps: 3, vectors: [new Float32Array(2), new Float32Array(2)] };
   keeper.keep("run", moments);
   assert.equal(keeper.moments("run", 2)?.steps, 3);
   assert.equal(keeper.moments("run", 3), undefined);
   assert.equal(keeper.moments("other", 2), undefined);
-  // What it signs, everybody can verify, and nobody can read what it signs with.
+  // Its signature can be verified, and no script can read its key.
   assert.equal(keeper.browserSigns, true);
   const text = new TextEncoder().encode("a text");
   const raw = Uint8Array.from(keeper.identity.match(/../g), (digits) => Number.parseInt(digits, 16));

@@ -1,4 +1,4 @@
-// Goal: learners in real browsers and a native one train one model, and survive what browsers do to them.
+// Goal: learners in real browsers and a native one train one model, and survive the behaviour of browsers.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { chromiumFlagsWithoutGpu, launch, relay, startLearner, startSyncer, until } from "./support.mjs";
@@ -17,7 +17,7 @@ after(() => Promise.all([syncer?.stop(), gpuBrowser?.close(), plainBrowser?.clos
 /** The newest page of each name. */
 const pages = new Map();
 
-/** A page that trains under `name`. `trouble` collects what the console complains of. */
+/** Opens a page that trains under `name`. `trouble` collects the console's complaints. */
 async function contribute(context, name, engine = "auto", settings = {}, url = syncer.url) {
   const page = await context.newPage();
   pages.set(name, page);
@@ -59,7 +59,7 @@ const merged = (name, tokens = 0) =>
 
 test("WebGPU, WebAssembly and native learners are merged into one model", async (t) => {
   const native = startLearner(syncer.url, "native", 0.2);
-  // Here too: a child that lives on would keep this file from ending.
+  // Here too: a running child process would keep this file from ending.
   t.after(native.stop);
   const gpuContext = await gpuBrowser.newContext();
   const plainContext = await plainBrowser.newContext();
@@ -82,7 +82,7 @@ test("WebGPU, WebAssembly and native learners are merged into one model", async 
   await until("its Worker to be gone", async () => gpu.page.workers().length === 0);
   await until("the syncer to know", async () => (await learner("webgpu"))[0].state === null);
   await until("the log to say that it left", async () => (await log()).includes("webgpu left."));
-  // What it handed in last is merged a round later, and may tell more of what it trained than its last report.
+  // Its last update is merged a round later, and may cover more training than its last report.
   await gpu.page.waitForTimeout(2_000);
   const [{ tokensTrained }] = await learner("webgpu");
   await gpu.page.waitForTimeout(1_500);
@@ -95,7 +95,7 @@ test("WebGPU, WebAssembly and native learners are merged into one model", async 
 
 test("a device that is lost is opened anew, and training goes on", async () => {
   const context = await gpuBrowser.newContext();
-  // No page can take a GPU away: the engine's Worker is told to give up its own.
+  // No page can remove a GPU: the engine's Worker is told to give up its own.
   await context.addInitScript(() => {
     const Plain = window.Worker;
     window.started = [];
@@ -124,11 +124,11 @@ test("a page that is loaded anew goes on as the same learner, with its optimiser
   const before = await merged("loyal");
   await until("the moments to be kept", () => page.evaluate(hasMoments));
   await page.reload();
-  // It was asked to go on by itself.
+  // The page was set to continue by itself.
   await until("it to go on with what was kept", async () => /kept/.test(await page.textContent("#device")));
   const after = await merged("loyal", before.tokensMerged);
   assert.equal(after.learner, before.learner);
-  // The syncer may have merged what came from the page before, so that the new one is welcomed only now.
+  // The syncer may have merged the old page's update, and so welcome the new page only now.
   const shown = async () => Number(await page.getAttribute("#merged", "data-tokens")) >= before.tokensMerged;
   await until("nothing that was merged to be forgotten", shown);
   await context.close();
@@ -206,7 +206,7 @@ test("a page that was frozen goes on as the same learner", async () => {
 test("a network that goes away is said, training goes on, and nothing is counted twice", async () => {
   const network = await relay(syncer.url);
   const context = await plainBrowser.newContext();
-  // At full speed a fast machine is through with its leases before it is looked at.
+  // At full speed a fast machine would use up its leases before the check.
   const { page } = await contribute(context, "wanderer", "cpu", { mode: "gentle" }, network.url);
   const before = await merged("wanderer");
   network.cut();

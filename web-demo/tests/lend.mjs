@@ -1,4 +1,4 @@
-// Lends a browser to a run as a visitor does, until its input ends or, with `killed`, until somebody ends it:
+// Lends a browser to a run as a visitor does, until its input ends or, with `killed`, until a signal ends it:
 // node tests/lend.mjs URL NAME [ENGINE MODE [killed]]
 import { once } from "node:events";
 import { launch } from "./support.mjs";

@@ -1,20 +1,20 @@
-// What `cargo xtask bench browser` measures of the lesson: its bytes, its frames, and how soon an island is seen to be gone.
+// Measurements of the lesson by `cargo xtask bench browser`: bytes, frames, and the time until a killed island shows.
 import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { gzipSync } from "node:zlib";
 import { root, serve } from "./support.mjs";
 import { trace } from "./trace.mjs";
 
-/** For how long frames are counted. */
+/** Time in which frames are counted. */
 const COUNTED_MS = 10_000;
-/** Visits of which the median is taken. */
+/** Number of visits for the median. */
 const VISITS = 5;
 
 const quantile = (values, share) =>
   values.toSorted((a, b) => a - b)[Math.min(values.length - 1, Math.floor(share * values.length))];
 const median = (values) => quantile(values, 0.5);
 
-/** What a visitor loads beside the engine, packed, in bytes. */
+/** Returns the compressed bytes that a visitor loads besides the engine. */
 async function pageBytes(browser, site) {
   const page = await browser.newPage();
   const loaded = new Set();
@@ -28,9 +28,9 @@ async function pageBytes(browser, site) {
 }
 
 /**
- * Pictures a second of eight islands at 1 ×, and the longest that one was waited for; then, apart, what the page itself
- * computes for one, in time of the processor. A screen that waits although the page was done in time waits for others: for
- * the browser's compositor, which on a machine without a GPU paints on the same cores.
+ * Measures frames per second with eight islands at 1 ×, and the longest wait for a frame. Separately measures the
+ * page's own CPU time per frame. A screen that waits although the page was done in time waits for the browser's
+ * compositor, which paints on the same cores on a machine without a GPU.
  */
 async function frames(browser, site) {
   const page = await browser.newPage({ viewport: { width: 1280, height: 800 } });
@@ -53,7 +53,7 @@ async function frames(browser, site) {
   return { ...figures, ownMs: framesMs };
 }
 
-/** From the link to the sentence that says that an island is gone and the others go on, clicked as soon as that is possible. */
+/** Measures from the link to the sentence that an island is gone, with a click as soon as possible. */
 async function killedMs(browser, site) {
   const context = await browser.newContext({ viewport: { width: 1280, height: 800 } });
   const page = await context.newPage();
@@ -66,7 +66,7 @@ async function killedMs(browser, site) {
   return ms;
 }
 
-/** All of it; bounds stand beside what they bound. */
+/** Returns all figures, each next to its bound. */
 export async function lessonFigures(browser) {
   const site = await serve(join(root, "dist"));
   try {

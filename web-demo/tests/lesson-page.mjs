@@ -1,4 +1,4 @@
-// What the tests of the lesson share: a fresh page of it for each test, on a host that serves nothing but files, and its words.
+// Shared parts of the lesson's tests: a new page for each test, on a host that serves only files, and its words.
 import assert from "node:assert/strict";
 import { join } from "node:path";
 import { after, before, beforeEach } from "node:test";
@@ -24,34 +24,34 @@ beforeEach(async (test) => {
   });
 });
 
-/** Opens the lesson, at what the fragment says, and waits until its run goes on. */
+/** Opens the lesson with this fragment, and waits until its run plays. */
 export async function open(hash = "") {
   await page.goto(`${site.url}teach.html${hash}`);
   await until("the run to begin", async () => (await shownMs()) > 0);
 }
 
-/** The moment that is shown, in milliseconds. */
+/** Returns the displayed moment, in milliseconds. */
 export async function shownMs() {
   return 1_000 * Number.parseFloat(await page.textContent("#time"));
 }
 
-/** Waits until an element's text is such. */
+/** Waits until an element's text matches. */
 export function says(selector, pattern) {
   return until(`${selector} to say ${pattern}`, async () => pattern.test(await page.textContent(selector)));
 }
 
-/** A figure of the table as a number: "12.3 k" is 12,300. */
+/** Returns a figure of the table as a number: "12.3 k" is 12,300. */
 export async function figure(id) {
   const [, digits, unit] = /([\d.,]+)\s?([kM]?)/.exec(await page.textContent(`#${id}`)) ?? ["", "NaN", ""];
   return Number(digits.replace(",", "")) * ({ k: 1e3, M: 1e6 }[unit] ?? 1);
 }
 
-/** Whether the button that breaks a chapter's run can be pressed; it stays one that can have the focus. */
+/** Whether the button for a chapter's break is active; it is always focusable. */
 export async function canBreak() {
   return (await page.getAttribute("#break", "aria-disabled")) === null;
 }
 
-/** Whether all of an element is in the window, but for a part of a pixel. */
+/** Whether an element is wholly in the window, within a fraction of a pixel. */
 export function isInView(selector) {
   return page.locator(selector).evaluate((element) => {
     const { top, bottom } = element.getBoundingClientRect();

@@ -1,4 +1,4 @@
-// A lesson in Chromium comes to the bits that it came to natively: `tests/golden/lesson.json` is written and checked by
+// A lesson in Chromium gives the same bits as natively: `tests/golden/lesson.json` is written and checked by
 // `cargo test -p archipelago lesson`.
 
 import assert from "node:assert/strict";
@@ -14,7 +14,7 @@ test("one seed and one list of actions have one digest, training included", asyn
   const browser = await launch(chromiumFlagsWithoutGpu);
   t.after(() => browser.close().then(site.stop));
   const page = await browser.newPage();
-  // Any document of the site's origin will do.
+  // Any document of the site's origin works.
   await page.goto(new URL("lesson.js", site.url).href);
   const digests = await page.evaluate(async ({ spec, actions, until_ms }) => {
     const module = await import("/lesson.js");

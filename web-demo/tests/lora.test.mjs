@@ -1,4 +1,4 @@
-// Goal: a tab takes part in a run of adapters, and fetches what that builds on once.
+// Goal: a tab trains in a LoRA run, and fetches the frozen weights once.
 import assert from "node:assert/strict";
 import { rename } from "node:fs/promises";
 import { join } from "node:path";
@@ -19,7 +19,7 @@ before(async () => {
 });
 after(() => Promise.all([syncer?.stop(), plainBrowser?.close(), gpuBrowser?.close()]));
 
-/** A page that trains under `name`, and what its console complains of. */
+/** Opens a page that trains under `name`, and collects its console's complaints. */
 async function contribute(context, name, engine) {
   const page = await context.newPage();
   const trouble = [];
@@ -72,7 +72,7 @@ test("a page that is loaded anew fetches nothing of what the run builds on", asy
   await page.click("#stop");
   await until("it to stop", async () => /^Stopped/.test(await page.textContent("#sentence")));
 
-  // From now on nobody could fetch it.
+  // From now on the weights cannot be fetched.
   const [file, aside] = ["frozen.bin", "aside.bin"].map((name) => join(syncer.folder, name));
   await rename(file, aside);
   await page.reload();

@@ -1,5 +1,5 @@
-// Goal: the runs of a server, the challenge and the talk with the model are whole in every window and in both themes, and can be
-// used with keys alone, zoomed, and without motion.
+// Goal: a server's list of runs, the challenge and the talk with the model are complete in every window and both
+// themes. They can be used by keyboard alone, zoomed, and without motion.
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
 import { join } from "node:path";
@@ -15,7 +15,7 @@ const SIZES = [
   // 1280 × 800 at 200 %.
   [640, 400],
 ];
-/** Sizes whose pages are laid out differently: what else can be wrong with a page is the same in the others. */
+/** Sizes with different layouts; other properties are the same at all sizes. */
 const CHECKED = [1280, 360];
 const WIDE = { width: 1280, height: 800 };
 const PHONE = { width: 360, height: 740 };
@@ -44,7 +44,7 @@ before(async () => {
 });
 after(() => Promise.all([house?.stop(), syncer?.stop(), site?.stop(), browser?.close()]));
 
-/** Gives the server of several runs an order of its owner's. */
+/** Sends an owner's order to the server of several runs. */
 function order(path, body = null) {
   const headers = { authorization: `Bearer ${token}`, ...(body ? { "content-type": "application/json" } : {}) };
   return fetch(new URL(path, house.url), { method: "POST", headers, body: body && JSON.stringify(body) });
@@ -63,7 +63,7 @@ async function talk(page) {
 const RUN = `#runs > [data-name=${LONG}]`;
 const IN_RUN = ["h2", ".state"].map((part) => `${RUN} ${part}`);
 
-/** Each place, how it is reached, what is to be in sight there together, and what keys have to reach. */
+/** Each place: how to reach it, which parts must be in view together, and which parts keys must reach. */
 const PLACES = {
   "the runs of a server": {
     url: () => house.url,
@@ -113,7 +113,7 @@ async function open({ url, reach }, options) {
   return { context, page, trouble };
 }
 
-/** Waits until the page has its height: charts come a moment after it, and push away what has the focus. */
+/** Waits until the page has its height: charts load a moment later, and would move the focused element. */
 async function atRest(page) {
   let [last, calm] = [0, 0];
   for (let look = 0; look < 50 && calm < 5; look += 1) {
@@ -123,16 +123,16 @@ async function atRest(page) {
   }
 }
 
-/** Whatever has more words than its place shows. */
+/** Returns elements whose text does not fit. */
 function cutOff() {
-  // What can be scrolled, or typed into, shows the rest.
+  // Elements that scroll or take input show the rest.
   const isCut = (one) => one.scrollWidth > one.clientWidth + 1 && /hidden|clip/.test(getComputedStyle(one).overflowX);
   return [...document.querySelectorAll("main *:not(input, #pins, .hidden-text, .hidden-text *)")]
     .filter((one) => one.checkVisibility() && isCut(one))
     .map((one) => `${one.tagName} ${one.id || one.className}: ${one.textContent.slice(0, 60)}`);
 }
 
-/** Those of `selectors` that are not wholly in the window, or under something else. */
+/** Returns those of `selectors` that are partly outside the window or covered. */
 function unseen(selectors) {
   return selectors.filter((selector) => {
     const one = document.querySelector(selector);
@@ -177,7 +177,7 @@ for (const [name, place] of Object.entries(PLACES)) {
         await page.keyboard.press("Tab");
         let focus = await page.evaluate(focused, place.keys);
         if (focus?.fault) {
-          // What is told meanwhile may have moved the page between the key and the look: once more, at rest.
+          // A live update may have moved the page between key and check: checks once more, at rest.
           await atRest(page);
           for (const key of ["Shift+Tab", "Tab"]) await page.keyboard.press(key);
           focus = await page.evaluate(focused, place.keys);
@@ -193,13 +193,13 @@ for (const [name, place] of Object.entries(PLACES)) {
   });
 }
 
-/** What has the focus, which of `keys` it is, and what is wrong with how it is seen; nothing once the page is through. */
+/** Returns the focused element, its index in `keys`, and faults of its visibility; undefined at the end of the page. */
 function focused(keys) {
   const one = document.activeElement;
   if (!one || one === document.body) return null;
   const { left, right, top, bottom } = one.getBoundingClientRect();
   const name = `${one.tagName} ${one.id || one.className} ${one.textContent.slice(0, 30)}`;
-  // A choice among several is marked on what names it.
+  // A radio button is marked on its label.
   const styles = [one, one.closest("label")].filter(Boolean).map((marked) => getComputedStyle(marked));
   const isOut = bottom <= 0 || top >= innerHeight || right <= 0 || left >= innerWidth;
   const [x, y] = [(left + right) / 2, (Math.max(0, top) + Math.min(innerHeight, bottom)) / 2];

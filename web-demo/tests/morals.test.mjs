@@ -1,6 +1,6 @@
-// Goal: each chapter's default answer is what its run shows, whatever the seed: a moral that holds for one seed alone is no moral.
+// Goal: each chapter's default answer is what its run shows with any seed: a moral of one seed alone is no moral.
 //
-// A seed for each chapter takes some seconds; `MORAL_SEEDS=20` asks for 20 of them. Nine of ten have to agree.
+// One seed for each chapter takes some seconds; `MORAL_SEEDS=20` tests 20. Nine of ten must agree.
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
 import { join } from "node:path";
@@ -9,13 +9,13 @@ import { ANSWERS } from "./answers.mjs";
 import { load, root } from "./support.mjs";
 
 const SEEDS = Number(process.env.MORAL_SEEDS ?? 2);
-/** One seed of ten may come out otherwise. */
+/** One seed of ten may differ. */
 const AGREE = 0.9;
-/** A frame is asked for so often, in virtual milliseconds. */
+/** Interval of frames, in virtual milliseconds. */
 const FRAME_MS = 100;
-/** No chapter takes longer than this, in virtual milliseconds. */
+/** Limit for a chapter, in virtual milliseconds. */
 const CHAPTER_MS_MAX = 180_000;
-/** The chapters whose finding is about lock-step too; the others do without that run, which costs as much as their own. */
+/** Chapters whose finding includes lock-step; others skip that run, which costs as much as their own. */
 const TWINNED = new Set(["lockstep", "far"]);
 
 let CHAPTERS, Inquiry, Live, settled, wasm;
@@ -29,7 +29,7 @@ before(async () => {
   await wasm.default({ module_or_path: await readFile(join(root, "lesson/dist/lesson_bg.wasm")) });
 });
 
-/** A run and its twin, told to `inquiry`. */
+/** A run and its twin, reported to `inquiry`. */
 class Run {
   constructor(inquiry, spec, actions) {
     this.actions = [...actions];
@@ -66,7 +66,7 @@ class Run {
   }
 }
 
-/** What a chapter finds with this seed. */
+/** Returns a chapter's finding with this seed. */
 function findingOf(chapter, seed) {
   const spec = settled({ ...wasm.lessonDefaults(), ...chapter.stage, seed });
   const actions = chapter.actions ?? [];

@@ -1,5 +1,5 @@
-// Goal: a page stays truthful while its server cannot be reached. The sentence reports it, old figures are paler and show their
-// age, and the page calls nothing missing before it has asked for it.
+// Goal: a page stays truthful while its server cannot be reached. The sentence reports it, old figures are paler and
+// show their age, and the page calls nothing missing before it has asked for it.
 import assert from "node:assert/strict";
 import { after, before, beforeEach, test } from "node:test";
 import { axe, faults } from "./axe.mjs";

@@ -30,7 +30,7 @@ const merged = (name) =>
     return learners.find((learner) => learner.name === name && learner.tokensMerged > 0);
   });
 
-/** Opens one of the two pages; whatever they complain of fails the test. */
+/** Opens one of the two pages; any complaint in its console fails the test. */
 async function open(path) {
   const page = await browser.newPage();
   page.on("pageerror", (error) => assert.fail(error));

@@ -1,4 +1,4 @@
-// Goal: every page can be used by everybody, in both themes, wide and narrow, and asks nobody else for anything.
+// Goal: every page is accessible, in both themes, wide and narrow, and sends no request to other servers.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { axe, faults } from "./axe.mjs";
@@ -70,7 +70,7 @@ test("each page leads to the others, and a page on a static host to none that is
     await until("four ways", async () => (await page.locator("header nav a:visible").count()) === 4);
     await context.close();
   }
-  // As a static host names it.
+  // Named as on a static host.
   const { context, page } = await open("./teach.html", "light", 1280);
   assert.equal(await page.locator("header nav a:visible").count(), 2);
   await context.close();

@@ -1,11 +1,11 @@
-// Runs parity tests in a worker; after one that failed, the next begins in a fresh one.
+// Runs parity tests in a worker; after a failed test the next one gets a new worker.
 
-/** A test that takes longer hangs; far more than a busy machine needs. */
+/** Timeout of a test; far more than a busy machine needs. */
 const LIMIT_MS = 600_000;
 
 let worker;
 
-/** The worker's answer to `message`, or to having been started. */
+/** Resolves with the worker's answer to `message`, or to its start. */
 function answer(message) {
   const { promise, resolve, reject } = Promise.withResolvers();
   const limit = setTimeout(() => reject(new Error(`no answer in ${LIMIT_MS} ms`)), LIMIT_MS);
@@ -21,7 +21,7 @@ function answer(message) {
     });
 }
 
-/** Starts a worker, if there is none, and gives the names of the tests. */
+/** Starts a worker, if there is none, and returns the names of the tests. */
 async function start() {
   worker = new Worker("parity.worker.mjs", { type: "module" });
   return (await answer()).names;

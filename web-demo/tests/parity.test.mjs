@@ -8,11 +8,11 @@ import { launch, serve } from "./support.mjs";
 
 const SOURCES = new URL("../../sdk/runtime/src/engine/gpu/parity/", import.meta.url);
 
-/** Files, and tests of others, that run natively alone; `parity/mod.rs` and the tests say why. */
+/** Files and tests that run only natively; `parity/mod.rs` and the tests give the reasons. */
 const NATIVE = ["memory.rs"];
 const NATIVE_TEST = /#\[cfg\(not\(target_arch = "wasm32"\)\)\]\s*\w+/g;
 
-/** The names that the sources register, natively too: the module must have them all. */
+/** Returns the names that the sources register natively too: the module must have them all. */
 function registered() {
   const files = readdirSync(SOURCES).filter((file) => !NATIVE.includes(file));
   return files.flatMap((file) => {
@@ -22,7 +22,7 @@ function registered() {
   });
 }
 
-/** Most of a test is one thread of the browser that compiles shaders, so there are two browsers. */
+/** A test mostly uses one browser thread that compiles shaders, so there are two browsers. */
 const BROWSERS = 2;
 
 test("kernels agree with their twins in Chromium", { concurrency: BROWSERS }, async (t) => {

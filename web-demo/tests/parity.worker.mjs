@@ -1,8 +1,8 @@
-// Runs the parity tests whose numbers it is told, one at a time.
+// Runs the parity tests with the given numbers, one at a time.
 
 import init, { Parity } from "./dist/parity.js";
 
-// A Rust panic comes out of a microtask, where nothing catches it.
+// A Rust panic escapes from a microtask, where it cannot be caught.
 addEventListener("error", ({ message }) => postMessage({ failed: message }));
 addEventListener("unhandledrejection", ({ reason }) => postMessage({ failed: String(reason) }));
 

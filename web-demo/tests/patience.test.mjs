@@ -1,4 +1,4 @@
-// Goal: a page whose network fails in ways that nobody tells it of comes back by itself: patience and back-off in a browser.
+// Goal: a page recovers by itself from unreported network failures: timeouts and backoff in a browser.
 import assert from "node:assert/strict";
 import { connect, createServer } from "node:net";
 import { after, before, test } from "node:test";
@@ -11,7 +11,7 @@ before(async () => {
 });
 after(() => Promise.all([syncer?.stop(), browser?.close()]));
 
-/** A way to the syncer that can lose what goes over the connections that stand, or refuse new ones, which it counts. */
+/** A proxy to the syncer that can drop the traffic of open connections, or refuse and count new ones. */
 async function router(url) {
   const { hostname, port } = new URL(url);
   const open = new Set();
@@ -39,7 +39,7 @@ async function router(url) {
   return {
     url: `http://127.0.0.1:${server.address().port}/`,
     state,
-    /** Forgets the connections that stand: they stay open, and carry nothing any more, not even the end of one side. */
+    /** Abandons open connections: they stay open but carry nothing, not even the end of one side. */
     swallow() {
       for (const socket of open) {
         socket.unpipe().resume();
@@ -49,7 +49,7 @@ async function router(url) {
           .on("error", () => {});
       }
     },
-    /** Ends them all, and refuses new ones. */
+    /** Closes all connections, and refuses new ones. */
     refuse() {
       state.refuses = true;
       for (const socket of open) socket.destroy();
@@ -88,7 +88,7 @@ test("a connection that carries nothing any more is given up after a minute", { 
   const before = await merged("patient");
   network.swallow();
   const from = Date.now();
-  // Until the end of its patience it has no reason to believe that anything is wrong, and does not come anew.
+  // Until its timeout it has no sign of a failure, and does not reconnect.
   while (Date.now() - from < 50_000) {
     assert.equal(network.state.upgrades, 1, `it came anew after ${Date.now() - from} ms`);
     assert.doesNotMatch(await sentence(page), /Not connected/);
@@ -111,7 +111,7 @@ test("a page whose network is back need not wait for the end of a minute", { tim
   await merged("hasty");
   network.swallow();
   await page.waitForTimeout(12_000);
-  // What was on its way to the syncer has come by now.
+  // Messages in flight to the syncer have arrived by now.
   const before = await learner("hasty");
   await page.evaluate(() => dispatchEvent(new Event("online")));
   const after = await merged("hasty", before.tokensMerged);
@@ -128,7 +128,7 @@ test("a syncer that is gone is asked for seldom", { timeout: 120_000 }, async ()
   await until("the page to say so", async () => /Not connected \(.+\), trying again/.test(await sentence(page)));
   network.state.refused = 0;
   await page.waitForTimeout(8_000);
-  // At most after 0.25, 0.5, 1, 2 and 4 s; some requests of the page itself are refused too.
+  // At most after 0.25, 0.5, 1, 2 and 4 s; some of the page's own requests are refused too.
   const { refused } = network.state;
   assert.ok(refused >= 1 && refused < 25, `${refused} attempts in 8 s`);
   network.state.refuses = false;

@@ -1,4 +1,4 @@
-// Goal: whoever lends a machine sees what it gave, knows within seconds when nobody hears it, and pays no more data than agreed.
+// Goal: a visitor sees the own contribution, learns of a lost syncer within seconds, and stays within the data limit.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { chromiumFlagsWithoutGpu, launch, load, startSyncer, until } from "./support.mjs";
@@ -100,7 +100,7 @@ test("the board adds teams up, and is away where the owner hides names", async (
     learner(6, "browser", 20),
   ];
   await show({});
-  // What is so unless the owner hides names.
+  // The default, unless the owner hides names.
   await says(
     page,
     "#costs",
@@ -112,7 +112,7 @@ test("the board adds teams up, and is away where the owner hides names", async (
     "Cleo40040.0 %",
     "Ada @ Physics30030.0 %",
     "<b>Bob</b> @physics25025.0 %",
-    // Who gave no name has a number.
+    // A learner without a name has a number.
     "browser #5303.0 %",
     "browser #6202.0 %",
   ]);
@@ -148,7 +148,7 @@ test("the data cap counts what is fetched, and what came before on the same day"
   const { context, page } = await open({ bytesMax: 200_000 });
   await page.click("#start");
   await says(page, "#sentence", /data cap/);
-  // What was under way when it ended is booked until its worker is gone.
+  // Messages in flight at the end are recorded until its Worker has ended.
   const bytes = async () => {
     await until("the learner to be gone", () => page.workers().length === 0);
     return JSON.parse(await page.evaluate(() => localStorage.getItem("archipelago.traffic"))).bytes;
@@ -178,7 +178,7 @@ test("on a phone the button is in sight, also while the page is read", async () 
 test("traffic is booked for the day on which it came, and by all tabs together", async () => {
   const kept = new Map();
   globalThis.localStorage = { getItem: (key) => kept.get(key) ?? null, setItem: (key, value) => kept.set(key, value) };
-  // Two tabs: each has modules of its own.
+  // Two tabs: each has its own modules.
   const [one, other] = [await load("contribute/given.ts"), await load("contribute/given.ts")];
   const [evening, morning] = [new Date(2026, 10, 22, 23, 59), new Date(2026, 10, 23, 0, 1)];
   one.addTraffic(evening, 700);
@@ -186,7 +186,7 @@ test("traffic is booked for the day on which it came, and by all tabs together",
   assert.equal(one.readTraffic(evening), 1_000);
   one.addTraffic(morning, 5);
   assert.deepEqual([one.readTraffic(morning), other.readTraffic(morning)], [5, 5]);
-  // A browser that keeps nothing counts for as long as the page is there.
+  // A browser without storage counts as long as the page is open.
   globalThis.localStorage = {
     getItem: () => null,
     setItem: () => {
@@ -209,7 +209,7 @@ test("what was given is kept by day and for all runs, in bounded room", async ()
   assert.equal(allOf(readBook()), "", "one run on one day is what the card says anyway");
   keepGiven("one", { tokens: 400, trainMs: 4_000 }, day(2));
   keepGiven("two", { tokens: 50, trainMs: 60_000 }, day(2));
-  // What was forgotten here and is told by the syncer belongs to no day.
+  // Tokens that only the syncer remembers belong to no day.
   keepGiven("three", { tokens: 1_000, trainMs: 0 }, null);
   assert.deepEqual(readBook().days, [
     { day: "2026-11-01", tokens: 150, trainMs: 1_500 },
@@ -222,7 +222,7 @@ test("what was given is kept by day and for all runs, in bounded room", async ()
   assert.deepEqual([runs.length, days.length], [RUNS_MAX, DAYS_MAX]);
   assert.equal(days.at(-1).day, "2027-04-10");
   assert.deepEqual([all.tokens, all.runs, all.days], [1_550, 103, 102]);
-  // What somebody else wrote there breaks nothing.
+  // Invalid stored content does no harm.
   for (const text of ["null", "7", '{"runs":[null,{"run":3}],"days":7,"all":[]}', "{"]) {
     kept.set("archipelago.given", text);
     assert.deepEqual([readBook().runs, readBook().days, readBook().all.tokens], [[], [], 0]);

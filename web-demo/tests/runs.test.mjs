@@ -1,4 +1,4 @@
-// Goal: the owner of a server makes, holds, puts away and deletes runs on one page, a visitor lends a machine to one.
+// Goal: a server's owner creates, pauses, archives and deletes runs on one page, and a visitor lends a machine to one.
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
 import { join } from "node:path";
@@ -34,7 +34,7 @@ test("an owner makes and deletes runs, and a visitor trains in one of them", asy
   await says(card("tales").locator(".about"), /^tiny, 117 k parameters/);
   assert.deepEqual(await faults(page), []);
 
-  // A visitor comes by the link that the owner hands on, and by none without the invite.
+  // A visitor needs the owner's link, which includes the invite.
   const link = await card("poems").locator(".link a").last().getAttribute("href");
   assert.match(link, /\/runs\/poems\/#invite=.{8}/);
   const visitor = await browser.newPage({ viewport: { width: 360, height: 740 } });
@@ -44,7 +44,7 @@ test("an owner makes and deletes runs, and a visitor trains in one of them", asy
   await until("its work to be merged", async () => (await house.figures("poems")).tokensMerged > 10_000);
   await says(card("poems").locator(".state"), /^In training$/);
   assert.equal((await house.figures("tales")).learnersTotal, 0);
-  // Its other pages are those of the same run.
+  // Its other pages belong to the same run.
   await visitor.goto(new URL("dashboard", link).href);
   await says(visitor.locator("#about"), /poems|tiny|small|built-in/);
   assert.equal(new URL(visitor.url()).pathname, "/runs/poems/dashboard");
@@ -77,7 +77,7 @@ test("an owner makes and deletes runs, and a visitor trains in one of them", asy
   await page.keyboard.press("Enter");
   await says(card("poems").locator(".state"), /^Complete$/);
 
-  // Whoever is no owner has no buttons, and sees no invite.
+  // A viewer without the token has no buttons, and sees no invite.
   const stranger = await (await browser.newContext()).newPage();
   await stranger.goto(house.url);
   await says(stranger.locator("#sentence"), /^1 model, and/);

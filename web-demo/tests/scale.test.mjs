@@ -1,4 +1,4 @@
-// Goal: goodput and links are worked out beside the page, follow the sliders, and stand in the address.
+// Goal: goodput and links are computed off the page's thread, follow the sliders, and are in the address.
 import assert from "node:assert/strict";
 import { join } from "node:path";
 import { after, before, beforeEach, test } from "node:test";
@@ -25,7 +25,7 @@ async function open(hash = "") {
   await worked();
 }
 
-/** Until everything is worked out. */
+/** Waits until everything is computed. */
 function worked() {
   return until(
     "the figures",
@@ -53,7 +53,7 @@ test("ours is near the paper's in every cell", async () => {
   await page.click("summary");
   const cells = await page.locator("#goodput-rows td").allTextContents();
   assert.equal(cells.length, 35);
-  // The paper has nothing for 32 learners.
+  // The paper has no figures for 32 learners.
   assert.ok(
     cells.slice(30).every((cell) => /^\d+$/.test(cell)),
     String(cells.slice(30)),
@@ -96,7 +96,7 @@ test("links: decoupled needs far less, and less with fewer bits", async () => {
   await until("more for more data centres", async () => (await rates())[0] > 1.3 * parallel);
 });
 
-/** The table of links: method, ours and the paper's, NaN where there is none. */
+/** Returns the table of links: method, ours and the paper's, NaN for missing ones. */
 async function links() {
   const rows = await page
     .locator("#link-rows tr")
@@ -231,7 +231,7 @@ test("a chart's values are read with the pointer and with keys", async () => {
   assert.match(await page.getAttribute("#link-reader", "aria-valuetext"), /^compute busy 50\.0 %: .*Gbit\/s/);
 });
 
-/** What the picture of failures shows, as one text. */
+/** Returns the content of the failure picture, as one text. */
 const pictured = () => page.evaluate(() => document.getElementById("faults").toDataURL());
 
 test("failures come at the pace that is set, rest when asked to, and stand still for those who want no motion", async () => {

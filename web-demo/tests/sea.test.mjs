@@ -1,5 +1,5 @@
-// Goal: the sea shows what is: islands have room, the far are far, what follows from something is drawn after it, and what broke
-// is seen to be broken.
+// Goal: the sea is truthful: islands have room, delay shows as distance, consequences are drawn after their causes,
+// and faults are visible.
 import assert from "node:assert/strict";
 import { before, test } from "node:test";
 import { ISLAND, pretendPage } from "./island.mjs";
@@ -88,7 +88,7 @@ test("what follows is drawn after what it follows from", () => {
   }
 });
 
-/** A context that keeps the words and the strokes that can be seen. */
+/** A context that records visible words and strokes. */
 function recording() {
   const seen = { words: [], blocks: 0, boxes: [], strokes: [] };
   const state = {
@@ -119,7 +119,7 @@ const update = {
 };
 const AT_SEA = { ...update, fromMs: 9_800, untilMs: 9_830 };
 
-/** What is drawn at 10 s. */
+/** Returns the drawing at 10 s. */
 function drawn({ islands = [ISLAND, ISLAND], marks = [], standing, ...more }) {
   const history = new History();
   history.reset(islands.length);
@@ -153,7 +153,7 @@ test("those who want no motion see boats lie still for as long as others see the
   assert.equal(boats(drawn({ ...whole, nowMs: 10_400 })), 0);
 });
 
-/** Blocks beside those that are always there. */
+/** Number of blocks in addition to the permanent ones. */
 const boats = (seen) => seen.blocks - drawn({}).blocks;
 const red = (seen) => seen.strokes.filter((style) => style === "var(--danger)").length;
 
@@ -161,7 +161,7 @@ test("a boat is seen for longer than the parcel takes, and no longer than a mome
   assert.equal(boats(drawn({ marks: [AT_SEA] })), 1);
   assert.equal(boats(drawn({ marks: [AT_SEA], nowMs: 9_700 })), 0);
   assert.equal(boats(drawn({ marks: [AT_SEA], nowMs: 11_000 })), 0);
-  // Requests are none.
+  // Requests are not boats.
   assert.equal(boats(drawn({ marks: [{ ...AT_SEA, what: "collect", glimpse: [] }] })), 0);
 });
 
@@ -188,7 +188,7 @@ test("words beside boats lie over all of them, and on no island, tower or other 
       const seen = drawn({ marks: [launched, ...marks], told: 1, sea, islands });
       const labels = seen.boxes.filter(([, , , tall]) => tall === 20);
       labelled += labels.length;
-      // The last things that are framed: no boat is drawn over them.
+      // Labels are framed last: no boat is drawn over them.
       assert.deepEqual(seen.boxes.slice(seen.boxes.length - labels.length), labels);
       labels.forEach(([left, top, wide, tall], at) => {
         const isApart = (x, y, w, h) => left >= x + w || x >= left + wide || top >= y + h || y >= top + tall;

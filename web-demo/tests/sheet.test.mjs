@@ -1,4 +1,4 @@
-// Goal: a teacher holds on paper what the chapters say, and each link on it opens the lesson at its question.
+// Goal: a teacher's printed sheet has the chapters' texts, and each of its links opens the lesson at that question.
 import assert from "node:assert/strict";
 import { join } from "node:path";
 import { after, before, test } from "node:test";

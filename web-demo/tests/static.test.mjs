@@ -1,4 +1,4 @@
-// Goal: a folder for any host has the lesson, its sheet and the page on data centres, leads nowhere else, and is light.
+// Goal: a static folder has the lesson, its sheet and the page on data centres, no links elsewhere, and little weight.
 import assert from "node:assert/strict";
 import { mkdtemp, readFile, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
@@ -9,7 +9,7 @@ import { build } from "vite";
 import { axe, faults } from "./axe.mjs";
 import { chromiumFlagsWithoutGpu, launch, root, serve, until } from "./support.mjs";
 
-/** What the lesson may weigh without its engine, as it travels. */
+/** Limit of the lesson's compressed bytes without its engine. */
 const WEIGHT_MAX = 250_000;
 const SITE = "https://example.org/lesson/";
 

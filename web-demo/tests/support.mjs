@@ -1,4 +1,4 @@
-// What the browser tests share: Chromium, the two programs, a static server.
+// Shared parts of the browser tests: Chromium, the two programs, a static server.
 import { spawn } from "node:child_process";
 import { mkdtemp, readFile, rm } from "node:fs/promises";
 import { createServer } from "node:http";
@@ -11,7 +11,7 @@ import { build } from "vite";
 
 export const root = fileURLToPath(new URL("..", import.meta.url));
 
-/** Longest wait for anything, in milliseconds; far more than a busy machine needs. */
+/** Longest wait for any condition, in milliseconds; far more than a busy machine needs. */
 export const PATIENCE_MS = 120_000;
 
 const quiet = [
@@ -32,23 +32,23 @@ const swiftshader = [
 
 /** Flags of a Chromium with WebGPU on SwiftShader. */
 export const chromiumFlags = [...quiet, ...swiftshader];
-/** Flags of one without WebGPU. */
+/** Flags of a Chromium without WebGPU. */
 export const chromiumFlagsWithoutGpu = [...quiet, "--disable-features=WebGPU", "--disable-gpu"];
 
 export const chromiumPath = process.env.CHROMIUM ?? "/usr/bin/chromium";
 
-/** Starts Chromium; `CHROMIUM` names another than Debian's. */
+/** Starts Chromium; `CHROMIUM` names another binary than Debian's. */
 export function launch(args = chromiumFlags) {
   return chromium.launch({ executablePath: chromiumPath, args, timeout: PATIENCE_MS });
 }
 
-/** Where `cargo build` left the programs. */
+/** Folder of the programs that `cargo build` made. */
 function program(name) {
   const folder = process.env.ARCHIPELAGO_BIN ?? join(root, "../target/debug");
   return join(folder, name);
 }
 
-/** Starts the syncer's program with the words of `serve`; the process, and the address that it says. */
+/** Starts the syncer with the arguments of `serve`; returns the process and its printed address. */
 async function serving(...words) {
   const command = ["serve", "--listen", "127.0.0.1:0", "--quiet", ...words];
   const child = spawn(program("syncer-server"), command, { stdio: ["ignore", "pipe", "inherit"] });
@@ -65,14 +65,14 @@ async function serving(...words) {
   return { child, url };
 }
 
-/** Starts a syncer of several runs, without any yet; `stop` ends it. */
+/** Starts a syncer of several runs, at first without any; `stop` ends it. */
 export async function startHouse() {
   const folder = await mkdtemp(join(tmpdir(), "archipelago-"));
   const { child, url } = await serving("--runs", folder);
   return {
     url,
     folder,
-    /** The figures of the run that is called so. */
+    /** Returns the figures of the run with this name. */
     async figures(name) {
       const { runs } = await (await fetch(new URL("v1/runs", url))).json();
       return runs.find((run) => run.name === name)?.figures;
@@ -84,7 +84,7 @@ export async function startHouse() {
   };
 }
 
-/** Starts a syncer on a port that it chooses; `stop` ends it. */
+/** Starts a syncer on a free port; `stop` ends it. */
 export async function startSyncer(...args) {
   const folder = await mkdtemp(join(tmpdir(), "archipelago-"));
   const preset = args.includes("--preset") ? [] : ["--preset", "tiny"];
@@ -93,10 +93,10 @@ export async function startSyncer(...args) {
   return {
     url,
     folder: join(folder, "run"),
-    /** What the owner shows. */
+    /** Returns the status. */
     token: async () => (await readFile(join(folder, "run/admin.token"), "utf8")).trim(),
     status,
-    /** Stands still, with its sockets open, or goes on. */
+    /** Suspends the process with its sockets open, or resumes it. */
     freeze: (frozen) => child.kill(frozen ? "SIGSTOP" : "SIGCONT"),
     async stop() {
       child.kill("SIGCONT");
@@ -106,7 +106,7 @@ export async function startSyncer(...args) {
   };
 }
 
-/** Starts a native learner on the CPU at a share of its time; `stop` ends it. */
+/** Starts a native learner on the CPU with a duty cycle; `stop` ends it. */
 export function startLearner(url, name, share) {
   const args = [
     "join",
@@ -134,7 +134,7 @@ async function end(child) {
   clearTimeout(timer);
 }
 
-/** Asks again until `condition` gives something true, and returns that. `told` says how things stand if it never does. */
+/** Polls until `condition` returns something true, and returns that. `told` describes the state after a timeout. */
 export async function until(what, condition, told = () => "") {
   const give_up = Date.now() + PATIENCE_MS;
   for (;;) {
@@ -145,7 +145,7 @@ export async function until(what, condition, told = () => "") {
   }
 }
 
-/** A network between a page and `url` that can be cut, and mended again. */
+/** A network between a page and `url` that can be cut and restored. */
 export async function relay(url) {
   const { hostname, port } = new URL(url);
   const open = new Set();
@@ -208,7 +208,7 @@ export async function serve(folder) {
   };
 }
 
-/** A module of the pages, compiled. */
+/** Compiles and loads a module of the pages. */
 export async function load(path) {
   const options = {
     configFile: false,

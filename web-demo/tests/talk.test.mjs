@@ -1,4 +1,4 @@
-// Goal: one talks to the model of a run in a page: at once, until one says stop, and with every vocabulary.
+// Goal: a page generates text with a run's model, stops at once, and supports every vocabulary.
 import assert from "node:assert/strict";
 import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
@@ -51,11 +51,11 @@ test("the model goes on with what a visitor writes, and nothing is fetched befor
   assert.equal(await traffic(), 2 * 117_056, "what it took counts for the day");
   assert.equal(asked.filter((path) => path.includes("/fragments/")).length, (await syncer.status()).fragments.length);
   assert.equal(asked.filter((path) => /\/(tokens|text)$/.test(path)).length, 0, "bytes are spelt here");
-  // What is here needs no syncer.
+  // The fetched parameters need no syncer.
   asked.length = 0;
   await page.fill("#talk-daring", "0");
   await page.click("#talk-go");
-  // A short text may be written between two looks, so the new text is waited for and not the word for writing it.
+  // A short text may be finished between two checks, so waits for the text and not for the sign of writing.
   await until("another text", async () => (await page.textContent("#talk-text")) !== text);
   await says(page, "#talk-state", /^\d+ letters/);
   assert.deepEqual(
@@ -72,7 +72,7 @@ test("stop is at once, and the text stays", async () => {
   const { page } = await open(`${syncer.url}#invite=open-sesame`);
   const cut = await page.evaluate(async () => {
     const { Writer } = window.archipelago;
-    // What the Worker says is counted: a text that is not wanted any more is not written.
+    // Counts the Worker's messages: a cancelled text is not generated further.
     let heard = 0;
     window.Worker = class extends Worker {
       set onmessage(hear) {
@@ -90,7 +90,7 @@ test("stop is at once, and the text stays", async () => {
       text += piece;
       if (text.length > 200) stop.abort();
     }
-    // A short text comes after the stop is heard; of the long one nothing comes any more then.
+    // A short text may still arrive after the stop; nothing more arrives of the long one.
     for await (const piece of writer.write("The ", { tokens: 1 })) text += piece;
     const then = heard;
     await new Promise((resolve) => setTimeout(resolve, 500));
@@ -125,7 +125,7 @@ test("the same seed writes the same text, a second text ends the first, and bad 
       await code(all(new Writer("http://127.0.0.1:9/").write("a"))),
       await code(all(new Writer("ftp://somewhere").write("a"))),
     ];
-    // Who asks for parameters twice gets them once, and a text that is under way then ends.
+    // Concurrent requests for parameters share one fetch, and end a text in progress.
     const under = all(writer.write("An island", { tokens: 100_000 }));
     await new Promise((resolve) => setTimeout(resolve, 100));
     const [one, two] = await Promise.all([writer.refresh(), writer.refresh()]);

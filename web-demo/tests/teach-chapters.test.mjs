@@ -1,4 +1,4 @@
-// Goal: each chapter can be gone through, is answered by what was measured, and asks its own run only.
+// Goal: each chapter can be completed, is answered by measurement, and asks about its own run only.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { ANSWERS } from "./answers.mjs";
@@ -19,7 +19,7 @@ Object.entries(ANSWERS).forEach(([id, answer], at, { length }) => {
     assert.match(await page.textContent("#found-text"), /^As you predicted\. /);
     assert.equal(await page.locator("#answers li").nth(answer).locator("[data-found]").count(), 1);
     if (id === "rda") {
-      // What was found is in view as a whole, and what was said before is a press away.
+      // The finding is wholly in view, and the chapter's text is one click away.
       await page.setViewportSize({ width: 1280, height: 800 });
       for (const selector of ["#arrows li:last-child", "#moral", "#again summary"])
         assert.ok(await isInView(selector), selector);
@@ -36,9 +36,9 @@ Object.entries(ANSWERS).forEach(([id, answer], at, { length }) => {
       await says("#break-hint", /^Choose an answer first/);
       return;
     }
-    // Which lock-step this is, and where the other kind is.
+    // Names this kind of lock-step, and the place of the other kind.
     assert.equal(await page.locator("#moral a[href='./scale.html']").isVisible(), id === "lockstep");
-    // The link leads to the broken run: in it there is nothing left to break, nor anything to compare with.
+    // The link leads to the broken run: nothing is left to break or to compare.
     await until("the address to follow", () => page.url() !== whole);
     await page.reload();
     await says("#break-hint", /^This run has been changed/);
@@ -93,7 +93,7 @@ test("what a chapter found stays while somebody tries what it says", async () =>
   await page.keyboard.press("ArrowLeft");
   await until("the address", () => /w=k:4@\d+/.test(page.url()));
   assert.match(await page.textContent("#found-text"), /^As you predicted\. /);
-  // The chapter has slowed island 5 down itself.
+  // The chapter itself has slowed island 5.
   await page.click("[data-does=slow-3]");
   await says("#sentence", /Islands 4 and 5 are slowed down/);
   assert.match(await page.textContent("#break-hint"), /^Done/);

@@ -1,10 +1,10 @@
-// Goal: a link leads to what was seen, and replays to the same bits.
+// Goal: a link leads to the displayed moment, and replays to the same bits.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { context, open, page, says, shownMs, site } from "./lesson-page.mjs";
 import { until } from "./support.mjs";
 
-/** Presses `keys` one after the other as soon as the page says that it replays, which may be over soon. */
+/** Presses `keys` in sequence as soon as the page reports a replay, which may be over soon. */
 function whileReplaying(...keys) {
   return page.addInitScript((keys) => {
     const watch = () =>
@@ -101,7 +101,7 @@ test("what is done to a run that is paused shows at once, and replays", async ()
 });
 
 test("what does not show yet is done once, however often it is tried", async () => {
-  // At once: what shows between two of them is another matter.
+  // At once: intermediate displays do not matter here.
   await whileReplaying("2", "2", "2");
   await page.goto(`${site.url}teach.html#v=1&t=8000`);
   await says("#digest", /^At 8001 ms/);
@@ -110,11 +110,11 @@ test("what does not show yet is done once, however often it is tried", async () 
 });
 
 test("a step while the Workers are behind comes when they are there, and the run goes on after it", async () => {
-  // On its way to a moment far ahead.
+  // During a replay to a moment far ahead.
   await whileReplaying(".");
   await page.goto(`${site.url}teach.html#v=1&t=20000`);
   await says("#digest", /^At 20(?!000)\d{3} ms/);
-  // In full flight.
+  // At full speed.
   await page.selectOption("#speed", "16");
   await page.click("#play");
   await until("some more of it", async () => (await shownMs()) > 24_000);

@@ -1,4 +1,4 @@
-// Goal: the picture stays in sight in every window, what is touched is large enough, and nothing stutters.
+// Goal: the picture stays in view in every window, controls are large enough, and nothing stutters.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { browser, isInView, open, page, shownMs } from "./lesson-page.mjs";
@@ -8,7 +8,7 @@ test("what can be touched is large enough, and nothing sticks out of a phone", a
   await page.setViewportSize({ width: 360, height: 740 });
   await open("#chapter=quorum");
   const small = await page.evaluate(() =>
-    // Where cables lie close together their buttons are smaller; cards have the same switch in full size.
+    // Close cables have smaller buttons; cards have the same switch in full size.
     [...document.querySelectorAll("button:not(.cable), select, summary")]
       .filter((one) => one.checkVisibility())
       .filter((one) => one.getBoundingClientRect().height < 43.5 || one.getBoundingClientRect().width < 43.5)
@@ -34,10 +34,10 @@ for (const [width, height] of [
     await page.click("#answers button >> nth=1");
     await page.locator("#break").evaluate((one) => one.scrollIntoView({ block: "nearest" }));
     for (const selector of ["#picture", "#break"]) assert.ok(await isInView(selector), `${selector} in a chapter`);
-    // Where there is room for a column, the whole question is in view at once.
+    // In a wide window the whole question is in view at once.
     if (width >= 1280)
       for (const selector of ["#chapter-title", "#break-hint"]) assert.ok(await isInView(selector), selector);
-    // Nor does it lie upon what somebody scrolls up to.
+    // It does not cover scroll targets either.
     await page.evaluate(() => scrollTo(0, document.body.scrollHeight));
     await page.locator("#break").evaluate((one) => one.scrollIntoView({ block: "nearest" }));
     const isBare = await page.locator("#break").evaluate((one) => {
@@ -63,7 +63,7 @@ test("the picture stays where it is, whatever is said below it while the run goe
         pace.textContent = said;
         seen.add(place());
       }
-      // And at a speed that no machine keeps up with.
+      // Also at a speed that no machine reaches.
       const speed = document.getElementById("speed");
       speed.value = [...speed.options].at(-1).value;
       speed.dispatchEvent(new Event("change"));
@@ -135,9 +135,9 @@ test("those who want no motion get no flashes", async () => {
 
 test("the page's thread is never busy for long", async () => {
   await open("#v=1&m=8&x=2");
-  // Loading and the first pictures are one thing, going on is another.
+  // Measures the running page, without loading and the first pictures.
   await page.waitForTimeout(2_000);
-  // A core that somebody else slows down for a moment is no fault of the page's; one that is busy stays so.
+  // Other programs may slow a core for a moment; a busy page stays busy.
   let long_ms = [];
   for (let stretch = 0; stretch < 3; stretch += 1) {
     long_ms = await longTasks();

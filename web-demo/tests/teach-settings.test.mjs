@@ -1,13 +1,13 @@
-// Goal: a run goes on with a setting that it can take, and what begins a new one says so before.
+// Goal: a run continues with a changed setting if possible; other settings announce that they start a new run.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { canBreak, context, figure, open, page, says, shownMs } from "./lesson-page.mjs";
 import { until } from "./support.mjs";
 
-/** What no run can take while it goes on. */
+/** Settings that are fixed during a run. */
 const FIXED = ["islands", "bounds", "syncEvery", "fragments", "code", "apply", "late", "lateMs", "seed"];
 
-/** The settings that say that they begin a new run. */
+/** Returns the settings that announce a new run. */
 function marked() {
   return page
     .locator("#knobs .anew:visible")
@@ -64,7 +64,7 @@ test("a chapter that compares two runs says of its setting that it begins anothe
   await page.click("#break");
   await says("#found-text", /\d/);
   await until("the mark to go", async () => !(await marked()).includes("merge"));
-  // What was found stays, and the run goes on.
+  // The finding stayed, and the run continues.
   const at = await shownMs();
   await page.selectOption("#knob-merge", "radial");
   await until("the address", () => /w=r:radial@\d+/.test(page.url()));

@@ -1,10 +1,10 @@
-// Goal: whoever opens the page has killed an island within a minute and seen training go on, by a click, a touch or a key.
+// Goal: within a minute a visitor has killed an island and seen training continue, by mouse, touch or keyboard.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { figure, open, page, says, shownMs } from "./lesson-page.mjs";
 import { until } from "./support.mjs";
 
-/** What a visitor has, in milliseconds. */
+/** The visitor's time, in milliseconds. */
 const MINUTE_MS = 60_000;
 
 test("a new visitor kills an island, and training goes on", async () => {
@@ -52,12 +52,12 @@ test("islands are touched: a click kills, a cut cable keeps one alone, a drag se
   await page.mouse.up();
   await says("#sentence", /^Island 1 is far away: a round trip takes 2\.04 s\. 5 islands train; /);
   await says("[data-pin='0']", /1\.98 s farther/);
-  // A key for the run is none for the island that was touched last.
+  // A key for the run does not act on the last touched island.
   await page.keyboard.press("Space");
   await says("#play", /^Play$/);
   await page.keyboard.press("Space");
   await says("#play", /^Pause$/);
-  // It was dragged, and not clicked.
+  // It was dragged, not clicked.
   await until("the address", () => /~d1x100@\d+$/.test(page.url()));
   await page.focus("[data-pin='0']");
   for (let key = 0; key < 11; key += 1) await page.keyboard.press("ArrowDown");
@@ -121,7 +121,7 @@ test("everything can be done with the keyboard", async () => {
   assert.ok(await page.isVisible("#help"));
   await page.keyboard.press("Escape");
   await page.keyboard.press("p");
-  // Chapters point to the settings, and the legend tells the colours of what is seen.
+  // Chapters point to the settings, and the legend explains the colours.
   assert.ok(await page.isVisible("#settings"));
   assert.ok(await page.isVisible(".legend"));
   await page.keyboard.press("ArrowRight");

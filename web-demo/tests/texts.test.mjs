@@ -1,4 +1,4 @@
-// Goal: every word of the lesson and of the page on large machines stands in one file, under a key that is used, and gets all that it names in braces.
+// Goal: every word of the lesson and of the data-centre page is in one file, under a key in use, with all its values.
 import assert from "node:assert/strict";
 import { readdir, readFile } from "node:fs/promises";
 import { join } from "node:path";
@@ -19,20 +19,20 @@ async function scripts(folder) {
   return names.filter((name) => name.endsWith(".ts")).map((name) => join(folder, name));
 }
 
-/** A script without its comments and imports. */
+/** Returns a script without its comments and imports. */
 async function read(name) {
   const whole = await readFile(join(pages, name), "utf8");
   const code = whole.replace(/^import [^;]+;$/gm, "").replace(/\/\*[\s\S]*?\*\/|^\s*\/\/.*$/gm, "");
   return { name, code };
 }
 
-/** What is in quotes, with `*` for what a template computes. */
+/** Returns quoted texts, with `*` for computed parts of templates. */
 function quoted(code) {
   const found = [...code.matchAll(/"((?:[^"\\\n]|\\.)*)"|`((?:[^`\\]|\\.)*)`/g)];
   return found.map(([, plain, template]) => plain ?? template.replace(/\$\{[^}]*\}/g, "*"));
 }
 
-/** The keys that a quoted text stands for: one, several if it has a `*`, or none if it is no key. */
+/** Returns the keys of a quoted text: one, several for a `*`, or none if it is not a key. */
 function keysOf(text) {
   if (!/^\w+(\.[\w*]+)+$/.test(text) || !(text.split(".")[0] in english)) return [];
   const pattern = new RegExp(`^${text.replaceAll(".", "\\.").replaceAll("*", "\\w+")}$`);
@@ -59,7 +59,7 @@ test("each key that is used is there, and each that is there is used", () => {
   );
 });
 
-/** From an opening parenthesis on, the parts between commas until the closing one. */
+/** Returns the arguments between commas, from an opening parenthesis to its closing one. */
 function partsOf(code, from) {
   const parts = [""];
   let depth = 0;
@@ -77,13 +77,13 @@ function partsOf(code, from) {
   throw new Error("a call that does not end");
 }
 
-/** What a constant of this name is, the last before `at`. */
+/** Returns the value of a constant of this name, the last before `at`. */
 function constant(code, name, at) {
   const begin = code.lastIndexOf(`const ${name} = `, at);
   return begin === -1 ? "" : code.slice(begin, code.indexOf(";\n", begin)).replace(/^[^=]*= /, "");
 }
 
-/** The names that an argument gives values to. */
+/** Returns the names that an argument gives values to. */
 function given(code, argument, at) {
   const text = argument.trim();
   if (/^\w+$/.test(text)) return given(code, constant(code, text, at), at);
@@ -101,7 +101,7 @@ test("each text gets all that it names in braces, and none is told apart from a 
       const [first, ...rest] = partsOf(code, call.index + call[0].length);
       const isWhole = call[1] === "phrase";
       const said = /^\w+$/.test(first.trim()) ? constant(code, first.trim(), call.index) : first;
-      // `said` of the sentence gives the islands and their number by itself.
+      // `said` of the sentence supplies the islands and their number itself.
       const names = isWhole
         ? given(code, rest[0] ?? "", call.index)
         : ["count", "islands", ...given(code, rest[1] ?? "", 0)];
@@ -125,7 +125,7 @@ test("each text gets all that it names in braces, and none is told apart from a 
   );
 });
 
-/** What stands in quotes and is read by nobody. */
+/** Quoted texts that no visitor reads. */
 const UNREAD =
   /\bclass: "[^"]*"|(?:matchMedia|closest|querySelector(?:All)?)(?:<\w+>)?\([^)]*\)|\.font = .*|`\$\{px\}px .*|event\.key === "\w+"|Arrow\w+|Page\w+/g;
 
@@ -166,7 +166,7 @@ test("pages are built with the words in them, in their places, and escaped", () 
   assert.ok(!filled(html, english).includes("undefined"));
 });
 
-/** English with `change` made to it, as a file. */
+/** Returns the English words with `change` applied, as a file. */
 function file(change) {
   const words = structuredClone(english);
   change(words);
@@ -182,7 +182,7 @@ test("a translation is taken, and what it lacks is named and English", async () 
   assert.equal(partly.texts.get("time.pause"), "Pause");
   assert.equal(partly.missing.length, ENGLISH.size - 2);
   assert.ok(partly.missing.includes("chapters.far.answers"));
-  // A language with other plurals has other forms, and the one for one thing need not say the number.
+  // Other languages have other plural forms, and the singular form may omit the number.
   const plural = check(file(({ ending }) => (ending.tried = { few: "{count} {came} {left}", other: "{came} {left}" })));
   assert.ok(plural.ok);
 });

@@ -1,4 +1,4 @@
-// Goal: the state that a visitor reads or hears is true within seconds, and readers of screens are told of it once.
+// Goal: the visible or announced state is true within seconds, and screen readers hear it once.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { chromiumFlagsWithoutGpu, launch, load, relay, startSyncer, until } from "./support.mjs";
@@ -10,7 +10,7 @@ before(async () => {
 });
 after(() => Promise.all([syncer?.stop(), browser?.close()]));
 
-/** A visitor's page; `window.told` counts what regions for news say, and `window.shown` what the sentence does. */
+/** Opens a visitor's page; `window.told` counts live announcements, and `window.shown` changes of the sentence. */
 async function open(url) {
   const context = await browser.newContext();
   const page = await context.newPage();
@@ -46,12 +46,12 @@ test("by the page's clock the state is true within 5 s, whenever the last news c
     let nowMs = 10_000 + TICK_MS;
     while (silenceMs(nowMs, newsMs, 0) === 0 && nowMs < 60_000) nowMs += TICK_MS;
     assert.ok(nowMs - newsMs <= 5_000, `news of ${newsMs} ms are old at ${nowMs} ms`);
-    // Looks that are answered keep the syncer from being called silent.
+    // Answered requests keep the syncer from counting as silent.
     assert.equal(silenceMs(newsMs + TRAINING_MS + TICK_MS + ANSWER_MS - 1, newsMs, 0), 0);
   }
-  // Who trains nothing hears by looks alone.
+  // Without training, only status requests show a silent syncer.
   assert.ok(STATUS_MS + TICK_MS + ANSWER_MS <= 5_000);
-  // Nobody listened before: that is no silence.
+  // The page was not listening before: that does not count as silence.
   assert.equal(silenceMs(61_000, 1_000, 60_000), 0);
   assert.equal(silenceMs(66_000, null, 60_000), 6_000);
 });
@@ -66,7 +66,7 @@ test("while the connection is lost the seconds are shown, and none of them is to
   await says(page, "#sentence", /Not connected \(.+\), trying again (in \d+ s|now)\.$/);
   await until("many changes", () => page.evaluate(() => window.shown.length >= 6));
   const told = await page.evaluate(() => window.told);
-  // That it trains alone, and why; never how long it still takes.
+  // Announces training without a connection and its reason, but never the remaining time.
   assert.ok(told.length >= 1 && told.length <= 4, told.join(" | "));
   assert.ok(!told.some((text) => /\d s\.$| now\.$/.test(text)), told.join(" | "));
   network.mend();
@@ -107,7 +107,7 @@ test("in a pause nothing has a speed", async () => {
   await page.click("#pause");
   await says(page, "#sentence", /^Paused by you: nothing computes\.$/);
   await says(page, "#speed", /^–$/);
-  // Nor does a later report bring it back.
+  // A later report does not bring it back.
   await page.waitForTimeout(1_500);
   assert.equal(await page.textContent("#speed"), "–");
   await context.close();

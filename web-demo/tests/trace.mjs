@@ -1,14 +1,14 @@
-// What the thread of a page does, in time of the processor: what else the machine has to do meanwhile does not count.
+// Work of a page's thread in CPU time, so that other load on the machine does not count.
 
 const CATEGORIES = ["devtools.timeline", "disabled-by-default-devtools.timeline"];
-/** One turn of a thread; what is traced below the page has turns of the same within it. */
+/** One turn of a thread; tracing of deeper layers has the same turns within it. */
 const TASK = "RunTask";
 /** The page's scripts are about to draw a frame. */
 const FRAME = "FireAnimationFrame";
 
 /**
- * What the thread of `page` does for `durationMs`: its tasks, each with the time `ms` that it took, and in `framesMs` the
- * time of all tasks together from one frame to the next: scripts, style, layout, painting, collecting garbage.
+ * Measures the thread of `page` for `durationMs`: its tasks, each with its time `ms`, and in `framesMs` the
+ * total task time between two frames: scripts, style, layout, painting, garbage collection.
  */
 export async function trace(browser, page, durationMs) {
   await browser.startTracing(page, { categories: CATEGORIES });
@@ -28,7 +28,7 @@ export async function trace(browser, page, durationMs) {
     if (framed.has(task)) framesMs.push(0);
     if (framesMs.length > 0) framesMs[framesMs.length - 1] += task.ms;
   }
-  // The last one may go on.
+  // The last one may be incomplete.
   return { tasks, framesMs: framesMs.slice(0, -1) };
 }
 

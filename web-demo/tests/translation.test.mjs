@@ -1,4 +1,4 @@
-// Goal: a translation is one file that a teacher can open or hand on: all of the lesson follows it, and a file that is none is told.
+// Goal: a translation is one file that a teacher opens or shares. The whole lesson follows it; bad files are reported.
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
 import { join } from "node:path";
@@ -10,7 +10,7 @@ import { root, until } from "./support.mjs";
 
 const english = JSON.parse(await readFile(join(root, "pages/words/en.json"), "utf8"));
 
-/** `words` with each text in brackets, so that what is in none has not been translated. */
+/** Returns `words` with each text in brackets, so that text without brackets is untranslated. */
 function bracketed(words) {
   if (typeof words === "string") return `⟦${words}⟧`;
   if (Array.isArray(words)) return words.map(bracketed);
@@ -19,24 +19,24 @@ function bracketed(words) {
 
 const pseudo = { ...bracketed(english), language: "de" };
 
-/** The host has this file beside the page. */
+/** Adds this file next to the page on the host. */
 function beside(name, body, status = 200) {
   return context.route(`**/${name}`, (route) => route.fulfill({ status, contentType: "application/json", body }));
 }
 
-/** Opens the page with a file of words that lies beside it. */
+/** Opens the page with a file of words next to it. */
 async function openWith(name, rest = "") {
   await page.goto(`${site.url}teach.html?words=${name}${rest}`);
 }
 
-/** Chooses a file, as if it had come by mail. */
+/** Chooses a local file. */
 async function give(text, name = "given.json") {
   await page.click("#words summary");
   const file = { name, mimeType: "application/json", buffer: Buffer.from(text) };
   await page.setInputFiles("#words-file", file);
 }
 
-/** What of a text is not in brackets, apart from figures with their units, and names that are the same everywhere. */
+/** Returns text outside brackets, except figures with their units, and names that are the same in every language. */
 function leftOf(text) {
   let rest = text;
   for (let before = ""; before !== rest; ) [before, rest] = [rest, rest.replace(/⟦[^⟦⟧]*⟧/g, " ")];
@@ -44,7 +44,7 @@ function leftOf(text) {
   return words.filter((word) => !/^(Archipelago|s|ms|min|h|d|B|kB|MB|k|M)$/.test(word));
 }
 
-/** All that the page says to anybody, but what the model writes, keys, and links that are shown. */
+/** Returns all text of the page, except the model's texts, keys, and displayed links. */
 function allSaid() {
   return page.evaluate(() => {
     const copy = document.documentElement.cloneNode(true);
@@ -63,7 +63,7 @@ async function allTranslated(what) {
   assert.deepEqual(left, [], what);
 }
 
-/** Remembers what is written on canvases. */
+/** Records words drawn on canvases. */
 function drawings() {
   globalThis.drawn = new Set();
   const { fillText } = CanvasRenderingContext2D.prototype;

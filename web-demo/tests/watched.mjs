@@ -1,10 +1,10 @@
-// A dashboard before a canned syncer, new for each test of the file that imports this.
+// A dashboard with a canned syncer, new for each test of the importing file.
 import assert from "node:assert/strict";
 import { after, before, beforeEach } from "node:test";
 import { startCanned } from "./canned.mjs";
 import { chromiumFlagsWithoutGpu, launch, until } from "./support.mjs";
 
-/** The syncer and the page of the test that runs. */
+/** The syncer and the page of the current test. */
 export let syncer, page;
 let browser;
 

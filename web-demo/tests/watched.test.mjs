@@ -1,5 +1,5 @@
-// Goal: where a chapter's run was broken and what is measured of it is seen on the sea, on the lanes and on the chart of the loss,
-// and nothing is marked that was not asked about.
+// Goal: the break and the measured stretches of a chapter's run show on the sea, on the lanes and on the loss chart,
+// and nothing else is marked.
 import assert from "node:assert/strict";
 import { before, test } from "node:test";
 import { ISLAND, pretendPage } from "./island.mjs";
@@ -30,7 +30,7 @@ const SPEC = { seed: 1, islands: 5, late: 0, lateMs: 0, latencyMs: 30 };
 const STAGE = { spec: SPEC, actions: [] };
 const RUN = { tokensTrained: 0, tokensMerged: 0, heldOut: 3, floor: 1, participation: 1, rounds: 0 };
 
-/** The chapter of this name with its run, and a way to let time pass. */
+/** Returns the chapter of this name with its run, and a function that lets time pass. */
 function asked(id) {
   const inquiry = new Inquiry(
     CHAPTERS.find((one) => one.id === id),
@@ -61,7 +61,7 @@ test("a question knows what is measured before its break, the break, and what is
   assert.deepEqual(first, { ...begun, untilMs: 8_000 });
   assert.deepEqual([second.of, second.untilMs, second.dueMs], ["after", null, 8_000]);
   assert.ok(second.fromMs >= 8_000 && second.fromMs <= 8_100, `${second.fromMs}`);
-  // What was measured stays marked as it was.
+  // The completed measurement stays marked.
   for (const ms of [16_200, 30_000]) to(ms);
   assert.equal(inquiry.phase.phase, "found");
   assert.deepEqual(inquiry.watched.stretches[1], { ...second, untilMs: 16_200 });
@@ -100,7 +100,7 @@ test("it is said in words how much of it is measured", () => {
   assert.equal(words.breachInWords({ atMs: 6_240, island: 1 }), "broken at 6.2 s");
 });
 
-/** A context that keeps words, strokes and filled rectangles. */
+/** A context that records words, strokes and filled rectangles. */
 function recording() {
   const seen = { words: [], strokes: [], rects: [], arcs: [] };
   const state = {
@@ -165,7 +165,7 @@ test("on the sea a ring is about the island that was broken, and closes while th
   const early = sea(WATCHED, { nowMs: 5_000 });
   assert.ok(early.words.includes("measured before the break: 4 s"), "it has ended, and is looked back at");
   assert.ok(!early.words.includes("broken at 6.0 s"));
-  // A phone has the ring, and says it shortly.
+  // A phone shows the ring and a short description.
   const small = sea(WATCHED, { sea: { width: 344, height: 250, islands: islands.length } });
   assert.ok(small.words.includes("since the break: 4 of 16 s") && !small.words.includes("broken at 6.0 s"));
 });
@@ -206,6 +206,6 @@ test("on the chart of the loss both stretches are bands, and the break a line", 
     ],
     moments: [{ at: 6, label: "broken at 6.0 s" }],
   });
-  // A run that began anew with a setting was broken at no moment of its own.
+  // A run that was restarted with a setting has no moment of a break.
   assert.deepEqual(marksOf({ ...WATCHED, breaches: [{ atMs: 0, island: null }] }, 10_000).moments, []);
 });

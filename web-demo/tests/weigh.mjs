@@ -1,5 +1,5 @@
-// How much memory and time a run takes in Chromium: `node tests/weigh.mjs URL cpu|gpu [SECONDS]` joins the run at that
-// link for so long (600 seconds unless said), and prints one line of JSON. No other Chromium may run on the machine.
+// Memory and time that a run takes in Chromium: `node tests/weigh.mjs URL cpu|gpu [SECONDS]` joins the run at that
+// link (600 seconds by default), and prints one line of JSON. No other Chromium may run on the machine.
 import { readdir, readFile } from "node:fs/promises";
 import { chromiumFlags, chromiumFlagsWithoutGpu, chromiumPath, launch } from "./support.mjs";
 
@@ -7,7 +7,7 @@ const [url, engine, seconds = "600"] = process.argv.slice(2);
 if (!url || !["cpu", "gpu"].includes(engine)) throw new Error("node tests/weigh.mjs URL cpu|gpu [SECONDS]");
 const LOOK_MS = 500;
 
-/** Bytes that all processes of Chromium on this machine hold: what several share counts once. */
+/** Bytes held by all Chromium processes on this machine; shared memory counts once. */
 async function browserBytes() {
   const kinds = {};
   for (const pid of (await readdir("/proc")).filter((name) => /^\d+$/.test(name))) {
@@ -18,7 +18,7 @@ async function browserBytes() {
       const kib = /^Pss:\s+(\d+)/m.exec(await readFile(`/proc/${pid}/smaps_rollup`, "utf8"))[1];
       kinds[kind] = (kinds[kind] ?? 0) + 1024 * Number(kib);
     } catch {
-      // It ended meanwhile.
+      // The process ended meanwhile.
     }
   }
   return { ...kinds, all: Object.values(kinds).reduce((a, b) => a + b, 0) };

@@ -1,4 +1,4 @@
-// Goal: numbers read well, and moments stand where they belong on the timeline.
+// Goal: numbers are readable, and moments are at the right places on the timeline.
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
 import { join } from "node:path";
@@ -108,7 +108,7 @@ test("the package's README lists every code of an error, and every event", async
   const read = (name) => readFile(join(root, "package", name), "utf8");
   const [types, generated, readme] = await Promise.all(["src/types.ts", "src/generated.ts", "README.md"].map(read));
   const names = (found) => [...found].map(([, name]) => name).sort();
-  /** What the first column of the tables below a heading names. */
+  /** Returns the first column's names in the tables below a heading. */
   const listed = (heading) => {
     const rows = readme
       .split(`\n## ${heading}\n`)[1]

@@ -96,7 +96,7 @@ export class Writer {
   }
 
   /**
-   * Continues `prompt` and yields the text piece by piece. Fetches the parameters first if there are none. A second
+   * Continues `prompt` and yields the text piece by piece. Fetches the parameters before the first text. A second
    * text ends the first. Throws a {@link LearnerError}.
    */
   async *write(prompt: string, options: WriteOptions = {}): AsyncGenerator<string, void> {
