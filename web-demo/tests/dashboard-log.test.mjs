@@ -31,7 +31,7 @@ test("what happened is folded, newest first, and goes on", async () => {
   await until("the lines", async () => (await rows()).length === 3);
   assert.deepEqual(await rows(), [paused, refused, joined]);
 
-  // News include lines that are present already; foreign text stays text.
+  // News includes lines that are present already; foreign text stays text.
   const hostile = "<img src=x onerror=alert(1)> joined.";
   syncer.say("log", syncer.logView([line(4, 1, { name: "<img>", text: hostile }), ...syncer.log]));
   await says("#log-newest", /^just now: <img/);

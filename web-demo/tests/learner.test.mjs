@@ -95,7 +95,7 @@ test("WebGPU, WebAssembly and native learners are merged into one model", async 
 
 test("a device that is lost is opened anew, and training goes on", async () => {
   const context = await gpuBrowser.newContext();
-  // No page can remove a GPU: the engine's Worker is told to give up its own.
+  // A page cannot remove a GPU: the engine's Worker is told to give up its own.
   await context.addInitScript(() => {
     const Plain = window.Worker;
     window.started = [];

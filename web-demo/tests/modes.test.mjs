@@ -193,7 +193,7 @@ for (const [name, place] of Object.entries(PLACES)) {
   });
 }
 
-/** Returns the focused element, its index in `keys`, and faults of its visibility; undefined at the end of the page. */
+/** Returns the focused element, the matching `keys`, and the fault of its visibility; `null` at the end of the page. */
 function focused(keys) {
   const one = document.activeElement;
   if (!one || one === document.body) return null;

@@ -156,7 +156,7 @@ test("what this browser has and does is told", async () => {
   await page.close();
 });
 
-// Where Firefox is installed it must train; Debian's package is firefox-esr.
+// If Firefox is installed it must train; Debian's package is firefox-esr.
 const firefox = process.env.FIREFOX ?? "/usr/bin/firefox-esr";
 test("Firefox trains with WebAssembly", {
   skip: process.env.FIREFOX_TESTS === "no" && "FIREFOX_TESTS=no",

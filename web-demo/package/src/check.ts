@@ -10,7 +10,7 @@ export interface AdapterFacts {
   readonly bindingBytesMax: number;
 }
 
-/** What a browser offers a learner. */
+/** Capabilities of a browser that matter to a learner. */
 export interface Capabilities {
   /** The adapter; undefined without WebGPU or without a usable adapter. */
   readonly adapter: AdapterFacts | undefined;

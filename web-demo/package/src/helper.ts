@@ -22,7 +22,7 @@ export interface Part {
   readonly loss: number;
   /** Its part of the gradient. */
   readonly grad: Float32Array;
-  /** How long it took, in microseconds. */
+  /** Duration of the part, in microseconds. */
   readonly busyUs: number;
 }
 

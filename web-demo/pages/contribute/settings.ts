@@ -25,7 +25,7 @@ export interface Settings {
   readonly restHidden: boolean;
   /** Limit of bytes to send, receive and fetch in a day; 0 for none. */
   readonly bytesMax: number;
-  /** Hours of training. */
+  /** Hours of training; `null` for any. */
   readonly hours: Hours | null;
   /** Whether to keep the screen on while training. */
   readonly wakeLock: boolean;

@@ -2,7 +2,7 @@
 import { fillRows, find, make, setAttribute, setText } from "../shared/dom.js";
 import type { PlotLine, Plotted } from "../shared/plot.js";
 
-/** Content that can be read. */
+/** A chart that can be read. */
 export interface Readable {
   readonly lines: readonly PlotLine[];
   readonly plotted: Plotted;

@@ -2,13 +2,13 @@
 import { find, setAttribute, setText } from "./dom.js";
 import { ago } from "./format.js";
 
-/** Age in seconds from which news are old; they normally come every few seconds. */
+/** Age in seconds from which news counts as old; it normally arrives every few seconds. */
 const OLD_S = 10;
 
 /**
- * Keeps the displayed age of the news current. `ageS` returns `null` before the first news. If the news are old, the page
- * gets the class `stale`, which dims its figures, and each `.age` shows their age. News of a complete run never count as
- * old. `told` is called with the age each second while the page is visible.
+ * Keeps the displayed age of the news current. `ageS` returns `null` before the first news. If the news is old, the
+ * page gets the class `stale`, which dims its figures, and each `.age` shows their age. News of a complete run never
+ * counts as old. `told` is called with the age each second while the page is visible.
  */
 export function showNews(
   ageS: () => number | null,

@@ -10,7 +10,7 @@ interface Step {
 export class Standstill {
   /** Total until the last frame. */
   ms = 0;
-  /** End of the known time; undefined before the first step. */
+  /** End of the known time; `null` before the first step. */
   #nowMs: number | null = null;
   /** Steps in progress. */
   #open: Step[] = [];

@@ -1,4 +1,4 @@
-/** Replays a challenge run in separate Workers at full speed, to compute its result. */
+/** Replays a challenge run in a separate Worker at full speed, to compute its result. */
 
 import type { Frame } from "../../shared/lesson.js";
 import { phrase } from "../../words/phrase.js";

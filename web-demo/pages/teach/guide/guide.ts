@@ -45,7 +45,7 @@ export class Guide {
   readonly #ending = new Ending(CHAPTERS, (id) => this.#open(id));
   /** Current entry: the opening, a chapter, the summary of predictions, or the challenge. */
   #at = OPENING;
-  /** The inquiry of the open chapter; undefined outside chapters. */
+  /** The inquiry of the open chapter; `null` outside chapters. */
   #inquiry: Inquiry | null = null;
   #guess: number | null = null;
 

@@ -8,7 +8,7 @@ import { phrase } from "../../words/phrase.js";
 
 const LINES_MAX = 12;
 
-/** Describes an event; undefined for events that happen all the time. */
+/** Describes an event; `null` for events that happen all the time. */
 export function wordsOf(mark: Mark): string | null {
   const island = "island" in mark ? mark.island + 1 : 0;
   switch (mark.kind) {
