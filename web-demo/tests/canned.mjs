@@ -159,7 +159,7 @@ const settings = [
   setting("merge", "radial", { changeable: true, group: "Exchange", choices: ["radial", "mean"] }),
 ];
 
-/** Starts one. `asked` lists requests, `orders` their bodies; `say` sends an event to all; `hangUp` cuts the streams. */
+/** Starts one. `asked` lists requests, `orders` their bodies; `say` sends an event to all; `hangUp` cuts streams. */
 export async function startCanned() {
   const canned = {
     status,

@@ -28,7 +28,7 @@ const course = new Course();
 let status: ServerStatus | null = null;
 let link: LinkState = { link: "opening" };
 let events: EventLink | undefined;
-/** Age of the last news in seconds if they are old, and 0 otherwise. */
+/** Age of the last news in seconds if it is old, and 0 otherwise. */
 let newsAgeS = 0;
 
 /** Screen readers hear a change of activity at once; a changed number of learners can wait. */
