@@ -327,7 +327,7 @@ fn a_text_that_may_be_meant_otherwise_is_told() {
 
     let (code, _, said) = validate(&lines, &["--batch", "400"]);
     let few = "windows are few for batches of 400: a pass over the text is 1 step of one learner";
-    assert!(code == 0 && said.contains(few) && said.contains("give a smaller --batch"), "{said}");
+    assert!(code == 0 && said.contains(few) && said.contains("use a smaller --batch"), "{said}");
     let (code, _, said) = validate(&lines, &["--batch", "4000"]);
     assert!(code == 7 && said.contains("shorter windows with --context, or a smaller --batch"), "{said}");
 
