@@ -12,7 +12,7 @@ before(async () => {
   // A name on the local network: browsers treat such a page as insecure, as on a student's phone.
   const elsewhere = "--host-resolver-rules=MAP classroom.local 127.0.0.1";
   [syncer, browser] = await Promise.all([
-    startSyncer("--classroom", "--invite", INVITE.replace("#invite=", "")),
+    startSyncer("--classroom", "--allow-host", "classroom.local", "--invite", INVITE.replace("#invite=", "")),
     launch([...chromiumFlagsWithoutGpu, elsewhere]),
   ]);
   origin = `http://classroom.local:${new URL(syncer.url).port}/`;
