@@ -19,8 +19,8 @@ export type Apply = "keep" | "keepResidue" | "overwrite" | "blend";
 /** The two kinds of lockstep training. */
 export type Lockstep = "waits" | "elastic";
 
-/** Everything that decides a lesson but what is done to its islands: see [`Action`].  *
- The text lies on every island already: what a link carries is the model and its changes, decoupled and in lock-step alike. */
+/** All inputs of a lesson except the actions on its islands: see [`Action`].  *
+ The text is already on every island: links carry only the model and its changes, decoupled and in lockstep alike. */
 export type LessonSpec = {
   /** Seed of the parameters, the text, the order of the data, and all random numbers. */
   seed: number,
@@ -388,7 +388,7 @@ export type LinkNeed = {
   utilisation: number,
 };
 
-/** Longest duration of a lesson, in milliseconds of its own time. */
+/** Longest lesson, in milliseconds of its own time. */
 export const LESSON_MS_MAX = 86400000;
 
 /** What each data centre adds to an exchange of Decoupled DiLoCo, in milliseconds. */
