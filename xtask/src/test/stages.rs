@@ -136,7 +136,7 @@ pub const STAGES: &[Stage] = &[
     Stage { name: "test", when: When::All, what: "every test", run: test },
     Stage {
         name: "docs",
-        when: When::All,
+        when: When::Asked,
         what: "the commands of the documentation, run as printed outside the repository",
         run: docs::check,
     },
