@@ -2,7 +2,7 @@
 //! command that converts them.
 
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
 use ruzstd::decoding::StreamingDecoder;
@@ -42,8 +42,12 @@ pub fn text(path: &Path, bytes: Vec<u8>) -> Result<Unpacked, ServerError> {
         None => (bytes, None),
         Some(compression) => (compression.unpack(path, &bytes)?, Some(compression.name())),
     };
-    if let Some((found, remedy)) = format(path, &bytes) {
-        let found = packed_by.map_or_else(|| found.to_owned(), |by| format!("{found}, packed by {by}"));
+    let name = packed_by.map_or_else(|| path.to_owned(), |_| without_packing(path));
+    if let Some((found, remedy)) = format(&name, &bytes) {
+        let (found, remedy) = match packed_by {
+            None => (found.to_owned(), remedy),
+            Some(by) => (format!("{found}, packed by {by}"), format!("unpack it, and then {remedy}")),
+        };
         return Err(ServerError::DataForm { path: path.to_owned(), found, remedy });
     }
     let mut text = utf8(path, bytes)?;
@@ -66,6 +70,18 @@ fn utf8(path: &Path, bytes: Vec<u8>) -> Result<String, ServerError> {
     })
 }
 
+/// First bytes of a zstd frame without content (RFC 8878, 3.1.2): one of these, and then [`SKIPPABLE_END`].
+const SKIPPABLE: std::ops::RangeInclusive<u8> = 0x50..=0x5f;
+const SKIPPABLE_END: [u8; 3] = [0x2a, 0x4d, 0x18];
+
+/// Extensions that compression programs add to a file name.
+const PACKED: [&str; 3] = ["gz", "zst", "zstd"];
+
+/// Returns `path` without the extension of a compression.
+pub fn without_packing(path: &Path) -> PathBuf {
+    if is_called(path, &PACKED) { path.with_extension("") } else { path.to_owned() }
+}
+
 /// Supported compressions.
 #[derive(Clone, Copy, Debug)]
 enum Compression {
@@ -77,6 +93,9 @@ fn compression(bytes: &[u8]) -> Option<Compression> {
     match bytes {
         [0x1f, 0x8b, 0x08, ..] => Some(Compression::Gzip),
         [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(Compression::Zstd),
+        [first, rest @ ..] if SKIPPABLE.contains(first) && rest.starts_with(&SKIPPABLE_END) => {
+            Some(Compression::Zstd)
+        }
         _ => None,
     }
 }
@@ -91,24 +110,26 @@ impl Compression {
 
     fn unpack(self, path: &Path, bytes: &[u8]) -> Result<Vec<u8>, ServerError> {
         let bytes_max = UNPACK_RATIO_MAX.saturating_mul(bytes.len() as u64).max(UNPACK_BYTES_MIN);
-        let refused = |found: String| {
-            let remedy = match self {
-                Self::Gzip => format!("unpack it with `gzip -d {}`", quoted(path)),
-                Self::Zstd => format!("unpack it with `zstd -d {}`", quoted(path)),
-            };
-            ServerError::DataForm { path: path.to_owned(), found, remedy }
+        let unpack = match self {
+            Self::Gzip => format!("unpack it with `gzip -d {}`", quoted(path)),
+            Self::Zstd => format!("unpack it with `zstd -d --long=31 {}`", quoted(path)),
         };
+        let refused =
+            |found: String, remedy: String| ServerError::DataForm { path: path.to_owned(), found, remedy };
         let unpacked = match self {
             Self::Gzip => take(MultiGzDecoder::new(bytes), bytes_max),
             Self::Zstd => frames(bytes, bytes_max),
         };
-        let unpacked = unpacked
-            .map_err(|error| refused(format!("{} data that cannot be unpacked ({error})", self.name())))?;
+        let unpacked = unpacked.map_err(|error| {
+            let remedy = format!("download it again if its end is missing, or {unpack}");
+            refused(format!("{} data that cannot be unpacked ({error})", self.name()), remedy)
+        })?;
         match unpacked.len() as u64 > bytes_max {
             false => Ok(unpacked),
             true => {
                 let times = UNPACK_RATIO_MAX;
-                Err(refused(format!("{} data that unpacks to more than {times} times its size", self.name())))
+                let found = format!("{} data that unpacks to more than {times} times its size", self.name());
+                Err(refused(found, unpack))
             }
         }
     }
@@ -125,11 +146,27 @@ fn take(reader: impl Read, bytes_max: u64) -> std::io::Result<Vec<u8>> {
 fn frames(mut bytes: &[u8], bytes_max: u64) -> std::io::Result<Vec<u8>> {
     let mut unpacked = Vec::new();
     while !bytes.is_empty() && unpacked.len() as u64 <= bytes_max {
+        if let Some(rest) = after_skippable(bytes)? {
+            bytes = rest;
+            continue;
+        }
         let left = bytes_max - unpacked.len() as u64;
         let mut frame = StreamingDecoder::new(&mut bytes).map_err(std::io::Error::other)?;
         frame.by_ref().take(left.saturating_add(1)).read_to_end(&mut unpacked)?;
     }
     Ok(unpacked)
+}
+
+/// Returns the bytes after the frame without content at the start of `bytes`; `None` if there is no such frame.
+fn after_skippable(bytes: &[u8]) -> std::io::Result<Option<&[u8]>> {
+    match bytes {
+        [first, 0x2a, 0x4d, 0x18, rest @ ..] if SKIPPABLE.contains(first) => {
+            let (length, rest) = rest.split_first_chunk().ok_or(std::io::ErrorKind::UnexpectedEof)?;
+            let length = u32::from_le_bytes(*length) as usize;
+            rest.get(length..).map(Some).ok_or(std::io::ErrorKind::UnexpectedEof.into())
+        }
+        _ => Ok(None),
+    }
 }
 
 /// Returns the format of `bytes` and how to convert it, if the format is known but not supported.
@@ -147,13 +184,19 @@ fn format(path: &Path, bytes: &[u8]) -> Option<(&'static str, String)> {
             "a pointer of git-lfs, which stands for a file that was not fetched",
             "fetch the file itself with `git lfs pull` in that folder".to_owned(),
         ),
-        () if begins(b"\xff\xfe") || begins(b"\xfe\xff") => (
-            "UTF-16 text",
+        () if begins(b"\xff\xfe\0\0") || begins(b"\0\0\xfe\xff") => ("UTF-32 text", recoded("UTF-32", path)),
+        () if begins(b"\xff\xfe") || begins(b"\xfe\xff") => ("UTF-16 text", recoded("UTF-16", path)),
+        () if begins(b"{\\rtf") => (
+            "a document of a word processor",
             format!(
-                "convert it with `iconv -f UTF-16 -t UTF-8 {} > {}`",
-                quoted(path),
-                quoted(&renamed(path, "utf8.txt"))
+                "convert it with `pandoc -f rtf -t plain -o {} {}`",
+                quoted(&renamed(path, "txt")),
+                quoted(path)
             ),
+        ),
+        () if begins(b"%!PS") => (
+            "a PostScript document",
+            format!("extract its text with `ps2ascii {} {}`", quoted(path), quoted(&renamed(path, "txt"))),
         ),
         () if begins(b"%PDF-") => (
             "a PDF document",
@@ -189,14 +232,24 @@ fn format(path: &Path, bytes: &[u8]) -> Option<(&'static str, String)> {
     Some(found)
 }
 
-/// Returns true if a text begins as a web page does.
+/// Returns a command that converts a text from `encoding` to UTF-8.
+fn recoded(encoding: &str, path: &Path) -> String {
+    let text = renamed(path, "utf8.txt");
+    format!("convert it with `iconv -f {encoding} -t UTF-8 {} > {}`", quoted(path), quoted(&text))
+}
+
+/// Returns true if a text begins as a web page does, perhaps after comments.
 fn is_html(head: &[u8]) -> bool {
-    let head = String::from_utf8_lossy(head).trim_start_matches('\u{feff}').trim_start().to_ascii_lowercase();
+    let head = String::from_utf8_lossy(head).trim_start_matches('\u{feff}').to_ascii_lowercase();
+    let mut head = head.trim_start();
+    while let Some((_, rest)) = head.strip_prefix("<!--").and_then(|comment| comment.split_once("-->")) {
+        head = rest.trim_start();
+    }
     head.starts_with("<!doctype html") || head.starts_with("<html")
 }
 
 /// Returns true if the name of `path` ends with one of `ends`.
-fn is_called(path: &Path, ends: &[&str]) -> bool {
+pub fn is_called(path: &Path, ends: &[&str]) -> bool {
     path.extension().is_some_and(|end| ends.iter().any(|known| end.eq_ignore_ascii_case(known)))
 }
 
@@ -205,8 +258,8 @@ fn by_datasets(kind: &str, path: &Path) -> String {
     format!(
         "convert it with `python -c \"from datasets import load_dataset; load_dataset('{kind}', data_files='{}', \
          split='train').to_json('{}')\"`",
-        path.display(),
-        renamed(path, "jsonl").display()
+        python(path),
+        python(&renamed(path, "jsonl"))
     )
 }
 
@@ -217,7 +270,7 @@ fn table(path: &Path) -> String {
         "convert it with `python -c \"import csv, json; [print(json.dumps(row)) for row in \
          csv.DictReader(open('{}', newline='', encoding='utf-8'){delimiter})]\" > {}`, with a column that is called \
          text, or prompt and completion",
-        path.display(),
+        python(path),
         quoted(&renamed(path, "jsonl"))
     )
 }
@@ -227,8 +280,17 @@ fn renamed(path: &Path, end: &str) -> std::path::PathBuf {
     path.with_extension(end)
 }
 
+/// Returns `path` as the inside of a Python string, in a program that is a shell's argument in double quotes.
+pub fn python(path: &Path) -> String {
+    let escaped = |c: char| match c {
+        '\'' | '"' | '\\' | '$' | '`' | '!' | '\n' => format!("\\x{:02x}", u32::from(c)),
+        _ => c.to_string(),
+    };
+    path.display().to_string().chars().map(escaped).collect()
+}
+
 /// Returns `path` quoted for a shell.
-fn quoted(path: &Path) -> String {
+pub fn quoted(path: &Path) -> String {
     let path = path.display().to_string();
     let plain = |c: char| c.is_alphanumeric() || "/._-+=:@%".contains(c);
     match path.chars().all(plain) {
@@ -270,10 +332,13 @@ mod tests {
             let cut = read("a.txt", &packed[..packed.len() - 9]).unwrap_err();
             assert!(
                 cut.contains(&format!("{by} data that cannot be unpacked"))
-                    && cut.contains("unpack it with `"),
+                    && cut.contains("download it again if its end is missing, or unpack it with `"),
                 "{cut}"
             );
         }
+        let empty = b"\x50\x2a\x4d\x18\x04\0\0\0abcd";
+        assert_eq!(read("a.zst", &[&empty[..], &zstd(b"lamp"), empty].concat()).unwrap().text, "lamp");
+        assert!(read("a.zst", &empty[..10]).unwrap_err().contains("cannot be unpacked"));
         let bom = read("a.txt", "\u{feff}a".as_bytes()).unwrap();
         assert_eq!((&*bom.text, bom.packed_by), ("a", None));
     }
@@ -314,6 +379,16 @@ mod tests {
         let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:aa\nsize 9\n";
         check("t.txt", pointer, "a pointer of git-lfs", "`git lfs pull`");
         check("t.jsonl.gz", &gzip(pointer), "packed by gzip", "`git lfs pull`");
+        check(
+            "t.csv.gz",
+            &gzip(b"text\nlamp\n"),
+            "a table, packed by gzip",
+            "unpack it, and then convert it",
+        );
+        check("d'a.parquet", b"PAR1\0\0", "a Parquet file", "data_files='d\\x27a.parquet'");
+        check("t.txt", b"\xff\xfe\0\0l\0\0\0", "UTF-32 text", "`iconv -f UTF-32 -t UTF-8 t.txt");
+        check("t.txt", b"<!-- a -->\n<!doctype html><p>", "an HTML page", "download the file again");
+        check("t.rtf", b"{\\rtf1 a}", "a word processor", "`pandoc -f rtf");
         check("t.bin", b"ab\0", "not UTF-8 text", "byte 2 is zero");
     }
 

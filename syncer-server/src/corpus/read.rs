@@ -8,7 +8,7 @@ use archipelago_cli::available_bytes;
 use archipelago_core::data::{grammar, pictures};
 
 use super::documents::Lines;
-use super::foreign::{self, Unpacked};
+use super::foreign::{self, Unpacked, is_called};
 use super::records::{Look, look};
 use crate::config::{BuiltIn, DataSource, ServeConfig};
 use crate::errors::ServerError;
@@ -58,18 +58,9 @@ const AUSTEN: &str = include_str!("../../assets/austen.txt");
 /// Extensions of files whose lines are documents.
 const LINES: [&str; 2] = ["jsonl", "ndjson"];
 
-/// Extensions that compression programs add to a file name.
-const PACKED: [&str; 3] = ["gz", "zst", "zstd"];
-
 /// Returns true if, by its name, the lines of `file` are documents.
 fn is_of_lines(file: &Path) -> bool {
-    let ends = |file: &Path, ends: &[&str]| {
-        file.extension().is_some_and(|end| ends.iter().any(|known| end.eq_ignore_ascii_case(known)))
-    };
-    match ends(file, &PACKED) {
-        true => ends(&file.with_extension(""), &LINES),
-        false => ends(file, &LINES),
-    }
+    is_called(&foreign::without_packing(file), &LINES)
 }
 
 /// Returns the file `path`, or the files below the folder `path`, in order.
@@ -83,7 +74,22 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, ServerError> {
     } else {
         files.push(path.to_owned());
     }
+    files.iter().try_for_each(|file| check_kind(file))?;
     Ok(files)
+}
+
+/// Refuses pipes and devices, which may never end.
+fn check_kind(path: &Path) -> Result<(), ServerError> {
+    match fs::metadata(path) {
+        Ok(found) if !found.is_file() => {
+            let why = "it is a pipe or a device; write its content to a file, since a run reads its text again when \
+                       it restarts";
+            let source = io::Error::new(io::ErrorKind::InvalidInput, why);
+            Err(ServerError::DataUnreadable { path: path.to_owned(), source })
+        }
+        // A file that no longer exists causes an error when it is read.
+        _ => Ok(()),
+    }
 }
 
 /// Adds instructions for fetching a data set to `error`, if `path` looks like the name of one and no such file exists.
@@ -122,6 +128,9 @@ fn explained(path: &Path, error: io::Error) -> io::Error {
 /// - `Memory`: it is larger than the memory of this machine.
 pub fn read(config: &ServeConfig) -> Result<Source, ServerError> {
     let corpus_bytes = usize::try_from(config.corpus_bytes.0).unwrap_or(usize::MAX);
+    if !matches!(config.data, Some(DataSource::BuiltIn(BuiltIn::Austen) | DataSource::Path(_))) {
+        super::check_memory(config.corpus_bytes.0, available_bytes())?;
+    }
     let (text, entropy_floor) = match config.data.as_ref().unwrap_or(&DataSource::BuiltIn(BuiltIn::Grammar)) {
         DataSource::BuiltIn(BuiltIn::Grammar) => {
             (grammar::generate(config.seed, corpus_bytes), Some(grammar::entropy_nats_per_byte()))
@@ -171,9 +180,9 @@ fn as_text(mut files: Vec<(PathBuf, Unpacked, Look)>) -> Result<Text, ServerErro
         let remedy = format!(
             "write them in lines with `python -c \"import json; [print(json.dumps(row)) for row in \
              json.load(open('{}', \
-             encoding='utf-8')){holds}]\" > '{}'`",
-            path.display(),
-            list.display()
+             encoding='utf-8')){holds}]\" > {}`",
+            foreign::python(path),
+            foreign::quoted(&list)
         );
         let found = "one JSON object with the documents inside".to_owned();
         return Err(ServerError::DataForm { path: path.clone(), found, remedy });
@@ -185,7 +194,11 @@ fn as_text(mut files: Vec<(PathBuf, Unpacked, Look)>) -> Result<Text, ServerErro
             0 => String::new(),
             more => format!(" and {more} more"),
         };
-        let kind = if *look == Look::Text { "markup" } else { "JSON" };
+        let kind = match look {
+            Look::Text if is_called(path, &["json"]) => "no valid JSON",
+            Look::Text => "markup",
+            _ => "JSON",
+        };
         format!(
             "{}{more} is {kind} and trained on as plain text, as it stands: to train on what it holds, write that in \
              files that end in .jsonl",
@@ -207,10 +220,9 @@ fn as_text(mut files: Vec<(PathBuf, Unpacked, Look)>) -> Result<Text, ServerErro
     Ok(Text { text, entropy_floor: None, packed_by, warnings: warnings.into_iter().collect() })
 }
 
-/// Returns true if, by its name, `file` is a web page.
+/// Returns true if, by its name, `file` is a web page or has data with marks around it.
 fn is_markup(file: &Path) -> bool {
-    file.extension()
-        .is_some_and(|end| ["html", "htm", "xhtml"].iter().any(|known| end.eq_ignore_ascii_case(known)))
+    is_called(file, &["html", "htm", "xhtml", "xml", "yaml", "yml", "json"])
 }
 
 /// Adds the files below `folder` except hidden ones.
@@ -281,6 +293,26 @@ mod tests {
         assert!(grammar.text == text(None).text && grammar.entropy_floor.is_some());
     }
 
+    /// Goal: nothing is read that may never end.
+    #[cfg(unix)]
+    #[test]
+    fn pipes_and_devices_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe.txt");
+        fs::write(dir.path().join("a.txt"), "one").unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        for path in [&pipe, dir.path(), Path::new("/dev/zero")] {
+            let why = read_path(path).unwrap_err().to_string();
+            assert!(why.contains("it is a pipe or a device; write"), "{why}");
+        }
+    }
+
+    #[test]
+    fn a_text_that_no_memory_holds_is_refused() {
+        let config = ServeConfig { corpus_bytes: archipelago_cli::Bytes(u64::MAX), ..ServeConfig::default() };
+        assert!(matches!(read(&config).map(|_| ()), Err(ServerError::Memory { .. })));
+    }
+
     #[test]
     fn reads_a_folder_in_order() {
         let dir = tempfile::tempdir().unwrap();
@@ -319,6 +351,8 @@ mod tests {
         assert_eq!(warnings("prose.txt", "{\"messages\": []}\nsaid he\n"), [""; 0]);
         let found = warnings("package.json", "{\"name\": \"lamp\"}").remove(0);
         assert!(found.contains("package.json is JSON and trained on as plain text"), "{found}");
+        let found = warnings("list.json", "// mine\n[{\"text\": \"a\"}]").remove(0);
+        assert!(found.contains("list.json is no valid JSON and trained on as plain text"), "{found}");
         let found = warnings("page.html", "<!doctype html>").remove(0);
         assert!(found.contains("page.html is markup and trained on as plain text"), "{found}");
         let why =

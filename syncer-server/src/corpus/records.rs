@@ -111,7 +111,10 @@ fn holds(object: &Value) -> Option<String> {
     if is_table(object) {
         return Some(".values()".to_owned());
     }
-    object.as_object()?.iter().find_map(|(key, value)| match () {
+    // A file with all parts of a data set is read for its training part.
+    let object = object.as_object()?;
+    let train = object.get_key_value("train").into_iter();
+    train.chain(object).find_map(|(key, value)| match () {
         () if is_list(value) => Some(format!("['{key}']")),
         () if is_table(value) => Some(format!("['{key}'].values()")),
         () => None,

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::LlamaError;
+use super::placeholder::placeholder;
 use super::small::{bytes, object};
 
 /// Largest size of a chat template in bytes. Those of large models have some tens of thousands.
@@ -98,8 +99,11 @@ fn file(path: &Path, name: &str) -> Result<Option<String>, LlamaError> {
     if !path.join(name).exists() {
         return Ok(None);
     }
-    let text = String::from_utf8(bytes(path, name, TEMPLATE_BYTES_MAX)?);
-    text.map(Some).map_err(|_| LlamaError::form(name, "it is not UTF-8 text"))
+    let bytes = bytes(path, name, TEMPLATE_BYTES_MAX)?;
+    if let Some(why) = placeholder(&bytes) {
+        return Err(LlamaError::form(name, why));
+    }
+    String::from_utf8(bytes).map(Some).map_err(|_| LlamaError::form(name, "it is not UTF-8 text"))
 }
 
 /// Returns the default template and the one for conversations with tools. `chat_template` is either one text or a list
@@ -181,5 +185,7 @@ mod tests {
         assert_eq!(read(several).unwrap().tool_use.as_deref(), Some("tools"));
         fs::write(dir.path().join(TEMPLATE), [0xff]).unwrap();
         assert!(read(several).unwrap_err().to_string().contains("UTF-8"));
+        fs::write(dir.path().join(TEMPLATE), "version https://git-lfs.github.com/spec/v1\n").unwrap();
+        assert!(read(several).unwrap_err().to_string().contains("git lfs pull"));
     }
 }

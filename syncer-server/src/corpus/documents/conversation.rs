@@ -48,8 +48,7 @@ pub fn of(object: &Map) -> Result<Option<(Form, Conversation)>, String> {
             Some(_) => return Err(format!("\"{key}\" is no list")),
         };
         let form = if key == "messages" { Form::Messages } else { Form::ShareGpt };
-        let system = object.get("system").filter(|_| form == Form::ShareGpt);
-        let messages = with_system(system, as_messages(messages)?)?;
+        let messages = with_system(object.get("system"), as_messages(messages)?)?;
         return conversation(messages, object, 0).map(|found| Some((form, found)));
     }
     match (object.get("prompt"), object.get("completion")) {
@@ -84,7 +83,19 @@ fn conversation(mut messages: Vec<Value>, object: &Map, given: usize) -> Result<
     }
     let said = || messages.iter().zip(&is_learnt).filter(|(message, _)| message["role"] == "assistant");
     if said().next().is_none() {
-        return Err("no message is the assistant's, so that nothing in it is to be learnt".into());
+        let mut roles: Vec<&str> = messages.iter().filter_map(|message| message["role"].as_str()).collect();
+        roles.sort_unstable();
+        roles.dedup();
+        let roles: Vec<String> = roles
+            .iter()
+            .take(4)
+            .map(|role| format!("\"{}\"", role.chars().take(40).collect::<String>()))
+            .collect();
+        return Err(format!(
+            "no message has the \"role\" \"assistant\", so that nothing in it is to be learnt; it has {}: call the \
+             role that is learnt \"assistant\"",
+            roles.join(", ")
+        ));
     }
     if !said().any(|(_, &is_learnt)| is_learnt) {
         return Err("no message of the assistant's is to be learnt: leave the line out".into());
@@ -247,7 +258,7 @@ impl<'a> Alpaca<'a> {
         let Self { instruction, input, output, conversation } = self;
         if conversation.messages.len() > 2 {
             return Err(
-                "it has a \"system\" or a \"history\" beside its \"instruction\", and the model has no chat template: \
+                "it has a \"system\" or a \"history\" with its \"instruction\", and the model has no chat template: \
                  give --chat-template a file with one"
                     .into(),
             );

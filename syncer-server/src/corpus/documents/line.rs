@@ -69,6 +69,9 @@ fn learnt(prompt: &str, completion: &str) -> Document {
     Document { text: format!("{prompt}{completion}"), learnt: vec![whole], end: End::Learnt }
 }
 
+/// Keys of records with an answer.
+const ANSWERS: [&str; 5] = ["completion", "messages", "conversations", "conversation", "output"];
+
 /// Refuses preference data, which pairs chosen with rejected answers and is not meant to be learnt as text.
 fn refuse_preferences(object: &Map) -> Result<(), String> {
     if object.contains_key("chosen") || object.contains_key("rejected") {
@@ -78,13 +81,14 @@ fn refuse_preferences(object: &Map) -> Result<(), String> {
                 .into(),
         );
     }
-    let is_rated = object.contains_key("completion") && object.get("label") == Some(&Value::Bool(false));
-    match is_rated {
-        true => {
-            Err("its \"label\" is false, which marks a completion that is not liked: leave the line out"
-                .into())
+    // A text may have a label of any meaning; an answer has one of preference.
+    let is_answer = ANSWERS.iter().any(|key| object.contains_key(*key));
+    let is_false = |key: &&&str| object.get(**key) == Some(&Value::Bool(false));
+    match ["label", "kto_tag"].iter().find(is_false).filter(|_| is_answer) {
+        Some(key) => {
+            Err(format!("its \"{key}\" is false, which marks a rejected answer: leave the line out"))
         }
-        false => Ok(()),
+        None => Ok(()),
     }
 }
 

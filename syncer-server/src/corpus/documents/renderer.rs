@@ -75,7 +75,7 @@ impl Renderer {
     /// Starts a renderer with the templates of `chat` and `limits`. The fuel is for each template.
     ///
     /// # Errors
-    /// A sentence: there is no template, or no thread.
+    /// A sentence: there is no template or no thread, or a template is too large.
     pub fn start(chat: &Chat, limits: Limits) -> Result<Self, String> {
         if !chat.has_template() {
             return Err(
@@ -85,9 +85,9 @@ impl Renderer {
             );
         }
         let new = |source: &Option<String>| {
-            source.as_deref().map(|source| Template::new(source, chat, limits.fuel))
+            source.as_deref().map(|source| Template::new(source, chat, limits.fuel)).transpose()
         };
-        let (default, tool_use) = (new(&chat.template), new(&chat.tool_use));
+        let (default, tool_use) = (new(&chat.template)?, new(&chat.tool_use)?);
         let (requests, asked) = sync_channel::<Request>(0);
         let (answer, answers) = sync_channel(1);
         let write = move || {

@@ -255,6 +255,13 @@ fn other_records_are_refused_with_their_keys() {
         "not from preferences: keep the chosen answer",
     );
     check(r#"{"prompt": "a", "completion": "b", "label": false}"#, "its \"label\" is false");
+    let rejected = r#"{"messages": [{"role": "assistant", "content": "a"}], "label": false}"#;
+    check(rejected, "its \"label\" is false");
+    check(r#"{"instruction": "a", "output": "b", "kto_tag": false}"#, "its \"kto_tag\" is false");
+    check(
+        r#"{"messages": [{"role": "user", "content": "a"}, {"role": "Assistant", "content": "b"}]}"#,
+        "it has \"Assistant\", \"user\": call the role that is learnt \"assistant\"",
+    );
     check(r#"{"prompt": [{"role": "user", "content": "a"}], "completion": "b"}"#, "write both as lists");
     check(
         r#"[{"role": "user", "content": "a"}]"#,
@@ -266,6 +273,17 @@ fn other_records_are_refused_with_their_keys() {
         r#"{"conversations": [{"from": "function_call", "value": "a"}]}"#,
         "message 1: \"from\" is \"function_call\", which is none of",
     );
+}
+
+/// Goal: the system message of a record counts in every form, and a label of a text has no meaning.
+#[test]
+fn a_system_message_next_to_the_messages_is_given() {
+    let talk = r#""messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]"#;
+    let text = |line: &str| twice(line, Some(CHATML)).unwrap().1.text;
+    let inside = talk.replacen('[', r#"[{"role": "system", "content": "s"}, "#, 1);
+    assert_eq!(text(&format!(r#"{{"system": "s", {talk}}}"#)), text(&format!("{{{inside}}}")));
+    assert_eq!(text(&format!(r#"{{"system": "other", {inside}}}"#)), text(&format!("{{{inside}}}")));
+    assert_eq!(text(r#"{"text": "a", "label": false}"#), "a");
 }
 
 /// Goal: a lone half of a surrogate pair is accepted, as in Python, and becomes U+FFFD.

@@ -225,8 +225,11 @@ pub struct Template {
 
 impl Template {
     /// Reads the template `source` of `chat`. `fuel` limits its steps.
-    pub fn new(source: &str, chat: &Chat, fuel: Fuel) -> Self {
-        let (source, has_marks) = source::with_filters(&source::normalized(source), FILTER);
+    ///
+    /// # Errors
+    /// A sentence: it is too large to be compiled.
+    pub fn new(source: &str, chat: &Chat, fuel: Fuel) -> Result<Self, String> {
+        let (source, has_marks) = source::with_filters(&source::normalized(source), FILTER)?;
         let mut environment = Environment::new();
         environment.set_fuel(Some(fuel.each));
         environment.set_recursion_limit(RECURSION_MAX);
@@ -242,7 +245,7 @@ impl Template {
             None => text,
         });
         let tokens = chat.tokens.iter().map(|(key, text)| (key.clone(), Value::from(text.as_str())));
-        Self { environment, source, tokens: tokens.collect(), has_marks, fuel }
+        Ok(Self { environment, source, tokens: tokens.collect(), has_marks, fuel })
     }
 
     /// Compiles the template.

@@ -5,14 +5,30 @@ pub fn normalized(source: &str) -> String {
     source.replace("\r\n", "\n").replace('\r', "\n")
 }
 
+/// Blocks and expressions of a template at most. Templates of models have some hundreds.
+const TAGS_MAX: usize = 10_000;
+
+/// Characters outside of strings in one block or expression, at most. The compiler nests as deeply as operators follow
+/// each other, and takes time for the square of their number.
+const TAG_CHARS_MAX: usize = 4_096;
+
 /// Returns `source` with its `{% generation %}` blocks rewritten as filters named `filter`. Also returns whether it has
 /// such blocks.
-pub fn with_filters(source: &str, filter: &str) -> (String, bool) {
+///
+/// # Errors
+/// A sentence: it has more than [`TAGS_MAX`] blocks and expressions, or one of more than [`TAG_CHARS_MAX`] characters.
+pub fn with_filters(source: &str, filter: &str) -> Result<(String, bool), String> {
     let (mut out, mut rest, mut found) = (String::with_capacity(source.len()), source, false);
+    let mut tags = 0;
     while let Some(start) = rest.find("{") {
         let length = match rest.as_bytes().get(start + 1) {
             Some(b'#') => rest[start..].find("#}").map_or(rest.len() - start, |end| end + 2),
-            Some(b'{' | b'%') => tag(&rest[start..]),
+            Some(b'{' | b'%') => {
+                let (length, chars) = tag(&rest[start..]);
+                tags += 1;
+                check(tags, chars)?;
+                length
+            }
             _ => 1,
         };
         let (before, tag) = (&rest[..start], &rest[start..start + length]);
@@ -34,7 +50,18 @@ pub fn with_filters(source: &str, filter: &str) -> (String, bool) {
         }
     }
     out.push_str(rest);
-    (out, found)
+    Ok((out, found))
+}
+
+fn check(tags: usize, chars: usize) -> Result<(), String> {
+    let why = match () {
+        () if tags > TAGS_MAX => format!("has more than {TAGS_MAX} blocks and expressions"),
+        () if chars > TAG_CHARS_MAX => {
+            format!("has an expression of more than {TAG_CHARS_MAX} characters outside of strings")
+        }
+        () => return Ok(()),
+    };
+    Err(format!("the chat template {why}: give --chat-template a simpler file"))
 }
 
 /// Returns the content of a block without its delimiters; an empty text if `tag` is no block.
@@ -43,24 +70,26 @@ fn word(tag: &str) -> &str {
     inside.unwrap_or_default().trim_matches(|c: char| c == '-' || c == '+' || c.is_whitespace())
 }
 
-/// Returns the length of the block or expression at the start of `text`. Strings in it may contain any characters.
-fn tag(text: &str) -> usize {
+/// Returns the length of the block or expression at the start of `text`, and its number of characters outside of strings.
+/// Strings in it may contain any characters.
+fn tag(text: &str) -> (usize, usize) {
     let end = if text.starts_with("{%") { "%}" } else { "}}" };
-    let (mut quote, mut is_escaped, mut depth) = (None, false, 0_usize);
+    let (mut quote, mut is_escaped, mut depth, mut chars) = (None, false, 0_usize, 0);
     for (at, c) in text.char_indices().skip(2) {
+        chars += usize::from(quote.is_none() && !c.is_whitespace());
         match (quote, c) {
             (Some(_), _) if is_escaped => is_escaped = false,
             (Some(_), '\\') => is_escaped = true,
             (Some(begun), _) if begun == c => quote = None,
             (Some(_), _) => {}
             (None, '"' | '\'') => quote = Some(c),
-            (None, _) if depth == 0 && text[at..].starts_with(end) => return at + end.len(),
+            (None, _) if depth == 0 && text[at..].starts_with(end) => return (at + end.len(), chars),
             (None, '{' | '[' | '(') => depth += 1,
             (None, '}' | ']' | ')') => depth = depth.saturating_sub(1),
             _ => {}
         }
     }
-    text.len()
+    (text.len(), chars)
 }
 
 /// Returns the length of verbatim text, up to the block that ends it.
@@ -79,7 +108,7 @@ mod tests {
 
     #[test]
     fn generation_is_a_filter_only_where_it_is_a_block() {
-        let with = |source: &str| with_filters(source, "f");
+        let with = |source: &str| with_filters(source, "f").unwrap();
         assert_eq!(with("a{%- generation -%}b{% endgeneration %}").0, "a{%- filter f -%}b{% endfilter %}");
         for other in [
             "{# {% generation %} #}",
@@ -90,6 +119,18 @@ mod tests {
         ] {
             assert_eq!(with(other), (other.to_owned(), false));
         }
+    }
+
+    #[test]
+    fn what_would_nest_without_end_is_refused() {
+        let with = |source: &str| with_filters(source, "f").map(|_| ());
+        assert_eq!(with(&format!("{{{{ '{}' }}}}", "a.".repeat(100_000))), Ok(()), "a long string");
+        for source in
+            [format!("{{{{ a{} }}}}", ".a".repeat(2_100)), format!("{{{{ 'a'{} }}}}", "~'a'".repeat(2_100))]
+        {
+            assert!(with(&source).unwrap_err().contains("more than 4096 characters outside of strings"));
+        }
+        assert!(with(&"{{ a }}".repeat(10_001)).unwrap_err().contains("more than 10000 blocks"));
     }
 
     #[test]
