@@ -276,7 +276,7 @@ fn table(path: &Path) -> String {
 }
 
 /// Returns `path` with another extension.
-fn renamed(path: &Path, end: &str) -> std::path::PathBuf {
+fn renamed(path: &Path, end: &str) -> PathBuf {
     path.with_extension(end)
 }
 
