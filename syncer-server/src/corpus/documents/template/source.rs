@@ -70,8 +70,8 @@ fn word(tag: &str) -> &str {
     inside.unwrap_or_default().trim_matches(|c: char| c == '-' || c == '+' || c.is_whitespace())
 }
 
-/// Returns the length of the block or expression at the start of `text`, and its number of characters outside of strings.
-/// Strings in it may contain any characters.
+/// Returns the length of the block or expression at the start of `text`, and its number of characters outside of
+/// strings. Strings in it may contain any characters.
 fn tag(text: &str) -> (usize, usize) {
     let end = if text.starts_with("{%") { "%}" } else { "}}" };
     let (mut quote, mut is_escaped, mut depth, mut chars) = (None, false, 0_usize, 0);
