@@ -150,7 +150,7 @@ impl Figures {
         let flops_per_s = self.flops_per_s(spec);
         let share = match self.peak_flops_per_s {
             Some(peak) => {
-                format!(", {:.0} % of what its matrix products reach alone", 100.0 * flops_per_s / peak)
+                format!(", {:.0} % of what its matrix products alone reach", 100.0 * flops_per_s / peak)
             }
             None => String::new(),
         };

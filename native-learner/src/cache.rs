@@ -7,14 +7,14 @@ use archipelago::run::{Folder, Shelf, default_shelf};
 use archipelago_cli::Bytes;
 use clap::Args;
 
-/// What is kept on the disk, and how much of it.
+/// Settings of the cache of frozen weights.
 #[derive(Args, Clone, Debug, PartialEq)]
 pub(crate) struct CacheArgs {
-    /// Folder that keeps the frozen weights of runs of adapters, so that they are fetched once; learners of this
-    /// machine may share it [default: archipelago/frozen in the XDG cache folder]
+    /// Folder that caches the frozen weights of adapter (LoRA) runs; learners of this machine may share it [default:
+    /// archipelago/frozen in the XDG cache folder]
     #[arg(long, value_name = "FOLDER")]
     cache_dir: Option<PathBuf>,
-    /// Size of that folder at most, as 500MB or 8GiB: what was written first goes first; 0 keeps nothing
+    /// Largest size of that folder, as 500MB or 8GiB: the oldest files are deleted first; 0 turns the cache off
     #[arg(long, value_name = "SIZE", default_value = "4GiB")]
     cache_max: Bytes,
 }

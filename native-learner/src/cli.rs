@@ -29,13 +29,13 @@ impl Program for Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Takes part in the run of a syncer until told to stop
+    /// Takes part in a syncer's run until stopped
     Join(JoinArgs),
     /// Measures how fast this machine trains
     Bench(BenchArgs),
-    /// Looks at this machine, and at a syncer if one is named
+    /// Checks this machine, and a syncer if one is named
     Doctor(DoctorArgs),
-    /// Shows this machine's key for a syncer, or takes it to another machine
+    /// Shows, exports or imports this machine's key for a syncer
     Identity(IdentityArgs),
 }
 
@@ -63,13 +63,13 @@ impl Verb {
     }
 }
 
-/// What to compute with; all verbs take it.
+/// Engine settings, which all verbs take.
 #[derive(Args, Clone, Debug, PartialEq)]
 pub(crate) struct ComputeArgs {
     /// TOML file with any of the settings of any verb, named like the flags
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// What computes: auto (a GPU if there is one that the model fits), gpu or cpu
+    /// Training engine: auto (a GPU if the model fits on one), gpu or cpu
     #[arg(long, value_name = "KIND", default_value_t)]
     pub(crate) engine: EngineKind,
     /// Part of the name of the GPU, as doctor shows it [default: the best one]
@@ -78,13 +78,13 @@ pub(crate) struct ComputeArgs {
     /// Let the GPU read weights as 16-bit floats; sums stay 32 bits wide
     #[arg(long)]
     pub(crate) half_weights: bool,
-    /// Let the GPU multiply 32-bit floats only, whatever units for matrices of 16-bit floats it has
+    /// Multiply 32-bit floats only, even if the GPU has matrix units for 16-bit floats
     #[arg(long)]
     pub(crate) whole_products: bool,
-    /// Most memory to take of the GPU, in MiB [default: as much as it gives]
+    /// Most GPU memory to use, in MiB [default: all that is available]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) gpu_memory: Option<u64>,
-    /// Threads that the CPU engine computes with [default: all cores]
+    /// Threads of the CPU engine [default: all cores]
     #[arg(long, value_name = "COUNT")]
     threads: Option<NonZeroUsize>,
 }
@@ -104,10 +104,10 @@ impl ComputeArgs {
     }
 }
 
-/// Whose certificates are believed.
+/// Trusted certificate authorities.
 #[derive(Args, Clone, Debug, PartialEq)]
 pub(crate) struct TrustArgs {
-    /// Believe the certificate authorities in this PEM file alone, as for a syncer whose certificate you made yourself
+    /// Trust only the certificate authorities in this PEM file, for a syncer with a certificate that you made yourself
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
 }
@@ -126,29 +126,29 @@ impl TrustArgs {
     }
 }
 
-/// How to take part.
+/// Settings of `join`.
 #[derive(Args, Clone, Debug, PartialEq)]
 pub(crate) struct JoinArgs {
     /// The syncer: ws://HOST:PORT, a link to its page, or HOST:PORT
     syncer: Option<String>,
-    /// What the run's owner gave you to join, unless the link to it ends in #invite=…
+    /// Invite from the run's owner, unless the link to the run ends in #invite=…
     #[arg(long, value_name = "TOKEN", hide_env_values = true)]
     invite: Option<String>,
     #[command(flatten)]
     pub(crate) trust: TrustArgs,
     #[command(flatten)]
     pub(crate) compute: ComputeArgs,
-    /// Share of the time to compute, above 0 and at most 1; it sleeps between steps
+    /// Share of the time to compute, above 0 and at most 1; the learner sleeps between steps
     #[arg(long, value_name = "SHARE", default_value_t = 1.0)]
     pub(crate) duty_cycle: f64,
-    /// Windows of text in one step: auto (as many as the run says, fewer where a step would take longer than 2 s), or a
+    /// Windows of text in one step: auto (as many as the run sets, fewer if a step would take longer than 2 s), or a
     /// number
     #[arg(long, value_name = "COUNT", default_value_t)]
     pub(crate) batch: BatchChoice,
-    /// A name for people, at most 64 bytes [default: the name of this machine]
+    /// Display name, at most 64 bytes [default: the name of this machine]
     #[arg(long)]
     pub(crate) name: Option<String>,
-    /// The one file that holds this learner's identity; made if it is not there
+    /// File that holds this learner's identity; created if missing
     #[arg(long, value_name = "FILE", conflicts_with = "identity_dir")]
     pub(crate) identity: Option<PathBuf>,
     /// Folder of identities, one for each learner of this machine [default: in the XDG state folder]
@@ -159,7 +159,7 @@ pub(crate) struct JoinArgs {
     /// Leave after this time: 90s, 5m, 2h [default: never]
     #[arg(long = "for", value_name = "DURATION", value_parser = some_time)]
     pub(crate) run_max: Option<Span>,
-    /// How long to try to come back to a syncer that went away [default: for ever]
+    /// How long to try to reconnect to a lost syncer [default: for ever]
     #[arg(long = "max-reconnect", value_name = "DURATION", value_parser = some_time)]
     pub(crate) reconnect_max: Option<Span>,
     /// How long to try to reach the syncer the first time
@@ -186,21 +186,21 @@ impl JoinArgs {
     }
 }
 
-/// How much to print, and for whom.
+/// Output format and verbosity.
 #[derive(Args, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OutputArgs {
-    /// Print one JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     pub(crate) json: bool,
     /// Print errors and milestones only: joined, lost, back, done
     #[arg(long, short, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
-    /// Print what becomes of every update too
+    /// Also print the outcome of each update
     #[arg(long, short)]
     pub(crate) verbose: bool,
 }
 
-/// What to measure.
+/// Settings of `bench`.
 #[derive(Args, Clone, Debug, PartialEq)]
 pub(crate) struct BenchArgs {
     #[command(flatten)]
@@ -211,13 +211,13 @@ pub(crate) struct BenchArgs {
     /// How long to measure, after one step to warm up
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
     seconds: f64,
-    /// Time each kernel of the GPU too
+    /// Also time each kernel of the GPU
     #[arg(long)]
     pub(crate) profile: bool,
     /// Print one JSON object, on the last line
     #[arg(long)]
     pub(crate) json: bool,
-    /// Print how the kernels of matrix products were chosen too
+    /// Also print how the kernels for matrix products were chosen
     #[arg(long, short)]
     pub(crate) verbose: bool,
 }
@@ -235,7 +235,7 @@ impl BenchArgs {
     }
 }
 
-/// What to look at.
+/// Settings of `doctor`.
 #[derive(Args, Clone, Debug, PartialEq)]
 pub(crate) struct DoctorArgs {
     /// The syncer to try: ws://HOST:PORT, a link to its page, or HOST:PORT
@@ -388,7 +388,7 @@ mod tests {
             ("threads = 0", "threads"),
             ("gpu-memory = 0", "gpu-memory"),
             ("syncer = 'a:1'\nfor = 'soon'", "soon"),
-            ("syncer = 'a:1'\nfor = '0s'", "no time at all"),
+            ("syncer = 'a:1'\nfor = '0s'", "is too short"),
             ("syncer = 'a:1'\nengine = 'tpu'", "choose auto, gpu or cpu"),
             ("syncer = 'a'", "port"),
             ("", "no syncer"),

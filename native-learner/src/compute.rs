@@ -48,7 +48,7 @@ impl Compute {
         notes.extend(args.excess());
         notes.extend(builder.fallback().map(ToString::to_string));
         if let Some(AdapterFacts { name, software: true, .. }) = builder.gpu().map(|gpu| gpu.facts()) {
-            notes.push(format!("{name} is a program on the CPU: --engine cpu is faster"));
+            notes.push(format!("{name} is a software GPU on the CPU: --engine cpu is faster"));
         }
         Ok(Self { builder, clock, threads: args.threads(), file, notes })
     }
@@ -72,7 +72,7 @@ impl Compute {
         self.notes.extend(fallback.map(ToString::to_string));
         if let Some(error) = self.builder.matrices_fault().filter(|_| fault.is_none()) {
             self.notes
-                .push(format!("the GPU multiplies 32-bit floats, for its units for matrices fail: {error}"));
+                .push(format!("the GPU multiplies 32-bit floats, since its matrix units fail: {error}"));
         }
         self.notes.extend(self.builder.stale().map(ToString::to_string));
         let newest = self.builder.tunings().last().filter(|_| !self.builder.trials().is_empty());

@@ -11,16 +11,16 @@ exit_codes! {
     /// Exit code of the command.
     pub(crate) enum Exit {
         Done = 0, "done";
-        Failed = 1, "something failed that has no number of its own";
+        Failed = 1, "another failure";
         Usage = 2, "a flag, an environment variable or the configuration file is wrong";
         Unreachable = 3, "the syncer cannot be reached";
         Mismatch = 4, "the syncer speaks another version or lays out parameters differently";
-        Untrusted = 5, "the syncer does not trust this learner any more, or its owner banned it";
+        Untrusted = 5, "the syncer no longer trusts this learner, or its owner banned it";
         Replaced = 6, "another learner with the same identity took over";
-        Identity = 7, "the key of this learner is in use, damaged or cannot be kept, or the syncer refuses it";
+        Identity = 7, "the key of this learner is in use, damaged or cannot be stored, or the syncer refuses it";
         Machine = 8, "this machine cannot train the run's model";
-        Unwell = 9, "doctor found something wrong";
-        Uninvited = 10, "the run asks for an invite, or the one given is wrong, used up, over or revoked";
+        Unwell = 9, "doctor found a failure";
+        Uninvited = 10, "the run asks for an invite, or the one given is wrong, used up, expired or revoked";
         Interrupted = 130, "stopped at once by a second Ctrl+C";
     }
 }

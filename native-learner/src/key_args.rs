@@ -8,10 +8,10 @@ use clap::Args;
 
 use crate::exit::{Exit, Failure};
 
-/// What to do with the key.
+/// Settings of `identity`.
 #[derive(Args, Clone, Debug, PartialEq)]
 pub(crate) struct IdentityArgs {
-    /// What is to be done
+    /// What to do with the key
     #[arg(value_name = "ORDER", value_enum)]
     pub(crate) order: KeyOrder,
     /// The syncer that the key is for: ws://HOST:PORT, a link to its page, or HOST:PORT
@@ -19,13 +19,13 @@ pub(crate) struct IdentityArgs {
     /// TOML file with any of the settings of any verb, named like the flags
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// The one file that holds the key
+    /// File that holds the key
     #[arg(long, value_name = "FILE", conflicts_with = "identity_dir")]
     identity: Option<PathBuf>,
-    /// Folder of keys, of which the first for the syncer is meant [default: in the XDG state folder]
+    /// Folder of keys; the first one for the syncer is used [default: in the XDG state folder]
     #[arg(long, value_name = "FOLDER")]
     identity_dir: Option<PathBuf>,
-    /// For import: replace the key that is there, and lose its account
+    /// For import: replace an existing key, and lose its account
     #[arg(long)]
     pub(crate) force: bool,
     /// Print one JSON object
@@ -33,14 +33,14 @@ pub(crate) struct IdentityArgs {
     pub(crate) json: bool,
 }
 
-/// What may be done with a key.
+/// Actions on a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum KeyOrder {
     /// Print the key's fingerprint, by which a run's owner knows it, and its file
     Show,
-    /// Print the key itself, one line for another machine; whoever has it is this learner
+    /// Print the secret key as one line, to move it to another machine; its holder can act as this learner
     Export,
-    /// Read such a line from standard input and keep the key
+    /// Read such a line from standard input and store the key
     Import,
 }
 
@@ -54,10 +54,9 @@ impl IdentityArgs {
         if let Some(file) = &self.identity {
             return Ok(file.clone());
         }
-        let syncer = self
-            .syncer
-            .as_deref()
-            .ok_or_else(|| Failure::usage("a key is for one syncer: give its address, or --identity FILE"))?;
+        let syncer = self.syncer.as_deref().ok_or_else(|| {
+            Failure::usage("a key belongs to one syncer: give its address, or --identity FILE")
+        })?;
         let address: Address = syncer.parse().map_err(Failure::usage)?;
         let folder = match &self.identity_dir {
             Some(folder) => folder.clone(),

@@ -30,7 +30,7 @@ pub(crate) fn identity(args: &IdentityArgs) -> Result<(), Failure> {
             io::stdin().read_line(&mut line).map_err(|error| Failure::new(Exit::Identity, error))?;
             let key = of_text(&line).map_err(failed)?;
             write(&path, &key, args.force).map_err(failed)?;
-            let text = format!("kept {} in {}", shown(&key), path.display());
+            let text = format!("stored {} in {}", shown(&key), path.display());
             (key, text)
         }
     };

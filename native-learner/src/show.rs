@@ -80,7 +80,7 @@ impl Show {
         }
         match event {
             Event::Preparing { .. } => {
-                self.say("taken in: building the model and measuring which batch fits")
+                self.say("admitted: building the model and measuring which batch fits")
             }
             Event::Welcomed { run, learner, params, device, batch, .. } => {
                 let params = short(*params as f64);
@@ -93,7 +93,7 @@ impl Show {
                 self.say(format_args!("first step after {:.1} s", *elapsed_ms as f64 / 1e3));
             }
             Event::Disconnected { reason, retry_ms } => self.lost = Some((reason.clone(), *retry_ms)),
-            Event::Afresh { reason } => self.say(format_args!("starting afresh: {reason}")),
+            Event::Afresh { reason } => self.say(format_args!("starting from scratch: {reason}")),
             Event::Trouble { reason } => self.say(reason),
             Event::Receipt { fragment, fate } if self.output.verbose => match fate {
                 Fate::Merged { version, weight, tokens } => self.say(format_args!(
@@ -246,10 +246,10 @@ fn word(sentence: &str) -> &str {
 fn summary(report: &Report) -> String {
     let unsettled = match report.tokens_unsettled {
         0 => String::new(),
-        tokens => format!(", {tokens} more handed in and not merged yet"),
+        tokens => format!(", {tokens} more delivered and not merged yet"),
     };
     format!(
-        "done: {} steps, {} tokens trained, {} merged ({}){unsettled}, {:.2} % of the time for syncing",
+        "done: {} steps, {} tokens trained, {} merged ({}){unsettled}, {:.2} % of the time for communication",
         report.steps,
         report.tokens_trained,
         report.tokens_merged,
@@ -320,8 +320,8 @@ mod tests {
         let mut report = report(Doing::Leaving);
         assert_eq!(
             summary(&report),
-            "done: 4 steps, 4096 tokens trained, 1280 merged (31 %), 2816 more handed in and not merged yet, 5.00 % of \
-             the time for syncing"
+            "done: 4 steps, 4096 tokens trained, 1280 merged (31 %), 2816 more delivered and not merged yet, 5.00 % of \
+             the time for communication"
         );
         report.tokens_unsettled = 0;
         assert!(summary(&report).contains("1280 merged (31 %), 5.00 %"));

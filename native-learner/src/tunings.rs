@@ -12,11 +12,11 @@ const COUNT_MAX: usize = 64;
 /// Reason why the file cannot be used. The program works without it.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TuningsError {
-    #[error("{} is ignored, kernels are chosen anew: {error}", path.display())]
+    #[error("{} is ignored, and kernels are chosen again: {error}", path.display())]
     Read { path: PathBuf, error: io::Error },
-    #[error("{} is damaged or of another version and ignored, kernels are chosen anew: {error}", path.display())]
+    #[error("{} is damaged or of another version, ignored; kernels are chosen again: {error}", path.display())]
     Damaged { path: PathBuf, error: serde_json::Error },
-    #[error("the kernels will be chosen again next time, since {} cannot be written: {error}", path.display())]
+    #[error("the kernels will be chosen again next time, because {} cannot be written: {error}", path.display())]
     Write { path: PathBuf, error: io::Error },
 }
 
@@ -92,7 +92,7 @@ mod tests {
         {
             fs::write(&path, text).unwrap();
             let error = read(&path).unwrap_err().to_string();
-            assert!(error.contains("kernels.json is damaged or of another version and ignored"), "{error}");
+            assert!(error.contains("kernels.json is damaged or of another version, ignored"), "{error}");
         }
         let newer = [tuning("B", 1, Variant::Tile64)];
         add(&path, &newer).unwrap();

@@ -162,10 +162,7 @@ fn bench_measures_the_gpu_and_keeps_what_it_chose() {
     fs::write(&file, serde_json::to_vec(&kept).unwrap().split_last().unwrap().1).unwrap();
     let damaged = figures(state.path(), &[], &arguments);
     assert_eq!(damaged["kernels_known"], false);
-    assert!(
-        damaged["notes"].to_string().contains("is damaged or of another version and ignored"),
-        "{damaged}"
-    );
+    assert!(damaged["notes"].to_string().contains("is damaged or of another version, ignored"), "{damaged}");
 
     let mut other = kept;
     other[0]["choice"]["driver"] = "another".into();
@@ -246,7 +243,7 @@ fn a_proxy_that_refuses_is_said_to() {
         assert!(code == 3 && said.contains(part), "{code}: {said}");
     };
     let socks = [("all_proxy", "socks5://127.0.0.1:1")];
-    says(&socks, "https://train.invalid", "did not take this learner in");
+    says(&socks, "https://train.invalid", "did not admit this learner");
     let (_, said, _) = run(state.path(), &socks, &["doctor", "--engine", "cpu", "https://train.invalid"]);
     assert_eq!(said.matches("all_proxy names a SOCKS proxy").count(), 2, "{said}");
 }

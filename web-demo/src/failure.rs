@@ -17,7 +17,7 @@ pub enum Failure {
     #[error(transparent)]
     Engine(#[from] EngineError),
     /// This browser offers no GPU at all. (The native remedy, a driver, is out of a page's reach.)
-    #[error("this browser offers no GPU: turn WebGPU on in its settings, or train with the processor")]
+    #[error("this browser offers no GPU: enable WebGPU in its settings, or train on the processor")]
     NoGpu,
     /// There is a GPU, but it cannot be used.
     #[error(transparent)]

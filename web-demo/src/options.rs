@@ -110,7 +110,7 @@ pub(crate) fn batch(windows: Option<u32>) -> Result<BatchChoice, Failure> {
 ///
 /// # Errors [`Failure::Options`]: they are not 64 hex digits.
 pub(crate) fn half(digits: &str) -> Result<[u8; 32], Failure> {
-    let wrong = || Failure::Options("the identity is no 64 hex digits".to_owned());
+    let wrong = || Failure::Options("the identity is not 64 hex digits".to_owned());
     let mut bytes = [0; 32];
     if digits.len() != 2 * bytes.len() || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return Err(wrong());

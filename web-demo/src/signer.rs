@@ -30,7 +30,7 @@ impl Signer for BrowserKey {
             let bytes = signed.map_err(|error| failed(format!("{error:?}")))?;
             let bytes = bytes.dyn_into::<Uint8Array>().map_err(|_| failed("no bytes came".to_owned()))?;
             let signature = <[u8; 64]>::try_from(bytes.to_vec())
-                .map_err(|bytes| failed(format!("{} bytes came in place of 64", bytes.len())))?;
+                .map_err(|bytes| failed(format!("{} bytes came instead of 64", bytes.len())))?;
             Ok(Signature(signature))
         })
     }

@@ -9,7 +9,7 @@ use crate::{JoinOptions, MeasureOptions, Measured, Notice, PresetFacts};
 
 #[test]
 fn types_of_the_package_are_current() {
-    let heading = "What a learner is asked and what it tells.";
+    let heading = "Settings and messages of a learner.";
     let module = Module::new("web-demo/package/src/generated.ts", "web-demo", heading)
         .declare::<LearnerId>()
         .declare::<FragmentId>()

@@ -61,7 +61,7 @@ impl Writer {
         let expected = self.fragments.segments(id).map(|_| self.fragments.len(id) * halves::BYTES);
         if expected != Some(body.len()) {
             let found = body.len();
-            let why = format!("fragment {fragment} has {found} bytes: fetch it anew, and whole");
+            let why = format!("fragment {fragment} has {found} bytes: fetch it again completely");
             return Err(Failure::Options(why).into());
         }
         self.fragments.scatter(id, &halves::from_bytes(body), self.inner.params_mut());

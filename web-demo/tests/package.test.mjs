@@ -109,19 +109,19 @@ test("errors have codes", async () => {
     assert.deepEqual([ours, found], [true, code], message);
     assert.match(message, words);
   };
-  await check("ftp://a:1", {}, "options", /ftp:\/\/ is no way to reach a syncer/);
+  await check("ftp://a:1", {}, "options", /ftp:\/\/ does not lead to a syncer/);
   await check(syncer.url, { share: 7 }, "options", /duty cycle of 7/);
   await check(syncer.url, { engine: "abacus" }, "options", /abacus/);
-  await check(syncer.url, { batch: 4_097 }, "options", /"4097" makes no sense.*1 to 4096 windows/);
+  await check(syncer.url, { batch: 4_097 }, "options", /"4097" is invalid.*1 to 4096 windows/);
   await check(
     "http://127.0.0.1:9/",
     { contactMsMax: 300 },
     "unreachable",
-    /did not take this learner in.*--allow-origin http:/,
+    /did not admit this learner.*--allow-origin http:/,
   );
   await check(syncer.url, { wasmUrl: new URL("nowhere/", site.url).href }, "load", /could not be loaded/);
   await check(syncer.url, { workerUrl: new URL("nowhere.js", site.url).href }, "load", /could not be loaded/);
-  await check(syncer.url, { engine: "gpu" }, "gpu", /offers no GPU: turn WebGPU on/);
+  await check(syncer.url, { engine: "gpu" }, "gpu", /offers no GPU: enable WebGPU/);
   const elsewhere = await page.evaluate((url) => {
     try {
       return join(url, { workerUrl: "http://127.0.0.2:1/worker.js" });

@@ -122,9 +122,9 @@ fn told(models: &[Model]) -> String {
         format!("{} about {}{}", name(model), short(model.outlook.tokens_per_s), how.unwrap_or_default())
     };
     let fit: Vec<String> = models.iter().filter(|model| model.unfit.is_none()).map(fast).collect();
-    let mut told = vec![format!("tokens a second, reckoned from what small does: {}", fit.join(", "))];
+    let mut told = vec![format!("tokens per second, estimated from the preset small: {}", fit.join(", "))];
     told.extend(models.iter().filter_map(|model| {
-        model.unfit.as_ref().map(|reason| format!("{} has no room: {reason}", name(model)))
+        model.unfit.as_ref().map(|reason| format!("{} does not fit: {reason}", name(model)))
     }));
     told.join("; ")
 }
@@ -136,7 +136,7 @@ fn describe(facts: &AdapterFacts) -> String {
         ("f16", facts.f16),
         ("timestamps", facts.timestamps),
         ("subgroups", facts.subgroups),
-        ("units for matrices", facts.matrices),
+        ("matrix units", facts.matrices),
     ];
     let has: Vec<&str> = features.iter().filter(|(_, has)| *has).map(|(name, _)| *name).collect();
     format!(
@@ -144,7 +144,7 @@ fn describe(facts: &AdapterFacts) -> String {
         mib(facts.binding_bytes_max),
         mib(facts.buffer_bytes_max),
         if has.is_empty() { "no extras".to_owned() } else { format!("has {}", has.join(", ")) },
-        facts.unfit.as_ref().map_or_else(|| "fit".to_owned(), |unfit| format!("unfit: {unfit}")),
+        facts.unfit.as_ref().map_or_else(|| "fit".to_owned(), |unfit| format!("unusable: {unfit}")),
     )
 }
 
@@ -174,7 +174,7 @@ fn matmul(choice: &Choice, trials: &[Trial]) -> Vec<Finding> {
             format!("{form:?} takes {}{}", chosen.join(" and "), shapes.collect::<String>()),
         )
     };
-    let attention = if choice.strips { "units for matrices" } else { "32-bit floats" };
+    let attention = if choice.strips { "matrix units" } else { "32-bit floats" };
     let attention = Finding::well("attention", format!("multiplies on {attention}"));
     forms.iter().map(finding).chain([attention]).collect()
 }

@@ -36,7 +36,7 @@ async fn look(args: &DoctorArgs, address: Option<&Address>) -> Result<(), Failur
     let (mut findings, figures) = compute::look(&args.compute).await;
     findings.push(memory());
     match address {
-        None => findings.push(Finding::well("syncer", "none named; give an address to try it")),
+        None => findings.push(Finding::well("syncer", "none named; give an address to check it")),
         Some(address) => {
             findings.push(syncer::identity(address));
             findings.push(syncer::http(address).await);
@@ -65,9 +65,12 @@ fn memory() -> Finding {
     let text = match machine::available_mib() {
         Some(available_mib) => {
             let params = (available_mib << 20) / 24;
-            format!("{available_mib} MiB free, for models of up to about {} M parameters", params / 1_000_000)
+            format!(
+                "{available_mib} MiB free, enough for models of up to about {} M parameters",
+                params / 1_000_000
+            )
         }
-        None => "this system does not say how much is free".to_owned(),
+        None => "this system does not report how much is free".to_owned(),
     };
     Finding::well("memory", text)
 }

@@ -49,13 +49,13 @@ pub(super) async fn http(address: &Address) -> Finding {
         Ok(reply) => Finding {
             what: "http",
             well: false,
-            text: format!("{url} answers {}: something else than a healthy syncer is there", reply.status),
+            text: format!("{url} answers {}: this is not a healthy syncer; check the address", reply.status),
         },
         Err(error) => Finding {
             what: "http",
             well: false,
             text: format!(
-                "{error}; see that the syncer runs, the address is right and no firewall is between"
+                "{error}; check that the syncer runs, that the address is right and that no firewall is in between"
             ),
         },
     }
@@ -82,7 +82,7 @@ pub(super) async fn socket(address: &Address) -> Finding {
             (false, format!("{url} does not open: {reason}; a proxy in between must let WebSockets through"))
         }
         SocketEvent::Frame(_) | SocketEvent::Alive => {
-            (false, format!("{url} speaks before it is asked: it is no syncer"))
+            (false, format!("{url} sends data before it is asked: it is not a syncer"))
         }
     };
     Finding { what: "socket", well, text }

@@ -11,15 +11,14 @@ use crate::range::{SettingError, range};
 #[command(next_help_heading = "Training")]
 #[serde(rename_all = "kebab-case")]
 pub struct ExpertArgs {
-    /// Experts of each feed-forward layer, in the place of one dense layer and each as wide as that; 0 or 1 for the
-    /// dense layer
+    /// Experts of each feed-forward layer, in place of one dense layer; each is as wide as the dense one; 0 or 1 means
+    /// a dense layer
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     pub experts: u32,
-    /// Experts that each token goes through, where there are any
+    /// Experts that process each token, if there are any
     #[arg(long, value_name = "COUNT", default_value_t = 2)]
     pub experts_per_token: u32,
-    /// What the load-balancing loss of the router counts beside the loss of the text, where there are experts (0 or
-    /// more)
+    /// Weight of the router's load-balancing loss relative to the text loss, if there are experts (0 or more)
     #[arg(long, value_name = "RATIO", default_value_t = 0.02)]
     #[serde(serialize_with = "as_written")]
     pub router_aux_loss: f32,

@@ -46,7 +46,7 @@ pub(crate) fn words(
             return Err(format!("{place}unknown key `{key}`{meant}: {flags}"));
         };
         if key == CONFIG {
-            return Err(format!("unknown key `{key}`: a file names no other file"));
+            return Err(format!("unknown key `{key}`: a file cannot name another file"));
         }
         if is_hidden(verb, arg, given) {
             continue;

@@ -19,7 +19,7 @@ pub struct MethodArgs {
     /// H, steps between two exchanges of the same fragment
     #[arg(long, value_name = "STEPS", default_value_t = 24)]
     pub sync_every: u32,
-    /// P, parts that the parameters are exchanged in
+    /// P, fragments that the parameters are divided into
     #[arg(long, value_name = "COUNT", default_value_t = 8)]
     pub fragments: u16,
     /// τ, rounds in flight at once
@@ -39,17 +39,17 @@ pub struct MethodArgs {
     /// Share of the run over which the outer momentum rises from 0 (0 to 1)
     #[arg(long, value_name = "SHARE", default_value_t = SyncerConfig::default().momentum_warmup_ratio)]
     pub momentum_warmup: f64,
-    /// How values travel
+    /// Encoding of values on the wire
     #[arg(long, value_name = "CODE", default_value = "int4", value_parser = one_of(&CODES, Code::name))]
     pub code: Code,
-    /// Values that share one scale (a multiple of 8)
+    /// Number of values that share one scale (a multiple of 8)
     #[arg(long, value_name = "VALUES", default_value_t = 256)]
     pub block: u32,
     /// What a learner does with a merged fragment: keep, keep-residue, overwrite or blend=SHARE
     #[arg(long, value_name = "POLICY", default_value = "keep-residue", value_parser = apply)]
     #[serde(serialize_with = "apply_as_written")]
     pub apply: ApplyPolicy,
-    /// How updates are merged
+    /// Merge rule for updates
     #[arg(long, value_name = "RULE", default_value = "radial", value_parser = one_of(&MergeRule::ALL, MergeRule::name))]
     pub merge: MergeRule,
 }

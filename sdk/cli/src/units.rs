@@ -11,37 +11,37 @@ use serde::{Serialize, Serializer};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnitError {
     /// The suffix is not a unit of time.
-    #[error("{unit:?} is no unit of time: write ms, s, m (or min), h or d")]
+    #[error("{unit:?} is not a unit of time: write ms, s, m (or min), h or d")]
     TimeUnit {
         /// Text after the number.
         unit: String,
     },
     /// The number is missing or invalid for a duration.
-    #[error("{text:?} is no duration: write 500ms, 30s, 5m or 2h")]
+    #[error("{text:?} is not a duration: write 500ms, 30s, 5m or 2h")]
     Duration {
         /// The whole text.
         text: String,
     },
     /// The duration is below a millisecond, which makes no sense here.
-    #[error("{text:?} is no time at all: give 1ms or more")]
+    #[error("{text:?} is too short: give 1ms or more")]
     NoTime {
         /// The whole text.
         text: String,
     },
     /// The suffix is not a unit of size.
-    #[error("{unit:?} is no unit of bytes: write kB, MB, GB, KiB, MiB or GiB")]
+    #[error("{unit:?} is not a unit of bytes: write kB, MB, GB, KiB, MiB or GiB")]
     SizeUnit {
         /// Text after the number.
         unit: String,
     },
     /// The number is missing or invalid for a size.
-    #[error("{text:?} is no number of bytes: write e.g. 8MiB")]
+    #[error("{text:?} is not a number of bytes: write e.g. 8MiB")]
     Size {
         /// The whole text.
         text: String,
     },
     /// The text is not a whole number from 0 on, or the number is too large.
-    #[error("{text:?} is no number of tokens: write e.g. 5000, 10_000, 20k, 10M, 1.5B or 1e7")]
+    #[error("{text:?} is not a number of tokens: write e.g. 5000, 10_000, 20k, 10M, 1.5B or 1e7")]
     Tokens {
         /// The whole text.
         text: String,

@@ -44,8 +44,8 @@ impl Decrees {
         let decree = |record| match record {
             Record::Decreed(decree) => Ok(decree),
             other => Err(ServiceError::Damaged {
-                place: "the tape of what the owner orders".to_owned(),
-                detail: format!("{other:?} is no order"),
+                place: "the tape of the owner's orders".to_owned(),
+                detail: format!("{other:?} is not an order"),
             }),
         };
         records.into_iter().map(decree).collect()
@@ -75,7 +75,7 @@ impl Decrees {
             }
         }
         let (place, detail) =
-            ("the tape of what the owner orders".to_owned(), "others are faster".to_owned());
+            ("the tape of the owner's orders".to_owned(), "too many concurrent writers".to_owned());
         Err(ServiceError::Silent { place, detail })
     }
 

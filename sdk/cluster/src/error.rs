@@ -4,7 +4,9 @@
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ServiceError {
     /// No answer in time, so the operation may or may not have been done. Drivers retry.
-    #[error("{place} does not answer ({detail}): see that it runs and can be reached; it is asked again")]
+    #[error(
+        "{place} does not answer ({detail}): check that it runs and can be reached; the request is repeated"
+    )]
     Silent {
         /// Service and its address.
         place: String,
@@ -12,7 +14,7 @@ pub enum ServiceError {
         detail: String,
     },
     /// The server is running, but lacks the required object.
-    #[error("{place} is not there ({detail}): make it, or correct its name")]
+    #[error("{place} does not exist ({detail}): create it, or correct its name")]
     Missing {
         /// Missing object.
         place: String,
@@ -20,7 +22,7 @@ pub enum ServiceError {
         detail: String,
     },
     /// The credentials are wrong or insufficient.
-    #[error("{place} refuses us ({detail}): give this process credentials that may read and write there")]
+    #[error("{place} refuses this process ({detail}): give it credentials that may read and write there")]
     Denied {
         /// Service and its address.
         place: String,
@@ -28,7 +30,7 @@ pub enum ServiceError {
         detail: String,
     },
     /// The service has no room left.
-    #[error("{place} is full ({detail}): give it more room, and the run goes on")]
+    #[error("{place} is full ({detail}): free or add space, and the run continues")]
     Full {
         /// Service and its address.
         place: String,
@@ -36,7 +38,7 @@ pub enum ServiceError {
         detail: String,
     },
     /// The service is read-only.
-    #[error("{place} can only be read ({detail}): let it be written, or name another place")]
+    #[error("{place} is read-only ({detail}): allow writing, or name another place")]
     ReadOnly {
         /// Service and its address.
         place: String,
@@ -45,8 +47,8 @@ pub enum ServiceError {
     },
     /// Another cluster uses the same prefix.
     #[error(
-        "{place} belongs to another cluster ({detail}): give this one a prefix of its own; or, if it is to be a part \
-         of that one, the same data, model and settings of the method, and the same version of the program"
+        "{place} belongs to another cluster ({detail}): give this one a prefix of its own; or, to be a part of that \
+         cluster, use the same data, model and settings of the method, and the same version of the program"
     )]
     Foreign {
         /// Service and its address.
@@ -56,7 +58,7 @@ pub enum ServiceError {
     },
     /// The content was not written by a process of a run, or is incomplete.
     #[error(
-        "{place} holds what cannot be read ({detail}): restore it from a copy, or begin a run on a new prefix"
+        "{place} holds unreadable data ({detail}): restore it from a copy, or begin a run on a new prefix"
     )]
     Damaged {
         /// Place that was read.
@@ -65,7 +67,7 @@ pub enum ServiceError {
         detail: String,
     },
     /// Invalid address or name.
-    #[error("{place} is no address that can be used: {detail}")]
+    #[error("{place} is not a usable address: {detail}")]
     Setting {
         /// Given value.
         place: String,

@@ -125,7 +125,7 @@ impl Findings {
             if let (Some(mark), Some(run)) = (mark, run)
                 && mark.run != run
             {
-                let detail = format!("of run {mark}, and this is {:016x}", run.0);
+                let detail = format!("of run {mark}, but this is run {:016x}", run.0);
                 return Some(Err(ServiceError::Foreign { place: place.to_owned(), detail }));
             }
         }
@@ -135,11 +135,11 @@ impl Findings {
                 Err(ServiceError::Foreign { place, detail: mark.beside(ours) })
             }
             (None, Some(mark)) => {
-                let detail = format!("states of run {mark}, whose streams are gone");
+                let detail = format!("states of run {mark}, whose streams are missing");
                 Err(ServiceError::Damaged { place, detail })
             }
             (Some(mark), None) if streams.records > 0 => {
-                let detail = format!("records of run {mark}, whose states are gone");
+                let detail = format!("records of run {mark}, whose states are missing");
                 Err(ServiceError::Damaged { place: "the streams of this prefix".to_owned(), detail })
             }
             (Some(mark), _) if run.is_none() => Ok(Kept::Somebodys(mark.clone())),

@@ -31,7 +31,7 @@ impl Mark {
 
     /// Describes a mismatch with the expected mark.
     pub(crate) fn beside(&self, ours: &Self) -> String {
-        format!("of run {self}, and this is {ours}")
+        format!("of run {self}, but this is run {ours}")
     }
 }
 

@@ -71,8 +71,8 @@ impl fmt::Display for Trouble {
             Fault::Silent => "does not answer",
             Fault::Denied => "refuses this process",
             Fault::Full => "is full",
-            Fault::ReadOnly => "can only be read",
-            Fault::Other => "does not hold what it should",
+            Fault::ReadOnly => "is read-only",
+            Fault::Other => "holds unexpected data",
         };
         write!(f, "{whom} {what}")
     }

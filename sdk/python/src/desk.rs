@@ -368,7 +368,7 @@ impl State {
 
     fn check_here(&self) -> Result<(), EngineError> {
         match self.gone {
-            true => Err(EngineError::Thread(std::io::Error::other("the program let go of its learner"))),
+            true => Err(EngineError::Thread(std::io::Error::other("the program dropped its learner"))),
             false => Ok(()),
         }
     }

@@ -9,8 +9,8 @@ use archipelago_runtime::engine::EngineError;
 pub enum Fault {
     /// A value is infinite or NaN. The learner continues with the run's parameters.
     #[error(
-        "{what} is not finite; nothing of it was sent, and the parameters will be those of the run again: reset the \
-         optimiser and go on, or stop"
+        "{what} is not finite; nothing of it was sent, and the parameters are reset to those of the run: reset the \
+         optimiser and continue, or stop"
     )]
     NotFinite {
         /// The value that is not finite.

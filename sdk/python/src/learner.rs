@@ -124,7 +124,7 @@ impl Ends {
 impl Drop for Ends {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.0.end(Err(Fault::Failed("the learner's loop came to an end by a fault of its own".into())));
+            self.0.end(Err(Fault::Failed("the learner's loop ended because of an internal error".into())));
         }
     }
 }

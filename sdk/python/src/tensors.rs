@@ -31,7 +31,7 @@ pub enum FitError {
         unknown: Vec<String>,
     },
     /// A tensor has another shape in the run.
-    #[error("tensor {name} is {found:?}, and {wanted:?} in the run: build the model with the run's sizes")]
+    #[error("tensor {name} is {found:?}, but {wanted:?} in the run: build the model with the run's sizes")]
     Shape {
         /// The tensor's name.
         name: String,
@@ -198,7 +198,7 @@ pub fn matrix(shape: &[u64]) -> [u64; 2] {
 fn names_differ(missing: &[String], unknown: &[String]) -> String {
     match (missing, unknown) {
         (_, []) => format!("the run also has the {}: pass every parameter of the model", listed(missing)),
-        ([], _) => format!("the run has no {}: leave out what it does not train", listed(unknown)),
+        ([], _) => format!("the run has no {}: leave out parameters that it does not train", listed(unknown)),
         _ => format!(
             "the run has the {}, which you did not give, and it has no {}: build the model that the run trains, and \
              pass its parameters under the run's names",

@@ -57,13 +57,13 @@ class Refusals(RunCase):
         params = bigrams.model()
         url, key = "ws://127.0.0.1:9", self.folder / "key"
         calls: list[tuple[Callable[[], object], type[Exception], str]] = [
-            (lambda: archipelago.Learner("ftp://a:1", params, identity=key), ValueError, "no way to reach a syncer"),
+            (lambda: archipelago.Learner("ftp://a:1", params, identity=key), ValueError, "does not lead to a syncer"),
             (lambda: archipelago.Learner(url, params, identity=key, batch=0), ValueError, "a batch of"),
             (lambda: archipelago.Learner(url, params, identity=key / "x"), OSError, "cannot use"),
             (
                 lambda: archipelago.Learner(url, params, identity=key, contact_s=0.5),
                 archipelago.UnreachableError,
-                "did not take this learner in",
+                "did not admit this learner",
             ),
             (lambda: archipelago.write_params(key, params, mean=["column"]), ValueError, "`mean` names column"),
         ]

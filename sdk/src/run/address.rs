@@ -27,7 +27,7 @@ pub enum AddressError {
     #[error("the syncer's address is empty: give one such as ws://192.0.2.7:7700")]
     Empty,
     /// The scheme differs from all four.
-    #[error("{scheme}:// is no way to reach a syncer: use ws://, wss://, http:// or https://")]
+    #[error("{scheme}:// does not lead to a syncer: use ws://, wss://, http:// or https://")]
     Scheme {
         /// Scheme in the text.
         scheme: String,
@@ -39,13 +39,13 @@ pub enum AddressError {
         text: String,
     },
     /// The port is not a number from 1 to 65535.
-    #[error("{port:?} is no port: it is a number from 1 to 65535")]
+    #[error("{port:?} is not a port: give a number from 1 to 65535")]
     Port {
         /// Port in the text.
         port: String,
     },
     /// The host is missing, or the text has characters that are invalid in addresses.
-    #[error("{text:?} is no address: give host:port or a link to the syncer")]
+    #[error("{text:?} is not an address: give host:port or a link to the syncer")]
     Host {
         /// The text.
         text: String,

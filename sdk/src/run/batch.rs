@@ -60,7 +60,7 @@ impl FromStr for BatchChoice {
 
 /// An invalid batch.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a batch of {found:?} makes no sense: give auto, or 1 to {BATCH_MAX} windows")]
+#[error("a batch of {found:?} is invalid: give auto, or 1 to {BATCH_MAX} windows")]
 pub struct BatchError {
     /// Requested batch.
     pub found: String,

@@ -18,7 +18,7 @@ struct Shared {
 
 /// An invalid share of time.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
-#[error("a duty cycle of {0} makes no sense: it is the share of time to compute, above 0 and at most 1")]
+#[error("a duty cycle of {0} is out of range: give the share of time to compute, above 0 and at most 1")]
 pub struct DutyError(pub f64);
 
 impl Control {

@@ -183,7 +183,7 @@ impl fmt::Display for Report {
         if self.is_gathering() {
             let mb = |bytes: u64| bytes as f64 / 1e6;
             let (here, all) = (mb(self.frozen_bytes), mb(self.frozen_bytes_total));
-            return write!(f, "joining: {here:.0} of {all:.0} MB of the run's frozen weights are here");
+            return write!(f, "joining: {here:.0} of {all:.0} MB of the run's frozen weights received");
         }
         f.write_str(match self.doing {
             Doing::Connecting => "connecting",

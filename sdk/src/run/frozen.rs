@@ -44,7 +44,7 @@ impl Gathering {
         }
         let mut bytes = Vec::new();
         let room = usize::try_from(frozen.bytes).ok().and_then(|len| bytes.try_reserve_exact(len).ok());
-        room.ok_or_else(|| format!("there is no memory for their {} bytes", frozen.bytes))?;
+        room.ok_or_else(|| format!("not enough memory for their {} bytes", frozen.bytes))?;
         let (frozen, welcome) = (frozen.clone(), Box::new(welcome.clone()));
         Ok(Self { welcome, frozen, bytes, next: 0, is_fetching: false, after_us: 0, wait_ms: 0 })
     }

@@ -35,8 +35,8 @@ where
     pub(super) fn has_basis(&mut self, welcome: &Welcome) -> Result<bool, RunError> {
         let Some(frozen) = welcome.spec.frozen.as_ref() else { return Ok(true) };
         if !self.config.takes_adapters {
-            let why = "the run trains adapters on weights that stay as they are (LoRA), which this learner does not \
-                       know: take part with `native-learner join`, or train all weights in a run without --lora-rank";
+            let why = "the run trains adapters on frozen weights (LoRA), which this learner does not support: take \
+                 part with `native-learner join`, or train all weights in a run without --lora-rank";
             return Err(RunError::Build(EngineError::Unfit(why.to_owned())));
         }
         if self.frozen_weights(&welcome.spec).is_some() {
@@ -56,7 +56,7 @@ where
                 self.gathering = Some(gathering);
                 if self.config.shelf.take_if(|shelf| !shelf.has_room(frozen.bytes)).is_some() {
                     let reason = format!(
-                        "the run's {:.0} MB of frozen weights are more than may be kept here, so they are fetched at \
+                        "the run's {:.0} MB of frozen weights exceed the size of the cache, so they are fetched at \
                          each start",
                         frozen.bytes as f64 / 1e6
                     );
@@ -84,11 +84,9 @@ where
         if let Some(shelf) = &self.config.shelf {
             let reason = match shelf.take(&name).await {
                 Ok(Some(part)) if gathering.add(&part) => return Ok(true),
-                Ok(Some(_)) => {
-                    Some("what was kept of the frozen weights is damaged: it is fetched again".into())
-                }
+                Ok(Some(_)) => Some("the cached frozen weights are damaged: they are fetched again".into()),
                 Ok(None) => None,
-                Err(error) => Some(format!("what was kept of the frozen weights is fetched again: {error}")),
+                Err(error) => Some(format!("the cached frozen weights are fetched again: {error}")),
             };
             reason.into_iter().for_each(|reason| (self.observe)(&Event::Trouble { reason }));
         }
@@ -109,17 +107,17 @@ where
                 let Err(error) = shelf.keep(&name, &part).await else { return };
                 // The next part would fail too.
                 self.config.shelf = None;
-                format!("the frozen weights are not kept, and are fetched at the next start: {error}")
+                format!("the frozen weights are not cached, and are fetched at the next start: {error}")
             }
             Ok(_) => {
                 gathering.postpone(now_us);
                 let part = gathering.next;
-                format!("part {part} of the frozen weights came with another checksum: it is fetched again")
+                format!("part {part} of the frozen weights has a wrong checksum: it is fetched again")
             }
             Err(reason) => {
                 gathering.postpone(now_us);
                 self.member.handle(now_us, Input::Unfed { reason: reason.clone() });
-                format!("the frozen weights did not come: {reason}")
+                format!("the frozen weights could not be fetched: {reason}")
             }
         };
         (self.observe)(&Event::Trouble { reason });

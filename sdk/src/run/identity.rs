@@ -30,7 +30,7 @@ pub struct IdentityLock {
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     /// Neither `XDG_STATE_HOME` nor `HOME` is set.
-    #[error("there is no home folder to keep the identity in: give --identity-dir FOLDER")]
+    #[error("there is no home folder for the identity: give --identity-dir FOLDER")]
     NoHome,
     /// The file or its folder cannot be used.
     #[error("cannot use {}: {error}; give --identity-dir FOLDER or --identity FILE", path.display())]
@@ -47,12 +47,12 @@ pub enum IdentityError {
         path: PathBuf,
     },
     /// All files are in use.
-    #[error("{INDEX_MAX} learners of this machine are on this syncer already: stop some")]
+    #[error("{INDEX_MAX} learners of this machine are already connected to this syncer: stop some")]
     TooMany,
     /// The file has the wrong number of bytes, or a wrong checksum.
     #[error(
-        "{} holds no key, or a damaged one, in its {bytes} bytes: put it back from a copy, name another file, or \
-         delete it to begin as a new learner",
+        "{} holds no key, or a damaged one ({bytes} bytes): restore it from a copy, name another file, or delete it \
+         to begin as a new learner",
         path.display()
     )]
     Damaged {
@@ -62,15 +62,14 @@ pub enum IdentityError {
         bytes: u64,
     },
     /// There is no key to show or to export.
-    #[error("there is no key at {}: the first `join` makes one", path.display())]
+    #[error("there is no key at {}: the first `join` creates one", path.display())]
     None {
         /// The file.
         path: PathBuf,
     },
     /// A key exists already.
     #[error(
-        "{} holds a key already, and its account would be lost: take it along with `identity export`, then give \
-         --force",
+        "{} already holds a key, whose account would be lost: save it with `identity export`, then give --force",
         path.display()
     )]
     Taken {
@@ -78,7 +77,7 @@ pub enum IdentityError {
         path: PathBuf,
     },
     /// The text to import is not a key.
-    #[error("that is no key as `identity export` writes it: one line, {TEXT_BEGINS} and 64 hex digits")]
+    #[error("that is not a key as `identity export` writes it: one line, {TEXT_BEGINS} and 64 hex digits")]
     NoKey,
     /// The system provides no random bytes.
     #[error(transparent)]

@@ -22,7 +22,7 @@ pub trait Signer: fmt::Debug {
 
 /// The holder of the learner's key did not sign.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the learner's key did not sign: {reason}; reload, or begin with a new one")]
+#[error("the learner's key could not sign: {reason}; reload, or begin with a new one")]
 pub struct SignError {
     /// Cause of the failure.
     pub reason: String,

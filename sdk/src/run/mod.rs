@@ -113,8 +113,8 @@ impl RunConfig {
 pub enum RunError {
     /// The syncer did not admit this learner, or gave it no parameters, within the time limit.
     #[error(
-        "{address} did not take this learner in for {waited_s} s: {reason}; see that the syncer runs and the address \
-         is right"
+        "{address} did not admit this learner within {waited_s} s: {reason}; check that the syncer runs and the \
+         address is right"
     )]
     Unreachable {
         /// Address of the syncer.
@@ -147,7 +147,7 @@ pub enum RunError {
     #[error("this machine cannot take part in the run: {0}")]
     Build(#[source] EngineError),
     /// The frozen weights of the run cannot be used.
-    #[error("the weights that the run builds on cannot be used: {reason}")]
+    #[error("the frozen weights of the run cannot be used: {reason}")]
     Frozen {
         /// Fault of the weights.
         reason: String,

@@ -303,7 +303,7 @@ fn an_address_without_a_run_is_an_error_at_once() {
         for stream in listener.incoming().map_while(Result::ok) {
             let head = BufReader::new(&stream).lines().map_while(Result::ok);
             head.take_while(|line| !line.is_empty()).for_each(drop);
-            let said = "add the path of one to its address, as /runs/a\n";
+            let said = "add the path of one to its address, such as /runs/a\n";
             let answer = format!("HTTP/1.1 404 Not Found\r\ncontent-length: {}\r\n\r\n{said}", said.len());
             (&stream).write_all(answer.as_bytes()).unwrap();
         }

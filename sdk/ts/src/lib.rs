@@ -101,7 +101,10 @@ impl Module {
         ));
         for (module, names) in &self.imports {
             for name in names {
-                assert!(layout::words(&self.body).any(|word| word == name), "{name} is imported for nothing");
+                assert!(
+                    layout::words(&self.body).any(|word| word == name),
+                    "{name} is imported but not used"
+                );
             }
             text.push_str(&format!("import type {{ {} }} from \"{module}\";\n", names.join(", ")));
         }

@@ -1,4 +1,4 @@
-// What a learner is asked and what it tells.
+// Settings and messages of a learner.
 //
 // Generated from Rust types. Do not edit: change those, then run
 // RENEW_TYPES=1 cargo test -p web-demo types

@@ -1,4 +1,4 @@
-// What lessons are asked and what they show, and the figures of the paper's models.
+// Inputs and results of lessons, and the figures of the paper's models.
 //
 // Generated from Rust types. Do not edit: change those, then run
 // RENEW_TYPES=1 cargo test -p lesson types

@@ -107,7 +107,7 @@ impl Following {
                 // reason.
                 None => {
                     if !lane.has_newer() {
-                        tracing::warn!(%fragment, seq, "the newest state is not in the storage, or not whole");
+                        tracing::warn!(%fragment, seq, "the newest state is missing from the storage, or incomplete");
                     }
                     lane.queue.push_front((seq, Record::Merged { merge, state: sum }));
                 }

@@ -86,7 +86,7 @@ impl Reception {
             let Ok((conn, found)) = done else { continue };
             let Some(guest) = self.guests.get_mut(&conn) else { continue };
             let Found::Number(learner, newest) = found else {
-                tracing::error!("there is no number left for a learner: its identity collides with others'");
+                tracing::error!("no learner number is free for this identity: it collides with others");
                 self.guests.remove(&conn);
                 continue;
             };

@@ -64,7 +64,7 @@ async fn hear<T: AsBytes>(mut subscriber: Subscriber, subject: String, to: mpsc:
             Ok(value) => drop(to.try_send(value)),
             Err(error) if !is_strange => {
                 is_strange = true;
-                tracing::warn!("what came on {subject} is passed over: {error}");
+                tracing::warn!("ignored an invalid message on {subject}: {error}");
             }
             Err(_) => {}
         }

@@ -203,7 +203,7 @@ fn addresses(servers: &[String]) -> Result<Vec<ServerAddr>, ServiceError> {
     let address = |server: &String| {
         server.parse::<ServerAddr>().map_err(|error| ServiceError::Setting {
             place: "an address of a server".to_owned(),
-            detail: format!("{error}; nats://host:port is meant"),
+            detail: format!("{error}; give nats://host:port"),
         })
     };
     servers.iter().map(address).collect()

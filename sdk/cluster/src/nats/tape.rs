@@ -72,7 +72,7 @@ impl Nats {
     pub(super) fn mark_of(&self, name: &str, found: Option<&str>) -> Result<Mark, ServiceError> {
         found.and_then(Mark::read).ok_or_else(|| ServiceError::Foreign {
             place: format!("{}, stream {name}", self.place),
-            detail: "no cluster of a run made it".to_owned(),
+            detail: "it was not made by the cluster of a run".to_owned(),
         })
     }
 
@@ -99,7 +99,7 @@ impl Nats {
         for (message, seq) in got.iter().zip(after + 1..) {
             let place = || format!("record {seq} of fragment {fragment} on {}", self.place);
             if message.seq != seq {
-                let detail = format!("record {} follows on {}", message.seq, seq - 1);
+                let detail = format!("record {} follows {}", message.seq, seq - 1);
                 return Err(ServiceError::Damaged { place: place(), detail });
             }
             let record = Record::of_bytes(&message.payload);

@@ -187,7 +187,7 @@ impl Desk {
             match made.unwrap_or_else(|failed| Err(failed.into())) {
                 Ok(state) => Done::Begun(Some(state)),
                 Err(error) => {
-                    tracing::error!(%fragment, "it cannot begin: {error}");
+                    tracing::error!(%fragment, "cannot start: {error}");
                     sleep(BEGIN_AGAIN_AFTER).await;
                     Done::Begun(None)
                 }

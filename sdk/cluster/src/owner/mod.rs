@@ -84,12 +84,14 @@ pub async fn own(services: Services, settings: OwnerSettings, stop: impl Future<
     let leave = async {
         for Write { cell, holder, expect } in writes {
             if let Err(error) = services.roster.write(cell, holder, expect).await {
-                tracing::warn!("what was led is given back when its lease ends: {error}");
+                tracing::warn!("cannot give up leadership; it ends with the lease: {error}");
             }
         }
     };
     if timeout(LEAVE_WITHIN, leave).await.is_err() {
-        tracing::warn!("what was led is given back when its lease ends: the roster does not answer");
+        tracing::warn!(
+            "cannot give up leadership, because the roster does not answer; it ends with the lease"
+        );
     }
 }
 
@@ -110,7 +112,7 @@ where
     /// Reads the roster and writes the changes, within `limit`.
     async fn beat(&mut self, limit: Duration) {
         for fragment in self.crew.renew() {
-            tracing::error!("fragment {fragment}: leading it ended unexpectedly, and begins anew");
+            tracing::error!("fragment {fragment}: leading it failed unexpectedly, and starts again");
             let given_back = self.shares.give_back(fragment);
             self.put(given_back.into_iter().collect(), limit).await;
         }
@@ -130,8 +132,8 @@ where
         let left = self.shares.left();
         if left > 0 && before == 0 {
             tracing::warn!(
-                "{left} fragments are led by nobody, and this process leads as many as it may: start another owner, \
-                 or raise --lead-max"
+                "{left} fragments have no leader, and this process leads as many as it may: start another owner, or \
+                 raise --lead-max"
             );
         }
         // A released fragment stops here before other processes can see the release.

@@ -92,10 +92,10 @@ impl Store {
             return Ok(());
         }
         let detail = match is_twice {
-            true => "it writes over what is there, although it was asked not to by `If-None-Match: *`: take a store \
-                     that heeds that"
+            true => "it overwrites existing objects, although `If-None-Match: *` asked it not to: use a storage that \
+                 honours that header"
                 .to_owned(),
-            false => format!("what was written there is not what is read: {there:?}"),
+            false => format!("reading returned other bytes than were written: {there:?}"),
         };
         Err(ServiceError::Setting { place: self.place.clone(), detail })
     }

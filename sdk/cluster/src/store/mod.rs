@@ -77,8 +77,8 @@ impl Store {
         match this.in_time(0, this.mark()).await? {
             Some(found) if found == *mark => Ok(this),
             found => {
-                let detail =
-                    found.map_or_else(|| "it had a mark a moment ago".to_owned(), |it| it.beside(mark));
+                let detail = found
+                    .map_or_else(|| "its mark disappeared a moment ago".to_owned(), |it| it.beside(mark));
                 Err(ServiceError::Foreign { place: this.place, detail })
             }
         }
@@ -213,7 +213,7 @@ fn by_disk(error: &(dyn std::error::Error + 'static), place: String, detail: Str
 fn folder(place: &str) -> Result<Option<PathBuf>, ServiceError> {
     let Some(folder) = place.strip_prefix("file://").map(PathBuf::from) else { return Ok(None) };
     if !folder.is_absolute() {
-        let detail = "file:///folder is meant".to_owned();
+        let detail = "give file:///folder".to_owned();
         return Err(ServiceError::Setting { place: place.to_owned(), detail });
     }
     Ok(Some(folder))
@@ -232,7 +232,7 @@ fn store<'a>(
         return Ok((Arc::new(store.with_fsync(true)), None));
     }
     let Some(bucket) = place.strip_prefix("s3://") else {
-        return Err(setting("s3://bucket/folder or file:///folder is meant".to_owned()));
+        return Err(setting("give s3://bucket/folder or file:///folder".to_owned()));
     };
     let (bucket, folder) =
         bucket.split_once('/').map_or((bucket, None), |(bucket, folder)| (bucket, Some(folder)));

@@ -24,13 +24,13 @@ pub enum BytesError {
     #[error("these bytes are not from a process of a run: give this run a prefix of its own on the bus")]
     Foreign,
     /// Layout of another version of this program.
-    #[error("layout {found}, and layout {LAYOUT} is read here: run the same version on all machines")]
+    #[error("layout {found}, but this process reads layout {LAYOUT}: run the same version on all machines")]
     Layout {
         /// Layout found.
         found: u8,
     },
     /// Kind other than the expected one, for example an answer in place of a record.
-    #[error("kind {found} where kind {expected} was looked for")]
+    #[error("kind {found}, expected {expected}")]
     Kind {
         /// Kind found.
         found: u8,
@@ -44,7 +44,7 @@ pub enum BytesError {
         detail: String,
     },
     /// Number that is not finite or out of range.
-    #[error("{what} is no number that it can be")]
+    #[error("{what} is out of range")]
     Number {
         /// Name of the field.
         what: &'static str,
@@ -87,7 +87,7 @@ pub trait AsBytes: Serialize + DeserializeOwned + sealed::Checked {
         let mut rest = body;
         let value: Self = rmp_serde::from_read(&mut rest).map_err(|error| shape(&error.to_string()))?;
         if !rest.is_empty() {
-            return Err(shape("there is something behind the end"));
+            return Err(shape("extra bytes after the end"));
         }
         value.check()?;
         Ok(value)

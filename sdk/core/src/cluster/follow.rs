@@ -20,7 +20,7 @@ pub enum FollowError {
         actual: u64,
     },
     /// Length that does not match the fragment.
-    #[error("the state of version {version} has {bytes} bytes, which are not those of {values} values")]
+    #[error("the state of version {version} has {bytes} bytes, which does not match {values} values")]
     Length {
         /// Version of the state.
         version: Version,
@@ -30,9 +30,7 @@ pub enum FollowError {
         values: usize,
     },
     /// Change from the previous version that differs from the merged one.
-    #[error(
-        "version {version} does not follow on the version before it: run the same version on all machines"
-    )]
+    #[error("version {version} does not follow the version before it: run the same version on all machines")]
     Diverged {
         /// Version of the state.
         version: Version,

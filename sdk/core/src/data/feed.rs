@@ -43,7 +43,7 @@ pub enum FeedError {
         lease: LeaseId,
     },
     /// `LEASES_MAX` leases are held already.
-    #[error("lease {lease} is one too many, {LEASES_MAX} are held")]
+    #[error("lease {lease} exceeds the limit: {LEASES_MAX} are held already")]
     TooManyLeases {
         /// The lease.
         lease: LeaseId,

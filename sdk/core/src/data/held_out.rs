@@ -9,7 +9,7 @@ pub const HELD_OUT_BYTES_MAX: u64 = 1 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeldOutError {
     /// The bytes are not a positive whole number of windows.
-    #[error("{bytes} bytes are no whole number of windows of {window} tokens of 4 bytes")]
+    #[error("{bytes} bytes are not a whole number of windows of {window} tokens of 4 bytes")]
     Windows {
         /// Number of bytes.
         bytes: usize,

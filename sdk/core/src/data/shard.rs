@@ -45,7 +45,7 @@ pub enum ShardError {
         vocab: u64,
     },
     /// The padding bits in the last byte of the mask are not 0.
-    #[error("the mask of the shard ends in {found:#010b}, and marks tokens that are not there")]
+    #[error("the mask of the shard ends in {found:#010b}, and marks tokens that do not exist")]
     Mask {
         /// Last byte of the mask.
         found: u8,

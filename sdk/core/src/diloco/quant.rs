@@ -128,7 +128,7 @@ pub enum QuantError {
         value: f32,
     },
     /// A code is invalid: a nibble 8, or not 0 with a scale of 0.
-    #[error("block {block} holds a code that stands for no value")]
+    #[error("block {block} holds an invalid code")]
     Code {
         /// Index of the block.
         block: usize,

@@ -55,7 +55,7 @@ pub enum ReplicaError {
         index: usize,
     },
     /// There is no coded update to include.
-    #[error("no update of fragment {fragment} was coded that is not merged yet")]
+    #[error("no coded update of fragment {fragment} waits to be merged")]
     NothingReported {
         /// The fragment.
         fragment: FragmentId,

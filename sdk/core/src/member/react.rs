@@ -132,7 +132,7 @@ impl Member {
     fn on_shard(&mut self, shard: u32, bytes: Result<Vec<u8>, String>) {
         match bytes.map(|bytes| self.supply.came(self.now_us, shard, bytes)) {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => self.trouble(format!("what came is no use: {error}")),
+            Ok(Err(error)) => self.trouble(format!("the received data cannot be used: {error}")),
             Err(reason) => {
                 self.supply.failed(self.now_us, shard);
                 self.trouble(format!("data did not come: {reason}"));

@@ -33,7 +33,7 @@ impl ModelSpec {
         let says = (spec.context, spec.vocab, spec.mixture());
         if !are_same || says != (model.context, model.vocab, model.experts) {
             return Err(wrong(
-                "context, vocabulary, tensors or experts are not those that follow from them".into(),
+                "context, vocabulary, tensors or experts do not match the model's sizes".into(),
             ));
         }
         Ok(spec)
@@ -99,11 +99,14 @@ mod tests {
         };
         check(|model| model.architecture.name = "bigrams".into(), "the architecture \"bigrams\"");
         check(|model| model.architecture.name.clear(), "an architecture without a name");
-        check(|model| model.architecture.settings.truncate(9), "cannot be used");
-        check(|model| model.context += 1, "not those that follow");
-        check(|model| model.vocab += 1, "not those that follow");
-        check(|model| model.tensors[0].cols += 1, "not those that follow");
-        check(|model| model.experts = Some(Mixture { count: 2, per_token: 1 }), "not those that follow");
+        check(|model| model.architecture.settings.truncate(9), "are invalid");
+        check(|model| model.context += 1, "do not match the model's sizes");
+        check(|model| model.vocab += 1, "do not match the model's sizes");
+        check(|model| model.tensors[0].cols += 1, "do not match the model's sizes");
+        check(
+            |model| model.experts = Some(Mixture { count: 2, per_token: 1 }),
+            "do not match the model's sizes",
+        );
         let none = ModelSpec { layers: 0, ..Preset::Tiny.model(300) };
         assert!(matches!(ModelSpec::of(&none.into()), Err(ModelError::Size { field: "layers", .. })));
     }

@@ -14,7 +14,7 @@ pub enum ModelError {
         name: String,
     },
     /// The settings of the built-in decoder are invalid.
-    #[error("the decoder's settings cannot be used: {why}")]
+    #[error("the decoder's settings are invalid: {why}")]
     Settings {
         /// Fault of the settings.
         why: String,
@@ -56,16 +56,18 @@ pub enum ModelError {
         value: f32,
     },
     /// The factor of the load-balancing loss of a mixture of experts is out of range.
-    #[error("the load-balancing loss counts {value}; it must be 0 or positive, and finite")]
+    #[error("the weight of the load-balancing loss is {value}; it must be 0 or positive, and finite")]
     AuxLoss {
         /// Value of the factor.
         value: f32,
     },
     /// Adapters were requested for a mixture of experts.
-    #[error("experts have no adapters here: train a dense model with adapters, or all of the mixture")]
+    #[error(
+        "a mixture of experts cannot have adapters here: train a dense model with adapters, or all of the mixture"
+    )]
     LoraOfExperts,
     /// Adapters were given without their base weights.
-    #[error("these are adapters alone: the weights that they belong to are needed too")]
+    #[error("these are adapters without the weights that they belong to: give those too")]
     Weightless,
     /// A number of the optimiser is out of range.
     #[error("{field} is {value}; it must be {range}")]
@@ -89,7 +91,7 @@ pub enum ModelError {
         expected: usize,
     },
     /// The tokens are not a positive whole number of windows.
-    #[error("{found} tokens are no whole number of windows of context + 1 = {window}")]
+    #[error("{found} tokens are not a whole number of windows of context + 1 = {window}")]
     Tokens {
         /// Number of tokens.
         found: usize,

@@ -55,7 +55,7 @@ pub enum FrozenError {
     #[error(transparent)]
     Model(#[from] ModelError),
     /// The number of bytes does not match the model and form.
-    #[error("{found} bytes of frozen weights given, the model has {expected}: fetch them anew")]
+    #[error("{found} bytes of frozen weights given, the model has {expected}: fetch them again")]
     Length {
         /// Bytes given.
         found: u64,
@@ -63,7 +63,7 @@ pub enum FrozenError {
         expected: u64,
     },
     /// A value or a scale is infinite or NaN.
-    #[error("the frozen weights of {tensor} are not finite: they are damaged, or not of this model")]
+    #[error("the frozen weights of {tensor} are not finite: they are damaged, or of another model")]
     NotFinite {
         /// Name of the tensor.
         tensor: String,
@@ -346,7 +346,7 @@ mod tests {
             assert!(frozen.fits(&spec()) && frozen.fits(&spec().base()));
             assert!(!frozen.fits(&ModelSpec { d_ff: 48, ..spec() }));
             let error = read(bytes[1..].to_vec()).unwrap_err().to_string();
-            assert!(error.contains("fetch them anew"), "{error}");
+            assert!(error.contains("fetch them again"), "{error}");
             // The last half belongs to the last norm.
             let mut damaged = bytes;
             *damaged.last_mut().unwrap() = 0x7e;

@@ -384,11 +384,11 @@ mod tests {
         let experts = |count, per_token, aux_loss| Some(ExpertSpec { count, per_token, aux_loss });
         check(&|s| s.experts = experts(1, 1, 0.0), "experts.count is 1; it must be between 2 and 256");
         check(&|s| s.experts = experts(4, 5, 0.0), "experts.per_token is 5; it must be between 1 and 4");
-        check(&|s| s.experts = experts(4, 2, -1.0), "the load-balancing loss counts -1");
+        check(&|s| s.experts = experts(4, 2, -1.0), "the weight of the load-balancing loss is -1");
         let lora = |rank, alpha| Some(LoraSpec { rank, alpha, targets: LoraTargets::ALL });
         check(&|s| s.lora = lora(0, 1.0), "lora.rank is 0; it must be between 1 and 256");
         check(&|s| s.lora = lora(8, -1.0), "lora.alpha is -1");
-        check(&|s| (s.lora, s.experts) = (lora(8, 16.0), experts(4, 2, 0.0)), "have no adapters");
+        check(&|s| (s.lora, s.experts) = (lora(8, 16.0), experts(4, 2, 0.0)), "cannot have adapters");
         check(&|s| (s.vocab, s.d_model, s.lora) = (VOCAB_MAX, WIDTH_MAX, lora(1, 1.0)), "more than 42949");
         check(&|s| (s.vocab, s.d_model) = (VOCAB_MAX, WIDTH_MAX), "more than 4294967295 parameters");
     }

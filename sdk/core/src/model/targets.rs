@@ -128,10 +128,10 @@ impl From<LoraTargets> for String {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TargetsError {
     /// The set is empty.
-    #[error("adapters need at least one target: choose of q,k,v,o,gate,up,down")]
+    #[error("adapters need at least one target: choose from q,k,v,o,gate,up,down")]
     Empty,
     /// The name belongs to no matrix.
-    #[error("there is no target {name:?} for adapters; choose of q,k,v,o,gate,up,down")]
+    #[error("there is no adapter target {name:?}; choose from q,k,v,o,gate,up,down")]
     Unknown {
         /// Name in the text.
         name: String,
@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(set(" down, q,q").unwrap().to_string(), "q,down");
         assert_eq!(set(","), Err(TargetsError::Empty));
         let error = set("q,head").unwrap_err().to_string();
-        assert_eq!(error, "there is no target \"head\" for adapters; choose of q,k,v,o,gate,up,down");
+        assert_eq!(error, "there is no adapter target \"head\"; choose from q,k,v,o,gate,up,down");
         assert_eq!(set("q_proj,v_proj, down"), set("q,v,down"));
         assert_eq!(set("all-linear"), Ok(LoraTargets::ALL));
         assert!(set("_proj").is_err() && set("q_proj_proj").is_err());

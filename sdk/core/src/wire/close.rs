@@ -81,5 +81,5 @@ impl TryFrom<u16> for CloseCode {
 
 /// A close code that this version does not define.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("close code {0} is not one of ours")]
+#[error("close code {0} is not a close code of this protocol")]
 pub struct UnknownCloseCode(pub u16);

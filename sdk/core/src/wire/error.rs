@@ -6,7 +6,7 @@ use super::{CHUNK_BYTES, CloseCode, Tag, VERSION};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The first four bytes are not the magic.
-    #[error("starts with {found:02x?}, not with \"ARCH\": this is no Archipelago peer")]
+    #[error("starts with {found:02x?}, not with \"ARCH\": this is not an Archipelago peer")]
     Magic {
         /// The first four bytes.
         found: [u8; 4],
@@ -72,7 +72,7 @@ pub enum DecodeError {
         fault: BodyFault,
     },
     /// The body is MessagePack, but does not match this message.
-    #[error("body is no {tag:?}: {detail}")]
+    #[error("body is not a {tag:?}: {detail}")]
     Shape {
         /// The kind of message.
         tag: Tag,
@@ -90,7 +90,7 @@ pub enum DecodeError {
         bytes_max: u32,
     },
     /// A chunk in place of a whole message.
-    #[error("a chunk is no message")]
+    #[error("a chunk is not a message")]
     StrayChunk,
     /// A chunk is not the next one of its message.
     #[error("chunk {found} of message {number} where {expected} comes next")]
@@ -125,7 +125,7 @@ pub enum DecodeError {
         expected: u64,
     },
     /// More messages are incomplete than may be in flight.
-    #[error("more than {partials_max} messages begun and not ended")]
+    #[error("more than {partials_max} unfinished messages")]
     TooManyPartials {
         /// The limit.
         partials_max: u32,
@@ -136,10 +136,10 @@ pub enum DecodeError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BodyFault {
     /// A length or value runs over the end of the body.
-    #[error("runs over the end")]
+    #[error("runs past the end")]
     Overrun,
     /// Bytes follow the value.
-    #[error("bytes follow the value")]
+    #[error("extra bytes follow the value")]
     Trailing,
     /// The body is nested deeper than any valid message.
     #[error("nested too deep")]

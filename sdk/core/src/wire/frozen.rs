@@ -47,7 +47,7 @@ impl FromStr for FrozenForm {
 
 /// An unknown form of frozen weights.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("frozen weights cannot be kept as {name:?}; choose f16 or int8")]
+#[error("frozen weights cannot be stored as {name:?}; choose f16 or int8")]
 pub struct UnknownForm {
     /// Requested form.
     pub name: String,
@@ -64,6 +64,6 @@ mod tests {
             assert_eq!(serde_json::to_string(&form).unwrap(), format!("\"{form}\""));
         }
         let error = "q4".parse::<FrozenForm>().unwrap_err().to_string();
-        assert_eq!(error, "frozen weights cannot be kept as \"q4\"; choose f16 or int8");
+        assert_eq!(error, "frozen weights cannot be stored as \"q4\"; choose f16 or int8");
     }
 }

@@ -83,7 +83,7 @@ pub struct Share(NonZeroU16);
 
 /// A share out of range.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
-#[error("a share of {0} makes no sense: it is the part of the time to train, from 0.001 to 1")]
+#[error("a share of {0} is out of range: give the part of the time to train, from 0.001 to 1")]
 pub struct ShareError(pub f64);
 
 impl Share {
@@ -180,7 +180,7 @@ pub struct Fingerprint(pub [u8; 16]);
 
 /// A text that is not a fingerprint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("it is no fingerprint of a key: that has 32 hex digits")]
+#[error("it is not a fingerprint of a key, which has 32 hex digits")]
 pub struct FingerprintError;
 
 impl FromStr for Fingerprint {

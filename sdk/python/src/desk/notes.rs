@@ -42,7 +42,7 @@ impl Desk {
             Event::Welcomed { run, learner, params, batch, .. } => (
                 false,
                 format!(
-                    "taken in by run {run} as learner {learner}: {params} parameters, {batch} windows a step"
+                    "admitted to run {run} as learner {learner}: {params} parameters, {batch} windows a step"
                 ),
             ),
             Event::Afresh { reason } => (true, format!("joining as a newcomer: {reason}")),

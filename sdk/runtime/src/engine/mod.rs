@@ -274,7 +274,7 @@ pub enum EngineError {
     },
     /// The model does not support tokens that are given and not learnt.
     #[error(
-        "only a part of the run's text is to be learnt, and this model learns all that it is given: implement \
+        "only a part of the run's text is to be learnt, but this model learns all of it: implement \
          `Trainer::takes_given`, or train on plain text"
     )]
     Given,
@@ -293,7 +293,7 @@ pub enum EngineError {
         grad_norm: f32,
     },
     /// The code of the exchange is invalid.
-    #[error("the run's exchange makes no sense: {0}")]
+    #[error("the run's exchange settings are invalid: {0}")]
     Codec(#[from] QuantError),
     /// A run without fragments.
     #[error("the run has no fragments: it needs at least 1")]
@@ -309,7 +309,7 @@ pub enum EngineError {
     },
     /// The model does not fit into the memory of this machine.
     #[error(
-        "the run needs about {needed_mib} MiB of memory and {available_mib} MiB are free: use a larger machine"
+        "the run needs about {needed_mib} MiB of memory, but {available_mib} MiB are free: use a larger machine"
     )]
     HostMemory {
         /// Memory needed, in MiB.
@@ -319,12 +319,12 @@ pub enum EngineError {
     },
     /// The run trains adapters, and their frozen weights were not given.
     #[error(
-        "the run trains adapters of weights that were not given: fetch them, and build with them \
+        "the run trains adapters of weights that are missing: fetch them, and build with them \
          (`EngineBuilder::frozen`)"
     )]
     Frozen,
     /// The frozen weights belong to another model than the adapters.
-    #[error("the frozen weights are not of the model that the run trains adapters for: fetch the run's own")]
+    #[error("the frozen weights do not belong to the run's model: fetch the run's own")]
     FrozenUnfit,
     /// There is no GPU to train on, or it refused a command.
     #[cfg(feature = "gpu")]

@@ -30,18 +30,20 @@ fn certificate_fault(error: &rustls::Error) -> Option<String> {
     let rustls::Error::InvalidCertificate(why) = error else { return None };
     Some(match why {
         CertificateError::UnknownIssuer => {
-            "its certificate was made by an authority that is not trusted here: if it is a private one, name its \
+            "its certificate was issued by an authority that is not trusted here: if it is a private one, name its \
              certificate with --ca FILE"
                 .to_owned()
         }
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-            format!("its certificate is for another name ({why}): use the name that it was made for")
+            format!("its certificate is for another name ({why}): use a name that the certificate covers")
         }
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
-            format!("its certificate has expired ({why}): renew it, and see that the clock of this machine is right")
+            format!(
+                "its certificate has expired ({why}): renew it, and check that the clock of this machine is right")
         }
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-            format!("its certificate is not valid yet ({why}): see that the clocks of both machines are right")
+            format!(
+                "its certificate is not valid yet ({why}): check that the clocks of both machines are right")
         }
         // The library has no variant for this error.
         CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
@@ -49,6 +51,7 @@ fn certificate_fault(error: &rustls::Error) -> Option<String> {
              `openssl req -x509 … -addext basicConstraints=critical,CA:FALSE`"
                 .to_owned()
         }
-        why => format!("its certificate is not trusted ({why}): name the authority that made it with --ca FILE"),
+        why => format!(
+            "its certificate is not trusted ({why}): name the authority that issued it with --ca FILE"),
     })
 }

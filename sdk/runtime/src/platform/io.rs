@@ -132,7 +132,7 @@ pub struct FetchReply {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FetchError {
     /// No answer came, or it ended early; `partial` holds the received part of the body.
-    #[error("{url} did not answer fully ({} bytes came): {reason}", partial.len())]
+    #[error("{url} did not answer completely ({} bytes came): {reason}", partial.len())]
     Network {
         /// The address.
         url: String,
@@ -157,7 +157,7 @@ pub enum FetchError {
 
 /// The operating system or browser provided no random bytes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no random bytes to be had: {reason}")]
+#[error("random bytes are not available: {reason}")]
 pub struct RandomError {
     /// Cause of the failure.
     pub reason: String,

@@ -29,7 +29,9 @@ pub struct Proxy {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProxyError {
     /// The value of the variable is no address.
-    #[error("{variable} names no proxy: give it the form http://HOST:PORT, or name {host} in NO_PROXY")]
+    #[error(
+        "{variable} is not the address of a proxy: give it the form http://HOST:PORT, or name {host} in NO_PROXY"
+    )]
     Malformed {
         /// The variable.
         variable: &'static str,
@@ -38,7 +40,7 @@ pub enum ProxyError {
     },
     /// The variable names a SOCKS proxy.
     #[error(
-        "{variable} names a SOCKS proxy, and only HTTP proxies are supported: name an HTTP proxy, or name {host} in \
+        "{variable} names a SOCKS proxy, but only HTTP proxies are supported: name an HTTP proxy, or name {host} in \
          NO_PROXY"
     )]
     Socks {
@@ -95,7 +97,7 @@ impl Proxy {
     pub fn explain(&self, why: &str) -> String {
         let Target { host, port } = &self.target;
         format!(
-            "{self} does not lead to {host}:{port}: {why}; have it allow that, or name {host} in NO_PROXY"
+            "{self} does not lead to {host}:{port}: {why}; make it allow that, or name {host} in NO_PROXY"
         )
     }
 
@@ -333,7 +335,10 @@ mod tests {
         assert!(of("socks5://p:1").unwrap_err().starts_with("HTTPS_PROXY names a SOCKS proxy"));
         for wrong in ["http://", "ftp://me:secret@p", "http://me:secret@p:x"] {
             let error = of(wrong).unwrap_err();
-            assert!(error.starts_with("HTTPS_PROXY names no proxy") && !error.contains("secret"), "{error}");
+            assert!(
+                error.starts_with("HTTPS_PROXY is not the address of a proxy") && !error.contains("secret"),
+                "{error}"
+            );
             assert!(error.contains("a.lab in NO_PROXY"), "{error}");
         }
         let proxy = Proxy::among("https://a.lab", |_| Some("http://me:sec%20ret@p:8/".to_owned()));
@@ -341,7 +346,7 @@ mod tests {
         let said = proxy.explain("answered HTTP status 403");
         assert_eq!(
             said,
-            "the proxy p:8 of https_proxy does not lead to a.lab:443: answered HTTP status 403; have it allow that, or \
+            "the proxy p:8 of https_proxy does not lead to a.lab:443: answered HTTP status 403; make it allow that, or \
              name a.lab in NO_PROXY"
         );
         assert!(!format!("{proxy:?}").contains("ret"), "{proxy:?}");

@@ -13,31 +13,31 @@ use super::Cluster;
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Broken {
     /// An acknowledged record is missing from the tape, or replaced by another.
-    #[error("record {0} was acknowledged and is not on the tape")]
+    #[error("record {0} was acknowledged but is not on the tape")]
     Lost(u64),
     /// A record that two replicas had is gone or changed.
-    #[error("the tape says something else than before")]
+    #[error("the tape differs from what it held before")]
     Tape,
     /// Gateways learnt of a round's end before its record was on the tape.
-    #[error("the end of round {0} was told before it was on the tape")]
+    #[error("the end of round {0} was announced before it was on the tape")]
     Early(Round),
     /// A record follows the final one.
     #[error("record {0} comes after the last one")]
     After(u64),
     /// A version does not follow its predecessor.
-    #[error("record {0} is no version that follows on the one before")]
+    #[error("record {0} is not a version that follows the one before")]
     Chain(u64),
     /// An update was merged twice, or in a round other than its own.
     #[error("update {1} of learner {0} was merged in a round that is not its own, or twice")]
     Twice(LearnerId, Serial),
     /// A merge contains an update that no learner sent.
-    #[error("update {1} of learner {0} was merged and never sent")]
+    #[error("update {1} of learner {0} was merged but never sent")]
     Stranger(LearnerId, Serial),
     /// A learner got a receipt that contradicts the tape.
-    #[error("learner {0} was told of update {1} what the tape does not say")]
+    #[error("learner {0} got an outcome of update {1} that is not on the tape")]
     Untrue(LearnerId, Serial),
     /// The same merge in one process gives other bits.
-    #[error("round {0}, merged in one place, gives something else")]
+    #[error("round {0}, merged in one place, gives another result")]
     Diverged(Round),
 }
 

@@ -52,7 +52,7 @@ impl Orders {
             }
         }
         if record.held != is_held {
-            return undone(format!("a run that is held: {is_held}"));
+            return undone(format!("the pause state of the run: {is_held}"));
         }
         if record.finishing != self.is_finishing() {
             return undone("the end of the run".to_owned());

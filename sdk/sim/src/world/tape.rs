@@ -261,7 +261,7 @@ impl Tape {
                     Some(later) => {
                         let at = followed.end;
                         return Err(format!(
-                            "the rows are damaged at byte {at}: what follows at byte {later} is whole"
+                            "the rows are damaged at byte {at}: a complete row follows at byte {later}"
                         ));
                     }
                 }
@@ -300,13 +300,14 @@ impl Tape {
     fn bodies_at(&self, place: Option<Place>) -> impl FnMut(usize) -> Result<Vec<u8>, String> + '_ {
         let mut place = place;
         move |len| {
-            let Place { segment, offset } = place.as_mut().ok_or("the row does not say where it is")?;
+            let Place { segment, offset } =
+                place.as_mut().ok_or("the row does not name the place of its bodies")?;
             let file = (*segment as usize).checked_sub(1).and_then(|n| self.bodies.get(n));
             let bytes = file.map(File::bytes).ok_or_else(|| format!("there is no segment {segment}"))?;
             let from = *offset as usize;
             let there = bytes.get(from..from + 4).ok_or("the segment ends before it")?;
             if there != (len as u32).to_le_bytes() {
-                return Err(format!("segment {segment} at byte {from}: a body of another length"));
+                return Err(format!("segment {segment} at byte {from}: a body with another length"));
             }
             let body = bytes.get(from + 4..from + 4 + len).ok_or("the segment ends in it")?;
             *offset += 4 + len as u64;

@@ -16,7 +16,7 @@ pub enum Violation {
         serial: Serial,
     },
     /// An update without a fate that the syncer no longer holds.
-    #[error("update {serial} of learner {learner} on fragment {fragment} is gone without a fate")]
+    #[error("update {serial} of learner {learner} on fragment {fragment} disappeared without a fate")]
     NoFate {
         /// The sender.
         learner: LearnerId,
@@ -27,7 +27,7 @@ pub enum Violation {
     },
     /// More merged tokens than leased tokens.
     #[error(
-        "learner {learner} has {merged} tokens merged on fragment {fragment}, {leased} were leased to it"
+        "learner {learner} has {merged} tokens merged on fragment {fragment}, but {leased} were leased to it"
     )]
     Unleased {
         /// The learner.
@@ -40,7 +40,9 @@ pub enum Violation {
         leased: u64,
     },
     /// More merged tokens than trained tokens.
-    #[error("learner {learner} has {merged} tokens merged on fragment {fragment}, it trained on {trained}")]
+    #[error(
+        "learner {learner} has {merged} tokens merged on fragment {fragment}, but it trained on {trained}"
+    )]
     Untrained {
         /// The learner.
         learner: LearnerId,
@@ -53,7 +55,7 @@ pub enum Violation {
     },
     /// A difference between the ledger and the events.
     #[error(
-        "the ledger says {ledger} tokens of learner {learner} on fragment {fragment}, the events {events}"
+        "the ledger has {ledger} tokens of learner {learner} on fragment {fragment}, the events have {events}"
     )]
     Ledger {
         /// The learner.
@@ -78,7 +80,7 @@ pub enum Violation {
         to: Version,
     },
     /// One version with two contents.
-    #[error("version {version} of fragment {fragment} stands for two contents")]
+    #[error("version {version} of fragment {fragment} has two contents")]
     TwoContents {
         /// The fragment.
         fragment: FragmentId,
@@ -86,7 +88,9 @@ pub enum Violation {
         version: Version,
     },
     /// A learner's fragment that differs from the syncer's.
-    #[error("machine {machine} holds another version {version} of fragment {fragment} than the syncer")]
+    #[error(
+        "machine {machine} holds a version {version} of fragment {fragment} that differs from the syncer's"
+    )]
     Drift {
         /// The machine.
         machine: u32,
@@ -104,7 +108,7 @@ pub enum Violation {
         other: LeaseId,
     },
     /// A returned lease that was not granted, or that has too many windows.
-    #[error("lease {lease} came back with {windows} windows, more than it has out")]
+    #[error("lease {lease} came back with {windows} windows, more than it had outstanding")]
     LeaseReturn {
         /// The lease.
         lease: LeaseId,
@@ -112,7 +116,9 @@ pub enum Violation {
         windows: u32,
     },
     /// Two rounds on one fragment, or more than τ rounds in flight.
-    #[error("round {round} on fragment {fragment} began with {in_flight} others in flight, or on its own")]
+    #[error(
+        "round {round} on fragment {fragment} began with {in_flight} others in flight, or next to another round on it"
+    )]
     InFlight {
         /// The round.
         round: Round,
@@ -166,7 +172,7 @@ pub enum Violation {
     },
     /// An update whose counts differ from those of its steps.
     #[error(
-        "machine {machine} says {said:?} steps and tokens of fragment {fragment}, its update has {held:?}"
+        "machine {machine} reports {said:?} steps and tokens of fragment {fragment}, but its update has {held:?}"
     )]
     Account {
         /// The machine.
@@ -179,7 +185,7 @@ pub enum Violation {
         held: (u64, u64),
     },
     /// An eligible learner whose updates are not merged.
-    #[error("machine {machine} is well, and was not merged for {waited_ms} ms")]
+    #[error("machine {machine} is healthy, but was not merged for {waited_ms} ms")]
     Starved {
         /// The machine.
         machine: u32,
@@ -187,7 +193,7 @@ pub enum Violation {
         waited_ms: u64,
     },
     /// A receipt that is missing, wrong, or for an update without a fate.
-    #[error("learner {learner} is told {told:?} of its update {serial}, whose fate is {fate:?}")]
+    #[error("learner {learner} was told {told:?} of its update {serial}, whose fate is {fate:?}")]
     Receipt {
         /// The learner.
         learner: LearnerId,
@@ -209,7 +215,7 @@ pub enum Violation {
         serial: Serial,
     },
     /// A message about a decision that is on no tape.
-    #[error("learner {learner} is told of {what}, which was not recorded")]
+    #[error("learner {learner} was told of {what}, which was not recorded")]
     Unrecorded {
         /// The learner.
         learner: LearnerId,
@@ -225,13 +231,13 @@ pub enum Violation {
         what: String,
     },
     /// An order confirmed to the owner and lost in a crash.
-    #[error("the owner was told of {what}, which is undone")]
+    #[error("the owner was told of {what}, which was rolled back")]
     OwnerUndone {
         /// The order.
         what: String,
     },
     /// Synced rows that are missing after a crash.
-    #[error("the tape had row {safe}, and ends with row {last}")]
+    #[error("the tape had row {safe}, but ends with row {last}")]
     RowsLost {
         /// The newest synced row.
         safe: u64,

@@ -23,7 +23,7 @@ pub(in crate::cluster) mod values {
         let mut rest = &bytes[..];
         let values = rmp_serde::from_read(&mut rest).map_err(D::Error::custom)?;
         if !rest.is_empty() {
-            return Err(D::Error::custom("there is something behind the last value"));
+            return Err(D::Error::custom("extra bytes after the last value"));
         }
         Ok(values)
     }
@@ -50,7 +50,7 @@ pub(in crate::cluster) mod learners {
 
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeSet<LearnerId>, D::Error> {
         let bytes = ByteBuf::deserialize(from)?;
-        read(&bytes).ok_or_else(|| D::Error::custom("these are no distances between learners"))
+        read(&bytes).ok_or_else(|| D::Error::custom("these are not distances between learners"))
     }
 
     fn read(bytes: &[u8]) -> Option<BTreeSet<LearnerId>> {

@@ -364,14 +364,14 @@ impl Books {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BooksFull {
     /// The limit on all identities.
-    #[error("{identities_max} identities have been here, which is the limit")]
+    #[error("the run has {identities_max} identities, which is the limit")]
     Identities {
         /// The limit.
         identities_max: u32,
     },
     /// The limit on identities without merged updates.
     #[error(
-        "{strangers_max} identities are here of whom nothing is merged yet, which is the limit: come back later"
+        "{strangers_max} identities without a merged update are present, which is the limit: come back later"
     )]
     Strangers {
         /// The limit.

@@ -21,7 +21,7 @@ pub struct MergeFailure {
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum MergeError {
     /// The updates cannot be read from the tape again.
-    #[error("what was merged cannot be read again")]
+    #[error("the merged updates cannot be read from the tape")]
     Unread,
     /// There is no update.
     #[error("a merge needs at least one update")]
@@ -42,7 +42,7 @@ pub enum MergeError {
     },
     /// Weights for experts are invalid, or there are too few for the segments.
     #[error(
-        "the weights of learner {learner} for experts: they are finite, not below 0, and one for each expert"
+        "the weights of learner {learner} for experts must be finite, not below 0, and one for each expert"
     )]
     Experts {
         /// The learner.
@@ -59,7 +59,7 @@ pub enum MergeError {
         actual: usize,
     },
     /// A given sum has other updates than this merge, or another plan.
-    #[error("the sum of {actual} updates is not that of the {expected} of this merge")]
+    #[error("the sum of {actual} updates does not match the {expected} of this merge")]
     Sum {
         /// Updates of the merge.
         expected: usize,
@@ -67,7 +67,9 @@ pub enum MergeError {
         actual: usize,
     },
     /// Directions cancel out in a given sum, which must be computed again.
-    #[error("the directions of updates cancel out on segment {segment}, and were not added up by length")]
+    #[error(
+        "the directions of updates cancel out on segment {segment}, and the sum of their lengths is missing"
+    )]
     Cancelled {
         /// The first such segment.
         segment: usize,
@@ -96,7 +98,7 @@ pub enum MergeError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SumError {
     /// The plan, the codec or the fragment differs.
-    #[error("the sum is one of another merge, or of another fragment")]
+    #[error("the sum is of another merge, or of another fragment")]
     Plan,
     /// An update would be in the sum twice.
     #[error("the update of learner {learner} is in the sum already")]
@@ -117,7 +119,7 @@ pub enum SumError {
         index: usize,
     },
     /// The bytes are of another version of this program.
-    #[error("the bytes of a sum are of layout {layout}, which this program does not know")]
+    #[error("the sum has layout {layout}, which this program does not know")]
     Layout {
         /// Layout number of the bytes.
         layout: u8,
@@ -131,7 +133,7 @@ pub enum SumError {
         actual: usize,
     },
     /// Learners are not in ascending order.
-    #[error("learner {learner} stands in the wrong place of a sum")]
+    #[error("learner {learner} is out of order in a sum")]
     Order {
         /// First learner in a wrong place.
         learner: LearnerId,

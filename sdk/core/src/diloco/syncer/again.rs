@@ -19,7 +19,7 @@ pub enum RecoveryError {
     #[error("there is no fragment {0}")]
     NoFragment(FragmentId),
     /// The fragment is not at the version that the entry builds on.
-    #[error("fragment {fragment} is at version {actual}, and was merged onto version {expected}")]
+    #[error("fragment {fragment} is at version {actual}, but the merge began at version {expected}")]
     Gap {
         /// The fragment.
         fragment: FragmentId,
@@ -32,10 +32,10 @@ pub enum RecoveryError {
     #[error("the update of learner {0} is missing: {1}")]
     Missing(LearnerId, String),
     /// The body of an update is not the one that was merged.
-    #[error("the update of learner {0} is damaged: its checksum is {1:016x} and was {2:016x}")]
+    #[error("the update of learner {0} is damaged: its checksum is {1:016x} instead of {2:016x}")]
     Damaged(LearnerId, u64, u64),
     /// The result of a rollback is missing or damaged.
-    #[error("what fragment {0} was undone to is missing: {1}")]
+    #[error("the rollback state of fragment {0} is missing: {1}")]
     Unkept(FragmentId, String),
     /// The body of an update cannot be decoded.
     #[error("the update of learner {0} cannot be read: {1}")]
@@ -45,7 +45,7 @@ pub enum RecoveryError {
     Merge(#[from] MergeError),
     /// The recomputed merge differs from the recorded one.
     #[error(
-        "merged again, fragment {fragment} at version {version} has {what} {actual:016x} and had {expected:016x}"
+        "recomputed, fragment {fragment} at version {version} has {what} {actual:016x} instead of {expected:016x}"
     )]
     Diverged {
         /// The fragment.
@@ -149,7 +149,7 @@ pub(super) fn read_kept(
     let bytes = body(KEPT_BYTES * len).map_err(wrong)?;
     let sum = checksum(&bytes);
     if sum != remade.kept {
-        return Err(wrong(format!("its checksum is {sum:016x} and was {:016x}", remade.kept)));
+        return Err(wrong(format!("its checksum is {sum:016x} instead of {:016x}", remade.kept)));
     }
     Ok(unkept(&bytes))
 }

@@ -174,7 +174,7 @@ pub enum SyncerError {
         actual: usize,
     },
     /// A restored fragment does not fit the layout.
-    #[error("the snapshot's fragment {fragment} has {actual} values, the layout says {expected}")]
+    #[error("the snapshot's fragment {fragment} has {actual} values, the layout has {expected}")]
     Fragment {
         /// The fragment.
         fragment: FragmentId,
@@ -184,7 +184,7 @@ pub enum SyncerError {
         actual: usize,
     },
     /// The snapshot has another number of fragments.
-    #[error("the snapshot has {actual} fragments, the run says {expected}")]
+    #[error("the snapshot has {actual} fragments, the run has {expected}")]
     FragmentCount {
         /// Fragments of the run.
         expected: usize,

@@ -170,7 +170,7 @@ impl Syncer {
             return self.refuse(conn, CloseCode::Layout, layout_reason(layout, held));
         }
         if !(1..=BATCH_MAX).contains(&batch) {
-            let reason = format!("a step on {batch} windows makes no sense: train on 1 to {BATCH_MAX}");
+            let reason = format!("a step of {batch} windows is out of range: train on 1 to {BATCH_MAX}");
             return self.refuse(conn, CloseCode::Protocol, reason);
         }
         let Some(session) = self.roster.ready(conn, batch) else { return };
@@ -198,7 +198,7 @@ impl Syncer {
         let step_ms = progress.step_ms;
         if !(step_ms.is_finite() && step_ms >= 0.0) {
             let reason = format!(
-                "a step of {step_ms} ms makes no sense: say what one takes, or 0 while you do not know"
+                "a step of {step_ms} ms is out of range: report the time of one step, or 0 if it is unknown"
             );
             return self.refuse(conn, CloseCode::Protocol, reason);
         }
@@ -297,6 +297,6 @@ impl Syncer {
     }
 
     pub(super) fn other_run(&self, run: RunId) -> String {
-        format!("this is run {}, not {run}: join it afresh", self.run)
+        format!("this is run {}, not {run}: join it again", self.run)
     }
 }

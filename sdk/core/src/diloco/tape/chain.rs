@@ -68,7 +68,7 @@ impl Links {
         let damaged = |why: String| Err(RowDamage { seq, why });
         let is_wanted = match self.before {
             Some((last, _)) if seq != last + 1 => {
-                return damaged(format!("the one before it is {last}, and what was between is missing"));
+                return damaged(format!("the row before it is {last}, and those between are missing"));
             }
             Some((_, before)) if link(&before, seq, at_ms, data, place) != *chain => {
                 return damaged("it does not match its checksum".to_owned());
@@ -76,7 +76,7 @@ impl Links {
             Some(_) => seq > self.after,
             // The oldest remaining row has no predecessor to check against, and was replayed already.
             None if seq > self.after => {
-                return damaged(format!("what was between it and row {} is missing", self.after));
+                return damaged(format!("those between it and row {} are missing", self.after));
             }
             None => false,
         };
@@ -92,6 +92,6 @@ impl Links {
         if self.before.is_some_and(|(last, _)| last >= self.after) {
             return Ok(());
         }
-        Err(RowDamage { seq: self.after, why: "it is missing, and all after it".to_owned() })
+        Err(RowDamage { seq: self.after, why: "it is missing, with all rows after it".to_owned() })
     }
 }

@@ -9,7 +9,7 @@ pub enum GpuError {
     #[error("no GPU was found: install its Vulkan driver, or use the CPU engine")]
     NoAdapter,
     /// No GPU has the requested name.
-    #[error("no GPU has {wanted:?} in its name; there are: {}", found.join(", "))]
+    #[error("no GPU has {wanted:?} in its name; choose from: {}", found.join(", "))]
     NotNamed {
         /// Requested part of a name.
         wanted: String,
@@ -17,13 +17,13 @@ pub enum GpuError {
         found: Vec<String>,
     },
     /// The only GPU is a software one.
-    #[error("the only GPU is {adapter}, a program on the CPU: the CPU engine is faster")]
+    #[error("the only GPU is {adapter}, a software GPU on the CPU: the CPU engine is faster")]
     SoftwareOnly {
         /// Name of the adapter.
         adapter: String,
     },
     /// The adapter cannot do what the kernels need.
-    #[error("{adapter} allows {limit} = {found}, and {needed} are needed: use the CPU engine")]
+    #[error("{adapter} allows {limit} = {found}, but {needed} are needed: use the CPU engine")]
     Limit {
         /// Name of the adapter.
         adapter: String,
@@ -35,7 +35,7 @@ pub enum GpuError {
         needed: u64,
     },
     /// The adapter provided no device.
-    #[error("{adapter} gives no device: {reason}")]
+    #[error("cannot open {adapter}: {reason}")]
     NoDevice {
         /// Name of the adapter.
         adapter: String,
@@ -43,7 +43,7 @@ pub enum GpuError {
         reason: String,
     },
     /// A size that is not a multiple of four, which the kernels require.
-    #[error("{field} is {value}, and the GPU engine needs a multiple of 4: use the CPU engine")]
+    #[error("{field} is {value}, but the GPU engine needs a multiple of 4: use the CPU engine")]
     Shape {
         /// Field of the model.
         field: &'static str,
@@ -51,13 +51,15 @@ pub enum GpuError {
         value: u32,
     },
     /// A code of the exchange without kernels.
-    #[error("the run exchanges in {code:?}, and the GPU engine takes Int4, E3m0 or F32: use the CPU engine")]
+    #[error(
+        "the run exchanges in {code:?}, but the GPU engine supports Int4, E3m0 or F32: use the CPU engine"
+    )]
     Code {
         /// The run's code.
         code: Code,
     },
     /// Heads that are too wide for a workgroup.
-    #[error("a head is {width} wide, and the GPU engine takes at most {width_max}: use the CPU engine")]
+    #[error("a head is {width} wide, but the GPU engine supports at most {width_max}: use the CPU engine")]
     Head {
         /// D.
         width: u32,
@@ -65,7 +67,7 @@ pub enum GpuError {
         width_max: u32,
     },
     /// A matrix that exceeds the binding limit.
-    #[error("{tensor} takes {bytes} bytes, and {adapter} binds at most {bytes_max}: use the CPU engine")]
+    #[error("{tensor} takes {bytes} bytes, but {adapter} binds at most {bytes_max}: use the CPU engine")]
     TensorTooLarge {
         /// Name of the matrix.
         tensor: String,
@@ -78,7 +80,7 @@ pub enum GpuError {
     },
     /// The model does not fit.
     #[error(
-        "{adapter} has no {needed_mib} MiB of memory free: choose a smaller preset, or use the CPU engine"
+        "{adapter} has less than {needed_mib} MiB of memory free: choose a smaller preset, or use the CPU engine"
     )]
     Memory {
         /// Name of the adapter.

@@ -146,7 +146,7 @@ impl Program {
         let heard = wait.await;
         gpu.check()?;
         if heard.is_err() {
-            gpu.note_loss("no word that it is done");
+            gpu.note_loss("no report of completion");
         }
         gpu.check()
     }

@@ -30,13 +30,13 @@ impl Thrift {
 impl fmt::Display for Thrift {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ways = [
-            (self.recompute, "activations are computed anew"),
-            (self.host_hat, "what the syncer holds lies in host memory"),
+            (self.recompute, "activations are recomputed"),
+            (self.host_hat, "the syncer's parameters are kept in host memory"),
             (self.half_moments, "moments take 16 bits"),
         ];
         let taken: Vec<&str> = ways.iter().filter(|(is_taken, _)| *is_taken).map(|(_, way)| *way).collect();
         match taken.as_slice() {
-            [] => f.write_str("everything is kept on it"),
+            [] => f.write_str("everything is kept on the GPU"),
             [ways @ .., last] if !ways.is_empty() => write!(f, "{} and {last}", ways.join(", ")),
             ways => f.write_str(&ways.join(", ")),
         }
@@ -50,10 +50,10 @@ mod tests {
     #[test]
     fn says_what_is_done() {
         let told = Thrift::LADDER.map(|thrift| thrift.to_string());
-        assert_eq!(told[0], "everything is kept on it");
-        assert_eq!(told[1], "activations are computed anew and what the syncer holds lies in host memory");
-        assert!(told[2].ends_with("lies in host memory and moments take 16 bits"), "{}", told[2]);
+        assert_eq!(told[0], "everything is kept on the GPU");
+        assert_eq!(told[1], "activations are recomputed and the syncer's parameters are kept in host memory");
+        assert!(told[2].ends_with("are kept in host memory and moments take 16 bits"), "{}", told[2]);
         let one = Thrift { recompute: true, ..Thrift::NONE };
-        assert_eq!(one.to_string(), "activations are computed anew");
+        assert_eq!(one.to_string(), "activations are recomputed");
     }
 }

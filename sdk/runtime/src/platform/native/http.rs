@@ -48,7 +48,7 @@ pub fn fetch(request: FetchRequest) -> impl Future<Output = Result<FetchReply, F
             partial: Vec::new(),
         };
         match spawned {
-            Err(error) => Err(failed(format!("no thread for the transfer: {error}"))),
+            Err(error) => Err(failed(format!("cannot start a thread for the transfer: {error}"))),
             Ok(_detached) => answered
                 .await
                 .unwrap_or_else(|_| Err(failed("the transfer ended without an answer".to_owned()))),
@@ -123,7 +123,7 @@ fn get(request: &FetchRequest, unwanted: &dyn Fn() -> bool) -> Result<FetchReply
     let mut chunk = vec![0; READ_BYTES];
     loop {
         if unwanted() {
-            return Err(broke("nobody waits for it any more".to_owned(), Vec::new()));
+            return Err(broke("the transfer was abandoned".to_owned(), Vec::new()));
         }
         let count = match reader.read(&mut chunk) {
             Ok(0) => break,

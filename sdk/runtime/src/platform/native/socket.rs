@@ -76,14 +76,14 @@ impl Socket {
             let events = wire.events.clone();
             let closed = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
                 Ok(runtime) => runtime.block_on(wire.live(&url, &subprotocol)),
-                Err(error) => lost(format!("no runtime for the connection: {error}")),
+                Err(error) => lost(format!("cannot start a runtime for the connection: {error}")),
             };
             // An error means that the handle is gone.
             drop(events.blocking_send(closed));
         });
         if let Err(error) = spawned {
             // The channel is empty, so there is room.
-            drop(events_in.try_send(lost(format!("no thread for the connection: {error}"))));
+            drop(events_in.try_send(lost(format!("cannot start a thread for the connection: {error}"))));
         }
         Self { events, control, bulk, counters, queue_bytes_max: limits.queue_bytes_max }
     }
@@ -166,7 +166,7 @@ impl Wire {
         let gone = self.events.clone();
         let connected = tokio::select! {
             connected = timeout(Duration::from_millis(CONNECT_MS), connecting) => connected,
-            () = gone.closed() => return lost("given up".to_owned()),
+            () = gone.closed() => return lost("cancelled".to_owned()),
         };
         let stream = match connected {
             Ok(Ok(stream)) => stream,
@@ -177,7 +177,7 @@ impl Wire {
             }
         };
         if self.events.send(SocketEvent::Opened).await.is_err() {
-            return lost("given up".to_owned());
+            return lost("cancelled".to_owned());
         }
         let (sink, stream) = stream.split();
         self.converse(sink, stream).await
@@ -190,7 +190,7 @@ impl Wire {
         subprotocol: &str,
         proxy: Option<&Proxy>,
     ) -> Result<WebSocketStream<MaybeTlsStream<MaybeTlsStream<TcpStream>>>, SocketEvent> {
-        let uri: Uri = url.parse().map_err(|error| lost(format!("{url} is no address: {error}")))?;
+        let uri: Uri = url.parse().map_err(|error| lost(format!("{url} is not an address: {error}")))?;
         let config = WebSocketConfig::default()
             .max_message_size(Some(self.frame_bytes_max))
             .max_frame_size(Some(self.frame_bytes_max))
@@ -238,13 +238,13 @@ where
             Ok(Some(Ok(message))) => message,
             Ok(Some(Err(error))) => return lost(explain(&error)),
             Ok(None) => return lost("the connection ended".to_owned()),
-            Err(_elapsed) => return lost(format!("not a byte for {} s", SILENT_MS / 1_000)),
+            Err(_elapsed) => return lost(format!("no data for {} s", SILENT_MS / 1_000)),
         };
         match message {
             Message::Binary(frame) => {
                 counters.received_bytes.fetch_add(frame.len() as u64, Relaxed);
                 if events.send(SocketEvent::Frame(frame.into())).await.is_err() {
-                    return lost("given up".to_owned());
+                    return lost("cancelled".to_owned());
                 }
             }
             Message::Close(farewell) => {
@@ -260,11 +260,11 @@ where
             // The library answers pings.
             Message::Ping(_) | Message::Pong(_) => {
                 if events.send(SocketEvent::Alive).await.is_err() {
-                    return lost("given up".to_owned());
+                    return lost("cancelled".to_owned());
                 }
             }
             Message::Text(_) | Message::Frame(_) => {
-                return lost("the peer sent text where bytes belong".to_owned());
+                return lost("the peer sent text instead of bytes".to_owned());
             }
         }
     }
@@ -292,9 +292,9 @@ where
                 Some(Outgoing::Close(code, reason)) => {
                     let farewell = CloseFrame { code: code.into(), reason: reason.into() };
                     drop(timeout(Duration::from_millis(CLOSE_MS), sink.send(Message::Close(Some(farewell)))).await);
-                    return lost("the peer did not answer our farewell".to_owned());
+                    return lost("the peer did not answer the close message".to_owned());
                 }
-                None => return lost("given up".to_owned()),
+                None => return lost("cancelled".to_owned()),
             },
             Some(frame) = bulk.recv() => frame,
             _ = pings.tick() => {
@@ -365,7 +365,7 @@ fn explain(error: &tungstenite::Error) -> String {
         tungstenite::Error::Io(error) => match error.get_ref().and_then(|error| tls_fault(error)) {
             Some(why) => why,
             None if error.kind() == ErrorKind::InvalidData => {
-                format!("no TLS there ({error}): try ws:// or http://")
+                format!("TLS handshake failed ({error}): try ws:// or http://")
             }
             None => error.to_string(),
         },

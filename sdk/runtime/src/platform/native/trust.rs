@@ -25,7 +25,7 @@ pub enum TrustError {
     #[error("it holds no certificate: give certificates of authorities in PEM form")]
     NoCertificate,
     /// A certificate is not usable as an authority.
-    #[error("certificate {number} cannot be used: {why}")]
+    #[error("certificate {number} is invalid: {why}")]
     Unusable {
         /// Position of the certificate, from 1.
         number: usize,
@@ -33,7 +33,7 @@ pub enum TrustError {
         why: String,
     },
     /// Other authorities were set before.
-    #[error("this program trusts others already")]
+    #[error("this program already trusts other certificates")]
     Late,
 }
 

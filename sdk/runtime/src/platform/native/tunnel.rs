@@ -65,7 +65,7 @@ where
         .map(|credentials| format!("Proxy-Authorization: Basic {}\r\n", BASE64_STANDARD.encode(credentials)))
         .unwrap_or_default();
     let request = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{authorization}\r\n");
-    let broke = |error: io::Error| format!("the proxy broke off: {error}");
+    let broke = |error: io::Error| format!("the proxy closed the connection: {error}");
     stream.write_all(request.as_bytes()).await.map_err(broke)?;
     stream.flush().await.map_err(broke)?;
     let mut head = Vec::new();
@@ -79,8 +79,8 @@ where
     match status(&head) {
         Some(200..300) => Ok(()),
         Some(407) => {
-            Err("it asks for a name and a password (HTTP status 407): put them into the variable, as \
-                          http://NAME:PASSWORD@HOST:PORT"
+            Err("it requires a name and a password (HTTP status 407): put them into the variable, as \
+                 http://NAME:PASSWORD@HOST:PORT"
                 .to_owned())
         }
         Some(status) => Err(format!("it answered CONNECT with HTTP status {status}")),

@@ -98,7 +98,10 @@ pub async fn yield_now() {
 /// # Errors
 /// Always.
 pub fn open_private(path: &Path) -> io::Result<File> {
-    Err(io::Error::new(io::ErrorKind::Unsupported, format!("a browser has no file {}", path.display())))
+    Err(io::Error::new(
+        io::ErrorKind::Unsupported,
+        format!("a browser cannot read the file {}", path.display()),
+    ))
 }
 
 /// Returns `N` unpredictable bytes, for identities and for jitter.

@@ -212,7 +212,7 @@ fn handlers(socket: &WebSocket, shared: &Rc<RefCell<Shared>>, frame_bytes_max: u
                 return shared.push(SocketEvent::Frame(Uint8Array::new(&buffer).to_vec()));
             }
             Ok(buffer) => format!("a frame of {} bytes, at most {frame_bytes_max}", buffer.byte_length()),
-            Err(_) => "the peer sent text where bytes belong".to_owned(),
+            Err(_) => "the peer sent text instead of bytes".to_owned(),
         };
         shared.lost(&reason);
         own.close().ok();
@@ -223,7 +223,7 @@ fn handlers(socket: &WebSocket, shared: &Rc<RefCell<Shared>>, frame_bytes_max: u
         let event = match code {
             CODE_BROKEN => SocketEvent::Closed {
                 code: None,
-                reason: "the connection broke, or none came about".to_owned(),
+                reason: "the connection was lost, or could not be made".to_owned(),
             },
             CODE_NONE => SocketEvent::Closed { code: None, reason: "closed without a reason".to_owned() },
             code => SocketEvent::Closed { code: Some(code), reason },

@@ -30,7 +30,7 @@ pub struct Choice {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChoiceError {
     /// It was made on another adapter.
-    #[error("the kernels were chosen for {chosen:?}, and this is {found:?}: choose again")]
+    #[error("the kernels were chosen for {chosen:?}, but this is {found:?}: choose again")]
     Adapter {
         /// Adapter of the choice.
         chosen: String,
@@ -38,7 +38,7 @@ pub enum ChoiceError {
         found: String,
     },
     /// The driver has changed since.
-    #[error("the kernels were chosen with driver {chosen:?}, and this is {found:?}: choose again")]
+    #[error("the kernels were chosen with driver {chosen:?}, but this is {found:?}: choose again")]
     Driver {
         /// Driver of the choice.
         chosen: String,
@@ -46,14 +46,14 @@ pub enum ChoiceError {
         found: String,
     },
     /// Permission to use matrix units has changed since the choice.
-    #[error("the kernels were chosen {} units for matrices: choose again", if *.tried { "with" } else { "without" })]
+    #[error("the kernels were chosen {} matrix units: choose again", if *.tried { "with" } else { "without" })]
     Matrices {
         /// Whether matrix units were tried.
         tried: bool,
     },
     /// No trial leads to this choice: a form is missing, or it uses matrix-unit kernels that were not tried.
     /// Alternatively, the chosen kernels are no longer correct on the device.
-    #[error("the kernels that were chosen make no sense, or give wrong results here: choose again")]
+    #[error("the chosen kernels are invalid, or give wrong results on this machine: choose again")]
     Wrong,
 }
 

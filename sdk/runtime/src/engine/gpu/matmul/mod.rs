@@ -241,7 +241,10 @@ impl Matmul {
         );
         let gain = if form == Form::Nt { 1.0 } else { self.gain };
         let (store, residual) = stored(store);
-        debug_assert!(form != Form::Tn || b_values == Values::Whole, "only weights are kept in other ways");
+        debug_assert!(
+            form != Form::Tn || b_values == Values::Whole,
+            "only weights are stored in other formats"
+        );
         let shared = vec![("FORM", form as u32), ("STORE", store), ("VALUES", b_values as u32)];
         let constants = [shared, variant.constants()].concat();
         let storage = vec![a.clone(), b.clone(), b, residual.unwrap_or(a), c];
