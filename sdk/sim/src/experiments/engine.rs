@@ -8,22 +8,22 @@ use serde::Serialize;
 
 use crate::experiments::SimulateError;
 
-/// Which engine.
+/// Kind of engine.
 #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Engine {
     /// The CPU, with the same bits on every machine
     #[default]
     Cpu,
-    /// A GPU, even one that is a program on the CPU
+    /// A GPU, even a software one that runs on the CPU
     Gpu,
 }
 
-/// Settings of what trains.
+/// Engine settings.
 #[derive(clap::Args, Clone, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct EngineArgs {
-    /// What trains and measures: cpu, or gpu if the program was built with it
+    /// Training engine: cpu, or gpu if the program was built with it
     #[arg(long, value_name = "KIND", value_enum, default_value_t, help_heading = "Training")]
     // Omitted for the CPU, so that keys of runs cached before this setting existed stay valid.
     #[serde(skip_serializing_if = "EngineArgs::is_cpu")]

@@ -26,13 +26,13 @@ const RIGID: &str = "data-parallel, not elastic";
 #[serde(rename_all = "kebab-case")]
 #[command(mut_arg("batch", |arg| arg.default_value("32")), mut_arg("step_ms", |arg| arg.default_value("4000")))]
 pub struct FailuresArgs {
-    /// M, learners that share chips and batch; several, some rows each
+    /// M, learners that share the chips and the batch; several values make several rows
     #[arg(long, value_name = "COUNT", value_delimiter = ',', default_values_t = [2, 4, 8, 16])]
     pub learners: Vec<u32>,
-    /// N, chips in all, each of which is interrupted once a year
+    /// N, total number of chips, each interrupted once a year
     #[arg(long, value_name = "COUNT", default_value_t = PAPER_CHIPS)]
     pub chips: u64,
-    /// Steps in which nothing fails that take as long as each run does
+    /// Length of each run, in steps of a run without failures
     #[arg(long, value_name = "COUNT", default_value_t = 1_500)]
     pub steps: u64,
     /// Width of the model (a multiple of 8), in place of that of --preset

@@ -30,10 +30,10 @@ const SAMPLE_MS: u64 = 5_000;
 #[derive(clap::Args, Clone, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct FleetArgs {
-    /// What `cargo xtask bench fleet --json` printed last, a JSON object
+    /// Last output of `cargo xtask bench fleet --json`, a JSON object
     #[arg(long, value_name = "FILE")]
     pub observed: PathBuf,
-    /// Runs, with seeds from that of the real run on
+    /// Number of runs; their seeds begin with that of the real run
     #[arg(long, value_name = "COUNT", default_value_t = 3)]
     pub seeds: u32,
     #[command(flatten)]

@@ -27,16 +27,16 @@ const PAPER: [(u32, [f64; 5]); 6] = [
 #[derive(clap::Args, Clone, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct GoodputArgs {
-    /// N, chips in all; several, one column each
+    /// N, total number of chips; several values make several columns
     #[arg(long, value_name = "COUNT", value_delimiter = ',', default_values_t = CHIPS)]
     pub chips: Vec<u64>,
-    /// M, learners that share the chips, beside one without elasticity; several, one row each
+    /// M, learners that share the chips, compared with one learner without elasticity; several values make several rows
     #[arg(long, value_name = "COUNT", value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16])]
     pub learners: Vec<u32>,
-    /// Time that is simulated (hours)
+    /// Simulated time (hours)
     #[arg(long, value_name = "HOURS", default_value_t = 1_000.0)]
     pub hours: f64,
-    /// Mean time between interruptions of one chip (years); the paper's, all below are ours
+    /// Mean time between interruptions of one chip (years); from the paper, all values below are ours
     #[arg(long, value_name = "YEARS", default_value_t = 1.0)]
     pub mtbi_years: f64,
     /// Chips that leave and return together
@@ -45,13 +45,13 @@ pub struct GoodputArgs {
     /// Inner step, at whose end an interruption stops its learner (seconds)
     #[arg(long, value_name = "SECONDS", default_value_t = Constants::default().step_s)]
     pub step_s: f64,
-    /// Stop of an elastic learner that goes on with fewer chips (seconds)
+    /// Stop of an elastic learner that continues with fewer chips (seconds)
     #[arg(long, value_name = "SECONDS", default_value_t = Constants::default().down_scale_s)]
     pub down_scale_s: f64,
-    /// Stop of an elastic learner that takes in chips (seconds)
+    /// Stop of an elastic learner that adds chips (seconds)
     #[arg(long, value_name = "SECONDS", default_value_t = Constants::default().up_scale_s)]
     pub up_scale_s: f64,
-    /// Time that returned chips wait for a stop that comes anyway before they cause one (seconds)
+    /// Time that returned chips wait for a stop that happens anyway before they cause one (seconds)
     #[arg(long, value_name = "SECONDS", default_value_t = Constants::default().gather_s)]
     pub gather_s: f64,
     /// Stop of a learner without elasticity (seconds)
@@ -60,13 +60,13 @@ pub struct GoodputArgs {
     /// Scale of the exponentiated Weibull delay until chips return (seconds)
     #[arg(long, value_name = "SECONDS", default_value_t = Delay::default().scale_s)]
     pub away_scale_s: f64,
-    /// Its shape
+    /// Shape of that distribution
     #[arg(long, value_name = "NUMBER", default_value_t = Delay::default().shape)]
     pub away_shape: f64,
-    /// Its exponent
+    /// Exponent of that distribution
     #[arg(long, value_name = "NUMBER", default_value_t = Delay::default().exponent)]
     pub away_exponent: f64,
-    /// Standard deviation of the speed of slices over its mean; a learner is as fast as its slowest (0 to 0.25)
+    /// Standard deviation of slice speeds relative to their mean; a learner is as fast as its slowest slice (0 to 0.25)
     #[arg(long, value_name = "SHARE", default_value_t = Constants::default().speed_spread)]
     pub speed_spread: f64,
     #[command(flatten)]

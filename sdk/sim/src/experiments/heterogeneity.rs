@@ -22,16 +22,16 @@ const VARIATION_MAX: f64 = 0.577;
 #[derive(clap::Args, Clone, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct HeterogeneityArgs {
-    /// M, learners; the second half of them are the slow ones
+    /// M, learners; the second half of them are slow
     #[arg(long, value_name = "COUNT", default_value_t = 8)]
     pub learners: u32,
-    /// By how much a step of a slow learner takes longer
+    /// Factor by which a slow learner's step takes longer
     #[arg(long, value_name = "SHARE", default_value_t = 0.18)]
     pub speed_gap: f64,
-    /// Standard deviation of the time of each step, evenly drawn (0 to 0.577)
+    /// Standard deviation of the time of each step, drawn from a uniform distribution (0 to 0.577)
     #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
     pub variation: f64,
-    /// Steps of the mean learner
+    /// Mean steps per learner
     #[arg(long, value_name = "COUNT", default_value_t = 750)]
     pub steps: u64,
     #[command(flatten)]

@@ -26,7 +26,7 @@ pub struct LockstepArgs {
     /// H, steps between two merges
     #[arg(long, value_name = "COUNTS", value_delimiter = ',', default_values_t = [1, 6, 12, 24, 48])]
     pub every: Vec<u32>,
-    /// How updates are merged
+    /// Merge rule for updates
     #[arg(
         long,
         value_name = "RULES",

@@ -44,11 +44,11 @@ pub use archipelago_cli::plot::{Axis, Mark, Plot, Scale, Series};
 pub use error::{Exit, SimulateError};
 pub use report::{Case, Report};
 
-/// Recomputes the tables of the paper on Decoupled DiLoCo, and prints them beside its figures.
+/// Recomputes the tables of the paper on Decoupled DiLoCo, and prints them next to its figures.
 #[derive(Parser, Debug)]
 #[command(name = "simulate", version)]
 pub struct Cli {
-    /// Which table.
+    /// Table to compute.
     #[command(subcommand)]
     subject: Subject,
 }
@@ -57,43 +57,45 @@ impl Program for Cli {
     const EXIT_CODES: &[(u8, &str)] = Exit::TABLE;
 }
 
-/// What can be simulated.
+/// Tables that can be computed.
 #[derive(clap::Subcommand, Clone, Debug)]
 enum Subject {
     /// Share of the time that a machine of up to 2.4 million chips trains while chips come and go
     Goodput(goodput::GoodputArgs),
     /// Link rates that training across data centres needs
     Bandwidth(bandwidth::BandwidthArgs),
-    /// What temporary learners are worth: wall time when others join for half of the tokens
+    /// Value of temporary learners: wall time when others join for half of the tokens
     Scavenging(scavenging::ScavengingArgs),
-    /// Learners all over the world: how much slow links slow down
+    /// Learners all over the world: the slowdown by slow links
     Regions(regions::RegionsArgs),
-    /// Goodput and loss with learners of different speed, with and without quorum and grace
+    /// Goodput and loss with learners of different speeds, with and without quorum and grace
     Heterogeneity(heterogeneity::HeterogeneityArgs),
     /// Loss against the number of learners, and against each part of the method
     Learners(learners::LearnersArgs),
-    /// Loss of learners together beside data-parallel training, each at its best settings, with fresh seeds and text
+    /// Loss of decoupled learners compared with data-parallel training, each at its best settings, with fresh seeds and
+    /// text
     Gap(gap::GapArgs),
-    /// Loss over any settings of learners together, with others chosen anew for each of them
+    /// Loss over any settings of decoupled learners, with other settings chosen for each of them
     Sweep(sweep::SweepArgs),
-    /// Loss of learners in lockstep beside data-parallel training: what it costs to average parameters every H steps
+    /// Loss of learners in lockstep compared with data-parallel training: the cost of averaging parameters every H
+    /// steps
     Lockstep(lockstep::LockstepArgs),
-    /// Loss against updates that are old, long or of other batches, and against what joiners begin with
+    /// Loss with updates that are old, long or of other batch sizes, and with different initial states of joiners
     Staleness(staleness::StalenessArgs),
     /// Loss after equal time while chips come and go, against the number of learners
     Failures(failures::FailuresArgs),
-    /// A run of real processes beside the simulator's word on it
+    /// A run of real processes compared with the simulator's prediction
     Fleet(fleet::FleetArgs),
-    /// Loss against hostile learners of every kind, and who notices them
+    /// Loss with hostile learners of every kind, and which of them are detected
     Poison(poison::PoisonArgs),
-    /// Plots of what the evidence holds: of runs that were kept, and of figures in the tables of its pages
+    /// Plots of the evidence: of cached runs, and of figures in the tables of its pages
     Evidence(evidence::EvidenceArgs),
 }
 
-/// Settings of every subject in which something is drawn.
+/// Settings of every table with random draws.
 #[derive(clap::Args, Clone, Debug, Serialize)]
 pub struct CommonArgs {
-    /// Seed of everything that is drawn
+    /// Seed of all random draws
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Output")]
     pub seed: u64,
     #[command(flatten)]
@@ -101,14 +103,14 @@ pub struct CommonArgs {
     pub output: OutputArgs,
 }
 
-/// Settings of every subject.
+/// Settings of every table.
 #[derive(clap::Args, Clone, Debug, Serialize)]
 pub struct OutputArgs {
     /// One JSON line on standard output instead: a list of {"case", "ours", "paper"}
     #[arg(long, help_heading = "Output")]
     #[serde(skip)]
     pub json: bool,
-    /// Folder to write plots into as SVG, made if it is not there; by default none are written
+    /// Folder for plots as SVG, created if missing; by default none are written
     #[arg(long, value_name = "FOLDER", help_heading = "Output")]
     #[serde(skip)]
     pub plots: Option<PathBuf>,

@@ -15,7 +15,7 @@ pub struct RegionsArgs {
     /// Parameters of the model (billions)
     #[arg(long, value_name = "BILLIONS", default_value_t = 12.0)]
     pub params_billions: f64,
-    /// Time of an inner step (milliseconds); a constant of ours
+    /// Time of an inner step (milliseconds); our own constant
     #[arg(long, value_name = "MS", default_value_t = Setting::default().step_ms)]
     pub step_ms: u64,
     /// Link of each of the eight learners of the world (Gbit/s); ours, the paper has 2 to 5

@@ -17,25 +17,25 @@ const PAPER: [(u32, f64, f64); 5] =
 #[derive(clap::Args, Clone, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct ScavengingArgs {
-    /// Learners that are there from the beginning
+    /// Learners that are present from the beginning
     #[arg(long, value_name = "COUNT", default_value_t = Scavenging::default().learners)]
     pub learners: u32,
-    /// Learners that join when half of the tokens are processed; several, one case each
+    /// Learners that join when half of the tokens are processed; several values make several cases
     #[arg(long, value_name = "COUNT", value_delimiter = ',', default_values_t = PAPER.map(|row| row.0))]
     pub extra: Vec<u32>,
-    /// Steps that each of the first learners takes if they stay alone
+    /// Steps that each of the first learners takes if no others join
     #[arg(long, value_name = "COUNT", default_value_t = Scavenging::default().steps)]
     pub steps: u32,
     /// Time of a step (milliseconds)
     #[arg(long, value_name = "MS", default_value_t = Scavenging::default().step_ms)]
     pub step_ms: u64,
-    /// Data-parallel: parameters and moments together (gigabytes); a constant of ours
+    /// Data-parallel: parameters and moments together (gigabytes); our own constant
     #[arg(long, value_name = "GB", default_value_t = LockStep::default().state_bytes / 1e9)]
     pub state_gb: f64,
-    /// Data-parallel: rate of each learner's link (Gbit/s); a constant of ours
+    /// Data-parallel: rate of each learner's link (Gbit/s); our own constant
     #[arg(long, value_name = "GBIT/S", default_value_t = LockStep::default().link_bits_per_s / 1e9)]
     pub link_gbit_s: f64,
-    /// Data-parallel: mean time between two changes of one temporary learner (seconds); a constant of ours
+    /// Data-parallel: mean time between two changes of one temporary learner (seconds); our own constant
     #[arg(long, value_name = "SECONDS", default_value_t = LockStep::default().change_every_s)]
     pub change_every_s: f64,
     #[command(flatten)]

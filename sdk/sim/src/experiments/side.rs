@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 /// Lookahead with its authors' settings for AdamW.
 const LOOKAHEAD: Lookahead = Lookahead { steps: 6, share: 0.5 };
 
-/// Who trains.
+/// Training method.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Side {
     /// M learners under a syncer
     Decoupled,
-    /// One trainer with the batches of M
+    /// One trainer with the batches of M learners
     DataParallel,
     /// The same with Lookahead
     Lookahead,

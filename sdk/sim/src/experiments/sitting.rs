@@ -15,13 +15,13 @@ use super::kept::{Kept, Keyed};
 use super::training::{TrainingArgs, failed};
 use super::{SimulateError, pool};
 
-/// What becomes of runs, and how long a sitting lasts.
+/// Cache of runs, and length of a sitting.
 #[derive(clap::Args, Clone, Debug)]
 pub struct SittingArgs {
-    /// File to keep each run in as it ends, a line of JSON each; runs that it has are not made again
+    /// File that caches each run as it ends, as one line of JSON; cached runs are not repeated
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub keep: Option<PathBuf>,
-    /// Begin no run after so many minutes, and tell of what there is
+    /// Start no run after this many minutes, and report the results so far
     #[arg(long, value_name = "MINUTES", requires = "keep", help_heading = "Output")]
     pub minutes: Option<u32>,
 }

@@ -33,7 +33,7 @@ const MS_MAX: f64 = 60_000.0;
 /// Largest number of parallel runs.
 const JOBS_MAX: f64 = 256.0;
 
-/// Settings of the model that is trained, and of how it is.
+/// Settings of the trained model and of its training.
 #[derive(clap::Args, Clone, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct TrainingArgs {
@@ -56,7 +56,7 @@ pub struct TrainingArgs {
     #[arg(long, value_name = "RATE", default_value_t = 4e-3, help_heading = "Training")]
     #[serde(serialize_with = "as_written")]
     pub lr: f32,
-    /// Lowest inner learning rate over the highest, reached at the end (0 to 1)
+    /// Lowest inner learning rate relative to the highest, reached at the end (0 to 1)
     #[arg(
         long,
         value_name = "SHARE",
@@ -99,19 +99,19 @@ pub struct TrainingArgs {
     /// Time from a learner to the syncer (virtual milliseconds)
     #[arg(long, value_name = "MS", default_value_t = 20, help_heading = "Training")]
     pub latency_ms: u64,
-    /// Up to this much is added to it, by chance for each message (virtual milliseconds)
+    /// Largest random addition to it, drawn for each message (virtual milliseconds)
     #[arg(long, value_name = "MS", default_value_t = 5, help_heading = "Training")]
     pub latency_jitter_ms: u64,
     /// Runs of each case, with seeds from --seed on
     #[arg(long, value_name = "COUNT", default_value_t = 3, help_heading = "Training")]
     pub seeds: u32,
-    /// Runs at a time, one thread each; by default as many as this machine has processors
+    /// Parallel runs, one thread each; by default the number of processors of this machine
     #[arg(long, value_name = "COUNT", help_heading = "Training")]
     #[serde(skip)]
     pub jobs: Option<NonZeroUsize>,
 }
 
-/// A text that is made up as it is needed.
+/// A generated text.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BuiltIn {

@@ -25,10 +25,10 @@ pub struct BandwidthArgs {
     /// Parameters of the model (billions)
     #[arg(long, value_name = "BILLIONS", default_value_t = 5.0)]
     pub params_billions: f64,
-    /// Time that the computing of one inner step takes (seconds)
+    /// Computing time of one inner step (seconds)
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
     pub step_s: f64,
-    /// Share of the time that must be left for computing (0.01 to 0.999)
+    /// Share of the time that must remain for computing (0.01 to 0.999)
     #[arg(long, value_name = "SHARE", default_value_t = 0.9)]
     pub utilisation: f64,
     /// P of decoupled training, fragments
@@ -37,11 +37,11 @@ pub struct BandwidthArgs {
     /// τ of decoupled training, steps that the exchange of a fragment may take
     #[arg(long, value_name = "STEPS", default_value_t = 2)]
     pub rounds_in_flight: u32,
-    /// What each data centre adds to the time of a fragment's exchange (milliseconds); a constant of ours
+    /// Time that each data centre adds to a fragment's exchange (milliseconds); our own constant
     #[arg(long, value_name = "MS", default_value_t = 1e3 * LATENCY_S)]
     pub latency_ms: f64,
-    /// Share of a model's parameters that its layers exchange in the table of Streaming DiLoCo (0.01 to 1); a constant
-    /// of ours
+    /// Share of a model's parameters that its layers exchange in the table of Streaming DiLoCo (0.01 to 1); our own
+    /// constant
     #[arg(long, value_name = "SHARE", default_value_t = 0.83)]
     pub layer_share: f64,
     #[command(flatten)]

@@ -28,7 +28,7 @@ const KEPT: [(&str, Option<&str>); 5] = [
 #[derive(clap::Args, Clone, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct EvidenceArgs {
-    /// Folder of the evidence: pages, and runs that were kept
+    /// Folder of the evidence: pages and cached runs
     #[arg(long, value_name = "FOLDER", default_value = "tests/evidence")]
     pub from: PathBuf,
     #[command(flatten)]

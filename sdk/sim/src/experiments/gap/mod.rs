@@ -40,19 +40,20 @@ pub struct GapArgs {
     /// Tokens of all learners together
     #[arg(long, value_name = "COUNT", default_value_t = 3_000_000, value_parser = tokens::<u64>)]
     pub tokens: u64,
-    /// Inner learning rates to choose from, each times --lr
+    /// Inner learning rates to choose from, as multiples of --lr
     #[arg(long, value_name = "FACTORS", value_delimiter = ',', default_values_t = [0.25, 0.5, 1.0, 2.0])]
     pub lr_factors: Vec<f64>,
-    /// Warm-ups to choose from, each times --warmup
+    /// Warm-ups to choose from, as multiples of --warmup
     #[arg(long, value_name = "FACTORS", value_delimiter = ',', default_values_t = [1.0, 4.0])]
     pub warmup_factors: Vec<f64>,
-    /// Runs of each of these, with seeds from --seed on; what is chosen is run with --seeds others
+    /// Runs of each of these, with seeds from --seed on; the chosen one is run with --seeds other seeds
     #[arg(long, value_name = "COUNT", default_value_t = 2)]
     pub choosing_seeds: u32,
-    /// Share of the run over which the parameters are averaged that are measured beside the last ones (0 to 1)
+    /// Share of the run over which parameters are averaged, for a second measurement next to the last parameters (0 to
+    /// 1)
     #[arg(long, value_name = "SHARE", default_value_t = 0.03)]
     pub average: f64,
-    /// How often the loss is measured on the way; it changes no loss, but kept runs with another number do not count
+    /// Loss measurements during a run; they change no loss, but cached runs with another number do not count
     #[arg(long, value_name = "COUNT", default_value_t = 12)]
     pub samples: u32,
     #[command(flatten)]

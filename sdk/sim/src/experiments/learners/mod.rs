@@ -16,17 +16,17 @@ use plan::Plan;
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Part {
-    /// Each number of learners with the same steps for each, beside data-parallel training.
+    /// Each number of learners with the same steps for each, compared with data-parallel training.
     Steps,
-    /// Each number of learners with the same tokens in all, beside data-parallel training.
+    /// Each number of learners with the same total tokens, compared with data-parallel training.
     Tokens,
-    /// Radial-directional averaging beside the plain mean, for M = 8 and 16.
+    /// Radial-directional averaging compared with the plain mean, for M = 8 and 16.
     Merge,
-    /// Codes of 4, 2 and 1 bits beside 32, for M = 4.
+    /// Codes of 4, 2 and 1 bits compared with 32, for M = 4.
     Codes,
-    /// Without grace beside with it, for M = 8 equal learners.
+    /// Without and with the grace window, for M = 8 equal learners.
     Grace,
-    /// Fragments beside the whole model at once, at equal time over thin links, for M = 4.
+    /// Fragments compared with the whole model at once, at equal time over thin links, for M = 4.
     Fragments,
 }
 
@@ -45,19 +45,19 @@ pub struct LearnersArgs {
     /// Comparisons to make; by default all
     #[arg(long, value_name = "PARTS", value_enum, value_delimiter = ',')]
     pub parts: Vec<Part>,
-    /// Steps of each learner, where those are equal
+    /// Steps of each learner, for comparisons at equal steps
     #[arg(long, value_name = "COUNT", default_value_t = 732)]
     pub steps: u64,
-    /// Tokens of all learners together, where those are equal
+    /// Tokens of all learners together, for comparisons at equal tokens
     #[arg(long, value_name = "COUNT", default_value_t = 3_000_000, value_parser = tokens::<u64>)]
     pub tokens: u64,
     /// Thin link of each learner, each way (kbit/s)
     #[arg(long, value_name = "KBIT", default_value_t = 250)]
     pub link_kbit: u64,
-    /// Each step takes up to this share more or less, by chance (0 to 1)
+    /// Largest random deviation of a step's time, as a share of it (0 to 1)
     #[arg(long, value_name = "SHARE", default_value_t = 0.02)]
     pub step_jitter: f64,
-    /// How often the loss is measured on the way, in the parts steps and tokens; changes nothing of the runs
+    /// Loss measurements during a run, in the parts steps and tokens; they do not change the runs
     #[arg(long, value_name = "COUNT", default_value_t = 12)]
     pub samples: u32,
     #[command(flatten)]

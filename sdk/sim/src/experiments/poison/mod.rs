@@ -30,29 +30,29 @@ use plan::{Arm, Attack, Cell, Plan};
     mut_arg("fragments", |arg| arg.default_value("4"))
 )]
 pub struct PoisonArgs {
-    /// What hostile learners do; by default all, one after the other
+    /// Attacks of the hostile learners; by default all, one after the other
     #[arg(long, value_name = "ATTACKS", value_enum, value_delimiter = ',')]
     pub attacks: Vec<Attack>,
-    /// Ways of merging
+    /// Merge rules and defences
     #[arg(long, value_name = "ARMS", value_enum, value_delimiter = ',',
         default_values_t = [Arm::Mean, Arm::Rda, Arm::Bounds, Arm::Ours])]
     pub arms: Vec<Arm>,
-    /// M, learners, honest and hostile ones
+    /// M, learners, honest and hostile together
     #[arg(long, value_name = "COUNT", default_value_t = 10)]
     pub learners: u32,
-    /// Hostile ones among them, in percent (1 to 90)
+    /// Share of hostile learners among them, in percent (1 to 90)
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_values_t = [10, 20, 30, 40])]
     pub hostile: Vec<u32>,
-    /// Steps of each learner if all are honest; fewer honest ones take more each
+    /// Steps of each learner if all are honest; fewer honest learners take more steps each
     #[arg(long, value_name = "COUNT", default_value_t = 300)]
     pub steps: u64,
     /// Width of the model (a multiple of 8), in place of that of --preset
     #[arg(long, value_name = "COUNT", default_value_t = 32)]
     pub width: u32,
-    /// An update counts up to this many times the usual length on each segment, where bounds hold; 0 for no bound
+    /// Cap on an update's length on each segment, as a multiple of the usual length, where bounds apply; 0 for no bound
     #[arg(long, value_name = "RATIO", default_value_t = SyncerConfig::default().norm_ratio_max)]
     pub norm_ratio_max: f64,
-    /// Each step takes up to this share more or less, by chance (0 to 1)
+    /// Largest random deviation of a step's time, as a share of it (0 to 1)
     #[arg(long, value_name = "SHARE", default_value_t = 0.02)]
     pub step_jitter: f64,
     #[command(flatten)]

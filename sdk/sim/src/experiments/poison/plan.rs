@@ -17,35 +17,35 @@ const IDENTITIES: u64 = 6;
 /// Number of loss measurements for rollback in a run without hostile learners.
 const LOOKS: u64 = 25;
 
-/// What hostile learners do.
+/// Attacks of hostile learners.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Attack {
-    /// A scale in the update is no number
+    /// A scale in the update is not a number
     NotFinite,
     /// The update is 100 times as long
     #[value(name = "times-100")]
     #[serde(rename = "times-100")]
     Times100,
-    /// The update is turned around, and as long as a syncer believes its steps can have made it
+    /// The update is inverted, and as long as the syncer considers possible for its steps
     Edge,
-    /// The update is turned around
+    /// The update is inverted
     Flip,
     /// Noise as long as the update
     Noise,
     /// The fourth update of each fragment, again and again
     Stale,
-    /// What an honest learner sent last
+    /// A copy of an honest learner's last update
     Copy,
-    /// Noise as long as the update, said to be the fruit of all tokens that there can be
+    /// Noise as long as the update, declared with the largest possible number of tokens
     Tokens,
-    /// One step in ten, and the update made as long as that of an honest learner
+    /// One step in ten, and the update scaled to the length of an honest learner's
     Sandbag,
     /// The update leans half towards a direction that all hostile learners share
     Drift,
-    /// One scale of each segment is so large that the update is as long as is believed
+    /// One scale of each segment is so large that the update is as long as the syncer considers possible
     Scale,
-    /// As edge, by learners that leave while others of new identities start
+    /// Like edge, by learners that leave while others with new identities start
     Identities,
 }
 
@@ -72,21 +72,21 @@ impl Attack {
     }
 }
 
-/// How updates are merged, and what bounds them.
+/// Merge rules, and their bounds.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Arm {
     /// The weighted mean, without any bound
     Mean,
-    /// Radial averaging as the paper has it, without any bound
+    /// Radial averaging as in the paper, without any bound
     Rda,
-    /// Radial averaging with the bounds that a syncer has by default, and nothing else of what it does
+    /// Radial averaging with the syncer's default bounds, and none of its other defences
     Bounds,
-    /// With bounds, and what did harm to the held-out loss is undone
+    /// With bounds, and with rollback of updates that harmed the held-out loss
     Undo,
-    /// With bounds, and who does not show that it trains is suspected
+    /// With bounds, and with suspicion of learners that do not show that they train
     Checks,
-    /// All that a syncer does by default: with bounds, undoing and suspecting
+    /// All defaults of a syncer: bounds, rollback and suspicion
     Ours,
 }
 

@@ -16,15 +16,16 @@ use plan::{CROWD, LEARNERS, ODD, Plan};
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Part {
-    /// One of the learners is far away, with and without rules for what is old, beside eight that are near.
+    /// One learner is far away, with and without rules for old updates, compared with eight that are near.
     Far,
-    /// The link of one is cut while it trains on, with and without rules for what is long, beside eight that are near.
+    /// One learner's link is cut while it trains on, with and without rules for long updates, compared with eight that
+    /// are near.
     Away,
-    /// Four join in the middle of the run: with other rates or moments beside moments of zero.
+    /// Four learners join in the middle of the run: other rates or moments, compared with moments of zero.
     Joining,
-    /// Learners of several batches, and of each of them alone, beside those of the batch in the middle.
+    /// Learners of several batch sizes, and of each size alone, compared with those of the middle size.
     Batches,
-    /// A round asks a sample of 32 learners, beside rounds that ask all of them.
+    /// A round asks a sample of 32 learners, compared with rounds that ask all of them.
     Sampled,
 }
 
@@ -36,7 +37,7 @@ pub struct StalenessArgs {
     /// Comparisons to make; by default all
     #[arg(long, value_name = "PARTS", value_enum, value_delimiter = ',')]
     pub parts: Vec<Part>,
-    /// Steps of each learner; more where one is away for long
+    /// Steps of each learner; more if one is away for long
     #[arg(long, value_name = "COUNT", default_value_t = 600)]
     pub steps: u64,
     /// Round trips of the far learner, in grace windows
@@ -48,19 +49,19 @@ pub struct StalenessArgs {
     /// Steps until its link is cut
     #[arg(long, value_name = "COUNT", default_value_t = 120)]
     pub away_from: u64,
-    /// Steps from its return to the end, at least
+    /// Smallest number of steps from its return to the end
     #[arg(long, value_name = "COUNT", default_value_t = 240)]
     pub rest: u64,
-    /// Rule for what is long: steps beyond this many times H weigh nothing
+    /// Rule for long updates: steps beyond this many times H have no weight
     #[arg(long, value_name = "TURNS", default_value_t = 2.0)]
     pub turns_max: f64,
-    /// Rule for what is old: an update weighs half after so many newer versions
+    /// Rule for old updates: the weight of an update halves with this many newer versions
     #[arg(long, value_name = "VERSIONS", default_value_t = 4.0)]
     pub half_life_turns: f64,
-    /// Steps over which the rate of a joiner rises
+    /// Steps over which a joiner's learning rate rises
     #[arg(long, value_name = "COUNT", default_value_t = 96)]
     pub ramp_steps: u32,
-    /// Batches of the learners, from the smallest on; a step of --batch windows takes --step-ms, others in proportion
+    /// Batch sizes of the learners, in ascending order; a step of --batch windows takes --step-ms, others in proportion
     #[arg(long, value_name = "WINDOWS", value_delimiter = ',', default_values_t = [1, 8, 32])]
     pub batches: Vec<u32>,
     /// Sizes of the sample that a round asks
@@ -69,10 +70,10 @@ pub struct StalenessArgs {
     /// Width of the model (a multiple of 8), in place of that of --preset
     #[arg(long, value_name = "COUNT", default_value_t = 32)]
     pub width: u32,
-    /// Each step takes up to this share more or less, by chance (0 to 1)
+    /// Largest random deviation of a step's time, as a share of it (0 to 1)
     #[arg(long, value_name = "SHARE", default_value_t = 0.02)]
     pub step_jitter: f64,
-    /// How often the loss is measured on the way, in the part joining; changes nothing of the runs
+    /// Loss measurements during a run, in the part joining; they do not change the runs
     #[arg(long, value_name = "COUNT", default_value_t = 12)]
     pub samples: u32,
     #[command(flatten)]

@@ -46,25 +46,26 @@ const LEAVES_MAX: u64 = 50_000;
 #[derive(clap::Args, Clone, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct CellArgs {
-    /// Who trains
+    /// Training method
     #[arg(long, value_name = "SIDE", value_enum, default_value = "decoupled")]
     pub side: Side,
     /// M, the number of learners
     #[arg(long, value_name = "COUNT", default_value_t = 4)]
     pub learners: u32,
-    /// Mean steps of a learner: a run ends when all together have trained as many tokens
+    /// Mean steps of a learner: a run ends when all learners together have trained on the tokens of that many steps
+    /// each
     #[arg(long, value_name = "COUNT", default_value_t = 1_464)]
     pub steps: u64,
-    /// Learners that join after half of the time that the first ones take alone, and stay
+    /// Learners that join after half of the time that the first ones would take alone, and stay
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     // Omitted if zero, so that digests from before this setting existed stay valid.
     #[serde(serialize_with = "none_if_zero")]
     pub extra: u32,
-    /// Time from one kill to the next, of one learner after the other; 0 for none, and a run that takes over twice as
-    /// long as one learner alone comes to nothing (virtual milliseconds)
+    /// Time between two kills, of one learner after the other; 0 for none; a run that takes more than twice as long as
+    /// one learner alone counts as failed (virtual milliseconds)
     #[arg(long, value_name = "MS", default_value_t = 0)]
     pub leave_every_ms: u64,
-    /// Time until it starts again, with nothing in memory (virtual milliseconds)
+    /// Time until a killed learner restarts, with empty memory (virtual milliseconds)
     #[arg(long, value_name = "MS", default_value_t = 10_000)]
     pub away_ms: u64,
     #[command(flatten)]

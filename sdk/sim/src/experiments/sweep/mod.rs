@@ -33,17 +33,17 @@ type Runs = Kept<Made>;
 #[derive(clap::Args, Clone, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct SweepArgs {
-    /// Settings that make the rows, each named like its flag: sync-every=12,24/learners=4,8 makes four
+    /// Settings that make the rows, each named like its flag: sync-every=12,24/learners=4,8 makes four rows
     #[arg(long, value_name = "GRID")]
     pub vary: Grid,
-    /// Settings that are chosen anew for each row, by the part of the text to choose by
+    /// Settings that are chosen separately for each row, on the part of the text that is reserved for choosing
     #[arg(long, value_name = "GRID", default_value = "")]
     pub choose: Grid,
-    /// The row that each row is set beside: itself, but for these settings [default: the first row]
+    /// Baseline of each row: the row itself with these settings in place of its own [default: the first row]
     #[arg(long, value_name = "GRID", default_value = "")]
     pub beside: Grid,
-    /// Also fit a straight line through the gaps over the doublings of the first setting, and say where it comes to so
-    /// many percent
+    /// Also fit a straight line through the gaps over the doublings of the first setting, and report where it reaches
+    /// this percentage
     #[arg(long, value_name = "PERCENT", allow_negative_numbers = true)]
     pub trend: Option<f64>,
     #[command(flatten)]
