@@ -157,8 +157,8 @@ fn a_doctor_looks_at_what_stands_between_and_leaves_it() {
         for part in [
             "ok   bus",
             "with JetStream",
-            "ok   streams  we may make them",
-            "nothing is there yet",
+            "ok   streams  this process may create them",
+            "the prefix is empty",
             "ok   clocks",
         ] {
             assert!(said.contains(part), "{part}: {said}");
@@ -169,19 +169,19 @@ fn a_doctor_looks_at_what_stands_between_and_leaves_it() {
     let mut said = String::new();
     for _ in 0..600 {
         said = ask(&flags).1;
-        if said.contains("ok   prefix   this run is there") {
+        if said.contains("ok   prefix   this run exists") {
             break;
         }
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
-    assert!(said.contains("ok   prefix   this run is there"), "{said}");
+    assert!(said.contains("ok   prefix   this run exists"), "{said}");
     let (code, said) = ask(&with("--seed", "77"));
     assert!(
         code == Some(17) && said.contains("FAIL prefix   the streams of this prefix belongs"),
         "{code:?} {said}"
     );
     let (code, said) = ask(&with("--data", "no-such-file"));
-    assert!(code == Some(17) && said.contains("whether it is this one is not known"), "{code:?} {said}");
+    assert!(code == Some(17) && said.contains("it cannot be compared with this one"), "{code:?} {said}");
     let away = flags.iter().map(|flag| flag.replace(&between.bus, "nats://127.0.0.1:1")).collect::<Vec<_>>();
     let (code, said) = ask(&away);
     assert!(code == Some(17) && said.contains("FAIL bus      NATS at 127.0.0.1:1 does not answer"), "{said}");
@@ -202,7 +202,7 @@ fn a_doctor_finds_a_full_folder_and_one_that_can_only_be_read() {
     assert!(said.contains("ok   storage"), "{said}");
     disk.set_read_only(true);
     let (code, said) = ask();
-    assert!(code == Some(17) && said.contains("FAIL storage") && said.contains("can only be read"), "{said}");
+    assert!(code == Some(17) && said.contains("FAIL storage") && said.contains("is read-only"), "{said}");
     disk.set_read_only(false);
     disk.fill();
     let (code, said) = ask();

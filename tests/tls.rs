@@ -92,7 +92,7 @@ fn a_learner_trains_over_tls_with_an_authority_of_ones_own() {
         assert!(text.contains(part), "{part}: {text}");
     };
     refused(join, &[], 3, "an authority that is not trusted here");
-    refused(&join.replacen("wss", "ws", 1), &[], 3, "speaks https alone");
+    refused(&join.replacen("wss", "ws", 1), &[], 3, "accepts only https");
     refused(join, &["--ca", &key], 2, "holds no certificate");
     refused(join, &["--ca", "no such file"], 2, "--ca no such file");
 }

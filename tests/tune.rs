@@ -67,7 +67,7 @@ fn two_learners_learn_to_answer() {
     fs::write(&data, lines.replacen("\"role\":\"user\"", "\"role\":7", 3)).unwrap();
     let said = syncer.refused(22);
     assert!(
-        said.contains("line 1 of") && said.contains("chats.jsonl: message 1: \"role\" is no text"),
+        said.contains("line 1 of") && said.contains("chats.jsonl: message 1: \"role\" is not a text"),
         "{said}"
     );
     fs::write(&data, &lines).unwrap();

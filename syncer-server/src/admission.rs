@@ -178,7 +178,7 @@ impl Admission {
             let banned = match looked {
                 Ok(Ok(banned)) => banned,
                 Ok(Err(error)) => {
-                    tracing::warn!(%error, "cannot look who is banned");
+                    tracing::warn!(%error, "cannot read the list of bans");
                     continue;
                 }
                 Err(_) => continue,
@@ -226,8 +226,8 @@ impl Refusal {
         match self {
             Self::Invite(fault) => Bye::new(CloseCode::Invite, fault.to_string()),
             Self::Disk(error) => {
-                tracing::error!(%error, "cannot keep who is taken in");
-                let why = "the syncer cannot keep who is taken in at present: come back later";
+                tracing::error!(%error, "cannot store the admission of a learner");
+                let why = "the syncer cannot store admissions at present: come back later";
                 Bye::new(CloseCode::Restart, why)
             }
         }
@@ -236,7 +236,7 @@ impl Refusal {
 
 fn too_many(TooMany(wait): TooMany) -> Bye {
     let reason = format!(
-        "too many wrong tokens or invites came from your address: come back in {} s, and show the right one",
+        "too many wrong tokens or invites came from your address: come back in {} s with the right one",
         wait.as_secs() + 1
     );
     let wait_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);

@@ -93,8 +93,8 @@ fn words(links: &[String], local_only: bool, dashboard: &str) -> Vec<String> {
     }
     if local_only {
         words.push(
-            "only this machine can open that: no network was found, or --listen names this machine alone; \
-             --public-url says where others reach it"
+            "only this machine can open that: no network was found, or --listen names only this machine; --public-url \
+             sets the link for others"
                 .into(),
         );
     }

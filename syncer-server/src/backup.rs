@@ -59,7 +59,7 @@ pub fn backup(dir: &Path, to: &Path) -> Result<BackedUp, ServerError> {
             }
             // The syncer has written a snapshot meanwhile, which may be the cause.
             Err(error) if tries_left > 0 && store.snapshots()? != before => {
-                tracing::debug!(%error, "the copy is not whole, taking another");
+                tracing::debug!(%error, "the copy is incomplete; copying again");
             }
             Err(error) => return Err(error),
         }

@@ -38,7 +38,7 @@ pub async fn examine(config: &ServeConfig) -> Vec<Finding> {
     findings.extend(cluster::examine(config).await);
     if config.tls_cert.is_some() || config.tls_key.is_some() {
         let found =
-            door::check_certificate(config).map(|()| "the certificate and its key are one pair".into());
+            door::check_certificate(config).map(|()| "the certificate and its key belong together".into());
         findings.push(finding("tls", found));
     }
     findings
@@ -79,8 +79,8 @@ fn sockets(config: &ServeConfig) -> Finding {
     let learners_max = config.learners_max;
     let found = match limit {
         Some(limit) if allowed < learners_max => format!(
-            "{allowed} connections at once, by the system's limit of {limit} open files: raise that (ulimit -n, or \
-             LimitNOFILE= of systemd) above --learners-max {learners_max}"
+            "{allowed} connections at once, because the system's limit is {limit} open files: raise that (ulimit -n, \
+             or LimitNOFILE= of systemd) above --learners-max {learners_max}"
         ),
         _ => format!("{allowed} connections at once"),
     };
@@ -107,7 +107,7 @@ fn disk(config: &ServeConfig) -> Finding {
         // The folder may not exist yet; then its nearest existing ancestor is checked.
         let parent = dir.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("."));
         crate::store::temporary().tempfile_in(parent).map_err(crate::store::disk("write", parent))?;
-        Ok(format!("{} can be written", dir.display()))
+        Ok(format!("{} is writable", dir.display()))
     };
     let written = finding("disk", probe());
     // `validate` reports errors of the run itself.

@@ -9,18 +9,18 @@ use crate::llama::LlamaError;
 exit_codes! {
     /// Exit codes of the program.
     pub enum Exit {
-        Done = 0, "the verb did what it was asked";
+        Done = 0, "the command succeeded";
         Failed = 1, "the system or the program failed";
         Usage = 2, "a flag is unknown or malformed";
         Settings = 3, "the configuration file or a combination of settings is wrong";
         DataUnreadable = 4, "the data cannot be read";
         DataEmpty = 5, "the data is empty";
-        DataBinary = 6, "the data is not UTF-8 text, or of a format that is not read";
+        DataBinary = 6, "the data is not UTF-8 text, or of an unsupported format";
         DataTooSmall = 7, "the data is too small";
         Preset = 8, "no such preset";
         Tokenizer = 9, "the tokenizer cannot be used";
         AddressInUse = 10, "the address is in use";
-        Address = 11, "the address cannot be listened on";
+        Address = 11, "the server cannot listen on the address";
         OtherRun = 12, "the folder holds another run, or something else";
         DirInUse = 13, "the run directory is in use";
         DirCorrupt = 14, "the run directory is corrupt";
@@ -31,7 +31,7 @@ exit_codes! {
         Init = 19, "a run cannot begin with the model of the folder that was given";
         NoSyncer = 20, "no syncer answers";
         Certificate = 21, "the certificate or its key cannot be used";
-        DataLine = 22, "a line of the data is no document";
+        DataLine = 22, "a line of the data is not a document";
         Cluster = 23, "the bus or the storage of a run on several machines cannot be used";
         // By shell convention: 128 + SIGINT.
         Stopped = 130, "stopped at once by a second signal";
@@ -78,7 +78,7 @@ pub enum CertificateError {
     },
     /// The key belongs to another certificate.
     #[error(
-        "the key in {} is not that of the certificate in {}: give the two that belong together",
+        "the key in {} does not belong to the certificate in {}: give a pair that belongs together",
         .key.display(),
         .cert.display()
     )]
@@ -90,7 +90,7 @@ pub enum CertificateError {
     },
     /// The certificate and its key cannot be used.
     #[error(
-        "the certificate in {} cannot be used ({why}): give one of an RSA, ECDSA or Ed25519 key",
+        "the certificate in {} cannot be used ({why}): give one with an RSA, ECDSA or Ed25519 key",
         .cert.display()
     )]
     Unusable {
@@ -185,8 +185,8 @@ pub enum ServerError {
     },
     /// There are too few documents to split them into training and held-out ones.
     #[error(
-        "the data has {documents} document{}, and training needs at least 2, one of which is held out: give one in \
-         each line",
+        "the data has {documents} document{}, and training needs at least 2, one of which is held out: give one per \
+         line",
         if *.documents == 1 { "" } else { "s" }
     )]
     DataTooFew {
@@ -195,7 +195,7 @@ pub enum ServerError {
     },
     /// Some files contain a document per line, and others do not.
     #[error(
-        "{} has documents in it, and {} is plain text: give --data the one or the other",
+        "{} has documents in it, but {} is plain text: give --data only one kind",
         .lines.display(),
         .other.display()
     )]
@@ -275,14 +275,14 @@ pub enum ServerError {
         dir: PathBuf,
     },
     /// A folder that must be empty contains files.
-    #[error("{} is not empty: give a folder that is, or that is not there yet", .dir.display())]
+    #[error("{} is not empty: give an empty folder, or one that does not exist yet", .dir.display())]
     DirTaken {
         /// The folder.
         dir: PathBuf,
     },
     /// A folder for a new run contains a file that belongs to no run.
     #[error(
-        "{} holds {found}, and no run: give --dir the folder of a run, an empty one, or one that is not there yet",
+        "{} holds {found}, but no run: give --dir the folder of a run, an empty one, or one that does not exist yet",
         .dir.display()
     )]
     DirForeign {
@@ -293,8 +293,8 @@ pub enum ServerError {
     },
     /// The folder for a model contains a file that no export of the run wrote.
     #[error(
-        "{} holds {found}, which no export of this run wrote: give --out an empty folder, or --overwrite to have \
-         files with the names of an export's replaced",
+        "{} holds {found}, which no export of this run wrote: give --out an empty folder, or --overwrite to replace \
+         files with the names of an export's",
         .out.display()
     )]
     OutTaken {
@@ -347,7 +347,8 @@ pub enum ServerError {
     },
     /// The machine has too little memory for the model or the data.
     #[error(
-        "the run needs about {needed} of memory, this machine has {available} free: take a smaller preset or less data"
+        "the run needs about {needed} of memory, but this machine has {available} free: use a smaller preset or less \
+         data"
     )]
     Memory {
         /// Bytes needed.
@@ -356,7 +357,7 @@ pub enum ServerError {
         available: Bytes,
     },
     /// The work was cancelled before its end.
-    #[error("stopped before the run was open; nothing is left half-written")]
+    #[error("stopped before the run was open; no incomplete files are left")]
     Cancelled,
     /// No syncer answers questions about a run.
     #[error(

@@ -321,7 +321,7 @@ impl Model<'_> {
     ) -> Result<Option<File>, ServerError> {
         let needed = ARCHIVE_ROOM * size_of_val(self.theta) as u64 + self.tokenizer.len() as u64;
         if let Some(free) = free_bytes(dir).filter(|free| *free < needed) {
-            let why = format!("an archive needs {} free on the disk, and {} are", Bytes(needed), Bytes(free));
+            let why = format!("an archive needs {} free on the disk, but {} are", Bytes(needed), Bytes(free));
             return Err(disk("write an archive in", dir)(std::io::Error::new(ErrorKind::StorageFull, why)));
         }
         let folder = temporary().tempdir_in(dir).map_err(disk("make a folder in", dir))?;

@@ -49,7 +49,7 @@ pub fn fork(args: &ForkArgs) -> Result<Forked, ServerError> {
     vacant(&args.to)?;
     let Replayed { last, recovery, .. } = recording.play(args.at, |_, _| Ok(()))?;
     if last != args.at && args.at != u64::MAX {
-        let why = format!("--at {}: the tape has decisions up to {last} that can be begun from", args.at);
+        let why = format!("--at {}: the tape has decisions up to {last} that a run can begin from", args.at);
         return Err(ServerError::Config { why });
     }
     let there = recording.store();

@@ -7,7 +7,7 @@ use ed25519_dalek::{Signature, VerifyingKey};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityFault {
     /// The identity is not a point of the curve, or is a weak key for which anyone could sign.
-    #[error("the identity is no Ed25519 key: begin with a new one")]
+    #[error("the identity is not an Ed25519 key: begin with a new one")]
     Key,
     /// The key did not sign this connection's challenge.
     #[error("Hello is not signed with its key for this connection: sign the challenge that came with it")]

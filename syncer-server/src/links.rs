@@ -90,7 +90,7 @@ pub fn origin(public: &str) -> Result<String, ServerError> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-.:[]".contains(c);
     let odd = public.contains(['#', '?', '@']) || public.chars().any(|c| c.is_whitespace() || c.is_control());
     if host.is_empty() || odd || !host.chars().all(plain) {
-        let why = format!("--public-url {public} is no link: give https://host/ or http://host:port/");
+        let why = format!("--public-url {public} is not a link: give https://host/ or http://host:port/");
         return Err(ServerError::Config { why });
     }
     let scheme = public.split("://").next().unwrap_or_default();
@@ -109,7 +109,7 @@ pub fn allowed_origins(config: &ServeConfig) -> Result<Vec<String>, ServerError>
             origin(listed).ok().filter(|origin| *origin == listed.trim_end_matches('/').to_ascii_lowercase());
         named.ok_or_else(|| ServerError::Config {
             why: format!(
-                "--allow-origin {listed} is no origin: give https://host or http://host:port, without a path"
+                "--allow-origin {listed} is not an origin: give https://host or http://host:port, without a path"
             ),
         })
     });

@@ -90,7 +90,7 @@ async fn start(mut config: ServeConfig) -> Result<(), ServerError> {
         let json = config.json;
         let tell = move || match json {
             true => say(&json!({ "event": "leading" })),
-            false => say(&"leading rounds of a run on several machines; gateways face its learners"),
+            false => say(&"leading rounds of a run on several machines; gateways serve its learners"),
         };
         return lead(config, tell, signalled()?).await;
     }
@@ -221,8 +221,8 @@ fn begin_again(args: &ForkArgs) -> Result<(), ServerError> {
     match args.json {
         true => say(&serde_json::to_string(&forked).expect("plain data")),
         false => say(&format!(
-            "run {} begins in {} after decision {} of run {}, with {} merged tokens{}: go on with \
-             `syncer-server serve --dir {}`",
+            "run {} begins in {} after decision {} of run {}, with {} merged tokens{}: continue with `syncer-server \
+             serve --dir {}`",
             forked.run,
             forked.to.display(),
             forked.at,
@@ -254,7 +254,7 @@ fn validate(config: &ServeConfig) -> Result<(), ServerError> {
             say(&format!(
                 "valid: {}, {tokens} tokens to train on, {held_out} held out, {}",
                 checked.adapters.map_or_else(|| format!("{params} parameters"), |it| it.describe(params)),
-                if checked.resumes { "goes on with the run in its folder" } else { "a new run" },
+                if checked.resumes { "resumes the run in its folder" } else { "a new run" },
             ));
             let [read, pass] = text.describe();
             say(&format!("data: {read}\ntime: {pass}\ndisk: {}", room.describe()));

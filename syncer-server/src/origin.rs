@@ -157,7 +157,8 @@ impl Origin {
     pub(crate) fn model(&self, config: &ServeConfig, tokens: u32) -> Result<Model, ServerError> {
         let experts = config.experts.spec()?;
         if experts.is_some() && matches!(self, Self::Own(_) | Self::Folder(_)) {
-            let why = "--experts is for models that begin at random: what --init or --params begins with has its own";
+            let why = "--experts is for models with random initial parameters: the model of --init or --params has \
+                 its own";
             return Err(ServerError::Config { why: why.to_owned() });
         }
         let lora = config.lora.spec()?;
@@ -206,15 +207,15 @@ impl Origin {
     fn takes_adapters(&self) -> Result<(), ServerError> {
         let why = match self {
             Self::Seed => {
-                "--lora-rank trains adapters on a model that there is already: give its folder with --init, or leave \
-                 --lora-rank out to train all weights"
+                "--lora-rank trains adapters on an existing model: give its folder with --init, or leave --lora-rank \
+                 out to train all weights"
             }
             Self::Own(_) => {
-                "--lora-rank is for a Llama that --init begins with: what the model of --params trains, its own \
-                 program says"
+                "--lora-rank is for a Llama given with --init: the program that belongs to --params decides what it \
+                 trains"
             }
             Self::Folder(folder) if folder.model().experts.is_some() => {
-                "--lora-rank is for dense models, and the one of --init has experts: leave --lora-rank out to train \
+                "--lora-rank is for dense models, but the one of --init has experts: leave --lora-rank out to train \
                  all of it"
             }
             Self::Folder(_) | Self::Kept(_) => return Ok(()),
@@ -372,13 +373,14 @@ fn architecture(config: &ServeConfig) -> Result<Architecture, ServerError> {
     let name = config.architecture.clone().unwrap_or_default();
     let settings = config.architecture_settings.clone().unwrap_or_default().into_bytes();
     let why = if name == DECODER {
-        format!("--architecture {DECODER:?} is what the built-in decoder is called: give another name")
+        format!("--architecture {DECODER:?} is the name of the built-in decoder: give another name")
     } else if name.len() > ARCHITECTURE_NAME_BYTES_MAX as usize {
         format!("--architecture has {} bytes: give at most {ARCHITECTURE_NAME_BYTES_MAX}", name.len())
     } else if settings.len() > ARCHITECTURE_BYTES_MAX as usize {
         let (found, most) = (settings.len(), ARCHITECTURE_BYTES_MAX);
         format!(
-            "--architecture-settings has {found} bytes: give at most {most}, and the rest to your learners"
+            "--architecture-settings has {found} bytes: give at most {most}, and pass the rest to your learners \
+             another way"
         )
     } else {
         return Ok(Architecture { name, settings });
@@ -390,7 +392,7 @@ fn chat_template(path: &Path) -> Result<String, ServerError> {
     let why = match std::fs::read(path) {
         Err(error) => error.to_string(),
         Ok(bytes) if bytes.len() as u64 > TEMPLATE_BYTES_MAX => {
-            format!("it has {} bytes, at most {TEMPLATE_BYTES_MAX} are read", bytes.len())
+            format!("it has {} bytes, but at most {TEMPLATE_BYTES_MAX} are read", bytes.len())
         }
         Ok(bytes) => match String::from_utf8(bytes) {
             Ok(template) => return Ok(template),

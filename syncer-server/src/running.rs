@@ -257,7 +257,8 @@ impl Running {
             tracing::info!(%run, finished, tokens_merged, "saved and stopped");
             drop(scratch);
             if is_lost {
-                let why = "nothing is heard of the other processes any more: start this one anew".to_owned();
+                let why =
+                    "lost contact with the other processes of the cluster: restart this process".to_owned();
                 return Err(ServerError::Cluster { why });
             }
             Ok(status)
@@ -276,7 +277,9 @@ pub(crate) async fn lead(
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), ServerError> {
     let Some(part) = config.cluster.part()? else {
-        return Err(ServerError::Config { why: "give --role owner to lead rounds alone".to_owned() });
+        return Err(ServerError::Config {
+            why: "give --role owner to lead rounds without serving learners".to_owned(),
+        });
     };
     let (config, scratch) = of_a_part(&config)?;
     let ours = config.clone();
@@ -320,7 +323,7 @@ fn clear(folder: &Path) {
     for left in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let is_left = left.path().join("lock").exists() && Store::open(&left.path()).is_ok();
         if is_left && let Err(error) = std::fs::remove_dir_all(left.path()) {
-            tracing::warn!(%error, path = %left.path().display(), "what a killed process left cannot be removed");
+            tracing::warn!(%error, path = %left.path().display(), "cannot remove what a killed process left");
         }
     }
 }

@@ -59,7 +59,8 @@ pub fn sample(
     let none = || ServerError::NoSnapshot { dir: dir.to_owned() };
     let manifest = store.begun()?;
     let Some(spec) = manifest.decoder()? else {
-        let why = "the model of this run is not the built-in decoder: only the program that trains it can let it write";
+        let why = "the model of this run is not the built-in decoder: only the program that trains it can sample from \
+             it";
         return Err(ServerError::Config { why: why.to_owned() });
     };
     let snapshot = store.latest(manifest.run)?.ok_or_else(none)?;
@@ -79,7 +80,7 @@ pub fn sample(
     if let Some(path) = &args.picture
         && path.exists()
     {
-        let why = format!("--picture: {} is there already; name a file that is not", path.display());
+        let why = format!("--picture: {} already exists; name a new file", path.display());
         return Err(ServerError::Config { why });
     }
     let mut speller = Speller::new(&vocabulary, args.chat.is_some());
@@ -101,7 +102,7 @@ pub fn sample(
     // A reader that closed the pipe has read enough.
     show(&rest).ok();
     if let Some(path) = &args.picture {
-        let why = "--picture: what was written holds no picture of eight lines of eight pixels";
+        let why = "--picture: the text that was written holds no picture of eight lines of eight pixels";
         let picture = Picture::find(&text).ok_or_else(|| ServerError::Config { why: why.to_owned() })?;
         let mut file = File::create_new(path).map_err(disk("write", path))?;
         file.write_all(svg(&picture).as_bytes()).map_err(disk("write", path))?;

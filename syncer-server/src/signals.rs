@@ -31,7 +31,10 @@ pub fn signalled() -> Result<impl Future<Output = ()> + Send, ServerError> {
     Ok(async move {
         // The thread ends only after it has sent.
         drop(told.await);
-        tracing::info!("stopping: learners are told and the run is saved; once more to stop at once");
+        tracing::info!(
+            "stopping: learners are informed and the run is saved; press Ctrl+C or send the signal again to stop at \
+             once"
+        );
     })
 }
 

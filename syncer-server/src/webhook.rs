@@ -100,7 +100,7 @@ pub fn check(url: &str) -> Result<(), ServerError> {
         true => Ok(()),
         // The message does not repeat the address, which may contain a secret.
         false => Err(ServerError::Config {
-            why: "--webhook is no address: give one that begins with http:// or https://".into(),
+            why: "--webhook is not an address: give one that begins with http:// or https://".into(),
         }),
     }
 }
@@ -180,7 +180,7 @@ impl Poster {
                 }
                 (Tried::Told, _) => {
                     if std::mem::take(&mut self.is_failing) {
-                        tracing::info!("the webhook takes alerts again");
+                        tracing::info!("the webhook accepts alerts again");
                     }
                     waiting.remove(at);
                 }
@@ -206,7 +206,7 @@ impl Poster {
         if !std::mem::replace(&mut self.is_failing, true) {
             tracing::warn!(
                 why,
-                "alerts cannot be posted to the webhook; this is not said again until they can"
+                "alerts cannot be posted to the webhook; this warning is not repeated until they can"
             );
         }
     }

@@ -29,7 +29,7 @@ pub fn invite(args: &InviteArgs) -> Result<String, ServerError> {
                 return Ok(json(&made));
             }
             Ok(format!(
-                "{}\nAdd #{INVITE_KEY}{} to the run's link. It takes in {} new keys; its name is {}. It counts while \
+                "{}\nAdd #{INVITE_KEY}{} to the run's link. It admits {} new keys; its name is {}. It is valid while \
                  the run is served with --invite.",
                 made.invite, made.invite, args.uses, made.id
             ))
@@ -49,8 +49,8 @@ pub fn invite(args: &InviteArgs) -> Result<String, ServerError> {
         InviteOrder::Revoke => {
             let id = args.id.as_deref().ok_or_else(|| needs("--id NAME, which `invite list` shows"))?;
             match guests.revoke(id, unix_ms())? {
-                Some(true) => Ok(format!("invite {id} takes in nobody any more")),
-                Some(false) => Ok(format!("invite {id} was revoked before")),
+                Some(true) => Ok(format!("invite {id} is revoked: it admits no more learners")),
+                Some(false) => Ok(format!("invite {id} was already revoked")),
                 None => Err(ServerError::Config {
                     why: format!("there is no invite {id:?}: `invite list` shows them"),
                 }),
@@ -104,7 +104,7 @@ pub fn token(args: &TokenArgs) -> Result<String, ServerError> {
     is_run(&store)?;
     store.rotate_admin_token()?;
     let path = store.admin_token_path();
-    Ok(format!("the token in {} is another one now, and the one before is worth nothing", path.display()))
+    Ok(format!("the token in {} was replaced; the old one is no longer valid", path.display()))
 }
 
 fn guests(dir: &std::path::Path) -> Result<Guests, ServerError> {
@@ -121,7 +121,7 @@ fn is_run(store: &Store) -> Result<(), ServerError> {
 }
 
 fn needs(what: &str) -> ServerError {
-    ServerError::Config { why: format!("say which one: {what}") }
+    ServerError::Config { why: format!("no target given: add {what}") }
 }
 
 fn shown(invite: &InviteView, now_ms: u64) -> String {

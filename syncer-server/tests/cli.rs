@@ -43,15 +43,15 @@ fn bad_input_has_a_sentence_and_a_code() {
     check(3, &["--config", &settings], "unknown key `sinc-every`");
     check(3, &["--block", "12"], "--block 12");
     check(3, &["--alert-loss", "0.9"], "--alert-loss 0.9 is out of range");
-    check(3, &["--webhook", "chat.example"], "--webhook is no address");
-    check(3, &["--public-url", "class.example"], "--public-url class.example is no link");
+    check(3, &["--webhook", "chat.example"], "--webhook is not an address");
+    check(3, &["--public-url", "class.example"], "--public-url class.example is not a link");
     check(3, &["--tls-cert", &empty], "give --tls-key too");
     check(
         21,
         &["--tls-cert", &empty, "--tls-key", &empty],
         "empty.txt holds no certificate: give --tls-cert the chain",
     );
-    check(3, &["--trusted-proxy", "caddy"], "--trusted-proxy: \"caddy\" is no address");
+    check(3, &["--trusted-proxy", "caddy"], "--trusted-proxy: \"caddy\" is not an address");
     check(4, &["--data", none.to_str().unwrap()], "none.txt");
     check(5, &["--data", &empty], "is empty");
     check(6, &["--data", &binary], "is not UTF-8 text (byte 4");
@@ -60,12 +60,12 @@ fn bad_input_has_a_sentence_and_a_code() {
     check(3, &["--outer-momentum", "-0.5"], "--outer-momentum -0.5 is out of range");
     check(8, &["--preset", "huge"], "choose tiny, small, medium, base, llama-135m or llama-360m");
     check(9, &["--tokenizer", &empty], "tokenizer");
-    check(3, &["--licence", "two words"], "--licence \"two words\" is no name of a licence");
+    check(3, &["--licence", "two words"], "--licence \"two words\" is not a name of a licence");
     check(3, &["--context", "100000"], "--context 100000");
     check(3, &["--held-out", "0"], "--held-out 0 is out of range");
     check(3, &["--admin-token", "x"], "--admin-token is no secret");
     for origin in ["foo", "https://a.example/page", "ftp://a.example"] {
-        check(3, &["--allow-origin", origin], &format!("--allow-origin {origin} is no origin"));
+        check(3, &["--allow-origin", origin], &format!("--allow-origin {origin} is not an origin"));
     }
     let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/init/model");
     check(
@@ -147,7 +147,7 @@ fn foreign_folders_are_left_as_they_are() {
     for verb in ["serve", "validate"] {
         let (code, out, said) = run(&[&[verb, "--quiet", "--dir", dir], &SMALL[..]].concat());
         assert_eq!((code, &*out), (12, ""), "{said}");
-        assert!(said.contains("holds photo.jpg, and no run: give --dir"), "{said}");
+        assert!(said.contains("holds photo.jpg, but no run: give --dir"), "{said}");
     }
     assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1, "nothing was written there");
     // A run inside its own text is refused before it begins, not at its second start.
@@ -179,7 +179,7 @@ fn damage_absence_and_what_cannot_be_read_differ() {
     let damaged = place.path().join("damaged");
     fs::create_dir(&damaged).unwrap();
     fs::write(damaged.join("run.json"), "{").unwrap();
-    check("damaged", 14, "not a run's description");
+    check("damaged", 14, "not a description of a run");
     #[cfg(unix)]
     {
         // A link to itself acts as an unreadable file, since tests may run as root.
@@ -279,7 +279,7 @@ fn a_run_goes_on_with_its_own_settings() {
     {
         let (code, _, said) = run(&["validate", "--dir", dir, flag, value]);
         assert_eq!(code, 12, "{said}");
-        assert!(said.contains(&format!("it was begun with {flag} {was}, not {flag} {value}")), "{said}");
+        assert!(said.contains(&format!("it began with {flag} {was}, not {flag} {value}")), "{said}");
     }
     let fork = place.path().join("fork");
     let fork = fork.to_str().unwrap();
@@ -288,7 +288,10 @@ fn a_run_goes_on_with_its_own_settings() {
     // The fork's log begins with its origin.
     let events = run(&["events", "--dir", fork]).1;
     let from = events.lines().last().unwrap_or_default();
-    assert!(from.contains("The run began where run ") && from.contains(" was after decision "), "{events}");
+    assert!(
+        from.contains("The run began from the state of run ") && from.contains(" after decision "),
+        "{events}"
+    );
 }
 
 /// Goal: warnings about a text appear before the run begins and at its start, and an error names a changed text.

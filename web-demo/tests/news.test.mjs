@@ -181,7 +181,7 @@ test("an invite that is refused is told apart from one that is missing", async (
   assert.match(said("this run asks for an invite", false), /takes invited learners only/);
   assert.match(said("there is no such invite", true), /your invite is not one of this run's\. Ask whoever invited you/);
   assert.match(said("this invite is used up: ask", true), /your invite is used up\./);
-  assert.match(said("the time of this invite is over: ask", true), /not valid any more\./);
+  assert.match(said("this invite has expired: ask", true), /not valid any more\./);
   assert.match(said("the run's owner has revoked this invite", true), /taken back\./);
 });
 

@@ -34,7 +34,7 @@ impl Trusted {
             tracing::warn!(
                 evaluator = who,
                 bound = bound.map(tracing::field::display),
-                "--evaluator gives a name, which the first learner that comes may take: give the fingerprint of its \
+                "--evaluator gives a name, which the first learner that uses it takes: give the fingerprint of its \
                  key, which `syncer-server learners` lists"
             );
         }
@@ -50,7 +50,7 @@ impl Trusted {
             None => learner.name == self.who,
         })?;
         if self.key.is_none() {
-            tracing::info!(evaluator = self.who, key = %found.fingerprint, "the evaluator is bound to this key");
+            tracing::info!(evaluator = self.who, key = %found.fingerprint, "evaluator bound to this key");
             self.key = Some(found.fingerprint);
         }
         Some((syncer.connection(found.learner)?, found.learner))
@@ -131,10 +131,12 @@ impl Measuring {
         self.next_at = now.after(u64::try_from(every.as_millis()).unwrap_or(u64::MAX));
         let believed = |loss: &f32| loss.is_finite() && (0.0..=LOSS_MAX).contains(loss);
         match loss {
-            Some(loss) if !believed(&loss) => tracing::warn!(%learner, loss, "no held-out loss is like that"),
+            Some(loss) if !believed(&loss) => {
+                tracing::warn!(%learner, loss, "ignored an impossible held-out loss")
+            }
             Some(_) => {}
             None => {
-                tracing::warn!(%learner, "the learner that is to measure the held-out loss cannot");
+                tracing::warn!(%learner, "the evaluator cannot measure the held-out loss");
                 self.unable = Some(conn);
             }
         }

@@ -91,7 +91,7 @@ impl Saves {
             Err(error) => Some(format!("saving a snapshot panicked: {error}")),
         };
         if let Some(fault) = &fault {
-            tracing::error!(%fault, "snapshot not saved; the next is tried in time");
+            tracing::error!(%fault, "snapshot not saved; retrying at the next interval");
         }
         fault.map(Arc::from)
     }

@@ -164,7 +164,9 @@ impl Running {
                 self.end(self.clock.now());
                 // A crash must not restart a complete run.
                 state.saves.is_due = true;
-                tracing::info!("the run is complete; it goes on being shown until the server is stopped");
+                tracing::info!(
+                    "the run is complete; its pages and model are served until the server is stopped"
+                );
             }
             self.answer(&mut state);
             self.publish_log(&state);
@@ -278,7 +280,7 @@ impl Running {
         // The fragment's state was lost with the task; only the last snapshot still has it.
         let Done { result, kept } = done.map_err(|error| ServerError::Internal {
             what: format!(
-                "a merge panicked ({error}); start the server again to go on from its last snapshot"
+                "a merge panicked ({error}); start the server again to resume from its last snapshot"
             ),
         })?;
         if let (Ok(outcome), Some(kept)) = (&result, kept) {

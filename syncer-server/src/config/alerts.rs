@@ -5,20 +5,20 @@ use std::time::Duration;
 use archipelago_cli::Span;
 use serde::Serialize;
 
-/// When there is an alert, and where it is told.
+/// Conditions of alerts, and their destination.
 #[derive(Clone, Debug, clap::Args, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct AlertArgs {
-    /// Alert once no learner has taken part for so long; 0 is never
+    /// Alert if no learner has taken part for this time; 0 turns it off
     #[arg(long, value_name = "TIME", default_value = "10m", help_heading = "Alerts")]
     pub alert_no_learner: Span,
-    /// Alert once the held-out loss is more than so many times its best, above 1; 0 is never
+    /// Alert if the held-out loss exceeds its best value by this factor, above 1; 0 turns it off
     #[arg(long, value_name = "TIMES", default_value_t = 1.2, help_heading = "Alerts")]
     pub alert_loss: f64,
-    /// Alert once the newest snapshot is so old, twice --snapshot-every at least; 0 is never
+    /// Alert if the newest snapshot is older than this time and than twice --snapshot-every; 0 turns it off
     #[arg(long, value_name = "TIME", default_value = "10m", help_heading = "Alerts")]
     pub alert_snapshot: Span,
-    /// Post each alert as JSON to this address, as https://HOST/PATH
+    /// Post each alert as JSON to this address, such as https://HOST/PATH
     #[arg(long, value_name = "URL", hide_env_values = true, help_heading = "Alerts")]
     #[serde(skip)]
     pub webhook: Option<String>,

@@ -42,7 +42,9 @@ pub fn changed(config: &ServeConfig, wanted: &BTreeMap<String, Value>) -> Result
     for (key, value) in wanted {
         if !CHANGEABLE.contains(&&**key) {
             let all = CHANGEABLE.join(", ");
-            return Err(format!("{key} is fixed for this run: what may change while it goes on is {all}"));
+            return Err(format!(
+                "{key} is fixed for this run: settings that may change during a run are {all}"
+            ));
         }
         let value = match value {
             Value::String(text) => text.clone(),

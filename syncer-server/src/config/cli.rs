@@ -17,8 +17,7 @@ use super::{
 use crate::errors::Exit;
 use crate::llama::Precision;
 
-/// The syncer of one Archipelago run: it leads the learners' rounds, merges what they send and keeps the
-/// model.
+/// The syncer of one Archipelago run: leads the learners' rounds, merges their updates and keeps the model.
 #[derive(Parser, Debug)]
 #[command(name = "syncer-server", version)]
 pub struct Cli {
@@ -64,52 +63,52 @@ const STEERING: [&str; 6] = ["pause", "resume", "finish", "set", "pace", "drop"]
 /// What to do.
 #[derive(Subcommand, Debug)]
 pub enum Verb {
-    /// Start a run, or go on with the one in --dir
+    /// Start a run, or resume the one in --dir
     Serve(Box<ServeConfig>),
     /// List the runs of a server
     Runs(RunsArgs),
-    /// Make, start, hold, end, put away or delete a run of a server of several
+    /// Create, start, pause, resume, finish, archive or delete a run of a server of several runs
     Run(OrderArgs),
-    /// Say how a run stands, by its syncer's word or by its folder
+    /// Show the state of a run, from its syncer or its folder
     Status(TableArgs),
-    /// Say how a run went: losses, speed, participation and learners over its time
+    /// Show the history of a run: losses, speed, participation and learners over time
     History(TableArgs),
-    /// List all who ever took part in a run, and what each one gave
+    /// List all learners that ever took part in a run, and their contributions
     Learners(TableArgs),
-    /// List what happened in a run: who came and went, what was refused, what the owner did, what went wrong
+    /// List the events of a run: learners that joined or left, refusals, the owner's orders, and faults
     #[command(visible_alias = "log")]
     Events(EventsArgs),
-    /// Hold a run: nothing is merged, and learners wait
+    /// Pause a run: nothing is merged, and learners wait
     Pause(SteerArgs),
-    /// Go on with a run that is held
+    /// Resume a paused run
     Resume(SteerArgs),
-    /// Collect everyone's last progress, then end a run; its pages and its model stay
+    /// Collect the learners' last progress, then end a run; its pages and its model stay
     Finish(SteerArgs),
-    /// Change settings of a run while it goes on
+    /// Change settings during a run
     Set(SetArgs),
-    /// Have one learner train for a part of its time
+    /// Limit one learner to a share of its time
     Pace(PaceArgs),
-    /// Send one learner away for a while
+    /// Disconnect one learner, and refuse it for a while
     Drop(DropArgs),
     /// Write the newest snapshot as a Hugging Face folder
     Export(ExportArgs),
-    /// Copy a run's folder while the run goes on
+    /// Copy a run's folder while the run continues
     Backup(BackupArgs),
-    /// Let the model of the newest snapshot go on with a text
+    /// Continue a text with the model of the newest snapshot
     Sample(SampleArgs),
-    /// Compute every merge of a run again, from its tape, and compare the bits
+    /// Recompute every merge of a run from its tape, and compare the results bit for bit
     Replay(ReplayArgs),
-    /// Begin a new run where another one was after some decision
+    /// Begin a new run from the state of another one after a given decision
     Fork(ForkArgs),
-    /// Make, list or revoke personal invites to a run
+    /// Create, list or revoke personal invites to a run
     Invite(InviteArgs),
-    /// Ban a learner's key, lift a ban or list the banned
+    /// Ban a learner's key, lift a ban or list banned keys
     Ban(BanArgs),
-    /// Put another owner's token in the place of the one in a run's folder
+    /// Replace the owner's token in a run's folder
     Token(TokenArgs),
-    /// Check settings, data and the run's folder, and start nothing
+    /// Check settings, data and the run's folder without starting anything
     Validate(Box<ServeConfig>),
-    /// Say what works on this machine: cores, memory, address, data, disk; of a run on several machines also bus,
+    /// Report what works on this machine: cores, memory, address, data, disk; for a run on several machines also bus,
     /// storage and clocks
     Doctor(Box<ServeConfig>),
 }
@@ -120,31 +119,31 @@ pub struct ExportArgs {
     /// Which run.
     #[command(flatten)]
     pub folder: FolderArgs,
-    /// Folder to write, made if it is not there
+    /// Folder to write, created if missing
     #[arg(long, value_name = "FOLDER")]
     pub out: PathBuf,
-    /// Replace files in --out that have the names of an export's, whoever wrote them
+    /// Replace files in --out that have the names of an export's files, even if no export wrote them
     #[arg(long)]
     pub overwrite: bool,
-    /// What each parameter is written as
+    /// Data type of the written parameters
     #[arg(long, value_name = "TYPE", value_enum, default_value_t)]
     pub dtype: Precision,
-    /// Of a run of adapters, write the whole model with the adapters added to its weights; without it a folder for PEFT
-    /// holds the adapters alone
+    /// For a run of adapters: write the whole model with the adapters added to its weights; by default the folder holds
+    /// only the adapters, for PEFT
     #[arg(long)]
     pub merged: bool,
-    /// Licence of the model, for its card README.md, as apache-2.0 or cc-by-4.0
+    /// Licence of the model for its card README.md, such as apache-2.0 or cc-by-4.0
     #[arg(long, value_name = "NAME")]
     pub licence: Option<String>,
-    /// Model that the run began with, as PEFT and the card are to name it: user/model on the hub or a folder; by
-    /// default its name on the hub, if its folder shows one, or the folder
+    /// Initial model of the run, as PEFT and the model card should name it: user/model on the hub or a folder; by
+    /// default its name on the hub if its folder shows one, otherwise the folder
     #[arg(long, value_name = "MODEL")]
     pub base: Option<String>,
-    /// Folder to write an event file for TensorBoard to, made if it is not there
+    /// Folder for an event file for TensorBoard, created if missing
     #[arg(long, value_name = "FOLDER")]
     pub tensorboard: Option<PathBuf>,
-    /// Call learners by numbers in report.html, and leave out their devices; so it is in any case if the run was served
-    /// with --hide-names
+    /// Show numbers instead of learners' names in report.html, and leave out their devices; always on if the run was
+    /// served with --hide-names
     #[arg(long)]
     pub hide_names: bool,
     /// One JSON line on standard output
@@ -158,7 +157,7 @@ pub struct BackupArgs {
     /// Folder of the run
     #[arg(long, value_name = "FOLDER", default_value = DEFAULT_FOLDER)]
     pub dir: PathBuf,
-    /// Folder for the copy, which must not be there
+    /// Folder for the copy; it must not exist yet
     #[arg(value_name = "TO")]
     pub to: PathBuf,
     /// One JSON line on standard output
@@ -175,23 +174,23 @@ pub struct ReplayArgs {
     /// Stop after this decision; by default the last one
     #[arg(long, value_name = "NUMBER", default_value_t = u64::MAX, hide_default_value = true)]
     pub until: u64,
-    /// Tell of each merge: its round, fragment, learners, tokens, norm and, where it was measured, the loss
+    /// Report each merge: its round, fragment, learners, tokens, norm and, if measured, the loss
     #[arg(long)]
     pub merges: bool,
     /// Measure the held-out loss along the way, and find the merge that raised it most
     #[arg(long)]
     pub losses: bool,
-    /// Measurements in each pass over the tape, about
+    /// Approximate number of measurements in each pass over the tape
     #[arg(long, value_name = "COUNT", default_value_t = 100, requires = "losses")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub points: u32,
     /// Write a page with curves of loss, learners and norms, by merge
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
-    /// Write the model as it was then, as `export` does
+    /// Write the model as of that decision, as `export` does
     #[arg(long, value_name = "FOLDER")]
     pub out: Option<PathBuf>,
-    /// Replace files in --out that have the names of an export's, whoever wrote them
+    /// Replace files in --out that have the names of an export's files, even if no export wrote them
     #[arg(long, requires = "out")]
     pub overwrite: bool,
     /// JSON lines on standard output
@@ -205,10 +204,10 @@ pub struct ForkArgs {
     /// Which run.
     #[command(flatten)]
     pub folder: FolderArgs,
-    /// The last decision that is to be in the new run; by default the last one
+    /// Last decision to include in the new run; by default the last one
     #[arg(long, value_name = "NUMBER", default_value_t = u64::MAX, hide_default_value = true)]
     pub at: u64,
-    /// Folder of the new run, made if it is not there
+    /// Folder of the new run, created if missing
     #[arg(long, value_name = "FOLDER")]
     pub to: PathBuf,
     /// One JSON line on standard output
@@ -222,26 +221,25 @@ pub struct SampleArgs {
     /// Which run.
     #[command(flatten)]
     pub folder: FolderArgs,
-    /// Text to go on with, as it is
+    /// Text to continue, taken as it is
     #[arg(long, value_name = "TEXT", default_value = "The ")]
     pub prompt: String,
-    /// Ask this by the chat template of the run, and print the answer alone
+    /// Ask this with the run's chat template, and print only the answer
     #[arg(long, value_name = "TEXT", conflicts_with = "prompt")]
     pub chat: Option<String>,
     /// System message before --chat
     #[arg(long, value_name = "TEXT", requires = "chat")]
     pub system: Option<String>,
-    /// Tokens to write at most: a token that ends a text or a turn ends it before
+    /// Most tokens to write; a token that ends a text or a turn ends it earlier
     #[arg(long, value_name = "COUNT", default_value_t = 200, value_parser = sample_tokens)]
     pub tokens: u32,
-    /// How daring it is: 0 takes the likeliest token each time, 1 draws as the model says
+    /// Randomness of the choice: 0 takes the likeliest token each time, 1 draws from the model's distribution
     #[arg(long, value_name = "NUMBER", default_value_t = 0.8)]
     pub temperature: f32,
     /// The same seed gives the same text
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub seed: u64,
-    /// Write the picture in the text, if it is one of a run on builtin:pictures, to this file as an SVG; it must not be
-    /// there yet
+    /// Write the picture in the text to this file as an SVG, for a run on builtin:pictures; the file must not exist yet
     #[arg(long, value_name = "FILE")]
     pub picture: Option<PathBuf>,
     /// One JSON line on standard output, when all is written
@@ -319,8 +317,8 @@ pub fn moved(error: &clap::Error) -> Option<&'static str> {
     let asked = error.get(ContextKind::InvalidSubcommand);
     let simulate = ContextValue::String("simulate".to_owned());
     (error.kind() == ErrorKind::InvalidSubcommand && asked == Some(&simulate)).then_some(
-        "the paper's tables have a program of their own: say `simulate goodput` or, from the sources, \
-         `cargo run --release --bin simulate -- goodput`",
+        "the paper's tables have a program of their own: use `simulate goodput` or, from the sources, `cargo run \
+         --release --bin simulate -- goodput`",
     )
 }
 

@@ -7,40 +7,40 @@ use serde::Serialize;
 
 use crate::errors::ServerError;
 
-/// What a process is of a run on several machines.
+/// Role of a process in a run on several machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// It faces learners, and leads nothing.
+    /// Serves learners, and leads nothing.
     Gateway,
-    /// It leads rounds of fragments, and faces nobody.
+    /// Leads rounds of fragments, and serves no learners.
     Owner,
-    /// Both at once.
+    /// Does both.
     All,
 }
 
-/// What this process is of a run on several machines.
+/// Role of this process in a run on several machines.
 #[derive(Clone, Debug, clap::Args, Serialize)]
 #[command(next_help_heading = "Cluster")]
 #[serde(rename_all = "kebab-case")]
 pub struct ClusterArgs {
-    /// Be one process of a run on several machines: a gateway before learners, an owner that leads rounds, or all of
-    /// it. All of them are started with the same settings and the same data; without it one process is the whole run
+    /// Be one process of a run on several machines: a gateway serves learners, an owner leads rounds, all does both.
+    /// Start all of these processes with the same settings and the same data; by default one process is the whole run
     #[arg(long, value_name = "ROLE", value_enum)]
     pub role: Option<Role>,
-    /// Servers of NATS between these processes, as nats://HOST:4222; of several, separated by commas, each record is on
+    /// NATS servers between these processes, as nats://HOST:4222; with several, separated by commas, each record is on
     /// three
     #[arg(long, value_name = "URLS", value_delimiter = ',', hide_env_values = true)]
     #[serde(skip)]
     pub bus: Vec<String>,
-    /// Where these processes keep parameters: s3://BUCKET/FOLDER, with the usual AWS_ variables, or file:///FOLDER that
-    /// all of them see
+    /// Storage for parameters, shared by these processes: s3://BUCKET/FOLDER with the usual AWS_ variables, or
+    /// file:///FOLDER that all of them can reach
     #[arg(long, value_name = "PLACE")]
     pub blobs: Option<String>,
-    /// What all that this run keeps there begins with: small letters, digits and -, at most 32
+    /// Prefix of everything that this run stores there: small letters, digits and -, at most 32 characters
     #[arg(long, value_name = "NAME", default_value = "archipelago")]
     pub cluster: String,
-    /// Most fragments that this process leads at once: what its memory has room for. Without it, as many as nobody else
+    /// Most fragments that this process leads at once, as its memory allows; by default every one that no other process
     /// leads
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..))]
     pub lead_max: Option<u16>,
@@ -132,12 +132,12 @@ impl ClusterArgs {
             }
             (None, _) => {
                 return wrong(
-                    "--role needs --bus with servers of NATS and --blobs with a place for parameters",
+                    "--role needs --bus with NATS servers and --blobs with a storage for parameters",
                 );
             }
         };
         if !role.leads() && self.lead_max.is_some() {
-            return wrong("--lead-max is for who leads: a gateway leads no fragments");
+            return wrong("--lead-max is for processes that lead: a gateway leads no fragments");
         }
         Ok(Some(Part { role, place, lead_max: self.lead_max.map_or(usize::MAX, usize::from) }))
     }

@@ -78,8 +78,7 @@ impl DataSource {
     fn of(given: OsString) -> Result<Self, String> {
         if given == "-" {
             return Err(
-                "standard input is not taken, since a run reads its text again at each start: write it to a \
-                        file"
+                "standard input is not accepted, since a run reads its text again at each start: write it to a file"
                     .into(),
             );
         }

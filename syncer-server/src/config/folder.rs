@@ -8,7 +8,7 @@ pub(super) const DEFAULT_FOLDER: &str = "runs/default";
 /// The folder of a run, by itself or after `--dir`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct FolderArgs {
-    /// Folder of the run, in place of --dir
+    /// Folder of the run, instead of --dir
     #[arg(value_name = "FOLDER")]
     run: Option<PathBuf>,
     /// Folder of the run

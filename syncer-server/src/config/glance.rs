@@ -2,16 +2,16 @@
 
 use std::path::PathBuf;
 
-/// Where a run is looked at.
+/// Source of a run's state.
 #[derive(clap::Args, Clone, Debug)]
 pub struct PlaceArgs {
     /// Address of the syncer, as http://HOST:PORT or https://HOST
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:7700", conflicts_with = "dir")]
     pub url: String,
-    /// Believe the certificate authorities in this PEM file alone, as for a syncer whose certificate you made yourself
+    /// Trust only the certificate authorities in this PEM file, for a syncer with a certificate that you made yourself
     #[arg(long, value_name = "FILE", conflicts_with = "dir")]
     pub ca: Option<PathBuf>,
-    /// Folder of the run, to be looked at without asking a syncer
+    /// Folder of the run, to read its state without asking a syncer
     #[arg(long, value_name = "FOLDER")]
     pub dir: Option<PathBuf>,
 }
@@ -22,7 +22,7 @@ pub struct TableArgs {
     #[allow(missing_docs, reason = "clap would take the words for help")]
     #[command(flatten)]
     pub place: PlaceArgs,
-    /// JSON on standard output, with the names of the syncer's routes: one object, or one on each line
+    /// JSON on standard output, with the field names of the syncer's routes: one object, or one per line
     #[arg(long, conflicts_with = "csv")]
     pub json: bool,
     /// Comma-separated values on standard output, with a line of headings
@@ -36,7 +36,7 @@ pub struct EventsArgs {
     #[allow(missing_docs, reason = "clap would take the words for help")]
     #[command(flatten)]
     pub place: PlaceArgs,
-    /// Show what is about learners whose name has this in it
+    /// Show only events of learners whose name contains this text
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub name: String,
     /// Newest events to show, 1 to 1000

@@ -11,7 +11,7 @@ use super::DEFAULT_FOLDER;
 /// Settings of `invite`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct InviteArgs {
-    /// What is to be done
+    /// What to do
     #[arg(value_name = "ORDER", value_enum, required = true)]
     pub order: InviteOrder,
     /// For revoke: the invite's name, as list shows it
@@ -20,13 +20,13 @@ pub struct InviteArgs {
     /// Folder of the run
     #[arg(long, value_name = "FOLDER", default_value = DEFAULT_FOLDER)]
     pub dir: PathBuf,
-    /// For create: new keys that it takes in
+    /// For create: number of new keys that it admits
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     pub uses: u32,
-    /// For create: how long it is good (e.g. 12h, 7d) [default: for ever]
+    /// For create: how long it is valid (e.g. 12h, 7d) [default: for ever]
     #[arg(long, value_name = "TIME", value_parser = some_time)]
     pub expires: Option<Span>,
-    /// For create: what to remember it by, at most 200 bytes
+    /// For create: note for yourself, at most 200 bytes
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub note: String,
     /// One JSON value on standard output
@@ -34,21 +34,21 @@ pub struct InviteArgs {
     pub json: bool,
 }
 
-/// What may be done with invites.
+/// Actions on invites.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum InviteOrder {
-    /// Make one and print it, this once
+    /// Create an invite and print it; it is shown only once
     Create,
-    /// List all, used up, over and revoked ones too
+    /// List all invites, including used-up, expired and revoked ones
     List,
-    /// Take one back: it takes in nobody any more, and who came by it stays
+    /// Revoke an invite. Learners that already used it stay
     Revoke,
 }
 
 /// Settings of `ban`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct BanArgs {
-    /// What is to be done
+    /// What to do
     #[arg(value_name = "ORDER", value_enum, required = true)]
     pub order: BanOrder,
     /// For add and lift: the key's fingerprint, 32 hex digits, as `learners --json` shows it
@@ -57,7 +57,7 @@ pub struct BanArgs {
     /// Folder of the run
     #[arg(long, value_name = "FOLDER", default_value = DEFAULT_FOLDER)]
     pub dir: PathBuf,
-    /// For add: what to remember it by, at most 200 bytes
+    /// For add: note for yourself, at most 200 bytes
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub note: String,
     /// One JSON value on standard output
@@ -65,21 +65,21 @@ pub struct BanArgs {
     pub json: bool,
 }
 
-/// What may be done with bans.
+/// Actions on bans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum BanOrder {
-    /// Ban a key: a learner that is there goes within a second, and is told why
+    /// Ban a key: a connected learner is disconnected within a second, and is told why
     Add,
-    /// Let it come back
+    /// Lift a ban
     Lift,
-    /// List the banned
+    /// List banned keys
     List,
 }
 
 /// Settings of `token`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct TokenArgs {
-    /// What is to be done
+    /// What to do
     #[arg(value_name = "ORDER", value_enum, required = true)]
     pub order: TokenOrder,
     /// Folder of the run
@@ -87,9 +87,9 @@ pub struct TokenArgs {
     pub dir: PathBuf,
 }
 
-/// What may be done with the owner's token.
+/// Actions on the owner's token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum TokenOrder {
-    /// Make another one; a server that runs there asks for it at once, unless it was started with --admin-token
+    /// Replace the token; a running server asks for the new one at once, unless it was started with --admin-token
     Rotate,
 }

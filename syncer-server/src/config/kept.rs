@@ -12,8 +12,8 @@ pub const SETTINGS_FILE: &str = "settings.toml";
 
 /// Heading of a new settings file.
 const HEADING: &str = "\
-# The settings of this run. The syncer keeps them here, so that `serve --dir` alone goes on with the run.
-# What is given when it is started wins over them, and is kept in their place.
+# The settings of this run. The syncer keeps them here, so that `serve --dir` alone resumes the run.
+# Settings that are given at a start override them, and are stored in their place.
 ";
 
 /// Settings that define a run and cannot change. A change of the text is detected separately.
@@ -123,8 +123,7 @@ pub fn contradiction(given: &Sources, dir: &Path) -> Option<String> {
             let read = archipelago_cli::from_toml::<ServeConfig>(&with_key("", key, value), &[]);
             read.ok().and_then(|config| serde_json::to_value(config).expect("plain data").get(key).cloned())
         };
-        (means(&value) != means(&kept))
-            .then(|| format!("it was begun with --{key} {kept}, not --{key} {value}"))
+        (means(&value) != means(&kept)).then(|| format!("it began with --{key} {kept}, not --{key} {value}"))
     })
 }
 

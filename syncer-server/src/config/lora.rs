@@ -8,24 +8,25 @@ use serde::Serialize;
 
 use crate::errors::ServerError;
 
-/// The adapters of a run that trains nothing else.
+/// Settings of adapters (LoRA).
 #[derive(Clone, Debug, clap::Args, Serialize)]
 #[command(next_help_heading = "Training")]
 #[serde(rename_all = "kebab-case")]
 pub struct LoraArgs {
-    /// Train adapters of this rank alone (LoRA, 1 to 256) on the model of --init, whose weights stay as they are:
-    /// learners fetch those once and keep them; 0 trains all weights
+    /// Train only adapters of this rank (LoRA, 1 to 256) on the model of --init, whose weights stay frozen: learners
+    /// fetch those once and cache them; 0 trains all weights
     #[arg(long, value_name = "RANK", default_value_t = 0)]
     pub lora_rank: u32,
-    /// What adapters count: each adds this divided by the rank, times its product; by default twice the rank
+    /// Scale of the adapters (alpha): each adds its product times this value divided by the rank; by default twice the
+    /// rank
     #[arg(long, value_name = "NUMBER")]
     #[serde(serialize_with = "written")]
     pub lora_alpha: Option<f32>,
-    /// Matrices of each layer that have adapters, of q,k,v,o,gate,up,down; q_proj, v_proj and so on count too
+    /// Matrices of each layer that get adapters, of q,k,v,o,gate,up,down; q_proj, v_proj and so on are accepted too
     #[arg(long, value_name = "NAMES", default_value = "q,k,v,o,gate,up,down")]
     #[serde(serialize_with = "as_text")]
     pub lora_targets: LoraTargets,
-    /// How the weights travel that adapters are trained on, and are held: f16, or int8 in half the bytes
+    /// Format of the frozen weights, on the wire and in memory: f16, or int8 with half the bytes
     #[arg(long, value_name = "FORM", default_value = "f16", value_parser = form())]
     #[serde(serialize_with = "as_text")]
     pub frozen: FrozenForm,

@@ -19,8 +19,8 @@ pub struct RunName(String);
 /// Error for a text that is not a valid name of a run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{text:?} is no name of a run: give 1 to {CHARS_MAX} of a to z, 0 to 9 and -, a letter or digit first, and not \
-     {RUN_DIGITS} hex digits, as a run's own number has"
+    "{text:?} is not a name of a run: give 1 to {CHARS_MAX} of a to z, 0 to 9 and -, a letter or digit first, and not \
+     {RUN_DIGITS} hex digits, which would be a run's number"
 )]
 pub struct NoRunName {
     /// The text, or its beginning.
@@ -81,7 +81,7 @@ mod tests {
         for text in ["", "..", ".", "a/b", "A", "-a", "a b", "a.b", "é", &"x".repeat(33), "0123456789abcdef"]
         {
             let error = text.parse::<RunName>().unwrap_err().to_string();
-            assert!(error.starts_with(&format!("{text:?} is no name of a run")), "{error}");
+            assert!(error.starts_with(&format!("{text:?} is not a name of a run")), "{error}");
         }
         assert!("x".repeat(10_000).parse::<RunName>().unwrap_err().to_string().len() < 400);
         assert!(serde_json::from_str::<RunName>("\"../a\"").is_err());

@@ -134,7 +134,7 @@ pub fn licence(chosen: Option<&str>) -> Result<(), ServerError> {
         None => Ok(()),
         Some(bad) => {
             let why = format!(
-                "--licence {bad:?} is no name of a licence: give one as apache-2.0, cc-by-4.0 or other"
+                "--licence {bad:?} is not a name of a licence: give one such as apache-2.0, cc-by-4.0 or other"
             );
             Err(ServerError::Config { why })
         }
@@ -154,8 +154,9 @@ pub fn base(named: Option<&str>) -> Result<(), ServerError> {
     match named.filter(is_bad) {
         None => Ok(()),
         Some(bad) => {
-            let why =
-                format!("--base {bad:?} is no model: give its name on the hub as user/model, or its folder");
+            let why = format!(
+                "--base {bad:?} is not a model: give its name on the hub as user/model, or its folder"
+            );
             Err(ServerError::Config { why })
         }
     }

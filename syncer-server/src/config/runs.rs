@@ -12,7 +12,7 @@ pub struct RunsArgs {
     /// Address of the syncer, as http://HOST:PORT or https://HOST
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:7700")]
     pub url: String,
-    /// Believe the certificate authorities in this PEM file alone, as for a syncer whose certificate you made yourself
+    /// Trust only the certificate authorities in this PEM file, for a syncer with a certificate that you made yourself
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
     /// One JSON object on standard output, as /v1/runs gives it
@@ -26,25 +26,25 @@ pub struct RunsArgs {
 /// Settings of `run`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct OrderArgs {
-    /// What is to be done
+    /// What to do
     #[arg(value_name = "ORDER", value_enum)]
     pub order: RunOrder,
     /// The run's name: 1 to 32 of a to z, 0 to 9 and -
     #[arg(value_name = "RUN")]
     pub name: RunName,
-    /// For create: TOML file with the run's settings, whose keys are flags of `serve`; the flags below beat it
+    /// For create: TOML file with the run's settings, whose keys are flags of `serve`; the flags below override it
     #[arg(long, value_name = "FILE")]
     pub settings: Option<PathBuf>,
     /// Address of the syncer, as http://HOST:PORT or https://HOST
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:7700")]
     pub url: String,
-    /// Believe the certificate authorities in this PEM file alone, as for a syncer whose certificate you made yourself
+    /// Trust only the certificate authorities in this PEM file, for a syncer with a certificate that you made yourself
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
-    /// Folder of the runs, whose admin.token is shown
+    /// Folder of the runs, whose admin.token is used
     #[arg(long, value_name = "FOLDER", default_value = "runs")]
     pub runs: PathBuf,
-    /// The owner's token, in place of the one in the folder
+    /// The owner's token, instead of the one in the folder
     #[arg(long, value_name = "TOKEN", hide_env_values = true, value_parser = secret)]
     pub token: Option<String>,
     /// Delete without asking
@@ -55,18 +55,18 @@ pub struct OrderArgs {
     pub flags: RunFlags,
 }
 
-/// What may be done to a run.
+/// Actions on a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum RunOrder {
-    /// Make a run and start it
+    /// Create a run and start it
     Create,
     /// Serve a run that is archived, that failed, or whose folder was put there by hand
     Start,
-    /// Hold a run: nothing is merged, and learners wait
+    /// Pause a run: nothing is merged, and learners wait
     Pause,
-    /// Go on with a run that is held
+    /// Resume a paused run
     Resume,
-    /// Collect everyone's last progress, then end the run; it goes on being shown
+    /// Collect the learners' last progress, then end the run; its pages stay
     Finish,
     /// Stop serving a run, and keep its folder
     Archive,

@@ -6,20 +6,20 @@ use archipelago_cli::{Span, secret};
 
 use super::DEFAULT_FOLDER;
 
-/// The run that is steered, and the proof that its owner does.
+/// The run to steer, and the owner's token.
 #[derive(clap::Args, Clone, Debug)]
 pub struct SteerArgs {
-    /// Folder of the run: the token in its admin.token is shown, and the server that runs there is told
+    /// Folder of the run: its admin.token is used, and the server that runs there gets the order
     #[arg(long, value_name = "FOLDER", default_value = DEFAULT_FOLDER)]
     pub dir: PathBuf,
-    /// Address of the run, as http://HOST:PORT or, on a server of several, http://HOST:PORT/runs/NAME [default: what
-    /// the server in the folder listens on]
+    /// Address of the run, as http://HOST:PORT or, on a server of several runs, http://HOST:PORT/runs/NAME [default:
+    /// the address that the server in the folder listens on]
     #[arg(long, value_name = "URL")]
     pub url: Option<String>,
-    /// Believe the certificate authorities in this PEM file alone, as for a syncer whose certificate you made yourself
+    /// Trust only the certificate authorities in this PEM file, for a syncer with a certificate that you made yourself
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
-    /// The owner's token, in place of the one in the folder
+    /// The owner's token, instead of the one in the folder
     #[arg(long, value_name = "TOKEN", hide_env_values = true, value_parser = secret)]
     pub token: Option<String>,
 }
@@ -27,7 +27,7 @@ pub struct SteerArgs {
 /// Settings of `set`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct SetArgs {
-    /// Settings of `serve` that may change while the run goes on, as min-quorum=2 or stop-at-tokens=10M
+    /// Settings of `serve` that may change during the run, such as min-quorum=2 or stop-at-tokens=10M
     #[arg(value_name = "KEY=VALUE", required = true, value_parser = assignment)]
     pub settings: Vec<(String, String)>,
     #[allow(missing_docs, reason = "clap would take the words for help")]
@@ -41,7 +41,7 @@ pub struct PaceArgs {
     /// Number of the learner, as `learners` lists it
     #[arg(value_name = "LEARNER")]
     pub learner: u32,
-    /// Share of the time it would train, 0.001 to 1; 1 lets it go
+    /// Share of the time that it should train, 0.001 to 1; 1 lifts the limit
     #[arg(value_name = "SHARE", allow_negative_numbers = true)]
     pub share: f64,
     #[allow(missing_docs, reason = "clap would take the words for help")]
@@ -65,6 +65,6 @@ pub struct DropArgs {
 
 /// Parses `KEY=VALUE`.
 fn assignment(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("give KEY=VALUE, as min-quorum=2")?;
+    let (key, value) = text.split_once('=').ok_or("give KEY=VALUE, such as min-quorum=2")?;
     Ok((key.trim().trim_start_matches('-').to_owned(), value.trim().to_owned()))
 }

@@ -92,7 +92,9 @@ pub async fn serve(socket: WebSocket, conn: ConnId, context: Context, peer: Peer
     let (sink, mut stream) = socket.split();
     let challenge = match context.admission.challenge() {
         Ok(challenge) => challenge,
-        Err(error) => return tracing::error!(%error, "no random numbers to ask a learner with"),
+        Err(error) => {
+            return tracing::error!(%error, "no random numbers are available for the learner's challenge");
+        }
     };
     let fragments = u16::try_from(context.fragment_lens.len()).unwrap_or(u16::MAX);
     let (outbox, queues, bye) = Outbox::new(fragments, context.body_bytes_max);
@@ -198,7 +200,10 @@ impl Reader {
                 None | Some(Ok(ws::Message::Close(_))) => return Ended::Elsewhere,
                 Some(Err(error)) => return broken(error),
                 Some(Ok(ws::Message::Text(_))) => {
-                    return refuse(CloseCode::Malformed, "text frames mean nothing here: send binary ones");
+                    return refuse(
+                        CloseCode::Malformed,
+                        "text frames are not part of this protocol: send binary ones",
+                    );
                 }
                 Some(Ok(ws::Message::Ping(payload))) => {
                     self.count(payload.len());
@@ -254,7 +259,7 @@ impl Reader {
     async fn admit(&mut self, hello: &Hello) -> Result<Pass, Bye> {
         let challenge = self.challenge.take();
         let challenge =
-            challenge.ok_or_else(|| Bye::new(CloseCode::Protocol, "Hello came before: say it once"))?;
+            challenge.ok_or_else(|| Bye::new(CloseCode::Protocol, "Hello came before: send it once"))?;
         let pass = self.context.admission.judge(&challenge, hello, self.peer.place()).await?;
         self.peer.take_share()?;
         Ok(pass)

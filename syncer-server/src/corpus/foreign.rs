@@ -60,13 +60,13 @@ pub fn text(path: &Path, bytes: Vec<u8>) -> Result<Unpacked, ServerError> {
 
 fn utf8(path: &Path, bytes: Vec<u8>) -> Result<String, ServerError> {
     if let Some(offset) = bytes.iter().position(|&byte| byte == 0) {
-        let why = "is zero, which text does not have";
+        let why = "is zero, which does not occur in text";
         return Err(ServerError::DataBinary { path: path.to_owned(), offset: offset as u64, why });
     }
     String::from_utf8(bytes).map_err(|error| ServerError::DataBinary {
         path: path.to_owned(),
         offset: error.utf8_error().valid_up_to() as u64,
-        why: "starts no UTF-8 character",
+        why: "is not the start of a UTF-8 character",
     })
 }
 
@@ -181,7 +181,7 @@ fn format(path: &Path, bytes: &[u8]) -> Option<(&'static str, String)> {
             ("an Arrow stream", by_datasets("arrow", path))
         }
         () if begins(b"version https://git-lfs.github.com/spec/") => (
-            "a pointer of git-lfs, which stands for a file that was not fetched",
+            "a git-lfs pointer, which stands for a file that was not fetched",
             "fetch the file itself with `git lfs pull` in that folder".to_owned(),
         ),
         () if begins(b"\xff\xfe\0\0") || begins(b"\0\0\xfe\xff") => ("UTF-32 text", recoded("UTF-32", path)),
@@ -267,9 +267,8 @@ fn by_datasets(kind: &str, path: &Path) -> String {
 fn table(path: &Path) -> String {
     let delimiter = if is_called(path, &["tsv"]) { ", delimiter='\\t'" } else { "" };
     format!(
-        "convert it with `python -c \"import csv, json; [print(json.dumps(row)) for row in \
-         csv.DictReader(open('{}', newline='', encoding='utf-8'){delimiter})]\" > {}`, with a column that is called \
-         text, or prompt and completion",
+        "convert it with `python -c \"import csv, json; [print(json.dumps(row)) for row in csv.DictReader(open('{}', \
+         newline='', encoding='utf-8'){delimiter})]\" > {}`, with a column named text, or prompt and completion",
         python(path),
         quoted(&renamed(path, "jsonl"))
     )
@@ -377,7 +376,7 @@ mod tests {
         check("t.tsv", b"text\nlamp\n", "a table", "delimiter='\\t'");
         check("t.json", b"\n<!DOCTYPE html><p>Sign in", "an HTML page", "download the file again");
         let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:aa\nsize 9\n";
-        check("t.txt", pointer, "a pointer of git-lfs", "`git lfs pull`");
+        check("t.txt", pointer, "a git-lfs pointer", "`git lfs pull`");
         check("t.jsonl.gz", &gzip(pointer), "packed by gzip", "`git lfs pull`");
         check(
             "t.csv.gz",

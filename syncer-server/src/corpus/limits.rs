@@ -282,7 +282,7 @@ fn check_pattern(pattern: &str) -> Result<(), String> {
     within("the product of all counts of repetition in a pattern", found.repeats, REPEATS_MAX)?;
     match found.is_nested && found.is_backtracking {
         true => {
-            Err("a pattern of it repeats a repetition beside a look around, which can take exponential time"
+            Err("a pattern of it nests repetitions next to a look-around, which can take exponential time"
                 .into())
         }
         false => Ok(()),

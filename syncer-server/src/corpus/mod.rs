@@ -135,7 +135,7 @@ impl Corpus {
         let file_warnings = forms.get(&Form::AlpacaCompletion).map(|count| {
             format!(
                 "{count} documents with \"instruction\" and \"output\" are learnt with Alpaca's prompt as plain text, \
-                 since the model has no chat template: give --chat-template to have them written as conversations"
+                 since the model has no chat template: give --chat-template to write them as conversations"
             )
         });
         let plain = || documents::plain(&documents).into();
@@ -207,8 +207,8 @@ impl Corpus {
         let few = (steps < STEPS_FEW).then(|| {
             format!(
                 "{} windows are few for batches of {batch}: a pass over the text is {} of one learner. Learners see \
-                 the same text often, and new ones may wait for text at the end of a pass; use a smaller --batch, a \
-                 shorter --context, or more text",
+                 the same text often, and new learners may have to wait for text at the end of a pass; use a smaller \
+                 --batch, a shorter --context, or more text",
                 self.windows(context),
                 if steps == 1 { "1 step".to_owned() } else { format!("{steps} steps") },
             )
@@ -310,8 +310,8 @@ fn check_share(held_out_ratio: f64) -> Result<(), ServerError> {
         return Ok(());
     }
     let why = format!(
-        "--held-out {held_out_ratio} is out of range: give a share above 0 and below 1, for the loss is measured \
-         on that part of the text"
+        "--held-out {held_out_ratio} is out of range: give a share above 0 and below 1, since the loss is measured on \
+         that part of the text"
     );
     Err(ServerError::Config { why })
 }

@@ -83,7 +83,7 @@ fn check_kind(path: &Path) -> Result<(), ServerError> {
     match fs::metadata(path) {
         Ok(found) if !found.is_file() => {
             let why = "it is a pipe or a device; write its content to a file, since a run reads its text again when \
-                       it restarts";
+                 it restarts";
             let source = io::Error::new(io::ErrorKind::InvalidInput, why);
             Err(ServerError::DataUnreadable { path: path.to_owned(), source })
         }
@@ -105,13 +105,14 @@ fn explained(path: &Path, error: io::Error) -> io::Error {
     let why = match () {
         () if is_of_hub => format!(
             "there is no such file or folder; if it is a data set of the Hugging Face Hub, write it with `python -c \
-             \"from datasets import load_dataset; load_dataset('{of_hub}', split='train').to_json('data.jsonl')\"` and \
-             give --data data.jsonl"
+             \"from datasets import load_dataset; load_dataset('{of_hub}', split='train').to_json('data.jsonl')\"` \
+             and give --data data.jsonl"
         ),
         () if name.contains("://") => {
-            "addresses are not fetched; download it, as with `curl -LO`, and give --data the file".to_owned()
+            "addresses are not fetched; download it, for example with `curl -LO`, and give --data the file"
+                .to_owned()
         }
-        () if name.starts_with("~/") => "~ is not replaced here; write the whole path".to_owned(),
+        () if name.starts_with("~/") => "~ is not expanded here; write the whole path".to_owned(),
         () => return error,
     };
     io::Error::new(io::ErrorKind::NotFound, why)
@@ -184,7 +185,7 @@ fn as_text(mut files: Vec<(PathBuf, Unpacked, Look)>) -> Result<Text, ServerErro
             foreign::python(path),
             foreign::quoted(&list)
         );
-        let found = "one JSON object with the documents inside".to_owned();
+        let found = "one JSON object that contains the documents".to_owned();
         return Err(ServerError::DataForm { path: path.clone(), found, remedy });
     }
     let packed_by = files.iter().find_map(|(_, unpacked, _)| unpacked.packed_by);
@@ -200,8 +201,8 @@ fn as_text(mut files: Vec<(PathBuf, Unpacked, Look)>) -> Result<Text, ServerErro
             _ => "JSON",
         };
         format!(
-            "{}{more} is {kind} and trained on as plain text, as it stands: to train on what it holds, write that in \
-             files that end in .jsonl",
+            "{}{more} is {kind} and trained on as plain text: to train on its content, write that to files that end \
+             in .jsonl",
             path.display()
         )
     });
@@ -358,7 +359,7 @@ mod tests {
         let why =
             read_named("all.json", "{\"data\": [{\"text\": \"a\"}]}").map(|_| ()).unwrap_err().to_string();
         assert!(
-            why.contains("with the documents inside") && why.contains("encoding='utf-8'))['data']]"),
+            why.contains("that contains the documents") && why.contains("encoding='utf-8'))['data']]"),
             "{why}"
         );
     }
@@ -388,7 +389,7 @@ mod tests {
         );
         assert!(why("hf://datasets/a/b").contains("load_dataset('a/b'"));
         assert!(why("https://example.org/a.txt").contains("addresses are not fetched"));
-        assert!(why("~/a.txt").contains("~ is not replaced"));
+        assert!(why("~/a.txt").contains("~ is not expanded"));
         assert!(!why("none/of/these.txt").contains("load_dataset"));
     }
 

@@ -176,7 +176,7 @@ impl<'a> Records<'a> {
             self.is_over = true;
             return Some(Err((
                 line,
-                "the list that begins before is no JSON from here on: mend it".to_owned(),
+                "the list that begins before is not valid JSON from here on: correct it".to_owned(),
             )));
         };
         let record = Record { line: self.lines.number(self.text, self.at), json: &rest[..length] };
@@ -188,7 +188,8 @@ impl<'a> Records<'a> {
             _ => {
                 self.is_over = true;
                 let line = self.lines.number(self.text, self.at.min(self.text.len()));
-                let why = "the list that begins before has no \",\" or \"]\" here; it may have been cut off: mend it";
+                let why =
+                    "the list that begins before has no \",\" or \"]\" here; it may be cut off: correct it";
                 return Some(Err((line, why.to_owned())));
             }
         }
@@ -260,7 +261,7 @@ mod tests {
     fn a_damaged_list_is_told_by_its_line() {
         let error = |text: &str| records(text).find_map(Result::err).unwrap();
         let (line, why) = error("[\n{\"text\": \"a\"},\n{\"text\": \"b\"");
-        assert!(line == 3 && why.contains("no JSON from here on"), "{line} {why}");
+        assert!(line == 3 && why.contains("not valid JSON from here on"), "{line} {why}");
         let (line, why) = error("[\n{\"text\": \"a\"}\n\n{\"text\": \"b\"}]");
         assert!(line == 4 && why.contains("has no \",\" or \"]\" here"), "{line} {why}");
     }

@@ -53,14 +53,14 @@ impl Stops {
             .collect();
         if !self.tokens.iter().any(learns) {
             let stops = match &self.tokens[..] {
-                [] => "the model has no token at which it stops".to_owned(),
+                [] => "the model has no token that ends its answers".to_owned(),
                 tokens => {
-                    format!("the model stops at {}, and the conversations do not teach that", names(tokens))
+                    format!("the model stops at {}, but the conversations do not teach that", names(tokens))
                 }
             };
             return Some(format!(
-                "{stops}: it goes on writing after its answers; give --chat-template a file that ends the assistant's \
-                 turns with such a token, inside of {{% generation %}} if the template has that"
+                "{stops}: it continues after its answers; give --chat-template a file that ends the assistant's turns \
+                 with such a token, inside {{% generation %}} if the template has that"
             ));
         }
         if self.is_known || of_folder.is_empty() || of_folder.iter().any(learns) {
@@ -68,8 +68,8 @@ impl Stops {
         }
         let (end, of_folder) = (names(self.turn_end.as_slice()), names(&of_folder));
         Some(format!(
-            "the chat template ends turns with {end}, and the model's own end of text, {of_folder}, is never learnt: \
-             exports name both as ends, and programs that stop at {of_folder} alone go on writing"
+            "the chat template ends turns with {end}, but the model's own end of text, {of_folder}, is never learnt: \
+             exports name both as ends, and programs that stop only at {of_folder} continue after the answer"
         ))
     }
 }
@@ -153,6 +153,8 @@ mod tests {
         assert_eq!(said(&[TEXT_END], &[TURN_END, TEXT_END]), "");
         assert_eq!(said(&[TEXT_END, TURN_END], &[TURN_END, TEXT_END | GIVEN]), "");
         assert_eq!(said(&[], &[TURN_END]), "");
-        assert!(stops(&[], "").warning(&[1], &vocabulary()).unwrap().contains("no token at which it stops"));
+        assert!(
+            stops(&[], "").warning(&[1], &vocabulary()).unwrap().contains("no token that ends its answers")
+        );
     }
 }

@@ -80,8 +80,7 @@ fn contained<T: Send + 'static>(
                 )
             }
             mpsc::RecvTimeoutError::Disconnected => {
-                "tokenizer.json is damaged, or of a kind that cannot be used here: \
-                                                     give one of Hugging Face's tokenizers"
+                "tokenizer.json is damaged, or of an unsupported kind: give one of Hugging Face's tokenizers"
                     .to_owned()
             }
         };
@@ -640,7 +639,7 @@ mod tests {
         let whys: Vec<String> = refused.map(|error| error.to_string()).collect();
         assert!(whys.len() > 100, "{}", whys.len());
         let panics = contained::<()>(SHORT_WITHIN, || panic!("as the library does")).unwrap_err().to_string();
-        assert!(panics.contains("is damaged, or of a kind"), "{panics}");
+        assert!(panics.contains("is damaged, or of an unsupported kind"), "{panics}");
     }
 
     #[test]

@@ -69,22 +69,23 @@ fn of_node(place: &str, node: Result<&Node, &ServiceError>) -> Finding {
         return fails(
             "bus",
             format!(
-                "{place} lets us in, but has no JetStream: add `jetstream {{ sync_interval: always }}` to its settings"
+                "{place} accepts this process, but has no JetStream: add `jetstream {{ sync_interval: always }}` to \
+                 its settings"
             ),
         );
     }
     let cluster = node.cluster.as_ref().map(|cluster| format!(" of cluster {cluster}")).unwrap_or_default();
-    works("bus", format!("{place} lets us in: {name}{cluster}, NATS {version} with JetStream"))
+    works("bus", format!("{place} accepts this process: {name}{cluster}, NATS {version} with JetStream"))
 }
 
 fn of_spread(spread: Spread, replicas: usize) -> Finding {
     const SYNC: &str =
-        "that each has `sync_interval: always` cannot be seen from here, so look at their settings";
+        "check in their settings that each has `sync_interval: always`, since this cannot be seen from here";
     match spread {
         Spread::Enough(_) if replicas == 1 => works(
             "cluster",
             format!(
-                "each record is on one server alone; with three in --bus the run outlives one of them; {SYNC}"
+                "each record is on a single server; with three in --bus the run survives the loss of one; {SYNC}"
             ),
         ),
         Spread::Enough(servers) => works(
@@ -94,15 +95,15 @@ fn of_spread(spread: Spread, replicas: usize) -> Finding {
         Spread::TooFew(servers) => fails(
             "cluster",
             format!(
-                "{servers} different servers with JetStream answer, and each record is to be on {replicas}: start the \
+                "{servers} different servers with JetStream answer, but each record needs {replicas}: start the \
                  others, or correct --bus"
             ),
         ),
         Spread::Apart(servers) => fails(
             "cluster",
             format!(
-                "{servers} servers answer, which are not one cluster: give all of them the same `cluster {{ name }}`, \
-                 and routes by which they reach each other"
+                "{servers} servers answer, but they are not one cluster: give all of them the same `cluster {{ name \
+                 }}`, and routes to each other"
             ),
         ),
     }
@@ -114,18 +115,18 @@ fn of_streams(streams: Result<&Streams, &ServiceError>, replicas: usize) -> Find
         Err(error) => return fails("streams", error),
     };
     let limit = streams.bytes_max.map(|most| format!(" of {}", Bytes(most))).unwrap_or_default();
-    let room = format!("{}{limit} are taken", Bytes(streams.bytes));
+    let room = format!("{}{limit} are used", Bytes(streams.bytes));
     match streams.mark {
         Some(_) if streams.replicas < replicas => works(
             "streams",
             format!(
-                "they were made for {} replicas, and --bus has servers for {replicas}: raise it by `nats stream edit \
+                "they have {} replicas, but --bus has servers for {replicas}: raise the number with `nats stream edit \
                  --replicas {replicas}`; {room}",
                 streams.replicas
             ),
         ),
-        Some(_) => works("streams", format!("they are there; {room}")),
-        None => works("streams", format!("we may make them; {room}")),
+        Some(_) => works("streams", format!("they exist; {room}")),
+        None => works("streams", format!("this process may create them; {room}")),
     }
 }
 
@@ -133,9 +134,12 @@ fn of_storage(storage: &Storage) -> Finding {
     let place = &storage.place;
     match &storage.found {
         Ok(stored) => {
-            let left = stored.left.as_ref().map(|left| format!("; {left} could not be removed: do that"));
+            let left = stored.left.as_ref().map(|left| format!("; {left} could not be removed: remove it"));
             let left = left.unwrap_or_default();
-            works("storage", format!("{place}: written and read, and nothing is written over{left}"))
+            works(
+                "storage",
+                format!("{place}: can be written and read, and existing objects are not overwritten{left}"),
+            )
         }
         Err(error) => fails("storage", error),
     }
@@ -143,11 +147,11 @@ fn of_storage(storage: &Storage) -> Finding {
 
 fn of_kept(kept: Result<Kept, ServiceError>) -> Finding {
     match kept {
-        Ok(Kept::Nothing) => works("prefix", "nothing is there yet: the first process begins the run"),
-        Ok(Kept::Ours(records)) => works("prefix", format!("this run is there, with {records} records")),
+        Ok(Kept::Nothing) => works("prefix", "the prefix is empty: the first process begins the run"),
+        Ok(Kept::Ours(records)) => works("prefix", format!("this run exists, with {records} records")),
         Ok(Kept::Somebodys(mark)) => works(
             "prefix",
-            format!("run {mark} is there; whether it is this one is not known, as said above"),
+            format!("run {mark} exists; the check above says why it cannot be compared with this one"),
         ),
         Err(error) => fails("prefix", error),
     }
@@ -161,16 +165,19 @@ fn of_clocks(found: &Findings) -> Finding {
     let far: Vec<_> = found.clocks().filter_map(far).collect();
     if far.is_empty() {
         let said = match found.clocks().count() {
-            0 => "nobody says what time it is".to_owned(),
+            0 => "no service reports the time".to_owned(),
             clocks => {
-                format!("the {clocks} that could be read are within {} s of this one", CLOCK_MS_MAX / 1_000)
+                format!(
+                    "the {clocks} clocks that could be read are within {} s of this one",
+                    CLOCK_MS_MAX / 1_000
+                )
             }
         };
         return works("clocks", said);
     }
     let refused = found.storage.ahead_ms.is_some_and(|ahead_ms| ahead_ms.unsigned_abs() > SIGNED_MS_MAX);
     let said = format!(
-        "{}: have all machines set their clocks by NTP; S3 refuses whoever is off by {} minutes",
+        "{}: set the clocks of all machines by NTP; S3 refuses requests that are off by {} minutes",
         far.join(", "),
         SIGNED_MS_MAX / 60_000
     );
@@ -230,13 +237,13 @@ mod tests {
             found.streams = Some(Ok(there));
         };
         let denied = || ServiceError::Denied { place: "there".to_owned(), detail: "no".to_owned() };
-        check(|_| {}, "bus", true, "a:4222 lets us in: a of cluster c, NATS 2.15.1");
+        check(|_| {}, "bus", true, "a:4222 accepts this process: a of cluster c, NATS 2.15.1");
         check(|_| {}, "cluster", true, "3 servers, enough for 3 replicas");
         check(|_| {}, "cluster", true, "sync_interval: always");
-        check(|_| {}, "streams", true, "we may make them");
-        check(|_| {}, "storage", true, "s3://runs: written and read");
-        check(|_| {}, "prefix", true, "nothing is there yet");
-        check(|_| {}, "clocks", true, "the 4 that could be read");
+        check(|_| {}, "streams", true, "this process may create them");
+        check(|_| {}, "storage", true, "s3://runs: can be written and read");
+        check(|_| {}, "prefix", true, "the prefix is empty");
+        check(|_| {}, "clocks", true, "the 4 clocks that could be read");
         check(|found| found.nodes.clear(), "cluster", false, "start the others");
         check(|found| found.streams = Some(Err(denied())), "streams", false, "credentials");
         check(|found| found.storage.found = Err(silent("s3")), "storage", false, "does not answer");
@@ -254,10 +261,10 @@ mod tests {
                 found.storage.found = Ok(Stored { mark: Some(mark(run)), left: None });
             }
         };
-        check(both(1, 3), "prefix", true, "this run is there, with 9 records");
+        check(both(1, 3), "prefix", true, "this run exists, with 9 records");
         check(both(1, 1), "streams", true, "nats stream edit");
         check(both(2, 3), "prefix", false, "belongs to another cluster");
-        check(|found| streams(found, mark(1), 3), "prefix", false, "whose states are gone");
+        check(|found| streams(found, mark(1), 3), "prefix", false, "whose states are missing");
     }
 
     #[test]

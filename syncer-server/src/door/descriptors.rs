@@ -36,7 +36,7 @@ mod platform {
         match setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
             Ok(()) => maximum,
             Err(error) => {
-                tracing::warn!(%error, ?current, "the limit of open files and sockets stays as it is");
+                tracing::warn!(%error, ?current, "cannot raise the limit of open files and sockets");
                 current
             }
         }

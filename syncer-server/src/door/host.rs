@@ -42,7 +42,7 @@ impl Names {
         for name in allowed.iter().map(String::as_str).chain(public) {
             let host = host_of(name).filter(|host| is_plain(host));
             names.push(
-                host.ok_or_else(|| format!("{name:?} is no name of a host: give it as lab.example.org"))?,
+                host.ok_or_else(|| format!("{name:?} is not a host name: give one such as lab.example.org"))?,
             );
         }
         Ok(Self { allowed: names.into(), own: own_name() })
@@ -100,8 +100,8 @@ pub async fn check(State(names): State<Names>, request: Request, next: Next) -> 
         Some(host) if !names.has(host, is_near) => {
             let shown: String = host.chars().filter(|letter| letter.is_ascii_graphic()).take(80).collect();
             let why = format!(
-                "this server does not answer to the name {shown:?}: if it is yours, start it with --allow-host NAME, \
-                 or with --public-url and the link that others use\n"
+                "this server does not answer to the name {shown:?}: if the name is yours, start the server with \
+                 --allow-host NAME, or with --public-url and the public link\n"
             );
             (StatusCode::MISDIRECTED_REQUEST, why).into_response()
         }
@@ -178,7 +178,7 @@ mod tests {
     fn what_is_no_name_is_said() {
         for name in ["https://lab.example.org", "a b", "", "x@y"] {
             let why = Names::new(&[name.to_owned()], None).unwrap_err();
-            assert!(why.contains("no name of a host"), "{why}");
+            assert!(why.contains("is not a host name"), "{why}");
         }
     }
 }

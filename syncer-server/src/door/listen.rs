@@ -40,7 +40,7 @@ const HEADER_BYTES_MAX: usize = 32 << 10;
 const RETRY_S: &str = "10";
 /// Answer to a request whose two headers name different clients.
 const CONTRADICTION: &str =
-    "Forwarded and X-Forwarded-For name different addresses: have the proxy pass on one of them\n";
+    "Forwarded and X-Forwarded-For name different addresses: make the proxy pass on one of them\n";
 /// Delay after the system could not accept a connection, usually for lack of file descriptors that other connections
 /// free.
 const ACCEPT_WAIT: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)];
@@ -93,7 +93,7 @@ pub async fn answer(listener: TcpListener, door: Door, router: Router, mut stopp
             Err(error) if is_of_the_peer(&error) => {}
             Err(error) => {
                 if wait == ACCEPT_WAIT[0] {
-                    tracing::error!(%error, open = door.crowd.count(), "no connection can be taken for a while");
+                    tracing::error!(%error, open = door.crowd.count(), "cannot accept connections for a while");
                 }
                 sleep(wait).await;
                 wait = (2 * wait).min(ACCEPT_WAIT[1]);
@@ -108,7 +108,7 @@ fn admit(stream: TcpStream, address: IpAddr, door: &Door, router: &Router, ended
     let place = match door.crowd.enter(address, is_believed) {
         Ok(place) => place,
         Err(full) => {
-            tracing::debug!(%address, ?full, "a connection too many");
+            tracing::debug!(%address, ?full, "connection refused: too many connections");
             // A TLS client would not understand the refusal.
             if door.tls.is_none() {
                 refuse(&stream, full);
@@ -118,7 +118,7 @@ fn admit(stream: TcpStream, address: IpAddr, door: &Door, router: &Router, ended
     };
     // Short messages must not wait for acknowledgements of earlier ones (Nagle, delayed ACK).
     if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "a connection stays slow");
+        tracing::debug!(%error, "cannot set TCP_NODELAY");
     }
     let (door, ended) = (door.clone(), ended.clone());
     let caller = Caller { place: Arc::new(place), is_believed, door, router: router.clone() };
@@ -127,7 +127,7 @@ fn admit(stream: TcpStream, address: IpAddr, door: &Door, router: &Router, ended
             None => serve(Going::new(stream, STALL_MAX), caller, ended).await,
             Some(tls) => match tls.shake_hands(stream).await {
                 Ok(stream) => serve(stream, caller, ended).await,
-                Err(error) => tracing::debug!(%error, "no TLS with somebody"),
+                Err(error) => tracing::debug!(%error, "TLS handshake failed"),
             },
         }
     });
@@ -190,7 +190,7 @@ where
         }
     };
     if let Err(error) = result {
-        tracing::debug!(%error, "a connection ended early");
+        tracing::debug!(%error, "connection ended early");
     }
 }
 

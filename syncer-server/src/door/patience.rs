@@ -38,7 +38,7 @@ impl Stall {
                     return Poll::Pending;
                 }
                 sleep.as_mut().reset(Instant::now() + max);
-                Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer stands still")))
+                Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer stalled")))
             }
         }
     }

@@ -36,7 +36,8 @@ impl Proxies {
     pub(super) fn new(listed: &[String]) -> Result<Self, String> {
         let network = |text: &String| {
             Network::parse(text.trim()).ok_or_else(|| {
-                format!("{text:?} is no address: give it as 192.168.7.5, or a network as 172.16.0.0/12")
+                format!(
+                    "{text:?} is not an address: give one such as 192.168.7.5, or a network such as 172.16.0.0/12")
             })
         };
         Ok(Self(listed.iter().map(network).collect::<Result<_, _>>()?))
@@ -170,7 +171,7 @@ mod tests {
         for wrong in ["", "caddy", "10.0.0.0/33", "10.0.0.0/", "10.0.0.0/-1", "2001:db8::/129", "1.2.3.4:80"]
         {
             let why = Proxies::new(&[wrong.to_owned()]).unwrap_err();
-            assert!(why.contains("is no address"), "{why}");
+            assert!(why.contains("is not an address"), "{why}");
         }
     }
 

@@ -51,7 +51,7 @@ pub(super) async fn slow(request: Request, next: Next) -> Response {
 
 fn refusal(TooMany(wait): TooMany) -> Response {
     let retry = [(header::RETRY_AFTER, HeaderValue::from(wait.as_secs() + 1))];
-    let why = "too many wrong tokens or invites came from your address: wait, and show the right one\n";
+    let why = "too many wrong tokens or invites came from your address: wait, then use the right one\n";
     (StatusCode::TOO_MANY_REQUESTS, retry, why).into_response()
 }
 

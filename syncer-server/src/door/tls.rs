@@ -33,7 +33,7 @@ pub(crate) const FILE_BYTES_MAX: u64 = 256 << 10;
 /// First byte of a TLS connection (RFC 8446, 5.1).
 const HANDSHAKE: u8 = 22;
 /// Answer to a connection without TLS.
-const PLAIN: &str = "this server speaks https alone: begin the address with https:// or wss://\n";
+const PLAIN: &str = "this server accepts only https: begin the address with https:// or wss://\n";
 
 /// TLS acceptor. Cheap to clone; all clones use the same certificate.
 #[derive(Clone)]
@@ -57,7 +57,8 @@ impl Tls {
         let shown = Arc::new(Shown(RwLock::new(Arc::new(files.certified(&read)?))));
         let provider = Arc::new(default_provider());
         let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        let config = config.map_err(|error| ServerError::Internal { what: format!("no TLS: {error}") })?;
+        let config =
+            config.map_err(|error| ServerError::Internal { what: format!("cannot set up TLS: {error}") })?;
         let mut config = config.with_no_client_auth().with_cert_resolver(Arc::clone(&shown) as _);
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(Self { acceptor: TlsAcceptor::from(Arc::new(config)), shown, files: Arc::new(files), first })
@@ -70,12 +71,14 @@ impl Tls {
             stream.peek(&mut first).await?;
             if first != [HANDSHAKE] {
                 turn_away(&stream);
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "somebody speaks without TLS"));
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "the client does not use TLS"));
             }
             // The stall timer is below TLS, so that it also covers the handshake.
             self.acceptor.accept(Going::new(stream, STALL_MAX)).await
         });
-        shaken.await.unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "no handshake in time")))
+        shaken
+            .await
+            .unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "TLS handshake timed out")))
     }
 
     /// Checks the files until told to stop. For each new pair, reports whether it is now in use.
@@ -98,11 +101,11 @@ impl Tls {
             match read.and_then(|read| self.files.certified(&read)) {
                 Ok(certified) => {
                     *self.shown.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(certified);
-                    tracing::info!(file = %self.files.cert.display(), "a new certificate is shown from now on");
+                    tracing::info!(file = %self.files.cert.display(), "new certificate in use");
                     tell(true).await;
                 }
                 Err(error) => {
-                    tracing::error!(%error, "a new certificate cannot be used, and the one before stays");
+                    tracing::error!(%error, "the new certificate cannot be used; the old one stays in use");
                     tell(false).await;
                 }
             }
@@ -258,7 +261,7 @@ mod tests {
             (&key, &key, "key.pem holds no certificate"),
             (&torn, &key, "torn.pem holds no certificate"),
             (&cert, &cert, "cert.pem holds no private key: give --tls-key"),
-            (&cert, &other, "other.pem is not that of the certificate in"),
+            (&cert, &other, "other.pem does not belong to the certificate in"),
             (&junk, &key, "junk.pem cannot be used"),
             (&large, &key, "large is larger than 256.0KiB"),
         ] {

@@ -85,8 +85,8 @@ impl Evaluator {
     pub fn judged_by(self, judge: Judge) -> Self {
         if !self.meter.tells_harm() {
             tracing::warn!(
-                "nothing that does harm is undone: the held-out part of the text is shorter than {JUDGED_WINDOWS_MIN} \
-                 windows, which tell too little; give a longer text or --held-out"
+                "rollback is off: the held-out part of the text is shorter than {JUDGED_WINDOWS_MIN} windows, too \
+                 short to judge updates; give a longer text or --held-out"
             );
             return self;
         }
@@ -140,7 +140,7 @@ pub async fn run(
                 (evaluator, result)
             });
             let Ok((back, result)) = looking.await else {
-                tracing::error!("measuring the held-out loss panicked; it is not measured any more");
+                tracing::error!("measuring the held-out loss panicked; it is no longer measured");
                 return;
             };
             evaluator = back;
@@ -203,7 +203,7 @@ fn look(
     let judgement = judge.map(|judge| judge.judge(loss, subject, meter)).transpose();
     // Without the tape, no learner can be blamed, and the run continues.
     let judgement = judgement.unwrap_or_else(|error| {
-        tracing::error!(%error, "the held-out loss rose, and why cannot be found out");
+        tracing::error!(%error, "the held-out loss rose, and its cause cannot be determined");
         None
     });
     let sample = if sample { Some(evaluator.sample(&theta)?) } else { None };

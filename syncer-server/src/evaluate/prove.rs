@@ -71,19 +71,19 @@ pub async fn prove(mut prover: Prover, actor: ActorHandle, clock: Clock) {
             (prover, exam.job.fragment, result)
         });
         let Ok((back, fragment, result)) = looking.await else {
-            tracing::error!("trying single updates panicked; none are tried any more");
+            tracing::error!("a loss check panicked; loss checks are off");
             return;
         };
         prover = back;
         match result {
             Ok(shown) => {
                 let took_ms = clock.now().since(began);
-                tracing::debug!(updates = shown.len(), took_ms, "tried single updates");
+                tracing::debug!(updates = shown.len(), took_ms, "loss checks done");
                 for (learner, regard) in prover.proofs.take(fragment, &shown) {
                     actor.regard(learner, regard).await;
                 }
             }
-            Err(error) => tracing::warn!(%error, "single updates not tried"),
+            Err(error) => tracing::warn!(%error, "loss checks failed"),
         }
         let idle = Duration::from_millis(idle_ms(prover.share, began, clock.now()));
         tokio::select! {

@@ -62,18 +62,20 @@ pub struct InviteView {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InviteFault {
     /// No invite was shown.
-    #[error("this run asks for an invite: open the whole link that you were given, with what follows #")]
+    #[error(
+        "this run asks for an invite: open the whole link that you were given, including the part after #"
+    )]
     Missing,
     /// No invite has that text.
     #[error(
-        "this invite is wrong or was taken back: copy the whole link again, or ask the run's owner for another one"
+        "this invite is not valid for this run: copy the whole link again, or ask the run's owner for another one"
     )]
     Unknown,
     /// The invite has admitted its maximum number of keys.
     #[error("this invite is used up: ask the run's owner for another one")]
     UsedUp,
     /// The invite has expired.
-    #[error("the time of this invite is over: ask the run's owner for another one")]
+    #[error("this invite has expired: ask the run's owner for another one")]
     Over,
     /// The owner revoked the invite.
     #[error("the run's owner has revoked this invite: ask for another one")]
@@ -89,7 +91,7 @@ impl Guests {
     pub fn invite(&self, terms: &InviteTerms, now_ms: u64) -> Result<MadeInvite, ServerError> {
         check_note(&terms.note)?;
         if !(1..=USES_MAX).contains(&terms.uses) {
-            let why = format!("an invite for {} makes no sense: give 1 to {USES_MAX} uses", terms.uses);
+            let why = format!("an invite for {} uses is out of range: give 1 to {USES_MAX} uses", terms.uses);
             return Err(ServerError::Config { why });
         }
         let (id, secret) = (short()?, long()?);

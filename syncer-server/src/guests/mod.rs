@@ -101,7 +101,8 @@ impl Guests {
         }
         let format: i64 = db.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(wrong)?;
         if format > FORMAT {
-            let why = format!("it is of layout {format}, and this program knows {FORMAT}: use a newer one");
+            let why =
+                format!("it is of layout {format}, but this program reads layout {FORMAT}: use a newer one");
             return Err(ServerError::DirCorrupt { path: self.path.clone(), why });
         }
         db.execute_batch(
@@ -198,8 +199,10 @@ pub fn check_note(note: &str) -> Result<(), ServerError> {
     match note.len() <= NOTE_BYTES_MAX {
         true => Ok(()),
         false => {
-            let why =
-                format!("a note has at most {NOTE_BYTES_MAX} bytes, this one {}: shorten it", note.len());
+            let why = format!(
+                "a note has at most {NOTE_BYTES_MAX} bytes, but this one has {}: shorten it",
+                note.len()
+            );
             Err(ServerError::Config { why })
         }
     }
@@ -207,7 +210,7 @@ pub fn check_note(note: &str) -> Result<(), ServerError> {
 
 fn damaged(why: &impl std::fmt::Display) -> String {
     format!(
-        "it is damaged: {why}; put it back from a copy, or remove it, and nobody is banned or known any more"
+        "it is damaged: {why}; restore it from a copy, or remove it, which forgets all bans and admissions"
     )
 }
 

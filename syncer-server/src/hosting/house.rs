@@ -128,7 +128,7 @@ impl House {
                     let is_archived = path.join(ARCHIVED).exists();
                     runs.insert(name, if is_archived { Hosted::Archived } else { Hosted::Starting(None) });
                 }
-                Err(error) => tracing::warn!("a folder is left alone: {error}"),
+                Err(error) => tracing::warn!("ignored a folder: {error}"),
             }
         }
         let is_to_start = |hosted: &Hosted| matches!(hosted, Hosted::Starting(_));
@@ -288,7 +288,7 @@ impl House {
         let mut runs = self.write();
         if runs.len() >= RUNS_MAX {
             let count = runs.len();
-            return Err(Refused::State(format!("there are {count} runs, the most that one server has")));
+            return Err(Refused::State(format!("there are {count} runs, which is the limit of one server")));
         }
         if runs.contains_key(name) {
             return Err(Refused::State(format!("there is a run {name} already")));
@@ -306,7 +306,7 @@ impl House {
         }
         let is_there = match self.read().get(name) {
             Some(Hosted::Served(_)) => {
-                return Err(Refused::State(format!("the run {name} is served already")));
+                return Err(Refused::State(format!("the run {name} is already served")));
             }
             Some(_) => true,
             None => false,
@@ -324,8 +324,8 @@ impl House {
             }
             Err(error) => {
                 match &error {
-                    ServerError::Cancelled => tracing::info!(%name, "the run is not opened any more"),
-                    error => tracing::error!(%name, %error, "the run cannot be started; the others go on"),
+                    ServerError::Cancelled => tracing::info!(%name, "the start of the run was cancelled"),
+                    error => tracing::error!(%name, %error, "the run cannot be started; the others continue"),
                 }
                 self.set(name, Hosted::Failed(error.to_string()));
                 Err(error.into())
@@ -379,9 +379,9 @@ impl House {
             let ended = match work.await {
                 Ok(Ok(_)) => return,
                 Ok(Err(error)) => error.to_string(),
-                Err(_) => "a part of the program panicked while it led the run".to_owned(),
+                Err(_) => "a part of the program panicked while it served the run".to_owned(),
             };
-            tracing::error!(%name, error = ended, "the run ended; the others go on");
+            tracing::error!(%name, error = ended, "the run ended; the others continue");
             if let Some(house) = house.upgrade() {
                 house.set(&name, Hosted::Failed(ended));
             }
@@ -409,7 +409,7 @@ impl House {
 
     /// Archives a run: stops serving it, and keeps its folder.
     pub(super) async fn archive(&self, name: &RunName) -> Result<(), Refused> {
-        let bye = Bye::new(CloseCode::Done, "the owner has put this run away");
+        let bye = Bye::new(CloseCode::Done, "the owner has archived this run");
         self.cancel(name, bye.clone());
         let _turn = self.turn(name).await;
         self.stop(name, bye).await?;

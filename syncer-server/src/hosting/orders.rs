@@ -166,8 +166,8 @@ impl Server<'_> {
             drop(fs::remove_dir_all(&dir));
             match error {
                 ServerError::Config { .. } => wrong(format!(
-                    "`{key}` names a file, and the server at {} has its runs elsewhere than in {}: give --runs its \
-                     folder of runs, on its machine",
+                    "`{key}` names a file, but the server at {} does not have its runs in {}: give --runs its folder \
+                     of runs, on its machine",
                     self.site.url,
                     folder.display()
                 )),
@@ -199,7 +199,7 @@ fn kept_token(runs: &Path, args: &OrderArgs) -> Result<String, ServerError> {
     let alone = runs.join(args.name.as_str());
     let why = match is_there(&alone.join("run.json"))? {
         true => format!(
-            "{} is a run of a server of its own: `syncer-server pause --dir {}` pauses it, and so do resume and \
+            "{} is a run with a server of its own: `syncer-server pause --dir {}` pauses it, and so do resume and \
              finish; `syncer-server serve --runs {}` serves it with others",
             alone.display(),
             alone.display(),
@@ -226,7 +226,7 @@ fn read(path: &Path) -> Result<String, ServerError> {
 fn ask(name: &RunName) -> Result<(), ServerError> {
     let not_meant = |why: &str| Err(ServerError::Config { why: why.to_owned() });
     if !std::io::stdin().is_terminal() {
-        return not_meant("nothing was deleted: give --yes, since nobody can be asked here");
+        return not_meant("nothing was deleted: give --yes, since there is no terminal to confirm on");
     }
     let mut out = std::io::stderr().lock();
     let question = format!("delete the run {name}, its model and its history? Type its name to do so: ");

@@ -132,7 +132,7 @@ async fn create(State(house): State<Arc<House>>, headers: HeaderMap, body: Bytes
         Ok(order) => order,
         Err(error) => {
             let example = r#"{"name": "poems", "settings": "preset = \"tiny\""}"#;
-            let why = format!("the body is no such order ({error}): send JSON as {example}\n");
+            let why = format!("the body is not a valid order ({error}): send JSON such as {example}\n");
             return (StatusCode::BAD_REQUEST, why).into_response();
         }
     };
@@ -199,7 +199,7 @@ fn check_owner(house: &House, headers: &HeaderMap) -> Result<(), Response> {
     if shows_token(headers, [&*house.token]) {
         return Ok(());
     }
-    let why = "show the token from admin.token in the folder of the runs, as `Authorization: Bearer …`\n";
+    let why = "send the token from admin.token in the folder of the runs, as `Authorization: Bearer …`\n";
     Err((StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, "Bearer")], why).into_response())
 }
 
@@ -267,7 +267,7 @@ fn which_run(names: &[String]) -> String {
         Some(first) => {
             let all = names.join(", ");
             format!(
-                "this server has several runs ({all}): add the path of one to its address, as /runs/{first}\n"
+                "this server has several runs ({all}): add the path of one to its address, such as /runs/{first}\n"
             )
         }
     }

@@ -25,7 +25,7 @@ pub(super) fn read(dir: &Path, server: &ServeConfig) -> Result<ServeConfig, Serv
     let failed = |source| ServerError::Disk { what: "read", path: path.clone(), source };
     let bytes = path.metadata().map_err(failed)?.len();
     let text = if bytes > BYTES_MAX {
-        Err(format!("it has {bytes} bytes, at most {BYTES_MAX} are read"))
+        Err(format!("it has {bytes} bytes, but at most {BYTES_MAX} are read"))
     } else {
         Ok(fs::read_to_string(&path).map_err(failed)?)
     };

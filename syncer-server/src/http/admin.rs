@@ -21,7 +21,7 @@ use crate::secret::is_same;
 
 /// `/v1/admin/finish`: collects the last progress of all learners, then ends the run.
 pub async fn finish(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
-    tell(&app, &headers, Order::Finish, "the run finishes\n").await
+    tell(&app, &headers, Order::Finish, "the run is finishing\n").await
 }
 
 /// `/v1/admin/pause`: starts no round and grants no lease until resumed; learners wait.
@@ -31,7 +31,7 @@ pub async fn pause(State(app): State<Arc<App>>, headers: HeaderMap) -> Response 
 
 /// `/v1/admin/resume`: resumes the run.
 pub async fn resume(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
-    tell(&app, &headers, Order::Hold(false), "the run goes on\n").await
+    tell(&app, &headers, Order::Hold(false), "the run continues\n").await
 }
 
 /// Body of `/v1/admin/learners/{id}/pace`.
@@ -76,7 +76,7 @@ pub async fn send_away(
         let Drop { seconds } = read(&body, "{\"seconds\": 20}")?;
         let seconds_max = f64::from(DROP_MS_MAX) / 1e3;
         if !(0.0..=seconds_max).contains(&seconds) {
-            return Err(format!("{seconds} s make no sense: give 0 to {seconds_max}; 0 lets it come back"));
+            return Err(format!("{seconds} s is out of range: give 0 to {seconds_max}; 0 lets it come back"));
         }
         let wait_ms = (seconds * 1e3).round() as u32;
         Ok(move |learner| Order::Drop(learner, wait_ms))
@@ -87,7 +87,7 @@ pub async fn send_away(
 /// Reads the order in `body`; `example` shows the expected form.
 pub(super) fn read<T: DeserializeOwned>(body: &Bytes, example: &str) -> Result<T, String> {
     serde_json::from_slice(body)
-        .map_err(|error| format!("the body is no such order ({error}): send JSON as {example}"))
+        .map_err(|error| format!("the body is not a valid order ({error}): send JSON such as {example}"))
 }
 
 /// Gives the order that `make` returns to the learner with this `id`.
@@ -101,7 +101,10 @@ async fn rein<F: FnOnce(LearnerId) -> Order>(
         return refused;
     }
     let Ok(learner) = id.parse().map(LearnerId) else {
-        return (StatusCode::BAD_REQUEST, format!("{id:?} is no learner: give its number in /v1/learners\n"))
+        return (
+            StatusCode::BAD_REQUEST,
+            format!("{id:?} is not a learner: give its number in /v1/learners\n"),
+        )
             .into_response();
     };
     let order = match make() {
@@ -141,7 +144,9 @@ pub(super) async fn proclaim(
 
 /// Returns the answer to an order that may not have reached all processes of the run.
 pub(super) fn not_sent(error: &ServiceError) -> Response {
-    let why = format!("perhaps nothing was ordered: look whether it holds, and order it again. {error}\n");
+    let why = format!(
+        "the order may not have been recorded: check whether it took effect, and repeat it if not. {error}\n"
+    );
     (StatusCode::SERVICE_UNAVAILABLE, why).into_response()
 }
 
@@ -151,21 +156,22 @@ pub(super) fn said(obeyed: Option<Obeyed>, learner: Option<LearnerId>, done: &'s
         Some(Obeyed::Taken) => (StatusCode::ACCEPTED, done).into_response(),
         Some(Obeyed::NoSuchLearner) => {
             let id = learner.unwrap_or_default();
-            let why = format!("there has been no learner {id} in this run: /v1/learners lists them\n");
+            let why = format!("this run has had no learner {id}: /v1/learners lists them\n");
             (StatusCode::NOT_FOUND, why).into_response()
         }
         Some(Obeyed::RunOver) => {
-            let why = "the run is complete: its model and its figures stay, and nothing is left to steer\n";
+            let why = "the run is complete: its model and its figures stay, but it takes no more orders\n";
             (StatusCode::CONFLICT, why).into_response()
         }
         Some(Obeyed::PastStop(counted)) => {
             let why = format!(
-                "the run has counted {counted} merged tokens, so that this stop would end the run now: use finish for \
+                "the run has counted {counted} merged tokens, so this stop would end the run now: use finish for \
                  that, or give more tokens, or 0 for no stop\n"
             );
             (StatusCode::BAD_REQUEST, why).into_response()
         }
-        None => (StatusCode::SERVICE_UNAVAILABLE, "the server stops: nobody is told\n").into_response(),
+        None => (StatusCode::SERVICE_UNAVAILABLE, "the server stops: the order was not delivered\n")
+            .into_response(),
     }
 }
 
@@ -183,7 +189,7 @@ pub(super) fn check_owner(app: &App, headers: &HeaderMap) -> Result<(), Response
     if is_host || bearer(headers).is_some_and(|shown| app.owner.is(shown)) {
         return Ok(());
     }
-    let why = "show the token from admin.token in the run's folder, as `Authorization: Bearer …`\n";
+    let why = "send the token from admin.token in the run's folder, as `Authorization: Bearer …`\n";
     Err((StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, "Bearer")], why).into_response())
 }
 

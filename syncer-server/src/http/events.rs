@@ -60,7 +60,7 @@ pub async fn events(
     query: Result<Query<EventsQuery>, QueryRejection>,
 ) -> Response {
     let Ok(Query(query)) = query else {
-        return (StatusCode::BAD_REQUEST, "ask for raw=1 or nothing\n").into_response();
+        return (StatusCode::BAD_REQUEST, "use raw=1 or no parameters\n").into_response();
     };
     // A proxy on this machine also forwards strangers, and marks their requests with a header.
     let is_near = place.is_some_and(|place| place.is_local())

@@ -81,7 +81,7 @@ enum ExportError {
     Work(#[from] WorkError),
     #[error("the server stops")]
     Stops,
-    #[error("others still download an earlier model: try again in a while")]
+    #[error("other clients still download an earlier model: try again later")]
     Full,
     #[error("the model could not be packed: the server's log says why")]
     Failed,
@@ -173,7 +173,7 @@ impl Exports {
 /// `/v1/export.zip`.
 pub async fn export(State(app): State<Arc<App>>) -> Response {
     let Ok(download) = Arc::clone(&app.exports.downloads).try_acquire_owned() else {
-        let why = "many others download the model: try again in a while\n";
+        let why = "many others are downloading the model: try again later\n";
         return (StatusCode::TOO_MANY_REQUESTS, [(header::RETRY_AFTER, RETRY_S)], why).into_response();
     };
     // For a complete run, an archive from before its end is not reused, even if it is fresh.

@@ -132,7 +132,8 @@ pub async fn frozen(
 /// Returns the answer for a peer that gets no turn.
 fn busy() -> Response {
     let retry = [(header::RETRY_AFTER, HeaderValue::from(RETRY_S))];
-    (StatusCode::SERVICE_UNAVAILABLE, retry, "many others fetch parameters: come again\n").into_response()
+    (StatusCode::SERVICE_UNAVAILABLE, retry, "many others are fetching parameters: try again later\n")
+        .into_response()
 }
 
 /// Answers with the held-out windows.
@@ -141,7 +142,7 @@ pub async fn held_out(State(app): State<Arc<App>>, Path(run): Path<String>, head
         return refused;
     }
     let Some(bytes) = &app.held_out else {
-        return (StatusCode::NOT_FOUND, "this run holds nothing out\n").into_response();
+        return (StatusCode::NOT_FOUND, "this run has no held-out text\n").into_response();
     };
     let (response, sent) =
         file(bytes.clone(), Body::from, &format!("\"{run}-held-out\""), lasting(&app), &headers);
@@ -162,11 +163,11 @@ fn peer(app: &App, place: Option<Extension<Arc<Place>>>, headers: &HeaderMap) ->
 pub(super) fn refused(app: &App, run: &str, headers: &HeaderMap) -> Option<Response> {
     let shown = |name| headers.get(name).map(HeaderValue::as_bytes);
     if !app.context.admission.lets_fetch(shown(INVITE_HEADER), shown(PASS_HEADER)) {
-        let why = format!("this run is for the invited: show the invite in {INVITE_HEADER}, or join it\n");
+        let why = format!("this run is for the invited: send the invite in {INVITE_HEADER}, or join it\n");
         return Some((StatusCode::FORBIDDEN, why).into_response());
     }
     if run != app.run {
-        let why = format!("this is run {}: join it afresh\n", app.run);
+        let why = format!("this is run {}: join it again\n", app.run);
         return Some((StatusCode::NOT_FOUND, why).into_response());
     }
     None

@@ -64,7 +64,7 @@ pub async fn invite(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes
         };
         if let Some(seconds) = expires_s.filter(|seconds| !(*seconds > 0.0 && *seconds <= SECONDS_MAX)) {
             let why = format!(
-                "an invite for {seconds} s makes no sense: give more than 0 and at most {SECONDS_MAX}"
+                "an invite for {seconds} s is out of range: give more than 0 and at most {SECONDS_MAX}"
             );
             return Err(ServerError::Config { why });
         }
@@ -78,7 +78,9 @@ pub async fn invite(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes
 pub async fn revoke(State(app): State<Arc<App>>, headers: HeaderMap, Path(id): Path<String>) -> Response {
     owned(&app, &headers, move |guests| {
         Ok(match guests.revoke(&id, unix_ms())? {
-            Some(_) => (StatusCode::OK, "the invite takes in nobody any more\n").into_response(),
+            Some(_) => {
+                (StatusCode::OK, "the invite is revoked: it admits no more learners\n").into_response()
+            }
             None => {
                 (StatusCode::NOT_FOUND, format!("there is no such invite: {} lists them\n", path::INVITES))
                     .into_response()
@@ -105,7 +107,7 @@ pub async fn ban(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes) -
         Ok(asked) => asked,
         Err(refused) => return refused,
     };
-    let done = "it is banned\n";
+    let done = "the key is banned\n";
     match &app.herald {
         Some(herald) => sent(herald, Decree::Ban(who, note), done).await,
         None => {
@@ -123,10 +125,10 @@ pub async fn lift(State(app): State<Arc<App>>, headers: HeaderMap, Path(name): P
         let who = named(&name)?;
         Ok(lift(guests, who)?.then_some(who))
     };
-    let done = "it may come back\n";
+    let done = "the ban is lifted\n";
     match (&app.herald, owners(&app, &headers, lifted).await) {
         (_, Err(refused)) => refused,
-        (_, Ok(None)) => (StatusCode::NOT_FOUND, "it is not banned\n").into_response(),
+        (_, Ok(None)) => (StatusCode::NOT_FOUND, "the key was not banned\n").into_response(),
         (Some(herald), Ok(Some(who))) => sent(herald, Decree::Lift(who), done).await,
         (None, Ok(Some(_))) => (StatusCode::OK, done).into_response(),
     }
@@ -175,7 +177,7 @@ async fn owners<T: Send + 'static>(
             Err((StatusCode::BAD_REQUEST, format!("{error}\n")).into_response())
         }
         Ok(Err(error)) => {
-            tracing::error!(%error, "cannot keep what the owner says of guests");
+            tracing::error!(%error, "cannot store the owner's changes of invites and bans");
             Err((StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response())
         }
         Err(error) => Err(error.into_response()),

@@ -67,7 +67,7 @@ impl Text {
 fn render(runs: &[(Option<String>, ServerStatus)], now_ms: u64) -> String {
     let mut text = Text::default();
     let version = format!("version=\"{}\"", env!("CARGO_PKG_VERSION"));
-    text.metric("gauge", "build_info", Some(version), "1, with the version of the program.", 1.0);
+    text.metric("gauge", "build_info", Some(version), "Always 1, with the version of the program.", 1.0);
     for (name, status) in runs {
         text.run.clone_from(name);
         training(&mut text, status);
@@ -81,21 +81,21 @@ fn training(text: &mut Text, status: &ServerStatus) {
     let core = &status.core;
     text.counter("trained_tokens_total", "Tokens trained on by all learners.", core.tokens_trained);
     text.counter("merged_tokens_total", "Tokens merged.", core.tokens_merged);
-    text.counter("rounds_merged_total", "Rounds that led to a version.", core.rounds);
-    text.counter("rounds_abandoned_total", "Rounds that led to nothing.", core.rounds_abandoned);
-    text.counter("updates_total", "Updates taken in.", core.updates);
+    text.counter("rounds_merged_total", "Rounds that merged a version.", core.rounds);
+    text.counter("rounds_abandoned_total", "Rounds that merged nothing.", core.rounds_abandoned);
+    text.counter("updates_total", "Updates received.", core.updates);
     text.counter("updates_merged_total", "Updates merged.", core.fates.merged);
     text.counter("updates_late_total", "Updates that came late.", core.fates.late.values().sum());
     text.counter("updates_refused_total", "Updates refused.", core.fates.refused.values().sum());
     // Learners without merged updates are forgotten to make room, so this is not a total.
-    text.gauge("learners_known", "Learners that the run remembers.", core.learners_total.into());
-    text.gauge("learners_connected", "Connections with a learner behind them.", core.connected.into());
+    text.gauge("learners_known", "Learners known to the run.", core.learners_total.into());
+    text.gauge("learners_connected", "Connected learners.", core.connected.into());
     text.gauge("learners_live", "Learners that take part in rounds.", core.live.into());
-    text.gauge("participation_ratio", "Tokens merged of tokens trained.", core.participation);
-    text.gauge("step_seconds", "Inner step of the median live learner.", core.timing.step_ms / 1e3);
+    text.gauge("participation_ratio", "Merged tokens over trained tokens.", core.participation);
+    text.gauge("step_seconds", "Inner step time of the median live learner.", core.timing.step_ms / 1e3);
     text.gauge("quorum_seconds", "From the start of a round to its quorum.", core.timing.quorum_ms / 1e3);
     text.gauge("sync_seconds", "From the end of collecting to sending.", core.timing.sync_ms / 1e3);
-    text.flag("paused", "1 while the owner holds the run.", core.paused);
+    text.flag("paused", "1 while the owner has paused the run.", core.paused);
     text.flag("finished", "1 once the run is complete.", core.finished);
     if let Some(loss) = status.val_loss_last {
         text.gauge("held_out_loss_nats", "Held-out loss per token.", loss.into());
@@ -111,30 +111,34 @@ fn server(text: &mut Text, status: &ServerStatus, now_ms: u64) {
     let ago = |seconds: f64| (now_ms as f64 / 1e3 - seconds).round();
     text.counter("up_bytes_total", "WebSocket bytes from learners while training.", traffic.bytes_up);
     text.counter("down_bytes_total", "WebSocket bytes to learners while training.", traffic.bytes_down);
-    text.counter("join_bytes_total", "Bytes of greetings and fetched parameters.", traffic.join_bytes);
+    text.counter("join_bytes_total", "Bytes of joins and fetched parameters.", traffic.join_bytes);
     text.counter("data_bytes_total", "Bytes of fetched shards.", traffic.data_bytes);
     text.counter("tape_decisions_total", "Decisions on the disk.", disk.decisions);
     text.gauge("tape_update_bytes", "Updates of learners on the disk.", disk.update_bytes as f64);
     text.flag(
         "tape_fault",
-        "1 while the disk takes nothing and the run stands still.",
+        "1 while the disk accepts no writes and the run stands still.",
         disk.tape_fault.is_some(),
     );
     text.flag(
         "services_fault",
-        "1 while what the run's processes share does not answer, and nothing is merged.",
+        "1 while the shared services of the run do not answer, and nothing is merged.",
         disk.services_fault.is_some(),
     );
-    text.gauge("tape_unsaved_decisions", "Decisions that are not on the disk yet.", disk.unsaved as f64);
+    text.gauge("tape_unsaved_decisions", "Decisions that are not yet on the disk.", disk.unsaved as f64);
     if let Some(age_s) = disk.unsaved_age_s {
-        let help = "When the oldest decision was made that is not on the disk yet, since 1970.";
+        let help = "Time of the oldest decision that is not yet on the disk, since 1970.";
         text.gauge("tape_unsaved_timestamp_seconds", help, ago(age_s));
     }
-    text.flag("snapshot_fault", "1 while the newest snapshot is not written.", disk.snapshot_fault.is_some());
+    text.flag(
+        "snapshot_fault",
+        "1 while the newest snapshot cannot be written.",
+        disk.snapshot_fault.is_some(),
+    );
     if let Some(age_s) = disk.snapshot_age_s {
-        let help = "When this process wrote its newest snapshot, since 1970.";
+        let help = "Time at which this process wrote its newest snapshot, since 1970.";
         text.gauge("snapshot_timestamp_seconds", help, ago(age_s));
     }
     text.gauge("sockets_open", "Open sockets.", status.sockets.into());
-    text.gauge("start_time_seconds", "When the server started, since 1970.", ago(status.uptime_s));
+    text.gauge("start_time_seconds", "Start time of the server, since 1970.", ago(status.uptime_s));
 }

@@ -28,7 +28,7 @@ pub async fn obey(app: Arc<App>, decree: Decree) {
         }
     };
     if let Err(why) = done {
-        tracing::error!("what the owner ordered is not carried out here: {why}");
+        tracing::error!("an order of the owner is not carried out here: {why}");
     }
 }
 

@@ -118,7 +118,7 @@ async fn change_all(app: &App, wanted: &BTreeMap<String, Value>) -> Response {
     if obeyed == Some(Obeyed::Taken) {
         *held = config;
     }
-    said(obeyed, None, "the settings hold from now on\n")
+    said(obeyed, None, "the settings now apply\n")
 }
 
 /// Sends the order `wanted` to all processes of a run that several serve, and returns the answer.
@@ -131,8 +131,7 @@ async fn order(app: &App, herald: &Herald, wanted: &BTreeMap<String, Value>) -> 
             if let Some(refused) = check_stop(app, &*app.settings.0.lock().await, &change.config).await {
                 return refused;
             }
-            proclaim(app, herald, None, Decree::Settings(change.words), "the settings hold from now on\n")
-                .await
+            proclaim(app, herald, None, Decree::Settings(change.words), "the settings now apply\n").await
         }
     }
 }
@@ -148,7 +147,7 @@ async fn check_stop(app: &App, held: &ServeConfig, wanted: &ServeConfig) -> Opti
 }
 
 /// Answer to an order that changes nothing.
-const NOTHING: &str = "nothing changed: it is so already\n";
+const NOTHING: &str = "nothing changed: the settings already had these values\n";
 
 /// A valid change of the settings.
 struct Change {

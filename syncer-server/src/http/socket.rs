@@ -65,7 +65,7 @@ fn is_allowed(app: &App, headers: &HeaderMap) -> bool {
     let allowed = is_listed(app, origin) || is_own(origin, headers.get(header::HOST));
     // Browsers hide the reason from the page. The log reports it, a limited number of times.
     if !allowed && app.foreign.fetch_add(1, Ordering::Relaxed) < FOREIGN_TOLD_MAX {
-        tracing::warn!(?origin, "refused a page of another origin: give --allow-origin if that is meant");
+        tracing::warn!(?origin, "refused a page of another origin: give --allow-origin to admit it");
     }
     allowed
 }

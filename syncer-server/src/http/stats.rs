@@ -82,7 +82,8 @@ pub async fn learners(
         Ok(Query(query)) if query.limit > 0 => view(&app, View::Learners(query)).await,
         _ => {
             let why = format!(
-                "ask for offset=0 or more, limit=1 to {PAGE_MAX}, sort=merged, speed, name or state, and nothing else\n"
+                "use offset=0 or more, limit=1 to {PAGE_MAX}, sort=merged, speed, name or state, and no other \
+                 parameters\n"
             );
             (StatusCode::BAD_REQUEST, why).into_response()
         }
@@ -104,7 +105,7 @@ pub async fn log(State(app): State<Arc<App>>, query: Result<Query<LogQuery>, Que
     match query {
         Ok(Query(query)) if (1..=LOG_MAX).contains(&query.limit) => view(&app, View::Log(query)).await,
         _ => {
-            let why = format!("ask for name=TEXT, limit=1 to {LOG_MAX}, and nothing else\n");
+            let why = format!("use name=TEXT, limit=1 to {LOG_MAX}, and no other parameters\n");
             (StatusCode::BAD_REQUEST, why).into_response()
         }
     }
@@ -117,7 +118,7 @@ async fn view(app: &App, view: View) -> Response {
         _ => match Arc::clone(&app.unread.0).try_acquire_owned() {
             Ok(unread) => Some(unread),
             Err(_) => {
-                let why = "too many answers wait to be read: come again\n";
+                let why = "too many answers wait to be read: try again later\n";
                 return (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
             }
         },

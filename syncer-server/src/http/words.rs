@@ -26,8 +26,8 @@ pub async fn model(State(app): State<Arc<App>>, Path(run): Path<String>, headers
         return (StatusCode::NOT_FOUND, why).into_response();
     };
     if model.lora.is_some() {
-        let why = "this run trains adapters, and pages do not fetch the model that they belong to: its owner writes \
-                   with it by `syncer-server sample`\n";
+        let why = "this run trains adapters, and pages do not fetch the model that they belong to: its owner can \
+             sample from it with `syncer-server sample`\n";
         return (StatusCode::NOT_FOUND, why).into_response();
     }
     let spec = app.exports.spec();

@@ -31,7 +31,7 @@ pub struct WorkPermit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WorkError {
     /// Too many requests wait for such work already.
-    #[error("too many others ask for the same: come again")]
+    #[error("too many others ask for the same: try again later")]
     Busy,
     /// The work panicked, or the program stops.
     #[error("the work failed: the server's log says why")]

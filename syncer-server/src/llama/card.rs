@@ -91,7 +91,8 @@ impl Card<'_> {
         );
         let ModelSpec { vocab, d_model, layers, heads, kv_heads, .. } = model;
         let mut size = format!(
-            "{layers} layers of width {d_model}, {heads} query heads, {kv_heads} key and value heads, {vocab} tokens"
+            "{layers} layers of width {d_model}, {heads} query heads, {kv_heads} key and value heads, vocabulary of \
+             {vocab} tokens"
         );
         if let Some(experts) = model.experts {
             let ExpertSpec { count, per_token, .. } = experts;
@@ -125,18 +126,14 @@ impl Card<'_> {
         let (folder, base) = (literal(self.folder), self.base.unwrap_or("BASE"));
         let (named, base) = (quoted(base), literal(base));
         let mut card = format!(
-            "---\n{keys}library_name: peft\npipeline_tag: text-generation\ntags:\n- archipelago\n- lora\n---\n\n\
-             # Adapters of {} parameters\n\n\
-             They were trained with Archipelago, in which many computers train one model together, on the model \
-             {named}, which stayed as it was. `peft` adds them to it:\n\n\
-             ```python\n\
-             from peft import PeftModel\n\
-             from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig\n\
-             base = AutoModelForCausalLM.from_pretrained({base})\n\
-             model = PeftModel.from_pretrained(base, {folder})\n\
-             model.generation_config = GenerationConfig.from_pretrained({folder})\n\
-             tokenizer = AutoTokenizer.from_pretrained({folder})\n\
-             ```\n\n| | |\n|---|---|\n",
+            "---\n{keys}library_name: peft\npipeline_tag: text-generation\ntags:\n- archipelago\n- lora\n---\n\n# \
+             Adapters of {} parameters\n\nThey were trained with Archipelago, in which many computers train one model \
+             together, on the model {named}, whose weights stayed frozen. `peft` adds them to it:\n\n```python\nfrom \
+             peft import PeftModel\nfrom transformers import AutoModelForCausalLM, AutoTokenizer, \
+             GenerationConfig\nbase = AutoModelForCausalLM.from_pretrained({base})\nmodel = \
+             PeftModel.from_pretrained(base, {folder})\nmodel.generation_config = \
+             GenerationConfig.from_pretrained({folder})\ntokenizer = \
+             AutoTokenizer.from_pretrained({folder})\n```\n\n| | |\n|---|---|\n",
             self.params,
         );
         self.add_rows(&mut card, &[("trained", trained(lora))]);
@@ -146,11 +143,9 @@ impl Card<'_> {
     /// Returns the card of a model with an architecture of its own.
     fn of_tensors(self, keys: &str) -> String {
         let mut card = format!(
-            "---\n{keys}tags:\n- archipelago\n---\n\n\
-             # A model of {} parameters\n\n\
-             It was trained with Archipelago, in which many computers train one model together. `model.safetensors` \
-             holds its tensors under the names that they began with; what they mean is known to the program that \
-             trained it.\n\n| | |\n|---|---|\n",
+            "---\n{keys}tags:\n- archipelago\n---\n\n# A model of {} parameters\n\nIt was trained with Archipelago, \
+             in which many computers train one model together. `model.safetensors` holds its tensors under their \
+             original names; only the program that trained it can interpret them.\n\n| | |\n|---|---|\n",
             self.params,
         );
         self.add_rows(&mut card, &[]);
@@ -178,13 +173,13 @@ impl Card<'_> {
         let kept = self.source.and_then(|source| source.card.license.as_deref());
         let licence = match (self.licence, kept) {
             (Some(chosen), _) => chosen.to_owned(),
-            (None, Some(kept)) => format!("{}, that of the model it began with", quoted(kept)),
-            (None, None) => "none was chosen: ask whoever trained it".to_owned(),
+            (None, Some(kept)) => format!("{}, as of the initial model", quoted(kept)),
+            (None, None) => "none was chosen: ask the owner of the run".to_owned(),
         };
         let rows = [
             ("trained on", format!("{text}, {text_tokens} tokens")),
-            ("began with", begun),
-            ("learners that were merged", course.learners.to_string()),
+            ("initial weights", begun),
+            ("learners with merged updates", course.learners.to_string()),
             ("merged tokens", course.tokens_merged.to_string()),
             ("loss on held-out text", losses),
             ("perplexity on held-out text", measured(course.loss_last.map(f32::exp))),

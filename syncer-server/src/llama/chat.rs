@@ -116,14 +116,14 @@ fn templates(config: &Map<String, Value>) -> Result<(Option<String>, Option<Stri
             let called = |name: &str| several.iter().find(|one| one["name"] == name)?["template"].as_str();
             (called(Chat::DEFAULT), called(Chat::TOOL_USE))
         }
-        Some(_) => return Err(LlamaError::form(CONFIG, "its chat_template is no text")),
+        Some(_) => return Err(LlamaError::form(CONFIG, "its chat_template is not a text")),
     };
     if config.get("chat_template").is_some_and(Value::is_array) && found == (None, None) {
-        return Err(LlamaError::form(CONFIG, "none of its chat templates is called default"));
+        return Err(LlamaError::form(CONFIG, "none of its chat templates is named default"));
     }
     let length = [found.0, found.1].into_iter().flatten().map(str::len).max().unwrap_or(0) as u64;
     if length > TEMPLATE_BYTES_MAX {
-        let why = format!("its chat template has {length} bytes, at most {TEMPLATE_BYTES_MAX} are read");
+        let why = format!("its chat template has {length} bytes, but at most {TEMPLATE_BYTES_MAX} are read");
         return Err(LlamaError::form(CONFIG, why));
     }
     Ok((found.0.map(str::to_owned), found.1.map(str::to_owned)))
@@ -159,10 +159,10 @@ mod tests {
             {"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]}"#;
         assert_eq!(read(tools).unwrap().tool_use.as_deref(), Some("t"));
         for (config, why) in [
-            ("[]", "no JSON object"),
+            ("[]", "not a JSON object"),
             ("{", "EOF"),
-            (r#"{"chat_template": 3}"#, "no text"),
-            (r#"{"chat_template": [{"name": "rag"}]}"#, "called default"),
+            (r#"{"chat_template": 3}"#, "not a text"),
+            (r#"{"chat_template": [{"name": "rag"}]}"#, "named default"),
         ] {
             let error = read(config).unwrap_err().to_string();
             assert!(error.contains(CONFIG) && error.contains(why), "{error}");

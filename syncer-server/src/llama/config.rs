@@ -46,19 +46,19 @@ impl Shape {
             let why = "only models of the types llama and mixtral can be trained here";
             keys.must("model_type", &json!("llama"), why)?;
         }
-        keys.may("hidden_act", &json!("silu"), "only silu is computed here")?;
-        keys.may("attention_bias", &json!(false), "attention has no biases here")?;
-        keys.may("mlp_bias", &json!(false), "the feed-forward layer has no biases here")?;
+        keys.may("hidden_act", &json!("silu"), "only silu is supported")?;
+        keys.may("attention_bias", &json!(false), "attention biases are not supported")?;
+        keys.may("mlp_bias", &json!(false), "biases in the feed-forward layer are not supported")?;
         let plain = "only parameters in f32, f16 or bf16 are read: save the model without quantization";
         keys.may("quantization_config", &Value::Null, plain)?;
 
         let width = keys.integer("hidden_size", 2..=WIDTH_MAX)?;
         let heads = keys.integer("num_attention_heads", 1..=WIDTH_MAX)?;
         if !width.is_multiple_of(2 * heads) {
-            let why = format!("it does not cut hidden_size = {width} into heads of an even width");
+            let why = format!("it does not split hidden_size = {width} into heads of an even width");
             return Err(LlamaError::key("num_attention_heads", heads, why));
         }
-        let why = "a head is as wide as hidden_size divided by num_attention_heads here";
+        let why = "the width of a head must be hidden_size divided by num_attention_heads";
         keys.may("head_dim", &json!(width / heads), why)?;
         let kv_heads = match keys.get("num_key_value_heads") {
             None => defaults.kv_heads.unwrap_or(heads),
@@ -82,7 +82,7 @@ impl Shape {
                 None => true,
                 Some(Value::Bool(tied)) => !tied,
                 Some(other) => {
-                    return Err(LlamaError::key("tie_word_embeddings", other, "it is true or false"));
+                    return Err(LlamaError::key("tie_word_embeddings", other, "it must be true or false"));
                 }
             },
             experts: if is_mixtral { Some(keys.experts()?) } else { None },
@@ -119,22 +119,22 @@ impl Keys<'_> {
         let value = self.get(key).ok_or(LlamaError::Absent { key })?;
         let integer = value.as_u64().and_then(|integer| u32::try_from(integer).ok());
         integer.filter(|integer| range.contains(integer)).ok_or_else(|| {
-            let why = format!("whole numbers from {} to {} can be trained here", range.start(), range.end());
+            let why = format!("whole numbers from {} to {} are supported", range.start(), range.end());
             LlamaError::key(key, value, why)
         })
     }
 
     fn number(&self, key: &str) -> Result<Option<f64>, LlamaError> {
         let Some(value) = self.get(key) else { return Ok(None) };
-        value.as_f64().map(Some).ok_or_else(|| LlamaError::key(key, value, "it is a number"))
+        value.as_f64().map(Some).ok_or_else(|| LlamaError::key(key, value, "it must be a number"))
     }
 
     /// Returns the mixture of experts of a Mixtral.
     fn experts(&self) -> Result<ExpertSpec, LlamaError> {
-        self.may("sliding_window", &Value::Null, "attention looks back over the whole window here")?;
+        self.may("sliding_window", &Value::Null, "attention always covers the whole window here")?;
         let noise = self.number("router_jitter_noise")?.filter(|noise| *noise != 0.0);
         if let Some(noise) = noise {
-            return Err(LlamaError::key("router_jitter_noise", noise, "routers have no noise here"));
+            return Err(LlamaError::key("router_jitter_noise", noise, "noise in routers is not supported"));
         }
         let count = match self.get("num_local_experts") {
             None => 8,
@@ -146,7 +146,7 @@ impl Keys<'_> {
         };
         let aux_loss = self.number("router_aux_loss_coef")?.unwrap_or(AUX_LOSS) as f32;
         if !(aux_loss.is_finite() && aux_loss >= 0.0) {
-            return Err(LlamaError::key("router_aux_loss_coef", aux_loss, "it is a number from 0 on"));
+            return Err(LlamaError::key("router_aux_loss_coef", aux_loss, "it must be a number from 0 on"));
         }
         Ok(ExpertSpec { count, per_token, aux_loss })
     }
@@ -172,9 +172,11 @@ impl Keys<'_> {
     fn whole_heads(&self, outer: &str) -> Result<(), LlamaError> {
         let key = "partial_rotary_factor";
         match self.number(key)?.filter(|part| *part != 1.0) {
-            Some(part) => {
-                Err(LlamaError::key(format!("{outer}{key}"), part, "heads are turned as a whole here"))
-            }
+            Some(part) => Err(LlamaError::key(
+                format!("{outer}{key}"),
+                part,
+                "partial rotation of heads is not supported",
+            )),
             None => Ok(()),
         }
     }
@@ -186,19 +188,19 @@ impl Keys<'_> {
         for outer in ["rope_scaling", "rope_parameters"] {
             let Some(value) = self.get(outer) else { continue };
             let Value::Object(inner) = value else {
-                return Err(LlamaError::key(outer, value, "it is an object"));
+                return Err(LlamaError::key(outer, value, "it must be an object"));
             };
             let inner = Keys(inner);
             for key in ["rope_type", "type"] {
                 if let Some(kind) = inner.get(key).filter(|kind| *kind != "default") {
-                    let why = "only positions of the type default are computed here";
+                    let why = "only positions of the type default are supported";
                     return Err(LlamaError::key(format!("{outer}.{key}"), kind, why));
                 }
             }
             inner.whole_heads(&format!("{outer}."))?;
             if let Some(found) = inner.number("rope_theta")? {
                 if let Some(other) = theta.filter(|other| *other != found) {
-                    let why = format!("rope_theta is {other} elsewhere in it: remove the one that is wrong");
+                    let why = format!("rope_theta is {other} elsewhere in the file: remove the wrong one");
                     return Err(LlamaError::key(format!("{outer}.rope_theta"), found, why));
                 }
                 theta = Some(found);
@@ -212,7 +214,7 @@ fn positive(key: &str, value: f64) -> Result<f32, LlamaError> {
     let single = value as f32;
     match single.is_finite() && single > 0.0 {
         true => Ok(single),
-        false => Err(LlamaError::key(key, value, "it is a number above 0 that fits in 32 bits")),
+        false => Err(LlamaError::key(key, value, "it must be a number above 0 that fits in 32 bits")),
     }
 }
 

@@ -25,17 +25,17 @@ pub enum LlamaError {
     },
     /// The folder holds adapters for PEFT.
     #[error(
-        "it has adapter_config.json and no config.json, so that it holds adapters and not the model that they belong \
-         to: merge them first, with merge_and_unload of PEFT or `export --merged` of their run, and give that folder"
+        "it has adapter_config.json but no config.json, so it holds adapters without their base model: merge them \
+         first, with merge_and_unload of PEFT or `export --merged` of their run, and give that folder"
     )]
     Adapters,
     /// The folder has no parameters.
     #[error(
-        "there is neither model.safetensors nor model.safetensors.index.json: save the model in the form safetensors"
+        "there is neither model.safetensors nor model.safetensors.index.json: save the model as safetensors"
     )]
     NoTensors,
     /// A file is too long.
-    #[error("{file} has {bytes} bytes, at most {bytes_max} are read: is it the right file?")]
+    #[error("{file} has {bytes} bytes, but at most {bytes_max} are read: check that it is the right file")]
     Long {
         /// Name of the file.
         file: String,
@@ -69,7 +69,7 @@ pub enum LlamaError {
         why: String,
     },
     /// The sizes together describe no valid model.
-    #[error("config.json describes no model that can be trained here: {0}")]
+    #[error("config.json does not describe a supported model: {0}")]
     Model(#[from] ModelError),
     /// A tensor does not belong to the model, or has a wrong form.
     #[error("tensor {name} in {file} {why}")]
@@ -83,7 +83,7 @@ pub enum LlamaError {
     },
     /// A value is outside the range that learners can hold.
     #[error(
-        "tensor {name} in {file} has the value {value} at place {place}: -{ABS_MAX} to {ABS_MAX} can be held"
+        "tensor {name} in {file} has the value {value} at place {place}: values must be from -{ABS_MAX} to {ABS_MAX}"
     )]
     Value {
         /// Name of the tensor.
@@ -96,7 +96,7 @@ pub enum LlamaError {
         place: u64,
     },
     /// A tensor is missing.
-    #[error("tensor {name} is in none of the folder's safetensors files")]
+    #[error("tensor {name} is missing from the folder's safetensors files")]
     Missing {
         /// Name of the tensor.
         name: String,

@@ -142,12 +142,13 @@ impl Folder {
         let vocab = self.shape.model.vocab;
         let why = match (without_row, in_text) {
             (Some((id, name)), _) => format!(
-                "tokenizer.json has {tokens} tokens, among them {} (id {id}): they do not belong together",
+                "tokenizer.json has {tokens} tokens, among them {} (id {id}): it does not belong to this model",
                 short(&name)
             ),
             (None, (id, name)) if id >= vocab => format!(
-                "the data has the token {} (id {id}), for which the model has no row: remove it from the data, or from \
-                 the added_tokens of tokenizer.json, or save the model with resize_token_embeddings of transformers",
+                "the data has the token {} (id {id}), but the model has no row for it: remove it from the data, or \
+                 from the added_tokens of tokenizer.json, or save the model with resize_token_embeddings of \
+                 transformers",
                 short(&name)
             ),
             (None, _) => return Ok(()),
@@ -166,13 +167,12 @@ fn check_folder(path: &Path) -> Result<(), LlamaError> {
     }
     let text = path.to_string_lossy();
     let why = match text.split_once('/') {
-        _ if path.exists() => "it is a file: give the folder that it is in".to_owned(),
+        _ if path.exists() => "it is a file: give the folder that contains it".to_owned(),
         _ if text.starts_with('~') => {
-            "there is no such folder: only shells read ~ as the home folder, so write the whole path"
-                .to_owned()
+            "there is no such folder: ~ is expanded only by shells, so write the whole path".to_owned()
         }
         Some((_, name)) if hub::is_id(&text) => format!(
-            "there is no such folder: to begin with the model of this name on the Hugging Face Hub, download it by \
+            "there is no such folder: to begin with the model of this name on the Hugging Face Hub, download it with \
              `hf download {text} --local-dir {name}` and give --init {name}"
         ),
         _ => "there is no such folder: check the path".to_owned(),
@@ -196,15 +196,16 @@ fn files(path: &Path) -> Result<Vec<String>, LlamaError> {
         // Only files inside the folder are read.
         let plain = |name: &&str| Path::new(name).file_name().is_some_and(|last| last == *name);
         let Some(name) = name.as_str().filter(plain) else {
-            let why = format!("{} is no name of a file beside it", short(&name.to_string()));
+            let why = format!("{} is not the name of a file in this folder", short(&name.to_string()));
             return Err(LlamaError::form(INDEX, why));
         };
         names.insert(name.to_owned());
     }
     match names.len() {
         1..=FILES_MAX => Ok(names.into_iter().collect()),
-        count => {
-            Err(LlamaError::form(INDEX, format!("it names {count} files, from 1 to {FILES_MAX} are read")))
-        }
+        count => Err(LlamaError::form(
+            INDEX,
+            format!("it names {count} files, but 1 to {FILES_MAX} are supported"),
+        )),
     }
 }

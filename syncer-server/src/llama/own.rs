@@ -24,11 +24,11 @@ impl Tensors {
             let sizes: Option<Vec<u32>> = shape.iter().map(|&size| u32::try_from(size).ok()).collect();
             let (rows, cols) = match sizes.as_deref() {
                 Some(&[cols]) => (1, cols),
-                Some(&[1, _]) => return Err(refused("has one row: save it as a vector, of one dimension")),
+                Some(&[1, _]) => return Err(refused("has one row: save it as a vector, with one dimension")),
                 Some(&[rows, cols]) => (rows, cols),
                 _ => {
                     let why = format!(
-                        "has the shape {shape:?}: save it as a vector or a matrix, of one or two dimensions"
+                        "has the shape {shape:?}: save it as a vector or a matrix, with one or two dimensions"
                     );
                     return Err(refused(&why));
                 }
@@ -39,11 +39,10 @@ impl Tensors {
             let Some(name) = key.strip_prefix(MERGE) else { continue };
             let refused = |why: &str| LlamaError::tensor(name, "the metadata", why);
             let tensor = tensors.iter_mut().find(|tensor| tensor.name == name);
-            let tensor = tensor
-                .ok_or_else(|| refused("is to be merged in a way of its own, and is not in the file"))?;
+            let tensor =
+                tensor.ok_or_else(|| refused("has a merge rule in the metadata, but is not in the file"))?;
             let class = CLASSES.into_iter().find(|(known, _)| *known == value);
-            tensor.merge =
-                class.ok_or_else(|| refused("is to be merged in no known way: give radial or mean"))?.1;
+            tensor.merge = class.ok_or_else(|| refused("has an unknown merge rule: give radial or mean"))?.1;
         }
         Layout::new(tensors).map_err(|error| LlamaError::form("the file", error))
     }

@@ -13,13 +13,12 @@ pub fn placeholder(bytes: &[u8]) -> Option<&'static str> {
     let begins = |with: &[u8]| text.get(..with.len()).is_some_and(|first| first.eq_ignore_ascii_case(with));
     if begins(POINTER) {
         Some(
-            "it is a pointer of git-lfs and not the file itself: run `git lfs pull` in the folder, or download the \
+            "it is a git-lfs pointer and not the file itself: run `git lfs pull` in the folder, or download the \
              folder with `hf download`",
         )
     } else if PAGE.into_iter().any(begins) {
         Some(
-            "it is a web page (HTML) and not the file itself: download it again, and log in first if it is not open to \
-             all",
+            "it is a web page (HTML) and not the file itself: download it again, and log in first if it is not public",
         )
     } else {
         None

@@ -90,7 +90,7 @@ impl Tensors {
             let plain = unwrapped(&name);
             let file = place.file;
             if places.insert(plain.clone(), place).is_some() {
-                let why = format!("is there twice, with and without the mark of a wrapper: {}", short(&name));
+                let why = format!("occurs twice, with and without the prefix of a wrapper: {}", short(&name));
                 return Err(LlamaError::tensor(&plain, &self.files[file], why));
             }
         }
@@ -122,10 +122,12 @@ impl Tensors {
                 Some(expected) => expected,
                 None if name == HEAD => layout.tensors().first().map(shape).unwrap_or_default(),
                 None if name.ends_with(DERIVED) => continue,
-                None => return Err(LlamaError::tensor(name, file, "is none that such a model has here")),
+                None => {
+                    return Err(LlamaError::tensor(name, file, "does not belong to a model of this type"));
+                }
             };
             if place.shape != expected {
-                let why = format!("has the shape {:?}, config.json asks for {expected:?}", place.shape);
+                let why = format!("has the shape {:?}, but config.json requires {expected:?}", place.shape);
                 return Err(LlamaError::tensor(name, file, why));
             }
             if !matches!(place.dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16) {
@@ -249,8 +251,8 @@ fn decode(dtype: Dtype, bytes: &[u8], values: &mut [f32]) {
 }
 
 fn not_the_embedding() -> LlamaError {
-    let why =
-        "lm_head.weight is not the embedding: write false if the model has two matrices, or remove the one";
+    let why = "lm_head.weight differs from the embedding: write false if the model has two matrices, or remove one of \
+         them";
     LlamaError::key("tie_word_embeddings", true, why)
 }
 
@@ -259,7 +261,7 @@ pub(super) fn open(folder: &Path, name: &str) -> Result<File, LlamaError> {
     let failed = |source| LlamaError::Read { file: short(name), source };
     let path = folder.join(name);
     if !path.metadata().map_err(failed)?.is_file() {
-        return Err(LlamaError::form(name, "it is no file"));
+        return Err(LlamaError::form(name, "it is not a file"));
     }
     File::open(&path).map_err(failed)
 }
@@ -275,12 +277,13 @@ fn header(mut file: &File, name: &str) -> Result<(u64, Metadata), LlamaError> {
     }
     file.rewind().map_err(failed)?;
     let mut first = [0; 8];
-    file.read_exact(&mut first).map_err(|_| LlamaError::form(name, "it is too short for safetensors"))?;
+    file.read_exact(&mut first)
+        .map_err(|_| LlamaError::form(name, "it is too short for a safetensors file"))?;
     let header_bytes = u64::from_le_bytes(first);
     let rest = bytes.saturating_sub(first.len() as u64);
     if header_bytes > rest.min(HEADER_BYTES_MAX) {
         let why = format!(
-            "its header is to have {header_bytes} bytes, of a file of {bytes} and at most {HEADER_BYTES_MAX}"
+            "its header claims {header_bytes} bytes, but the file has {bytes} and at most {HEADER_BYTES_MAX} are read"
         );
         return Err(LlamaError::form(name, why));
     }
@@ -291,7 +294,8 @@ fn header(mut file: &File, name: &str) -> Result<(u64, Metadata), LlamaError> {
     // The parser has checked that the tensors follow each other without gaps, with the lengths of their shapes.
     let (end, there) = (metadata.data_len() as u64, rest - header_bytes);
     if end != there {
-        let why = format!("its tensors are to have {end} bytes, and {there} are there: is it whole?");
+        let why =
+            format!("its tensors claim {end} bytes, but the file has {there}: check that it is complete");
         return Err(LlamaError::form(name, why));
     }
     Ok((first.len() as u64 + header_bytes, metadata))

@@ -35,7 +35,7 @@ pub(super) fn object(path: &Path, name: &str) -> Result<Map<String, Value>, Llam
     check_json(name, &bytes)?;
     match serde_json::from_slice(&bytes).map_err(|error| LlamaError::form(name, error))? {
         Value::Object(object) => Ok(object),
-        _ => Err(LlamaError::form(name, "it is no JSON object")),
+        _ => Err(LlamaError::form(name, "it is not a JSON object")),
     }
 }
 

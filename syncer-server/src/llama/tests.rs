@@ -95,7 +95,7 @@ fn a_key_that_cannot_be_represented_is_named_with_its_value() {
     check("hidden_size", json!(-8), "hidden_size = -8");
     check("hidden_size", json!(8.5), "hidden_size = 8.5");
     check("hidden_size", json!(1_u64 << 40), "hidden_size = 1099511627776");
-    check("num_attention_heads", json!(3), "num_attention_heads = 3: it does not cut hidden_size = 8");
+    check("num_attention_heads", json!(3), "num_attention_heads = 3: it does not split hidden_size = 8");
     check("num_attention_heads", json!(8), "num_attention_heads = 8");
     check("num_key_value_heads", json!(3), "num_key_value_heads = 3");
     check("vocab_size", Value::Null, "no vocab_size");
@@ -241,14 +241,14 @@ impl Made {
 fn a_head_of_its_own_is_a_matrix_of_the_model() {
     let made = Made::new();
     assert!(made.write(|_, _| {}).read().unwrap() == made.theta);
-    made.tied(false).refused("tensor lm_head.weight is in none");
+    made.tied(false).refused("tensor lm_head.weight is missing");
     for first in [made.theta[0], made.theta[0] + 1.0] {
         let read = made.with_head(first).read().unwrap();
         let (model, head) = read.split_at(made.theta.len());
         assert!(model == made.theta);
         assert!(head[0] == first && head[1..] == made.theta[1..288 * 8]);
     }
-    made.tied(true).refused("tie_word_embeddings = true: lm_head.weight is not the embedding");
+    made.tied(true).refused("tie_word_embeddings = true: lm_head.weight differs from the embedding");
     assert!(made.with_head(made.theta[0]).read().unwrap() == made.theta);
 }
 
@@ -280,7 +280,7 @@ fn names_of_wrapped_modules_are_read() {
         header["_orig_mod.model.norm.weight"] = entry;
         data.extend([0; 32]);
     });
-    made.refused("tensor model.norm.weight in model.safetensors is there twice");
+    made.refused("tensor model.norm.weight in model.safetensors occurs twice");
 }
 
 #[test]
@@ -315,8 +315,8 @@ fn damaged_and_foreign_tensors_are_refused() {
     const NORM: &str = "model.norm.weight";
     let made = Made::new();
     let edited = |edit: &dyn Fn(&mut Value, &mut Vec<u8>), part: &str| made.write(edit).refused(part);
-    edited(&|_, data| data.truncate(data.len() - 1), "is it whole");
-    edited(&|_, data| data.push(0), "is it whole");
+    edited(&|_, data| data.truncate(data.len() - 1), "check that it is complete");
+    edited(&|_, data| data.push(0), "check that it is complete");
     edited(&|header, _| header[NORM]["data_offsets"] = json!([0, 32]), "cannot be used");
     edited(&|header, _| header[NORM]["data_offsets"] = json!([0, u64::MAX]), "cannot be used");
     edited(&|header, _| header[NORM]["data_offsets"] = json!([32, 0]), "cannot be used");
@@ -325,13 +325,16 @@ fn damaged_and_foreign_tensors_are_refused() {
     edited(&|header, _| header[NORM]["dtype"] = json!("I32"), "is of the type I32");
     edited(
         &|header, _| header[NORM]["shape"] = json!([8, 1]),
-        "has the shape [8, 1], config.json asks for [8]",
+        "has the shape [8, 1], but config.json requires [8]",
     );
     let renamed = |header: &mut Value| {
         let moved = header.as_object_mut().unwrap().remove(NORM).unwrap();
         header["model.layers.0.self_attn.q_proj.bias"] = moved;
     };
-    edited(&|header, _| renamed(header), "q_proj.bias in model.safetensors is none that such a model has");
+    edited(
+        &|header, _| renamed(header),
+        "q_proj.bias in model.safetensors does not belong to a model of this type",
+    );
     // Derived tensors of old folders are ignored.
     let derived = |header: &mut Value, data: &mut Vec<u8>| {
         let place = json!({"dtype": "F32", "shape": [1], "data_offsets": [data.len(), data.len() + 4]});
@@ -357,7 +360,7 @@ fn damaged_and_foreign_tensors_are_refused() {
     }
     for header_bytes in [u64::MAX, 1 << 40, whole.len() as u64] {
         fs::write(made.file(), [&header_bytes.to_le_bytes(), &whole[8..]].concat()).unwrap();
-        made.refused("its header is to have");
+        made.refused("its header claims");
     }
     fs::write(made.file(), [&8_u64.to_le_bytes()[..], b"[[[[[[[["].concat()).unwrap();
     made.refused("cannot be used");
@@ -371,7 +374,7 @@ fn files_that_are_missing_or_lie_elsewhere_are_refused() {
     check(refused(|dir| fs::remove_file(dir.join("config.json")).unwrap()), "cannot read config.json");
     check(refused(|dir| fs::remove_file(dir.join("tokenizer.json")).unwrap()), "cannot read tokenizer.json");
     let adapters = |dir: &Path| fs::rename(dir.join("config.json"), dir.join("adapter_config.json")).unwrap();
-    check(refused(adapters), "it holds adapters and not the model that they belong to: merge them first");
+    check(refused(adapters), "it holds adapters without their base model: merge them first");
     check(refused(|dir| fs::write(dir.join("config.json"), "[]").unwrap()), "config.json cannot be used");
     let long = |dir: &Path| fs::write(dir.join("config.json"), vec![b' '; (16 << 20) + 1]).unwrap();
     check(refused(long), "config.json has 16777217 bytes");
@@ -380,10 +383,10 @@ fn files_that_are_missing_or_lie_elsewhere_are_refused() {
         refused(move |dir| fs::write(dir.join(index), &text).unwrap())
     };
     for outside in ["../model.safetensors", "/etc/hostname", "..", "", "a/b"] {
-        check(index_of(outside), "is no name of a file beside it");
+        check(index_of(outside), "is not the name of a file in this folder");
     }
     check(index_of("none.safetensors"), "cannot read none.safetensors");
-    check(index_of("model-00001-of-00002.safetensors"), "is in none of the folder's safetensors files");
+    check(index_of("model-00001-of-00002.safetensors"), "is missing from the folder's safetensors files");
     check(refused(|dir| fs::write(dir.join(index), "{}").unwrap()), "it has no weight_map");
     check(refused(|dir| fs::write(dir.join(index), r#"{"weight_map": {}}"#).unwrap()), "it names 0 files");
     let twice = |dir: &Path| {
@@ -397,7 +400,7 @@ fn files_that_are_missing_or_lie_elsewhere_are_refused() {
         fs::remove_file(dir.join("tokenizer.json")).unwrap();
         fs::create_dir(dir.join("tokenizer.json")).unwrap();
     };
-    check(refused(a_folder), "tokenizer.json cannot be used: it is no file");
+    check(refused(a_folder), "tokenizer.json cannot be used: it is not a file");
 }
 
 /// Goal: any change of a header byte leads to a model or to an error, never to a panic.
@@ -445,7 +448,7 @@ fn a_card_tells_what_it_knows_and_nothing_breaks_its_form() {
         "---\nlicense: cc-by-4.0\nlibrary_name",
         "| trained on | `a b c ---`, 77 tokens |",
         "| began with | the model in the folder `smol` |",
-        "| learners that were merged | 3 |",
+        "| learners with merged updates | 3 |",
         "| merged tokens | 4000 |",
         "first 5.5000, last not measured",
         "| licence | cc-by-4.0 |",
@@ -497,7 +500,7 @@ fn tells_of_its_base(card: Card<'_>) {
     let of_base = of_base.to_markdown();
     for part in [
         "---\nlicense: llama2\nbase_model: lab/smol\nlanguage:\n- en\ndatasets:\n- a/b\nlibrary_name: transformers\n",
-        "| licence | `llama2`, that of the model it began with |",
+        "| licence | `llama2`, as of the initial model |",
         "| began with | the model `lab/smol` |",
         "| perplexity on held-out text | 7.3891 |",
     ] {

@@ -8,7 +8,7 @@ use archipelago_core::diloco::Layout;
 use half::bf16;
 use safetensors::tensor::{Dtype, View};
 
-/// What each parameter is written as.
+/// Data type of the written parameters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Precision {
     /// 32 bits, as it is trained.

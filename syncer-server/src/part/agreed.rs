@@ -34,8 +34,8 @@ pub(super) fn compare(ours: &[(String, String)], theirs: &[(String, String)]) ->
         if mine != others {
             let text = |value: Option<String>| value.unwrap_or_else(|| "unknown".to_owned());
             let why = format!(
-                "--{key} is {} here, and the other processes of this run began with {}: start all of them with the \
-                 same settings and the same version; what the owner changed since is told them anyway",
+                "--{key} is {} here, but the other processes of this run began with {}: start all of them with the \
+                 same settings and the same version; later changes by the owner reach them anyway",
                 text(mine),
                 text(others)
             );

@@ -109,7 +109,7 @@ impl Hearing {
         loop {
             let (seq, decree) = self.reader.next().await;
             if let Err(why) = self.lead_by(&decree) {
-                tracing::error!("what the owner ordered makes no sense here: {why}");
+                tracing::error!("an order of the owner is not valid here: {why}");
             }
             obey(decree).await;
             self.obeyed.send_replace(seq);

@@ -44,7 +44,7 @@ pub(crate) fn membership(config: &ServeConfig) -> Result<(RunId, Vec<FragmentId>
     let config = of_a_part(config);
     let plan = Plan::of(&config, |dir| Ok(Store::look(dir)), &Cancellation::default())?;
     let whole =
-        || ServerError::Config { why: "give --role to be part of a run on several machines".to_owned() };
+        || ServerError::Config { why: "give --role to take part in a run on several machines".to_owned() };
     let shared = Shared::of(&plan).ok_or_else(whole)?;
     Ok((shared.run, shared.fragments.ids().collect()))
 }
@@ -63,7 +63,9 @@ fn of_a_part(config: &ServeConfig) -> ServeConfig {
 pub(crate) fn to_lead(config: &ServeConfig) -> Result<Shared, ServerError> {
     let plan = Plan::of(config, Store::open, &Cancellation::default())?;
     config.log_effective();
-    let whole = || ServerError::Config { why: "give --role owner to lead rounds alone".to_owned() };
+    let whole = || ServerError::Config {
+        why: "give --role owner to lead rounds without serving learners".to_owned(),
+    };
     Shared::of(&plan).ok_or_else(whole)
 }
 
@@ -93,14 +95,14 @@ pub(super) fn check_stop(config: &ServeConfig, syncer: &Syncer) -> Result<(), Se
     let status = syncer.status();
     if status.finished {
         tracing::warn!(
-            "the run is complete at {counted} tokens and is shown, but takes in no learners, whatever its settings \
-             say: `syncer-server fork` begins a new run that goes on from it"
+            "the run is complete at {counted} tokens: its pages are served, but it admits no learners, whatever its \
+             settings: `syncer-server fork` begins a new run that continues it"
         );
         return Ok(());
     }
     let holds = status.finishing || !(1..=counted).contains(&stop);
     let range = format!(
-        "more than the {counted} tokens that are merged already, or 0 for no stop; this one would end the run now, \
+        "more than the {counted} tokens that are merged already, or 0 for no stop; this value would end the run now, \
          which `syncer-server finish` does"
     );
     Ok(range_of("stop-at-tokens", stop as f64, holds, &range)?)

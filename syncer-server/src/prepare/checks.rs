@@ -108,7 +108,7 @@ pub(crate) fn alert_terms(config: &ServeConfig) -> Result<AlertTerms, ServerErro
     let alerts = &config.alerts;
     let ratio = alerts.alert_loss;
     let holds = ratio == 0.0 || (ratio.is_finite() && ratio > 1.0);
-    range("alert-loss", ratio, holds, "a number above 1, or 0 for never")?;
+    range("alert-loss", ratio, holds, "a number above 1, or 0 to turn it off")?;
     let snapshot_age_ms = match alerts.alert_snapshot.ms() {
         0 => 0,
         age_ms => age_ms.max(config.snapshot_every.ms().saturating_mul(2)),

@@ -153,8 +153,8 @@ impl Room {
     pub(super) fn warning(&self) -> Option<String> {
         let free = self.free.filter(|free| *free < self.needed)?;
         Some(format!(
-            "{} may come to take {}, and {} is free on its disk: lower --keep, free some, or give --dir a folder on \
-             another disk",
+            "{} may come to take {}, but {} is free on its disk: lower --keep, free some space, or give --dir a \
+             folder on another disk",
             self.dir.display(),
             Bytes(self.needed),
             Bytes(free)

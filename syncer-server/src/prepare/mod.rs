@@ -251,7 +251,7 @@ impl<'a> Plan<'a> {
                 (syncer, carried, tape)
             }
             (_, Some(Snapshot { seq: 1.., .. })) => {
-                let why = "it is missing, and with it what was decided after the last snapshot: put it back";
+                let why = "it is missing, with all decisions after the last snapshot: restore it";
                 return Err(ServerError::DirCorrupt { path: store.tape_path(), why: why.into() });
             }
             (_, Some(Snapshot { record, states, carried, .. })) => {
@@ -261,7 +261,7 @@ impl<'a> Plan<'a> {
                 (syncer.map_err(internal)?, carried, tape)
             }
             (_, None) if has_bodies(&store) => {
-                let why = "it is missing, and with it what the files in bodies/ are part of: put it back";
+                let why = "it is missing, and the files in bodies/ cannot be read without it: restore it";
                 return Err(ServerError::DirCorrupt { path: store.tape_path(), why: why.into() });
             }
             (_, None) if let Some(shared) = &shared => {
@@ -282,9 +282,7 @@ impl<'a> Plan<'a> {
                 let manifest = manifest(&corpus, &spec, run, initial, (chat, text_name(config)));
                 let syncer = begin(&store, &corpus, &manifest, &layout, syncer_config, &theta, cancellation)?;
                 let tape = if config.without_tape_for_benchmarks {
-                    tracing::warn!(
-                        "nothing is kept: this run is for benchmarks, and nobody can go on with it"
-                    );
+                    tracing::warn!("nothing is stored: this run is for benchmarks, and cannot be resumed");
                     Writer::none()
                 } else {
                     Writer::start(&store, syncer.run(), random_u64()?, true, config.keep.0)?

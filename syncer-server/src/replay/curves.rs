@@ -49,7 +49,7 @@ impl Curves {
         html.raw(HEAD).element("title", &title).raw("</head>\n<body>\n<main>\n").element("h1", &title);
         let (merges, run_s) = (count(replay.merges), span(replay.run_s));
         let first = format!("Decisions {} to {}: {merges} merges in {run_s}", replay.first, replay.last);
-        html.element("p", &format!("{first}, each computed again to the same bits."));
+        html.element("p", &format!("{first}, each recomputed to the same bits."));
         if let Some(losses) = &replay.losses {
             for line in losses.to_string().lines() {
                 html.element("p", line);

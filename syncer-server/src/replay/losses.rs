@@ -91,7 +91,7 @@ impl<'a> Search<'a> {
         let store = recording.store();
         let held_out = store.held_out(&spec.model)?.ok_or_else(|| ServerError::DirCorrupt {
             path: store.dir().to_owned(),
-            why: "it holds no text to measure the loss on: the run holds nothing out".to_owned(),
+            why: "it holds no text to measure the loss on: the run has no held-out text".to_owned(),
         })?;
         let frozen = store.frozen(spec)?.map(Arc::new);
         let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);

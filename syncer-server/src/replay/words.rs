@@ -45,13 +45,13 @@ impl Display for Replay {
         let Self { undone, damaged, losses, exported, .. } = self;
         write!(
             f,
-            "decisions {first} to {last}: {merges} merges of {run_s:.0} s computed again in {took_s:.1} s, "
+            "decisions {first} to {last}: {merges} merges of {run_s:.0} s recomputed in {took_s:.1} s, "
         )?;
         write!(f, "each to the same bits; {tokens_merged} tokens are merged")?;
         undone.iter().try_for_each(|what| write!(f, "\n{what}"))?;
         damaged
             .iter()
-            .try_for_each(|what| write!(f, "\na snapshot is damaged, and a start does without it: {what}"))?;
+            .try_for_each(|what| write!(f, "\na snapshot is damaged, and a start ignores it: {what}"))?;
         losses.as_ref().map_or(Ok(()), |losses| write!(f, "\n{losses}"))?;
         match exported {
             Some(exported) => {
@@ -66,8 +66,8 @@ impl Display for Undone {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         let Self { seq, fragment, without, .. } = self;
         let names: Vec<String> = without.iter().map(|learner| format!("learner {learner}")).collect();
-        write!(f, "decision {seq}: fragment {fragment} was merged again without what ")?;
-        write!(f, "{} sent, whose updates did harm", names.join(", "))
+        write!(f, "decision {seq}: fragment {fragment} was recomputed without the updates of ")?;
+        write!(f, "{}, which raised the held-out loss", names.join(", "))
     }
 }
 

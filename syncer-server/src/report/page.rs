@@ -48,8 +48,11 @@ fn sentence(story: &Story) -> String {
         "" => String::new(),
         name => format!(" Its text: {name}."),
     };
-    let rest =
-        if story.is_over { "The run is complete." } else { "The run was going on when this was written." };
+    let rest = if story.is_over {
+        "The run is complete."
+    } else {
+        "The run was still in progress when this was written."
+    };
     format!("A language model with {} parameters, trained by {learners}.{text} {rest}", count(story.params))
 }
 
@@ -150,12 +153,12 @@ fn texts(html: &mut Html, story: &Story) {
 fn model(html: &mut Html, story: &Story) {
     html.raw("<section>\n").element("h2", "The model");
     let place = "The model is in the folder that “syncer-server export” writes, and in the archive that the dashboard \
-                 gives.";
+         offers.";
     if story.is_decoder {
         html.element("p", &format!("{place} The transformers of Hugging Face load it as a Llama:"));
     } else {
-        let whose = "Its tensors have the names that they began with; what they mean is known to the program that \
-                     trained it.";
+        let whose =
+            "Its tensors have their original names; only the program that trained it can interpret them.";
         html.element("p", &format!("{place} {whose}"));
     }
     let load = "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n\

@@ -60,7 +60,7 @@ impl AlertKind {
             Self::NoLearner => "A learner takes part again.",
             Self::LossRose => "The held-out loss came down again.",
             Self::SnapshotOld => "The run has been saved again.",
-            Self::DiskFault => "The syncer's disk takes writes again.",
+            Self::DiskFault => "The syncer's disk accepts writes again.",
             Self::Suspects => "No learner is suspected any more.",
         }
     }
@@ -160,8 +160,8 @@ fn judge(terms: &AlertTerms, alone_ms: u64, was_high: bool, sight: &Sight) -> BT
     if let [first, more @ ..] = &sight.suspects[..] {
         let others = if more.is_empty() { String::new() } else { format!(" and of {} others", more.len()) };
         let text = format!(
-            "Updates of learner {first}{others} do not lower the loss on the text that was given to it as those of \
-             others do: it may not train at all."
+            "Updates of learner {first}{others} do not lower the loss on their own text as other learners' updates \
+             do: it may not train at all."
         );
         wrong.insert(AlertKind::Suspects, text);
     }

@@ -3,7 +3,5 @@
 /// Returns the reason why a learner is suspected after `looks` loss checks.
 #[must_use]
 pub fn doubted(looks: u32) -> String {
-    format!(
-        "updates do not lower the loss on the text that it was given as those of others do: {looks} looks"
-    )
+    format!("updates do not lower the loss on their own text as other learners' updates do: {looks} checks")
 }

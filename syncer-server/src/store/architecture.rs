@@ -60,6 +60,6 @@ mod tests {
         let mut model = Model::from(Preset::Tiny.model(300));
         assert_eq!(readable(&model)["d_model"], 64);
         model.tensors.pop();
-        assert!(decoder(&model).unwrap_err().to_string().contains("not those that follow"));
+        assert!(decoder(&model).unwrap_err().to_string().contains("do not match the model's sizes"));
     }
 }

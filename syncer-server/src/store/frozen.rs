@@ -58,15 +58,15 @@ impl Store {
         let corrupt = |why: String| ServerError::DirCorrupt {
             path: path.clone(),
             why: format!(
-                "{why}: put the file back from a copy of the folder, or give --init the same model once more"
+                "{why}: restore the file from a copy of the folder, or give --init the same model again"
             ),
         };
         if !is_there(&path)? {
-            return Err(corrupt("it is missing, and the run's adapters are for the weights in it".into()));
+            return Err(corrupt("it is missing, but the run's adapters need its weights".into()));
         }
         let bytes = fs::read(&path).map_err(disk("read", &path))?;
         if bytes.len() as u64 != said.bytes {
-            return Err(corrupt(format!("it has {} bytes in place of {}", bytes.len(), said.bytes)));
+            return Err(corrupt(format!("it has {} bytes instead of {}", bytes.len(), said.bytes)));
         }
         let parts = bytes.chunks(said.part_bytes.max(1) as usize);
         if let Some((part, _)) = (0..).zip(parts).find(|(part, bytes)| !said.is_part(*part, bytes)) {
@@ -77,7 +77,7 @@ impl Store {
         let no_model = |error: &dyn std::fmt::Display| ServerError::Internal {
             what: format!("the run's frozen weights cannot be used: {error}"),
         };
-        let decoder = architecture::decoder(&spec.model)?.ok_or_else(|| no_model(&"it is no decoder"))?;
+        let decoder = architecture::decoder(&spec.model)?.ok_or_else(|| no_model(&"it is not a decoder"))?;
         FrozenWeights::from_bytes(&decoder, said.form, bytes).map(Some).map_err(|error| no_model(&error))
     }
 
@@ -154,7 +154,7 @@ mod tests {
         fs::write(store.frozen_path(), &bytes).unwrap();
         check("part 1 does not match its checksum");
         fs::write(store.frozen_path(), &bytes[..500]).unwrap();
-        check("500 bytes in place of");
+        check("500 bytes instead of");
         // A start that has the weights repairs the file.
         store.keep_frozen(&spec, &weights).unwrap();
         assert_eq!(store.frozen(&spec).unwrap(), Some(weights));

@@ -32,21 +32,22 @@ impl Store {
     /// - `Internal`: the run has no model.
     pub fn initial(&self, manifest: &Manifest) -> Result<Vec<f32>, ServerError> {
         let Some(initial) = &manifest.init else {
-            let none =
-                || ServerError::Internal { what: "a run that is no decoder kept no parameters".into() };
+            let none = || ServerError::Internal {
+                what: "a run with a model of its own has no stored parameters".into(),
+            };
             let theta = model::init(&manifest.decoder()?.ok_or_else(none)?, manifest.spec.seed);
             return theta.map_err(|error| ServerError::Internal { what: error.to_string() });
         };
         let corrupt = |why: String| ServerError::DirCorrupt {
             path: self.dir.join(FILE),
-            why: format!("{why}: put the file back from a copy of the folder, or give --dir another one"),
+            why: format!("{why}: restore the file from a copy of the folder, or give --dir another one"),
         };
         let layout = manifest.layout()?;
         let read = Tensors::open(&self.dir, vec![FILE.to_owned()]).and_then(|tensors| tensors.read(&layout));
         let theta = read.map_err(|error| corrupt(error.to_string()))?;
         match Initial::digest(&theta) == initial.sha256 {
             true => Ok(theta),
-            false => Err(corrupt("these are not the parameters that the run began with".into())),
+            false => Err(corrupt("these are not the run's initial parameters".into())),
         }
     }
 

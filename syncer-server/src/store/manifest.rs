@@ -117,7 +117,7 @@ impl Manifest {
             Some(Initial { folder, sha256, .. }) => {
                 format!("the model of {folder} ({})", sha256.get(..8).unwrap_or(sha256))
             }
-            None => "the parameters of its seed".to_owned(),
+            None => "parameters from its seed".to_owned(),
         };
         format!("it began with {} there, {} here", name(self), name(other))
     }

@@ -110,8 +110,8 @@ impl Store {
         match digest(&json) == manifest.tokenizer {
             true => Ok(()),
             false => {
-                let why = "it is damaged: it does not match the checksum in run.json; put it back from a copy of the \
-                           folder";
+                let why = "it is damaged: it does not match the checksum in run.json; restore it from a copy of the \
+                     folder";
                 Err(ServerError::DirCorrupt { path, why: why.into() })
             }
         }
@@ -132,7 +132,9 @@ impl Store {
             return match self.has_tape() || !self.snapshots()?.is_empty() {
                 true => Err(ServerError::DirCorrupt {
                     path,
-                    why: "it is missing, and a run is here: put it back, or give --dir another folder".into(),
+                    why:
+                        "it is missing, but the folder holds a run: restore it, or give --dir another folder"
+                            .into(),
                 }),
                 false => Ok(None),
             };
@@ -141,7 +143,7 @@ impl Store {
         seal::unseal(&json).map(Some).map_err(|error| ServerError::DirCorrupt {
             path,
             why: format!(
-                "not a run's description ({error}): give --dir another folder, or move this one away"
+                "not a description of a run ({error}): give --dir another folder, or move this one away"
             ),
         })
     }
@@ -287,7 +289,7 @@ impl Store {
     /// Stores the address of the server that runs here, for admin commands. The run goes on if this fails.
     pub fn note_address(&self, url: &str) {
         if let Err(error) = write_private(&self.dir.join(ADDRESS), &format!("{url}\n")) {
-            tracing::warn!("orders from a terminal need --url: {error}");
+            tracing::warn!("cannot store the server's address, so commands need --url: {error}");
         }
     }
 
@@ -326,7 +328,8 @@ fn locked(dir: &Path, name: &str) -> Result<File, ServerError> {
         Err(TryLockError::WouldBlock) => Err(ServerError::DirInUse { dir: dir.to_owned() }),
         Err(TryLockError::Error(error)) if lacks_locks(&error) => {
             let dir = dir.display();
-            tracing::warn!(%error, %dir, "this file system has no locks: let no other server use the folder");
+            tracing::warn!(%error, %dir, "this file system has no locks: make sure that no other server uses the \
+                 folder");
             Ok(lock)
         }
         Err(TryLockError::Error(source)) => Err(disk("lock", &path)(source)),

@@ -65,8 +65,8 @@ pub fn outside(dir: &Path, data: Option<&Path>) -> Result<(), ServerError> {
         Ok(below) if !below.components().any(|part| part.as_os_str().to_string_lossy().starts_with('.')) => {
             let (dir, data) = (dir.display(), data.display());
             let why = format!(
-                "--dir {dir} is inside --data {data}: what the run keeps there would be read as text at the next \
-                 start; give --dir a folder outside of it"
+                "--dir {dir} is inside --data {data}: the run's files would be read as text at the next start; give \
+                 --dir a folder outside of it"
             );
             Err(ServerError::Config { why })
         }

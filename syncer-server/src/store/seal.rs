@@ -29,7 +29,7 @@ pub(super) fn unseal<T: DeserializeOwned>(json: &[u8]) -> Result<T, String> {
     let seal = value.as_object_mut().and_then(|entries| entries.remove(SEAL));
     let seal = seal.ok_or("it has no checksum")?;
     if seal.as_str() != Some(&digest(&value)) {
-        return Err("it is damaged: what is in it does not match its checksum".to_owned());
+        return Err("it is damaged: its content does not match its checksum".to_owned());
     }
     // Parsing from text restores numbers to the bit that was written.
     let text = serde_json::to_string(&value).expect("it was read from JSON");

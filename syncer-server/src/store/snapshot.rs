@@ -67,7 +67,7 @@ impl Meta {
             return Err(format!("its {META} tensor does not match its checksum"));
         }
         if let Some(entry) = entries.keys().next() {
-            return Err(format!("nobody wrote the entry {entry:?} of its header"));
+            return Err(format!("its header has an unknown entry {entry:?}"));
         }
         serde_json::from_slice(meta).map_err(|error| format!("its {META} tensor: {error}"))
     }

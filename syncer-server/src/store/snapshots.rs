@@ -25,7 +25,7 @@ impl Store {
                 Ok(snapshot) if snapshot.record.run == run => return Ok(Some(snapshot)),
                 Ok(snapshot) => last_fault = Some(format!("it is of run {}, not {run}", snapshot.record.run)),
                 Err(why) => {
-                    tracing::warn!(snapshot = %path.display(), %why, "snapshot is damaged, taking the one before");
+                    tracing::warn!(snapshot = %path.display(), %why, "snapshot is damaged; using the one before it");
                     last_fault = Some(why);
                 }
             }

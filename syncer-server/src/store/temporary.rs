@@ -49,9 +49,9 @@ pub(super) fn remove(folder: &Path, is_left: impl Fn(&Path, &str) -> bool) {
         }
         let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
         match if is_folder { fs::remove_dir_all(&path) } else { fs::remove_file(&path) } {
-            Ok(()) => tracing::info!(path = %path.display(), "removed what a killed program left"),
+            Ok(()) => tracing::info!(path = %path.display(), "removed files of a killed program"),
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "cannot remove what a killed program left");
+                tracing::warn!(path = %path.display(), %error, "cannot remove files of a killed program");
             }
         }
     }

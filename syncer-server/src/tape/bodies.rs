@@ -47,8 +47,8 @@ impl Bodies {
         let total = there.iter().map(|(_, len)| len).sum();
         if let Some(first) = first_missing(&there, named) {
             tracing::warn!(
-                "{} and perhaps more of that folder are missing: the run goes on from its snapshot, and merges before \
-                 it cannot be replayed, forked or undone; put the folder back from a copy before the next start",
+                "{} and perhaps more of that folder are missing: the run resumes from its snapshot, but merges before \
+                 it cannot be replayed, forked or rolled back; restore the folder from a copy before the next start",
                 path(dir, first).display()
             );
         }
@@ -173,7 +173,7 @@ impl Reader {
                 let mut magic = [0; MAGIC.len()];
                 file.read_exact(&mut magic).map_err(wrong)?;
                 if magic != *MAGIC {
-                    return Err(format!("{} is no segment of bodies", path.display()));
+                    return Err(format!("{} is not a segment of bodies", path.display()));
                 }
                 &mut open.insert((file, place.segment)).0
             }
@@ -184,7 +184,7 @@ impl Reader {
         let there = u32::from_le_bytes(there) as usize;
         if there != len {
             let at = place.offset;
-            return Err(format!("{} at byte {at}: a body of {there} bytes, not {len}", path.display()));
+            return Err(format!("{} at byte {at}: a body of {there} bytes, expected {len}", path.display()));
         }
         let mut body = vec![0; len];
         file.read_exact(&mut body).map_err(wrong)?;

@@ -151,7 +151,7 @@ fn list(folder: &Path) -> Result<Vec<PathBuf>, ServerError> {
 /// Reads a copy as a start from its oldest snapshot would, but without merging. Returns the last decision.
 fn check(store: &Store, manifest: &Manifest) -> Result<u64, ServerError> {
     let run = manifest.run;
-    let (mut from, mut newest, mut fault) = (None, 0, "there is none".to_owned());
+    let (mut from, mut newest, mut fault) = (None, 0, "the file does not exist".to_owned());
     for path in store.snapshots()? {
         match Snapshot::peek(&path) {
             Ok((theirs, seq)) if theirs == run => {
@@ -166,7 +166,7 @@ fn check(store: &Store, manifest: &Manifest) -> Result<u64, ServerError> {
     let mut rows = match store.has_tape() {
         true => Rows::look(&path, run).map_err(|error| broken(&path, error))?,
         false if from.is_some_and(|seq| seq == 0) => return Ok(0),
-        false => return Err(corrupt(&path, "it is missing, and a snapshot is there")),
+        false => return Err(corrupt(&path, "it is missing, but a snapshot exists")),
     };
     let from = match from {
         Some(seq) => seq,
@@ -192,11 +192,13 @@ fn check(store: &Store, manifest: &Manifest) -> Result<u64, ServerError> {
                 let of = |part: &Part| (part.checksum, format!("the update of learner {}", part.learner));
                 (merge.fragment, merge.parts.iter().map(of).collect())
             }
-            Entry::Remade(remade) => (remade.fragment, vec![(remade.kept, "what was undone to".to_owned())]),
+            Entry::Remade(remade) => {
+                (remade.fragment, vec![(remade.kept, "the state after a rollback".to_owned())])
+            }
             _ => return Ok(()),
         };
         let broken = |why: String| Broken::Row(row.seq, row.entry.kind(), why);
-        let mut place = row.place.ok_or_else(|| broken("it does not say where its bodies are".into()))?;
+        let mut place = row.place.ok_or_else(|| broken("it does not name the place of its bodies".into()))?;
         let (update, state) = lens.get(usize::from(fragment.0)).copied().unwrap_or_default();
         let len = if matches!(row.entry, Entry::Remade(_)) { state } else { update };
         for (sum, what) in kept {
@@ -217,8 +219,7 @@ fn check(store: &Store, manifest: &Manifest) -> Result<u64, ServerError> {
 
 /// Returns the body sizes for each fragment, `[P]`: bytes of an update, and bytes of the state after a rollback.
 fn body_bytes(manifest: &Manifest) -> Result<Vec<(usize, usize)>, ServerError> {
-    let impossible =
-        |error: String| ServerError::Internal { what: format!("the run makes no sense: {error}") };
+    let impossible = |error: String| ServerError::Internal { what: format!("the run is invalid: {error}") };
     let spec = &manifest.spec;
     let layout = manifest.layout()?;
     let codec = Codec::new(&spec.exchange).map_err(|error| impossible(error.to_string()))?;

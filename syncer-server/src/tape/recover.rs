@@ -97,7 +97,7 @@ pub(super) fn kept<'a>(
 ) -> impl FnMut(usize) -> Result<Vec<u8>, String> + 'a {
     let mut place = place;
     move |len| {
-        let place = place.as_mut().ok_or("the row does not say where it is")?;
+        let place = place.as_mut().ok_or("the row does not name the place of its bodies")?;
         *read = Some((*place, len));
         bodies.next(place, len)
     }
@@ -148,7 +148,7 @@ pub fn broken(path: &Path, error: RowsError) -> ServerError {
 }
 
 pub(super) fn corrupt(path: &Path, why: &str) -> ServerError {
-    let why = format!("{why}; go on from a copy of the folder, or give --dir another one");
+    let why = format!("{why}; resume from a copy of the folder, or give --dir another one");
     ServerError::DirCorrupt { path: path.to_owned(), why }
 }
 

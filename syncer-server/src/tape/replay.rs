@@ -106,7 +106,7 @@ impl Recording {
         store.held_out(&manifest.spec.model)?;
         let path = store.tape_path();
         if !path.exists() {
-            let why = "it is missing: serve a new fork once, or put it back from a copy".to_owned();
+            let why = "it is missing: serve a new fork once, or restore it from a copy".to_owned();
             return Err(ServerError::DirCorrupt { path, why });
         }
         let rows = Rows::look(&path, manifest.run).map_err(|error| broken(&path, error))?;

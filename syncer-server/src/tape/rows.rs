@@ -42,10 +42,10 @@ pub enum RowsError {
     #[error("{0}")]
     Sqlite(#[from] rusqlite::Error),
     /// Another process has taken over the file.
-    #[error("another program has opened this run: two must not lead it")]
+    #[error("another program has opened this run: only one may lead it")]
     Fenced,
     /// Another version of this program wrote the file.
-    #[error("it is of layout {found}, and this program reads layout {FORMAT}: use the version that wrote it")]
+    #[error("it is of layout {found}, but this program reads layout {FORMAT}: use the version that wrote it")]
     Format {
         /// Layout of the file.
         found: i64,
@@ -262,7 +262,7 @@ impl Rows {
             let is_wanted = links.next(row.seq, row.at_ms, data.as_bytes(), row.place, &chain);
             if is_wanted.map_err(RowsError::from)? {
                 if kind != row.entry.kind() {
-                    let why = format!("it is of the kind {}, and called {kind}", row.entry.kind());
+                    let why = format!("it is of the kind {}, but is recorded as {kind}", row.entry.kind());
                     return Err(RowsError::from(RowDamage { seq: row.seq, why }).into());
                 }
                 take(row)?;

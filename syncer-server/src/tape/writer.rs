@@ -266,7 +266,7 @@ impl Worker {
                         is_news
                     });
                     if is_news {
-                        tracing::error!(%fault, "the run stands still until its tape can be written");
+                        tracing::error!(%fault, "the tape cannot be written: the run stands still until it can");
                     }
                     if is_fenced {
                         return;

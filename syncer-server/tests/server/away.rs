@@ -68,7 +68,7 @@ async fn a_server_says_that_what_it_shares_is_away() {
     assert_eq!(server.http("GET /readyz").await.0, 200);
     let (_, _, body) = server.http("GET /v1/log").await;
     let log = String::from_utf8_lossy(&body);
-    for said in ["Nothing is merged, because NATS does not answer.", "answers again, and the run goes on."] {
+    for said in ["Nothing is merged, because NATS does not answer.", "answer again, and the run continues."] {
         assert!(log.contains(said), "{said}: {log}");
     }
     server.stop().await;

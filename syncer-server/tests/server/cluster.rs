@@ -171,7 +171,7 @@ async fn what_is_ordered_at_one_server_holds_at_all() {
     assert_eq!(order(&one, "/v1/admin/resume", "").await, 202);
     until(&other, "it goes on there", |status| status["paused"] == false).await;
     let log = String::from_utf8(other.http("GET /v1/log").await.2).unwrap();
-    for line in ["joined", "The owner paused the run.", "The owner let the run go on."] {
+    for line in ["joined", "The owner paused the run.", "The owner resumed the run."] {
         assert!(log.contains(line), "{line}: {log}");
     }
     let settings = "{\"min-quorum\": 2, \"learners-max\": 9}";

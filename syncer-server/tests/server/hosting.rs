@@ -97,8 +97,8 @@ async fn runs_are_made_held_put_away_and_deleted_by_their_owner_alone() {
     let house = House::start(dir.path()).await;
     assert_eq!(house.list("").await, Vec::<Value>::new());
     for (name, settings, part) in [
-        ("../x", "", "is no name of a run"),
-        ("", "", "is no name of a run"),
+        ("../x", "", "is not a name of a run"),
+        ("", "", "is not a name of a run"),
         ("x", "presett = 1", "unknown key `presett`"),
         ("x", "dir = \"/\"", "the key `dir` does not belong here"),
         ("x", "data = \"/etc/hostname\"", "`data` names a file of the server"),
@@ -222,7 +222,7 @@ async fn a_run_with_a_text_of_its_own_is_made_on_the_machine_of_the_server() {
     let missing = create("odes", &dir.path().join("none.txt"), &runs).await.unwrap().unwrap_err();
     assert!(missing.contains("cannot read data") && missing.contains("none.txt"), "{missing}");
     let wrong = create("odes", &text, &elsewhere).await.unwrap().unwrap_err();
-    assert!(wrong.contains("has its runs elsewhere than in") && wrong.contains("give --runs"), "{wrong}");
+    assert!(wrong.contains("does not have its runs in") && wrong.contains("give --runs"), "{wrong}");
     assert!(!runs.join("odes").exists() && !elsewhere.join("odes").exists());
     assert_eq!(states(&house.list("").await), [("poems", "open")]);
     house.stop().await;
@@ -271,8 +271,8 @@ async fn whoever_asks_the_server_for_a_run_hears_which_there_are() {
     }
     for path in ["/v1/status", "/v1/ws", "/v1/learners", "/dashboard"] {
         let (code, words) = house.ask(&format!("GET {path}"), "", "").await;
-        let expected =
-            "this server has several runs (poems, tales): add the path of one to its address, as /runs/poems";
+        let expected = "this server has several runs (poems, tales): add the path of one to its address, such as \
+                        /runs/poems";
         assert_eq!((code, words.trim()), (404, expected), "{path}");
     }
     let url = format!("http://{}", house.address);

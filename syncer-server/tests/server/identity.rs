@@ -62,7 +62,7 @@ async fn an_account_cannot_be_stolen() {
         ..hello(1)
     })
     .await;
-    assert_eq!((code, reason.contains("no Ed25519 key")), (identity, true), "{reason}");
+    assert_eq!((code, reason.contains("not an Ed25519 key")), (identity, true), "{reason}");
     // A challenge is valid once, also for the peer that received it.
     let (mut client, _) = Client::greet(&server, 2).await;
     let again = client.signed(hello(2));

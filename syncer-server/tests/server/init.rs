@@ -232,7 +232,10 @@ async fn a_run_from_a_folder_follows_from_its_tape_and_needs_the_folder_no_more(
     fs::write(&path, bytes).unwrap();
     let error = replay(dir.path()).unwrap_err();
     assert_eq!(error.exit_code(), 14, "{error}");
-    assert!(error.to_string().contains("initial.safetensors: these are not the parameters"), "{error}");
+    assert!(
+        error.to_string().contains("initial.safetensors: these are not the run's initial parameters"),
+        "{error}"
+    );
 }
 
 #[tokio::test]

@@ -64,7 +64,7 @@ async fn tells_who_came_and_went_and_what_the_owner_did() {
         stranger.send(&Message::Hello(hello(9))).await;
         assert_eq!(stranger.end().await.bye, u16::from(CloseCode::Invite));
     }
-    let turned_away = texts(&server, "", "Somebody could not join").await;
+    let turned_away = texts(&server, "", "A learner could not join").await;
     assert_eq!(turned_away.len(), 2, "{turned_away:?}");
     assert_eq!(turned_away[1], "The run began.");
     server.stop().await;
@@ -80,26 +80,26 @@ async fn tells_who_came_and_went_and_what_the_owner_did() {
     texts(&server, "", "learner 1 left.").await;
     owner(&server, "pause").await;
     owner(&server, "resume").await;
-    let all = texts(&server, "", "The owner let the run go on.").await;
+    let all = texts(&server, "", "The owner resumed the run.").await;
     let expected = [
-        "The owner let the run go on.",
+        "The owner resumed the run.",
         "The owner paused the run.",
         "learner 1 left.",
         "learner 2 joined (test).",
         "An update of learner 1 was refused: it was damaged on its way.",
         "learner 1 joined (test).",
-        "The syncer was started again, and the run goes on.",
+        "The syncer was started again, and the run continues.",
         "The syncer was told to stop, and saved the run.",
     ];
     assert_eq!(all[..expected.len()], expected);
     assert_eq!(texts(&server, "?name=NER+2", "learner 2").await, ["learner 2 joined (test)."]);
-    assert_eq!(texts(&server, "?limit=1", "go on").await.len(), 1);
+    assert_eq!(texts(&server, "?limit=1", "resumed the run").await.len(), 1);
     for query in ["limit=0", "limit=1001", "named=x"] {
         assert_eq!(server.http(&format!("GET /v1/log?{query}")).await.0, 400, "{query}");
     }
     server.stop().await;
     watch.until("log", 1).await;
-    assert!(watch.text.contains("Somebody could not join"), "{}", watch.text);
+    assert!(watch.text.contains("A learner could not join"), "{}", watch.text);
 }
 
 /// Goal: a closed tab is not logged as a fault. Browsers close its socket with a close code of their own.
@@ -141,7 +141,7 @@ async fn a_crash_loses_nothing_that_was_told() {
     assert_eq!(all[1..], ["learner 1 joined (test).", "The run began."]);
     owner(&server, "finish").await;
     let all = texts(&server, "", "The run is complete").await;
-    assert!(all[1].starts_with("The run comes to its end"), "{all:?}");
+    assert!(all[1].starts_with("The run is ending"), "{all:?}");
     server.stop().await;
 }
 

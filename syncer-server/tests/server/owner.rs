@@ -55,7 +55,7 @@ async fn only_the_invited_may_join() {
         client.send(&Message::Hello(Hello { invite: shown.map(Invite::new), ..hello(1) })).await;
         let end = tokio::time::timeout(PATIENCE, client.end()).await.expect("it is sent away");
         assert_eq!((end.bye, end.close), (CloseCode::Invite.into(), CloseCode::Invite.into()), "{shown:?}");
-        let why = if shown.is_none() { "open the whole link" } else { "is wrong or was taken back" };
+        let why = if shown.is_none() { "open the whole link" } else { "is not valid for this run" };
         assert!(end.reason.contains(why), "{}", end.reason);
     }
     let mut client = Client::connect(&server).await;
@@ -184,15 +184,15 @@ async fn orders_about_learners_are_checked() {
     for (path, body, code, words) in [
         ("2/pace", r#"{"share":0.5}"#, 404, "no learner 2"),
         ("2/drop", r#"{"seconds":5}"#, 404, "no learner 2"),
-        ("one/pace", r#"{"share":0.5}"#, 400, "\"one\" is no learner"),
-        ("-1/drop", r#"{"seconds":5}"#, 400, "is no learner"),
-        ("1/pace", r#"{"share":0}"#, 400, "a share of 0 makes no sense"),
-        ("1/pace", r#"{"share":1.5}"#, 400, "a share of 1.5 makes no sense"),
-        ("1/pace", r#"{"share":"half"}"#, 400, "no such order"),
+        ("one/pace", r#"{"share":0.5}"#, 400, "\"one\" is not a learner"),
+        ("-1/drop", r#"{"seconds":5}"#, 400, "is not a learner"),
+        ("1/pace", r#"{"share":0}"#, 400, "a share of 0 is out of range"),
+        ("1/pace", r#"{"share":1.5}"#, 400, "a share of 1.5 is out of range"),
+        ("1/pace", r#"{"share":"half"}"#, 400, "not a valid order"),
         ("1/pace", r#"{"share":0.5,"for":3}"#, 400, "unknown field"),
         ("1/pace", "", 400, "{\"share\": 0.25}"),
-        ("1/drop", r#"{"seconds":-1}"#, 400, "-1 s make no sense: give 0 to 3600"),
-        ("1/drop", r#"{"seconds":3601}"#, 400, "3601 s make no sense"),
+        ("1/drop", r#"{"seconds":-1}"#, 400, "-1 s is out of range: give 0 to 3600"),
+        ("1/drop", r#"{"seconds":3601}"#, 400, "3601 s is out of range"),
         ("1/drop", r#"{"share":0.5}"#, 400, "{\"seconds\": 20}"),
     ] {
         let (found, said) = order(&server, path, "secret-of-the-owner", body).await;

@@ -36,7 +36,7 @@ async fn what_the_owner_changes_holds_is_kept_and_every_merge_is_derived_again()
     for (body, part) in [
         (r#"{"sync-every": 2}"#, "sync-every is fixed for this run"),
         (r#"{"grace-ratio": 3}"#, "grace-ratio 3 is out of range"),
-        ("merge = mean", "send JSON as"),
+        ("merge = mean", "send JSON such as"),
     ] {
         let (code, said) = change(&server, OWNER, body).await;
         assert!(code == 400 && said.contains(part), "{code} {said}");

@@ -40,13 +40,13 @@ async fn a_run_is_steered_by_what_is_in_its_folder() {
 
     assert_eq!(order("pause").await.as_deref(), Ok("the run is paused"));
     assert_eq!(is("paused").await, true);
-    assert_eq!(order("resume").await.as_deref(), Ok("the run goes on"));
+    assert_eq!(order("resume").await.as_deref(), Ok("the run continues"));
     assert_eq!(is("paused").await, false);
     assert_eq!(order("pace 1 0.5").await.as_deref(), Ok("the learner is told"));
     assert!(order("pace 1 -2").await.unwrap_err().contains("0.001"), "out of range");
     assert!(order("drop 99 5s").await.unwrap_err().contains("no learner 99"));
     let set = "set min-quorum=2 stop-at-tokens=10M";
-    assert_eq!(order(set).await.as_deref(), Ok("the settings hold from now on"));
+    assert_eq!(order(set).await.as_deref(), Ok("the settings now apply"));
     assert!(order("set sync-every=3").await.unwrap_err().contains("sync-every is fixed"));
     assert!(order("set stop-at-tokens=1").await.unwrap_err().contains("use finish"));
     let url = format!("http://{}", server.address);
@@ -56,7 +56,7 @@ async fn a_run_is_steered_by_what_is_in_its_folder() {
     assert!(several.contains("serves one run, which has no name there"), "{several}");
 
     assert_eq!(order("drop 1 20s").await.as_deref(), Ok("the learner is told"));
-    assert_eq!(order("finish").await.as_deref(), Ok("the run finishes"));
+    assert_eq!(order("finish").await.as_deref(), Ok("the run is finishing"));
     assert!(dir.path().join("address").exists());
     server.stop().await;
     assert!(!dir.path().join("address").exists(), "nobody answers there any more");
@@ -71,5 +71,5 @@ async fn a_run_without_a_token_says_where_it_would_be() {
     std::fs::create_dir_all(dir.path().join("default")).unwrap();
     std::fs::write(dir.path().join("default/run.json"), "{}").unwrap();
     let line = ["run", "finish", "default", "--runs", &place].map(str::to_owned).to_vec();
-    assert!(say(line).await.unwrap_err().contains("is a run of a server of its own"));
+    assert!(say(line).await.unwrap_err().contains("is a run with a server of its own"));
 }

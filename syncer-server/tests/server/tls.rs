@@ -88,7 +88,7 @@ async fn learners_and_browsers_are_served_and_who_speaks_plainly_is_told() {
     let (code, _, body) = server.http("GET /healthz").await;
     let said = String::from_utf8(body).unwrap();
     assert_eq!(code, 400);
-    assert!(said.contains("speaks https alone"), "{said}");
+    assert!(said.contains("accepts only https"), "{said}");
     let status = server.stop().await;
     assert!(status.core.rounds > 0);
 }
@@ -155,7 +155,7 @@ async fn a_new_certificate_is_shown_without_a_start_and_a_bad_one_is_not() {
     assert_eq!(get(&server, "/healthz", &config).await.1, *old.cert.der());
 
     put(dir.path(), &new);
-    logged(&server, &config, "A new certificate is shown").await;
+    logged(&server, &config, "A new certificate is in use").await;
     assert_eq!(get(&server, "/healthz", &config).await.1, *new.cert.der());
     // Connections with the old certificate stay open.
     let request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
@@ -181,7 +181,7 @@ async fn what_is_wrong_with_the_files_is_said_at_the_start() {
     for (config, part) in [
         (ServeConfig { tls_key: None, ..good.clone() }, "give --tls-key too"),
         (ServeConfig { tls_cert: None, ..good.clone() }, "give --tls-cert too"),
-        (ServeConfig { public_url: Some("http://a.example".into()), ..good }, "https alone"),
+        (ServeConfig { public_url: Some("http://a.example".into()), ..good }, "only https"),
     ] {
         let error = Server::refused(config).await;
         assert!(matches!(&error, ServerError::Config { why } if why.contains(part)), "{error}");

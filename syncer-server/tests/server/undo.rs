@@ -109,8 +109,8 @@ async fn harm_is_undone_and_told() {
         assert!(tokio::time::Instant::now() < patience, "it is measured");
     }
 
-    // "Nothing was undone" is another line.
-    let is_of_harm = |line: &String| line.contains("that was undone");
+    // "Nothing was rolled back" is another line.
+    let is_of_harm = |line: &String| line.contains("those were rolled back");
     let was_undone = |log: &[String]| log.iter().any(is_of_harm);
     while !was_undone(&log(&server).await) {
         let turn = AssertUnwindSafe(round(&mut honest, &mut other, HARM)).catch_unwind();
@@ -139,7 +139,7 @@ async fn harm_is_undone_and_told() {
     let found = replayed(&args(dir.path(), Some(4)), |_| {}).unwrap();
     assert!(found.merges > 0 && !found.undone.is_empty(), "{found:?}");
     assert!(found.undone.iter().all(|undone| undone.without == [LearnerId(2)]), "{found:?}");
-    assert!(found.to_string().contains("was merged again without what learner 2 sent"), "{found}");
+    assert!(found.to_string().contains("was recomputed without the updates of learner 2"), "{found}");
     let last = f64::from(found.losses.unwrap().last);
     assert!(last <= without + 0.5 * (bad - without), "{line} → {last}");
     let server = Server::start(measured(dir.path())).await;
@@ -161,6 +161,6 @@ async fn nothing_is_undone_where_the_owner_says_so() {
         round(&mut honest, &mut other, HARM).await;
         assert!(tokio::time::Instant::now() < patience, "{:?}", losses(&server).await);
     }
-    assert!(!log(&server).await.iter().any(|line| line.contains("undone")));
+    assert!(!log(&server).await.iter().any(|line| line.contains("rolled back")));
     server.stop().await;
 }

@@ -166,7 +166,10 @@ async fn who_does_not_train_is_suspected_and_told_of() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     };
     let why = its(&status, rider, "doubt");
-    assert!(why.as_str().unwrap().starts_with("Its updates do not lower the loss on the text"), "{why}");
+    assert!(
+        why.as_str().unwrap().starts_with("Its updates do not lower the loss on their own text"),
+        "{why}"
+    );
     // A dozen further loss checks, so that any other suspect would be found.
     let sent = its(&status, 0, "updates").as_u64().unwrap() + 100;
     let later = loop {

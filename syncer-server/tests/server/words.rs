@@ -122,6 +122,6 @@ async fn a_snapshot_writes_what_its_parameters_write() {
     let drawn = SampleArgs { picture: Some(file.clone()), ..args(dir.path()) };
     assert!(fails(&drawn).to_string().contains("holds no picture") && !file.exists());
     std::fs::write(&file, "mine").unwrap();
-    assert!(fails(&drawn).to_string().contains("is there already"));
+    assert!(fails(&drawn).to_string().contains("already exists"));
     assert_eq!(std::fs::read(&file).unwrap(), b"mine");
 }

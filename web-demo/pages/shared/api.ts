@@ -630,7 +630,7 @@ export type ServerEvents = {
   status: ServerStatus,
   /** The rounds that changed, at most four times a second. */
   rounds: RoundsView,
-  /** A row for the columns of SeriesView; if spanS changed, fetch them anew. */
+  /** A row for the columns of SeriesView; if spanS changed, fetch them again. */
   point: PointEvent,
   evaluation: Evaluation,
   sample: TextSample,

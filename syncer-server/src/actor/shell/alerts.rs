@@ -12,7 +12,7 @@ impl Running {
             if is_raised {
                 tracing::warn!(?kind, text, "alert");
             } else {
-                tracing::info!(?kind, text, "alert is over");
+                tracing::info!(?kind, text, "alert resolved");
             }
             if let Some(webhook) = &self.webhook {
                 let (run, at_ms) = (self.syncer.run().to_string(), unix_ms());

@@ -57,7 +57,7 @@ impl Running {
                 return Ok(());
             }
             if tokio::time::timeout_at(deadline, state.record.state.changed()).await.is_err() {
-                let fault = state.record.look().fault.unwrap_or_else(|| "the disk takes too long".into());
+                let fault = state.record.look().fault.unwrap_or_else(|| "the disk is too slow".into());
                 let source = std::io::Error::other(fault.to_string());
                 let path = self.store.tape_path();
                 return Err(ServerError::Disk { what: "write", path, source });

@@ -39,7 +39,8 @@ impl Running {
             merges.spawn_blocking(move || {
                 let followed = tape::remake(&store, run, std::slice::from_mut(&mut job.remake), job.after);
                 if let Err(error) = followed {
-                    tracing::error!(%error, "what was merged cannot be read again to undo it");
+                    tracing::error!(%error, "merged updates cannot be read from the tape, so they cannot be rolled \
+                         back");
                 }
                 let result = job.run();
                 let kept = result.as_ref().ok().map(|outcome| kept(&outcome.state));

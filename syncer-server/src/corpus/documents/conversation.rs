@@ -45,7 +45,7 @@ pub fn of(object: &Map) -> Result<Option<(Form, Conversation)>, String> {
             }
             Some(Value::Array(messages)) => messages,
             Some(_) if key == "conversation" => continue,
-            Some(_) => return Err(format!("\"{key}\" is no list")),
+            Some(_) => return Err(format!("\"{key}\" is not a list")),
         };
         let form = if key == "messages" { Form::Messages } else { Form::ShareGpt };
         let messages = with_system(object.get("system"), as_messages(messages)?)?;
@@ -57,13 +57,13 @@ pub fn of(object: &Map) -> Result<Option<(Form, Conversation)>, String> {
             conversation(messages, object, prompt.len()).map(|found| Some((Form::Trl, found)))
         }
         (Some(Value::Array(_)), Some(_)) => {
-            Err("\"prompt\" is a list of messages and \"completion\" is none: write both as lists".into())
+            Err("\"prompt\" is a list of messages but \"completion\" is not: write both as lists".into())
         }
         (Some(_), Some(Value::Array(_))) => {
-            Err("\"completion\" is a list of messages and \"prompt\" is none: write both as lists".into())
+            Err("\"completion\" is a list of messages but \"prompt\" is not: write both as lists".into())
         }
         (Some(Value::Array(_)), None) => {
-            Err("it has a list of messages as \"prompt\", and no \"completion\"".into())
+            Err("it has a list of messages as \"prompt\", but no \"completion\"".into())
         }
         _ => match empty {
             Some(key) if !["text", "prompt", "instruction"].iter().any(|key| object.contains_key(*key)) => {
@@ -92,13 +92,13 @@ fn conversation(mut messages: Vec<Value>, object: &Map, given: usize) -> Result<
             .map(|role| format!("\"{}\"", role.chars().take(40).collect::<String>()))
             .collect();
         return Err(format!(
-            "no message has the \"role\" \"assistant\", so that nothing in it is to be learnt; it has {}: call the \
-             role that is learnt \"assistant\"",
+            "no message has the \"role\" \"assistant\", so there is nothing to learn; it has {}: call the role that \
+             is learnt \"assistant\"",
             roles.join(", ")
         ));
     }
     if !said().any(|(_, &is_learnt)| is_learnt) {
-        return Err("no message of the assistant's is to be learnt: leave the line out".into());
+        return Err("no message of the assistant's is marked for learning: leave the line out".into());
     }
     let forms = ["messages", "conversations", "conversation", "prompt", "completion"];
     let others = object.iter().filter(|(key, _)| !forms.contains(&key.as_str()));
@@ -112,7 +112,7 @@ fn conversation(mut messages: Vec<Value>, object: &Map, given: usize) -> Result<
 /// Checks that a message has a speaker and a content, and returns whether it is to be learnt. Removes its nulls and its
 /// weight.
 fn check(message: &mut Value) -> Result<bool, String> {
-    let object = message.as_object_mut().ok_or("it is no JSON object")?;
+    let object = message.as_object_mut().ok_or("it is not a JSON object")?;
     text(object, "role")?;
     let has_calls = object.get("tool_calls").and_then(Value::as_array).is_some_and(|calls| !calls.is_empty());
     match object.get("content") {
@@ -120,7 +120,7 @@ fn check(message: &mut Value) -> Result<bool, String> {
         // Templates distinguish a null content from a missing one.
         None | Some(Value::Null) if has_calls => {}
         Some(Value::Null) => {
-            return Err("\"content\" is null: give the text that is said, or leave the message out".into());
+            return Err("\"content\" is null: give the text of the message, or leave the message out".into());
         }
         _ => drop(text(object, "content")?),
     }
@@ -133,10 +133,10 @@ fn check_part(part: &Value) -> Result<(), String> {
     match (part.get("type").and_then(Value::as_str), part.get("text").and_then(Value::as_str)) {
         (Some("text"), Some(_)) => Ok(()),
         (Some("text"), None) => {
-            Err("a part of its \"content\" has the type \"text\", and no \"text\"".into())
+            Err("a part of its \"content\" has the type \"text\", but no \"text\"".into())
         }
         (Some(kind), _) => Err(format!(
-            "its \"content\" has a part of the type \"{}\", and only text is learnt: leave the message out",
+            "its \"content\" has a part of the type \"{}\", but only text is learnt: leave the message out",
             kind.chars().take(40).collect::<String>()
         )),
         (None, _) => {
@@ -163,7 +163,7 @@ fn weight(object: &mut Map) -> Result<bool, String> {
         };
         if is_learnt && !is_said && key == "train" {
             return Err(
-                "its \"train\" is true, and only what the assistant says is learnt: leave it out".into()
+                "its \"train\" is true, but only the assistant's messages are learnt: leave it out".into()
             );
         }
         return Ok(is_learnt);
@@ -178,20 +178,20 @@ fn as_messages(messages: &[Value]) -> Result<Vec<Value>, String> {
 
 fn as_message(message: &Value, number: u32) -> Result<Value, String> {
     let Some(object) = message.as_object() else {
-        return Err(format!("message {number} is no JSON object"));
+        return Err(format!("message {number} is not a JSON object"));
     };
     let (Some(from), None) = (object.get("from"), object.get("role")) else { return Ok(message.clone()) };
-    let from = from.as_str().ok_or_else(|| format!("message {number}: \"from\" is no text"))?;
+    let from = from.as_str().ok_or_else(|| format!("message {number}: \"from\" is not a text"))?;
     let Some((_, role)) = SPEAKERS.iter().find(|(name, _)| *name == from) else {
         let from: String = from.chars().take(40).collect();
         return Err(format!(
-            "message {number}: \"from\" is \"{from}\", which is none of human, gpt, system and tool: write the \
-             conversation as \"messages\" with \"role\" and \"content\""
+            "message {number}: \"from\" is \"{from}\", not human, gpt, system or tool: write the conversation as \
+             \"messages\" with \"role\" and \"content\""
         ));
     };
     let value = object.get("value").ok_or_else(|| format!("message {number}: it has no \"value\""))?;
     if !value.is_string() {
-        return Err(format!("message {number}: \"value\" is no text"));
+        return Err(format!("message {number}: \"value\" is not a text"));
     }
     let mut message = object.clone();
     message.shift_remove("from");
@@ -209,7 +209,7 @@ fn message(role: &str, content: &str) -> Value {
 /// Returns `messages` with the record's own system message, if it has one, in front.
 fn with_system(system: Option<&Value>, mut messages: Vec<Value>) -> Result<Vec<Value>, String> {
     let Some(system) = system else { return Ok(messages) };
-    let system = system.as_str().ok_or("\"system\" is no text")?;
+    let system = system.as_str().ok_or("\"system\" is not a text")?;
     if !system.is_empty() && messages.first().is_none_or(|first| first["role"] != "system") {
         messages.insert(0, message("system", system));
     }
@@ -235,7 +235,7 @@ pub fn alpaca(object: &Map) -> Result<Alpaca<'_>, String> {
     let mut messages = Vec::new();
     for turn in object.get("history").and_then(Value::as_array).into_iter().flatten() {
         let (Some(asked), Some(answered)) = (turn[0].as_str(), turn[1].as_str()) else {
-            return Err("\"history\" is no list of pairs of texts".into());
+            return Err("\"history\" is not a list of pairs of texts".into());
         };
         messages.push(message("user", asked));
         messages.push(message("assistant", answered));
@@ -258,7 +258,7 @@ impl<'a> Alpaca<'a> {
         let Self { instruction, input, output, conversation } = self;
         if conversation.messages.len() > 2 {
             return Err(
-                "it has a \"system\" or a \"history\" with its \"instruction\", and the model has no chat template: \
+                "it has a \"system\" or a \"history\" with its \"instruction\", but the model has no chat template: \
                  give --chat-template a file with one"
                     .into(),
             );
@@ -284,8 +284,8 @@ pub fn text<'a>(object: &'a Map, key: &str) -> Result<&'a str, String> {
     match object.get(key) {
         None => Err(format!("it has no \"{key}\"")),
         Some(Value::Array(_)) => {
-            Err(format!("\"{key}\" is a list, and no text: write one line for each text"))
+            Err(format!("\"{key}\" is a list, not a text: write one line for each text"))
         }
-        Some(value) => value.as_str().ok_or_else(|| format!("\"{key}\" is no text")),
+        Some(value) => value.as_str().ok_or_else(|| format!("\"{key}\" is not a text")),
     }
 }

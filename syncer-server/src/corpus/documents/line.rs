@@ -21,7 +21,7 @@ pub fn document(json: &str, write: Option<&mut Writer<'_>>) -> Result<(Form, Doc
         Value::Array(list) if list.first().is_some_and(|message| message.get("role").is_some()) => {
             return Err("it is a list of messages: write it as {\"messages\": […]}".into());
         }
-        _ => return Err("it is no JSON object: each line is a {…}".into()),
+        _ => return Err("it is not a JSON object: each line is a {…}".into()),
     };
     // Tables have every column in every row, with null for a missing value.
     object.retain(|_, value| !value.is_null());
@@ -30,9 +30,8 @@ pub fn document(json: &str, write: Option<&mut Writer<'_>>) -> Result<(Form, Doc
         return match write {
             Some(write) => write(&conversation).map(|document| (form, document)),
             None => Err(format!(
-                "it is a conversation, with {}, and the model has no chat template: give --chat-template a file with \
-                 one, or lines with \
-                 \"prompt\" and \"completion\"",
+                "it is a conversation, with {}, but the model has no chat template: give --chat-template a file with \
+                 one, or lines with \"prompt\" and \"completion\"",
                 form.title()
             )),
         };
@@ -76,8 +75,8 @@ const ANSWERS: [&str; 5] = ["completion", "messages", "conversations", "conversa
 fn refuse_preferences(object: &Map) -> Result<(), String> {
     if object.contains_key("chosen") || object.contains_key("rejected") {
         return Err(
-            "it has \"chosen\" and \"rejected\" answers, and runs learn from texts, not from preferences: keep the \
-             chosen answer alone, as \"completion\", or its messages as \"messages\""
+            "it has \"chosen\" and \"rejected\" answers, but runs learn from texts, not from preferences: keep only \
+             the chosen answer, as \"completion\", or its messages as \"messages\""
                 .into(),
         );
     }
@@ -120,7 +119,7 @@ fn value(json: &str) -> Result<Value, String> {
         // The line number in `error` is always 1, so it is left out. The caller adds the line number in the file.
         let error = error.to_string();
         let why = error.split(" at line").next().unwrap_or_default();
-        format!("it is no JSON ({why}, near character {}): mend it or leave it out", column(&error))
+        format!("it is not valid JSON ({why}, near character {}): correct it or leave it out", column(&error))
     })
 }
 

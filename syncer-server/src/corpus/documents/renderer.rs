@@ -79,8 +79,8 @@ impl Renderer {
     pub fn start(chat: &Chat, limits: Limits) -> Result<Self, String> {
         if !chat.has_template() {
             return Err(
-                "it is a conversation, and the model has no chat template: give --chat-template a file with \
-                        one, or lines with \"prompt\" and \"completion\""
+                "it is a conversation, but the model has no chat template: give --chat-template a file with one, or \
+                 lines with \"prompt\" and \"completion\""
                     .into(),
             );
         }
@@ -95,13 +95,14 @@ impl Renderer {
             let tool_use = tool_use.as_ref().map(Template::compile);
             for request in asked {
                 let for_tools = tool_use.as_ref().filter(|_| request.dialogue().has_tools());
-                let compiled = for_tools.or(default.as_ref()).map_or_else(
-                    || {
-                        Err("the model has a chat template for tools alone: give --chat-template a file"
-                            .into())
-                    },
-                    |compiled| compiled.as_ref().map_err(Clone::clone),
-                );
+                let compiled =
+                    for_tools.or(default.as_ref()).map_or_else(
+                        || {
+                            Err("the model has a chat template only for tools: give --chat-template a file"
+                                .into())
+                        },
+                        |compiled| compiled.as_ref().map_err(Clone::clone),
+                    );
                 let written = compiled.and_then(|compiled| match request {
                     Request::Document(dialogue) => compiled.document(&dialogue),
                     Request::Text(dialogue, is_prompt) => compiled.text(&dialogue, is_prompt),
@@ -114,7 +115,7 @@ impl Renderer {
         let thread = thread::Builder::new().name("chat-template".into()).stack_size(STACK_BYTES);
         thread
             .spawn(write)
-            .map_err(|error| format!("no thread can be started for the chat template: {error}"))?;
+            .map_err(|error| format!("cannot start a thread for the chat template: {error}"))?;
         Ok(Self { requests, answers, limits, left: Cell::new(limits.all) })
     }
 
@@ -147,7 +148,7 @@ impl Renderer {
     fn ask(&self, (messages, bytes): (u32, u32), request: Request) -> Result<Document, String> {
         let left = self.left.get() + MESSAGE_TIME * messages + BYTE_TIME * bytes;
         // Requests and answers alternate: the thread waits for this request, or has ended.
-        let failed = "the chat template broke its engine: give --chat-template a simpler file";
+        let failed = "the chat template crashed its engine: give --chat-template a simpler file";
         let clock = Clock::start();
         self.requests.send(request).map_err(|_| failed)?;
         let answer = self.answers.recv_timeout(self.limits.each.min(left));
@@ -158,7 +159,7 @@ impl Renderer {
                     .into(),
             ),
             RecvTimeoutError::Timeout => Err(format!(
-                "the chat template has not written it within {} s: give --chat-template a simpler file",
+                "the chat template did not render it within {} s: give --chat-template a simpler file",
                 self.limits.each.as_secs()
             )),
             RecvTimeoutError::Disconnected => Err(failed.into()),

@@ -70,7 +70,7 @@ fn marks_of_the_template_count() {
     assert_eq!(learnt(&found), ["I.!", "So.!"]);
     let inside = "{% generation %}{% generation %}x{% endgeneration %}{% endgeneration %}";
     let error = read(lines(&[TALK, OTHER].join("\n")), &chat(inside)).unwrap_err().to_string();
-    assert!(error.contains("inside of another"), "{error}");
+    assert!(error.contains("inside another"), "{error}");
 }
 
 /// Goal: each error is one sentence with the file and the line.
@@ -84,42 +84,46 @@ fn what_is_no_document_is_told_by_its_line() {
         assert!(said.starts_with("line 2 of chats.jsonl: ") && said.contains(why), "{said}");
         assert!(!said.contains('\n'), "{said}");
     };
-    check("{\"text\": \"a", None, "it is no JSON (EOF while parsing a string, near character 11)");
-    check("[1]", None, "no JSON object");
+    check("{\"text\": \"a", None, "it is not valid JSON (EOF while parsing a string, near character 11)");
+    check("[1]", None, "not a JSON object");
     check("{}", None, "it has no \"text\"");
-    check(r#"{"text": 3}"#, None, "\"text\" is no text");
+    check(r#"{"text": 3}"#, None, "\"text\" is not a text");
     check(r#"{"text": ""}"#, None, "is empty");
     check(r#"{"prompt": "a"}"#, None, "it has no \"completion\"");
     check(r#"{"completion": "a"}"#, None, "it has no \"prompt\"");
-    check(r#"{"messages": 1}"#, None, "\"messages\" is no list");
-    check(r#"{"messages": [1]}"#, None, "message 1 is no JSON object");
+    check(r#"{"messages": 1}"#, None, "\"messages\" is not a list");
+    check(r#"{"messages": [1]}"#, None, "message 1 is not a JSON object");
     check(r#"{"messages": [{"role": "user"}]}"#, None, "message 1: it has no \"content\"");
-    check(r#"{"messages": [{"role": "user", "content": 3}]}"#, None, "message 1: \"content\" is no text");
+    check(r#"{"messages": [{"role": "user", "content": 3}]}"#, None, "message 1: \"content\" is not a text");
     let null = r#"{"messages": [{"role": "assistant", "content": null}]}"#;
-    check(null, None, "message 1: \"content\" is null: give the text that is said, or leave the message out");
+    check(
+        null,
+        None,
+        "message 1: \"content\" is null: give the text of the message, or leave the message out",
+    );
     let parts = r#"{"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "a"}]}]}"#;
     check(
         parts,
         None,
-        "message 1: its \"content\" has a part of the type \"image_url\", and only text is learnt",
+        "message 1: its \"content\" has a part of the type \"image_url\", but only text is learnt",
     );
     let asks = r#"{"messages": [{"role": "user", "content": "a"}]}"#;
     check(asks, Some(CHATML), "no message is the assistant's");
     check(TALK, None, "the model has no chat template: give --chat-template");
     check(TALK, Some("{% for %}"), "the chat template cannot be used");
     check(TALK, Some("a\n{{ raise_exception('no system') }}"), "no system (line 2 of the template)");
-    check(TALK, Some("{{ messages | length }}"), "otherwise than in the whole conversation");
+    check(TALK, Some("{{ messages | length }}"), "differently than in the whole conversation");
     check(
         TALK,
         Some("{% for a in range(9999) %}{% for b in range(9999) %}.{% endfor %}{% endfor %}"),
         "the chat template takes more than 2000000 steps",
     );
-    check(TALK, Some("{% generation %}{% endgeneration %}"), "nothing that the assistant says");
+    check(TALK, Some("{% generation %}{% endgeneration %}"), "does not render the assistant's messages");
     let marks = r#"{"messages": [{"role": "assistant", "content": "a\ufdd0"}]}"#;
     check(marks, Some(CHATML), "U+FDD0");
     let many =
         format!(r#"{{"messages": [{}]}}"#, vec![r#"{"role": "assistant", "content": "a"}"#; 1_001].join(","));
-    check(&many, Some(CHATML), "it has 1001 messages, at most 1000 are read");
+    check(&many, Some(CHATML), "it has 1001 messages, but at most 1000 are read");
 
     let one = read(lines(OTHER), &Chat::default()).unwrap_err();
     assert_eq!((one.exit_code(), one.to_string().contains("has 1 document, and")), (7, true), "{one}");
@@ -215,7 +219,7 @@ fn weights_and_prompts_say_what_is_learnt() {
     let half = why(&weighted([r#", "weight": 0.5"#, ""]), CHATML);
     assert!(half.contains("message 2: its \"weight\" is 0.5: give 1 to learn it, or 0 not to"), "{half}");
     let none = why(&weighted([r#", "weight": 0"#, r#", "weight": 0"#]), CHATML);
-    assert!(none.contains("no message of the assistant's is to be learnt"), "{none}");
+    assert!(none.contains("no message of the assistant's is marked for learning"), "{none}");
     let one = "{% generation %}{{ messages[1].content }}{{ messages[3].content }}{% endgeneration %}";
     let unclear = why(&weighted([r#", "weight": 0"#, ""]), one);
     assert!(
@@ -252,7 +256,7 @@ fn other_records_are_refused_with_their_keys() {
     );
     check(
         r#"{"prompt": "a", "chosen": "b", "rejected": "c"}"#,
-        "not from preferences: keep the chosen answer",
+        "not from preferences: keep only the chosen answer",
     );
     check(r#"{"prompt": "a", "completion": "b", "label": false}"#, "its \"label\" is false");
     let rejected = r#"{"messages": [{"role": "assistant", "content": "a"}], "label": false}"#;
@@ -267,11 +271,11 @@ fn other_records_are_refused_with_their_keys() {
         r#"[{"role": "user", "content": "a"}]"#,
         "it is a list of messages: write it as {\"messages\": […]}",
     );
-    check(r#"{"text": ["a", "b"]}"#, "\"text\" is a list, and no text");
+    check(r#"{"text": ["a", "b"]}"#, "\"text\" is a list, not a text");
     check(r#"{"messages": []}"#, "\"messages\" is empty");
     check(
         r#"{"conversations": [{"from": "function_call", "value": "a"}]}"#,
-        "message 1: \"from\" is \"function_call\", which is none of",
+        "message 1: \"from\" is \"function_call\", not human",
     );
 }
 

@@ -147,11 +147,11 @@ fn kind(what: &Happening) -> LogKind {
 pub fn sentence(what: &Happening, name: &str, names_hidden: bool) -> String {
     match what {
         Happening::Started { forked: Some((run, at)), .. } => {
-            format!("The run began where run {run} was after decision {at}.")
+            format!("The run began from the state of run {run} after decision {at}.")
         }
         Happening::Started { resumed: false, .. } => "The run began.".into(),
         Happening::Started { resumed: true, .. } => {
-            "The syncer was started again, and the run goes on.".into()
+            "The syncer was started again, and the run continues.".into()
         }
         Happening::Stopped => "The syncer was told to stop, and saved the run.".into(),
         Happening::Joined { device, returning, .. } => {
@@ -174,32 +174,32 @@ pub fn sentence(what: &Happening, name: &str, names_hidden: bool) -> String {
         }
         Happening::Paced { share, .. } => {
             let percent = share.ratio() * 100.0;
-            format!("The owner has {name} train for {percent} % of its time.")
+            format!("The owner limited {name} to {percent} % of its time.")
         }
         Happening::Refused { why, times, .. } => {
             format!("An update of {name} was refused: {}{}.", because(*why), often(*times))
         }
         Happening::TurnedAway { reason, times } => {
-            format!("Somebody could not join, and was told: {reason}{}.", often(*times))
+            format!("A learner could not join, and was told: {reason}{}.", often(*times))
         }
         Happening::Held { held: true } => "The owner paused the run.".into(),
-        Happening::Held { held: false } => "The owner let the run go on.".into(),
+        Happening::Held { held: false } => "The owner resumed the run.".into(),
         Happening::Retuned { setting, from, to } => {
             format!("The owner changed {setting} from {from} to {to}.")
         }
-        Happening::Finishing => "The run comes to its end: the last progress is collected.".into(),
+        Happening::Finishing => "The run is ending: the last progress is collected.".into(),
         Happening::Finished => "The run is complete, and all learners were sent home.".into(),
         Happening::DiskFault { why, is_tape: true } => {
-            format!("The run stands still, because the syncer's disk takes nothing more: {why}.")
+            format!("The run stands still, because the syncer's disk accepts no writes: {why}.")
         }
         Happening::DiskFault { why, is_tape: false } => format!("A snapshot could not be written: {why}."),
         Happening::DiskMended { is_tape: true } => {
-            "The syncer's disk takes writes again, and the run goes on.".into()
+            "The syncer's disk accepts writes again, and the run continues.".into()
         }
-        Happening::Certificate { shown: true } => "A new certificate is shown from now on.".into(),
+        Happening::Certificate { shown: true } => "A new certificate is in use.".into(),
         // File names are for the owner alone.
         Happening::Certificate { shown: false } => {
-            "A new certificate cannot be used, and the one before stays: the syncer's own log says why."
+            "A new certificate cannot be used, and the old one stays in use: the syncer's own log says why."
                 .into()
         }
         Happening::Undone { .. } | Happening::Doubted { .. } | Happening::LossUnexplained { .. } => {
@@ -208,10 +208,12 @@ pub fn sentence(what: &Happening, name: &str, names_hidden: bool) -> String {
         Happening::Alert { text, .. } => text.clone(),
         Happening::DiskMended { is_tape: false } => "Snapshots can be written again.".into(),
         Happening::ServicesFault { why } => {
-            format!("Nothing is merged, because {why}. It goes on by itself, and learners train on.")
+            format!(
+                "Nothing is merged, because {why}. The run continues by itself once that ends, and learners train on."
+            )
         }
         Happening::ServicesMended => {
-            "What the run's processes share answers again, and the run goes on.".into()
+            "The shared services of the run answer again, and the run continues.".into()
         }
     }
 }
@@ -222,40 +224,40 @@ fn harm(what: &Happening, name: &str) -> String {
         Happening::Undone { losses: (good, bad), without, for_good, .. } => {
             let until = if *for_good { "until the owner lets it back" } else { "for a while" };
             format!(
-                "The held-out loss rose from {good:.3} to {bad:.3}, and would be {without:.3} without what {name} \
-                 sent: that was undone, and {name} was sent away {until}."
+                "The held-out loss rose from {good:.3} to {bad:.3}, and would be {without:.3} without the updates of \
+                 {name}: those were rolled back, and {name} was sent away {until}."
             )
         }
         Happening::Doubted { looks: 0, .. } => {
-            format!("{name} shows again that it trains: it counts as it did before it was suspected.")
+            format!("{name} shows again that it trains: it is no longer suspected, and counts as before.")
         }
         Happening::Doubted { looks, .. } => format!(
             "{name} is suspected, and its updates and tokens do not count until it shows that it trains: its {}.",
             doubted(*looks)
         ),
         Happening::LossUnexplained { losses: (good, bad) } => format!(
-            "The held-out loss rose from {good:.3} to {bad:.3}, and not by what a few learners sent: nothing was \
-             undone."
+            "The held-out loss rose from {good:.3} to {bad:.3}, but not because of a few learners' updates: nothing \
+             was rolled back."
         ),
         _ => String::new(),
     }
 }
 
 fn often(times: u32) -> String {
-    if times > 1 { format!(" ({times} times since this was told last)") } else { String::new() }
+    if times > 1 { format!(" ({times} times since the last such line)") } else { String::new() }
 }
 
 /// Describes the reason why an update was refused.
 fn because(why: Refusal) -> &'static str {
     match why {
-        Refusal::NotInvited => "nobody had asked for it",
-        Refusal::Unsettled => "the one before it had not been dealt with yet",
+        Refusal::NotInvited => "it was not requested",
+        Refusal::Unsettled => "the update before it was still in progress",
         Refusal::Empty => "there was no progress in it",
         Refusal::Shape => "it has the wrong size",
         Refusal::Checksum => "it was damaged on its way",
-        Refusal::NotFinite => "it holds values that are no numbers",
+        Refusal::NotFinite => "it holds values that are not numbers",
         Refusal::Norm => "it is far larger than usual",
-        Refusal::Unleased => "it claims more text than the learner was given",
+        Refusal::Unleased => "it reports more tokens than were leased to the learner",
     }
 }
 
@@ -312,7 +314,7 @@ mod tests {
         let refused = Happening::Refused { learner: LearnerId(1), name: "bob".into(), why, times: 3 };
         let text = LogEntryView::new(&entry(1, refused), false).text;
         let said =
-            "An update of bob was refused: it is far larger than usual (3 times since this was told last).";
+            "An update of bob was refused: it is far larger than usual (3 times since the last such line).";
         assert_eq!(text, said);
     }
 }

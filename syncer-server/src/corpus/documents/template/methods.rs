@@ -52,7 +52,7 @@ pub fn items(value: &Value) -> Result<Value, Error> {
             Ok(pairs(value).map(|(key, value)| Value::from(Tuple::from([key, value]))).collect())
         }
         ValueKind::Undefined => Ok(Value::from(Vec::<Value>::new())),
-        _ => Err(failed("only a dictionary has items")),
+        _ => Err(failed("items needs a dictionary")),
     }
 }
 
@@ -67,7 +67,7 @@ fn of_list(value: &Value, method: &str, arguments: &[Value]) -> Result<Option<Va
         "index" => {
             let (what,): (&Value,) = from_args(arguments)?;
             let at = value.try_iter()?.position(|item| item == *what);
-            Value::from(at.ok_or_else(|| failed("the list has no such item"))?)
+            Value::from(at.ok_or_else(|| failed("the list has no such element"))?)
         }
         "copy" => value.clone(),
         _ => return Ok(None),
@@ -121,7 +121,7 @@ fn of_string(
         }
         "index" => {
             let (what,): (&str,) = from_args(arguments)?;
-            let at = text.find(what).ok_or_else(|| failed("the string has no such part"))?;
+            let at = text.find(what).ok_or_else(|| failed("the string has no such character"))?;
             Value::from(text[..at].chars().count())
         }
         "title" => Value::from(titled(text)),
@@ -181,7 +181,7 @@ fn split(text: &str, arguments: &[Value], is_from_end: bool) -> Result<Value, Er
     options.assert_all_used()?;
     let most = most.and_then(|most| most.as_usize()).unwrap_or(usize::MAX).saturating_add(1);
     let parts: Vec<&str> = match (sep.as_ref().map(|sep| sep.as_str().unwrap_or_default()), is_from_end) {
-        (Some(""), _) => return Err(failed("split takes no empty separator")),
+        (Some(""), _) => return Err(failed("split needs a separator that is not empty")),
         (Some(sep), false) => text.splitn(most, sep).collect(),
         (Some(sep), true) => {
             let mut parts: Vec<&str> = text.rsplitn(most, sep).collect();
@@ -241,7 +241,7 @@ fn join(state: &State<'_, '_>, sep: &str, items: &Value) -> Result<Value, Error>
     super::operators::iterable(items)?;
     let mut out = String::new();
     for (item, index) in items.try_iter()?.zip(0_u64..) {
-        let item = item.as_str().map(str::to_owned).ok_or_else(|| failed("join takes strings alone"))?;
+        let item = item.as_str().map(str::to_owned).ok_or_else(|| failed("join accepts only strings"))?;
         out.push_str(if index > 0 { sep } else { "" });
         out.push_str(&item);
         check_length(out.len())?;

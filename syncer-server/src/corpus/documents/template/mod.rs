@@ -83,7 +83,7 @@ impl Dialogue {
     pub fn new(conversation: &Conversation) -> Result<Self, String> {
         let Conversation { messages, is_learnt, others } = conversation;
         if messages.len() > MESSAGES_MAX {
-            return Err(format!("it has {} messages, at most {MESSAGES_MAX} are read", messages.len()));
+            return Err(format!("it has {} messages, but at most {MESSAGES_MAX} are read", messages.len()));
         }
         let mut options = vec![
             ("tools".to_owned(), objects(others, "tools")?),
@@ -94,7 +94,7 @@ impl Dialogue {
             Some(json::Value::Object(given)) => {
                 options.extend(given.iter().map(|(key, value)| (key.clone(), value.into())));
             }
-            Some(_) => return Err("\"chat_template_kwargs\" is no JSON object".into()),
+            Some(_) => return Err("\"chat_template_kwargs\" is not a JSON object".into()),
         }
         let messages: Vec<Value> = messages.iter().map(Value::from).collect();
         let mut bytes = 0;
@@ -154,7 +154,7 @@ fn pairs(object: &Value) -> impl Iterator<Item = (String, Value)> {
 fn objects(others: &json::Map, key: &str) -> Result<Value, String> {
     let parsed = match others.get(key).and_then(json::Value::as_str) {
         Some(text) => {
-            serde_json::from_str(text).map_err(|_| format!("\"{key}\" is a string, and no JSON"))?
+            serde_json::from_str(text).map_err(|_| format!("\"{key}\" is a string that is not JSON"))?
         }
         None => others.get(key).cloned().unwrap_or_default(),
     };
@@ -163,7 +163,7 @@ fn objects(others: &json::Map, key: &str) -> Result<Value, String> {
         json::Value::Array(all) if all.iter().all(|one| one.as_object().is_some()) => {
             Ok(Value::from(&parsed))
         }
-        _ => Err(format!("\"{key}\" is no list of JSON objects: give [{{…}}, …] or leave it out")),
+        _ => Err(format!("\"{key}\" is not a list of JSON objects: give [{{…}}, …] or leave it out")),
     }
 }
 
@@ -175,7 +175,7 @@ fn check(value: &Value, bytes: &mut u64) -> Result<(), String> {
             *bytes += text.len() as u64;
             if let Some(mark) = text.chars().find(|c| MARKS.contains(c)) {
                 return Err(format!(
-                    "a message has the character U+{:X}, which no text has: remove it",
+                    "a message has the character U+{:X}, which is not valid in a text: remove it",
                     u32::from(mark)
                 ));
             }
@@ -236,7 +236,7 @@ impl Template {
         environment.set_unknown_method_callback(methods::call);
         environment.set_formatter(|out, state, value| {
             let text = text::text(state, value)?;
-            out.write_str(&text).map_err(|_| text::failed("it cannot be written"))
+            out.write_str(&text).map_err(|_| text::failed("it cannot be rendered"))
         });
         filters::add_to(&mut environment);
         operators::add_to(&mut environment);
@@ -294,7 +294,7 @@ impl Compiled<'_> {
         };
         match learnt.iter().any(|span| !span.is_empty()) {
             true => Ok(Document { text, learnt, end: End::Given }),
-            false => Err("the chat template writes nothing that the assistant says".into()),
+            false => Err("the chat template does not render the assistant's messages".into()),
         }
     }
 
@@ -321,8 +321,8 @@ impl Compiled<'_> {
         let (unmarked, spans) = unmarked(&self.write(dialogue, dialogue.messages.len(), false, true)?)?;
         if unmarked != text {
             return Err(
-                "the chat template changes what {% generation %} is around after that: put {% generation %} \
-                        around what is written in the end"
+                "the chat template changes the text inside {% generation %} afterwards: put {% generation %} around \
+                 the final text"
                     .into(),
             );
         }
@@ -332,9 +332,9 @@ impl Compiled<'_> {
         let said: Vec<bool> = said(dialogue).map(|index| dialogue.is_learnt[index]).collect();
         if said.len() != spans.len() {
             return Err(format!(
-                "some of its messages are not to be learnt, and the chat template has {} parts between \
-                 {{% generation %}} and {{% endgeneration %}} for {} messages of the assistant's: leave the weights \
-                 out, or give --chat-template a file with one part for each",
+                "some of its messages are marked as not to be learnt, but the chat template has {} parts between {{% \
+                 generation %}} and {{% endgeneration %}} for {} messages of the assistant's: leave the weights out, \
+                 or give --chat-template a file with one part for each",
                 spans.len(),
                 said.len()
             ));
@@ -359,9 +359,9 @@ impl Compiled<'_> {
             let found = found.or_else(|| span(text, &before, with.strip_suffix(end)?, message));
             learnt.push(found.ok_or_else(|| {
                 format!(
-                    "the chat template writes the turns up to message {} otherwise than in the whole conversation, so \
-                     that it cannot be told what the assistant says: give --chat-template a file that has it between \
-                     {{% generation %}} and {{% endgeneration %}}",
+                    "the chat template renders the turns up to message {} differently than in the whole conversation, \
+                     so the assistant's text cannot be found: give --chat-template a file that has it between {{% \
+                     generation %}} and {{% endgeneration %}}",
                     index + 1
                 )
             })?);
@@ -401,7 +401,7 @@ impl Compiled<'_> {
         self.pay(fuel, count as u64, dialogue.bytes)?;
         match text.len() <= BYTES_MAX {
             true => Ok(text),
-            false => Err(format!("it is written as {} bytes, at most {BYTES_MAX} are read", text.len())),
+            false => Err(format!("it is rendered as {} bytes, but at most {BYTES_MAX} are read", text.len())),
         }
     }
 
@@ -415,8 +415,8 @@ impl Compiled<'_> {
                 self.template.fuel.each
             ),
             ErrorKind::UnknownFunction if is_date => {
-                "the chat template asks for today's date with strftime_now, which it is not given since a run writes \
-                 the same text every day: give --chat-template a copy with a fixed date in its place"
+                "the chat template asks for today's date with strftime_now, which is not available since a run \
+                 renders the same text every day: give --chat-template a copy with a fixed date in its place"
                     .into()
             }
             ErrorKind::UnknownFunction
@@ -425,7 +425,7 @@ impl Compiled<'_> {
             | ErrorKind::UnknownMethod => {
                 format!("the chat template cannot be used: {}: give --chat-template a copy without it", told(error))
             }
-            _ => format!("the chat template does not take it: {}", told(error)),
+            _ => format!("the chat template rejects it: {}", told(error)),
         }
     }
 
@@ -497,7 +497,7 @@ fn unmarked(marked: &str) -> Result<(String, Vec<Range<usize>>), String> {
                 learnt.push(start..text.len());
                 begun = None;
             }
-            _ => return Err("the chat template has a {% generation %} inside of another".into()),
+            _ => return Err("the chat template has a {% generation %} inside another".into()),
         }
     }
     Ok((text, learnt))

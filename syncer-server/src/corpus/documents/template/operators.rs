@@ -101,7 +101,7 @@ fn type_name(value: &Value) -> &'static str {
 }
 
 fn impossible(operator: &str, a: &Value, b: &Value) -> Error {
-    failed(format!("{operator} of {} and {} is impossible", type_name(a), type_name(b)))
+    failed(format!("{operator} of {} and {} is not possible", type_name(a), type_name(b)))
 }
 
 /// Checks that Python can iterate over `value`.
@@ -150,8 +150,8 @@ fn compute(
 ) -> Result<Value, Error> {
     match (Number::of(a), Number::of(b)) {
         (Some(Number::Integer(a)), Some(Number::Integer(b))) => {
-            let found =
-                integers(a, b).ok_or_else(|| failed(format!("{operator} of these numbers is impossible")))?;
+            let found = integers(a, b)
+                .ok_or_else(|| failed(format!("{operator} of these numbers is not possible")))?;
             Ok(i64::try_from(found).map_or_else(|_| Value::from(found), Value::from))
         }
         (Some(a), Some(b)) => Ok(Value::from(floats(a.float(), b.float()))),
@@ -239,7 +239,7 @@ fn remainder(state: &mut State<'_, '_>, a: &Value, b: &Value) -> Result<Value, E
     }
     match (Number::of(a), Number::of(b)) {
         (Some(_), Some(divisor)) if divisor.float() == 0.0 => {
-            Err(failed("a remainder of a division by zero"))
+            Err(failed("the remainder of a division by zero"))
         }
         _ => compute("%", (a, b), floor_remainder, |a, b| {
             let remainder = a % b;

@@ -80,7 +80,7 @@ fn tools_choose_the_template() {
     assert_eq!(text(&both, &with("[]")).unwrap(), "0 tools: b");
     assert_eq!(text(&both, &with(r#"[{"name": "f"}]"#)).unwrap(), "1 tools: b");
     let alone = Chat { template: None, ..both };
-    assert!(text(&alone, TALK).unwrap_err().contains("for tools alone"));
+    assert!(text(&alone, TALK).unwrap_err().contains("only for tools"));
 }
 
 /// Goal: each template renders each conversation with the right tokens, and marks the right ones as learnt.
@@ -193,7 +193,7 @@ fn a_template_that_does_not_end_is_given_up() {
                 {% set ns.y = [ns.y, ns.y] %}{% endfor %}{{ ns.x == ns.y }}";
     let short = |limits: Limits| document(&start(slow, limits), TALK).unwrap_err();
     let each = short(Limits { each: Duration::from_millis(1), ..Limits::default() });
-    assert!(each.contains("has not written it within"), "{each}");
+    assert!(each.contains("did not render it within"), "{each}");
     let all = short(Limits { all: Duration::ZERO, ..Limits::default() });
     assert!(all.contains("has used up the time for all conversations"), "{all}");
 }
@@ -207,7 +207,7 @@ fn what_a_template_lacks_is_named() {
     };
     refused("{{ strftime_now('%d') }}", "asks for today's date with strftime_now");
     refused("{{ 1 | shuffle }}", "filter shuffle is unknown (line 1 of the template): give --chat-template");
-    refused("{{ 'a' + 1 }}", "+ of a string and a number is impossible");
+    refused("{{ 'a' + 1 }}", "+ of a string and a number is not possible");
     refused("{% for a in none %}{% endfor %}", "none has no items");
-    refused("{{ messages | length < 'a' }}", "is impossible");
+    refused("{{ messages | length < 'a' }}", "is not possible");
 }

@@ -82,7 +82,7 @@ impl Writer<'_> {
         let before = self.out.len();
         match value.kind() {
             ValueKind::Undefined if self.json.is_some() => {
-                return Err(failed("an undefined value is no JSON"));
+                return Err(failed("an undefined value is not JSON"));
             }
             ValueKind::Undefined => self.out.push_str("Undefined"),
             ValueKind::None => self.out.push_str(if self.json.is_some() { "null" } else { "None" }),
@@ -110,7 +110,7 @@ impl Writer<'_> {
     fn list(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
         if self.json.is_none() && is_parts(value) {
             return Err(failed(
-                "a message's content is a list of parts, of which the template writes no text",
+                "a message's content is a list of parts, which the template does not render as text",
             ));
         }
         let is_tuple = value.is_tuple() && self.json.is_none();
@@ -142,7 +142,7 @@ impl Writer<'_> {
         brackets: [char; 2],
     ) -> Result<usize, Error> {
         if depth == DEPTH_MAX {
-            return Err(failed(format!("values are inside each other at more than {DEPTH_MAX} levels")));
+            return Err(failed(format!("values are nested more than {DEPTH_MAX} levels deep")));
         }
         self.out.push(brackets[0]);
         let mut count = 0;
