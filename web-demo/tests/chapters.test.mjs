@@ -322,7 +322,7 @@ test("the sentence", () => {
     6,
     "Islands 2 and 3 are gone. 1 other trains on; the run in lock-step has stood still for 6 s.",
   );
-  check([dead, dead], 6, "Islands 1 and 2 are gone. Nobody trains: start one again.");
+  check([dead, dead], 6, "Islands 1 and 2 are gone. No island trains: start one again.");
   check(
     [on, island({ slow: 4 })],
     null,
@@ -348,7 +348,7 @@ test("the sentence", () => {
     1,
     "Island 1 is cut off, and trains alone. No other trains; the run in lock-step has stood still for 1 s.",
   );
-  check([dead, island({ state: "joining" })], 6, "Island 1 is gone. Island 2 is fetching the model. Nobody trains.");
+  check([dead, island({ state: "joining" })], 6, "Island 1 is gone. Island 2 is fetching the model. No island trains.");
   const poisoner = { poisoned: true, state: "offline" };
   check(
     [on, island({ partitioned: true, state: "offline" })],
@@ -368,7 +368,7 @@ test("the sentence", () => {
   check(
     [island({ partitioned: true, state: "offline" })],
     1,
-    "Island 1 is cut off, and has nothing to train on. Nobody trains.",
+    "Island 1 is cut off, and has nothing to train on. No island trains.",
   );
   check(
     [on, island({ poisoned: true })],
@@ -378,7 +378,7 @@ test("the sentence", () => {
   check(
     [on, island({ lies: true })],
     null,
-    "Island 2 lies: the opposite of what was learnt is sent. 2 islands train; the run in lock-step goes at the pace of the slowest.",
+    "Island 2 lies: it sends the opposite of what it learnt. 2 islands train; the run in lock-step goes at the pace of the slowest.",
   );
   assert.equal(sentenceOf(null).tone, "waiting");
 });
@@ -430,11 +430,11 @@ test("what a joining island gets is a fragment as it is", () => {
   };
   assert.equal(
     saidOf(parcel, "int4"),
-    "Fragment 3: all of it from the syncer to island 2, 15.4 kB in 31 ms. 32 bits a parameter, as they are.",
+    "Fragment 3: all of it from the syncer to island 2, 15.4 kB in 31 ms. 32 bits per parameter, unrounded.",
   );
   assert.match(
     saidOf({ ...parcel, what: "merged", round: 7 }, "int4"),
-    /^Fragment 3, round 7: merged change .* 4 bits a parameter/,
+    /^Fragment 3, round 7: merged change .* 4 bits per parameter/,
   );
 });
 

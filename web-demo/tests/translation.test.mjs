@@ -166,7 +166,7 @@ test("a file that is given and is no translation is told, and nothing of it is s
   );
   await says(
     "#words-said",
-    /^evil\.json is not used: "nav\.lesson" contains markup .* The page goes on with the words that it had\.$/,
+    /^evil\.json is not used: "nav\.lesson" contains markup .* The page keeps its previous words\.$/,
   );
   await page.setInputFiles("#words-file", { name: "large.json", mimeType: "", buffer: Buffer.alloc(5_000_000, 32) });
   await says("#words-said", /^large\.json is not used: it has more than 200 kB/);
@@ -194,7 +194,7 @@ test("a browser that keeps nothing says so", async () => {
   });
   await open();
   await give(JSON.stringify({ language: "de" }));
-  await says("#words-said", /^It cannot be kept here/);
+  await says("#words-said", /^It cannot be stored here/);
 });
 
 test("a file that the address names is told too, and kept words that no longer fit", async () => {
@@ -205,7 +205,7 @@ test("a file that the address names is told too, and kept words that no longer f
     assert.equal(await page.textContent("[aria-current=page]"), "Break a run", name);
     assert.equal(await page.getAttribute("html", "lang"), "en-GB");
   };
-  await notice("../other.json", /^\.\.\/other\.json is not used: the name of a file of words/);
+  await notice("../other.json", /^\.\.\/other\.json is not used: the name of such a file/);
   await notice("https:%2F%2Fexample.org%2Fx.json", /^https:\/\/example\.org\/x\.json is not used: the name/);
   await beside("large.json", `"${"x".repeat(5_000_000)}"`);
   await notice("large.json", /^large\.json is not used: it has more than 200 kB/);
@@ -215,7 +215,7 @@ test("a file that the address names is told too, and kept words that no longer f
   assert.deepEqual(await faults(page), []);
   await page.evaluate(() => localStorage.setItem("archipelago.words", '{"language":"de","old":"x"}'));
   await open();
-  await says("#words-notice", /^The translation that was kept is not used: this page has no text "old"\./);
+  await says("#words-notice", /^The stored translation is not used: this page has no text "old"\./);
 });
 
 test("without JavaScript the page has its words", async () => {
