@@ -152,15 +152,15 @@ test("a run is the same after it was a file, and a file that is none is refused 
   refused(JSON.stringify({ ...run, live: [1] }), "Its list “live” has 1 values instead of 301.");
   refused(
     JSON.stringify({ ...run, live: run.live.map(() => "1") }),
-    "Its list “live” has something else than numbers.",
+    "Its list “live” has values that are not numbers.",
   );
   refused(
     JSON.stringify({ ...run, evaluations: [{}] }),
-    "Its list “evaluations” has something else than measurements.",
+    "Its list “evaluations” has values that are not measurements.",
   );
   refused(JSON.stringify({ ...run, timeS: run.timeS.toReversed() }), "Its times do not ascend.");
   refused(`${head}\r\n1,2,3`, "Line 2 has 3 cells instead of 10.");
-  refused(`${head}\r\n1,2,3,4,x,6,7,8,9,`, "Line 2: “x” is no number.");
+  refused(`${head}\r\n1,2,3,4,x,6,7,8,9,`, "Line 2: “x” is not a number.");
   refused(`${head}\r\n1,2,3,4,,6,7,8,9,`, "Line 2 has nothing under “speed (tokens per s)”.");
   refused(head, "It has no points.");
 });

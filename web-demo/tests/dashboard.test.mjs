@@ -22,7 +22,7 @@ test("figures and the sentence follow the status", async () => {
   syncer.say("status", { ...status, tokensMerged: 28_000, totalTokens: 100_000, tokensPerS: 20, participation: 0.5 });
   await says("#merged-more", /^tokens, 28\.0 % of the plan, 2\u00a0h to its end$/);
   syncer.say("status", { ...status, disk: { ...status.disk, tapeFault: "no space left" } });
-  await says("#sentence", /^The run stands still: .*\(no space left\)\. It goes on by itself once the disk does\.$/);
+  await says("#sentence", /^The run stands still: .*\(no space left\)\. It continues by itself once the disk does\.$/);
   syncer.say("status", { ...status, disk: { ...status.disk, servicesFault: "NATS does not answer" } });
   await says(
     "#sentence",
@@ -300,7 +300,7 @@ test("a complete run is shown as such, now and after a reload, and nobody is ask
       assert.ok(!(await page.isVisible("#join")), "there is nothing to join");
       // A reload restores the scroll position, and content out of view is not painted.
       await page.locator("#share").scrollIntoViewIfNeeded();
-      await says("#share-label", /sees what the run came to/);
+      await says("#share-label", /sees the result of the run/);
       for (const [id, file] of [
         ["#report-page", "report.html"],
         ["#report-lines", "history.jsonl"],

@@ -140,7 +140,7 @@ test("a visitor without an invite reads so before the button, and types its code
   syncer.status = { ...syncer.status, inviteRequired: true };
   await open("");
   await until("the field", () => page.isVisible("#invite-code"));
-  assert.match(await text("#invited-note"), /invited learners only/);
+  assert.match(await text("#invited-note"), /only invited learners may join/i);
   const isBefore = await page.evaluate(() => {
     const [field, start] = ["#invite-code", "#start"].map((one) => document.querySelector(one));
     return Boolean(field.compareDocumentPosition(start) & Node.DOCUMENT_POSITION_FOLLOWING);
@@ -150,7 +150,7 @@ test("a visitor without an invite reads so before the button, and types its code
   await says("#error", /^Type the code of your invite first/);
   await page.fill("#invite-code", "no code");
   await page.click("#start");
-  await says("#error", /^That is no invite code/);
+  await says("#error", /^That is not an invite code/);
   assert.deepEqual(await faults(page), []);
   await page.fill("#invite-code", "https://host/runs/a/#invite=a-b_C9&token=x");
   await page.click("#start");
@@ -178,11 +178,14 @@ test("an invite that is refused is told apart from one that is missing", async (
   const codes = ["a-b", " a-b ", "http://h:1/#invite=a-b", "http://h:1/#x&invite=a-b&token=t", "a b", "", "é"];
   assert.deepEqual(codes.map(codeIn), ["a-b", "a-b", "a-b", "a-b", "", "", ""]);
   const said = (reason, had) => refusedInvite(reason, had).text;
-  assert.match(said("this run asks for an invite", false), /takes invited learners only/);
-  assert.match(said("there is no such invite", true), /your invite is not one of this run's\. Ask whoever invited you/);
+  assert.match(said("this run asks for an invite", false), /only invited learners may join this run/);
+  assert.match(
+    said("there is no such invite", true),
+    /your invite is not valid for this run\. Ask the person who invited you/,
+  );
   assert.match(said("this invite is used up: ask", true), /your invite is used up\./);
-  assert.match(said("this invite has expired: ask", true), /not valid any more\./);
-  assert.match(said("the run's owner has revoked this invite", true), /taken back\./);
+  assert.match(said("this invite has expired: ask", true), /your invite has expired\./);
+  assert.match(said("the run's owner has revoked this invite", true), /your invite was revoked\./);
 });
 
 test("no page is wider than a phone of 320 pixels", async () => {

@@ -101,11 +101,7 @@ test("the board adds teams up, and is away where the owner hides names", async (
   ];
   await show({});
   // The default, unless the owner hides names.
-  await says(
-    page,
-    "#costs",
-    /Whoever reaches this page sees the name that you choose, what you compute with, and how much/,
-  );
+  await says(page, "#costs", /Everyone who opens this page sees the name that you choose, your device, and how much/);
   const rows = (id) => page.locator(`#${id} tr`).allTextContents();
   await until("the board", () => page.isVisible("#board"));
   assert.deepEqual(await rows("board-people-rows"), [
@@ -118,7 +114,7 @@ test("the board adds teams up, and is away where the owner hides names", async (
   ]);
   assert.deepEqual(await rows("board-teams-rows"), ["Physics55055.0 %"]);
   await show({ namesHidden: true });
-  await says(page, "#costs", /The run's owner shows nobody names or devices/);
+  await says(page, "#costs", /The run's owner hides names and devices/);
   assert.ok(!(await page.isVisible("#board")) && !(await page.isVisible("#name-field")));
   await page.close();
 });

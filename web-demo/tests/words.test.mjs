@@ -100,7 +100,7 @@ test("what the owner did is said in the same words everywhere", async () => {
   assert.match(trustOf({ trust: "suspect", doubt: null }), /made the model worse once/);
   assert.equal(
     trustOf({ trust: "suspect", doubt: "Its updates show nothing: 78 looks." }),
-    "Suspect: it does not seem to train, so what it sends counts for nothing until it does. Its updates show nothing: 78 looks.",
+    "Suspect: it does not seem to train, so its updates do not count until it does. Its updates show nothing: 78 looks.",
   );
 });
 

@@ -40,9 +40,9 @@ class Refusals(RunCase):
         for params, part in (
             (Module(), "Module: give them by name, as model.named_parameters() does"),
             (3, "the parameters are a builtins.int: give them by name"),
-            ([table], "a builtins.list of what is no pair of a name and a tensor: give them by name"),
-            (table, "a numpy.ndarray of what is no pair"),
-            ({0: table}, "a builtins.dict of what is no pair"),
+            ([table], "a builtins.list whose items are not pairs of a name and a tensor: give them by name"),
+            (table, "a numpy.ndarray whose items are not pairs"),
+            ({0: table}, "a builtins.dict whose items are not pairs"),
         ):
             for call in (
                 lambda params=params: archipelago.Learner("ws://127.0.0.1:1", params),

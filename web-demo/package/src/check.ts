@@ -81,7 +81,7 @@ async function findAdapter(): Promise<{ adapter: AdapterFacts | undefined; reaso
   }
   try {
     const adapter = await gpu.requestAdapter({ powerPreference: "high-performance" });
-    if (!adapter) return none("WebGPU is there, but no adapter of it");
+    if (!adapter) return none("WebGPU is available, but it offers no adapter");
     const { vendor = "", architecture = "", description = "", isFallbackAdapter = false } = adapter.info ?? {};
     const software = isFallbackAdapter || /swiftshader|llvmpipe|software|warp/i.test(`${architecture} ${description}`);
     const name = description || [vendor, architecture].filter(Boolean).join(" ");

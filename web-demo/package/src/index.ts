@@ -104,7 +104,7 @@ export class Learner {
   /** Limits computing to `share` of the time, above 0 and at most 1. */
   setShare(share: number): void {
     if (!(share > 0 && share <= 1)) {
-      throw new LearnerError("options", `a share of ${share} makes no sense: it is above 0 and at most 1`);
+      throw new LearnerError("options", `a share of ${share} is out of range: give a number above 0 and at most 1`);
     }
     this.#tell({ do: "setShare", share });
   }

@@ -102,9 +102,9 @@ export class Writer {
   async *write(prompt: string, options: WriteOptions = {}): AsyncGenerator<string, void> {
     const { temperature = 0.8, tokens = 200, seed = Math.floor(Math.random() * 2 ** 32), signal } = options;
     if (!(tokens >= 1 && tokens <= TOKENS_MAX)) {
-      throw new LearnerError("options", `${tokens} tokens make no sense: give 1 to ${TOKENS_MAX}`);
+      throw new LearnerError("options", `${tokens} tokens are out of range: give 1 to ${TOKENS_MAX}`);
     }
-    if (prompt === "") throw new LearnerError("options", "the prompt is empty: give a letter at least");
+    if (prompt === "") throw new LearnerError("options", "the prompt is empty: give at least one letter");
     if (signal?.aborted) return;
     if (!this.facts) {
       try {

@@ -31,7 +31,7 @@ export function showRun(status: ServerStatus): void {
       ? "It has written nothing yet."
       : status.finished
         ? "The last text that it wrote:"
-        : "It writes anew now and then, so that what stands below may be a little older than the figures above.",
+        : "It writes a new text now and then, so the text below may be a little older than the figures above.",
   );
 }
 
@@ -61,10 +61,10 @@ function showCosts(status: ServerStatus): void {
     `Data: ${bytes(status.params * 2)} of model to begin with${once}, up to ${bytes(shard)} of training text, then ${hourly}.`,
     `Memory: about ${bytes(status.params * 4 * COPIES + frozen)} for the model and as much again to compute.`,
     "Power: a processor or GPU that works hard; choose how hard at the top of this page.",
-    "Nothing of yours is read: the text comes from the run, and what goes back are changes of the model.",
+    "Nothing of yours is read: the text comes from the run, and only changes of the model go back.",
     status.namesHidden
-      ? "The run's owner shows nobody names or devices: others see a number, and how much you did."
-      : "Whoever reaches this page sees the name that you choose, what you compute with, and how much you did.",
+      ? "The run's owner hides names and devices: others see a number, and how much you did."
+      : "Everyone who opens this page sees the name that you choose, your device, and how much you did.",
   ];
   say(
     "cost-line",
@@ -83,8 +83,8 @@ export async function showBrowser(): Promise<Capabilities> {
     [
       "GPU",
       adapter
-        ? `WebGPU${adapter.name ? `, ${adapter.name}` : ""}${adapter.software ? " (a program on the processor: slow)" : ""}`
-        : `none to use: ${found.reason}`,
+        ? `WebGPU${adapter.name ? `, ${adapter.name}` : ""}${adapter.software ? " (a software GPU on the processor: slow)" : ""}`
+        : `not usable: ${found.reason}`,
     ],
     ["Largest piece of a model", adapter ? bytes(adapter.bindingBytesMax) : "–"],
     [

@@ -6,7 +6,7 @@ import type { Sentence } from "../shared/sentence.js";
 import { readGiven } from "./given.js";
 
 const NEEDED =
-  "This run takes invited learners only. Open the whole link that you were given, or type its invite code here.";
+  "Only invited learners may join this run. Open the whole link that you were given, or type its invite code here.";
 const OTHER = "Type another invite code here, or open another link.";
 
 /** Returns the invite code in `text`, which is a code or a whole link. Returns an empty string otherwise. */
@@ -17,15 +17,15 @@ export function codeIn(text: string): string {
 
 /** Returns the sentence about an invite that was refused for `reason`, or about a missing one. */
 export function refusedInvite(reason: string, hadInvite: boolean): Sentence {
-  const ask = "Ask whoever invited you for another one.";
-  if (!hadInvite) return { tone: "trouble", text: "Not training: this run takes invited learners only." };
+  const ask = "Ask the person who invited you for another one.";
+  if (!hadInvite) return { tone: "trouble", text: "Not training: only invited learners may join this run." };
   const why = /used up/.test(reason)
     ? "your invite is used up"
     : /revoked/.test(reason)
-      ? "your invite was taken back"
+      ? "your invite was revoked"
       : /\bover\b|expired/.test(reason)
-        ? "your invite is not valid any more"
-        : "your invite is not one of this run's";
+        ? "your invite has expired"
+        : "your invite is not valid for this run";
   return { tone: "trouble", text: `Not training: ${why}. ${ask}` };
 }
 
@@ -61,7 +61,7 @@ export class InviteField {
       this.#code.focus();
       return typed.trim() === ""
         ? "Type the code of your invite first, or open the whole link that you were given."
-        : "That is no invite code: it has 1 to 64 letters, digits, hyphens and underscores.";
+        : "That is not an invite code, which has 1 to 64 letters, digits, hyphens and underscores.";
     }
     history.replaceState(history.state, "", `#invite=${code}`);
     [this.#isRefused, this.#box.hidden, this.#code.value] = [false, true, ""];

@@ -63,7 +63,7 @@ export class Live {
     const { merged, late, refused } = this.#fates;
     say(
       "receipts-sum",
-      `Of the changes that this machine sent, the model took in ${merged}; ${late} came too late, ${refused} were refused. What did not count goes along with the next.`,
+      `Of the changes that this machine sent, ${merged} were merged into the model; ${late} came too late, ${refused} were refused. The next change includes what did not count.`,
     );
   }
 
@@ -79,7 +79,7 @@ function inWords(fate: LearnerEventMap["receipt"]["fate"]): { kind: "merged" | "
     const { tokens, weight } = fate.merged;
     return {
       kind: "merged",
-      text: `took it in, ${count(tokens)} tokens' worth, as ${(weight * 100).toFixed(0)} % of that step`,
+      text: `merged it, ${count(tokens)} tokens' worth, as ${(weight * 100).toFixed(0)} % of that step`,
     };
   }
   if ("late" in fate) return { kind: "late", text: `it came too late (${fate.late.replaceAll("_", " ")})` };

@@ -156,7 +156,7 @@ async function look(): Promise<void> {
   lookedMs = performance.now();
   try {
     const answer = await fetch("./v1/status", { signal: AbortSignal.timeout(ANSWER_MS) });
-    if (!answer.ok) throw new Error(`the syncer answers ${answer.status}`);
+    if (!answer.ok) throw new Error(`the syncer answered ${answer.status}`);
     const status: ServerStatus = await answer.json();
     preset = status.preset;
     complete = status.finished;

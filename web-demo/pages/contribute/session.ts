@@ -124,7 +124,7 @@ export class Session {
     this.#leaving ??= why;
     if (!isAgain) {
       this.#view.leaving();
-      this.#view.sentence({ tone: "waiting", text: "Stopping: handing in what this machine has learnt." });
+      this.#view.sentence({ tone: "waiting", text: "Stopping: sending what this machine has learnt." });
     }
     await (isAgain ? this.#learner?.stop(0) : this.#learner?.stop())?.catch(() => undefined);
     this.#end(this.#leaving);
@@ -161,15 +161,15 @@ export class Session {
     learner.on("preparing", () => waiting("Getting ready: building the model…"));
     learner.on("standby", () =>
       waiting(
-        "Waiting: another tab of this browser trains in this run already. This one takes over when that one ends.",
+        "Waiting: another tab of this browser already trains in this run. This tab takes over when that one ends.",
       ),
     );
     learner.on("forgetful", ({ reason }) =>
-      this.#view.trouble(`This browser keeps nothing (${reason}): after a reload you count as a newcomer.`),
+      this.#view.trouble(`This browser stores nothing (${reason}): after a reload you count as a newcomer.`),
     );
     learner.on("softKey", () =>
       this.#view.trouble(
-        "This browser cannot lock your key away (it is old, or this page has no https): other scripts of this site could read it.",
+        "This browser cannot protect your key (it is old, or this page has no https): other scripts of this site could read it.",
       ),
     );
     learner.on("engine", (notice) => this.#view.engine(notice));
@@ -180,7 +180,7 @@ export class Session {
     learner.on("firstStep", () => performance.measure("first step", "start"));
     learner.on("receipt", (event) => this.#view.receipt(event));
     learner.on("trouble", ({ reason }) => this.#view.trouble(reason));
-    learner.on("afresh", ({ reason }) => this.#view.trouble(`Begun afresh: ${reason}.`));
+    learner.on("afresh", ({ reason }) => this.#view.trouble(`Started from scratch: ${reason}.`));
     learner.on("progress", (report) => {
       const bytes = report.sentBytes + report.receivedBytes + report.fetchedBytes;
       addTraffic(new Date(), Math.max(0, bytes - this.#bytes));
@@ -244,7 +244,7 @@ export function sentence(report: Report, mode: string): Sentence {
 function gathering({ offline, frozenBytes, frozenBytesTotal }: Report): Sentence | undefined {
   if (offline || !(frozenBytes < frozenBytesTotal)) return undefined;
   const untold = ` ${bytes(frozenBytes)} of ${bytes(frozenBytesTotal)} are here.`;
-  return { tone: "waiting", text: "Joining: fetching what the run builds on, once for this browser.", untold };
+  return { tone: "waiting", text: "Joining: fetching the run's frozen weights, once for this browser.", untold };
 }
 
 /** Describes a learner that the owner dropped. */

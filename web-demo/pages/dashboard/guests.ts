@@ -69,7 +69,7 @@ export class Guests {
       const button = make("button", { type: "button", "aria-label": `Revoke the invite ${note || id}` }, "Revoke");
       button.addEventListener(
         "click",
-        () => void this.#order(`v1/invites/${id}/revoke`, {}, "It takes in nobody any more."),
+        () => void this.#order(`v1/invites/${id}/revoke`, {}, "It admits no more learners."),
       );
       row.append(button);
     }

@@ -23,7 +23,7 @@ export class Join {
     const local = isLocal(link);
     this.#grow.hidden = local;
     const lacks = status.inviteRequired && invite() === "";
-    const missing = "The invite is missing here: open this page by the link that the syncer printed.";
+    const missing = "The invite is missing here: open this page with the link that the syncer printed.";
     this.#note.hidden = !local && !lacks;
     setText(this.#note, local ? LISTEN : lacks ? missing : "");
     this.#settle();

@@ -90,7 +90,7 @@ export function outcome(report: RoundReport): string {
   if (merged) return `merged ${plural(merged.updates, "update")}, ${count(merged.tokens)} tokens`;
   switch (decision?.decision) {
     case "abandon":
-      return decision.why === "nothingNew" ? "nothing new to merge" : "given up: too few answered in time";
+      return decision.why === "nothingNew" ? "nothing new to merge" : "abandoned: too few answered in time";
     case "merge":
       return "merging";
     case "awaitGrace":

@@ -117,7 +117,7 @@ export class Learners {
     const last = page.offset + page.learners.length;
     fillText(
       this.#range,
-      page.total === 0 ? "Nobody yet." : `${page.offset + 1}–${last} of ${plural(page.total, "learner")}`,
+      page.total === 0 ? "No one yet." : `${page.offset + 1}–${last} of ${plural(page.total, "learner")}`,
     );
     this.#away.hidden = hidden === 0 && !this.#all;
     setAttribute(this.#away, "aria-pressed", String(this.#all));

@@ -54,8 +54,8 @@ const refreshOwner = painter(find("share", HTMLElement), () => {
   if (!status) return;
   owner.show(status);
   const [look, lend] = [
-    "Whoever opens this link sees what the run came to",
-    "Whoever opens this link can lend a machine",
+    "Everyone who opens this link sees the result of the run",
+    "Everyone who opens this link can lend a machine",
   ];
   setText(find("share-label", HTMLElement), status.finished ? look : lend);
   shared.value = linkFor(status.links);

@@ -22,14 +22,14 @@ export function sentenceOf(status: ServerStatus | null, link: LinkState, newsAge
     return { tone: "trouble", text: "Connection to the syncer lost, trying again", untold };
   }
   if (!status) return { tone: "waiting", text: "Asking the syncer how the run goes…" };
-  if (status.finished) return { tone: "done", text: "The run is complete: this is what it came to." };
+  if (status.finished) return { tone: "done", text: "The run is complete: this is its result." };
   if (status.disk.tapeFault !== null) {
-    const why = "The run stands still: the disk of its syncer takes nothing more";
-    return { tone: "trouble", text: `${why} (${status.disk.tapeFault}). It goes on by itself once the disk does.` };
+    const why = "The run stands still: the disk of its syncer accepts no writes";
+    return { tone: "trouble", text: `${why} (${status.disk.tapeFault}). It continues by itself once the disk does.` };
   }
   if (status.disk.servicesFault !== null) {
     const why = `Nothing is merged, because ${status.disk.servicesFault}`;
-    return { tone: "trouble", text: `${why}. Learners train on, and the run goes on by itself once it does.` };
+    return { tone: "trouble", text: `${why}. Learners train on, and the run continues by itself once it does.` };
   }
   if (status.finishing) return { tone: "going", text: "Finishing: the last progress is being collected." };
   if (status.paused) {
@@ -44,7 +44,7 @@ function sentenceOfLearners(status: ServerStatus): Sentence {
   if (status.learnersTotal === 0) return { tone: "waiting", text: "Waiting for the first learner: share the link." };
   if (connected === 0) {
     const all = plural(status.learnersTotal, "learner", "learners");
-    return { tone: "waiting", text: `Waiting for learners: ${all} came so far, none is here now.` };
+    return { tone: "waiting", text: `Waiting for learners: ${all} came so far, none is connected now.` };
   }
   if (by.training === 0) return { tone: "waiting", text: `No learner trains now: ${others(by).join(", ")}.` };
   return { tone: "going", text: `Training: ${[plural(by.training, "learner"), ...others(by)].join(", ")}.` };

@@ -43,7 +43,7 @@ export class Settings {
       if (!answer.ok) throw new Error(`the syncer answered ${answer.status}`);
       this.#show((await answer.json()) as SettingsView);
     } catch {
-      this.#say("The settings could not be fetched; fold this away and open it again.", "trouble");
+      this.#say("The settings could not be fetched; close this section and open it again.", "trouble");
     }
   }
 

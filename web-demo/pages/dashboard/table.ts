@@ -69,7 +69,7 @@ function readCsv(text: string): Run {
       const word = cells[places.get(name)!]?.trim();
       if (word === undefined) throw new Error(`Line ${at + 2} has ${cells.length} cells instead of ${heads.length}.`);
       if (word !== "" && !Number.isFinite(Number(word)))
-        throw new Error(`Line ${at + 2}: “${short(word)}” is no number.`);
+        throw new Error(`Line ${at + 2}: “${short(word)}” is not a number.`);
       return word === "" ? null : Number(word);
     };
     const must = (name: Name): number => {
@@ -94,7 +94,7 @@ function readJson(text: string): Run {
   try {
     found = JSON.parse(text);
   } catch {
-    throw new Error("It begins like JSON, but is none.");
+    throw new Error("It begins like JSON, but is not valid JSON.");
   }
   const fields = found as Readonly<Record<string, unknown>>;
   const run = emptyRun();
@@ -105,13 +105,13 @@ function readJson(text: string): Run {
     if (column.length !== length)
       throw new Error(`Its list “${name}” has ${column.length} values instead of ${length}.`);
     const isGood = (value: unknown) => Number.isFinite(value) || (name === "trainLoss" && value === null);
-    if (!column.every(isGood)) throw new Error(`Its list “${name}” has something else than numbers.`);
+    if (!column.every(isGood)) throw new Error(`Its list “${name}” has values that are not numbers.`);
     run[name] = column;
   }
   if (length > ROWS_MAX) throw new Error(`It has more than ${ROWS_MAX} points.`);
   const evaluations = fields["evaluations"];
   if (!Array.isArray(evaluations) || !evaluations.every(isEvaluation))
-    throw new Error("Its list “evaluations” has something else than measurements.");
+    throw new Error("Its list “evaluations” has values that are not measurements.");
   run.evaluations = evaluations;
   return run;
 }

@@ -70,7 +70,7 @@ export function fillCard(card: HTMLLIElement, run: RunView, isOwner: boolean): v
   setAttribute(part(card, ".state"), "data-tone", tone);
   const figures = run.figures;
   const about = figures && `${figures.model}, ${count(figures.params)} parameters, on ${figures.corpus}`;
-  const away = run.state === "archived" ? "Its folder stays on the server, and nobody can join for now." : "";
+  const away = run.state === "archived" ? "Its folder stays on the server, and no learner can join for now." : "";
   setText(part(card, ".about"), about ?? away);
   const cells = card.querySelectorAll("dd");
   FIGURES.forEach(([, value], index) => {
@@ -103,7 +103,7 @@ function fillLinks(place: Element, run: RunView, isServed: boolean): void {
       words,
     );
   const ways = make("span", { class: "actions" });
-  if (isOver) ways.append(to("dashboard", "See what came of it", "button"));
+  if (isOver) ways.append(to("dashboard", "See its result", "button"));
   else ways.append(to("", "Lend a machine", "button primary"), to("dashboard", "Watch", "button"));
   place.append(ways);
   if (run.link) place.append("Link to hand on: ", make("a", { href: run.link }, run.link));

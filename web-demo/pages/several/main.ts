@@ -36,7 +36,7 @@ type Final = "finish" | "delete";
 const FINAL: Readonly<Record<Final, { readonly title: string; readonly text: string; readonly button: string }>> = {
   finish: {
     title: "Finish this run for good?",
-    text: "Everyone's last progress is collected, then learners are sent home, and nobody can train any more. Its pages stay, with the last text and the model to download.",
+    text: "The learners' last progress is collected, then they are sent home, and training ends for good. Its pages stay, with the last text and the model to download.",
     button: "Finish the run",
   },
   delete: {
@@ -50,7 +50,7 @@ const FINAL: Readonly<Record<Final, { readonly title: string; readonly text: str
 async function look(): Promise<void> {
   try {
     const answer = await fetch("./v1/runs", { headers: owned(), signal: AbortSignal.timeout(ANSWER_MS) });
-    if (!answer.ok) throw new Error(`the syncer answers ${answer.status}`);
+    if (!answer.ok) throw new Error(`the syncer answered ${answer.status}`);
     show((await answer.json()) as RunsView);
     newsMs = performance.now();
   } catch {
@@ -157,7 +157,7 @@ find("create", HTMLFormElement).addEventListener("submit", (event) => {
   const invite = find("new-invite", HTMLInputElement).checked ? '\ninvite = "auto"' : "";
   const settings = `preset = "${preset}"${invite}\n${find("new-settings", HTMLTextAreaElement).value}\n`;
   const field = find("new-name", HTMLInputElement);
-  tellOf("The run is being made…", "waiting");
+  tellOf("The run is being created…", "waiting");
   const name = field.value;
   void send("./v1/runs", "POST", JSON.stringify({ name, settings })).then((made) => {
     // Unless the next name is being typed already.

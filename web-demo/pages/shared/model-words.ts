@@ -27,7 +27,7 @@ function adaptersOf(params: number, { rank, targets, frozenParams, frozenForm }:
   const all = params + frozenParams;
   const share = ((100 * params) / all).toFixed(params < 0.1 * all ? 2 : 0);
   const trained = `Adapters of the model ${name} are trained (LoRA, rank ${rank} on ${targets})`;
-  return `${trained}: ${count(params)} of ${count(all)} parameters, ${share} %. The others stay as they are, as ${frozenForm}.`;
+  return `${trained}: ${count(params)} of ${count(all)} parameters, ${share} %. The others stay frozen, as ${frozenForm}.`;
 }
 
 /** Returns an adjective for a model's size. */

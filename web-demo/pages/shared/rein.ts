@@ -37,14 +37,14 @@ export function reinOf(learner: Treated): string {
 export function trustOf({ trust, doubt }: Pick<LearnerView, "trust" | "doubt">): string {
   switch (trust) {
     case "probation":
-      return "On probation: what it sends counts little until it has taken part for a while.";
+      return "On probation: its updates count little until it has taken part for a while.";
     case "trusted":
-      return "Trusted: what it sends counts in full.";
+      return "Trusted: its updates count in full.";
     case "suspect":
       if (doubt !== null)
-        return `Suspect: it does not seem to train, so what it sends counts for nothing until it does. ${doubt}`;
-      return "Suspect: what it sent made the model worse once, and was undone. It is on probation again.";
+        return `Suspect: it does not seem to train, so its updates do not count until it does. ${doubt}`;
+      return "Suspect: its updates made the model worse once, and were rolled back. It is on probation again.";
     case "out":
-      return "Out: what it sent made the model worse. Nothing of it is taken until it is let back.";
+      return "Out: its updates made the model worse. None is accepted until it is readmitted.";
   }
 }

@@ -54,11 +54,7 @@ export class Talk {
         { class: "field" },
         make("label", { for: "talk-prompt" }, "Begin a text"),
         this.#prompt,
-        make(
-          "p",
-          { class: "hint" },
-          "The model goes on with it, letter by letter. It has read the run's text and no other.",
-        ),
+        make("p", { class: "hint" }, "The model continues it, letter by letter. It has read only the run's text."),
       ),
       make(
         "div",
@@ -127,7 +123,7 @@ export class Talk {
       const said = await work(writer, working.signal);
       setText(this.#state, working.signal.aborted ? `Stopped. ${said}` : said);
     } catch (error) {
-      setText(this.#state, working.signal.aborted ? "Stopped." : `That did not work: ${messageOf(error)}.`);
+      setText(this.#state, working.signal.aborted ? "Stopped." : `The model could not write: ${messageOf(error)}.`);
     } finally {
       this.#working = undefined;
       this.#fetched((this.#writer?.fetchedBytes ?? 0) - before);
@@ -148,7 +144,7 @@ export class Talk {
   async #write(): Promise<void> {
     const prompt = this.#prompt.value;
     if (prompt === "") {
-      setText(this.#state, "Begin the text with a letter at least.");
+      setText(this.#state, "Begin the text with at least one letter.");
       return this.#prompt.focus();
     }
     const written = document.createTextNode("");

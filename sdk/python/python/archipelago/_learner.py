@@ -142,7 +142,7 @@ class Learner:
                 self._take(_WAIT_S)
             if not self._link.is_loaded():
                 raise CompleteError(
-                    f"the run at {url} is complete and takes in nobody any more, so the parameters are as they were: "
+                    f"the run at {url} is complete and admits no more learners, so the parameters are unchanged: "
                     "take its model home with archipelago.export from its folder, or from its page"
                 )
             # Loaded parameters may still be in the queue.
@@ -164,7 +164,7 @@ class Learner:
             assert batch is not None
             yield batch.tokens
             if self._batch is batch:
-                raise RuntimeError("call step() after each batch, so that the run knows of it")
+                raise RuntimeError("call step() after each batch, so that the run counts it")
 
     def step(self, loss: SupportsFloat, tokens: int | None = None) -> bool:
         """Reports a step, and applies the run's pending changes to the parameters. Never waits for the network.

@@ -130,7 +130,7 @@ def by_name(params: Params) -> list[tuple[str, Tensor]]:
     pairs: list[Any] = list(params.items() if isinstance(params, Mapping) else params)
     if not all(isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs):
         raise TypeError(
-            f"the parameters are {kind} of what is no pair of a name and a tensor: give them by name, as "
+            f"the parameters are {kind} whose items are not pairs of a name and a tensor: give them by name, as "
             "model.named_parameters() does"
         )
     return pairs
