@@ -11,7 +11,7 @@ use crate::exit::{Exit, Failure};
 /// Settings of `identity`.
 #[derive(Args, Clone, Debug, PartialEq)]
 pub(crate) struct IdentityArgs {
-    /// What to do with the key
+    /// Action on the key
     #[arg(value_name = "ORDER", value_enum)]
     pub(crate) order: KeyOrder,
     /// The syncer that the key is for: ws://HOST:PORT, a link to its page, or HOST:PORT

@@ -45,7 +45,7 @@ pub struct MethodArgs {
     /// Number of values that share one scale (a multiple of 8)
     #[arg(long, value_name = "VALUES", default_value_t = 256)]
     pub block: u32,
-    /// What a learner does with a merged fragment: keep, keep-residue, overwrite or blend=SHARE
+    /// How a learner applies a merged fragment: keep, keep-residue, overwrite or blend=SHARE
     #[arg(long, value_name = "POLICY", default_value = "keep-residue", value_parser = apply)]
     #[serde(serialize_with = "apply_as_written")]
     pub apply: ApplyPolicy,

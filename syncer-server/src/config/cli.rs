@@ -21,7 +21,7 @@ use crate::llama::Precision;
 #[derive(Parser, Debug)]
 #[command(name = "syncer-server", version)]
 pub struct Cli {
-    /// What to do.
+    /// Command to run.
     #[command(subcommand)]
     pub verb: Verb,
 }
@@ -60,7 +60,7 @@ impl Program for Cli {
 /// Commands that steer one run.
 const STEERING: [&str; 6] = ["pause", "resume", "finish", "set", "pace", "drop"];
 
-/// What to do.
+/// Command to run.
 #[derive(Subcommand, Debug)]
 pub enum Verb {
     /// Start a run, or resume the one in --dir

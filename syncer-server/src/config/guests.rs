@@ -11,7 +11,7 @@ use super::DEFAULT_FOLDER;
 /// Settings of `invite`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct InviteArgs {
-    /// What to do
+    /// Action to take
     #[arg(value_name = "ORDER", value_enum, required = true)]
     pub order: InviteOrder,
     /// For revoke: the invite's name, as list shows it
@@ -48,7 +48,7 @@ pub enum InviteOrder {
 /// Settings of `ban`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct BanArgs {
-    /// What to do
+    /// Action to take
     #[arg(value_name = "ORDER", value_enum, required = true)]
     pub order: BanOrder,
     /// For add and lift: the key's fingerprint, 32 hex digits, as `learners --json` shows it
@@ -79,7 +79,7 @@ pub enum BanOrder {
 /// Settings of `token`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct TokenArgs {
-    /// What to do
+    /// Action to take
     #[arg(value_name = "ORDER", value_enum, required = true)]
     pub order: TokenOrder,
     /// Folder of the run

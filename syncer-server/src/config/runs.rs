@@ -26,7 +26,7 @@ pub struct RunsArgs {
 /// Settings of `run`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct OrderArgs {
-    /// What to do
+    /// Action to take
     #[arg(value_name = "ORDER", value_enum)]
     pub order: RunOrder,
     /// The run's name: 1 to 32 of a to z, 0 to 9 and -

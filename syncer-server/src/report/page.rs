@@ -107,7 +107,7 @@ pub(crate) fn curve<const N: usize>(html: &mut Html, title: &str, axes: [&str; 2
 fn people(html: &mut Html, story: &Story) {
     html.raw("<section>\n").element("h2", "Who took part");
     if story.people.is_empty() {
-        html.element("p", "Nobody yet.").raw("</section>\n");
+        html.element("p", "No one yet.").raw("</section>\n");
         return;
     }
     let (shown, others) = story.people.split_at(story.people.len().min(PEOPLE_MAX));

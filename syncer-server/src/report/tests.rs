@@ -44,7 +44,7 @@ fn nothing_is_fetched_from_anywhere() {
     for outside in ["src=", "href=", "url(", "@import", "https://"] {
         assert!(!page.contains(outside), "{outside}");
     }
-    assert!(page.contains("not measured") && page.contains("Nobody yet."));
+    assert!(page.contains("not measured") && page.contains("No one yet."));
 }
 
 #[test]

@@ -61,7 +61,7 @@ impl AlertKind {
             Self::LossRose => "The held-out loss came down again.",
             Self::SnapshotOld => "The run has been saved again.",
             Self::DiskFault => "The syncer's disk accepts writes again.",
-            Self::Suspects => "No learner is suspected any more.",
+            Self::Suspects => "No learner is suspected now.",
         }
     }
 }

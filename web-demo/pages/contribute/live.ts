@@ -79,7 +79,7 @@ function inWords(fate: LearnerEventMap["receipt"]["fate"]): { kind: "merged" | "
     const { tokens, weight } = fate.merged;
     return {
       kind: "merged",
-      text: `merged it, ${count(tokens)} tokens' worth, as ${(weight * 100).toFixed(0)} % of that step`,
+      text: `it was merged, ${count(tokens)} tokens' worth, as ${(weight * 100).toFixed(0)} % of that step`,
     };
   }
   if ("late" in fate) return { kind: "late", text: `it came too late (${fate.late.replaceAll("_", " ")})` };

@@ -215,7 +215,7 @@ pub enum Violation {
         serial: Serial,
     },
     /// A message about a decision that is on no tape.
-    #[error("learner {learner} was told of {what}, which was not recorded")]
+    #[error("learner {learner} was notified of {what}, which was not recorded")]
     Unrecorded {
         /// The learner.
         learner: LearnerId,
@@ -223,7 +223,7 @@ pub enum Violation {
         what: String,
     },
     /// Information that a learner received and the syncer lost in a crash.
-    #[error("learner {learner} was told of {what}, which is lost")]
+    #[error("learner {learner} was notified of {what}, which is lost")]
     AckedLost {
         /// The learner.
         learner: LearnerId,
@@ -231,7 +231,7 @@ pub enum Violation {
         what: String,
     },
     /// An order confirmed to the owner and lost in a crash.
-    #[error("the owner was told of {what}, which was rolled back")]
+    #[error("the owner was notified of {what}, which was rolled back")]
     OwnerUndone {
         /// The order.
         what: String,

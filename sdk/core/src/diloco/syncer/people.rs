@@ -10,7 +10,7 @@ use crate::wire::{
 };
 
 /// Reason given to a banned learner.
-pub const BANNED: &str = "the owner of the run banned this learner: its key is not taken in any more";
+pub const BANNED: &str = "the owner of the run banned this learner: its key is no longer admitted";
 
 impl Syncer {
     pub(super) fn on_message(&mut self, now: Millis, conn: ConnId, message: Message) {

@@ -24,7 +24,7 @@ impl Syncer {
             let strangers = self.standings.strangers();
             if strangers >= seats.div_ceil(2) {
                 return Err(full(format!(
-                    "{strangers} learners are connected of whom nothing was merged yet, which is the limit"
+                    "{strangers} learners without a merged update are connected, which is the limit"
                 )));
             }
         }
