@@ -4,7 +4,7 @@
 
 use std::env;
 
-use archipelago_core::member::{Doubling, Waits};
+use archipelago_core::driver::{Doubling, Waits};
 use archipelago_core::wire::Millis;
 use archipelago_sim::world::{Fault, Held, LinkSpec, MachineSpec, Rng, World};
 use archipelago_tests::toys::{Toys, check, status};

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use archipelago::run::{Folder, Shelf, default_shelf};
+use archipelago::run::{Folder, WeightCache, default_shelf};
 use archipelago_cli::Bytes;
 use clap::Args;
 
@@ -21,9 +21,9 @@ pub(crate) struct CacheArgs {
 
 impl CacheArgs {
     /// Returns the cache, or `None` if caching is off or there is no home folder.
-    pub(crate) fn shelf(&self) -> Option<Rc<dyn Shelf>> {
+    pub(crate) fn shelf(&self) -> Option<Rc<dyn WeightCache>> {
         let folder = self.cache_dir.clone().or_else(|| default_shelf(|name| std::env::var(name).ok()))?;
-        (self.cache_max.0 > 0).then(|| Rc::new(Folder::new(folder, self.cache_max.0)) as Rc<dyn Shelf>)
+        (self.cache_max.0 > 0).then(|| Rc::new(Folder::new(folder, self.cache_max.0)) as Rc<dyn WeightCache>)
     }
 }
 

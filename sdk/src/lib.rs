@@ -118,8 +118,8 @@ pub mod engine {
     #[cfg(feature = "gpu")]
     pub mod gpu {
         pub use archipelago_runtime::engine::gpu::{
-            AdapterFacts, Best, Choice, ChoiceError, Form, Gpu, GpuError, GpuOptions, KernelTime, Room,
-            Thrift, Trial, Tuning, Variant, adapters,
+            AdapterFacts, Best, Choice, ChoiceError, Form, Gpu, GpuError, GpuOptions, KernelTime, MemoryPlan,
+            Room, Trial, Tuning, Variant, adapters,
         };
     }
 }

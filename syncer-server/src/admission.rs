@@ -12,10 +12,10 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::actor::{ActorHandle, Command};
 use crate::clock::unix_ms;
-use crate::door::{Place, TooMany};
 use crate::errors::ServerError;
-use crate::guests::{Guests, InviteFault};
 use crate::identity::verify;
+use crate::invites::{Guests, InviteFault};
+use crate::listener::{Place, TooMany};
 use crate::secret::is_same;
 
 /// Interval between checks of the ban list; other programs may change it in the run's folder.

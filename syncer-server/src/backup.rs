@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::errors::ServerError;
-use crate::guests::Guests;
+use crate::invites::Guests;
 use crate::store::{Manifest, Store, disk, is_within, vacant, whole_folder};
 use crate::tape::{Copied, copy};
 

@@ -7,8 +7,8 @@ use std::path::Path;
 use archipelago_cli::{Bytes, available_bytes};
 
 use crate::config::{Role, ServeConfig};
-use crate::door::{self, descriptors};
 use crate::errors::ServerError;
+use crate::listener::{self, descriptors};
 use crate::{bind, corpus, prepare};
 
 /// Memory below which no run works, in bytes.
@@ -37,8 +37,8 @@ pub async fn examine(config: &ServeConfig) -> Vec<Finding> {
     findings.extend(adapters(config));
     findings.extend(cluster::examine(config).await);
     if config.tls_cert.is_some() || config.tls_key.is_some() {
-        let found =
-            door::check_certificate(config).map(|()| "the certificate and its key belong together".into());
+        let found = listener::check_certificate(config)
+            .map(|()| "the certificate and its key belong together".into());
         findings.push(finding("tls", found));
     }
     findings

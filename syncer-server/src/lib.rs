@@ -23,11 +23,11 @@
 //! |---|---|
 //! | `config/` | settings: flag over environment over file over default |
 //! | `corpus/` | the text: read, tokenised, cut into shards |
-//! | `prepare`, `origin` | start or resumption of a run, from a preset or the model of a folder |
+//! | `prepare`, `initial_model` | start or resumption of a run, from a preset or the model of a folder |
 //! | `llama/` | Hugging Face folders of Llama models: validating reader, and writer |
 //! | `progress` | progress and cancellation of long work |
 //! | `running` | one served run: its routes, and the work behind them |
-//! | `part` | one process of a run on several machines |
+//! | `cluster_node` | one process of a run on several machines |
 //! | `hosting/` | several runs on one server, each in its own folder |
 //! | `actor/` | the task that owns the core |
 //! | `connection`, `outbox` | one WebSocket ⇄ messages, bounded both ways |
@@ -47,31 +47,32 @@
 #![forbid(unsafe_code)]
 
 mod actor;
+mod admin_token;
 mod admission;
 mod announce;
 mod backup;
 mod clock;
+mod cluster_node;
 mod config;
 mod connection;
 mod corpus;
 mod doctor;
-mod door;
 mod errors;
 mod evaluate;
 mod export;
 mod fork;
 pub mod glance;
-mod guests;
 mod hosting;
 mod http;
 mod identity;
+mod initial_model;
+pub mod invite_commands;
+mod invites;
 mod links;
+mod listener;
 mod llama;
 mod meters;
-mod origin;
 mod outbox;
-mod owner;
-mod part;
 mod prepare;
 mod progress;
 mod replay;
@@ -84,7 +85,6 @@ pub mod steer;
 mod store;
 mod tape;
 mod webhook;
-pub mod welcome;
 
 pub use announce::Announcement;
 pub use backup::{BackedUp, backup};
@@ -169,7 +169,7 @@ pub async fn serve_and_tell(
     tell: impl FnOnce(),
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<ServerStatus, ServerError> {
-    let entrance = door::open(&config)?;
+    let entrance = listener::open(&config)?;
     let address = listener.local_addr().ok();
     let links = address.map(|address| Links::of(address, &config));
     let restart = async {
@@ -184,7 +184,7 @@ pub async fn serve_and_tell(
     let told = Arc::clone(&run.app);
     let tell_renewal = move |shown| running::certificate(vec![Arc::clone(&told)], shown);
     tokio::spawn(entrance.clone().renew(run.stopping.clone(), tell_renewal));
-    let web = tokio::spawn(door::answer(listener, entrance, hosting::single(run.app), run.stopping));
+    let web = tokio::spawn(listener::answer(listener, entrance, hosting::single(run.app), run.stopping));
     let folder = Store::look(&config.dir);
     if let Some(address) = address {
         folder.note_address(&Links::here(address, &config));

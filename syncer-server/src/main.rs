@@ -13,8 +13,8 @@ use serde_json::json;
 use syncer_server::{
     Announcement, BackupArgs, Cli, Exit, ExportArgs, ForkArgs, Form, ReplayArgs, Reports, Role, SampleArgs,
     ServeConfig, ServerError, Verb, backup, bind, examine, export, fork, glance, hides_names, host, invite,
-    judge, lead, moved, order, owner_token, parse, replayed, report, runs, sample, serve_and_tell, steer,
-    welcome,
+    invite_commands, judge, lead, moved, order, owner_token, parse, replayed, report, runs, sample,
+    serve_and_tell, steer,
 };
 use tokio::net::TcpListener;
 use tracing_subscriber::EnvFilter;
@@ -76,9 +76,9 @@ async fn run(cli: Cli) -> Result<(), ServerError> {
         Verb::Sample(args) => write(&args),
         Verb::Replay(args) => look_back(&args),
         Verb::Fork(args) => begin_again(&args),
-        Verb::Invite(args) => welcome::invite(&args).map(|text| say(&text)),
-        Verb::Ban(args) => welcome::ban(&args).map(|text| say(&text)),
-        Verb::Token(args) => welcome::token(&args).map(|text| say(&text)),
+        Verb::Invite(args) => invite_commands::invite(&args).map(|text| say(&text)),
+        Verb::Ban(args) => invite_commands::ban(&args).map(|text| say(&text)),
+        Verb::Token(args) => invite_commands::token(&args).map(|text| say(&text)),
         Verb::Validate(config) => validate(&config),
         Verb::Doctor(config) => diagnose(&config).await,
     }

@@ -201,7 +201,7 @@ mod tests {
             assert_eq!(outbox.send(small.clone()), Ok(()));
         }
         assert_eq!(outbox.send(small), Err(Full), "so many messages");
-        let pass = Message::Pass { run: RunId(1), fragment: FragmentId(0) };
+        let pass = Message::NoUpdate { run: RunId(1), fragment: FragmentId(0) };
         assert_eq!(outbox.send(encoder.encode(&pass)), Ok(()));
         drop(queues);
         assert_eq!(outbox.send(merged), Ok(()));

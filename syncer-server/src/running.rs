@@ -14,16 +14,16 @@ use tokio::task::JoinHandle;
 
 use crate::actor::{Actor, ActorHandle, Command, Final, Trusted};
 use crate::clock::Clock;
+use crate::cluster_node::{Hearing, Membership};
 use crate::config::{ServeConfig, syncer_config};
 use crate::connection::Context;
-use crate::door::Share;
 use crate::errors::ServerError;
 use crate::evaluate::{self, Evaluator, Judge, Prover};
+use crate::listener::Share;
 use crate::meters::Meters;
-use crate::part::{Hearing, Membership};
 use crate::prepare::{Plan, Prepared, alert_terms, owner_token, to_lead};
 use crate::progress::{Cancellation, Progress, Unit};
-use crate::status::{Board, Happening, ServerStatus};
+use crate::status::{LogEvent, ServerStatus, StatusTracker};
 use crate::store::{Store, temporary};
 use crate::webhook::Webhook;
 use crate::{http, links};
@@ -49,7 +49,7 @@ pub(crate) struct Running {
 }
 
 /// Resources that a server of several runs gives to each run.
-pub(crate) struct House {
+pub(crate) struct HostResources {
     /// Token of the server's owner, accepted like the run's own token.
     pub(crate) token: String,
     /// The run's share of long-lived connections.
@@ -71,10 +71,10 @@ impl Running {
     pub(crate) async fn open(
         config: &ServeConfig,
         links: Vec<String>,
-        house: Option<House>,
+        house: Option<HostResources>,
         shutdown: impl Future<Output = Bye> + Send + 'static,
     ) -> Result<Self, ServerError> {
-        let (host_token, share) = house.map(|House { token, share }| (token, share)).unzip();
+        let (host_token, share) = house.map(|HostResources { token, share }| (token, share)).unzip();
         let clock = Clock::start();
         let part = config.cluster.part()?;
         let (mut config, scratch) = if part.is_some() { of_a_part(config)? } else { (config.clone(), None) };
@@ -122,14 +122,14 @@ impl Running {
         } = prepared;
         let (stop_leading, leads) = oneshot::channel::<()>();
         let is_part = membership.is_some();
-        let (mut upward, mut leading, mut lost) = (None, None, None);
+        let (mut leader_requests, mut leading, mut lost) = (None, None, None);
         if let Some((membership, hearing)) = membership.as_ref().zip(hearing.as_ref()) {
             let lead = membership.lead(hearing, async { drop(leads.await) });
             leading = Some(tokio::spawn(lead));
             let (said, is_lost);
             let guests = Arc::clone(context.admission.guests());
             (syncer, said, is_lost) = membership.face(syncer, handle.clone(), guests)?;
-            (upward, lost) = (Some(said), Some(is_lost));
+            (leader_requests, lost) = (Some(said), Some(is_lost));
         }
         let measured_by = carried.history.measured_by();
         let trusted =
@@ -199,18 +199,15 @@ impl Running {
                 syncer,
                 clock,
                 meters,
-                board: Board::new(facts, carried, tape.take_log(), terms),
+                board: StatusTracker::new(facts, carried, tape.take_log(), terms),
                 store: Arc::clone(&store),
                 snapshot_every: config.snapshot_every.0,
                 mailbox,
                 tape,
                 snapshot_seq,
-                started: Happening::Started {
-                    resumed,
-                    forked: forked.map(|(run, at)| (run.to_string(), at)),
-                },
+                started: LogEvent::Started { resumed, forked: forked.map(|(run, at)| (run.to_string(), at)) },
                 webhook,
-                upward,
+                leader_requests,
                 checks,
                 trusted,
             };
@@ -312,7 +309,7 @@ fn of_a_part(config: &ServeConfig) -> Result<(ServeConfig, Option<TempDir>), Ser
     let dir = scratch.path().to_owned();
     // The owner's token is that of the run's folder, for all processes.
     let admin_token = Some(owner_token(config)?);
-    // Owner processes know only the norms of single updates, and a rollback needs the tape of one process.
+    // Leader processes know only the norms of single updates, and a rollback needs the tape of one process.
     let mut config = ServeConfig { dir, admin_token, checks: 0.0, no_undo: true, ..config.clone() };
     config.alerts.expect_no_snapshots();
     Ok((config, Some(scratch)))
@@ -358,7 +355,7 @@ async fn prepare(
 pub(crate) async fn certificate(apps: Vec<Arc<http::App>>, shown: bool) {
     for app in apps {
         // A run that has ended has no log.
-        app.context.actor.tell(Command::Happened(Happening::Certificate { shown })).await;
+        app.context.actor.tell(Command::Happened(LogEvent::Certificate { shown })).await;
     }
 }
 

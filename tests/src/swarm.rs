@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use archipelago_core::diloco::syncer::SyncerConfig;
 use archipelago_core::diloco::{MergeRule, QuorumPolicy};
-use archipelago_core::member::{Doubling, Waits};
+use archipelago_core::driver::{Doubling, Waits};
 use archipelago_core::wire::{ApplyPolicy, Code, ExchangeSpec, Millis};
 use archipelago_sim::world::{
     Ailment, Fault, LinkSpec, Loss, MachineSpec, Rng, ShellSpec, Storm, SyncerPace, Toy, World, WorldSpec,

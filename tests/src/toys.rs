@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use archipelago_core::diloco::syncer::{Event, LearnerStatus, Status, SyncerConfig};
 use archipelago_core::diloco::{FragmentId, QuorumPolicy};
-use archipelago_core::member::{Doubling, Waits};
+use archipelago_core::driver::{Doubling, Waits};
 use archipelago_core::wire::{Fate, LearnerId, Millis, RunId, RunSpec};
 use archipelago_sim::world::{LinkSpec, MachineSpec, Rng, ShellSpec, Toy, World, WorldSpec};
 

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::num::NonZeroUsize;
 use std::rc::Rc;
 
-use archipelago::run::{Address, Basis, Control, Event, Key, Report, RunConfig, Shelf, Signer, run};
+use archipelago::run::{Address, Basis, Control, Event, Key, Report, RunConfig, Signer, WeightCache, run};
 use archipelago_core::diloco::Layout;
 use archipelago_core::wire::{DeviceKind, Identity, RunSpec};
 use archipelago_runtime::engine::gpu::Gpu;
@@ -122,7 +122,9 @@ impl Learner {
             reconnect_ms_max: None,
             run_ms_max: None,
             batch,
-            shelf: options.keeps.then(|| Rc::new(BrowserShelf { hooks: Rc::clone(&hooks) }) as Rc<dyn Shelf>),
+            shelf: options
+                .keeps
+                .then(|| Rc::new(BrowserShelf { hooks: Rc::clone(&hooks) }) as Rc<dyn WeightCache>),
             takes_adapters: true,
         };
         let observe = |event: &Event| hooks.event(to_js(event));

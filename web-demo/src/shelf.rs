@@ -3,7 +3,7 @@
 use std::fmt;
 use std::rc::Rc;
 
-use archipelago::run::{Shelf, ShelfError};
+use archipelago::run::{ShelfError, WeightCache};
 use futures::future::LocalBoxFuture;
 use js_sys::{Promise, Uint8Array};
 use wasm_bindgen::JsValue;
@@ -16,7 +16,7 @@ pub(crate) struct BrowserShelf {
     pub(crate) hooks: Rc<Hooks>,
 }
 
-impl Shelf for BrowserShelf {
+impl WeightCache for BrowserShelf {
     /// Returns true. A browser shows its free space only when data is stored.
     fn has_room(&self, _bytes: u64) -> bool {
         true

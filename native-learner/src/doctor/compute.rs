@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use archipelago::run::Basis;
 use archipelago_core::model::Preset;
-use archipelago_runtime::engine::gpu::{AdapterFacts, Best, Choice, Form, Room, Thrift, Trial, adapters};
+use archipelago_runtime::engine::gpu::{AdapterFacts, Best, Choice, Form, MemoryPlan, Room, Trial, adapters};
 use archipelago_runtime::engine::{AnyEngine, Engine, Outlook, Rehearsal};
 use archipelago_runtime::platform::Clock;
 use serde_json::{Value, json};
@@ -116,7 +116,7 @@ fn told(models: &[Model]) -> String {
     let name = |model: &Model| model.outlook.preset.name();
     let fast = |model: &Model| {
         let how = model.room.map(|Room { thrift, bytes }| match thrift {
-            Thrift::NONE => format!(" in {} MiB", bytes.div_ceil(1 << 20)),
+            MemoryPlan::NONE => format!(" in {} MiB", bytes.div_ceil(1 << 20)),
             thrift => format!(" in {} MiB, where {thrift}", bytes.div_ceil(1 << 20)),
         });
         format!("{} about {}{}", name(model), short(model.outlook.tokens_per_s), how.unwrap_or_default())

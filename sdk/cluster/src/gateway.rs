@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use archipelago_core::cluster::{Gateway, GatewayInput, GatewayOrder, GatewayTerms, Notice, Record};
+use archipelago_core::cluster::{Gateway, GatewayInput, GatewayOutput, GatewayTerms, Notice, Record};
 use archipelago_core::wire::FragmentId;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -14,7 +14,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::clock::{Clock, ms};
 use crate::error::ServiceError;
-use crate::patience::Patience;
+use crate::retry::Retry;
 use crate::service::{Inbox, Services};
 
 /// Maximum number of waiting inputs or outputs of one fragment.
@@ -36,10 +36,10 @@ pub struct GatewaySettings {
 pub struct Learners {
     /// Sender for learners' inputs: joins, leaves and updates. Inputs of one connection must keep their order.
     pub inputs: mpsc::Sender<(FragmentId, GatewayInput)>,
-    /// Receiver of outputs to learners ([`GatewayOrder::Ask`], [`GatewayOrder::Receipt`] and [`GatewayOrder::Refused`])
-    /// and of each record of the tape ([`GatewayOrder::Seen`]). No other output appears here. Outputs must not be lost,
-    /// so the gateway waits for a slow receiver.
-    pub orders: mpsc::Receiver<(FragmentId, GatewayOrder)>,
+    /// Receiver of outputs to learners ([`GatewayOutput::Ask`], [`GatewayOutput::Receipt`] and
+    /// [`GatewayOutput::Refused`]) and of each record of the tape ([`GatewayOutput::Seen`]). No other output appears
+    /// here. Outputs must not be lost, so the gateway waits for a slow receiver.
+    pub orders: mpsc::Receiver<(FragmentId, GatewayOutput)>,
 }
 
 /// Gateway that is ready to run; see [`gateway`].
@@ -47,7 +47,7 @@ pub struct Running {
     services: Services,
     settings: GatewaySettings,
     inputs: mpsc::Receiver<(FragmentId, GatewayInput)>,
-    orders: mpsc::Sender<(FragmentId, GatewayOrder)>,
+    orders: mpsc::Sender<(FragmentId, GatewayOutput)>,
 }
 
 /// Creates a gateway and the learners' end of it.
@@ -68,7 +68,7 @@ impl Running {
         for (fragment, terms) in self.settings.fragments {
             let (sender, inputs) = mpsc::channel(WAITING_MAX);
             fragments.insert(fragment, sender);
-            let desk = Desk {
+            let desk = FragmentRequests {
                 fragment,
                 services: self.services.clone(),
                 clock,
@@ -110,26 +110,31 @@ enum Done {
 
 /// Service that a request goes to.
 #[derive(Clone, Copy)]
-enum Whom {
+enum ServiceKind {
     Tape,
     Bus,
 }
 
 /// Requests of one fragment.
-struct Desk {
+struct FragmentRequests {
     fragment: FragmentId,
     services: Services,
     clock: Clock,
-    orders: mpsc::Sender<(FragmentId, GatewayOrder)>,
+    orders: mpsc::Sender<(FragmentId, GatewayOutput)>,
     asked: JoinSet<Done>,
     /// Oldest number after which the tape must be read. One read serves all later numbers.
     wanted: Option<u64>,
     is_reading: bool,
-    patience: Arc<[Patience; 2]>,
+    patience: Arc<[Retry; 2]>,
 }
 
 /// Drives the gateway of one fragment until the channel of inputs or of outputs is closed.
-async fn serve(mut gateway: Gateway, mut desk: Desk, mut inputs: mpsc::Receiver<GatewayInput>, tick_ms: u64) {
+async fn serve(
+    mut gateway: Gateway,
+    mut desk: FragmentRequests,
+    mut inputs: mpsc::Receiver<GatewayInput>,
+    tick_ms: u64,
+) {
     let mut notices: Option<Inbox<Notice>> = None;
     let mut is_listening = false;
     let mut tick = interval(ms(tick_ms));
@@ -190,23 +195,25 @@ async fn next(notices: &mut Option<Inbox<Notice>>) -> Option<Notice> {
 /// Error: the receiver of outputs is gone.
 struct Alone;
 
-impl Desk {
-    async fn ask(&mut self, order: GatewayOrder) -> Result<(), Alone> {
+impl FragmentRequests {
+    async fn ask(&mut self, order: GatewayOutput) -> Result<(), Alone> {
         let (services, fragment) = (self.services.clone(), self.fragment);
         match order {
-            GatewayOrder::Ask(..)
-            | GatewayOrder::Receipt(..)
-            | GatewayOrder::Refused(..)
-            | GatewayOrder::Seen(..) => {
+            GatewayOutput::Ask(..)
+            | GatewayOutput::Receipt(..)
+            | GatewayOutput::Refused(..)
+            | GatewayOutput::Seen(..) => {
                 return self.orders.send((fragment, order)).await.map_err(|_| Alone);
             }
-            GatewayOrder::Reply(reply) if self.asked.len() < SAID_MAX && self.may_ask(Whom::Bus) => {
-                self.spawn(Whom::Bus, async move { services.bus.reply(fragment, &reply).await }, |_| {
-                    Done::Said
-                });
+            GatewayOutput::Reply(reply) if self.asked.len() < SAID_MAX && self.may_ask(ServiceKind::Bus) => {
+                self.spawn(
+                    ServiceKind::Bus,
+                    async move { services.bus.reply(fragment, &reply).await },
+                    |_| Done::Said,
+                );
             }
-            GatewayOrder::Reply(_) => {}
-            GatewayOrder::Read(after) => {
+            GatewayOutput::Reply(_) => {}
+            GatewayOutput::Read(after) => {
                 self.wanted = Some(self.wanted.map_or(after, |wanted| wanted.min(after)));
             }
         }
@@ -215,7 +222,7 @@ impl Desk {
 
     /// Starts a read of the tape if one is needed and none is in flight.
     fn read(&mut self) {
-        if self.is_reading || !self.may_ask(Whom::Tape) {
+        if self.is_reading || !self.may_ask(ServiceKind::Tape) {
             return;
         }
         let Some(after) = self.wanted.take() else { return };
@@ -223,26 +230,26 @@ impl Desk {
         let (services, fragment) = (self.services.clone(), self.fragment);
         let question =
             async move { services.tape.read(fragment, after).await.map(|records| (after, records)) };
-        self.spawn(Whom::Tape, question, Done::Read);
+        self.spawn(ServiceKind::Tape, question, Done::Read);
     }
 
     /// Subscribes to owners' notices. Returns true if the request was sent.
     fn listen(&mut self) -> bool {
-        let may = self.may_ask(Whom::Bus);
+        let may = self.may_ask(ServiceKind::Bus);
         if may {
             let (services, fragment) = (self.services.clone(), self.fragment);
-            self.spawn(Whom::Bus, async move { services.bus.notices(fragment).await }, Done::Notices);
+            self.spawn(ServiceKind::Bus, async move { services.bus.notices(fragment).await }, Done::Notices);
         }
         may
     }
 
-    fn may_ask(&self, whom: Whom) -> bool {
+    fn may_ask(&self, whom: ServiceKind) -> bool {
         self.patience[whom as usize].may_ask(self.clock.now())
     }
 
     fn spawn<T: Send + 'static>(
         &mut self,
-        whom: Whom,
+        whom: ServiceKind,
         question: impl Future<Output = Result<T, ServiceError>> + Send + 'static,
         done: fn(Option<T>) -> Done,
     ) {

@@ -6,59 +6,59 @@
 //! - the four on external servers, with the feature `nats-s3`: `Servers`;
 //! - the two drivers: [`own`] leads fragments, and [`gateway`] serves learners;
 //! - [`watched`], which monitors the services;
-//! - [`Decrees`], the orders of the owner of the run at any gateway;
+//! - [`AdminCommandLog`], the orders of the owner of the run at any gateway;
 //! - [`front`], which connects a gateway with a syncer for real learners, so that owners lead its rounds.
 
+mod admin_commands;
+pub mod assignment;
+mod bridge;
+#[cfg(feature = "nats-s3")]
+mod chunking;
 mod clock;
-mod decrees;
-mod ending;
+mod cluster_id;
+mod completion;
 mod error;
-mod findings;
-mod front;
 mod gateway;
+mod health;
+mod inspection;
+mod leader;
+mod learner_ids;
 mod local;
 #[cfg(feature = "nats-s3")]
 mod look;
-mod mark;
-#[cfg(feature = "nats-s3")]
-mod moment;
 #[cfg(feature = "nats-s3")]
 mod nats;
-mod numbers;
-mod owner;
-mod patience;
 mod persist;
-#[cfg(feature = "nats-s3")]
-mod pieces;
+mod retry;
 #[cfg(feature = "nats-s3")]
 mod servers;
 mod service;
-pub mod shares;
 #[cfg(feature = "nats-s3")]
 mod store;
-mod watched;
+#[cfg(feature = "nats-s3")]
+mod timestamp;
 
 use archipelago_core::cluster::ProcessId;
 
-pub use decrees::{Decrees, Reader};
-pub use ending::finished;
+pub use admin_commands::{AdminCommandLog, Reader};
+pub use bridge::{Bridge, BridgeHandle, front};
+pub use cluster_id::ClusterId;
+pub use completion::finished;
 pub use error::ServiceError;
-pub use findings::{Findings, Kept, Node, Spread, Storage, Stored, Streams};
-pub use front::{Facing, Front, front};
 pub use gateway::{GatewaySettings, Learners, Running, gateway};
+pub use health::{Health, Trouble, watched};
+pub use inspection::{Findings, Kept, Node, Spread, Storage, Stored, Streams};
+pub use leader::{InitialStates, LeaderSettings, own};
 pub use local::Local;
 #[cfg(feature = "nats-s3")]
 pub use look::look;
-pub use mark::Mark;
 #[cfg(feature = "nats-s3")]
 pub use nats::{Nats, NatsSettings};
-pub use owner::{Beginnings, OwnerSettings, own};
 #[cfg(feature = "nats-s3")]
 pub use servers::{Servers, open};
 pub use service::{Answer, Blobs, Bus, Cell, Entry, INBOX_MAX, Inbox, Roster, Services, Tape};
 #[cfg(feature = "nats-s3")]
 pub use store::{Store, StoreSettings};
-pub use watched::{Health, Trouble, watched};
 
 /// Returns a random process number, unique with overwhelming probability.
 ///

@@ -2,7 +2,7 @@
 
 use archipelago_core::wire::FragmentId;
 
-use crate::findings::{Findings, Storage};
+use crate::inspection::{Findings, Storage};
 use crate::servers::{Servers, tapes};
 use crate::{nats, store};
 

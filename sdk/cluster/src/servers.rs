@@ -5,8 +5,8 @@ use std::sync::Arc;
 use archipelago_core::cluster::OF_THE_RUN;
 use archipelago_core::wire::{FragmentId, RunId};
 
+use crate::cluster_id::ClusterId;
 use crate::error::ServiceError;
-use crate::mark::Mark;
 use crate::nats::{Nats, NatsSettings};
 use crate::service::Services;
 use crate::store::{Store, StoreSettings};
@@ -34,7 +34,7 @@ pub async fn open(
     fragments: Vec<FragmentId>,
 ) -> Result<Services, ServiceError> {
     let Servers { nats, replicas, blobs, prefix } = servers;
-    let mark = Mark { run, nonce: crate::random() };
+    let mark = ClusterId { run, nonce: crate::random() };
     let settings =
         NatsSettings { servers: nats, prefix: prefix.clone(), replicas, fragments: tapes(&fragments) };
     let nats = Arc::new(Nats::open(settings, mark).await?);

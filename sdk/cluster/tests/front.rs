@@ -70,7 +70,7 @@ async fn learners_of_two_gateways_train_one_model() {
                         visitor.holds(merged.fragment, merged.version);
                         changes += 1;
                     }
-                    Message::Behind { fragment, .. } => {
+                    Message::Resync { fragment, .. } => {
                         let (version, hat) = visitor.fetch(fragment).await;
                         replica.load(fragment, &hat, true, &mut theta).unwrap();
                         visitor.holds(fragment, version);

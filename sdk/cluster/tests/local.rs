@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use archipelago_cluster::{
-    Answer, Beginnings, Blobs, GatewaySettings, Local, OwnerSettings, ServiceError, Services, Tape, gateway,
-    own,
+    Answer, Blobs, GatewaySettings, InitialStates, LeaderSettings, Local, ServiceError, Services, Tape,
+    gateway, own,
 };
 use archipelago_core::cluster::{GatewayId, ProcessId, Record};
 use archipelago_core::rng::Rng;
@@ -38,8 +38,15 @@ fn owner(
 ) -> (oneshot::Sender<()>, JoinHandle<()>) {
     let (fragments, beginnings, process) = (run.owner(), run.beginnings(), ProcessId(process));
     let orders = run.orders();
-    let settings =
-        OwnerSettings { process, fragments, beginnings, lead_max: usize::MAX, lease_ms, tick_ms: 20, orders };
+    let settings = LeaderSettings {
+        process,
+        fragments,
+        beginnings,
+        lead_max: usize::MAX,
+        lease_ms,
+        tick_ms: 20,
+        orders,
+    };
     let (stop, stopped) = oneshot::channel();
     let services = services.clone();
     (stop, tokio::spawn(own(services, settings, async move { drop(stopped.await) })))
@@ -112,7 +119,7 @@ async fn what_fragments_begin_in_is_made_once() {
     let services = Local::services();
     let made = Arc::new(Mutex::new(Vec::new()));
     let (seen, begun) = (Arc::clone(&made), Arc::clone(&run));
-    let beginnings = Beginnings::new(move |fragment| {
+    let beginnings = InitialStates::new(move |fragment| {
         let mut seen = seen.lock().unwrap();
         seen.push(fragment);
         let is_first = seen.iter().filter(|other| **other == fragment).count() == 1;
@@ -125,7 +132,7 @@ async fn what_fragments_begin_in_is_made_once() {
         Ok(begun.initial(fragment))
     });
     let (process, fragments, orders) = (ProcessId(1), run.owner(), run.orders());
-    let settings = OwnerSettings {
+    let settings = LeaderSettings {
         process,
         fragments,
         beginnings,

@@ -12,12 +12,12 @@
 //! browser and the simulator all run the same code.
 //!
 //! The most important types are [`Syncer`](diloco::syncer::Syncer), the authority of a run, and
-//! [`Member`](member::Member), a participant. A member is a [`Learner`](diloco::learner::Learner), the learner's side
-//! of the protocol, with its feed, pace, backoff and patience. All of them have the same three methods: `handle` takes
-//! an event, `poll` returns the next action, and `deadline` returns the time to call again if nothing happens before.
-//! [`RunSpec`](wire::RunSpec) describes a run, and [`Message`](wire::Message) is the unit of communication.
-//! [`Layout`](diloco::Layout) and [`Fragments`](diloco::Fragments) divide the parameters into fragments, and
-//! [`Replica`](diloco::Replica) is a learner's copy of the published parameters.
+//! [`LearnerDriver`](driver::LearnerDriver), a participant. A member is a [`Learner`](diloco::learner::Learner), the
+//! learner's side of the protocol, with its feed, pace, backoff and patience. All of them have the same three methods:
+//! `handle` takes an event, `poll` returns the next action, and `deadline` returns the time to call again if nothing
+//! happens before. [`RunSpec`](wire::RunSpec) describes a run, and [`Message`](wire::Message) is the unit of
+//! communication. [`Layout`](diloco::Layout) and [`Fragments`](diloco::Fragments) divide the parameters into fragments,
+//! and [`Replica`](diloco::Replica) is a learner's copy of the published parameters.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -86,7 +86,7 @@ pub mod bytes;
 pub mod cluster;
 pub mod data;
 pub mod diloco;
-pub mod member;
+pub mod driver;
 pub mod model;
 pub mod rng;
 #[cfg(test)]

@@ -10,7 +10,7 @@ use futures::stream::FuturesUnordered;
 
 use archipelago_core::bytes::hex;
 use archipelago_core::diloco::halves;
-use archipelago_core::member::Input;
+use archipelago_core::driver::Input;
 use archipelago_core::wire::http::{
     VERSION_HEADER, fragment_path, fragment_tag, frozen_path, held_out_path, shard_path,
 };

@@ -1,6 +1,6 @@
 //! Actions of the member on this machine, and the events shown for them.
 
-use archipelago_core::member::{Input, Output};
+use archipelago_core::driver::{Input, Output};
 use archipelago_core::wire::{Challenge, Fate, FragmentId, Hello, Message, RunSpec, Version, Welcome};
 use archipelago_runtime::engine::{Encoded, Engine, EngineError};
 

@@ -1,6 +1,6 @@
 //! Link to the syncer: whole messages in both directions, over successive sockets.
 
-use archipelago_core::member::Input;
+use archipelago_core::driver::Input;
 use archipelago_core::text::plain;
 use archipelago_core::wire::{
     Assembler, BODY_BYTES_MAX, Bye, CHUNK_BYTES, CloseCode, Message, SUBPROTOCOL, encode, frames,

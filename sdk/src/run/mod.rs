@@ -6,6 +6,8 @@
 
 mod address;
 mod batch;
+mod batch_probe;
+mod chunk_download;
 mod control;
 mod downloads;
 mod effects;
@@ -16,22 +18,20 @@ mod fake;
 mod fake_device;
 #[cfg(test)]
 mod fake_run;
-mod fit;
 mod frozen;
-mod gather;
 pub mod identity;
 mod key;
 mod link;
 mod meter;
+mod optimizer_backup;
 mod piece;
 mod report;
-mod salvage;
 mod session;
-mod shelf;
 mod tally;
 #[cfg(test)]
 mod tests;
 mod transfer;
+mod weight_cache;
 
 pub use archipelago_runtime::platform::RandomError;
 
@@ -40,7 +40,7 @@ pub use batch::{BatchChoice, BatchError};
 pub use control::{Control, DutyError};
 pub use event::{Doing, Event, Offline, Report};
 pub use key::{Key, SignError, Signer};
-pub use shelf::{Folder, Shelf, ShelfError, default_shelf};
+pub use weight_cache::{Folder, ShelfError, WeightCache, default_shelf};
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -70,7 +70,7 @@ pub struct RunConfig {
     /// Windows in one training step.
     pub batch: BatchChoice,
     /// Storage for frozen weights across starts. Without it they are fetched at each start.
-    pub shelf: Option<Rc<dyn Shelf>>,
+    pub shelf: Option<Rc<dyn WeightCache>>,
     /// Whether the engines can build on frozen weights. If not, the learner leaves a run that has some before fetching
     /// them.
     pub takes_adapters: bool,

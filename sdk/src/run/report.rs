@@ -2,7 +2,7 @@
 
 use super::event::{Doing, Offline, Report};
 use super::session::Session;
-use archipelago_core::member::Phase;
+use archipelago_core::driver::Phase;
 use archipelago_core::wire::{FragmentId, LearnerState};
 use archipelago_runtime::engine::Engine;
 

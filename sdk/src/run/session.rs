@@ -1,4 +1,5 @@
-//! The shell around a [`Member`]: it carries out the member's actions, passes inputs to it, and trains in between.
+//! The shell around a [`LearnerDriver`]: it carries out the member's actions, passes inputs to it, and trains in
+//! between.
 
 use std::num::NonZeroU32;
 use std::pin::pin;
@@ -6,7 +7,7 @@ use std::pin::pin;
 use futures::future::{Either, select};
 
 use archipelago_core::diloco::learner::LearnerConfig;
-use archipelago_core::member::{Batch, End, Input, Member, MemberConfig, Phase, Step, Waits};
+use archipelago_core::driver::{Batch, DriverConfig, End, Input, LearnerDriver, Phase, Step, Waits};
 use archipelago_core::wire::{FragmentId, NAME_BYTES_MAX, RunId, RunSpec, clip};
 use archipelago_runtime::engine::{Engine, EngineError};
 use archipelago_runtime::platform::{Clock, random_bytes, sleep, yield_now};
@@ -17,7 +18,7 @@ use super::event::{Doing, Event, Report};
 use super::frozen::{Gathering, Weights};
 use super::link::Link;
 use super::meter::{Meter, Spent};
-use super::salvage::Salvaged;
+use super::optimizer_backup::Salvaged;
 use super::tally::Tally;
 use super::{Basis, Control, RunConfig, RunError};
 
@@ -33,7 +34,7 @@ pub(super) struct Session<'a, E, B, O> {
     pub(super) build: B,
     pub(super) observe: O,
     pub(super) clock: Clock,
-    pub(super) member: Member,
+    pub(super) member: LearnerDriver,
     pub(super) part: Option<Part<E>>,
     pub(super) link: Link,
     pub(super) downloads: Downloads,
@@ -50,7 +51,7 @@ pub(super) struct Session<'a, E, B, O> {
     pub(super) meter: Meter,
     pub(super) tally: Tally,
     /// Owner's settings last passed to the member.
-    told: Wishes,
+    told: ControlState,
     pub(super) end: Option<End>,
     /// Downloaded bytes already reported to the member.
     fed_bytes: u64,
@@ -59,7 +60,7 @@ pub(super) struct Session<'a, E, B, O> {
 
 /// Settings that the owner can change during the run.
 #[derive(Clone, Copy, PartialEq)]
-struct Wishes {
+struct ControlState {
     paused: bool,
     hidden: bool,
     duty_permille: u16,
@@ -105,7 +106,7 @@ where
             invite: config.address.invite().cloned(),
             serial_first: u64::from_le_bytes(random_bytes::<8>()?),
         };
-        let member = Member::new(MemberConfig {
+        let member = LearnerDriver::new(DriverConfig {
             learner,
             contact_ms_max: Some(config.contact_ms_max),
             reconnect_ms_max: config.reconnect_ms_max,
@@ -129,7 +130,7 @@ where
             lost: None,
             meter: Meter::default(),
             tally: Tally::default(),
-            told: Wishes { paused: false, hidden: false, duty_permille: 1_000 },
+            told: ControlState { paused: false, hidden: false, duty_permille: 1_000 },
             end: None,
             fed_bytes: 0,
             report_us: 0,
@@ -176,7 +177,7 @@ where
             self.take(came).await?;
         }
         if self.control.take_reconnect() {
-            self.handle(Input::Hurry).await?;
+            self.handle(Input::DrainNow).await?;
         }
         let busy = self.part.as_ref().is_some_and(|part| part.engine.is_busy());
         if !busy && self.link.queued_bytes() == 0 && matches!(self.member.phase(), Phase::Flushing { .. }) {
@@ -213,7 +214,7 @@ where
         if (over || self.control.is_stopped()) && self.is_here() {
             self.handle(Input::Leave).await?;
         }
-        let wishes = Wishes {
+        let wishes = ControlState {
             paused: self.control.is_paused(),
             hidden: self.control.is_hidden(),
             duty_permille: self.control.duty_permille(),
@@ -271,7 +272,7 @@ where
         }
         let seen = self.part.as_mut().map(|part| part.engine.take_seen()).unwrap_or_default();
         if !seen.is_empty() {
-            self.handle(Input::Saw { seen }).await?;
+            self.handle(Input::ExpertLoad { seen }).await?;
         }
         let (tokens, loss) = (stats.tokens, stats.loss);
         self.handle(Input::Stepped(Step { tokens, loss, busy_us, earlier_us })).await

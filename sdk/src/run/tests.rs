@@ -15,11 +15,11 @@ use super::fake::{FakeSyncer, Script};
 use super::fake_run::Toy;
 use super::link::Link;
 use super::{
-    Address, Basis, BatchChoice, Control, Event, Folder, Key, Report, RunConfig, RunError, Shelf, SignError,
-    Signer, run,
+    Address, Basis, BatchChoice, Control, Event, Folder, Key, Report, RunConfig, RunError, SignError, Signer,
+    WeightCache, run,
 };
 use archipelago_core::diloco::Layout;
-use archipelago_core::member::Input;
+use archipelago_core::driver::Input;
 use archipelago_core::wire::{
     Bye, Challenge, CloseCode, Fate, Hello, Identity, Invite, Message, RunId, RunSpec, Signature,
 };

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use archipelago_core::diloco::syncer::{Exam, Input, Regard, Sampling, SyncerConfig};
+use archipelago_core::diloco::syncer::{ContributionVerdict, Input, LossCheck, Sampling, SyncerConfig};
 use archipelago_core::diloco::{ConnId, FragmentId, LearnerId, Version};
 use archipelago_core::wire::Bye;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
-use super::subject::{Judgement, Subject};
+use super::eval_snapshot::{EvalSnapshot, Judgement};
 use crate::outbox::Outbox;
-use crate::report::Story;
-use crate::status::{Evaluation, Happening, LearnersQuery, LogQuery, ServerStatus};
+use crate::report::RunReport;
+use crate::status::{Evaluation, LearnersQuery, LogEvent, LogQuery, ServerStatus};
 
 /// Maximum number of queued commands; a reader that finds the queue full stops reading its socket.
 const COMMANDS_MAX: usize = 1_024;
@@ -34,7 +34,7 @@ pub enum Command {
     /// A connection was refused with this goodbye without the core's decision.
     TurnedAway(Bye),
     /// An event outside the core, for the log.
-    Happened(Happening),
+    Happened(LogEvent),
     /// The services between the processes of the run work, or fail for this reason.
     Served(Option<Arc<str>>),
     /// An order of the owner, and the learner that it concerns, if any.
@@ -44,19 +44,19 @@ pub enum Command {
     /// Asks for the outcome of an order to stop at this many merged tokens (0 is never), without giving the order.
     MayStopAt(u64, oneshot::Sender<Obeyed>),
     /// New settings that apply from now on, with the changes for the log.
-    Retune(Box<SyncerConfig>, Vec<Happening>, oneshot::Sender<Obeyed>),
+    Retune(Box<SyncerConfig>, Vec<LogEvent>, oneshot::Sender<Obeyed>),
     /// Asks for Θ̂ of this fragment.
     Hat(FragmentId, oneshot::Sender<(Version, Arc<Vec<f32>>)>),
     /// Asks for Θ.
-    Subject(oneshot::Sender<Subject>),
+    EvalSnapshot(oneshot::Sender<EvalSnapshot>),
     /// Asks for the status.
     Status(oneshot::Sender<Box<ServerStatus>>),
     /// Asks for the data of a report.
-    Story(oneshot::Sender<Box<Story>>),
+    RunReport(oneshot::Sender<Box<RunReport>>),
     /// Asks for this view as JSON.
     View(View, oneshot::Sender<Arc<str>>),
     /// Asks for the next merge that matches this sampling, for loss checks.
-    Exam(Box<Sampling>, oneshot::Sender<Exam>),
+    LossCheck(Box<Sampling>, oneshot::Sender<LossCheck>),
     /// The findings about a held-out loss.
     Judged(Box<Judgement>),
     /// A measurement of the held-out loss, with a text if one was written; answered when it is recorded.
@@ -155,13 +155,13 @@ impl ActorHandle {
     }
 
     /// Applies the owner's settings from now on and logs `changes`; returns `None` if the actor has ended.
-    pub async fn retune(&self, config: SyncerConfig, changes: Vec<Happening>) -> Option<Obeyed> {
+    pub async fn retune(&self, config: SyncerConfig, changes: Vec<LogEvent>) -> Option<Obeyed> {
         self.ask(|reply| Command::Retune(Box::new(config), changes, reply)).await
     }
 
     /// Returns Θ with the progress of the run; `None` if the actor has ended.
-    pub async fn subject(&self) -> Option<Subject> {
-        self.ask(Command::Subject).await
+    pub async fn subject(&self) -> Option<EvalSnapshot> {
+        self.ask(Command::EvalSnapshot).await
     }
 
     /// Returns the status of the run; `None` if the actor has ended.
@@ -170,8 +170,8 @@ impl ActorHandle {
     }
 
     /// Returns the data of a report; `None` if the actor has ended.
-    pub async fn story(&self) -> Option<Box<Story>> {
-        self.ask(Command::Story).await
+    pub async fn story(&self) -> Option<Box<RunReport>> {
+        self.ask(Command::RunReport).await
     }
 
     /// Returns `view` as JSON; `None` if the actor has ended.
@@ -185,13 +185,13 @@ impl ActorHandle {
     }
 
     /// Returns the next merge that matches `sampling`, to check single updates in it; `None` if the actor has ended.
-    pub async fn exam(&self, sampling: Sampling) -> Option<Exam> {
-        self.ask(|reply| Command::Exam(Box::new(sampling), reply)).await
+    pub async fn exam(&self, sampling: Sampling) -> Option<LossCheck> {
+        self.ask(|reply| Command::LossCheck(Box::new(sampling), reply)).await
     }
 
     /// Reports the evidence from loss checks on whether `learner` trains.
-    pub async fn regard(&self, learner: LearnerId, regard: Regard) {
-        self.tell(Command::Input(Input::Regard { learner, regard })).await;
+    pub async fn regard(&self, learner: LearnerId, regard: ContributionVerdict) {
+        self.tell(Command::Input(Input::ContributionVerdict { learner, regard })).await;
     }
 
     /// Reports the findings about a held-out loss.

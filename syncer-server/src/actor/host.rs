@@ -3,18 +3,18 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use archipelago_core::diloco::syncer::{Event, Host, RemakeJob, Syncer, Upward};
+use archipelago_core::diloco::syncer::{Event, Host, LeaderRequest, RemakeJob, Syncer};
 use archipelago_core::diloco::{ConnId, Entry, MergeFailure, MergeJob, MergeOutcome, Millis};
 use archipelago_core::wire::{Bye, Message};
 use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::exams::Exams;
 use super::handle::Mailbox;
+use super::loss_checks::Exams;
 use super::record::{Record, Said};
 use crate::outbox::{Encoder, Outbox};
-use crate::status::{Board, Happening};
+use crate::status::{LogEvent, StatusTracker};
 
 /// The result of a merge job.
 pub(super) struct Done {
@@ -24,16 +24,16 @@ pub(super) struct Done {
 }
 
 /// The parts of the actor that the core's outputs need.
-pub(super) struct Desk<'a> {
+pub(super) struct HostAdapter<'a> {
     pub(super) now: Millis,
-    pub(super) board: &'a mut Board,
+    pub(super) board: &'a mut StatusTracker,
     pub(super) mailbox: &'a Mailbox,
     pub(super) encoder: &'a mut Encoder,
     pub(super) outboxes: &'a mut BTreeMap<ConnId, Outbox>,
     pub(super) merges: &'a mut JoinSet<Done>,
     pub(super) remakes: &'a mut Vec<RemakeJob>,
     /// The channel to the leaders of the rounds, if other processes lead them.
-    pub(super) upward: Option<&'a mpsc::UnboundedSender<Upward>>,
+    pub(super) leader_requests: Option<&'a mpsc::UnboundedSender<LeaderRequest>>,
     pub(super) record: &'a mut Record,
     pub(super) exams: &'a mut Exams,
     /// Connections whose queue is full.
@@ -41,7 +41,7 @@ pub(super) struct Desk<'a> {
     pub(super) is_finished: bool,
 }
 
-impl Host for Desk<'_> {
+impl Host for HostAdapter<'_> {
     fn send(&mut self, conns: &[ConnId], message: Message) {
         let said = Said::Send(conns.to_vec(), self.encoder.encode(&message));
         if let Some(said) = self.record.gate.pass_message(conns, &message, said) {
@@ -57,8 +57,8 @@ impl Host for Desk<'_> {
 
     fn record(&mut self, entry: Entry) {
         let what = match &entry {
-            Entry::Finishing => Some(Happening::Finishing),
-            Entry::Finished => Some(Happening::Finished),
+            Entry::Finishing => Some(LogEvent::Finishing),
+            Entry::Finished => Some(LogEvent::Finished),
             _ => None,
         };
         self.exams.note(&entry);
@@ -79,10 +79,10 @@ impl Host for Desk<'_> {
         None
     }
 
-    fn upward(&mut self, said: Upward) {
-        if let Some(upward) = self.upward {
+    fn leader_request(&mut self, request: LeaderRequest) {
+        if let Some(leader_requests) = self.leader_requests {
             // Fails only if the receiver is gone, and then the actor is about to end.
-            let _ = upward.send(said);
+            let _ = leader_requests.send(request);
         }
     }
 
@@ -93,7 +93,7 @@ impl Host for Desk<'_> {
     }
 
     fn note(&mut self, syncer: &Syncer, event: Event) {
-        if let Some(what) = Happening::of(syncer, &event) {
+        if let Some(what) = LogEvent::of(syncer, &event) {
             self.record.log(self.board, self.now, what);
         }
         match event {
@@ -120,7 +120,7 @@ impl Host for Desk<'_> {
     }
 }
 
-impl Desk<'_> {
+impl HostAdapter<'_> {
     /// Sends the messages whose decisions are now on disk.
     pub(super) fn release(&mut self) {
         while let Some(said) = self.record.gate.release() {

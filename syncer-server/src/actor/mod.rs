@@ -1,15 +1,15 @@
 //! The task that owns the `Syncer`; all other tasks talk to it through a bounded channel.
 
-mod exams;
+mod eval_snapshot;
+mod event_loop;
 mod handle;
 mod host;
+mod loss_checks;
 mod measuring;
 mod record;
 mod save;
-mod shell;
-mod subject;
 
+pub use eval_snapshot::{EvalSnapshot, Judgement};
+pub use event_loop::{Actor, Final};
 pub use handle::{ActorHandle, Command, News, Obeyed, View};
 pub use measuring::Trusted;
-pub use shell::{Actor, Final};
-pub use subject::{Judgement, Subject};

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use crate::clock::unix_ms;
 use crate::outbox::Outgoing;
-use crate::status::{Board, Carried, Happening, Taped};
+use crate::status::{Carried, LogEvent, StatusTracker, Taped};
 use crate::tape::{State, Writer};
 
 /// A message or event that may leave once the decisions before it are on disk.
@@ -79,7 +79,7 @@ impl Record {
     }
 
     /// Adds a line to the run's log on `board`, and writes it.
-    pub(super) fn log(&self, board: &mut Board, now: Millis, what: Happening) {
+    pub(super) fn log(&self, board: &mut StatusTracker, now: Millis, what: LogEvent) {
         if let Some(entry) = board.log().add(now, unix_ms(), what) {
             self.writer.log(entry);
         }

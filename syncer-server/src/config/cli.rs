@@ -8,7 +8,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
 
 use super::folder::{DEFAULT_FOLDER, FolderArgs};
-use super::guests::{BanArgs, InviteArgs, TokenArgs};
+use super::invites::{BanArgs, InviteArgs, TokenArgs};
 use super::kept::{self, Kept, SETTINGS_FILE};
 use super::{
     DropArgs, EventsArgs, OF_THE_SERVER, OrderArgs, PaceArgs, RunFlags, RunsArgs, ServeConfig, SetArgs,

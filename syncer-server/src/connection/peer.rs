@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use archipelago_core::wire::{Bye, CloseCode};
 
-use crate::door::{Place, Share, Socket, Taken};
+use crate::listener::{Place, Share, Socket, Taken};
 
 /// Time after which a learner that found no free connection may come again, in milliseconds.
 const FULL_WAIT_MS: u32 = 10_000;

@@ -191,9 +191,9 @@ fn as_text(mut files: Vec<(PathBuf, Unpacked, Look)>) -> Result<Text, ServerErro
     let packed_by = files.iter().find_map(|(_, unpacked, _)| unpacked.packed_by);
     let mut as_they_are = files.iter().filter(|(path, _, look)| *look != Look::Text || is_markup(path));
     let warnings = as_they_are.next().map(|(path, _, look)| {
-        let more = match as_they_are.count() {
-            0 => String::new(),
-            more => format!(" and {more} more"),
+        let (more, verb) = match as_they_are.count() {
+            0 => (String::new(), "is"),
+            more => (format!(" and {more} more"), "are"),
         };
         let kind = match look {
             Look::Text if is_called(path, &["json"]) => "no valid JSON",
@@ -201,7 +201,7 @@ fn as_text(mut files: Vec<(PathBuf, Unpacked, Look)>) -> Result<Text, ServerErro
             _ => "JSON",
         };
         format!(
-            "{}{more} is {kind} and trained on as plain text: to train on its content, write that to files that end \
+            "{}{more} {verb} {kind} and trained on as plain text: to train on its content, write that to files that end \
              in .jsonl",
             path.display()
         )
@@ -376,7 +376,7 @@ mod tests {
         let data = Some(dir.path().to_owned().into());
         let found = text(read(&ServeConfig { data, ..ServeConfig::default() }).unwrap());
         assert_eq!(found.text, "print(1)\n[{\"q\": 1}]\n{\"q\": 1}\n[1]\n");
-        assert!(found.warnings[0].contains("b.json and 1 more is JSON"), "{:?}", found.warnings);
+        assert!(found.warnings[0].contains("b.json and 2 more are JSON"), "{:?}", found.warnings);
     }
 
     #[test]

@@ -5,8 +5,8 @@ use archipelago_cluster::{Findings, Kept, Node, ServiceError, Spread, Storage, S
 use archipelago_core::wire::{FragmentId, RunId};
 
 use super::{Finding, finding};
+use crate::cluster_node;
 use crate::config::{Place, ServeConfig};
-use crate::part;
 use crate::prepare::membership;
 use crate::running::blocking;
 
@@ -23,14 +23,14 @@ pub(super) async fn examine(config: &ServeConfig) -> Vec<Finding> {
         Err(error) => return vec![finding("cluster", Err(error))],
     };
     let Place::There { bus, blobs, prefix } = part.place else { return Vec::new() };
-    let replicas = part::replicas(&bus);
+    let replicas = cluster_node::replicas(&bus);
     let asked = config.clone();
     let run = blocking(move || membership(&asked)).await.flatten();
     let fragments = run.as_ref().map_or_else(|_| vec![FragmentId(0)], |(_, fragments)| fragments.clone());
     let number = run.as_ref().ok().map(|(run, _)| *run);
     let told = run.map(|(run, fragments)| format!("number {run}, of {} fragments", fragments.len()));
     let mut lines = vec![finding("run", told)];
-    match part::look(bus, blobs, prefix, &fragments).await {
+    match cluster_node::look(bus, blobs, prefix, &fragments).await {
         Ok(found) => lines.extend(words(&found, number, replicas)),
         Err(error) => lines.push(finding("cluster", Err(error))),
     }
@@ -186,7 +186,7 @@ fn of_clocks(found: &Findings) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use archipelago_cluster::{Mark, Stored};
+    use archipelago_cluster::{ClusterId, Stored};
 
     use super::*;
 
@@ -230,8 +230,8 @@ mod tests {
 
     #[test]
     fn each_trouble_is_a_line_that_says_what_to_do() {
-        let mark = |run| Mark { run: RunId(run), nonce: 7 };
-        let streams = |found: &mut Findings, mark: Mark, replicas| {
+        let mark = |run| ClusterId { run: RunId(run), nonce: 7 };
+        let streams = |found: &mut Findings, mark: ClusterId, replicas| {
             let there =
                 Streams { mark: Some(mark), records: 9, replicas, bytes: 5, bytes_max: Some(1 << 30) };
             found.streams = Some(Ok(there));

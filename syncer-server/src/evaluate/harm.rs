@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use archipelago_core::diloco::syncer::{Blame, Lookout, Remake, Verdict};
+use archipelago_core::diloco::syncer::{Blame, LossMonitor, Remake, Verdict};
 use archipelago_core::diloco::{FragmentState, LearnerId, RunId, Version};
 
 use super::LossMeter;
-use crate::actor::{Judgement, Subject};
+use crate::actor::{EvalSnapshot, Judgement};
 use crate::errors::ServerError;
 use crate::store::Store;
 use crate::tape;
@@ -29,14 +29,14 @@ struct Moment {
 pub struct Judge {
     store: Arc<Store>,
     run: RunId,
-    lookout: Lookout<Moment>,
+    lookout: LossMonitor<Moment>,
 }
 
 impl Judge {
     /// Creates a judge of the run in the folder of `store`; `losses` are the earlier ones, oldest first.
     #[must_use]
     pub fn new(store: Arc<Store>, run: RunId, losses: impl IntoIterator<Item = f32>) -> Self {
-        let lookout = Lookout::after(losses.into_iter().map(f64::from));
+        let lookout = LossMonitor::after(losses.into_iter().map(f64::from));
         Self { store, run, lookout }
     }
 
@@ -48,7 +48,7 @@ impl Judge {
     pub fn judge(
         &mut self,
         loss: f32,
-        subject: &Subject,
+        subject: &EvalSnapshot,
         meter: &mut LossMeter,
     ) -> Result<Judgement, ServerError> {
         let moment = Moment { seq: subject.seq, states: subject.states.clone() };
@@ -81,7 +81,7 @@ impl Judge {
         &self,
         (good, bad): (f64, f64),
         from: &Moment,
-        subject: &Subject,
+        subject: &EvalSnapshot,
         meter: &mut LossMeter,
     ) -> Result<Option<Verdict>, ServerError> {
         let senders = tape::senders_between(&self.store, self.run, from.seq, subject.seq)?;
@@ -101,7 +101,7 @@ impl Judge {
         &self,
         without: &BTreeSet<LearnerId>,
         from: &Moment,
-        subject: &Subject,
+        subject: &EvalSnapshot,
     ) -> Result<Vec<f32>, ServerError> {
         let until: Vec<Version> = subject.states.iter().map(|state| state.version).collect();
         let mut remakes = Remake::all(&subject.fragments, subject.codec, &from.states, without, &until);

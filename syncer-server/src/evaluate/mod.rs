@@ -13,7 +13,7 @@ use archipelago_core::diloco::{Millis, Version};
 use archipelago_core::model::{FrozenWeights, ModelSpec};
 use archipelago_runtime::engine::cpu::Writer;
 
-use crate::actor::{ActorHandle, Judgement, Subject};
+use crate::actor::{ActorHandle, EvalSnapshot, Judgement};
 use crate::clock::Clock;
 use crate::corpus::Corpus;
 use crate::errors::ServerError;
@@ -123,7 +123,7 @@ pub async fn run(
     loop {
         let Some(subject) = actor.subject().await else { return };
         let mut pause = every;
-        let Subject { is_final, tokens_merged, .. } = subject;
+        let EvalSnapshot { is_final, tokens_merged, .. } = subject;
         // A rollback creates new versions without a merge.
         let versions: Vec<Version> = subject.states.iter().map(|state| state.version).collect();
         let is_new =
@@ -188,14 +188,14 @@ struct Look {
 /// As [`LossMeter::loss`].
 fn look(
     evaluator: &mut Evaluator,
-    subject: &Subject,
+    subject: &EvalSnapshot,
     sample: bool,
     clock: &Clock,
 ) -> Result<Look, ServerError> {
     let theta = subject.theta();
     let loss = evaluator.meter.loss(&theta)?;
     let measured = clock.now();
-    let Subject { tokens_merged, rounds, .. } = *subject;
+    let EvalSnapshot { tokens_merged, rounds, .. } = *subject;
     // The receiver sets the time.
     let evaluation = Evaluation { tokens_merged, rounds, loss, ..Evaluation::default() };
     let Evaluator { judge, meter, .. } = evaluator;

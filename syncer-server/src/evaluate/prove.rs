@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use archipelago_core::data::Window;
 use archipelago_core::diloco::Fragments;
-use archipelago_core::diloco::syncer::{Exam, Proofs, Shown, Syncer};
+use archipelago_core::diloco::syncer::{ContributionTest, LossCheck, Syncer, UpdateScore};
 use archipelago_core::model::{FrozenWeights, ModelSpec};
 use archipelago_core::wire::RunSpec;
 use archipelago_runtime::engine::cpu::CpuModel;
@@ -23,7 +23,7 @@ pub struct Prover {
     fragments: Arc<Fragments>,
     corpus: Arc<Corpus>,
     model: CpuModel,
-    proofs: Proofs,
+    proofs: ContributionTest,
     /// Share of the time, above 0 and at most 1.
     share: f64,
 }
@@ -44,14 +44,14 @@ impl Prover {
     ) -> Result<Self, ServerError> {
         let (run, fragments) = (syncer.spec().clone(), Arc::clone(syncer.fragments()));
         let model = CpuModel::on(frozen, decoder, NonZeroUsize::MIN).map_err(engine)?;
-        let mut proofs = Proofs::new(run.seed);
+        let mut proofs = ContributionTest::new(run.seed);
         let doubts =
             syncer.ledger().accounts().filter_map(|(learner, account)| Some((learner, account.doubt?)));
         doubts.for_each(|(learner, doubt)| proofs.suspect(learner, doubt));
         Ok(Self { run, fragments, corpus, model, proofs, share })
     }
 
-    fn look(&mut self, exam: &Exam) -> Result<Vec<Shown>, ServerError> {
+    fn look(&mut self, exam: &LossCheck) -> Result<Vec<UpdateScore>, ServerError> {
         let Self { run, corpus, model, .. } = self;
         exam.look(&self.fragments, run.seed ^ exam.job.round.0, |theta, windows| {
             let of = |window: &Window| window.tokens(run, corpus.shards.get(window.shard as usize)?);

@@ -7,13 +7,13 @@ use futures::future::join_all;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use super::house::House;
 use super::routes;
+use super::run_registry::RunRegistry;
 use crate::config::ServeConfig;
 use crate::errors::ServerError;
 use crate::links::Links;
 use crate::running::{self, blocking};
-use crate::{door, http};
+use crate::{http, listener};
 
 /// Serves every run in the folder of `config` on `listener` until `shutdown` resolves. Calls `tell` once the runs are
 /// listed, and then opens each of them; `/readyz` reports when all are open. A run that fails is reported and does not
@@ -31,12 +31,12 @@ pub async fn host(
     let Some(folder) = config.runs.clone() else {
         return Err(ServerError::Config { why: "give --runs the folder of the runs".into() });
     };
-    let entrance = door::open(&config)?;
+    let entrance = listener::open(&config)?;
     let address = listener.local_addr().ok();
     let links = address.map(|address| Links::of(address, &config).pages).unwrap_or_default();
     let here = address.map(|address| Links::here(address, &config));
     let shares = entrance.shares();
-    let opened = blocking(move || House::open(folder, config, (links, here), shares));
+    let opened = blocking(move || RunRegistry::open(folder, config, (links, here), shares));
     let (house, names) = opened.await??;
     if let Some(remark) = http::remark(house.server().pages.as_deref()) {
         tracing::warn!("{remark}");
@@ -46,7 +46,8 @@ pub async fn host(
     let told = Arc::clone(&house);
     let tell_renewal = move |shown| running::certificate(told.served(), shown);
     tokio::spawn(entrance.clone().renew(stopping.clone(), tell_renewal));
-    let web = tokio::spawn(door::answer(listener, entrance, routes::router(Arc::clone(&house)), stopping));
+    let web =
+        tokio::spawn(listener::answer(listener, entrance, routes::router(Arc::clone(&house)), stopping));
     tell();
     let starting = names.into_iter().map(|name| {
         let house = Arc::clone(&house);

@@ -14,9 +14,9 @@
 //! schedules, so that a run with many merges does not block the merges of another.
 
 mod host;
-mod house;
 mod orders;
 mod routes;
+mod run_registry;
 mod settings;
 mod view;
 

@@ -13,11 +13,11 @@ use axum::{Extension, Router};
 use serde::Deserialize;
 use tower_service::Service;
 
-use super::house::{House, Refused};
+use super::run_registry::{Refused, RunRegistry};
 use super::view::{RunState, RunView, RunsView};
 use crate::config::RunName;
-use crate::door::WrongSecret;
 use crate::http::{self, App, page, shows_token};
+use crate::listener::WrongSecret;
 
 /// Largest order about runs, in bytes; settings take some lines.
 const ORDER_BYTES_MAX: usize = 16 << 10;
@@ -38,7 +38,7 @@ pub(crate) fn single(app: Arc<App>) -> Router {
 }
 
 /// Returns the routes of a server with several runs.
-pub(super) fn router(house: Arc<House>) -> Router {
+pub(super) fn router(house: Arc<RunRegistry>) -> Router {
     Router::new()
         .route("/", get(runs_page))
         .route("/runs", get(runs_page))
@@ -71,24 +71,28 @@ async fn guard(request: Request, next: Next) -> Response {
     response
 }
 
-async fn runs_page(State(house): State<Arc<House>>, headers: HeaderMap) -> Response {
+async fn runs_page(State(house): State<Arc<RunRegistry>>, headers: HeaderMap) -> Response {
     page::file(house.server().pages.as_deref(), "runs.html", &headers).await
 }
 
-async fn teach(State(house): State<Arc<House>>, headers: HeaderMap) -> Response {
+async fn teach(State(house): State<Arc<RunRegistry>>, headers: HeaderMap) -> Response {
     page::file(house.server().pages.as_deref(), "teach.html", &headers).await
 }
 
-async fn scale(State(house): State<Arc<House>>, headers: HeaderMap) -> Response {
+async fn scale(State(house): State<Arc<RunRegistry>>, headers: HeaderMap) -> Response {
     page::file(house.server().pages.as_deref(), "scale.html", &headers).await
 }
 
-async fn asset(State(house): State<Arc<House>>, Path(name): Path<String>, headers: HeaderMap) -> Response {
+async fn asset(
+    State(house): State<Arc<RunRegistry>>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+) -> Response {
     page::asset_of(house.server().pages.as_deref(), &name, &headers).await
 }
 
 /// `/readyz`: succeeds once every unarchived run is served.
-async fn ready(State(house): State<Arc<House>>) -> Response {
+async fn ready(State(house): State<Arc<RunRegistry>>) -> Response {
     let runs = house.views(false).await;
     let missing = runs.iter().find(|run| matches!(run.state, RunState::Starting | RunState::Failed));
     match missing {
@@ -101,12 +105,12 @@ async fn ready(State(house): State<Arc<House>>) -> Response {
 }
 
 /// `/metrics`: the metrics of all served runs, with the name of the run as a label.
-async fn metrics(State(house): State<Arc<House>>) -> Response {
+async fn metrics(State(house): State<Arc<RunRegistry>>) -> Response {
     http::metrics_of(&house.statuses().await)
 }
 
 /// `/v1/runs`.
-async fn list(State(house): State<Arc<House>>, headers: HeaderMap) -> Response {
+async fn list(State(house): State<Arc<RunRegistry>>, headers: HeaderMap) -> Response {
     let is_owner = shows_token(&headers, [&*house.token]);
     // The answer is the same with a wrong token, but the request still counts as a guess.
     let is_wrong = !is_owner && headers.contains_key(header::AUTHORIZATION);
@@ -124,7 +128,7 @@ struct Creation {
     settings: String,
 }
 
-async fn create(State(house): State<Arc<House>>, headers: HeaderMap, body: Bytes) -> Response {
+async fn create(State(house): State<Arc<RunRegistry>>, headers: HeaderMap, body: Bytes) -> Response {
     if let Err(refused) = check_owner(&house, &headers) {
         return refused;
     }
@@ -144,27 +148,39 @@ async fn create(State(house): State<Arc<House>>, headers: HeaderMap, body: Bytes
     done(made.await)
 }
 
-async fn start(State(house): State<Arc<House>>, Path(name): Path<String>, headers: HeaderMap) -> Response {
+async fn start(
+    State(house): State<Arc<RunRegistry>>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+) -> Response {
     carry_out(house, &headers, name, "is open", |house, name| async move { house.start(&name).await }).await
 }
 
-async fn archive(State(house): State<Arc<House>>, Path(name): Path<String>, headers: HeaderMap) -> Response {
-    let put_away = |house: Arc<House>, name: RunName| async move { house.archive(&name).await };
+async fn archive(
+    State(house): State<Arc<RunRegistry>>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+) -> Response {
+    let put_away = |house: Arc<RunRegistry>, name: RunName| async move { house.archive(&name).await };
     carry_out(house, &headers, name, "is archived", put_away).await
 }
 
-async fn remove(State(house): State<Arc<House>>, Path(name): Path<String>, headers: HeaderMap) -> Response {
-    let remove = |house: Arc<House>, name: RunName| async move { house.delete(&name).await };
+async fn remove(
+    State(house): State<Arc<RunRegistry>>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+) -> Response {
+    let remove = |house: Arc<RunRegistry>, name: RunName| async move { house.delete(&name).await };
     carry_out(house, &headers, name, "is deleted", remove).await
 }
 
 /// Carries out an order about the run `name`, if the request shows the owner's token.
 async fn carry_out<F: Future<Output = Result<(), Refused>> + Send + 'static>(
-    house: Arc<House>,
+    house: Arc<RunRegistry>,
     headers: &HeaderMap,
     name: String,
     words: &'static str,
-    order: impl FnOnce(Arc<House>, RunName) -> F,
+    order: impl FnOnce(Arc<RunRegistry>, RunName) -> F,
 ) -> Response {
     if let Err(refused) = check_owner(&house, headers) {
         return refused;
@@ -195,7 +211,7 @@ fn no_such_run() -> Response {
 }
 
 #[expect(clippy::result_large_err, reason = "it is the answer, and made at once")]
-fn check_owner(house: &House, headers: &HeaderMap) -> Result<(), Response> {
+fn check_owner(house: &RunRegistry, headers: &HeaderMap) -> Result<(), Response> {
     if shows_token(headers, [&*house.token]) {
         return Ok(());
     }
@@ -204,7 +220,11 @@ fn check_owner(house: &House, headers: &HeaderMap) -> Result<(), Response> {
 }
 
 /// `/runs/NAME`: redirects to the folder, because pages use relative links.
-async fn to_run(State(house): State<Arc<House>>, Path(name): Path<String>, request: Request) -> Response {
+async fn to_run(
+    State(house): State<Arc<RunRegistry>>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Response {
     let asked = page::Asked::of(&request);
     match name.parse::<RunName>() {
         Ok(run) if !matches!(house.router(&name), Err(None)) => {
@@ -215,7 +235,7 @@ async fn to_run(State(house): State<Arc<House>>, Path(name): Path<String>, reque
 }
 
 /// Passes on requests to a run: `/runs/NAME/…`, and `/v1/runs/NAME/…` for its `/v1/…`.
-async fn pass_on(State(house): State<Arc<House>>, mut request: Request) -> Response {
+async fn pass_on(State(house): State<Arc<RunRegistry>>, mut request: Request) -> Response {
     let asked = page::Asked::of(&request);
     let Some((name, rest)) = of_run(request.uri().path()) else {
         let (line, sentence) = (which_run(&house.names()), "There is no page at this address.");
@@ -244,7 +264,7 @@ async fn pass_on(State(house): State<Arc<House>>, mut request: Request) -> Respo
 
 /// Answers with a page for browsers, and with a line of text for others.
 async fn missing(
-    house: &House,
+    house: &RunRegistry,
     asked: &page::Asked,
     status: StatusCode,
     line: &str,
@@ -255,7 +275,7 @@ async fn missing(
 }
 
 /// Answers a request for a run that does not exist.
-async fn missing_run(house: &House, asked: &page::Asked) -> Response {
+async fn missing_run(house: &RunRegistry, asked: &page::Asked) -> Response {
     let sentence = "There is no such run here. It may have another name, or its owner has deleted it.";
     missing(house, asked, StatusCode::NOT_FOUND, NO_SUCH_RUN, sentence).await
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use archipelago_cluster::ServiceError;
-use archipelago_core::cluster::Decree;
+use archipelago_core::cluster::AdminCommand;
 use archipelago_core::diloco::LearnerId;
 use archipelago_core::diloco::syncer::DROP_MS_MAX;
 use archipelago_core::wire::Share;
@@ -16,7 +16,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use super::App;
 use crate::actor::Obeyed;
 use crate::clock::unix_ms;
-use crate::part::{Herald, Order};
+use crate::cluster_node::{AdminBroadcast, Order};
 use crate::secret::is_same;
 
 /// `/v1/admin/finish`: collects the last progress of all learners, then ends the run.
@@ -127,9 +127,9 @@ async fn give(app: &App, order: Order, done: &'static str) -> Response {
 /// `done` on success.
 pub(super) async fn proclaim(
     app: &App,
-    herald: &Herald,
+    herald: &AdminBroadcast,
     learner: Option<LearnerId>,
-    decree: Decree,
+    decree: AdminCommand,
     done: &'static str,
 ) -> Response {
     let may = app.context.actor.may_order(learner).await;

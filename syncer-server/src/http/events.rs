@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, watch};
 use super::App;
 use super::admin::check_owner;
 use crate::actor::News;
-use crate::door::{Place, Taken, WrongSecret};
+use crate::listener::{Place, Taken, WrongSecret};
 
 /// Maximum number of streams.
 pub const WATCHERS_MAX: u32 = 256;

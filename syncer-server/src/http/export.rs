@@ -19,8 +19,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::App;
 use super::coalesce::Coalesced;
-use super::work::{WorkError, WorkLimit};
-use crate::actor::Subject;
+use super::work_limit::{WorkError, WorkLimit};
+use crate::actor::EvalSnapshot;
 use crate::errors::ServerError;
 use crate::export::{Form, Model};
 use crate::progress::Cancellation;
@@ -136,7 +136,7 @@ impl Exports {
     /// Makes the archive of `subject`; `None` if it is cancelled.
     fn make(
         &self,
-        subject: &Subject,
+        subject: &EvalSnapshot,
         name: String,
         place: OwnedSemaphorePermit,
         cancellation: &Cancellation,

@@ -14,7 +14,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::turns::Peer;
 use super::{App, hats};
-use crate::door::Place;
+use crate::listener::Place;
 
 /// Header with the version of the body.
 const VERSION_HEADER: HeaderName = HeaderName::from_static(http::VERSION_HEADER);

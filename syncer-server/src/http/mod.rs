@@ -5,8 +5,8 @@ mod coalesce;
 mod events;
 mod export;
 mod files;
-mod guests;
 mod hats;
+mod invites;
 mod metrics;
 mod obey;
 mod packed;
@@ -15,9 +15,9 @@ mod report;
 pub mod settings;
 mod socket;
 mod stats;
+mod tokenizer_routes;
 mod turns;
-mod words;
-mod work;
+mod work_limit;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -33,11 +33,11 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use tokio::sync::watch;
 
+use crate::admin_token::AdminToken;
+use crate::cluster_node::AdminBroadcast;
 use crate::connection::Context;
 use crate::corpus::Corpus;
-use crate::door::{Share, Taken};
-use crate::owner::Owner;
-use crate::part::Herald;
+use crate::listener::{Share, Taken};
 
 pub use admin::shows_token;
 pub use events::WATCHERS_MAX;
@@ -51,7 +51,7 @@ pub use report::Reports;
 pub use settings::Settings;
 pub use stats::Unread;
 pub use turns::{Terms, Turns};
-pub use work::WorkLimit;
+pub use work_limit::WorkLimit;
 
 /// Largest body of a request, in bytes: orders of the owner, and texts to tokenise.
 const BODY_BYTES_MAX: usize = 4 << 10;
@@ -75,13 +75,13 @@ pub struct App {
     /// Allowed origins other than the server's own.
     pub allow_origin: Vec<String>,
     /// Authentication of admin requests.
-    pub owner: Owner,
+    pub owner: AdminToken,
     /// Token of the owner of a server with several runs, accepted like the run's own.
     pub host_token: Option<String>,
     /// The current settings of the run.
     pub settings: Settings,
     /// Handle for orders to the other processes that serve the run, if there are several.
-    pub herald: Option<Herald>,
+    pub herald: Option<AdminBroadcast>,
     /// The run's share of the connections of a server with several runs.
     pub share: Option<Share>,
     /// Sources of model archives.
@@ -157,19 +157,19 @@ pub fn router(app: Arc<App>) -> Router {
         .route(path::SHARD, get(files::shard))
         .route(path::FROZEN, get(files::frozen))
         .route(path::HELD_OUT, get(files::held_out))
-        .route(path::MODEL, get(words::model))
-        .route(path::TOKENS, post(words::tokens))
-        .route(path::TEXT, post(words::text))
+        .route(path::MODEL, get(tokenizer_routes::model))
+        .route(path::TOKENS, post(tokenizer_routes::tokens))
+        .route(path::TEXT, post(tokenizer_routes::text))
         .route(path::ADMIN_FINISH, post(admin::finish))
         .route(path::ADMIN_PAUSE, post(admin::pause))
         .route(path::ADMIN_RESUME, post(admin::resume))
         .route(path::ADMIN_SETTINGS, post(settings::change))
         .route(path::ADMIN_PACE, post(admin::pace))
         .route(path::ADMIN_DROP, post(admin::send_away))
-        .route(path::INVITES, get(guests::invites).post(guests::invite))
-        .route(path::INVITE_REVOKE, post(guests::revoke))
-        .route(path::BANS, get(guests::bans).post(guests::ban))
-        .route(path::BAN_LIFT, post(guests::lift))
+        .route(path::INVITES, get(invites::invites).post(invites::invite))
+        .route(path::INVITE_REVOKE, post(invites::revoke))
+        .route(path::BANS, get(invites::bans).post(invites::ban))
+        .route(path::BAN_LIFT, post(invites::lift))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .fallback(nothing)
         .layer(middleware::from_fn_with_state(Arc::clone(&app), guard))

@@ -2,23 +2,23 @@
 
 use std::sync::Arc;
 
-use archipelago_core::cluster::Decree;
+use archipelago_core::cluster::AdminCommand;
 
 use super::App;
 use crate::clock::unix_ms;
+use crate::cluster_node::Order;
 use crate::errors::ServerError;
-use crate::part::Order;
 
 /// Carries out an order of the owner, given to this process or another one, for the learners of this one.
-pub async fn obey(app: Arc<App>, decree: Decree) {
+pub async fn obey(app: Arc<App>, decree: AdminCommand) {
     let actor = &app.context.actor;
     let guests = Arc::clone(app.context.admission.guests());
     let done = match decree {
-        Decree::Settings(words) => app.settings.obey(actor, &words).await,
-        Decree::Ban(fingerprint, note) => {
+        AdminCommand::Settings(words) => app.settings.obey(actor, &words).await,
+        AdminCommand::Ban(fingerprint, note) => {
             blocking(move || guests.ban(fingerprint, &note, unix_ms())).await.map(drop)
         }
-        Decree::Lift(fingerprint) => blocking(move || guests.lift(fingerprint)).await.map(drop),
+        AdminCommand::Lift(fingerprint) => blocking(move || guests.lift(fingerprint)).await.map(drop),
         decree => {
             if let Some(order) = Order::of(&decree, unix_ms()) {
                 // The learner concerned may join this process later.

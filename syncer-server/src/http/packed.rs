@@ -13,7 +13,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use sha2::{Digest, Sha256};
 
-use super::work::{WorkError, WorkLimit};
+use super::work_limit::{WorkError, WorkLimit};
 
 /// Number of files kept in memory, more than all pages have together.
 const FILES_MAX: usize = 128;

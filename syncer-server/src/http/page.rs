@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::App;
 use super::packed::{PageFile, page_file};
-use super::work::WorkError;
+use super::work_limit::WorkError;
 
 /// Content security policy: all content, WebAssembly included, comes from this server; no inline code and no framing.
 const POLICY: HeaderValue = HeaderValue::from_static(

@@ -10,8 +10,8 @@ use axum::response::{IntoResponse, Response};
 
 use super::App;
 use super::coalesce::Coalesced;
-use super::work::WorkError;
-use crate::report::{Story, lines, page};
+use super::work_limit::WorkError;
+use crate::report::{RunReport, lines, page};
 
 /// Time for which all requests share a file. Its figures are no newer than the status, which is renewed each second.
 const SHARED_FOR: Duration = Duration::from_secs(1);
@@ -49,7 +49,7 @@ async fn tell(
     run: &str,
     report: &Report,
     (name, kind): (&str, &'static str),
-    tell: fn(&Story) -> String,
+    tell: fn(&RunReport) -> String,
 ) -> Response {
     if run != app.run {
         let why = format!("this is run {}\n", app.run);

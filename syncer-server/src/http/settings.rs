@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use archipelago_cli::{Bytes as Size, with_key};
-use archipelago_core::cluster::Decree;
+use archipelago_core::cluster::AdminCommand;
 use archipelago_core::diloco::syncer::SyncerConfig;
 use axum::body::Bytes;
 use axum::extract::State;
@@ -18,14 +18,14 @@ use tokio::sync::Mutex;
 
 use super::App;
 use super::admin::{check_owner, proclaim, read, said};
-use super::work::WorkError;
+use super::work_limit::WorkError;
 use crate::actor::{ActorHandle, Obeyed};
+use crate::cluster_node::AdminBroadcast;
 use crate::config::{
     CHANGEABLE, Changed, PATHS, SETTINGS_FILE, ServeConfig, changed, given, is_kept, syncer_config,
 };
 use crate::errors::ServerError;
-use crate::part::Herald;
-use crate::status::Happening;
+use crate::status::LogEvent;
 use crate::store::{is_there, write_private};
 
 /// `/v1/settings`: the settings of the run, in the order of the help.
@@ -122,7 +122,7 @@ async fn change_all(app: &App, wanted: &BTreeMap<String, Value>) -> Response {
 }
 
 /// Sends the order `wanted` to all processes of a run that several serve, and returns the answer.
-async fn order(app: &App, herald: &Herald, wanted: &BTreeMap<String, Value>) -> Response {
+async fn order(app: &App, herald: &AdminBroadcast, wanted: &BTreeMap<String, Value>) -> Response {
     let weighed = weigh(&*app.settings.0.lock().await, wanted);
     match weighed {
         Err(why) => (StatusCode::BAD_REQUEST, why + "\n").into_response(),
@@ -131,7 +131,8 @@ async fn order(app: &App, herald: &Herald, wanted: &BTreeMap<String, Value>) -> 
             if let Some(refused) = check_stop(app, &*app.settings.0.lock().await, &change.config).await {
                 return refused;
             }
-            proclaim(app, herald, None, Decree::Settings(change.words), "the settings now apply\n").await
+            proclaim(app, herald, None, AdminCommand::Settings(change.words), "the settings now apply\n")
+                .await
         }
     }
 }
@@ -156,7 +157,7 @@ struct Change {
     /// Keys and values, as the owner would write them.
     words: Vec<(String, String)>,
     /// Log events of the change.
-    changes: Vec<Happening>,
+    changes: Vec<LogEvent>,
 }
 
 /// Returns the change from `held` to `wanted`.
@@ -169,7 +170,7 @@ fn weigh(held: &ServeConfig, wanted: &BTreeMap<String, Value>) -> Result<Change,
     let (before, after) = (view(held), view(&config));
     let pairs = before.settings.into_iter().zip(after.settings).filter(|(before, after)| before != after);
     let text = |value: Option<String>| value.unwrap_or_else(|| "nothing".to_owned());
-    let changes = pairs.map(|(before, after)| Happening::Retuned {
+    let changes = pairs.map(|(before, after)| LogEvent::Retuned {
         setting: after.key,
         from: text(before.value),
         to: text(after.value),

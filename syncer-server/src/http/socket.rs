@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::App;
 use crate::connection::{self, Peer};
-use crate::door::Place;
+use crate::listener::Place;
 
 /// Opens a learner's socket.
 pub async fn upgrade(

@@ -8,7 +8,7 @@ use archipelago_core::wire::{FragmentId, Invite, RunId};
 use super::{Plan, PlanFacts, Shared};
 use crate::config::{self, ServeConfig};
 use crate::errors::ServerError;
-use crate::origin::Origin;
+use crate::initial_model::Origin;
 use crate::progress::Cancellation;
 use crate::status::AdapterFacts;
 use crate::store::{Store, fit};

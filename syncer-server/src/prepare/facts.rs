@@ -12,7 +12,7 @@ use super::internal;
 use crate::config::ServeConfig;
 use crate::corpus::{Corpus, Vocabulary};
 use crate::errors::ServerError;
-use crate::origin::Origin;
+use crate::initial_model::Origin;
 use crate::status::AdapterFacts;
 use crate::store::{Store, free_bytes};
 

@@ -15,16 +15,16 @@ use archipelago_core::diloco::{Layout, RunId};
 use archipelago_core::model::{FrozenWeights, ModelSpec};
 use archipelago_core::wire::RunSpec;
 
+use crate::admin_token::AdminToken;
 use crate::admission::{self, Admission};
 use crate::clock::unix_s;
 use crate::config::{BuiltIn, DataSource, Kept, SETTINGS_FILE, ServeConfig, run_spec, syncer_config};
 use crate::corpus::{self, Corpus, Habits, Vocabulary};
 use crate::errors::ServerError;
 use crate::evaluate::Evaluator;
-use crate::guests::Guests;
+use crate::initial_model::{Basis, Beginning, Origin};
+use crate::invites::Guests;
 use crate::llama::Chat;
-use crate::origin::{Basis, Beginning, Origin};
-use crate::owner::Owner;
 use crate::progress::Cancellation;
 use crate::status::{AdapterFacts, Carried, Facts};
 use crate::store::{HeldOut, Snapshot, Store, decoder, random_u64, write_private};
@@ -60,7 +60,7 @@ pub(crate) struct Prepared {
     /// Constant facts for the status.
     pub(crate) facts: Facts,
     /// Check of the owner's token.
-    pub(crate) owner: Owner,
+    pub(crate) owner: AdminToken,
     /// Admission of learners.
     pub(crate) admission: Admission,
     /// Largest body that a learner legitimately sends, in bytes.
@@ -299,7 +299,7 @@ impl<'a> Plan<'a> {
             body_bytes_max,
             admission: admission(config, &store, syncer.run())?,
             facts: facts(config, &origin, &corpus, &spec, decoder.as_ref()),
-            owner: Owner::open(&store, config.admin_token.as_deref())?,
+            owner: AdminToken::open(&store, config.admin_token.as_deref())?,
             syncer,
             shared,
             corpus: Arc::new(corpus),

@@ -6,15 +6,15 @@ use std::num::NonZeroU16;
 use std::ops::Range;
 use std::sync::Arc;
 
-use archipelago_cluster::Beginnings;
-use archipelago_core::cluster::{OwnerTerms, ProcessId};
+use archipelago_cluster::InitialStates;
+use archipelago_core::cluster::{LeaderTerms, ProcessId};
 use archipelago_core::diloco::syncer::{Syncer, SyncerConfig};
 use archipelago_core::diloco::{FragmentState, Fragments, Layout, RunId, Segment, checksum, halves};
 use archipelago_core::wire::{FragmentId, RunSpec};
 
 use super::Plan;
 use crate::errors::ServerError;
-use crate::origin::Origin;
+use crate::initial_model::Origin;
 use crate::store::Initial;
 
 /// Description of a run that all of its processes agree on, without parameters.
@@ -46,14 +46,14 @@ impl Shared {
     }
 
     /// Returns the terms of each fragment for an owner process, or `None` if the run's code cannot be used.
-    pub(crate) fn owner_terms(&self, process: ProcessId) -> Option<Vec<OwnerTerms>> {
-        OwnerTerms::of(&self.spec, &self.config, &self.fragments, process)
+    pub(crate) fn owner_terms(&self, process: ProcessId) -> Option<Vec<LeaderTerms>> {
+        LeaderTerms::of(&self.spec, &self.config, &self.fragments, process)
     }
 
     /// Returns the source of initial fragment states for the processes that lead fragments.
-    pub(crate) fn beginnings(&self) -> Beginnings {
+    pub(crate) fn beginnings(&self) -> InitialStates {
         let shared = self.clone();
-        Beginnings::new(move |fragment| match shared.theta(fragment) {
+        InitialStates::new(move |fragment| match shared.theta(fragment) {
             Ok(theta) => Ok(FragmentState::new(theta)),
             Err(error) => Err(Box::<dyn Error + Send + Sync>::from(error)),
         })

@@ -7,10 +7,10 @@
 //! | `page`, `marks` | `report.html`, and HTML that escapes all foreign text |
 //! | `tensorboard` | event files of TensorBoard |
 
+mod html;
 mod lines;
-mod marks;
 mod page;
-mod story;
+mod run_report;
 mod tensorboard;
 
 use std::path::Path;
@@ -19,11 +19,11 @@ use crate::errors::ServerError;
 use crate::store::{Store, write_file};
 use crate::tape::later_figures;
 
+pub(crate) use html::{Html, count, span};
 pub use lines::lines;
-pub(crate) use marks::{Html, count, span};
 pub use page::page;
 pub(crate) use page::{HEAD, curve};
-pub use story::Story;
+pub use run_report::RunReport;
 pub use tensorboard::tensorboard;
 
 /// Destinations and options of reports.
@@ -50,7 +50,7 @@ pub fn report(dir: &Path, reports: Reports<'_>) -> Result<(), ServerError> {
     let snapshot = store.latest(manifest.run)?.ok_or_else(none)?;
     let params = manifest.layout()?.len() as u64;
     let carried = later_figures(&store, manifest.run, snapshot.carried)?;
-    let story = Story::new(&snapshot.record, params, carried, reports.hides_names);
+    let story = RunReport::new(&snapshot.record, params, carried, reports.hides_names);
     write_file(&reports.out.join("history.jsonl"), lines(&story.carried).as_bytes())?;
     write_file(&reports.out.join("report.html"), page(&story).as_bytes())?;
     let written_s = modified_s(&store.dir().join("snapshots"));

@@ -3,8 +3,8 @@
 use archipelago_cli::plot::{Axis, Mark, Plot, Scale, Series, figure};
 use serde_json::Value;
 
-use super::Story;
-use super::marks::{Html, count, span};
+use super::RunReport;
+use super::html::{Html, count, span};
 use crate::store::readable;
 
 /// Maximum number of learners in the table; the others are summed up.
@@ -23,7 +23,7 @@ pub(crate) const HEAD: &str = concat!(
 
 /// Renders the page.
 #[must_use]
-pub fn page(story: &Story) -> String {
+pub fn page(story: &RunReport) -> String {
     let mut html = Html::default();
     let title = format!("Run {}", story.run);
     html.raw(HEAD).element("title", &format!("{title} of Archipelago")).raw("</head>\n<body>\n<header>\n");
@@ -39,7 +39,7 @@ pub fn page(story: &Story) -> String {
 }
 
 /// Describes what was trained, on which data, by how many learners.
-fn sentence(story: &Story) -> String {
+fn sentence(story: &RunReport) -> String {
     let learners = match story.people.len() {
         1 => "one learner".to_owned(),
         many => format!("{} learners, none of which waited for another", count(many as u64)),
@@ -56,7 +56,7 @@ fn sentence(story: &Story) -> String {
     format!("A language model with {} parameters, trained by {learners}.{text} {rest}", count(story.params))
 }
 
-fn figures(html: &mut Html, story: &Story) {
+fn figures(html: &mut Html, story: &RunReport) {
     let history = &story.carried.history;
     let loss = |loss: Option<f32>| loss.map_or_else(|| "not measured".to_owned(), |loss| figure(loss.into()));
     let tokens = story.spec.data.shards.iter().map(|shard| shard.tokens).sum();
@@ -76,7 +76,7 @@ fn figures(html: &mut Html, story: &Story) {
     html.raw("</dl>\n");
 }
 
-fn curves(html: &mut Html, story: &Story) {
+fn curves(html: &mut Html, story: &RunReport) {
     let carried = &story.carried;
     let measured = carried.history.evaluations.iter();
     let held_out = measured.map(|found| (found.tokens_merged as f64, found.loss.into())).collect();
@@ -104,7 +104,7 @@ pub(crate) fn curve<const N: usize>(html: &mut Html, title: &str, axes: [&str; 2
     html.raw("<div class=\"wide plot\">\n").raw(&plot.svg()).raw("</div>\n");
 }
 
-fn people(html: &mut Html, story: &Story) {
+fn people(html: &mut Html, story: &RunReport) {
     html.raw("<section>\n").element("h2", "Who took part");
     if story.people.is_empty() {
         html.element("p", "No one yet.").raw("</section>\n");
@@ -131,7 +131,7 @@ fn people(html: &mut Html, story: &Story) {
     html.table(&["Learner", "Device", "Tokens merged", "Share", "Updates"], 2, &rows).raw("</section>\n");
 }
 
-fn texts(html: &mut Html, story: &Story) {
+fn texts(html: &mut Html, story: &RunReport) {
     let kept = story.carried.history.samples.kept();
     if kept.is_empty() {
         return;
@@ -150,7 +150,7 @@ fn texts(html: &mut Html, story: &Story) {
     html.raw("</section>\n");
 }
 
-fn model(html: &mut Html, story: &Story) {
+fn model(html: &mut Html, story: &RunReport) {
     html.raw("<section>\n").element("h2", "The model");
     let place = "The model is in the folder that “syncer-server export” writes, and in the archive that the dashboard \
          offers.";
@@ -176,7 +176,7 @@ fn model(html: &mut Html, story: &Story) {
 }
 
 /// Adds all settings that learners got, by their names in the run's description.
-fn settings(html: &mut Html, story: &Story) {
+fn settings(html: &mut Html, story: &RunReport) {
     html.raw("<section>\n").element("h2", "Settings");
     // Parsed from text, in which 32-bit numbers have their short form.
     let spec = serde_json::to_string(&story.spec).unwrap_or_default();

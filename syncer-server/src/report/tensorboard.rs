@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::Story;
+use super::RunReport;
 use crate::errors::ServerError;
 use crate::status::Carried;
 use crate::store::{disk, write_file};
@@ -17,7 +17,7 @@ use crate::store::{disk, write_file};
 ///
 /// # Errors
 /// `Disk`: it cannot be written.
-pub fn tensorboard(story: &Story, folder: &Path, written_s: f64) -> Result<PathBuf, ServerError> {
+pub fn tensorboard(story: &RunReport, folder: &Path, written_s: f64) -> Result<PathBuf, ServerError> {
     fs::create_dir_all(folder).map_err(disk("make", folder))?;
     let path = folder.join(format!("events.out.tfevents.0.{}", story.run));
     write_file(&path, &events(story, written_s))?;
@@ -46,7 +46,7 @@ impl WallClock {
 }
 
 /// Encodes the whole file.
-fn events(story: &Story, written_s: f64) -> Vec<u8> {
+fn events(story: &RunReport, written_s: f64) -> Vec<u8> {
     let carried = &story.carried;
     let clock = WallClock::new(carried, written_s);
     let mut file = Vec::new();

@@ -3,12 +3,12 @@
 use archipelago_core::diloco::syncer::{Syncer, SyncerConfig};
 use archipelago_core::wire::{DataSpec, RunId, ShardSpec};
 
-use super::story::Person;
+use super::run_report::Contributor;
 use super::*;
 use crate::status::{Carried, Evaluation, Point};
 
 /// Creates the data of a run that has started and merged nothing, with this course.
-pub(super) fn story(carried: Carried) -> Story {
+pub(super) fn story(carried: Carried) -> RunReport {
     let config = crate::ServeConfig::default();
     let shards = vec![ShardSpec { tokens: 100_000, sha256: [7; 32] }];
     let data = DataSpec { token_bytes: 2, masks: false, shards };
@@ -17,11 +17,11 @@ pub(super) fn story(carried: Carried) -> Story {
     let layout = crate::prepare::layout(&spec).unwrap();
     let theta = vec![0.0; layout.len()];
     let syncer = Syncer::new(RunId(7), spec, SyncerConfig::default(), &layout, &theta).unwrap();
-    Story::new(&syncer.record_amid(), layout.len() as u64, carried, false)
+    RunReport::new(&syncer.record_amid(), layout.len() as u64, carried, false)
 }
 
-fn person(name: &str, tokens_merged: u64) -> Person {
-    Person { name: name.into(), device: "cpu".into(), tokens_merged, updates: 1 }
+fn person(name: &str, tokens_merged: u64) -> Contributor {
+    Contributor { name: name.into(), device: "cpu".into(), tokens_merged, updates: 1 }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use archipelago_core::diloco::Millis;
 use serde::Serialize;
 
-use super::Happening;
+use super::LogEvent;
 use super::log::sentence;
 
 /// State of tape and snapshots for the board.
@@ -71,7 +71,7 @@ pub struct DiskView {
 
 impl Disk {
     /// Records the state of the tape. Returns a log event if the tape began to fail or works again.
-    pub fn taped(&mut self, tape: Taped) -> Option<Happening> {
+    pub fn taped(&mut self, tape: Taped) -> Option<LogEvent> {
         let tape = tape.judged();
         let news = news(self.tape.fault.as_ref(), tape.fault.as_ref(), true);
         self.tape = tape;
@@ -79,7 +79,7 @@ impl Disk {
     }
 
     /// Records that a snapshot was written, or why not. Returns a log event if that changed.
-    pub fn saved(&mut self, now: Millis, fault: Option<Arc<str>>) -> Option<Happening> {
+    pub fn saved(&mut self, now: Millis, fault: Option<Arc<str>>) -> Option<LogEvent> {
         if fault.is_none() {
             self.saved = Some(now);
         }
@@ -89,10 +89,10 @@ impl Disk {
     }
 
     /// Records the state of the services that the run's processes share. Returns a log event if it changed.
-    pub fn served(&mut self, fault: Option<Arc<str>>) -> Option<Happening> {
+    pub fn served(&mut self, fault: Option<Arc<str>>) -> Option<LogEvent> {
         match (std::mem::replace(&mut self.services_fault, fault), &self.services_fault) {
-            (None, Some(why)) => Some(Happening::ServicesFault { why: why.to_string() }),
-            (Some(_), None) => Some(Happening::ServicesMended),
+            (None, Some(why)) => Some(LogEvent::ServicesFault { why: why.to_string() }),
+            (Some(_), None) => Some(LogEvent::ServicesMended),
             _ => None,
         }
     }
@@ -136,10 +136,10 @@ impl Disk {
 }
 
 /// Returns the log event for a change of the fault from `before` to `now`, if any.
-fn news(before: Option<&Arc<str>>, now: Option<&Arc<str>>, is_tape: bool) -> Option<Happening> {
+fn news(before: Option<&Arc<str>>, now: Option<&Arc<str>>, is_tape: bool) -> Option<LogEvent> {
     match (before, now) {
-        (None, Some(why)) => Some(Happening::DiskFault { why: why.to_string(), is_tape }),
-        (Some(_), None) => Some(Happening::DiskMended { is_tape }),
+        (None, Some(why)) => Some(LogEvent::DiskFault { why: why.to_string(), is_tape }),
+        (Some(_), None) => Some(LogEvent::DiskMended { is_tape }),
         _ => None,
     }
 }
@@ -158,11 +158,11 @@ mod tests {
         assert_eq!((look(None, None), look(Some(UNSAVED_MS_MAX), None)), (None, None));
         let told = look(Some(UNSAVED_MS_MAX + 1), None).unwrap();
         assert!(
-            matches!(&told, Happening::DiskFault { why, is_tape: true } if why.contains("3 s")),
+            matches!(&told, LogEvent::DiskFault { why, is_tape: true } if why.contains("3 s")),
             "{told:?}"
         );
         assert_eq!((look(Some(9_000), None), look(Some(9_500), Some("locked"))), (None, None));
-        assert_eq!(look(Some(40), None), Some(Happening::DiskMended { is_tape: true }));
+        assert_eq!(look(Some(40), None), Some(LogEvent::DiskMended { is_tape: true }));
         assert_eq!(look(None, None), None);
     }
 }

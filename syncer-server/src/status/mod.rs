@@ -2,7 +2,6 @@
 
 mod adapters;
 mod alerts;
-mod board;
 mod course;
 mod disk;
 mod doubt;
@@ -13,6 +12,7 @@ mod rate;
 mod rounds;
 mod samples;
 mod series;
+mod tracker;
 #[cfg(test)]
 mod types;
 pub mod view;
@@ -24,7 +24,6 @@ use crate::meters::Traffic;
 
 pub use adapters::AdapterFacts;
 pub use alerts::{AlertChange, AlertKind, AlertTerms, AlertView, Alerts, Sight};
-pub use board::Board;
 pub use course::{PointEvent, SeriesView, series_of};
 pub use disk::{Disk, DiskView, Taped};
 pub use history::{Evaluation, History};
@@ -32,11 +31,12 @@ pub use learners::{
     DeviceKind, FOREMOST_MAX, LearnerView, LearnersByState, LearnersPage, LearnersQuery, PAGE_MAX, Sort,
     Trust, hidden_name, learners_of,
 };
-pub use log::{EventLog, Happening, LOG_MAX, LogEntry, LogEntryView, LogKind, LogQuery, LogView, log_of};
+pub use log::{EventLog, LOG_MAX, LogEntry, LogEntryView, LogEvent, LogKind, LogQuery, LogView, log_of};
 pub use rate::{RATE_WINDOW_MS, Rate};
 pub use rounds::{Answer, AnswerFate, MergedReport, RoundReport, Rounds, RoundsView};
 pub use samples::{SAMPLES_MAX, Samples, TextSample};
 pub use series::{POINTS_MAX, Point, Series};
+pub use tracker::StatusTracker;
 
 /// Figures that the server accumulates over all its starts. Snapshots and the tape's file both keep them; the tape's
 /// file is updated more often.

@@ -6,9 +6,9 @@ use archipelago_ts::Module;
 
 use super::view::{AbandonCause, Decision, Evaluation, Fates, MergeCause, TextSample, Timing};
 use super::*;
-use crate::guests::{BanView, InviteView, MadeInvite};
 use crate::hosting::{RunFigures, RunState, RunView, RunsView};
 use crate::http::settings::{SettingView, SettingsView};
+use crate::invites::{BanView, InviteView, MadeInvite};
 
 const HEADING: &str = "\
 What the syncer's routes answer.

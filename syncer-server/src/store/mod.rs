@@ -17,13 +17,13 @@
 //! Files are written under a temporary name in the same folder, synced and renamed, so that each is complete or absent.
 
 mod architecture;
+mod checksummed_json;
 mod frozen;
 mod held_out;
 mod initial;
 mod manifest;
 mod place;
 mod room;
-mod seal;
 mod snapshot;
 mod snapshots;
 mod temporary;
@@ -140,7 +140,7 @@ impl Store {
             };
         }
         let json = fs::read(&path).map_err(disk("read", &path))?;
-        seal::unseal(&json).map(Some).map_err(|error| ServerError::DirCorrupt {
+        checksummed_json::unseal(&json).map(Some).map_err(|error| ServerError::DirCorrupt {
             path,
             why: format!(
                 "not a description of a run ({error}): give --dir another folder, or move this one away"
@@ -171,7 +171,7 @@ impl Store {
     ) -> Result<(), ServerError> {
         write_private(&self.tokenizer_path(), tokenizer_json)?;
         theta.map_or(Ok(()), |theta| self.keep_initial(manifest, theta))?;
-        let json = serde_json::to_string_pretty(&seal::seal(manifest)).expect("plain data");
+        let json = serde_json::to_string_pretty(&checksummed_json::seal(manifest)).expect("plain data");
         write_private(&self.dir.join("run.json"), &json)
     }
 
@@ -195,7 +195,7 @@ impl Store {
         if is_there(&path)? {
             return Ok(());
         }
-        write_private(&path, &serde_json::to_string(&seal::seal(held_out)).expect("plain data"))
+        write_private(&path, &serde_json::to_string(&checksummed_json::seal(held_out)).expect("plain data"))
     }
 
     /// Reads the evaluation set. Returns `None` if none is stored.
@@ -209,7 +209,7 @@ impl Store {
             return Ok(None);
         }
         let json = fs::read(&path).map_err(disk("read", &path))?;
-        let why = match seal::unseal::<HeldOut>(&json) {
+        let why = match checksummed_json::unseal::<HeldOut>(&json) {
             Ok(held_out) if held_out.fits(model) => return Ok(Some(held_out)),
             Ok(_) => "it does not fit the run".to_owned(),
             Err(why) => why,

@@ -233,7 +233,7 @@ async fn a_run_of_two_servers_ends_at_its_tokens() {
                         learner.report().await;
                     }
                     Message::Merged(merged) => {
-                        let holds = Message::Holds {
+                        let holds = Message::VersionAck {
                             run: learner.welcome.run,
                             fragment: merged.fragment,
                             version: merged.version,

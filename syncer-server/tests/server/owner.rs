@@ -21,7 +21,7 @@ async fn a_paused_run_waits_over_a_restart_and_goes_on() {
     assert_eq!(server.status().await["paused"], false);
     assert_eq!(server.http("POST /v1/admin/pause\nAuthorization: Bearer secret-of-the-owner").await.0, 202);
     let held = |message| match message {
-        Message::Hold { held, .. } => Some(held),
+        Message::SetPaused { held, .. } => Some(held),
         _ => None,
     };
     assert!(learner.until(held).await);
@@ -35,7 +35,7 @@ async fn a_paused_run_waits_over_a_restart_and_goes_on() {
     assert!(learner.welcome.tokens_trained > 0, "the account so far");
     assert_eq!(server.http("POST /v1/admin/resume\nAuthorization: Bearer secret-of-the-owner").await.0, 202);
     let first = learner.until(|message| match message {
-        Message::Hold { held, .. } => Some(held),
+        Message::SetPaused { held, .. } => Some(held),
         Message::Collect { .. } | Message::Lease { .. } => Some(true),
         _ => None,
     });
@@ -136,7 +136,7 @@ async fn the_owner_slows_a_learner_down_and_everybody_sees_it() {
     assert_eq!(order(&server, "1/pace", "no", r#"{"share":0.5}"#).await.0, 401);
     assert_eq!(order(&server, "1/pace", "secret-of-the-owner", r#"{"share":0.25}"#).await.0, 202);
     let pace = |message| match message {
-        Message::Pace { share, .. } => Some(share),
+        Message::SetDutyCycle { share, .. } => Some(share),
         _ => None,
     };
     assert_eq!(learner.until(pace).await, Share::new(0.25).unwrap());

@@ -105,7 +105,7 @@ async fn bad_updates_get_receipts_and_good_ones_are_merged() {
     let answered = Cell::new(FragmentId(0));
     let run = learner.welcome.run;
     for (fragment, version) in (0..).map(FragmentId).zip(learner.welcome.versions.clone()) {
-        learner.client.send(&Message::Holds { run, fragment, version }).await;
+        learner.client.send(&Message::VersionAck { run, fragment, version }).await;
     }
     let good = learner.answer(|update| answered.set(update.fragment)).await;
     let Fate::Merged { version, .. } = good else { panic!("{good:?}") };
@@ -219,7 +219,7 @@ async fn who_never_reads_keeps_nobody_from_going_on() {
     let mut learner = Learner::join(&server, 1).await;
     let run = deaf.welcome.run;
     for (fragment, version) in (0..).map(FragmentId).zip(deaf.welcome.versions.clone()) {
-        deaf.client.send(&Message::Holds { run, fragment, version }).await;
+        deaf.client.send(&Message::VersionAck { run, fragment, version }).await;
     }
     for _ in 0..600 {
         let invitation = learner.collect().await;

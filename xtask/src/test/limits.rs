@@ -9,17 +9,17 @@ const FLAGS: &str = "syncer-server/src/config/mod.rs";
 
 /// Files and folders whose bounds the page must list.
 pub const WATCHED: &[&str] = &[
-    "syncer-server/src/door/",
+    "syncer-server/src/listener/",
     "syncer-server/src/connection/",
     "syncer-server/src/outbox.rs",
     "syncer-server/src/running.rs",
     "syncer-server/src/http/",
     "syncer-server/src/hosting/",
-    "syncer-server/src/guests/",
+    "syncer-server/src/invites/",
     "syncer-server/src/actor/handle.rs",
     "sdk/core/src/wire/mod.rs",
     "sdk/core/src/wire/scan.rs",
-    "sdk/core/src/diloco/roster/allowance.rs",
+    "sdk/core/src/diloco/sessions/rate_limit.rs",
 ];
 
 /// Suffixes of the names of bounds.
@@ -170,10 +170,10 @@ mod tests {
         let load = |name: &str| match name {
             PAGE => Some(page.clone()),
             FLAGS => Some(CLI.to_owned()),
-            "syncer-server/src/door/a.rs" => Some(CODE.to_owned()),
+            "syncer-server/src/listener/a.rs" => Some(CODE.to_owned()),
             _ => None,
         };
-        let names = [FLAGS, "syncer-server/src/door/a.rs"].map(str::to_owned);
+        let names = [FLAGS, "syncer-server/src/listener/a.rs"].map(str::to_owned);
         let broken = judge(&names, &load);
         let found = broken.iter().zip(parts).all(|(said, part)| said.contains(part));
         assert!(found && broken.len() == parts.len(), "{rows:?}: {broken:?}");
@@ -181,10 +181,10 @@ mod tests {
 
     #[test]
     fn a_row_says_what_the_code_does() {
-        let wait = "| a | 10 s | \"too long: try again\" | `syncer-server/src/door/a.rs::SHAKE_WAIT` |";
-        let bytes = "| a | 32 KiB | ends | `syncer-server/src/door/a.rs::BYTES_MAX` |";
+        let wait = "| a | 10 s | \"too long: try again\" | `syncer-server/src/listener/a.rs::SHAKE_WAIT` |";
+        let bytes = "| a | 32 KiB | ends | `syncer-server/src/listener/a.rs::BYTES_MAX` |";
         let crowd = "| a | 8192 | ends | `--crowd-max` |";
-        let every = "| a | 1 ms | ends | `syncer-server/src/door/a.rs::EVERY` |";
+        let every = "| a | 1 ms | ends | `syncer-server/src/listener/a.rs::EVERY` |";
         check(&[wait, bytes, crowd, every], &[]);
         check(&[&wait.replace("10 s", "11 s"), bytes], &["is 10 in"]);
         check(&[&wait.replace("10 s", "ten"), bytes], &["`ten` is no number"]);

@@ -9,8 +9,8 @@ use futures::StreamExt;
 use tokio::sync::mpsc;
 
 use super::Nats;
+use crate::chunking::{Chunks, MESSAGE_BYTES_MAX, split};
 use crate::error::ServiceError;
-use crate::pieces::{MESSAGE_BYTES_MAX, Pieces, split};
 use crate::service::{Answer, Bus, INBOX_MAX, Inbox};
 
 /// Counter of a process's messages. Its random start makes the numbers unique across processes with high probability.
@@ -50,7 +50,7 @@ impl Nats {
 
 /// Reassembles incoming messages until the receiver is dropped.
 async fn hear<T: AsBytes>(mut subscriber: Subscriber, subject: String, to: mpsc::Sender<T>) {
-    let mut pieces = Pieces::default();
+    let mut pieces = Chunks::default();
     let mut is_strange = false;
     loop {
         let message = tokio::select! {

@@ -19,10 +19,10 @@ use super::tape::MARK;
 use super::{
     ANSWER_WITHIN, Credentials, Nats, Said, addresses, bus, check_prefix, connect, credentials, hosts,
 };
+use crate::cluster_id::ClusterId;
 use crate::error::ServiceError;
-use crate::findings::{Node, Streams};
-use crate::mark::Mark;
-use crate::moment;
+use crate::inspection::{Node, Streams};
+use crate::timestamp;
 
 /// Request for our user and the server's time, which every user may send.
 const WHO_AM_I: &str = "$SYS.REQ.USER.INFO";
@@ -74,7 +74,7 @@ pub(crate) async fn look(servers: &[String], prefix: &str, fragments: &[Fragment
         prefix: prefix.to_owned(),
         place: format!("NATS at {}", hosts(&known)),
         said,
-        mark: Mark { run: RunId(0), nonce: 0 },
+        mark: ClusterId { run: RunId(0), nonce: 0 },
         numbers: bus::Numbers::new(),
     };
     let until = Instant::now() + LOOK_WITHIN;
@@ -113,10 +113,10 @@ async fn enter(address: &ServerAddr, by: Option<Credentials>) -> Result<Open, Se
 
 /// Returns the offset of the server's clock from ours, positive if ahead; `None` if unknown.
 async fn ahead_ms(client: &Client) -> Option<i64> {
-    let asked = moment::now_ms();
+    let asked = timestamp::now_ms();
     let answer = timeout(ANSWER_WITHIN, client.request(WHO_AM_I, Bytes::new())).await.ok()?.ok()?;
-    let answered = moment::now_ms();
-    let there = moment::of_stamp(time_of(std::str::from_utf8(&answer.payload).ok()?)?)?;
+    let answered = timestamp::now_ms();
+    let there = timestamp::of_stamp(time_of(std::str::from_utf8(&answer.payload).ok()?)?)?;
     Some(there - asked.midpoint(answered))
 }
 

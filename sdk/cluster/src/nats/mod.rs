@@ -21,8 +21,8 @@ use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, ServerAddr};
 use tokio::time::{Instant, timeout};
 
 pub(crate) use self::look::look;
+use crate::cluster_id::ClusterId;
 use crate::error::ServiceError;
-use crate::mark::Mark;
 use crate::persist::wait_for;
 use crate::service::Answer;
 
@@ -64,7 +64,7 @@ pub struct Nats {
     place: String,
     /// Last unsolicited message of the server, such as a missing permission.
     said: Said,
-    mark: Mark,
+    mark: ClusterId,
     numbers: bus::Numbers,
 }
 
@@ -79,7 +79,7 @@ impl Nats {
     /// - [`ServiceError::Missing`]: the servers have no JetStream.
     /// - [`ServiceError::Full`]: there is no room for a stream.
     /// - [`ServiceError::Foreign`]: the prefix belongs to another run.
-    pub async fn open(settings: NatsSettings, mark: Mark) -> Result<Self, ServiceError> {
+    pub async fn open(settings: NatsSettings, mark: ClusterId) -> Result<Self, ServiceError> {
         let NatsSettings { servers, prefix, replicas, fragments } = settings;
         let addresses = addresses(&servers)?;
         check_prefix(&prefix)?;
@@ -95,7 +95,7 @@ impl Nats {
         let mut nats = Self { client, jetstream, prefix, place, said, mark, numbers };
         let until = Instant::now() + MAKE_WITHIN;
         for fragment in fragments {
-            let make = || -> Answer<'_, Mark> { Box::pin(nats.make_tape(fragment, replicas)) };
+            let make = || -> Answer<'_, ClusterId> { Box::pin(nats.make_tape(fragment, replicas)) };
             let mark = nats.insist(until, make).await?;
             nats.adopt(mark)?;
         }
@@ -105,12 +105,12 @@ impl Nats {
 
     /// Returns the mark of the cluster: the given one, or that of the process that created the streams.
     #[must_use]
-    pub fn mark(&self) -> &Mark {
+    pub fn mark(&self) -> &ClusterId {
         &self.mark
     }
 
     /// Adopts the mark of existing streams if they belong to the same run.
-    fn adopt(&mut self, found: Mark) -> Result<(), ServiceError> {
+    fn adopt(&mut self, found: ClusterId) -> Result<(), ServiceError> {
         if found.run != self.mark.run {
             let (place, detail) =
                 (format!("{}, prefix {}", self.place, self.prefix), found.beside(&self.mark));

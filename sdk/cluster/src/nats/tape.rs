@@ -8,8 +8,8 @@ use async_nats::jetstream::context::CreateStreamErrorKind;
 use async_nats::jetstream::stream::{Config, DiscardPolicy, StorageType};
 
 use super::{Nats, direct};
+use crate::cluster_id::ClusterId;
 use crate::error::ServiceError;
-use crate::mark::Mark;
 use crate::service::{Answer, Tape};
 
 /// Number of records per request.
@@ -31,7 +31,7 @@ impl Nats {
         &self,
         fragment: FragmentId,
         replicas: usize,
-    ) -> Result<Mark, ServiceError> {
+    ) -> Result<ClusterId, ServiceError> {
         let name = self.stream(fragment);
         let config = Config {
             name: name.clone(),
@@ -69,8 +69,8 @@ impl Nats {
     ///
     /// # Errors
     /// [`ServiceError::Foreign`]: the stream has no mark.
-    pub(super) fn mark_of(&self, name: &str, found: Option<&str>) -> Result<Mark, ServiceError> {
-        found.and_then(Mark::read).ok_or_else(|| ServiceError::Foreign {
+    pub(super) fn mark_of(&self, name: &str, found: Option<&str>) -> Result<ClusterId, ServiceError> {
+        found.and_then(ClusterId::read).ok_or_else(|| ServiceError::Foreign {
             place: format!("{}, stream {name}", self.place),
             detail: "it was not made by the cluster of a run".to_owned(),
         })

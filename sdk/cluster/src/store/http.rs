@@ -13,7 +13,7 @@ use object_store::client::{
 };
 use ureq::Agent;
 
-use crate::moment;
+use crate::timestamp;
 
 /// Time limit for a connection.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
@@ -35,9 +35,9 @@ impl Ahead {
 
     /// Records the `date` in the answer to a request that was sent at `asked_ms`.
     fn note(&self, asked_ms: i64, date: &str) {
-        if let Some(date_ms) = moment::of_header(date) {
+        if let Some(date_ms) = timestamp::of_header(date) {
             // The date has whole seconds; half a second is the best estimate.
-            let ahead_ms = date_ms + 500 - asked_ms.midpoint(moment::now_ms());
+            let ahead_ms = date_ms + 500 - asked_ms.midpoint(timestamp::now_ms());
             *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(ahead_ms);
         }
     }
@@ -76,7 +76,7 @@ impl HttpService for Service {
             let (head, body) = request.into_parts();
             let body = whole(body).await?;
             let done = tokio::task::spawn_blocking(move || {
-                let asked_ms = moment::now_ms();
+                let asked_ms = timestamp::now_ms();
                 let answer = agent.run(ureq::http::Request::from_parts(head, &body[..]))?;
                 let (head, mut body) = answer.into_parts();
                 if let Some(date) = head.headers.get("date").and_then(|date| date.to_str().ok()) {

@@ -7,8 +7,8 @@ use object_store::ObjectStoreExt;
 
 use super::{Ahead, Store, StoreSettings, by_disk, folder};
 use crate::error::ServiceError;
-use crate::findings::{Storage, Stored};
-use crate::moment;
+use crate::inspection::{Storage, Stored};
+use crate::timestamp;
 
 /// Inspects storage under `prefix`.
 pub(crate) async fn look(settings: &StoreSettings, prefix: &str) -> Storage {
@@ -61,9 +61,9 @@ impl Store {
     async fn probe(&self, ahead_ms: &mut Option<i64>) -> Result<Stored, ServiceError> {
         let at = self.root.clone().join(format!("look-{:016x}", crate::random()));
         let (first, second) = (Bytes::from_static(b"first"), Bytes::from_static(b"second"));
-        let asked_ms = moment::now_ms();
+        let asked_ms = timestamp::now_ms();
         let is_new = self.create(&at, first.clone()).await?;
-        let written_ms = asked_ms.midpoint(moment::now_ms());
+        let written_ms = asked_ms.midpoint(timestamp::now_ms());
         let checked = self.check(&at, is_new, (first, second), written_ms, ahead_ms).await;
         let removed = self.store.delete(&at).await;
         checked?;

@@ -23,8 +23,8 @@ use tokio::time::timeout;
 
 use self::http::Ahead;
 pub(crate) use self::look::look;
+use crate::cluster_id::ClusterId;
 use crate::error::ServiceError;
-use crate::mark::Mark;
 use crate::service::{Answer, Blobs};
 
 /// Time limit for an answer. Each [`SLOW_BYTES`] of a state add the same time.
@@ -62,7 +62,11 @@ impl Store {
     /// - [`ServiceError::ReadOnly`], [`ServiceError::Full`]: the folder's disk.
     /// - [`ServiceError::Silent`]: no answer.
     /// - [`ServiceError::Foreign`]: another cluster uses the prefix.
-    pub async fn open(settings: &StoreSettings, prefix: &str, mark: &Mark) -> Result<Self, ServiceError> {
+    pub async fn open(
+        settings: &StoreSettings,
+        prefix: &str,
+        mark: &ClusterId,
+    ) -> Result<Self, ServiceError> {
         let StoreSettings { place, variables } = settings;
         if let Some(folder) = folder(place)? {
             std::fs::create_dir_all(&folder)
@@ -97,10 +101,10 @@ impl Store {
     }
 
     /// Reads the mark, if there is one.
-    async fn mark(&self) -> Result<Option<Mark>, ServiceError> {
+    async fn mark(&self) -> Result<Option<ClusterId>, ServiceError> {
         let Some(found) = self.get(&self.mark_at()).await? else { return Ok(None) };
         let found = String::from_utf8_lossy(&found).into_owned();
-        Mark::read(&found).map(Some).ok_or_else(|| {
+        ClusterId::read(&found).map(Some).ok_or_else(|| {
             let (place, detail) = (self.place.clone(), format!("its mark is {found:?}"));
             ServiceError::Foreign { place, detail }
         })

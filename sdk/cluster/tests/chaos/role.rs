@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use archipelago_cluster::{
-    GatewaySettings, OwnerSettings, Servers, Services, StoreSettings, gateway, new_process, open, own,
+    GatewaySettings, LeaderSettings, Servers, Services, StoreSettings, gateway, new_process, open, own,
 };
 use archipelago_core::cluster::GatewayId;
 use archipelago_core::wire::RunId;
@@ -23,7 +23,7 @@ pub const LEASE_MS: u64 = 3_000;
 
 /// Role and environment of a process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Orders {
+pub struct AdminCommands {
     pub part: Part,
     pub seed: u64,
     pub nats: Vec<String>,
@@ -34,8 +34,8 @@ pub struct Orders {
 /// Role of a process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Part {
-    /// Owner, with its log file.
-    Owner(PathBuf),
+    /// Leader process, with its log file.
+    FragmentLeader(PathBuf),
     /// Gateway, with its number and port.
     Gateway(u32, u16),
 }
@@ -46,8 +46,8 @@ pub fn run(seed: u64) -> Run {
 }
 
 /// Connects to the services of a storm.
-pub async fn services(orders: &Orders) -> Services {
-    let Orders { nats, place, variables, seed, .. } = orders;
+pub async fn services(orders: &AdminCommands) -> Services {
+    let AdminCommands { nats, place, variables, seed, .. } = orders;
     loop {
         let blobs = StoreSettings { place: place.clone(), variables: variables.clone() };
         let servers = Servers { nats: nats.clone(), replicas: 3, blobs, prefix: "storm".to_owned() };
@@ -60,15 +60,15 @@ pub async fn services(orders: &Orders) -> Services {
 }
 
 /// Runs a role until the standard input ends.
-pub async fn play(orders: Orders) {
+pub async fn play(orders: AdminCommands) {
     let (services, run) = (services(&orders).await, Arc::new(run(orders.seed)));
     let stop = input_ends();
     match orders.part {
-        Part::Owner(notes) => {
+        Part::FragmentLeader(notes) => {
             let services = note::noting(services, &notes);
             let (process, fragments, beginnings) = (new_process(), run.owner(), run.beginnings());
             let (lease_ms, tick_ms, orders) = (LEASE_MS, 50, run.orders());
-            let settings = OwnerSettings {
+            let settings = LeaderSettings {
                 process,
                 fragments,
                 beginnings,

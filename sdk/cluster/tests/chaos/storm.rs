@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use archipelago_cluster::{Mark, Nats, NatsSettings, Services};
+use archipelago_cluster::{ClusterId, Nats, NatsSettings, Services};
 use archipelago_core::rng::Rng;
 use archipelago_core::wire::{FragmentId, LearnerId, RunId};
 use archipelago_crew::free_ports;
@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::fault::{Fault, pause, resume};
 use crate::meter::{Meter, middle_and_worst};
 use crate::note;
-use crate::role::{self, Orders, Part};
+use crate::role::{self, AdminCommands, Part};
 use crate::support::check::check;
 use crate::support::learner::{Book, Learner};
 use crate::support::servers::Crew;
@@ -47,7 +47,7 @@ impl Drop for Player {
 /// All running parts.
 struct Storm {
     crew: Crew,
-    orders: Orders,
+    orders: AdminCommands,
     owners: Vec<Player>,
     gateways: Vec<Player>,
     doors: Vec<u16>,
@@ -62,7 +62,7 @@ struct Storm {
 
 #[derive(Clone, Copy, Debug)]
 enum Ill {
-    Owner(usize),
+    FragmentLeader(usize),
     Gateway(usize),
     Node(usize),
     Paused(u32),
@@ -120,7 +120,7 @@ impl Storm {
         let blobs = crew.blobs("s3://states/storm");
         let (part, nats) = (Part::Gateway(0, 0), crew.nats());
         let orders =
-            Orders { part, seed, nats: nats.clone(), place: blobs.place, variables: blobs.variables };
+            AdminCommands { part, seed, nats: nats.clone(), place: blobs.place, variables: blobs.variables };
         let fragments = role::run(seed).ids();
         let settings = NatsSettings {
             servers: nats,
@@ -128,7 +128,7 @@ impl Storm {
             replicas: OF_EACH,
             fragments: fragments.clone(),
         };
-        let nats = Nats::open(settings, Mark { run: RunId(seed), nonce: seed }).await;
+        let nats = Nats::open(settings, ClusterId { run: RunId(seed), nonce: seed }).await;
         let mut storm = Self {
             crew,
             orders,
@@ -152,7 +152,7 @@ impl Storm {
     fn owner(&mut self, at: usize, lives: u32) -> Player {
         let notes = self.crew.folder().join(format!("owner{at}-{lives}.notes"));
         self.notes.push(notes.clone());
-        self.start(Part::Owner(notes), &format!("owner{at}"), lives)
+        self.start(Part::FragmentLeader(notes), &format!("owner{at}"), lives)
     }
 
     fn gateway(&self, at: usize, lives: u32) -> Player {
@@ -160,7 +160,7 @@ impl Storm {
     }
 
     fn start(&self, part: Part, name: &str, lives: u32) -> Player {
-        let orders = Orders { part, ..self.orders.clone() };
+        let orders = AdminCommands { part, ..self.orders.clone() };
         let orders = serde_json::to_string(&orders).expect("orders are text");
         let log = self.crew.folder().join(format!("{name}.log"));
         let log = std::fs::File::options().append(true).create(true).open(log).expect("a log");
@@ -186,7 +186,7 @@ impl Storm {
         match fault {
             Fault::KillOwner(at) => {
                 let _ = self.owners[at].child.kill();
-                self.heal_at(until, Ill::Owner(at));
+                self.heal_at(until, Ill::FragmentLeader(at));
             }
             Fault::KillGateway(at) => {
                 let _ = self.gateways[at].child.kill();
@@ -245,7 +245,7 @@ impl Storm {
             match self.ill[ill] {
                 Ill::Paused(process) => resume(process),
                 Ill::Node(at) => self.crew.revive(at),
-                Ill::Owner(at) => {
+                Ill::FragmentLeader(at) => {
                     let lives = self.owners[at].lives + 1;
                     self.owners[at] = self.owner(at, lives);
                 }

@@ -5,9 +5,9 @@ use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use archipelago_cluster::{Beginnings, Facing, OwnerSettings, Services, front, own};
-use archipelago_core::cluster::{GatewayId, GatewayTerms, Orders, OwnerTerms, ProcessId};
-use archipelago_core::diloco::syncer::{Event, Host, Input, Syncer, SyncerConfig, Upward};
+use archipelago_cluster::{BridgeHandle, InitialStates, LeaderSettings, Services, front, own};
+use archipelago_core::cluster::{AdminCommands, GatewayId, GatewayTerms, LeaderTerms, ProcessId};
+use archipelago_core::diloco::syncer::{Event, Host, Input, LeaderRequest, Syncer, SyncerConfig};
 use archipelago_core::diloco::{Codec, FragmentState, Fragments, Layout, MergeJob, Tensor, checksum};
 use archipelago_core::wire::{
     ApplyPolicy, Architecture, Bye, Code, ConnId, DataSpec, ExchangeSpec, FragmentId, Hello, Identity,
@@ -80,25 +80,26 @@ pub struct Coast {
     gateways: Vec<mpsc::UnboundedSender<Heard>>,
     conns: AtomicU64,
     fragments: Arc<Fragments>,
-    /// Orders of the owner of the run.
-    pub ordering: watch::Sender<Orders>,
+    /// Commands of the owner of the run.
+    pub ordering: watch::Sender<AdminCommands>,
 }
 
 impl Coast {
     /// Starts `gateways` gateways and `owners` owners over these services.
     pub fn open(services: &Services, gateways: u32, owners: u64) -> Self {
         let fragments = Arc::new(Fragments::plan(&layout(), NonZeroU16::new(FRAGMENTS).unwrap()));
-        let terms =
-            |process| OwnerTerms::of(&spec(), &SyncerConfig::default(), &fragments, process).expect("a code");
+        let terms = |process| {
+            LeaderTerms::of(&spec(), &SyncerConfig::default(), &fragments, process).expect("a code")
+        };
         let rounds = &terms(ProcessId(0))[0].rounds;
         let lens = Arc::clone(&fragments);
         let beginnings =
-            Beginnings::new(move |fragment| Ok(FragmentState::new(vec![0.0; lens.len(fragment)])));
-        let (ordering, orders) = watch::channel(Orders::none(rounds, 64));
+            InitialStates::new(move |fragment| Ok(FragmentState::new(vec![0.0; lens.len(fragment)])));
+        let (ordering, orders) = watch::channel(AdminCommands::none(rounds, 64));
         for process in 1..=owners {
             let process = ProcessId(process);
             let (fragments, beginnings, orders) = (terms(process), beginnings.clone(), orders.clone());
-            let settings = OwnerSettings {
+            let settings = LeaderSettings {
                 process,
                 fragments,
                 beginnings,
@@ -240,7 +241,7 @@ impl Visitor {
     }
 
     pub fn holds(&self, fragment: FragmentId, version: Version) {
-        self.say(Message::Holds { run: RUN, fragment, version });
+        self.say(Message::VersionAck { run: RUN, fragment, version });
     }
 
     /// Returns an update with every value at `value`.
@@ -297,8 +298,8 @@ fn gateway(services: &Services, at: u32) -> mpsc::UnboundedSender<Heard> {
 }
 
 /// Driver of a syncer: a minimal server.
-async fn face(mut syncer: Syncer, facing: Facing, mut heard: mpsc::UnboundedReceiver<Heard>) {
-    let Facing { said, mut inputs } = facing;
+async fn face(mut syncer: Syncer, facing: BridgeHandle, mut heard: mpsc::UnboundedReceiver<Heard>) {
+    let BridgeHandle { said, mut inputs } = facing;
     let mut host = Desk { lines: BTreeMap::new(), said };
     let (start, mut tick) = (Instant::now(), interval(std::time::Duration::from_millis(10)));
     loop {
@@ -338,7 +339,7 @@ async fn face(mut syncer: Syncer, facing: Facing, mut heard: mpsc::UnboundedRece
 
 struct Desk {
     lines: BTreeMap<ConnId, mpsc::UnboundedSender<Told>>,
-    said: mpsc::UnboundedSender<Upward>,
+    said: mpsc::UnboundedSender<LeaderRequest>,
 }
 
 impl Host for Desk {
@@ -359,8 +360,8 @@ impl Host for Desk {
         panic!("nothing is merged at a gateway: {job:?}");
     }
 
-    fn upward(&mut self, said: Upward) {
-        let _ = self.said.send(said);
+    fn leader_request(&mut self, request: LeaderRequest) {
+        let _ = self.said.send(request);
     }
 
     fn probe(&mut self, conn: ConnId, number: u64) {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use archipelago_cluster::Learners;
-use archipelago_core::cluster::{GatewayInput, GatewayOrder, Unsettled};
+use archipelago_core::cluster::{GatewayInput, GatewayOutput, UnresolvedUpdate};
 use archipelago_core::wire::{ConnId, FragmentId, LearnerId, Round, Serial, Version};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -71,13 +71,13 @@ pub async fn keep(run: Arc<Run>, listener: TcpListener, learners: Learners) {
             }
             order = orders.recv() => match order {
                 None => return,
-                Some((p, GatewayOrder::Ask(learner, conn, round))) => {
+                Some((p, GatewayOutput::Ask(learner, conn, round))) => {
                     tell(&lines, (learner, conn), Hears::Ask(p, round));
                 }
-                Some((p, GatewayOrder::Receipt(learner, conn, serial, merged))) => {
+                Some((p, GatewayOutput::Receipt(learner, conn, serial, merged))) => {
                     tell(&lines, (learner, conn), Hears::Receipt(p, serial, merged));
                 }
-                Some((p, GatewayOrder::Refused(learner, conn, serial, _))) => {
+                Some((p, GatewayOutput::Refused(learner, conn, serial, _))) => {
                     tell(&lines, (learner, conn), Hears::Receipt(p, serial, None));
                 }
                 Some(_) => {}
@@ -105,7 +105,7 @@ async fn visit(
     lines.lock().unwrap().insert((learner, conn), line);
     for fragment in run.ids() {
         let mut mine = open.iter().filter(|(p, ..)| *p == fragment);
-        let unsettled = mine.next().map(|&(_, round, serial)| Unsettled { round, serial });
+        let unsettled = mine.next().map(|&(_, round, serial)| UnresolvedUpdate { round, serial });
         let _ = inputs.send((fragment, GatewayInput::Came(learner, conn, unsettled))).await;
     }
     let speak = async {

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use archipelago_cluster::Beginnings;
-use archipelago_core::cluster::{GatewayId, GatewayTerms, Orders, OwnerTerms, ProcessId};
+use archipelago_cluster::InitialStates;
+use archipelago_core::cluster::{AdminCommands, GatewayId, GatewayTerms, LeaderTerms, ProcessId};
 use archipelago_core::diloco::{
-    Codec, FragmentState, Fragments, Influence, Layout, MergeRule, OuterSpec, QuorumPolicy, Repute,
-    RoundTerms, Segment, Standing, Tensor, Timing, Verified, Verifier, checksum,
+    Codec, FragmentState, Fragments, Influence, Layout, MergeRule, OuterSpec, QuorumPolicy, RoundTerms,
+    Segment, SenderInfo, SenderTrust, Tensor, Timing, Verified, Verifier, checksum,
 };
 use archipelago_core::model::Preset;
 use archipelago_core::rng::Rng;
@@ -16,13 +16,13 @@ use archipelago_core::wire::{
 use tokio::sync::watch;
 
 /// Standing of every learner: fully trusted.
-pub const STANDING: Standing = Standing {
+pub const STANDING: SenderInfo = SenderInfo {
     step_ms_least: 1.0,
     steps_max: None,
     step_tokens: 8,
     stranger_ms: None,
     unmerged_tokens: 1_000_000,
-    repute: Repute { is_new: false, is_doubted: false, is_shown: None },
+    repute: SenderTrust { is_new: false, is_doubted: false, is_shown: None },
     has_voice: true,
     clock_tokens: 0,
 };
@@ -68,14 +68,14 @@ impl Run {
     }
 
     /// Returns the source of initial states.
-    pub fn beginnings(self: &Arc<Self>) -> Beginnings {
+    pub fn beginnings(self: &Arc<Self>) -> InitialStates {
         let run = Arc::clone(self);
-        Beginnings::new(move |fragment| Ok(run.initial(fragment)))
+        InitialStates::new(move |fragment| Ok(run.initial(fragment)))
     }
 
     /// Returns the owner's terms of each fragment.
-    pub fn owner(&self) -> Vec<OwnerTerms> {
-        let terms = |fragment| OwnerTerms {
+    pub fn owner(&self) -> Vec<LeaderTerms> {
+        let terms = |fragment| LeaderTerms {
             process: ProcessId(0),
             rounds: self.rounds(fragment),
             outer: OuterSpec::default(),
@@ -95,8 +95,8 @@ impl Run {
     }
 
     /// Returns the default orders.
-    pub fn orders(&self) -> watch::Receiver<Orders> {
-        watch::channel(Orders::none(&self.rounds(FragmentId(0)), u32::MAX)).1
+    pub fn orders(&self) -> watch::Receiver<AdminCommands> {
+        watch::channel(AdminCommands::none(&self.rounds(FragmentId(0)), u32::MAX)).1
     }
 
     /// Returns the gateway's terms of each fragment.

@@ -9,8 +9,8 @@ pub(super) mod compact;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::{Notice, Offer, Record, Reply, Weighing};
-use crate::diloco::Standing;
+use super::{Notice, Offer, Record, Reply, UpdateWeight};
+use crate::diloco::SenderInfo;
 
 /// Prefix of every encoded message and record.
 pub const MAGIC: [u8; 4] = *b"ARCL";
@@ -135,7 +135,7 @@ impl sealed::Checked for Notice {
             return Err(BytesError::Number { what: "a term of a plan" });
         }
         let all = weights.iter().flat_map(|(_, weights)| weights);
-        all.into_iter().try_for_each(|Weighing { weight, experts, .. }| {
+        all.into_iter().try_for_each(|UpdateWeight { weight, experts, .. }| {
             experts.iter().chain([weight]).try_for_each(|&weight| size("a weight", weight))
         })
     }
@@ -155,7 +155,7 @@ impl sealed::Checked for Reply {
 }
 
 fn check_offer(Offer { update, standing, .. }: &Offer) -> Result<(), BytesError> {
-    let Standing { step_ms_least, .. } = *standing;
+    let SenderInfo { step_ms_least, .. } = *standing;
     size("the time of a step", step_ms_least)?;
     if step_ms_least == 0.0 {
         return Err(BytesError::Number { what: "the time of a step" });

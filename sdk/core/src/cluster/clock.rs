@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::diloco::{MergeEntry, TURN_MS_MAX, Yardstick};
+use crate::diloco::{ClaimReference, MergeEntry, TURN_MS_MAX};
 use crate::wire::LearnerId;
 
 /// Schedule clock of one fragment without a ledger. It counts the fragment's merged tokens, as far as the schedule
@@ -20,7 +20,7 @@ pub(super) struct FragmentClock {
 impl FragmentClock {
     /// Counts one more merge. A cluster has no suspected learners because it checks no single updates.
     pub(super) fn count(&mut self, merge: &MergeEntry) {
-        let yardstick = Yardstick::of(self.usual_tokens, merge.parts.iter());
+        let yardstick = ClaimReference::of(self.usual_tokens, merge.parts.iter());
         self.usual_tokens = yardstick.usual_tokens;
         for part in &merge.parts {
             let (merged_ms, early) = self.learners.entry(part.learner).or_default();

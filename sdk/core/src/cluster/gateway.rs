@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use super::{GatewayId, Notice, Offer, Record, Reply, Weighing};
+use super::{GatewayId, Notice, Offer, Record, Reply, UpdateWeight};
 use crate::diloco::syncer::Paces;
-use crate::diloco::{Codec, PartialSum, Segment, Standing, SumError, SumPlan, Verified, Weighted};
+use crate::diloco::{Codec, PartialSum, Segment, SenderInfo, SumError, SumPlan, Verified, Weighted};
 use crate::wire::{ConnId, LearnerId, Refusal, Round, Serial, Version};
 
 /// Static parameters of a gateway for one fragment.
@@ -21,7 +21,7 @@ pub struct GatewayTerms {
 
 /// Update whose fate its sender does not know yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unsettled {
+pub struct UnresolvedUpdate {
     /// Round of the update.
     pub round: Round,
     /// Serial number from the sender.
@@ -33,11 +33,11 @@ pub struct Unsettled {
 pub enum GatewayInput {
     /// A learner joined on this connection (later connections have larger numbers), with an update of unknown fate that
     /// it sent earlier to this or another gateway.
-    Came(LearnerId, ConnId, Option<Unsettled>),
+    Came(LearnerId, ConnId, Option<UnresolvedUpdate>),
     /// A connection of a learner closed. The gateway holds the learner's update until its round ends.
     Left(LearnerId, ConnId),
     /// A verified update of a learner on this connection for this round, with the sender's standing.
-    Update(LearnerId, ConnId, Round, Verified, Standing),
+    Update(LearnerId, ConnId, Round, Verified, SenderInfo),
     /// A learner has nothing to report in this round.
     Pass(LearnerId, ConnId, Round),
     /// A learner waits to join until it knows the fates of updates that it sent elsewhere. Rounds treat it as
@@ -57,7 +57,7 @@ pub enum GatewayInput {
 
 /// Output of a gateway.
 #[derive(Clone, Debug)]
-pub enum GatewayOrder {
+pub enum GatewayOutput {
     /// Ask this learner for its progress for this round, on this connection only.
     Ask(LearnerId, ConnId, Round),
     /// Send a receipt on this connection: the version that the update was merged into, or `None` if it was not merged
@@ -75,7 +75,7 @@ pub enum GatewayOrder {
 
 /// Pending messages to the owner. Any number of events since the last reply becomes a few messages.
 #[derive(Debug, Default)]
-struct Unsaid {
+struct PendingMessages {
     is_here: bool,
     passes: BTreeSet<LearnerId>,
     offers: BTreeSet<LearnerId>,
@@ -99,7 +99,7 @@ pub struct Gateway {
     offered: BTreeSet<LearnerId>,
     offered_before: u32,
     /// Pending messages, sent together once no other output is left.
-    unsaid: Unsaid,
+    unsaid: PendingMessages,
     /// Number of the newest record seen.
     last: u64,
     /// Newest round that collects updates.
@@ -107,12 +107,12 @@ pub struct Gateway {
     /// Learners invited to that round; `None` means all.
     invited: Option<BTreeSet<LearnerId>>,
     /// Updates of connected learners without a known fate.
-    open: BTreeMap<LearnerId, Unsettled>,
+    open: BTreeMap<LearnerId, UnresolvedUpdate>,
     /// Updates held by the gateway.
-    held: BTreeMap<LearnerId, (Unsettled, Verified, Standing)>,
+    held: BTreeMap<LearnerId, (UnresolvedUpdate, Verified, SenderInfo)>,
     /// Refusals from the owner of updates without a known fate.
-    refused: BTreeMap<LearnerId, (Unsettled, Refusal)>,
-    orders: VecDeque<GatewayOrder>,
+    refused: BTreeMap<LearnerId, (UnresolvedUpdate, Refusal)>,
+    orders: VecDeque<GatewayOutput>,
 }
 
 impl Gateway {
@@ -128,7 +128,7 @@ impl Gateway {
             passed: BTreeSet::new(),
             offered: BTreeSet::new(),
             offered_before: 0,
-            unsaid: Unsaid::default(),
+            unsaid: PendingMessages::default(),
             last: 0,
             round: None,
             invited: None,
@@ -183,7 +183,7 @@ impl Gateway {
                         let (gateway, cancelled, bytes) =
                             (self.terms.gateway, cancelled.clone(), sum.to_bytes());
                         let reply = Reply::Sum { gateway, round, cancelled, bytes };
-                        self.orders.push_back(GatewayOrder::Reply(reply));
+                        self.orders.push_back(GatewayOutput::Reply(reply));
                     }
                 }
             }
@@ -191,7 +191,7 @@ impl Gateway {
             GatewayInput::Notice(Notice::Ended(_)) => self.read(),
             GatewayInput::Notice(Notice::Refused { round, refused }) => {
                 for (learner, serial, why) in refused {
-                    let unsettled = Unsettled { round, serial };
+                    let unsettled = UnresolvedUpdate { round, serial };
                     if self.open.get(&learner) == Some(&unsettled) {
                         self.refused.insert(learner, (unsettled, why));
                     }
@@ -207,8 +207,8 @@ impl Gateway {
 
     /// Returns the next output. Replies to the owner come last, so that one reply covers all inputs handled before the
     /// poll.
-    pub fn poll(&mut self) -> Option<GatewayOrder> {
-        self.orders.pop_front().or_else(|| self.say().map(GatewayOrder::Reply))
+    pub fn poll(&mut self) -> Option<GatewayOutput> {
+        self.orders.pop_front().or_else(|| self.say().map(GatewayOutput::Reply))
     }
 
     /// Returns the number of updates held, including those of disconnected learners.
@@ -217,7 +217,7 @@ impl Gateway {
         self.held.len()
     }
 
-    fn on_came(&mut self, learner: LearnerId, conn: ConnId, unsettled: Option<Unsettled>) {
+    fn on_came(&mut self, learner: LearnerId, conn: ConnId, unsettled: Option<UnresolvedUpdate>) {
         if self.learners.get(&learner).is_some_and(|newest| *newest >= conn) {
             return;
         }
@@ -227,7 +227,7 @@ impl Gateway {
             self.open.insert(learner, unsettled);
             // Its record may be an old one.
             let before = unsettled.round.0.saturating_sub(1).min(self.last);
-            self.orders.push_back(GatewayOrder::Read(before));
+            self.orders.push_back(GatewayOutput::Read(before));
         } else {
             // Another gateway has settled any update that was open here.
             self.open.remove(&learner);
@@ -238,12 +238,12 @@ impl Gateway {
         self.unsaid.is_here = true;
     }
 
-    fn on_update(&mut self, learner: LearnerId, round: Round, update: Verified, standing: Standing) {
-        let unsettled = Unsettled { round, serial: update.serial };
+    fn on_update(&mut self, learner: LearnerId, round: Round, update: Verified, standing: SenderInfo) {
+        let unsettled = UnresolvedUpdate { round, serial: update.serial };
         self.open.insert(learner, unsettled);
         if self.round != Some(round) {
             // Too late for its round; the tape will show that it was not merged.
-            self.orders.push_back(GatewayOrder::Read(round.0.saturating_sub(1).min(self.last)));
+            self.orders.push_back(GatewayOutput::Read(round.0.saturating_sub(1).min(self.last)));
             return;
         }
         // Only the first update of a round counts, because it may have been weighed already.
@@ -290,7 +290,7 @@ impl Gateway {
     /// Asks a learner once in a round. Messages on a connection are not lost while the connection lasts.
     fn ask(&mut self, learner: LearnerId, conn: ConnId, round: Round) {
         if self.asked.insert(learner, (conn, round)) != Some((conn, round)) {
-            self.orders.push_back(GatewayOrder::Ask(learner, conn, round));
+            self.orders.push_back(GatewayOutput::Ask(learner, conn, round));
         }
     }
 
@@ -304,7 +304,7 @@ impl Gateway {
 
     fn on_records(&mut self, after: u64, records: &[Record]) {
         for (record, seq) in records.iter().zip(after + 1..) {
-            let ends = |unsettled: &Unsettled| unsettled.round.0 == seq;
+            let ends = |unsettled: &UnresolvedUpdate| unsettled.round.0 == seq;
             for (learner, unsettled) in self.open.extract_if(.., |_, unsettled| ends(unsettled)) {
                 // Learners with an open update are connected.
                 let Some(&conn) = self.learners.get(&learner) else { continue };
@@ -313,14 +313,14 @@ impl Gateway {
                 let refused = self.refused.get(&learner).filter(|(refused, _)| *refused == unsettled);
                 self.orders.push_back(match refused {
                     // A new owner may have taken over and accepted the update.
-                    Some((_, why)) if merged.is_none() => GatewayOrder::Refused(learner, conn, serial, *why),
-                    _ => GatewayOrder::Receipt(learner, conn, serial, merged),
+                    Some((_, why)) if merged.is_none() => GatewayOutput::Refused(learner, conn, serial, *why),
+                    _ => GatewayOutput::Receipt(learner, conn, serial, merged),
                 });
             }
             self.held.retain(|_, (unsettled, ..)| !ends(unsettled));
             self.refused.retain(|_, (unsettled, _)| unsettled.round.0 > seq);
             if seq > self.last {
-                self.orders.push_back(GatewayOrder::Seen(seq, Box::new(record.clone())));
+                self.orders.push_back(GatewayOutput::Seen(seq, Box::new(record.clone())));
                 self.last = seq;
                 self.round.take_if(|round| round.0 <= seq);
             }
@@ -332,14 +332,14 @@ impl Gateway {
         &self,
         round: Round,
         plan: &Arc<SumPlan>,
-        weights: &[Weighing],
+        weights: &[UpdateWeight],
     ) -> Result<Option<PartialSum>, SumError> {
         let GatewayTerms { segments, codec, .. } = &self.terms;
         let mut sum = PartialSum::new(Arc::clone(plan), *codec, Arc::clone(segments))?;
-        for Weighing { learner, serial, weight, experts, steps } in weights {
+        for UpdateWeight { learner, serial, weight, experts, steps } in weights {
             let Some((unsettled, update, _)) = self.held.get(learner) else { return Ok(None) };
             let Some(body) = update.body() else { return Ok(None) };
-            if *unsettled != (Unsettled { round, serial: *serial }) {
+            if *unsettled != (UnresolvedUpdate { round, serial: *serial }) {
                 return Ok(None);
             }
             let (experts, body) = (experts.clone(), body.clone());
@@ -382,6 +382,6 @@ impl Gateway {
     fn read(&mut self) {
         let oldest = self.open.values().map(|unsettled| unsettled.round.0.saturating_sub(1)).min();
         let after = oldest.map_or(self.last, |oldest| oldest.min(self.last));
-        self.orders.push_back(GatewayOrder::Read(after));
+        self.orders.push_back(GatewayOutput::Read(after));
     }
 }

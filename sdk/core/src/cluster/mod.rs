@@ -1,11 +1,11 @@
 //! A run on several machines as pure state machines: gateways, which hold the sockets of learners, and owners of
 //! fragments.
 //!
-//! An [`Owner`] leads the rounds of one fragment with the same `Rounds` as a syncer in a single process. Bodies stay at
-//! the gateways that received them. A [`Gateway`] offers the owner each update without its body, learns the update's
-//! weight, and sends the sum of its updates. So an owner receives one sum from each gateway, however many learners
-//! there are. Sums are exact ([`PartialSum`](crate::diloco::PartialSum)), and a merge has the same bits as in a single
-//! process.
+//! A [`FragmentLeader`] leads the rounds of one fragment with the same `Rounds` as a syncer in a single process.
+//! Bodies stay at the gateways that received them. A [`Gateway`] offers the owner each update without its body, learns
+//! the update's weight, and sends the sum of its updates. So an owner receives one sum from each gateway, however many
+//! learners there are. Sums are exact ([`PartialSum`](crate::diloco::PartialSum)), and a merge has the same bits as in
+//! a single process.
 //!
 //! Four services connect them. Each has only a few messages, so implementations may live in one process, in a simulator
 //! with faults, or on real servers:
@@ -19,7 +19,8 @@
 //!
 //! Records, notices and replies are encoded with [`AsBytes`] on all services.
 //!
-//! Orders of the owner of the run are on a separate tape, [`OF_THE_RUN`], which every process reads: see [`Decree`].
+//! Commands of the owner of the run are on a separate tape, [`OF_THE_RUN`], which every process reads: see
+//! [`AdminCommand`].
 //!
 //! # Why nothing is merged twice and nothing announced is lost
 //! - **A fence, and no clock.** An owner stores the merged state, appends the record with the last number that it
@@ -32,35 +33,35 @@
 //!   can tell. A learner that reconnects elsewhere sends nothing of that fragment until it knows. It keeps any progress
 //!   that was not merged.
 
+mod active_round;
+mod admin_commands;
 mod bytes;
 mod clock;
-mod crowds;
-mod decree;
 mod follow;
 mod gateway;
-mod kept;
-mod measured;
-mod owner;
-mod stage;
+mod leader;
+mod membership;
+mod phase;
+mod retention;
 mod state;
+mod statistics;
 mod terms;
-mod work;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
+pub use admin_commands::{AdminCommand, AdminCommands, OF_THE_RUN};
 pub use bytes::{AsBytes, BytesError, LAYOUT, MAGIC};
-pub use decree::{Decree, OF_THE_RUN, Orders};
 pub use follow::{FollowError, follow};
-pub use gateway::{Gateway, GatewayInput, GatewayOrder, GatewayTerms, Unsettled};
-pub use owner::{Owner, OwnerInput};
+pub use gateway::{Gateway, GatewayInput, GatewayOutput, GatewayTerms, UnresolvedUpdate};
+pub use leader::{FragmentLeader, LeaderInput};
 use serde::{Deserialize, Serialize};
 pub use state::{state_bytes, state_of};
-pub use terms::OwnerTerms;
+pub use terms::LeaderTerms;
 
 use crate::diloco::syncer::Paces;
-use crate::diloco::{MergeEntry, Standing, SumPlan, Verified};
+use crate::diloco::{MergeEntry, SenderInfo, SumPlan, Verified};
 use crate::wire::{LearnerId, Refusal, Round, Serial};
 
 /// Id of a gateway in a run.
@@ -87,8 +88,8 @@ pub enum Record {
     Abandoned,
     /// The last round is over: no record follows this one.
     Finished,
-    /// Order of the owner of the run. It is only on the tape [`OF_THE_RUN`], which holds nothing else.
-    Decreed(Decree),
+    /// Command of the owner of the run. It is only on the tape [`OF_THE_RUN`], which holds nothing else.
+    Decreed(AdminCommand),
 }
 
 impl Record {
@@ -124,7 +125,7 @@ pub enum Notice {
         plan: Arc<SumPlan>,
         /// Weights of the updates, by the gateway that holds them.
         #[serde(with = "bytes::shared")]
-        weights: Arc<Vec<(GatewayId, Vec<Weighing>)>>,
+        weights: Arc<Vec<(GatewayId, Vec<UpdateWeight>)>>,
     },
     /// The round has ended; its outcome is on the tape.
     Ended(Round),
@@ -139,7 +140,7 @@ pub enum Notice {
 
 /// Weight of one update.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Weighing {
+pub struct UpdateWeight {
     /// Sender.
     pub learner: LearnerId,
     /// Serial number from the sender.
@@ -207,12 +208,12 @@ pub struct Offer {
     /// The update without the bytes of its body.
     pub update: Verified,
     /// Standing of the sender.
-    pub standing: Standing,
+    pub standing: SenderInfo,
 }
 
 /// Output of an owner: requests to the tape, the blobs, the bus and the driver.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Order {
+pub enum LeaderOutput {
     /// Append a record if the last one has the expected number.
     Append {
         /// Turn of the record, which tells its answer from answers about earlier records.
@@ -228,7 +229,7 @@ pub enum Order {
     Store(u64, Arc<Vec<u8>>),
     /// Load the bytes under this key.
     Load(u64),
-    /// Create the initial state of the fragment, for [`OwnerInput::Begun`]. That may take long; the owner repeats the
+    /// Create the initial state of the fragment, for [`LeaderInput::Begun`]. That may take long; the owner repeats the
     /// order meanwhile.
     Begin,
     /// Delete the bytes under these keys, which no process will load. There is no answer.

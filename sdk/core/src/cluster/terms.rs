@@ -9,7 +9,7 @@ use crate::wire::{FragmentId, RunSpec};
 
 /// Static parameters of an owner for its fragment.
 #[derive(Clone, Debug)]
-pub struct OwnerTerms {
+pub struct LeaderTerms {
     /// Id of this process.
     pub process: ProcessId,
     /// Terms of the fragment's rounds.
@@ -51,7 +51,7 @@ const SUMS_MS: u64 = 10_000;
 /// one. Constant of ours.
 const STATES_KEPT: usize = 8;
 
-impl OwnerTerms {
+impl LeaderTerms {
     /// Returns the parameters of process `process` for each of `fragments`, the fragments of the run `spec`.
     ///
     /// Returns `None` if the codec of the run is unusable.

@@ -9,7 +9,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::diloco::{ExpertWeights, MergeRule, OuterSpec, Settled};
+use crate::diloco::{ExpertWeights, MergeRule, OuterSpec, UpdateOutcome};
 use crate::wire::{Fate, FragmentId, LearnerId, LeaseGrant, LeaseId, Round, Serial, Share, Version};
 
 /// One decision of the syncer.
@@ -45,7 +45,7 @@ pub enum Entry {
     Doubted {
         learner: LearnerId,
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        doubt: Option<Doubt>,
+        doubt: Option<Suspicion>,
     },
     /// The owner pardoned a learner whose updates did harm.
     Pardoned { learner: LearnerId },
@@ -66,7 +66,7 @@ pub enum Entry {
 /// Reason to suspect a learner of not training what it claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Doubt {
+pub struct Suspicion {
     /// Number of its updates that were checked until then without showing that it trains.
     pub looks: u32,
 }
@@ -167,12 +167,12 @@ fn is_zero(weight: &f64) -> bool {
 
 impl MergeEntry {
     /// Returns the outcome of each update, by learner.
-    pub(crate) fn settled(&self) -> impl Iterator<Item = Settled> {
+    pub(crate) fn settled(&self) -> impl Iterator<Item = UpdateOutcome> {
         let &Self { round, fragment, version, .. } = self;
         let total = self.absent + self.parts.iter().map(|part| part.weight).sum::<f64>();
         self.parts.iter().map(move |&Part { learner, serial, tokens, weight, .. }| {
             let fate = Fate::Merged { version, weight: (weight / total) as f32, tokens };
-            Settled { round: Some(round), fragment, learner, serial, tokens, fate }
+            UpdateOutcome { round: Some(round), fragment, learner, serial, tokens, fate }
         })
     }
 }

@@ -76,9 +76,9 @@ pub struct Welcome {
     pub tokens_trained: u64,
     /// Merged tokens of this learner: the mean over fragments, weighted by their sizes.
     pub tokens_merged: u64,
-    /// Whether the owner has paused the run, see [`super::Message::Hold`].
+    /// Whether the owner has paused the run, see [`super::Message::SetPaused`].
     pub held: bool,
-    /// Share of its time in which the learner may train, see [`super::Message::Pace`].
+    /// Share of its time in which the learner may train, see [`super::Message::SetDutyCycle`].
     pub share: Share,
 }
 
@@ -199,7 +199,7 @@ pub enum Refusal {
     /// Nobody asked this learner.
     NotInvited,
     /// Another update of this learner on this fragment is not settled yet: the next one goes out after its receipt.
-    Unsettled,
+    UnresolvedUpdate,
     /// `steps` or `tokens` is 0.
     Empty,
     /// The body has the wrong length for the fragment.
@@ -218,7 +218,7 @@ impl Refusal {
     /// Returns true if the refusal is about the contents of the update and not about its timing.
     #[must_use]
     pub fn is_of_content(self) -> bool {
-        !matches!(self, Self::NotInvited | Self::Unsettled)
+        !matches!(self, Self::NotInvited | Self::UnresolvedUpdate)
     }
 }
 

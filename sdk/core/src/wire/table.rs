@@ -56,7 +56,7 @@ macro_rules! each_message {
             }
 
             /// The learner has no progress to report on this fragment.
-            Pass {
+            NoUpdate {
                 /// The run.
                 run: RunId,
                 /// The requested fragment.
@@ -81,7 +81,7 @@ macro_rules! each_message {
             }
 
             /// The syncer received the update; the fate follows.
-            Arrived {
+            UpdateReceived {
                 /// The run.
                 run: RunId,
                 /// The fragment of the update.
@@ -91,7 +91,7 @@ macro_rules! each_message {
             } = 15 { from: Syncer, class: Control, bytes_max: SHORT, run: Some(*run) }
 
             /// Version of a fragment that the learner holds; the syncer sends subsequent changes.
-            Holds {
+            VersionAck {
                 /// The run.
                 run: RunId,
                 /// The fragment.
@@ -101,8 +101,8 @@ macro_rules! each_message {
             } = 16 { from: Learner, class: Control, bytes_max: SHORT, run: Some(*run) }
 
             /// The syncer sends no further changes of this fragment, because the link cannot carry them. The learner
-            /// fetches the whole fragment when it can and answers with `Holds`.
-            Behind {
+            /// fetches the whole fragment when it can and answers with `VersionAck`.
+            Resync {
                 /// The run.
                 run: RunId,
                 /// The fragment.
@@ -128,7 +128,7 @@ macro_rules! each_message {
             Bye(bye: Bye) = 11 { from: Both, class: Control, bytes_max: TEXT, run: None }
 
             /// The owner paused or resumed the run. A learner does not train while the run is paused.
-            Hold {
+            SetPaused {
                 /// The run.
                 run: RunId,
                 /// Whether the run is paused.
@@ -158,7 +158,7 @@ macro_rules! each_message {
             } = 24 { from: Learner, class: Control, bytes_max: SHORT, run: Some(*run) }
 
             /// Share of its training time that the owner allows the learner; 1 is all of it.
-            Pace {
+            SetDutyCycle {
                 /// The run.
                 run: RunId,
                 /// Allowed share of its time.

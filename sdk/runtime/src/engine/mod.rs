@@ -6,6 +6,8 @@ mod backend;
 mod builder;
 #[cfg(feature = "cpu-portable")]
 pub mod cpu;
+#[cfg(feature = "cpu-portable")]
+mod data_parallel;
 mod exchange;
 #[cfg(any(feature = "cpu-portable", feature = "gpu"))]
 mod frozen;
@@ -20,14 +22,14 @@ mod options;
 mod registry;
 mod rehearsal;
 mod results;
-#[cfg(feature = "cpu-portable")]
-mod team;
 
 use std::ops::Range;
 use std::sync::Arc;
 
 #[cfg(all(feature = "cpu-portable", feature = "gpu"))]
 pub use builder::{EngineBuilder, Fallback};
+#[cfg(feature = "cpu-portable")]
+pub use data_parallel::{DataParallel, Helper, HelperError, Helpers, Part, Task, Working};
 pub use exchange::Exchange;
 pub use host::HostEngine;
 pub use kind::{EngineKind, UnknownEngine};
@@ -40,8 +42,6 @@ pub use registry::AnyEngine;
 pub use rehearsal::batch_like_any;
 pub use rehearsal::{Outlook, Rehearsal};
 pub use results::{Encoded, OptimiserState, StepStats};
-#[cfg(feature = "cpu-portable")]
-pub use team::{Helper, HelperError, Helpers, Part, Task, Team, Working};
 
 use crate::diloco::{Fragments, Layout, QuantError, ReplicaError};
 use crate::model::ModelError;

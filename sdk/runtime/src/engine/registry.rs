@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use super::backend::{Backend, CpuBackend, GpuBackend, Setup};
 use super::gpu::{GpuEngine, GpuError, KernelTime, Room};
-use super::{Engine, EngineError, EngineKind, Exchange, OptimiserState, StepStats, Team};
+use super::{DataParallel, Engine, EngineError, EngineKind, Exchange, OptimiserState, StepStats};
 use crate::wire::RunSpec;
 
 /// Implements [`AnyEngine`] and declares [`AnyBackend`], with one variant for each row.
@@ -178,5 +178,5 @@ engines! {
     /// Engine on a GPU.
     Gpu: GpuEngine, built by GpuBackend;
     /// Engine on the processor.
-    Cpu: Team, built by CpuBackend;
+    Cpu: DataParallel, built by CpuBackend;
 }

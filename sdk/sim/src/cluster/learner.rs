@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use archipelago_core::cluster::Unsettled;
+use archipelago_core::cluster::UnresolvedUpdate;
 use archipelago_core::wire::{LearnerId, Millis, Round, Serial, Version};
 
 /// A channel that preserves order.
@@ -29,7 +29,7 @@ pub(super) struct Learner {
     pub(super) says: Line,
     pub(super) hears: Line,
     /// Its update without a known fate.
-    pub(super) unsettled: Option<Unsettled>,
+    pub(super) unsettled: Option<UnresolvedUpdate>,
     serial: u64,
     /// Sent updates by serial, with their rounds.
     pub(super) sent: BTreeMap<Serial, (Round, Vec<u8>)>,
@@ -59,7 +59,7 @@ impl Learner {
     pub(super) fn send(&mut self, round: Round, body: Vec<u8>) -> Serial {
         self.serial += 1;
         let serial = Serial(self.serial);
-        self.unsettled = Some(Unsettled { round, serial });
+        self.unsettled = Some(UnresolvedUpdate { round, serial });
         self.sent.insert(serial, (round, body));
         serial
     }

@@ -15,8 +15,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use archipelago_core::cluster::{
-    AsBytes, Gateway, GatewayId, GatewayInput, GatewayOrder, GatewayTerms, Notice, Order, Orders, Owner,
-    OwnerInput, OwnerTerms, ProcessId, Record,
+    AdminCommands, AsBytes, FragmentLeader, Gateway, GatewayId, GatewayInput, GatewayOutput, GatewayTerms,
+    LeaderInput, LeaderOutput, LeaderTerms, Notice, ProcessId, Record,
 };
 use archipelago_core::diloco::checksum;
 use archipelago_core::wire::{ConnId, LearnerId, Millis, Round, RunId, Serial, Update, Version};
@@ -66,10 +66,10 @@ struct Process<T, I> {
 #[derive(Debug)]
 enum Happening {
     Tick,
-    Owner(usize, u32, OwnerInput),
+    FragmentLeader(usize, u32, LeaderInput),
     Gateway(usize, u32, GatewayInput),
     /// An owner's order reaches the service that executes it.
-    Order(usize, u32, Order),
+    LeaderOutput(usize, u32, LeaderOutput),
     /// A gateway reads the tape.
     Read(usize, u32, u64),
     /// A replica has copied the leader's log.
@@ -97,7 +97,7 @@ pub struct Cluster {
     weather: Weather,
     queue: Queue<Happening>,
     run: Run,
-    owners: Vec<Process<Owner, OwnerInput>>,
+    owners: Vec<Process<FragmentLeader, LeaderInput>>,
     gateways: Vec<Process<Gateway, GatewayInput>>,
     learners: Vec<Learner>,
     tape: Tape,
@@ -105,8 +105,8 @@ pub struct Cluster {
     blobs: BTreeMap<u64, Arc<Vec<u8>>>,
     /// All blobs ever stored, so that deleted ones can still be checked.
     archive: BTreeMap<u64, Arc<Vec<u8>>>,
-    /// Orders of the run's owner, which all processes read.
-    orders: Orders,
+    /// Commands of the run's owner, which all processes read.
+    orders: AdminCommands,
     /// The process that owns the fragment, and the end of its lease.
     lease: Option<(usize, u32, Millis)>,
     /// Records acknowledged to an owner.
@@ -123,7 +123,7 @@ impl Cluster {
     #[must_use]
     pub fn new(seed: u64, gateways: usize, learners: u32, weather: Weather) -> Self {
         let run = run(seed);
-        let orders = Orders::none(&run.owner.rounds, run.owner.cohort_max);
+        let orders = AdminCommands::none(&run.owner.rounds, run.owner.cohort_max);
         let mut cluster = Self {
             now: Millis(0),
             rng: Rng::stream(seed, 0xc1),
@@ -167,7 +167,7 @@ impl Cluster {
     }
 
     /// Changes the orders of the run's owner; each process reads them at its next tick.
-    pub fn order(&mut self, change: impl FnOnce(&mut Orders)) {
+    pub fn order(&mut self, change: impl FnOnce(&mut AdminCommands)) {
         change(&mut self.orders);
     }
 
@@ -186,9 +186,9 @@ impl Cluster {
     fn happen(&mut self, what: Happening) {
         match what {
             Happening::Tick => self.tick(),
-            Happening::Owner(at, life, input) => self.owner_hears(at, life, input),
+            Happening::FragmentLeader(at, life, input) => self.owner_hears(at, life, input),
             Happening::Gateway(at, life, input) => self.gateway_hears(at, life, input),
-            Happening::Order(at, life, order) => self.serve(at, life, order),
+            Happening::LeaderOutput(at, life, order) => self.serve(at, life, order),
             Happening::Read(at, life, after) => {
                 if let Some(records) = self.tape.read(after) {
                     self.answer_gateway(at, life, GatewayInput::Records(after, records));
@@ -225,8 +225,8 @@ impl Cluster {
         self.plan_in(TICK_MS, Happening::Tick);
         for at in 0..self.owners.len() {
             let life = self.owners[at].life;
-            self.owner_hears(at, life, OwnerInput::Ordered(self.orders));
-            self.owner_hears(at, life, OwnerInput::Tick);
+            self.owner_hears(at, life, LeaderInput::Ordered(self.orders));
+            self.owner_hears(at, life, LeaderInput::Tick);
             self.claim(at);
         }
         for at in 0..self.gateways.len() {
@@ -237,16 +237,16 @@ impl Cluster {
         self.copy_to_all();
     }
 
-    fn owner_hears(&mut self, at: usize, life: u32, input: OwnerInput) {
+    fn owner_hears(&mut self, at: usize, life: u32, input: LeaderInput) {
         let (now, process) = (self.now, &mut self.owners[at]);
-        let is_tick = matches!(input, OwnerInput::Tick);
+        let is_tick = matches!(input, LeaderInput::Tick);
         for input in process.take(now, life, input, is_tick) {
             process.machine.handle(now, input);
         }
         while let Some(order) = self.owners[at].machine.poll() {
             match order {
-                Order::Tell(notice) => self.broadcast(at, &notice),
-                order => self.ship(Service::Owner(at), Happening::Order(at, life, order)),
+                LeaderOutput::Tell(notice) => self.broadcast(at, &notice),
+                order => self.ship(Service::FragmentLeader(at), Happening::LeaderOutput(at, life, order)),
             }
         }
     }
@@ -259,29 +259,29 @@ impl Cluster {
         }
         while let Some(order) = self.gateways[at].machine.poll() {
             match order {
-                GatewayOrder::Ask(learner, conn, round) => {
+                GatewayOutput::Ask(learner, conn, round) => {
                     self.tell_learner(learner, conn, |at, epoch| Happening::Asked(at, epoch, round))
                 }
-                GatewayOrder::Receipt(learner, conn, serial, merged) => {
+                GatewayOutput::Receipt(learner, conn, serial, merged) => {
                     self.tell_learner(learner, conn, |at, epoch| {
                         Happening::Receipt(at, epoch, serial, merged)
                     })
                 }
-                GatewayOrder::Refused(learner, conn, serial, _) => {
+                GatewayOutput::Refused(learner, conn, serial, _) => {
                     self.tell_learner(learner, conn, |at, epoch| Happening::Receipt(at, epoch, serial, None))
                 }
-                GatewayOrder::Reply(reply) => {
+                GatewayOutput::Reply(reply) => {
                     for owner in 0..self.owners.len() {
                         let life = self.owners[owner].life;
-                        let input = OwnerInput::Reply(carried(&reply));
-                        self.ship_between(at, owner, Happening::Owner(owner, life, input));
+                        let input = LeaderInput::Reply(carried(&reply));
+                        self.ship_between(at, owner, Happening::FragmentLeader(owner, life, input));
                     }
                 }
-                GatewayOrder::Read(after) => {
+                GatewayOutput::Read(after) => {
                     self.ship(Service::Gateway(at), Happening::Read(at, life, after))
                 }
                 // Learners in this simulation use only receipts.
-                GatewayOrder::Seen(..) => {}
+                GatewayOutput::Seen(..) => {}
             }
         }
     }
@@ -345,9 +345,9 @@ impl Cluster {
         self.learner_says(at, GatewayInput::Update(id, conn(epoch), round, update, STANDING));
     }
 
-    fn owner(&mut self) -> Owner {
+    fn owner(&mut self) -> FragmentLeader {
         self.processes += 1;
-        Owner::new(OwnerTerms { process: ProcessId(self.processes), ..self.run.owner.clone() })
+        FragmentLeader::new(LeaderTerms { process: ProcessId(self.processes), ..self.run.owner.clone() })
     }
 
     fn gateway(&self, at: usize) -> Gateway {

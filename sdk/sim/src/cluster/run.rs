@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use archipelago_core::cluster::{OwnerTerms, ProcessId};
+use archipelago_core::cluster::{LeaderTerms, ProcessId};
 use archipelago_core::diloco::{
-    Codec, FragmentState, Fragments, Influence, Layout, MergeRule, OuterSpec, QuorumPolicy, Repute,
-    RoundTerms, Segment, Standing, Tensor, Timing, Verifier,
+    Codec, FragmentState, Fragments, Influence, Layout, MergeRule, OuterSpec, QuorumPolicy, RoundTerms,
+    Segment, SenderInfo, SenderTrust, Tensor, Timing, Verifier,
 };
 use archipelago_core::model::Preset;
 use archipelago_core::wire::{ApplyPolicy, Code, ExchangeSpec, FragmentId, MergeClass};
@@ -16,13 +16,13 @@ use crate::world::Rng;
 pub(super) const P: FragmentId = FragmentId(0);
 
 /// The standing of every learner, without any restriction.
-pub(super) const STANDING: Standing = Standing {
+pub(super) const STANDING: SenderInfo = SenderInfo {
     step_ms_least: 1.0,
     steps_max: None,
     step_tokens: 8,
     stranger_ms: None,
     unmerged_tokens: 1_000_000,
-    repute: Repute { is_new: false, is_doubted: false, is_shown: None },
+    repute: SenderTrust { is_new: false, is_doubted: false, is_shown: None },
     has_voice: true,
     clock_tokens: 0,
 };
@@ -33,7 +33,7 @@ pub(super) struct Run {
     pub(super) fragments: Arc<Fragments>,
     pub(super) codec: Codec,
     pub(super) verifier: Verifier,
-    pub(super) owner: OwnerTerms,
+    pub(super) owner: LeaderTerms,
     /// The fragment's initial state.
     pub(super) initial: FragmentState,
     pub(super) segments: Arc<Vec<Segment>>,
@@ -70,7 +70,7 @@ pub(super) fn run(seed: u64) -> Run {
         influence: Influence::default(),
         norm_ratio_max: 1.5,
     };
-    let owner = OwnerTerms {
+    let owner = LeaderTerms {
         process: ProcessId(0),
         rounds,
         outer: OuterSpec::default(),

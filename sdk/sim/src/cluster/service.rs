@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use archipelago_core::cluster::{GatewayInput, Order, OwnerInput, Record};
+use archipelago_core::cluster::{GatewayInput, LeaderInput, LeaderOutput, Record};
 use archipelago_core::wire::Millis;
 
 use super::tape::{REPLICAS, Taken};
@@ -20,7 +20,7 @@ pub(super) struct Awaited {
 /// The process at the other end of a message to or from a service.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Service {
-    Owner(usize),
+    FragmentLeader(usize),
     Gateway(usize),
 }
 
@@ -28,7 +28,7 @@ impl Cluster {
     /// Sends a message to or from a service, unless it is lost. The machines repeat unanswered requests.
     pub(super) fn ship(&mut self, who: Service, what: Happening) {
         let apart = match who {
-            Service::Owner(at) => self.owners[at].apart,
+            Service::FragmentLeader(at) => self.owners[at].apart,
             Service::Gateway(at) => self.gateways[at].apart,
         };
         if apart <= self.now && !self.rng.chance(self.weather.loss) {
@@ -44,7 +44,9 @@ impl Cluster {
         }
         if self.rng.chance(self.weather.twice) {
             let again = match &what {
-                Happening::Owner(at, life, input) => Happening::Owner(*at, *life, input.clone()),
+                Happening::FragmentLeader(at, life, input) => {
+                    Happening::FragmentLeader(*at, *life, input.clone())
+                }
                 Happening::Gateway(at, life, input) => Happening::Gateway(*at, *life, input.clone()),
                 _ => return,
             };
@@ -58,37 +60,38 @@ impl Cluster {
     }
 
     /// Executes an owner's order.
-    pub(super) fn serve(&mut self, at: usize, life: u32, order: Order) {
+    pub(super) fn serve(&mut self, at: usize, life: u32, order: LeaderOutput) {
         match order {
-            Order::Append { turn, expect, record } => match self.tape.append(expect, carried(&record)) {
+            LeaderOutput::Append { turn, expect, record } => match self.tape.append(expect, carried(&record))
+            {
                 Taken::Silence => {}
-                Taken::Refused => self.answer_owner(at, life, OwnerInput::Refused),
+                Taken::Refused => self.answer_owner(at, life, LeaderInput::Refused),
                 Taken::At(seq, view) => {
                     self.copy_to_all();
                     self.look_after(at, life, Awaited { turn, seq, view, record });
                 }
             },
-            Order::Read(after) => {
+            LeaderOutput::Read(after) => {
                 if let Some(records) = self.tape.read(after) {
-                    self.answer_owner(at, life, OwnerInput::Records(after, records));
+                    self.answer_owner(at, life, LeaderInput::Records(after, records));
                 }
             }
-            Order::Store(key, bytes) => {
+            LeaderOutput::Store(key, bytes) => {
                 let there = self.blobs.entry(key).or_insert_with(|| Arc::clone(&bytes));
                 let is_ours = *there == bytes;
                 self.archive.entry(key).or_insert(bytes);
-                self.answer_owner(at, life, OwnerInput::Stored(key, is_ours));
+                self.answer_owner(at, life, LeaderInput::Stored(key, is_ours));
             }
-            Order::Load(key) => {
+            LeaderOutput::Load(key) => {
                 let bytes = self.blobs.get(&key).map(|bytes| bytes.to_vec());
-                self.answer_owner(at, life, OwnerInput::Loaded(key, bytes));
+                self.answer_owner(at, life, LeaderInput::Loaded(key, bytes));
             }
-            Order::Begin => {
+            LeaderOutput::Begin => {
                 let initial = self.run.initial.clone();
-                self.answer_owner(at, life, OwnerInput::Begun(initial));
+                self.answer_owner(at, life, LeaderInput::Begun(initial));
             }
-            Order::Forget(keys) => keys.for_each(|key| drop(self.blobs.remove(&key))),
-            Order::Tell(_) => {}
+            LeaderOutput::Forget(keys) => keys.for_each(|key| drop(self.blobs.remove(&key))),
+            LeaderOutput::Tell(_) => {}
         }
     }
 
@@ -97,7 +100,7 @@ impl Cluster {
         let Awaited { turn, seq, view, .. } = awaited;
         if self.tape.has(seq, view) {
             self.acknowledged.insert(seq, awaited.record);
-            self.answer_owner(at, life, OwnerInput::Appended { turn, seq });
+            self.answer_owner(at, life, LeaderInput::Appended { turn, seq });
         } else if self.tape.is_of(view) {
             self.plan_in(5, Happening::Await(at, life, awaited));
         }
@@ -123,14 +126,14 @@ impl Cluster {
         if is_free {
             let until = Millis(self.now.0 + LEASE_MS);
             self.lease = Some((at, life, until));
-            self.answer_owner(at, life, OwnerInput::Leased(Millis(until.0 + late_ms)));
+            self.answer_owner(at, life, LeaderInput::Leased(Millis(until.0 + late_ms)));
         } else if late_ms == 0 {
-            self.answer_owner(at, life, OwnerInput::NotLeased);
+            self.answer_owner(at, life, LeaderInput::NotLeased);
         }
     }
 
-    pub(super) fn answer_owner(&mut self, at: usize, life: u32, input: OwnerInput) {
-        self.ship(Service::Owner(at), Happening::Owner(at, life, input));
+    pub(super) fn answer_owner(&mut self, at: usize, life: u32, input: LeaderInput) {
+        self.ship(Service::FragmentLeader(at), Happening::FragmentLeader(at, life, input));
     }
 
     pub(super) fn answer_gateway(&mut self, at: usize, life: u32, input: GatewayInput) {

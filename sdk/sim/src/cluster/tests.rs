@@ -200,16 +200,18 @@ fn what_is_gone_is_looked_up_anew() {
     let records = cluster.records().to_vec();
     let seq = 1 + records.iter().rposition(|record| matches!(record, Record::Merged { .. })).unwrap() as u64;
     let mut owner = cluster.owner();
-    let mut hear = |at: u64, input: OwnerInput| -> Vec<Order> {
+    let mut hear = |at: u64, input: LeaderInput| -> Vec<LeaderOutput> {
         owner.handle(Millis(at), input);
-        std::iter::from_fn(|| owner.poll()).filter(|order| !matches!(order, Order::Forget(_))).collect()
+        std::iter::from_fn(|| owner.poll())
+            .filter(|order| !matches!(order, LeaderOutput::Forget(_)))
+            .collect()
     };
-    assert_eq!(hear(0, OwnerInput::Leased(Millis(60_000))), [Order::Read(0)]);
-    assert_eq!(hear(10, OwnerInput::Records(0, records)), [Order::Load(seq)]);
-    assert_eq!(hear(400, OwnerInput::Tick), [Order::Load(seq)], "there was no answer");
-    assert_eq!(hear(500, OwnerInput::Loaded(seq, None)), []);
-    assert_eq!(hear(600, OwnerInput::Tick), []);
-    assert_eq!(hear(900, OwnerInput::Tick), [Order::Read(0)]);
+    assert_eq!(hear(0, LeaderInput::Leased(Millis(60_000))), [LeaderOutput::Read(0)]);
+    assert_eq!(hear(10, LeaderInput::Records(0, records)), [LeaderOutput::Load(seq)]);
+    assert_eq!(hear(400, LeaderInput::Tick), [LeaderOutput::Load(seq)], "there was no answer");
+    assert_eq!(hear(500, LeaderInput::Loaded(seq, None)), []);
+    assert_eq!(hear(600, LeaderInput::Tick), []);
+    assert_eq!(hear(900, LeaderInput::Tick), [LeaderOutput::Read(0)]);
 }
 
 /// Goal: an owner that was paused beyond its lease, and still believes that it holds the lease, cannot append to the

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Corpus, LabError, MachineShown, Recipe};
 use crate::world::World;
 use archipelago_core::data::Window;
-use archipelago_core::diloco::syncer::{Exam, Proofs, Shown, Trained, WINDOWS_MAX};
+use archipelago_core::diloco::syncer::{ContributionTest, LossCheck, Trained, UpdateScore, WINDOWS_MAX};
 use archipelago_core::diloco::{Entry, MergeJob};
 use archipelago_core::model::ModelSpec;
 use archipelago_core::wire::{Round, RunSpec};
@@ -18,7 +18,7 @@ pub(super) struct Examiner {
     shards: Vec<Arc<[u8]>>,
     engine: CpuModel,
     trained: Trained,
-    proofs: Proofs,
+    proofs: ContributionTest,
     jobs: BTreeMap<Round, MergeJob>,
     pub(super) shown: Vec<MachineShown>,
 }
@@ -33,7 +33,7 @@ impl Examiner {
             CpuModel::fixed(&ModelSpec::of(&run.model)?)?,
             Trained::new(run.model.context, run.exchange.fragments),
         );
-        let (proofs, jobs) = (Proofs::new(recipe.seed), BTreeMap::new());
+        let (proofs, jobs) = (ContributionTest::new(recipe.seed), BTreeMap::new());
         Ok(Self { run, shards, engine, trained, proofs, jobs, shown: Vec::new() })
     }
 
@@ -53,7 +53,7 @@ impl Examiner {
             let fragments = Arc::clone(syncer.fragments());
             let hats = fragments.ids().map(|p| syncer.hat(p).map(|(_, hat)| hat)).collect();
             let Some(hats) = hats else { continue };
-            let exam = Exam { hats, job, fruit };
+            let exam = LossCheck { hats, job, fruit };
             let (run, shards, engine) = (&self.run, &self.shards, &mut self.engine);
             let shown = exam.look(&fragments, merge.round.0, |theta, windows| {
                 let of =
@@ -65,7 +65,7 @@ impl Examiner {
             let machines: Vec<u32> =
                 shown.iter().map(|shown| world.machine_of(shown.learner).unwrap_or(u32::MAX)).collect();
             self.shown.extend(shown.iter().zip(machines).map(
-                |(&Shown { learner, own, others }, machine)| {
+                |(&UpdateScore { learner, own, others }, machine)| {
                     let news = news.iter().find(|(about, _)| *about == learner);
                     let regard = news.map(|(_, regard)| *regard);
                     MachineShown { machine, round: merge.round.0, own, others, regard }

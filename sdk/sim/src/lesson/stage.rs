@@ -9,7 +9,7 @@ use archipelago_core::data::grammar;
 use archipelago_core::diloco::Influence;
 use archipelago_core::diloco::syncer::SyncerConfig;
 use archipelago_core::diloco::{Layout, QuorumPolicy};
-use archipelago_core::member::{Doubling, Waits};
+use archipelago_core::driver::{Doubling, Waits};
 use archipelago_core::model::ModelSpec;
 use archipelago_core::model::{Preset, init, layout};
 use archipelago_core::wire::{ApplyPolicy, ExchangeSpec, InnerSpec, RunId, RunSpec};

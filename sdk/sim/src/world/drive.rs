@@ -10,7 +10,7 @@ use super::host::REQUEST_BYTES;
 use super::link::Way;
 use super::payload::Payload;
 use super::process::Effect;
-use archipelago_core::member::Input;
+use archipelago_core::driver::Input;
 use archipelago_core::wire::{FragmentId, Message, Millis, Version};
 
 impl World {

@@ -5,7 +5,7 @@ use super::World;
 use super::link::Way;
 use super::machine::Machine;
 use archipelago_core::diloco::syncer;
-use archipelago_core::member;
+use archipelago_core::driver;
 use archipelago_core::wire::{LearnerId, Share};
 
 impl World {
@@ -56,9 +56,9 @@ impl World {
             Fault::Swallow(_) => self.swallow(machine),
             Fault::Pause(_, paused) => {
                 self.machines[machine as usize].paused = paused;
-                self.learner_input(machine, member::Input::Paused(paused));
+                self.learner_input(machine, driver::Input::Paused(paused));
             }
-            Fault::Hide(_, hidden) => self.learner_input(machine, member::Input::Hidden(hidden)),
+            Fault::Hide(_, hidden) => self.learner_input(machine, driver::Input::Hidden(hidden)),
             Fault::Leave(_) => self.leave(machine),
             Fault::Pace(_, share) => {
                 let share = Share::new(share).ok();
@@ -101,7 +101,7 @@ impl World {
         for id in old.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.end_at_learner(id, true);
         }
-        self.learner_input(index, member::Input::Timeout);
+        self.learner_input(index, driver::Input::Timeout);
     }
 
     pub(super) fn kill_process(&mut self, machine: u32, tell: bool) {
@@ -136,7 +136,7 @@ impl World {
     fn leave(&mut self, machine: u32) {
         let Some(process) = &mut self.machines[machine as usize].process else { return };
         process.leaving = true;
-        process.take_now(self.now, member::Input::Leave);
+        process.take_now(self.now, driver::Input::Leave);
         self.drive_learner(machine);
         self.flushed(machine);
     }
@@ -146,7 +146,7 @@ impl World {
         let machine = &mut self.machines[index as usize];
         let Some(process) = machine.process.as_mut().filter(|process| process.leaving) else { return };
         if process.conn.is_none_or(|conn| machine.link.lane(Way::Up).is_clear_of(conn)) {
-            process.take_now(self.now, member::Input::Flushed);
+            process.take_now(self.now, driver::Input::Flushed);
             self.drive_learner(index);
         }
     }

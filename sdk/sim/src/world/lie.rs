@@ -47,7 +47,7 @@ const CRAWL_MS: f32 = 3_600_000.0;
 impl Lie {
     /// Returns true if a learner with this lie sends nothing instead of `message`.
     pub(super) fn swallows(self, message: &Message) -> bool {
-        matches!(message, Message::Update(_) | Message::Pass { .. })
+        matches!(message, Message::Update(_) | Message::NoUpdate { .. })
             && matches!(self, Self::Crawls | Self::Boasts | Self::Mute | Self::Inflates)
     }
 

@@ -1,6 +1,6 @@
 //! Periodic loss measurements in a world, and rollback of harmful updates.
 //!
-//! The core's [`Lookout`] and [`Blame`] decide, as in the server. A measurement takes no virtual time. Attribution
+//! The core's [`LossMonitor`] and [`Blame`] decide, as in the server. A measurement takes no virtual time. Attribution
 //! takes [`LookSpec::trial_ms`] for each trial.
 
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ use super::happening::Happening;
 use serde::Serialize;
 
 use archipelago_core::diloco::FragmentState;
-use archipelago_core::diloco::syncer::{Blame, Input, Lookout, Remake, RemakeJob, Syncer, Undo, Verdict};
+use archipelago_core::diloco::syncer::{Blame, Input, LossMonitor, Remake, RemakeJob, Syncer, Undo, Verdict};
 use archipelago_core::wire::{LearnerId, Millis, Version};
 
 /// Wait before the next look at a syncer whose fragments are not at rest, in milliseconds.
@@ -50,7 +50,7 @@ struct Moment {
 pub(super) struct Looking {
     spec: LookSpec,
     loss: Box<LossOf>,
-    lookout: Lookout<Moment>,
+    lookout: LossMonitor<Moment>,
     /// A measurement of this process that waits until the tape has every row before it.
     measured: Option<(f64, Moment)>,
     found: Vec<Harm>,
@@ -61,7 +61,7 @@ impl World {
     pub fn watch_loss(&mut self, spec: LookSpec, loss: Box<LossOf>) {
         let spec = LookSpec { every_ms: spec.every_ms.max(1), ..spec };
         self.looking =
-            Some(Looking { spec, loss, lookout: Lookout::default(), measured: None, found: Vec::new() });
+            Some(Looking { spec, loss, lookout: LossMonitor::default(), measured: None, found: Vec::new() });
         self.queue.plan(self.now.after(spec.every_ms), Happening::Look);
     }
 
@@ -73,7 +73,7 @@ impl World {
     /// Forgets all measurements, which belong to the syncer's previous process.
     pub(super) fn forget_moments(&mut self) {
         if let Some(looking) = &mut self.looking {
-            (looking.lookout, looking.measured) = (Lookout::default(), None);
+            (looking.lookout, looking.measured) = (LossMonitor::default(), None);
         }
     }
 

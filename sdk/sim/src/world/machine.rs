@@ -7,7 +7,7 @@ use super::link::Link;
 use super::process::Process;
 use super::{MachineSpec, Poison, Rng};
 use archipelago_core::diloco::learner::LearnerConfig;
-use archipelago_core::member::{MemberConfig, Waits};
+use archipelago_core::driver::{DriverConfig, Waits};
 use archipelago_core::rng::key;
 use archipelago_core::wire::{Identity, Millis};
 
@@ -97,7 +97,7 @@ impl Machine {
             invite: None,
             serial_first: u64::from(self.life) << 32,
         };
-        let config = MemberConfig {
+        let config = DriverConfig {
             learner,
             contact_ms_max: None,
             reconnect_ms_max: None,

@@ -1,8 +1,8 @@
 //! A seeded world in virtual time around the real syncer and learner cores.
 //!
 //! A [`World`] contains only shells: machines, links and clocks that obey a seed instead of physics. It drives
-//! `diloco::Syncer` and `member::Member` exactly as the server and the native learner do, through encoded messages.
-//! Pace, backoff and patience are therefore those that ship. An outside checker verifies the invariants: see
+//! `diloco::Syncer` and `driver::LearnerDriver` exactly as the server and the native learner do, through encoded
+//! messages. Pace, backoff and patience are therefore those that ship. An outside checker verifies the invariants: see
 //! [`Violation`].
 //!
 //! ```
@@ -67,7 +67,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use archipelago_core::diloco::syncer::{Event, Status, Syncer, SyncerError};
 use archipelago_core::diloco::{Entry, Layout, MergeJob};
-use archipelago_core::member;
+use archipelago_core::driver;
 use archipelago_core::wire::{ConnId, FragmentId};
 
 use actor::SyncerProcess;
@@ -343,7 +343,7 @@ impl World {
         self.events.push_back((self.now, event));
     }
 
-    fn learner_input(&mut self, machine: u32, input: member::Input) {
+    fn learner_input(&mut self, machine: u32, input: driver::Input) {
         let now = self.now;
         let Some(process) = &mut self.machines[machine as usize].process else { return };
         process.take(now, input);

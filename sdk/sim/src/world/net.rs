@@ -5,7 +5,7 @@ use super::happening::Happening;
 use super::link::Way;
 use super::payload::Payload;
 use archipelago_core::diloco::syncer;
-use archipelago_core::member::Input;
+use archipelago_core::driver::Input;
 use archipelago_core::wire::{Bye, Challenge, ConnId, Message, Millis};
 
 /// One connection, with an end at the syncer and one at the learner. A closed end accepts nothing.

@@ -9,7 +9,7 @@ use super::Poison;
 use super::clock::Clock;
 use super::ghosts::Ghosts;
 use archipelago_core::diloco::{Codec, Fragments, Replica, Segment};
-use archipelago_core::member::{Batch, End, Input, Member, MemberConfig, Output, Step};
+use archipelago_core::driver::{Batch, DriverConfig, End, Input, LearnerDriver, Output, Step};
 use archipelago_core::wire::{Bye, CloseCode, ConnId, FragmentId, Message, Millis, RunSpec, Version};
 use archipelago_runtime::engine::{EngineError, Trainer};
 
@@ -36,7 +36,7 @@ struct Workshop {
 }
 
 pub(super) struct Process {
-    member: Member,
+    member: LearnerDriver,
     /// Windows in each of its steps; `None` follows the run.
     own_batch: Option<NonZeroU32>,
     workshop: Option<Workshop>,
@@ -77,12 +77,12 @@ impl Process {
     pub(super) fn new(
         clock: Clock,
         born: Millis,
-        config: MemberConfig,
+        config: DriverConfig,
         batch: Option<NonZeroU32>,
         poison: Option<Poison>,
     ) -> Self {
         Self {
-            member: Member::new(config),
+            member: LearnerDriver::new(config),
             own_batch: batch,
             workshop: None,
             batch: None,
@@ -201,7 +201,7 @@ impl Process {
             earlier_us: 0,
         };
         if !seen.is_empty() {
-            self.take_now(now, Input::Saw { seen });
+            self.take_now(now, Input::ExpertLoad { seen });
         }
         self.take_now(now, Input::Stepped(step));
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::LinkSpec;
 use archipelago_core::diloco::syncer::SyncerConfig;
-use archipelago_core::member::Waits;
+use archipelago_core::driver::Waits;
 use archipelago_core::wire::{BODY_BYTES_MAX, RunId, RunSpec};
 
 /// A syncer, its run, and the machines that join it.

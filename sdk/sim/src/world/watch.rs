@@ -1,7 +1,7 @@
 //! Access to the merges and decisions of a world.
 
 use super::World;
-use archipelago_core::diloco::syncer::{Input, Regard};
+use archipelago_core::diloco::syncer::{ContributionVerdict, Input};
 use archipelago_core::diloco::{Entry, MergeJob};
 use archipelago_core::wire::LearnerId;
 
@@ -30,8 +30,8 @@ impl World {
     }
 
     /// Tells the syncer whether the updates of `learner` show real training.
-    pub fn regard(&mut self, learner: LearnerId, regard: Regard) {
-        self.tell_syncer(Input::Regard { learner, regard });
+    pub fn regard(&mut self, learner: LearnerId, regard: ContributionVerdict) {
+        self.tell_syncer(Input::ContributionVerdict { learner, regard });
     }
 
     pub(super) fn note_entry(&mut self, entry: &Entry) {

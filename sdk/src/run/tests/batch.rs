@@ -6,7 +6,7 @@ use std::rc::Rc;
 use super::super::fake_device::{Device, DeviceEngine, Plan};
 use super::super::session::Session;
 use super::*;
-use archipelago_core::member::{Doubling, Waits};
+use archipelago_core::driver::{Doubling, Waits};
 use archipelago_runtime::engine::EngineError;
 
 /// Maximum step time that counts as fitting, in microseconds.

@@ -7,7 +7,7 @@ use super::super::fake_device::{Device, DeviceEngine, Plan, SETTLE_MS};
 use super::super::fake_run::STEP_MS;
 use super::super::session::Session;
 use super::*;
-use archipelago_core::member::{Doubling, Waits};
+use archipelago_core::driver::{Doubling, Waits};
 use archipelago_runtime::engine::EngineError;
 
 const TOKENS_PER_STEP: u64 = 8;
@@ -138,7 +138,10 @@ fn what_was_trained_on_a_lost_device_is_not_claimed() {
 #[test]
 fn losses_with_merges_in_between_are_borne() {
     let fake = FakeSyncer::start(Script::default());
-    let outcome = learn_on(&[alive(Some(0), Some(30))], &fake, |events| afresh(events) > 8);
+    let device = Device::new(&[alive(Some(0), Some(30))]);
+    // Steps that take time leave the syncer's thread room to merge an update of each engine, even on a busy machine.
+    device.borrow_mut().window_ms = 2;
+    let outcome = steer(&device, &Control::new(), &fake, |events| afresh(events) > 8);
     assert!(outcome.result.is_ok(), "{:?}", outcome.result);
 }
 

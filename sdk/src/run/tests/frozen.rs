@@ -22,7 +22,7 @@ fn parts() -> usize {
 
 /// Takes part until two updates are merged, with a cache of earlier weights if `cache` is given.
 fn take_part(fake: &FakeSyncer, cache: Option<Folder>) -> (Report, Vec<Event>) {
-    let shelf = cache.map(|folder| Rc::new(folder) as Rc<dyn Shelf>);
+    let shelf = cache.map(|folder| Rc::new(folder) as Rc<dyn WeightCache>);
     let config = RunConfig { shelf, ..config(&fake.address) };
     let (control, events) = (Control::new(), RefCell::new(Vec::new()));
     let observe = |event: &Event| {

@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use super::*;
 use crate::run::session::Session;
-use archipelago_core::member::{Doubling, Waits};
+use archipelago_core::driver::{Doubling, Waits};
 
 /// Runs a learner with a patience of `first_ms` whose syncer falls silent once, and returns its events.
 fn with_patience(first_ms: u64, hurries: bool) -> Vec<Event> {

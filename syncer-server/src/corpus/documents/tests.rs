@@ -108,7 +108,7 @@ fn what_is_no_document_is_told_by_its_line() {
         "message 1: its \"content\" has a part of the type \"image_url\", but only text is learnt",
     );
     let asks = r#"{"messages": [{"role": "user", "content": "a"}]}"#;
-    check(asks, Some(CHATML), "no message is the assistant's");
+    check(asks, Some(CHATML), "there is nothing to learn; it has \"user\"");
     check(TALK, None, "the model has no chat template: give --chat-template");
     check(TALK, Some("{% for %}"), "the chat template cannot be used");
     check(TALK, Some("a\n{{ raise_exception('no system') }}"), "no system (line 2 of the template)");

@@ -15,14 +15,14 @@ pub struct LogEntry {
     /// Time of the event, in milliseconds since 1970, by the syncer machine's clock.
     pub at_ms: u64,
     /// The event.
-    pub what: Happening,
+    pub what: LogEvent,
 }
 
 /// An event that the owner of a run may want to see later.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[allow(missing_docs, reason = "each variant names its fields; lines of their own would say it twice")]
-pub enum Happening {
+pub enum LogEvent {
     /// A syncer began to lead the run; `resumed` is true if the run already existed.
     Started {
         resumed: bool,
@@ -124,7 +124,7 @@ pub enum Happening {
     },
 }
 
-impl Happening {
+impl LogEvent {
     /// Returns the log event for `event`; `syncer` is the state after it. Returns `None` for events of each round or
     /// step, and for departures that the log covers with another line.
     #[must_use]

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 
 use archipelago_core::diloco::Millis;
 
-pub use entry::{Happening, LogEntry};
+pub use entry::{LogEntry, LogEvent};
 pub use words::{LogEntryView, LogKind, LogQuery, LogView, sentence, view as log_of};
 
 use repeats::Repeats;
@@ -43,7 +43,7 @@ impl EventLog {
 
     /// Adds a line and returns it to be written, or `None` if a repeat is only counted and reported later. `at_ms` is
     /// in milliseconds since 1970.
-    pub fn add(&mut self, now: Millis, at_ms: u64, what: Happening) -> Option<LogEntry> {
+    pub fn add(&mut self, now: Millis, at_ms: u64, what: LogEvent) -> Option<LogEntry> {
         let what = self.repeats.pass(now, what)?;
         self.last += 1;
         let entry = LogEntry { seq: self.last, at_ms, what };
@@ -85,7 +85,7 @@ mod tests {
     fn a_line_is_told_once_it_is_on_the_disk_or_the_disk_is_broken() {
         let mut log = EventLog::default();
         for _ in 0..3 {
-            log.add(Millis(0), 5, Happening::Held { held: true }).unwrap();
+            log.add(Millis(0), 5, LogEvent::Held { held: true }).unwrap();
         }
         assert_eq!((log.reach(0, false), seqs(&log)), (0, vec![]));
         assert_eq!((log.reach(2, false), seqs(&log)), (2, vec![2, 1]));
@@ -96,12 +96,12 @@ mod tests {
     fn the_newest_lines_stay_and_numbers_go_on() {
         let mut log = EventLog::default();
         for _ in 0..LOG_MAX + 7 {
-            log.add(Millis(0), 5, Happening::Finishing).unwrap();
+            log.add(Millis(0), 5, LogEvent::Finishing).unwrap();
         }
         log.reach(u64::MAX, false);
         let newest = seqs(&log);
         assert_eq!((newest.len(), newest[0]), (LOG_MAX, LOG_MAX as u64 + 7));
         let mut again = EventLog::new(log.told.iter().cloned().collect());
-        assert_eq!(again.add(Millis(0), 5, Happening::Finished).unwrap().seq, LOG_MAX as u64 + 8);
+        assert_eq!(again.add(Millis(0), 5, LogEvent::Finished).unwrap().seq, LOG_MAX as u64 + 8);
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use archipelago_core::diloco::Millis;
 
-use super::Happening;
+use super::LogEvent;
 
 /// Time before the same event is logged again, in milliseconds.
 const QUIET_MS: u64 = 600_000;
@@ -21,10 +21,10 @@ pub struct Repeats {
 
 impl Repeats {
     /// Returns `what` with its count if it is due for the log; `None` if it is only counted.
-    pub fn pass(&mut self, now: Millis, what: Happening) -> Option<Happening> {
+    pub fn pass(&mut self, now: Millis, what: LogEvent) -> Option<LogEvent> {
         let key = match &what {
-            Happening::Refused { learner, why, .. } => format!("{learner} {why:?}"),
-            Happening::TurnedAway { reason, .. } => format!("- {reason}"),
+            LogEvent::Refused { learner, why, .. } => format!("{learner} {why:?}"),
+            LogEvent::TurnedAway { reason, .. } => format!("- {reason}"),
             _ => return Some(what),
         };
         if let Some((at, untold)) = self.told.get_mut(&key)
@@ -43,10 +43,10 @@ impl Repeats {
         }
         self.told.insert(key, (now, 0));
         Some(match what {
-            Happening::Refused { learner, name, why, .. } => {
-                Happening::Refused { learner, name, why, times: count }
+            LogEvent::Refused { learner, name, why, .. } => {
+                LogEvent::Refused { learner, name, why, times: count }
             }
-            Happening::TurnedAway { reason, .. } => Happening::TurnedAway { reason, times: count },
+            LogEvent::TurnedAway { reason, .. } => LogEvent::TurnedAway { reason, times: count },
             what => what,
         })
     }
@@ -56,8 +56,8 @@ impl Repeats {
 mod tests {
     use super::*;
 
-    fn turned_away(reason: &str) -> Happening {
-        Happening::TurnedAway { reason: reason.to_owned(), times: 1 }
+    fn turned_away(reason: &str) -> LogEvent {
+        LogEvent::TurnedAway { reason: reason.to_owned(), times: 1 }
     }
 
     #[test]
@@ -68,10 +68,10 @@ mod tests {
             assert_eq!(repeats.pass(Millis(second * 1_000), turned_away("full")), None, "{second}");
         }
         assert_eq!(repeats.pass(Millis(1_000), turned_away("no invite")), Some(turned_away("no invite")));
-        let told = Happening::TurnedAway { reason: "full".into(), times: 600 };
+        let told = LogEvent::TurnedAway { reason: "full".into(), times: 600 };
         assert_eq!(repeats.pass(Millis(600_000), turned_away("full")), Some(told));
         assert_eq!(repeats.pass(Millis(600_001), turned_away("full")), None);
-        assert_eq!(repeats.pass(Millis(600_001), Happening::Finishing), Some(Happening::Finishing));
+        assert_eq!(repeats.pass(Millis(600_001), LogEvent::Finishing), Some(LogEvent::Finishing));
     }
 
     #[test]

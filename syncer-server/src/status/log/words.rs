@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::doubt::doubted;
 use super::super::learners::hidden_name;
-use super::{EventLog, Happening, LOG_MAX, LogEntry};
+use super::{EventLog, LOG_MAX, LogEntry, LogEvent};
 
 /// `/v1/log` and the event `log`: lines of the run's log.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -53,7 +53,7 @@ pub enum LogKind {
     /// A peer could not join, or an update was refused.
     Refused,
     /// The owner gave an order.
-    Owner,
+    AdminToken,
     /// The run ended.
     Finished,
     /// A problem began.
@@ -116,126 +116,126 @@ impl LogEntryView {
     }
 }
 
-fn kind(what: &Happening) -> LogKind {
+fn kind(what: &LogEvent) -> LogKind {
     match what {
-        Happening::Started { .. } | Happening::Stopped | Happening::Certificate { shown: true } => {
+        LogEvent::Started { .. } | LogEvent::Stopped | LogEvent::Certificate { shown: true } => {
             LogKind::Syncer
         }
-        Happening::Joined { .. } => LogKind::Joined,
-        Happening::Left { .. } => LogKind::Left,
-        Happening::Refused { .. } | Happening::TurnedAway { .. } => LogKind::Refused,
-        Happening::Dropped { .. }
-        | Happening::Paced { .. }
-        | Happening::Held { .. }
-        | Happening::Retuned { .. } => LogKind::Owner,
-        Happening::Finishing | Happening::Finished => LogKind::Finished,
-        Happening::DiskFault { .. }
-        | Happening::ServicesFault { .. }
-        | Happening::Certificate { shown: false }
-        | Happening::Undone { .. }
-        | Happening::LossUnexplained { .. }
-        | Happening::Doubted { looks: 1.., .. }
-        | Happening::Alert { raised: true, .. } => LogKind::Trouble,
-        Happening::DiskMended { .. }
-        | Happening::ServicesMended
-        | Happening::Doubted { looks: 0, .. }
-        | Happening::Alert { raised: false, .. } => LogKind::Mended,
+        LogEvent::Joined { .. } => LogKind::Joined,
+        LogEvent::Left { .. } => LogKind::Left,
+        LogEvent::Refused { .. } | LogEvent::TurnedAway { .. } => LogKind::Refused,
+        LogEvent::Dropped { .. }
+        | LogEvent::Paced { .. }
+        | LogEvent::Held { .. }
+        | LogEvent::Retuned { .. } => LogKind::AdminToken,
+        LogEvent::Finishing | LogEvent::Finished => LogKind::Finished,
+        LogEvent::DiskFault { .. }
+        | LogEvent::ServicesFault { .. }
+        | LogEvent::Certificate { shown: false }
+        | LogEvent::Undone { .. }
+        | LogEvent::LossUnexplained { .. }
+        | LogEvent::Doubted { looks: 1.., .. }
+        | LogEvent::Alert { raised: true, .. } => LogKind::Trouble,
+        LogEvent::DiskMended { .. }
+        | LogEvent::ServicesMended
+        | LogEvent::Doubted { looks: 0, .. }
+        | LogEvent::Alert { raised: false, .. } => LogKind::Mended,
     }
 }
 
 /// Describes `what` in plain words, for the learner called `name`.
-pub fn sentence(what: &Happening, name: &str, names_hidden: bool) -> String {
+pub fn sentence(what: &LogEvent, name: &str, names_hidden: bool) -> String {
     match what {
-        Happening::Started { forked: Some((run, at)), .. } => {
+        LogEvent::Started { forked: Some((run, at)), .. } => {
             format!("The run began from the state of run {run} after decision {at}.")
         }
-        Happening::Started { resumed: false, .. } => "The run began.".into(),
-        Happening::Started { resumed: true, .. } => {
+        LogEvent::Started { resumed: false, .. } => "The run began.".into(),
+        LogEvent::Started { resumed: true, .. } => {
             "The syncer was started again, and the run continues.".into()
         }
-        Happening::Stopped => "The syncer was told to stop, and saved the run.".into(),
-        Happening::Joined { device, returning, .. } => {
+        LogEvent::Stopped => "The syncer was told to stop, and saved the run.".into(),
+        LogEvent::Joined { device, returning, .. } => {
             let came = if *returning { "came back" } else { "joined" };
             let device =
                 if names_hidden || device.is_empty() { String::new() } else { format!(" ({device})") };
             format!("{name} {came}{device}.")
         }
-        Happening::Left { why: LeaveCause::Polite, .. } => format!("{name} left."),
-        Happening::Left { why: LeaveCause::Lost, .. } => format!("The connection to {name} broke."),
-        Happening::Left { why: LeaveCause::Closed { reason, .. }, .. } => {
+        LogEvent::Left { why: LeaveCause::Polite, .. } => format!("{name} left."),
+        LogEvent::Left { why: LeaveCause::Lost, .. } => format!("The connection to {name} broke."),
+        LogEvent::Left { why: LeaveCause::Closed { reason, .. }, .. } => {
             format!("{name} was disconnected: {reason}.")
         }
-        Happening::Dropped { wait_ms: 0, .. } => format!("The owner lets {name} come back."),
-        Happening::Dropped { wait_ms, .. } => {
+        LogEvent::Dropped { wait_ms: 0, .. } => format!("The owner lets {name} come back."),
+        LogEvent::Dropped { wait_ms, .. } => {
             format!("The owner sent {name} away for {} s.", f64::from(*wait_ms) / 1e3)
         }
-        Happening::Paced { share, .. } if share.ratio() >= 1.0 => {
+        LogEvent::Paced { share, .. } if share.ratio() >= 1.0 => {
             format!("The owner lets {name} train all the time.")
         }
-        Happening::Paced { share, .. } => {
+        LogEvent::Paced { share, .. } => {
             let percent = share.ratio() * 100.0;
             format!("The owner limited {name} to {percent} % of its time.")
         }
-        Happening::Refused { why, times, .. } => {
+        LogEvent::Refused { why, times, .. } => {
             format!("An update of {name} was refused: {}{}.", because(*why), often(*times))
         }
-        Happening::TurnedAway { reason, times } => {
+        LogEvent::TurnedAway { reason, times } => {
             format!("A learner could not join, and was told: {reason}{}.", often(*times))
         }
-        Happening::Held { held: true } => "The owner paused the run.".into(),
-        Happening::Held { held: false } => "The owner resumed the run.".into(),
-        Happening::Retuned { setting, from, to } => {
+        LogEvent::Held { held: true } => "The owner paused the run.".into(),
+        LogEvent::Held { held: false } => "The owner resumed the run.".into(),
+        LogEvent::Retuned { setting, from, to } => {
             format!("The owner changed {setting} from {from} to {to}.")
         }
-        Happening::Finishing => "The run is ending: the last progress is collected.".into(),
-        Happening::Finished => "The run is complete, and all learners were sent home.".into(),
-        Happening::DiskFault { why, is_tape: true } => {
+        LogEvent::Finishing => "The run is ending: the last progress is collected.".into(),
+        LogEvent::Finished => "The run is complete, and all learners were sent home.".into(),
+        LogEvent::DiskFault { why, is_tape: true } => {
             format!("The run stands still, because the syncer's disk accepts no writes: {why}.")
         }
-        Happening::DiskFault { why, is_tape: false } => format!("A snapshot could not be written: {why}."),
-        Happening::DiskMended { is_tape: true } => {
+        LogEvent::DiskFault { why, is_tape: false } => format!("A snapshot could not be written: {why}."),
+        LogEvent::DiskMended { is_tape: true } => {
             "The syncer's disk accepts writes again, and the run continues.".into()
         }
-        Happening::Certificate { shown: true } => "A new certificate is in use.".into(),
+        LogEvent::Certificate { shown: true } => "A new certificate is in use.".into(),
         // File names are for the owner alone.
-        Happening::Certificate { shown: false } => {
+        LogEvent::Certificate { shown: false } => {
             "A new certificate cannot be used, and the old one stays in use: the syncer's own log says why."
                 .into()
         }
-        Happening::Undone { .. } | Happening::Doubted { .. } | Happening::LossUnexplained { .. } => {
+        LogEvent::Undone { .. } | LogEvent::Doubted { .. } | LogEvent::LossUnexplained { .. } => {
             harm(what, name)
         }
-        Happening::Alert { text, .. } => text.clone(),
-        Happening::DiskMended { is_tape: false } => "Snapshots can be written again.".into(),
-        Happening::ServicesFault { why } => {
+        LogEvent::Alert { text, .. } => text.clone(),
+        LogEvent::DiskMended { is_tape: false } => "Snapshots can be written again.".into(),
+        LogEvent::ServicesFault { why } => {
             format!(
                 "Nothing is merged, because {why}. The run continues by itself once that ends, and learners train on."
             )
         }
-        Happening::ServicesMended => {
+        LogEvent::ServicesMended => {
             "The shared services of the run answer again, and the run continues.".into()
         }
     }
 }
 
 /// Describes findings about learners in plain words.
-fn harm(what: &Happening, name: &str) -> String {
+fn harm(what: &LogEvent, name: &str) -> String {
     match what {
-        Happening::Undone { losses: (good, bad), without, for_good, .. } => {
+        LogEvent::Undone { losses: (good, bad), without, for_good, .. } => {
             let until = if *for_good { "until the owner lets it back" } else { "for a while" };
             format!(
                 "The held-out loss rose from {good:.3} to {bad:.3}, and would be {without:.3} without the updates of \
                  {name}: those were rolled back, and {name} was sent away {until}."
             )
         }
-        Happening::Doubted { looks: 0, .. } => {
+        LogEvent::Doubted { looks: 0, .. } => {
             format!("{name} shows again that it trains: it is no longer suspected, and counts as before.")
         }
-        Happening::Doubted { looks, .. } => format!(
+        LogEvent::Doubted { looks, .. } => format!(
             "{name} is suspected, and its updates and tokens do not count until it shows that it trains: its {}.",
             doubted(*looks)
         ),
-        Happening::LossUnexplained { losses: (good, bad) } => format!(
+        LogEvent::LossUnexplained { losses: (good, bad) } => format!(
             "The held-out loss rose from {good:.3} to {bad:.3}, but not because of a few learners' updates: nothing \
              was rolled back."
         ),
@@ -251,7 +251,7 @@ fn often(times: u32) -> String {
 fn because(why: Refusal) -> &'static str {
     match why {
         Refusal::NotInvited => "it was not requested",
-        Refusal::Unsettled => "the update before it was still in progress",
+        Refusal::UnresolvedUpdate => "the update before it was still in progress",
         Refusal::Empty => "there was no progress in it",
         Refusal::Shape => "it has the wrong size",
         Refusal::Checksum => "it was damaged on its way",
@@ -265,18 +265,18 @@ fn because(why: Refusal) -> &'static str {
 mod tests {
     use super::*;
 
-    fn entry(seq: u64, what: Happening) -> LogEntry {
+    fn entry(seq: u64, what: LogEvent) -> LogEntry {
         LogEntry { seq, at_ms: 1_000 * seq, what }
     }
 
-    fn joined(number: u64, name: &str) -> Happening {
+    fn joined(number: u64, name: &str) -> LogEvent {
         let (learner, name, device) = (LearnerId(number as u32), name.to_owned(), "cpu, 1 thread".to_owned());
-        Happening::Joined { learner, name, device, returning: number > 1 }
+        LogEvent::Joined { learner, name, device, returning: number > 1 }
     }
 
     fn texts(query: &LogQuery, names_hidden: bool) -> Vec<String> {
         let entries = [
-            entry(4, Happening::Held { held: true }),
+            entry(4, LogEvent::Held { held: true }),
             entry(3, joined(3, "")),
             entry(2, joined(2, "Anna")),
             entry(1, joined(1, "bob")),
@@ -311,7 +311,7 @@ mod tests {
     #[test]
     fn says_why_and_how_often() {
         let why = Refusal::Norm;
-        let refused = Happening::Refused { learner: LearnerId(1), name: "bob".into(), why, times: 3 };
+        let refused = LogEvent::Refused { learner: LearnerId(1), name: "bob".into(), why, times: 3 };
         let text = LogEntryView::new(&entry(1, refused), false).text;
         let said =
             "An update of bob was refused: it is far larger than usual (3 times since the last such line).";

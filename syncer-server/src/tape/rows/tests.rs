@@ -4,7 +4,7 @@ use archipelago_core::diloco::{Entry, LearnerId};
 use tempfile::TempDir;
 
 use super::*;
-use crate::status::{Happening, LOG_MAX};
+use crate::status::{LOG_MAX, LogEvent};
 
 const RUN: RunId = RunId(7);
 
@@ -129,7 +129,7 @@ fn a_row_keeps_its_bytes() {
 #[test]
 fn the_newest_lines_of_the_log_stay() {
     let (_dir, path) = written(1);
-    let line = |seq| LogEntry { seq, at_ms: 7, what: Happening::Held { held: true } };
+    let line = |seq| LogEntry { seq, at_ms: 7, what: LogEvent::Held { held: true } };
     let mut rows = Rows::open(&path, RUN, 2, BEGINNING).unwrap();
     let many = LOG_MAX as u64 + 5;
     rows.append(&[row(2)], &(1..=many).map(line).collect::<Vec<_>>(), None).unwrap();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use archipelago_core::diloco::learner::LearnerConfig;
 use archipelago_core::diloco::syncer::{self, Event, Host, Syncer, SyncerConfig};
 use archipelago_core::diloco::{Codec, Fragments, MergeJob, Replica};
-use archipelago_core::member::{Input, Member, MemberConfig, Output, Step, Waits};
+use archipelago_core::driver::{DriverConfig, Input, LearnerDriver, Output, Step, Waits};
 use archipelago_core::wire::{
     BATCH_MAX, Bye, Challenge, ConnId, Identity, Message, Millis, RunId, RunSpec, decode, encode,
 };
@@ -23,9 +23,9 @@ const OUTPUTS_MAX: usize = 4_096;
 /// Largest number of undelivered messages of the syncer.
 const SAID_MAX: usize = 256;
 
-/// Member with the state of its shell, and the honest syncer whose messages are altered.
+/// LearnerDriver with the state of its shell, and the honest syncer whose messages are altered.
 struct Stage {
-    member: Member,
+    member: LearnerDriver,
     now_us: u64,
     syncer: Syncer,
     conn: Option<ConnId>,
@@ -94,9 +94,9 @@ impl Stage {
             serial_first: 1,
         };
         let waits = Waits::default();
-        let config = MemberConfig { learner, contact_ms_max: None, reconnect_ms_max: None, waits, seed: 5 };
+        let config = DriverConfig { learner, contact_ms_max: None, reconnect_ms_max: None, waits, seed: 5 };
         Self {
-            member: Member::new(config),
+            member: LearnerDriver::new(config),
             now_us: 0,
             syncer,
             conn: None,
@@ -140,7 +140,7 @@ impl Stage {
             11 => self.pass(u64::from(script.short()) * 1_000),
             12 => self.tell(Input::Failed { device_lost: script.byte() % 2 == 1, reason: String::new() }),
             13 => self.tell(
-                [Input::Paused(script.byte() % 2 == 1), Input::Heard, Input::Hurry]
+                [Input::Paused(script.byte() % 2 == 1), Input::Heard, Input::DrainNow]
                     .into_iter()
                     .nth(script.below(3))
                     .expect("one of three"),

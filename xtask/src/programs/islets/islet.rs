@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use archipelago_core::diloco::Version;
 use archipelago_core::diloco::learner::LearnerConfig;
-use archipelago_core::member::{Batch, Input, Member, MemberConfig, Output, Step, Waits};
+use archipelago_core::driver::{Batch, DriverConfig, Input, LearnerDriver, Output, Step, Waits};
 use archipelago_core::wire::{
     Challenge, Fate, FragmentId, Hello, Identity, LearnerState, Message, RunId, Serial, Signature,
 };
@@ -30,7 +30,7 @@ pub struct Islet {
     sea: Rc<Sea>,
     number: u32,
     key: SigningKey,
-    member: Member,
+    member: LearnerDriver,
     socket: Option<Socket>,
     context: usize,
     is_ready: bool,
@@ -53,7 +53,7 @@ impl Islet {
             invite: None,
             serial_first: u64::from(number) << 32,
         };
-        let member = Member::new(MemberConfig {
+        let member = LearnerDriver::new(DriverConfig {
             learner,
             contact_ms_max: None,
             reconnect_ms_max: None,
@@ -156,7 +156,9 @@ impl Islet {
         let ms = |since: Instant| since.elapsed().as_secs_f64() * 1e3;
         match message {
             Message::Welcome(_) => tally.welcomed_ms.extend(self.greeted.take().map(ms)),
-            Message::Arrived { serial, .. } => tally.arrived_ms.extend(self.sent.remove(serial).map(ms)),
+            Message::UpdateReceived { serial, .. } => {
+                tally.arrived_ms.extend(self.sent.remove(serial).map(ms))
+            }
             Message::Receipt { fate: Fate::Merged { .. }, .. } => tally.merged += 1,
             Message::Receipt { fate: Fate::Late(_), .. } => tally.late += 1,
             Message::Receipt { fate: Fate::Refused(reason), .. } => {

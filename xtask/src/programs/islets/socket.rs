@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use archipelago_core::member::Input;
+use archipelago_core::driver::Input;
 use archipelago_core::wire::http::{SOCKET, VERSION_HEADER};
 use archipelago_core::wire::{
     Assembler, BODY_BYTES_MAX, Bye, CHUNK_BYTES, Message, SUBPROTOCOL, encode, frames,

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::cluster::{Decree, GatewayId, ProcessId};
+use crate::cluster::{AdminCommand, GatewayId, ProcessId};
 use crate::diloco::syncer::Paces;
 use crate::diloco::{
-    FragmentId, LearnerId, MergeEntry, MergeRule, OuterSpec, Repute, Round, Serial, Version,
+    FragmentId, LearnerId, MergeEntry, MergeRule, OuterSpec, Round, SenderTrust, Serial, Version,
 };
 use crate::wire::{Fingerprint, Refusal, Share};
 
@@ -41,17 +41,17 @@ fn records() -> Vec<Record> {
         Record::Merged { merge: Box::new(merge()), state: 9 },
         Record::Abandoned,
         Record::Finished,
-        Record::Decreed(Decree::Agreed(vec![("min-quorum".to_owned(), "2".to_owned())])),
-        Record::Decreed(Decree::Hold(true)),
-        Record::Decreed(Decree::Pace(LearnerId(3), Share::new(0.25).unwrap())),
-        Record::Decreed(Decree::Drop(LearnerId(3), 1 << 41)),
-        Record::Decreed(Decree::Ban(Fingerprint([7; 16]), "a liar".to_owned())),
+        Record::Decreed(AdminCommand::Agreed(vec![("min-quorum".to_owned(), "2".to_owned())])),
+        Record::Decreed(AdminCommand::Hold(true)),
+        Record::Decreed(AdminCommand::Pace(LearnerId(3), Share::new(0.25).unwrap())),
+        Record::Decreed(AdminCommand::Drop(LearnerId(3), 1 << 41)),
+        Record::Decreed(AdminCommand::Ban(Fingerprint([7; 16]), "a liar".to_owned())),
     ]
 }
 
 fn weigh(weight: f64) -> Notice {
     let (learner, serial, experts, steps) = (LearnerId(3), Serial(8), vec![0.0, 2.5], 12);
-    let weighing = Weighing { learner, serial, weight, experts, steps };
+    let weighing = UpdateWeight { learner, serial, weight, experts, steps };
     let terms = json!({ "terms": [{ "way": "mean", "total": 1.5, "radius": null, "exponent": 3 }] });
     Notice::Weigh {
         round: Round(7),
@@ -80,8 +80,8 @@ fn offer(body: Value, step_ms_least: f64) -> Reply {
         "body": body, "checksum": 1, "run": 2, "fragment": 3, "serial": 4, "base": 5, "steps": 6, "tokens": 7,
         "seen": [8],
     });
-    let repute = Repute { is_shown: Some(true), ..Repute::default() };
-    let standing = Standing {
+    let repute = SenderTrust { is_shown: Some(true), ..SenderTrust::default() };
+    let standing = SenderInfo {
         step_ms_least,
         steps_max: Some(48),
         step_tokens: 512,

@@ -62,7 +62,7 @@ pub struct DownlinkTerms {
 
 /// Messages to one learner.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Follow {
+pub struct CatchUp {
     /// Changes to send, in order.
     pub changes: Vec<Merged>,
     /// Fragments to fetch, since the learner is behind these versions.
@@ -71,7 +71,7 @@ pub struct Follow {
 
 /// Recipients of a new version.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Audience {
+pub struct Recipients {
     /// Connections that are sent the change.
     pub change: Vec<ConnId>,
     /// Connections that cannot keep up, and are told to fetch the fragment.
@@ -106,8 +106,8 @@ impl Downlink {
 
     /// Records that the learner behind `conn` trains. The first call starts the changes that follow the versions it
     /// holds.
-    pub(crate) fn trains(&mut self, now: Millis, conn: ConnId) -> Follow {
-        let mut follow = Follow::default();
+    pub(crate) fn trains(&mut self, now: Millis, conn: ConnId) -> CatchUp {
+        let mut follow = CatchUp::default();
         if let Some(link) = self.links.get_mut(&conn)
             && link.begin()
         {
@@ -125,8 +125,8 @@ impl Downlink {
         fragment: FragmentId,
         version: Version,
         step_ms: f64,
-    ) -> Follow {
-        let mut follow = Follow::default();
+    ) -> CatchUp {
+        let mut follow = CatchUp::default();
         let Some(link) = self.links.get_mut(&conn) else { return follow };
         if !link.has_begun() {
             link.set_place(fragment, Place::At(version));
@@ -153,8 +153,8 @@ impl Downlink {
         now: Millis,
         merged: &Merged,
         step_ms: impl Fn(ConnId) -> f64,
-    ) -> Audience {
-        let mut audience = Audience::default();
+    ) -> Recipients {
+        let mut audience = Recipients::default();
         self.history.add(merged);
         let fragment = merged.fragment;
         for (&conn, link) in self.links.iter_mut().filter(|(_, link)| link.has_begun()) {
@@ -192,7 +192,7 @@ impl Downlink {
 }
 
 /// Sends changes that wait for room on `link`, as far as there is room now.
-fn fill(history: &History, link: &mut Link, now: Millis, follow: &mut Follow) {
+fn fill(history: &History, link: &mut Link, now: Millis, follow: &mut CatchUp) {
     let mut waits = false;
     for fragment in history.fragments() {
         while let Place::At(version) = link.place(fragment)

@@ -36,39 +36,39 @@ fn merged(version: u64) -> Merged {
 fn opened() -> Downlink {
     let mut downlink = Downlink::new(TERMS, vec![Version(1); 2]);
     downlink.open(CONN);
-    assert_eq!(downlink.trains(Millis(0), CONN), Follow::default());
+    assert_eq!(downlink.trains(Millis(0), CONN), CatchUp::default());
     downlink
 }
 
 /// Creates a downlink to one learner that holds version 1 of the first fragment, the newest.
 fn followed() -> Downlink {
     let mut downlink = opened();
-    assert_eq!(holds(&mut downlink, 0, 1), Follow::default());
+    assert_eq!(holds(&mut downlink, 0, 1), CatchUp::default());
     downlink
 }
 
-fn publish(downlink: &mut Downlink, now: u64, version: u64) -> Audience {
+fn publish(downlink: &mut Downlink, now: u64, version: u64) -> Recipients {
     downlink.publish(Millis(now), &merged(version), |_| 0.0)
 }
 
-fn holds(downlink: &mut Downlink, now: u64, version: u64) -> Follow {
+fn holds(downlink: &mut Downlink, now: u64, version: u64) -> CatchUp {
     downlink.holds(Millis(now), CONN, P, Version(version), 0.0)
 }
 
-fn sent() -> Audience {
-    Audience { change: vec![CONN], behind: vec![] }
+fn sent() -> Recipients {
+    Recipients { change: vec![CONN], behind: vec![] }
 }
 
-fn told() -> Audience {
-    Audience { change: vec![], behind: vec![CONN] }
+fn told() -> Recipients {
+    Recipients { change: vec![], behind: vec![CONN] }
 }
 
-fn changes(versions: std::ops::RangeInclusive<u64>) -> Follow {
-    Follow { changes: versions.map(merged).collect(), behind: vec![] }
+fn changes(versions: std::ops::RangeInclusive<u64>) -> CatchUp {
+    CatchUp { changes: versions.map(merged).collect(), behind: vec![] }
 }
 
-fn behind(version: u64) -> Follow {
-    Follow { changes: vec![], behind: vec![(P, Version(version))] }
+fn behind(version: u64) -> CatchUp {
+    CatchUp { changes: vec![], behind: vec![(P, Version(version))] }
 }
 
 /// Goal: nothing competes with the parameters and the text that a joiner waits for.
@@ -76,42 +76,42 @@ fn behind(version: u64) -> Follow {
 fn who_does_not_train_yet_is_sent_nothing() {
     let mut downlink = Downlink::new(TERMS, vec![Version(1); 2]);
     downlink.open(CONN);
-    assert_eq!(holds(&mut downlink, 0, 1), Follow::default());
-    assert_eq!(publish(&mut downlink, 10, 2), Audience::default());
-    assert_eq!(publish(&mut downlink, 20, 3), Audience::default());
+    assert_eq!(holds(&mut downlink, 0, 1), CatchUp::default());
+    assert_eq!(publish(&mut downlink, 10, 2), Recipients::default());
+    assert_eq!(publish(&mut downlink, 20, 3), Recipients::default());
     assert_eq!(downlink.trains(Millis(30), CONN), changes(2..=3), "and then all that it missed");
-    assert_eq!(downlink.trains(Millis(40), CONN), Follow::default());
+    assert_eq!(downlink.trains(Millis(40), CONN), CatchUp::default());
     assert_eq!(publish(&mut downlink, 50, 4), sent());
 
     let mut downlink = Downlink::new(TERMS, vec![Version(1); 2]);
     downlink.open(CONN);
-    assert_eq!(holds(&mut downlink, 0, 1), Follow::default());
-    (2..40).for_each(|version| assert_eq!(publish(&mut downlink, version, version), Audience::default()));
+    assert_eq!(holds(&mut downlink, 0, 1), CatchUp::default());
+    (2..40).for_each(|version| assert_eq!(publish(&mut downlink, version, version), Recipients::default()));
     assert_eq!(downlink.trains(Millis(50), CONN), behind(39), "or that it missed too much");
 }
 
 #[test]
 fn changes_go_to_those_who_hold_the_fragment() {
-    assert_eq!(publish(&mut opened(), 0, 2), Audience::default(), "it holds nothing yet");
+    assert_eq!(publish(&mut opened(), 0, 2), Recipients::default(), "it holds nothing yet");
     let mut downlink = followed();
     for version in 2..20 {
         assert_eq!(publish(&mut downlink, version, version), sent());
-        assert_eq!(holds(&mut downlink, version, version), Follow::default());
+        assert_eq!(holds(&mut downlink, version, version), CatchUp::default());
     }
     assert_eq!(downlink.unconfirmed_bytes(CONN), 0);
     downlink.close(CONN);
-    assert_eq!(publish(&mut downlink, 30, 20), Audience::default());
+    assert_eq!(publish(&mut downlink, 30, 20), Recipients::default());
 }
 
 #[test]
 fn what_there_is_no_room_for_waits_in_the_history_that_all_share() {
     let mut downlink = followed();
     (2..=4).for_each(|version| assert_eq!(publish(&mut downlink, 0, version), sent()));
-    (5..=6).for_each(|version| assert_eq!(publish(&mut downlink, 0, version), Audience::default()));
+    (5..=6).for_each(|version| assert_eq!(publish(&mut downlink, 0, version), Recipients::default()));
     assert_eq!(downlink.unconfirmed_bytes(CONN), 150_000);
     // The first confirmation makes room for one change, and for another one since no change was slow.
     assert_eq!(holds(&mut downlink, 10, 2), changes(5..=6));
-    assert_eq!(holds(&mut downlink, 10, 6), Follow::default());
+    assert_eq!(holds(&mut downlink, 10, 6), CatchUp::default());
     assert_eq!(publish(&mut downlink, 10, 7), sent());
 }
 
@@ -119,9 +119,9 @@ fn what_there_is_no_room_for_waits_in_the_history_that_all_share() {
 fn who_confirms_nothing_is_sent_no_more_than_the_bound() {
     let mut downlink = followed();
     (2..=4).for_each(|version| assert_eq!(publish(&mut downlink, 0, version), sent()));
-    assert_eq!(publish(&mut downlink, 0, 5), Audience::default());
+    assert_eq!(publish(&mut downlink, 0, 5), Recipients::default());
     assert_eq!(publish(&mut downlink, 1_001, 6), told(), "that was too long");
-    assert_eq!(publish(&mut downlink, 1_001, 7), Audience::default(), "it is told once");
+    assert_eq!(publish(&mut downlink, 1_001, 7), Recipients::default(), "it is told once");
     assert_eq!(downlink.unconfirmed_bytes(CONN), 150_000);
     assert!(downlink.is_thin(Millis(1_001), CONN));
 }
@@ -130,7 +130,7 @@ fn who_confirms_nothing_is_sent_no_more_than_the_bound() {
 fn one_with_long_steps_has_longer() {
     let mut downlink = followed();
     (2..=5).for_each(|version| drop(publish(&mut downlink, 0, version)));
-    assert_eq!(downlink.publish(Millis(1_900), &merged(6), |_| 500.0), Audience::default());
+    assert_eq!(downlink.publish(Millis(1_900), &merged(6), |_| 500.0), Recipients::default());
     assert_eq!(downlink.publish(Millis(2_100), &merged(7), |_| 500.0), told());
 }
 
@@ -165,7 +165,7 @@ fn a_rest_does_not_count_as_waiting() {
     assert_eq!(later.next(), Some(sent()));
     assert_eq!(
         later.find(|audience| *audience != sent()),
-        Some(Audience::default()),
+        Some(Recipients::default()),
         "it waits, and no more"
     );
     drop(later);
@@ -186,7 +186,7 @@ fn after_a_rest_changes_are_tried_again_and_longer_rests_follow() {
         let from = now;
         while downlink.is_thin(Millis(now), CONN) {
             now += 1_000;
-            assert_eq!(holds(&mut downlink, now, version), Follow::default());
+            assert_eq!(holds(&mut downlink, now, version), CatchUp::default());
             if downlink.is_thin(Millis(now), CONN) {
                 version += 1;
                 assert_eq!(publish(&mut downlink, now, version), told());

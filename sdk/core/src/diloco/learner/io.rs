@@ -28,7 +28,7 @@ pub enum Input {
     /// One inner step was finished.
     Stepped(Step),
     /// Tokens of the last steps that were routed to each expert of the layout, since the previous report.
-    Saw { seen: Vec<u64> },
+    ExpertLoad { seen: Vec<u64> },
     /// The owner paused or resumed training.
     Paused(bool),
     /// The page became hidden or visible.

@@ -83,7 +83,7 @@ impl Learner {
                     }
                     // The syncer sends the changes that follow, or reports that it cannot.
                     let run = welcome.run;
-                    self.out.push_back(Output::Send(Message::Holds { run, fragment, version: held }));
+                    self.out.push_back(Output::Send(Message::VersionAck { run, fragment, version: held }));
                 }
             }
         }
@@ -138,7 +138,7 @@ impl Learner {
         self.out.push_back(Output::Load { fragment, values, keep });
         // Before the welcome there is no recipient, and after it the learner reports all versions that it holds.
         if self.welcomed {
-            self.out.push_back(Output::Send(Message::Holds { run, fragment, version }));
+            self.out.push_back(Output::Send(Message::VersionAck { run, fragment, version }));
         }
         self.catch_up(now, fragment, None, again_at);
         self.fetch_due(now);

@@ -129,7 +129,7 @@ impl Learner {
                 self.on_encoded(now, serial, fragment, body, digest);
             }
             Input::Stepped(step) => self.on_stepped(now, step),
-            Input::Saw { seen } => self.on_saw(&seen),
+            Input::ExpertLoad { seen } => self.on_saw(&seen),
             Input::Paused(paused) => {
                 self.paused = paused;
                 self.report(now);
@@ -260,21 +260,21 @@ impl Learner {
             Message::Collect { run, fragment, base } if self.is_part_of(run) => {
                 self.on_collect(fragment, base)
             }
-            Message::Arrived { run, fragment, serial } if self.is_part_of(run) => {
+            Message::UpdateReceived { run, fragment, serial } if self.is_part_of(run) => {
                 self.on_arrived(now, fragment, serial);
             }
             Message::Receipt { run, fragment, serial, fate } if self.is_part_of(run) => {
                 self.on_receipt(fragment, serial, &fate);
             }
             Message::Merged(merged) if self.is_part_of(merged.run) => self.on_merged(now, merged),
-            Message::Behind { run, fragment, version } if self.is_part_of(run) => {
+            Message::Resync { run, fragment, version } if self.is_part_of(run) => {
                 self.on_behind(now, fragment, version);
             }
-            Message::Hold { run, held } if self.is_part_of(run) => {
+            Message::SetPaused { run, held } if self.is_part_of(run) => {
                 self.part.as_mut().expect("it is part of the run").held = held;
                 self.report(now);
             }
-            Message::Pace { run, share } if self.is_part_of(run) => {
+            Message::SetDutyCycle { run, share } if self.is_part_of(run) => {
                 self.part.as_mut().expect("it is part of the run").share = share;
             }
             Message::Lease { run, grant } if self.is_part_of(run) => self.out.push_back(Output::Grant(grant)),
@@ -355,7 +355,7 @@ impl Learner {
             }
             track.advance(version, merged.digest, part.policy);
             self.out.push_back(Output::Apply { fragment, body: merged.body });
-            self.out.push_back(Output::Send(Message::Holds { run, fragment, version }));
+            self.out.push_back(Output::Send(Message::VersionAck { run, fragment, version }));
         }
         let missing =
             track.gap().or(wanted.filter(|&wanted| track.version.is_none_or(|version| version < wanted)));

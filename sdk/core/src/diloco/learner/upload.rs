@@ -19,7 +19,7 @@ pub enum HandsIn {
     /// The syncer has not confirmed all of them.
     UnderWay,
     /// The syncer has received all, and some fates are still open.
-    Unsettled,
+    UnresolvedUpdate,
     /// No further message about them is expected.
     Nothing,
 }
@@ -53,7 +53,7 @@ impl Learner {
         if part.tracks.iter().any(Track::is_under_way) {
             HandsIn::UnderWay
         } else if part.tracks.iter().any(Track::has_arrived) {
-            HandsIn::Unsettled
+            HandsIn::UnresolvedUpdate
         } else {
             HandsIn::Nothing
         }
@@ -86,7 +86,7 @@ impl Learner {
             let held = track.version.filter(|&held| !track.has_drifted && (additive || held == base));
             match held.filter(|_| track.sent.is_none()) {
                 Some(_) if !track.has_progress() => {
-                    let pass = Message::Pass { run: part.run, fragment };
+                    let pass = Message::NoUpdate { run: part.run, fragment };
                     self.out.push_back(Output::Send(pass));
                 }
                 Some(held) if has_room => {

@@ -3,7 +3,7 @@
 use super::{RoundTerms, Rounds, Verified};
 use crate::diloco::experts::believed;
 use crate::diloco::speed::SPEED_SLACK;
-use crate::diloco::{Standing, learning_rate};
+use crate::diloco::{SenderInfo, learning_rate};
 use crate::wire::{Fate, InnerSpec, LateReason, LearnerId, Millis, Refusal};
 
 /// Slack of the largest norm over that of AdamW: for residues, decay, and a learner's own optimiser.
@@ -26,10 +26,10 @@ impl Rounds {
         now: Millis,
         learner: LearnerId,
         update: &Verified,
-        standing: &Standing,
+        standing: &SenderInfo,
     ) -> Result<Admitted, Fate> {
         if self.unsettled(learner).is_some() {
-            return Err(Fate::Refused(Refusal::Unsettled));
+            return Err(Fate::Refused(Refusal::UnresolvedUpdate));
         }
         if !self.terms.is_additive {
             let Some(open) = self.collecting() else { return Err(Fate::Late(LateReason::RoundOver)) };
@@ -70,7 +70,7 @@ impl Rounds {
     ///
     /// After a restart of the syncer the time since then is unknown, and the duration of a lease takes its place. For a
     /// learner that was never merged on this fragment, it is at most the time since it connected.
-    fn steps_max(&self, now: Millis, learner: LearnerId, standing: &Standing) -> u64 {
+    fn steps_max(&self, now: Millis, learner: LearnerId, standing: &SenderInfo) -> u64 {
         let since = self.counted.get(&learner);
         let unknown_ms = standing.stranger_ms.unwrap_or(u64::MAX).min(self.terms.lease_ms);
         let passed_ms = since.map_or(unknown_ms, |since| now.since(*since));

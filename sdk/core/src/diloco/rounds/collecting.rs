@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Taken;
-use super::waiting::Waiting;
+use super::PendingUpdate;
+use super::pending::Waiting;
 use crate::diloco::Decision;
 use crate::wire::{LearnerId, Millis, Round};
 
@@ -17,7 +17,7 @@ pub(super) struct Collecting {
     pub(super) invited: BTreeSet<LearnerId>,
     pub(super) answered: BTreeSet<LearnerId>,
     pub(super) waiting: Waiting,
-    pub(super) taken: BTreeMap<LearnerId, Taken>,
+    pub(super) taken: BTreeMap<LearnerId, PendingUpdate>,
     pub(super) quorum_at: Option<Millis>,
     /// Set for the last round of a finishing run, which waits for every learner.
     pub(super) last_of: Option<u32>,

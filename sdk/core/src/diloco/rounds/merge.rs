@@ -1,10 +1,10 @@
 //! Merging: from the updates of a round to a new version.
 
-use super::influence::{Load, Weights, of_expert, reaching};
-use super::{Phase, RoundTerms, Rounds, Taken};
+use super::weighting::{Load, Weights, of_expert, reaching};
+use super::{PendingUpdate, Phase, RoundTerms, Rounds};
 use crate::diloco::{
-    ExpertWeights, FragmentState, MergeEntry, MergeFailure, MergeJob, MergeOutcome, OuterSpec, Part, Settled,
-    Weighted,
+    ExpertWeights, FragmentState, MergeEntry, MergeFailure, MergeJob, MergeOutcome, OuterSpec, Part,
+    UpdateOutcome, Weighted,
 };
 use crate::wire::{Fate, LateReason, LearnerId, Millis, Round, Serial, Version};
 
@@ -55,7 +55,7 @@ pub struct Merge {
     /// Entry for the tape.
     pub entry: MergeEntry,
     /// Fate of each update, by learner id.
-    pub settled: Vec<Settled>,
+    pub settled: Vec<UpdateOutcome>,
     /// Coded change of Θ̂.
     pub body: Vec<u8>,
     /// Time of collecting, in milliseconds.
@@ -96,7 +96,8 @@ impl Rounds {
         let mut shares = Vec::with_capacity(open.taken.len());
         let each = open.taken.into_iter().zip(weights).zip(reaching(&loads)).enumerate();
         for (at, (((learner, taken), weight), reach)) in each {
-            let Taken { serial, base, steps, tokens, repute, until, came, body, checksum, .. } = taken;
+            let PendingUpdate { serial, base, steps, tokens, repute, until, came, body, checksum, .. } =
+                taken;
             let after_ms = self.came.get(&learner).map(|before| came.since(*before));
             let reach_steps = (reach != steps).then_some(reach);
             let part = Part {
@@ -177,7 +178,7 @@ impl Rounds {
             let Part { learner, serial, tokens, .. } = part;
             self.counted.insert(learner, until);
             let fate = Fate::Merged { version, weight, tokens };
-            Settled { round: Some(round), fragment, learner, serial, tokens, fate }
+            UpdateOutcome { round: Some(round), fragment, learner, serial, tokens, fate }
         });
         let settled = settled.collect();
         let entry = MergeEntry {
@@ -201,23 +202,23 @@ impl Rounds {
 
     /// Takes the state back from a failed job. Its updates count as late, so that their senders keep them. `None` if it
     /// is not the job under way.
-    pub fn failed(&mut self, failure: MergeFailure) -> Option<Vec<Settled>> {
+    pub fn failed(&mut self, failure: MergeFailure) -> Option<Vec<UpdateOutcome>> {
         let MergeFailure { round, state, .. } = failure;
         let merging = self.take_back(round, state)?;
         let fate = Fate::Late(LateReason::RoundOver);
         let fragment = self.terms.fragment;
         let settled = |share: MergeShare| {
             let Part { learner, serial, tokens, .. } = share.part;
-            Settled { round: Some(round), fragment, learner, serial, tokens, fate }
+            UpdateOutcome { round: Some(round), fragment, learner, serial, tokens, fate }
         };
         Some(merging.shares.into_iter().map(settled).collect())
     }
 
     /// Ends the rounds for good and returns the waiting updates as late.
-    pub fn end(&mut self) -> Vec<Settled> {
+    pub fn end(&mut self) -> Vec<UpdateOutcome> {
         let (fragment, fate) = (self.terms.fragment, Fate::Late(LateReason::RoundOver));
         let late = std::mem::take(&mut self.early).into_iter();
-        late.map(|(learner, Taken { serial, tokens, .. })| Settled {
+        late.map(|(learner, PendingUpdate { serial, tokens, .. })| UpdateOutcome {
             round: None,
             fragment,
             learner,
@@ -245,16 +246,16 @@ impl Rounds {
         since.min(f64::from(steps) / f64::from(self.terms.sync_every)).max(1.0)
     }
 
-    fn load(&self, taken: &Taken) -> Load {
+    fn load(&self, taken: &PendingUpdate) -> Load {
         let newer = self.versions.len() - self.versions.partition_point(|&version| version <= taken.base);
-        let &Taken { steps, tokens, repute, .. } = taken;
+        let &PendingUpdate { steps, tokens, repute, .. } = taken;
         Load { steps, tokens, age: newer as u32, repute }
     }
 
     /// Returns the weights of updates for each expert of the fragment.
     fn expert_weights<'a>(
         &self,
-        taken: impl Iterator<Item = &'a Taken> + Clone,
+        taken: impl Iterator<Item = &'a PendingUpdate> + Clone,
         loads: &[Load],
         known: bool,
     ) -> Vec<ExpertWeights> {
@@ -281,7 +282,8 @@ impl Rounds {
 /// Returns the share of the outer step that a merge takes, above 0 up to 1, from the turns and weights of its updates.
 ///
 /// In each turn Θ moves by the work of one turn. A learner that missed turns sends its work in a single, longer update,
-/// while the others moved Θ as if they were alone. Taken in full, that update would count once for each missed turn.
+/// while the others moved Θ as if they were alone. Taken in full, that update would count once for each missed
+/// turn.
 fn step_share<'a>(updates: impl Iterator<Item = (f64, &'a f64)>) -> f64 {
     let (mut share, mut total) = (0.0, 0.0);
     for (turns, weight) in updates {

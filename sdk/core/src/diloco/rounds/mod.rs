@@ -2,41 +2,41 @@
 //!
 //! [`Rounds`] owns the state of one fragment: Θ, Θ̂ and momentum, the version, the round under way, and the norm
 //! statistics. It knows nothing of connections, leases or other fragments. Inputs are values ([`Launch`],
-//! [`Standing`]), and so are results ([`Merge`] and [`super::Settled`] among them). The rounds of a fragment can
-//! therefore run in a process of their own.
+//! [`SenderInfo`]), and so are results ([`Merge`] and [`super::UpdateOutcome`] among them). The rounds of a fragment
+//! can therefore run in a process of their own.
 
 mod admit;
 mod ask;
 mod collecting;
-mod influence;
+mod events;
 mod merge;
-mod remake;
-mod usual;
-mod verdict;
+mod norm_stats;
+mod pending;
+mod recompute;
 mod verify;
-mod waiting;
+mod weighting;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-pub use influence::Influence;
+pub use events::{Answered, Quorum, Verdict};
 pub use merge::{Merge, Paced};
-pub use remake::Remade;
-pub use verdict::{Answered, Quorum, Verdict};
+pub use recompute::Remade;
 pub use verify::{Verified, Verifier};
+pub use weighting::Influence;
 
 use super::{
-    CheckedBody, Codec, Decision, FragmentExpert, FragmentState, Launch, MergeRule, QuorumPolicy, Repute,
-    RoundView, Segment, Standing, Timing,
+    CheckedBody, Codec, Decision, FragmentExpert, FragmentState, Launch, MergeRule, QuorumPolicy, RoundView,
+    Segment, SenderInfo, SenderTrust, Timing,
 };
 use crate::wire::{Fate, FragmentId, InnerSpec, LearnerId, Millis, Mixture, Serial, Version};
 use admit::Admitted;
 use collecting::Collecting;
 use merge::Merging;
-use remake::Remaking;
-use usual::Usual;
-use waiting::Waiting;
+use norm_stats::NormStats;
+use pending::Waiting;
+use recompute::Remaking;
 
 /// Settings of the rounds of a fragment.
 #[derive(Clone, Debug)]
@@ -86,8 +86,8 @@ pub struct Rounds {
     /// Time of the last launch.
     launched: Option<Millis>,
     /// Answers that came while no round collected; they are part of the next one.
-    early: BTreeMap<LearnerId, Taken>,
-    usual: Usual,
+    early: BTreeMap<LearnerId, PendingUpdate>,
+    usual: NormStats,
     /// The latest versions, oldest first.
     versions: VecDeque<Version>,
     /// Start of the uncounted time of each learner, as far as this process knows.
@@ -109,7 +109,7 @@ enum Phase {
 
 /// An update that passed every check.
 #[derive(Debug)]
-struct Taken {
+struct PendingUpdate {
     serial: Serial,
     /// The version that it builds on.
     base: Version,
@@ -119,7 +119,7 @@ struct Taken {
     /// Believed tokens through each expert, `[experts]`.
     seen: Vec<u64>,
     /// Trust in its sender.
-    repute: Repute,
+    repute: SenderTrust,
     /// Steps after this time are not part of the update.
     until: Millis,
     /// Time of arrival.
@@ -134,7 +134,7 @@ impl Rounds {
     #[must_use]
     pub fn new(terms: RoundTerms, state: FragmentState) -> Self {
         Self {
-            usual: Usual::new(&terms.segments),
+            usual: NormStats::new(&terms.segments),
             terms,
             version: state.version,
             state: Some(state),
@@ -250,7 +250,7 @@ impl Rounds {
         now: Millis,
         learner: LearnerId,
         update: Verified,
-        standing: &Standing,
+        standing: &SenderInfo,
     ) -> Result<Answered, Fate> {
         let asked = self.asked.remove(&learner);
         let admitted = self.admit(now, learner, &update, standing);
@@ -270,7 +270,7 @@ impl Rounds {
         let repute = standing.repute;
         taken.insert(
             learner,
-            Taken { serial, base, steps, tokens, seen, repute, until, came, body, checksum },
+            PendingUpdate { serial, base, steps, tokens, seen, repute, until, came, body, checksum },
         );
         Ok(Answered { round, tokens, after_ms: asked.map(|asked| now.since(asked)) })
     }

@@ -3,7 +3,7 @@
 mod experts;
 
 use super::*;
-use crate::diloco::{Fragments, MergeCause, OuterSpec, Settled, checksum};
+use crate::diloco::{Fragments, MergeCause, OuterSpec, UpdateOutcome, checksum};
 use crate::testing::{layout, spec};
 use crate::wire::{ApplyPolicy, LateReason, Refusal, Round, RunId, Update};
 
@@ -12,13 +12,13 @@ const P: FragmentId = FragmentId(0);
 const ANNE: LearnerId = LearnerId(1);
 const BERT: LearnerId = LearnerId(2);
 /// Facts about a learner whose claims are all believed.
-const TRUSTED: Standing = Standing {
+const TRUSTED: SenderInfo = SenderInfo {
     step_ms_least: 1.0,
     steps_max: None,
     step_tokens: 8,
     stranger_ms: None,
     unmerged_tokens: 1_000,
-    repute: Repute { is_new: false, is_doubted: false, is_shown: None },
+    repute: SenderTrust { is_new: false, is_doubted: false, is_shown: None },
     has_voice: true,
     clock_tokens: 0,
 };
@@ -115,7 +115,10 @@ fn a_round_from_launch_to_version() {
     );
     let fate = Fate::Merged { version: Version(7), weight: 1.0, tokens: 80 };
     let (round, serial) = (Some(Round(7)), Serial(7));
-    assert_eq!(merge.settled, [Settled { round, fragment: P, learner: ANNE, serial, tokens: 80, fate }]);
+    assert_eq!(
+        merge.settled,
+        [UpdateOutcome { round, fragment: P, learner: ANNE, serial, tokens: 80, fate }]
+    );
     assert!(
         rounds.is_idle() && rounds.state().unwrap().theta.iter().all(|value| (value + 0.25).abs() < 2e-3)
     );
@@ -158,7 +161,7 @@ fn an_answer_without_a_round_is_part_of_the_next_one() {
     assert_eq!(early, Ok(Answered { round: None, tokens: 80, after_ms: Some(80) }));
     assert_eq!((rounds.unsettled(BERT), rounds.has_early()), (Some(Serial(2)), true));
     let again = rounds.answer(Millis(81), BERT, far, &TRUSTED);
-    assert_eq!(again, Err(Fate::Refused(Refusal::Unsettled)), "one at a time");
+    assert_eq!(again, Err(Fate::Refused(Refusal::UnresolvedUpdate)), "one at a time");
 
     assert_eq!(rounds.launch(Millis(100), launch(5, &[ANNE, BERT])), [ANNE], "its answer is there");
     rounds.unask(ANNE);
@@ -292,7 +295,7 @@ fn a_refused_update_is_an_answer_too() {
 
 #[test]
 fn tokens_count_as_far_as_they_can_have_been_trained() {
-    let check = |standing: Standing, expected: Result<u64, Fate>| {
+    let check = |standing: SenderInfo, expected: Result<u64, Fate>| {
         let (mut rounds, verifier) = fragment();
         rounds.count_from(Millis(0), ANNE);
         rounds.launch(Millis(0), launch(4, &[ANNE]));
@@ -301,11 +304,11 @@ fn tokens_count_as_far_as_they_can_have_been_trained() {
         assert_eq!(answered.map(|answered| answered.tokens), expected, "{standing:?}");
     };
     check(TRUSTED, Ok(80));
-    check(Standing { unmerged_tokens: 30, ..TRUSTED }, Ok(30));
-    check(Standing { unmerged_tokens: 0, ..TRUSTED }, Err(Fate::Refused(Refusal::Unleased)));
+    check(SenderInfo { unmerged_tokens: 30, ..TRUSTED }, Ok(30));
+    check(SenderInfo { unmerged_tokens: 0, ..TRUSTED }, Err(Fate::Refused(Refusal::Unleased)));
     // In 10 ms, a learner at 10 ms per step takes 2 steps with the slack, and 6 more are always believed.
-    check(Standing { step_ms_least: 10.0, ..TRUSTED }, Ok(64));
-    check(Standing { steps_max: Some(1), ..TRUSTED }, Ok(56));
+    check(SenderInfo { step_ms_least: 10.0, ..TRUSTED }, Ok(64));
+    check(SenderInfo { steps_max: Some(1), ..TRUSTED }, Ok(56));
 }
 
 /// Goal: after a restart of the syncer, no learner counts more than it can have trained on one lease.
@@ -314,7 +317,7 @@ fn after_a_restart_no_more_counts_than_a_lease_lasts() {
     let (mut rounds, verifier) = fragment();
     rounds.launch(Millis(0), launch(4, &[ANNE]));
     let update = update(&rounds, &verifier, 4, 0.1);
-    let slow = Standing { step_ms_least: 2_000.0, ..TRUSTED };
+    let slow = SenderInfo { step_ms_least: 2_000.0, ..TRUSTED };
     let answered = rounds.answer(Millis(10), ANNE, update, &slow);
     assert_eq!(answered.map(|answered| answered.tokens), Ok(56), "a step in a second with the slack, and 6");
 }
@@ -331,7 +334,7 @@ fn nothing_is_left_of_who_is_forgotten() {
     assert!(rounds.may_ask_ahead(ANNE), "nothing was asked of it");
     rounds.count_from(Millis(1_000), ANNE);
     let update = update(&rounds, &verifier, 4, 0.1);
-    let slow = Standing { step_ms_least: 10.0, ..TRUSTED };
+    let slow = SenderInfo { step_ms_least: 10.0, ..TRUSTED };
     let answered = rounds.answer(Millis(1_010), ANNE, update, &slow);
     assert_eq!(answered.map(|answered| answered.tokens), Ok(64), "its time counts from when it came");
 }

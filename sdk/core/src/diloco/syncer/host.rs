@@ -1,6 +1,6 @@
 //! Interface to the program that drives a syncer: the server, the simulator, a test.
 
-use super::{Event, Input, Output, RemakeJob, Syncer, Upward};
+use super::{Event, Input, LeaderRequest, Output, RemakeJob, Syncer};
 use crate::diloco::{Entry, MergeJob};
 use crate::wire::{Bye, ConnId, Message, Millis};
 
@@ -24,8 +24,8 @@ pub trait Host {
 
     /// Forwards `said` to the leaders of the rounds. Never called if the syncer leads its own rounds, as the default
     /// assumes.
-    fn upward(&mut self, said: Upward) {
-        let _ = said;
+    fn leader_request(&mut self, request: LeaderRequest) {
+        let _ = request;
     }
 
     /// Has the peer of `conn` echo this number, and returns the echo as [`Input::Probed`]. Never called if the syncer
@@ -68,7 +68,7 @@ impl Syncer {
                         self.give_back(job);
                     }
                 }
-                Output::Upward(said) => host.upward(said),
+                Output::LeaderRequest(request) => host.leader_request(request),
                 Output::Probe(conn, number) => host.probe(conn, number),
                 Output::Event(event) => host.note(self, event),
                 Output::Finished => host.finished(),

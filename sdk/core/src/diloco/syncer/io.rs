@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Followed, Regard, RemakeJob, Undo, Upward};
-use crate::diloco::{Decision, Doubt, Entry, MergeFailure, MergeJob, MergeOutcome, Verified};
+use super::{ContributionVerdict, Followed, LeaderRequest, RemakeJob, Undo};
+use crate::diloco::{Decision, Entry, MergeFailure, MergeJob, MergeOutcome, Suspicion, Verified};
 use crate::wire::{
     Bye, ConnId, Fate, Fingerprint, FragmentId, Hello, LearnerId, LearnerState, LeaseId, Message, Refusal,
     Round, Serial, Share, Version,
@@ -26,8 +26,8 @@ pub enum Input {
     Merged(Box<Result<MergeOutcome, Box<MergeFailure>>>),
     /// Merges did harm and are rolled back. A host that sends this must support [`Output::Remake`].
     Undo(Box<Undo>),
-    /// The loss checks of [`super::Proofs`] changed the verdict on a learner.
-    Regard { learner: LearnerId, regard: Regard },
+    /// The loss checks of [`super::ContributionTest`] changed the verdict on a learner.
+    ContributionVerdict { learner: LearnerId, regard: ContributionVerdict },
     /// Collect the last progress of every learner on every fragment, then say goodbye.
     Finish,
     /// The owner pauses or resumes the run. In a paused run nothing is leased, learners wait, and only a last
@@ -43,7 +43,7 @@ pub enum Input {
     /// The owner banned the identity with this fingerprint, so its connection is closed. The shell, which verifies
     /// identities, keeps it from returning.
     Ban(Fingerprint),
-    /// Learner number for a connection that introduced itself, see [`super::Upward::Introduce`].
+    /// Learner number for a connection that introduced itself, see [`super::LeaderRequest::Introduce`].
     Introduced { conn: ConnId, learner: LearnerId, hello: Box<Hello> },
     /// The leader of a fragment asks a learner for its progress, over the given connection.
     Asked { fragment: FragmentId, learner: LearnerId, conn: ConnId, round: Round },
@@ -86,7 +86,7 @@ pub enum Output {
     /// return the result as [`Input::Merged`].
     Remake(Box<RemakeJob>),
     /// Forward this to the leaders of the rounds. Only for a host of [`super::Syncer::led_elsewhere`].
-    Upward(Upward),
+    LeaderRequest(LeaderRequest),
     /// Have the peer of a connection echo this number, as a WebSocket does by itself. Return the echo as
     /// [`Input::Probed`], after everything that arrived on the connection before it. Only for a host of
     /// [`super::Syncer::led_elsewhere`].
@@ -145,7 +145,7 @@ pub enum Event {
     Blamed { learner: LearnerId, harms: u32 },
     /// The loss checks do not show that a learner trains as it claims. It counts as a newcomer, and its tokens count
     /// for nothing. Without a `doubt`, the checks clear it.
-    Doubted { learner: LearnerId, doubt: Option<Doubt> },
+    Doubted { learner: LearnerId, doubt: Option<Suspicion> },
     /// A fragment was rolled back. It has a new version, at distance `norm` from the one before.
     Remade { round: Round, fragment: FragmentId, version: Version, norm: f64, sync_ms: u64 },
     /// The owner paused or resumed the run.

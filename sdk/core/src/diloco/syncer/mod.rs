@@ -14,58 +14,58 @@
 //! | `Schedule` | the next round: its time, its fragment and its invited learners |
 //! | `Downlink` | the versions that each learner holds, and the data on its way to it |
 //!
-//! They exchange values (`Launch`, `Standing`, `Settled`). [`Syncer`] only routes: it asks one machine, informs
+//! They exchange values (`Launch`, `SenderInfo`, `UpdateOutcome`). [`Syncer`] only routes: it asks one machine, informs
 //! another, and reports the result.
 
-mod again;
-mod blame;
+mod admission;
+mod attribution;
 mod config;
-mod exam;
-mod hello;
+mod contribution_test;
 mod host;
 mod io;
-mod led;
-mod lookout;
-mod people;
-mod proof;
+mod join;
+mod leader_request;
+mod learner_stats;
+mod loss_check;
+mod loss_monitor;
+mod recompute;
 mod record;
 mod recovery;
-mod remake;
-mod seats;
-mod standing;
-mod standings;
+mod remote_rounds;
+mod rollback;
+mod rollback_job;
+mod round_handlers;
+mod sender_info;
+mod session_handlers;
 mod status;
 #[cfg(test)]
 mod tests;
-mod trained;
-mod turns;
-mod undo;
-mod upward;
+mod trained_windows;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
-pub use super::roster::DROP_MS_MAX;
-pub use again::RecoveryError;
-pub use blame::{Blame, Verdict};
+pub use super::sessions::DROP_MS_MAX;
+pub use attribution::{Blame, Verdict};
 pub use config::{SyncerConfig, SyncerError};
-pub use exam::{EXAMINED_MAX, Exam, Shown, WINDOWS_MAX};
+pub use contribution_test::{ContributionTest, ContributionVerdict, Sampling};
 pub use host::Host;
 pub use io::{Event, Input, LeaveCause, Output};
-use led::Led;
-pub use lookout::Lookout;
-pub use people::BANNED;
-pub use proof::{Proofs, Regard, Sampling};
+pub use leader_request::{Answer, Followed, LeaderRequest, Paces};
+use learner_stats::LearnerStats;
+pub use loss_check::{EXAMINED_MAX, LossCheck, UpdateScore, WINDOWS_MAX};
+pub use loss_monitor::LossMonitor;
+pub use recompute::RecoveryError;
 pub use record::SyncerRecord;
 pub use recovery::Recovery;
-pub use remake::{Remake, RemakeJob, Undo, senders};
-use standings::Standings;
+use remote_rounds::RemoteRounds;
+use rollback::Undoing;
+pub use rollback::{HARMS_MAX, Trust};
+pub use rollback_job::{Remake, RemakeJob, Undo, senders};
+pub use session_handlers::BANNED;
 pub use status::{LearnerStatus, Status};
-pub use trained::{Fruit, Trained};
-use undo::Undoing;
-pub use undo::{HARMS_MAX, Trust};
-pub use upward::{Answer, Followed, Paces, Upward};
+pub use trained_windows::{Trained, TrainedWindows};
 
 use super::{
     Books, Codec, Downlink, Entry, FragmentState, Fragments, Layout, LeasePool, Ledger, MergeRule,
@@ -86,12 +86,12 @@ pub struct Syncer {
     books: Books,
     schedule: Schedule,
     downlink: Downlink,
-    standings: Standings,
+    standings: LearnerStats,
     /// Whether the loss checks have proven a learner, for each learner with a verdict or a rollback.
     shown: BTreeMap<LearnerId, bool>,
     undoing: Undoing,
     /// Set if other processes lead its rounds.
-    led: Option<Led>,
+    led: Option<RemoteRounds>,
     /// Next time at which [`Self::ask_ahead`] has a question to send.
     ask_ahead_at: Option<Millis>,
     out: VecDeque<Output>,
@@ -142,7 +142,7 @@ impl Syncer {
             spec,
             config,
             fragments,
-            standings: Standings::default(),
+            standings: LearnerStats::default(),
             shown: BTreeMap::new(),
             undoing: Undoing::default(),
             led: None,
@@ -160,7 +160,7 @@ impl Syncer {
             Input::Disconnected(conn) => self.on_disconnected(conn),
             Input::Merged(merged) => self.on_merged(now, *merged),
             Input::Undo(undo) => self.on_undo(now, *undo),
-            Input::Regard { learner, regard } => self.on_regard(learner, regard),
+            Input::ContributionVerdict { learner, regard } => self.on_regard(learner, regard),
             Input::Finish => self.finish(),
             Input::Hold(held) => self.on_hold(now, held),
             Input::Stall(stalled) => self.on_stall(now, stalled),

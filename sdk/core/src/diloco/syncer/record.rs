@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Syncer, SyncerConfig, SyncerError, plan};
 use crate::data;
-use crate::diloco::books::LEASE_WINDOWS_MAX;
+use crate::diloco::accounting::LEASE_WINDOWS_MAX;
 use crate::diloco::{
     Entry, FragmentState, Fragments, Layout, LeasePool, Ledger, Reins, Rounds, Timing, Turn,
 };

@@ -4,11 +4,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::again::{RecoveryError, again, at_base, read_kept};
+use super::recompute::{RecoveryError, again, at_base, read_kept};
 use super::{Syncer, SyncerConfig, SyncerError, SyncerRecord};
 use crate::diloco::{
     Codec, Correction, Entry, FragmentState, Fragments, Layout, MergeEntry, MergeOutcome, RemadeEntry,
-    Segment, books,
+    Segment, accounting,
 };
 use crate::wire::{FragmentId, Version};
 
@@ -54,7 +54,7 @@ impl Recovery {
             _ => None,
         };
         let SyncerRecord { leases, ledger, spec, .. } = &mut self.record;
-        books::follow(entry, leases, ledger, spec.model.context)?;
+        accounting::follow(entry, leases, ledger, spec.model.context)?;
         self.turn(entry);
         Ok(outcome)
     }

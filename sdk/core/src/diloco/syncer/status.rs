@@ -1,7 +1,7 @@
 //! Status of a run for people and dashboards.
 
 use super::Syncer;
-use crate::diloco::roster::Session;
+use crate::diloco::sessions::Session;
 use crate::diloco::{Account, FateCounts, Timing};
 use crate::wire::{Fingerprint, FragmentId, LearnerId, LearnerState, Millis, Share, Version};
 

@@ -98,7 +98,7 @@ impl<T> Gate<T> {
     /// arrived, reveals no decision except that the owner lets the run go on, and waits for that one only. It does
     /// not overtake a `Welcome`, whose state of the learner's updates is older than the question.
     pub fn pass_message(&mut self, conns: &[ConnId], message: &Message, said: T) -> Option<T> {
-        let tells_little = matches!(message, Message::Collect { .. } | Message::Arrived { .. });
+        let tells_little = matches!(message, Message::Collect { .. } | Message::UpdateReceived { .. });
         let is_welcomed = |conn: &ConnId| !self.welcomes.contains_key(conn);
         if tells_little && self.is_safe(self.word) && conns.iter().all(is_welcomed) {
             return Some(said);
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn the_news_that_an_update_arrived_waits_for_no_decision() {
         let mut gate = Gate::new(0, 1);
-        let arrived = Message::Arrived { run: RunId(1), fragment: FragmentId(0), serial: Serial(5) };
+        let arrived = Message::UpdateReceived { run: RunId(1), fragment: FragmentId(0), serial: Serial(5) };
         gate.decide(&SOME);
         assert_eq!(gate.pass("told"), None);
         assert_eq!(gate.pass_message(&[ConnId(1)], &arrived, "arrived"), Some("arrived"));

@@ -54,9 +54,11 @@ fn any_message() -> impl Strategy<Value = Message> {
             let (digest, base, version, clock_tokens) = (base, Version(base), Version(checksum), checksum);
             Message::Merged(Merged { run, fragment, base, version, clock_tokens, body, checksum, digest })
         }),
-        any::<(u64, bool)>().prop_map(|(run, held)| Message::Hold { run: RunId(run), held }),
-        (any::<u64>(), 0.001..=1.0)
-            .prop_map(|(run, share)| Message::Pace { run: RunId(run), share: Share::new(share).unwrap() }),
+        any::<(u64, bool)>().prop_map(|(run, held)| Message::SetPaused { run: RunId(run), held }),
+        (any::<u64>(), 0.001..=1.0).prop_map(|(run, share)| Message::SetDutyCycle {
+            run: RunId(run),
+            share: Share::new(share).unwrap()
+        }),
         (ids, float.clone()).prop_map(|((run, serial, fragment, tokens), weight)| {
             let fate = Fate::Merged { version: Version(tokens), weight, tokens };
             Message::Receipt { run, fragment, serial, fate }

@@ -26,22 +26,22 @@ pub(super) fn samples() -> Vec<(&'static str, Message)> {
         ("ready", Message::Ready { run, layout: LayoutHash(0xfeed), batch: 32 }),
         ("collect", Message::Collect { run, fragment, base: Version(42) }),
         ("update", Message::Update(update(vec![1, 2, 3]))),
-        ("pass", Message::Pass { run, fragment }),
+        ("pass", Message::NoUpdate { run, fragment }),
         ("receipt-merged", receipt(merged)),
         ("receipt-late", receipt(Fate::Late(LateReason::RoundOver))),
         ("receipt-refused", receipt(Fate::Refused(Refusal::Norm))),
         ("merged", Message::Merged(change(vec![4, 5]))),
-        ("arrived", Message::Arrived { run, fragment, serial }),
-        ("holds", Message::Holds { run, fragment, version: Version(43) }),
-        ("behind", Message::Behind { run, fragment, version: Version(43) }),
+        ("arrived", Message::UpdateReceived { run, fragment, serial }),
+        ("holds", Message::VersionAck { run, fragment, version: Version(43) }),
+        ("behind", Message::Resync { run, fragment, version: Version(43) }),
         ("lease", Message::Lease { run, grant }),
         ("progress", Message::Progress(progress(NAN))),
         ("bye", Message::Bye(Bye { wait_ms: 12_000, ..Bye::new(CloseCode::Dropped, "back in a while") })),
-        ("hold", Message::Hold { run, held: true }),
+        ("hold", Message::SetPaused { run, held: true }),
         ("measure", Message::Measure { run, number: 3, versions: vec![Version(42), Version(300)] }),
         ("measured", Message::Measured { run, number: 3, loss: Some(2.5) }),
         ("measured-not", Message::Measured { run, number: 3, loss: None }),
-        ("pace", Message::Pace { run, share: Share::new(0.25).unwrap() }),
+        ("pace", Message::SetDutyCycle { run, share: Share::new(0.25).unwrap() }),
     ]
 }
 
@@ -268,14 +268,14 @@ fn largest_control_messages_keep_their_limits() {
         Message::Hello(long),
         Message::Ready { run, layout: LayoutHash(u64::MAX), batch: u32::MAX },
         Message::Collect { run, fragment, base: Version(u64::MAX) },
-        Message::Arrived { run, fragment, serial },
-        Message::Holds { run, fragment, version: Version(u64::MAX) },
-        Message::Behind { run, fragment, version: Version(u64::MAX) },
-        Message::Pass { run, fragment },
+        Message::UpdateReceived { run, fragment, serial },
+        Message::VersionAck { run, fragment, version: Version(u64::MAX) },
+        Message::Resync { run, fragment, version: Version(u64::MAX) },
+        Message::NoUpdate { run, fragment },
         Message::Receipt { run, fragment, serial, fate },
         Message::Lease { run, grant },
-        Message::Hold { run, held: true },
-        Message::Pace { run, share: Share::FULL },
+        Message::SetPaused { run, held: true },
+        Message::SetDutyCycle { run, share: Share::FULL },
         Message::Progress(busy),
         Message::Bye(Bye { wait_ms: u32::MAX, ..Bye::new(CloseCode::Done, text(REASON_BYTES_MAX)) }),
     ] {
@@ -321,10 +321,10 @@ fn says_what_is_wrong_with_a_body() {
         decode(&[&header.encode(), body].concat())
     };
     let fault = |tag, at, fault| Err(DecodeError::Body { tag, at, fault });
-    assert_eq!(framed(Tag::Pass, &[]), fault(Tag::Pass, 0, BodyFault::Overrun));
-    assert_eq!(framed(Tag::Pass, &[0x92, 1, 2, 3]), fault(Tag::Pass, 3, BodyFault::Trailing));
+    assert_eq!(framed(Tag::NoUpdate, &[]), fault(Tag::NoUpdate, 0, BodyFault::Overrun));
+    assert_eq!(framed(Tag::NoUpdate, &[0x92, 1, 2, 3]), fault(Tag::NoUpdate, 3, BodyFault::Trailing));
     assert_eq!(framed(Tag::Chunk, &[0x90]), Err(DecodeError::StrayChunk));
-    assert!(framed(Tag::Pass, &[0x92, 1, 2]).is_ok());
+    assert!(framed(Tag::NoUpdate, &[0x92, 1, 2]).is_ok());
     for body in [
         &[0x91, 1][..],
         &[0x93, 1, 2, 3],
@@ -333,8 +333,11 @@ fn says_what_is_wrong_with_a_body() {
         &[0x92, 1, 0xce, 0, 1, 0, 0],
         &[0xc0],
     ] {
-        let found = framed(Tag::Pass, body);
-        assert!(matches!(found, Err(DecodeError::Shape { tag: Tag::Pass, .. })), "{body:02x?}: {found:?}");
+        let found = framed(Tag::NoUpdate, body);
+        assert!(
+            matches!(found, Err(DecodeError::Shape { tag: Tag::NoUpdate, .. })),
+            "{body:02x?}: {found:?}"
+        );
     }
     let unknown_code = framed(Tag::Bye, &[0x93, 0xcd, 0x0f, 0x9f, 0xa0, 0]);
     assert!(matches!(unknown_code, Err(DecodeError::Shape { tag: Tag::Bye, .. })), "{unknown_code:?}");
@@ -348,7 +351,7 @@ fn a_share_is_above_nothing_and_at_most_all() {
     for ratio in [0.0, 0.000_9, -0.5, 1.01, f64::NAN, f64::INFINITY] {
         assert!(Share::new(ratio).is_err(), "{ratio}");
     }
-    let pace = encode(&Message::Pace { run: RunId(3), share: Share::FULL });
+    let pace = encode(&Message::SetDutyCycle { run: RunId(3), share: Share::FULL });
     for (permille, taken) in [(1_u16, true), (1_000, true), (0, false), (1_001, false), (u16::MAX, false)] {
         let mut bytes = pace.clone();
         let at = bytes.len() - 2;

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use super::{Backend, Setup};
 use crate::engine::cpu::CpuTrainer;
 use crate::engine::gpu::GpuError;
-use crate::engine::{EngineError, HostEngine, OptimiserState, Team, Trainer};
+use crate::engine::{DataParallel, EngineError, HostEngine, OptimiserState, Trainer};
 use crate::model::ModelSpec;
 use crate::wire::RunSpec;
 
@@ -13,7 +13,7 @@ use crate::wire::RunSpec;
 pub struct CpuBackend;
 
 impl Backend for CpuBackend {
-    type Engine = Team;
+    type Engine = DataParallel;
 
     /// θ, gradient, two moments, Θ̂ and reported progress.
     const HOST_COPIES: u64 = 6;
@@ -29,7 +29,7 @@ impl Backend for CpuBackend {
         setup: &Setup,
         spec: &RunSpec,
         moments: Option<OptimiserState>,
-    ) -> Result<Team, EngineError> {
+    ) -> Result<DataParallel, EngineError> {
         let model = ModelSpec::of(&spec.model)?;
         let mut trainer = CpuTrainer::on(setup.frozen.clone(), &model, &spec.inner, setup.options.threads)?;
         // Moments of another model are ignored.
@@ -41,6 +41,6 @@ impl Backend for CpuBackend {
         // Helpers report no expert loads and hold no frozen weights, so such models train without them.
         let is_alone = model.experts.is_some() || model.lora.is_some();
         let helpers = if !is_alone { setup.helpers.start(spec) } else { Vec::new() };
-        Ok(Team::new(host, helpers, Rc::clone(&setup.now_us)))
+        Ok(DataParallel::new(host, helpers, Rc::clone(&setup.now_us)))
     }
 }

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use super::{Backend, Setup};
 use crate::engine::gpu::{
-    ChoiceError, Gpu, GpuEngine, GpuError, GpuOptions, GpuSetup, Thrift, Trial, Tuned, Tuning, tune,
+    ChoiceError, Gpu, GpuEngine, GpuError, GpuOptions, GpuSetup, MemoryPlan, Trial, Tuned, Tuning, tune,
 };
 use crate::engine::{EngineError, EngineKind, OptimiserState};
 use crate::wire::RunSpec;
@@ -85,7 +85,7 @@ impl Backend for GpuBackend {
         let matmul = if setup.options.half_weights { matmul.with_half_weights() } else { matmul };
         let now_us = Rc::clone(&setup.now_us);
         let frozen = setup.frozen.clone();
-        let (thrifts, bytes_max) = (Thrift::LADDER.to_vec(), setup.options.gpu_bytes_max());
+        let (thrifts, bytes_max) = (MemoryPlan::LADDER.to_vec(), setup.options.gpu_bytes_max());
         let now_us = Box::new(move || now_us());
         let setup = GpuSetup { matmul, frozen, thrifts, bytes_max, moments, now_us };
         GpuEngine::new(&self.gpu, spec, setup).await

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures::executor::block_on;
 pub use trainer::GpuTrainer;
 
-use super::{Gpu, GpuEngine, GpuError, GpuOptions, GpuSetup, Thrift, Tuned, Tuning, tune};
+use super::{Gpu, GpuEngine, GpuError, GpuOptions, GpuSetup, MemoryPlan, Tuned, Tuning, tune};
 use crate::engine::EngineError;
 use crate::model::{InnerSpec, ModelSpec};
 use crate::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, RunSpec};
@@ -17,7 +17,7 @@ use crate::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, RunSpec};
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// Memory savings that change no bit, so that a trainer's results do not depend on the available memory.
-const THRIFTS: [Thrift; 2] = [Thrift { host_hat: true, ..Thrift::NONE }, Thrift::EXACT];
+const THRIFTS: [MemoryPlan; 2] = [MemoryPlan { host_hat: true, ..MemoryPlan::NONE }, MemoryPlan::EXACT];
 
 /// Factory of trainers that share one GPU and the tuning of its kernels.
 ///

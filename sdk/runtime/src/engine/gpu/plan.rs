@@ -7,9 +7,9 @@ use super::arena::Arena;
 use super::batch::BatchShape;
 use super::exchange::{self, Parts};
 use super::frozen::FrozenPlan;
+use super::memory_plan::MemoryPlan;
 use super::moments::Shadow;
 use super::step::{QUAD, StepBuffers};
-use super::thrift::Thrift;
 use super::vectors::Vectors;
 use super::workspace::Workspace;
 use super::{Gpu, GpuError};
@@ -25,7 +25,7 @@ const HEAD_MAX: u32 = 256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
     /// Memory savings in use.
-    pub thrift: Thrift,
+    pub thrift: MemoryPlan,
     /// Resulting size of its buffers, in bytes, without the parameters of its dispatches (less than 1 MB).
     pub bytes: u64,
 }
@@ -81,13 +81,13 @@ impl RunPlan {
     }
 
     /// Returns the inputs of the exchange.
-    pub fn exchange(&self, thrift: Thrift) -> Parts<'_> {
+    pub fn exchange(&self, thrift: MemoryPlan) -> Parts<'_> {
         let Self { arena, fragments, codec, apply, .. } = self;
         Parts { arena, fragments, codec: *codec, policy: *apply, host_hat: thrift.host_hat }
     }
 
     /// Returns the device memory that does not depend on the batch, in bytes.
-    pub fn bytes(&self, thrift: Thrift) -> u64 {
+    pub fn bytes(&self, thrift: MemoryPlan) -> u64 {
         self.frozen.as_ref().map_or(0, FrozenPlan::bytes)
             + Vectors::bytes(&self.arena, thrift.half_moments, self.half)
             + self.exchange(thrift).bytes()
@@ -116,7 +116,7 @@ impl RunPlan {
     pub async fn room(
         &self,
         gpu: &Gpu,
-        thrifts: &[Thrift],
+        thrifts: &[MemoryPlan],
         bytes_max: Option<u64>,
     ) -> Result<Room, GpuError> {
         let shape = self.shapes().last().expect("1 divides every batch");

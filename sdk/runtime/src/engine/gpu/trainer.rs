@@ -33,7 +33,7 @@ use crate::wire::Serial;
 ///
 /// Device memory is 5 × 4 bytes for each parameter (parameters, gradient, two moments and Θ̂), plus the bodies of the
 /// exchange and the activations of one microbatch. Host memory is 2 × 4 bytes for each parameter, for the moments.
-/// [`super::Thrift`] reduces device memory. If adapters are trained, only they are the parameters, and the frozen
+/// [`super::MemoryPlan`] reduces device memory. If adapters are trained, only they are the parameters, and the frozen
 /// weights lie on the device in their given form.
 pub struct GpuEngine {
     gpu: Gpu,

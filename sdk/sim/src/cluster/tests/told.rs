@@ -1,6 +1,6 @@
 //! Single machines with scripted inputs.
 
-use archipelago_core::cluster::{Reply, Unsettled};
+use archipelago_core::cluster::{Reply, UnresolvedUpdate};
 use archipelago_core::diloco::FragmentState;
 use archipelago_core::wire::Refusal;
 
@@ -10,46 +10,46 @@ use super::*;
 /// the record that it appends now.
 #[test]
 fn late_word_of_one_record_is_no_word_of_the_next() {
-    let mut owner = Owner::new(OwnerTerms { process: ProcessId(1), ..run(1).owner });
-    let mut hear = |input: OwnerInput| -> Vec<Order> {
+    let mut owner = FragmentLeader::new(LeaderTerms { process: ProcessId(1), ..run(1).owner });
+    let mut hear = |input: LeaderInput| -> Vec<LeaderOutput> {
         owner.handle(Millis(5), input);
         std::iter::from_fn(|| owner.poll()).collect()
     };
-    let took = |turn| vec![Order::Append { turn, expect: 0, record: Record::Took(ProcessId(1)) }];
-    let begun = || OwnerInput::Begun(run(1).initial);
-    assert_eq!(hear(OwnerInput::Leased(Millis(10_000))), [Order::Read(0)]);
-    assert_eq!(hear(OwnerInput::Records(0, Vec::new())), [Order::Begin]);
+    let took = |turn| vec![LeaderOutput::Append { turn, expect: 0, record: Record::Took(ProcessId(1)) }];
+    let begun = || LeaderInput::Begun(run(1).initial);
+    assert_eq!(hear(LeaderInput::Leased(Millis(10_000))), [LeaderOutput::Read(0)]);
+    assert_eq!(hear(LeaderInput::Records(0, Vec::new())), [LeaderOutput::Begin]);
     assert_eq!(hear(begun()), took(1));
-    assert_eq!(hear(OwnerInput::NotLeased), []);
-    assert_eq!(hear(OwnerInput::Leased(Millis(10_000))), [Order::Read(0)]);
-    assert_eq!(hear(OwnerInput::Records(0, Vec::new())), [Order::Begin]);
+    assert_eq!(hear(LeaderInput::NotLeased), []);
+    assert_eq!(hear(LeaderInput::Leased(Millis(10_000))), [LeaderOutput::Read(0)]);
+    assert_eq!(hear(LeaderInput::Records(0, Vec::new())), [LeaderOutput::Begin]);
     assert_eq!(hear(begun()), took(2));
-    assert_eq!(hear(OwnerInput::Appended { turn: 1, seq: 1 }), []);
-    let ended = hear(OwnerInput::Appended { turn: 2, seq: 1 });
-    assert_eq!(ended, [Order::Tell(Notice::Ended(Round(1)))]);
+    assert_eq!(hear(LeaderInput::Appended { turn: 1, seq: 1 }), []);
+    let ended = hear(LeaderInput::Appended { turn: 2, seq: 1 });
+    assert_eq!(ended, [LeaderOutput::Tell(Notice::Ended(Round(1)))]);
 }
 
 /// Goal: an owner requests the fragment's initial state while it leads and nothing is merged, until the state arrives;
 /// no other input is taken for it.
 #[test]
 fn a_fragment_begins_once_it_is_asked_for() {
-    let mut owner = Owner::new(OwnerTerms { process: ProcessId(1), ..run(1).owner });
-    let mut hear = |at: u64, input: OwnerInput| -> Vec<Order> {
+    let mut owner = FragmentLeader::new(LeaderTerms { process: ProcessId(1), ..run(1).owner });
+    let mut hear = |at: u64, input: LeaderInput| -> Vec<LeaderOutput> {
         owner.handle(Millis(at), input);
         std::iter::from_fn(|| owner.poll()).collect()
     };
-    let begun = || OwnerInput::Begun(run(1).initial);
+    let begun = || LeaderInput::Begun(run(1).initial);
     assert_eq!(hear(0, begun()), [], "it leads nothing");
-    assert_eq!(hear(0, OwnerInput::Leased(Millis(10_000))), [Order::Read(0)]);
+    assert_eq!(hear(0, LeaderInput::Leased(Millis(10_000))), [LeaderOutput::Read(0)]);
     assert_eq!(hear(0, begun()), [], "it may be merged by now");
-    assert_eq!(hear(0, OwnerInput::Records(0, vec![Record::Abandoned])), [Order::Begin]);
-    assert_eq!(hear(299, OwnerInput::Tick), []);
-    assert_eq!(hear(300, OwnerInput::Tick), [Order::Begin]);
+    assert_eq!(hear(0, LeaderInput::Records(0, vec![Record::Abandoned])), [LeaderOutput::Begin]);
+    assert_eq!(hear(299, LeaderInput::Tick), []);
+    assert_eq!(hear(300, LeaderInput::Tick), [LeaderOutput::Begin]);
     let short = FragmentState::new(vec![0.0]);
-    assert_eq!(hear(301, OwnerInput::Begun(short)), [], "it is of another fragment");
+    assert_eq!(hear(301, LeaderInput::Begun(short)), [], "it is of another fragment");
     let later = FragmentState { version: Version(1), ..run(1).initial };
-    assert_eq!(hear(301, OwnerInput::Begun(later)), [], "it is no beginning");
-    let took = Order::Append { turn: 1, expect: 1, record: Record::Took(ProcessId(1)) };
+    assert_eq!(hear(301, LeaderInput::Begun(later)), [], "it is no beginning");
+    let took = LeaderOutput::Append { turn: 1, expect: 1, record: Record::Took(ProcessId(1)) };
     assert_eq!(hear(302, begun()), [took]);
     assert_eq!(hear(303, begun()), []);
 }
@@ -66,17 +66,17 @@ fn late_word_of_one_connection_is_no_word_of_the_next() {
     let (learner, older, newer) = (LearnerId(1), ConnId(1), ConnId(2));
     let update = |conn| answer(&cluster, learner, conn, Round(1));
     assert!(hear(GatewayInput::Came(learner, newer, None)).is_empty());
-    let unsettled = Unsettled { round: Round(1), serial: Serial(1) };
+    let unsettled = UnresolvedUpdate { round: Round(1), serial: Serial(1) };
     assert!(hear(GatewayInput::Came(learner, older, Some(unsettled))).is_empty(), "nothing is open");
     assert!(hear(GatewayInput::Left(learner, older)).is_empty());
     let asked = hear(collect(Round(1), 0));
-    assert!(matches!(asked[..], [GatewayOrder::Ask(_, conn, Round(1))] if conn == newer), "{asked:?}");
+    assert!(matches!(asked[..], [GatewayOutput::Ask(_, conn, Round(1))] if conn == newer), "{asked:?}");
     assert!(hear(update(older)).is_empty());
     let offered = hear(update(newer));
     assert_eq!(offers(&offered), [vec![learner]]);
     let told = hear(GatewayInput::Records(0, vec![Record::Abandoned]));
     let is_told =
-        |order: &GatewayOrder| matches!(order, GatewayOrder::Receipt(_, conn, _, None) if *conn == newer);
+        |order: &GatewayOutput| matches!(order, GatewayOutput::Receipt(_, conn, _, None) if *conn == newer);
     assert!(told.len() == 1 && is_told(&told[0]), "{told:?}");
 }
 
@@ -92,17 +92,20 @@ fn what_is_wrong_with_an_update_is_told() {
         gateway.handle(answer(&cluster, learner, conn, round));
         let refused = vec![(learner, refused, Refusal::Norm)];
         gateway.handle(GatewayInput::Notice(Notice::Refused { round, refused }));
-        assert!(!words(&mut gateway).iter().any(|order| matches!(order, GatewayOrder::Refused(..))), "early");
+        assert!(
+            !words(&mut gateway).iter().any(|order| matches!(order, GatewayOutput::Refused(..))),
+            "early"
+        );
         gateway.handle(GatewayInput::Records(0, vec![record]));
         words(&mut gateway)
     };
     let found = told(Serial(1), Record::Abandoned);
     let is_refused =
-        matches!(found[..], [GatewayOrder::Refused(LearnerId(1), ConnId(1), Serial(1), Refusal::Norm)]);
+        matches!(found[..], [GatewayOutput::Refused(LearnerId(1), ConnId(1), Serial(1), Refusal::Norm)]);
     assert!(is_refused, "{found:?}");
     let found = told(Serial(2), Record::Abandoned);
     assert!(
-        matches!(found[..], [GatewayOrder::Receipt(_, _, Serial(1), None)]),
+        matches!(found[..], [GatewayOutput::Receipt(_, _, Serial(1), None)]),
         "another one was: {found:?}"
     );
 }
@@ -140,17 +143,17 @@ fn what_comes_together_is_offered_at_once() {
 }
 
 /// Returns a gateway's messages about rounds, without presence reports.
-fn words(gateway: &mut Gateway) -> Vec<GatewayOrder> {
-    let is_word = |order: &GatewayOrder| {
-        !matches!(order, GatewayOrder::Reply(Reply::Here { .. }) | GatewayOrder::Seen(..))
+fn words(gateway: &mut Gateway) -> Vec<GatewayOutput> {
+    let is_word = |order: &GatewayOutput| {
+        !matches!(order, GatewayOutput::Reply(Reply::Here { .. }) | GatewayOutput::Seen(..))
     };
     std::iter::from_fn(|| gateway.poll()).filter(is_word).collect()
 }
 
 /// Returns the learners whose updates are offered, for each message.
-fn offers(orders: &[GatewayOrder]) -> Vec<Vec<LearnerId>> {
-    let offered = |order: &GatewayOrder| match order {
-        GatewayOrder::Reply(Reply::Offers { offers, .. }) => {
+fn offers(orders: &[GatewayOutput]) -> Vec<Vec<LearnerId>> {
+    let offered = |order: &GatewayOutput| match order {
+        GatewayOutput::Reply(Reply::Offers { offers, .. }) => {
             Some(offers.iter().map(|offer| offer.learner).collect())
         }
         _ => None,

@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 
 use super::super::matmul::{Matmul, Variant};
-use super::super::{Gpu, GpuEngine, GpuError, GpuSetup, Thrift};
+use super::super::{Gpu, GpuEngine, GpuError, GpuSetup, MemoryPlan};
 use super::harness::{Gpus, own_gpu};
 use crate::engine::cpu::CpuTrainer;
 use crate::engine::{Engine, EngineError, Trainer};
@@ -31,7 +31,7 @@ pub fn run_spec(model: ModelSpec, inner: InnerSpec) -> RunSpec {
 }
 
 pub fn setup() -> GpuSetup {
-    let (matmul, thrifts) = (Matmul::fixed(Variant::Register8), vec![Thrift::NONE]);
+    let (matmul, thrifts) = (Matmul::fixed(Variant::Register8), vec![MemoryPlan::NONE]);
     GpuSetup { matmul, frozen: None, thrifts, bytes_max: None, moments: None, now_us: Box::new(|| 0) }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::super::plan::RunPlan;
-use super::super::{Gpu, GpuEngine, GpuError, GpuSetup, Room, Thrift};
+use super::super::{Gpu, GpuEngine, GpuError, GpuSetup, MemoryPlan, Room};
 use super::adapters::{frozen, with_adapters};
 use super::engine::{SHAPES, params, partly_given, ramps, run_spec, setup, spec, tokens};
 use super::harness::{Gpus, default_gpu, own_gpu};
@@ -45,7 +45,7 @@ impl Case {
         ]
     }
 
-    async fn engine(&self, gpu: &Gpu, thrift: Thrift) -> GpuEngine {
+    async fn engine(&self, gpu: &Gpu, thrift: MemoryPlan) -> GpuEngine {
         let inner = InnerSpec { batch: self.batch, ..Preset::Tiny.inner() };
         let setup = GpuSetup { frozen: self.frozen.clone(), thrifts: vec![thrift], ..setup() };
         let mut engine = GpuEngine::new(gpu, &run_spec(self.model, inner), setup).await.unwrap();
@@ -54,7 +54,7 @@ impl Case {
     }
 
     /// Returns loss, gradient, parameters and expert counts after three steps, as bits.
-    async fn trained(&self, gpu: &Gpu, thrift: Thrift) -> (u32, [Vec<u32>; 2], Vec<u64>) {
+    async fn trained(&self, gpu: &Gpu, thrift: MemoryPlan) -> (u32, [Vec<u32>; 2], Vec<u64>) {
         let mut engine = self.engine(gpu, thrift).await;
         let batches = [tokens(&self.model, self.batch, 0), partly_given(&self.model, self.batch)];
         let mut loss = 0;
@@ -69,10 +69,10 @@ impl Case {
 
 /// Recomputed activations equal saved ones to the bit.
 async fn recomputing_changes_no_bit(gpus: &Gpus) {
-    let again = Thrift { recompute: true, ..Thrift::NONE };
+    let again = MemoryPlan { recompute: true, ..MemoryPlan::NONE };
     gpus.each(async |gpu| {
         for case in Case::all() {
-            let plain = case.trained(gpu, Thrift::NONE).await;
+            let plain = case.trained(gpu, MemoryPlan::NONE).await;
             assert!(case.trained(gpu, again).await == plain, "{:?}", case.model);
         }
     })
@@ -80,7 +80,7 @@ async fn recomputing_changes_no_bit(gpus: &Gpus) {
     // The batch is split into microbatches.
     let small = own_gpu(Some(140 << 10)).await;
     let case = Case::new(ModelSpec { layers: 2, ..spec([300, 128, 1, 4, 2, 64, 70]) }, 6);
-    assert!(case.trained(&small, again).await == case.trained(&small, Thrift::NONE).await);
+    assert!(case.trained(&small, again).await == case.trained(&small, MemoryPlan::NONE).await);
 }
 
 /// Buffers take the predicted size with any savings, and less with more savings.
@@ -88,7 +88,7 @@ async fn takes_what_was_reckoned(_: &Gpus) {
     let gpu = own_gpu(None).await;
     for case in Case::all() {
         let mut before = u64::MAX;
-        for thrift in Thrift::LADDER {
+        for thrift in MemoryPlan::LADDER {
             let inner = InnerSpec { batch: case.batch, ..Preset::Tiny.inner() };
             let run = run_spec(case.model, inner);
             let engine = case.engine(&gpu, thrift).await;
@@ -109,7 +109,7 @@ async fn the_first_that_has_room_is_taken(_: &Gpus) {
     let case = Case::new(ModelSpec { layers: 6, ..spec(SHAPES[0].0) }, 4);
     let run = run_spec(case.model, InnerSpec { batch: 4, ..Preset::Tiny.inner() });
     let build = async |bytes_max: u64| {
-        let (thrifts, bytes_max) = (Thrift::LADDER.to_vec(), Some(bytes_max));
+        let (thrifts, bytes_max) = (MemoryPlan::LADDER.to_vec(), Some(bytes_max));
         let engine = GpuEngine::new(&gpu, &run, GpuSetup { thrifts, bytes_max, ..setup() }).await;
         engine.map(|engine| engine.room())
     };
@@ -118,7 +118,7 @@ async fn the_first_that_has_room_is_taken(_: &Gpus) {
     assert_eq!(shapes.len(), 3);
     // Attempts in order.
     let mut tried = Vec::new();
-    for thrift in Thrift::LADDER {
+    for thrift in MemoryPlan::LADDER {
         for shape in &shapes {
             let step = plan.step_bytes(gpu.binding_bytes_max(), shape, thrift.recompute);
             tried.push(Room { thrift, bytes: plan.bytes(thrift) + step });
@@ -127,7 +127,7 @@ async fn the_first_that_has_room_is_taken(_: &Gpus) {
     for bytes_max in tried.iter().flat_map(|room| [room.bytes, room.bytes - 1]) {
         let Some(expected) = tried.iter().find(|room| room.bytes <= bytes_max) else { continue };
         assert_eq!(build(bytes_max).await.unwrap(), *expected, "in {bytes_max}");
-        let found = plan.room(&gpu, &Thrift::LADDER, Some(bytes_max)).await.unwrap();
+        let found = plan.room(&gpu, &MemoryPlan::LADDER, Some(bytes_max)).await.unwrap();
         assert_eq!(found.thrift, expected.thrift);
     }
     let error = build(1 << 10).await.unwrap_err();
@@ -140,7 +140,7 @@ async fn half_moments_follow_whole_ones(gpus: &Gpus) {
     let model = Preset::Tiny.model(64);
     let inner = InnerSpec { batch: 4, ..Preset::Tiny.inner() };
     gpus.each(async |gpu| {
-        let begun = async |thrift: Thrift, moments| {
+        let begun = async |thrift: MemoryPlan, moments| {
             let setup = GpuSetup { thrifts: vec![thrift], moments, ..setup() };
             let mut engine = GpuEngine::new(gpu, &run_spec(model, inner), setup).await.unwrap();
             engine.set_params(&init(&model, 7).unwrap());
@@ -154,8 +154,8 @@ async fn half_moments_follow_whole_ones(gpus: &Gpus) {
             engine.settle().await.unwrap();
             losses
         };
-        let whole = train(&mut begun(Thrift::NONE, None).await, 0..50).await;
-        let mut engine = begun(Thrift::ALL, None).await;
+        let whole = train(&mut begun(MemoryPlan::NONE, None).await, 0..50).await;
+        let mut engine = begun(MemoryPlan::ALL, None).await;
         let halves = train(&mut engine, 0..50).await;
         assert!(whole != halves, "they are other moments");
         let worst = whole.iter().zip(&halves).map(|(a, b)| (a / b - 1.0).abs()).fold(0.0, f32::max);
@@ -172,7 +172,7 @@ async fn half_moments_follow_whole_ones(gpus: &Gpus) {
         assert!(moments.vectors.iter().all(|vector| vector.iter().all(fits)));
         assert!(moments.vectors[1].iter().any(|v| *v > 0.0));
         let again = async || {
-            let mut next = begun(Thrift::ALL, Some(moments.clone())).await;
+            let mut next = begun(MemoryPlan::ALL, Some(moments.clone())).await;
             assert_eq!(next.salvage().as_ref(), Some(&moments));
             next.rehearse(&ramps(3)).await.unwrap();
             train(&mut next, 50..53).await;
@@ -192,7 +192,7 @@ async fn large_presets_have_room(_: &Gpus) {
         let plan = RunPlan::new(&gpu, &run, FrozenForm::F16, false).unwrap();
         let shape = plan.shapes().last().unwrap();
         assert_eq!((shape.windows, shape.context), (1, 512));
-        let bytes = Thrift::LADDER.map(|thrift| {
+        let bytes = MemoryPlan::LADDER.map(|thrift| {
             plan.bytes(thrift) + plan.step_bytes(gpu.binding_bytes_max(), &shape, thrift.recompute)
         });
         assert!(bytes[2] + SCRATCH < bytes_max && bytes_max < bytes[1], "{preset}: {bytes:?}");
@@ -220,7 +220,7 @@ fn a_step_of_a_large_preset() {
         let mut rehearsal = Rehearsal::new(preset);
         rehearsal.spec.inner.batch = 1;
         rehearsal.tokens.truncate(rehearsal.spec.model.context as usize + 1);
-        let setup = GpuSetup { thrifts: vec![Thrift::LADDER[rung]], ..setup() };
+        let setup = GpuSetup { thrifts: vec![MemoryPlan::LADDER[rung]], ..setup() };
         let clock = crate::platform::Clock::start();
         let mut engine = GpuEngine::new(&gpu, &rehearsal.spec, setup).await.unwrap();
         let room = engine.room();

@@ -6,12 +6,12 @@ use super::super::batch::BatchShape;
 use super::super::exchange::Exchange;
 use super::super::frozen::{Frozen, FrozenPlan};
 use super::super::matmul::Matmul;
+use super::super::memory_plan::MemoryPlan;
 use super::super::moments::Shadow;
 use super::super::pace::Pace;
 use super::super::plan::{Room, RunPlan};
 use super::super::ring::Ring;
 use super::super::step::{STEPS_MAX, StepBuffers, StepParts};
-use super::super::thrift::Thrift;
 use super::super::vectors::Vectors;
 use super::super::workspace::Workspace;
 use super::super::{Gpu, GpuError};
@@ -28,7 +28,7 @@ pub struct GpuSetup {
     /// Frozen weights, for a run that trains adapters.
     pub frozen: Option<Arc<FrozenWeights>>,
     /// Memory savings to try; the first that fits is used.
-    pub thrifts: Vec<Thrift>,
+    pub thrifts: Vec<MemoryPlan>,
     /// Maximum device memory of its buffers, in bytes; `None` for no limit.
     pub bytes_max: Option<u64>,
     /// Optimiser state to resume from.
@@ -110,13 +110,13 @@ impl GpuEngine {
     /// Those of [`Self::new`], except those of frozen weights.
     pub async fn find_room(gpu: &Gpu, spec: &RunSpec, bytes_max: Option<u64>) -> Result<Room, EngineError> {
         let plan = RunPlan::new(gpu, spec, FrozenForm::F16, false)?;
-        Ok(plan.room(gpu, &Thrift::LADDER, bytes_max).await?)
+        Ok(plan.room(gpu, &MemoryPlan::LADDER, bytes_max).await?)
     }
 }
 
 /// Parts of an engine that may not fit.
 struct Placed {
-    thrift: Thrift,
+    thrift: MemoryPlan,
     vectors: Vectors,
     exchange: Exchange,
     shape: BatchShape,
@@ -126,7 +126,12 @@ struct Placed {
 }
 
 /// Allocates the buffers of `plan` with the first of `thrifts` that fits within `bytes_max`.
-async fn place(gpu: &Gpu, plan: &RunPlan, thrifts: &[Thrift], bytes_max: u64) -> Result<Placed, GpuError> {
+async fn place(
+    gpu: &Gpu,
+    plan: &RunPlan,
+    thrifts: &[MemoryPlan],
+    bytes_max: u64,
+) -> Result<Placed, GpuError> {
     let mut refused = None;
     for &thrift in thrifts {
         match place_with(gpu, plan, thrift, bytes_max).await {
@@ -134,10 +139,15 @@ async fn place(gpu: &Gpu, plan: &RunPlan, thrifts: &[Thrift], bytes_max: u64) ->
             placed => return placed,
         }
     }
-    Err(refused.unwrap_or_else(|| gpu.no_room(plan.bytes(Thrift::NONE))))
+    Err(refused.unwrap_or_else(|| gpu.no_room(plan.bytes(MemoryPlan::NONE))))
 }
 
-async fn place_with(gpu: &Gpu, plan: &RunPlan, thrift: Thrift, bytes_max: u64) -> Result<Placed, GpuError> {
+async fn place_with(
+    gpu: &Gpu,
+    plan: &RunPlan,
+    thrift: MemoryPlan,
+    bytes_max: u64,
+) -> Result<Placed, GpuError> {
     let begun = gpu.taken();
     let fixed = plan.bytes(thrift);
     let Some(bytes_left) = bytes_max.checked_sub(fixed) else { return Err(gpu.no_room(fixed)) };

@@ -1,0 +1,360 @@
+//! Handlers of rounds: launch, collect, merge, settle.
+
+use super::{Event, Output, Syncer};
+use crate::diloco::{
+    Answered, CatchUp, Decision, Entry, Launch, Merge, MergeEntry, MergeFailure, MergeOutcome, OuterSpec,
+    Paced, Rounds, Traffic, USUAL_RATIO, UpdateOutcome, Verified,
+};
+use crate::wire::{
+    Bye, CloseCode, ConnId, Fate, FragmentId, LateReason, LearnerId, Merged, Message, Millis, Refusal,
+    Version,
+};
+
+impl Syncer {
+    /// Launches the due rounds. At the end of the run, launches the last round of each idle fragment.
+    pub(super) fn launch_due(&mut self, now: Millis) {
+        if self.is_led() {
+            return;
+        }
+        if self.schedule.is_ending() {
+            let (live, rounds) = (self.roster.live(), &self.rounds);
+            let is_answered = |fragment: &FragmentId| rounds[usize::from(fragment.0)].has_early();
+            for launch in self.schedule.last(now, |&fragment| is_busy(rounds, fragment), is_answered, live) {
+                self.launch(now, launch);
+            }
+        }
+        while self.launch_at().is_some_and(|at| at <= now) {
+            let roster = &self.roster;
+            let launch = self.schedule.next(now, roster.live(), |learner| roster.answers(now, learner));
+            self.launch(now, launch);
+        }
+    }
+
+    /// Returns the time of the next launch; `None` if only a new arrival can cause one.
+    pub(super) fn launch_at(&self) -> Option<Millis> {
+        if self.is_led() {
+            return None;
+        }
+        self.schedule.launch_at(&Traffic {
+            in_flight: self.rounds.iter().filter(|rounds| !rounds.is_idle()).count(),
+            is_next_busy: is_busy(&self.rounds, self.schedule.next_fragment()),
+            live: self.roster.live().len(),
+            is_measured: self.roster.is_measured(),
+            is_answered: self.rounds.iter().any(Rounds::has_early),
+        })
+    }
+
+    /// Ends the rounds that are due.
+    pub(super) fn close_rounds(&mut self, now: Millis) {
+        let outer = self.outer();
+        let (roster, known) = (&self.roster, self.standings.known());
+        for (fragment, rounds) in self.fragments.ids().zip(&mut self.rounds) {
+            if let Some(quorum) = rounds.reach_quorum(now) {
+                self.schedule.note_quorum(quorum.after_ms);
+                let (round, updates, after_ms) = (quorum.round, quorum.updates, quorum.after_ms);
+                self.out.push_back(Output::Event(Event::Quorum { round, fragment, updates, after_ms }));
+            }
+            let Some(verdict) = rounds.decide(now, self.schedule.timing()) else { continue };
+            if verdict.is_new {
+                let (round, decision) = (verdict.round, verdict.decision);
+                self.out.push_back(Output::Event(Event::Decided { round, fragment, decision }));
+            }
+            match verdict.decision {
+                Decision::Merge { .. } => {
+                    let is_known_there = known.iter().any(|&learner| roster.is_awaited(now, learner));
+                    let job = rounds.merge(now, outer, is_known_there);
+                    self.out.extend(job.map(|job| Output::Merge(Box::new(job))));
+                }
+                Decision::Abandon { .. } => {
+                    rounds.abandon();
+                    self.schedule.note_abandoned();
+                    self.books.note(Entry::Abandoned { round: verdict.round, fragment });
+                }
+                Decision::AwaitQuorum { .. } | Decision::AwaitGrace { .. } => {}
+            }
+        }
+    }
+
+    /// Asks distant learners ahead of the next round, so that their answers are there at its launch. Also notes the
+    /// time of the next such question; only a handled input changes it, and this runs after each input.
+    pub(super) fn ask_ahead(&mut self, now: Millis) {
+        self.ask_ahead_at = None;
+        for (fragment, learner, at) in self.far_questions() {
+            if at <= now {
+                let rounds = &mut self.rounds[usize::from(fragment.0)];
+                rounds.ask_ahead(now, learner);
+                let collect = Message::Collect { run: self.run, fragment, base: rounds.version() };
+                self.out.extend(self.roster.conn(learner).map(|conn| Output::Send(conn, collect)));
+            } else {
+                self.ask_ahead_at = Some(self.ask_ahead_at.map_or(at, |soonest| soonest.min(at)));
+            }
+        }
+    }
+
+    /// Returns the questions to ask ahead, with their times.
+    fn far_questions(&self) -> Vec<(FragmentId, LearnerId, Millis)> {
+        if self.roster.live().len() > self.config.cohort_max as usize {
+            // The learners of the next round are not known yet.
+            return Vec::new();
+        }
+        let in_time_ms = self.schedule.in_time_ms();
+        let far: Vec<_> = self.roster.far(in_time_ms).collect();
+        let mut questions = Vec::new();
+        for (fragment, rounds) in self.fragments.ids().zip(&self.rounds) {
+            let Some(expected) = self.schedule.expected(fragment).filter(|_| !far.is_empty()) else {
+                continue;
+            };
+            for &(learner, answer_ms) in far.iter().filter(|(learner, _)| rounds.may_ask_ahead(*learner)) {
+                let lead_ms = (answer_ms - in_time_ms) as u64;
+                questions.push((fragment, learner, Millis(expected.0.saturating_sub(lead_ms))));
+            }
+        }
+        questions
+    }
+
+    pub(super) fn on_pass(&mut self, now: Millis, conn: ConnId, fragment: FragmentId) {
+        let Some(learner) = self.roster.learner(conn) else { return };
+        let is_led = self.is_led();
+        let Some(rounds) = self.rounds.get_mut(usize::from(fragment.0)) else {
+            return self.refuse(conn, CloseCode::Protocol, format!("there is no fragment {fragment}"));
+        };
+        self.roster.note_heard(learner);
+        if is_led {
+            return self.pass_on_nothing(now, conn, learner, fragment);
+        }
+        let Some(answered) = rounds.pass(now, learner) else { return };
+        self.answered(fragment, learner, answered);
+    }
+
+    pub(super) fn on_update(&mut self, now: Millis, conn: ConnId, learner: LearnerId, update: Verified) {
+        let (serial, fragment, tokens) = (update.serial, update.fragment, update.tokens);
+        if usize::from(fragment.0) >= self.rounds.len() {
+            return self.refuse(conn, CloseCode::Protocol, format!("there is no fragment {fragment}"));
+        }
+        if !self.roster.is_live(learner) {
+            return self.refuse(conn, CloseCode::Protocol, "say Ready before the first update".into());
+        }
+        self.out.push_back(Output::Send(conn, Message::UpdateReceived { run: self.run, fragment, serial }));
+        self.roster.note_heard(learner);
+        if self.is_led() {
+            return self.pass_on(now, conn, learner, update);
+        }
+        let standing = self.standing(now, learner, fragment);
+        self.books.note_update(learner);
+        if self.books.last_merged(learner, fragment) == Some(serial) {
+            // This update was merged before and must not be merged twice.
+            let fate = Fate::Refused(Refusal::UnresolvedUpdate);
+            return self.settle(UpdateOutcome { round: None, fragment, learner, serial, tokens, fate });
+        }
+        let rounds = &mut self.rounds[usize::from(fragment.0)];
+        if update.base.0 >= self.schedule.turn().next_round {
+            // No version with that number exists, and none existed in an earlier process of the syncer.
+            rounds.pass(now, learner);
+            let fate = Fate::Late(LateReason::StaleBase);
+            return self.settle(UpdateOutcome { round: None, fragment, learner, serial, tokens, fate });
+        }
+        match rounds.answer(now, learner, update, &standing) {
+            Ok(answered) => {
+                if let Some(after_ms) = answered.after_ms {
+                    self.schedule.note_answer(after_ms);
+                    self.roster.note_answer(learner, after_ms);
+                }
+                self.answered(fragment, learner, answered);
+            }
+            Err(fate) => {
+                self.settle(UpdateOutcome { round: None, fragment, learner, serial, tokens, fate });
+                self.heed_refusals(conn, learner, &fate);
+            }
+        }
+    }
+
+    /// Sends a learner away after too many refusals in a row, the last one with this `fate`.
+    pub(super) fn heed_refusals(&mut self, conn: ConnId, learner: LearnerId, fate: &Fate) {
+        let refusals = self.books.refusals(learner);
+        if refusals >= self.config.refusals_max {
+            let reason = format!(
+                "{refusals} updates in a row were refused, the last one as {}: begin afresh, with fresh parameters and \
+                 the learning rate of the run",
+                refusal_of(fate)
+            );
+            self.refuse(conn, CloseCode::Untrusted, reason);
+        }
+    }
+
+    fn answered(&mut self, fragment: FragmentId, learner: LearnerId, answered: Answered) {
+        let Answered { round, tokens, after_ms } = answered;
+        self.event(Event::Answered { round, fragment, learner, tokens, after_ms: after_ms.unwrap_or(0) });
+    }
+
+    /// Handles the version that the learner at `conn` reports to hold, and sends what follows it.
+    pub(super) fn on_holds(&mut self, now: Millis, conn: ConnId, fragment: FragmentId, version: Version) {
+        if usize::from(fragment.0) >= self.rounds.len() {
+            return self.refuse(conn, CloseCode::Protocol, format!("there is no fragment {fragment}"));
+        }
+        let follow = self.downlink.holds(now, conn, fragment, version, self.roster.listens_ms(conn));
+        self.follow(conn, follow);
+    }
+
+    /// Sends the learner at `conn` the changes that it needs.
+    pub(super) fn follow(&mut self, conn: ConnId, CatchUp { changes, behind }: CatchUp) {
+        let run = self.run;
+        let behind = behind.into_iter().map(|(fragment, version)| Message::Resync { run, fragment, version });
+        let messages = changes.into_iter().map(Message::Merged).chain(behind);
+        self.out.extend(messages.map(|message| Output::Send(conn, message)));
+    }
+
+    pub(super) fn on_merged(&mut self, now: Millis, merged: Result<MergeOutcome, Box<MergeFailure>>) {
+        let fragment = match &merged {
+            Ok(outcome) => outcome.fragment,
+            Err(failure) => failure.fragment,
+        };
+        let Some(rounds) = self.rounds.get_mut(usize::from(fragment.0)) else { return };
+        if rounds.is_remaking() {
+            return self.on_remade(now, fragment, merged);
+        }
+        match merged {
+            Ok(outcome) => {
+                if let Some(mut merge) = rounds.merged(now, outcome) {
+                    let body = std::mem::take(&mut merge.body);
+                    self.announce(now, fragment, merge, Some(body));
+                }
+            }
+            Err(failure) => {
+                let (round, error) = (failure.round, failure.error.to_string());
+                let Some(settled) = rounds.failed(*failure) else { return };
+                self.schedule.note_abandoned();
+                self.books.note(Entry::Abandoned { round, fragment });
+                settled.into_iter().for_each(|settled| self.settle(settled));
+                self.event(Event::MergeFailed { round, fragment, error });
+            }
+        }
+    }
+
+    /// Repeats open questions to a learner that came back, since they may have been lost with its connection.
+    pub(super) fn ask_again(&mut self, now: Millis, conn: ConnId, learner: LearnerId) {
+        for (fragment, rounds) in self.fragments.ids().zip(&mut self.rounds) {
+            if rounds.ask_again(now, learner) {
+                let collect = Message::Collect { run: self.run, fragment, base: rounds.version() };
+                self.out.push_back(Output::Send(conn, collect));
+            }
+        }
+    }
+
+    /// Closes all connections once the last round is merged.
+    pub(super) fn say_goodbye(&mut self) {
+        if !self.schedule.end(self.rounds.iter().all(Rounds::is_idle)) {
+            return;
+        }
+        let late: Vec<_> = self.rounds.iter_mut().flat_map(Rounds::end).collect();
+        late.into_iter().for_each(|settled| self.settle(settled));
+        self.ask_ahead_at = None;
+        self.books.note(Entry::Finished);
+        let bye = Bye::new(CloseCode::Done, "the run is complete: thank you");
+        for conn in self.roster.conns().collect::<Vec<_>>() {
+            self.close(conn, bye.clone());
+        }
+        self.out.push_back(Output::Finished);
+    }
+
+    fn launch(&mut self, now: Millis, launch: Launch) {
+        let (round, fragment) = (launch.round, launch.fragment);
+        let rounds = &mut self.rounds[usize::from(fragment.0)];
+        let collect = Message::Collect { run: self.run, fragment, base: rounds.version() };
+        let invited = launch.invited.len() as u32;
+        let asked = rounds.launch(now, launch);
+        asked.iter().for_each(|&learner| self.roster.note_asked(now, learner));
+        let conns: Vec<_> = asked.into_iter().filter_map(|learner| self.roster.conn(learner)).collect();
+        if !conns.is_empty() {
+            self.out.push_back(Output::Broadcast(conns, collect));
+        }
+        let step_ms = self.schedule.timing().step_ms;
+        self.event(Event::Launched { round, fragment, invited, step_ms });
+    }
+
+    /// Books a merge, sends each sender its receipt, and publishes the new version.
+    ///
+    /// Without a `body`, learners cannot reach the version from here, and it is not published.
+    pub(super) fn announce(
+        &mut self,
+        now: Millis,
+        fragment: FragmentId,
+        merge: Merge,
+        body: Option<Vec<u8>>,
+    ) {
+        let Merge { entry, settled, collect_ms, sync_ms, paces, .. } = merge;
+        let MergeEntry { round, base, version, checksum, digest, norm, .. } = entry;
+        self.schedule.note_merged(sync_ms);
+        self.books.note_merge(entry);
+        // A learner with many claimed tokens has no more influence on the time of a step than on the early schedule.
+        let usual = self.ledger().usual_tokens(fragment);
+        let most = if usual > 0 { usual.saturating_mul(USUAL_RATIO) } else { u64::MAX };
+        for Paced { learner, tokens, step_ms } in paces {
+            self.roster.note_merged(learner, tokens.min(most), step_ms);
+        }
+        self.measure();
+        let (updates, tokens) = (settled.len() as u32, settled.iter().map(|settled| settled.tokens).sum());
+        settled.into_iter().for_each(|settled| self.settle(settled));
+        if let Some(body) = body {
+            let (run, clock_tokens) = (self.run, self.ledger().schedule_tokens());
+            self.publish(now, Merged { run, fragment, base, version, clock_tokens, body, checksum, digest });
+        }
+        self.event(Event::Merged { round, fragment, version, updates, tokens, norm, collect_ms, sync_ms });
+    }
+
+    /// Sends a new version to the learners that hold the fragment.
+    pub(super) fn publish(&mut self, now: Millis, merged: Merged) {
+        let (run, fragment, version) = (self.run, merged.fragment, merged.version);
+        let audience = self.downlink.publish(now, &merged, |conn| self.roster.listens_ms(conn));
+        if !audience.change.is_empty() {
+            self.out.push_back(Output::Broadcast(audience.change, Message::Merged(merged)));
+        }
+        if !audience.behind.is_empty() {
+            let behind = Message::Resync { run, fragment, version };
+            self.out.push_back(Output::Broadcast(audience.behind, behind));
+        }
+    }
+
+    /// Books the fate of an update and sends its receipt.
+    pub(super) fn settle(&mut self, settled: UpdateOutcome) {
+        let UpdateOutcome { round, fragment, learner, serial, tokens, fate } = settled;
+        self.books.settle(&settled);
+        if matches!(fate, Fate::Merged { .. }) {
+            self.standings.look(self.books.ledger(), learner);
+        }
+        if let Some(conn) = self.roster.conn(learner) {
+            let receipt = Message::Receipt { run: self.run, fragment, serial, fate };
+            self.out.push_back(Output::Send(conn, receipt));
+        }
+        self.event(Event::Settled { round, fragment, learner, serial, tokens, fate });
+    }
+
+    /// Returns the outer step at this point of the run.
+    fn outer(&self) -> OuterSpec {
+        let warmup_tokens = self.config.momentum_warmup_ratio * self.spec.inner.total_tokens as f64;
+        match warmup_tokens > 0.0 {
+            true => {
+                self.config.outer.with_momentum_share(self.ledger().schedule_tokens() as f64 / warmup_tokens)
+            }
+            false => self.config.outer,
+        }
+    }
+}
+
+/// Returns the reason of a refusal in words.
+fn refusal_of(fate: &Fate) -> &'static str {
+    match fate {
+        Fate::Refused(Refusal::Norm) => "longer than its steps can have made it",
+        Fate::Refused(Refusal::NotFinite) => "not finite",
+        Fate::Refused(Refusal::Shape) => "of another shape than its fragment",
+        Fate::Refused(Refusal::Checksum) => "not what its checksum says",
+        Fate::Refused(Refusal::Empty) => "without steps or tokens",
+        Fate::Refused(Refusal::Unleased) => "of more tokens than were leased",
+        Fate::Refused(Refusal::NotInvited | Refusal::UnresolvedUpdate)
+        | Fate::Late(_)
+        | Fate::Merged { .. } => "not asked for",
+    }
+}
+
+fn is_busy(rounds: &[Rounds], fragment: FragmentId) -> bool {
+    rounds.get(usize::from(fragment.0)).is_some_and(|rounds| !rounds.is_idle())
+}

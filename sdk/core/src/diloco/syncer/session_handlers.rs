@@ -1,0 +1,302 @@
+//! Handlers of sessions: learners that arrive, report and leave.
+
+use super::join::layout_reason;
+use super::rollback::AWAY_MS;
+use super::{Event, HARMS_MAX, LeaderRequest, LeaveCause, Output, Syncer};
+use crate::diloco::{Entry, Returned, Speed, Verified};
+use crate::wire::{
+    BATCH_MAX, Bye, CloseCode, ConnId, Fingerprint, LayoutHash, LearnerId, Message, Millis, Progress, RunId,
+    Share,
+};
+
+/// Reason given to a banned learner.
+pub const BANNED: &str = "the owner of the run banned this learner: its key is no longer admitted";
+
+impl Syncer {
+    pub(super) fn on_message(&mut self, now: Millis, conn: ConnId, message: Message) {
+        let Some(learner) = self.roster.learner(conn) else {
+            match message {
+                Message::Hello(hello) => self.on_hello(now, conn, Box::new(hello)),
+                Message::Bye(_) => {}
+                _ => self.refuse(conn, CloseCode::Protocol, "the first message must be Hello".into()),
+            }
+            return;
+        };
+        if !self.hears(now, conn) {
+            return;
+        }
+        if message.run().is_some_and(|run| !self.is_of_this_run(conn, run)) {
+            return;
+        }
+        match message {
+            Message::Ready { layout, batch, .. } => self.on_ready(now, conn, layout, batch),
+            Message::Update(update) => {
+                let update = self.verifier.verify(update);
+                self.on_update(now, conn, learner, update);
+            }
+            Message::NoUpdate { fragment, .. } => self.on_pass(now, conn, fragment),
+            Message::VersionAck { fragment, version, .. } => self.on_holds(now, conn, fragment, version),
+            Message::Progress(progress) => self.on_progress(now, conn, learner, &progress),
+            Message::Bye(_) => self.on_bye(conn),
+            other => {
+                let reason = format!("a learner must not send message {} here", other.tag() as u8);
+                self.refuse(conn, CloseCode::Protocol, reason);
+            }
+        }
+    }
+
+    /// Handles an update that a reader has verified.
+    pub(super) fn on_verified(&mut self, now: Millis, conn: ConnId, update: Verified) {
+        let Some(learner) = self.roster.learner(conn) else {
+            return self.refuse(conn, CloseCode::Protocol, "the first message must be Hello".into());
+        };
+        if self.hears(now, conn) && self.is_of_this_run(conn, update.run) {
+            self.on_update(now, conn, learner, update);
+        }
+    }
+
+    /// Notes traffic on `conn` and returns true if the message is within the rate limit. Otherwise closes the
+    /// connection.
+    fn hears(&mut self, now: Millis, conn: ConnId) -> bool {
+        self.roster.hear(now, conn);
+        let allowed = self.roster.allows(now, conn, self.schedule.turn().next_round);
+        if !allowed {
+            let reason =
+                "far more messages came than training needs: send what is asked for, and a report a second";
+            self.refuse(conn, CloseCode::Protocol, reason.into());
+        }
+        allowed
+    }
+
+    pub(super) fn on_disconnected(&mut self, conn: ConnId) {
+        self.remove(conn, LeaveCause::Lost);
+    }
+
+    /// Sends a goodbye and removes the connection.
+    pub(super) fn close(&mut self, conn: ConnId, bye: Bye) {
+        let (code, reason) = (bye.code.into(), bye.reason.clone());
+        if self.remove(conn, LeaveCause::Closed { code, reason: reason.clone() }).is_none() {
+            self.event(Event::TurnedAway { code, reason });
+        }
+        self.out.push_back(Output::Close(conn, bye));
+    }
+
+    pub(super) fn refuse(&mut self, conn: ConnId, code: CloseCode, reason: String) {
+        self.close(conn, Bye::new(code, reason));
+    }
+
+    /// Closes silent sessions and takes back expired leases.
+    pub(super) fn expire(&mut self, now: Millis) {
+        for learner in self.roster.expire_reins(now) {
+            self.books.note(Entry::Dropped { learner, wait_ms: 0 });
+        }
+        for conn in self.roster.silent(now) {
+            self.refuse(conn, CloseCode::Silent, "nothing was heard for too long: connect again".into());
+        }
+        let returned = self.books.expire(now);
+        self.tell_returned(returned, true);
+    }
+
+    /// Pauses or resumes the run and tells all learners.
+    pub(super) fn on_hold(&mut self, now: Millis, held: bool) {
+        if !self.schedule.hold(held) {
+            return;
+        }
+        let everyone: Vec<_> = self.roster.conns().collect();
+        self.books.note(Entry::Held { held });
+        self.out.push_back(Output::Broadcast(everyone.clone(), Message::SetPaused { run: self.run, held }));
+        self.event(Event::Held { held });
+        for conn in everyone {
+            self.lease(now, conn);
+        }
+    }
+
+    /// Stops or resumes launching and leasing, depending on whether decisions can be stored.
+    pub(super) fn on_stall(&mut self, now: Millis, stalled: bool) {
+        self.schedule.stall(stalled);
+        for conn in self.roster.conns().collect::<Vec<_>>() {
+            self.lease(now, conn);
+        }
+    }
+
+    /// Returns true if `learner` may be part of the run. With remote rounds it may never have been here.
+    fn may_be(&self, learner: LearnerId) -> bool {
+        self.is_led() || self.knows(learner)
+    }
+
+    /// Sets the fraction of its time that `learner` trains, by order of the owner.
+    pub(super) fn on_pace(&mut self, learner: LearnerId, share: Share) {
+        if !self.may_be(learner) || self.share(learner) == share {
+            return;
+        }
+        self.roster.pace(learner, share);
+        self.books.note(Entry::Paced { learner, share });
+        if let Some(conn) = self.roster.conn(learner) {
+            self.out.push_back(Output::Send(conn, Message::SetDutyCycle { run: self.run, share }));
+        }
+        self.event(Event::Paced { learner, share });
+    }
+
+    /// Sends `learner` away for `wait_ms`, by order of the owner; 0 lets it return.
+    pub(super) fn on_drop(&mut self, now: Millis, learner: LearnerId, wait_ms: u32) {
+        let wait_ms = wait_ms.min(super::DROP_MS_MAX);
+        let is_forgiven = wait_ms == 0 && self.harms(learner) > 0;
+        let is_back = wait_ms == 0 && self.returns(now, learner).is_none();
+        if is_forgiven {
+            self.books.pardon(learner);
+        }
+        if !self.may_be(learner) || (is_back && !is_forgiven) {
+            return;
+        }
+        self.roster.send_away(now, learner, wait_ms);
+        self.books.note(Entry::Dropped { learner, wait_ms });
+        self.event(Event::Dropped { learner, wait_ms });
+        if let Some(conn) = self.roster.conn(learner).filter(|_| wait_ms > 0) {
+            self.turn_away(conn, wait_ms);
+        }
+    }
+
+    /// Closes the connection of the learner with this fingerprint, which the owner has banned.
+    pub(super) fn on_ban(&mut self, fingerprint: Fingerprint) {
+        let learner = self.ledger().at(fingerprint);
+        if let Some(conn) = learner.and_then(|learner| self.roster.conn(learner)) {
+            self.refuse(conn, CloseCode::Banned, BANNED.into());
+        }
+    }
+
+    fn on_ready(&mut self, now: Millis, conn: ConnId, held: LayoutHash, batch: u32) {
+        let layout = self.fragments.hash();
+        if held != layout {
+            return self.refuse(conn, CloseCode::Layout, layout_reason(layout, held));
+        }
+        if !(1..=BATCH_MAX).contains(&batch) {
+            let reason = format!("a step of {batch} windows is out of range: train on 1 to {BATCH_MAX}");
+            return self.refuse(conn, CloseCode::Protocol, reason);
+        }
+        let Some(session) = self.roster.ready(conn, batch) else { return };
+        let (learner, is_fresh) = (session.learner, session.is_fresh);
+        self.standings.note(self.books.ledger(), learner, true);
+        if is_fresh {
+            self.rounds.iter_mut().for_each(|rounds| rounds.restart(learner));
+        }
+        // A learner that never had a lease has no earlier progress, even if it claims to return.
+        if is_fresh || self.books.is_new(learner) {
+            // A returning learner may have trained for as long as it was away.
+            self.rounds.iter_mut().for_each(|rounds| rounds.count_from(now, learner));
+            self.books.count_from(now, learner);
+        }
+        self.books.doubt(learner);
+        // The learner may have reported its pace before it was ready.
+        self.measure();
+        self.ask_again(now, conn, learner);
+        self.event(Event::Live { learner });
+        self.request_leader(|| LeaderRequest::Came(learner, conn));
+        self.lease(now, conn);
+    }
+
+    fn on_progress(&mut self, now: Millis, conn: ConnId, learner: LearnerId, progress: &Progress) {
+        let step_ms = progress.step_ms;
+        if !(step_ms.is_finite() && step_ms >= 0.0) {
+            let reason = format!(
+                "a step of {step_ms} ms is out of range: report the time of one step, or 0 if it is unknown"
+            );
+            return self.refuse(conn, CloseCode::Protocol, reason);
+        }
+        let changed = self.roster.report(conn, progress.step_ms, progress.loss, progress.state);
+        self.roster.note_steps(now, conn, progress.steps);
+        let tokens_per_ms = self.step_tokens(learner) as f64 / self.step_ms_counted(now, learner);
+        let is_live = self.roster.is_live(learner);
+        let returned = self.books.report(now, learner, progress, tokens_per_ms, is_live);
+        self.tell_returned(returned, false);
+        if changed {
+            self.event(Event::State { learner, state: progress.state });
+        }
+        self.measure();
+        self.lease(now, conn);
+        if progress.steps > 0 {
+            let follow = self.downlink.trains(now, conn);
+            self.follow(conn, follow);
+        }
+    }
+
+    fn on_bye(&mut self, conn: ConnId) {
+        if let Some(learner) = self.remove(conn, LeaveCause::Polite) {
+            let returned = self.books.release(learner);
+            self.tell_returned(returned, false);
+        }
+    }
+
+    /// Leases text to the learner at `conn`, unless the run stands still.
+    fn lease(&mut self, now: Millis, conn: ConnId) {
+        let learner = self.roster.learner(conn).filter(|_| !self.schedule.is_still());
+        let session = learner.and_then(|learner| self.roster.session(learner));
+        let Some(session) = session.filter(|session| session.is_live) else { return };
+        let learner = session.learner;
+        let (step_ms, batch) = (session.step_ms, session.batch.max(1));
+        let pace = Speed { step_ms, step_ms_least: self.roster.step_ms_least(learner), batch };
+        for grant in self.books.grant(now, learner, &pace) {
+            let grant = self.told(grant);
+            self.out.push_back(Output::Send(conn, Message::Lease { run: self.run, grant }));
+        }
+    }
+
+    fn remove(&mut self, conn: ConnId, why: LeaveCause) -> Option<LearnerId> {
+        let Some(learner) = self.roster.close(conn) else {
+            self.request_leader(|| LeaderRequest::Gone(conn));
+            return None;
+        };
+        self.standings.leave(learner);
+        self.downlink.close(conn);
+        self.rounds.iter_mut().for_each(|rounds| rounds.unask(learner));
+        self.measure();
+        self.forget_questions(learner);
+        self.event(Event::Left { learner, why });
+        self.request_leader(|| LeaderRequest::Left(learner, conn));
+        Some(learner)
+    }
+
+    /// Updates the values that depend on connected learners: the median time of a step and the longest time merged.
+    pub(super) fn measure(&mut self) {
+        self.standings.measure(self.books.ledger());
+        if let Some(step_ms) = self.roster.step_ms() {
+            self.schedule.note_step(step_ms);
+        }
+        self.tell_pace();
+    }
+
+    pub(super) fn tell_returned(&mut self, returned: Vec<Returned>, expired: bool) {
+        for Returned { learner, lease, windows } in returned {
+            self.event(Event::LeaseReturned { learner, lease, windows, expired });
+        }
+    }
+
+    pub(super) fn turn_away(&mut self, conn: ConnId, wait_ms: u32) {
+        let reason = "the owner of the run dropped this learner for a while";
+        self.close(conn, Bye { wait_ms, ..Bye::new(CloseCode::Dropped, reason) });
+    }
+
+    /// Sends away a learner whose updates did harm `harms` times.
+    pub(super) fn turn_out(&mut self, conn: ConnId, harms: u32) {
+        let (wait_ms, reason) = if harms < HARMS_MAX {
+            (AWAY_MS, "what this learner sent made the model worse, and was undone: it may try again later")
+        } else {
+            (
+                super::DROP_MS_MAX,
+                "what this learner sent made the model worse again: ask the owner of the run",
+            )
+        };
+        self.close(conn, Bye { wait_ms, ..Bye::new(CloseCode::Dropped, reason) });
+    }
+
+    /// Returns true if a message at `conn` is for this run. Otherwise closes the connection.
+    fn is_of_this_run(&mut self, conn: ConnId, run: RunId) -> bool {
+        if run != self.run {
+            self.refuse(conn, CloseCode::WrongRun, self.other_run(run));
+        }
+        run == self.run
+    }
+
+    pub(super) fn other_run(&self, run: RunId) -> String {
+        format!("this is run {}, not {run}: join it again", self.run)
+    }
+}

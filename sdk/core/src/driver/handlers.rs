@@ -1,0 +1,330 @@
+//! Handlers of a member for events and for the requests of its core.
+
+use super::reconnect::Ending;
+use super::{
+    End, FAREWELL_US_MAX, FATES_US_MAX, HAND_IN_US_MAX, Input, LearnerDriver, Output, Phase, Step, millis,
+};
+use crate::diloco::learner::{self, HandsIn};
+use crate::wire::{Bye, Challenge, CloseCode, DecodeError, Fate, Message, REASON_BYTES_MAX, clip};
+
+/// Minimum time between two starts from scratch after too many refusals, in microseconds.
+const HEALS_US_MIN: u64 = 3_600_000_000;
+
+impl LearnerDriver {
+    pub(super) fn react(&mut self, input: Input) {
+        let now_us = self.now_us;
+        match input {
+            Input::Opened => {
+                self.contact.opened(now_us);
+                self.challenge = None;
+            }
+            Input::Heard => self.contact.heard(now_us),
+            Input::Message(message) => self.on_message(message),
+            Input::Garbled(error) => self.on_garbled(&error),
+            Input::Closed { code, reason } => self.on_closed(code, reason),
+            Input::Failed { device_lost, reason } => self.on_failed(device_lost, &reason),
+            Input::Shard { shard, bytes } => self.on_shard(shard, bytes),
+            Input::HeldOut { bytes } => self.on_held_out(bytes),
+            Input::Measured { number, loss } => self.on_measured(number, loss),
+            Input::Stepped(step) => self.on_stepped(step),
+            Input::ExpertLoad { seen } => self.tell(learner::Input::ExpertLoad { seen }),
+            Input::Worked { us } => self.pace.work(us),
+            Input::Waited { us } => {
+                if !self.is_starved() {
+                    self.pace.rest(us);
+                }
+            }
+            Input::Duty { permille } => self.pace.set_duty(permille),
+            Input::DrainNow => self.on_hurry(),
+            Input::Leave => self.on_leave(),
+            Input::Flushed => self.on_flushed(),
+            Input::Timeout => self.on_timeout(),
+            Input::Fed => self.stall.end(),
+            Input::Unfed { reason } => self.on_unfed(&reason),
+            Input::FetchFailed { fragment, reason } => {
+                self.on_unfed(&reason);
+                self.trouble(format!("fragment {fragment} did not come: {reason}"));
+                self.tell(learner::Input::FetchFailed { fragment });
+            }
+            Input::Built { fragments, batch } => {
+                self.supply.built(batch);
+                self.tell(learner::Input::Built { fragments, batch });
+            }
+            Input::Fetched { fragment, version, values } => {
+                self.stall.end();
+                self.tell(learner::Input::Fetched { fragment, version, values });
+            }
+            Input::Encoded { serial, fragment, body, digest } => {
+                self.tell(learner::Input::Encoded { serial, fragment, body, digest });
+            }
+            Input::Paused(paused) => self.tell(learner::Input::Paused(paused)),
+            Input::Hidden(hidden) => self.tell(learner::Input::Hidden(hidden)),
+        }
+    }
+
+    fn tell(&mut self, input: learner::Input) {
+        self.learner.handle(millis(self.now_us), input);
+    }
+
+    fn trouble(&mut self, reason: String) {
+        self.out.push_back(Output::Trouble { reason });
+    }
+
+    fn on_message(&mut self, message: Message) {
+        if let Message::Challenge(challenge) = message {
+            return self.on_challenge(challenge);
+        }
+        self.contact.answered(self.now_us);
+        if self.is_asked(&message) {
+            return;
+        }
+        match &message {
+            Message::Welcome(_) => {
+                self.contact.welcomed(self.now_us);
+                self.supply.hurry(self.now_us);
+                if self.phase == Phase::Greeting {
+                    self.phase = Phase::Training;
+                }
+            }
+            Message::Receipt { fate: Fate::Merged { .. }, .. } => self.losses.merged(),
+            _ => {}
+        }
+        self.tell(learner::Input::Message(message));
+    }
+
+    /// Answers the first challenge of a connection. Later ones change nothing.
+    fn on_challenge(&mut self, challenge: Challenge) {
+        self.contact.heard(self.now_us);
+        if self.challenge.replace(challenge).is_none() {
+            self.tell(learner::Input::Connected);
+        }
+    }
+
+    fn on_garbled(&mut self, error: &DecodeError) {
+        let (code, reason) = (error.close_code(), error.to_string());
+        let farewell = Bye::new(code, reason.clone());
+        // If even this cannot be sent, the close code conveys it.
+        self.out.push_back(Output::Send(Message::Bye(Bye::new(code, clip(&reason, REASON_BYTES_MAX)))));
+        if code == CloseCode::Version {
+            self.out.push_back(Output::Close(farewell.clone()));
+            self.end(End::Refused(farewell));
+        } else {
+            self.disconnect(Some(farewell), &Ending { reason: &reason, ..Ending::default() });
+        }
+    }
+
+    fn on_closed(&mut self, code: Option<u16>, reason: String) {
+        let code = code.and_then(|code| CloseCode::try_from(code).ok()).filter(|_| !self.is_leaving());
+        match code {
+            // The goodbye was lost, but not its reason.
+            Some(code) => self.tell(learner::Input::Message(Message::Bye(Bye::new(code, reason)))),
+            None => self.disconnect(None, &Ending { reason: &reason, ..Ending::default() }),
+        }
+    }
+
+    /// Starts over after an engine error, if that can help.
+    fn on_failed(&mut self, device_lost: bool, reason: &str) {
+        if device_lost {
+            let Some(wait_ms) = self.losses.lose() else { return self.end(End::DeviceLost) };
+            self.contact.postpone(self.now_us.saturating_add(wait_ms * 1_000));
+        }
+        self.afresh(reason, Bye::new(CloseCode::Done, "the learner starts afresh"));
+    }
+
+    fn on_shard(&mut self, shard: u32, bytes: Result<Vec<u8>, String>) {
+        match bytes.map(|bytes| self.supply.came(self.now_us, shard, bytes)) {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => self.trouble(format!("the received data cannot be used: {error}")),
+            Err(reason) => {
+                self.supply.failed(self.now_us, shard);
+                self.trouble(format!("data did not come: {reason}"));
+            }
+        }
+    }
+
+    fn on_stepped(&mut self, Step { tokens, loss, busy_us, earlier_us }: Step) {
+        self.pace.work(busy_us);
+        let step_us = busy_us.saturating_add(earlier_us);
+        // Rest is part of the pace, so that the syncer plans with it.
+        let step_ms = (step_us.saturating_add(self.pace.rest_of(step_us)) as f64 / 1e3) as f32;
+        self.stall.complete();
+        self.tell(learner::Input::Stepped(learner::Step { tokens, loss, step_ms }));
+    }
+
+    fn on_hurry(&mut self) {
+        if self.is_leaving() {
+            return;
+        }
+        let trains = self.learner.is_ready() && self.learner.can_train();
+        if trains && self.contact.is_doubtful(self.now_us) {
+            self.disconnect(None, &Ending { reason: "nothing was heard for a while", ..Ending::default() });
+        }
+        self.contact.hurry(self.now_us);
+    }
+
+    fn on_leave(&mut self) {
+        if !self.contact.is_open() {
+            self.end(End::Left);
+        } else if !self.is_leaving() {
+            self.phase = Phase::Flushing { until_us: self.now_us.saturating_add(HAND_IN_US_MAX) };
+            self.learner.hand_in(millis(self.now_us));
+        }
+    }
+
+    fn on_flushed(&mut self) {
+        let Phase::Flushing { until_us } = &mut self.phase else { return };
+        match self.learner.hands_in() {
+            HandsIn::UnderWay => {}
+            HandsIn::UnresolvedUpdate => {
+                *until_us = (*until_us).min(self.now_us.saturating_add(FATES_US_MAX));
+            }
+            HandsIn::Nothing => self.part(),
+        }
+    }
+
+    /// Sends the goodbye.
+    fn part(&mut self) {
+        self.learner.leave(millis(self.now_us));
+        while let Some(output) = self.learner.poll() {
+            self.obey(output);
+        }
+        self.out.push_back(Output::Close(Bye::new(CloseCode::Done, "the learner leaves")));
+        self.phase = Phase::Parting { until_us: self.now_us.saturating_add(FAREWELL_US_MAX) };
+    }
+
+    fn on_timeout(&mut self) {
+        let now_us = self.now_us;
+        match self.phase {
+            Phase::Flushing { until_us } if until_us <= now_us => self.part(),
+            Phase::Parting { until_us } if until_us <= now_us => self.end(End::Left),
+            // It has said goodbye, or is about to.
+            Phase::Flushing { .. } | Phase::Parting { .. } | Phase::Over => return,
+            Phase::Greeting | Phase::Training => {
+                let too_long = self.contact.too_long(now_us).or_else(|| self.stall.too_long(now_us));
+                if let Some((waited_ms, reason)) = too_long {
+                    return self.end(End::Unreachable { waited_ms, reason });
+                }
+                let awaited = self.awaits();
+                if let Some(reason) = self.contact.given_up(now_us, awaited) {
+                    self.disconnect(None, &Ending { reason: &reason, ..Ending::default() });
+                }
+                if self.contact.connect(now_us) {
+                    self.out.push_back(Output::Connect);
+                }
+            }
+        }
+        self.tell(learner::Input::Timeout);
+    }
+
+    /// Returns true if the syncer's silence counts. A member paused by its owner has time to find out.
+    pub(super) fn awaits(&self) -> bool {
+        self.learner.is_ready() && !self.learner.is_paused()
+    }
+
+    fn is_leaving(&self) -> bool {
+        matches!(self.phase, Phase::Flushing { .. } | Phase::Parting { .. })
+    }
+
+    /// Carries out an action of the core, or passes it on.
+    pub(super) fn obey(&mut self, output: learner::Output) {
+        use learner::Output as Wish;
+        self.out.push_back(match output {
+            Wish::Send(Message::Hello(hello)) => {
+                let Some(challenge) = self.challenge else { return };
+                Output::Greet { hello: Box::new(hello), challenge }
+            }
+            Wish::Send(mut message) => {
+                if !self.contact.is_open() {
+                    return;
+                }
+                if let (Message::Progress(progress), Some(feed)) = (&mut message, self.supply.feed()) {
+                    progress.leases = feed.progress();
+                    feed.reported(&progress.leases);
+                }
+                Output::Send(message)
+            }
+            Wish::Build(welcome) => {
+                let anew = self.supply.plan(&welcome);
+                Output::Build { welcome, anew }
+            }
+            Wish::Fetch { fragment, version } => Output::Fetch { fragment, version },
+            Wish::Encode { serial, fragment } => Output::Encode { serial, fragment },
+            Wish::Include { fragment } => Output::Include { fragment },
+            Wish::Apply { fragment, body } => Output::Apply { fragment, body },
+            Wish::Load { fragment, values, keep } => Output::Load { fragment, values, keep },
+            Wish::Grant(grant) => match self.supply.feed().map(|feed| feed.grant(grant)) {
+                Some(Err(error)) => Output::Trouble { reason: error.to_string() },
+                Some(Ok(())) | None => return,
+            },
+            Wish::RetainLeases(leases) => {
+                return self.supply.feed().into_iter().for_each(|feed| feed.retain(&leases));
+            }
+            Wish::Reconnect(bye) => {
+                let Bye { code, reason, wait_ms } = bye.clone();
+                let ending = Ending { reason: &reason, code: Some(code), wait_ms };
+                return self.disconnect(Some(bye), &ending);
+            }
+            Wish::Stop(bye) => return self.stop(bye),
+        });
+    }
+
+    fn stop(&mut self, bye: Bye) {
+        match bye.code {
+            CloseCode::Done => {
+                let Bye { code, reason, .. } = bye.clone();
+                let ending = Ending { reason: &reason, code: Some(code), wait_ms: 0 };
+                self.disconnect(Some(bye.clone()), &ending);
+                self.end(End::Complete(bye));
+            }
+            CloseCode::WrongRun => self.afresh(&bye.reason.clone(), bye),
+            CloseCode::Untrusted if self.may_heal() => {
+                self.healed_us = Some(self.now_us);
+                self.afresh(&bye.reason.clone(), bye);
+            }
+            _ => {
+                self.out.push_back(Output::Close(bye.clone()));
+                self.end(End::Refused(bye));
+            }
+        }
+    }
+
+    /// Returns true if the member may start from scratch after too many refusals. Its fault may be gone by then;
+    /// refusals within the hour show that it is permanent.
+    fn may_heal(&self) -> bool {
+        let is_rare = self.healed_us.is_none_or(|at| self.now_us.saturating_sub(at) >= HEALS_US_MIN);
+        self.phase == Phase::Training && is_rare
+    }
+
+    /// Handles a failed download. Before the member is ready, only these failures show that the syncer is unreachable.
+    fn on_unfed(&mut self, reason: &str) {
+        if !self.learner.is_ready() {
+            self.stall.begin(self.now_us, reason);
+        }
+    }
+
+    /// Drops the connection, if there is one. A leaving member ends with it.
+    fn disconnect(&mut self, farewell: Option<Bye>, ending: &Ending<'_>) {
+        let Some(retry_ms) = self.contact.end(self.now_us, ending) else { return };
+        self.measure.disconnected();
+        if self.is_leaving() {
+            return self.end(End::Left);
+        }
+        self.out.push_back(Output::Disconnect { farewell, reason: ending.reason.to_owned(), retry_ms });
+        self.tell(learner::Input::Disconnected);
+    }
+
+    /// Drops everything except the identity and the owner's settings, and joins from scratch.
+    pub(super) fn afresh(&mut self, reason: &str, farewell: Bye) {
+        self.out.push_back(Output::Afresh { reason: reason.to_owned() });
+        self.disconnect(Some(farewell), &Ending { reason, ..Ending::default() });
+        self.learner.restart();
+        self.supply.clear();
+    }
+
+    fn end(&mut self, end: End) {
+        if self.phase != Phase::Over {
+            self.phase = Phase::Over;
+            self.out.push_back(Output::End(end));
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! A member of a run: the learner's core and all that its shells have in common, as one pure state machine.
+//!
+//! A [`LearnerDriver`] is composed of the protocol core (`diloco::learner::Learner`), its supply of leases and shards,
+//! its pace (duty cycle and the owner's share), its contact with the syncer (backoff, patience, limit of absence) and
+//! the count of device losses. The native learner and the page drive it with sockets and a real clock, the simulator in
+//! virtual time, so that the simulated code is the shipped code.
+//!
+//! It has the contract of the other machines: [`LearnerDriver::handle`] takes an event, [`LearnerDriver::poll`] returns
+//! an action, [`LearnerDriver::deadline`] returns the time to wake it. A trait of effects would not fit. Some effects
+//! of the real shell are asynchronous (engine builds, waits for a device), and all of the simulator's are events in a
+//! queue. A trait would need both forms, whereas each shell carries out values in its own way, in one `match`.
+//!
+//! The shell drains `poll` after every `handle`, then asks [`LearnerDriver::next_batch`] and trains on it, connected or
+//! not. Without a batch it waits, and reports the wait with [`Input::Waited`]. Time is in microseconds since the member
+//! was made and never decreases. All randomness comes from [`DriverConfig::seed`].
+
+mod backoff;
+mod downtime;
+mod handlers;
+mod io;
+mod keepalive;
+mod losses;
+mod measure;
+mod pace;
+mod reconnect;
+mod stall;
+mod supply;
+
+use std::collections::VecDeque;
+
+pub use backoff::Doubling;
+pub use downtime::Offline;
+pub use io::{End, Input, Output, Step};
+
+use crate::diloco::learner::{Learner, LearnerConfig};
+use crate::diloco::learning_rate;
+use crate::rng;
+use crate::wire::{Challenge, LearnerId, LearnerState, Millis, RunId, Share, Version};
+use losses::Losses;
+use measure::Measure;
+use pace::Pace;
+use reconnect::Reconnect;
+use stall::Stall;
+use supply::Supply;
+
+/// Time limits for leaving, in microseconds: first for the delivery of the last updates, which takes time on a thin
+/// link; then for their fates; then for the syncer's goodbye.
+const HAND_IN_US_MAX: u64 = 10_000_000;
+const FATES_US_MAX: u64 = 3_000_000;
+const FAREWELL_US_MAX: u64 = 2_000_000;
+
+/// Settings of a member, and its time limits.
+#[derive(Clone, Debug)]
+pub struct DriverConfig {
+    /// Identity and settings of the learner.
+    pub learner: LearnerConfig,
+    /// Time limit for the first admission, and for failing downloads of parameters after it, in milliseconds. `None`
+    /// sets no limit.
+    pub contact_ms_max: Option<u64>,
+    /// The same limit once the member has trained, in milliseconds. `None` sets no limit.
+    pub reconnect_ms_max: Option<u64>,
+    /// Growing waits.
+    pub waits: Waits,
+    /// Seed that spreads attempts, so that members do not come together. The same seed gives the same attempts.
+    pub seed: u64,
+}
+
+/// Growing waits of a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waits {
+    /// Wait before the next attempt to connect or to fetch a shard, shortened at random by up to half.
+    pub backoff: Doubling,
+    /// Patience with a silent syncer; it doubles with each connection given up.
+    pub patience: Doubling,
+    /// Wait after the loss of a device, shortened like `backoff`.
+    pub losses: Doubling,
+}
+
+/// Shipped defaults.
+impl Default for Waits {
+    fn default() -> Self {
+        Self {
+            backoff: Doubling { first_ms: 250, longest_ms: 15_000 },
+            patience: Doubling { first_ms: 60_000, longest_ms: 960_000 },
+            losses: Doubling { first_ms: 1_000, longest_ms: 60_000 },
+        }
+    }
+}
+
+/// Phase of a membership.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// No syncer has admitted it yet.
+    Greeting,
+    /// It was admitted: it fetches parameters, trains or waits, connected or not.
+    Training,
+    /// It leaves and delivers its last updates, until `until_us` at the latest.
+    Flushing {
+        /// Deadline in microseconds.
+        until_us: u64,
+    },
+    /// It has said goodbye and waits for the connection to close, until `until_us` at the latest.
+    Parting {
+        /// Deadline in microseconds.
+        until_us: u64,
+    },
+    /// The membership is over.
+    Over,
+}
+
+/// Input of the next training step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Batch {
+    /// Windows of tokens, `[batch, context + 1]`.
+    pub tokens: Vec<u32>,
+    /// Learning rate by the run's clock.
+    pub learning_rate: f32,
+}
+
+/// State and rules of one member.
+pub struct LearnerDriver {
+    learner: Learner,
+    supply: Supply,
+    pace: Pace,
+    contact: Reconnect,
+    stall: Stall,
+    losses: Losses,
+    measure: Measure,
+    phase: Phase,
+    /// Challenge of the syncer on this connection.
+    challenge: Option<Challenge>,
+    /// Time of the last start from scratch because of too many refused updates, in microseconds.
+    healed_us: Option<u64>,
+    /// Time of the last handled event.
+    now_us: u64,
+    out: VecDeque<Output>,
+}
+
+impl LearnerDriver {
+    /// Returns a member that has not joined a run.
+    #[must_use]
+    pub fn new(config: DriverConfig) -> Self {
+        let (waits, seed) = (config.waits, config.seed);
+        Self {
+            supply: Supply::new(waits.backoff, rng::key(&[seed, 1])),
+            pace: Pace::new(),
+            contact: Reconnect::new(&config, seed),
+            stall: Stall::new(&config),
+            losses: Losses::new(waits.losses, rng::key(&[seed, 2])),
+            measure: Measure::default(),
+            phase: Phase::Greeting,
+            challenge: None,
+            healed_us: None,
+            now_us: 0,
+            out: VecDeque::new(),
+            learner: Learner::new(config.learner),
+        }
+    }
+
+    /// Handles an event at `now_us`, which never decreases. Events of a connection that was given up have no effect.
+    pub fn handle(&mut self, now_us: u64, input: Input) {
+        self.now_us = now_us;
+        let of_line = matches!(
+            input,
+            Input::Opened | Input::Heard | Input::Message(_) | Input::Garbled(_) | Input::Closed { .. }
+        );
+        if self.phase == Phase::Over || of_line && self.contact.is_down() {
+            return;
+        }
+        self.react(input);
+        self.pace.set_share(self.learner.share());
+    }
+
+    /// Returns the next action. Call it until `None` after every [`Self::handle`] and [`Self::next_batch`].
+    pub fn poll(&mut self) -> Option<Output> {
+        loop {
+            if let Some(output) = self.out.pop_front() {
+                return Some(output);
+            }
+            if self.phase == Phase::Over {
+                return None;
+            }
+            match self.learner.poll() {
+                Some(output) => self.obey(output),
+                None => {
+                    if let Some(output) = self.measures() {
+                        return Some(output);
+                    }
+                    let (shard, body_bytes) = self.supply.want(self.now_us)?;
+                    return Some(Output::FetchShard { shard, body_bytes });
+                }
+            }
+        }
+    }
+
+    /// Returns the time to handle [`Input::Timeout`] if no other event comes before, in microseconds. It may have
+    /// passed.
+    #[must_use]
+    pub fn deadline(&self, now_us: u64) -> Option<u64> {
+        let phase_us = match self.phase {
+            Phase::Greeting | Phase::Training => None,
+            // The member does not reconnect, and only queued messages are left.
+            Phase::Flushing { until_us } | Phase::Parting { until_us } => return Some(until_us),
+            Phase::Over => return None,
+        };
+        let learner_us = self.learner.deadline(millis(now_us)).map(|at| at.0.saturating_mul(1_000));
+        let rest_us = self.pace.owed_us().map(|owed_us| now_us.saturating_add(owed_us));
+        let contact_us = self.contact.deadline(self.awaits());
+        let waits =
+            [phase_us, learner_us, rest_us, contact_us, self.stall.deadline(), self.supply.deadline()];
+        waits.into_iter().flatten().min()
+    }
+
+    /// Returns the next batch, if the member has one and may train. Its windows count as trained from here on.
+    pub fn next_batch(&mut self, now_us: u64) -> Option<Batch> {
+        self.now_us = now_us;
+        let here = matches!(self.phase, Phase::Greeting | Phase::Training);
+        if !here || !self.learner.can_train() || self.pace.owed_us().is_some() {
+            return None;
+        }
+        let tokens = self.supply.next_batch();
+        self.learner.set_starved(millis(now_us), tokens.is_none());
+        let learning_rate = learning_rate(&self.supply.spec()?.inner, self.learner.clock_tokens());
+        let tokens = tokens?;
+        Some(Batch { tokens, learning_rate })
+    }
+
+    /// Returns the phase of the membership.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Returns the state of the learner.
+    #[must_use]
+    pub fn state(&self) -> LearnerState {
+        self.learner.state()
+    }
+
+    /// Returns true if the member may train and owes no rest, but has no windows.
+    #[must_use]
+    pub fn is_starved(&self) -> bool {
+        self.learner.state() == LearnerState::Starved && self.pace.owed_us().is_none()
+    }
+
+    /// Returns the share of its training time that the run's owner allows.
+    #[must_use]
+    pub fn share(&self) -> Share {
+        self.learner.share()
+    }
+
+    /// Returns the clock of the inner schedule, in tokens: see [`Learner::clock_tokens`].
+    #[must_use]
+    pub fn clock_tokens(&self) -> u64 {
+        self.learner.clock_tokens()
+    }
+
+    /// Returns the tokens of updates without a fate for each fragment: see [`Learner::tokens_unsettled`].
+    pub fn tokens_unsettled(&self) -> impl Iterator<Item = u64> {
+        self.learner.tokens_unsettled()
+    }
+
+    /// Returns the run and its id in it, after the first admission.
+    #[must_use]
+    pub fn run(&self) -> Option<(RunId, LearnerId)> {
+        self.learner.run()
+    }
+
+    /// Returns the version of each fragment held, `[P]`; empty before the first admission.
+    pub fn versions(&self) -> impl Iterator<Item = Option<Version>> {
+        self.learner.versions()
+    }
+
+    /// Returns the reason that keeps the member from training: a missing connection or failing downloads.
+    #[must_use]
+    pub fn hindrance(&self, now_us: u64) -> Option<&str> {
+        let offline = self.offline(now_us).map(|offline| offline.reason);
+        offline.or_else(|| self.stall.reason())
+    }
+
+    /// Returns the reason for the lack of contact, if it was lost and the member is not leaving.
+    #[must_use]
+    pub fn offline(&self, now_us: u64) -> Option<Offline<'_>> {
+        let here = matches!(self.phase, Phase::Greeting | Phase::Training);
+        self.contact.offline(now_us).filter(|_| here)
+    }
+}
+
+/// Converts to the milliseconds of the learner's core.
+fn millis(now_us: u64) -> Millis {
+    Millis(now_us / 1_000)
+}
+
+#[cfg(test)]
+mod tests;

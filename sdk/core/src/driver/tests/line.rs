@@ -1,0 +1,214 @@
+//! Connections that do not open, break, or stay silent.
+
+use super::*;
+
+#[test]
+fn attempts_are_further_and_further_apart() {
+    let mut rig = Rig::joined();
+    rig.run_for(60 * SECOND_US);
+    rig.script.unreachable = true;
+    let lost_us = rig.now_us;
+    rig.cut();
+    let steps = rig.steps_in(20 * SECOND_US);
+    assert!(steps > 100, "{steps} steps: it trains on alone");
+    rig.run_for(40 * SECOND_US);
+    let attempts_us = &rig.log.connects_us[1..];
+    let (mut before_us, mut ceiling_ms) = (lost_us, 250);
+    for &at_us in attempts_us {
+        // It checks between two steps.
+        let (gap_ms, early_ms) = ((at_us - before_us) / 1_000, ceiling_ms / 2);
+        assert!((early_ms..=ceiling_ms + STEP_US / 1_000).contains(&gap_ms), "{attempts_us:?}");
+        // For 10 s after its last sign of life, shortly before the loss, the syncer is expected back at any moment.
+        let is_fresh = at_us < lost_us + 10 * SECOND_US - STEP_US;
+        ceiling_ms = (2 * ceiling_ms).min(if is_fresh { 1_000 } else { 15_000 });
+        before_us = at_us;
+    }
+    assert!((15..=31).contains(&attempts_us.len()), "{attempts_us:?}");
+    rig.script.unreachable = false;
+    let merged = rig.merged();
+    rig.run_for(20 * SECOND_US);
+    assert!(rig.merged() > merged + 10);
+    assert_eq!((rig.log.built_anew, rig.log.hellos.len()), (1, 2), "it is the same learner");
+    assert!(rig.log.hellos[1].run.is_some());
+}
+
+#[test]
+fn members_of_other_seeds_come_at_other_times() {
+    let attempts = |seed| {
+        let mut rig = Rig::with(DriverConfig { seed, ..config() });
+        rig.script.unreachable = true;
+        rig.run_for(60 * SECOND_US);
+        rig.log.connects_us
+    };
+    assert_eq!(attempts(1), attempts(1));
+    assert_ne!(attempts(1)[1..], attempts(2)[1..]);
+}
+
+#[test]
+fn a_silent_syncer_is_given_up_each_time_later() {
+    let mut rig = Rig::joined();
+    rig.script.mute = true;
+    let from_us = rig.now_us;
+    rig.run_for(600 * SECOND_US);
+    let gaps_s: Vec<u64> = [0]
+        .into_iter()
+        .chain(rig.log.disconnects.iter().map(|(at_us, _)| at_us - from_us))
+        .collect::<Vec<_>>()
+        .windows(2)
+        .map(|pair| (pair[1] - pair[0]) / SECOND_US)
+        .collect();
+    assert_eq!(gaps_s, [60, 120, 240], "{:?}", rig.log.disconnects);
+    assert_eq!(rig.log.disconnects[0].1, "nothing was heard for 60 s");
+    rig.script.mute = false;
+    rig.run_for(500 * SECOND_US);
+    assert!(rig.member.awaits(), "it takes part again");
+}
+
+#[test]
+fn signs_of_life_are_no_silence() {
+    let mut rig = Rig::joined();
+    rig.script.mute = true;
+    for _ in 0..60 {
+        rig.run_for(10 * SECOND_US);
+        rig.tell(Input::Heard);
+    }
+    assert_eq!(rig.log.disconnects, []);
+}
+
+#[test]
+fn a_silence_in_a_pause_or_while_it_fetches_is_borne() {
+    let mut rig = Rig::joined();
+    rig.script.mute = true;
+    rig.tell(Input::Paused(true));
+    rig.run_for(3_600 * SECOND_US);
+    assert_eq!(rig.log.disconnects, []);
+    rig.tell(Input::Paused(false));
+    rig.run_for(50 * SECOND_US);
+    assert_eq!(rig.log.disconnects, [], "what was before the end of the pause does not count");
+    rig.run_for(20 * SECOND_US);
+    assert_eq!(rig.log.disconnects.len(), 1);
+
+    let mut rig = Rig::with(config());
+    rig.script.fragments_lost = true;
+    rig.run_for(SECOND_US);
+    rig.script.mute = true;
+    rig.run_for(3_600 * SECOND_US);
+    assert_eq!((rig.log.disconnects.as_slice(), rig.member.phase()), (&[][..], Phase::Training));
+}
+
+#[test]
+fn parameters_that_never_come_are_asked_for_less_and_less_and_then_given_up() {
+    let mut rig = Rig::with(config());
+    rig.script.fragments_lost = true;
+    rig.run_for(600 * SECOND_US);
+    let asked = rig.log.fetches_us.len() as u64 / u64::from(FRAGMENTS);
+    // Retries finally come every 32 s, and once for each connection. The syncer closes silent connections.
+    assert!((20..=45).contains(&asked), "{asked} times, first after 1 s and then after up to 32 s");
+    assert_eq!(rig.log.ends, [], "it bears it for ever");
+
+    let contact = || DriverConfig { contact_ms_max: Some(30_000), ..config() };
+    let mut rig = Rig::with(contact());
+    rig.script.fragments_lost = true;
+    rig.run_for(60 * SECOND_US);
+    let reason = "the test says so".to_owned();
+    assert_eq!(rig.log.ends, [End::Unreachable { waited_ms: 30_000, reason }]);
+
+    // Some bytes arrive now and then, as over a bad link.
+    let mut rig = Rig::with(contact());
+    rig.script.fragments_lost = true;
+    for _ in 0..10 {
+        rig.run_for(20 * SECOND_US);
+        assert!(rig.member.hindrance(rig.now_us).is_some());
+        rig.tell(Input::Fed);
+    }
+    rig.script.fragments_lost = false;
+    rig.run_for(60 * SECOND_US);
+    assert!(rig.log.ends.is_empty() && rig.member.awaits() && rig.member.hindrance(rig.now_us).is_none());
+
+    // After training, the limit of a lost connection applies.
+    rig.script.fragments_lost = true;
+    rig.goodbye(bye(CloseCode::WrongRun));
+    rig.run_for(600 * SECOND_US);
+    assert_eq!(rig.log.ends, []);
+}
+
+#[test]
+fn an_owner_in_a_hurry_is_obeyed() {
+    let mut rig = Rig::joined();
+    rig.tell(Input::DrainNow);
+    assert_eq!(rig.log.disconnects, [], "there is nothing to doubt");
+    rig.script.mute = true;
+    rig.run_for(11 * SECOND_US);
+    rig.tell(Input::DrainNow);
+    assert_eq!(rig.log.disconnects.len(), 1);
+    assert_eq!(rig.log.disconnects[0].1, "nothing was heard for a while");
+    rig.script.mute = false;
+    rig.run_for(SECOND_US);
+    assert!(rig.member.awaits());
+
+    // A hurry also ends the wait for the next attempt.
+    rig.goodbye(Bye { wait_ms: 3_600_000, ..bye(CloseCode::Dropped) });
+    rig.conn = None;
+    rig.run_for(60 * SECOND_US);
+    let connects = rig.log.connects_us.len();
+    rig.tell(Input::DrainNow);
+    rig.run_for(SECOND_US);
+    assert_eq!(rig.log.connects_us.len(), connects + 1);
+}
+
+#[test]
+fn who_is_sent_away_stays_away_for_as_long_and_says_why() {
+    let mut rig = Rig::joined();
+    rig.goodbye(Bye { wait_ms: 30_000, ..bye(CloseCode::Dropped) });
+    rig.conn = None;
+    let away_us = rig.now_us;
+    let offline = rig.member.offline(away_us).unwrap();
+    assert_eq!((offline.code, offline.retry_ms), (Some(CloseCode::Dropped), 30_000));
+    rig.run_for(60 * SECOND_US);
+    let back_us = rig.log.connects_us[1] - away_us;
+    assert!((30 * SECOND_US..=30 * SECOND_US + STEP_US).contains(&back_us), "{back_us} µs");
+    assert!(rig.member.offline(rig.now_us).is_none() && rig.member.awaits());
+}
+
+#[test]
+fn what_comes_of_a_connection_that_was_given_up_changes_nothing() {
+    let mut rig = Rig::joined();
+    rig.cut();
+    let (hellos, disconnects) = (rig.log.hellos.len(), rig.log.disconnects.len());
+    rig.tell(Input::Opened);
+    rig.tell(Input::Heard);
+    rig.goodbye(bye(CloseCode::Untrusted));
+    rig.tell(Input::Closed { code: Some(4_013), reason: String::new() });
+    assert_eq!((rig.log.hellos.len(), rig.log.disconnects.len()), (hellos, disconnects));
+    assert_eq!((rig.log.ends.as_slice(), rig.member.phase()), (&[][..], Phase::Training));
+}
+
+/// Goal: no member introduces itself without a challenge, or twice on one connection.
+#[test]
+fn it_says_who_it_is_once_it_is_asked() {
+    let mut rig = Rig::joined();
+    rig.script.unasked = true;
+    rig.cut();
+    rig.run_for(5 * SECOND_US);
+    assert_eq!((rig.log.connects_us.len(), rig.log.hellos.len()), (2, 1));
+    rig.tell(Input::Message(Message::Challenge(CHALLENGE)));
+    rig.tell(Input::Message(Message::Challenge(CHALLENGE)));
+    rig.run_for(SECOND_US);
+    let [first, second] = &rig.log.hellos[..] else { panic!("{:?}", rig.log.hellos) };
+    assert!(first.run.is_none() && second.run.is_some(), "it was taken in before");
+    assert!(rig.log.closes.is_empty() && rig.member.awaits());
+}
+
+/// Goal: a syncer that falls silent after its challenge is given up like one that sent none.
+#[test]
+fn a_question_is_no_answer() {
+    for unasked in [true, false] {
+        let mut rig = Rig::joined();
+        (rig.script.mute, rig.script.unasked) = (true, unasked);
+        rig.cut();
+        let before = rig.log.disconnects.len();
+        // It trains on and so checks often; its patience has grown to half a minute at most.
+        rig.run_for(90 * SECOND_US);
+        assert!(rig.log.disconnects.len() > before, "unasked: {unasked}");
+    }
+}

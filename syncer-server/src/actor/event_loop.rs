@@ -1,0 +1,409 @@
+//! The actor's event loop: waits for input, hands it to the core, and carries out the core's outputs.
+
+mod alerts;
+mod ending;
+mod log;
+mod measure;
+mod order;
+mod retune;
+mod state;
+mod story;
+mod undo;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use archipelago_core::diloco::Millis;
+use archipelago_core::diloco::syncer::{Input, LeaderRequest, Syncer};
+use archipelago_core::wire::{Bye, CloseCode, Message};
+use serde::Serialize;
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, interval};
+
+pub use ending::Final;
+
+use state::State;
+
+use super::eval_snapshot::EvalSnapshot;
+use super::handle::{Command, Mailbox, Obeyed, View};
+use super::host::{Done, HostAdapter, json};
+use super::measuring::{Measuring, Trusted};
+use super::record::Record;
+use super::save::Written;
+use crate::clock::Clock;
+use crate::errors::ServerError;
+use crate::meters::Meters;
+use crate::status::{Evaluation, LogEvent, ServerStatus, StatusTracker};
+use crate::store::Store;
+use crate::tape::Writer;
+use crate::webhook::Webhook;
+
+/// Interval between publications of the status.
+const STATUS_EVERY: Duration = Duration::from_secs(1);
+
+/// Interval between publications of changed rounds.
+const ROUNDS_EVERY: Duration = Duration::from_millis(250);
+
+/// Maximum number of commands handled as one batch. A larger batch would delay the outputs of its first command.
+const TOGETHER: usize = 32;
+
+/// The owner of the syncer.
+pub struct Actor {
+    /// The core.
+    pub syncer: Syncer,
+    /// The server's clock.
+    pub clock: Clock,
+    /// Traffic counters of the sockets.
+    pub meters: Arc<Meters>,
+    /// The published state of the run.
+    pub board: StatusTracker,
+    /// Storage for snapshots.
+    pub store: Arc<Store>,
+    /// Interval between snapshots.
+    pub snapshot_every: Duration,
+    /// The actor's ends of the handle.
+    pub mailbox: Mailbox,
+    /// The writer of the tape.
+    pub tape: Writer,
+    /// The last tape row in the snapshot that the syncer resumed from.
+    pub snapshot_seq: Option<u64>,
+    /// The log event for this start of the run.
+    pub started: LogEvent,
+    /// The webhook for alerts, in addition to the log.
+    pub webhook: Option<Webhook>,
+    /// The channel to the leaders of the rounds, if other processes lead them.
+    pub leader_requests: Option<mpsc::UnboundedSender<LeaderRequest>>,
+    /// Whether single updates get loss checks.
+    pub checks: bool,
+    /// The learner that measures the held-out loss, if this program cannot.
+    pub trusted: Option<Trusted>,
+}
+
+impl Actor {
+    /// Runs until `shutdown` resolves with the goodbye for all peers. Sends it to them, then returns the last state, to
+    /// be saved. After the run is complete, the actor still answers: it launches and merges nothing, turns newcomers
+    /// away, and refuses orders.
+    ///
+    /// # Errors
+    /// - `Internal`: a merge panicked.
+    /// - `DirInUse`: another program now leads the run.
+    /// - `Disk`: the last decisions cannot be stored.
+    pub async fn run(self, shutdown: impl Future<Output = Bye>) -> Result<Final, ServerError> {
+        let Self { syncer, clock, meters, board, store, mailbox, webhook, started, leader_requests, .. } =
+            self;
+        let measuring = Measuring::new(self.trusted);
+        let state = State::new(&syncer, self.tape, self.snapshot_seq, self.checks, measuring);
+        let mut running =
+            EventLoop { syncer, clock, meters, board, store, mailbox, webhook, leader_requests };
+        running.log(&state.record, started);
+        running.run(state, self.snapshot_every, shutdown).await
+    }
+}
+
+/// The state of a running actor.
+struct EventLoop {
+    syncer: Syncer,
+    clock: Clock,
+    meters: Arc<Meters>,
+    board: StatusTracker,
+    store: Arc<Store>,
+    mailbox: Mailbox,
+    webhook: Option<Webhook>,
+    leader_requests: Option<mpsc::UnboundedSender<LeaderRequest>>,
+}
+
+impl EventLoop {
+    async fn run(
+        mut self,
+        mut state: State,
+        snapshot_every: Duration,
+        shutdown: impl Future<Output = Bye>,
+    ) -> Result<Final, ServerError> {
+        let mut shutdown = std::pin::pin!(shutdown);
+        let mut status_tick = interval(STATUS_EVERY);
+        let mut rounds_tick = interval(ROUNDS_EVERY);
+        let mut save_tick = interval(snapshot_every.max(Duration::from_millis(100)));
+        status_tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        rounds_tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        save_tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        save_tick.tick().await;
+        if self.syncer.is_over() {
+            // An earlier start completed the run, and the run's clock has stood still since.
+            self.end(Millis(0));
+        }
+        let bye = loop {
+            let deadline = self.syncer.deadline(self.clock.now());
+            let timer = async {
+                match deadline {
+                    Some(at) => tokio::time::sleep_until(self.clock.instant(at)).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                bye = &mut shutdown => break bye,
+                Some(merged) = state.merges.join_next() => self.merged(&state, merged)?,
+                Some(written) = state.saves.next() => self.saved(&mut state, written),
+                Ok(()) = state.record.state.changed() => self.taped(&mut state)?,
+                _ = status_tick.tick() => {
+                    self.publish(&state);
+                    self.ask(&mut state);
+                }
+                _ = rounds_tick.tick() => {
+                    self.taped(&mut state)?;
+                    self.publish_rounds();
+                }
+                _ = save_tick.tick() => state.saves.is_due |= !self.syncer.is_over(),
+                Some(command) = self.mailbox.commands.recv() => self.commands(&mut state, command),
+                () = timer => self.handle(Input::Timeout),
+            }
+            self.drain(&mut state);
+            if std::mem::take(&mut state.finished) {
+                // Publish the last figures before the run's clock stops.
+                self.publish(&state);
+                self.publish_rounds();
+                self.end(self.clock.now());
+                // A crash must not restart a complete run.
+                state.saves.is_due = true;
+                tracing::info!(
+                    "the run is complete; its pages and model are served until the server is stopped"
+                );
+            }
+            self.answer(&mut state);
+            self.publish_log(&state);
+        };
+        self.wind_up(state, &bye).await
+    }
+
+    /// Marks the run as complete, at this start or at an earlier one.
+    fn end(&mut self, now: Millis) {
+        self.board.end(now);
+        self.mailbox.over.send_replace(true);
+    }
+
+    fn handle(&mut self, input: Input) {
+        self.syncer.handle(self.clock.now(), input);
+    }
+
+    /// Handles `command` and the commands queued behind it as one batch. Their outputs are sent together, and the loop
+    /// does its own work once for all.
+    fn commands(&mut self, state: &mut State, command: Command) {
+        self.command(state, command);
+        for _ in 1..TOGETHER {
+            let Ok(command) = self.mailbox.commands.try_recv() else { return };
+            self.command(state, command);
+        }
+    }
+
+    fn command(&mut self, state: &mut State, command: Command) {
+        match command {
+            Command::Open(conn, outbox) => {
+                state.outboxes.insert(conn, outbox);
+            }
+            Command::Input(Input::Message(conn, Message::Measured { run, number, loss }))
+                if self.answered(state, conn, (run, number, loss)) =>
+            {
+                self.handle(Input::Heard(conn));
+            }
+            // The connection may already be closed.
+            Command::Input(Input::Introduced { conn, .. }) if !state.outboxes.contains_key(&conn) => {}
+            Command::Input(input) => {
+                if let Input::Disconnected(conn) = &input {
+                    state.outboxes.remove(conn);
+                }
+                self.handle(input);
+            }
+            Command::Order(learner, input, reply) => self.order(state, learner, input, reply),
+            Command::MayOrder(learner, reply) => {
+                let _ = reply.send(self.may_order(learner));
+            }
+            Command::MayStopAt(tokens, reply) => {
+                let _ = reply.send(self.may_stop_at(tokens));
+            }
+            Command::Retune(config, changes, reply) => self.retune(state, &config, changes, reply),
+            Command::Hat(fragment, reply) => {
+                if fragment.0 < self.syncer.fragments().count() {
+                    state.hats.push((fragment, reply));
+                }
+            }
+            Command::EvalSnapshot(reply) => state.subjects.push(reply),
+            // The requester has hung up.
+            Command::Status(reply) if reply.is_closed() => {}
+            Command::RunReport(reply) if reply.is_closed() => {}
+            Command::View(_, reply) if reply.is_closed() => {}
+            Command::Status(reply) => {
+                // Fails only if the requester has hung up.
+                let _ = reply.send(Box::new(self.status(state)));
+            }
+            Command::RunReport(reply) => {
+                let _ = reply.send(Box::new(self.story()));
+            }
+            Command::View(view, reply) => {
+                let now = self.clock.now();
+                let _ = reply.send(match view {
+                    View::Learners(query) => json(&self.board.learners(now, &self.syncer, query)),
+                    View::Series => self.board.series_json(),
+                    View::Rounds => json(&self.board.rounds(now)),
+                    View::Log(query) => self.log_json(&query),
+                });
+            }
+            Command::TurnedAway(bye) => {
+                self.log(&state.record, LogEvent::TurnedAway { reason: bye.reason, times: 1 });
+            }
+            Command::Happened(what) => self.log(&state.record, what),
+            Command::Served(fault) => self.served(state, fault),
+            Command::LossCheck(sampling, reply) => state.exams.want(*sampling, reply),
+            Command::Judged(judgement) => self.judged(state, *judgement),
+            Command::Evaluated(evaluation, text, reply) => {
+                self.evaluated(evaluation, text);
+                state.saves.is_due |= self.syncer.is_over();
+                let _ = reply.send(());
+            }
+        }
+    }
+
+    fn evaluated(&mut self, evaluation: Evaluation, text: Option<String>) {
+        let (loss, tokens_merged) = (evaluation.loss, evaluation.tokens_merged);
+        tracing::info!(loss, tokens_merged, "held-out loss");
+        let written = text.is_some();
+        let evaluation = self.board.evaluated(self.clock.now(), evaluation, text);
+        self.tell("evaluation", &evaluation);
+        if let Some(sample) = self.board.newest_sample().filter(|_| written) {
+            self.tell("sample", &sample);
+        }
+    }
+
+    fn merged(
+        &mut self,
+        state: &State,
+        done: Result<Done, tokio::task::JoinError>,
+    ) -> Result<(), ServerError> {
+        // The fragment's state was lost with the task; only the last snapshot still has it.
+        let Done { result, kept } = done.map_err(|error| ServerError::Internal {
+            what: format!(
+                "a merge panicked ({error}); start the server again to resume from its last snapshot"
+            ),
+        })?;
+        if let (Ok(outcome), Some(kept)) = (&result, kept) {
+            state.record.keep_remade(outcome.round, kept);
+        }
+        self.handle(Input::Merged(Box::new(result)));
+        Ok(())
+    }
+
+    /// Carries out the core's outputs until there are no more.
+    fn drain(&mut self, state: &mut State) {
+        let State { encoder, outboxes, merges, remakes, record, exams, .. } = state;
+        let (board, mailbox) = (&mut self.board, &self.mailbox);
+        let mut desk = HostAdapter {
+            now: self.clock.now(),
+            board,
+            mailbox,
+            encoder,
+            outboxes,
+            merges,
+            remakes,
+            leader_requests: self.leader_requests.as_ref(),
+            record,
+            exams,
+            slow: Vec::new(),
+            is_finished: false,
+        };
+        desk.release();
+        self.syncer.drain(&mut desk);
+        while let Some(conn) = desk.slow.pop() {
+            if let Some(outbox) = desk.outboxes.remove(&conn) {
+                let reason = "messages pile up unread: use a faster connection, then join again";
+                outbox.close(Bye::new(CloseCode::SlowReader, reason));
+                self.syncer.drive(desk.now, Input::Disconnected(conn), &mut desk);
+            }
+        }
+        state.finished |= desk.is_finished;
+        self.remake(state);
+    }
+
+    /// Sends the answers and starts the snapshots that waited for a merge or for the disk.
+    fn answer(&mut self, state: &mut State) {
+        let syncer = &self.syncer;
+        for (fragment, reply) in std::mem::take(&mut state.hats) {
+            match syncer.hat(fragment).filter(|_| state.record.gate.is_version_safe(fragment)) {
+                Some(hat) => drop(reply.send(hat)),
+                None => state.hats.push((fragment, reply)),
+            }
+        }
+        for (_, obeyed, reply) in state.orders.extract_if(.., |(seq, ..)| state.record.gate.is_safe(*seq)) {
+            // Fails only if the requester has hung up.
+            let _ = reply.send(obeyed);
+        }
+        state.exams.answer(&self.syncer);
+        if !state.subjects.is_empty()
+            && let Some(subject) = EvalSnapshot::of(&self.syncer, &self.board, state.record.gate.decided())
+        {
+            for reply in state.subjects.drain(..) {
+                drop(reply.send(subject.clone()));
+            }
+        }
+        let (board, now) = (&self.board, self.clock.now());
+        let carried = || board.carried(now, self.meters.read());
+        state.saves.step(syncer, &state.record, &self.store, carried);
+    }
+
+    fn saved(&mut self, state: &mut State, written: Written) {
+        let fault = state.saves.note(written, &state.record);
+        if let Some(news) = self.board.disk().saved(self.clock.now(), fault) {
+            self.log(&state.record, news);
+        }
+    }
+
+    /// Handles progress or faults of the tape. A hanging disk sends no notice, so this must be called regularly.
+    fn taped(&mut self, state: &mut State) -> Result<(), ServerError> {
+        let Some(tape) = state.record.taped(self.clock.now()) else {
+            return Err(ServerError::DirInUse { dir: self.store.dir().to_owned() });
+        };
+        if let Some(news) = self.board.disk().taped(tape) {
+            let is_faulty = self.board.disk().is_faulty();
+            self.handle(Input::Stall(is_faulty));
+            self.log(&state.record, news);
+            // Watchers see the change at once.
+            self.mailbox.status.send_replace(json(&self.status(state)));
+        }
+        Ok(())
+    }
+
+    /// Measures and publishes the status; called once a second.
+    fn publish(&mut self, state: &State) {
+        self.look(state);
+        let (now, traffic) = (self.clock.now(), self.meters.read());
+        let point = self.board.tick(now, &self.syncer, traffic);
+        if let Some(point) = point {
+            self.tell("point", &point);
+        }
+        if let Some(figures) = self.board.due_figures(now, &self.syncer, traffic) {
+            state.record.keep_figures(&figures);
+        }
+        self.mailbox.status.send_replace(json(&self.status(state)));
+    }
+
+    fn publish_rounds(&mut self) {
+        let changed = self.board.take_changed_rounds(self.clock.now());
+        if let Some(rounds) = changed {
+            self.tell("rounds", &rounds);
+        }
+    }
+
+    /// Sends `news` to the watchers, if there are any.
+    fn tell(&self, name: &'static str, news: &impl Serialize) {
+        if self.mailbox.news.receiver_count() > 0 {
+            // Fails only if the last watcher has left.
+            let _ = self.mailbox.news.send((name, json(news)));
+        }
+    }
+
+    fn status(&self, state: &State) -> ServerStatus {
+        let sockets = state.outboxes.len() as u32;
+        let mut status = self.board.status(self.clock.now(), &self.syncer, self.meters.read(), sockets);
+        (status.disk.unsaved, status.disk.unsaved_age_s) = state.record.unsaved(self.clock.now());
+        status
+    }
+}

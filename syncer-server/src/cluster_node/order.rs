@@ -1,0 +1,99 @@
+//! Commands of the owner to a run or to one learner, for one process, and as a decree for several.
+
+use archipelago_core::cluster::AdminCommand;
+use archipelago_core::diloco::LearnerId;
+use archipelago_core::diloco::syncer::{DROP_MS_MAX, Input};
+use archipelago_core::wire::Share;
+
+/// An order of the owner.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Order {
+    /// Collect the last progress of all learners, then end the run.
+    Finish,
+    /// Pause the run, or resume it.
+    Hold(bool),
+    /// Set the share of its pace that a learner trains.
+    Pace(LearnerId, Share),
+    /// Drop a learner for this time, in milliseconds; 0 lets it come back.
+    Drop(LearnerId, u32),
+}
+
+impl Order {
+    /// Returns the learner that the order concerns, if any.
+    pub(crate) fn learner(self) -> Option<LearnerId> {
+        match self {
+            Self::Finish | Self::Hold(_) => None,
+            Self::Pace(learner, _) | Self::Drop(learner, _) => Some(learner),
+        }
+    }
+
+    /// Returns the input for the core.
+    pub(crate) fn input(self) -> Input {
+        match self {
+            Self::Finish => Input::Finish,
+            Self::Hold(held) => Input::Hold(held),
+            Self::Pace(learner, share) => Input::Pace { learner, share },
+            Self::Drop(learner, wait_ms) => Input::Drop { learner, wait_ms },
+        }
+    }
+
+    /// Returns the decree for all processes of a run, given at this time, in milliseconds since 1970.
+    pub(crate) fn decree(self, now_ms: u64) -> AdminCommand {
+        match self {
+            Self::Finish => AdminCommand::Finish,
+            Self::Hold(held) => AdminCommand::Hold(held),
+            Self::Pace(learner, share) => AdminCommand::Pace(learner, share),
+            Self::Drop(learner, 0) => AdminCommand::Drop(learner, 0),
+            Self::Drop(learner, wait_ms) => {
+                AdminCommand::Drop(learner, now_ms.saturating_add(wait_ms.into()))
+            }
+        }
+    }
+
+    /// Returns the order in a decree at this time, in milliseconds since 1970; `None` if it has expired or is of
+    /// another kind.
+    pub(crate) fn of(decree: &AdminCommand, now_ms: u64) -> Option<Self> {
+        Some(match *decree {
+            AdminCommand::Finish => Self::Finish,
+            AdminCommand::Hold(held) => Self::Hold(held),
+            AdminCommand::Pace(learner, share) => Self::Pace(learner, share),
+            AdminCommand::Drop(learner, 0) => Self::Drop(learner, 0),
+            AdminCommand::Drop(learner, until_ms) => {
+                let wait_ms = until_ms.checked_sub(now_ms).filter(|wait_ms| *wait_ms > 0)?;
+                // The clock of another machine may be ahead.
+                Self::Drop(learner, u32::try_from(wait_ms).unwrap_or(DROP_MS_MAX).min(DROP_MS_MAX))
+            }
+            AdminCommand::Agreed(_)
+            | AdminCommand::Settings(_)
+            | AdminCommand::Ban(..)
+            | AdminCommand::Lift(_) => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_decree_asks_for_what_is_left_of_it() {
+        let learner = LearnerId(3);
+        for order in [
+            Order::Finish,
+            Order::Hold(true),
+            Order::Pace(learner, Share::FULL),
+            Order::Drop(learner, 0),
+            Order::Drop(learner, 5_000),
+        ] {
+            assert_eq!(Order::of(&order.decree(1_000), 1_000), Some(order));
+        }
+        let away = Order::Drop(learner, 5_000).decree(1_000);
+        assert_eq!(Order::of(&away, 5_500), Some(Order::Drop(learner, 500)));
+        assert_eq!(Order::of(&away, 6_000), None, "it may come back by now");
+        assert_eq!(
+            Order::of(&AdminCommand::Drop(learner, u64::MAX), 0),
+            Some(Order::Drop(learner, DROP_MS_MAX))
+        );
+        assert_eq!(Order::of(&AdminCommand::Settings(Vec::new()), 0), None);
+    }
+}

@@ -1,0 +1,185 @@
+//! Personal invites and bans, for the owner.
+
+use std::sync::Arc;
+
+use archipelago_core::cluster::AdminCommand;
+use archipelago_core::wire::{Fingerprint, http as path};
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+
+use super::App;
+use super::admin::{check_owner, not_sent, read};
+use crate::clock::unix_ms;
+use crate::cluster_node::AdminBroadcast;
+use crate::errors::ServerError;
+use crate::invites::{Guests, InviteTerms, check_note};
+
+/// Longest lifetime of an invite, in seconds: a hundred years.
+const SECONDS_MAX: f64 = 100.0 * 365.25 * 86_400.0;
+
+/// Body of `POST /v1/invites`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct NewInvite {
+    /// Number of new keys that the invite admits.
+    #[serde(default = "once")]
+    uses: u32,
+    /// Lifetime in seconds; unlimited if absent.
+    expires_s: Option<f64>,
+    /// The owner's note.
+    #[serde(default)]
+    note: String,
+}
+
+fn once() -> u32 {
+    1
+}
+
+/// Body of `POST /v1/bans`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NewBan {
+    /// The key's fingerprint, as in `/v1/learners`.
+    fingerprint: String,
+    /// The owner's note.
+    #[serde(default)]
+    note: String,
+}
+
+/// `GET /v1/invites`: lists all invites, without their secrets.
+pub async fn invites(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
+    owned(&app, &headers, |guests| guests.invites().map(json)).await
+}
+
+/// `POST /v1/invites`: creates an invite, and shows its text only in this answer.
+pub async fn invite(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes) -> Response {
+    owned(&app, &headers, move |guests| {
+        let NewInvite { uses, expires_s, note } = match read(&body, "{\"uses\": 1, \"expiresS\": 604800}") {
+            Ok(asked) => asked,
+            Err(why) => return Err(ServerError::Config { why }),
+        };
+        if let Some(seconds) = expires_s.filter(|seconds| !(*seconds > 0.0 && *seconds <= SECONDS_MAX)) {
+            let why = format!(
+                "an invite for {seconds} s is out of range: give more than 0 and at most {SECONDS_MAX}"
+            );
+            return Err(ServerError::Config { why });
+        }
+        let lasts_ms = expires_s.map(|seconds| (seconds * 1e3) as u64);
+        guests.invite(&InviteTerms { uses, lasts_ms, note }, unix_ms()).map(json)
+    })
+    .await
+}
+
+/// `POST /v1/invites/{id}/revoke`: revokes an invite.
+pub async fn revoke(State(app): State<Arc<App>>, headers: HeaderMap, Path(id): Path<String>) -> Response {
+    owned(&app, &headers, move |guests| {
+        Ok(match guests.revoke(&id, unix_ms())? {
+            Some(_) => {
+                (StatusCode::OK, "the invite is revoked: it admits no more learners\n").into_response()
+            }
+            None => {
+                (StatusCode::NOT_FOUND, format!("there is no such invite: {} lists them\n", path::INVITES))
+                    .into_response()
+            }
+        })
+    })
+    .await
+}
+
+/// `GET /v1/bans`: lists the bans.
+pub async fn bans(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
+    owned(&app, &headers, |guests| guests.bans().map(json)).await
+}
+
+/// `POST /v1/bans`: bans a key. Its learner is disconnected within a second.
+pub async fn ban(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes) -> Response {
+    let asked = move |_: &Guests| {
+        let asked = read(&body, "{\"fingerprint\": \"32 hex digits\", \"note\": \"why\"}");
+        let NewBan { fingerprint, note } = asked.map_err(|why| ServerError::Config { why })?;
+        check_note(&note)?;
+        Ok((named(&fingerprint)?, note))
+    };
+    let (who, note) = match owners(&app, &headers, asked).await {
+        Ok(asked) => asked,
+        Err(refused) => return refused,
+    };
+    let done = "the key is banned\n";
+    match &app.herald {
+        Some(herald) => sent(herald, AdminCommand::Ban(who, note), done).await,
+        None => {
+            let ban = move |guests: &Guests| guests.ban(who, &note, unix_ms());
+            owned(&app, &headers, move |guests| ban(guests).map(|_| (StatusCode::OK, done).into_response()))
+                .await
+        }
+    }
+}
+
+/// `POST /v1/bans/{fingerprint}/lift`: lifts a ban.
+pub async fn lift(State(app): State<Arc<App>>, headers: HeaderMap, Path(name): Path<String>) -> Response {
+    let lift = if app.herald.is_some() { Guests::is_banned } else { Guests::lift };
+    let lifted = move |guests: &Guests| {
+        let who = named(&name)?;
+        Ok(lift(guests, who)?.then_some(who))
+    };
+    let done = "the ban is lifted\n";
+    match (&app.herald, owners(&app, &headers, lifted).await) {
+        (_, Err(refused)) => refused,
+        (_, Ok(None)) => (StatusCode::NOT_FOUND, "the key was not banned\n").into_response(),
+        (Some(herald), Ok(Some(who))) => sent(herald, AdminCommand::Lift(who), done).await,
+        (None, Ok(Some(_))) => (StatusCode::OK, done).into_response(),
+    }
+}
+
+/// Sends an order about a key to all processes of the run, and returns the answer, which is `done` on success.
+async fn sent(herald: &AdminBroadcast, decree: AdminCommand, done: &'static str) -> Response {
+    match herald.proclaim(decree).await {
+        Ok(()) => (StatusCode::OK, done).into_response(),
+        Err(error) => not_sent(&error),
+    }
+}
+
+fn named(text: &str) -> Result<Fingerprint, ServerError> {
+    text.parse()
+        .map_err(|error| ServerError::Config { why: format!("{text:?}: {error}; /v1/learners has them") })
+}
+
+fn json<T: Serialize>(value: T) -> Response {
+    Json(value).into_response()
+}
+
+/// Does work for the owner only, on a blocking thread, and returns the answer.
+async fn owned(
+    app: &App,
+    headers: &HeaderMap,
+    work: impl FnOnce(&Guests) -> Result<Response, ServerError> + Send + 'static,
+) -> Response {
+    owners(app, headers, work).await.unwrap_or_else(|refused| refused)
+}
+
+/// Does work for the owner only, on a blocking thread.
+///
+/// # Errors
+/// The answer: the request lacks the owner's token, or the work failed.
+async fn owners<T: Send + 'static>(
+    app: &App,
+    headers: &HeaderMap,
+    work: impl FnOnce(&Guests) -> Result<T, ServerError> + Send + 'static,
+) -> Result<T, Response> {
+    check_owner(app, headers)?;
+    let guests = Arc::clone(app.context.admission.guests());
+    match app.orders.carry_out(move || work(&guests)).await {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(error @ ServerError::Config { .. })) => {
+            Err((StatusCode::BAD_REQUEST, format!("{error}\n")).into_response())
+        }
+        Ok(Err(error)) => {
+            tracing::error!(%error, "cannot store the owner's changes of invites and bans");
+            Err((StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response())
+        }
+        Err(error) => Err(error.into_response()),
+    }
+}

@@ -1,0 +1,140 @@
+//! The verbs `invite`, `ban` and `token`: management of invites, bans and the owner's token. Each returns the text to
+//! print.
+
+use archipelago_core::wire::Fingerprint;
+use archipelago_core::wire::http::INVITE_KEY;
+use serde::Serialize;
+
+use crate::clock::unix_ms;
+use crate::config::{BanArgs, BanOrder, InviteArgs, InviteOrder, TokenArgs, TokenOrder};
+use crate::errors::ServerError;
+use crate::glance::plain;
+use crate::invites::{Guests, InviteTerms, InviteView};
+use crate::store::Store;
+
+/// Creates, lists or revokes personal invites.
+///
+/// # Errors
+/// - `Config`: a required argument is missing, or the arguments make no sense.
+/// - `NoSnapshot`: there is no run in the folder.
+/// - `Disk`, `DirCorrupt`, `System`: the invites cannot be read, created or stored.
+pub fn invite(args: &InviteArgs) -> Result<String, ServerError> {
+    let guests = guests(&args.dir)?;
+    match args.order {
+        InviteOrder::Create => {
+            let lasts_ms = args.expires.map(|time| time.ms());
+            let made = guests
+                .invite(&InviteTerms { uses: args.uses, lasts_ms, note: args.note.clone() }, unix_ms())?;
+            if args.json {
+                return Ok(json(&made));
+            }
+            Ok(format!(
+                "{}\nAdd #{INVITE_KEY}{} to the run's link. It admits {} new keys; its name is {}. It is valid while \
+                 the run is served with --invite.",
+                made.invite, made.invite, args.uses, made.id
+            ))
+        }
+        InviteOrder::List => {
+            let invites = guests.invites()?;
+            if args.json {
+                return Ok(json(&invites));
+            }
+            let now_ms = unix_ms();
+            let lines = invites.iter().map(|invite| shown(invite, now_ms));
+            Ok(std::iter::once("name      used        state    note".to_owned())
+                .chain(lines)
+                .collect::<Vec<_>>()
+                .join("\n"))
+        }
+        InviteOrder::Revoke => {
+            let id = args.id.as_deref().ok_or_else(|| needs("--id NAME, which `invite list` shows"))?;
+            match guests.revoke(id, unix_ms())? {
+                Some(true) => Ok(format!("invite {id} is revoked: it admits no more learners")),
+                Some(false) => Ok(format!("invite {id} was already revoked")),
+                None => Err(ServerError::Config {
+                    why: format!("there is no invite {id:?}: `invite list` shows them"),
+                }),
+            }
+        }
+    }
+}
+
+/// Bans a key, lifts a ban or lists the bans.
+///
+/// # Errors
+/// As [`invite`].
+pub fn ban(args: &BanArgs) -> Result<String, ServerError> {
+    let guests = guests(&args.dir)?;
+    let key = || args.key.ok_or_else(|| needs("--key FINGERPRINT, which `learners --json` shows"));
+    let done = |key: Fingerprint, words: &str| match args.json {
+        true => json(&serde_json::json!({ "fingerprint": key.to_string(), "done": words })),
+        false => format!("{key} {words}"),
+    };
+    match args.order {
+        BanOrder::Add => {
+            let new = guests.ban(key()?, &args.note, unix_ms())?;
+            Ok(done(key()?, if new { "is banned" } else { "was banned before" }))
+        }
+        BanOrder::Lift => {
+            let was = guests.lift(key()?)?;
+            Ok(done(key()?, if was { "may come back" } else { "was not banned" }))
+        }
+        BanOrder::List => {
+            let bans = guests.bans()?;
+            match args.json {
+                true => Ok(json(&bans)),
+                false => Ok(bans
+                    .iter()
+                    .map(|ban| format!("{}  {}", ban.fingerprint, plain(&ban.note)))
+                    .collect::<Vec<_>>()
+                    .join("\n")),
+            }
+        }
+    }
+}
+
+/// Rotates the owner's token and returns the location of the new one. The token itself is not printed.
+///
+/// # Errors
+/// - `NoSnapshot`: there is no run in the folder.
+/// - `Disk`, `System`: the token cannot be created or stored.
+pub fn token(args: &TokenArgs) -> Result<String, ServerError> {
+    let TokenOrder::Rotate = args.order;
+    let store = Store::look(&args.dir);
+    is_run(&store)?;
+    store.rotate_admin_token()?;
+    let path = store.admin_token_path();
+    Ok(format!("the token in {} was replaced; the old one is no longer valid", path.display()))
+}
+
+fn guests(dir: &std::path::Path) -> Result<Guests, ServerError> {
+    is_run(&Store::look(dir))?;
+    Guests::open(dir)
+}
+
+/// Checks that the folder has a run, so that a mistyped name does not create a folder.
+fn is_run(store: &Store) -> Result<(), ServerError> {
+    match store.manifest()? {
+        Some(_) => Ok(()),
+        None => Err(ServerError::NoSnapshot { dir: store.dir().to_owned() }),
+    }
+}
+
+fn needs(what: &str) -> ServerError {
+    ServerError::Config { why: format!("no target given: add {what}") }
+}
+
+fn shown(invite: &InviteView, now_ms: u64) -> String {
+    let InviteView { id, note, uses, used, expires_ms, revoked_ms, .. } = invite;
+    let state = match () {
+        () if revoked_ms.is_some() => "revoked",
+        () if expires_ms.is_some_and(|at_ms| at_ms <= now_ms) => "over",
+        () if used >= uses => "used up",
+        () => "good",
+    };
+    format!("{id:<9} {:<11} {state:<8} {}", format!("{used}/{uses}"), plain(note))
+}
+
+fn json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("plain data")
+}

@@ -1,0 +1,228 @@
+//! Accepting and serving connections.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::IpAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{StatusCode, header};
+use axum::middleware;
+use axum::response::IntoResponse;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::time::sleep;
+use tower_service::Service;
+
+use super::connection_limits::{ConnectionLimits, Full, Place};
+use super::host::{Names, check};
+use super::proxy::{Contradiction, Held, Proxies};
+use super::shares::Shares;
+use super::slow::slow;
+use super::stall_timeout::{Coming, Going, STALL_MAX};
+use super::tls::Tls;
+
+/// Longest time for a request's header, and longest wait of an idle connection for its next request. A browser sends a
+/// header in one packet.
+const HEADER_WAIT: Duration = Duration::from_secs(10);
+/// Largest header of a request, in bytes.
+const HEADER_BYTES_MAX: usize = 32 << 10;
+/// Retry delay for a peer that finds no capacity, in seconds.
+const RETRY_S: &str = "10";
+/// Answer to a request whose two headers name different clients.
+const CONTRADICTION: &str =
+    "Forwarded and X-Forwarded-For name different addresses: make the proxy pass on one of them\n";
+/// Delay after the system could not accept a connection, usually for lack of file descriptors that other connections
+/// free.
+const ACCEPT_WAIT: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)];
+
+/// Checks for all connections.
+#[derive(Clone)]
+pub struct Door {
+    pub(super) crowd: ConnectionLimits,
+    pub(super) names: Names,
+    pub(super) proxies: Proxies,
+    /// TLS acceptor; if present, plain connections are refused.
+    pub(super) tls: Option<Tls>,
+}
+
+impl Door {
+    /// Checks for new certificates until told to stop, and reports for each whether it is now in use.
+    pub async fn renew<F: Future<Output = ()>>(
+        self,
+        stopping: watch::Receiver<bool>,
+        tell: impl Fn(bool) -> F,
+    ) {
+        if let Some(tls) = self.tls {
+            tls.renew(stopping, tell).await;
+        }
+    }
+
+    /// Returns the shares of long-lived connections for several runs.
+    pub fn shares(&self) -> Shares {
+        Shares::new(self.crowd.most())
+    }
+}
+
+/// Serves requests until told to stop.
+pub async fn answer(listener: TcpListener, door: Door, router: Router, mut stopping: watch::Receiver<bool>) {
+    let router = router.layer(middleware::from_fn(slow));
+    let router = router.layer(middleware::from_fn_with_state(door.names.clone(), check));
+    let (mut wait, ended) = (ACCEPT_WAIT[0], stopping.clone());
+    let mut stopped = pin!(async move { drop(stopping.wait_for(|stopped| *stopped).await) });
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = &mut stopped => return,
+        };
+        match accepted {
+            Ok((stream, address)) => {
+                wait = ACCEPT_WAIT[0];
+                admit(stream, address.ip(), &door, &router, &ended);
+            }
+            // The peer has already left; accept the next connection at once.
+            Err(error) if is_of_the_peer(&error) => {}
+            Err(error) => {
+                if wait == ACCEPT_WAIT[0] {
+                    tracing::error!(%error, open = door.crowd.count(), "cannot accept connections for a while");
+                }
+                sleep(wait).await;
+                wait = (2 * wait).min(ACCEPT_WAIT[1]);
+            }
+        }
+    }
+}
+
+/// Serves `stream` in a task of its own, if there is capacity.
+fn admit(stream: TcpStream, address: IpAddr, door: &Door, router: &Router, ended: &watch::Receiver<bool>) {
+    let is_believed = door.proxies.has(address);
+    let place = match door.crowd.enter(address, is_believed) {
+        Ok(place) => place,
+        Err(full) => {
+            tracing::debug!(%address, ?full, "connection refused: too many connections");
+            // A TLS client would not understand the refusal.
+            if door.tls.is_none() {
+                refuse(&stream, full);
+            }
+            return;
+        }
+    };
+    // Short messages must not wait for acknowledgements of earlier ones (Nagle, delayed ACK).
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "cannot set TCP_NODELAY");
+    }
+    let (door, ended) = (door.clone(), ended.clone());
+    let caller = Caller { place: Arc::new(place), is_believed, door, router: router.clone() };
+    tokio::spawn(async move {
+        match caller.door.tls.clone() {
+            None => serve(Going::new(stream, STALL_MAX), caller, ended).await,
+            Some(tls) => match tls.shake_hands(stream).await {
+                Ok(stream) => serve(stream, caller, ended).await,
+                Err(error) => tracing::debug!(%error, "TLS handshake failed"),
+            },
+        }
+    });
+}
+
+/// The peer of a connection.
+struct Caller {
+    /// The place of the connection. A learner's socket keeps it when it takes over the connection.
+    place: Arc<Place>,
+    /// Whether the peer is a trusted proxy that names its client.
+    is_believed: bool,
+    door: Door,
+    router: Router,
+}
+
+impl Caller {
+    async fn answer(self: Arc<Self>, mut request: Request<Incoming>) -> Response<Body> {
+        let brought = match self.is_believed {
+            true => self.door.proxies.brought(request.headers()),
+            false => Ok(None),
+        };
+        let brought = match brought.map(|brought| brought.map(|address| self.door.crowd.bring(address))) {
+            Ok(None) => None,
+            Ok(Some(Ok(place))) => Some(Arc::new(place)),
+            Ok(Some(Err(full))) => {
+                let retry = [(header::RETRY_AFTER, RETRY_S)];
+                return (StatusCode::SERVICE_UNAVAILABLE, retry, reason(full)).into_response();
+            }
+            Err(Contradiction) => return (StatusCode::BAD_REQUEST, CONTRADICTION).into_response(),
+        };
+        request.extensions_mut().insert(Arc::clone(brought.as_ref().unwrap_or(&self.place)));
+        let request = request.map(|body| Body::new(Coming::new(body, STALL_MAX)));
+        let response = into_ok(self.router.clone().call(request).await);
+        match brought {
+            Some(place) => response.map(|body| Body::new(Held { body, _place: place })),
+            None => response,
+        }
+    }
+}
+
+/// Serves requests on `stream`.
+async fn serve<S>(stream: S, caller: Caller, mut ended: watch::Receiver<bool>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let caller = Arc::new(caller);
+    let answered = service_fn(move |request: Request<Incoming>| {
+        let answered = Arc::clone(&caller).answer(request);
+        async move { Ok::<Response<Body>, Infallible>(answered.await) }
+    });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEADER_WAIT).max_buf_size(HEADER_BYTES_MAX);
+    let mut connection = pin!(http.serve_connection(TokioIo::new(stream), answered).with_upgrades());
+    let stopped = async move { drop(ended.wait_for(|stopped| *stopped).await) };
+    let result = tokio::select! {
+        result = connection.as_mut() => result,
+        () = stopped => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = result {
+        tracing::debug!(%error, "connection ended early");
+    }
+}
+
+/// Unwraps the result of an infallible router.
+fn into_ok<T>(result: Result<T, Infallible>) -> T {
+    match result {
+        Ok(value) => value,
+        Err(never) => match never {},
+    }
+}
+
+/// Returns the answer for a connection over a limit.
+fn reason(full: Full) -> &'static str {
+    match full {
+        Full::All => "too many are connected: come back later\n",
+        Full::Address => "too many connections come from your address: close some of them\n",
+    }
+}
+
+/// Sends the reason without waiting, and closes the connection.
+fn refuse(stream: &TcpStream, full: Full) {
+    let why = reason(full);
+    let answer = format!(
+        "HTTP/1.1 503 Service Unavailable\r\nretry-after: {RETRY_S}\r\nconnection: close\r\n\
+         content-type: text/plain; charset=utf-8\r\ncontent-length: {}\r\n\r\n{why}",
+        why.len()
+    );
+    // Nothing has been sent on this connection, so a few bytes fit into its buffer.
+    let _ = stream.try_write(answer.as_bytes());
+}
+
+fn is_of_the_peer(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
+}
