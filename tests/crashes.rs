@@ -1,8 +1,8 @@
 //! Crashes of the syncer at any time, with loss of unsynced data: everything that learners were told survives, nothing
 //! is merged twice, and damage is named.
 //!
-//! `CRASH_POINTS=10000 cargo test --release -p archipelago-tests --test crashes -- --nocapture` runs that number of
-//! crashes instead of the few in a test run, and prints a summary.
+//! `cargo xtask test --only crashes --count 10000` runs that number of crashes instead of the few in a test run, and
+//! prints a summary.
 
 use std::env;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,8 @@ const CRASHES: u64 = 12;
 
 /// Returns the number of worlds for the requested crashes, or for about `points` of them.
 fn worlds(points: u64) -> u64 {
-    let asked = env::var("CRASH_POINTS").ok().map(|asked| asked.parse().expect("CRASH_POINTS is a number"));
+    let asked =
+        env::var("ARCHIPELAGO_TEST_COUNT").ok().map(|asked| asked.parse().expect("the count is a number"));
     asked.unwrap_or(points).div_ceil(CRASHES)
 }
 

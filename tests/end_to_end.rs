@@ -67,8 +67,8 @@ fn two_learners_train_one_model() {
 /// Goal: a GPU and a CPU train one model; both are merged, and the held-out loss falls.
 #[test]
 fn a_gpu_and_a_cpu_train_one_model() {
-    if std::env::var("GPU_TESTS").is_ok_and(|value| value == "no") {
-        return eprintln!("skipped: GPU_TESTS=no");
+    if std::env::var("ARCHIPELAGO_TEST_GPU").is_ok_and(|value| value == "no") {
+        return eprintln!("skipped: ARCHIPELAGO_TEST_GPU=no");
     }
     let _machine = whole_machine();
     let mut syncer = SyncerProcess::start(&SMALL);

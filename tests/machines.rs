@@ -25,7 +25,7 @@ struct Between {
 impl Between {
     fn start() -> Self {
         let bin =
-            std::env::var_os("CLUSTER_BIN").expect("`cargo xtask test --only cluster` says where they are");
+            std::env::var_os("ARCHIPELAGO_TEST_SERVERS").expect("set by `cargo xtask test --only cluster`");
         let folder = tempfile::tempdir().expect("a folder");
         let crew = Crew::lay(&PathBuf::from(bin), folder.path(), 1, 1 << 30).expect("a place for it");
         let nats = Running::start(&crew.node(0)).expect("a server of NATS");

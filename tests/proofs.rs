@@ -1,7 +1,6 @@
 //! Tests of loss checks: real training reveals from single updates which learners do not train.
 //!
-//! `PROOF_SEEDS=from..until cargo test --release -p archipelago-tests --test proofs` runs those seeds instead of the
-//! two in a test run.
+//! `cargo xtask test --only proofs --seeds FROM..UNTIL` runs those seeds instead of the two in a test run.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -85,7 +84,7 @@ fn suspected(outcome: &Outcome) -> BTreeMap<u32, u32> {
 #[test]
 fn free_riders_are_suspected_and_nobody_beside_them() {
     let corpus = corpus();
-    for_seeds_in(seeds("PROOF_SEEDS", 2), |seed| {
+    for_seeds_in(seeds(2), |seed| {
         let poison = |(machine, lie)| (0, Fault::Poison(machine, Some(Poison::Lie(lie))));
         let faults = RIDERS.map(poison).to_vec();
         let machines = vec![machine(100, 20, 0); 8];
@@ -109,7 +108,7 @@ fn free_riders_are_suspected_and_nobody_beside_them() {
 #[test]
 fn honest_learners_are_hardly_ever_suspected() {
     let corpus = corpus();
-    for_seeds_in(seeds("PROOF_SEEDS", 2), |seed| {
+    for_seeds_in(seeds(2), |seed| {
         let of = |(step_ms, latency_ms, batch)| machine(step_ms, latency_ms, batch);
         let machines = [
             (100, 20, 0),

@@ -2,7 +2,7 @@
 //! lose nothing that a learner was told, and go on by itself.
 //!
 //! Full and read-only disks are file systems of a few MiB. Those tests are skipped if mounting is not permitted, or
-//! with `MOUNT_TESTS=no`. Faults that a mounted file system cannot produce are injected into the program's system
+//! with `cargo xtask test --without mounts`. Faults that a mounted file system cannot produce are injected into the program's system
 //! calls, on Linux.
 #![cfg(unix)]
 

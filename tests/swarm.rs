@@ -1,10 +1,8 @@
 //! Whole runs in virtual time with random, unusual configurations, links and faults: properties that hold in every
 //! case.
 //!
-//! `SWARM_SEEDS=from..until cargo test --release -p archipelago-tests --test swarm` runs those seeds instead of the few
-//! in a test run; `SWARM_SHOW=1` prints their configurations.
-
-use std::env;
+//! `cargo xtask test --only swarm --seeds FROM..UNTIL` runs those seeds instead of the few in a test run. The
+//! configuration of a single seed is printed.
 
 use archipelago_core::wire::Millis;
 use archipelago_sim::world::Fault;
@@ -16,11 +14,13 @@ use archipelago_tests::toys::{brief, check, for_seeds_in, seeds, status, watch};
 /// follows from its link and its steps, unless the run's policy ignores late updates.
 #[test]
 fn nothing_breaks_and_everybody_counts() {
-    for_seeds_in(seeds("SWARM_SEEDS", 300), |seed| {
+    let seeds = seeds(300);
+    let is_shown = seeds.end - seeds.start == 1;
+    for_seeds_in(seeds, |seed| {
         let swarm = Swarm::of(seed, 5);
         let mut world = swarm.world(seed);
         let troubles = swarm.troubles(seed, Millis(500), Millis(12_000));
-        if env::var_os("SWARM_SHOW").is_some() {
+        if is_shown {
             println!("seed {seed}: {:?} {:#?} {troubles:?}", swarm.exchange, swarm.toys);
         }
         for (at, fault) in troubles {

@@ -1,6 +1,6 @@
 //! A week of a run in virtual time: stored state must not grow with time.
 //!
-//! `WEEK_DAYS=28 cargo test --release -p archipelago-tests --test week -- --nocapture` runs that number of days.
+//! `cargo xtask test --only week --count 28` runs that number of days.
 
 use std::env;
 
@@ -68,7 +68,8 @@ fn record_bytes(world: &World) -> usize {
 /// much as the one before, and the stored state at the end is as large as after the second day.
 #[test]
 fn a_week_takes_no_more_than_its_second_day() {
-    let days = env::var("WEEK_DAYS").map_or(7, |days| days.parse().expect("WEEK_DAYS is a number"));
+    let days =
+        env::var("ARCHIPELAGO_TEST_COUNT").map_or(7, |days| days.parse().expect("the count is a number"));
     let seed = 7;
     let mut world = world(seed, days);
     let (mut most, mut rounds) = (Vec::new(), Vec::new());

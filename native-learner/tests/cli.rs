@@ -36,9 +36,9 @@ fn figures(state: &Path, environment: &[(&str, &str)], arguments: &[&str]) -> Va
 
 /// Returns true if tests that need an adapter are to be skipped.
 fn without_gpu() -> bool {
-    let off = std::env::var("GPU_TESTS").is_ok_and(|value| value == "no");
+    let off = std::env::var("ARCHIPELAGO_TEST_GPU").is_ok_and(|value| value == "no");
     if off {
-        eprintln!("skipped: GPU_TESTS=no");
+        eprintln!("skipped: ARCHIPELAGO_TEST_GPU=no");
     }
     off
 }

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use crate::children::kill;
 
 /// Variable that skips the tests on such a disk.
-const SWITCH: &str = "MOUNT_TESTS";
+const SWITCH: &str = "ARCHIPELAGO_TEST_MOUNTS";
 /// File that takes up the free space, in the root of the disk.
 const BALLAST: &str = "ballast";
 
@@ -24,7 +24,7 @@ pub fn is_left_out() -> bool {
     let is_off = std::env::var(SWITCH).is_ok_and(|value| value == "no");
     let is_left_out = is_off || !(may(&["--mount"]) || may(&["--map-root-user", "--mount"]));
     if is_left_out {
-        println!("left out: {SWITCH}=no, or a system that lets nobody but root mount a file system");
+        println!("left out: {SWITCH}=no, or this system lets only root mount file systems");
     }
     is_left_out
 }

@@ -188,16 +188,16 @@ pub fn fates(events: &[(Millis, Event)]) -> impl Iterator<Item = (Millis, Learne
     })
 }
 
-/// Returns the seeds in the environment's `variable`, as `from..until`, or the first `count`.
+/// Returns the seeds that `cargo xtask test --seeds` gave, or the first `count`.
 ///
 /// # Panics
-/// If the variable has another form.
+/// If they are not FROM..UNTIL.
 #[must_use]
-pub fn seeds(variable: &str, count: u64) -> Range<u64> {
-    let Ok(asked) = std::env::var(variable) else { return 0..count };
+pub fn seeds(count: u64) -> Range<u64> {
+    let Ok(asked) = std::env::var("ARCHIPELAGO_TEST_SEEDS") else { return 0..count };
     let range =
         asked.split_once("..").and_then(|(from, until)| Some(from.parse().ok()?..until.parse().ok()?));
-    range.unwrap_or_else(|| panic!("{variable} is {asked}, not two numbers with .. between them"))
+    range.unwrap_or_else(|| panic!("seeds are FROM..UNTIL, not {asked}"))
 }
 
 /// Runs `test` for each seed in `0..count` on two threads, and names the seeds that fail.

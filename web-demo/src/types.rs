@@ -10,7 +10,7 @@ use crate::{JoinOptions, MeasureOptions, Measured, Notice, PresetFacts};
 #[test]
 fn types_of_the_package_are_current() {
     let heading = "Settings and messages of a learner.";
-    let module = Module::new("web-demo/package/src/generated.ts", "web-demo", heading)
+    let module = Module::new("web-demo/package/src/generated.ts", heading)
         .declare::<LearnerId>()
         .declare::<FragmentId>()
         .declare::<Round>()

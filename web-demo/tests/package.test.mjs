@@ -159,7 +159,7 @@ test("what this browser has and does is told", async () => {
 // If Firefox is installed it must train; Debian's package is firefox-esr.
 const firefox = process.env.FIREFOX ?? "/usr/bin/firefox-esr";
 test("Firefox trains with WebAssembly", {
-  skip: process.env.FIREFOX_TESTS === "no" && "FIREFOX_TESTS=no",
+  skip: process.env.ARCHIPELAGO_TEST_FIREFOX === "no" && "--without firefox",
 }, async () => {
   const profile = await mkdtemp(join(tmpdir(), "archipelago-firefox-"));
   const address = new URL(`plain.html?name=firefox&syncer=${encodeURIComponent(syncer.url)}`, site.url).href;
@@ -168,7 +168,7 @@ test("Firefox trains with WebAssembly", {
     detached: true,
   });
   const failed = new Promise((_, failed) =>
-    child.on("error", (error) => failed(new Error(`${error}; install firefox-esr, or set FIREFOX_TESTS=no`))),
+    child.on("error", (error) => failed(new Error(`${error}; install firefox-esr, or skip this test with --without firefox`))),
   );
   try {
     const learner = await Promise.race([merged("firefox"), failed]);

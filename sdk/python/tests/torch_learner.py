@@ -1,4 +1,4 @@
-"""PyTorch learners with native ones and browsers. PYTORCH_TESTS=yes runs them, since PyTorch takes gigabytes."""
+"""PyTorch learners with native ones and browsers. `cargo xtask test --only pytorch` runs them."""
 
 import json
 import os

@@ -1,7 +1,7 @@
 //! TypeScript of the Rust types that are sent to pages: one generator for every checked-in file.
 //!
 //! Each crate with such types has a test that lists them in a [`Module`]. [`Module::check`] compares the file with the
-//! types, or rewrites it with `RENEW_TYPES=1`. A type is declared in one file only; others import it.
+//! types, or rewrites it with `cargo xtask test --bless types`. A type is declared in one file only; others import it.
 //!
 //! Names are in camelCase throughout, keys and values alike. Only the reasons in [`AS_ON_THE_WIRE`] keep their names on
 //! the wire, so that they are the same in `WIRE.md`, in ledgers and on pages.
@@ -15,7 +15,9 @@ use std::{env, fs};
 use ts_rs::{Config, TS};
 
 /// Variable that requests rewritten files.
-const RENEW: &str = "RENEW_TYPES";
+const BLESS: &str = "ARCHIPELAGO_TEST_BLESS";
+/// Command that rewrites the files.
+const RENEW: &str = "cargo xtask test --bless types";
 
 /// Types whose values keep their names on the wire.
 pub const AS_ON_THE_WIRE: [&str; 2] = ["LateReason", "Refusal"];
@@ -23,20 +25,19 @@ pub const AS_ON_THE_WIRE: [&str; 2] = ["LateReason", "Refusal"];
 /// One file of declarations.
 pub struct Module {
     path: PathBuf,
-    package: &'static str,
     heading: Vec<String>,
     imports: Vec<(&'static str, Vec<String>)>,
     body: String,
 }
 
 impl Module {
-    /// Returns an empty file at `path` from the root of the repository, checked by the tests of the crate `package`.
-    /// `heading` describes its contents, in lines of a comment.
+    /// Returns an empty file at `path` from the root of the repository. `heading` describes its contents, in lines of a
+    /// comment.
     #[must_use]
-    pub fn new(path: &str, package: &'static str, heading: &str) -> Self {
+    pub fn new(path: &str, heading: &str) -> Self {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
         let heading = heading.lines().map(str::to_owned).collect();
-        Self { path, package, heading, imports: Vec::new(), body: String::new() }
+        Self { path, heading, imports: Vec::new(), body: String::new() }
     }
 
     /// Declares `T`.
@@ -68,24 +69,22 @@ impl Module {
         self
     }
 
-    /// Compares the file with its types, or writes it if `RENEW_TYPES` is set.
+    /// Compares the file with its types, or writes it if `ARCHIPELAGO_TEST_BLESS` is set.
     ///
     /// # Panics
     /// The file is outdated or cannot be written, or a name in it has another casing.
     pub fn check(self) {
         let current = self.contents();
         casing::check(&current);
-        if env::var_os(RENEW).is_some() {
+        if env::var_os(BLESS).is_some() {
             fs::write(&self.path, &current).expect("the folder is there and can be written to");
         }
         let found = fs::read_to_string(&self.path).unwrap_or_default();
         let first = found.lines().zip(current.lines()).find(|(found, current)| found != current);
         assert!(
             found == current,
-            "{} is not what the Rust types say (first difference: {first:?}): renew it with \
-             {RENEW}=1 cargo test -p {} types",
-            self.path.display(),
-            self.package
+            "{} differs from the Rust types (first difference: {first:?}); renew it with `{RENEW}`",
+            self.path.display()
         );
     }
 
@@ -95,9 +94,8 @@ impl Module {
             text.push_str(format!("// {line}").trim_end());
             text.push('\n');
         }
-        let renew = format!("{RENEW}=1 cargo test -p {} types", self.package);
         text.push_str(&format!(
-            "//\n// Generated from Rust types. Do not edit: change those, then run\n// {renew}\n"
+            "//\n// Generated from Rust types. Do not edit: change those, then run\n// {RENEW}\n"
         ));
         for (module, names) in &self.imports {
             for name in names {

@@ -45,7 +45,7 @@ export type ServerEvents = {
 #[test]
 fn types_of_the_routes_are_current() {
     // The learner's types declare the names of the protocol.
-    let module = Module::new("web-demo/pages/shared/api.ts", "syncer-server", HEADING)
+    let module = Module::new("web-demo/pages/shared/api.ts", HEADING)
         .import::<LearnerId>("@archipelago-train/learner")
         .import::<FragmentId>("@archipelago-train/learner")
         .import::<Round>("@archipelago-train/learner")

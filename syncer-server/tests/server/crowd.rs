@@ -14,9 +14,9 @@ use tokio::net::TcpStream;
 
 use crate::support::{Client, Learner, Server, config, header};
 
-/// Number of simultaneous joiners, unless `CROWD` is set. Each takes two file handles of this process, and some systems
-/// grant only 1,024.
-const CROWD: usize = 400;
+/// Number of simultaneous joiners, unless `cargo xtask test --only joiners --count N` gives another one. Each takes two
+/// file handles of this process, and some systems grant only 1,024.
+const JOINERS: usize = 400;
 /// Largest growth of this process during the downloads, in bytes. A copy for each joiner would take seven times that.
 const GROWTH_MAX: u64 = 96 << 20;
 
@@ -110,15 +110,15 @@ async fn a_crowd_shares_one_copy_here() {
             peak
         }
     });
-    let crowd = std::env::var("CROWD").map_or(CROWD, |crowd| crowd.parse().unwrap());
-    let answers = join_all((0..crowd).map(|_| fetch(&server, &path))).await;
+    let joiners = std::env::var("ARCHIPELAGO_TEST_COUNT").map_or(JOINERS, |count| count.parse().unwrap());
+    let answers = join_all((0..joiners).map(|_| fetch(&server, &path))).await;
     done.store(true, Ordering::Relaxed);
     assert!(answers.iter().all(|answer| (answer.0, answer.1) == (first.0, first.1)), "all get all of it");
     // Skip the comparison if the system does not report memory.
     if let (Some(before), Some(peak)) = (before, watched.await.unwrap()) {
         let growth = peak.saturating_sub(before);
-        assert!(growth < GROWTH_MAX, "{growth} bytes more for {crowd} times {}", first.1);
-        eprintln!("{growth} bytes more for {crowd} times {}", first.1);
+        assert!(growth < GROWTH_MAX, "{growth} bytes more for {joiners} times {}", first.1);
+        eprintln!("{growth} bytes more for {joiners} times {}", first.1);
     }
     server.stop().await;
 }

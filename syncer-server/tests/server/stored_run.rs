@@ -1,8 +1,7 @@
 //! Tests of a stored run: opened, replayed and resumed.
 //!
 //! `tests/golden/tape` contains the run without its snapshots, which a complete tape does not need, and a description
-//! of its result. `RENEW_TAPE=1 cargo test -p syncer-server --test server stored_run` writes it again, which a new
-//! layout of the tape requires.
+//! of its result. `cargo xtask test --bless tape` writes it again, which a new layout of the tape requires.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -105,7 +104,7 @@ async fn renew() {
 /// Goal: the stored run is replayed to the same bits, and can be resumed.
 #[tokio::test]
 async fn the_stored_run_goes_on() {
-    if std::env::var_os("RENEW_TAPE").is_some() {
+    if std::env::var_os("ARCHIPELAGO_TEST_BLESS").is_some() {
         renew().await;
     }
     let (folder, description) = stored();

@@ -14,7 +14,7 @@ use crate::{ClusterSpec, LinkNeed, Way, Yield};
 #[test]
 fn types_of_lessons_are_current() {
     let heading = "Inputs and results of lessons, and the figures of the paper's models.";
-    let module = Module::new("web-demo/pages/shared/lesson.ts", "lesson", heading)
+    let module = Module::new("web-demo/pages/shared/lesson.ts", heading)
         .import::<LateReason>("@archipelago-train/learner")
         .import::<Refusal>("@archipelago-train/learner");
     let module = module

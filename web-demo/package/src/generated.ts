@@ -1,7 +1,7 @@
 // Settings and messages of a learner.
 //
 // Generated from Rust types. Do not edit: change those, then run
-// RENEW_TYPES=1 cargo test -p web-demo types
+// cargo xtask test --bless types
 
 /** A learner, for the whole run: the syncer numbers identities in the order they first came. */
 export type LearnerId = number;

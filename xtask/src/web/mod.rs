@@ -1,15 +1,11 @@
 //! `cargo xtask web`: builds the files for browsers: the engine as WebAssembly, the npm package, and the pages.
 
-mod node;
-
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::{fs, io, thread};
 
-pub use node::{install, node};
-
 use crate::cargo::{WASM, build, cargo, program as built, root, shown, target_folder};
-use crate::tools;
+use crate::tools::{self, check_node, program, script};
 
 /// Builds of the engine, and the WebAssembly features that each requires.
 const BUILDS: [(&str, &str); 2] = [("plain", "+simd128"), ("relaxed", "+simd128,+relaxed-simd")];
@@ -260,6 +256,41 @@ fn stand_in(wasm: &Path) -> Result<(), String> {
         Ok(())
     };
     copy().map_err(|error| format!("{}: {error}", to.display()))
+}
+
+/// Returns a command for a program that npm installed for web-demo, to run there.
+pub fn node(name: &str) -> Command {
+    let folder = root().join("web-demo");
+    let mut command = Command::new(folder.join("node_modules/.bin").join(script(name)));
+    command.current_dir(folder);
+    command
+}
+
+/// Installs the packages of the lock file in `folder`, relative to the workspace's root, unless they are installed. A
+/// folder without a lock file has exact versions in its `package.json`.
+///
+/// # Errors
+/// A message if Node is missing or old, or npm failed.
+pub fn install(folder: &str) -> Result<(), String> {
+    check_node()?;
+    let name = folder;
+    let folder = root().join(folder);
+    let read = |name: &str| fs::read_to_string(folder.join(name)).ok();
+    let (wanted, args): (_, &[&str]) = match read("package-lock.json") {
+        Some(lock) => (lock, &["ci"]),
+        None => {
+            let missing = || format!("{name}/package.json is missing");
+            (read("package.json").ok_or_else(missing)?, &["install", "--no-package-lock"])
+        }
+    };
+    // npm keeps a copy of the file that it has installed.
+    let stamp = "node_modules/.installed.json";
+    if read(stamp).as_deref() == Some(&wanted) {
+        return Ok(());
+    }
+    let quiet = ["--no-audit", "--no-fund", "--loglevel", "error"];
+    call(program("npm").args(args).args(quiet).current_dir(&folder))?;
+    fs::write(folder.join(stamp), wanted).map_err(|error| format!("{name}/{stamp}: {error}"))
 }
 
 /// Runs `command` with its output on this terminal.

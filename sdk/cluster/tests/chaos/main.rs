@@ -1,5 +1,5 @@
 //! A cluster of real processes and servers that are killed and stopped. Then all receipts and notices are compared with
-//! the tape. `CLUSTER_TESTS=yes` enables it. `CLUSTER_FAULTS` is the number of faults, and `CLUSTER_SEED` selects them.
+//! the tape. `cargo xtask test --only cluster` runs it; `--count` is the number of faults, and `--seeds` selects them.
 //!
 //! Owners and gateways are this program, started again with a role. Learners run here, and reach gateways over TCP.
 
@@ -14,6 +14,7 @@ mod storm;
 mod support;
 
 use std::env;
+use std::ops::Range;
 use std::process::ExitCode;
 
 use tokio::runtime::Runtime;
@@ -21,8 +22,17 @@ use tokio::runtime::Runtime;
 /// Number of faults of the short run.
 const FAULTS: u64 = 12;
 
-fn number(name: &str, default: u64) -> u64 {
-    env::var(name).map_or(default, |value| value.parse().unwrap_or_else(|_| panic!("{name} is no number")))
+/// Returns the requested number of faults.
+fn faults() -> u64 {
+    env::var("ARCHIPELAGO_TEST_COUNT")
+        .map_or(FAULTS, |count| count.parse().expect("the number of faults is a number"))
+}
+
+/// Returns the requested seeds, one by default.
+fn seeds() -> Range<u64> {
+    let Ok(asked) = env::var("ARCHIPELAGO_TEST_SEEDS") else { return 1..2 };
+    let (from, until) = asked.split_once("..").expect("seeds are FROM..UNTIL");
+    from.parse().expect("a number")..until.parse().expect("a number")
 }
 
 fn main() -> ExitCode {
@@ -35,15 +45,15 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let Some(bin) = support::servers::wanted() else { return ExitCode::SUCCESS };
-    let (seed, faults) = (number("CLUSTER_SEED", 1), number("CLUSTER_FAULTS", FAULTS));
-    match runtime.block_on(storm::run(&bin, seed, faults)) {
-        Ok(figures) => {
-            println!("{figures}");
-            ExitCode::SUCCESS
-        }
-        Err(broken) => {
-            eprintln!("seed {seed}, {faults} faults: {broken}");
-            ExitCode::FAILURE
+    let faults = faults();
+    for seed in seeds() {
+        match runtime.block_on(storm::run(&bin, seed, faults)) {
+            Ok(figures) => println!("{figures}"),
+            Err(broken) => {
+                eprintln!("seed {seed}, {faults} faults: {broken}");
+                return ExitCode::FAILURE;
+            }
         }
     }
+    ExitCode::SUCCESS
 }

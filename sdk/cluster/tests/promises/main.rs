@@ -1,5 +1,5 @@
 //! Tests of each service's guarantees for all implementations: always within one process, and with the feature
-//! `nats-s3` and `CLUSTER_TESTS=yes` also on NATS, S3 storage and a folder.
+//! `nats-s3` and in `cargo xtask test --only cluster` also on NATS, S3 storage and a folder.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 

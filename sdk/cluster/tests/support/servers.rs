@@ -7,13 +7,11 @@ use archipelago_crew::Running;
 
 /// Returns the folder of the server programs, if these tests are enabled.
 pub fn wanted() -> Option<PathBuf> {
-    if std::env::var("CLUSTER_TESTS").is_ok_and(|value| value == "yes") {
-        let bin =
-            std::env::var_os("CLUSTER_BIN").expect("`cargo xtask test --only cluster` says where they are");
-        return Some(PathBuf::from(bin));
+    let bin = std::env::var_os("ARCHIPELAGO_TEST_SERVERS");
+    if bin.is_none() {
+        println!("left out; `cargo xtask test --only cluster` runs it");
     }
-    println!("left out: CLUSTER_TESTS=yes adds it");
-    None
+    bin.map(PathBuf::from)
 }
 
 /// Servers of a cluster.

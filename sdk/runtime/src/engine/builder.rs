@@ -274,14 +274,17 @@ mod tests {
         );
     }
 
-    /// Returns a device of any kind, or `None` if `GPU_TESTS=no`.
+    /// Returns a device of any kind, or `None` if tests that need one are off.
     fn any_gpu() -> Option<Gpu> {
-        if std::env::var("GPU_TESTS").is_ok_and(|value| value == "no") {
-            eprintln!("skipped: GPU_TESTS=no");
+        if std::env::var("ARCHIPELAGO_TEST_GPU").is_ok_and(|value| value == "no") {
+            eprintln!("skipped: ARCHIPELAGO_TEST_GPU=no");
             return None;
         }
         let any = GpuOptions { software: true, ..GpuOptions::default() };
-        Some(block_on(Gpu::open(&any)).unwrap_or_else(|error| panic!("{error}; GPU_TESTS=no skips this")))
+        Some(
+            block_on(Gpu::open(&any))
+                .unwrap_or_else(|error| panic!("{error}; skip this test with --without gpu")),
+        )
     }
 
     #[test]

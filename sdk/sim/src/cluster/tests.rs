@@ -11,13 +11,13 @@ const MILD: Weather = Weather { loss: 0.0, twice: 0.0, delay_ms: 20, disk_ms: 10
 /// Storms in one run of the tests.
 const SEEDS: u64 = 60;
 
-/// Returns the seeds of `CLUSTER_SEEDS=from..until`, or `0..count`. 10,000 seeds take about four minutes and have found
-/// bugs that 60 did not.
+/// Returns the seeds of `cargo xtask test --only cluster-sim --seeds FROM..UNTIL`, or `0..count`. 10,000 seeds take about
+/// four minutes and have found bugs that 60 did not.
 fn seeds(count: u64) -> Range<u64> {
-    let Ok(asked) = std::env::var("CLUSTER_SEEDS") else { return 0..count };
+    let Ok(asked) = std::env::var("ARCHIPELAGO_TEST_SEEDS") else { return 0..count };
     let range =
         asked.split_once("..").and_then(|(from, until)| Some(from.parse().ok()?..until.parse().ok()?));
-    range.expect("CLUSTER_SEEDS is two numbers with .. between them")
+    range.expect("seeds are FROM..UNTIL")
 }
 
 fn weather(seed: u64) -> Weather {

@@ -359,7 +359,7 @@ struct Golden {
     twin: String,
 }
 
-/// Renew the file with `RENEW_GOLDEN=1 cargo test -p archipelago-sim lesson`, if the bits were meant to change.
+/// Renew the file with `cargo xtask test --bless lesson`, if the bits were meant to change.
 #[test]
 fn digests_are_those_of_every_machine() {
     const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/lesson.json");
@@ -376,7 +376,7 @@ fn digests_are_those_of_every_machine() {
     let until_ms = 15_000;
     let (lesson, twin) = (lesson(spec, &actions, until_ms).digest(), twin(spec, &actions, until_ms).digest());
     let found = Golden { spec, actions, until_ms, lesson, twin };
-    if env::var_os("RENEW_GOLDEN").is_some() {
+    if env::var_os("ARCHIPELAGO_TEST_BLESS").is_some() {
         fs::write(FILE, serde_json::to_string_pretty(&found).unwrap() + "\n").unwrap();
     }
     let expected: Golden = serde_json::from_str(&fs::read_to_string(FILE).unwrap()).unwrap();

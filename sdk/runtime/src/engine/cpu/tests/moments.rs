@@ -80,13 +80,13 @@ fn mean_and_error(values: &[f64]) -> (f64, f64) {
     (mean, (squares / (count - 1.0).max(1.0) / count).sqrt())
 }
 
-/// Goal: moments in 16 bits cost a model nothing that is visible compared with chance. `MOMENT_PRESET`, `MOMENT_STEPS`
-/// and `MOMENT_SEEDS` make the test longer.
+/// Goal: moments in 16 bits cost a model nothing that is visible compared with chance. The variables
+/// `ARCHIPELAGO_TEST_PRESET`, `ARCHIPELAGO_TEST_STEPS` and `ARCHIPELAGO_TEST_COUNT` (of seeds) make the test longer.
 #[test]
 #[ignore = "a measurement, for tests/evidence/MEMORY.md: what chance does is more than any bound that would show harm"]
 fn half_moments_learn_as_whole_ones() {
-    let preset = setting("MOMENT_PRESET", Preset::Tiny);
-    let (steps, seeds) = (setting("MOMENT_STEPS", 100), setting("MOMENT_SEEDS", 2));
+    let preset = setting("ARCHIPELAGO_TEST_PRESET", Preset::Tiny);
+    let (steps, seeds) = (setting("ARCHIPELAGO_TEST_STEPS", 100), setting("ARCHIPELAGO_TEST_COUNT", 2));
     let mut differences = [Vec::new(), Vec::new()];
     for seed in 1..=seeds {
         let course = Course { preset, steps, seed };

@@ -207,14 +207,15 @@ parity!(
     large_presets_have_room
 );
 
-/// Measures time and memory for steps of `llama-135m` or of the preset in `MEMORY_PRESET`. Uses all savings, or the
-/// level `MEMORY_THRIFT` (0 to 2).
+/// Measures time and memory for steps of `llama-135m` or of the preset in `ARCHIPELAGO_TEST_PRESET`. Uses all savings,
+/// or the level `ARCHIPELAGO_TEST_SAVINGS` (0 to 2).
 #[cfg(test)]
 #[test]
 #[ignore = "a measurement: a step takes half an hour where a program on the CPU plays the GPU"]
 fn a_step_of_a_large_preset() {
-    let preset = std::env::var("MEMORY_PRESET").ok().map_or(Preset::Llama135m, |name| name.parse().unwrap());
-    let rung = std::env::var("MEMORY_THRIFT").ok().map_or(2, |rung| rung.parse().unwrap());
+    let asked = |name| std::env::var(format!("ARCHIPELAGO_TEST_{name}")).ok();
+    let preset = asked("PRESET").map_or(Preset::Llama135m, |name| name.parse().unwrap());
+    let rung = asked("SAVINGS").map_or(2, |rung| rung.parse().unwrap());
     futures::executor::block_on(async {
         let gpu = default_gpu().await;
         let mut rehearsal = Rehearsal::new(preset);

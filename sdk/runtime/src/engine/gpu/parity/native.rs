@@ -8,9 +8,9 @@ use super::super::Gpu;
 use super::Gpus;
 
 /// Variable that skips all tests that need an adapter if it is `no`. Otherwise a missing adapter is a failure.
-const SWITCH: &str = "GPU_TESTS";
+const SWITCH: &str = "ARCHIPELAGO_TEST_GPU";
 
-/// Returns the devices shared by all tests of this process, or `None` if `GPU_TESTS=no`.
+/// Returns the devices shared by all tests of this process, or `None` if they are switched off.
 fn gpus() -> Option<&'static Gpus> {
     static GPUS: OnceLock<Option<Gpus>> = OnceLock::new();
     GPUS.get_or_init(|| {
@@ -19,7 +19,10 @@ fn gpus() -> Option<&'static Gpus> {
             return None;
         }
         let opened = block_on(Gpus::open());
-        Some(opened.unwrap_or_else(|error| panic!("{error}; {SWITCH}=no skips the tests of the GPU engine")))
+        Some(
+            opened
+                .unwrap_or_else(|error| panic!("{error}; skip the tests of the GPU engine with {SWITCH}=no")),
+        )
     })
     .as_ref()
 }

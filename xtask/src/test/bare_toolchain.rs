@@ -15,7 +15,7 @@ const COMPONENT: &str = "rust-std-wasm32-unknown-unknown";
 const UNREAD: [&str; 1] = ["share"];
 
 /// Toolchain without the standard library for browsers.
-pub struct Bare {
+pub struct BareToolchain {
     /// Rustup's folder.
     home: PathBuf,
     /// Folder that rustup downloads from.
@@ -24,7 +24,7 @@ pub struct Bare {
     toolchain: PathBuf,
 }
 
-impl Bare {
+impl BareToolchain {
     /// Creates the toolchain in `folder`. Returns `None` if rustup did not install this toolchain, or it lacks the
     /// library.
     ///
