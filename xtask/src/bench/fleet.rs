@@ -1,29 +1,28 @@
-//! A run of real processes for comparison with the simulator: near, far, thinly linked and slow learners. One of them
-//! is killed each minute.
+//! Fleet: a run of real processes for comparison with `simulate fleet`: near, far, slowly linked and slow learners. One
+//! of them is killed each minute.
 //!
 //! The speed of each learner is measured before the first kill. All other input of `simulate fleet` is the
 //! configuration of the run.
 
-use std::ffi::OsString;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::processes::{Programs, number};
-use super::sea::{Berth, LOOK, Learner, PRESET, Sea};
+use super::Args;
+use super::testbed::{Kind, Slot, TINY, Testbed, learner_name, number, words};
 
 /// Default length of the run in minutes: each learner is killed once.
 const MINUTES: u32 = 9;
-/// Time between kills…
+/// Time between kills, and time until the restart.
 const MINUTE: Duration = Duration::from_secs(60);
-/// …and time until the restart.
 const DEAD: Duration = Duration::from_secs(10);
 /// Time after all learners take part at which the speed measurement starts; by then all have fetched the text. It ends
 /// at the first kill.
 const CALM: Duration = Duration::from_secs(25);
+const TICK: Duration = Duration::from_millis(100);
 /// Cores used by all native learners together. Browsers take about half of one more.
-const NATIVE_COMPUTES: f64 = 0.8;
+const NATIVE_CORES: f64 = 0.8;
 /// Length of the training text in bytes, and the share held out for the loss.
 const CORPUS_BYTES: u32 = 4 << 20;
 const HELD_OUT: f64 = 0.1;
@@ -44,101 +43,98 @@ const PLACES: [Place; 8] = [
     ("browser, far", 300, None, None),
 ];
 
-/// Runs for `minutes` with this seed. Returns the configuration and the results.
-///
-/// # Errors
-/// A message if a program could not be started, or ended by itself.
-pub fn run(minutes: Option<u32>, seed: u64, programs: &Programs) -> Result<Value, String> {
-    let minutes = minutes.unwrap_or(MINUTES);
+/// Runs all learners. Returns the configuration and the results.
+pub fn run(args: &Args) -> Result<Value, String> {
+    crate::web::site()?;
+    let programs = args.programs()?;
+    let minutes = args.minutes.unwrap_or(MINUTES);
     let total_tokens = TOKENS_PER_MINUTE * u64::from(minutes);
     let settings = [
-        ("--seed", seed.to_string()),
+        ("--seed", args.seed().to_string()),
         ("--total-tokens", total_tokens.to_string()),
         ("--corpus-bytes", CORPUS_BYTES.to_string()),
         ("--held-out", HELD_OUT.to_string()),
         ("--eval-every", "5s".to_owned()),
         ("--learners-start", PLACES.len().to_string()),
     ];
-    let flags = settings.iter().flat_map(|(flag, value)| [OsString::from(flag), value.into()]).collect();
-    let berths: Vec<Berth> = PLACES.iter().map(berth).collect();
-    let mut sea = Sea::new(programs, "fleet", &berths, flags)?;
-    sea.wait_for_all()?;
-    let seen = Seen::watch(&mut sea, MINUTE * minutes)?;
-    let series = sea.get("/v1/series")?;
-    let machines: Vec<Value> = (0..).zip(&PLACES).map(|(index, place)| seen.machine(index, place)).collect();
-    let grown = |path: &str| number(&seen.last.status, path) - number(&seen.first.status, path);
+    let flags: Vec<&str> = settings.iter().flat_map(|(flag, value)| [*flag, value.as_str()]).collect();
+    let mut testbed = Testbed::start(&programs, "fleet", TINY, &words(&flags))?;
+    PLACES.iter().try_for_each(|place| testbed.add(slot(place)))?;
+    testbed.wait_for_all()?;
+    let record = Record::take(&mut testbed, MINUTE * minutes)?;
+    let series = testbed.get("/v1/series")?;
+    let machines = (0..).zip(&PLACES).map(|(index, place)| record.machine(index, place));
+    let grown = |path: &str| number(&record.last.status, path) - number(&record.first.status, path);
     Ok(json!({
-        "preset": PRESET,
-        "seed": seed,
+        "preset": TINY,
+        "seed": args.seed(),
         "corpus_bytes": CORPUS_BYTES,
         "held_out": HELD_OUT,
         "total_tokens": total_tokens,
-        "length_ms": ms(seen.length),
-        "kills": seen.kills,
-        "machines": machines,
+        "length_ms": ms(record.length),
+        "kills": record.kills,
+        "machines": machines.collect::<Vec<_>>(),
         "tokens_trained": grown("/tokensTrained"),
         "tokens_merged": grown("/tokensMerged"),
         "rounds": grown("/rounds"),
         "updates_merged": grown("/fates/merged"),
-        "losses": losses(&series, seen.first.at_s(), seen.length),
+        "losses": losses(&series, record.first.at_s(), record.length),
     }))
 }
 
-fn berth((_, round_trip_ms, mbit_per_s, part): &Place) -> Berth {
+fn slot((_, round_trip_ms, mbit_per_s, part): &Place) -> Slot {
     let parts: f64 = PLACES.iter().filter_map(|(.., part)| *part).sum();
-    let native = |part: f64| Learner::Native { duty_cycle: NATIVE_COMPUTES * part / parts };
-    Berth {
-        round_trip: Duration::from_millis(*round_trip_ms),
-        mbit_per_s: *mbit_per_s,
-        learner: part.map_or(Learner::Browser, native),
+    Slot {
+        link: Some((*mbit_per_s, Duration::from_millis(*round_trip_ms))),
+        kind: part.map_or(Kind::Browser, |part| Kind::with_duty_cycle(NATIVE_CORES * part / parts)),
     }
 }
 
 /// Observations since all learners took part.
-struct Seen {
+struct Record {
     length: Duration,
-    first: Look,
-    last: Look,
+    first: Sample,
+    last: Sample,
     /// Start and end of the time before the first kill.
-    calm: [(Duration, Look); 2],
+    calm: [(Duration, Sample); 2],
     /// Machine and the times of its kill and restart.
     kills: Vec<Value>,
 }
 
-impl Seen {
+impl Record {
     /// Kills and restarts learners in turn for `length`.
-    fn watch(sea: &mut Sea<'_>, length: Duration) -> Result<Self, String> {
-        let (start, first) = (Instant::now(), Look::take(sea)?);
+    fn take(testbed: &mut Testbed<'_>, length: Duration) -> Result<Self, String> {
+        let (start, first) = (Instant::now(), Sample::take(testbed)?);
         let (mut calm, mut kills) = (Vec::new(), Vec::new());
         let mut dead: Option<(usize, Duration)> = None;
         loop {
             let passed = start.elapsed();
             if passed >= [CALM, MINUTE, Duration::MAX][calm.len()] {
-                calm.push((passed, Look::take(sea)?));
+                calm.push((passed, Sample::take(testbed)?));
             }
             if passed >= length {
                 break;
             }
             match dead {
                 Some((machine, at)) if passed >= at + DEAD => {
-                    sea.start(machine)?;
-                    kills
-                        .push(json!({ "machine": machine, "at_ms": ms(at), "back_ms": ms(start.elapsed()) }));
+                    testbed.start_learner(machine)?;
+                    let back_ms = ms(start.elapsed());
+                    kills.push(json!({ "machine": machine, "at_ms": ms(at), "back_ms": back_ms }));
                     dead = None;
                 }
                 // No learner is dead at the end.
                 None if passed >= MINUTE * (kills.len() as u32 + 1) && passed + MINUTE / 2 < length => {
                     let machine = kills.len() % PLACES.len();
-                    sea.kill(machine);
+                    testbed.kill_learner(machine);
                     dead = Some((machine, passed));
                 }
                 _ => {}
             }
-            sea.all_run()?;
-            thread::sleep(LOOK);
+            testbed.check()?;
+            thread::sleep(TICK);
         }
-        let calm = calm.try_into().map_err(|_| "the run was too short to measure how fast anybody is")?;
-        Ok(Self { length: start.elapsed(), first, last: Look::take(sea)?, calm, kills })
+        let calm = calm.try_into().map_err(|_| "the run was too short to measure the learners' speed")?;
+        Ok(Self { length: start.elapsed(), first, last: Sample::take(testbed)?, calm, kills })
     }
 
     fn machine(&self, index: usize, (place, round_trip_ms, mbit_per_s, _): &Place) -> Value {
@@ -157,21 +153,21 @@ impl Seen {
 }
 
 /// Syncer's view at one time.
-struct Look {
+struct Sample {
     status: Value,
     rows: Vec<Value>,
 }
 
-impl Look {
-    fn take(sea: &Sea<'_>) -> Result<Self, String> {
-        Ok(Self { status: sea.get("/v1/status")?, rows: sea.learners()? })
+impl Sample {
+    fn take(testbed: &Testbed<'_>) -> Result<Self, String> {
+        Ok(Self { status: testbed.status()?, rows: testbed.rows()? })
     }
 
     /// Returns a count of the learner on machine `index`. A restarted browser is a new learner of the same name.
     fn tokens(&self, index: usize, path: &str) -> f64 {
-        let name = format!("island-{}", index + 1);
-        let of_it = self.rows.iter().filter(|row| row["name"] == name.as_str());
-        of_it.map(|row| number(row, path) as f64).sum()
+        let name = learner_name(index);
+        let rows = self.rows.iter().filter(|row| row["name"] == name.as_str());
+        rows.map(|row| number(row, path) as f64).sum()
     }
 
     /// Returns the seconds since the start of the syncer.

@@ -1,233 +1,326 @@
-//! `cargo xtask bench`: the figures of this machine. Never a test: shared machines are noisy.
+//! `cargo xtask bench`: measurements on this machine, in one table of scenarios. Never a test: shared machines are
+//! noisy.
 
-mod chance;
-mod cost;
 mod crash;
 mod fleet;
 mod links;
 mod load;
-mod poison;
-mod processes;
-mod proof;
-mod runs;
+mod overhead;
+mod receipts;
 mod scale;
-mod sea;
+mod short;
 mod soak;
+mod stats;
 mod storm;
-mod table;
+mod testbed;
 
-pub use table::render;
+pub use stats::render;
 
-use std::process::{ExitCode, Stdio};
+use std::path::PathBuf;
+use std::process::ExitCode;
 
-use clap::ValueEnum;
-use serde_json::{Map, Value};
+use clap::builder::{PossibleValue, PossibleValuesParser};
+use serde_json::{Map, Value, json};
 
-use crate::cargo::{RELEASE_PROGRAMS, build, cargo, program};
+use self::testbed::Programs;
 
-/// What to measure.
-#[derive(clap::Args)]
+/// Flags of `cargo xtask bench`.
+#[derive(clap::Args, Default)]
 pub struct Args {
-    /// One of them; without a name, all but `links`, which takes more than half an hour, `crash`,
-    /// `storm`, `fleet`, `soak`, `load`, `scale`, `tape`, `trust` and `poison`.
-    #[arg(value_enum)]
-    name: Option<Name>,
-    #[command(flatten)]
-    links: links::Args,
-    #[command(flatten)]
-    crash: crash::Args,
-    #[command(flatten)]
-    storm: storm::Args,
-    #[command(flatten)]
-    load: load::Args,
-    #[command(flatten)]
-    scale: scale::Args,
-    /// Crash, storm and poison: what decides what is done, to whom and when; fleet: the seed of the run [default: 1].
+    /// Scenario; without a name, `learner`, `merge`, `codec`, `wire`, `memory` and `browser`.
+    #[arg(value_parser = names())]
+    name: Option<String>,
+    /// links: only these cells, as PRESET, PRESET,MBIT/S or PRESET,MBIT/S,ROUND-TRIP-MS; the rate may be `unlimited`;
+    /// may be repeated.
+    #[arg(long, value_name = "CELL")]
+    only: Vec<links::Only>,
+    /// links: seconds of training for each cell [default: 45].
+    #[arg(long)]
+    seconds: Option<u32>,
+    /// links: training text, a file or a folder [default: the built-in grammar].
+    #[arg(long, value_name = "PATH")]
+    data: Option<PathBuf>,
+    /// crash: number of kills of the syncer [default: 20].
+    #[arg(long)]
+    points: Option<u32>,
+    /// storm: number of learners, 2 to 256 [default: 32].
+    #[arg(long, value_parser = clap::value_parser!(u16).range(2..=256))]
+    islands: Option<u16>,
+    /// load: number of learners that train [default: 64].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=256))]
+    trained: Option<u32>,
+    /// load: only the flood of abandoned requests and slow readers.
+    #[arg(long)]
+    flood: bool,
+    /// scale: numbers of learners; repeat, or separate by commas [default: 100,1000,5000,10000].
+    #[arg(long, value_name = "COUNT", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=60_000))]
+    crowd: Vec<u32>,
+    /// scale: milliseconds of a learner's step [default: 1000].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=60_000))]
+    step_ms: Option<u32>,
+    /// scale: learners that one process asks in one round [default: the syncer's].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    cohort: Option<u32>,
+    /// scale: numbers of gateways of a cluster with two owners, three NATS servers and one S3 server; 0 is a single
+    /// process; repeat, or separate by commas [default: 0,2,4].
+    #[arg(long, value_name = "COUNT", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(..=64))]
+    gateways: Vec<u32>,
+    /// scale: seconds of each measurement [default: 48].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(5..=3_600))]
+    span_s: Option<u32>,
+    /// crash, storm and poison: seed of all random choices; fleet: seed of the run [default: 1].
     #[arg(long)]
     seed: Option<u64>,
-    /// Storm, soak and fleet: minutes of each run, at least 2 [default: 8, 60 and 9].
+    /// storm, soak and fleet: minutes of each run, at least 2 [default: 8, 60 and 9].
     #[arg(long, value_parser = clap::value_parser!(u32).range(2..))]
     minutes: Option<u32>,
+    /// Takes syncer-server and native-learner, and for scale synthetic-learners if it exists, from this folder instead
+    /// of building them; for all scenarios that start them.
+    #[arg(long, value_name = "DIR")]
+    prebuilt: Option<PathBuf>,
     /// Prints one JSON object as the last line.
     #[arg(long)]
     json: bool,
 }
 
-/// What there is to measure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Name {
-    /// Tokens a second of one learner, by preset and threads.
-    Learner,
-    /// Merging updates, in GB/s, beside a copy of memory.
-    Merge,
-    /// Coding and decoding fragments, in GB/s, beside a copy of memory.
-    Codec,
-    /// Bits per parameter and round each way, counted at the sockets of a short run.
-    Wire,
-    /// Largest resident memory of syncer and learner, against the bars.
-    Memory,
-    /// The browser's learner: sizes, time to the first step, tokens a second on WebGPU and WebAssembly.
-    Browser,
-    /// A learner over far and thin links, beside a near one.
-    Links,
-    /// What is lost, and how learners fare, when their syncer is killed again and again: twenty times in about two
-    /// minutes, unless `--points` says how often.
-    Crash,
-    /// What many faults of every kind cost a run of 32 learners: twice eight minutes, unless `--minutes` says else.
-    Storm,
-    /// Eight learners far and near, of which one is killed each minute, to be set beside what `simulate fleet` says of
-    /// the same run: nine minutes, unless `--minutes` says else.
-    Fleet,
-    /// Memory, files and disk over an hour, unless `--minutes` says else, with a syncer that is killed now and then.
-    Soak,
-    /// What learners that train feel of thousands of silent sockets, slow peers, watchers and downloads, and what these
-    /// take of memory; takes about three minutes.
-    Load,
-    /// How many light learners one syncer holds, and owners and gateways over servers, and what each of them costs;
-    /// takes about half an hour.
-    Scale,
-    /// What the tape costs a run, in time and merges; takes about eleven minutes.
-    Tape,
-    /// The same of looking for harm and for free riders, and of undoing.
-    Trust,
-    /// What hostile learners of every kind do to the loss, in virtual time; takes about twenty minutes of one core.
-    Poison,
+/// Measurement that `cargo xtask bench NAME` runs.
+struct Scenario {
+    name: &'static str,
+    /// Description for users.
+    about: &'static str,
+    /// Flags that apply to it, besides `--json`.
+    flags: &'static [&'static str],
+    /// Returns the figures. Their field `within`, if there is one, is true if all limits were met.
+    run: fn(&Args) -> Result<Value, String>,
 }
 
-/// Benchmarks that run only by name because they take long.
-const LONG: [Name; 9] = [
-    Name::Links,
-    Name::Crash,
-    Name::Storm,
-    Name::Fleet,
-    Name::Soak,
-    Name::Load,
-    Name::Scale,
-    Name::Tape,
-    Name::Trust,
+/// All scenarios. Those that need no flag are short, and run without a name.
+const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "learner",
+        about: "Tokens a second of one learner, by preset and threads",
+        flags: &[],
+        run: |_| short::program("learner"),
+    },
+    Scenario {
+        name: "merge",
+        about: "Merging of updates, in GB/s, compared with a copy of memory",
+        flags: &[],
+        run: |_| short::program("merge"),
+    },
+    Scenario {
+        name: "codec",
+        about: "Coding and decoding of fragments, in GB/s, compared with a copy of memory",
+        flags: &[],
+        run: |_| short::program("codec"),
+    },
+    Scenario {
+        name: "wire",
+        about: "Bits per parameter and round each way, counted at the sockets of a short run",
+        flags: &[],
+        run: |_| short::wire(),
+    },
+    Scenario {
+        name: "memory",
+        about: "Peak resident memory of syncer and learner, compared with the limits",
+        flags: &[],
+        run: |_| short::memory(),
+    },
+    Scenario {
+        name: "browser",
+        about: "The learner in Chromium: sizes, time to the first step, tokens a second on WebGPU and WebAssembly",
+        flags: &[],
+        run: |_| short::browser(),
+    },
+    Scenario {
+        name: "links",
+        about: "A learner over slow or distant links, compared with a near one; more than half an hour",
+        flags: &["--only", "--seconds", "--data", "--prebuilt"],
+        run: links::run,
+    },
+    Scenario {
+        name: "crash",
+        about: "Repeated kills of the syncer: lost receipts, recovery times, waits of learners; a few minutes",
+        flags: &["--points", "--seed", "--prebuilt"],
+        run: crash::run,
+    },
+    Scenario {
+        name: "storm",
+        about: "A run of 32 learners under faults of all kinds, compared with the same run without; 20 minutes",
+        flags: &["--islands", "--minutes", "--seed", "--prebuilt"],
+        run: storm::run,
+    },
+    Scenario {
+        name: "fleet",
+        about: "Eight learners with different links, one killed each minute, for `simulate fleet`; 10 minutes",
+        flags: &["--minutes", "--seed", "--prebuilt"],
+        run: fleet::run,
+    },
+    Scenario {
+        name: "soak",
+        about: "Growth of memory, files and disk over an hour with kills of the syncer",
+        flags: &["--minutes", "--prebuilt"],
+        run: soak::run,
+    },
+    Scenario {
+        name: "load",
+        about: "Thousands of silent sockets, slow peers, watchers and downloads: latency and memory; 3 minutes",
+        flags: &["--trained", "--flood", "--prebuilt"],
+        run: load::run,
+    },
+    Scenario {
+        name: "scale",
+        about: "Capacity and cost of one syncer, and of a cluster, with synthetic learners; half an hour",
+        flags: &["--crowd", "--step-ms", "--cohort", "--gateways", "--span-s", "--prebuilt"],
+        run: scale::run,
+    },
+    Scenario {
+        name: "tape",
+        about: "Cost of the tape, in merges and tokens a second; 11 minutes",
+        flags: &["--prebuilt"],
+        run: |args| overhead::run(args, &overhead::TAPE),
+    },
+    Scenario {
+        name: "trust",
+        about: "Cost of loss checks, free-rider detection and rollback; 11 minutes",
+        flags: &["--prebuilt"],
+        run: |args| overhead::run(args, &overhead::TRUST),
+    },
+    Scenario {
+        name: "poison",
+        about: "Effect of hostile learners of each kind on the loss, in virtual time; 20 minutes of one core",
+        flags: &["--seed"],
+        run: |args| short::poison(args.seed()),
+    },
 ];
 
+/// Returns the parser of scenario names, which `--help` lists with their descriptions.
+fn names() -> PossibleValuesParser {
+    PossibleValuesParser::new(SCENARIOS.iter().map(|one| PossibleValue::new(one.name).help(one.about)))
+}
+
 impl Args {
-    /// Returns an error for a flag that does not belong to the selected benchmark.
-    fn misplaced(&self) -> Option<&'static str> {
-        use Name::{Crash, Fleet, Links, Load, Poison, Scale, Soak, Storm};
-        let rules: [(bool, &[Name], &str); 8] = [
-            (self.links.any(), &[Links], "what was given is for `cargo xtask bench links` alone"),
-            (self.crash.any(), &[Crash], "`--points` is for `cargo xtask bench crash` alone"),
-            (self.storm.any(), &[Storm], "`--islands` is for `cargo xtask bench storm` alone"),
-            (self.load.any(), &[Load], "`--trained` and `--flood` are for `cargo xtask bench load` alone"),
-            (
-                self.scale.any(),
-                &[Scale],
-                "`--crowd`, `--gateways`, `--step-ms`, `--cohort` and `--span-s` are for `cargo xtask bench scale` \
-                 alone",
-            ),
-            (
-                self.minutes.is_some(),
-                &[Storm, Soak, Fleet],
-                "`--minutes` is for `cargo xtask bench storm`, `soak` and `fleet` alone",
-            ),
-            (
-                self.seed.is_some(),
-                &[Crash, Storm, Fleet, Poison],
-                "`--seed` is for `cargo xtask bench crash`, `storm`, `fleet` and `poison` alone",
-            ),
-            (
-                self.links.is_prebuilt(),
-                &LONG,
-                "`--prebuilt` is for `cargo xtask bench links`, `crash`, `storm`, `fleet`, `soak`, `load`, `scale`, \
-                 `tape` and `trust` alone",
-            ),
+    /// Returns the programs to measure: those of `--prebuilt`, or new builds.
+    fn programs(&self) -> Result<Programs, String> {
+        self.prebuilt.as_deref().map_or_else(Programs::build, Programs::in_folder)
+    }
+
+    fn seed(&self) -> u64 {
+        self.seed.unwrap_or(1)
+    }
+
+    /// Returns the flags that were given, except `--json`.
+    fn given(&self) -> impl Iterator<Item = &'static str> {
+        let given = [
+            ("--only", !self.only.is_empty()),
+            ("--seconds", self.seconds.is_some()),
+            ("--data", self.data.is_some()),
+            ("--points", self.points.is_some()),
+            ("--islands", self.islands.is_some()),
+            ("--trained", self.trained.is_some()),
+            ("--flood", self.flood),
+            ("--crowd", !self.crowd.is_empty()),
+            ("--step-ms", self.step_ms.is_some()),
+            ("--cohort", self.cohort.is_some()),
+            ("--gateways", !self.gateways.is_empty()),
+            ("--span-s", self.span_s.is_some()),
+            ("--seed", self.seed.is_some()),
+            ("--minutes", self.minutes.is_some()),
+            ("--prebuilt", self.prebuilt.is_some()),
         ];
-        let is_wrong = |names: &[Name]| self.name.is_none_or(|name| !names.contains(&name));
-        rules.iter().find(|(is_given, names, _)| *is_given && is_wrong(names)).map(|(.., why)| *why)
+        given.into_iter().filter(|(_, is_given)| *is_given).map(|(flag, _)| flag)
+    }
+
+    /// Returns the selected scenarios, or an error about a flag that does not apply to all of them.
+    fn scenarios(&self) -> Result<Vec<&'static Scenario>, String> {
+        let is_chosen = |one: &&Scenario| match &self.name {
+            Some(name) => one.name == name,
+            None => one.flags.is_empty(),
+        };
+        let chosen: Vec<_> = SCENARIOS.iter().filter(is_chosen).collect();
+        let applies = |flag: &str| chosen.iter().all(|one| one.flags.contains(&flag));
+        match self.given().find(|flag| !applies(flag)) {
+            None => Ok(chosen),
+            Some(flag) => {
+                let takers = SCENARIOS.iter().filter(|one| one.flags.contains(&flag)).map(|one| one.name);
+                let takers = takers.collect::<Vec<_>>().join(", ");
+                Err(format!("`{flag}` does not apply here; it applies to `cargo xtask bench` {takers}"))
+            }
+        }
     }
 }
 
-/// Runs the benchmarks. The exit code is 1 if one of them failed.
+/// Runs the selected scenarios and prints their figures. The exit code is 1 if one of them failed.
 pub fn run(args: &Args) -> ExitCode {
-    if let Some(why) = args.misplaced() {
-        eprintln!("error: {why}");
-        return ExitCode::FAILURE;
+    match figures(args) {
+        Ok(mut figures) => {
+            if args.json {
+                let alone = args.name.as_ref().and_then(|name| figures.remove(name));
+                println!("{}", alone.unwrap_or(Value::Object(figures)));
+            }
+            ExitCode::SUCCESS
+        }
+        Err(reason) => {
+            eprintln!("error: {reason}");
+            ExitCode::FAILURE
+        }
     }
-    let is_short = |name: &Name| !LONG.contains(name) && *name != Name::Poison;
-    let all = || Name::value_variants().iter().copied().filter(is_short).collect();
-    let names = args.name.map_or_else(all, |name| vec![name]);
+}
+
+/// Returns the figures of each selected scenario, by name.
+fn figures(args: &Args) -> Result<Map<String, Value>, String> {
     let mut figures = Map::new();
-    for name in names {
-        println!("── {name:?}");
-        match measure(name, args) {
-            Ok(value) => {
-                print!("{}", render(&value));
-                figures.insert(format!("{name:?}").to_lowercase(), value);
-            }
-            Err(reason) => {
-                eprintln!("error: {name:?}: {reason}");
-                return ExitCode::FAILURE;
-            }
-        }
+    for scenario in args.scenarios()? {
+        println!("── {}: {}", scenario.name, scenario.about);
+        let value = (scenario.run)(args).map_err(|reason| format!("{}: {reason}", scenario.name))?;
+        print!("{}", render(&value));
+        figures.insert(scenario.name.to_owned(), value);
     }
-    if args.json {
-        let alone = args.name.and_then(|_| figures.values().next().cloned());
-        println!("{}", alone.unwrap_or(Value::Object(figures)));
+    Ok(figures)
+}
+
+/// Adds to `figures` the field `within`, true if all `limits` are met, and `missed`, the names of the others.
+fn judge(mut figures: Value, limits: &[(&str, bool)]) -> Value {
+    let missed: Vec<&str> = limits.iter().filter(|(_, is_met)| !is_met).map(|(name, _)| *name).collect();
+    figures["within"] = missed.is_empty().into();
+    if !missed.is_empty() {
+        figures["missed"] = json!(missed);
     }
-    ExitCode::SUCCESS
+    figures
 }
 
-fn measure(name: Name, args: &Args) -> Result<Value, String> {
-    let seed = args.seed.unwrap_or(1);
-    match name {
-        Name::Learner => bench("learner"),
-        Name::Merge => bench("merge"),
-        Name::Codec => bench("codec"),
-        Name::Wire => runs::wire(),
-        Name::Memory => runs::memory(),
-        Name::Browser => browser(),
-        Name::Links => links::run(&args.links),
-        Name::Crash => args.links.programs().and_then(|programs| crash::run(&args.crash, seed, &programs)),
-        Name::Storm => {
-            args.links.programs().and_then(|programs| storm::run(&args.storm, args.minutes, seed, &programs))
-        }
-        Name::Fleet => {
-            crate::web::site()?;
-            args.links.programs().and_then(|programs| fleet::run(args.minutes, seed, &programs))
-        }
-        Name::Soak => args.links.programs().and_then(|programs| soak::run(args.minutes, &programs)),
-        Name::Load => args.links.programs().and_then(|programs| load::run(&args.load, &programs)),
-        Name::Scale => {
-            let prebuilt = args.links.prebuilt();
-            args.links.programs().and_then(|programs| scale::run(&args.scale, prebuilt, &programs))
-        }
-        Name::Tape => args.links.programs().and_then(|programs| cost::run(&programs, &cost::TAPE)),
-        Name::Trust => args.links.programs().and_then(|programs| cost::run(&programs, &cost::TRUST)),
-        Name::Poison => poison::run(seed),
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(name: Option<&str>) -> Args {
+        Args { name: name.map(str::to_owned), ..Args::default() }
     }
-}
 
-/// Runs the program `bench` for `name`. It is a separate program so that `cargo xtask` builds quickly.
-fn bench(name: &str) -> Result<Value, String> {
-    let mut command =
-        cargo(&["run", "--release", "--quiet", "-p", "xtask", "--features", "bench", "--bin", "bench"]);
-    command.args(["--", name]).stderr(Stdio::inherit());
-    last_line(command)
-}
+    fn selected(args: &Args) -> Vec<&'static str> {
+        args.scenarios().unwrap().iter().map(|one| one.name).collect()
+    }
 
-/// Builds pages and programs for delivery, and drives Chromium.
-fn browser() -> Result<Value, String> {
-    crate::web::site()?;
-    let syncer = program(&build(RELEASE_PROGRAMS)?, "syncer-server")?;
-    let folder = syncer.parent().ok_or("the build left no folder of programs")?;
-    let mut command = crate::tools::program("node");
-    command.arg(crate::cargo::root().join("web-demo/tests/bench.mjs")).env("ARCHIPELAGO_BIN", folder);
-    command.stderr(Stdio::inherit());
-    last_line(command)
-}
+    #[test]
+    fn short_scenarios_run_without_a_name() {
+        assert_eq!(selected(&args(None)), ["learner", "merge", "codec", "wire", "memory", "browser"]);
+        assert_eq!(selected(&args(Some("storm"))), ["storm"]);
+    }
 
-/// Parses the JSON in the last line that `command` prints.
-fn last_line(mut command: std::process::Command) -> Result<Value, String> {
-    let output = command.output().map_err(|error| error.to_string())?;
-    let stdout = String::from_utf8_lossy(&output.stdout);
-    let last = stdout.lines().last().unwrap_or_default();
-    serde_json::from_str(last)
-        .map_err(|_| format!("{} printed no figures ({})", crate::cargo::shown(&command), output.status))
+    #[test]
+    fn flags_belong_to_scenarios() {
+        assert_eq!(selected(&Args { seed: Some(2), ..args(Some("crash")) }), ["crash"]);
+        let error = Args { points: Some(2), ..args(Some("storm")) }.scenarios().err().unwrap();
+        assert!(error.contains("`--points`") && error.ends_with(" crash"), "{error}");
+        assert!(Args { seed: Some(2), ..args(None) }.scenarios().is_err());
+    }
+
+    #[test]
+    fn missed_limits_are_named() {
+        assert_eq!(judge(json!({}), &[("a", true)]), json!({ "within": true }));
+        assert_eq!(
+            judge(json!({}), &[("a", true), ("b", false)]),
+            json!({ "within": false, "missed": ["b"] })
+        );
+    }
 }

@@ -1,28 +1,27 @@
-//! Capacity: the number of light learners that a single process, or a cluster over servers, holds on this machine, and
-//! the cost of each learner.
+//! Capacity: the number of synthetic learners that a single process, or a cluster, holds on this machine, and the cost
+//! of each learner.
 //!
-//! The learners are those of the program `islets`: real members, each with a socket, all of a gateway in one process.
-//! They wait instead of computing. Each size is a separate run.
+//! The learners are those of the program `synthetic-learners`: real members, each with a socket, all of a gateway in one
+//! process. They wait instead of computing. Each size is a separate run.
 
-mod figures;
-mod site;
-mod tap;
+mod cluster;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use std::{env, fs, thread};
+use std::{env, fmt, fs, thread};
 
-use archipelago_demo::Process;
 use serde_json::{Value, json};
 
-use self::figures::{Ends, Moment, row};
-use self::site::Site;
-use super::load::probe;
-use super::processes::{Programs, empty_folder};
+use self::cluster::{BusBytes, OWNERS, PARTS, Site, per_round};
+use super::Args;
+use super::stats::quantile;
+use super::testbed::{Latency, Process, Programs, check_runs, empty_folder, number, probe, words};
 use crate::cargo::{build, program};
 use crate::test::servers;
 
+/// Name of the program of the learners.
+const LEARNERS: &str = "synthetic-learners";
 /// Default numbers of learners.
 const SIZES: [u32; 4] = [100, 1_000, 5_000, 10_000];
 /// Default numbers of gateways; 0 means a single process.
@@ -30,7 +29,7 @@ const GATEWAYS: [u32; 3] = [0, 2, 4];
 /// Default length of a step, in milliseconds.
 const STEP_MS: u32 = 1_000;
 /// Request that the actor answers: one line of the log, which is almost free.
-const QUESTION: &str = "/v1/log?limit=1";
+const REQUEST: &str = "/v1/log?limit=1";
 /// Warm-up after all learners take part.
 const WARM: Duration = Duration::from_secs(20);
 /// Default length of the measurement in seconds. It covers two turns of all fragments, since rounds of a cluster are
@@ -42,46 +41,11 @@ const AGREE_WITHIN: Duration = Duration::from_secs(60);
 const LIVE_WAIT: Duration = Duration::from_secs(60);
 const LIVE_WAIT_EACH: Duration = Duration::from_millis(40);
 /// Polling interval.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL: Duration = Duration::from_millis(200);
 /// Maximum number of open files of both programs, sockets aside.
 const FILES: u64 = 128;
 /// Number of sentences in the text. The text is short because each learner holds a shard of it.
 const SENTENCES: u32 = 1_500;
-
-/// What crowds.
-#[derive(clap::Args)]
-#[group(skip)]
-pub struct Args {
-    /// Scale: learners of a run; repeat, or separate by commas [default: 100,1000,5000,10000].
-    #[arg(long, value_name = "COUNT", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=60_000))]
-    crowd: Vec<u32>,
-    /// Scale: milliseconds that a step of a learner takes [default: 1000].
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=60_000))]
-    step_ms: Option<u32>,
-    /// Scale: learners that are asked in one round of one process [default: the syncer's].
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
-    cohort: Option<u32>,
-    /// Scale: gateways of a run on several machines, which has two owners, three servers of NATS and one that speaks
-    /// S3; 0 is one process; repeat, or separate by commas [default: 0,2,4].
-    #[arg(long, value_name = "COUNT", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(..=64))]
-    gateways: Vec<u32>,
-    /// Scale: seconds that are counted of each run [default: 48].
-    #[arg(long, value_parser = clap::value_parser!(u32).range(5..=3_600))]
-    span_s: Option<u32>,
-}
-
-impl Args {
-    /// Returns true if any of these flags was given.
-    pub fn any(&self) -> bool {
-        let lists = [&self.crowd, &self.gateways];
-        lists.iter().any(|list| !list.is_empty())
-            || [self.step_ms, self.cohort, self.span_s].iter().any(Option::is_some)
-    }
-
-    fn span(&self) -> Duration {
-        Duration::from_secs(self.span_s.unwrap_or(SPAN_S).into())
-    }
-}
 
 /// Size of a measured run.
 #[derive(Clone, Copy)]
@@ -91,8 +55,8 @@ struct Size {
     gateways: u32,
 }
 
-impl std::fmt::Display for Size {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.gateways {
             0 => write!(f, "{} learners, one process", self.learners),
             gateways => write!(f, "{} learners, {gateways} gateways", self.learners),
@@ -101,46 +65,46 @@ impl std::fmt::Display for Size {
 }
 
 /// Programs and settings of all runs.
-struct Kit<'a> {
+struct Bench<'a> {
     args: &'a Args,
     programs: &'a Programs,
-    islets: PathBuf,
-    /// Folder of the servers' programs, if there is a run on several machines.
-    bin: Option<PathBuf>,
+    learners: PathBuf,
+    /// Folder of the servers' programs, for a cluster.
+    servers: Option<PathBuf>,
 }
 
 /// Measures the sizes one by one, and prints each result at once.
-///
-/// # Errors
-/// A message if the programs could not be built, or no size could be measured.
-pub fn run(args: &Args, prebuilt: Option<&Path>, programs: &Programs) -> Result<Value, String> {
-    let islets = islets(prebuilt)?;
+pub fn run(args: &Args) -> Result<Value, String> {
+    let programs = args.programs()?;
     let sizes = if args.crowd.is_empty() { SIZES.to_vec() } else { args.crowd.clone() };
     let gateways = if args.gateways.is_empty() { GATEWAYS.to_vec() } else { args.gateways.clone() };
-    let mut alone = Kit { args, programs, islets, bin: None };
+    let mut bench = Bench { args, programs: &programs, learners: learners(args)?, servers: None };
     let (mut rows, mut failed) = (Vec::new(), Vec::new());
     // The single process comes first, because the cluster build replaces its programs.
     for learners in sizes.iter().copied().filter(|_| gateways.contains(&0)) {
-        alone.add(Size { learners, gateways: 0 }, &mut rows, &mut failed);
+        bench.add(Size { learners, gateways: 0 }, &mut rows, &mut failed);
     }
-    if gateways.iter().any(|count| *count > 0) {
-        match of_machines(prebuilt) {
-            Ok((built, bin)) => {
-                let programs = built.as_ref().unwrap_or(programs);
-                alone = Kit { programs, bin: Some(bin), ..alone };
-                for gateways in gateways.into_iter().filter(|count| *count > 0) {
-                    for learners in sizes.iter().copied() {
-                        alone.add(Size { learners, gateways }, &mut rows, &mut failed);
-                    }
+    let gateways: Vec<u32> = gateways.into_iter().filter(|count| *count > 0).collect();
+    let built;
+    if !gateways.is_empty() {
+        match cluster_programs(args) {
+            Ok((cluster_programs, servers)) => {
+                built = cluster_programs;
+                bench.programs = built.as_ref().unwrap_or(&programs);
+                bench.servers = Some(servers);
+                for gateways in gateways {
+                    sizes
+                        .iter()
+                        .for_each(|&learners| bench.add(Size { learners, gateways }, &mut rows, &mut failed));
                 }
             }
-            Err(reason) => failed.push(format!("several machines: {reason}")),
+            Err(reason) => failed.push(format!("cluster: {reason}")),
         }
     }
     match rows.is_empty() {
         false => Ok(json!({
             "step_ms": args.step_ms.unwrap_or(STEP_MS),
-            "seconds": args.span().as_secs(),
+            "seconds": bench.span().as_secs(),
             "crowds": rows,
             "failed": failed,
         })),
@@ -148,27 +112,29 @@ pub fn run(args: &Args, prebuilt: Option<&Path>, programs: &Programs) -> Result<
     }
 }
 
-/// Returns the programs for several machines, unless they are in the folder `prebuilt`, and the folder of the servers'
-/// programs.
-fn of_machines(prebuilt: Option<&Path>) -> Result<(Option<Programs>, PathBuf), String> {
-    let bin = servers()?;
-    let built = if prebuilt.is_none() { Some(Programs::build_for_machines()?) } else { None };
-    Ok((built, bin))
+/// Returns the programs for a cluster, unless they were given, and the folder of the servers' programs.
+fn cluster_programs(args: &Args) -> Result<(Option<Programs>, PathBuf), String> {
+    let servers = servers()?;
+    let built = if args.prebuilt.is_none() { Some(Programs::build_for_clusters()?) } else { None };
+    Ok((built, servers))
 }
 
-/// Returns the program of the learners: the one in the folder `prebuilt`, if it exists there, or a new build.
-fn islets(prebuilt: Option<&Path>) -> Result<PathBuf, String> {
-    let name = format!("islets{}", env::consts::EXE_SUFFIX);
-    if let Some(given) = prebuilt.map(|folder| folder.join(name)).filter(|file| file.is_file()) {
+/// Returns the program of the learners: the one in the folder of `--prebuilt`, if it exists there, or a new build.
+fn learners(args: &Args) -> Result<PathBuf, String> {
+    let file = format!("{LEARNERS}{}", env::consts::EXE_SUFFIX);
+    if let Some(given) = args.prebuilt.as_ref().map(|folder| folder.join(file)).filter(|file| file.is_file())
+    {
         return Ok(given);
     }
-    program(
-        &build(&["--locked", "--release", "-p", "xtask", "--features", "islets", "--bin", "islets"])?,
-        "islets",
-    )
+    let files = build(&["--locked", "--release", "-p", "xtask", "--features", LEARNERS, "--bin", LEARNERS])?;
+    program(&files, LEARNERS)
 }
 
-impl Kit<'_> {
+impl Bench<'_> {
+    fn span(&self) -> Duration {
+        Duration::from_secs(self.args.span_s.unwrap_or(SPAN_S).into())
+    }
+
     /// Measures a run of this size and prints the result.
     fn add(&self, size: Size, rows: &mut Vec<Value>, failed: &mut Vec<String>) {
         match self.measure(size) {
@@ -188,77 +154,68 @@ impl Kit<'_> {
         let open_max = open_files_max();
         if u64::from(each) + FILES > open_max {
             return Err(format!(
-                "the system lets a process open {open_max} files and sockets, which is too few"
+                "a process may open only {open_max} files and sockets; raise the limit with ulimit -n"
             ));
         }
         let folder = empty_folder("scale")?;
         let flags = self.flags(size, &folder)?;
-        let mut site = match &self.bin {
-            None => Site::alone(self.programs, &folder, &flags)?,
-            Some(bin) => Site::machines(self.programs, &folder, &flags, size.gateways, bin)?,
+        let mut site = match &self.servers {
+            None => Site::single(self.programs, &folder, &flags)?,
+            Some(bin) => Site::cluster(self.programs, &folder, &flags, size.gateways, bin)?,
         };
-        let before = Moment::of(&site, &[])?;
+        let before = Sample::take(&site, &[])?;
         let joined = Instant::now();
-        let mut crowd = self.crowd(size, &site, &folder)?;
-        let held = gather(size.learners, &mut site, &mut crowd)?;
+        let mut learners = self.start_learners(size, &site, &folder)?;
+        let live = gather(size.learners, &mut site, &mut learners)?;
         let join_s = joined.elapsed().as_secs_f64();
         thread::sleep(WARM);
-        let from = Moment::of(&site, &crowd)?;
-        let answers = probe(site.doors[0], QUESTION, self.args.span());
-        let to = Moment::of(&site, &crowd)?;
-        site.still_runs()?;
-        crowd.iter_mut().for_each(Process::kill);
-        let same = if size.gateways > 0 { Some(agrees(&mut site)?) } else { None };
-        let again = site.again(&self.islets, &folder).transpose()?;
-        let ends = Ends { learners: size.learners, gateways: size.gateways, held, join_s, same, again };
-        Ok(row(&[before, from, to], &answers, &ends))
+        let from = Sample::take(&site, &learners)?;
+        let latency = probe(site.gateways[0], REQUEST, self.span());
+        let to = Sample::take(&site, &learners)?;
+        site.check()?;
+        learners.iter_mut().for_each(Process::kill);
+        let mut row = row(size, live, join_s, &latency, &[before, from, to]);
+        if size.gateways > 0 {
+            row["same_parameters"] = agrees(&mut site)?.into();
+            row["made_again"] = json!(site.replay(&self.learners, &folder)?);
+        }
+        Ok(row)
     }
 
     /// Returns the flags of a syncer for a run of this size. Loss measurements and loss checks are off, because they
     /// add noise.
     fn flags(&self, size: Size, folder: &Path) -> Result<Vec<OsString>, String> {
-        let text = text(folder)?;
         // Half of the seats are for learners with merged updates, and new learners have no merged updates.
         let seats = 2 * size.learners;
         let (learners, connections) = ((seats + 64).to_string(), seats.max(1_024).to_string());
-        let mut flags: Vec<OsString> =
-            ["--no-eval", "--no-undo", "--checks", "0", "--total-tokens", "400000000000", "--quiet"]
-                .map(OsString::from)
-                .to_vec();
-        flags.extend(
-            ["--learners-max", &learners, "--connections-max", &connections, "--data"].map(OsString::from),
-        );
-        flags.push(text.into());
+        let mut flags =
+            words(&["--no-eval", "--no-undo", "--checks", "0", "--total-tokens", "400000000000", "--quiet"]);
+        flags.extend(words(&["--learners-max", &learners, "--connections-max", &connections, "--data"]));
+        flags.push(text(folder)?.into());
         if let Some(cohort) = self.args.cohort {
-            flags.extend(["--cohort-max", &cohort.to_string()].map(OsString::from));
+            flags.extend(words(&["--cohort-max", &cohort.to_string()]));
         }
         Ok(flags)
     }
 
     /// Starts the learners, spread evenly over the gateways.
-    fn crowd(&self, size: Size, site: &Site, folder: &Path) -> Result<Vec<Process>, String> {
-        let (count, mut first) = (site.doors.len() as u32, 0);
-        let mut crowd = Vec::new();
-        for (door, at) in site.doors.iter().zip(0..) {
+    fn start_learners(&self, size: Size, site: &Site, folder: &Path) -> Result<Vec<Process>, String> {
+        let (count, mut first, mut processes) = (site.gateways.len() as u32, 0, Vec::new());
+        for (address, at) in site.gateways.iter().zip(0..) {
             let learners = size.learners / count + u32::from(at < size.learners % count);
             let step_ms = self.args.step_ms.unwrap_or(STEP_MS);
-            let words = [
-                ("--address", door.to_string()),
-                ("--learners", learners.to_string()),
-                ("--first", first.to_string()),
-                ("--step-ms", step_ms.to_string()),
-            ];
-            let words = words.into_iter().flat_map(|(flag, value)| [flag.into(), value.into()]);
-            let words: Vec<OsString> = [OsString::from("crowd")].into_iter().chain(words).collect();
-            crowd.push(Process::spawn(&self.islets, &words, &folder.join(format!("islets-{at}")))?);
+            let line =
+                format!("run --address {address} --learners {learners} --first {first} --step-ms {step_ms}");
+            let line = words(&line.split(' ').collect::<Vec<_>>());
+            processes.push(Process::spawn(&self.learners, &line, &folder.join(format!("learners-{at}")))?);
             first += learners;
         }
-        Ok(crowd)
+        Ok(processes)
     }
 }
 
 /// Waits until all learners take part, or their number no longer grows. Returns the number.
-fn gather(size: u32, site: &mut Site, crowd: &mut [Process]) -> Result<u64, String> {
+fn gather(size: u32, site: &mut Site, learners: &mut [Process]) -> Result<u64, String> {
     let (start, wait) = (Instant::now(), LIVE_WAIT + LIVE_WAIT_EACH * size);
     let mut live = 0;
     while start.elapsed() < wait {
@@ -267,19 +224,14 @@ fn gather(size: u32, site: &mut Site, crowd: &mut [Process]) -> Result<u64, Stri
         if live >= u64::from(size) {
             return Ok(live);
         }
-        site.still_runs()?;
-        for process in &mut *crowd {
-            if let Some(code) = process.exit_code() {
-                return Err(format!("the learners ended with {code}: {}", process.last_words()));
-            }
-        }
-        thread::sleep(LOOK);
+        site.check()?;
+        learners.iter_mut().try_for_each(|process| check_runs(process, LEARNERS))?;
+        thread::sleep(POLL);
     }
-    let said: Vec<String> = crowd.iter().filter_map(|process| process.stdout().last().cloned()).collect();
-    if live == 0 {
-        Err(format!("nobody takes part after {} s: {}", wait.as_secs(), said.join(" ")))
-    } else {
-        Ok(live)
+    let last: Vec<String> = learners.iter().filter_map(|process| process.stdout().last().cloned()).collect();
+    match live {
+        0 => Err(format!("no learner takes part after {} s: {}", wait.as_secs(), last.join(" "))),
+        live => Ok(live),
     }
 }
 
@@ -288,8 +240,8 @@ fn agrees(site: &mut Site) -> Result<bool, String> {
     let start = Instant::now();
     let mut same = false;
     while !same && start.elapsed() < AGREE_WITHIN {
-        thread::sleep(LOOK);
-        site.still_runs()?;
+        thread::sleep(POLL);
+        site.check()?;
         same = site.live()? == 0 && site.is_same_everywhere()?;
     }
     Ok(same)
@@ -317,4 +269,112 @@ fn open_files_max() -> u64 {
     // The soft limit comes first. The syncer raises its own limit, and the user of the benchmark that of the shell.
     let soft = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
     soft.unwrap_or(u64::MAX)
+}
+
+/// Sample of a run at one time.
+struct Sample {
+    at: Instant,
+    /// Status of each gateway, in order.
+    statuses: Vec<Value>,
+    rss_bytes: u64,
+    /// Processor time by [`PARTS`].
+    cpu_ms: [u64; PARTS.len()],
+    learners_cpu_ms: u64,
+    /// Reports of each learner process so far, one a second.
+    reports: Vec<Vec<Value>>,
+    bus: BusBytes,
+}
+
+impl Sample {
+    fn take(site: &Site, learners: &[Process]) -> Result<Self, String> {
+        let reports = |process: &Process| {
+            process.stdout().iter().filter_map(|line| serde_json::from_str(line).ok()).collect()
+        };
+        Ok(Self {
+            at: Instant::now(),
+            statuses: site.statuses()?,
+            rss_bytes: site.rss_bytes(),
+            cpu_ms: site.cpu_ms(),
+            learners_cpu_ms: learners.iter().map(Process::cpu_ms).sum(),
+            reports: learners.iter().map(reports).collect(),
+            bus: site.bus_bytes(),
+        })
+    }
+
+    /// Returns the sum of a learner counter over all learner processes so far.
+    fn of_learners(&self, name: &str) -> u64 {
+        let last = self.reports.iter().filter_map(|reports| reports.last());
+        last.map(|report| number(report, &format!("/{name}"))).sum()
+    }
+
+    /// Returns the sum of a counter over all gateways.
+    fn of_all(&self, path: &str) -> u64 {
+        self.statuses.iter().map(|status| number(status, path)).sum()
+    }
+
+    /// Returns a value of the whole run, which every gateway knows.
+    fn of_one(&self, path: &str) -> u64 {
+        self.statuses.first().map_or(0, |status| number(status, path))
+    }
+
+    /// Returns the times in learners' reports after those of `from`.
+    fn times(&self, name: &str, from: Option<&Self>) -> Vec<f64> {
+        let known = |at: usize| from.and_then(|from| from.reports.get(at)).map_or(0, Vec::len);
+        let reports =
+            self.reports.iter().enumerate().flat_map(|(at, reports)| reports.iter().skip(known(at)));
+        reports.filter_map(|report| report[name].as_array()).flatten().filter_map(Value::as_f64).collect()
+    }
+}
+
+/// Returns the figures between the second and the third sample; the first one is before the learners joined.
+fn row(size: Size, live: u64, join_s: f64, latency: &Latency, [before, from, to]: &[Sample; 3]) -> Value {
+    let span_s = (to.at - from.at).as_secs_f64();
+    let all = |path: &str| to.of_all(path).saturating_sub(from.of_all(path)) as f64;
+    let one = |path: &str| to.of_one(path).saturating_sub(from.of_one(path)) as f64;
+    let counted = |name: &str| to.of_learners(name).saturating_sub(from.of_learners(name)) as f64;
+    let updates = one("/fates/merged").max(1.0);
+    let spent = |at: usize| to.cpu_ms[at].saturating_sub(from.cpu_ms[at]) as f64;
+    let cpu_ms: f64 = (0..PARTS.len()).map(spent).sum();
+    let (arrived, welcomed) = (to.times("arrived_ms", Some(from)), to.times("welcomed_ms", None));
+    let held = live.min(to.of_all("/live"));
+    let learners = held.max(1) as f64;
+    let mut row = json!({
+        "learners": size.learners,
+        "gateways": size.gateways,
+        "held": held,
+        "join_s": join_s,
+        "welcome_ms_p50": quantile(&welcomed, 0.5),
+        "welcome_ms_p99": quantile(&welcomed, 0.99),
+        "steps_per_s": counted("steps") / span_s,
+        "rounds_per_s": one("/rounds") / span_s,
+        "updates_merged_per_s": updates / span_s,
+        "changes_per_s": counted("changes") / span_s,
+        "fetched_whole": counted("loads"),
+        "control_ms_p50": latency.p50_ms,
+        "control_ms_p99": latency.p99_ms,
+        "unanswered": latency.failed,
+        "arrived_ms_p50": quantile(&arrived, 0.5),
+        "arrived_ms_p99": quantile(&arrived, 0.99),
+        "up_bytes_per_update": all("/bytesUp") / updates,
+        "down_bytes_per_update": all("/bytesDown") / updates,
+        "up_bytes_per_learner_s": all("/bytesUp") / span_s / learners,
+        "down_bytes_per_learner_s": all("/bytesDown") / span_s / learners,
+        "down_mb_per_s": all("/bytesDown") / span_s / 1e6,
+        "syncer_cores": cpu_ms / 1e3 / span_s,
+        "cpu_ms_per_update": cpu_ms / updates,
+        "cpu_us_per_learner_s": 1e3 * cpu_ms / span_s / learners,
+        "crowd_cores": to.learners_cpu_ms.saturating_sub(from.learners_cpu_ms) as f64 / 1e3 / span_s,
+        "rss_kib_per_learner": to.rss_bytes.saturating_sub(before.rss_bytes) as f64 / 1_024.0 / learners,
+        "participation": to.statuses.first().map(|status| &status["participation"]),
+        "sent": counted("updates"),
+        "late": counted("late"),
+        "troubles": to.of_learners("troubles"),
+    });
+    if size.gateways > 0 {
+        let parts = (0..).zip(PARTS).map(|(at, (_, name))| (name, json!(spent(at) / 1e3 / span_s)));
+        row["cores"] = parts.collect();
+        row["bus_bytes_per_round"] = per_round(&from.bus, &to.bus, one("/rounds"));
+        row["owners"] = OWNERS.into();
+    }
+    row
 }

@@ -1,14 +1,13 @@
-//! Thousands of light learners in one process, for `cargo xtask bench scale`. Each is a real member of a run with its
+//! Thousands of synthetic learners in one process, for `cargo xtask bench scale`. Each is a real member of a run with its
 //! own socket, and does everything except computing. A step is a wait. An update is noise of an honest length, coded by
 //! the run's codec.
 
 #![expect(clippy::print_stdout, reason = "a command line tool answers on standard output")]
 
-mod again;
-mod islet;
-mod sea;
+mod learner;
+mod pool;
+mod replay;
 mod socket;
-mod tally;
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -19,37 +18,37 @@ use clap::Parser;
 use tokio::task::LocalSet;
 use tokio::time::{Instant, interval, sleep};
 
-use islet::Islet;
-use sea::Sea;
+use learner::Learner;
+use pool::Pool;
 
 /// Interval of the lines of figures.
-const SAY_EVERY: Duration = Duration::from_secs(1);
+const PRINT_EVERY: Duration = Duration::from_secs(1);
 /// Maximum number of learners that join at the same time.
 const JOINING_MAX: usize = 128;
 /// Polling interval for the next learner to join.
-const LOOK: Duration = Duration::from_millis(2);
+const POLL: Duration = Duration::from_millis(2);
 
-/// Light learners, and what became of their answers.
+/// Synthetic learners, which wait instead of computing.
 #[derive(Parser)]
 enum Verb {
-    /// Puts light learners on a run, until it is ended.
-    Crowd(Args),
-    /// Makes the merges of a cluster again, of which such learners were all there were.
-    Again(again::Args),
+    /// Takes part in a run with synthetic learners, until it ends.
+    Run(Args),
+    /// Recomputes the merges of a cluster that had only such learners, and compares them with the stored states.
+    Replay(replay::Args),
 }
 
 #[derive(clap::Args)]
 struct Args {
-    /// Where the syncer is.
+    /// Address of the syncer.
     #[arg(long)]
     address: SocketAddr,
-    /// How many.
+    /// Number of learners.
     #[arg(long)]
     learners: u32,
-    /// The number of the first: other processes have those before it.
+    /// Number of the first learner; other processes have the ones before it.
     #[arg(long, default_value_t = 0)]
     first: u32,
-    /// Milliseconds that a step takes.
+    /// Milliseconds of a step.
     #[arg(long)]
     step_ms: u64,
 }
@@ -64,8 +63,8 @@ fn main() -> ExitCode {
         }
     };
     match verb {
-        Verb::Crowd(args) => LocalSet::new().block_on(&runtime, crowd(args)),
-        Verb::Again(args) => match runtime.block_on(again::run(args)) {
+        Verb::Run(args) => LocalSet::new().block_on(&runtime, run(args)),
+        Verb::Replay(args) => match runtime.block_on(replay::run(args)) {
             Ok(counts) => println!("{counts}"),
             Err(reason) => {
                 eprintln!("error: {reason}");
@@ -77,21 +76,21 @@ fn main() -> ExitCode {
 }
 
 /// Starts the learners, a few at a time, and prints figures each second.
-async fn crowd(args: Args) {
-    let sea = Rc::new(Sea::new(args.address, Duration::from_millis(args.step_ms)));
-    let bring = Rc::clone(&sea);
+async fn run(args: Args) {
+    let pool = Rc::new(Pool::new(args.address, Duration::from_millis(args.step_ms)));
+    let joiner = Rc::clone(&pool);
     tokio::task::spawn_local(async move {
         for number in args.first..args.first.saturating_add(args.learners) {
-            while bring.tally.borrow().joining() >= JOINING_MAX {
-                sleep(LOOK).await;
+            while joiner.stats.borrow().joining() >= JOINING_MAX {
+                sleep(POLL).await;
             }
-            bring.tally.borrow_mut().set_out();
-            tokio::task::spawn_local(Islet::new(Rc::clone(&bring), number).live());
+            joiner.stats.borrow_mut().start_join();
+            tokio::task::spawn_local(Learner::new(Rc::clone(&joiner), number).live());
         }
     });
-    let mut tick = interval(SAY_EVERY);
+    let mut tick = interval(PRINT_EVERY);
     loop {
         tick.tick().await;
-        println!("{}", sea.tally.borrow_mut().line(Instant::now()));
+        println!("{}", pool.stats.borrow_mut().line(Instant::now()));
     }
 }

@@ -1,17 +1,27 @@
-//! Speed of the exchange: coding and merging fragments, compared with a plain copy of memory.
+//! Benchmarks that need the SDK; `cargo xtask bench` runs this program and shows its output.
 //!
-//! One thread. Each figure is the median of [`RUNS`] runs. The cases alternate, so that noise of a shared machine
-//! affects all of them.
+//! `learner` measures one learner's steps without a network. `merge` and `codec` measure merging and coding of fragments
+//! on one thread, compared with a plain copy of memory; their cases alternate, so that noise of a shared machine affects
+//! all of them.
 
-use std::time::Duration;
+#![expect(clippy::print_stdout, reason = "a command line tool answers on standard output")]
+#![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
+
+use std::num::NonZeroUsize;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use archipelago_core::diloco::{
     CheckedBody, Codec, FragmentId, FragmentState, LearnerId, MergeClass, MergeJob, MergeRule, OuterSpec,
     Round, Segment, Version, Weighted,
 };
+use archipelago_core::model::Preset;
 use archipelago_core::wire::{ApplyPolicy, Code, ExchangeSpec};
+use archipelago_runtime::engine::Trainer;
+use archipelago_runtime::engine::cpu::CpuTrainer;
 use serde_json::{Value, json};
 
+/// Measurements of each case of `merge` and `codec`, whose median counts.
 const RUNS: usize = 7;
 /// Minimum length of a timed measurement; shorter work is repeated.
 const TIMED_MIN: Duration = Duration::from_millis(20);
@@ -20,11 +30,93 @@ const COPY_BYTES: usize = 256 << 20;
 const SEGMENT_VALUES: usize = 1 << 20;
 const BLOCK: u32 = 256;
 const FRAGMENT_VALUES: [usize; 3] = [100_000, 1_000_000, 15_000_000];
+/// Number of byte tokens.
+const VOCAB: u32 = 256;
+/// Minimum length of a measurement; shorter steps are repeated.
+const WINDOW_MIN: Duration = Duration::from_millis(300);
+
+/// Runs the benchmark named by the first argument, and prints its figures as one line of JSON.
+fn main() -> ExitCode {
+    let name = std::env::args().nth(1).unwrap_or_default();
+    let measure: fn() -> Value = match name.as_str() {
+        "learner" => learner,
+        "merge" => merge,
+        "codec" => codec,
+        _ => {
+            eprintln!("error: unknown benchmark `{name}`; choose learner, merge or codec");
+            return ExitCode::from(2);
+        }
+    };
+    println!("{}", measure());
+    ExitCode::SUCCESS
+}
+
+/// Measures tokens a second. `tokens_per_s`, `threads` and `params` belong to the preset `small` on all cores, the
+/// shape for comparison with other trainers; `presets` has the rest. Each rate is the median of several measurements,
+/// and `best` is the fastest.
+fn learner() -> Value {
+    let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    let mut rows = Vec::new();
+    for (preset, windows) in [(Preset::Tiny, 7), (Preset::Small, 7), (Preset::Medium, 3), (Preset::Base, 1)] {
+        let alone = matches!(preset, Preset::Medium | Preset::Base);
+        for threads in if alone { vec![cores] } else { doubling(cores) } {
+            rows.push(measure(preset, threads, windows));
+        }
+    }
+    let compared = rows.iter().rfind(|row| row["preset"] == Preset::Small.name()).cloned();
+    let mut figures = compared.expect("small is one of the presets");
+    figures["presets"] = Value::Array(rows);
+    figures
+}
+
+/// Returns 1, 2, 4 and so on, and `most`.
+fn doubling(most: NonZeroUsize) -> Vec<NonZeroUsize> {
+    let mut counts: Vec<NonZeroUsize> =
+        (0..usize::BITS).map_while(|i| NonZeroUsize::new(1 << i)).take_while(|&count| count < most).collect();
+    counts.push(most);
+    counts
+}
+
+fn measure(preset: Preset, threads: NonZeroUsize, windows: usize) -> Value {
+    let (model, inner) = (preset.model(VOCAB), preset.inner());
+    let mut trainer = CpuTrainer::new(&model, &inner, threads).expect("presets are valid");
+    // Step time does not depend on the tokens.
+    let tokens: Vec<u32> =
+        (0..inner.batch * (model.context + 1)).map(|i| i.wrapping_mul(40_503) % VOCAB).collect();
+    let mut tokens_per_step = 0;
+    let mut step = || {
+        let stats = trainer.step(&tokens, 1e-4).expect("tokens are in the vocabulary");
+        tokens_per_step = stats.tokens;
+    };
+    // The first step faults the memory in.
+    step();
+    let mut rates: Vec<f64> = (0..windows)
+        .map(|_| {
+            let (start, mut steps) = (Instant::now(), 0);
+            while start.elapsed() < WINDOW_MIN {
+                step();
+                steps += 1;
+            }
+            f64::from(steps) / start.elapsed().as_secs_f64()
+        })
+        .collect();
+    rates.sort_by(f64::total_cmp);
+    let rate = |steps: f64| (steps * tokens_per_step as f64).round();
+    json!({
+        "preset": preset.name(),
+        "tokens_per_s": rate(rates[windows / 2]),
+        "best": rate(rates[windows - 1]),
+        "threads": threads,
+        "params": trainer.layout().len(),
+        "activation_mb": (trainer.activation_bytes() as f64 / 1e6).round(),
+        "device": trainer.describe(),
+    })
+}
 
 /// Measures merges of M updates of one fragment (int4, radial), in GB/s of the inputs and the touched state: M bodies
 /// in, Θ, Θ̂ and momentum in and out, one body out. `ratio` is relative to a copy of 256 MB, counting read and written
 /// bytes.
-pub fn merge() -> Value {
+fn merge() -> Value {
     let mut copy = Copy::new();
     let mut cases: Vec<Merge> = FRAGMENT_VALUES
         .into_iter()
@@ -50,7 +142,7 @@ pub fn merge() -> Value {
 }
 
 /// Measures coding and decoding of one fragment, in GB/s of values and body together, compared with a copy of 256 MB.
-pub fn codec() -> Value {
+fn codec() -> Value {
     let mut copy = Copy::new();
     let mut cases: Vec<Coding> = [Code::Int4, Code::E3m0, Code::F32]
         .into_iter()
@@ -232,9 +324,8 @@ fn seconds_each(mut work: impl FnMut()) -> f64 {
     seconds / f64::from(times)
 }
 
-#[expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     let result = work();
     (result, start.elapsed())
 }

@@ -1,4 +1,4 @@
-//! Light learner: the delivered state machine on a separate socket, with waits in place of steps.
+//! Synthetic learner: the delivered state machine on a separate socket, with waits in place of steps.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -14,20 +14,20 @@ use archipelago_core::wire::{
 use ed25519_dalek::{Signer, SigningKey};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::sea::Sea;
+use crate::pool::Pool;
 use crate::socket::Socket;
 
 /// One in this many learners handles messages during a step, as a learner with an asynchronous device does. The others
 /// handle them between steps. These few measure the latency of answers.
-const PROMPT_EACH: u32 = 8;
+const PROMPT_EVERY: u32 = 8;
 /// Maximum sleep of a learner that does not train.
 const SLEEP: Duration = Duration::from_secs(1);
 /// Reported loss, in nats per token.
 const LOSS: f32 = 4.0;
 
-/// Light learner.
-pub struct Islet {
-    sea: Rc<Sea>,
+/// Synthetic learner.
+pub struct Learner {
+    pool: Rc<Pool>,
     number: u32,
     key: SigningKey,
     member: LearnerDriver,
@@ -36,20 +36,20 @@ pub struct Islet {
     is_ready: bool,
     has_ended: bool,
     /// Time of the hello, and send times of unconfirmed updates.
-    greeted: Option<Instant>,
+    hello_sent: Option<Instant>,
     sent: BTreeMap<Serial, Instant>,
 }
 
-impl Islet {
+impl Learner {
     /// Creates the learner of this number, not yet joined.
-    pub fn new(sea: Rc<Sea>, number: u32) -> Self {
+    pub fn new(pool: Rc<Pool>, number: u32) -> Self {
         let mut secret = [7; 32];
         secret[..4].copy_from_slice(&number.to_le_bytes());
         let key = SigningKey::from_bytes(&secret);
         let learner = LearnerConfig {
             identity: Identity(key.verifying_key().to_bytes()),
-            name: format!("islet {number}"),
-            device: "cpu, light".into(),
+            name: format!("synthetic {number}"),
+            device: "cpu, synthetic".into(),
             invite: None,
             serial_first: u64::from(number) << 32,
         };
@@ -61,7 +61,7 @@ impl Islet {
             seed: number.into(),
         });
         Self {
-            sea,
+            pool,
             number,
             key,
             member,
@@ -69,7 +69,7 @@ impl Islet {
             context: 1,
             is_ready: false,
             has_ended: false,
-            greeted: None,
+            hello_sent: None,
             sent: BTreeMap::new(),
         }
     }
@@ -77,20 +77,20 @@ impl Islet {
     /// Takes part until the syncer ends the session for good.
     pub async fn live(mut self) {
         while !self.has_ended {
-            self.take_in().await;
+            self.receive().await;
             self.handle(Input::Timeout).await;
-            let batch = self.member.next_batch(self.sea.now_us());
+            let batch = self.member.next_batch(self.pool.now_us());
             self.drain().await;
             match batch {
                 Some(batch) => self.step(&batch).await,
                 None => self.wait().await,
             }
         }
-        self.sea.tally.borrow_mut().end(self.is_ready);
+        self.pool.stats.borrow_mut().end(self.is_ready);
     }
 
     /// Handles all waiting messages.
-    async fn take_in(&mut self) {
+    async fn receive(&mut self) {
         while let Some(input) = self.socket.as_mut().and_then(Socket::try_next) {
             self.handle(input).await;
         }
@@ -98,36 +98,36 @@ impl Islet {
 
     /// Performs one step by waiting for its duration.
     async fn step(&mut self, batch: &Batch) {
-        let (began, from_us) = (Instant::now(), self.sea.now_us());
-        let until = began + self.sea.step;
-        if self.number.is_multiple_of(PROMPT_EACH) {
-            while let Some(input) = self.comes(until).await {
+        let (began, from_us) = (Instant::now(), self.pool.now_us());
+        let until = began + self.pool.step;
+        if self.number.is_multiple_of(PROMPT_EVERY) {
+            while let Some(input) = self.next_input(until).await {
                 self.handle(input).await;
             }
         }
         sleep_until(until).await;
-        self.sea.tally.borrow_mut().steps += 1;
+        self.pool.stats.borrow_mut().steps += 1;
         let windows = batch.tokens.len() / (self.context + 1);
-        let busy_us = self.sea.now_us() - from_us;
+        let busy_us = self.pool.now_us() - from_us;
         let tokens = (windows * self.context) as u64;
         self.handle(Input::Stepped(Step { tokens, loss: LOSS, busy_us, earlier_us: 0 })).await;
     }
 
     /// Waits for the next event.
     async fn wait(&mut self) {
-        let now_us = self.sea.now_us();
+        let now_us = self.pool.now_us();
         let wait_us = self.member.deadline(now_us).map_or(u64::MAX, |at| at.saturating_sub(now_us));
         let until = Instant::now() + Duration::from_micros(wait_us).clamp(Duration::from_millis(1), SLEEP);
-        let came = self.comes(until).await;
-        let us = self.sea.now_us() - now_us;
+        let next = self.next_input(until).await;
+        let us = self.pool.now_us() - now_us;
         self.handle(Input::Waited { us }).await;
-        if let Some(input) = came {
+        if let Some(input) = next {
             self.handle(input).await;
         }
     }
 
     /// Returns the next message before `until`.
-    async fn comes(&mut self, until: Instant) -> Option<Input> {
+    async fn next_input(&mut self, until: Instant) -> Option<Input> {
         match &mut self.socket {
             Some(socket) => timeout_at(until, socket.next()).await.ok(),
             None => {
@@ -143,33 +143,31 @@ impl Islet {
             Input::Message(message) => self.note(message),
             Input::Closed { reason, .. } => {
                 self.socket = None;
-                self.sea.tally.borrow_mut().note(format!("closed: {reason}"));
+                self.pool.stats.borrow_mut().note(format!("closed: {reason}"));
             }
             _ => {}
         }
-        self.member.handle(self.sea.now_us(), input);
+        self.member.handle(self.pool.now_us(), input);
         self.drain().await;
     }
 
     fn note(&mut self, message: &Message) {
-        let mut tally = self.sea.tally.borrow_mut();
+        let mut stats = self.pool.stats.borrow_mut();
         let ms = |since: Instant| since.elapsed().as_secs_f64() * 1e3;
         match message {
-            Message::Welcome(_) => tally.welcomed_ms.extend(self.greeted.take().map(ms)),
-            Message::UpdateReceived { serial, .. } => {
-                tally.arrived_ms.extend(self.sent.remove(serial).map(ms))
-            }
-            Message::Receipt { fate: Fate::Merged { .. }, .. } => tally.merged += 1,
-            Message::Receipt { fate: Fate::Late(_), .. } => tally.late += 1,
+            Message::Welcome(_) => stats.welcomed_ms.extend(self.hello_sent.take().map(ms)),
+            Message::UpdateReceived { serial, .. } => stats.arrived_ms.extend(self.sent.remove(serial).map(ms)),
+            Message::Receipt { fate: Fate::Merged { .. }, .. } => stats.merged += 1,
+            Message::Receipt { fate: Fate::Late(_), .. } => stats.late += 1,
             Message::Receipt { fate: Fate::Refused(reason), .. } => {
-                tally.refused += 1;
-                tally.note(format!("refused: {reason:?}"));
+                stats.refused += 1;
+                stats.note(format!("refused: {reason:?}"));
             }
             Message::Merged(merged) => {
-                tally.changes += 1;
-                self.sea.note_digest(merged.fragment, merged.version, merged.digest);
+                stats.changes += 1;
+                self.pool.note_digest(merged.fragment, merged.version, merged.digest);
             }
-            Message::Bye(bye) => tally.note(format!("sent away: {}", bye.reason)),
+            Message::Bye(bye) => stats.note(format!("dismissed: {}", bye.reason)),
             _ => {}
         }
     }
@@ -178,19 +176,19 @@ impl Islet {
     async fn drain(&mut self) {
         while let Some(output) = self.member.poll() {
             if let Some(input) = self.act(output).await {
-                self.member.handle(self.sea.now_us(), input);
+                self.member.handle(self.pool.now_us(), input);
             }
         }
         if let Some(socket) = &mut self.socket
             && socket.flush().await.is_err()
         {
             self.socket = None;
-            let reason = "it takes nothing more".to_owned();
-            self.member.handle(self.sea.now_us(), Input::Closed { code: None, reason });
+            let reason = "cannot send".to_owned();
+            self.member.handle(self.pool.now_us(), Input::Closed { code: None, reason });
         }
         if !self.is_ready && self.member.state() == LearnerState::Training {
             self.is_ready = true;
-            self.sea.tally.borrow_mut().is_ready();
+            self.pool.stats.borrow_mut().is_ready();
         }
     }
 
@@ -198,14 +196,14 @@ impl Islet {
     async fn act(&mut self, output: Output) -> Option<Input> {
         match output {
             Output::Connect => {
-                let opened = Socket::open(self.sea.address).await;
+                let opened = Socket::open(self.pool.address).await;
                 return Some(match opened {
                     Ok(socket) => {
                         self.socket = Some(socket);
                         Input::Opened
                     }
                     Err(reason) => {
-                        self.sea.tally.borrow_mut().note(reason.clone());
+                        self.pool.stats.borrow_mut().note(reason.clone());
                         Input::Closed { code: None, reason }
                     }
                 });
@@ -220,7 +218,7 @@ impl Islet {
             Output::Disconnect { .. } => self.socket = None,
             Output::Build { welcome, .. } => {
                 self.context = welcome.spec.model.context as usize;
-                let built = self.sea.fragments(&welcome.spec);
+                let built = self.pool.fragments(&welcome.spec);
                 return Some(match built {
                     Ok(fragments) => Input::Built { fragments, batch: NonZeroU32::MIN },
                     Err(reason) => Input::Failed { device_lost: false, reason },
@@ -228,20 +226,20 @@ impl Islet {
             }
             Output::Fetch { fragment, version } => return self.fetch(fragment, version).await,
             Output::FetchShard { shard, .. } => {
-                let bytes = self.sea.shard(self.run()?, shard).await;
+                let bytes = self.pool.shard(self.run()?, shard).await;
                 return Some(Input::Shard { shard, bytes });
             }
             Output::Encode { serial, fragment } => {
                 let held = self.member.versions().nth(fragment.0.into()).flatten();
-                let (body, digest) = (self.sea.body(fragment, serial.0), self.sea.digest(fragment, held));
+                let (body, digest) = (self.pool.body(fragment, serial.0), self.pool.digest(fragment, held));
                 return Some(Input::Encoded { serial, fragment, body, digest });
             }
-            Output::Load { .. } => self.sea.tally.borrow_mut().loads += 1,
+            Output::Load { .. } => self.pool.stats.borrow_mut().loads += 1,
             Output::Trouble { reason } | Output::Afresh { reason } => {
-                self.sea.tally.borrow_mut().note(reason);
+                self.pool.stats.borrow_mut().note(reason);
             }
             Output::End(end) => {
-                self.sea.tally.borrow_mut().note(format!("{end:?}"));
+                self.pool.stats.borrow_mut().note(format!("{end:?}"));
                 self.has_ended = true;
             }
             // There are no parameters to change, and the syncer never asks for a measurement.
@@ -256,19 +254,19 @@ impl Islet {
     /// Answers the syncer's challenge with a hello.
     async fn greet(&mut self, hello: Hello, challenge: &Challenge) -> Option<Input> {
         let signature = Signature(self.key.sign(&challenge.text()).to_bytes());
-        self.greeted = Some(Instant::now());
-        let said = self.send(Message::Hello(Hello { signature, ..hello })).await;
+        self.hello_sent = Some(Instant::now());
+        let sent = self.send(Message::Hello(Hello { signature, ..hello })).await;
         if let Some(socket) = &mut self.socket {
             // A lost connection is detected by the next read.
             drop(socket.flush().await);
         }
-        said
+        sent
     }
 
     async fn send(&mut self, message: Message) -> Option<Input> {
         if let Message::Update(update) = &message {
-            self.sea.tally.borrow_mut().updates += 1;
-            if self.number.is_multiple_of(PROMPT_EACH) {
+            self.pool.stats.borrow_mut().updates += 1;
+            if self.number.is_multiple_of(PROMPT_EVERY) {
                 self.sent.insert(update.serial, Instant::now());
             }
         }
@@ -278,7 +276,7 @@ impl Islet {
 
     async fn fetch(&mut self, fragment: FragmentId, version: Version) -> Option<Input> {
         let run = self.run()?;
-        Some(match self.sea.hat(run, fragment, version).await {
+        Some(match self.pool.fragment(run, fragment, version).await {
             Ok((version, values)) => Input::Fetched { fragment, version, values },
             Err(reason) => Input::FetchFailed { fragment, reason },
         })

@@ -1,4 +1,4 @@
-//! Comparison of a cluster's merges with those of a single process. The answers of light learners are known here, so
+//! Comparison of a cluster's merges with those of a single process. The updates of synthetic learners are known here, so
 //! each merge with a stored state is recomputed and compared with that state bit for bit.
 
 use std::collections::BTreeSet;
@@ -12,21 +12,21 @@ use archipelago_core::diloco::{Entry, FragmentState, checksum};
 use archipelago_core::wire::{FragmentId, RunId, RunSpec, Version};
 use serde_json::{Value, json};
 
-use crate::sea::Model;
+use crate::pool::Model;
 
-/// Where the cluster is.
+/// Addresses of the cluster.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The file `run.json` of one of its gateways, which has its number and what learners are told.
+    /// File `run.json` of a gateway, with the id and the specification of the run.
     #[arg(long)]
     manifest: PathBuf,
-    /// Its servers of NATS.
+    /// NATS servers.
     #[arg(long, value_delimiter = ',')]
     bus: Vec<String>,
-    /// Where its states are.
+    /// Storage of the states.
     #[arg(long)]
     blobs: String,
-    /// What all its names begin with.
+    /// Prefix of all names of the cluster.
     #[arg(long)]
     cluster: String,
 }
@@ -63,7 +63,9 @@ pub async fn run(args: Args) -> Result<Value, String> {
     }
     let Counts { records, merges, updates, other } = counts;
     if merges == 0 {
-        return Err("of no fragment are there two states to compare: let the run go on for longer".to_owned());
+        return Err(
+            "no fragment has two stored states to compare; let the run continue for longer".to_owned()
+        );
     }
     Ok(json!({ "records": records, "merges": merges, "updates": updates, "other": other }))
 }
@@ -79,7 +81,7 @@ async fn follow(
     let mut alone: Option<Remake> = None;
     for (record, seq) in tape.into_iter().zip(1..) {
         let Record::Merged { merge, state } = record else { continue };
-        let damaged = || format!("the state of record {seq} of fragment {fragment} is not whole");
+        let damaged = || format!("the state of record {seq} of fragment {fragment} is damaged");
         let stored = services.blobs.load(fragment, seq).await.map_err(|error| error.to_string())?;
         let theirs = match stored {
             Some(bytes) if checksum(&bytes) != state => return Err(damaged()),
@@ -94,7 +96,7 @@ async fn follow(
             continue;
         };
         let mut bodies = merge.parts.iter().map(|part| model.body(fragment, part.serial.0).to_vec());
-        let next = |_| bodies.next().ok_or_else(|| "more updates than the merge has".to_owned());
+        let next = |_| bodies.next().ok_or_else(|| "the merge has fewer updates".to_owned());
         let entry = Entry::Merged((*merge).clone());
         // A merge that cannot be followed has no result; later merges are compared with the stored states.
         let followed = alone.follow(&entry, next);

@@ -1,4 +1,4 @@
-//! Data shared by all learners of this process: a cache of downloads, and prepared updates.
+//! Data shared by all learners of this process: a cache of downloads, prepared updates, and statistics.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -11,11 +11,11 @@ use archipelago_core::diloco::{Codec, Fragments, Layout, halves};
 use archipelago_core::rng::Rng;
 use archipelago_core::wire::http::{fragment_path, shard_path};
 use archipelago_core::wire::{FragmentId, RunId, RunSpec, Version};
+use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use crate::socket::get;
-use crate::tally::Tally;
 
 /// Number of different updates of each fragment.
 const BODIES: usize = 8;
@@ -25,16 +25,16 @@ const DIGESTS_MAX: usize = 256;
 const VALUE: f32 = 1e-3;
 
 /// Θ̂ of one fragment.
-type Hat = (Version, Vec<f32>);
+type Fragment = (Version, Vec<f32>);
 
 /// Shared data.
-pub struct Sea {
+pub struct Pool {
     pub address: SocketAddr,
     pub step: Duration,
     pub began: Instant,
-    pub tally: RefCell<Tally>,
+    pub stats: RefCell<Stats>,
     run: RefCell<Option<Model>>,
-    hats: Mutex<BTreeMap<FragmentId, Hat>>,
+    cache: Mutex<BTreeMap<FragmentId, Fragment>>,
     shards: Mutex<BTreeMap<u32, Vec<u8>>>,
     digests: RefCell<BTreeMap<FragmentId, BTreeMap<Version, u64>>>,
 }
@@ -47,15 +47,15 @@ pub struct Model {
     bodies: Vec<Vec<Vec<u8>>>,
 }
 
-impl Sea {
+impl Pool {
     pub fn new(address: SocketAddr, step: Duration) -> Self {
         Self {
             address,
             step,
             began: Instant::now(),
-            tally: RefCell::new(Tally::new()),
+            stats: RefCell::new(Stats::new()),
             run: RefCell::new(None),
-            hats: Mutex::default(),
+            cache: Mutex::default(),
             shards: Mutex::default(),
             digests: RefCell::default(),
         }
@@ -87,16 +87,21 @@ impl Sea {
     ///
     /// # Errors
     /// A message if the download failed.
-    pub async fn hat(&self, run: RunId, fragment: FragmentId, version: Version) -> Result<Hat, String> {
-        let mut hats = self.hats.lock().await;
-        if let Some(hat) = hats.get(&fragment).filter(|(held, _)| *held >= version) {
-            return Ok(hat.clone());
+    pub async fn fragment(
+        &self,
+        run: RunId,
+        fragment: FragmentId,
+        version: Version,
+    ) -> Result<Fragment, String> {
+        let mut cache = self.cache.lock().await;
+        if let Some(held) = cache.get(&fragment).filter(|(held, _)| *held >= version) {
+            return Ok(held.clone());
         }
         let (body, held) = get(self.address, &fragment_path(run, fragment, version)).await?;
         let held = Version(held.ok_or("the syncer does not say which version it gives")?);
         let values = halves::from_bytes(&body);
         self.note_digest(fragment, held, halves::digest(&values));
-        hats.insert(fragment, (held, values.clone()));
+        cache.insert(fragment, (held, values.clone()));
         Ok((held, values))
     }
 
@@ -158,6 +163,98 @@ impl Model {
     pub fn body(&self, fragment: FragmentId, number: u64) -> &[u8] {
         let bodies = self.bodies.get(usize::from(fragment.0));
         bodies.and_then(|bodies| bodies.get(number as usize % BODIES)).map(Vec::as_slice).unwrap_or_default()
+    }
+}
+
+/// Counts since the start, and times since the last line.
+pub struct Stats {
+    began: Instant,
+    started: usize,
+    ready: usize,
+    ended: usize,
+    pub steps: u64,
+    pub updates: u64,
+    pub merged: u64,
+    pub late: u64,
+    pub refused: u64,
+    /// Number of received changes.
+    pub changes: u64,
+    /// Number of fragments that were downloaded whole.
+    pub loads: u64,
+    /// Number of errors, and the last one.
+    pub troubles: u64,
+    pub trouble: String,
+    /// Milliseconds from an update to its confirmation, and from a hello to the welcome.
+    pub arrived_ms: Vec<f64>,
+    pub welcomed_ms: Vec<f64>,
+}
+
+impl Stats {
+    pub fn new() -> Self {
+        Self {
+            began: Instant::now(),
+            started: 0,
+            ready: 0,
+            ended: 0,
+            steps: 0,
+            updates: 0,
+            merged: 0,
+            late: 0,
+            refused: 0,
+            changes: 0,
+            loads: 0,
+            troubles: 0,
+            trouble: String::new(),
+            arrived_ms: Vec::new(),
+            welcomed_ms: Vec::new(),
+        }
+    }
+
+    /// Counts a learner that starts to join.
+    pub fn start_join(&mut self) {
+        self.started += 1;
+    }
+
+    /// Counts a learner that takes part for the first time.
+    pub fn is_ready(&mut self) {
+        self.ready += 1;
+    }
+
+    /// Counts a learner that is gone for good; `was_ready` is true if it had taken part.
+    pub fn end(&mut self, was_ready: bool) {
+        self.ended += 1;
+        self.ready += usize::from(!was_ready);
+    }
+
+    /// Returns the number of learners that have started to join and do not take part yet.
+    pub fn joining(&self) -> usize {
+        self.started.saturating_sub(self.ready)
+    }
+
+    /// Records an error of a learner.
+    pub fn note(&mut self, trouble: String) {
+        self.troubles += 1;
+        self.trouble = trouble;
+    }
+
+    /// Returns all statistics as one JSON line.
+    pub fn line(&mut self, now: Instant) -> Value {
+        json!({
+            "at_s": (now - self.began).as_secs_f64(),
+            "ready": self.ready - self.ended.min(self.ready),
+            "ended": self.ended,
+            "steps": self.steps,
+            "updates": self.updates,
+            "merged": self.merged,
+            "late": self.late,
+            "refused": self.refused,
+            "changes": self.changes,
+            "loads": self.loads,
+            "troubles": self.troubles,
+            "trouble": self.trouble,
+            "arrived_ms": std::mem::take(&mut self.arrived_ms),
+            "welcomed_ms": std::mem::take(&mut self.welcomed_ms),
+        })
     }
 }
 
