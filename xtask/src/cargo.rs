@@ -94,7 +94,7 @@ pub fn build_with(args: &[&str], variables: &[(&str, &str)]) -> Result<Vec<PathB
     command.envs(variables.iter().copied()).args(args).stdout(Stdio::piped()).stderr(Stdio::inherit());
     let output = command.output().map_err(|error| format!("cargo did not start: {error}"))?;
     if !output.status.success() {
-        return Err(format!("`cargo build {}` failed; its messages stand above", args.join(" ")));
+        return Err(format!("`cargo build {}` failed; see its messages above", args.join(" ")));
     }
     let messages = String::from_utf8_lossy(&output.stdout);
     let files = messages
@@ -126,7 +126,7 @@ pub fn target_folder() -> Result<PathBuf, String> {
 /// A message if it is not among them.
 pub fn program(files: &[PathBuf], name: &str) -> Result<PathBuf, String> {
     let found = files.iter().rfind(|file| file.file_stem().is_some_and(|stem| stem == name));
-    found.cloned().ok_or_else(|| format!("the build left no {name}"))
+    found.cloned().ok_or_else(|| format!("the build produced no {name}"))
 }
 
 /// Formats a command as typed in a shell.

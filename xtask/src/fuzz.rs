@@ -25,13 +25,13 @@ const SEARCHED: &str = "tests/fuzz/searched.tsv";
 const TICKS: f64 = 100.0;
 const LOOK: Duration = Duration::from_millis(500);
 
-/// What to search, and how long.
+/// Flags of `cargo xtask fuzz`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// One of them; without a name, all of them one after the other.
+    /// Fuzz target; without a name, all targets one after the other.
     #[arg(value_parser = TARGETS)]
     target: Option<String>,
-    /// Seconds of processor time for each; they are added up in `tests/fuzz/searched.tsv`.
+    /// Seconds of processor time for each target, added up in `tests/fuzz/searched.tsv`.
     #[arg(long, default_value_t = 60)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     seconds: u32,
@@ -50,7 +50,7 @@ pub fn run(args: &Args) -> ExitCode {
 
 fn search(args: &Args) -> Result<(), String> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
-        return Err("the fuzzer is set up for Linux on x86-64 only".into());
+        return Err("fuzzing needs Linux on x86-64".into());
     }
     let folder = target_folder()?.join("fuzz");
     let fuzz = with_flags(&folder)?;
@@ -81,8 +81,8 @@ fn search_for(command: &mut Command, seconds: f64) -> Result<f64, String> {
     loop {
         let ended = child.try_wait().map_err(|error| error.to_string())?;
         if let Some(status) = ended {
-            let said = || format!("`{}` ended with {status}; what it found stands above", shown(command));
-            return if status.success() { Ok(had_s) } else { Err(said()) };
+            let failed = || format!("`{}` ended with {status}; see its output above", shown(command));
+            return if status.success() { Ok(had_s) } else { Err(failed()) };
         }
         had_s = processor_s(&child).unwrap_or(had_s);
         if had_s >= seconds && !is_asked {
@@ -146,7 +146,7 @@ fn with_flags(folder: &Path) -> Result<PathBuf, String> {
 fn succeed(command: &mut Command) -> Result<(), String> {
     match command.status() {
         Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("`{}` ended with {status}; what it found stands above", shown(command))),
+        Ok(status) => Err(format!("`{}` ended with {status}; see its output above", shown(command))),
         Err(error) => Err(format!("`{}`: {error}", shown(command))),
     }
 }

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Shows, tests and measures Archipelago.
+/// Builds, tests and measures Archipelago.
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 struct Cli {
@@ -29,15 +29,15 @@ enum Verb {
     /// Trains on this machine: a syncer and learners as processes, over WebSockets.
     #[command(after_help = demo::EXIT_CODES)]
     Demo(Box<demo::Args>),
-    /// Runs every check, cheapest first; stops at the first that fails.
+    /// Runs all checks, cheapest first, until one fails.
     Test(test::Args),
-    /// Measures this machine: learner, merge, codec, wire, memory, links, crashes, storms.
+    /// Runs benchmarks: of one learner, of merging and coding, and of whole runs with links, faults and load.
     Bench(bench::Args),
-    /// Searches for input that makes a program do what it must not.
+    /// Searches for inputs that make a program fail.
     Fuzz(fuzz::Args),
-    /// Builds, checks and measures the GPU engine on this machine in one call, without a network.
+    /// Builds, tests and measures the GPU engine on this machine, without a network.
     Gpu(gpu::Args),
-    /// Builds what browsers get: the engine as WebAssembly, the npm package, the pages.
+    /// Builds the files for browsers: the engine as WebAssembly, the npm package, the pages.
     Web(web::Args),
     /// Starts a program that ends with the process which started this one.
     #[command(hide = true)]

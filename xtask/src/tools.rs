@@ -26,7 +26,7 @@ pub fn for_programs() -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "there is no C compiler (`{program}` did not start): install one (on Debian: apt-get install gcc libc6-dev, \
+        "no C compiler found (`{program}` did not start); install one (on Debian: apt-get install gcc libc6-dev, \
          on macOS: xcode-select --install)"
     ))
 }
@@ -57,7 +57,7 @@ pub fn add_target() -> Result<bool, String> {
         return Ok(true);
     }
     Err(format!(
-        "pages need Rust's standard library for {WASM}, which this toolchain lacks: install it with \
+        "pages need Rust's standard library for {WASM}, which this toolchain lacks; install it with \
          `rustup target add {WASM}`, or your system's package of it (on Debian: libstd-rust-dev-wasm32); the run \
          without pages is `cargo xtask demo --headless`"
     ))
@@ -90,12 +90,12 @@ pub fn script(name: &str) -> String {
 /// # Errors
 /// A message if one of them is missing, or Node is older than [`NODE_MAJOR`].
 pub fn check_node() -> Result<(), String> {
-    let wanted = format!("pages need Node {NODE_MAJOR} or newer, with npm: install it");
+    let wanted = format!("install Node {NODE_MAJOR} or newer, with npm");
     let output = program("node").arg("--version").stderr(Stdio::inherit()).output();
     let output = output.map_err(|error| format!("node did not start ({error}); {wanted}"))?;
     let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     if major(&version).is_none_or(|major| major < NODE_MAJOR) {
-        return Err(format!("this machine's Node is {version:?}; {wanted}"));
+        return Err(format!("Node {version:?} is too old; {wanted}"));
     }
     if starts(program("npm").arg("--version")) {
         return Ok(());

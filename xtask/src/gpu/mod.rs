@@ -3,29 +3,33 @@
 //! For a machine that has a GPU and nothing else: `cargo xtask gpu --pack DIR` elsewhere, take DIR there, and
 //! call `DIR/xtask gpu --prebuilt DIR`.
 
-mod programs;
-
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
+use std::{env, fs};
 
 use serde_json::{Map, Value, json};
 
-use self::programs::Programs;
+use crate::cargo::{build, cargo};
 
 /// The same model in PyTorch.
 const TORCH: &str = include_str!("torch.py");
 /// Minimum time left, in seconds, for which another measurement is started.
 const WORTH_S: u64 = 30;
 
-/// What to check and measure.
+/// File names of the programs.
+const LEARNER: &str = "native-learner";
+const TESTS: &str = "gpu-tests";
+const XTASK: &str = "xtask";
+
+/// Flags of `cargo xtask gpu`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Uses the programs that `--pack` left here instead of building any.
+    /// Uses the programs that `--pack` wrote to this folder instead of building them.
     #[arg(long, value_name = "DIR")]
     prebuilt: Option<PathBuf>,
-    /// Builds the programs, puts them here and ends.
+    /// Builds the programs, writes them to this folder and ends.
     #[arg(long, value_name = "DIR", conflicts_with = "prebuilt")]
     pack: Option<PathBuf>,
     /// Presets to train.
@@ -34,13 +38,13 @@ pub struct Args {
     /// Seconds for each measurement, after its warm-up.
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
-    /// Seconds for everything; what does not fit is left out and named.
+    /// Seconds for everything; presets that do not fit are left out and listed.
     #[arg(long, default_value_t = 540)]
     limit: u64,
-    /// Part of the name of the adapter; the best one if there is none.
+    /// Part of the adapter's name [default: the best adapter].
     #[arg(long)]
     adapter: Option<String>,
-    /// A Python that has PyTorch.
+    /// Python interpreter with PyTorch.
     #[arg(long, default_value = "python3")]
     python: PathBuf,
     /// Prints one JSON object as the last line.
@@ -79,12 +83,12 @@ fn report(args: &Args) -> Result<Value, String> {
     let mut doctor = Command::new(&programs.learner);
     doctor.args(["doctor", "--engine", "gpu", "--json"]);
     figures.insert("doctor".into(), last_json(with_adapter(args, &mut doctor))?.1);
-    println!("── parity: every kernel and the whole engine against their scalar twins");
+    println!("── parity: compares each kernel and the whole engine with the CPU");
     figures.insert("parity".into(), parity(&programs)?);
     let mut rows = Vec::new();
     for preset in &args.presets {
         if until.saturating_duration_since(Instant::now()).as_secs() < WORTH_S {
-            println!("── {preset}: left out, the time is up");
+            println!("── {preset}: left out, because the time limit is reached");
             rows.push(json!({ "preset": preset, "left_out": true }));
             continue;
         }
@@ -185,4 +189,76 @@ fn last_json(command: &mut Command) -> Result<(String, Value), String> {
         Some(value) if output.status.success() => Ok((text, value)),
         _ => Err(format!("`{}` ended with {}:\n{text}", crate::cargo::shown(command), output.status)),
     }
+}
+
+/// Measured programs, built here or brought along.
+struct Programs {
+    /// `native-learner`.
+    learner: PathBuf,
+    /// Tests of the SDK.
+    tests: PathBuf,
+}
+
+impl Programs {
+    /// Builds the programs with optimisation.
+    fn build() -> Result<Self, String> {
+        let files = build(&["--release", "--locked", "-p", LEARNER])?;
+        let learner = files.into_iter().find(|file| file.file_stem().is_some_and(|name| name == LEARNER));
+        let learner = learner.ok_or("the build produced no native-learner")?;
+        Ok(Self { learner, tests: build_tests()? })
+    }
+
+    /// Finds the programs that [`Self::pack`] left in `folder`.
+    fn in_folder(folder: &Path) -> Result<Self, String> {
+        let find = |name: &str| {
+            let file = folder.join(name);
+            if file.is_file() { Ok(file) } else { Err(format!("{} does not exist", file.display())) }
+        };
+        Ok(Self { learner: find(LEARNER)?, tests: find(TESTS)? })
+    }
+
+    /// Copies the programs and this one into `folder`.
+    fn pack(&self, folder: &Path) -> Result<(), String> {
+        let failed = |error: std::io::Error| format!("cannot write {}: {error}", folder.display());
+        let own = env::current_exe().map_err(|error| error.to_string())?;
+        fs::create_dir_all(folder).map_err(failed)?;
+        for (file, name) in [(&self.learner, LEARNER), (&self.tests, TESTS), (&own, XTASK)] {
+            let copy = folder.join(name);
+            fs::copy(file, &copy).map_err(failed)?;
+            // Stripped files are smaller; a system without `strip` keeps the larger ones.
+            Command::new("strip").arg(&copy).status().ok();
+        }
+        println!(
+            "copy {0} to the machine with the GPU and run: {0}/{XTASK} gpu --prebuilt {0}",
+            folder.display()
+        );
+        Ok(())
+    }
+}
+
+/// Builds the SDK's unit tests with the GPU engine. Returns the program.
+fn build_tests() -> Result<PathBuf, String> {
+    let args = [
+        "test",
+        "--release",
+        "--locked",
+        "-p",
+        "archipelago-runtime",
+        "--features",
+        "cpu,gpu,platform",
+        "--lib",
+        "--no-run",
+    ];
+    let mut command = cargo(&args);
+    let output = command
+        .arg("--message-format=json-render-diagnostics")
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| format!("cargo did not start: {error}"))?;
+    let messages = String::from_utf8_lossy(&output.stdout);
+    let executable = messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .find_map(|message| message["executable"].as_str().map(PathBuf::from));
+    executable.ok_or_else(|| "the build produced no test program".to_owned())
 }

@@ -87,7 +87,7 @@ impl BareToolchain {
         let stanza = format!("[pkg.rust-std.target.{WASM}]");
         let address =
             value(&list, &stanza, "url").ok_or("the toolchain's list names no library for browsers")?;
-        let path = address.split_once("/dist/").ok_or("the toolchain's list has another form")?.1;
+        let path = address.split_once("/dist/").ok_or("the toolchain's list has an unknown form")?.1;
         let archive = self.server.join("dist").join(path);
         folder_of(&archive)?;
         run(Command::new("tar")

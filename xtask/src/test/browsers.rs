@@ -92,7 +92,7 @@ pub fn build(args: &Args) -> Result<String, String> {
     thread::scope(|scope| {
         let parity = scope.spawn(web::parity);
         let site = web::site();
-        parity.join().expect("a build that fails says so")?;
+        parity.join().expect("a failed build returns an error")?;
         site.map(|_| String::new())
     })
 }

@@ -65,7 +65,7 @@ pub fn judge(names: &[String], load: &dyn Fn(&str) -> Option<String>) -> Vec<Str
     let listed = load(REFERENCE).unwrap_or_default();
     for file in CODES {
         let missing = codes(&load(file).unwrap_or_default()).into_iter().filter(|row| !listed.contains(row));
-        broken.extend(missing.map(|row| format!("{REFERENCE}: the row `{row}` of {file} is not there")));
+        broken.extend(missing.map(|row| format!("{REFERENCE}: the row `{row}` of {file} is missing")));
     }
     broken
 }

@@ -53,10 +53,10 @@ pub fn check() -> Result<String, String> {
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into_owned());
     }
-    let told: Value =
+    let metadata: Value =
         serde_json::from_slice(&output.stdout).map_err(|error| format!("cargo metadata: {error}"))?;
     let packages: Vec<Package> =
-        told["packages"].as_array().into_iter().flatten().filter_map(package).collect();
+        metadata["packages"].as_array().into_iter().flatten().filter_map(package).collect();
     let rules = Rules::read(&text).map_err(|why| format!("{RULES}: {why}"))?;
     let broken = judge(&rules, &packages);
     if broken.is_empty() { Ok(format!("{} crates", packages.len())) } else { Err(broken.join("\n  ")) }
@@ -103,10 +103,12 @@ impl Rules {
         let list = |section: &str, name: &str| -> Result<Vec<String>, String> {
             let found =
                 table.get(section).and_then(|section| section.get(name)).and_then(toml::Value::as_array);
-            let found = found.ok_or_else(|| format!("[{section}] has no list `{name}`"))?;
+            let found = found.ok_or_else(|| format!("[{section}] lacks the list `{name}`"))?;
             let text = |item: &toml::Value| item.get("crate").unwrap_or(item).as_str().map(str::to_owned);
             let texts = found.iter().map(text).collect::<Option<_>>();
-            texts.ok_or_else(|| format!("`{name}` in [{section}] is no list of texts or of `crate = \"…\"`"))
+            texts.ok_or_else(|| {
+                format!("`{name}` in [{section}] is not a list of texts or of `crate = \"…\"`")
+            })
         };
         Ok(Self {
             licences: list("licenses", "allow")?,
@@ -124,13 +126,13 @@ fn judge(rules: &Rules, packages: &[Package]) -> Vec<String> {
     for Package { name, version, source, licence } in packages {
         let from = source.strip_prefix("registry+").unwrap_or_default();
         if !rules.registries.iter().any(|registry| registry == from) {
-            broken.push(format!("{name} comes from {source}: take it from a registry that {RULES} allows"));
+            broken.push(format!("{name} comes from {source}; {RULES} does not allow this registry"));
         }
         if !is_allowed(licence, &rules.licences) {
-            broken.push(format!("{name} is under {licence:?}: {RULES} does not allow that"));
+            broken.push(format!("{name} has the licence {licence:?}, which {RULES} does not allow"));
         }
         if rules.denied.contains(name) {
-            broken.push(format!("{name} is denied by {RULES}: `cargo tree -i {name}` says who asks for it"));
+            broken.push(format!("{name} is denied by {RULES}; `cargo tree -i {name}` shows its dependents"));
         }
         if !rules.skipped.contains(&format!("{name}@{version}")) {
             versions.entry(name).or_default().push(version);
@@ -139,14 +141,14 @@ fn judge(rules: &Rules, packages: &[Package]) -> Vec<String> {
     for (name, versions) in versions.iter().filter(|(_, versions)| versions.len() > 1) {
         let versions = versions.join(" and ");
         broken.push(format!(
-            "{name} is there as {versions}: take one, or skip the older in {RULES} and say who asks for it"
+            "{name} has the versions {versions}; use one, or skip the older one in {RULES} with its dependent"
         ));
     }
     let is_there = |skipped: &str| {
         packages.iter().any(|package| skipped == format!("{}@{}", package.name, package.version))
     };
     let gone = rules.skipped.iter().filter(|skipped| !is_there(skipped));
-    broken.extend(gone.map(|skipped| format!("{skipped} is not there any more: take it out of {RULES}")));
+    broken.extend(gone.map(|skipped| format!("{skipped} is no longer a dependency; remove it from {RULES}")));
     broken
 }
 
@@ -255,13 +257,13 @@ allow-registry = ["https://ours"]
         check(package("two", "2.0.0", source, "MIT"), None);
         check(package("a", "1.0.0", "git+https://ours", "MIT"), Some("comes from git"));
         check(package("a", "1.0.0", "registry+https://theirs", "MIT"), Some("comes from"));
-        check(package("a", "1.0.0", source, "GPL-3.0"), Some("under \"GPL-3.0\""));
-        check(package("a", "1.0.0", source, ""), Some("under"));
+        check(package("a", "1.0.0", source, "GPL-3.0"), Some("licence \"GPL-3.0\""));
+        check(package("a", "1.0.0", source, ""), Some("licence \"\""));
         check(package("bad", "1.0.0", source, "MIT"), Some("is denied"));
         let twins = ["1.0.0", "2.0.0"].map(|version| package("a", version, source, "MIT"));
         let broken = judge(&Rules::read(TEXT).unwrap(), &twins);
         assert!(broken.len() == 2 && broken[0].contains("1.0.0 and 2.0.0"), "{broken:?}");
-        assert!(broken[1].contains("two@1.0.0 is not there"), "{broken:?}");
+        assert!(broken[1].contains("two@1.0.0 is no longer"), "{broken:?}");
     }
 
     #[test]

@@ -92,11 +92,11 @@ struct Page {
 /// A message with the page, the line, the command, and its output.
 pub fn check() -> Result<String, String> {
     if std::env::consts::OS == "windows" {
-        return Ok("left out: the commands are those of a POSIX shell".to_owned());
+        return Ok("left out: the commands need a POSIX shell".to_owned());
     }
     let syncer = program(&build(TEST_PROGRAMS)?, "syncer-server")?;
     build(EXAMPLES)?;
-    let programs = syncer.parent().ok_or("the build left no folder of programs")?;
+    let programs = syncer.parent().ok_or("the build has no folder of programs")?;
     let (mut run, mut left_out) = (0, 0);
     for page in PAGES {
         let text = fs::read_to_string(root().join(page)).map_err(|error| format!("{page}: {error}"))?;
@@ -112,7 +112,7 @@ pub fn check() -> Result<String, String> {
         }
         session.end().map_err(|reason| format!("{page}, at its end: {reason}"))?;
     }
-    Ok(format!("{run} commands run, {left_out} marked with a reason not to"))
+    Ok(format!("{run} commands run, {left_out} excluded with a reason"))
 }
 
 /// Parses a page.
@@ -146,7 +146,7 @@ fn parse(text: &str) -> Result<Page, String> {
         let is_block = line.starts_with("    ") && (at < 2 || lines[at - 2].trim().is_empty());
         if fence.is_none() && !is_block {
             if (skip && !whole_page || file.is_some()) && !line.trim().is_empty() {
-                return Err(format!(":{number}: a comment for a block stands before a line of text"));
+                return Err(format!(":{number}: a comment for a code block is followed by text"));
             }
             continue;
         }
@@ -295,7 +295,9 @@ impl Session {
     /// Starts a command in the background.
     fn start(&mut self, command: &str) -> Result<(), String> {
         if self.running.is_empty() && fetch(ADDRESS, "/healthz").is_ok() {
-            return Err(format!("another program listens on {ADDRESS}, which the pages use: end it first"));
+            return Err(format!(
+                "another program listens on {ADDRESS}, which the pages use; end that program"
+            ));
         }
         let script = format!("cd {} && exec {command}", self.folder.display());
         let args = ["-ec", &script].map(OsString::from);
@@ -318,7 +320,7 @@ impl Session {
             }
             thread::sleep(POLL);
         }
-        Err(format!("`{command}` did nothing within {} s", WAIT.as_secs()))
+        Err(format!("`{command}` had no effect within {} s", WAIT.as_secs()))
     }
 
     /// Ends all programs politely, the newest first.

@@ -46,7 +46,7 @@ fn wrong(names: &[String], load: &dyn Fn(&str) -> Option<String>, quoted: &str) 
     let (path, item) = quoted.split_once("::").map_or((quoted, None), |(path, item)| (path, Some(item)));
     let path = path.trim_end_matches('/');
     if !names.iter().any(|name| name == path || name.starts_with(&format!("{path}/"))) {
-        return Some(format!("`{path}` is not there; name the file that is"));
+        return Some(format!("`{path}` does not exist; name an existing file"));
     }
     let item = item?;
     let text = load(path)?;
@@ -56,7 +56,7 @@ fn wrong(names: &[String], load: &dyn Fn(&str) -> Option<String>, quoted: &str) 
             .skip(1)
             .any(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
     });
-    (!found).then(|| format!("`{path}` holds no `{item}`; name what it holds"))
+    (!found).then(|| format!("`{path}` does not define `{item}`"))
 }
 
 /// Returns the error in a link of `page` to `target` if it leads to a page or a folder of this repository.
@@ -75,7 +75,7 @@ fn dangling(
     let is_it = |name: &String| *name == path || name.starts_with(&format!("{path}/"));
     let there = load(&path).is_some() || names.iter().any(is_it);
     if !there {
-        return Some(format!("the link to `{target}` leads nowhere"));
+        return Some(format!("the target of the link `{target}` does not exist"));
     }
     let text = load(&path)?;
     let found = anchor.is_none_or(|anchor| {

@@ -34,7 +34,7 @@ const UNITS: &[(&str, f64)] =
 
 /// Returns the violations in the page, and in the files among `names` whose bounds it lists; `load` returns texts.
 pub fn judge(names: &[String], load: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
-    let Some(page) = load(PAGE) else { return vec![format!("{PAGE} is not there")] };
+    let Some(page) = load(PAGE) else { return vec![format!("{PAGE} is missing")] };
     let mut broken = Vec::new();
     let mut listed = Vec::new();
     let says = |name: &&String| SAYING.iter().any(|folder| name.starts_with(folder)) && name.ends_with(".rs");
@@ -52,13 +52,13 @@ pub fn judge(names: &[String], load: &dyn Fn(&str) -> Option<String>) -> Vec<Str
         listed.push(place.to_owned());
         match (amount(value), meant(place, load)) {
             (Some(told), Some(is)) if told == is => {}
-            (None, _) => say(format!("`{value}` is no number with one of the units that are known")),
-            (_, None) => say(format!("`{place}` names no constant and no flag whose value can be read")),
-            (Some(_), Some(is)) => say(format!("`{place}` is {is} in bytes, seconds or pieces, not {value}")),
+            (None, _) => say(format!("`{value}` is not a number with a known unit")),
+            (_, None) => say(format!("`{place}` is neither a constant nor a flag with a known value")),
+            (Some(_), Some(is)) => say(format!("`{place}` is {is} in bytes, seconds or items, not {value}")),
         }
         for quoted in over.split('"').skip(1).step_by(2) {
             if !said.iter().any(|text| text.contains(quoted)) {
-                say(format!("nobody says \"{quoted}\""));
+                say(format!("no program prints \"{quoted}\""));
             }
         }
     }
@@ -187,10 +187,10 @@ mod tests {
         let every = "| a | 1 ms | ends | `syncer-server/src/listener/a.rs::EVERY` |";
         check(&[wait, bytes, crowd, every], &[]);
         check(&[&wait.replace("10 s", "11 s"), bytes], &["is 10 in"]);
-        check(&[&wait.replace("10 s", "ten"), bytes], &["`ten` is no number"]);
-        check(&[&wait.replace("too long", "too short"), bytes], &["nobody says"]);
+        check(&[&wait.replace("10 s", "ten"), bytes], &["`ten` is not a number"]);
+        check(&[&wait.replace("too long", "too short"), bytes], &["no program prints"]);
         check(&[wait, bytes, &crowd.replace("8192", "8191")], &["is 8192 in"]);
-        check(&[wait, bytes, &crowd.replace("crowd", "people")], &["names no constant"]);
+        check(&[wait, bytes, &crowd.replace("crowd", "people")], &["is neither a constant"]);
         check(&[wait, &bytes.replace("| ends ", "")], &["four cells", "BYTES_MAX` has no row"]);
         check(&[bytes], &["SHAKE_WAIT` has no row"]);
     }

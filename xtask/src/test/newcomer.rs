@@ -66,10 +66,10 @@ pub fn check(args: &Args) -> Result<String, String> {
     clear(&clone.join(RUNS))?;
     clear(&folder)?;
     if !code.success() {
-        return Err(format!("the demo was stopped by hand and ended with {code}, not 0"));
+        return Err(format!("the interrupted demo ended with {code}, not 0"));
     }
     let on =
-        if bare.is_some() { "" } else { "; on this machine's own toolchain, which rustup did not install" };
+        if bare.is_some() { "" } else { "; with the installed toolchain, because rustup did not install it" };
     Ok(format!("{seen}{on}"))
 }
 
@@ -152,7 +152,7 @@ impl Demo {
         self.wait_for("the page", |_| fetch(address, "/").is_ok_and(|page| page.code == 200).then_some(()))?;
         let page_s = start.elapsed().as_secs();
         if !has_engine(address)? {
-            return Err("the page leads to no engine".to_owned());
+            return Err("no script of the page leads to the engine".to_owned());
         }
         Ok(format!("link after {link_s} s, first falling loss {loss_s} s, page {page_s} s"))
     }
@@ -169,11 +169,11 @@ impl Demo {
                 return Err(failed.to_owned());
             }
             if let Ok(Some(status)) = self.child.try_wait() {
-                return Err(format!("the demo ended with {status} before {what} was there"));
+                return Err(format!("the demo ended with {status} before {what} appeared"));
             }
             thread::sleep(LOOK);
         }
-        Err(format!("{what} was not there after {} s", WAIT.as_secs()))
+        Err(format!("{what} did not appear within {} s", WAIT.as_secs()))
     }
 
     /// Sends Ctrl+C. Returns the demo's exit status.
@@ -186,7 +186,7 @@ impl Demo {
             }
             thread::sleep(LOOK);
         }
-        Err("the demo did not end".to_owned())
+        Err("the demo did not end after an interrupt".to_owned())
     }
 }
 
@@ -229,7 +229,7 @@ fn has_engine(address: SocketAddr) -> Result<bool, String> {
         }
         if path.ends_with(".wasm") {
             if !answer.body.starts_with(WASM_MAGIC) {
-                return Err(format!("{path} is no WebAssembly"));
+                return Err(format!("{path} is not WebAssembly"));
             }
             if path.contains(ENGINE) {
                 return Ok(true);

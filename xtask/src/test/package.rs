@@ -58,16 +58,16 @@ pub fn npm() -> Result<String, String> {
     let mut pack = crate::tools::program("npm");
     pack.args(["pack", "--dry-run", "--json"]).current_dir(root().join("web-demo/package"));
     let told: serde_json::Value =
-        serde_json::from_str(&text(pack)?).map_err(|error| format!("npm pack said no JSON: {error}"))?;
+        serde_json::from_str(&text(pack)?).map_err(|error| format!("npm pack printed no JSON: {error}"))?;
     // Some versions of npm print a list, others an object by package name.
     let packed = told.get(0).or_else(|| told.as_object()?.values().next());
     let packed = packed.ok_or("npm packed nothing")?;
-    let files = packed["files"].as_array().ok_or("npm names no files")?;
+    let files = packed["files"].as_array().ok_or("npm lists no files")?;
     let files: Vec<&str> = files.iter().filter_map(|file| file["path"].as_str()).collect();
     missing("the npm package", &NPM_FILES, &files)?;
     match packed["unpackedSize"].as_u64() {
         Some(bytes) if bytes <= NPM_BYTES_MAX => Ok(format!("{} kB", bytes / 1_000)),
-        bytes => Err(format!("the npm package has {bytes:?} bytes; at most {NPM_BYTES_MAX} are meant")),
+        bytes => Err(format!("the npm package has {bytes:?} bytes; the limit is {NPM_BYTES_MAX}")),
     }
 }
 

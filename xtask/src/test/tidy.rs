@@ -70,7 +70,7 @@ pub fn check(root: &Path) -> Result<String, String> {
 /// working when its file moves.
 fn gone<'a>(names: &[String], watched: impl Iterator<Item = &'a str>) -> Vec<String> {
     let gone = watched.filter(|path| !names.iter().any(|name| name.starts_with(path)));
-    gone.map(|path| format!("xtask/src/test has a rule for `{path}`, which is not there; change the rule"))
+    gone.map(|path| format!("xtask/src/test has a rule for `{path}`, which does not exist; change the rule"))
         .collect()
 }
 
@@ -101,7 +101,7 @@ fn judge(name: &str, text: &str) -> Vec<String> {
     if let Some((_, begins)) = HEADED.iter().find(|(headed, _)| *headed == kind)
         && !begins.iter().any(|begin| text.starts_with(begin))
     {
-        broken.push(format!("{name}:1: no heading; begin with `{}` and what the file is about", begins[0]));
+        broken.push(format!("{name}:1: no heading; begin with `{}` and the subject of the file", begins[0]));
     }
     let mut tests = name.ends_with("/tests.rs") || name.contains("/tests/");
     for (number, line) in text.lines().enumerate() {

@@ -27,13 +27,13 @@ const ENGINE: &str = "web-demo/package/dist/wasm";
 /// Folder of lessons. Their module computes the same bits in each browser, so it does without `relaxed-simd`.
 const LESSON: &str = "web-demo/lesson/dist";
 
-/// What to build.
+/// Flags of `cargo xtask web`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Builds the module of lessons only.
+    /// Builds only the module of lessons.
     #[arg(long, conflicts_with_all = ["package", "parity"])]
     lesson: bool,
-    /// Ends after the npm package, without the pages.
+    /// Builds only the engine and the npm package.
     #[arg(long)]
     package: bool,
     /// Builds the pages for a demo: sooner, and with one build of the engine for all browsers.
@@ -207,9 +207,9 @@ fn modules(lists: Vec<Vec<Module>>) -> Result<(), String> {
                 scope.spawn(move || list.into_iter().map(compiled).collect::<Result<Vec<_>, String>>())
             })
             .collect();
-        let bindgen = bindgen.join().expect("a build that fails says so")?;
+        let bindgen = bindgen.join().expect("a failed build returns an error")?;
         compiled.into_iter().try_for_each(|list| {
-            let list = list.join().expect("a build that fails says so")?;
+            let list = list.join().expect("a failed build returns an error")?;
             list.iter().try_for_each(|(file, module)| bind(&bindgen, module, file))
         })
     })
