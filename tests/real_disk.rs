@@ -2,8 +2,8 @@
 //! lose nothing that a learner was told, and go on by itself.
 //!
 //! Full and read-only disks are file systems of a few MiB. Those tests are skipped if mounting is not permitted, or
-//! with `cargo xtask test --without mounts`. Faults that a mounted file system cannot produce are injected into the program's system
-//! calls, on Linux.
+//! with `cargo xtask test --without mounts`. Faults that a mounted file system cannot produce are injected into the
+//! program's system calls, on Linux.
 #![cfg(unix)]
 
 use std::sync::Arc;

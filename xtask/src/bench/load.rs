@@ -1,6 +1,6 @@
-//! Load: learners that train next to thousands of silent sockets, slow readers, slow senders, watchers and downloads, and
-//! then a flood of abandoned requests on every route. Measures the syncer's latency and memory, and how soon learners
-//! join.
+//! Load: learners that train next to thousands of silent sockets, slow readers, slow senders, watchers and downloads,
+//! and then a flood of abandoned requests on every route. Measures the syncer's latency and memory, and how soon
+//! learners join.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -146,7 +146,8 @@ impl Load {
         let Latency { p50_ms, p99_ms, failed } = latency;
         let mib = Usage::of(&testbed.syncer).rss_bytes >> 20;
         println!(
-            "   {name}: p50 {p50_ms:.1} ms, p99 {p99_ms:.1} ms, {failed} unanswered, {merges_per_s:.1} merges/s, {mib} MiB"
+            "   {name}: p50 {p50_ms:.1} ms, p99 {p99_ms:.1} ms, {failed} unanswered, {merges_per_s:.1} merges/s, \
+             {mib} MiB"
         );
         Ok(Self { latency, merges_per_s })
     }
@@ -316,7 +317,8 @@ fn flood(testbed: &mut Testbed<'_>) -> Result<Value, String> {
     let export = EXPORT_BYTES * number(&status, "/params");
     let beyond_mib = grown.saturating_sub(export) as f64 / f64::from(1 << 20);
     println!(
-        "   flood: {beyond_mib:.1} MiB beyond an export, newcomer after {newcomer_s:.1} s, known learner after {known_s:.1} s"
+        "   flood: {beyond_mib:.1} MiB beyond an export, newcomer after {newcomer_s:.1} s, known learner after \
+         {known_s:.1} s"
     );
     let figures = json!({
         "abandoned": ABANDONED * requests.len(),

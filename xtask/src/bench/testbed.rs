@@ -157,7 +157,8 @@ pub fn check_runs(process: &mut Process, name: &str) -> Result<(), String> {
 /// Configuration of a learner.
 #[derive(Clone, Debug, Default)]
 pub struct Slot {
-    /// Rate in megabits a second each way (`None` means no limit) and round-trip time of its link; `None` means no link.
+    /// Rate in megabits a second each way (`None` means no limit) and round-trip time of its link; `None` means no
+    /// link.
     pub link: Option<(Option<f64>, Duration)>,
     pub kind: Kind,
 }

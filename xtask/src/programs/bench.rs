@@ -1,8 +1,8 @@
 //! Benchmarks that need the SDK; `cargo xtask bench` runs this program and shows its output.
 //!
-//! `learner` measures one learner's steps without a network. `merge` and `codec` measure merging and coding of fragments
-//! on one thread, compared with a plain copy of memory; their cases alternate, so that noise of a shared machine affects
-//! all of them.
+//! `learner` measures one learner's steps without a network. `merge` and `codec` measure merging and coding of
+//! fragments on one thread, compared with a plain copy of memory; their cases alternate, so that noise of a shared
+//! machine affects all of them.
 
 #![expect(clippy::print_stdout, reason = "a command line tool answers on standard output")]
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]

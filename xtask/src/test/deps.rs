@@ -240,7 +240,9 @@ allow-registry = ["https://ours"]
             TEXT.replace("    { crate = \"bad\", reason = \"so\" },\n", "    \"bad\", { crate = \"worse\" }");
         assert_eq!(Rules::read(&one_line).unwrap().denied, ["bad", "worse"]);
         let unlike = [("\"MIT\",", "7,"), ("skip = [", "skips = ["), ("[bans]", "[bans")];
-        for ((from, to), part) in unlike.into_iter().zip(["`allow` in [licenses]", "no list `skip`", ""]) {
+        for ((from, to), part) in
+            unlike.into_iter().zip(["`allow` in [licenses]", "lacks the list `skip`", ""])
+        {
             let why = Rules::read(&TEXT.replace(from, to)).unwrap_err();
             assert!(why.contains(part), "{why}");
         }

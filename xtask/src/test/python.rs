@@ -82,8 +82,8 @@ pub fn setup(args: &Args) -> Result<Vec<&'static str>, String> {
         return Ok(DEBIAN.to_vec());
     }
     Err(format!(
-        "`{}` is not Python 3.11 or newer with venv; install one (on Debian: apt-get install {}), name another one with \
-         PYTHON=PATH, or skip these tests with --without python",
+        "`{}` is not Python 3.11 or newer with venv; install one (on Debian: apt-get install {}), name another one \
+         with PYTHON=PATH, or skip these tests with --without python",
         interpreter(),
         DEBIAN.join(" ")
     ))

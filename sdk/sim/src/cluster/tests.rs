@@ -11,8 +11,8 @@ const MILD: Weather = Weather { loss: 0.0, twice: 0.0, delay_ms: 20, disk_ms: 10
 /// Storms in one run of the tests.
 const SEEDS: u64 = 60;
 
-/// Returns the seeds of `cargo xtask test --only cluster-sim --seeds FROM..UNTIL`, or `0..count`. 10,000 seeds take about
-/// four minutes and have found bugs that 60 did not.
+/// Returns the seeds of `cargo xtask test --only cluster-sim --seeds FROM..UNTIL`, or `0..count`. 10,000 seeds take
+/// about four minutes and have found bugs that 60 did not.
 fn seeds(count: u64) -> Range<u64> {
     let Ok(asked) = std::env::var("ARCHIPELAGO_TEST_SEEDS") else { return 0..count };
     let range =

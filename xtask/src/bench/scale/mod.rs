@@ -1,8 +1,8 @@
 //! Capacity: the number of synthetic learners that a single process, or a cluster, holds on this machine, and the cost
 //! of each learner.
 //!
-//! The learners are those of the program `synthetic-learners`: real members, each with a socket, all of a gateway in one
-//! process. They wait instead of computing. Each size is a separate run.
+//! The learners are those of the program `synthetic-learners`: real members, each with a socket, all of a gateway in
+//! one process. They wait instead of computing. Each size is a separate run.
 
 mod cluster;
 

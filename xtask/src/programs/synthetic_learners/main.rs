@@ -1,6 +1,6 @@
-//! Thousands of synthetic learners in one process, for `cargo xtask bench scale`. Each is a real member of a run with its
-//! own socket, and does everything except computing. A step is a wait. An update is noise of an honest length, coded by
-//! the run's codec.
+//! Thousands of synthetic learners in one process, for `cargo xtask bench scale`. Each is a real member of a run with
+//! its own socket, and does everything except computing. A step is a wait. An update is noise of an honest length,
+//! coded by the run's codec.
 
 #![expect(clippy::print_stdout, reason = "a command line tool answers on standard output")]
 

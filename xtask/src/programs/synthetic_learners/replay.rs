@@ -1,5 +1,5 @@
-//! Comparison of a cluster's merges with those of a single process. The updates of synthetic learners are known here, so
-//! each merge with a stored state is recomputed and compared with that state bit for bit.
+//! Comparison of a cluster's merges with those of a single process. The updates of synthetic learners are known here,
+//! so each merge with a stored state is recomputed and compared with that state bit for bit.
 
 use std::collections::BTreeSet;
 use std::fs;
