@@ -156,7 +156,9 @@ impl Learner {
         let ms = |since: Instant| since.elapsed().as_secs_f64() * 1e3;
         match message {
             Message::Welcome(_) => stats.welcomed_ms.extend(self.hello_sent.take().map(ms)),
-            Message::UpdateReceived { serial, .. } => stats.arrived_ms.extend(self.sent.remove(serial).map(ms)),
+            Message::UpdateReceived { serial, .. } => {
+                stats.arrived_ms.extend(self.sent.remove(serial).map(ms))
+            }
             Message::Receipt { fate: Fate::Merged { .. }, .. } => stats.merged += 1,
             Message::Receipt { fate: Fate::Late(_), .. } => stats.late += 1,
             Message::Receipt { fate: Fate::Refused(reason), .. } => {
