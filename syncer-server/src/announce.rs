@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use archipelago_core::wire::Invite;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::config::ServeConfig;
 use crate::links::{Links, code, fragment, socket};
@@ -31,7 +31,7 @@ pub struct Announcement {
 }
 
 /// Links for a class.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Classroom {
     /// Pages to lend a machine, best first, invite included.

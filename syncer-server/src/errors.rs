@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use archipelago_cli::{Bytes, FileError, SettingError, exit_codes};
 
+use crate::demo::DemoError;
 use crate::llama::LlamaError;
 
 exit_codes! {
@@ -33,8 +34,12 @@ exit_codes! {
         Certificate = 21, "the certificate or its key cannot be used";
         DataLine = 22, "a line of the data is not a document";
         Cluster = 23, "the bus or the storage of a run on several machines cannot be used";
+        LossDidNotFall = 24, "demo: the held-out loss did not fall";
+        LossNotReached = 25, "demo: --until-loss was not reached";
+        WithoutOutcome = 26, "demo: an update has no outcome";
+        NotMergedAgain = 27, "demo: the killed learner was not merged again";
         // By shell convention: 128 + SIGINT.
-        Stopped = 130, "stopped at once by a second signal";
+        Stopped = 130, "stopped at once by a second signal; demo: stopped before the end";
     }
 }
 
@@ -359,6 +364,9 @@ pub enum ServerError {
     /// The work was cancelled before its end.
     #[error("stopped before the run was open; no incomplete files are left")]
     Cancelled,
+    /// A demo failed, or missed a goal.
+    #[error(transparent)]
+    Demo(#[from] DemoError),
     /// No syncer answers questions about a run.
     #[error(
         "no syncer answers at {url} ({why}): start one, give --url its address, or --dir the run's folder"
@@ -401,6 +409,7 @@ impl ServerError {
             Self::Unhealthy { .. } => Exit::Unhealthy,
             Self::Memory { .. } => Exit::Memory,
             Self::NoSyncer { .. } => Exit::NoSyncer,
+            Self::Demo(error) => return error.exit_code(),
             Self::Cancelled => Exit::Done,
         };
         exit.into()

@@ -8,9 +8,9 @@ use serde::Serialize;
 use crate::clock::unix_ms;
 use crate::config::{BanArgs, BanOrder, InviteArgs, InviteOrder, TokenArgs, TokenOrder};
 use crate::errors::ServerError;
-use crate::glance::plain;
 use crate::invites::{Guests, InviteTerms, InviteView};
 use crate::store::Store;
+use archipelago_cli::plain;
 
 /// Creates, lists or revokes personal invites.
 ///

@@ -16,7 +16,8 @@
 //! ```
 //!
 //! The other verbs of the program `syncer-server` are public too: [`validate`], [`backup`], [`export`], [`report`],
-//! [`sample`], [`replayed`], [`fork`], [`examine`], [`glance`]. The types of the server's JSON are in [`status`]. The
+//! [`sample`], [`replayed`], [`fork`], [`examine`], [`inspect`],
+//! [`demo`]. The types of the server's JSON are in [`status`]. The
 //! rest is private:
 //!
 //! | file | concept |
@@ -37,7 +38,8 @@
 //! | `webhook` | alerts posted to an address of the owner |
 //! | `status/` | the run as JSON: now, over time, round by round |
 //! | `tape/` | every decision of the core, on disk before it is published |
-//! | `glance/` | status of a run for the terminal |
+//! | `inspect/` | views of a run for the terminal |
+//! | `demo/` | a whole run on one machine, as processes |
 //! | `steer` | the owner's orders about one run from a terminal |
 //! | `store/`, `export`, `sample` | snapshots; the model as a folder, its texts |
 //! | `replay/`, `fork` | replay of a run's merges; a new run from a decision of another |
@@ -56,16 +58,17 @@ mod cluster_node;
 mod config;
 mod connection;
 mod corpus;
+mod demo;
 mod doctor;
 mod errors;
 mod evaluate;
 mod export;
 mod fork;
-pub mod glance;
 mod hosting;
 mod http;
 mod identity;
 mod initial_model;
+pub mod inspect;
 pub mod invite_commands;
 mod invites;
 mod links;
@@ -89,11 +92,12 @@ mod webhook;
 pub use announce::Announcement;
 pub use backup::{BackedUp, backup};
 pub use config::{
-    AlertArgs, BackupArgs, BanArgs, BanOrder, Cli, ClusterArgs, DropArgs, EventsArgs, ExportArgs, FolderArgs,
-    ForkArgs, InviteArgs, InviteOrder, LoraArgs, OrderArgs, PaceArgs, PlaceArgs, ReplayArgs, Role, RunName,
-    RunOrder, RunsArgs, SampleArgs, ServeConfig, SetArgs, SteerArgs, TableArgs, TokenArgs, TokenOrder, Verb,
-    Within, hides_names, moved, parse,
+    AlertArgs, BackupArgs, BanArgs, BanOrder, Cli, ClusterArgs, DemoSetup, DropArgs, EventsArgs, ExportArgs,
+    FolderArgs, ForkArgs, InviteArgs, InviteOrder, LoraArgs, OrderArgs, PaceArgs, PlaceArgs, ReplayArgs,
+    Role, RunName, RunOrder, RunsArgs, SampleArgs, ServeConfig, SetArgs, SteerArgs, TableArgs, TokenArgs,
+    TokenOrder, Verb, Within, hides_names, moved, parse,
 };
+pub use demo::{DemoError, demo};
 pub use doctor::{Finding, examine, judge};
 pub use errors::{CertificateError, Exit, ServerError};
 pub use export::{Exported, Form, export};

@@ -6,15 +6,17 @@ use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use archipelago_cli::{Bytes, CliError, fail, output_fault, say};
 use serde_json::json;
 use syncer_server::{
-    Announcement, BackupArgs, Cli, Exit, ExportArgs, ForkArgs, Form, ReplayArgs, Reports, Role, SampleArgs,
-    ServeConfig, ServerError, Verb, backup, bind, examine, export, fork, glance, hides_names, host, invite,
-    invite_commands, judge, lead, moved, order, owner_token, parse, replayed, report, runs, sample,
-    serve_and_tell, steer,
+    Announcement, BackupArgs, Cli, DemoSetup, Exit, ExportArgs, ForkArgs, Form, ReplayArgs, Reports, Role,
+    SampleArgs, ServeConfig, ServerError, Verb, backup, bind, demo, examine, export, fork, hides_names, host,
+    inspect, invite, invite_commands, judge, lead, moved, order, owner_token, parse, replayed, report, runs,
+    sample, serve_and_tell, steer,
 };
 use tokio::net::TcpListener;
 use tracing_subscriber::EnvFilter;
@@ -36,6 +38,9 @@ fn main() -> ExitCode {
         },
         Err(CliError::File(error, _)) => return fail(&error, Exit::Settings),
     };
+    if let Verb::Guard(args) = &cli.verb {
+        return archipelago_cli::process::guard(args);
+    }
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => return fail(&format!("cannot start threads: {error}"), Exit::Failed),
@@ -59,12 +64,15 @@ fn main() -> ExitCode {
 async fn run(cli: Cli) -> Result<(), ServerError> {
     match cli.verb {
         Verb::Serve(config) => start(*config).await,
+        Verb::Demo(setup) => show(*setup).await,
+        // It needs no runtime and has run before.
+        Verb::Guard(_) => Ok(()),
         Verb::Runs(args) => runs(&args).map(|text| say(&text)),
         Verb::Run(args) => order(&args).map(|text| say(&text)),
-        Verb::Status(args) => glance::status(&args).map(|text| say(&text)),
-        Verb::History(args) => glance::history(&args).map(|text| say(&text)),
-        Verb::Learners(args) => glance::learners(&args).map(|text| say(&text)),
-        Verb::Events(args) => glance::events(&args).map(|text| say(&text)),
+        Verb::Status(args) => inspect::status(&args).map(|text| say(&text)),
+        Verb::History(args) => inspect::history(&args).map(|text| say(&text)),
+        Verb::Learners(args) => inspect::learners(&args).map(|text| say(&text)),
+        Verb::Events(args) => inspect::events(&args).map(|text| say(&text)),
         Verb::Pause(args) => steer::pause(&args).map(|text| say(&text)),
         Verb::Resume(args) => steer::resume(&args).map(|text| say(&text)),
         Verb::Finish(args) => steer::finish(&args).map(|text| say(&text)),
@@ -82,6 +90,21 @@ async fn run(cli: Cli) -> Result<(), ServerError> {
         Verb::Validate(config) => validate(&config),
         Verb::Doctor(config) => diagnose(&config).await,
     }
+}
+
+/// Runs a demo on a thread of its own; a signal ends it.
+async fn show(setup: DemoSetup) -> Result<(), ServerError> {
+    #[expect(clippy::disallowed_methods, reason = "the real time since the start")]
+    let start = Instant::now();
+    let stop = Arc::new(AtomicBool::new(false));
+    let (asked, signal) = (Arc::clone(&stop), signalled()?);
+    tokio::spawn(async move {
+        signal.await;
+        asked.store(true, Ordering::Relaxed);
+    });
+    let ended = tokio::task::spawn_blocking(move || demo(&setup, start, &stop)).await;
+    let ended = ended.map_err(|error| ServerError::Internal { what: error.to_string() })?;
+    Ok(ended?)
 }
 
 async fn start(mut config: ServeConfig) -> Result<(), ServerError> {

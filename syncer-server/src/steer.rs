@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::config::{DropArgs, PaceArgs, SetArgs, SteerArgs};
 use crate::errors::ServerError;
-use crate::glance::{Site, order_to};
+use crate::inspect::Remote;
 use crate::store::{Store, read_token};
 
 /// Address of a server that was started without `--listen`.
@@ -78,8 +78,8 @@ fn give(run: &SteerArgs, order: &str, body: String) -> Result<String, ServerErro
         Some(token) => token.clone(),
         None => read_token(&store.admin_token_path())?.ok_or_else(|| no_token(run))?,
     };
-    let site = Site { url: &url, ca: run.ca.as_deref() };
-    order_to(site, Method::POST, &format!("/v1/admin/{order}"), &token, body)
+    let server = Remote { url: &url, ca: run.ca.as_deref(), token: Some(&token) };
+    server.order(Method::POST, &format!("/v1/admin/{order}"), body)
 }
 
 fn no_token(run: &SteerArgs) -> ServerError {

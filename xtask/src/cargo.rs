@@ -19,24 +19,13 @@ pub const TEST_PROGRAMS: &[&str] = &[
     "syncer-server",
     "-p",
     "native-learner",
-    "-p",
-    "archipelago-demo",
     "--features",
     "archipelago/default,archipelago/ts",
 ];
 
 /// Arguments of `cargo build` for the delivered programs.
-pub const RELEASE_PROGRAMS: &[&str] = &[
-    "--locked",
-    "--release",
-    "-p",
-    "syncer-server",
-    "-p",
-    "native-learner",
-    "-p",
-    "archipelago-demo",
-    "--bins",
-];
+pub const RELEASE_PROGRAMS: &[&str] =
+    &["--locked", "--release", "-p", "syncer-server", "-p", "native-learner", "--bins"];
 
 /// Arguments of `cargo build` for a demo: as for tests, but the pages are not embedded; they are served from their
 /// folder.
@@ -46,8 +35,6 @@ pub const DEMO_PROGRAMS: &[&str] = &[
     "syncer-server",
     "-p",
     "native-learner",
-    "-p",
-    "archipelago-demo",
     "--bins",
     "--no-default-features",
     "--features",

@@ -1,19 +1,16 @@
-//! `cargo xtask demo`: builds the programs of a demo and starts it. The demo itself is in `syncer-server/demo`.
+//! `cargo xtask demo`: builds the programs of a demo and runs `syncer-server demo`.
 
 use std::env;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
-use archipelago_demo::Args as DemoArgs;
-pub use archipelago_demo::{EXIT_CODES, guard};
+use archipelago_cli::DemoArgs;
 
 use crate::cargo::{DEMO_PROGRAMS, RELEASE_PROGRAMS, TEST_PROGRAMS, build, program, root};
 use crate::{tools, web};
 
-/// The flags of the demo, and how its programs are built.
+/// Flags of the demo, and how its programs are built.
 #[derive(clap::Args)]
-// The demo's own flags already have a group of this name.
-#[group(skip)]
 pub struct Args {
     #[command(flatten)]
     demo: DemoArgs,
@@ -25,7 +22,7 @@ pub struct Args {
     release: bool,
 }
 
-/// Flags that the demo program does not have.
+/// Flags that `syncer-server demo` does not have.
 const OWN: [&str; 2] = ["--dev", "--release"];
 
 /// Builds the demo and replaces this process with it. The exit code is 1 if that fails.
@@ -61,23 +58,19 @@ fn prepare(args: &Args, start: Instant) -> Result<Command, String> {
     if pages_first {
         if delivered { web::site() } else { web::demo_site() }?;
     }
-    let mut demo = Command::new(program(&files, "archipelago-demo")?);
+    let mut demo = Command::new(program(&files, "syncer-server")?);
     demo.args(
-        env::args_os()
-            .skip_while(|word| word != "demo")
-            .skip(1)
-            .filter(|word| !OWN.iter().any(|own| word == own)),
+        env::args_os().skip_while(|word| word != "demo").filter(|word| !OWN.iter().any(|own| word == own)),
     );
-    demo.arg("--syncer").arg(program(&files, "syncer-server")?);
     demo.arg("--learner").arg(program(&files, "native-learner")?);
     demo.arg("--runs").arg(root().join("runs"));
+    demo.arg("--build-s").arg(start.elapsed().as_secs_f64().to_string());
     if !args.demo.headless {
         demo.arg("--pages").arg(pages);
     }
-    demo.arg("--build-s").arg(start.elapsed().as_secs_f64().to_string());
     if !args.demo.headless && !pages_first {
-        let own = env::current_exe().map_err(|error| format!("where this program lies: {error}"))?;
-        demo.arg("--").arg(own).arg("web").args((!delivered).then_some("--demo"));
+        let own = env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
+        demo.arg("--page-builder").arg(own).arg("web").args((!delivered).then_some("--demo"));
     }
     Ok(demo)
 }

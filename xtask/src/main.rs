@@ -8,12 +8,14 @@ mod cargo;
 mod demo;
 mod fuzz;
 mod gpu;
+mod http;
 mod test;
 mod tools;
 mod web;
 
 use std::process::ExitCode;
 
+use archipelago_cli::process::{GuardArgs, guard};
 use clap::{Parser, Subcommand};
 
 /// Builds, tests and measures Archipelago.
@@ -26,8 +28,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Trains on this machine: a syncer and learners as processes, over WebSockets.
-    #[command(after_help = demo::EXIT_CODES)]
+    /// Trains on this machine: builds the programs and runs `syncer-server demo`, whose exit codes it has.
     Demo(Box<demo::Args>),
     /// Runs all checks, cheapest first, until one fails.
     Test(test::Args),
@@ -41,7 +42,7 @@ enum Verb {
     Web(web::Args),
     /// Starts a program that ends with the process which started this one.
     #[command(hide = true)]
-    Guard(demo::guard::Args),
+    Guard(GuardArgs),
 }
 
 fn main() -> ExitCode {
@@ -52,7 +53,7 @@ fn main() -> ExitCode {
         Verb::Fuzz(args) => fuzz::run(&args),
         Verb::Gpu(args) => gpu::run(&args),
         Verb::Web(args) => web::run(&args),
-        Verb::Guard(args) => demo::guard::run(&args),
+        Verb::Guard(args) => guard(&args),
     }
 }
 

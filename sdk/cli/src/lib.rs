@@ -14,12 +14,15 @@
 //! | `copied` | secrets and links as people copy them |
 //! | `experts` | a mixture of experts |
 //! | `method` | the settings of the method itself |
+//! | `demo` | the flags of the demo |
+//! | `process` | child processes that never outlive their parent |
 //! | `output` | standard output that may be closed or full |
 //! | `plot` | plots as SVG, and numbers as people read them |
 
 #![forbid(unsafe_code)]
 
 mod copied;
+mod demo;
 mod experts;
 mod file;
 mod layers;
@@ -27,12 +30,14 @@ mod memory;
 mod method;
 mod output;
 pub mod plot;
+pub mod process;
 mod program;
 mod range;
 mod units;
 
 pub use archipelago_core::text::plain;
 pub use copied::{link, secret};
+pub use demo::DemoArgs;
 pub use experts::ExpertArgs;
 pub use file::{FileError, key_of, with_key};
 pub use layers::{CliError, Given, Sources, command, defaults, from_toml, parse, parse_over};

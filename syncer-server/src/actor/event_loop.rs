@@ -1,43 +1,36 @@
 //! The actor's event loop: waits for input, hands it to the core, and carries out the core's outputs.
 
-mod alerts;
-mod ending;
-mod log;
-mod measure;
-mod order;
-mod retune;
-mod state;
-mod story;
-mod undo;
-
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use archipelago_core::diloco::Millis;
-use archipelago_core::diloco::syncer::{Input, LeaderRequest, Syncer};
-use archipelago_core::wire::{Bye, CloseCode, Message};
+use archipelago_core::diloco::syncer::{
+    HARMS_MAX, Input, LeaderRequest, RemakeJob, Syncer, SyncerConfig, Undo,
+};
+use archipelago_core::diloco::{ConnId, FragmentId, LearnerId, Millis, Version, kept};
+use archipelago_core::wire::{Bye, CloseCode, Message, RunId};
 use serde::Serialize;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
-pub use ending::Final;
-
-use state::State;
-
-use super::eval_snapshot::EvalSnapshot;
+use super::eval_snapshot::{EvalSnapshot, Judgement};
 use super::handle::{Command, Mailbox, Obeyed, View};
 use super::host::{Done, HostAdapter, json};
+use super::loss_checks::Exams;
 use super::measuring::{Measuring, Trusted};
 use super::record::Record;
-use super::save::Written;
-use crate::clock::Clock;
+use super::save::{Saves, Written};
+use crate::clock::{Clock, unix_ms};
 use crate::errors::ServerError;
 use crate::meters::Meters;
-use crate::status::{Evaluation, LogEvent, ServerStatus, StatusTracker};
-use crate::store::Store;
-use crate::tape::Writer;
-use crate::webhook::Webhook;
+use crate::outbox::{Encoder, Outbox};
+use crate::report::RunReport;
+use crate::status::{AlertChange, AlertKind, Evaluation, LogEvent, LogQuery, ServerStatus, StatusTracker};
+use crate::store::{Snapshot, Store};
+use crate::tape::{self, Writer};
+use crate::webhook::{Notice, Webhook};
 
 /// Interval between publications of the status.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
@@ -47,6 +40,9 @@ const ROUNDS_EVERY: Duration = Duration::from_millis(250);
 
 /// Maximum number of commands handled as one batch. A larger batch would delay the outputs of its first command.
 const TOGETHER: usize = 32;
+
+/// Time for the tape to write the last decisions.
+const SETTLE_WITHIN: Duration = Duration::from_secs(5);
 
 /// The owner of the syncer.
 pub struct Actor {
@@ -94,14 +90,69 @@ impl Actor {
             self;
         let measuring = Measuring::new(self.trusted);
         let state = State::new(&syncer, self.tape, self.snapshot_seq, self.checks, measuring);
-        let mut running =
+        let mut event_loop =
             EventLoop { syncer, clock, meters, board, store, mailbox, webhook, leader_requests };
-        running.log(&state.record, started);
-        running.run(state, self.snapshot_every, shutdown).await
+        event_loop.log(&state.record, started);
+        event_loop.run(state, self.snapshot_every, shutdown).await
     }
 }
 
-/// The state of a running actor.
+/// The final state of the actor.
+pub struct Final {
+    /// The snapshot to save.
+    pub snapshot: Snapshot,
+    /// The status to show.
+    pub status: ServerStatus,
+}
+
+type HatReply = oneshot::Sender<(Version, Arc<Vec<f32>>)>;
+
+/// State of the loop in addition to the parts of [`Actor`].
+struct State {
+    encoder: Encoder,
+    outboxes: BTreeMap<ConnId, Outbox>,
+    merges: JoinSet<Done>,
+    /// Fragments to roll back whose newest version is not on disk yet.
+    remakes: Vec<RemakeJob>,
+    saves: Saves,
+    record: Record,
+    hats: Vec<(FragmentId, HatReply)>,
+    /// Outcomes of orders, each with the tape row that must be on disk before the reply.
+    orders: Vec<(u64, Obeyed, oneshot::Sender<Obeyed>)>,
+    subjects: Vec<oneshot::Sender<EvalSnapshot>>,
+    exams: Exams,
+    measuring: Measuring,
+    finished: bool,
+}
+
+impl State {
+    fn new(
+        syncer: &Syncer,
+        tape: Writer,
+        snapshot_seq: Option<u64>,
+        is_tried: bool,
+        measuring: Measuring,
+    ) -> Self {
+        let fragments = Arc::clone(syncer.fragments());
+        let record = Record::new(tape, fragments.count());
+        Self {
+            saves: Saves::after(snapshot_seq, record.gate.decided()),
+            record,
+            encoder: Encoder::new(fragments),
+            outboxes: BTreeMap::new(),
+            merges: JoinSet::new(),
+            remakes: Vec::new(),
+            hats: Vec::new(),
+            orders: Vec::new(),
+            subjects: Vec::new(),
+            exams: Exams::new(syncer, is_tried),
+            measuring,
+            finished: false,
+        }
+    }
+}
+
+/// The actor while it runs.
 struct EventLoop {
     syncer: Syncer,
     clock: Clock,
@@ -230,14 +281,14 @@ impl EventLoop {
             Command::EvalSnapshot(reply) => state.subjects.push(reply),
             // The requester has hung up.
             Command::Status(reply) if reply.is_closed() => {}
-            Command::RunReport(reply) if reply.is_closed() => {}
+            Command::Report(reply) if reply.is_closed() => {}
             Command::View(_, reply) if reply.is_closed() => {}
             Command::Status(reply) => {
                 // Fails only if the requester has hung up.
                 let _ = reply.send(Box::new(self.status(state)));
             }
-            Command::RunReport(reply) => {
-                let _ = reply.send(Box::new(self.story()));
+            Command::Report(reply) => {
+                let _ = reply.send(Box::new(self.report()));
             }
             Command::View(view, reply) => {
                 let now = self.clock.now();
@@ -296,7 +347,7 @@ impl EventLoop {
     fn drain(&mut self, state: &mut State) {
         let State { encoder, outboxes, merges, remakes, record, exams, .. } = state;
         let (board, mailbox) = (&mut self.board, &self.mailbox);
-        let mut desk = HostAdapter {
+        let mut host = HostAdapter {
             now: self.clock.now(),
             board,
             mailbox,
@@ -310,16 +361,16 @@ impl EventLoop {
             slow: Vec::new(),
             is_finished: false,
         };
-        desk.release();
-        self.syncer.drain(&mut desk);
-        while let Some(conn) = desk.slow.pop() {
-            if let Some(outbox) = desk.outboxes.remove(&conn) {
+        host.release();
+        self.syncer.drain(&mut host);
+        while let Some(conn) = host.slow.pop() {
+            if let Some(outbox) = host.outboxes.remove(&conn) {
                 let reason = "messages pile up unread: use a faster connection, then join again";
                 outbox.close(Bye::new(CloseCode::SlowReader, reason));
-                self.syncer.drive(desk.now, Input::Disconnected(conn), &mut desk);
+                self.syncer.drive(host.now, Input::Disconnected(conn), &mut host);
             }
         }
-        state.finished |= desk.is_finished;
+        state.finished |= host.is_finished;
         self.remake(state);
     }
 
@@ -405,5 +456,239 @@ impl EventLoop {
         let mut status = self.board.status(self.clock.now(), &self.syncer, self.meters.read(), sockets);
         (status.disk.unsaved, status.disk.unsaved_age_s) = state.record.unsaved(self.clock.now());
         status
+    }
+
+    /// Returns the outcome that an order would have, for `learner` if it concerns one.
+    fn may_order(&self, learner: Option<LearnerId>) -> Obeyed {
+        match learner {
+            _ if self.syncer.is_over() => Obeyed::RunOver,
+            Some(learner) if !self.syncer.knows(learner) => Obeyed::NoSuchLearner,
+            _ => Obeyed::Taken,
+        }
+    }
+
+    /// Carries out an order, for `learner` if it concerns one; `reply` gets the outcome once the order is on disk.
+    fn order(
+        &mut self,
+        state: &mut State,
+        learner: Option<LearnerId>,
+        input: Input,
+        reply: oneshot::Sender<Obeyed>,
+    ) {
+        let obeyed = self.may_order(learner);
+        if obeyed == Obeyed::Taken {
+            self.handle(input);
+            // Watchers see the change at once.
+            self.drain(state);
+            self.mailbox.status.send_replace(json(&self.status(state)));
+        }
+        // A crash must not undo a confirmed order, so it is on the tape before it is confirmed.
+        state.orders.push((state.record.gate.decided(), obeyed, reply));
+    }
+
+    /// Returns the outcome of an order to stop at `tokens` merged tokens (0 is never), without carrying it out.
+    fn may_stop_at(&self, tokens: u64) -> Obeyed {
+        let counted = self.syncer.ledger().schedule_tokens();
+        match self.may_order(None) {
+            Obeyed::Taken if (1..=counted).contains(&tokens) => Obeyed::PastStop(counted),
+            other => other,
+        }
+    }
+
+    /// Applies the round settings and limits of `config` from now on, and logs the `changes`. Each merge is recorded
+    /// with its rule and its parts, so a replay does not need to know of the change.
+    fn retune(
+        &mut self,
+        state: &mut State,
+        config: &SyncerConfig,
+        changes: Vec<LogEvent>,
+        reply: oneshot::Sender<Obeyed>,
+    ) {
+        let obeyed = if self.syncer.is_over() { Obeyed::RunOver } else { Obeyed::Taken };
+        if obeyed == Obeyed::Taken {
+            self.syncer.retune(config.quorum, config.merge);
+            self.syncer.limit(config.learners_max, config.cohort_max, config.stop_tokens);
+            for change in changes {
+                self.log(&state.record, change);
+            }
+            self.handle(Input::Timeout);
+            self.drain(state);
+            self.mailbox.status.send_replace(json(&self.status(state)));
+        }
+        state.orders.push((state.record.gate.decided(), obeyed, reply));
+    }
+
+    /// Asks the trusted learner for the held-out loss, if a request is due.
+    fn ask(&self, state: &mut State) {
+        let State { measuring, outboxes, encoder, .. } = state;
+        let question =
+            measuring.question(self.clock.now(), &self.syncer, |conn| outboxes.contains_key(&conn));
+        let Some((conn, message)) = question else { return };
+        // If its queue is full, the core's next message closes the connection.
+        if let Some(outbox) = outboxes.get(&conn) {
+            let _ = outbox.send(encoder.encode(&message));
+        }
+    }
+
+    /// Handles the answer of `conn`; returns false if there was no such request.
+    fn answered(
+        &mut self,
+        state: &mut State,
+        conn: ConnId,
+        (run, number, loss): (RunId, u32, Option<f32>),
+    ) -> bool {
+        let now = self.clock.now();
+        let is_ours = run == self.syncer.run();
+        let Some(found) = is_ours.then(|| state.measuring.answer(now, conn, number, loss)).flatten() else {
+            return false;
+        };
+        if let Some(evaluation) = found {
+            self.evaluated(evaluation, None);
+        }
+        true
+    }
+
+    /// Handles the findings about a held-out loss.
+    fn judged(&mut self, state: &mut State, judgement: Judgement) {
+        match judgement {
+            Judgement::Well { seq } => state.record.need(seq),
+            Judgement::Unexplained { losses, seq } => {
+                state.record.need(seq);
+                self.log(&state.record, LogEvent::LossUnexplained { losses });
+            }
+            Judgement::Harm { from, after, culprits, losses, without } => {
+                self.handle(Input::Undo(Box::new(Undo { from, after, culprits: culprits.clone() })));
+                for learner in culprits {
+                    let Some(account) = self.syncer.ledger().account(learner) else { continue };
+                    let (name, for_good) = (account.name.clone(), account.harms >= HARMS_MAX);
+                    self.log(&state.record, LogEvent::Undone { learner, name, losses, without, for_good });
+                }
+            }
+        }
+    }
+
+    /// Starts the rollback of fragments whose newest version is on disk.
+    fn remake(&self, state: &mut State) {
+        let State { remakes, merges, record, .. } = state;
+        for mut job in remakes.extract_if(.., |job| record.gate.is_version_safe(job.fragment())) {
+            let (store, run) = (Arc::clone(&self.store), self.syncer.run());
+            merges.spawn_blocking(move || {
+                let followed = tape::remake(&store, run, std::slice::from_mut(&mut job.remake), job.after);
+                if let Err(error) = followed {
+                    tracing::error!(%error, "merged updates cannot be read from the tape, so they cannot be rolled \
+                         back");
+                }
+                let result = job.run();
+                let kept = result.as_ref().ok().map(|outcome| kept(&outcome.state));
+                Done { result, kept }
+            });
+        }
+    }
+
+    /// Adds a line to the run's log.
+    fn log(&mut self, record: &Record, what: LogEvent) {
+        record.log(&mut self.board, self.clock.now(), what);
+    }
+
+    /// Records a fault of the services that the run's processes share, or its end.
+    fn served(&mut self, state: &State, fault: Option<Arc<str>>) {
+        if let Some(news) = self.board.disk().served(fault) {
+            self.log(&state.record, news);
+            // Watchers see the change at once.
+            self.mailbox.status.send_replace(json(&self.status(state)));
+        }
+    }
+
+    /// Returns the lines that `query` asks for, as JSON.
+    fn log_json(&self, query: &LogQuery) -> Arc<str> {
+        json(&self.board.log_view(unix_ms(), query))
+    }
+
+    /// Sends watchers the log lines that may now be published.
+    fn publish_log(&mut self, state: &State) {
+        let is_faulty = self.board.disk().is_faulty();
+        let count = self.board.log().reach(state.record.logged(), is_faulty);
+        if count > 0 {
+            let newest = LogQuery { name: String::new(), limit: count };
+            let view = self.board.log_view(unix_ms(), &newest);
+            self.tell("log", &view);
+        }
+    }
+
+    /// Checks for alerts and reports the changes.
+    fn look(&mut self, state: &State) {
+        for AlertChange { kind, is_raised, text } in self.board.look(self.clock.now(), &self.syncer) {
+            if is_raised {
+                tracing::warn!(?kind, text, "alert");
+            } else {
+                tracing::info!(?kind, text, "alert resolved");
+            }
+            if let Some(webhook) = &self.webhook {
+                let (run, at_ms) = (self.syncer.run().to_string(), unix_ms());
+                webhook.tell(Notice { text: text.clone(), run, alert: kind, raised: is_raised, at_ms });
+            }
+            // Disk faults have log lines of their own.
+            if kind != AlertKind::DiskFault {
+                self.log(&state.record, LogEvent::Alert { alert: kind, raised: is_raised, text });
+            }
+        }
+    }
+
+    /// Returns the data of a report on the run as it is now.
+    fn report(&self) -> RunReport {
+        let carried = self.board.carried(self.clock.now(), self.meters.read());
+        let fragments = self.syncer.fragments();
+        let params = fragments.ids().map(|fragment| fragments.len(fragment) as u64).sum();
+        RunReport::new(&self.syncer.record_amid(), params, carried, self.board.names_hidden())
+    }
+
+    /// Sends `bye` to all peers, waits for merges and saves in flight, and returns the last state.
+    async fn wind_up(mut self, mut state: State, bye: &Bye) -> Result<Final, ServerError> {
+        self.log(&state.record, LogEvent::Stopped);
+        // Notices of completion and receipts go out before the goodbye.
+        self.settle(&mut state).await?;
+        self.answer(&mut state);
+        for (_, outbox) in std::mem::take(&mut state.outboxes) {
+            outbox.close(bye.clone());
+        }
+        // Rollbacks wait for the tape, and their results must be on it.
+        loop {
+            self.settle(&mut state).await?;
+            let Some(merged) = state.merges.join_next().await else { break };
+            self.merged(&state, merged)?;
+            self.drain(&mut state);
+        }
+        state.saves.cancel();
+        while let Some(written) = state.saves.next().await {
+            self.saved(&mut state, written);
+        }
+        self.publish(&state);
+        self.publish_rounds();
+        let snapshot = self.snapshot(state.record.gate.decided());
+        Ok(Final { snapshot, status: self.status(&state) })
+    }
+
+    /// Waits until all decisions are on the tape, and sends the messages that waited for them.
+    async fn settle(&mut self, state: &mut State) -> Result<(), ServerError> {
+        let deadline = tokio::time::Instant::now() + SETTLE_WITHIN;
+        loop {
+            self.taped(state)?;
+            self.drain(state);
+            if state.record.gate.is_all_safe() {
+                return Ok(());
+            }
+            if tokio::time::timeout_at(deadline, state.record.state.changed()).await.is_err() {
+                let fault = state.record.look().fault.unwrap_or_else(|| "the disk is too slow".into());
+                let source = std::io::Error::other(fault.to_string());
+                let path = self.store.tape_path();
+                return Err(ServerError::Disk { what: "write", path, source });
+            }
+        }
+    }
+
+    fn snapshot(&self, seq: u64) -> Snapshot {
+        let record = self.syncer.record_amid();
+        let carried = self.board.carried(self.clock.now(), self.meters.read());
+        Snapshot { seq, record, states: self.syncer.states().cloned().collect(), carried }
     }
 }

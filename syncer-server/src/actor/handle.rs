@@ -52,7 +52,7 @@ pub enum Command {
     /// Asks for the status.
     Status(oneshot::Sender<Box<ServerStatus>>),
     /// Asks for the data of a report.
-    RunReport(oneshot::Sender<Box<RunReport>>),
+    Report(oneshot::Sender<Box<RunReport>>),
     /// Asks for this view as JSON.
     View(View, oneshot::Sender<Arc<str>>),
     /// Asks for the next merge that matches this sampling, for loss checks.
@@ -128,11 +128,6 @@ impl ActorHandle {
         self.commands.send(command).await.is_ok()
     }
 
-    /// Resolves once the actor has ended.
-    pub async fn gone(&self) {
-        self.commands.closed().await;
-    }
-
     /// Returns Θ̂ of `fragment` and its version; `None` if the actor has ended or there is no such fragment.
     pub async fn hat(&self, fragment: FragmentId) -> Option<(Version, Arc<Vec<f32>>)> {
         self.ask(|reply| Command::Hat(fragment, reply)).await
@@ -170,8 +165,8 @@ impl ActorHandle {
     }
 
     /// Returns the data of a report; `None` if the actor has ended.
-    pub async fn story(&self) -> Option<Box<RunReport>> {
-        self.ask(Command::RunReport).await
+    pub async fn report(&self) -> Option<Box<RunReport>> {
+        self.ask(Command::Report).await
     }
 
     /// Returns `view` as JSON; `None` if the actor has ended.
@@ -223,7 +218,7 @@ impl ActorHandle {
         self.over.clone()
     }
 
-    /// Waits for the actor's end.
+    /// Resolves once the actor has ended.
     pub async fn closed(&self) {
         self.commands.closed().await;
     }

@@ -133,7 +133,7 @@ impl Membership {
             tokio::select! {
                 () = asks => {}
                 () = tells => {}
-                () = told.gone() => {}
+                () = told.closed() => {}
             }
         });
         let (lost, is_lost) = oneshot::channel();

@@ -3,11 +3,12 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use archipelago_cli::{CliError, Program, Sources, tokens};
+use archipelago_cli::process::GuardArgs;
+use archipelago_cli::{CliError, DemoArgs, Program, Sources, tokens};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
 
-use super::folder::{DEFAULT_FOLDER, FolderArgs};
+use super::inspect::{DEFAULT_FOLDER, FolderArgs};
 use super::invites::{BanArgs, InviteArgs, TokenArgs};
 use super::kept::{self, Kept, SETTINGS_FILE};
 use super::{
@@ -17,11 +18,11 @@ use super::{
 use crate::errors::Exit;
 use crate::llama::Precision;
 
-/// The syncer of one Archipelago run: leads the learners' rounds, merges their updates and keeps the model.
+/// The syncer of an Archipelago run: it leads the learners' rounds, merges their updates and stores the model.
 #[derive(Parser, Debug)]
 #[command(name = "syncer-server", version)]
 pub struct Cli {
-    /// Command to run.
+    /// The verb.
     #[command(subcommand)]
     pub verb: Verb,
 }
@@ -53,42 +54,49 @@ impl Program for Cli {
     // set for other commands must not divert an order from the run in the given folder.
     fn has_twin(verb: &str, id: &str) -> bool {
         let is_steered = STEERING.contains(&verb) && id == "url";
-        !(Self::WITHOUT_TWIN.contains(&(verb, id)) || verb == "run" && RunFlags::has(id) || is_steered)
+        let is_excepted = Self::WITHOUT_TWIN.contains(&(verb, id)) || is_steered;
+        // The syncer and the learners that a demo starts read the variables themselves.
+        !(is_excepted || verb == "run" && RunFlags::has(id) || ["demo", "guard"].contains(&verb))
     }
 }
 
 /// Commands that steer one run.
 const STEERING: [&str; 6] = ["pause", "resume", "finish", "set", "pace", "drop"];
 
-/// Command to run.
+/// Verbs of the program.
 #[derive(Subcommand, Debug)]
 pub enum Verb {
-    /// Start a run, or resume the one in --dir
+    /// Start a run, or continue the one in --dir
     Serve(Box<ServeConfig>),
+    /// Train on this machine: start a syncer and learners, show the falling loss, and check the result
+    Demo(Box<DemoSetup>),
+    /// Run a program that ends with the process that started this one
+    #[command(hide = true)]
+    Guard(GuardArgs),
     /// List the runs of a server
     Runs(RunsArgs),
-    /// Create, start, pause, resume, finish, archive or delete a run of a server of several runs
+    /// Create, start, pause, resume, finish, archive or delete a run of a server of several
     Run(OrderArgs),
     /// Show the state of a run, from its syncer or its folder
     Status(TableArgs),
-    /// Show the history of a run: losses, speed, participation and learners over time
+    /// Show the history of a run: losses, speed, participation and learners
     History(TableArgs),
-    /// List all learners that ever took part in a run, and their contributions
+    /// List all learners that ever took part in a run, with their contributions
     Learners(TableArgs),
-    /// List the events of a run: learners that joined or left, refusals, the owner's orders, and faults
+    /// List the log of a run: joins, departures, refusals, admin commands and faults
     #[command(visible_alias = "log")]
     Events(EventsArgs),
     /// Pause a run: nothing is merged, and learners wait
     Pause(SteerArgs),
     /// Resume a paused run
     Resume(SteerArgs),
-    /// Collect the learners' last progress, then end a run; its pages and its model stay
+    /// Collect the last updates, then end a run; its pages and its model stay
     Finish(SteerArgs),
-    /// Change settings during a run
+    /// Change settings of a live run
     Set(SetArgs),
     /// Limit one learner to a share of its time
     Pace(PaceArgs),
-    /// Disconnect one learner, and refuse it for a while
+    /// Drop one learner for a time
     Drop(DropArgs),
     /// Write the newest snapshot as a Hugging Face folder
     Export(ExportArgs),
@@ -96,57 +104,80 @@ pub enum Verb {
     Backup(BackupArgs),
     /// Continue a text with the model of the newest snapshot
     Sample(SampleArgs),
-    /// Recompute every merge of a run from its tape, and compare the results bit for bit
+    /// Recompute every merge of a run from its tape, and compare the bits
     Replay(ReplayArgs),
-    /// Begin a new run from the state of another one after a given decision
+    /// Start a new run from the state of another one after a given decision
     Fork(ForkArgs),
     /// Create, list or revoke personal invites to a run
     Invite(InviteArgs),
-    /// Ban a learner's key, lift a ban or list banned keys
+    /// Ban a learner's key, lift a ban, or list bans
     Ban(BanArgs),
     /// Replace the owner's token in a run's folder
     Token(TokenArgs),
-    /// Check settings, data and the run's folder without starting anything
+    /// Check settings, data and the run's folder without starting
     Validate(Box<ServeConfig>),
-    /// Report what works on this machine: cores, memory, address, data, disk; for a run on several machines also bus,
-    /// storage and clocks
+    /// Check this machine: cores, memory, address, data, disk; for a run on several machines also bus, storage and
+    /// clocks
     Doctor(Box<ServeConfig>),
+}
+
+/// Settings of `demo`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct DemoSetup {
+    #[allow(missing_docs, reason = "clap would take the words for help")]
+    #[command(flatten)]
+    pub run: DemoArgs,
+    /// The program native-learner [default: the one in the folder of this program]
+    #[arg(long, value_name = "FILE")]
+    pub learner: Option<PathBuf>,
+    /// Folder in which each demo creates a folder of its own
+    #[arg(long, value_name = "FOLDER", default_value = "runs")]
+    pub runs: PathBuf,
+    /// Folder of pages to serve instead of the embedded ones
+    #[arg(long, value_name = "FOLDER")]
+    pub pages: Option<PathBuf>,
+    /// Seconds spent on building before this program started
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.0, hide = true)]
+    pub build_s: f64,
+    /// Command that builds the pages during the run
+    #[arg(long, value_name = "COMMAND", num_args = 1.., allow_hyphen_values = true, requires = "pages", hide = true)]
+    pub page_builder: Vec<OsString>,
 }
 
 /// Settings of `export`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct ExportArgs {
-    /// Which run.
+    /// The run.
     #[command(flatten)]
     pub folder: FolderArgs,
-    /// Folder to write, created if missing
+    /// Folder to write; created if missing
     #[arg(long, value_name = "FOLDER")]
     pub out: PathBuf,
-    /// Replace files in --out that have the names of an export's files, even if no export wrote them
+    /// Replace files in --out with the names of an export's files, even if another program wrote them
     #[arg(long)]
     pub overwrite: bool,
-    /// Data type of the written parameters
+    /// Type of each parameter
     #[arg(long, value_name = "TYPE", value_enum, default_value_t)]
     pub dtype: Precision,
-    /// For a run of adapters: write the whole model with the adapters added to its weights; by default the folder holds
-    /// only the adapters, for PEFT
+    /// For a run of adapters, write the whole model with the adapters added to its weights; without it, the folder
+    /// holds only the adapters, for PEFT
     #[arg(long)]
     pub merged: bool,
     /// Licence of the model for its card README.md, such as apache-2.0 or cc-by-4.0
     #[arg(long, value_name = "NAME")]
     pub licence: Option<String>,
-    /// Initial model of the run, as PEFT and the model card should name it: user/model on the hub or a folder; by
-    /// default its name on the hub if its folder shows one, otherwise the folder
+    /// Name of the initial model for PEFT and the card: user/model on the hub, or a folder; by default its name on the
+    /// hub, if its folder has one, or the folder
     #[arg(long, value_name = "MODEL")]
     pub base: Option<String>,
-    /// Folder for an event file for TensorBoard, created if missing
+    /// Folder for a TensorBoard event file; created if missing
     #[arg(long, value_name = "FOLDER")]
     pub tensorboard: Option<PathBuf>,
-    /// Show numbers instead of learners' names in report.html, and leave out their devices; always on if the run was
+    /// Replace names of learners by numbers in report.html, and leave out their devices; always on if the run was
     /// served with --hide-names
     #[arg(long)]
     pub hide_names: bool,
-    /// One JSON line on standard output
+    /// Print one JSON line
     #[arg(long)]
     pub json: bool,
 }
@@ -157,10 +188,10 @@ pub struct BackupArgs {
     /// Folder of the run
     #[arg(long, value_name = "FOLDER", default_value = DEFAULT_FOLDER)]
     pub dir: PathBuf,
-    /// Folder for the copy; it must not exist yet
+    /// Folder for the copy, which must not exist
     #[arg(value_name = "TO")]
     pub to: PathBuf,
-    /// One JSON line on standard output
+    /// Print one JSON line
     #[arg(long)]
     pub json: bool,
 }
@@ -168,13 +199,13 @@ pub struct BackupArgs {
 /// Settings of `replay`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct ReplayArgs {
-    /// Which run.
+    /// The run.
     #[command(flatten)]
     pub folder: FolderArgs,
     /// Stop after this decision; by default the last one
     #[arg(long, value_name = "NUMBER", default_value_t = u64::MAX, hide_default_value = true)]
     pub until: u64,
-    /// Report each merge: its round, fragment, learners, tokens, norm and, if measured, the loss
+    /// List each merge: round, fragment, learners, tokens, norm and, if measured, the loss
     #[arg(long)]
     pub merges: bool,
     /// Measure the held-out loss along the way, and find the merge that raised it most
@@ -187,13 +218,13 @@ pub struct ReplayArgs {
     /// Write a page with curves of loss, learners and norms, by merge
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
-    /// Write the model as of that decision, as `export` does
+    /// Write the model at that point, as `export` does
     #[arg(long, value_name = "FOLDER")]
     pub out: Option<PathBuf>,
-    /// Replace files in --out that have the names of an export's files, even if no export wrote them
+    /// Replace files in --out with the names of an export's files, even if another program wrote them
     #[arg(long, requires = "out")]
     pub overwrite: bool,
-    /// JSON lines on standard output
+    /// Print JSON lines
     #[arg(long)]
     pub json: bool,
 }
@@ -201,16 +232,16 @@ pub struct ReplayArgs {
 /// Settings of `fork`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct ForkArgs {
-    /// Which run.
+    /// The run.
     #[command(flatten)]
     pub folder: FolderArgs,
-    /// Last decision to include in the new run; by default the last one
+    /// Last decision of the new run's history; by default the newest
     #[arg(long, value_name = "NUMBER", default_value_t = u64::MAX, hide_default_value = true)]
     pub at: u64,
-    /// Folder of the new run, created if missing
+    /// Folder of the new run; created if missing
     #[arg(long, value_name = "FOLDER")]
     pub to: PathBuf,
-    /// One JSON line on standard output
+    /// Print one JSON line
     #[arg(long)]
     pub json: bool,
 }
@@ -218,31 +249,31 @@ pub struct ForkArgs {
 /// Settings of `sample`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct SampleArgs {
-    /// Which run.
+    /// The run.
     #[command(flatten)]
     pub folder: FolderArgs,
-    /// Text to continue, taken as it is
+    /// Text to continue
     #[arg(long, value_name = "TEXT", default_value = "The ")]
     pub prompt: String,
-    /// Ask this with the run's chat template, and print only the answer
+    /// Ask this question through the run's chat template, and print only the answer
     #[arg(long, value_name = "TEXT", conflicts_with = "prompt")]
     pub chat: Option<String>,
     /// System message before --chat
     #[arg(long, value_name = "TEXT", requires = "chat")]
     pub system: Option<String>,
-    /// Most tokens to write; a token that ends a text or a turn ends it earlier
+    /// Maximum number of tokens; a token that ends a text or a turn ends it earlier
     #[arg(long, value_name = "COUNT", default_value_t = 200, value_parser = sample_tokens)]
     pub tokens: u32,
-    /// Randomness of the choice: 0 takes the likeliest token each time, 1 draws from the model's distribution
+    /// Sampling temperature: 0 always takes the likeliest token, 1 samples from the model's distribution
     #[arg(long, value_name = "NUMBER", default_value_t = 0.8)]
     pub temperature: f32,
     /// The same seed gives the same text
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub seed: u64,
-    /// Write the picture in the text to this file as an SVG, for a run on builtin:pictures; the file must not exist yet
+    /// Write the picture in the text of a run on builtin:pictures to this file as an SVG; the file must not exist
     #[arg(long, value_name = "FILE")]
     pub picture: Option<PathBuf>,
-    /// One JSON line on standard output, when all is written
+    /// Print one JSON line once the whole text is written
     #[arg(long)]
     pub json: bool,
 }

@@ -12,13 +12,13 @@ pub struct RunsArgs {
     /// Address of the syncer, as http://HOST:PORT or https://HOST
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:7700")]
     pub url: String,
-    /// Trust only the certificate authorities in this PEM file, for a syncer with a certificate that you made yourself
+    /// Trust only the certificate authorities in this PEM file, for example for a self-signed certificate
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
-    /// One JSON object on standard output, as /v1/runs gives it
+    /// Print one JSON object, as /v1/runs returns it
     #[arg(long, conflicts_with = "csv")]
     pub json: bool,
-    /// Comma-separated values on standard output, with a line of headings
+    /// Print comma-separated values with a line of heads
     #[arg(long)]
     pub csv: bool,
 }
@@ -26,22 +26,22 @@ pub struct RunsArgs {
 /// Settings of `run`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct OrderArgs {
-    /// Action to take
+    /// Action
     #[arg(value_name = "ORDER", value_enum)]
     pub order: RunOrder,
     /// The run's name: 1 to 32 of a to z, 0 to 9 and -
     #[arg(value_name = "RUN")]
     pub name: RunName,
-    /// For create: TOML file with the run's settings, whose keys are flags of `serve`; the flags below override it
+    /// For create: TOML file with the run's settings, whose keys are flags of `serve`; flags below override it
     #[arg(long, value_name = "FILE")]
     pub settings: Option<PathBuf>,
     /// Address of the syncer, as http://HOST:PORT or https://HOST
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:7700")]
     pub url: String,
-    /// Trust only the certificate authorities in this PEM file, for a syncer with a certificate that you made yourself
+    /// Trust only the certificate authorities in this PEM file, for example for a self-signed certificate
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
-    /// Folder of the runs, whose admin.token is used
+    /// Folder of the runs, whose admin.token authorises the request
     #[arg(long, value_name = "FOLDER", default_value = "runs")]
     pub runs: PathBuf,
     /// The owner's token, instead of the one in the folder

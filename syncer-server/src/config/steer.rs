@@ -6,17 +6,17 @@ use archipelago_cli::{Span, secret};
 
 use super::DEFAULT_FOLDER;
 
-/// The run to steer, and the owner's token.
+/// The run to control, and its owner's token.
 #[derive(clap::Args, Clone, Debug)]
 pub struct SteerArgs {
-    /// Folder of the run: its admin.token is used, and the server that runs there gets the order
+    /// Folder of the run, with its admin.token and the address of its server
     #[arg(long, value_name = "FOLDER", default_value = DEFAULT_FOLDER)]
     pub dir: PathBuf,
-    /// Address of the run, as http://HOST:PORT or, on a server of several runs, http://HOST:PORT/runs/NAME [default:
-    /// the address that the server in the folder listens on]
+    /// Address of the run, as http://HOST:PORT or, on a server of several, http://HOST:PORT/runs/NAME [default:
+    /// the address of the server in the folder]
     #[arg(long, value_name = "URL")]
     pub url: Option<String>,
-    /// Trust only the certificate authorities in this PEM file, for a syncer with a certificate that you made yourself
+    /// Trust only the certificate authorities in this PEM file, for example for a self-signed certificate
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
     /// The owner's token, instead of the one in the folder
@@ -41,7 +41,7 @@ pub struct PaceArgs {
     /// Number of the learner, as `learners` lists it
     #[arg(value_name = "LEARNER")]
     pub learner: u32,
-    /// Share of the time that it should train, 0.001 to 1; 1 lifts the limit
+    /// Share of its time that it trains, 0.001 to 1; 1 removes the limit
     #[arg(value_name = "SHARE", allow_negative_numbers = true)]
     pub share: f64,
     #[allow(missing_docs, reason = "clap would take the words for help")]
@@ -55,7 +55,7 @@ pub struct DropArgs {
     /// Number of the learner, as `learners` lists it
     #[arg(value_name = "LEARNER")]
     pub learner: u32,
-    /// How long it must stay away (e.g. 20s, 5m); 0 lets it come back
+    /// Time for which it is dropped (e.g. 20s, 5m); 0 lets it return
     #[arg(value_name = "TIME", allow_negative_numbers = true)]
     pub time: Span,
     #[allow(missing_docs, reason = "clap would take the words for help")]

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::Path;
 
+use archipelago_cli::plain;
 use archipelago_core::wire::http as path;
 use axum::http::Method;
 use serde_json::json;
@@ -12,9 +13,7 @@ use super::settings;
 use super::view::{RunFigures, RunView, RunsView};
 use crate::config::{OrderArgs, RunName, RunOrder, RunsArgs};
 use crate::errors::ServerError;
-use crate::glance::{
-    Side, Site, UNKNOWN, count, csv, get, get_as, nats, order_to, participation, plain, table,
-};
+use crate::inspect::{Column, Remote, UNKNOWN, count, csv, nats, number, participation, table, text};
 use crate::links::socket;
 use crate::store::{is_there, read_token};
 
@@ -23,73 +22,49 @@ use crate::store::{is_there, read_token};
 /// # Errors
 /// `NoSyncer`: no server answers there.
 pub fn runs(args: &RunsArgs) -> Result<String, ServerError> {
-    let view: RunsView = get(Site { url: &args.url, ca: args.ca.as_deref() }, path::RUNS)?;
+    let server = Remote { url: &args.url, ca: args.ca.as_deref(), token: None };
+    let view: RunsView = server.get(path::RUNS)?;
     if args.json {
         return Ok(serde_json::to_string(&view).expect("plain data"));
     }
     if args.csv {
-        let rows: Vec<Vec<String>> = view.runs.iter().map(cells).collect();
-        return Ok(csv(&CSV_HEADS, &rows).trim_end().to_owned());
+        return Ok(csv(&CSV, &view.runs));
     }
-    let rows: Vec<Vec<String>> = view.runs.iter().map(row).collect();
     let reasons = view.runs.iter().filter_map(|run| Some((&run.name, run.why.as_ref()?)));
     let reasons: String = reasons.map(|(name, why)| format!("\n{}: {}", plain(name), plain(why))).collect();
-    Ok(table(&HEADS, &rows) + &reasons)
+    Ok(table(&TABLE, &view.runs) + &reasons)
 }
 
 /// Columns of the list.
-const HEADS: [(&str, Side); 7] = [
-    ("name", Side::Left),
-    ("state", Side::Left),
-    ("model", Side::Left),
-    ("learners", Side::Right),
-    ("tokens merged", Side::Right),
-    ("participation", Side::Right),
-    ("held-out loss", Side::Right),
+const TABLE: [Column<RunView>; 7] = [
+    text("name", |run| if run.name.is_empty() { UNKNOWN.into() } else { plain(&run.name) }),
+    text("state", |run| run.state.words().into()),
+    text("model", |run| figure(run, UNKNOWN, |figures| plain(&figures.model))),
+    number("learners", |run| figure(run, UNKNOWN, |figures| count(figures.live.into()))),
+    number("tokens merged", |run| figure(run, UNKNOWN, |figures| count(figures.tokens_merged))),
+    number("participation", |run| {
+        figure(run, UNKNOWN, |figures| participation(figures.participation, figures.tokens_merged))
+    }),
+    number("held-out loss", |run| figure(run, UNKNOWN, |figures| nats(figures.val_loss_last))),
 ];
 
-fn row(run: &RunView) -> Vec<String> {
-    let name = if run.name.is_empty() { UNKNOWN.to_owned() } else { plain(&run.name) };
-    let mut row = vec![name, run.state.words().to_owned()];
-    match &run.figures {
-        None => row.resize(HEADS.len(), UNKNOWN.to_owned()),
-        Some(figures) => row.extend([
-            plain(&figures.model),
-            count(figures.live.into()),
-            count(figures.tokens_merged),
-            participation(figures.participation, figures.tokens_merged),
-            nats(figures.val_loss_last.map(f64::from)),
-        ]),
-    }
-    row
-}
-
-/// Columns of the list as CSV.
-const CSV_HEADS: [&str; 8] = [
-    "name",
-    "state",
-    "model",
-    "learners in rounds",
-    "tokens merged",
-    "participation (0 to 1)",
-    "held-out loss (nats per token)",
-    "why it failed",
+/// Columns of the list as CSV; unknown values are empty.
+const CSV: [Column<RunView>; 8] = [
+    text("name", |run| plain(&run.name)),
+    text("state", |run| run.state.words().into()),
+    text("model", |run| figure(run, "", |figures| plain(&figures.model))),
+    number("learners in rounds", |run| figure(run, "", |figures| figures.live.to_string())),
+    number("tokens merged", |run| figure(run, "", |figures| figures.tokens_merged.to_string())),
+    number("participation (0 to 1)", |run| figure(run, "", |figures| figures.participation.to_string())),
+    number("held-out loss (nats per token)", |run| {
+        figure(run, "", |figures| figures.val_loss_last.map(|loss| loss.to_string()).unwrap_or_default())
+    }),
+    text("why it failed", |run| run.why.as_deref().map(plain).unwrap_or_default()),
 ];
 
-/// Returns the CSV cells of a run; unknown values are empty.
-fn cells(run: &RunView) -> Vec<String> {
-    let figures = run.figures.as_ref();
-    let figure = |of: &dyn Fn(&RunFigures) -> String| figures.map(of).unwrap_or_default();
-    vec![
-        plain(&run.name),
-        run.state.words().to_owned(),
-        figure(&|figures| plain(&figures.model)),
-        figure(&|figures| figures.live.to_string()),
-        figure(&|figures| figures.tokens_merged.to_string()),
-        figure(&|figures| figures.participation.to_string()),
-        figure(&|figures| figures.val_loss_last.map(|loss| loss.to_string()).unwrap_or_default()),
-        run.why.as_deref().map(plain).unwrap_or_default(),
-    ]
+/// Formats a figure of a run, or returns `unknown` if the run is not served.
+fn figure(run: &RunView, unknown: &str, of: fn(&RunFigures) -> String) -> String {
+    run.figures.as_ref().map_or_else(|| unknown.to_owned(), of)
 }
 
 /// Gives an order to the server at `args.url`, and returns its answer. If the order starts a run, the links to it
@@ -110,7 +85,7 @@ pub fn order(args: &OrderArgs) -> Result<String, ServerError> {
         ask(name)?;
     }
     let token = token.clone().map_or_else(|| kept_token(runs, args), Ok)?;
-    let server = Server { site: Site { url, ca: ca.as_deref() }, token: &token };
+    let server = Server(Remote { url, ca: ca.as_deref(), token: Some(&token) });
     match order {
         RunOrder::Create => {
             let settings = flags.over(&settings.as_deref().map_or(Ok(String::new()), read)?);
@@ -123,17 +98,14 @@ pub fn order(args: &OrderArgs) -> Result<String, ServerError> {
     }
 }
 
-/// A server of several runs, and its owner's token.
-struct Server<'a> {
-    site: Site<'a>,
-    token: &'a str,
-}
+/// A server of several runs.
+struct Server<'a>(Remote<'a>);
 
 impl Server<'_> {
     /// Gives an order about the run `name`, and returns the server's answer.
     fn order(&self, method: Method, name: &RunName, order: &str) -> Result<String, ServerError> {
         let route = format!("{}/{name}/{order}", path::RUNS);
-        order_to(self.site, method, route.trim_end_matches('/'), self.token, String::new())
+        self.0.order(method, route.trim_end_matches('/'), String::new())
     }
 
     /// Makes a run with the settings in the TOML `text`. Settings that name files are never sent to a server. They are
@@ -143,7 +115,7 @@ impl Server<'_> {
             Some(key) => self.create_in(folder, name, text, key),
             None => {
                 let body = json!({ "name": name, "settings": text }).to_string();
-                order_to(self.site, Method::POST, path::RUNS, self.token, body)
+                self.0.order(Method::POST, path::RUNS, body)
             }
         }
     }
@@ -168,7 +140,7 @@ impl Server<'_> {
                 ServerError::Config { .. } => wrong(format!(
                     "`{key}` names a file, but the server at {} does not have its runs in {}: give --runs its folder \
                      of runs, on its machine",
-                    self.site.url,
+                    self.0.url,
                     folder.display()
                 )),
                 error => error,
@@ -178,7 +150,7 @@ impl Server<'_> {
 
     /// Returns the run `name`, with its link, if the server has it.
     fn run(&self, name: &RunName) -> Result<Option<RunView>, ServerError> {
-        let view: RunsView = get_as(self.site, path::RUNS, Some(self.token))?;
+        let view: RunsView = self.0.get(path::RUNS)?;
         Ok(view.runs.into_iter().find(|run| run.name == name.as_str()))
     }
 

@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use super::App;
 use super::coalesce::Coalesced;
 use super::work_limit::WorkError;
-use crate::report::{RunReport, lines, page};
+use crate::report::{RunReport, history_lines, page};
 
 /// Time for which all requests share a file. Its figures are no newer than the status, which is renewed each second.
 const SHARED_FOR: Duration = Duration::from_secs(1);
@@ -34,7 +34,8 @@ impl Default for Reports {
 /// `history.jsonl`.
 pub async fn history(State(app): State<Arc<App>>, Path(run): Path<String>) -> Response {
     let report = &app.reports.history;
-    tell(&app, &run, report, ("history.jsonl", "application/jsonl"), |story| lines(&story.carried)).await
+    tell(&app, &run, report, ("history.jsonl", "application/jsonl"), |report| history_lines(&report.carried))
+        .await
 }
 
 /// `report.html`.
@@ -61,10 +62,10 @@ async fn tell(
             let app = Arc::clone(app);
             async move {
                 let permit = app.work.permit().await?;
-                let story = app.context.actor.story().await.ok_or(WorkError::Failed)?;
+                let report = app.context.actor.report().await.ok_or(WorkError::Failed)?;
                 // Sorting many learners and drawing a thousand points would block the thread that answers other
                 // requests.
-                permit.run(move |_| Bytes::from(tell(&story))).await
+                permit.run(move |_| Bytes::from(tell(&report))).await
             }
         },
     );

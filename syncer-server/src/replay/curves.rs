@@ -1,7 +1,8 @@
 //! HTML page with curves over merges, thinned for long runs.
 
 use super::Replay;
-use crate::report::{HEAD, Html, count, curve, span};
+use crate::inspect::{count, duration};
+use crate::report::{HEAD, Html, curve};
 use crate::tape::ReplayedMerge;
 
 /// Approximate number of points in a curve.
@@ -47,7 +48,7 @@ impl Curves {
         let mut html = Html::default();
         let title = format!("The merges of run {}", replay.run);
         html.raw(HEAD).element("title", &title).raw("</head>\n<body>\n<main>\n").element("h1", &title);
-        let (merges, run_s) = (count(replay.merges), span(replay.run_s));
+        let (merges, run_s) = (count(replay.merges), duration(replay.run_s));
         let first = format!("Decisions {} to {}: {merges} merges in {run_s}", replay.first, replay.last);
         html.element("p", &format!("{first}, each recomputed to the same bits."));
         if let Some(losses) = &replay.losses {

@@ -54,52 +54,12 @@ impl Html {
     }
 }
 
-/// Formats a count with thin spaces between groups of three digits.
-pub(crate) fn count(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push('\u{202f}');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-/// Formats a duration in its two largest units.
-pub(crate) fn span(seconds: f64) -> String {
-    // Casting saturates, and a negative duration becomes 0.
-    let seconds = seconds.round() as u64;
-    let units = [(86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")];
-    let first = units.iter().position(|(unit, _)| seconds >= *unit).unwrap_or(3);
-    let mut left = seconds;
-    let mut words = Vec::new();
-    for (unit, name) in units.iter().skip(first).take(2) {
-        if left >= *unit || words.is_empty() {
-            words.push(format!("{} {name}", left / unit));
-        }
-        left %= unit;
-    }
-    words.join(" ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_written_for_people() {
-        assert_eq!(
-            [0, 999, 1_000, 1_234_567].map(count),
-            ["0", "999", "1\u{202f}000", "1\u{202f}234\u{202f}567"]
-        );
-        let spans = [0.0, 59.4, 60.0, 3_725.0, 90_000.0, f64::NAN].map(span);
-        assert_eq!(spans, ["0 s", "59 s", "1 min", "1 h 2 min", "1 d 1 h", "0 s"]);
-    }
-
-    #[test]
-    fn texts_are_no_marks() {
+    fn texts_are_no_markup() {
         let mut html = Html::default();
         html.element("p class=\"x\"", "<b a='\"'>&");
         assert_eq!(html.into_text(), "<p class=\"x\">&lt;b a='\"'&gt;&amp;</p>\n");

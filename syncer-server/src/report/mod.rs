@@ -2,28 +2,30 @@
 //!
 //! | file | concept |
 //! |---|---|
-//! | `story` | the data of a report, from a snapshot or from a served run |
-//! | `lines` | `history.jsonl` |
-//! | `page`, `marks` | `report.html`, and HTML that escapes all foreign text |
+//! | `page` | `report.html` |
+//! | `html` | HTML writer that escapes all foreign text |
 //! | `tensorboard` | event files of TensorBoard |
 
 mod html;
-mod lines;
 mod page;
-mod run_report;
 mod tensorboard;
 
+use std::cmp::Reverse;
 use std::path::Path;
 
+use archipelago_core::diloco::Account;
+use archipelago_core::diloco::syncer::SyncerRecord;
+use archipelago_core::wire::{LearnerId, RunId, RunSpec};
+use serde::Serialize;
+
 use crate::errors::ServerError;
-use crate::store::{Store, write_file};
+use crate::status::{Carried, Evaluation, Point, hidden_name, view};
+use crate::store::{Store, decoder, write_file};
 use crate::tape::later_figures;
 
-pub(crate) use html::{Html, count, span};
-pub use lines::lines;
+pub(crate) use html::Html;
 pub use page::page;
 pub(crate) use page::{HEAD, curve};
-pub use run_report::RunReport;
 pub use tensorboard::tensorboard;
 
 /// Destinations and options of reports.
@@ -50,11 +52,11 @@ pub fn report(dir: &Path, reports: Reports<'_>) -> Result<(), ServerError> {
     let snapshot = store.latest(manifest.run)?.ok_or_else(none)?;
     let params = manifest.layout()?.len() as u64;
     let carried = later_figures(&store, manifest.run, snapshot.carried)?;
-    let story = RunReport::new(&snapshot.record, params, carried, reports.hides_names);
-    write_file(&reports.out.join("history.jsonl"), lines(&story.carried).as_bytes())?;
-    write_file(&reports.out.join("report.html"), page(&story).as_bytes())?;
+    let report = RunReport::new(&snapshot.record, params, carried, reports.hides_names);
+    write_file(&reports.out.join("history.jsonl"), history_lines(&report.carried).as_bytes())?;
+    write_file(&reports.out.join("report.html"), page(&report).as_bytes())?;
     let written_s = modified_s(&store.dir().join("snapshots"));
-    reports.tensorboard.map_or(Ok(()), |folder| tensorboard(&story, folder, written_s).map(drop))
+    reports.tensorboard.map_or(Ok(()), |folder| tensorboard(&report, folder, written_s).map(drop))
 }
 
 /// Returns the time at which the last file was written to `folder`, in seconds since 1970; 0 if the system does not
@@ -65,5 +67,216 @@ fn modified_s(folder: &Path) -> f64 {
     since.unwrap_or_default().as_secs_f64()
 }
 
+/// The data of a report on a run.
+#[derive(Clone, Debug)]
+pub struct RunReport {
+    /// The run.
+    pub run: RunId,
+    /// Its description.
+    pub spec: RunSpec,
+    /// Parameters of its model.
+    pub params: u64,
+    /// Whether the model is the built-in decoder.
+    pub is_decoder: bool,
+    /// Whether the run is complete.
+    pub is_over: bool,
+    /// Number of rounds that led to a version.
+    pub rounds: u64,
+    /// Tokens merged.
+    pub tokens_merged: u64,
+    /// Merged over trained tokens, 0 to 1.
+    pub participation: f64,
+    /// The learners, those with the most merged tokens first.
+    pub contributors: Vec<Contributor>,
+    /// Its series, measurements and texts.
+    pub carried: Carried,
+}
+
+/// A learner and its contribution.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Contributor {
+    /// Its name.
+    pub name: String,
+    /// Its own description of its device.
+    pub device: String,
+    /// Its merged tokens.
+    pub tokens_merged: u64,
+    /// Number of its updates.
+    pub updates: u64,
+}
+
+impl RunReport {
+    /// Creates the data of a run from `record` and `carried`; its model has `params` parameters. If it `hides_names`,
+    /// numbers replace the learners' names, and devices are left out.
+    #[must_use]
+    pub fn new(record: &SyncerRecord, params: u64, carried: Carried, hides_names: bool) -> Self {
+        let ledger = &record.ledger;
+        let contributor = |(learner, account): (LearnerId, &Account)| Contributor {
+            name: if hides_names { hidden_name(learner) } else { account.name.clone() },
+            device: if hides_names { String::new() } else { account.device.clone() },
+            tokens_merged: ledger.tokens_merged(account),
+            updates: account.updates,
+        };
+        let mut contributors: Vec<Contributor> = ledger.accounts().map(contributor).collect();
+        contributors.sort_by_key(|contributor| Reverse(contributor.tokens_merged));
+        Self {
+            run: record.run,
+            spec: record.spec.clone(),
+            params,
+            is_decoder: decoder(&record.spec.model).is_ok_and(|decoder| decoder.is_some()),
+            is_over: record.finished,
+            rounds: record.rounds_merged,
+            tokens_merged: ledger.clock_tokens(),
+            participation: ledger.participation(),
+            contributors,
+            carried,
+        }
+    }
+}
+
+/// Line of `history.jsonl` for a measurement of the held-out loss.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Measurement {
+    time_s: f64,
+    tokens_merged: u64,
+    rounds: u64,
+    val_loss: f32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    measured_by: Option<LearnerId>,
+}
+
+/// Renders `history.jsonl`: one JSON object per line, by time, with the names and units of `/v1/series`. A measurement
+/// of the held-out loss has a line of its own with `valLoss`; the other lines are points of the series.
+#[must_use]
+pub fn history_lines(carried: &Carried) -> String {
+    let point = |point: &Point| {
+        let line = serde_json::to_string(&view::Point::from(*point)).expect("plain data");
+        (point.time_s, line)
+    };
+    let measured = |one: &Evaluation| {
+        let Evaluation { time_s, tokens_merged, rounds, loss, measured_by } = *one;
+        let line = Measurement { time_s, tokens_merged, rounds, val_loss: loss, measured_by };
+        (time_s, serde_json::to_string(&line).expect("plain data"))
+    };
+    let points = carried.series.points().map(point);
+    let mut lines: Vec<_> = points.chain(carried.history.evaluations.iter().map(measured)).collect();
+    lines.sort_by(|(one, _), (other, _)| one.total_cmp(other));
+    lines.into_iter().map(|(_, line)| line + "\n").collect()
+}
+
 #[cfg(test)]
-mod tests;
+mod tests {
+    use archipelago_core::diloco::syncer::{Syncer, SyncerConfig};
+    use archipelago_core::wire::{DataSpec, ShardSpec};
+
+    use super::*;
+
+    /// Creates the data of a run that has started and merged nothing, with this course.
+    pub(in crate::report) fn report_of(carried: Carried) -> RunReport {
+        let config = crate::ServeConfig::default();
+        let shards = vec![ShardSpec { tokens: 100_000, sha256: [7; 32] }];
+        let data = DataSpec { token_bytes: 2, masks: false, shards };
+        let model = crate::config::preset(&config).unwrap().model(256).into();
+        let spec = crate::config::run_spec(&config, model, data).unwrap();
+        let layout = crate::prepare::layout(&spec).unwrap();
+        let theta = vec![0.0; layout.len()];
+        let syncer = Syncer::new(RunId(7), spec, SyncerConfig::default(), &layout, &theta).unwrap();
+        RunReport::new(&syncer.record_amid(), layout.len() as u64, carried, false)
+    }
+
+    fn contributor(name: &str, tokens_merged: u64) -> Contributor {
+        Contributor { name: name.into(), device: "cpu".into(), tokens_merged, updates: 1 }
+    }
+
+    #[test]
+    fn strangers_write_no_markup() {
+        let mut report = report_of(Carried::default());
+        report.contributors = vec![contributor("</td><script>alert(1)</script>", 3)];
+        report.tokens_merged = 4;
+        report.carried.corpus = "<img src=x>".into();
+        let evaluation =
+            Evaluation { tokens_merged: 1, rounds: 1, loss: 2.0, time_s: 1.0, measured_by: None };
+        report.carried.history.push(evaluation, Some("</pre><script>".into()));
+        let page = page(&report);
+        assert!(!page.contains("<script") && !page.contains("<img"), "{page}");
+        assert!(
+            page.contains("&lt;/td&gt;&lt;script&gt;alert(1)") && page.contains("&lt;/pre&gt;"),
+            "{page}"
+        );
+        assert!(page.contains("75.0 %"), "{page}");
+    }
+
+    #[test]
+    fn nothing_is_fetched_from_anywhere() {
+        let page = page(&report_of(Carried::default()));
+        for outside in ["src=", "href=", "url(", "@import", "https://"] {
+            assert!(!page.contains(outside), "{outside}");
+        }
+        assert!(page.contains("not measured") && page.contains("No learner yet."));
+    }
+
+    #[test]
+    fn curves_and_settings_are_told() {
+        let mut carried = Carried::default();
+        for rounds in 0..40 {
+            let evaluation = Evaluation {
+                tokens_merged: 1_000 * rounds,
+                rounds,
+                loss: 5.0,
+                time_s: rounds as f64,
+                measured_by: None,
+            };
+            carried.history.push(evaluation, Some(format!("text {rounds}.")));
+            let point = Point { time_s: rounds as f64, train_loss: Some(4.0), live: 2.0, ..Point::default() };
+            carried.series.push(point);
+        }
+        let page = page(&report_of(carried));
+        assert_eq!(page.matches("class=\"line\"").count(), 3, "two of losses and one of learners");
+        assert_eq!(page.matches("at a held-out loss of").count(), 8);
+        assert!(page.contains("text 0.") && page.contains("text 39."));
+        assert!(page.contains("exchange.sync_every") && page.contains("model.layers"));
+    }
+
+    #[test]
+    fn a_crowd_is_added_up() {
+        let mut report = report_of(Carried::default());
+        report.contributors = (0..250).map(|number| contributor(&format!("learner {number}."), 10)).collect();
+        report.tokens_merged = 2_500;
+        let page = page(&report);
+        assert!(page.contains("learner 199.") && !page.contains("learner 200."));
+        assert!(page.contains("50 more") && page.contains("20.0 %"));
+    }
+
+    #[test]
+    fn points_and_measurements_are_in_the_order_of_time() {
+        let mut carried = Carried::default();
+        for second in [1.0, 3.0] {
+            let (train_loss, live) = ((second > 2.0).then_some(1.5), 2.0);
+            carried.series.push(Point {
+                time_s: second,
+                train_loss,
+                live,
+                tokens_merged: 7,
+                ..Point::default()
+            });
+        }
+        let evaluation = Evaluation {
+            tokens_merged: 7,
+            rounds: 4,
+            loss: 2.5,
+            time_s: 2.0,
+            measured_by: Some(LearnerId(3)),
+        };
+        carried.history.push(evaluation, None);
+        let rest = r#""tokensPerS":0.0,"participation":0.0,"live":2.0,"bytesUp":0,"bytesDown":0"#;
+        let rest = format!(r#"{rest},"tokensMerged":7,"rounds":0}}"#);
+        let expected = [
+            format!(r#"{{"timeS":1.0,"trainLoss":null,{rest}"#),
+            r#"{"timeS":2.0,"tokensMerged":7,"rounds":4,"valLoss":2.5,"measuredBy":3}"#.to_owned(),
+            format!(r#"{{"timeS":3.0,"trainLoss":1.5,{rest}"#),
+        ];
+        assert_eq!(history_lines(&carried).lines().collect::<Vec<_>>(), expected);
+        assert_eq!(history_lines(&Carried::default()), "");
+    }
+}

@@ -4,11 +4,12 @@ use archipelago_cli::plot::{Axis, Mark, Plot, Scale, Series, figure};
 use serde_json::Value;
 
 use super::RunReport;
-use super::html::{Html, count, span};
+use super::html::Html;
+use crate::inspect::{count, duration};
 use crate::store::readable;
 
 /// Maximum number of learners in the table; the others are summed up.
-const PEOPLE_MAX: usize = 200;
+const CONTRIBUTORS_MAX: usize = 200;
 /// Maximum number of texts of the model, spread over the run.
 const TEXTS_MAX: usize = 8;
 
@@ -23,51 +24,47 @@ pub(crate) const HEAD: &str = concat!(
 
 /// Renders the page.
 #[must_use]
-pub fn page(story: &RunReport) -> String {
+pub fn page(report: &RunReport) -> String {
     let mut html = Html::default();
-    let title = format!("Run {}", story.run);
+    let title = format!("Run {}", report.run);
     html.raw(HEAD).element("title", &format!("{title} of Archipelago")).raw("</head>\n<body>\n<header>\n");
-    html.element("h1", &title).element("p", &sentence(story)).raw("</header>\n<main>\n");
-    figures(&mut html, story);
-    curves(&mut html, story);
-    people(&mut html, story);
-    texts(&mut html, story);
-    model(&mut html, story);
-    settings(&mut html, story);
+    html.element("h1", &title).element("p", &sentence(report)).raw("</header>\n<main>\n");
+    figures(&mut html, report);
+    curves(&mut html, report);
+    contributors(&mut html, report);
+    texts(&mut html, report);
+    model(&mut html, report);
+    settings(&mut html, report);
     html.raw("</main>\n</body>\n</html>\n");
     html.into_text()
 }
 
 /// Describes what was trained, on which data, by how many learners.
-fn sentence(story: &RunReport) -> String {
-    let learners = match story.people.len() {
+fn sentence(report: &RunReport) -> String {
+    let learners = match report.contributors.len() {
         1 => "one learner".to_owned(),
         many => format!("{} learners, none of which waited for another", count(many as u64)),
     };
-    let text = match &*story.carried.corpus {
+    let text = match &*report.carried.corpus {
         "" => String::new(),
         name => format!(" Its text: {name}."),
     };
-    let rest = if story.is_over {
-        "The run is complete."
-    } else {
-        "The run was still in progress when this was written."
-    };
-    format!("A language model with {} parameters, trained by {learners}.{text} {rest}", count(story.params))
+    let rest = if report.is_over { "The run is complete." } else { "The run was not complete at that time." };
+    format!("A language model with {} parameters, trained by {learners}.{text} {rest}", count(report.params))
 }
 
-fn figures(html: &mut Html, story: &RunReport) {
-    let history = &story.carried.history;
+fn figures(html: &mut Html, report: &RunReport) {
+    let history = &report.carried.history;
     let loss = |loss: Option<f32>| loss.map_or_else(|| "not measured".to_owned(), |loss| figure(loss.into()));
-    let tokens = story.spec.data.shards.iter().map(|shard| shard.tokens).sum();
+    let tokens = report.spec.data.shards.iter().map(|shard| shard.tokens).sum();
     let all = [
         ("Held-out loss at first, nats per token", loss(history.first())),
         ("Held-out loss at last, nats per token", loss(history.last())),
-        ("Tokens merged", count(story.tokens_merged)),
+        ("Tokens merged", count(report.tokens_merged)),
         ("Tokens in the text", count(tokens)),
-        ("Rounds", count(story.rounds)),
-        ("Participation", figure(story.participation)),
-        ("Time that the syncer was up", span(story.carried.run_s)),
+        ("Rounds", count(report.rounds)),
+        ("Participation", figure(report.participation)),
+        ("Uptime of the syncer", duration(report.carried.run_s)),
     ];
     html.raw("<dl>\n");
     for (name, value) in all {
@@ -76,8 +73,8 @@ fn figures(html: &mut Html, story: &RunReport) {
     html.raw("</dl>\n");
 }
 
-fn curves(html: &mut Html, story: &RunReport) {
-    let carried = &story.carried;
+fn curves(html: &mut Html, report: &RunReport) {
+    let carried = &report.carried;
     let measured = carried.history.evaluations.iter();
     let held_out = measured.map(|found| (found.tokens_merged as f64, found.loss.into())).collect();
     let points = || carried.series.points();
@@ -86,9 +83,9 @@ fn curves(html: &mut Html, story: &RunReport) {
     let live = points().map(|point| (point.time_s, point.live.into())).collect();
     html.raw("<section>\n").element("h2", "The course of the run");
     let losses = [("training loss", 1, trained), ("held-out loss", 0, held_out)];
-    curve(html, "How the loss fell", ["tokens merged", "nats per token"], losses);
-    let axes = ["time that the syncer was up, seconds", "learners"];
-    curve(html, "How many took part", axes, [("learners", 2, live)]);
+    curve(html, "Loss", ["tokens merged", "nats per token"], losses);
+    let axes = ["uptime of the syncer, seconds", "learners"];
+    curve(html, "Learners in rounds", axes, [("learners", 2, live)]);
     html.raw("</section>\n");
 }
 
@@ -104,14 +101,14 @@ pub(crate) fn curve<const N: usize>(html: &mut Html, title: &str, axes: [&str; 2
     html.raw("<div class=\"wide plot\">\n").raw(&plot.svg()).raw("</div>\n");
 }
 
-fn people(html: &mut Html, story: &RunReport) {
-    html.raw("<section>\n").element("h2", "Who took part");
-    if story.people.is_empty() {
-        html.element("p", "No one yet.").raw("</section>\n");
+fn contributors(html: &mut Html, report: &RunReport) {
+    html.raw("<section>\n").element("h2", "Contributors");
+    if report.contributors.is_empty() {
+        html.element("p", "No learner yet.").raw("</section>\n");
         return;
     }
-    let (shown, others) = story.people.split_at(story.people.len().min(PEOPLE_MAX));
-    let share = |tokens: u64| match story.tokens_merged {
+    let (shown, others) = report.contributors.split_at(report.contributors.len().min(CONTRIBUTORS_MAX));
+    let share = |tokens: u64| match report.tokens_merged {
         0 => "–".to_owned(),
         all => format!("{:.1} %", 100.0 * tokens as f64 / all as f64),
     };
@@ -120,23 +117,23 @@ fn people(html: &mut Html, story: &RunReport) {
     };
     let mut rows: Vec<Vec<String>> = shown
         .iter()
-        .map(|person| row(person.name.clone(), person.device.clone(), person.tokens_merged, person.updates))
+        .map(|one| row(one.name.clone(), one.device.clone(), one.tokens_merged, one.updates))
         .collect();
     if !others.is_empty() {
-        let (tokens, updates) = others.iter().fold((0, 0), |(tokens, updates), person| {
-            (tokens + person.tokens_merged, updates + person.updates)
-        });
+        let (tokens, updates) = others
+            .iter()
+            .fold((0, 0), |(tokens, updates), one| (tokens + one.tokens_merged, updates + one.updates));
         rows.push(row(format!("{} more", count(others.len() as u64)), String::new(), tokens, updates));
     }
     html.table(&["Learner", "Device", "Tokens merged", "Share", "Updates"], 2, &rows).raw("</section>\n");
 }
 
-fn texts(html: &mut Html, story: &RunReport) {
-    let kept = story.carried.history.samples.kept();
+fn texts(html: &mut Html, report: &RunReport) {
+    let kept = report.carried.history.samples.kept();
     if kept.is_empty() {
         return;
     }
-    html.raw("<section>\n").element("h2", "What it wrote along the way");
+    html.raw("<section>\n").element("h2", "Texts of the model over the run");
     // The first, the newest, and as many evenly spaced ones between them as fit.
     let last = kept.len() - 1;
     let shown = TEXTS_MAX.min(kept.len());
@@ -150,38 +147,39 @@ fn texts(html: &mut Html, story: &RunReport) {
     html.raw("</section>\n");
 }
 
-fn model(html: &mut Html, story: &RunReport) {
+fn model(html: &mut Html, report: &RunReport) {
     html.raw("<section>\n").element("h2", "The model");
-    let place = "The model is in the folder that “syncer-server export” writes, and in the archive that the dashboard \
-         offers.";
-    if story.is_decoder {
+    let place =
+        "“syncer-server export” writes the model to a folder, and the dashboard offers it as an archive.";
+    if report.is_decoder {
         html.element("p", &format!("{place} The transformers of Hugging Face load it as a Llama:"));
     } else {
-        let whose =
-            "Its tensors have their original names; only the program that trained it can interpret them.";
-        html.element("p", &format!("{place} {whose}"));
+        html.element(
+            "p",
+            &format!("{place} Its tensors have their original names, which its own program knows."),
+        );
     }
     let load = "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n\
                 tokenizer = AutoTokenizer.from_pretrained(\"my-model\")\n\
                 model = AutoModelForCausalLM.from_pretrained(\"my-model\")\n\
                 tokens = tokenizer(\"Once upon a time\", return_tensors=\"pt\")\n\
                 print(tokenizer.decode(model.generate(**tokens, max_new_tokens=100, do_sample=True)[0]))";
-    if story.is_decoder {
+    if report.is_decoder {
         html.element("pre", load);
     }
-    let sha = story.spec.data.shards.iter().map(|shard| archipelago_core::bytes::hex(&shard.sha256));
+    let sha = report.spec.data.shards.iter().map(|shard| archipelago_core::bytes::hex(&shard.sha256));
     let sums: Vec<Vec<String>> = sha.enumerate().map(|(i, sum)| vec![format!("Shard {i}"), sum]).collect();
     html.raw("<details>\n").element("summary", "SHA-256 of the text's shards, as tokens");
     html.table(&[], usize::MAX, &sums).raw("</details>\n</section>\n");
 }
 
 /// Adds all settings that learners got, by their names in the run's description.
-fn settings(html: &mut Html, story: &RunReport) {
+fn settings(html: &mut Html, report: &RunReport) {
     html.raw("<section>\n").element("h2", "Settings");
     // Parsed from text, in which 32-bit numbers have their short form.
-    let spec = serde_json::to_string(&story.spec).unwrap_or_default();
+    let spec = serde_json::to_string(&report.spec).unwrap_or_default();
     let mut spec: Value = serde_json::from_str(&spec).unwrap_or_default();
-    spec["model"] = readable(&story.spec.model);
+    spec["model"] = readable(&report.spec.model);
     if let Some(data) = spec.get_mut("data").and_then(Value::as_object_mut) {
         data.remove("shards");
     }

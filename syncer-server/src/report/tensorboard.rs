@@ -17,10 +17,10 @@ use crate::store::{disk, write_file};
 ///
 /// # Errors
 /// `Disk`: it cannot be written.
-pub fn tensorboard(story: &RunReport, folder: &Path, written_s: f64) -> Result<PathBuf, ServerError> {
+pub fn tensorboard(report: &RunReport, folder: &Path, written_s: f64) -> Result<PathBuf, ServerError> {
     fs::create_dir_all(folder).map_err(disk("make", folder))?;
-    let path = folder.join(format!("events.out.tfevents.0.{}", story.run));
-    write_file(&path, &events(story, written_s))?;
+    let path = folder.join(format!("events.out.tfevents.0.{}", report.run));
+    write_file(&path, &events(report, written_s))?;
     Ok(path)
 }
 
@@ -46,8 +46,8 @@ impl WallClock {
 }
 
 /// Encodes the whole file.
-fn events(story: &RunReport, written_s: f64) -> Vec<u8> {
-    let carried = &story.carried;
+fn events(report: &RunReport, written_s: f64) -> Vec<u8> {
+    let carried = &report.carried;
     let clock = WallClock::new(carried, written_s);
     let mut file = Vec::new();
     let mut version = Fields::default();
@@ -181,7 +181,7 @@ mod tests {
     use archipelago_core::bytes::hex;
 
     use super::*;
-    use crate::report::tests::story;
+    use crate::report::tests::report_of;
     use crate::status::{Evaluation, Point};
 
     #[test]
@@ -226,7 +226,7 @@ mod tests {
             Evaluation { tokens_merged: 600, rounds: 2, loss: 3.5, time_s: 2.75, measured_by: None };
         carried.history.push(evaluation, Some("Once *upon*\na time é".into()));
         let golden = include_str!("../../../tests/golden/tensorboard/events.txt");
-        let lines: Vec<String> = hex(&events(&story(carried), 0.0))
+        let lines: Vec<String> = hex(&events(&report_of(carried), 0.0))
             .as_bytes()
             .chunks(100)
             .map(|line| String::from_utf8_lossy(line).into_owned())

@@ -2,10 +2,10 @@
 
 use archipelago_core::model::{LoraSpec, LoraTargets, ModelSpec, layout};
 use archipelago_core::wire::FrozenForm;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Adapters on weights that are not trained.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct AdapterFacts {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use archipelago_core::diloco::Millis;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::LogEvent;
 use super::log::sentence;
@@ -45,7 +45,7 @@ impl Taped {
 }
 
 /// State of the run's tape and snapshots on disk.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct DiskView {

@@ -7,7 +7,6 @@ use archipelago_core::diloco::{LearnerId, Millis};
 use archipelago_core::wire::{self, LearnerState};
 use serde::{Deserialize, Serialize};
 
-use super::doubt::doubted;
 use super::rate::Speeds;
 use super::view;
 
@@ -18,7 +17,7 @@ pub const FOREMOST_MAX: usize = 64;
 pub const PAGE_MAX: usize = 200;
 
 /// One learner.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct LearnerView {
@@ -75,13 +74,20 @@ impl LearnerView {
     /// Hides the learner's identity: its number replaces its name, and only the kind of its device remains.
     pub(super) fn hide(&mut self) {
         self.name = hidden_name(self.learner);
-        self.device = match self.kind {
-            DeviceKind::Browser => "browser",
-            DeviceKind::Gpu => "gpu",
-            DeviceKind::Cpu => "cpu",
-            DeviceKind::Other => "other",
+        self.device = self.kind.name().into();
+    }
+
+    /// Returns its state in one word.
+    pub(crate) fn state_name(&self) -> &'static str {
+        match self.state {
+            Some(LearnerState::Joining) => "joining",
+            Some(LearnerState::Training) => "training",
+            Some(LearnerState::Paused) => "paused",
+            Some(LearnerState::Hidden) => "hidden",
+            Some(LearnerState::Starved) => "starved",
+            Some(LearnerState::Held) => "held",
+            None => "away",
         }
-        .into();
     }
 }
 
@@ -92,7 +98,7 @@ pub fn hidden_name(learner: LearnerId) -> String {
 }
 
 /// Kind of a learner's device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub enum DeviceKind {
@@ -103,7 +109,20 @@ pub enum DeviceKind {
     /// A CPU.
     Cpu,
     /// Something else.
+    #[default]
     Other,
+}
+
+impl DeviceKind {
+    /// Returns the kind in one word, as in JSON.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Browser => "browser",
+            Self::Gpu => "gpu",
+            Self::Cpu => "cpu",
+            Self::Other => "other",
+        }
+    }
 }
 
 impl From<wire::DeviceKind> for DeviceKind {
@@ -118,11 +137,12 @@ impl From<wire::DeviceKind> for DeviceKind {
 }
 
 /// Trust of a run in a learner.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub enum Trust {
     /// A newcomer: its updates count little.
+    #[default]
     Probation,
     /// Its updates count in full.
     Trusted,
@@ -144,7 +164,7 @@ impl From<syncer::Trust> for Trust {
 }
 
 /// Number of learners in each state.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct LearnersByState {
@@ -313,4 +333,10 @@ fn shown(learner: &LearnerStatus<'_>, syncer: &Syncer, speeds: &Speeds, now: Mil
         doubt: syncer.ledger().doubt(learner.learner).map(|doubt| format!("Its {}.", doubted(doubt.looks))),
         returns_s: returns.map(|at| at.since(now) as f64 / 1e3),
     }
+}
+
+/// Returns the reason why a learner is suspected after `looks` loss checks.
+#[must_use]
+pub fn doubted(looks: u32) -> String {
+    format!("updates do not lower the loss on their own text as other learners' updates do: {looks} checks")
 }

@@ -2,15 +2,12 @@
 
 mod adapters;
 mod alerts;
-mod course;
 mod disk;
-mod doubt;
 mod history;
 mod learners;
 mod log;
 mod rate;
 mod rounds;
-mod samples;
 mod series;
 mod tracker;
 #[cfg(test)]
@@ -24,9 +21,8 @@ use crate::meters::Traffic;
 
 pub use adapters::AdapterFacts;
 pub use alerts::{AlertChange, AlertKind, AlertTerms, AlertView, Alerts, Sight};
-pub use course::{PointEvent, SeriesView, series_of};
 pub use disk::{Disk, DiskView, Taped};
-pub use history::{Evaluation, History};
+pub use history::{Evaluation, History, SAMPLES_MAX, Samples, TextSample};
 pub use learners::{
     DeviceKind, FOREMOST_MAX, LearnerView, LearnersByState, LearnersPage, LearnersQuery, PAGE_MAX, Sort,
     Trust, hidden_name, learners_of,
@@ -34,8 +30,7 @@ pub use learners::{
 pub use log::{EventLog, LOG_MAX, LogEntry, LogEntryView, LogEvent, LogKind, LogQuery, LogView, log_of};
 pub use rate::{RATE_WINDOW_MS, Rate};
 pub use rounds::{Answer, AnswerFate, MergedReport, RoundReport, Rounds, RoundsView};
-pub use samples::{SAMPLES_MAX, Samples, TextSample};
-pub use series::{POINTS_MAX, Point, Series};
+pub use series::{POINTS_MAX, Point, PointEvent, Series, SeriesView, series_of};
 pub use tracker::StatusTracker;
 
 /// Figures that the server accumulates over all its starts. Snapshots and the tape's file both keep them; the tape's
@@ -64,7 +59,7 @@ impl Carried {
 }
 
 /// Constant facts about the run and its server.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Facts {
@@ -99,7 +94,7 @@ pub struct Facts {
 }
 
 /// A run at one moment, as in `/v1/status`, the event `status` and the last line of `--json`.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct ServerStatus {

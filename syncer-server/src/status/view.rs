@@ -8,12 +8,13 @@ use std::collections::BTreeMap;
 use archipelago_core::diloco::syncer::Status;
 use archipelago_core::diloco::{self, FateCounts, FragmentId, Millis, Version};
 use archipelago_core::wire::{LateReason, LearnerId, Refusal};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use super::history::loss;
 use crate::{meters, status};
 
 /// State of a run at one moment, from the core.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Run {
@@ -99,7 +100,7 @@ impl From<Status> for Run {
 }
 
 /// Number of updates by fate.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Fates {
@@ -118,7 +119,7 @@ impl From<&FateCounts> for Fates {
 }
 
 /// Moving averages of measured times, in milliseconds; 0 until measured.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Timing {
@@ -227,7 +228,7 @@ impl From<diloco::AbandonCause> for AbandonCause {
 }
 
 /// Traffic on the sockets.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Traffic {
@@ -254,7 +255,7 @@ impl From<meters::Traffic> for Traffic {
 }
 
 /// One measurement of the held-out loss.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Evaluation {
@@ -262,7 +263,8 @@ pub struct Evaluation {
     pub tokens_merged: u64,
     /// Rounds merged into the parameters.
     pub rounds: u64,
-    /// Mean loss in nats per token.
+    /// Mean loss in nats per token; `null` in JSON if it is not finite.
+    #[serde(deserialize_with = "loss")]
     pub loss: f32,
     /// Time that the run's syncers had been up, in seconds.
     pub time_s: f64,
@@ -280,7 +282,7 @@ impl From<status::Evaluation> for Evaluation {
 }
 
 /// A text that the model wrote, with the state of the run.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct TextSample {
@@ -288,7 +290,8 @@ pub struct TextSample {
     pub time_s: f64,
     /// Tokens merged into the parameters that wrote it.
     pub tokens_merged: u64,
-    /// Held-out loss of those parameters, in nats per token.
+    /// Held-out loss of those parameters, in nats per token; `null` in JSON if it is not finite.
+    #[serde(deserialize_with = "loss")]
     pub loss: f32,
     /// The text, prompt included.
     pub text: String,

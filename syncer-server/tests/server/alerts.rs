@@ -1,7 +1,7 @@
 //! Tests of alerts: shown, logged, and posted to the owner's webhook.
 
 use serde_json::Value;
-use syncer_server::{AlertArgs, PlaceArgs, ServeConfig, TableArgs, glance};
+use syncer_server::{AlertArgs, PlaceArgs, ServeConfig, TableArgs, inspect};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -49,7 +49,7 @@ async fn an_owner_is_told_that_nobody_is_there_and_that_somebody_came() {
     assert!(status["alerts"][0]["text"].as_str().unwrap().starts_with(text), "{}", status["alerts"]);
     let place = PlaceArgs { url: format!("http://{}", server.address), ca: None, dir: None };
     let looked =
-        tokio::task::spawn_blocking(|| glance::status(&TableArgs { place, json: false, csv: false }));
+        tokio::task::spawn_blocking(|| inspect::status(&TableArgs { place, json: false, csv: false }));
     let looked = looked.await.unwrap().unwrap();
     assert!(looked.contains(&format!("ALERT          {text}")), "{looked}");
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use archipelago_core::wire::{CloseCode, Message};
 use serde_json::{Value, json};
 use syncer_server::{
-    PlaceArgs, RunsArgs, ServeConfig, ServerError, TableArgs, Verb, glance, host, order, parse, runs,
+    PlaceArgs, RunsArgs, ServeConfig, ServerError, TableArgs, Verb, host, inspect, order, parse, runs,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -278,7 +278,7 @@ async fn whoever_asks_the_server_for_a_run_hears_which_there_are() {
     let url = format!("http://{}", house.address);
     let ask = |url: String| {
         let args = TableArgs { place: PlaceArgs { url, ca: None, dir: None }, json: false, csv: false };
-        tokio::task::spawn_blocking(move || glance::status(&args))
+        tokio::task::spawn_blocking(move || inspect::status(&args))
     };
     let error = ask(url.clone()).await.unwrap().unwrap_err().to_string();
     assert!(

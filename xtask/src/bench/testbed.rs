@@ -7,7 +7,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
-pub use archipelago_demo::{Process, http};
+pub use archipelago_cli::process::Process;
+
+pub(crate) use crate::http;
 use archipelago_shaper::{Carried, Link, Shape, Weather};
 use serde_json::Value;
 

@@ -27,10 +27,10 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use archipelago_demo::Process;
-use archipelago_demo::http::{fetch, get};
+use archipelago_cli::process::Process;
 
 use crate::cargo::{TEST_PROGRAMS, build, program, root};
+use crate::http::{fetch, get};
 
 /// Arguments of `cargo build` for the examples and the simulator, the same as in the stage `test`.
 const EXAMPLES: &[&str] = &["--locked", "--workspace", "--examples", "--bin", "simulate"];

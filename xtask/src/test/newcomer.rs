@@ -10,12 +10,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
-use archipelago_demo::http::fetch;
-
 use super::bare_toolchain::BareToolchain;
 use super::tidy::SKIPPED;
 use super::{Args, Part};
 use crate::cargo::{WASM, root, target_folder};
+use crate::http::fetch;
 
 /// Maximum wait for any event: far more than a busy machine needs.
 const WAIT: Duration = Duration::from_secs(1_800);

@@ -134,7 +134,7 @@ pub const STAGES: &[Stage] = &[
     Stage {
         name: "units",
         when: When::Quick,
-        what: "runs the unit tests of core, demo and xtask",
+        what: "runs the unit tests of core and xtask",
         run: |_| units(),
     },
     Stage {
@@ -322,17 +322,7 @@ fn test(args: &Args) -> Result<String, String> {
 
 /// Runs the tests that need neither a browser nor a run.
 fn units() -> Result<String, String> {
-    call(cargo(&[
-        "test",
-        "--locked",
-        "--quiet",
-        "-p",
-        "archipelago-core",
-        "-p",
-        "archipelago-demo",
-        "-p",
-        "xtask",
-    ]))
+    call(cargo(&["test", "--locked", "--quiet", "-p", "archipelago-core", "-p", "xtask"]))
 }
 
 /// Runs the browser tests with the programs of the stage `build`.

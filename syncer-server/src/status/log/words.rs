@@ -5,12 +5,12 @@ use archipelago_core::diloco::syncer::LeaveCause;
 use archipelago_core::wire::Refusal;
 use serde::{Deserialize, Serialize};
 
-use super::super::doubt::doubted;
+use super::super::learners::doubted;
 use super::super::learners::hidden_name;
 use super::{EventLog, LOG_MAX, LogEntry, LogEvent};
 
 /// `/v1/log` and the event `log`: lines of the run's log.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct LogView {
@@ -21,7 +21,7 @@ pub struct LogView {
 }
 
 /// One line of the log.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct LogEntryView {
@@ -40,7 +40,7 @@ pub struct LogEntryView {
 }
 
 /// Kinds of events in the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub enum LogKind {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use archipelago_core::diloco::tape::{Chain, Place, link};
 use rusqlite::{Connection, params};
-use syncer_server::{PlaceArgs, ReplayArgs, ServerError, TableArgs, glance, replayed};
+use syncer_server::{PlaceArgs, ReplayArgs, ServerError, TableArgs, inspect, replayed};
 
 use crate::script::Script;
 
@@ -40,7 +40,7 @@ pub fn run(data: &[u8]) {
     };
     refused(replayed(&args, |_| {}).err());
     let place = PlaceArgs { url: String::new(), ca: None, dir: Some(dir.to_owned()) };
-    refused(glance::status(&TableArgs { place, json: true, csv: false }).err());
+    refused(inspect::status(&TableArgs { place, json: true, csv: false }).err());
 }
 
 /// Checks that a refusal has a text and is not an internal error.

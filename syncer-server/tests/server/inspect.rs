@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::Value;
-use syncer_server::{EventsArgs, PlaceArgs, ServerError, TableArgs, glance};
+use syncer_server::{EventsArgs, PlaceArgs, ServerError, TableArgs, inspect};
 
 use crate::support::{Learner, Server, config};
 
@@ -24,7 +24,7 @@ async fn apart(look: impl FnOnce() -> Printed + Send + 'static) -> Printed {
 
 async fn status(place: &PlaceArgs, json: bool) -> Printed {
     let args = TableArgs { place: place.clone(), json, csv: false };
-    apart(move || glance::status(&args)).await
+    apart(move || inspect::status(&args)).await
 }
 
 async fn table(look: fn(&TableArgs) -> Printed, place: &PlaceArgs, (json, csv): (bool, bool)) -> Vec<String> {
@@ -35,7 +35,7 @@ async fn table(look: fn(&TableArgs) -> Printed, place: &PlaceArgs, (json, csv): 
 
 async fn events(place: &PlaceArgs, name: &str, json: bool) -> String {
     let args = EventsArgs { place: place.clone(), name: name.into(), limit: 50, json, csv: false };
-    apart(move || glance::events(&args)).await.unwrap()
+    apart(move || inspect::events(&args)).await.unwrap()
 }
 
 /// Returns the values of `names` in the JSON status.
@@ -66,40 +66,40 @@ async fn a_syncer_and_its_folder_tell_the_same() {
     assert!(shown.contains("1 ever seen") && !shown.contains("disk"), "{shown}");
 
     for place in [&asked, &found] {
-        let credits = table(glance::learners, place, (false, false)).await;
+        let credits = table(inspect::learners, place, (false, false)).await;
         assert!(credits[0].contains("tokens merged") && credits[1].contains("learner 1"), "{credits:?}");
         let json: Value =
-            serde_json::from_str(&table(glance::learners, place, (true, false)).await[0]).unwrap();
+            serde_json::from_str(&table(inspect::learners, place, (true, false)).await[0]).unwrap();
         assert_eq!(json["tokensMerged"], now[1]);
-        let csv = table(glance::learners, place, (false, true)).await;
+        let csv = table(inspect::learners, place, (false, true)).await;
         assert!(csv[1].starts_with("1,learner 1,other,test,"), "{csv:?}");
-        let csv = table(glance::status, place, (false, true)).await;
+        let csv = table(inspect::status, place, (false, true)).await;
         assert_eq!(csv.len(), 2, "{csv:?}");
         assert!(csv[1].starts_with(&format!("{},", now[0].as_str().unwrap())), "{csv:?}");
         let merged = csv[0].split(',').position(|head| head == "tokens merged").unwrap();
         assert_eq!(csv[1].split(',').nth(merged), Some(&*now[1].to_string()), "{csv:?}");
         let args =
             EventsArgs { place: place.clone(), name: String::new(), limit: 50, json: false, csv: true };
-        let csv = apart(move || glance::events(&args)).await.unwrap();
+        let csv = apart(move || inspect::events(&args)).await.unwrap();
         assert!(csv.starts_with("time (ms since 1970),kind,") && csv.contains("learner 1 joined"), "{csv}");
         assert!(events(place, "", false).await.contains("learner 1 joined (test)."));
         assert!(events(place, "LEARNER 1", false).await.contains("learner 1 joined (test)."));
         let first: Value =
             serde_json::from_str(events(place, "", true).await.lines().last().unwrap()).unwrap();
         assert_eq!(first["text"], "The run began.");
-        assert_eq!(events(place, "nobody & none", false).await, "Nothing of that kind has happened.");
+        assert_eq!(events(place, "nobody & none", false).await, "No such events.");
     }
     // The column heads are those of the dashboard, which reads such files.
     let dashboard = include_str!("../../../web-demo/pages/dashboard/table.ts");
-    let csv = table(glance::history, &asked, (false, true)).await;
+    let csv = table(inspect::history, &asked, (false, true)).await;
     for head in csv[0].split(',') {
         assert!(dashboard.contains(&format!("\"{head}\"")), "{head}");
     }
     assert!(csv.len() > 1 && csv[1..].iter().all(|line| line.split(',').count() == 10), "{csv:?}");
-    assert!(table(glance::history, &asked, (false, false)).await[0].contains("held-out loss"));
+    assert!(table(inspect::history, &asked, (false, false)).await[0].contains("held-out loss"));
 
     server.stop().await;
-    let (json, shown) = (table(glance::history, &found, (true, false)).await, status(&found, false).await);
+    let (json, shown) = (table(inspect::history, &found, (true, false)).await, status(&found, false).await);
     let series: Value = serde_json::from_str(&json[0]).unwrap();
     assert!(!series["timeS"].as_array().unwrap().is_empty(), "{series}");
     assert!(shown.unwrap().contains("as of the newest decision in its folder"));

@@ -1,4 +1,4 @@
-//! Tests of the guard as a process.
+//! Tests of `demo` without a run, and of the guard as a process.
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "a test: the helper may panic")]
 
@@ -12,12 +12,39 @@ use std::{
     time::Duration,
 };
 
+/// Returns the exit code of the demo with these flags, and its last message.
+fn demo(flags: &[&str]) -> (Option<i32>, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_syncer-server"))
+        .arg("demo")
+        .args(flags)
+        .env_clear()
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    (output.status.code(), said.lines().last().unwrap_or_default().to_owned())
+}
+
+#[test]
+fn a_missing_program_is_one_sentence() {
+    let (code, said) = demo(&["--headless", "--learner", "no/such/program"]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("no/such/program") && said.contains("--learner"), "{said}");
+}
+
+#[test]
+fn a_wrong_flag_is_code_2() {
+    assert_eq!(demo(&["--classroom", "--headless"]).0, Some(2));
+    assert_eq!(demo(&["--public-url", "https://a/"]).0, Some(2));
+    assert_eq!(demo(&["--for", "0s"]).0, Some(2));
+    assert_eq!(demo(&["--headless", "--learners", "0"]).0, Some(1));
+}
+
 /// Starts a guarded shell that runs `script`. Returns it with the script's process id and the folder.
 fn guarded(script: &str, flags: &[&str], folder: &str) -> (Child, String, PathBuf) {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(folder);
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).unwrap();
-    let mut guard = Command::new(env!("CARGO_BIN_EXE_archipelago-demo"))
+    let mut guard = Command::new(env!("CARGO_BIN_EXE_syncer-server"))
         .arg("guard")
         .args(flags)
         .args(["--stdout".into(), folder.join("out"), "--stderr".into(), folder.join("err"), "--".into()])

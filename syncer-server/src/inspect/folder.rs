@@ -4,13 +4,12 @@ use std::path::Path;
 
 use archipelago_core::diloco::Millis;
 use archipelago_core::diloco::syncer::{Syncer, SyncerConfig};
-use serde::Serialize;
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
 
 use crate::clock::{unix_ms, unix_s};
 use crate::errors::ServerError;
 use crate::status::{
-    Carried, LearnersPage, LearnersQuery, LogEntry, PAGE_MAX, SeriesView, Sort, learners_of, series_of, view,
+    Carried, LearnerView, LearnersQuery, LogEntry, PAGE_MAX, SeriesView, Sort, learners_of, series_of, view,
 };
 use crate::store::{Manifest, Snapshot, Store};
 use crate::tape::{Rows, later_figures, recover, rows_error};
@@ -23,15 +22,20 @@ pub struct Folder {
 }
 
 /// The part of `/v1/status` that a folder provides, under the same names.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct FolderStatus {
+pub struct FolderStatus {
+    /// State of the core.
     #[serde(flatten)]
-    core: view::Run,
-    val_loss_first: Option<f32>,
-    val_loss_last: Option<f32>,
-    last_merge_age_s: Option<f64>,
-    run_s: f64,
+    pub core: view::Run,
+    /// Held-out loss before training, in nats per token.
+    pub val_loss_first: Option<f32>,
+    /// Newest held-out loss, in nats per token.
+    pub val_loss_last: Option<f32>,
+    /// Time since the newest merge, in seconds.
+    pub last_merge_age_s: Option<f64>,
+    /// Time that the run's syncers were up, in seconds.
+    pub run_s: f64,
 }
 
 impl Folder {
@@ -52,18 +56,17 @@ impl Folder {
     /// # Errors
     /// - `Disk`, `DirCorrupt`: tape or snapshot cannot be read.
     /// - `Internal`: they do not match.
-    pub fn status(&self) -> Result<Value, ServerError> {
+    pub fn status(&self) -> Result<FolderStatus, ServerError> {
         let carried = self.carried()?;
         let merged_ms = self.rows()?.map(|rows| rows.last_merge_ms()).transpose();
         let merged_ms = merged_ms.map_err(|error| rows_error(&self.store.tape_path(), error))?.flatten();
-        let status = FolderStatus {
+        Ok(FolderStatus {
             core: self.syncer()?.status().into(),
             val_loss_first: carried.history.first(),
             val_loss_last: carried.history.last(),
             last_merge_age_s: merged_ms.map(|at_ms| unix_ms().saturating_sub(at_ms) as f64 / 1e3),
             run_s: carried.run_s,
-        };
-        Ok(serde_json::to_value(status).expect("plain data"))
+        })
     }
 
     /// Returns the course of the run, up to ten seconds before its syncer ended.
@@ -83,12 +86,12 @@ impl Folder {
     ///
     /// # Errors
     /// As [`Self::status`].
-    pub fn learners(&self) -> Result<Vec<LearnersPage>, ServerError> {
+    pub fn learners(&self) -> Result<Vec<LearnerView>, ServerError> {
         let syncer = self.syncer()?;
         let total = syncer.ledger().len();
         let page = |offset| LearnersQuery { offset, limit: PAGE_MAX, sort: Sort::Merged };
         let pages = (0..total).step_by(PAGE_MAX).map(|offset| learners_of(&syncer, Millis(0), page(offset)));
-        Ok(pages.collect())
+        Ok(pages.flat_map(|page| page.learners).collect())
     }
 
     /// Returns the run's log, oldest line first.

@@ -1,21 +1,28 @@
-//! Program that runs behind a guard.
+//! Child processes that never outlive their parent.
+//!
+//! A child runs behind a guard: a process of the parent's own program, started with the verb `guard`. The guard holds
+//! the end of a pipe from the parent, and kills the child when the pipe closes. That happens however the parent ends,
+//! even by `kill -9`.
 
-use std::{
-    env,
-    ffi::OsString,
-    fs,
-    io::{BufRead, BufReader},
-    path::{Path, PathBuf},
-    process::{Child, ChildStdin, Command, Stdio},
-    thread,
-    time::{Duration, Instant},
-};
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{self, Child, ChildStdin, Command, ExitCode, Stdio};
+use std::sync::mpsc::{self, TryRecvError};
+use std::time::{Duration, Instant};
+use std::{env, thread};
+
+use crate::{fail, write};
 
 /// Interval of the checks for a program's end.
 const POLL: Duration = Duration::from_millis(20);
 
-/// Running program; dropping it kills it. A binary that uses this must run [`super::guard::run`] if the first word of
-/// its command line is `guard`.
+/// Exit code of a guard whose program was killed by a signal: 128 + SIGKILL, as in shells.
+const KILLED: u8 = 137;
+
+/// Running program; dropping it kills it. A binary that uses this must call [`guard`] if the first word of its command
+/// line is `guard`.
 pub struct Process {
     guard: Child,
     /// Pipe that stays open while the program may run.
@@ -81,26 +88,30 @@ impl Process {
     }
 
     /// Returns the process id.
+    #[must_use]
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
     /// Returns the complete lines of standard output so far.
+    #[must_use]
     pub fn stdout(&self) -> Vec<String> {
         let text = fs::read_to_string(&self.stdout).unwrap_or_default();
         text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')).map(str::to_owned).collect()
     }
 
     /// Returns the last line of standard error.
+    #[must_use]
     pub fn last_words(&self) -> String {
-        let text = fs::read_to_string(&self.stderr).unwrap_or_default();
-        text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default().to_owned()
+        last_line(&fs::read_to_string(&self.stderr).unwrap_or_default())
     }
 
     /// Waits at most `wait` for the end of the program. Returns its exit code.
     pub fn wait(&mut self, wait: Duration) -> Option<i32> {
-        let end = Instant::now() + wait;
-        while self.exit_code().is_none() && Instant::now() < end {
+        #[expect(clippy::disallowed_methods, reason = "a process ends by the real clock")]
+        let now = Instant::now;
+        let end = now() + wait;
+        while self.exit_code().is_none() && now() < end {
             thread::sleep(POLL);
         }
         self.exit_code()
@@ -118,12 +129,12 @@ impl Process {
         }
     }
 
-    /// Stops the program, as a closed lid does. Returns false on systems without that signal.
+    /// Suspends the program. Returns false on systems without that signal.
     pub fn freeze(&self) -> bool {
         self.signal("STOP")
     }
 
-    /// Lets a stopped program continue.
+    /// Lets a suspended program continue.
     pub fn thaw(&self) -> bool {
         self.signal("CONT")
     }
@@ -140,6 +151,7 @@ impl Process {
     }
 
     /// Returns the processor time so far in milliseconds, in steps of ten; 0 if the system does not report it.
+    #[must_use]
     pub fn cpu_ms(&self) -> u64 {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
         // The name in brackets may contain any characters; user and system time are the 12th and 13th field after it.
@@ -165,6 +177,12 @@ impl Drop for Process {
     }
 }
 
+/// Returns the last line of `text` that is not blank.
+#[must_use]
+pub fn last_line(text: &str) -> String {
+    text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default().to_owned()
+}
+
 /// Shields the program from the terminal's Ctrl+C, because its parent decides how it ends.
 #[cfg(unix)]
 fn detach(command: &mut Command) {
@@ -174,13 +192,68 @@ fn detach(command: &mut Command) {
 #[cfg(not(unix))]
 fn detach(_command: &mut Command) {}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Settings of the verb `guard`.
+#[derive(clap::Args, Debug)]
+pub struct GuardArgs {
+    /// File that the program's standard output is appended to
+    #[arg(long, required = true)]
+    stdout: PathBuf,
+    /// File that its standard error is appended to
+    #[arg(long, required = true)]
+    stderr: PathBuf,
+    /// Also kill the programs that the program has started, on systems with process groups
+    #[arg(long)]
+    children: bool,
+    /// The program and its arguments
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
 
-    #[test]
-    fn memory_is_read_where_the_system_tells() {
-        let Ok(status) = fs::read_to_string("/proc/self/status") else { return };
-        assert!(status.contains("VmHWM:"), "{status}");
+/// Runs a program, prints its process id, and waits for its end. Kills it once standard input closes.
+#[must_use]
+pub fn guard(args: &GuardArgs) -> ExitCode {
+    match start(args).and_then(|child| watch(child, args.children)) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => fail(&format_args!("{}: {error}", args.command[0].to_string_lossy()), 1),
     }
+}
+
+fn start(args: &GuardArgs) -> io::Result<Child> {
+    let open = |path| File::options().append(true).create(true).open(path);
+    let child = Command::new(&args.command[0])
+        .args(&args.command[1..])
+        .stdin(Stdio::null())
+        .stdout(open(&args.stdout)?)
+        .stderr(open(&args.stderr)?)
+        .spawn()?;
+    write(format_args!("{}\n", child.id()))?;
+    Ok(child)
+}
+
+fn watch(mut child: Child, children: bool) -> io::Result<u8> {
+    let (alive, parent) = mpsc::channel::<()>();
+    thread::spawn(move || {
+        let _alive = alive;
+        // The parent never writes, so this returns when the pipe closes.
+        let _ = io::stdin().read(&mut [0]);
+    });
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status.code().map_or(KILLED, |code| u8::try_from(code).unwrap_or(1)));
+        }
+        if parent.try_recv() == Err(TryRecvError::Disconnected) {
+            if children {
+                kill_group();
+            }
+            child.kill()?;
+        }
+        thread::sleep(POLL);
+    }
+}
+
+/// Kills the process group that this process leads, itself included. Has no effect on systems without process groups.
+fn kill_group() {
+    let group = format!("-{}", process::id());
+    // Without `kill`, only the guarded program is killed.
+    let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
 }

@@ -1,4 +1,4 @@
-//! Formats of figures, and aligned tables.
+//! Formats of figures, aligned tables, and comma-separated values.
 
 pub use archipelago_core::text::plain;
 
@@ -30,7 +30,7 @@ pub fn participation(share: f64, tokens_merged: u64) -> String {
 }
 
 /// Formats a loss in nats per token.
-pub fn nats(loss: Option<f64>) -> String {
+pub fn nats(loss: Option<f32>) -> String {
     loss.map_or_else(|| UNKNOWN.into(), |loss| format!("{loss:.3}"))
 }
 
@@ -57,40 +57,50 @@ pub fn ago(seconds: f64) -> String {
     format!("{} ago", duration(seconds))
 }
 
-/// Alignment of a column.
-#[derive(Clone, Copy)]
-pub enum Side {
-    /// Left aligned, for texts.
-    Left,
-    /// Right aligned, for numbers.
-    Right,
+/// A column of a table or of a CSV file whose rows are values of `T`.
+pub struct Column<T> {
+    head: &'static str,
+    is_number: bool,
+    cell: fn(&T) -> String,
+}
+
+/// Creates a column of texts, which is aligned to the left.
+pub const fn text<T>(head: &'static str, cell: fn(&T) -> String) -> Column<T> {
+    Column { head, is_number: false, cell }
+}
+
+/// Creates a column of numbers, which is aligned to the right.
+pub const fn number<T>(head: &'static str, cell: fn(&T) -> String) -> Column<T> {
+    Column { head, is_number: true, cell }
+}
+
+/// Returns the heads, then the cells of each row.
+fn lines<T>(columns: &[Column<T>], rows: &[T]) -> Vec<Vec<String>> {
+    let heads = columns.iter().map(|column| column.head.to_owned()).collect();
+    let cells = rows.iter().map(|row| columns.iter().map(|column| (column.cell)(row)).collect());
+    std::iter::once(heads).chain(cells).collect()
 }
 
 /// Formats rows below their heads, in aligned columns.
-pub fn table(heads: &[(&str, Side)], rows: &[Vec<String>]) -> String {
-    let width = |at: usize, head: &str| {
-        let cells = rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count());
-        cells.chain([head.chars().count()]).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = heads.iter().enumerate().map(|(at, (head, _))| width(at, head)).collect();
-    let line = |cells: Vec<&str>| {
-        let padded = cells.iter().zip(heads).zip(&widths).map(|((cell, (_, side)), width)| match side {
-            Side::Left => format!("{cell:<width$}"),
-            Side::Right => format!("{cell:>width$}"),
+pub fn table<T>(columns: &[Column<T>], rows: &[T]) -> String {
+    let lines = lines(columns, rows);
+    let width = |at: usize| lines.iter().map(|line| line[at].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns.len()).map(width).collect();
+    let aligned = |line: &Vec<String>| {
+        let cells = line.iter().zip(columns).zip(&widths).map(|((cell, column), &width)| {
+            if column.is_number { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
         });
-        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     };
-    let head = line(heads.iter().map(|(head, _)| *head).collect());
-    let rows = rows.iter().map(|row| line(row.iter().map(String::as_str).collect()));
-    std::iter::once(head).chain(rows).collect::<Vec<_>>().join("\n")
+    lines.iter().map(aligned).collect::<Vec<_>>().join("\n")
 }
 
-/// Formats comma-separated values, in the format that the dashboard saves and reads.
-pub fn csv(heads: &[&str], rows: &[Vec<String>]) -> String {
-    let line =
-        |cells: Vec<&str>| cells.iter().map(|cell| quoted(cell)).collect::<Vec<_>>().join(",") + "\r\n";
-    let rows = rows.iter().map(|row| line(row.iter().map(String::as_str).collect()));
-    std::iter::once(line(heads.to_vec())).chain(rows).collect()
+/// Formats comma-separated values below their heads, in the format that the dashboard saves and reads. The last line
+/// has no end.
+pub fn csv<T>(columns: &[Column<T>], rows: &[T]) -> String {
+    let lines = lines(columns, rows);
+    let lines = lines.iter().map(|line| line.iter().map(|cell| quoted(cell)).collect::<Vec<_>>().join(","));
+    lines.collect::<Vec<_>>().join("\r\n")
 }
 
 /// Formats a cell: doubles quotes, and prefixes text that a spreadsheet would take for a formula.
@@ -121,14 +131,16 @@ mod tests {
 
     #[test]
     fn columns_line_up() {
-        let rows = [vec!["anna".into(), "7".into()], vec!["Ångström".into(), "1,000".into()]];
-        let table = table(&[("name", Side::Left), ("merged", Side::Right)], &rows);
+        let columns: [Column<(&str, u64)>; 2] =
+            [text("name", |row| row.0.into()), number("merged", |row| count(row.1))];
+        let table = table(&columns, &[("anna", 7), ("Ångström", 1_000)]);
         assert_eq!(table, "name      merged\nanna           7\nÅngström   1,000");
     }
 
     #[test]
     fn cells_stay_cells() {
-        let rows = [vec!["a,b".into(), "say \"x\"".into(), "=1+1".into(), "-1.5".into()]];
-        assert_eq!(csv(&["w", "x", "y", "z"], &rows), "w,x,y,z\r\n\"a,b\",\"say \"\"x\"\"\",'=1+1,-1.5\r\n");
+        let cells = ["a,b", "say \"x\"", "=1+1", "-1.5"];
+        let csv = csv(&[text("w", |cell: &&str| (*cell).to_owned())], &cells);
+        assert_eq!(csv, "w\r\n\"a,b\"\r\n\"say \"\"x\"\"\"\r\n'=1+1\r\n-1.5");
     }
 }

@@ -1,24 +1,26 @@
 //! Programs of a demo: discovery, start and end.
 
-use std::{
-    ffi::OsString,
-    fs,
-    net::{Ipv4Addr, SocketAddr},
-    path::{Path, PathBuf},
-    process::{Command, Output, Stdio},
-    thread,
-    time::{Duration, Instant},
-};
+use std::ffi::OsString;
+use std::io::{self, IsTerminal};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use std::{env, fs, thread};
 
+use archipelago_cli::DemoArgs;
+use archipelago_cli::process::{Process, last_line};
+use archipelago_core::wire::http as path;
+use serde::Deserialize;
 use serde_json::Value;
 
-use crate::{
-    args::Args,
-    classroom::Classroom,
-    error::DemoError,
-    process::{Process, http},
-    setup::Setup,
-};
+use super::DemoError;
+use crate::announce::Classroom;
+use crate::config::DemoSetup;
+use crate::errors::ServerError;
+use crate::inspect::Remote;
+use crate::status::ServerStatus;
+use crate::store::Store;
 
 /// Longest wait until the syncer listens; it reads, tokenises and splits the corpus first.
 const START_WAIT: Duration = Duration::from_secs(120);
@@ -27,23 +29,48 @@ const START_WAIT: Duration = Duration::from_secs(120);
 const BENCH_S: u32 = 3;
 
 /// Running syncer.
-pub struct Started {
-    pub syncer: Process,
+pub struct Syncer {
+    pub process: Process,
     /// Address of the syncer on this machine.
-    pub address: SocketAddr,
-    /// Link for learners on this machine, with the invite.
-    pub join: String,
+    address: SocketAddr,
+    /// The invite as the end of a link; empty if the run asks for none.
+    invite: String,
     /// Join instructions, if the run is for a class.
     pub classroom: Option<Classroom>,
+}
+
+/// First line of the syncer, as far as the demo reads it.
+#[derive(Deserialize)]
+struct Listening {
+    address: SocketAddr,
+    join: String,
+    classroom: Option<Classroom>,
+}
+
+impl Syncer {
+    /// Returns the URL of the syncer on this machine.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Returns the link for learners on this machine, with the invite.
+    pub fn join(&self) -> String {
+        format!("ws://{}{}{}", self.address, path::SOCKET, self.invite)
+    }
+
+    /// Requests the status of the run.
+    pub fn status(&self) -> Result<ServerStatus, ServerError> {
+        Remote { url: &self.url(), ca: None, token: None }.get(path::STATUS)
+    }
 }
 
 /// The two programs, and the folder of this run.
 pub struct Programs {
     syncer: PathBuf,
     learner: PathBuf,
-    /// Pages that are served instead of the syncer's own.
+    /// Pages that are served instead of the embedded ones.
     pages: Option<PathBuf>,
-    /// Folder for logs, snapshots and the admin's token.
+    /// Folder for logs, snapshots and the owner's token.
     pub dir: PathBuf,
     /// Number of threads of each learner.
     pub threads: usize,
@@ -53,59 +80,71 @@ impl Programs {
     /// Finds both programs, lets the syncer check data and settings, and creates a folder for the run.
     ///
     /// # Errors
-    /// - [`DemoError::System`]: a program is missing, or the folder cannot be created.
+    /// - [`DemoError::Failed`]: a program is missing, or the folder cannot be created.
     /// - [`DemoError::Ended`]: data or settings are wrong; the syncer explains it.
-    pub fn find(args: &Args, setup: &Setup) -> Result<Self, DemoError> {
+    pub fn find(setup: &DemoSetup) -> Result<Self, DemoError> {
         let cores = thread::available_parallelism()?.get();
+        let syncer = env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
         let mut programs = Self {
-            syncer: setup.syncer()?,
-            learner: setup.learner()?,
+            learner: learner(setup.learner.as_deref(), &syncer)?,
+            syncer,
             pages: setup.pages.clone(),
             dir: setup.runs.join("demo"),
-            threads: (cores / args.learners().max(1) as usize).max(1),
+            threads: (cores / setup.run.learners().max(1) as usize).max(1),
         };
-        programs.validate(args)?;
+        let line = programs.syncer_line("validate", &setup.run, None);
+        let output = Command::new(&programs.syncer).args(line).output()?;
+        if !output.status.success() {
+            return Err(ended("syncer", &output));
+        }
         programs.dir = new_folder(&setup.runs)?;
         Ok(programs)
     }
 
-    /// Starts the syncer and waits until it answers.
+    /// Starts the syncer and waits until it answers. Returns it with its first status.
     ///
     /// # Errors
     /// - [`DemoError::Ended`]: it ended at once, with an explanation.
     /// - [`DemoError::Silent`]: it never answered.
-    pub fn start_syncer(&self, args: &Args, total_tokens: Option<u64>) -> Result<Started, DemoError> {
+    pub fn start_syncer(
+        &self,
+        args: &DemoArgs,
+        total_tokens: Option<u64>,
+    ) -> Result<(Syncer, ServerStatus), DemoError> {
         let line = self.syncer_line("serve", args, total_tokens);
-        let mut syncer = Process::spawn(&self.syncer, &line, &self.dir.join("syncer"))?;
+        let mut process = Process::spawn(&self.syncer, &line, &self.dir.join("syncer"))?;
         let end = Instant::now() + START_WAIT;
-        while Instant::now() < end {
-            let line = syncer.stdout().first().and_then(|line| serde_json::from_str::<Value>(line).ok());
-            if let Some((line, address)) = line.and_then(|line| address(&line).map(|address| (line, address)))
-                && http::get(address, "/v1/status").is_ok()
-            {
-                let join = format!("ws://{address}/v1/ws{}", invite(&line));
-                return Ok(Started { syncer, address, join, classroom: Classroom::read(&line) });
+        let listening = loop {
+            if let Some(line) = process.stdout().first().and_then(|line| serde_json::from_str(line).ok()) {
+                break line;
             }
-            if let Some(code) = syncer.exit_code() {
-                return Err(DemoError::Ended { name: "syncer".to_owned(), code, words: syncer.last_words() });
-            }
-            thread::sleep(Duration::from_millis(50));
+            wait_for_syncer(&mut process, end)?;
+        };
+        let Listening { mut address, join, mut classroom } = listening;
+        let coloured = io::stdout().is_terminal() && env::var_os("NO_COLOR").is_none();
+        classroom.iter_mut().for_each(|classroom| classroom.coloured = coloured);
+        if address.ip().is_unspecified() {
+            address.set_ip(Ipv4Addr::LOCALHOST.into());
         }
-        Err(DemoError::Silent(format!(
-            "the syncer does not answer after {} s; see its log",
-            START_WAIT.as_secs()
-        )))
+        let invite = join.find('#').map_or_else(String::new, |at| join[at..].to_owned());
+        let mut syncer = Syncer { process, address, invite, classroom };
+        loop {
+            match syncer.status() {
+                Ok(status) => return Ok((syncer, status)),
+                Err(_) => wait_for_syncer(&mut syncer.process, end)?,
+            }
+        }
     }
 
     /// Starts the learner `name` for the run at `join`. The same name has the same identity.
     ///
     /// # Errors
-    /// [`DemoError::System`]: it could not be started.
+    /// [`DemoError::Failed`]: it could not be started.
     pub fn start_learner(&self, name: &str, join: &str) -> Result<Process, DemoError> {
         let mut line = words(["join", join, "--json", "--name", name]);
         line.extend(words(["--threads", &self.threads.to_string()]));
         line.extend(["--identity".into(), self.dir.join(name).with_extension("identity").into()]);
-        let (program, line) = aside(&self.learner, line);
+        let (program, line) = low_priority(&self.learner, line);
         Ok(Process::spawn(&program, &line, &self.dir.join(name))?)
     }
 
@@ -135,30 +174,24 @@ impl Programs {
     /// Exports the newest snapshot as a Hugging Face folder.
     ///
     /// # Errors
-    /// [`DemoError::NoExport`]: the export failed; the syncer has printed the reason.
+    /// [`DemoError::Ended`]: the export failed, with an explanation.
     pub fn export(&self, folder: &Path) -> Result<(), DemoError> {
         let mut export = Command::new(&self.syncer);
-        export.arg("export").arg("--dir").arg(self.store()).arg("--out").arg(folder).stdout(Stdio::null());
-        let written = export.status()?.success() && folder.join("model.safetensors").is_file();
-        if written { Ok(()) } else { Err(DemoError::NoExport(folder.to_owned())) }
+        let output = export.arg("export").arg("--dir").arg(self.store()).arg("--out").arg(folder).output()?;
+        if output.status.success() { Ok(()) } else { Err(ended("export", &output)) }
     }
 
-    /// Reads the admin token that the syncer created.
+    /// Reads the owner's token, which the syncer has created.
     ///
     /// # Errors
-    /// [`DemoError::System`]: it is missing.
+    /// [`DemoError::Failed`]: it is missing.
     pub fn admin_token(&self) -> Result<String, DemoError> {
-        let file = self.store().join("admin.token");
+        let file = Store::look(&self.store()).admin_token_path();
         let token = fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
         Ok(token.trim().to_owned())
     }
 
-    fn validate(&self, args: &Args) -> Result<(), DemoError> {
-        let output = Command::new(&self.syncer).args(self.syncer_line("validate", args, None)).output()?;
-        if output.status.success() { Ok(()) } else { Err(ended("syncer", &output)) }
-    }
-
-    fn syncer_line(&self, verb: &str, args: &Args, total_tokens: Option<u64>) -> Vec<OsString> {
+    fn syncer_line(&self, verb: &str, args: &DemoArgs, total_tokens: Option<u64>) -> Vec<OsString> {
         let host = if args.classroom { "0.0.0.0" } else { "127.0.0.1" };
         let mut line = words([verb, "--json", "--listen", &format!("{host}:{}", args.port)]);
         line.extend(["--dir".into(), self.store().into()]);
@@ -182,39 +215,48 @@ impl Programs {
         line
     }
 
-    /// Returns the syncer's folder.
+    /// Returns the folder of the run itself.
     fn store(&self) -> PathBuf {
         self.dir.join("store")
     }
 }
 
-/// Returns the syncer's address on this machine, from its first line.
-fn address(line: &Value) -> Option<SocketAddr> {
-    let mut address: SocketAddr = line["address"].as_str()?.parse().ok()?;
-    if address.ip().is_unspecified() {
-        address.set_ip(Ipv4Addr::LOCALHOST.into());
+/// Waits a moment for the syncer to start.
+///
+/// # Errors
+/// It has ended, or `end` is over.
+fn wait_for_syncer(process: &mut Process, end: Instant) -> Result<(), DemoError> {
+    if let Some(code) = process.exit_code() {
+        return Err(DemoError::Ended { name: "syncer".into(), code, words: process.last_words() });
     }
-    Some(address)
+    if Instant::now() > end {
+        let seconds = START_WAIT.as_secs();
+        return Err(DemoError::Silent(format!("the syncer does not answer after {seconds} s; see its log")));
+    }
+    thread::sleep(Duration::from_millis(50));
+    Ok(())
 }
 
-/// Returns the invite in the syncer's first line.
-fn invite(line: &Value) -> String {
-    let link = line["join"].as_str().unwrap_or_default();
-    link.find('#').map_or_else(String::new, |at| link[at..].to_owned())
+/// Returns the learner program: `given`, or the one next to the program `syncer`.
+fn learner(given: Option<&Path>, syncer: &Path) -> Result<PathBuf, String> {
+    let next_to = || syncer.with_file_name(format!("native-learner{}", env::consts::EXE_SUFFIX));
+    let file = given.map_or_else(next_to, Path::to_owned);
+    if file.is_file() {
+        return Ok(file);
+    }
+    Err(format!("{} does not exist: put native-learner there, or give --learner its path", file.display()))
 }
 
 /// Returns the error for a program that has ended, with its last message.
 fn ended(name: &str, output: &Output) -> DemoError {
-    let said = String::from_utf8_lossy(&output.stderr);
-    let words = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
     // The demo calls that flag by another name.
-    let words = words.replace("--listen", "--port");
+    let words = last_line(&String::from_utf8_lossy(&output.stderr)).replace("--listen", "--port");
     DemoError::Ended { name: name.to_owned(), code: output.status.code().unwrap_or(1), words }
 }
 
 /// Returns the same command at a lower priority, if the system supports that. Learners use all spare time, while page
 /// builds, the syncer and a visitor's browser come first.
-fn aside(program: &Path, line: Vec<OsString>) -> (PathBuf, Vec<OsString>) {
+fn low_priority(program: &Path, line: Vec<OsString>) -> (PathBuf, Vec<OsString>) {
     if !cfg!(unix) {
         return (program.to_owned(), line);
     }
@@ -235,8 +277,8 @@ fn new_folder(parent: &Path) -> Result<PathBuf, DemoError> {
         let folder = parent.join(format!("demo-{number}"));
         match fs::create_dir(&folder) {
             Ok(()) => return Ok(folder),
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(DemoError::System(format!("{}: {error}", folder.display()))),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(DemoError::Failed(format!("{}: {error}", folder.display()))),
         }
     }
     unreachable!("one of 2⁶⁴ names is free")

@@ -35,7 +35,20 @@ impl Answer {
 /// # Errors
 /// A sentence: no response, or not HTTP.
 pub fn fetch(address: SocketAddr, path: &str) -> Result<Answer, String> {
-    request(address, "GET", path, None)
+    let failed = |error| format!("GET {path} of {address}: {error}");
+    // With HTTP/1.0 the response is never chunked, and ends with the connection.
+    let head = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\nContent-Length: 0\r\n\r\n");
+    let mut stream = TcpStream::connect_timeout(&address, WAIT).map_err(failed)?;
+    stream.set_read_timeout(Some(WAIT)).map_err(failed)?;
+    stream.write_all(head.as_bytes()).map_err(failed)?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).map_err(failed)?;
+    let none = || format!("GET {path} of {address}: no answer");
+    let at = answer.windows(END.len()).position(|bytes| bytes == END).ok_or_else(none)?;
+    let body = answer.split_off(at + END.len());
+    let head = String::from_utf8_lossy(&answer);
+    let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).ok_or_else(none)?;
+    Ok(Answer { code, body })
 }
 
 /// Sends `GET path` and returns the JSON in the response.
@@ -43,42 +56,11 @@ pub fn fetch(address: SocketAddr, path: &str) -> Result<Answer, String> {
 /// # Errors
 /// A sentence: no response, no success or no JSON.
 pub fn get(address: SocketAddr, path: &str) -> Result<Value, String> {
-    let answer = successful(request(address, "GET", path, None)?, path)?;
-    serde_json::from_slice(&answer.body).map_err(|error| format!("{path} of {address} is no JSON: {error}"))
-}
-
-/// Sends `POST path` with the admin's `token` and an empty body.
-///
-/// # Errors
-/// A sentence: no response, or no success.
-pub fn post(address: SocketAddr, path: &str, token: &str) -> Result<(), String> {
-    successful(request(address, "POST", path, Some(token))?, path).map(drop)
-}
-
-fn successful(answer: Answer, path: &str) -> Result<Answer, String> {
-    if (200..300).contains(&answer.code) {
-        return Ok(answer);
+    let answer = fetch(address, path)?;
+    if !(200..300).contains(&answer.code) {
+        return Err(format!("{path}: {} {}", answer.code, answer.text().trim()));
     }
-    Err(format!("{path}: {} {}", answer.code, answer.text().trim()))
-}
-
-fn request(address: SocketAddr, method: &str, path: &str, token: Option<&str>) -> Result<Answer, String> {
-    let failed = |error| format!("{method} {path} of {address}: {error}");
-    let authorization = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
-    // With HTTP/1.0 the response is never chunked, and ends with the connection.
-    let head =
-        format!("{method} {path} HTTP/1.0\r\nHost: {address}\r\nContent-Length: 0\r\n{authorization}\r\n");
-    let mut stream = TcpStream::connect_timeout(&address, WAIT).map_err(failed)?;
-    stream.set_read_timeout(Some(WAIT)).map_err(failed)?;
-    stream.write_all(head.as_bytes()).map_err(failed)?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).map_err(failed)?;
-    let none = || format!("{method} {path} of {address}: no answer");
-    let at = answer.windows(END.len()).position(|bytes| bytes == END).ok_or_else(none)?;
-    let body = answer.split_off(at + END.len());
-    let head = String::from_utf8_lossy(&answer);
-    let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).ok_or_else(none)?;
-    Ok(Answer { code, body })
+    serde_json::from_slice(&answer.body).map_err(|error| format!("{path} of {address} is no JSON: {error}"))
 }
 
 #[cfg(test)]

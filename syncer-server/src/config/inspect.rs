@@ -1,0 +1,102 @@
+//! Settings of the commands that inspect a run: its syncer or its folder, and the form of the output.
+
+use std::path::{Path, PathBuf};
+
+/// Source of a run's views: its syncer or its folder.
+#[derive(clap::Args, Clone, Debug)]
+pub struct PlaceArgs {
+    /// Address of the syncer, as http://HOST:PORT or https://HOST
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:7700", conflicts_with = "dir")]
+    pub url: String,
+    /// Trust only the certificate authorities in this PEM file, for example for a self-signed certificate
+    #[arg(long, value_name = "FILE", conflicts_with = "dir")]
+    pub ca: Option<PathBuf>,
+    /// Read the run's folder instead of asking its syncer
+    #[arg(long, value_name = "FOLDER")]
+    pub dir: Option<PathBuf>,
+}
+
+/// Settings of `status`, `history` and `learners`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct TableArgs {
+    #[allow(missing_docs, reason = "clap would take the words for help")]
+    #[command(flatten)]
+    pub place: PlaceArgs,
+    /// Print JSON with the names of the HTTP routes: one object, or one on each line
+    #[arg(long, conflicts_with = "csv")]
+    pub json: bool,
+    /// Print comma-separated values with a line of heads
+    #[arg(long)]
+    pub csv: bool,
+}
+
+/// Settings of `events`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct EventsArgs {
+    #[allow(missing_docs, reason = "clap would take the words for help")]
+    #[command(flatten)]
+    pub place: PlaceArgs,
+    /// Show only events about learners whose name contains this text
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    pub name: String,
+    /// Number of newest events to show, 1 to 1000
+    #[arg(long, value_name = "COUNT", default_value_t = 50)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=1_000))]
+    pub limit: u16,
+    /// Print one JSON object per event, newest first
+    #[arg(long, conflicts_with = "csv")]
+    pub json: bool,
+    /// Print comma-separated values with a line of heads, newest first
+    #[arg(long)]
+    pub csv: bool,
+}
+
+/// Default folder of a run.
+pub(super) const DEFAULT_FOLDER: &str = "runs/default";
+
+/// The folder of a run, by itself or after `--dir`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct FolderArgs {
+    /// Folder of the run, instead of --dir
+    #[arg(value_name = "FOLDER")]
+    run: Option<PathBuf>,
+    /// Folder of the run
+    #[arg(long, value_name = "FOLDER", default_value = DEFAULT_FOLDER)]
+    dir: PathBuf,
+}
+
+impl FolderArgs {
+    /// Returns the path of the folder.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.run.as_ref().unwrap_or(&self.dir)
+    }
+}
+
+impl From<PathBuf> for FolderArgs {
+    fn from(dir: PathBuf) -> Self {
+        Self { run: None, dir }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use super::super::{Verb, parse};
+    use super::*;
+
+    #[test]
+    fn the_folder_of_a_run_stands_by_itself_or_after_its_flag() {
+        let folder = |arguments: &[&str]| {
+            let arguments = ["syncer-server", "replay"].iter().chain(arguments).map(OsString::from);
+            match parse(arguments).unwrap().verb {
+                Verb::Replay(args) => args.folder.path().to_owned(),
+                verb => panic!("{verb:?}"),
+            }
+        };
+        assert_eq!(folder(&[]), Path::new(DEFAULT_FOLDER));
+        assert_eq!(folder(&["--json", "here"]), Path::new("here"));
+        assert_eq!(folder(&["--dir", "there", "--json"]), Path::new("there"));
+    }
+}
