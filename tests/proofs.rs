@@ -10,7 +10,7 @@ use archipelago_core::diloco::QuorumPolicy;
 use archipelago_core::diloco::syncer::SyncerConfig;
 use archipelago_core::model::{InnerSpec, ModelSpec, Preset};
 use archipelago_core::wire::{ApplyPolicy, Code, ExchangeSpec};
-use archipelago_sim::lab::{Budget, Corpus, Joining, Outcome, Recipe, reference_model};
+use archipelago_experiments::lab::{Budget, Corpus, Joining, Outcome, Recipe, reference_model};
 use archipelago_sim::world::{Fault, Lie, LinkSpec, MachineSpec, Poison};
 use archipelago_tests::toys::{for_seeds_in, seeds};
 
@@ -54,7 +54,7 @@ fn recipe(seed: u64, machines: Vec<MachineSpec>, (batch, sync_every, steps): (u3
         undo: None,
         cosines: false,
         average: 0.0,
-        is_told: false,
+        measures_test: false,
         lookahead: None,
         exams: true,
         trainers: None,
@@ -69,7 +69,7 @@ fn machine(step_ms: u64, latency_ms: u64, batch: u32) -> MachineSpec {
 /// Returns the number of loss checks before the first suspicion of each suspected machine.
 fn suspected(outcome: &Outcome) -> BTreeMap<u32, u32> {
     let (mut looks, mut found) = (BTreeMap::new(), BTreeMap::new());
-    for shown in &outcome.shown {
+    for shown in &outcome.loss_checks {
         let looks: &mut u32 = looks.entry(shown.machine).or_default();
         *looks += 1;
         if shown.regard.is_some_and(|regard| regard.doubt().is_some()) {
@@ -96,7 +96,7 @@ fn free_riders_are_suspected_and_nobody_beside_them() {
         );
         assert_eq!(found.len(), RIDERS.len(), "seed {seed}: {found:?}");
         assert_eq!(
-            (outcome.noticed.hostile.closed, outcome.noticed.honest.closed),
+            (outcome.attack_stats.hostile.closed, outcome.attack_stats.honest.closed),
             (0, 0),
             "nobody has to go"
         );
@@ -124,8 +124,8 @@ fn honest_learners_are_hardly_ever_suspected() {
         ];
         let outcome = recipe(seed, machines.map(of).to_vec(), (4, 12, 480)).train(&corpus).unwrap();
         let found = suspected(&outcome);
-        println!("seed {seed}: {} looks, {found:?}", outcome.shown.len());
-        assert!(outcome.shown.len() > 450);
+        println!("seed {seed}: {} looks, {found:?}", outcome.loss_checks.len());
+        assert!(outcome.loss_checks.len() > 450);
         assert_eq!(found, BTreeMap::new(), "seed {seed}");
     });
 }

@@ -7,9 +7,9 @@ use archipelago_core::diloco::syncer::SyncerConfig;
 use archipelago_core::model::{InnerSpec, Preset, init, learning_rate};
 use archipelago_core::token;
 use archipelago_core::wire::{ApplyPolicy, Code, ExchangeSpec, Millis};
+use archipelago_experiments::lab::{Budget, Corpus, Joining, Recipe, reference_model};
 use archipelago_runtime::engine::Trainer;
 use archipelago_runtime::engine::cpu::CpuTrainer;
-use archipelago_sim::lab::{Budget, Corpus, Joining, Recipe, reference_model};
 use archipelago_sim::world::{Fault, LinkSpec, MachineSpec, Storm, World};
 use archipelago_tests::toys::{check, status};
 
@@ -51,7 +51,7 @@ fn recipe(learners: u32, steps: u64) -> Recipe {
         undo: None,
         cosines: false,
         average: 0.0,
-        is_told: false,
+        measures_test: false,
         lookahead: None,
         exams: false,
         trainers: None,
@@ -67,8 +67,9 @@ fn two_learners_train_better_than_one_towards_one_with_both_their_batches() {
     let plain = Recipe { exchange: ExchangeSpec { code: Code::F32, ..pair.exchange }, ..pair.clone() };
     let start = init(&alone.model, alone.seed).unwrap();
     let before = corpus.held_out_loss(&alone.model, &start).unwrap();
-    let by_itself =
-        |recipe: &Recipe| recipe.train_alone(&corpus, u64::from(recipe.learners()) * 390 * 512).unwrap().loss;
+    let by_itself = |recipe: &Recipe| {
+        recipe.train_baseline(&corpus, u64::from(recipe.learners()) * 390 * 512).unwrap().loss
+    };
     let (one, both) = (by_itself(&alone), by_itself(&pair));
     let (int4, f32) = (pair.train(&corpus).unwrap(), plain.train(&corpus).unwrap().loss);
     let all = format!("before {before}, one {one}, both batches {both}, together {} (f32: {f32})", int4.loss);
@@ -124,7 +125,7 @@ fn four_learners_fine_tune_as_well_as_one_trainer() {
         ..base
     };
     let before = chats.held_out_loss(&tuned.model, &start).unwrap();
-    let alone = tuned.train_alone(&chats, 4 * 400 * 512).unwrap().loss;
+    let alone = tuned.train_baseline(&chats, 4 * 400 * 512).unwrap().loss;
     let together = tuned.train(&chats).unwrap();
     let all = format!("before {before}, alone {alone}, together {}", together.loss);
     println!("{all}");

@@ -1,7 +1,7 @@
 //! Models of large machines, for pages.
 
-use archipelago_sim::paper::bandwidth::{LATENCY_S, Method, Release, Training};
-use archipelago_sim::paper::goodput::{Cluster, Constants};
+use archipelago_sim::scale::bandwidth::{LATENCY_S, Method, Release, Training};
+use archipelago_sim::scale::goodput::{Cluster, Constants};
 use serde::{Deserialize, Serialize};
 use wasm_bindgen::JsValue;
 use wasm_bindgen::prelude::wasm_bindgen;

@@ -6,7 +6,7 @@ use archipelago_sim::lesson::{
     Action, Apply, Bounds, Change, Deed, Frame, Island, IslandState, LESSON_MS_MAX, LessonSpec, Lockstep,
     Mark, ParcelKind, Setting, Share, Totals, TwinFrame, TwinMark,
 };
-use archipelago_sim::paper::bandwidth::LATENCY_S;
+use archipelago_sim::scale::bandwidth::LATENCY_S;
 use archipelago_ts::Module;
 
 use crate::{ClusterSpec, LinkNeed, Way, Yield};

@@ -84,10 +84,12 @@ pub fn browser() -> Result<Value, String> {
     last_line(command)
 }
 
-/// Returns all cells of the table of `simulate poison`, with all randomness drawn from `seed`.
+/// Returns all cells of the table of hostile learners, with all randomness drawn from `seed`.
 pub fn poison(seed: u64) -> Result<Value, String> {
-    let mut command = cargo(&["run", "--release", "--quiet", "-p", "archipelago-sim", "--bin", "simulate"]);
-    command.args(["--", "poison", "--json", "--seed", &seed.to_string()]).stderr(Stdio::inherit());
+    let package = ["--package", "archipelago-experiments", "--bin", "simulate"];
+    let mut command = cargo(&["run", "--release", "--quiet"]);
+    let plan = ["--", "run", "--config", "tests/experiments/plans/attack-arms.toml", "--json", "--seed"];
+    command.args(package).args(plan).arg(seed.to_string()).stderr(Stdio::inherit());
     Ok(json!({ "cells": last_line(command)? }))
 }
 

@@ -16,7 +16,7 @@ const PROGRAMS: &[Program] = &[
         call: "native-learner",
         sources: &["native-learner/src/cli.rs", "native-learner/src/cache.rs"],
     },
-    Program { call: "simulate", sources: &["sdk/sim/src/experiments/", METHOD, EXPERTS] },
+    Program { call: "simulate", sources: &["tests/experiments/src/", METHOD, EXPERTS] },
     Program { call: "cargo xtask demo", sources: &[DEMO, "xtask/src/demo.rs"] },
     Program { call: "cargo xtask test", sources: &["xtask/src/test/mod.rs"] },
     Program { call: "cargo xtask bench", sources: &["xtask/src/bench/"] },
@@ -30,7 +30,7 @@ const GIVEN: &[&str] = &["help", "version"];
 /// Page with the exit codes, and the files that declare them.
 const REFERENCE: &str = "docs/commands.md";
 const CODES: &[&str] =
-    &["syncer-server/src/errors.rs", "native-learner/src/exit.rs", "sdk/sim/src/experiments/error.rs"];
+    &["syncer-server/src/errors.rs", "native-learner/src/exit.rs", "tests/experiments/src/error.rs"];
 
 /// Returns the files and path prefixes that these rules read.
 pub fn watched() -> impl Iterator<Item = &'static str> {

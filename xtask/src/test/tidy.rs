@@ -26,8 +26,13 @@ pub const SKIPPED: &[&str] = &["target", "node_modules", "dist", "runs", ".git"]
 const READ: &[&str] = &["rs", "md", "toml", "wgsl", "ts", "js", "mjs", "html", "css", "py", "sh", "yml"];
 
 /// Modules that take time, bytes and seeds as arguments.
-const PURE: &[&str] =
-    &["sdk/core/src/", "sdk/sim/src/lab/", "sdk/sim/src/lesson/", "sdk/sim/src/paper/", "sdk/sim/src/world/"];
+const PURE: &[&str] = &[
+    "sdk/core/src/",
+    "sdk/sim/src/lesson/",
+    "sdk/sim/src/scale/",
+    "sdk/sim/src/world/",
+    "tests/experiments/src/lab/",
+];
 
 /// Names that pure modules must not use.
 const IMPURE: &[&str] =

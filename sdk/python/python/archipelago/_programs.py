@@ -1,7 +1,7 @@
 """Starts Archipelago's programs from Python: a syncer, the export of a model, the replay of a run, and the simulator.
 
-They are separate programs, which `cargo build --release -p syncer-server -p archipelago-sim` builds. The package looks
-for them in the folder that the variable ARCHIPELAGO_BIN names, or on PATH if it is not set.
+They are separate programs, which `cargo build --release -p syncer-server -p archipelago-experiments` builds. The
+package looks for them in the folder that the variable ARCHIPELAGO_BIN names, or on PATH if it is not set.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from ._errors import ProgramError, ProgramNotFoundError
 
-_PACKAGES = {"syncer-server": "syncer-server", "simulate": "archipelago-sim"}
+_PACKAGES = {"syncer-server": "syncer-server", "simulate": "archipelago-experiments"}
 _STOP_S = 30.0
 
 Path = str | os.PathLike[str]

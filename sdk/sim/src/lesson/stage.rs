@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use super::{Apply, Bounds, LessonError, LessonSpec};
-use crate::lab::Corpus;
+use crate::corpus::Corpus;
 use crate::world::{LinkSpec, MachineSpec, ShellSpec, WorldSpec};
 use archipelago_core::data::grammar;
 use archipelago_core::diloco::Influence;

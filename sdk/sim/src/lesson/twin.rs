@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use super::change::{Due, Plan};
 use super::stage::{MEASURE_MS, Stage};
 use super::{Action, Change, LESSON_MS_MAX, LessonError, LessonSpec, Lockstep, TwinFrame, TwinMark};
-use crate::lab::Reader;
+use crate::corpus::Reader;
 use crate::world::Rng;
 use archipelago_core::model::learning_rate;
 use archipelago_runtime::engine::Trainer;
