@@ -147,7 +147,7 @@ test("a run is the same after it was a file, and a file that is none is refused 
   assert.deepEqual(readRun(JSON.stringify(late())), run);
   const refused = (text, words) => assert.throws(() => readRun(text), { message: words });
   refused("a picture", "It has no column “time (s)”.");
-  refused("{oops", "It begins like JSON, but is none.");
+  refused("{oops", "It begins like JSON, but is not valid JSON.");
   refused("{}", "It has no list “timeS”.");
   refused(JSON.stringify({ ...run, live: [1] }), "Its list “live” has 1 values instead of 301.");
   refused(

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::{Corpus, LabError, Recipe};
 use archipelago_core::data::Window;
 use archipelago_core::diloco::syncer::{
-    ContributionTest, ContributionVerdict, LossCheck, Trained, UpdateScore, WINDOWS_MAX,
+    ContributionTest, ContributionVerdict, LossCheck as MergeCheck, Trained, UpdateScore, WINDOWS_MAX,
 };
 use archipelago_core::diloco::{Entry, MergeJob};
 use archipelago_core::model::ModelSpec;
@@ -73,7 +73,7 @@ impl LossChecker {
             let fragments = Arc::clone(syncer.fragments());
             let hats = fragments.ids().map(|p| syncer.hat(p).map(|(_, hat)| hat)).collect();
             let Some(hats) = hats else { continue };
-            let exam = LossCheck { hats, job, fruit };
+            let exam = MergeCheck { hats, job, fruit };
             let (run, shards, engine) = (&self.run, &self.shards, &mut self.engine);
             let shown = exam.look(&fragments, merge.round.0, |theta, windows| {
                 let of =
